@@ -125,6 +125,6 @@ func Admit(c Caller) error {
 }
 
 func errNoIdentity() error {
-	return problem.New(problem.NoIdentity, "The tailnet does not say who you are.",
+	return problem.New(problem.NoIdentity, "The tailnet does not identify you.",
 		"Connect directly from a device of the tailnet, not through a router or a proxy.")
 }

@@ -70,18 +70,18 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 		p.owner = err
 		return p, nil
 	}
-	return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("nobody decided about the verb %q", v))
+	return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("no decision for the verb %q", v))
 }
 
 // admitMember rejects every caller except the servers of the same tailnet.
 func (pol Policy) admitMember(c Caller) error {
 	switch {
 	case c.Shared:
-		return problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared in from another tailnet, and gossip stays within one.", c.Device.Name),
-			"Sign in over the API instead.")
+		return problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared from another tailnet, and gossip works within one tailnet only.", c.Device.Name),
+			"Use the sign-in API instead.")
 	case !slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(pol.Members, t) }):
-		return problem.New(problem.NotAMember, fmt.Sprintf("%s is not one of the servers that find each other here.", c.Device.Name),
-			"Give the server's node one of the tags of gossip.tags.")
+		return problem.New(problem.NotAMember, fmt.Sprintf("%s is not a member of the gossip network of this server.", c.Device.Name),
+			"Give the node one of the tags in gossip.tags.")
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (pol Policy) entitle(c Caller) ([]Grant, error) {
 	switch {
 	case c.Shared && !any(func(g Grant) bool { return g.AllowShared }):
 		return nil, problem.New(problem.ForeignNode,
-			fmt.Sprintf("%s is shared in from another tailnet, and no grant admits shared devices.", c.Device.Name),
+			fmt.Sprintf("%s is shared from another tailnet, and no grant admits shared devices.", c.Device.Name),
 			fmt.Sprintf("Ask for a rule of %s with \"allowShared\": true.", pol.Capability))
 	case c.Tagged() && !any(func(g Grant) bool { return g.AllowTagged }):
 		return nil, problem.New(problem.TaggedNode,
@@ -117,7 +117,7 @@ func (pol Policy) parse(c Caller) (grants []Grant, bad error) {
 		if bad == nil {
 			bad = problem.New(problem.BadCapability,
 				fmt.Sprintf("Rule %d of %s that matches %s is invalid: %v.", i+1, pol.Capability, c.Identity(), err),
-				"Ask whoever keeps the tailnet policy to mend that rule.")
+				"Ask an administrator of the tailnet to correct that rule.")
 		}
 	}
 	if len(c.Rules) > maxRules {
@@ -148,7 +148,7 @@ func (pol Policy) grant(raw []byte) (Grant, error) {
 	}
 	for _, ns := range g.Namespaces {
 		if slices.Contains(pol.Reserved, ns) {
-			return g, fmt.Errorf(`"namespaces": %q is Tailplane's own`, ns)
+			return g, fmt.Errorf(`"namespaces": %q is reserved for Tailplane`, ns)
 		}
 	}
 	return g, nil
@@ -186,7 +186,7 @@ func (p Permit) pick(request Role) (Grant, error) {
 	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return request != "" && g.Role != request })
 	if len(among) == 0 {
 		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted to %s.", request, p.caller.Identity()),
-			"Ask for one of the granted roles, or leave the role out.")
+			"Request one of the granted roles, or omit the role.")
 		refused.Choices = choicesOf(p.grants)
 		return Grant{}, refused
 	}
@@ -194,8 +194,8 @@ func (p Permit) pick(request Role) (Grant, error) {
 	among = slices.DeleteFunc(among, func(g Grant) bool { return g.Priority != top })
 	if len(among) > 1 {
 		refused := problem.New(problem.AmbiguousRole,
-			fmt.Sprintf("%s of priority %d match, and nothing says which to use.", problem.Plural(len(among), "rule"), top),
-			"Name a role: tka login --role ROLE", "Or give the rules different priorities in the tailnet policy.")
+			fmt.Sprintf("%s of priority %d match, so the server cannot choose a role.", problem.Plural(len(among), "rule"), top),
+			"Name a role: tka login --role ROLE", "Or set different priorities for the rules in the tailnet policy.")
 		refused.Choices = choicesOf(among)
 		return Grant{}, refused
 	}
@@ -208,12 +208,12 @@ func narrowNamespaces(g Grant, request, reserved []string) ([]string, error) {
 	}
 	request, err := ParseNamespaces(request)
 	if err != nil {
-		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The request names %v.", err), "Name namespaces as the cluster has them.")
+		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The namespaces of the request are invalid: %v.", err), "Use the names of namespaces in the cluster.")
 	}
 	for _, ns := range request {
 		if slices.Contains(reserved, ns) || len(g.Namespaces) > 0 && !slices.Contains(g.Namespaces, ns) {
 			refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted in the namespace %q.", g.Role, ns),
-				"Leave the namespace out, or ask for a grant that names it.")
+				"Omit the namespace, or ask for a grant that includes it.")
 			refused.Choices = choicesOf([]Grant{g})
 			return nil, refused
 		}
@@ -226,15 +226,15 @@ func (pol Policy) allow(g Grant) error {
 	if slices.Contains(pol.Roles, g.Role) {
 		return nil
 	}
-	return problem.New(problem.RoleNotAllowed, fmt.Sprintf("This server does not give out the role %q.", g.Role),
-		"Ask whoever runs the server to add it to signin.roles.")
+	return problem.New(problem.RoleNotAllowed, fmt.Sprintf("This server does not grant the role %q.", g.Role),
+		"Ask an administrator of this server to add it to signin.roles.")
 }
 
 func (pol Policy) period(g Grant, request time.Duration) (period time.Duration, clamped bool, err error) {
 	if g.Period < pol.Min {
 		return 0, false, problem.New(problem.PeriodOutOfBounds,
-			fmt.Sprintf("The rule for the role %q grants %v, and this server's shortest period is %v.", g.Role, g.Period, pol.Min),
-			fmt.Sprintf("Ask whoever keeps the tailnet policy to grant at least %v.", pol.Min))
+			fmt.Sprintf("The rule for the role %q grants %v, but this server's shortest period is %v.", g.Role, g.Period, pol.Min),
+			fmt.Sprintf("Ask an administrator of the tailnet to grant at least %v.", pol.Min))
 	}
 	period = min(g.Period, pol.Max)
 	clamped = period < g.Period
@@ -243,8 +243,8 @@ func (pol Policy) period(g Grant, request time.Duration) (period time.Duration, 
 	}
 	if request < pol.Min || request > period {
 		return 0, false, problem.New(problem.PeriodOutOfBounds,
-			fmt.Sprintf("A period of %v was asked for; between %v and %v can be had for the role %q.", request, pol.Min, period, g.Role),
-			"Ask for a period within these bounds, or leave it out.")
+			fmt.Sprintf("The requested period %v is not between %v and %v, the limits for the role %q.", request, pol.Min, period, g.Role),
+			"Request a period within these limits, or omit it.")
 	}
 	return request, false, nil
 }

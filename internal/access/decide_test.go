@@ -76,7 +76,7 @@ func TestLoginDecision(t *testing.T) {
 		{name: "namespaces are sorted", caller: alice(`{"role":"edit","period":"1h","namespaces":["b","a"]}`), role: "edit", ns: "a b", period: time.Hour, why: "order means nothing"},
 		{name: "identical rules", caller: alice(view, view), role: "view", period: 8 * time.Hour, why: "they collapse to one"},
 		{name: "identical but for the order of namespaces", caller: alice(shop, `{"role":"edit","period":"60m","namespaces":["shop-jobs","shop"]}`), role: "edit", ns: "shop shop-jobs", period: time.Hour, why: "the same thing"},
-		{name: "tie", caller: alice(view, edit), code: problem.AmbiguousRole, why: "nothing says which; never a union, never the first"},
+		{name: "tie", caller: alice(view, edit), code: problem.AmbiguousRole, why: "no rule decides; the result is never a union or the first rule"},
 		{name: "tie of one role", caller: alice(edit, shop), code: problem.AmbiguousRole, why: "one is wider than the other"},
 		{name: "tie at the top", caller: alice(view, editTop, `{"role":"ops","period":"1h","priority":5}`), code: problem.AmbiguousRole, why: "two of priority 5"},
 		{name: "tie below a unique top", caller: alice(view, edit, `{"role":"ops","period":"1h","priority":9}`), role: "ops", period: time.Hour, why: "lower ties do not matter"},
@@ -85,18 +85,18 @@ func TestLoginDecision(t *testing.T) {
 		{name: "chosen role", caller: alice(view, edit), wish: access.Request{Role: "view"}, role: "view", period: 8 * time.Hour, why: "the caller may choose among what is granted"},
 		{name: "chosen lower role", caller: alice(view, editTop), wish: access.Request{Role: "view"}, role: "view", period: 8 * time.Hour, why: "choosing never widens"},
 		{name: "chosen role, several rules", caller: alice(edit, `{"role":"edit","period":"2h","priority":1}`), wish: access.Request{Role: "edit"}, role: "edit", period: 2 * time.Hour, why: "highest priority among them"},
-		{name: "chosen role, tie", caller: alice(edit, shop, view), wish: access.Request{Role: "edit"}, code: problem.AmbiguousRole, why: "still nothing says which"},
+		{name: "chosen role, tie", caller: alice(edit, shop, view), wish: access.Request{Role: "edit"}, code: problem.AmbiguousRole, why: "still no rule decides"},
 		{name: "ungranted role", caller: alice(view), wish: access.Request{Role: "edit"}, code: problem.RoleNotGranted, why: "outside the granted set"},
-		{name: "role not on the list", caller: alice(`{"role":"cluster-admin","period":"1h"}`), code: problem.RoleNotAllowed, why: "the server's list holds whatever is granted"},
+		{name: "role not on the list", caller: alice(`{"role":"cluster-admin","period":"1h"}`), code: problem.RoleNotAllowed, why: "the server's list includes every granted role"},
 		{name: "system role not on the list", caller: alice(`{"role":"system:masters","period":"1h"}`), code: problem.RoleNotAllowed, why: "only by exact name"},
 		{name: "narrowed", caller: alice(shop), wish: access.Request{Namespaces: []string{"shop"}}, role: "edit", ns: "shop", period: time.Hour, why: "a subset"},
 		{name: "cluster narrowed", caller: alice(edit), wish: access.Request{Namespaces: []string{"x"}}, role: "edit", ns: "x", period: time.Hour, why: "any namespace but ours"},
 		{name: "widened", caller: alice(shop), wish: access.Request{Namespaces: []string{"shop", "other"}}, code: problem.RoleNotGranted, why: "never wider"},
-		{name: "our namespace asked for", caller: alice(edit), wish: access.Request{Namespaces: []string{"tailplane-signins"}}, code: problem.RoleNotGranted, why: "nobody works there"},
-		{name: "malformed namespace asked for", caller: alice(edit), wish: access.Request{Namespaces: []string{"../x"}}, code: problem.BadRequest, why: "no such name"},
-		{name: "shorter", caller: alice(view), wish: access.Request{Period: 30 * time.Minute}, role: "view", period: 30 * time.Minute, why: "less may be asked for"},
+		{name: "one of our namespaces requested", caller: alice(edit), wish: access.Request{Namespaces: []string{"tailplane-signins"}}, code: problem.RoleNotGranted, why: "no role is granted there"},
+		{name: "malformed namespace requested", caller: alice(edit), wish: access.Request{Namespaces: []string{"../x"}}, code: problem.BadRequest, why: "no such name"},
+		{name: "shorter", caller: alice(view), wish: access.Request{Period: 30 * time.Minute}, role: "view", period: 30 * time.Minute, why: "a shorter period is allowed"},
 		{name: "longer", caller: alice(edit), wish: access.Request{Period: 2 * time.Hour}, code: problem.PeriodOutOfBounds, why: "more may not"},
-		{name: "asked below the minimum", caller: alice(view), wish: access.Request{Period: 9*time.Minute + 59*time.Second}, code: problem.PeriodOutOfBounds, why: "the API server gives none shorter"},
+		{name: "requested below the minimum", caller: alice(view), wish: access.Request{Period: 9*time.Minute + 59*time.Second}, code: problem.PeriodOutOfBounds, why: "the API server issues no shorter token"},
 		{name: "granted below the minimum", caller: alice(`{"role":"view","period":"9m59s"}`), code: problem.PeriodOutOfBounds, why: "SI-04: names the rule"},
 		{name: "zero period", caller: alice(`{"role":"view","period":"0s"}`), code: problem.PeriodOutOfBounds, why: "SI-04"},
 		{name: "negative period", caller: alice(`{"role":"view","period":"-1h"}`), code: problem.PeriodOutOfBounds, why: "SI-04"},
@@ -106,7 +106,7 @@ func TestLoginDecision(t *testing.T) {
 		{name: "overflow", caller: alice(`{"role":"view","period":"99999999999h"}`), code: problem.BadCapability, why: "SI-04"},
 		{name: "no rule", caller: alice(), code: problem.NoCapability, why: "nothing granted"},
 		{name: "misspelt field", caller: alice(`{"role":"edit","period":"1h","namespace":["shop"]}`), code: problem.BadCapability, why: "would widen to the cluster"},
-		{name: "other letter case", caller: alice(`{"Role":"edit","period":"1h"}`), code: problem.BadCapability, why: "encoding/json would take it"},
+		{name: "other letter case", caller: alice(`{"Role":"edit","period":"1h"}`), code: problem.BadCapability, why: "encoding/json would accept it"},
 		{name: "duplicate field", caller: alice(`{"role":"view","role":"edit","period":"1h"}`), code: problem.BadCapability, why: "which one?"},
 		{name: "empty namespaces", caller: alice(`{"role":"edit","period":"1h","namespaces":[]}`), code: problem.BadCapability, why: "not all"},
 		{name: "null namespaces", caller: alice(`{"role":"edit","period":"1h","namespaces":null}`), code: problem.BadCapability, why: "not all"},
@@ -135,17 +135,17 @@ func TestLoginDecision(t *testing.T) {
 		{name: "nested a little", caller: alice(`{"role":"view","period":"1h","namespaces":[["a"]]}`), code: problem.BadCapability, why: "not descended into"},
 		{name: "huge", caller: alice(`{"role":"` + strings.Repeat("a", 1<<20) + `","period":"1h"}`), code: problem.BadCapability, why: "over 4 KiB"},
 		{name: "many rules", caller: alice(many...), code: problem.BadCapability, why: "over 64"},
-		{name: "a bad rule beside a good one", caller: alice(view, `{"rolle":"view"}`), code: problem.BadCapability, why: "a bad rule neither widens nor is passed over"},
+		{name: "a bad rule next to a good one", caller: alice(view, `{"rolle":"view"}`), code: problem.BadCapability, why: "a bad rule neither widens nor is passed over"},
 		{name: "a bad rule and a chosen good one", caller: alice(view, `{}`), wish: access.Request{Role: "view"}, code: problem.BadCapability, why: "the same"},
 		{name: "not UTF-8", caller: alice("{\"role\":\"vi\xffew\",\"period\":\"1h\"}"), code: problem.BadCapability, why: "encoding/json would replace it"},
 		{name: "tagged", caller: ci(view), code: problem.TaggedNode, why: "requests come from users"},
 		{name: "tagged without any rule", caller: ci(), code: problem.TaggedNode, why: "row 8 is before row 9"},
 		{name: "tagged, opted in", caller: ci(`{"role":"view","period":"1h","allowTagged":true}`), role: "view", period: time.Hour, why: "a grant admits it"},
-		{name: "tagged, opted in beside another", caller: ci(`{"role":"view","period":"1h","allowTagged":true}`, editTop), role: "view", period: time.Hour, why: "only the admitting grants count"},
+		{name: "tagged, opted in next to another", caller: ci(`{"role":"view","period":"1h","allowTagged":true}`, editTop), role: "view", period: time.Hour, why: "only the admitting grants count"},
 		{name: "shared in", caller: shared(view), code: problem.ForeignNode, why: "another tailnet's"},
 		{name: "shared in, opted in", caller: shared(`{"role":"view","period":"1h","allowShared":true}`, editTop), role: "view", period: time.Hour, why: "a grant admits it"},
 		{name: "Funnel", caller: with(alice(view), func(c *access.Caller) { c.Via = access.ViaFunnel }), code: problem.FunnelRefused, why: "first of all"},
-		{name: "Funnel and nobody", caller: access.Caller{Via: access.ViaFunnel}, code: problem.FunnelRefused, why: "before identity is asked"},
+		{name: "Funnel without an identity", caller: access.Caller{Via: access.ViaFunnel}, code: problem.FunnelRefused, why: "before the identity is checked"},
 		{name: "nobody", caller: access.Caller{Via: access.ViaTailnet}, code: problem.NoIdentity, why: "no empty subject ever"},
 		{name: "no way", caller: with(alice(view), func(c *access.Caller) { c.Via = "" }), code: problem.NoIdentity, why: "the default branch"},
 		{name: "no device", caller: with(alice(view), func(c *access.Caller) { c.Device = access.Device{} }), code: problem.NoIdentity, why: "the device is the credential"},
@@ -180,7 +180,7 @@ func TestLoginDecision(t *testing.T) {
 		})
 	}
 	if len(tests) < 40 {
-		t.Errorf("SGN-03 asks for 40 grant sets; there are %d", len(tests))
+		t.Errorf("SGN-03 requires 40 grant sets, got %d", len(tests))
 	}
 }
 
@@ -241,10 +241,10 @@ func TestVerbs(t *testing.T) {
 // A typing error in the policy refuses a kubeconfig, but revokes nothing.
 func TestABrokenRuleIsNoWithdrawal(t *testing.T) {
 	if _, err := access.Decide(alice(view, `{}`), access.SigninKubeconfig, policy, t0); problem.CodeOf(err) != problem.BadCapability {
-		t.Errorf("kubeconfig beside a broken rule: %v", err)
+		t.Errorf("kubeconfig next to an invalid rule: %v", err)
 	}
 	if p, err := access.Decide(alice(view, `{}`), access.SigninLogout, policy, t0); err != nil || p.OwnerOnly() == nil {
-		t.Errorf("logout beside a broken rule: %v", err)
+		t.Errorf("logout next to an invalid rule: %v", err)
 	}
 }
 

@@ -35,7 +35,7 @@ func (p Permit) Explain() Explanation {
 		case err != nil:
 			r = ExplainedRule{Problem: fmt.Sprintf("The rule is invalid: %v.", err)}
 		case p.caller.Shared && !g.AllowShared:
-			r.Problem = "The rule does not admit devices that are shared in from another tailnet."
+			r.Problem = "The rule does not admit devices that are shared from another tailnet."
 		case p.caller.Tagged() && !g.AllowTagged:
 			r.Problem = "The rule does not admit tagged nodes."
 		default:

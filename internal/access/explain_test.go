@@ -35,14 +35,14 @@ func TestExplain(t *testing.T) {
 		{"the same twice", alice(view, view), "+ | -", ""},
 		{"no rule", alice(), "", problem.NoCapability},
 		{"misspelt", alice(view, `{"role":"view","period":"8h","namespace":["a"]}`), `- | "namespace" is not a field`, problem.BadCapability},
-		{"reserved namespace", alice(`{"role":"view","period":"8h","namespaces":["tailplane-system"]}`), "is Tailplane's own", problem.BadCapability},
-		{"not on the list", alice(`{"role":"cluster-admin","period":"1h"}`), `does not give out the role "cluster-admin"`, problem.RoleNotAllowed},
-		{"lower and not on the list", alice(editTop, `{"role":"cluster-admin","period":"1h"}`), "+ | does not give out", ""},
+		{"reserved namespace", alice(`{"role":"view","period":"8h","namespaces":["tailplane-system"]}`), "is reserved for Tailplane", problem.BadCapability},
+		{"not on the list", alice(`{"role":"cluster-admin","period":"1h"}`), `does not grant the role "cluster-admin"`, problem.RoleNotAllowed},
+		{"lower and not on the list", alice(editTop, `{"role":"cluster-admin","period":"1h"}`), "+ | does not grant", ""},
 		{"too short", alice(`{"role":"view","period":"5m"}`), "shortest period is 10m0s", problem.PeriodOutOfBounds},
 		{"clamped", alice(`{"role":"view","period":"100h"}`), "+", ""},
 		{"tagged", ci(view), "does not admit tagged", problem.TaggedNode},
 		{"tagged, let in", ci(edit, `{"role":"view","period":"8h","allowTagged":true}`), "does not admit tagged | +", ""},
-		{"shared", shared(view), "does not admit devices that are shared in", problem.ForeignNode},
+		{"shared", shared(view), "does not admit devices that are shared from", problem.ForeignNode},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := explain(t, tt.caller)
@@ -152,7 +152,7 @@ func TestCovering(t *testing.T) {
 		{"a rule of another place does not count", alice(view, `{"role":"view","period":"1h","priority":1,"namespaces":["shop"]}`), nil, 8 * time.Hour, true},
 		{"its own place does", alice(view, `{"role":"view","period":"1h","priority":1,"namespaces":["shop"]}`), []string{"shop"}, time.Hour, true},
 		{"the server's maximum", alice(`{"role":"view","period":"100h"}`), nil, 24 * time.Hour, true},
-		{"not any more", alice(edit), nil, 0, false},
+		{"no longer valid", alice(edit), nil, 0, false},
 		{"no grant", alice(), nil, 0, false},
 	} {
 		p, err := access.Decide(tt.caller, access.SigninKubeconfig, policy, t0)

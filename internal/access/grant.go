@@ -32,7 +32,7 @@ func ParseRole(s string) (Role, error) {
 // ParseNamespaces checks a list of 1 to 50 different DNS-1123 labels and returns it sorted.
 func ParseNamespaces(names []string) ([]string, error) {
 	if len(names) == 0 || len(names) > 50 {
-		return nil, fmt.Errorf("%d namespaces; 1 to 50 may be named", len(names))
+		return nil, fmt.Errorf("%d namespaces; a rule must list 1 to 50", len(names))
 	}
 	out := slices.Sorted(slices.Values(names))
 	for i, n := range out {
@@ -40,7 +40,7 @@ func ParseNamespaces(names []string) ([]string, error) {
 			return nil, fmt.Errorf("%.70q is not the name of a namespace", n)
 		}
 		if i > 0 && n == out[i-1] {
-			return nil, fmt.Errorf("namespace %q is named twice", n)
+			return nil, fmt.Errorf("namespace %q is listed twice", n)
 		}
 	}
 	return out, nil
@@ -113,7 +113,7 @@ func eachField(raw []byte, set func(field string, d *json.Decoder) error) (seen 
 		}
 		field := t.(string) // Token returns a name here, because More returned true
 		if seen[field] {
-			return nil, fmt.Errorf("%.60q is given twice", field)
+			return nil, fmt.Errorf("the field %.60q occurs twice", field)
 		}
 		seen[field] = true
 		if err := set(field, d); err != nil {
@@ -124,7 +124,7 @@ func eachField(raw []byte, set func(field string, d *json.Decoder) error) (seen 
 		return nil, fmt.Errorf("the rule is not JSON: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("something follows the rule")
+		return nil, fmt.Errorf("there is text after the rule")
 	}
 	return seen, nil
 }
@@ -138,7 +138,7 @@ func decodeList(value json.Token, d *json.Decoder) (items []string, err error) {
 		t, err := d.Token()
 		s, ok := t.(string)
 		if err != nil || !ok {
-			return nil, fmt.Errorf("holds something that is not a string")
+			return nil, fmt.Errorf("contains a value that is not a string")
 		}
 		items = append(items, s)
 	}

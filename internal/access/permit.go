@@ -94,7 +94,7 @@ func (p Permit) Require(v Verb, now time.Time) error {
 		return problem.New(problem.Internal, "internal error").WithCause(permitMismatch{p.verb, v})
 	}
 	if !now.Before(p.until) {
-		return problem.New(problem.GrantRemoved, "The decision about this request is too old.", "Ask again.")
+		return problem.New(problem.GrantRemoved, "The decision for this request has expired.", "Send the request again.")
 	}
 	return nil
 }

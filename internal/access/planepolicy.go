@@ -45,7 +45,7 @@ func ParseEmailDomain(s string) (string, error) {
 	case !strings.Contains(d, ".") && !slices.Contains(public, d), len(d) > 253, strings.ContainsAny(d, "@*/ "), !isASCII(d):
 		return "", fmt.Errorf("%.60q is not a domain", s)
 	case slices.Contains(public, d):
-		return "", fmt.Errorf("anybody can have a login at %s", d)
+		return "", fmt.Errorf("%s is a public domain: anyone can have a login there", d)
 	}
 	return d, nil
 }
@@ -60,17 +60,17 @@ func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, erro
 	p := Permit{caller: c, verb: v, planeRoles: roles, faults: faults, at: now, until: now.Add(permitLife)}
 	switch {
 	case c.Tagged() && (v == PlaneApp || len(roles) == 0):
-		return Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node (%s), and nobody's.", c.Device.Name, joinTags(c.Tags)),
-			"Use a device that belongs to a person.", fmt.Sprintf("For automation, ask for a rule of %s with \"tags\": [%q]; it admits to /api and /mcp.", pol.Capability, c.Tags[0]))
+		return Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node (%s) and does not belong to a person.", c.Device.Name, joinTags(c.Tags)),
+			"Use a device that belongs to a person.", fmt.Sprintf("For automation, ask for a rule of %s with \"tags\": [%q]; it gives access to /api and /mcp.", pol.Capability, c.Tags[0]))
 	case len(roles) == 0 && len(faults) > 0:
 		return Permit{}, problem.New(problem.BadCapability, fmt.Sprintf("No rule of %s that matches %s is valid. %s", pol.Capability, c.Identity(), faults[0]),
-			"Ask whoever keeps the tailnet policy to mend that rule.")
+			"Ask an administrator of the tailnet to correct that rule.")
 	case len(roles) == 0:
 		refused := problem.New(problem.NotAuthorized, fmt.Sprintf("You are on the tailnet as %s, but have no role here.", c.Identity()), pol.advice()...)
 		refused.Seen = &problem.Seen{Login: string(c.Login), Node: c.Device.Name, Via: string(c.Via)}
 		return Permit{}, refused
 	case verbScopes[v] == nil:
-		return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("nobody decided about the verb %q", v))
+		return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("no decision for the verb %q", v))
 	case p.widestScope() == never:
 		return Permit{}, p.forbidden("")
 	}
@@ -79,10 +79,10 @@ func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, erro
 
 // advice tells a caller without a role what to do.
 func (pol PlanePolicy) advice() []string {
-	rule := fmt.Sprintf("A grant that would let you look: {\"src\": [\"YOU\"], \"dst\": [%q], \"ip\": [\"tcp:443\"], \"app\": {%q: [{\"role\": \"viewer\", \"orgs\": [\"*\"]}]}}",
+	rule := fmt.Sprintf("A grant that would give you read access: {\"src\": [\"YOU\"], \"dst\": [%q], \"ip\": [\"tcp:443\"], \"app\": {%q: [{\"role\": \"viewer\", \"orgs\": [\"*\"]}]}}",
 		cmp.Or(pol.Tag, "THIS SERVER'S TAG"), pol.Capability)
 	if pol.Contact == "" {
-		return []string{"Ask whoever keeps the tailnet policy for a role.", rule}
+		return []string{"Ask an administrator of the tailnet for a role.", rule}
 	}
 	return []string{"Ask for a role: " + pol.Contact, rule}
 }
@@ -90,13 +90,13 @@ func (pol PlanePolicy) advice() []string {
 // rolesOf returns the roles of c, the widest first, and the errors of matching rules.
 func (pol PlanePolicy) rolesOf(c Caller) (roles []PlaneRole, faults []string) {
 	if len(c.Rules) > maxRules {
-		faults = append(faults, fmt.Sprintf("%d rules of %s match, more than %d: none counts.", len(c.Rules), pol.Capability, maxRules))
+		faults = append(faults, fmt.Sprintf("%d rules of %s match, more than %d. All of them are ignored.", len(c.Rules), pol.Capability, maxRules))
 	} else {
 		for i, raw := range c.Rules {
 			d, err := ParsePlaneRole(raw)
 			switch {
 			case err != nil:
-				faults = append(faults, fmt.Sprintf("Rule %d of %s gives nothing: %v.", i+1, pol.Capability, err))
+				faults = append(faults, fmt.Sprintf("Rule %d of %s is invalid: %v.", i+1, pol.Capability, err))
 			case !c.Tagged() || slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(d.tags, t) }):
 				roles = append(roles, d)
 			}
@@ -193,7 +193,7 @@ func (p Permit) In(org string) (Permit, error) {
 		return p, nil
 	}
 	if !slices.ContainsFunc(p.planeRoles, func(d PlaneRole) bool { return d.isGrantedIn(FleetRead, org) }) {
-		return Permit{}, problem.New(problem.NotFound, "There is no such thing, or you may not see it.")
+		return Permit{}, problem.New(problem.NotFound, "The object does not exist, or you may not see it.")
 	}
 	return Permit{}, p.forbidden(org)
 }
@@ -211,7 +211,7 @@ func (p Permit) InAll() (Permit, error) {
 func (p Permit) Org() string { return p.org }
 
 func (p Permit) forbidden(org string) error {
-	refused := problem.New(problem.Forbidden, "Your role does not allow that.", "Ask for a role that does.")
+	refused := problem.New(problem.Forbidden, "Your role does not allow this action.", "Ask for a role that allows it.")
 	refused.Needed = &problem.Need{Verb: string(p.verb), Org: org}
 	for _, d := range p.planeRoles {
 		refused.Have = append(refused.Have, d.String())

@@ -42,7 +42,7 @@ func TestPL01_Duties(t *testing.T) {
 		{"grants add up", planeCaller("alice@example.com", `{"role":"viewer","orgs":["globex"]}`, `{"role":"operator","orgs":["acme","a"]}`), "operator@a,acme viewer@globex", ""},
 		{"a bad rule hides no good one", planeCaller("alice@example.com", `{"role":"root","orgs":["*"]}`, `{"role":"viewer","orgs":["acme"]}`), "viewer@acme", ""},
 		{"nobody's", planeCaller("mallory@evil.example"), "", problem.NotAuthorized},
-		{"a domain that nobody named", planeCaller("gil@gmail.com"), "", problem.NotAuthorized},
+		{"a domain that is not listed", planeCaller("gil@gmail.com"), "", problem.NotAuthorized},
 		{"a domain that ends so", planeCaller("x@notacme.dev"), "", problem.NotAuthorized},
 		{"two @", planeCaller("a@acme.dev@evil.example"), "", problem.NotAuthorized},
 		{"a domain after another", planeCaller("a@evil.example@acme.dev"), "", problem.NotAuthorized},
@@ -64,7 +64,7 @@ func TestPL01_Duties(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %q, %q", tt.why, got, err, tt.want, tt.code)
 		}
 		if (err != nil) != (p.Require(PlaneSelf, moment) != nil) {
-			t.Errorf("%s: a permit beside %v", tt.why, err)
+			t.Errorf("%s: a permit in addition to %v", tt.why, err)
 		}
 	}
 	shared := planeCaller("amy@acme.dev")
@@ -85,7 +85,7 @@ func TestPL01_Duties(t *testing.T) {
 	}
 	_, err := DecidePlane(planeCaller("mallory@evil.example"), PlaneSelf, planePolicy, moment)
 	if p := problem.From(err); p.Seen == nil || p.Seen.Login != "mallory@evil.example" || !strings.Contains(strings.Join(p.Advice, " "), "#platform") || !strings.Contains(strings.Join(p.Advice, " "), "tailplane.dev/cap/plane") {
-		t.Errorf("who has no role is told %+v", p)
+		t.Errorf("a caller without a role gets %+v", p)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestPlaneOrder(t *testing.T) {
 		{"a rule for the tag", with(tagged, rule(`{"role":"viewer","orgs":["*"],"tags":["tag:ci"]}`)), InfraRead, ""},
 		{"but never the pages", with(tagged, rule(`{"role":"viewer","orgs":["*"],"tags":["tag:ci"]}`)), PlaneApp, problem.TaggedNode},
 		{"by a proxy", with(planeCaller("pat@platform.dev"), func(c *Caller) { c.Via, c.Device = ViaProxy, Device{} }), PlaneSelf, ""},
-		{"a verb that nobody decided about", planeCaller("a@b.example", all), "fleet.destroy", problem.Internal},
+		{"a verb without a decision", planeCaller("a@b.example", all), "fleet.destroy", problem.Internal},
 		{"a verb of sign-in", planeCaller("a@b.example", all), SigninLogin, problem.Internal},
 	} {
 		if _, err := DecidePlane(tt.caller, tt.verb, planePolicy, moment); problem.CodeOf(err) != tt.code {

@@ -194,18 +194,18 @@ func ParsePlaneRoleName(s string) (PlaneRoleName, error) {
 	case Viewer, Operator, OrgAdmin, PlatformAdmin:
 		return n, nil
 	}
-	return "", fmt.Errorf("%.60q is none of viewer, operator, org-admin, platform-admin", s)
+	return "", fmt.Errorf("%.60q is not one of viewer, operator, org-admin, platform-admin", s)
 }
 
 // ParseOrgs checks the names of organisations. At least one is required, and AllOrgs must be the
 // only one.
 func ParseOrgs(names []string) ([]string, error) {
 	if len(names) == 0 || len(names) > maxOrgs {
-		return nil, fmt.Errorf("%d organisations; 1 to %d may be named", len(names), maxOrgs)
+		return nil, fmt.Errorf("%d organisations; a rule must list 1 to %d", len(names), maxOrgs)
 	}
 	if slices.Contains(names, AllOrgs) {
 		if len(names) > 1 {
-			return nil, fmt.Errorf(`"*" is all organisations; others beside it say nothing`)
+			return nil, fmt.Errorf(`"*" means all organisations; do not list others with it`)
 		}
 		return []string{AllOrgs}, nil
 	}

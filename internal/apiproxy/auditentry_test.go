@@ -57,11 +57,11 @@ func TestAU04SinkDown(t *testing.T) {
 		for _, c := range [][2]string{{"POST", execPath}, {"GET", "/api/v1/namespaces/a/pods/x/attach"}, {"POST", "/api/v1/namespaces/a/pods/x/portforward"},
 			{"GET", "/api/v1/namespaces/a/services/x/proxy/a"}, {"GET", "/api/v1/nodes/x/proxy/run"}, {"POST", tokenPath}} {
 			if err := s.request(t, c[0], c[1]); err == nil {
-				t.Errorf("%s is let through", c[1])
+				t.Errorf("%s is allowed", c[1])
 			}
 		}
 		if took := time.Since(began); took > 10*time.Millisecond {
-			t.Errorf("visits were held up for %v", took)
+			t.Errorf("requests were delayed for %v", took)
 		}
 		stats := s.telemetry.Stats()
 		if stats.Up || stats.Waiting > 20 || stats.Lost == 0 {
@@ -91,7 +91,7 @@ func TestAU04SinkDown(t *testing.T) {
 		if stats := s.telemetry.Stats(); stats.Waiting != 0 || stats.Lost != lost {
 			t.Errorf("%+v", stats)
 		}
-		if n := strings.Count(s.log.String(), "audit record cannot be written"); n != 1 {
+		if n := strings.Count(s.log.String(), "audit log cannot be written"); n != 1 {
 			t.Errorf("told %d times", n)
 		}
 	})

@@ -90,22 +90,22 @@ type queuedLine struct {
 
 // The reasons why lines cannot be written.
 var (
-	errAuditSlow   = errors.New("the audit record is slow")
-	errAuditFull   = errors.New("too many lines wait for the audit record")
-	errAuditClosed = errors.New("the audit record is closed")
+	errAuditSlow   = errors.New("the audit log is slow")
+	errAuditFull   = errors.New("too many lines wait for the audit log")
+	errAuditClosed = errors.New("the audit log is closed")
 )
 
 // NewAuditLog returns an AuditLog, which writes while Run runs. It opens the file, so that it reports an unusable file
 // at once.
 func NewAuditLog(c AuditLogConfig) (*AuditLog, error) {
 	if (c.Path == "") == (c.Writer == nil) || c.Log == nil || c.Now == nil {
-		return nil, errors.New("record: a record has a path or a writer, a logger and a clock")
+		return nil, errors.New("audit log: a path or a writer, a logger and a clock are required")
 	}
 	c.Queue, c.QueueBytes, c.Delay = cmp.Or(c.Queue, defaultAuditQueue), cmp.Or(c.QueueBytes, defaultAuditBytes), cmp.Or(c.Delay, defaultAuditDelay)
 	r := &AuditLog{conf: c, wake: make(chan struct{}, 1)}
 	if c.Path != "" {
 		if err := r.open(); err != nil {
-			return nil, fmt.Errorf("audit record: %w", err)
+			return nil, fmt.Errorf("audit log: %w", err)
 		}
 	}
 	return r, nil
@@ -115,7 +115,7 @@ func NewAuditLog(c AuditLogConfig) (*AuditLog, error) {
 func (r *AuditLog) open() error {
 	// It must be a regular file, because opening a pipe without a reader blocks forever.
 	if info, err := os.Stat(r.conf.Path); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no regular file", r.conf.Path)
+		return fmt.Errorf("%s is not a regular file", r.conf.Path)
 	}
 	f, err := os.OpenFile(r.conf.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -228,7 +228,7 @@ func (r *AuditLog) Run(ctx context.Context) error {
 	r.ended = true
 	if n := int64(r.lines); n > 0 {
 		r.allLost += n
-		return fmt.Errorf("audit record: %d lines are lost: %w", n, cmp.Or(r.down, errAuditSlow))
+		return fmt.Errorf("audit log: %d lines are lost: %w", n, cmp.Or(r.down, errAuditSlow))
 	}
 	return nil
 }
@@ -360,9 +360,9 @@ func (r *AuditLog) reportResults(good, bad []queuedLine, err error) {
 	r.mu.Unlock()
 	switch {
 	case err != nil && (was == nil || was == errAuditSlow):
-		r.conf.Log.Error("the audit record cannot be written; lines wait, and what may not go unrecorded is refused", "err", err)
+		r.conf.Log.Error("the audit log cannot be written; lines wait, and requests that must be recorded are refused", "err", err)
 	case err == nil && was != nil:
-		r.conf.Log.Warn("the audit record is written again", "was", was, "lost", r.Stats().Lost)
+		r.conf.Log.Warn("the audit log can be written again", "was", was, "lost", r.Stats().Lost)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestEnd(t *testing.T) {
 			}
 			r.Write([]byte("late\n"))
 			if err := r.Require([]byte("late\n")); err == nil {
-				t.Error("after its end a line is taken")
+				t.Error("a closed log accepts a line")
 			}
 			want := apiproxy.AuditLogStats{Written: 3, Lost: 2}
 			if broken != nil {

@@ -40,7 +40,7 @@ func (v *exchange) checkHost() error {
 		host = addr.String()
 	}
 	if !slices.Contains(v.Hosts, host) {
-		return refusalWithReason(http.StatusMisdirectedRequest, "MisdirectedRequest", "this is not the host that the request names; it goes by %s", v.Hosts[0])
+		return refusalWithReason(http.StatusMisdirectedRequest, "MisdirectedRequest", "the request is for another host; the names of this server are %s", v.Hosts[0])
 	}
 	return nil
 }
@@ -48,7 +48,7 @@ func (v *exchange) checkHost() error {
 // checkSite refuses requests that a browser sends for another site's page. This includes GET, which can read
 // Secrets here.
 func checkSite(r *http.Request) error {
-	refused := refusalWithReason(http.StatusForbidden, "Forbidden", "requests from another site's page are refused")
+	refused := refusalWithReason(http.StatusForbidden, "Forbidden", "cross-site requests are refused")
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "none", "same-origin":
 	default:
@@ -73,7 +73,7 @@ func (v *exchange) checkToken() error {
 	}
 	v.Telemetry.Metrics.LocalAuthFailed(reason)
 	v.w.Header().Set("WWW-Authenticate", "Bearer")
-	return refusalWithReason(http.StatusUnauthorized, "Unauthorized", "the request does not carry the token of this pod, which lies beside ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
+	return refusalWithReason(http.StatusUnauthorized, "Unauthorized", "the request does not have the token of this pod, which is next to ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
 }
 
 func hasBearerToken(r *http.Request, opens func(string) bool) bool {
@@ -93,7 +93,7 @@ func (v *exchange) checkImpersonation() error {
 		// A name with underscores is not an allowed one, but a server behind the adapter may accept it as
 		// such.
 		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !v.Permissions().Impersonation) {
-			return refusalWithReason(http.StatusForbidden, "Forbidden", "impersonation is refused: the request carries a header %.60q. impersonation: allow in the adapter's configuration changes that", name)
+			return refusalWithReason(http.StatusForbidden, "Forbidden", "impersonation is refused: the request has a header %.60q. To allow it, set impersonation: allow in the adapter's configuration", name)
 		}
 	}
 	return nil
@@ -107,21 +107,21 @@ func upgradeOf(r *http.Request, req *Request) (string, error) {
 		return "", nil
 	}
 	if len(values) != 1 || len(r.Header["Http2-Settings"]) > 0 || !slices.Contains(listElements(r.Header["Connection"]), "upgrade") {
-		return "", NewBadRequest("the request asks for an upgrade in more than one way, or in half of one")
+		return "", NewBadRequest("the request has an incomplete or ambiguous protocol upgrade")
 	}
 	protocol := strings.ToLower(values[0])
 	switch {
 	case protocol == "websocket" && r.Method == http.MethodGet:
 	case protocol == "spdy/3.1" && (r.Method == http.MethodPost || r.Method == http.MethodGet):
 	default:
-		return "", NewBadRequest("%s cannot be upgraded to %.40q: websocket (GET) and SPDY/3.1 can", r.Method, values[0])
+		return "", NewBadRequest("%s cannot be upgraded to %.40q: only websocket (GET) and SPDY/3.1 are supported", r.Method, values[0])
 	}
 	// The API server decides which subresources support it. Requests that cannot be streams do not.
 	if req.NonResource || req.Subresource == "" && req.Verb != "watch" {
-		return "", NewBadRequest("what is asked for is not a stream and cannot be upgraded")
+		return "", NewBadRequest("the request is not for a stream and cannot be upgraded")
 	}
 	if r.ContentLength != 0 {
-		return "", NewBadRequest("a request for an upgrade has no body")
+		return "", NewBadRequest("an upgrade request must not have a body")
 	}
 	return values[0], nil
 }

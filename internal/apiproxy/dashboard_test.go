@@ -61,7 +61,7 @@ func panels(t *testing.T) map[string][]string {
 	all, ids := map[string][]string{}, map[int]bool{}
 	for _, p := range d.Panels {
 		if p.Description == "" || len(p.Targets) == 0 || all[p.Title] != nil || ids[p.ID] {
-			t.Errorf("panel %d, %q: without a word or a question, or there twice", p.ID, p.Title)
+			t.Errorf("panel %d, %q: no description, no query, or a duplicate", p.ID, p.Title)
 		}
 		ids[p.ID] = true
 		for _, q := range p.Targets {
@@ -111,7 +111,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 			name := strings.TrimSuffix(m[1], "_bucket")
 			there, ok := labels[name]
 			if !ok {
-				t.Errorf("%s asks for %s, which is not there", where, name)
+				t.Errorf("%s queries %s, which does not exist", where, name)
 				continue
 			}
 			requested[name] = true
@@ -121,19 +121,19 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 					continue
 				}
 				if values, ok := there[l[1]]; !ok || l[2] == "=" && !slices.Contains(values, l[3]) {
-					t.Errorf("%s asks for %s of %s, which is never so", where, l[0], name)
+					t.Errorf("%s queries %s of %s, which never occurs", where, l[0], name)
 				}
 			}
 		}
 		if len(of) == 0 {
-			t.Errorf("%s asks for nothing of ours: %s", where, expr)
+			t.Errorf("%s queries none of the adapter's metrics: %s", where, expr)
 		}
 		for _, g := range grouping.FindAllStringSubmatch(expr, -1) {
 			for by := range strings.SplitSeq(g[1], ",") {
 				by = strings.TrimSpace(by)
 				for _, there := range of {
 					if _, ok := there[by]; !ok && !slices.Contains(added, by) {
-						t.Errorf("%s groups by %s, which is not there: %s", where, by, expr)
+						t.Errorf("%s groups by %s, which does not exist: %s", where, by, expr)
 					}
 				}
 			}
@@ -156,7 +156,7 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 		}
 	}
 	if rows := strings.Count(string(text), "\n| `Mca"); rows != len(seen) || !strings.Contains(string(text), "\n## Alerts\n") {
-		t.Errorf("the page has %d alerts, the rules %d", rows, len(seen))
+		t.Errorf("the page has %d alerts, the rules have %d", rows, len(seen))
 	}
 	for title, exprs := range panels(t) {
 		for _, e := range exprs {

@@ -11,7 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 )
 
-// Example shows a handler that reports each step to a visit and ends it on every path.
+// Example shows a handler that reports each step to the telemetry and ends it on every path.
 func Example() {
 	log := slog.New(slog.DiscardHandler)
 	metrics := apiproxy.NewMetrics("v1.2.3", apiproxy.BuiltinResources())
@@ -38,7 +38,7 @@ func Example() {
 		v.SetRequest(&req)
 		v.SetRoute("", "home")
 		if v.RequireAudit() != nil { // the audit log is down, and this request must be recorded
-			refuse(http.StatusServiceUnavailable, "the audit record cannot be written")
+			refuse(http.StatusServiceUnavailable, "the audit log cannot be written")
 			return
 		}
 		ask, err := http.NewRequestWithContext(r.Context(), r.Method, cluster.URL+r.URL.Path, nil)

@@ -57,7 +57,7 @@ func (v *exchange) handle() error {
 		return v.countRefusal(RefusedImpersonation, err)
 	}
 	if v.req.Verb == "create" && v.req.Group == "" && v.req.Resource == "serviceaccounts" && v.req.Subresource == "token" && !v.Permissions().TokenRequests {
-		return v.countRefusal(RefusedToken, refusalWithReason(http.StatusForbidden, "Forbidden", "tokens of ServiceAccounts are not given out to this pod: they are real credentials. allowTokenRequest in the adapter's configuration changes that"))
+		return v.countRefusal(RefusedToken, refusalWithReason(http.StatusForbidden, "Forbidden", "the adapter does not issue ServiceAccount tokens to this pod, because they are real credentials. To allow it, set allowTokenRequest in the adapter's configuration"))
 	}
 	v.out = v.r.WithContext(v.r.Context())
 	v.out.Header, v.out.Trailer, v.out.TransferEncoding = requestHeaders(v.r.Header), nil, nil
@@ -79,7 +79,7 @@ func (v *exchange) handle() error {
 	v.telemetry.SetRoute(v.target.Rule, v.target.Clusters...)
 	if err := v.telemetry.RequireAudit(); err != nil {
 		v.err = err
-		return refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable", "the audit record cannot be written, and this may not go unrecorded")
+		return refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable", "the audit log cannot be written, and this request must be recorded")
 	}
 	for _, text := range v.target.Warnings {
 		v.w.Header().Add("Warning", "299 mca "+strconv.QuoteToASCII(text))
@@ -244,7 +244,7 @@ func (v *exchange) refusalFor(err error) error {
 		return limited
 	case f.Reason == ErrorCredential:
 		// The cause names files of the adapter, so it is only in the log.
-		unavailable.Message = fmt.Sprintf("credential for cluster %s was refused or cannot be read", name)
+		unavailable.Message = fmt.Sprintf("credential for cluster %s was rejected or cannot be read", name)
 		return unavailable
 	case !f.Sent:
 		unavailable.Message = fmt.Sprintf("cluster %s cannot be reached: %v", name, f.Err)
@@ -254,7 +254,7 @@ func (v *exchange) refusalFor(err error) error {
 		unavailable.Message = "this adapter is stopping"
 		return unavailable
 	}
-	unknown := refusalWithReason(http.StatusGatewayTimeout, "Timeout", "cluster %s gave no answer, and may have done what was asked: %v", name, f.Err)
+	unknown := refusalWithReason(http.StatusGatewayTimeout, "Timeout", "cluster %s gave no answer, but may have executed the request: %v", name, f.Err)
 	if v.isReadOnly() || v.req.Verb == "watch" {
 		unknown.RetryAfter = time.Second // clients would retry any verb, so writes get no Retry-After
 	}

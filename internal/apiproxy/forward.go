@@ -41,7 +41,7 @@ func (v *exchange) forward() error {
 	}
 	defer res.Close()
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		return refusalWithReason(http.StatusInternalServerError, "InternalError", "cluster %s switched protocols, which nobody asked for", v.target.Upstream.Name)
+		return refusalWithReason(http.StatusInternalServerError, "InternalError", "cluster %s switched protocols without a request for it", v.target.Upstream.Name)
 	}
 	return v.relay(res)
 }
@@ -156,7 +156,7 @@ func (v *exchange) switchProtocols() error {
 	backend, ok := res.Body.(io.ReadWriteCloser)
 	if !ok || !strings.EqualFold(res.Header.Get("Upgrade"), v.upgrade) {
 		v.w.Header().Set("Connection", "close")
-		return refusalWithReason(http.StatusInternalServerError, "InternalError", "cluster %s switched to another protocol than was asked for", v.target.Upstream.Name)
+		return refusalWithReason(http.StatusInternalServerError, "InternalError", "cluster %s switched to another protocol than the requested one", v.target.Upstream.Name)
 	}
 	v.upgrades.Add(1)
 	defer v.upgrades.Done()

@@ -110,7 +110,7 @@ func TestScrapeIsClean(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "stranger") || strings.Contains(text, `verb="watch"} `) && strings.Contains(text, `mca_request_duration_seconds_count{cluster="east",verb="watch"}`) {
-		t.Error("a cluster that is not in the document, or the time of a stream")
+		t.Error("the metrics have a cluster that is not in the configuration, or the duration of a stream")
 	}
 	m := apiproxy.NewMetrics("v1", apiproxy.BuiltinResources())
 	for _, c := range []struct {
@@ -338,7 +338,7 @@ func TestMetricsPage(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp())
 	}
 	if len(described) > 0 {
-		t.Errorf("not among what happened: %v", described)
+		t.Errorf("described but not recorded: %v", described)
 	}
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -354,7 +354,7 @@ func TestMetricsPage(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Errorf("%s is not what the program has; run go test -run MetricsPage -update\n%s", page, b.String())
+		t.Errorf("%s does not match the program; run go test -run MetricsPage -update\n%s", page, b.String())
 		return
 	}
 	if err := os.WriteFile(page, []byte(before+begin+b.String()+end+after), 0o644); err != nil {

@@ -38,12 +38,12 @@ type sourceCollector struct {
 }
 
 var (
-	healthyDesc     = newDesc("mca_cluster_healthy", "1 while a cluster is asked; 0 while it is unhealthy and requests for it are answered with 503.", "cluster")
-	ownersDesc      = newDesc("mca_owner_entries", "Objects whose cluster is known.")
-	certificateDesc = newDesc("mca_certificate_expiry_timestamp_seconds", "When the certificate that applications see ends.")
-	entriesDesc     = newDesc("mca_audit_entries_total", "Lines of the audit record, by what became of them.", "result")
-	auditUpDesc     = newDesc("mca_audit_up", "1 while lines reach the audit record.")
-	spansDesc       = newDesc("mca_trace_spans_total", "Spans of traces, by what became of them.", "result")
+	healthyDesc     = newDesc("mca_cluster_healthy", "1 while a cluster receives requests; 0 while it is unhealthy and its requests are answered with 503.", "cluster")
+	ownersDesc      = newDesc("mca_owner_entries", "Objects with a known cluster.")
+	certificateDesc = newDesc("mca_certificate_expiry_timestamp_seconds", "Expiry time of the certificate that applications see.")
+	entriesDesc     = newDesc("mca_audit_entries_total", "Lines of the audit log, by result.", "result")
+	auditUpDesc     = newDesc("mca_audit_up", "1 while the audit log can be written.")
+	spansDesc       = newDesc("mca_trace_spans_total", "Spans of traces, by result.", "result")
 )
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {

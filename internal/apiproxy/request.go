@@ -86,7 +86,7 @@ func parseRequest(method string, u *url.URL) (Request, *Refusal) {
 		return Request{}, NewRefusal(http.StatusMethodNotAllowed, "the Kubernetes API has no method %.20q", method)
 	}
 	if u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" {
-		return Request{}, NewBadRequest("the request names a host in its first line; ask for a path")
+		return Request{}, NewBadRequest("the request line has a host; send only a path")
 	}
 	if !strings.HasPrefix(u.Path, "/") {
 		return Request{}, NewBadRequest("the path does not begin with a slash")
@@ -114,7 +114,7 @@ func splitPath(raw string) (parts []string, ends []int, _ *Refusal) {
 		}
 		part, err := url.PathUnescape(raw[at:end])
 		if err != nil {
-			return nil, nil, NewBadRequest("the path is not escaped as a URL is")
+			return nil, nil, NewBadRequest("the path is not escaped like a URL")
 		}
 		if refusal := checkSegment(part); refusal != nil {
 			return nil, nil, refusal
@@ -192,14 +192,14 @@ func (r *Request) parsePath(method, raw string, parts []string, ends []int) (boo
 	switch parts[i] {
 	case "watch":
 		if i++; i == len(parts) {
-			return false, NewBadRequest("the path ends after /watch and says not of what")
+			return false, NewBadRequest("the path ends after /watch, without a resource")
 		}
 		r.WatchPrefix = true
 		if method != http.MethodGet && method != http.MethodHead {
-			return false, NewRefusal(http.StatusMethodNotAllowed, "a watch is asked for with GET")
+			return false, NewRefusal(http.StatusMethodNotAllowed, "a watch needs the method GET")
 		}
 	case "proxy":
-		return false, NewBadRequest("Kubernetes no longer serves /proxy before a resource; ask for the proxy subresource")
+		return false, NewBadRequest("Kubernetes no longer serves /proxy before a resource; use the proxy subresource")
 	}
 	if parts[i] == "namespaces" && len(parts) > i+1 {
 		r.Namespace = parts[i+1]

@@ -106,16 +106,16 @@ func TestParseRefuses(t *testing.T) {
 		{"GET", "/api/v1/namespaces/a%00/pods", 400, "control character"},
 		{"GET", "/api/v1/namespaces/a%ff/pods", 400, "UTF-8"},
 		{"GET", "/api/v1/namespaces/a%2f/pods/b/proxy/x", 400, "escaped slash"},
-		{"GET", "http://evil/api/v1/pods", 400, "names a host"},
+		{"GET", "http://evil/api/v1/pods", 400, "has a host"},
 		{"CONNECT", "/api/v1/pods", 400, "forward proxy"},
 		{"OPTIONS", "*", 400, "does not begin with a slash"},
 		{"TRACE", "/api/v1/pods", 405, "no method"},
 		{"OPTIONS", "/api/v1/pods", 405, "no method"},
 		{"POST", "/api/v1/watch/pods", 405, "GET"},
-		{"GET", "/api/v1/watch", 400, "not of what"},
+		{"GET", "/api/v1/watch", 400, "without a resource"},
 		{"GET", "/api/v1/proxy/nodes/n", 400, "no longer"},
-		{"GET", "/api/v1/pods?a=%zz", 400, "query does not parse"},
-		{"GET", "/api/v1/pods?a;b", 400, "query does not parse"},
+		{"GET", "/api/v1/pods?a=%zz", 400, "parse the query"},
+		{"GET", "/api/v1/pods?a;b", 400, "parse the query"},
 		{"GET", "/api/v1/pods?watch=0&watch=1", 400, "more than once"},
 		{"GET", "/api/v1/pods?limit=x", 400, "limit is not a number"},
 		{"GET", "/api/v1/pods?timeoutSeconds=1.5", 400, "timeoutSeconds is not a number"},
@@ -129,10 +129,10 @@ func TestParseRefuses(t *testing.T) {
 				t.Fatalf("read as %+v (%v), want a refusal", got, err)
 			}
 			if refusal.Status != tt.status || refusal.Reason == "" || !strings.Contains(refusal.Message, tt.says) {
-				t.Errorf("refused with %d %s %q, want %d, saying %q", refusal.Status, refusal.Reason, refusal.Message, tt.status, tt.says)
+				t.Errorf("refused with %d %s %q, want %d with %q", refusal.Status, refusal.Reason, refusal.Message, tt.status, tt.says)
 			}
 			if !reflect.DeepEqual(got, Request{}) {
-				t.Errorf("a refused request says %+v", got)
+				t.Errorf("a refused request returns %+v", got)
 			}
 		})
 	}
@@ -153,7 +153,7 @@ func FuzzParse(f *testing.F) {
 		r, err := ParseRequest(method, u)
 		if err != nil {
 			if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Status < 400 || refusal.Message == "" {
-				t.Fatalf("%v is no refusal", err)
+				t.Fatalf("%v is not a refusal", err)
 			}
 			return
 		}

@@ -17,7 +17,7 @@ func (r *Request) parseQuery(raw string) *Refusal {
 	}
 	q, err := url.ParseQuery(raw)
 	if err != nil {
-		return NewBadRequest("the query does not parse: %.120v", err)
+		return NewBadRequest("parse the query: %.120v", err)
 	}
 	r.Params.DryRun = len(q["dryRun"]) > 0
 	for _, key := range singleValuedParams {
@@ -64,7 +64,7 @@ func (r *Request) parseListParams(q url.Values) *Refusal {
 	}
 	if p.LabelSelector != "" {
 		if _, err := labels.Parse(p.LabelSelector); err != nil {
-			return NewBadRequest("the labelSelector does not parse: %.200v", err)
+			return NewBadRequest("parse the labelSelector: %.200v", err)
 		}
 	}
 	if p.FieldSelector == "" {
@@ -72,7 +72,7 @@ func (r *Request) parseListParams(q url.Values) *Refusal {
 	}
 	selector, err := fields.ParseSelector(p.FieldSelector)
 	if err != nil {
-		return NewBadRequest("the fieldSelector does not parse: %.200v", err)
+		return NewBadRequest("parse the fieldSelector: %.200v", err)
 	}
 	name, ok := selector.RequiresExactMatch("metadata.name")
 	if ok && r.Verb != "deletecollection" && !r.WatchPrefix && r.Name == "" && isPathName(name) {

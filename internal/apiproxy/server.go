@@ -175,7 +175,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), plainGrace)
 	defer cancel()
 	if err := srv.Shutdown(grace); err != nil {
-		s.Log.Warn("requests were cut off, as they did not end in time", "limit", plainGrace)
+		s.Log.Warn("requests were cut off, because they did not end in time", "limit", plainGrace)
 		srv.Close()
 	}
 	<-served
@@ -184,7 +184,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 	select {
 	case <-ended:
 	case <-time.After(max(0, s.Grace-s.Now().Sub(began))):
-		s.Log.Warn("upgraded connections were cut off, as they did not end in time", "limit", s.Grace)
+		s.Log.Warn("upgraded connections were cut off, because they did not end in time", "limit", s.Grace)
 		s.closeUpgrades()
 		<-ended
 	}

@@ -110,7 +110,7 @@ func startServer(t *testing.T, h http.HandlerFunc, change func(*Server)) *env {
 		case err := <-p.ended:
 			p.ended <- err
 		case <-time.After(time.Minute):
-			t.Error("the server does not end")
+			t.Error("the server does not stop")
 		}
 	})
 	return p
@@ -196,7 +196,7 @@ func TestPanicSendsNothing(t *testing.T) {
 		t.Errorf("%s %s, %d sent: %v", res.Status, b, got.Load(), err)
 	}
 	if !strings.Contains(p.log.String(), "secret detail") {
-		t.Error("nobody is told")
+		t.Error("the log does not have the error")
 	}
 }
 
@@ -235,7 +235,7 @@ func TestStreamsAreFlushed(t *testing.T) {
 			select { // otherwise it would receive the next one's events
 			case <-ended:
 			case <-time.After(time.Minute):
-				t.Fatalf("%s: the cluster is not told that the client is gone", path)
+				t.Fatalf("%s: the cluster does not notice that the client disconnected", path)
 			}
 		}
 	}
@@ -355,7 +355,7 @@ func TestServerStops(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("the server does not end")
+		t.Error("the server does not stop")
 	}
 }
 
@@ -382,10 +382,10 @@ func TestLongRequestLines(t *testing.T) {
 			}
 			got := arrived.Load()
 			if tt.want == http.StatusOK && (got == nil || *got != requested) {
-				t.Errorf("%d KiB, HTTP/2 %v: it did not arrive as it was sent", tt.size>>10, http2)
+				t.Errorf("%d KiB, HTTP/2 %v: the received body differs from the sent one", tt.size>>10, http2)
 			}
 			if tt.want != http.StatusOK && got != nil {
-				t.Errorf("%d KiB, HTTP/2 %v: it arrived", tt.size>>10, http2)
+				t.Errorf("%d KiB, HTTP/2 %v: the request reached the cluster", tt.size>>10, http2)
 			}
 		}
 	}
@@ -407,7 +407,7 @@ func TestInspection(t *testing.T) {
 			}
 		}
 		if strings.Contains(text, `"verb":"list"`) && !strings.Contains(text, `"level":"DEBUG"`) {
-			t.Errorf("a read for everybody: %s", text)
+			t.Errorf("a read is logged above the level DEBUG: %s", text)
 		}
 	}
 	for key, want := range map[string]any{"level": "INFO", "group": "apps", "resource": "deployments", "subresource": "scale", "namespace": "shop", "name": "web", "cluster": "east", "rule": "r",
@@ -438,7 +438,7 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("a token, allowed %v: %s", allow, res.Status)
 		}
 		if res := p.do(t, "GET", "/api/v1/pods", false, "Impersonate_User", "jane"); res.StatusCode != http.StatusForbidden {
-			t.Errorf("half a name, allowed %v: %s", allow, res.Status)
+			t.Errorf("half of a name, allowed %v: %s", allow, res.Status)
 		}
 	}
 }

@@ -72,7 +72,7 @@ type Result struct {
 	Panicked bool
 }
 
-// Begin starts to observe a request. The caller must end the visit.
+// Begin starts to observe a request. The caller must end the returned telemetry.
 func (o *Telemetry) Begin(r *http.Request) *RequestTelemetry {
 	v := &RequestTelemetry{telemetry: o, r: r, began: o.Now(), auditID: auditIDFrom(r.Header)}
 	if o.Tracer != nil {
@@ -93,7 +93,7 @@ func (v *RequestTelemetry) AuditID() string { return v.auditID }
 func (v *RequestTelemetry) TraceID() string { return spanTraceID(v.span) }
 
 // SetRequest records the parsed request. It may be called again with more details, such as the name of the created
-// object. The visit keeps req.
+// object. The telemetry keeps req.
 func (v *RequestTelemetry) SetRequest(req *Request) {
 	v.req = req
 	describeRequest(v.span, req)
@@ -208,14 +208,14 @@ func (v *RequestTelemetry) End(out Result) {
 	v.logRequest(now, &out)
 }
 
-// CallTelemetry observes one request to a cluster on behalf of a visit.
+// CallTelemetry observes one request to a cluster on behalf of a client request.
 type CallTelemetry struct {
 	request *RequestTelemetry
 	cluster string
 	span    trace.Span
 }
 
-// StartCall starts to observe a request to a cluster. It sets the audit id in the header h and, if the visit is
+// StartCall starts to observe a request to a cluster. It sets the audit id in the header h and, if the client request is
 // traced, the trace context. It is safe for concurrent use. The caller must end the call.
 func (v *RequestTelemetry) StartCall(cluster string, h http.Header) *CallTelemetry {
 	h["Audit-Id"] = []string{v.auditID}

@@ -237,7 +237,7 @@ func TestAU03OneLineForEachVisit(t *testing.T) {
 				t.Errorf("%d lines of log: %s", n, s.log)
 			}
 			if len(s.OpenStreams()) != 0 {
-				t.Errorf("streams are left: %v", s.OpenStreams())
+				t.Errorf("streams are still counted: %v", s.OpenStreams())
 			}
 			for _, series := range []string{`mca_requests_in_flight{cluster="here"}`, `mca_streams{cluster="here",kind="exec"}`, `mca_streams{cluster="merged",kind="watch"}`} {
 				if got := value(t, s.Metrics, series); got != "0" && got != "absent" {
@@ -442,7 +442,7 @@ func TestLevels(t *testing.T) {
 			t.Errorf("%s %s: %v %v, want %s", c.method, c.target, l, err, c.level)
 		}
 		if strings.Contains(s.log.String()+s.output.String(), "secret-query") {
-			t.Errorf("the query is told: %s%s", s.log, s.output)
+			t.Errorf("the log has the query: %s%s", s.log, s.output)
 		}
 		if len(l) > 22 {
 			t.Errorf("%d attributes", len(l))
@@ -463,7 +463,7 @@ func TestAuditIDs(t *testing.T) {
 		h := http.Header{}
 		v.StartCall("here", h).End(200, "")
 		if h.Get("Audit-ID") != v.AuditID() {
-			t.Errorf("the cluster is told %q", h)
+			t.Errorf("the cluster received %q", h)
 		}
 		v.End(apiproxy.Result{Code: 200})
 	}

@@ -58,10 +58,10 @@ func NewTracer(c TraceConfig) (*Tracer, error) {
 		return nil, nil
 	}
 	if !(c.Ratio > 0 && c.Ratio <= 1) {
-		return nil, fmt.Errorf("the traces' ratio %v is not between 0 and 1", c.Ratio)
+		return nil, fmt.Errorf("the trace ratio %v is not between 0 and 1", c.Ratio)
 	}
 	if c.Log == nil {
-		return nil, errors.New("observe: a tracer needs a logger")
+		return nil, errors.New("apiproxy: a tracer needs a logger")
 	}
 	attributes := []attribute.KeyValue{attribute.String("service.name", "mca"), attribute.String("service.version", cmp.Or(c.Version, "unknown"))}
 	if c.Namespace != "" {

@@ -154,7 +154,7 @@ func TestMergedListIsOneTrace(t *testing.T) {
 	}
 	for i, cluster := range []string{"here", "east", "west"} { // each cluster receives its own span
 		if got, want := headers[i].Get("Traceparent"), "00-"+trace+"-"+id(children[cluster].SpanId)+"-01"; got != want || headers[i].Get("Tracestate") != "" {
-			t.Errorf("%s is told %q, want %q; %v", cluster, got, want, headers[i])
+			t.Errorf("%s received %q, want %q; %v", cluster, got, want, headers[i])
 		}
 	}
 	if s := tr.Stats(); s.Sent != 4 || s.Dropped+s.Failed != 0 {
@@ -192,10 +192,10 @@ func TestIncomingTraces(t *testing.T) {
 			t.Errorf("%q: trace %q", header, v.TraceID())
 		}
 		if flag := map[bool]string{true: "-01", false: "-00"}[sampled]; !strings.HasSuffix(h.Get("Traceparent"), flag) {
-			t.Errorf("%q: the cluster is told %q", header, h.Get("Traceparent"))
+			t.Errorf("%q: the cluster received %q", header, h.Get("Traceparent"))
 		}
 		if followed := strings.Contains(header, trace); (h.Get("Tracestate") != "") != followed {
-			t.Errorf("%q: the cluster is told the state %q", header, h.Get("Tracestate"))
+			t.Errorf("%q: the cluster received the state %q", header, h.Get("Tracestate"))
 		}
 		v.End(apiproxy.Result{Code: 200})
 	}

@@ -72,9 +72,9 @@ func NewTraceExporter(c TraceExporterConfig) (*TraceExporter, error) {
 	u, err := url.Parse(c.Endpoint)
 	switch {
 	case err != nil:
-		return nil, errors.New("the traces' endpoint is no URL") // the cause repeats the URL, which may contain a password
+		return nil, errors.New("the trace endpoint is not a URL") // the cause repeats the URL, which may contain a password
 	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
-		return nil, errors.New("the traces' endpoint is not a URL such as http://collector.example:4318, without user and query")
+		return nil, errors.New("the trace endpoint is not a URL such as http://collector.example:4318, without user and query")
 	}
 	if path := strings.TrimRight(u.Path, "/"); !strings.HasSuffix(path, "/v1/traces") {
 		u.Path = path + "/v1/traces"

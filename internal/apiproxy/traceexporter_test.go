@@ -208,13 +208,13 @@ func TestRetries(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		if len(at) != 3 || len(c.spans()) != 1 || e.Stats() != (apiproxy.TraceExporterStats{Sent: 1}) {
-			t.Fatalf("asked %d times, %d spans, %+v", len(at), len(c.spans()), e.Stats())
+			t.Fatalf("%d requests, %d spans, %+v", len(at), len(c.spans()), e.Stats())
 		}
 		if first := at[1].Sub(at[0]); first < 20*time.Second {
-			t.Errorf("asked after %v, not 20 s", first)
+			t.Errorf("the request came after %v, want 20 s", first)
 		}
 		if second := at[2].Sub(at[1]); second < time.Second || second > 10*time.Second {
-			t.Errorf("asked again after %v", second)
+			t.Errorf("the next request came after %v", second)
 		}
 	})
 }

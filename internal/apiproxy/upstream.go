@@ -164,7 +164,7 @@ func (f *UpstreamError) Unwrap() error { return f.Err }
 func (c *Upstream) Do(req UpstreamRequest) (*UpstreamResponse, error) {
 	if n := c.inFlight.Add(1); c.Limits.InFlight > 0 && n > int64(c.Limits.InFlight) || c.bucket != nil && !c.bucket.AllowN(c.Now(), 1) {
 		c.inFlight.Add(-1)
-		return nil, &UpstreamError{Reason: ErrorLimited, Err: errors.New("this adapter's limit of requests is reached")}
+		return nil, &UpstreamError{Reason: ErrorLimited, Err: errors.New("the adapter's request limit is reached")}
 	}
 	response, err := c.doWithinLimits(req)
 	if err != nil {
@@ -217,7 +217,7 @@ func (c *Upstream) doWithinLimits(req UpstreamRequest) (*UpstreamResponse, error
 			}
 			if !req.Proxied {
 				res.Close()
-				return nil, &UpstreamError{Reason: ErrorCredential, Err: fmt.Errorf("credential for cluster %s was refused", c.Name)}
+				return nil, &UpstreamError{Reason: ErrorCredential, Err: fmt.Errorf("cluster %s rejected its credential", c.Name)}
 			}
 		}
 		inner := res.done

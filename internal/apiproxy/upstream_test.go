@@ -120,7 +120,7 @@ func TestRefusedCredentialIsReloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Do(large); err == nil {
-		t.Error("a body that is gone was sent again")
+		t.Error("a consumed body was sent again")
 	} else if why, sent := errorReason(err); why != ErrorCredential || sent {
 		t.Errorf("%v, sent %v: %v", why, sent, err)
 	}
@@ -256,7 +256,7 @@ func TestHealth(t *testing.T) {
 			try(attemptUnreachable)
 		}
 		if h.state == StateUnhealthy {
-			t.Error("unhealthy after two strikes")
+			t.Error("unhealthy after two failures")
 		}
 		try(attemptSucceeded)
 		for range defaultFailures {
@@ -305,7 +305,7 @@ func TestHealth(t *testing.T) {
 		since := h.since
 		try(attemptCanceled)
 		if h.since != since {
-			t.Error("a client that left says nothing of the cluster")
+			t.Error("a disconnected client counts as a failure of the cluster")
 		}
 	})
 }

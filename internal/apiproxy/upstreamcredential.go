@@ -80,7 +80,7 @@ func (c *Upstream) reloadCredential(used *credential) (_ *credential, changed bo
 	defer c.loading.Unlock()
 	cred, err := c.loadCredential(c.current.Load())
 	if err != nil {
-		c.Log.Warn("credential cannot be read again", "cluster", c.Name, "err", err)
+		c.Log.Warn("the credential cannot be read again", "cluster", c.Name, "err", err)
 		return used, false
 	}
 	return cred, cred.token != used.token || cred.plain != used.plain
@@ -114,7 +114,7 @@ func (c *Upstream) loadCredential(old *credential) (*credential, error) {
 	}
 	c.current.Store(cred)
 	if old != nil && old.plain != cred.plain {
-		c.Log.Info("connections are made anew", "cluster", c.Name)
+		c.Log.Info("the credential changed; opening new connections", "cluster", c.Name)
 		// Connections in use close after their requests and 90 idle seconds.
 		old.plain.CloseIdleConnections()
 		old.upgrade.CloseIdleConnections()
@@ -171,7 +171,7 @@ func readSecretDir(folder string, read func(path string) ([]byte, error)) (map[s
 		if info, err := os.Stat(path); err != nil {
 			return nil, err
 		} else if !info.Mode().IsRegular() || info.Size() > maxSecretFile {
-			return nil, fmt.Errorf("%s is no file of a Secret", path)
+			return nil, fmt.Errorf("%s is not a file of a Secret", path)
 		}
 		if files[e.Name()], err = read(path); err != nil {
 			return nil, err
@@ -180,7 +180,7 @@ func readSecretDir(folder string, read func(path string) ([]byte, error)) (map[s
 	return files, nil
 }
 
-// readSecret reads the credential from a mounted Secret. The folder changes when the kubelet writes another
+// readSecret reads the credential from a mounted Secret. The directory changes when the kubelet writes another
 // version.
 func (c *Upstream) readSecret(cred *credential, read func(path string) ([]byte, error)) error {
 	failed := func(err error) error { return fmt.Errorf("credential for cluster %s: %w", c.Name, err) }
@@ -213,7 +213,7 @@ func parseToken(b []byte) (bearerToken, error) {
 		return "", errors.New("the file is empty")
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		return "", errors.New("the file holds something else than a token")
+		return "", errors.New("the file contains data that is not a token")
 	}
 	return bearerToken(token), nil
 }
@@ -222,13 +222,13 @@ func parseToken(b []byte) (bearerToken, error) {
 func (c *Upstream) makeTransports(cred *credential) error {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(cred.identity[0]) {
-		return fmt.Errorf("authority of cluster %s: %s holds no certificate", c.Name, cmp.Or(c.CAFile, c.SecretDir))
+		return fmt.Errorf("authority of cluster %s: %s has no certificate", c.Name, cmp.Or(c.CAFile, c.SecretDir))
 	}
 	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: c.ServerName, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
 	if len(cred.identity[1]) > 0 {
 		pair, err := tls.X509KeyPair(cred.identity[1], cred.identity[2])
 		if err != nil {
-			return fmt.Errorf("certificate for cluster %s: it cannot be read, or its key is another's", c.Name)
+			return fmt.Errorf("certificate for cluster %s: it cannot be read, or it does not match its key", c.Name)
 		}
 		conf.Certificates = []tls.Certificate{pair}
 	}

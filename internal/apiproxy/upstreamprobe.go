@@ -161,13 +161,13 @@ func (c *Upstream) compareUID(ctx context.Context, cred *credential) error {
 		c.health.record(c.Now(), attemptUnreachable, err)
 		return &UpstreamError{Reason: ErrorConnect, Err: err}
 	case code == http.StatusForbidden:
-		c.Log.Warn("which cluster answers cannot be checked: this pod may not read the namespace kube-system there", "cluster", c.Name)
+		c.Log.Warn("the identity of the cluster cannot be checked: this pod may not read its namespace kube-system", "cluster", c.Name)
 	case code == http.StatusUnauthorized:
-		return &UpstreamError{Reason: ErrorCredential, Err: fmt.Errorf("credential for cluster %s was refused", c.Name)}
+		return &UpstreamError{Reason: ErrorCredential, Err: fmt.Errorf("cluster %s rejected its credential", c.Name)}
 	case code != http.StatusOK || json.Unmarshal(body, &is) != nil || is.Metadata.UID == "":
-		return &UpstreamError{Reason: ErrorUnhealthy, Err: fmt.Errorf("it cannot say which cluster it is: it answered %d", code)}
+		return &UpstreamError{Reason: ErrorUnhealthy, Err: fmt.Errorf("its identity is unknown: it answered %d", code)}
 	case is.Metadata.UID != c.UID:
-		err := errors.New("another cluster answers: the uid of its namespace kube-system is not that of the configuration")
+		err := errors.New("another cluster answers: the uid of its namespace kube-system is not the uid in the configuration")
 		c.health.recordIdentityMismatch(c.Now(), err)
 		return &UpstreamError{Reason: ErrorUnhealthy, Err: err}
 	}

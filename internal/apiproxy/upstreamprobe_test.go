@@ -80,11 +80,11 @@ func TestProbeDue(t *testing.T) {
 			t.Error("not due after an interval without an answer")
 		}
 		if req(attemptSucceeded); c.ProbeDue() {
-			t.Error("due though it has just answered")
+			t.Error("due although it has just answered")
 		}
 		time.Sleep(inUseIntervals*c.Probe.Interval + time.Second)
 		if c.ProbeDue() {
-			t.Error("due though nobody uses it")
+			t.Error("due although it is not in use")
 		}
 		for range defaultFailures {
 			req(attemptUnreachable)
@@ -98,11 +98,11 @@ func TestProbeDue(t *testing.T) {
 		}
 		done, _ := c.health.admit(time.Now())
 		if c.ProbeDue() {
-			t.Error("due while a request tries it")
+			t.Error("due during a trial request")
 		}
 		done()
 		if (&Upstream{UpstreamConfig: c.UpstreamConfig}).ProbeDue() {
-			t.Error("due though nobody has used it yet")
+			t.Error("due although it is not in use yet")
 		}
 	})
 }
@@ -144,7 +144,7 @@ func TestRunProbe(t *testing.T) {
 		t.Errorf("a request: %v", err)
 	}
 	if n := got.Load(); n != 3 || took.Load() <= 0 {
-		t.Errorf("%d questions, that took %v", n, time.Duration(took.Load()))
+		t.Errorf("%d probes, which took %v", n, time.Duration(took.Load()))
 	}
 	c.health.nextTrial = time.Now()
 	code.Store(200)
@@ -170,7 +170,7 @@ func TestRunProbe(t *testing.T) {
 	cancel()
 	c.RunProbe(ended)
 	if c.Health() != before {
-		t.Error("the end of the adapter counts as the cluster's failure")
+		t.Error("the adapter's shutdown counts as the cluster's failure")
 	}
 }
 
@@ -228,7 +228,7 @@ func TestIdentity(t *testing.T) {
 	c.health.nextTrial, c.identity.failed = time.Now(), time.Time{}
 	c.RunProbe(t.Context())
 	if h := c.Health(); h.State != StateUnhealthy {
-		t.Errorf("after a look at another one: %s", h.State)
+		t.Errorf("after a check of another one: %s", h.State)
 	}
 	counts("a look", 3, 3)
 
@@ -253,7 +253,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	if !strings.Contains(log.String(), "cannot be checked") {
-		t.Error("the log does not say that the cluster is not checked")
+		t.Error("the log does not report that the cluster is not checked")
 	}
 }
 

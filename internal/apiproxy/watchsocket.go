@@ -28,11 +28,11 @@ type MessageWriter interface {
 func (v *exchange) serveSocket() error {
 	v.w.Header().Set("Connection", "close") // bytes that the client sends after the request are not read (PX-06)
 	if v.req.Verb != "watch" || !strings.EqualFold(v.upgrade, "websocket") {
-		return NewBadRequest("what several clusters serve together can be upgraded for a watch only, to websocket")
+		return NewBadRequest("a request to several clusters can be upgraded only for a watch, to websocket")
 	}
 	if err := checkWebSocketHandshake(v.out.Header); err != nil {
 		v.w.Header().Set("Sec-WebSocket-Version", webSocketVersion)
-		return NewBadRequest("the request is no handshake of a WebSocket: %v", err)
+		return NewBadRequest("the request is not a WebSocket handshake: %v", err)
 	}
 	s := &webSocketSwitch{recordedWriter: recordedWriter{v.w, v}, request: v.out.Header}
 	out := v.out.WithContext(v.r.Context())

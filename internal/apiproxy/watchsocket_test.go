@@ -41,12 +41,12 @@ func (p *env) switchTo(t *testing.T, path, protocol, header string) (*http.Respo
 func TestMessagesOfAWatch(t *testing.T) {
 	ended := make(chan error, 2)
 	stopping := make(chan struct{})
-	p := startServer(t, func(http.ResponseWriter, *http.Request) { t.Error("a cluster was asked") }, func(s *Server) {
+	p := startServer(t, func(http.ResponseWriter, *http.Request) { t.Error("a cluster received a request") }, func(s *Server) {
 		s.Route = func(_ *http.Request, req *Request) (Target, error) {
 			return Target{Clusters: []string{"east", "west"}, Serve: func(w http.ResponseWriter, out *http.Request, _ CallObserver) error {
 				for name := range out.Header {
 					if strings.HasPrefix(name, "Sec-Websocket") {
-						t.Errorf("a cluster would get %s", name)
+						t.Errorf("a cluster would receive %s", name)
 					}
 				}
 				if req.Namespace == "forbidden" {
@@ -125,9 +125,9 @@ func TestMessagesOfAWatch(t *testing.T) {
 		t.Errorf("the server's end: %q, %v", b, err)
 	}
 	if err := <-ended; err != nil {
-		t.Errorf("the server ended, and not the client: %v", err)
+		t.Errorf("the server closed first, not the client: %v", err)
 	}
 	if !strings.Contains(p.log.String(), `"stream":"watch","upgrade":"websocket","code":101`) {
-		t.Errorf("the log has no line of it: %s", p.log)
+		t.Errorf("the log has no line for it: %s", p.log)
 	}
 }

@@ -28,13 +28,13 @@ func checkWebSocketHandshake(h http.Header) error {
 	}
 	keys := h["Sec-Websocket-Key"]
 	if len(keys) != 1 {
-		return errors.New("there is not one Sec-WebSocket-Key")
+		return errors.New("it needs exactly one Sec-WebSocket-Key")
 	}
 	if b, err := base64.StdEncoding.DecodeString(keys[0]); err != nil || len(b) != 16 {
 		return errors.New("Sec-WebSocket-Key is not 16 bytes in base64")
 	}
 	if p := h["Sec-Websocket-Protocol"]; len(p) > 1 || len(p) == 1 && strings.Contains(p[0], ",") {
-		return errors.New("more than one Sec-WebSocket-Protocol is offered, and they mean nothing here")
+		return errors.New("it offers more than one Sec-WebSocket-Protocol")
 	}
 	return nil
 }
@@ -184,13 +184,13 @@ func (c *webSocketConn) readFrames() (code uint16, _ error) {
 		}
 		switch {
 		case head[0]&0x70 != 0:
-			return wrong("has bits of an extension")
+			return wrong("has extension bits")
 		case head[1]&frameMasked == 0:
 			return wrong("is not masked")
 		case op&opControlBit != 0 && (head[0]&frameFin == 0 || size > maxControlFrame):
-			return wrong("of control is in parts, or too long")
+			return wrong("is a fragmented or too long control frame")
 		case op > opBinary && op < opClose, op > opPong:
-			return wrong("has an opcode that does not exist")
+			return wrong("has an unknown opcode")
 		}
 		var long [8]byte
 		switch size {

@@ -191,7 +191,7 @@ func FuzzListen(f *testing.F) {
 		var out closeRecorder
 		c := newWebSocketConn(&out, bytes.NewReader(sent))
 		if err := c.Listen(); err == nil {
-			t.Error("it ended with nothing")
+			t.Error("it ended without an error")
 		}
 		if !out.closed {
 			t.Error("the connection is open")

@@ -38,5 +38,5 @@ func ExampleVerify() {
 	// Output:
 	// true 7 entries, 0 lost
 	// false 6 entries, 0 lost
-	// audit.jsonl:5: edited: not what its hash is the hash of R0003
+	// audit.jsonl:5: edited: the text does not match its hash R0003
 }

@@ -354,7 +354,7 @@ func TestAU04_RotatedUnderUs(t *testing.T) {
 		torn   int64
 	}{
 		{why: "renamed", do: rename},
-		{why: "renamed, and a new one made", do: func(t *testing.T, path string) {
+		{why: "renamed, and a new file created", do: func(t *testing.T, path string) {
 			rename(t, path)
 			if err := os.WriteFile(path, nil, 0o600); err != nil {
 				t.Fatal(err)
@@ -491,7 +491,7 @@ func TestACrashAtAnyByte(t *testing.T) {
 		closeLog(t, l)
 		b := read(t, at.Path)
 		if !bytes.HasPrefix(b, whole[:k]) {
-			t.Fatalf("at byte %d: what was written is not there any more", k)
+			t.Fatalf("at byte %d: written data is missing", k)
 		}
 		r := sound(t, at)
 		kept, torn := 0, int64(1)

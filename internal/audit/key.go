@@ -63,13 +63,13 @@ func LoadKey(path string) (Key, error) {
 	}
 	block, _ := pem.Decode(b)
 	if block == nil || block.Type != "PRIVATE KEY" {
-		return Key{}, fmt.Errorf("audit key: %s holds no PEM block of the type PRIVATE KEY", path)
+		return Key{}, fmt.Errorf("audit key: %s has no PEM block of type PRIVATE KEY", path)
 	}
 	// Do not wrap the parser's error: it could quote the key.
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	private, ok := parsed.(ed25519.PrivateKey)
 	if err != nil || !ok {
-		return Key{}, fmt.Errorf("audit key: the key in %s is no Ed25519 key", path)
+		return Key{}, fmt.Errorf("audit key: the key in %s is not an Ed25519 key", path)
 	}
 	return NewKey(private)
 }
@@ -90,7 +90,7 @@ func (k Key) save(path string) (err error) {
 		err = os.Link(f.Name(), path) // unlike a rename, it replaces nothing
 	}
 	if err != nil {
-		return fmt.Errorf("audit key: keep a new one: %w", err)
+		return fmt.Errorf("audit key: store a new one: %w", err)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func ParsePublicKey(s string) (p PublicKey, err error) {
 	text, ok := strings.CutPrefix(s, keyPrefix)
 	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if !ok || err != nil || len(b) != len(p) {
-		return PublicKey{}, fmt.Errorf("%.80q is no public key of an audit record: such a key is %q and 43 characters", s, keyPrefix)
+		return PublicKey{}, fmt.Errorf("%.80q is not a public key of an audit log: such a key is %q and 43 characters", s, keyPrefix)
 	}
 	return PublicKey(b), nil
 }

@@ -50,7 +50,7 @@ func (h Hash) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 func (h *Hash) UnmarshalText(b []byte) error {
 	p, ok := parseHash(b)
 	if !ok {
-		return fmt.Errorf("%.80q is no SHA-256 in lower-case hexadecimal", b)
+		return fmt.Errorf("%.80q is not a SHA-256 hash in lower-case hexadecimal", b)
 	}
 	*h = p
 	return nil
@@ -83,7 +83,7 @@ func ParseHead(s string) (h Head, err error) {
 	sum, ok := parseHash([]byte(hash))
 	seq, err := strconv.ParseUint(number, 10, 64)
 	if !ok || err != nil || seq == 0 || seq > maxSeq {
-		return Head{}, fmt.Errorf("%.100q is no head of an audit record: such a head is a number, a colon and 64 hexadecimal digits", s)
+		return Head{}, fmt.Errorf("%.100q is not a head of an audit log: such a head is a number, a colon and 64 hexadecimal digits", s)
 	}
 	return Head{seq, sum}, nil
 }
@@ -206,25 +206,25 @@ const (
 func ParseLine(text []byte) (Line, error) {
 	l := Line{Text: text}
 	bad := func(what string) (Line, error) {
-		return Line{}, fmt.Errorf("no line of an audit record: %s", what)
+		return Line{}, fmt.Errorf("not a line of an audit log: %s", what)
 	}
 	tail := len(text) - len(openHash) - hexLen - len(closing)
 	if tail < 0 || !bytes.HasPrefix(text[tail:], []byte(openHash)) || !bytes.HasSuffix(text, []byte(closing)) {
-		return bad("it does not end in its hash")
+		return bad("it does not end with its hash")
 	}
 	var ok bool
 	if l.Hash, ok = parseHash(text[tail+len(openHash) : tail+len(openHash)+hexLen]); !ok {
-		return bad("its hash is none")
+		return bad("its hash is malformed")
 	}
 	l.payload = text[:tail]
 	rest, ok := bytes.CutPrefix(l.payload, []byte(openSeq))
 	number, rest, found := bytes.Cut(rest, []byte(openLog))
 	if !ok || !found || len(number) > 16 || len(number) == 0 || number[0] == '0' {
-		return bad("its number is not where it belongs")
+		return bad("its number is not in the expected place")
 	}
 	for _, c := range number {
 		if c < '0' || c > '9' {
-			return bad("its number is none")
+			return bad("its number is malformed")
 		}
 		l.Seq = l.Seq*10 + uint64(c-'0')
 	}
@@ -233,15 +233,15 @@ func ParseLine(text []byte) (Line, error) {
 	}
 	id, rest, found := bytes.Cut(rest, []byte(openPrev))
 	if !found || len(id) != logLen || !isLogID(id) {
-		return bad("it does not say which record it is of")
+		return bad("it does not name its audit log")
 	}
 	prev, rest, found := bytes.Cut(rest, []byte(openKind))
 	if l.Prev, ok = parseHash(prev); !ok || !found {
-		return bad("it does not name the line before it")
+		return bad("it does not name the previous line")
 	}
 	kind, rest, found := bytes.Cut(rest, []byte(`",`))
 	if !found || len(rest) == 0 {
-		return bad("it does not say what it is")
+		return bad("it does not name its kind")
 	}
 	switch l.Kind = Kind(kind); l.Kind {
 	case KindHeader, KindEntry, KindGap, KindTorn, KindCheckpoint, KindKey:
@@ -295,7 +295,7 @@ func (l Line) Content() (any, error) {
 	case KindKey:
 		return contentOf[KeyChange](l, strict)
 	}
-	return nil, fmt.Errorf("a line of the unknown kind %.20q", l.Kind)
+	return nil, fmt.Errorf("a line of unknown kind %.20q", l.Kind)
 }
 
 // The modes of contentOf. In lenient mode it accepts unknown fields, which a newer program may have
@@ -316,11 +316,11 @@ func contentOf[T any](l Line, strict bool) (c T, err error) {
 	}
 	if err = d.Decode(&c); err == nil {
 		if _, more := d.Token(); more != io.EOF || strict && !bytes.Equal(bodyOf(c), body) {
-			err = errors.New("it is not in the form in which it is written")
+			err = errors.New("it does not have the form of written lines")
 		}
 	}
 	if err != nil {
-		return c, fmt.Errorf("line %d of the audit record: %w", l.Seq, err)
+		return c, fmt.Errorf("line %d of the audit log: %w", l.Seq, err)
 	}
 	return c, nil
 }

@@ -60,9 +60,9 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case (c.Path == "") == (c.Writer == nil):
-		return c, errors.New("audit: a record has either a file or a writer")
+		return c, errors.New("audit: a log has either a file or a writer")
 	case c.Cluster == "", c.Role == "", c.Key.IsZero(), c.Log == nil, c.Now == nil:
-		return c, errors.New("audit: a record needs the cluster's name, the process's role, a key, a logger and a clock")
+		return c, errors.New("audit: a log needs the name of the cluster, the role of the process, a key, a logger and a clock")
 	}
 	c.MaxSize = cmp.Or(c.MaxSize, 100<<20)
 	c.Keep = cmp.Or(c.Keep, 10)
@@ -139,20 +139,20 @@ func Open(c Config) (*Log, error) {
 	}
 	w := newWriter(l, c)
 	if err := w.begin(); err != nil {
-		return nil, fmt.Errorf("audit record: %w", err)
+		return nil, fmt.Errorf("audit log: %w", err)
 	}
 	go w.run()
 	return l, nil
 }
 
 // errSlow means that writing takes longer than Delay.
-var errSlow = errors.New("the record is slow")
+var errSlow = errors.New("the audit log is slow")
 
 // errFull means that the queue is full.
-var errFull = errors.New("too many entries wait for the record")
+var errFull = errors.New("too many entries wait for the audit log")
 
 // errClosed means that the Log is closed.
-var errClosed = errors.New("the record is closed")
+var errClosed = errors.New("the audit log is closed")
 
 // Write writes e and waits at most Config.Delay. It returns nil if e is in the file or is still
 // queued. It returns an error if e is lost, and counts the loss; the request itself is not undone.
@@ -277,8 +277,8 @@ func (l *Log) recordLost(e Entry, body []byte, why error) error {
 }
 
 func unavailable(cause error) error {
-	return problem.New(problem.AuditUnavailable, "The audit record cannot be written, and nothing is given out unrecorded.",
-		"Try again in a moment; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second).WithCause(cause)
+	return problem.New(problem.AuditUnavailable, "The server cannot write its audit log and grants nothing without an audit entry.",
+		"Try again in a moment. If the problem persists, contact the administrator of this server.").WithRetryAfter(time.Second).WithCause(cause)
 }
 
 // Ready returns nil while entries reach the audit log. Otherwise it returns a [problem.Error] with
@@ -301,7 +301,7 @@ func (l *Log) Rekey(k Key) error {
 		return errors.New("audit: no key")
 	}
 	if l.plain != nil {
-		return errors.New("audit: nothing is signed here")
+		return errors.New("audit: this log is not signed")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -386,9 +386,9 @@ func (l *Log) Close() error {
 	}
 	switch {
 	case lost > 0:
-		return fmt.Errorf("audit record: entries lost at the end: %d: %w", lost, err)
+		return fmt.Errorf("audit log: entries lost at the end: %d: %w", lost, err)
 	case err != nil:
-		return fmt.Errorf("audit record: %w", err)
+		return fmt.Errorf("audit log: %w", err)
 	}
 	return nil
 }

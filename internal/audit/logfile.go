@@ -133,13 +133,13 @@ func (t *logFile) open() (r segment, found scanState, rest junk, err error) {
 		return r, found, rest, err
 	}
 	if !opened.Mode().IsRegular() {
-		return r, found, rest, fmt.Errorf("%s is no regular file", t.path)
+		return r, found, rest, fmt.Errorf("%s is not a regular file", t.path)
 	}
 	if err := lock(f); err != nil {
 		return r, found, rest, fmt.Errorf("%s is in use by another process, or cannot be locked: %w", t.path, err)
 	}
 	if current, err := os.Stat(t.path); err != nil || !os.SameFile(opened, current) {
-		return r, found, rest, fmt.Errorf("%s was moved just now", t.path)
+		return r, found, rest, fmt.Errorf("another process moved %s", t.path)
 	}
 	if opened, err = f.Stat(); err != nil { // the previous lock holder may have written
 		return r, found, rest, err
@@ -151,7 +151,7 @@ func (t *logFile) open() (r segment, found scanState, rest junk, err error) {
 	r.first = found.first
 	if found.lines == 0 && rest.lines > 0 {
 		if err := checkInterruptedStart(io.NewSectionReader(f, 0, r.size)); err != nil {
-			return r, found, rest, fmt.Errorf("%s holds something else than an audit record; move it away", t.path)
+			return r, found, rest, fmt.Errorf("%s contains something other than an audit log; move the file away", t.path)
 		}
 	}
 	return r, found, rest, nil
@@ -210,7 +210,7 @@ func (t *logFile) compare(rest *junk) (fileState, error) {
 		if err != nil {
 			return absent, fmt.Errorf("read %s: %w", t.path, err)
 		}
-		t.log.Error("somebody else writes to the file of the audit record", "path", t.path, "bytes", opened.Size()-t.size)
+		t.log.Error("another process writes to the audit log file", "path", t.path, "bytes", opened.Size()-t.size)
 		t.size, t.torn = opened.Size(), torn
 		return intact, nil
 	}
@@ -256,7 +256,7 @@ func (t *logFile) rotate() error {
 	to := fmt.Sprintf("%s.%016d", t.path, t.first)
 	_, err := os.Lstat(to)
 	if err == nil {
-		err = fmt.Errorf("%s is there already", to)
+		err = fmt.Errorf("%s exists already", to)
 	} else if errors.Is(err, fs.ErrNotExist) {
 		err = os.Rename(t.path, to)
 	}
@@ -273,7 +273,7 @@ func (t *logFile) rotate() error {
 		}
 	}
 	if err != nil {
-		t.log.Error("an old file of the audit record is not put away as it should", "err", err)
+		t.log.Error("rotating an old file of the audit log failed", "err", err)
 	}
 	return nil
 }
@@ -321,7 +321,7 @@ func (t *logFile) sync() {
 	t.syncs.Go(func() {
 		defer t.syncing.Store(false)
 		if err := f.Sync(); err != nil && !errors.Is(err, fs.ErrClosed) {
-			t.log.Error("the audit record is not on the disk", "err", err)
+			t.log.Error("flushing the audit log to disk failed", "err", err)
 		}
 	})
 }

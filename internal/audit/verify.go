@@ -245,10 +245,10 @@ func (v *verifier) readForeign(l Line) {
 		f := &v.report.Findings[v.foreignAt]
 		f.To, f.Lines = v.at, f.Lines+1
 	} else {
-		v.foreignAt = v.addFinding(Spliced, v.at, v.at, 1, "a line of another record, %s", l.Log)
+		v.foreignAt = v.addFinding(Spliced, v.at, v.at, 1, "a line of another audit log, %s", l.Log)
 	}
 	if h, err := contentOf[Header](l, lenient); err == nil && l.Kind == KindHeader && v.foreignAt >= 0 {
-		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf("a line of another record, %s, of the role %q in the cluster %q", l.Log, hexPrefix(h.Role), hexPrefix(h.Cluster))
+		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf("a line of another audit log, %s, of the role %q in the cluster %q", l.Log, hexPrefix(h.Role), hexPrefix(h.Cluster))
 	}
 }
 
@@ -262,7 +262,7 @@ func (v *verifier) readFirst(l Line) {
 		return // earlier text waits for the line that accounts for it
 	}
 	if v.invalid.lines == 0 {
-		v.addFinding(NoHeader, v.at, v.at, 1, "the record does not begin with a header, so it does not say whose it is")
+		v.addFinding(NoHeader, v.at, v.at, 1, "the audit log does not begin with a header, so its cluster and role are unknown")
 	}
 	v.judgeInvalid(uint64(v.invalid.lines))
 }
@@ -296,7 +296,7 @@ func (v *verifier) readNext(l Line) {
 		v.holes = append(v.holes, gap{from: l.Seq - missing, to: l.Seq - 1, finding: at})
 	case from.leadsTo(l.Prev), v.fork.Seq == v.tip.Seq && v.fork.leadsTo(l.Prev):
 	default:
-		v.brokenAt = v.addFinding(Spliced, v.at, v.at, 1, "does not follow the line before it, %s: one of them is not what was written", v.tip.Place)
+		v.brokenAt = v.addFinding(Spliced, v.at, v.at, 1, "does not follow the previous line, %s: one of the two was changed", v.tip.Place)
 		v.broken = chainBreak{before: v.tip.Place, since: v.since}
 	}
 }
@@ -322,14 +322,14 @@ func (v *verifier) judgeInvalidAt(missing uint64, end bool) {
 	if missing > 0 && at.Seq == 0 && v.tip.Line > 0 {
 		at.Seq = v.tip.Seq + 1
 	}
-	f, what := Unreadable, "text that is no line of a record"
+	f, what := Unreadable, "text that is not a line of an audit log"
 	if o.whole > 0 {
-		f, what = Edited, "not what its hash is the hash of"
+		f, what = Edited, "the text does not match its hash"
 	}
 	if missing == 0 && v.tip.Line > 0 && !end {
-		what += ", where no line is missing"
+		what += ", at a place where no line is missing"
 	} else if f == Unreadable && !end {
-		what += ", where a line should be"
+		what += ", in the place of a line"
 	}
 	v.addFinding(f, at, o.last.Place, int64(o.lines), "%s", what)
 }
@@ -342,25 +342,25 @@ func (v *verifier) readOld(l Line) {
 			before, okBefore := v.findAccepted(l.Seq - 1)
 			after, okAfter := v.findAccepted(l.Seq + 1)
 			if okBefore && before.hash != hashPrefix(l.Prev) || okAfter && after.prev != hashPrefix(l.Hash) {
-				v.addFinding(Spliced, v.at, v.at, 1, "does not fit between the lines %d and %d", l.Seq-1, l.Seq+1)
+				v.addFinding(Spliced, v.at, v.at, 1, "does not fit between lines %d and %d", l.Seq-1, l.Seq+1)
 				return
 			}
 			v.holes[i].filled++
 			v.remember(l)
 			return
 		} else if s.hash == hashPrefix(l.Hash) {
-			v.isRepeated(Repeated, "the line with this number is there already")
+			v.isRepeated(Repeated, "a line with this number was already read")
 			return
 		}
 	}
 	s, ok := v.findAccepted(l.Seq)
 	switch {
 	case !ok && l.Seq < v.report.First.Seq:
-		v.isRepeated(Reordered, "belongs before the first line")
+		v.isRepeated(Reordered, "its place is before the first line")
 	case ok && s.hash == hashPrefix(l.Hash):
-		v.isRepeated(Repeated, "the line with this number is there already")
+		v.isRepeated(Repeated, "a line with this number was already read")
 	default:
-		v.isRepeated(Forked, "another line has this number too")
+		v.isRepeated(Forked, "another line has the same number")
 		v.fork = tip{Place: v.at, hash: l.Hash, real: l.Hash}
 	}
 }
@@ -438,6 +438,6 @@ func (v *verifier) content(l Line) {
 		}
 	}
 	if err != nil {
-		v.addFinding(Unreadable, v.at, v.at, 1, "does not say what a line of its kind says")
+		v.addFinding(Unreadable, v.at, v.at, 1, "the fields are not valid for a line of this kind")
 	}
 }

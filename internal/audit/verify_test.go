@@ -104,7 +104,7 @@ func TestAU05_EveryManipulationIsNamed(t *testing.T) {
 			fault: audit.Edited, line: 5, seq: 5, requestID: "R0003", n: 1},
 		{why: "two entries edited", lines: with(without(ls, 4, 6), 4, bytes.Replace(ls[4], []byte("done"), []byte("refused"), 1), bytes.Replace(ls[5], []byte("done"), []byte("failed"), 1)),
 			fault: audit.Edited, line: 5, seq: 5, requestID: "R0003", n: 2},
-		{why: "an entry made unreadable", lines: with(without(ls, 4, 5), 4, []byte("{}\n")),
+		{why: "an entry changed to be unreadable", lines: with(without(ls, 4, 5), 4, []byte("{}\n")),
 			fault: audit.Unreadable, line: 5, seq: 5, n: 1},
 		{why: "an entry edited, with its hash", lines: rewrite(ls, 4, 0, alice, mallory),
 			fault: audit.Spliced, line: 5, seq: 5, requestID: "R0003", n: 1},
@@ -176,7 +176,7 @@ func TestAU05_EveryManipulationIsNamed(t *testing.T) {
 			}
 			return slices.Concat(ls[:10], in, ls[14:])
 		}(), fault: audit.Spliced, line: 11, seq: 11, requestID: "R0008", n: 1, also: slices.Repeat([]audit.Fault{audit.Spliced}, 4)},
-		{why: "a line made up", lines: func() [][]byte {
+		{why: "a forged line", lines: func() [][]byte {
 			_, sum := rehash(ls[4], nil)
 			made, _ := rehash(ls[5], &sum, alice, mallory)
 			return with(ls, 5, made)
@@ -352,7 +352,7 @@ func TestAU05_AnyChangeIsFound(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write the record in testdata anew: only for a new version of the schema")
+var update = flag.Bool("update", false, "rewrite the audit log in testdata: only for a new version of the schema")
 
 // golden returns the audit log in testdata, which has every kind of line. It also returns the first
 // signing key and the head.

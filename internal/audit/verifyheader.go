@@ -15,7 +15,7 @@ func (v *verifier) torn(t Torn) {
 	case v.invalid.lines > 0:
 		v.judgeInvalid(0)
 	case v.check.Log == "": // in that mode, invalid text is skipped
-		v.addFinding(Cut, v.at, v.at, 1, "the %d bytes that this line accounts for are not here", t.Bytes)
+		v.addFinding(Cut, v.at, v.at, 1, "the %d bytes that this line describes are missing", t.Bytes)
 	}
 }
 
@@ -39,12 +39,12 @@ func (v *verifier) header(l Line, h Header, clean bool) {
 	case known:
 		v.trust(h.Key)
 	case v.retired[id]:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s was replaced before", id)
+		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s was already replaced", id)
 		v.untrusted[id] = h.Key
 	case !r.Pinned && len(r.Keys) == 0:
 		v.trust(h.Key)
 	default:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s is not known", h.Key)
+		v.addFinding(UnknownKey, v.at, v.at, 1, "the key %s is unknown", h.Key)
 		v.untrusted[id] = h.Key
 	}
 	v.signature(l, id)
@@ -67,10 +67,10 @@ func (v *verifier) signature(l Line, id string) bool {
 	case named: // already reported
 		key = doubted
 	case v.retired[id]:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was replaced before", id)
+		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %.16s, which was already replaced", id)
 		return false
 	default:
-		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the key %q, which is not known", id[:min(len(id), 16)])
+		v.addFinding(UnknownKey, v.at, v.at, 1, "signed by the unknown key %q", id[:min(len(id), 16)])
 		return false
 	}
 	text, sig, ok := l.signature()
@@ -79,7 +79,7 @@ func (v *verifier) signature(l Line, id string) bool {
 			f := &v.report.Findings[v.badAt]
 			f.To, f.Lines = v.at, v.report.Unsigned
 		} else {
-			v.badAt = v.addFinding(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s are not those that were signed", v.at)
+			v.badAt = v.addFinding(BadSignature, v.since, v.at, v.report.Unsigned, "the lines from here to %s do not match the signature", v.at)
 		}
 		return false
 	}
@@ -91,7 +91,7 @@ func (v *verifier) signature(l Line, id string) bool {
 		// The signature covers the lines after the break, so the line before the break is wrong.
 		f := &v.report.Findings[v.brokenAt]
 		f.At, f.To = v.broken.before, f.At
-		f.Detail = fmt.Sprintf("not the line that the next one follows: it, and perhaps lines before it back to %s, were replaced", v.broken.since)
+		f.Detail = fmt.Sprintf("not the line that the next line follows: this line, and perhaps earlier lines back to %s, were replaced", v.broken.since)
 	}
 	v.brokenAt = -1
 	v.since, v.report.Unsigned = Place{}, 0
@@ -104,14 +104,14 @@ func (v *verifier) finish() {
 	r := &v.report
 	cut := v.invalid.cut && v.invalid.lines > 0
 	if cut && v.invalid.lines == 1 {
-		v.addFinding(Truncated, v.invalid.at, v.invalid.at, 1, "the record ends in the middle of a line")
+		v.addFinding(Truncated, v.invalid.at, v.invalid.at, 1, "the audit log ends in the middle of a line")
 	} else if v.invalid.lines > 0 {
 		v.judgeInvalidAt(0, true)
 		if cut {
-			v.addFinding(Truncated, v.at, v.at, 1, "the record ends in the middle of a line")
+			v.addFinding(Truncated, v.at, v.at, 1, "the audit log ends in the middle of a line")
 		}
 	} else if !v.ended && v.check.Log == "" {
-		v.addFinding(Truncated, v.at, v.at, 1, "the last line has no end")
+		v.addFinding(Truncated, v.at, v.at, 1, "the last line has no line feed")
 	}
 	v.invalid = pending{}
 	for _, h := range v.holes {
@@ -121,19 +121,19 @@ func (v *verifier) finish() {
 		f := &r.Findings[h.finding]
 		switch size := int64(h.to - h.from + 1); {
 		case h.filled == size:
-			f.Fault, f.Detail = Reordered, fmt.Sprintf("this line comes too early: %s come after it", numbers(h.from, h.to))
+			f.Fault, f.Detail = Reordered, fmt.Sprintf("this line is too early: %s come after it", numbers(h.from, h.to))
 		case h.filled > 0:
 			f.Lines = size - h.filled
-			f.Detail = fmt.Sprintf("lines are missing before this one, of %s; others of them come after it", numbers(h.from, h.to))
+			f.Detail = fmt.Sprintf("lines are missing before this one: some of %s are missing, others come after it", numbers(h.from, h.to))
 		}
 	}
 	for _, h := range v.check.Heads {
 		switch n := v.heads[h.Seq]; {
 		case slices.Contains(n.found, h.Hash):
 		case n.met:
-			v.addFinding(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the record was written anew", h.Seq)
+			v.addFinding(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the audit log was rewritten", h.Seq)
 		case !v.begun || h.Seq > v.tip.Seq:
-			v.addFinding(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: a line with the number %d was noted elsewhere, and the record ends with %d", h.Seq, v.tip.Seq)
+			v.addFinding(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: line %d was noted elsewhere, but the audit log ends with line %d", h.Seq, v.tip.Seq)
 		case h.Seq < r.First.Seq:
 			r.Unchecked = append(r.Unchecked, h)
 		}

@@ -91,7 +91,7 @@ func (w *writer) resume(found scanState) error {
 		return nil
 	}
 	if h := found.header; h.Cluster != "" && (h.Cluster != w.conf.Cluster || h.Role != w.conf.Role) {
-		return fmt.Errorf("%s is of the role %q in the cluster %q, and this is the role %q in the cluster %q: give each its own file",
+		return fmt.Errorf("%s belongs to the role %q in the cluster %q, but this process has the role %q in the cluster %q: use a separate file for each",
 			w.file.path, h.Role, h.Cluster, w.conf.Role, w.conf.Cluster)
 	}
 	w.headerReason, w.chain = Restarted, chain{found.log, found.head}
@@ -100,7 +100,7 @@ func (w *writer) resume(found scanState) error {
 	case w.conf.OldKey.Public():
 		w.prevKey = w.conf.OldKey
 	default:
-		w.conf.Log.Warn("the audit record goes on under a key that the one before did not sign; to verify it, name both",
+		w.conf.Log.Warn("the audit log continues with a key that the previous key did not sign; to verify it, pass both keys",
 			"before", found.key.String(), "now", w.key.Public().String())
 	}
 	return nil
@@ -145,7 +145,7 @@ func (w *writer) failed(err error) {
 	w.mu.Unlock()
 	w.retries.Add(1)
 	if w.pause == 0 {
-		w.conf.Log.Error("the audit record cannot be written; entries wait", "err", err)
+		w.conf.Log.Error("writing the audit log fails; entries wait", "err", err)
 	}
 	w.pause = min(max(minPause, 2*w.pause), maxPause)
 	for i := range w.batch {
@@ -164,10 +164,10 @@ func (w *writer) succeeded() {
 		return
 	}
 	if now := w.now(); was != errSlow {
-		w.conf.Log.Warn("the audit record is written again", "was", was, "dropped", w.dropped.Load())
+		w.conf.Log.Warn("writing the audit log works again", "was", was, "dropped", w.dropped.Load())
 	} else if now.Sub(w.loggedSlow) >= time.Minute { // a slow disk is often slow for hours, so log it at most once a minute
 		w.loggedSlow = now
-		w.conf.Log.Warn("the audit record is slow; visits went on without it", "delay", w.delay.String(), "dropped", w.dropped.Load())
+		w.conf.Log.Warn("the audit log is slow; requests continued without it", "delay", w.delay.String(), "dropped", w.dropped.Load())
 	}
 }
 
@@ -241,7 +241,7 @@ func (w *writer) appendHeader() error {
 		return err
 	case state == shrunk:
 		w.headerReason = Shrunk
-		w.conf.Log.Error("the file of the audit record was made shorter by somebody", "path", w.file.path)
+		w.conf.Log.Error("another process truncated the audit log file", "path", w.file.path)
 		return nil
 	case state == moved:
 		return w.change(Moved)
@@ -261,7 +261,7 @@ func (w *writer) change(why Why) error {
 			return err
 		}
 		if err := w.file.rotate(); err != nil {
-			w.conf.Log.Error("the audit record goes on in a file that is full", "err", err)
+			w.conf.Log.Error("rotation failed; the audit log continues in the full file", "err", err)
 			return nil
 		}
 		w.headerReason = why
@@ -272,12 +272,12 @@ func (w *writer) change(why Why) error {
 	}
 	switch {
 	case rest.lines > 0, found.lines > 0 && found.head != w.chain.head:
-		return errors.Join(fmt.Errorf("%s is another file than it was; move it away", w.file.path), r.file.Close())
+		return errors.Join(fmt.Errorf("%s was replaced by another file; move it away", w.file.path), r.file.Close())
 	case found.lines == 0 && why == Moved:
 		err = w.seal() // if this fails, the new file accounts for the partial write
 	}
 	if err = errors.Join(err, w.file.close()); err != nil {
-		w.conf.Log.Error("the audit record's file was moved, and its end is not written", "err", err)
+		w.conf.Log.Error("the audit log file was moved, and writing its end failed", "err", err)
 	}
 	if w.file.use(r); why != "" {
 		w.headerReason = why

@@ -179,7 +179,7 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 	err = t.printResult(result{object: items, names: names, table: func(bool) {
 		for _, it := range items.Items {
 			if it.Error != "" {
-				fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Not signed out of %s: %s", it.Cluster, it.Error)))
+				fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Cannot sign out of %s: %s", it.Cluster, it.Error)))
 				continue
 			}
 			t.printLogout(it.logoutResult)

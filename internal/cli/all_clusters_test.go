@@ -57,7 +57,7 @@ func TestSGN23_eight_at_a_time(t *testing.T) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	if highest != most {
-		t.Errorf("%d were signed in to at a time, want %d", highest, most)
+		t.Errorf("%d concurrent sign-ins, want %d", highest, most)
 	}
 	if r := m.run("status"); r.code != 0 || strings.Count(r.out, "ready") != n+1 {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
@@ -134,7 +134,7 @@ func TestCompletionOfClusters(t *testing.T) {
 	complete("prod-eu\nprod-us\n")
 	us.checkRequests(t)
 	if m.read(t, "state/tka/servers.yaml") != before {
-		t.Error("completing remembers something")
+		t.Error("completion changed the known servers")
 	}
 	stop := make(chan struct{})
 	hang := newMovingServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -170,18 +170,18 @@ func TestIsolated(t *testing.T) {
 	m := newMachine(t, euURL.URL)
 	allowHTTP(t, m, usURL.URL)
 	r := m.run("clusters")
-	if r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +unknown +2h +none *$`).MatchString(r.out) || !strings.Contains(r.err, "hears none of the others") {
+	if r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +unknown +2h +none *$`).MatchString(r.out) || !strings.Contains(r.err, "receives nothing from the other servers") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
-	if r := m.run("login", "--cluster", "prod-us"); r.code != 5 || !strings.Contains(r.err, "whether its server is there is not known") {
+	if r := m.run("login", "--cluster", "prod-us"); r.code != 5 || !strings.Contains(r.err, "the state of its server is unknown") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
-	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "warn: The server hears none of the clusters") {
+	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "warn: The server receives nothing from the clusters") {
 		t.Errorf("doctor: %q", all["discovery"])
 	}
 	us.checkRequests(t)
 	eu.addCluster(euURL.URL)
-	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "ok: The server knows no cluster but its own") || all["clusters"] != "ok: No cluster is in doubt." {
+	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["discovery"], "ok: The server knows only its own cluster") || all["clusters"] != "ok: All clusters are usable." {
 		t.Errorf("doctor: %q, %q", all["discovery"], all["clusters"])
 	}
 }

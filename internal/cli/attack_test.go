@@ -48,15 +48,15 @@ func TestCL07_hostile_servers(t *testing.T) {
 		{"slow", 4, 4, "did not answer within"},
 		{"slow-login", 4, 4, "did not answer within"},
 		{"silent", 4, 4, "did not answer within"},
-		{"html", 1, 1, "the answer is not what was asked for"},
-		{"junk", 1, 1, "the answer is not what was asked for"},
-		{"wrong-types", 1, -1, "the answer is not what was asked for"},
-		{"null", 1, -1, "does not hold one cluster"},
-		{"list", 1, 1, "the answer is not what was asked for"},
-		{"empty", 1, 1, "the answer is not what was asked for"},
-		{"redirect-http", 1, 1, "follows none"},
-		{"redirect-self", 1, 1, "follows none"},
-		{"hangup", 5, 5, "broke off"},
+		{"html", 1, 1, "the answer does not have the expected form"},
+		{"junk", 1, 1, "the answer does not have the expected form"},
+		{"wrong-types", 1, -1, "the answer does not have the expected form"},
+		{"null", 1, -1, "does not have exactly one cluster"},
+		{"list", 1, 1, "the answer does not have the expected form"},
+		{"empty", 1, 1, "the answer does not have the expected form"},
+		{"redirect-http", 1, 1, "follows no redirects"},
+		{"redirect-self", 1, 1, "follows no redirects"},
+		{"hangup", 5, 5, "closed the connection early"},
 		{"escapes", 3, 3, "no\\u202egrant"},
 		{"bad-expiry", 1, -1, "is not a time"},
 		{"forbidden-plain", 3, 3, "403 Forbidden"},
@@ -90,7 +90,7 @@ func TestCL07_hostile_servers(t *testing.T) {
 					t.Errorf("%v: code %d, want %d and %q\nstdout: %.400s\nstderr: %.2000s", args, r.code, want, word, r.out, r.err)
 				}
 				if len(r.err) > 64<<10 || strings.ContainsAny(r.err, "\x1b\x07\r\u202e\u009b") {
-					t.Errorf("%v writes too much or the unprintable: %.2000q", args, r.err)
+					t.Errorf("%v writes too much, or unprintable characters: %.2000q", args, r.err)
 				}
 			}
 			// a server that proves its identity and then misbehaves
@@ -151,7 +151,7 @@ func TestCL01_redirects_reach_nobody(t *testing.T) {
 		}
 	}
 	if n := requested.Load(); n > 0 {
-		t.Errorf("the target of the redirect was asked %d times", n)
+		t.Errorf("the redirect target received %d requests", n)
 	}
 }
 
@@ -172,15 +172,15 @@ func TestCL01_certificates(t *testing.T) {
 	m := newMachine(t, srv.URL)
 	m.write(t, "config/tka/config.yaml", "server: "+srv.URL+"\n")
 	r := m.run("login")
-	if r.code != 3 || !strings.Contains(r.err, "does not prove that it is the one") || !strings.Contains(r.err, "unknown authority") {
+	if r.code != 3 || !strings.Contains(r.err, "did not prove its identity") || !strings.Contains(r.err, "unknown authority") {
 		t.Errorf("unknown authority: code %d: %s", r.code, r.err)
 	}
 	r = m.run("login", "--server", strings.Replace(plain.URL, "http://", "https://", 1))
-	if r.code != 3 || !strings.Contains(r.err, "does not prove") {
+	if r.code != 3 || !strings.Contains(r.err, "did not prove") {
 		t.Errorf("plain http behind https://: code %d: %s", r.code, r.err)
 	}
 	if seen := d.received(); len(seen) > 0 {
-		t.Errorf("asked in spite of TLS errors: %v", seen)
+		t.Errorf("requests despite TLS errors: %v", seen)
 	}
 
 	// It works if the machine knows the authority, and fails under another name.
@@ -206,14 +206,14 @@ func TestCL01_proxies(t *testing.T) {
 	defer proxy.Close()
 	m := newMachine(t, "http://tka-lab")
 	if r := m.spawn(t, []string{"HTTPS_PROXY=" + proxy.URL}, "status", "--server", "tka.example.ts.net"); r.code != 5 || requested.Load() == nil || *requested.Load() != "CONNECT tka.example.ts.net:443" {
-		t.Errorf("https: code %d, asked %v: %s", r.code, requested.Load(), r.err)
+		t.Errorf("https: code %d, requests %v: %s", r.code, requested.Load(), r.err)
 	}
 	requested.Store(nil)
 	if r := m.spawn(t, []string{"HTTP_PROXY=" + proxy.URL}, "status"); r.code != 5 || requested.Load() == nil {
-		t.Errorf("http by a proxy on this machine: code %d: %s", r.code, r.err)
+		t.Errorf("http through a proxy on this machine: code %d: %s", r.code, r.err)
 	}
 	if r := m.spawn(t, []string{"HTTP_PROXY=http://192.0.2.1:3128"}, "status"); r.code != 5 || !strings.Contains(r.err, "outside the tailnet") {
-		t.Errorf("http by a proxy elsewhere: code %d: %s", r.code, r.err)
+		t.Errorf("http through a proxy on another machine: code %d: %s", r.code, r.err)
 	}
 }
 
@@ -245,18 +245,18 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	m.write(t, ".kube/config", strings.Replace(before, "certificate-authority-data: ", "certificate-authority-data: AAAA", 1)) // now the authorities differ
 	tampered := m.read(t, ".kube/config")
 	r := m.run("login", "--server", "other")
-	if r.code != 3 || !strings.Contains(r.err, "with another certificate authority") || !strings.Contains(r.err, "You are signed in all the same") {
+	if r.code != 3 || !strings.Contains(r.err, "with a different certificate authority") || !strings.Contains(r.err, "You are signed in nevertheless") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 	if m.read(t, ".kube/config") != tampered {
 		t.Error("the kubeconfig was changed")
 	}
-	if r := m.run("shell", "--server", "other", "--", "true"); r.code != 3 || !strings.Contains(r.err, "with another certificate authority") {
+	if r := m.run("shell", "--server", "other", "--", "true"); r.code != 3 || !strings.Contains(r.err, "with a different certificate authority") {
 		t.Errorf("shell: code %d: %s", r.code, r.err)
 	}
 
 	// with --cluster, the server must serve that cluster
-	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || !strings.Contains(r.err, "is of the cluster prod-eu, not of prod-us") {
+	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || !strings.Contains(r.err, "serves the cluster prod-eu, not prod-us") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 	if r := m.run("credential", "--cluster", "prod-us"); r.code != 3 || r.out != "" {
@@ -300,7 +300,7 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 		t.Errorf("%d users, %d clusters, %d contexts, current %q", len(k.Users), len(k.Clusters), len(k.Contexts), k.CurrentContext)
 	}
 	if !strings.Contains(m.read(t, ".kube/config"), "# mine\n") {
-		t.Error("the comment is gone")
+		t.Error("the comment is missing")
 	}
 	left := m.files(t)
 	if len(left) != 3 { // settings, kubeconfig, known servers
@@ -351,7 +351,7 @@ func TestCL03_locks(t *testing.T) {
 	}
 	began := time.Now()
 	r := m.run("login")
-	if r.code != 1 || !strings.Contains(r.err, "config.lock has been there for 2m") || !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")) {
+	if r.code != 1 || !strings.Contains(r.err, "config.lock has existed for 2m") || !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")) {
 		t.Errorf("stale: code %d: %s", r.code, r.err)
 	}
 	stale := time.Since(began)
@@ -359,7 +359,7 @@ func TestCL03_locks(t *testing.T) {
 		t.Errorf("the stale lock was broken: %v", err)
 	}
 	if _, err := os.Stat(m.path(".kube/config")); err == nil {
-		t.Error("the kubeconfig was written in spite of the lock")
+		t.Error("the kubeconfig was written despite the lock")
 	}
 
 	// a fresh lock that is released in time
@@ -380,7 +380,7 @@ func TestCL03_locks(t *testing.T) {
 		t.Errorf("held: code %d after %v: %s", r.code, took, r.err)
 	}
 	if stale >= took {
-		t.Errorf("the stale lock was waited for: %v, and a fresh one %v", stale, took)
+		t.Errorf("waited %v for the stale lock and %v for a fresh one", stale, took)
 	}
 }
 
@@ -440,7 +440,7 @@ func TestCL04_tokens_are_nowhere(t *testing.T) {
 	m.run("logout")
 	for _, f := range m.files(t) {
 		if strings.Contains(f, ".tka-") || strings.HasSuffix(f, ".lock") || strings.Contains(f, "tokens") || strings.Contains(m.read(t, f), canary) {
-			t.Errorf("left after logout: %s", f)
+			t.Errorf("still present after logout: %s", f)
 		}
 	}
 }
@@ -467,7 +467,7 @@ func TestCL05_completion_offers_names_only(t *testing.T) {
 	}
 }
 
-// CL-06, SGN-20: the plugin in both versions, without a version, without a terminal, and on a machine without writable folders.
+// CL-06, SGN-20: the plugin in both versions, without a version, without a terminal, and on a machine without writable directories.
 func TestCL06_the_plugin(t *testing.T) {
 	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
@@ -507,7 +507,7 @@ func TestCL06_the_plugin(t *testing.T) {
 	}
 	delete(m.env, "KUBERNETES_EXEC_INFO")
 
-	// without a writable folder, the plugin writes nothing and reports nothing about it
+	// without a writable directory, the plugin writes nothing and reports nothing about it
 	if err := os.RemoveAll(m.path(".cache")); err != nil {
 		t.Fatal(err)
 	}
@@ -542,8 +542,8 @@ func TestCL08_interrupted(t *testing.T) {
 		name, pattern string // of the request that gets no response
 		says          string
 	}{
-		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to see, or to end it: tka status, tka logout"},
-		{"while it waits for the access", "GET /api/v1alpha1/kubeconfig", "You are signed in all the same; to end it: tka logout"},
+		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to check or to end the sign-in: tka status, tka logout"},
+		{"while it waits for the access", "GET /api/v1alpha1/kubeconfig", "You are signed in nevertheless; to end the sign-in: tka logout"},
 	} {
 		for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 			t.Run(fmt.Sprint(tt.name, ", ", sig), func(t *testing.T) {
@@ -613,7 +613,7 @@ func TestKubectlUsesThePlugin(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		cancel()
 		if err != nil || bearer.Load() == nil || !strings.HasPrefix(*bearer.Load(), "Bearer "+canary) {
-			t.Errorf("kubectl %v: %v, asked with %v\n%s", args, err, bearer.Load(), out)
+			t.Errorf("kubectl %v: %v, requests with %v\n%s", args, err, bearer.Load(), out)
 		}
 	}
 	cmd := exec.Command(kubectl, "config", "view", "-o", "jsonpath={.contexts[0].context.namespace}")
@@ -769,7 +769,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 					return
 				}
 				if since := time.Since(first); r.Method == http.MethodPost && since < time.Second {
-					t.Errorf("asked again after %v", since)
+					t.Errorf("the next request came after %v", since)
 				}
 				d.ServeHTTP(w, r)
 			}))

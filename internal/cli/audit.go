@@ -16,9 +16,10 @@ import (
 // audit returns the command group for the audit logs of servers.
 func (t *tka) audit() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "audit",
-		Short:   "Check the record that servers keep",
-		Long:    `Check the record that servers keep of every visit. Nothing is asked of a server.`,
+		Use:   "audit",
+		Short: "Check the audit log of a server",
+		Long: `Check the audit log in which a server records every request. The check needs no connection
+to a server.`,
 		Example: "  tka audit verify audit.jsonl",
 		Args:    t.rejectArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -32,14 +33,14 @@ func (t *tka) auditVerify() *cobra.Command {
 	var check audit.Check
 	cmd := &cobra.Command{
 		Use:   "verify FILE...",
-		Short: "Check that a record is what was written, offline",
-		Long: `Check that the record in the files is what a server wrote: nothing changed, taken out, put
-in or cut off. The files may be given in any order; "-" is the standard input. What is
-wrong is named, with the line and the audit id where it starts, and is exit 3.
+		Short: "Check offline that an audit log is intact",
+		Long: `Check that the audit log in the files is the one that a server wrote: no line was changed,
+removed, added or cut off. The files may be in any order; "-" is the standard input. Each
+fault is printed with the line and the audit id at which it starts, and the exit code is 3.
 
---key is the public key that the server logs when it starts; without, the key in the first
-header is taken on trust. --head is a head that an earlier check printed: without one,
-nobody can tell whether the end is missing.`,
+--key is the public key that the server logs when it starts. Without it, the check trusts
+the key in the first header. --head is a head that an earlier check printed. Without it,
+the check cannot detect a missing end.`,
 		Example: "  tka audit verify audit.jsonl\n  tka audit verify --key ed25519:PNs3... --head 4711:9f86... audit.jsonl audit.jsonl.1 -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -67,9 +68,9 @@ nobody can tell whether the end is missing.`,
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&keys, "key", nil, "key that may have signed the record; may be given several times")
-	f.StringArrayVar(&heads, "head", nil, "head that must be in the record, as an earlier check printed it; may be given several times")
-	f.StringVar(&check.Log, "log", "", "id of the one record to check, among lines of others")
+	f.StringArrayVar(&keys, "key", nil, "key that may have signed the audit log; may be given several times")
+	f.StringArrayVar(&heads, "head", nil, "head that must be in the audit log, as an earlier check printed it; may be given several times")
+	f.StringVar(&check.Log, "log", "", "id of the audit log to check, if the files have lines of other logs")
 	return cmd
 }
 
@@ -89,14 +90,14 @@ func (t *tka) doAuditVerify(check audit.Check, paths []string) error {
 		}
 		f, err := os.Open(p)
 		if err != nil {
-			return output.Errorf(output.ExitFailed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
+			return output.Errorf(output.ExitFailed, "The audit log cannot be read: %v", err).Because(err).Try("tka audit verify --help")
 		}
 		defer f.Close()
 		sources = append(sources, audit.Source{Name: p, Reader: f})
 	}
 	report, err := audit.Verify(check, sources...)
 	if err != nil {
-		return output.Errorf(output.ExitFailed, "The record cannot be read: %v", err).Because(err).Try("tka audit verify --help")
+		return output.Errorf(output.ExitFailed, "The audit log cannot be read: %v", err).Because(err).Try("tka audit verify --help")
 	}
 	if report.Findings == nil {
 		report.Findings = []audit.Finding{}
@@ -121,32 +122,32 @@ func (t *tka) printAudit(r audit.Report) {
 	}
 	switch {
 	case r.Lines == 0:
-		printLine(t.Out, "There is no record.")
+		printLine(t.Out, "The audit log is empty.")
 		return
 	case r.OK():
-		printLine(t.Out, "The record is what was written.")
+		printLine(t.Out, "The audit log is intact.")
 	default:
-		printLine(t.Out, "The record is not what was written.")
+		printLine(t.Out, "The audit log is not intact.")
 	}
 	printLine(t.Out, "Record %s of %s on %s since %s: %s, %s, in %s.", r.Log, r.Role, r.Cluster, r.From.UTC().Format(time.RFC3339),
 		problem.Plural(int(r.Lines), "line"), plural(r.Entries, "entry", "entries"), problem.Plural(int(r.Runs), "run"))
 	if r.First.Seq > 1 {
-		printLine(t.Out, "It begins with line %d: older files are not here.", r.First.Seq)
+		printLine(t.Out, "It begins with line %d: the older files are missing.", r.First.Seq)
 	}
 	if r.Lost > 0 || r.Torn > 0 || r.Unclean > 0 {
-		printLine(t.Out, "%s lost while it could not be written, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
+		printLine(t.Out, "%s lost during write failures, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
 	}
 	for _, k := range r.Keys {
-		trust := ", which was taken on trust"
+		trust := ", which was not verified (no --key)"
 		if r.Pinned {
 			trust = ""
 		}
 		printLine(t.Out, "Signed by %v%s.", k, trust)
 	}
 	if r.Unsigned > 0 {
-		printLine(t.Out, "%s at the end not signed yet.", problem.Plural(int(r.Unsigned), "line"))
+		printLine(t.Out, "%s at the end without a signature yet.", problem.Plural(int(r.Unsigned), "line"))
 	}
-	printLine(t.Out, "Keep its head for the next check: --head %v", r.Last)
+	printLine(t.Out, "Keep the head for the next check: --head %v", r.Last)
 }
 
 func plural(n int64, one, many string) string {

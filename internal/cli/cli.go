@@ -76,8 +76,8 @@ func (t *tka) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "tka",
 		Short: "Sign in to Kubernetes clusters with your tailnet identity",
-		Long: `tka signs you in to Kubernetes clusters. The tailnet says who you are, the tailnet's
-policy says which role you get and for how long, and kubectl works until then.`,
+		Long: `tka signs you in to Kubernetes clusters. The tailnet identifies you. The tailnet's policy
+grants you a role for a limited time, and kubectl works until that time ends.`,
 		Example:           "  tka login\n  kubectl --context tka-prod-eu get pods\n  tka logout",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -96,16 +96,16 @@ policy says which role you get and for how long, and kubectl works until then.`,
 
 	f := root.PersistentFlags()
 	f.StringVar(&t.server, "server", "", "access server: a name in the tailnet, an address or a URL (default from the settings, else \"tka\")")
-	f.StringVar(&t.config, "config", "", "settings file (default config.yaml in the folder tka of $XDG_CONFIG_HOME)")
+	f.StringVar(&t.config, "config", "", "settings file (default config.yaml in the directory tka of $XDG_CONFIG_HOME)")
 	f.StringVar(&t.kubeconfig, "kubeconfig", "", "kubeconfig file to change (default $KUBECONFIG, else ~/.kube/config)")
-	f.StringVarP(&t.output, "output", "o", "", "form of the answer: table, wide, json, yaml or name")
-	f.BoolVarP(&t.quiet, "quiet", "q", false, "the answer only: no hints, no warnings")
-	f.BoolVar(&t.noInput, "no-input", false, "never ask; a question becomes an error that names the flag which answers it")
-	f.DurationVar(&t.timeout, "timeout", defaultTimeout, "time limit of the whole command")
+	f.StringVarP(&t.output, "output", "o", "", "output format: table, wide, json, yaml or name")
+	f.BoolVarP(&t.quiet, "quiet", "q", false, "print only the result: no hints, no warnings")
+	f.BoolVar(&t.noInput, "no-input", false, "never prompt; instead of a prompt, fail with an error that names the flag to use")
+	f.DurationVar(&t.timeout, "timeout", defaultTimeout, "time limit for the whole command")
 	f.StringVar(&t.color, "color", "auto", "colours: auto, always or never")
-	f.BoolVar(&t.plain, "plain", false, "no colours and no symbols")
+	f.BoolVar(&t.plain, "plain", false, "print no colours and no symbols")
 	if kubectlPlugin {
-		f.StringVar(&t.context, "context", "", "kubeconfig context whose cluster is meant, among those that login wrote")
+		f.StringVar(&t.context, "context", "", "kubeconfig context that selects the cluster; login must have written it")
 	}
 	t.complete(root, "server", t.serverNames)
 	t.complete(root, "output", fixedValues(output.Formats()...))
@@ -124,7 +124,7 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 		return nil
 	}
 	if t.timeout <= 0 {
-		return output.UsageErrorf("--timeout is %v; it must be more than nothing", t.timeout)
+		return output.UsageErrorf("--timeout must be greater than zero (got %v)", t.timeout)
 	}
 	if err := checkOneOf("--color", t.color, colors()); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (t *tka) warn(format string, args ...any) {
 // confirm requires a yes from the person. flag is the flag that gives it without a question.
 func (t *tka) confirm(ctx context.Context, question, flag string) error {
 	if t.noInput || !isTerminal(t.In) {
-		return output.UsageErrorf("%s", question).Try("Say yes with %s.", flag)
+		return output.UsageErrorf("%s", question).Try("Confirm with %s.", flag)
 	}
 	fmt.Fprintf(t.Err, "%s [y/N] ", output.Escape(question))
 	answer := make(chan string, 1)
@@ -192,7 +192,7 @@ func (t *tka) confirm(ctx context.Context, question, flag string) error {
 		}
 	case <-ctx.Done():
 	}
-	return output.Errorf(output.ExitFailed, "not done: the answer was not yes")
+	return output.Errorf(output.ExitFailed, "cancelled: the answer was not yes")
 }
 
 // isTerminal reports whether f is a terminal. The null device is a character device too, but not a terminal.

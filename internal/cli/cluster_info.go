@@ -18,14 +18,14 @@ func (t *tka) clusterInfo() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use:   "cluster-info",
-		Short: "Show how the server's cluster is reached",
-		Long: `Show the name, address, certificate authority and labels of the cluster that the access server is of,
-and with -o wide the key by which the server proves itself.`,
+		Short: "Show how to reach the server's cluster",
+		Long: `Show the name, address, certificate authority and labels of the access server's cluster.
+With -o wide, also show the key with which the server proves its identity.`,
 		Example: "  tka cluster-info\n  tka cluster-info --server tka-staging -o yaml",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusterInfo(cmd.Context(), cluster) },
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, known to this machine or to its server")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to show; this machine or its server must know it")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
 }
@@ -68,7 +68,7 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 		}
 		t.writeTable(t.Out, header, [][]output.Cell{row})
 		if item.Insecure {
-			t.warn("this cluster is reached without checking its certificate; tka does not write such an entry")
+			t.warn("connections to this cluster do not verify its certificate; tka does not write such an entry")
 		}
 	}})
 }

@@ -65,7 +65,7 @@ func (t *tka) connectDiscovered(ctx context.Context, first *client.Client, clust
 		return t.verifyAny(ctx, first, e.Name)
 	}
 	if d.HasConflict(e) {
-		t.warn("another server says that it is %s; it is not asked", e.Name)
+		t.warn("another server claims to serve %s; tka does not contact it", e.Name)
 	}
 	return t.connectEntry(ctx, d.Server, e)
 }
@@ -87,15 +87,15 @@ func (t *tka) connectEntry(ctx context.Context, source string, e client.Director
 		listed := set.KeyFor(base)
 		for _, key := range []httpapi.PublicKey{listed, have.Key} { // the list does not override what a person or this machine knows
 			if !key.IsZero() && key != e.Key {
-				return l, output.Errorf(output.ExitRefused, "The server %s has the key %v as %s knows it, and %v as this machine does", base, e.Key, source, key).
-					Try("Ask an administrator which one is right: another machine may have taken the name.").
-					Try("If the key is known to have changed: tka config --forget-server %s", output.ShellQuote(base))
+				return l, output.Errorf(output.ExitRefused, "The server %s has the key %v according to %s, and the key %v according to this machine", base, e.Key, source, key).
+					Try("Ask an administrator which key is correct: another machine may have taken the name.").
+					Try("If you know that the key changed: tka config --forget-server %s", output.ShellQuote(base))
 			}
 		}
 		l.Pinned = !listed.IsZero()
 		err = t.verify(ctx, l, e.Name)
 		if err == nil {
-			t.hint("Found %s at %s, with the key %v, by the server %s.", e.Name, base, l.Key, source)
+			t.hint("Found %s at %s, with the key %v, through the server %s.", e.Name, base, l.Key, source)
 			return l, nil
 		}
 		if output.ExitCode(err) != output.ExitUnreachable || l.Last.Reached || ctx.Err() != nil || i == len(e.ServerURLs)-1 {
@@ -126,7 +126,7 @@ func (t *tka) allTargets(ctx context.Context) ([]target, error) {
 		if len(targets) == 0 {
 			return nil, err
 		}
-		t.warn("clusters that this machine does not know yet are left out: %s", errorMessage(err))
+		t.warn("clusters that this machine does not know yet are not listed: %s", errorMessage(err))
 		if !slices.ContainsFunc(targets, func(p target) bool { return p.server == first.Base }) {
 			targets = append(targets, target{"", first.Base}) // its row in the output shows the error
 		}

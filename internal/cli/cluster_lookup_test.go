@@ -23,7 +23,7 @@ func TestGO03_unverified_is_never_asked(t *testing.T) {
 	allowHTTP(t, m, strangerURL.URL, impostorURL.URL)
 	r := m.run("clusters")
 	if r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +alive +\d+s +none +unverified$`).MatchString(r.out) || !regexp.MustCompile(`(?m)^prod-asia +alive +\d+s +none +conflict$`).MatchString(r.out) ||
-		!strings.Contains(r.err, "tka does not sign in to prod-us: the server has not met it itself") || !strings.Contains(r.err, "  try: ") {
+		!strings.Contains(r.err, "tka does not sign in to prod-us: the server has not contacted it yet") || !strings.Contains(r.err, "  try: ") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	for _, name := range []string{"prod-us", "id-prod-us", "prod-asia", "id-prod-asia"} {
@@ -39,13 +39,13 @@ func TestGO03_unverified_is_never_asked(t *testing.T) {
 	if r := m.run("__complete", "login", "--cluster", ""); r.code != 0 || !strings.HasPrefix(r.out, "prod-eu\n:") {
 		t.Errorf("code %d\n%s", r.code, r.out)
 	}
-	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["clusters"], "warn: Somebody else says to be a cluster") || all["discovery"] != "ok: The server knows 2 clusters beside its own." {
+	if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["clusters"], "warn: Another server claims a known cluster") || all["discovery"] != "ok: The server knows 2 other clusters." {
 		t.Errorf("doctor: %q, %q", all["clusters"], all["discovery"])
 	}
 	stranger.checkRequests(t)
 	impostor.checkRequests(t)
 	if strings.Contains(m.read(t, "state/tka/servers.yaml"), strangerURL.URL) {
-		t.Error("it is remembered")
+		t.Error("the server is in the state")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	}
 	us.checkRequests(t, requestInfo)
 	if strings.Contains(m.read(t, "state/tka/servers.yaml"), usURL.URL) {
-		t.Error("it is remembered")
+		t.Error("the server is in the state")
 	}
 
 	// met before under another name: what this machine knows stays
@@ -96,14 +96,14 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	us.checkRequests(t, requestInfo, requestStatus)
-	if r := m.run("clusters"); r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +alive +\d+s +none +other key$`).MatchString(r.out) || !strings.Contains(r.err, "by another key, "+us.key.Public().String()) {
+	if r := m.run("clusters"); r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +alive +\d+s +none +other key$`).MatchString(r.out) || !strings.Contains(r.err, "another key for the cluster, "+us.key.Public().String()) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	us.checkRequests(t)
 	record.ClusterName = "prod-moved"
 	eu.addCluster(euURL.URL, record)
 	r = m.run("login", "--cluster", "prod-moved")
-	if r.code != 3 || !strings.Contains(r.err, "has the key "+record.Key.String()+" as "+euURL.URL+" knows it, and "+us.key.Public().String()+" as this machine does") {
+	if r.code != 3 || !strings.Contains(r.err, "has the key "+record.Key.String()+" according to "+euURL.URL+", and the key "+us.key.Public().String()+" according to this machine") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	us.checkRequests(t)
@@ -111,7 +111,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	// a record with the right key and another cluster's name
 	record.Key = us.key.Public()
 	eu.addCluster(euURL.URL, record)
-	if r := m.run("login", "--cluster", "prod-moved"); r.code != 3 || !strings.Contains(r.err, "is of the cluster prod-us, not of prod-moved") {
+	if r := m.run("login", "--cluster", "prod-moved"); r.code != 3 || !strings.Contains(r.err, "serves the cluster prod-us, not prod-moved") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	us.checkRequests(t, requestInfo)
@@ -145,7 +145,7 @@ func TestAmbiguousNames(t *testing.T) {
 	if r.code != 2 || !strings.Contains(r.err, "--cluster id-prod   (prod, by "+oneURL.URL) || !strings.Contains(r.err, "--cluster id-other   (prod, by "+twoURL.URL) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
-	if r := m.run("login", "--all"); r.code != 1 || !strings.Contains(r.out, "several clusters by the name prod") || strings.Count(r.out, "\n") != 3 {
+	if r := m.run("login", "--all"); r.code != 1 || !strings.Contains(r.out, "several clusters with the name prod") || strings.Count(r.out, "\n") != 3 {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	one.checkRequests(t)
@@ -202,7 +202,7 @@ func TestTheNextServerOfACluster(t *testing.T) {
 	us.start()
 	us.mu.Unlock()
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 3 || len(two.received()) > 0 {
-		t.Errorf("a refusal was tried elsewhere: code %d\n%s%s", r.code, r.out, r.err)
+		t.Errorf("after a refusal, another server received the request: code %d\n%s%s", r.code, r.out, r.err)
 	}
 	first.Close()
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 0 || !strings.Contains(r.err, first.URL+" cannot be reached; trying the next server of prod-us.") {

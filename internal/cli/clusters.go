@@ -28,20 +28,21 @@ func (t *tka) clusters() *cobra.Command {
 	var cf clusterFlags
 	cmd := &cobra.Command{
 		Use:   "clusters",
-		Short: "List the clusters that the server knows, and where you are signed in",
-		Long: `List the clusters that the access server knows, its own included: how each is, when the
-server last saw it, and whether this machine is signed in there. Those that are dead or have
-left are shown with --all only.
+		Short: "List the clusters that the server knows, and your sign-ins",
+		Long: `List the clusters that the access server knows, including its own: the state of each, when
+the server last saw it, and whether this machine is signed in. Clusters that are dead or
+have left are shown only with --all.
 
-A cluster is unverified while the server has not met it itself, and in conflict when somebody
-else is known as it: such a cluster is shown, and never signed in to.`,
+A cluster is unverified until the server has contacted it. It is in conflict if another
+server is known as the same cluster with a different key. tka shows such a cluster, but never
+signs in to it.`,
 		Example: "  tka clusters\n  tka clusters -l env=prod -o wide\n  tka login --cluster prod-us",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusters(cmd.Context(), cf) },
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&cf.all, "all", "A", false, "those that are dead or have left, too")
-	f.StringVarP(&cf.selector, "selector", "l", "", "only clusters with these labels: key=value, key!=value, key or !key, with commas between")
+	f.BoolVarP(&cf.all, "all", "A", false, "also list clusters that are dead or have left")
+	f.StringVarP(&cf.selector, "selector", "l", "", "list only clusters with these labels: key=value, key!=value, key or !key, separated by commas")
 	return cmd
 }
 
@@ -118,7 +119,7 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		return err
 	}
 	if list.Isolated {
-		t.warn("the server %s hears none of the others, so it cannot say how they are", d.Server)
+		t.warn("the server %s receives nothing from the other servers, so their state is unknown", d.Server)
 	}
 	t.printExclusions(shown)
 	if hidden > 0 {
@@ -129,7 +130,7 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 
 func (t *tka) printClusters(list clusterList, now time.Time, wide bool) {
 	if len(list.Items) == 0 {
-		t.hint("No cluster is as asked for.")
+		t.hint("No cluster matches.")
 		return
 	}
 	header := []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "NOTES"}
@@ -189,7 +190,7 @@ func (t *tka) printExclusions(shown []client.DirectoryEntry) {
 		}
 	}
 	if n > maxExclusions {
-		t.hint("And neither to %d more.", n-maxExclusions)
+		t.hint("The same applies to %d more.", n-maxExclusions)
 	}
 }
 
@@ -202,9 +203,9 @@ func excludeOtherKey(k config.State, e *client.DirectoryEntry) {
 	if !ok || e.Exclusion != nil || s.Key.IsZero() || s.Key == e.Key {
 		return
 	}
-	e.Exclusion = &client.Exclusion{Code: output.ExitRefused, Label: "other key", Reason: "this machine knows the cluster of that name by another key, " + s.Key.String(), Advice: []string{
-		"Ask an administrator which key is the right one; here it is " + e.Key.String() + ".",
-		"If the key is known to have changed: tka config --forget-server " + output.ShellQuote(s.URL)}}
+	e.Exclusion = &client.Exclusion{Code: output.ExitRefused, Label: "other key", Reason: "this machine knows another key for the cluster, " + s.Key.String(), Advice: []string{
+		"Ask an administrator which key is correct. The server lists the key " + e.Key.String() + ".",
+		"If you know that the key changed: tka config --forget-server " + output.ShellQuote(s.URL)}}
 }
 
 // signIns returns the sign-ins of this device to the shown clusters, in their order. It queries only the servers of clusters that this

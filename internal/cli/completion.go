@@ -14,10 +14,10 @@ import (
 func (t *tka) completion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion SHELL",
-		Short: "Print the completion of commands and flags for a shell",
+		Short: "Print a completion script for a shell",
 		Long: `Print a script that completes tka's commands, flags and names in a shell: bash, zsh,
-fish or powershell. For names of clusters it asks the server of the settings too, if its
-key is known, for a second at most; it never signs in.`,
+fish or powershell. To complete names of clusters, it also contacts the server in the settings,
+if its key is known, for at most one second. It never signs in.`,
 		Example: `  source <(tka completion bash)
   tka completion zsh > "${fpath[1]}/_tka"
   tka completion fish > ~/.config/fish/completions/tka.fish`,

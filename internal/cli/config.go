@@ -20,20 +20,20 @@ func (t *tka) configCommand(use string) *cobra.Command {
 	for _, k := range config.AllSettings() {
 		fmt.Fprintf(&keys, "  %-28s %s\n", k.Name, k.Doc)
 	}
-	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.url", "URL of a server, to be used by that name")
-	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.key", "key by which it proves itself, \"ed25519:...\"; without, it is taken on trust at first contact")
-	fmt.Fprintf(&keys, "  %-28s %s", "servers.NAME.insecureHTTP", "true: this server may be http://, inside the tailnet")
+	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.url", "URL of the server with that name")
+	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.key", "key with which the server proves its identity, \"ed25519:...\"; without it, tka trusts the key at first contact")
+	fmt.Fprintf(&keys, "  %-28s %s", "servers.NAME.insecureHTTP", "true: this server may use http://, inside the tailnet")
 	var forget string
 	cmd := &cobra.Command{
 		Use:   use + " [KEY [VALUE]]",
 		Short: "Show or change settings",
-		Long: "Show the settings, show one of them, or change one. Only what is set is written, and\ncomments in the file stay.\n\n" +
-			"With --forget-server, forget a server and the key by which it proved itself: the next\ncommand takes the key that it shows then on trust.\n\nKeys:\n" +
+		Long: "Show all settings, show one setting, or change one. The file contains only the settings that\nyou set, and its comments stay.\n\n" +
+			"With --forget-server, forget a server and its key. The next command trusts the key that the\nserver then has.\n\nKeys:\n" +
 			keys.String(),
 		Example: "  tka config\n  tka config server tka-prod\n  tka config servers.lab.url http://tka-lab\n  tka config --forget-server tka-prod",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if forget != "" && len(args) > 0 {
-				return output.UsageErrorf("--forget-server goes with no key of the settings").Try("tka config --help")
+				return output.UsageErrorf("--forget-server cannot be combined with a key of the settings").Try("tka config --help")
 			}
 			return arguments(0, 2, "a key and a value")(cmd, args)
 		},
@@ -53,7 +53,7 @@ func (t *tka) configCommand(use string) *cobra.Command {
 			return settingNames(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().StringVar(&forget, "forget-server", "", "forget a server, given by name, URL or cluster, and its key")
+	cmd.Flags().StringVar(&forget, "forget-server", "", "forget a server (name, URL or cluster) and its key")
 	t.complete(cmd, "forget-server", t.clusterNames)
 	return cmd
 }
@@ -94,7 +94,7 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 		t.forgetToken(s.URL, s.Cluster)
 		t.hint("Forgot the server %s of %s and its key %v.", s.URL, s.Cluster, s.Key)
 		if key := set.KeyFor(s.URL); !key.IsZero() {
-			t.warn("the settings give it the key %v, which holds", key)
+			t.warn("the settings contain the key %v for it, which stays valid", key)
 		}
 	}
 	return nil
@@ -203,7 +203,7 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 		return settingsError(err)
 	}
 	if _, err := config.Parse(text); err != nil {
-		return output.UsageErrorf("%s %v", path, err).Because(err).Try("Mend that line first.")
+		return output.UsageErrorf("%s %v", path, err).Because(err).Try("Correct that line first.")
 	}
 	text, err = config.Set(text, key, value)
 	if none, ok := errors.AsType[*config.UnknownSettingError](err); ok {
@@ -224,7 +224,7 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 }
 
 func settingsError(err error) error {
-	f := output.Errorf(output.ExitFailed, "the settings are left alone: %v", err).Because(err)
+	f := output.Errorf(output.ExitFailed, "the settings are unchanged: %v", err).Because(err)
 	if ff, ok := errors.AsType[*safefile.Error](err); ok && ff.IsLock() {
 		return f.Try("%s", lockAdvice(ff))
 	}

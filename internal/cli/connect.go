@@ -22,7 +22,7 @@ func (t *tka) clusterOfContext() (string, error) {
 	if cluster, own := view.ClusterOf(t.context); own {
 		return cluster, nil
 	}
-	return "", output.UsageErrorf("the kubeconfig has no context %q that tka made", t.context).Try("See the contexts: kubectl config get-contexts")
+	return "", output.UsageErrorf("the kubeconfig has no context %q from tka", t.context).Try("See the contexts: kubectl config get-contexts")
 }
 
 // newClient returns a client for the server at base. It opens no connection.
@@ -39,7 +39,7 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 		return err
 	}
 	if l.FirstContact {
-		t.hint("First contact with %s: it serves %s and has the key %v, which is remembered.", l.Base, l.Info.Name, l.Key)
+		t.hint("First contact with %s: it serves %s and has the key %v. tka remembers this key.", l.Base, l.Info.Name, l.Key)
 	}
 	err := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) {
 		k.Cluster = l.Info.Name
@@ -48,7 +48,7 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 		}
 	})
 	if err != nil {
-		t.warn("the server's key is not remembered: %v", err)
+		t.warn("tka could not save the server's key: %v", err)
 	}
 	return nil
 }
@@ -143,11 +143,11 @@ func (t *tka) locate(cluster string) (*client.Client, error) {
 	}
 	base, err := set.Address(name)
 	if err != nil {
-		f := output.UsageErrorf("The server %q is not used: %v", dialpolicy.RedactURL(name), err).Because(err)
+		f := output.UsageErrorf("The server %q is not usable: %v", dialpolicy.RedactURL(name), err).Because(err)
 		if errors.Is(err, dialpolicy.ErrInsecure) {
 			return nil, f.Try("Use https://, or list the server with insecureHTTP: true under servers in the settings.")
 		}
-		return nil, f.Try("Name the access server by its name in the tailnet: --server NAME")
+		return nil, f.Try("Select the access server by its name in the tailnet: --server NAME")
 	}
 	l := t.newClient(base)
 	have, _ := k.Server(base)

@@ -27,14 +27,15 @@ func (t *tka) credential() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "credential --cluster NAME",
 		Short: "Print a token for kubectl (run by kubectl itself)",
-		Long: `Print the token of the sign-in of this device in the form that kubectl expects of a
-plugin for credentials. login writes this command into the kubeconfig; there is no need
-to run it by hand. Not signed in is exit 3; it signs in by itself only if the sign-in was
-made with "tka login --auto", which puts --sign-in here.
+		Long: `Print the token of this device's sign-in in the format of a kubectl credential plugin.
+login writes this command into the kubeconfig; you do not need to run it yourself. If you
+are not signed in, the exit code is 3. The command signs in automatically only after
+"tka login --auto", which adds --sign-in to it.
 
-kubectl keeps nothing between its runs, so the token is kept until shortly before it
-ends, in the folder tka of $XDG_RUNTIME_DIR, else of $XDG_CACHE_HOME, readable by you
-only; logout removes it. "tka config credentialCache none" turns that off.`,
+kubectl caches nothing between its runs. The command therefore caches the token until
+shortly before it expires, in the directory tka of $XDG_RUNTIME_DIR, else of
+$XDG_CACHE_HOME. Only you can read it, and logout removes it. "tka config credentialCache
+none" turns the cache off.`,
 		Example: "  tka credential --cluster prod-eu",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +46,7 @@ only; logout removes it. "tka config credentialCache none" turns that off.`,
 		},
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to print a token for")
-	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in as last time if the sign-in has ended")
+	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in with the last role and namespaces if the sign-in has ended")
 	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }
@@ -88,14 +89,14 @@ func execCredentialVersion(env string) (string, error) {
 		Kind       string `json:"kind"`
 	}
 	if err := json.Unmarshal([]byte(env), &info); err != nil {
-		return "", output.Errorf(output.ExitFailed, "KUBERNETES_EXEC_INFO is not what kubectl sets: %v", err).Because(err).Try("Run kubectl, which sets it; by hand, leave it unset.")
+		return "", output.Errorf(output.ExitFailed, "KUBERNETES_EXEC_INFO does not have the value that kubectl sets: %v", err).Because(err).Try("Run kubectl, which sets it. If you run this command yourself, leave it unset.")
 	}
 	switch info.APIVersion {
 	case kubeconfig.ExecVersion, "client.authentication.k8s.io/v1beta1":
 		return info.APIVersion, nil
 	}
-	return "", output.Errorf(output.ExitFailed, "kubectl asks for a credential of the version %.60q; tka has client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).
-		Try("Use another kubectl.")
+	return "", output.Errorf(output.ExitFailed, "kubectl requests a credential of version %.60q; tka supports client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).
+		Try("Use another version of kubectl.")
 }
 
 // cachedToken returns a token for a cluster, from the cache or a fresh one.

@@ -77,7 +77,7 @@ func TestSGN20_a_refused_token_heals(t *testing.T) {
 		t.Errorf("first %s, then %s", first, again)
 	}
 	if next := m.issuedTokens(t, plugin)[0]; next != again[1] {
-		t.Errorf("the next one got %s, want %s", next, again[1])
+		t.Errorf("the next run got %s, want %s", next, again[1])
 	}
 }
 
@@ -95,7 +95,7 @@ func TestSGN20_the_cache_ends_with_the_sign_in(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	if edit := m.issuedTokens(t, plugin)[0]; edit == view {
-		t.Error("the token of the other role was given out")
+		t.Error("the command returned the token of the other role")
 	}
 	if r := m.run("logout"); r.code != 0 {
 		t.Fatal(r.err)

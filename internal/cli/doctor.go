@@ -29,17 +29,19 @@ func (t *tka) doctor() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what stands in the way of signing in",
-		Long: `Walk the way of a sign-in and say at each step whether it is in order and what to do if
-not: settings, tailnet, server and its proof, clock, grant, sign-in, API server, rights,
-kubeconfig, plugin and the other clusters that the server knows. Nothing is changed, but the key of a server that is new is remembered.
+		Short: "Diagnose problems with signing in",
+		Long: `Check each step of a sign-in, and print what to do about each problem: settings, tailnet,
+server and its proof, clock, grant, sign-in, API server, rights, kubeconfig, plugin, and the
+other clusters that the server knows. The command changes nothing, except that it remembers
+the key of a new server.
 
-A failure is exit 1, or 3 or 5 if the first one is a refusal or something unreachable.`,
+If a check fails, the exit code is 1. It is 3 or 5 if the first failure is a refusal or
+something unreachable.`,
 		Example: "  tka doctor\n  tka doctor --cluster prod-eu -o json",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doDoctor(cmd.Context(), cluster) },
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster, known to this machine or to its server")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster; this machine or its server must know it")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
 }
@@ -99,7 +101,7 @@ func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code 
 	set, err := t.settings()
 	if err != nil {
 		f.SettingsFailure = note(err)
-		f.TailnetFailure.Message = "It was not looked at"
+		f.TailnetFailure.Message = "It was not checked"
 		return f, code
 	}
 	if filepath.IsAbs(t.Getenv("XDG_RUNTIME_DIR")) {
@@ -239,7 +241,7 @@ const tailnetTimeout = 3 * time.Second
 func tailnetStatus(ctx context.Context) (*doctor.Tailnet, string) {
 	path, err := exec.LookPath("tailscale")
 	if err != nil {
-		return nil, "There is no command tailscale on this machine"
+		return nil, "This machine has no tailscale command"
 	}
 	ctx, cancel := context.WithTimeout(ctx, tailnetTimeout)
 	defer cancel()
@@ -254,7 +256,7 @@ func tailnetStatus(ctx context.Context) (*doctor.Tailnet, string) {
 		}
 	}
 	if jerr := json.Unmarshal(out, &status); jerr != nil || status.BackendState == "" {
-		return nil, fmt.Sprintf("The command tailscale gives no answer (%v)", cmp.Or(err, jerr, errors.New("it names no state")))
+		return nil, fmt.Sprintf("The tailscale command gives no answer (%v)", cmp.Or(err, jerr, errors.New("it reports no state")))
 	}
 	tailnet := &doctor.Tailnet{State: status.BackendState}
 	if s := status.Self; s != nil {

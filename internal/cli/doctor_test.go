@@ -91,7 +91,7 @@ func TestWhy(t *testing.T) {
 		{"get po/web -n shop", 0, "get pods/web in shop: allowed (asked in shop)"},
 		{"get pods -A", 0, "get pods in the whole cluster: allowed (asked in )"},
 		{"delete pods -n shop", 3, "delete pods in shop: refused"},
-		{"delete pods -n shop", 3, "try: Another role is granted to you, which may allow it: tka login --role edit --namespace shop"},
+		{"delete pods -n shop", 3, "try: You have another granted role that may allow it: tka login --role edit --namespace shop"},
 		{"delete pods -n shop", 3, "try: Ask for a grant with a role that may delete pods in shop."},
 		{"get nodes -n shop", 3, "get nodes in the whole cluster: refused"},
 		{"get widgets", 3, "get widgets in default: refused"},
@@ -184,13 +184,13 @@ func TestDoctor(t *testing.T) {
 			t.Error("the token is shown")
 		}
 	}
-	check(0, map[string]string{"settings": "ok", "server": "warn: The server " + srv.URL + " answers, by http", "server proof": "warn: The server proved itself by a key that this machine saw for the first time: ed25519:",
+	check(0, map[string]string{"settings": "ok", "server": "warn: The server " + srv.URL + " answers over http", "server proof": "warn: The server proved its identity with a key that is new to this machine: ed25519:",
 		"clock": "ok", "grant": "ok", "sign-in": "warn: This device is not signed in.", "API server": "ok: The API server ", "rights": "skipped", "kubeconfig": "warn: The kubeconfig has no context tka-prod-eu",
-		"plugin": "skipped", "tokens": "ok: Tokens are kept for kubectl on disk"})
+		"plugin": "skipped", "tokens": "ok: tka caches tokens for kubectl on disk"})
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	check(0, map[string]string{"server proof": "ok", "sign-in": "ok", "rights": "ok: The API server takes the token; 1 rule", "kubeconfig": "ok: The context tka-prod-eu is the current one.", "plugin": "ok", "plugin policy": "ok"})
+	check(0, map[string]string{"server proof": "ok", "sign-in": "ok", "rights": "ok: The API server accepts the token; 1 rule", "kubeconfig": "ok: The context tka-prod-eu is the current one.", "plugin": "ok", "plugin policy": "ok"})
 
 	// kubectl's own settings
 	m.write(t, ".kube/kuberc", "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\ncredentialPluginPolicy: Allowlist\ncredentialPluginAllowlist:\n- command: aws\n")
@@ -203,13 +203,13 @@ func TestDoctor(t *testing.T) {
 	// a kubeconfig with another address, and a stale lock
 	config := m.read(t, ".kube/config")
 	m.write(t, ".kube/config", strings.Replace(config, "https://127.0.0.1", "https://localhost", 1))
-	check(1, map[string]string{"kubeconfig": "fail: The context tka-prod-eu leads to another"})
+	check(1, map[string]string{"kubeconfig": "fail: The context tka-prod-eu has another"})
 	m.write(t, ".kube/config", config)
 	m.write(t, ".kube/config.lock", "")
 	if err := os.Chtimes(m.path(".kube/config.lock"), time.Time{}, time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	check(0, map[string]string{"kubeconfig": "warn: A program that was killed left"})
+	check(0, map[string]string{"kubeconfig": "warn: A killed program left"})
 	os.Remove(m.path(".kube/config.lock"))
 
 	// output for people
@@ -237,7 +237,7 @@ func TestDoctorAsksTheTailnet(t *testing.T) {
 	for answer, want := range map[string]string{
 		`{"BackendState":"Running","Self":{"DNSName":"alice.example.ts.net.","KeyExpiry":"2099-01-01T00:00:00Z"}}`: "ok: This machine is in the tailnet as alice.example.ts.net.",
 		`{"BackendState":"NeedsLogin"}`: "fail: This machine is not in the tailnet",
-		`boom`:                          "skipped: The command tailscale gives no answer",
+		`boom`:                          "skipped: The tailscale command gives no answer",
 	} {
 		m.write(t, "bin/tailscale", "#!/bin/sh\necho '"+answer+"'\n")
 		if err := os.Chmod(filepath.Join(bin, "tailscale"), 0o700); err != nil {

@@ -61,9 +61,9 @@ func arguments(minimum, maximum int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > maximum && maximum == 0:
-			return output.UsageErrorf("%s takes no arguments, and %q was given", cmd.CommandPath(), args[0]).Try("%s --help", cmd.CommandPath())
+			return output.UsageErrorf("%s takes no arguments (got %q)", cmd.CommandPath(), args[0]).Try("%s --help", cmd.CommandPath())
 		case len(args) > maximum:
-			return output.UsageErrorf("%s takes %s, and %q is one too many", cmd.CommandPath(), what, args[maximum]).Try("%s --help", cmd.CommandPath())
+			return output.UsageErrorf("%s takes %s; %q is one argument too many", cmd.CommandPath(), what, args[maximum]).Try("%s --help", cmd.CommandPath())
 		case len(args) < minimum:
 			return output.UsageErrorf("%s needs %s", cmd.CommandPath(), what).Try("%s --help", cmd.CommandPath())
 		}

@@ -35,13 +35,13 @@ func FuzzExecInfo(f *testing.F) {
 		}
 		if env == "" {
 			if version != kubeconfig.ExecVersion {
-				t.Errorf("by default it is %q", version)
+				t.Errorf("the default is %q", version)
 			}
 			return
 		}
 		var info map[string]any
 		if err := json.Unmarshal([]byte(env), &info); err != nil {
-			t.Fatalf("took what is no JSON object: %q", env)
+			t.Fatalf("accepted input that is not a JSON object: %q", env)
 		}
 		if version != kubeconfig.ExecVersion && version != "client.authentication.k8s.io/v1beta1" || !strings.Contains(env, "lient.authentication") && !strings.Contains(env, `\u`) {
 			t.Errorf("%q gives %q", env, version)

@@ -28,18 +28,18 @@ func (t *tka) fleet() *cobra.Command {
 	var ff fleetFlags
 	cmd := &cobra.Command{
 		Use:   "fleet",
-		Short: "Show, pause and ask for CI runners, by the operator plane",
-		Long: `Show the CI runners of your organisations, pause them, let them go on, and ask for more. The operator
-plane decides by who you are on the tailnet; it is where --url or plane.url of the settings
-says. Nobody needs to be signed in to a cluster.`,
+		Short: "Show, pause and request CI runners through the operator plane",
+		Long: `Show the CI runners of your organisations, pause them, resume them, and request more. The
+operator plane at --url, or at plane.url of the settings, authorises you by your tailnet
+identity. You do not need to sign in to a cluster.`,
 		Example: "  tka fleet runners --org acme\n  tka fleet pause github/acme/gh-nix --reason flaky-image",
 		Args:    t.rejectArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&ff.plane.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
-	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
-	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
+	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, if the connection does not identify you")
+	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; tka runs it without a shell")
 	cmd.AddCommand(t.fleetRunners(&ff), t.fleetJobs(&ff), t.fleetDiagnose(&ff), t.fleetLogs(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetDrift(&ff), t.fleetIgnore(&ff), t.fleetUnignore(&ff), t.fleetRefresh(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff), t.fleetReschedule(&ff),
 		t.fleetRequest(&ff), t.fleetApprove(&ff), t.fleetDecline(&ff), t.fleetRotate(&ff), t.fleetOffboard(&ff))
 	return cmd
@@ -56,7 +56,7 @@ func (t *tka) planeClient(mf mcpFlags) (httpapi.Client, error) {
 		return httpapi.Client{}, err
 	}
 	if base.Scheme != "https" && !token.IsEmpty() {
-		return httpapi.Client{}, output.UsageErrorf("a token goes by https only, and the operator plane is at %s", base).Try("Without a token the plane may know you by the connection.")
+		return httpapi.Client{}, output.UsageErrorf("tka sends a token only over https, but the operator plane is at %s", base).Try("Without a token, the plane may identify you by the connection.")
 	}
 	way := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String())}
 	return httpapi.Client{HTTP: way.HTTPClient(), Base: base.String(), Open: plane.ParseEnvelope}, nil
@@ -70,7 +70,7 @@ func planeError(err error) error {
 	if p, ok := errors.AsType[*problem.Error](err); ok {
 		f := output.FromProblem(p)
 		if p.Needed != nil {
-			f.Try("Needed is %s on %s; you have %s.", p.Needed.Verb, cmp.Or(p.Needed.Org, "all organisations"), cmp.Or(strings.Join(p.Have, ", "), "no role for it"))
+			f.Try("You need %s on %s; you have %s.", p.Needed.Verb, cmp.Or(p.Needed.Org, "all organisations"), cmp.Or(strings.Join(p.Have, ", "), "no role for it"))
 		}
 		return f
 	}
@@ -140,18 +140,18 @@ func listPages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern s
 
 // listFlags adds the filter flags of a list.
 func (t *tka) listFlags(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
-	cmd.Flags().StringVar(&ff.forge, "forge", "", "only of this forge")
+	cmd.Flags().StringVar(&ff.forge, "forge", "", "only objects of this forge")
 	return t.orgFlag(t.stateFlag(cmd, ff, states...), ff)
 }
 
 func (t *tka) orgFlag(cmd *cobra.Command, ff *fleetFlags) *cobra.Command {
-	cmd.Flags().StringVar(&ff.org, "org", "", "only of this organisation")
+	cmd.Flags().StringVar(&ff.org, "org", "", "only objects of this organisation")
 	return cmd
 }
 
 func (t *tka) stateFlag(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
 	f := cmd.Flags()
-	f.StringVar(&ff.state, "state", "", "only what is in this state: "+strings.Join(states, ", "))
+	f.StringVar(&ff.state, "state", "", "only objects in this state: "+strings.Join(states, ", "))
 	t.complete(cmd, "state", fixedValues(states...))
 	return cmd
 }
@@ -159,8 +159,8 @@ func (t *tka) stateFlag(cmd *cobra.Command, ff *fleetFlags, states ...string) *c
 // explainEmpty explains why a table is empty.
 func (t *tka) explainEmpty(known bool, what string) {
 	if known {
-		t.hint("There are no %s that you may see.", what)
+		t.hint("There are no %s that you have access to.", what)
 		return
 	}
-	t.warn("it is not known which %s there are", what)
+	t.warn("the list of %s is unknown", what)
 }

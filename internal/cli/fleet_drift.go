@@ -18,8 +18,9 @@ func (t *tka) fleetIgnore(ff *fleetFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ignore DRIFT --expires-in DURATION",
 		Short: "Ignore a drift for a while",
-		Long: `Ignore a drift, by its ID of "tka fleet drift", for a while. It stays listed, as ignored, and is
-not counted. When the time is over, or when it gets worse, it is told again.`,
+		Long: `Ignore a drift for a while; "tka fleet drift" shows its ID. The list still contains it, marked
+as ignored, but counts do not include it. After that time, or if it gets worse, the plane
+reports it again.`,
 		Example: "  tka fleet ignore 5f0c2b1a9d3e4f60 --expires-in 72h --reason trial",
 		Args:    arguments(1, 1, "the ID of a drift"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,16 +34,17 @@ not counted. When the time is over, or when it gets worse, it is told again.`,
 				plane.IgnoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(ef.dryRun)})
 		},
 	}
-	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "when it is told again, 1m to 2160h (required)")
+	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "time until the plane reports it again, 1m to 2160h (required)")
 	return ef.add(cmd)
 }
 
 func (t *tka) fleetUnignore(ff *fleetFlags) *cobra.Command {
 	var ef enrollFlags
 	return ef.add(&cobra.Command{
-		Use:     "unignore DRIFT",
-		Short:   "Ignore a drift no more",
-		Long:    `Ignore a drift no more, by its ID of "tka fleet drift", so that it is told and counted again.`,
+		Use:   "unignore DRIFT",
+		Short: "Stop ignoring a drift",
+		Long: `Stop ignoring a drift, so that the plane reports and counts it again. "tka fleet drift" shows
+its ID.`,
 		Example: "  tka fleet unignore 5f0c2b1a9d3e4f60 --reason over",
 		Args:    arguments(1, 1, "the ID of a drift"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -65,7 +67,7 @@ func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req 
 	}
 	d := e.Data.Drift
 	return t.printResult(result{object: fleetChange[plane.Ignoring]{newMeta("DriftIgnored"), e.Data}, names: []string{d.ID}, table: func(bool) {
-		stands := "is told again"
+		stands := "is reported again"
 		if d.IgnoredUntil != nil {
 			stands = "is ignored until " + formatMinute(*d.IgnoredUntil)
 		}
@@ -76,9 +78,10 @@ func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req 
 func (t *tka) fleetRefresh(ff *fleetFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "refresh",
-		Short: "Look for drift anew",
-		Long: `Have the repository of the configuration compared with the cluster anew. The fleet
-compares forge and cluster by itself, and is not asked. What is found "tka fleet drift" lists.`,
+		Short: "Compare the configuration with the cluster now",
+		Long: `Request a new comparison of the configuration repository with the cluster. The fleet
+compares forge and cluster by itself; this command does not affect that. "tka fleet drift"
+lists the results.`,
 		Example: "  tka fleet refresh",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -22,18 +22,18 @@ type enrollFlags struct {
 
 func (ef *enrollFlags) add(cmd *cobra.Command) *cobra.Command {
 	f := cmd.Flags()
-	f.StringVar(&ef.reason, "reason", "", "why, in a sentence: it stands in the record (required)")
-	f.BoolVar(&ef.dryRun, "dry-run", false, "show what it would become, and change nothing")
+	f.StringVar(&ef.reason, "reason", "", "the reason, in one sentence, for the audit log (required)")
+	f.BoolVar(&ef.dryRun, "dry-run", false, "show the result and change nothing")
 	return cmd
 }
 
 func (ef *enrollFlags) addKey(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().StringVar(&ef.key, "idempotency-key", "", "a write with the key of an earlier one finds what that one made")
+	cmd.Flags().StringVar(&ef.key, "idempotency-key", "", "idempotency key: a write with the key of an earlier write returns the result of that write")
 	return ef.add(cmd)
 }
 
 func (ef *enrollFlags) addConfirm(cmd *cobra.Command, phrase string) {
-	cmd.Flags().StringVar(&ef.confirm, "confirm", "", "the phrase that it is asked for, such as \""+phrase+"\"")
+	cmd.Flags().StringVar(&ef.confirm, "confirm", "", "the confirmation phrase, such as \""+phrase+"\"")
 }
 
 func (ef *enrollFlags) write() writeFlags { return writeFlags{reason: ef.reason} }
@@ -44,10 +44,10 @@ func (t *tka) fleetRequest(ff *fleetFlags) *cobra.Command {
 	var pools, owners, members []string
 	cmd := &cobra.Command{
 		Use:   "request ORG",
-		Short: "Ask for runners of an organisation",
-		Long: `Ask for runners of an organisation that has none, under the name ORG. What comes of it is a
-pull request, or where the operator plane approves enrollments, one that somebody has to
-approve. Nothing is made before that.`,
+		Short: "Request runners for an organisation",
+		Long: `Request runners for a new organisation with the name ORG. The operator plane opens a pull
+request. If the plane approves enrollments itself, it creates an enrollment that an approver
+must approve. The fleet creates no runners before the approval.`,
 		Example: "  tka fleet request acme --forge github --pool gh-nix --owner amy@acme.dev --reason builds-wait",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,13 +66,13 @@ approve. Nothing is made before that.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&forge, "forge", "", "where it is (required)")
-	f.StringSliceVar(&pools, "pool", nil, "a pool that it is to use; several with commas between, or the flag again (required)")
-	f.StringVar(&configURL, "config-url", "", "of the organisation or group at the forge (default the forge's URL and ORG)")
-	f.StringVar(&isolation, "isolation", "", "what keeps its runners apart from others: None, Namespace, Node (default None)")
-	f.StringSliceVar(&owners, "owner", nil, "full login of who administers it here")
-	f.StringSliceVar(&members, "member", nil, "full login of who belongs to it; *@example.com is everybody there")
-	f.StringVar(&secret, "secret", "", "the Secret of its credential, in the fleet's namespace (default ORG-credential)")
+	f.StringVar(&forge, "forge", "", "forge of the organisation (required)")
+	f.StringSliceVar(&pools, "pool", nil, "a pool to use; separate several with commas, or repeat the flag (required)")
+	f.StringVar(&configURL, "config-url", "", "URL of the organisation or group at the forge (default the forge's URL and ORG)")
+	f.StringVar(&isolation, "isolation", "", "isolation of its runners from others: None, Namespace, Node (default None)")
+	f.StringSliceVar(&owners, "owner", nil, "full login of an owner, who administers the enrollment")
+	f.StringSliceVar(&members, "member", nil, "full login of a member; *@example.com matches all logins of that domain")
+	f.StringVar(&secret, "secret", "", "the Secret with its credential, in the fleet's namespace (default ORG-credential)")
 	t.complete(cmd, "isolation", fixedValues("None", "Namespace", "Node"))
 	return ef.addKey(cmd)
 }
@@ -85,25 +85,26 @@ func toTexts(all []string) (out []plane.Text) {
 }
 
 func (t *tka) fleetApprove(ff *fleetFlags) *cobra.Command {
-	return t.fleetDecide(ff, plane.ApproveEnrollment.Pattern, "This approves it.", "APPROVE", &cobra.Command{
+	return t.fleetDecide(ff, plane.ApproveEnrollment.Pattern, "This command approves it.", "APPROVE", &cobra.Command{
 		Use:   "approve ORG",
 		Short: "Approve an organisation's enrollment",
-		Long: `Approve the open pull request of an organisation's enrollment, or where the operator plane
-approves, the enrollment. It is shown first, and approved as it was shown: type the phrase,
-or name what you have looked at with --seen. Who asked for it cannot.`,
+		Long: `Approve the open pull request of an organisation's enrollment, or, if the operator plane
+approves, the enrollment. The command first shows it, and approves exactly the shown version:
+type the phrase, or give the version that you reviewed with --seen. The requester cannot
+approve it.`,
 		Example: "  tka fleet approve acme --reason shared-budget",
 	})
 }
 
 func (t *tka) fleetDecline(ff *fleetFlags) *cobra.Command {
-	return t.fleetDecide(ff, plane.DeclineEnrollment.Pattern, "This declines it.", "DECLINE", &cobra.Command{
+	return t.fleetDecide(ff, plane.DeclineEnrollment.Pattern, "This command declines it.", "DECLINE", &cobra.Command{
 		Use:   "decline ORG",
 		Short: "Decline an organisation's enrollment",
-		Long: `Decline what was asked for and nobody has approved: the open pull request of an
-organisation's enrollment is closed, with the reason as a comment; or where the operator
-plane approves, the enrollment goes. Who asked for it reads the reason in the record. It is
-shown first, and declined as it was shown: type the phrase, or name what you have looked at
-with --seen.`,
+		Long: `Decline a request that is not approved yet. The plane closes the open pull request of the
+organisation's enrollment, with the reason as a comment. If the plane approves enrollments
+itself, it deletes the enrollment. The requester finds the reason in the audit log. The
+command first shows the request, and declines exactly the shown version: type the phrase, or
+give the version that you reviewed with --seen.`,
 		Example: "  tka fleet decline acme --reason they-have-their-own",
 	})
 }
@@ -127,7 +128,7 @@ func (t *tka) fleetDecide(ff *fleetFlags, pattern, effect, word string, cmd *cob
 		return t.doEnroll(cmd.Context(), ff, pattern, req)
 	}
 	ef.addConfirm(cmd, word+" acme")
-	cmd.Flags().StringVar(&seen, "seen", "", "what was looked at, as --dry-run says it: the commit of the pull request, or the enrollment's digest")
+	cmd.Flags().StringVar(&seen, "seen", "", "the version that you reviewed, from --dry-run: the commit of the pull request, or the enrollment's digest")
 	return ef.add(cmd)
 }
 
@@ -155,7 +156,7 @@ func describeOutcome(o plane.Outcome) string {
 		for _, p := range o.Enrollment.Pools {
 			pools = append(pools, p.Name)
 		}
-		return fmt.Sprintf("%s at %s, isolation %s, pools %s, owners %s; asked for by %s.\n", o.Enrollment.Name, o.Enrollment.ConfigURL, o.Enrollment.Isolation, strings.Join(pools, ", "),
+		return fmt.Sprintf("%s at %s, isolation %s, pools %s, owners %s; requested by %s.\n", o.Enrollment.Name, o.Enrollment.ConfigURL, o.Enrollment.Isolation, strings.Join(pools, ", "),
 			strings.Join(o.Enrollment.Owners, ", "), strings.Join(o.Enrollment.RequestedBy, ", "))
 	}
 	return ""
@@ -166,10 +167,11 @@ func (t *tka) fleetOffboard(ff *fleetFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "offboard ORG",
 		Short: "End an organisation's runners",
-		Long: `End an organisation's runners: by a pull request; or where the operator plane approves
-enrollments, at once, if you may, and else by asking those who run the platform. The last
-jobs end first; then the runners go from the forge, and at last the credential. What is
-done at once is asked for twice: type the phrase, or give it with --confirm.`,
+		Long: `End an organisation's runners. The operator plane opens a pull request. If the plane
+approves enrollments itself, it ends them immediately if your role allows that; otherwise it
+records a request for the platform administrators. Running jobs finish first. Then the fleet
+removes the runners from the forge, and finally the credential. An immediate end
+needs a confirmation: type the phrase, or give it with --confirm.`,
 		Example: "  tka fleet offboard acme --reason moved-away",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -187,11 +189,12 @@ func (t *tka) fleetRotate(ff *fleetFlags) *cobra.Command {
 	var ef enrollFlags
 	cmd := &cobra.Command{
 		Use:   "rotate ORG",
-		Short: "Have an organisation's credential replaced",
-		Long: `Have an organisation's credential replaced: by a pull request; or where the operator plane
-approves enrollments, at once, if you may, and else by asking those who run the platform.
-At GitLab the fleet makes other runners beside those that are there. At GitHub a person
-makes another key of the App and puts it into the Secret; the enrollment says so until then.`,
+		Short: "Request a new credential for an organisation",
+		Long: `Request a new credential for an organisation. The operator plane opens a pull request. If
+the plane approves enrollments itself, it starts the rotation immediately if your role allows
+that; otherwise it records a request for the platform administrators. At GitLab, the fleet
+creates new runners next to the existing ones. At GitHub, a person creates a new key of the
+App and puts it into the Secret; the enrollment's status shows this until it is done.`,
 		Example: "  tka fleet rotate acme --reason lost-laptop",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -242,40 +245,40 @@ func (t *tka) printEnrollment(o plane.Outcome) {
 	printLine := func(format string, args ...any) { fmt.Fprintf(t.Out, format+"\n", args...) }
 	switch {
 	case o.Preview != nil:
-		printLine("%s\nIt would be proposed by a pull request, of risk %s. Nothing was changed.", output.Escape(strings.TrimSpace(o.Preview.Diff)), output.Escape(o.Preview.Risk.Level))
+		printLine("%s\nThe plane would open a pull request with risk %s. Nothing was changed.", output.Escape(strings.TrimSpace(o.Preview.Diff)), output.Escape(o.Preview.Risk.Level))
 		if o.Preview.Refused != "" {
-			t.warn("the API server would not take it: %s", o.Preview.Refused)
+			t.warn("the API server would reject it: %s", o.Preview.Refused)
 		}
 		if o.Preview.Note != "" {
 			t.hint("%s", o.Preview.Note)
 		}
 	case o.Would == plane.OutcomeApproved:
-		printLine("%s\nIt would be approved. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
+		printLine("%s\nThe plane would approve it. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
 		t.hint("Approve exactly this: tka fleet approve %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
 	case o.Would == plane.OutcomeDeclined:
-		printLine("%s\nIt would be declined. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
+		printLine("%s\nThe plane would decline it. Nothing was changed.", output.Escape(strings.TrimSpace(describeOutcome(o))))
 		t.hint("Decline exactly this: tka fleet decline %s --seen %s --reason \"why\"", o.OrgName, o.Seen)
 	case o.Would == plane.OutcomeRecorded:
-		printLine("%s: those who run the platform would be asked. Nothing was changed.", org)
+		printLine("%s: the plane would record a request for the platform administrators. Nothing was changed.", org)
 	case o.Would != "":
 		printLine("%s would be %s. Nothing was changed.", org, output.Escape(o.Would))
 	case o.Done == plane.OutcomeProposed && o.Change != nil:
 		printLine("%s is proposed: %s", output.Escape(o.Change.ID), output.Escape(o.Change.URL))
-		t.hint("Somebody else approves it: tka fleet approve %s", o.OrgName)
+		t.hint("Another person must approve it: tka fleet approve %s", o.OrgName)
 	case o.Done == plane.OutcomeApproved && o.Change != nil:
-		printLine("%s is approved: it can be merged.", output.Escape(o.Change.ID))
+		printLine("%s is approved and can be merged.", output.Escape(o.Change.ID))
 	case o.Done == plane.OutcomeApproved:
-		printLine("%s is approved: its runners are made.", org)
+		printLine("%s is approved: the fleet creates its runners.", org)
 	case o.Done == plane.OutcomeDeclined && o.Change != nil:
-		printLine("%s is declined: its pull request is closed, and says why.", output.Escape(o.Change.ID))
+		printLine("%s is declined: the plane closed the pull request with the reason.", output.Escape(o.Change.ID))
 	case o.Done == plane.OutcomeDeclined:
-		printLine("%s is declined: it was taken away. The record says why.", org)
+		printLine("%s is declined: the plane deleted the enrollment. The audit log has the reason.", org)
 	case o.Done == plane.OutcomeRecorded:
-		printLine("%s: those who run the platform are asked.", org)
+		printLine("%s: the plane recorded a request for the platform administrators.", org)
 	case o.Done == plane.OutcomeNothing:
-		printLine("%s was asked for already.", org)
+		printLine("%s was already requested.", org)
 	default:
 		printLine("%s is written.", org)
-		t.hint("How it stands: tka fleet enrollments")
+		t.hint("See the state: tka fleet enrollments")
 	}
 }

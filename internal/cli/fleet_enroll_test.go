@@ -108,34 +108,34 @@ func TestEnroll(t *testing.T) {
 		return out
 	}
 	request := []string{"request", "newco", "--forge", "github", "--pool", "nix,dind", "--reason", "our builds wait"}
-	tka(output.ExitRefused, "Needed is enrollment.request on all organisations; you have operator@*", request...)
+	tka(output.ExitRefused, "You need enrollment.request on all organisations; you have operator@*", request...)
 	env.role = "platform-admin"
-	tka(output.ExitUnreachable, "No repository is set for changes of the configuration.", request...)
+	tka(output.ExitUnreachable, "No configuration repository is set", request...)
 	env.enroll.Writer = stored
 	tka(output.ExitUsage, "needs --reason", "request", "newco", "--forge", "github", "--pool", "nix")
 	tka(output.ExitUsage, "needs --forge and --pool", "request", "newco", "--reason", "x")
-	tka(output.ExitRefused, "There is no forge", "request", "newco", "--forge", "nowhere", "--pool", "nix", "--reason", "x")
+	tka(output.ExitRefused, "The forge \"nowhere\" does not exist", "request", "newco", "--forge", "nowhere", "--pool", "nix", "--reason", "x")
 	tka(output.ExitOK, "newco would be written. Nothing was changed.", append(request, "--dry-run")...)
 	tka(output.ExitOK, "newco is written.", request...)
-	tka(output.ExitOK, "newco was asked for already.", request...)
+	tka(output.ExitOK, "newco was already requested.", request...)
 	if e := stored["newco"]; len(e.Pools) != 2 || e.ConfigURL != "https://github.com/newco" || e.Isolation != "None" {
 		t.Errorf("%+v", e)
 	}
 
 	tka(output.ExitUsage, `--confirm "DECLINE newco"`, "decline", "newco", "--reason", "x")
 	tka(output.ExitNotReady, "not what was looked at", "decline", "newco", "--reason", "x", "--seen", "sha256:0")
-	tka(output.ExitOK, "It would be declined. Nothing was changed.", "decline", "newco", "--reason", "x", "--dry-run")
+	tka(output.ExitOK, "The plane would decline it. Nothing was changed.", "decline", "newco", "--reason", "x", "--dry-run")
 	if len(stored) != 1 {
-		t.Error("it is declined")
+		t.Error("the enrollment is declined")
 	}
-	tka(output.ExitOK, "newco is declined: it was taken away.", "decline", "newco", "--reason", "x", "--confirm", "DECLINE newco")
+	tka(output.ExitOK, "newco is declined: the plane deleted the enrollment.", "decline", "newco", "--reason", "x", "--confirm", "DECLINE newco")
 	tka(output.ExitFailed, "There is no such organisation.", "decline", "newco", "--reason", "x", "--dry-run")
 	tka(output.ExitOK, "newco is written.", request...)
 	tka(output.ExitUsage, `--confirm "APPROVE newco"`, "approve", "newco", "--reason", "x")
 	tka(output.ExitNotReady, "not what was looked at", "approve", "newco", "--reason", "x", "--seen", "sha256:0")
 	tka(output.ExitOK, "newco at https://github.com/newco, isolation None, pools nix, dind", "approve", "newco", "--reason", "x", "--dry-run")
 	if stored["newco"].Approval != nil {
-		t.Error("it is approved")
+		t.Error("the enrollment is approved")
 	}
 	tka(output.ExitOK, "newco is approved", "approve", "newco", "--reason", "x", "--confirm", "APPROVE newco")
 	var l struct {
@@ -146,7 +146,7 @@ func TestEnroll(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	env.role = "org-admin"
-	tka(output.ExitOK, "newco: those who run the platform are asked.", "offboard", "newco", "--reason", "we move")
+	tka(output.ExitOK, "newco: the plane recorded a request for the platform administrators.", "offboard", "newco", "--reason", "we move")
 	if a := stored["newco"].Requested; a == nil || a.What != plane.ActionOffboard {
 		t.Errorf("%+v", a)
 	}
@@ -154,7 +154,7 @@ func TestEnroll(t *testing.T) {
 	tka(output.ExitOK, "newco would be written", "offboard", "newco", "--reason", "they move", "--dry-run")
 	tka(output.ExitUsage, `--confirm "OFFBOARD newco"`, "offboard", "newco", "--reason", "they move")
 	if len(stored) != 1 {
-		t.Error("it has gone")
+		t.Error("the enrollment is deleted")
 	}
 	if out := tka(output.ExitOK, "", "offboard", "newco", "--reason", "they move", "--confirm", "OFFBOARD newco", "-o", "name"); out != "newco\n" || len(stored) != 0 {
 		t.Errorf("%q, %v", out, stored)

@@ -24,9 +24,9 @@ type writeFlags struct {
 
 func (wf *writeFlags) add(cmd *cobra.Command, what string) {
 	f := cmd.Flags()
-	f.StringVar(&wf.reason, "reason", "", "why, in a sentence: it stands in the record (required)")
-	f.StringVar(&wf.confirm, "confirm", "", "the phrase that "+what+" of more than one pool is asked for, such as \"PAUSE ALL\"")
-	f.BoolVar(&wf.dryRun, "dry-run", false, "ask whether it would be done, and change nothing")
+	f.StringVar(&wf.reason, "reason", "", "the reason, in one sentence, for the audit log (required)")
+	f.StringVar(&wf.confirm, "confirm", "", "the confirmation phrase for "+what+" of more than one pool, such as \"PAUSE ALL\"")
+	f.BoolVar(&wf.dryRun, "dry-run", false, "check the request and change nothing")
 }
 
 func (t *tka) fleetPause(ff *fleetFlags) *cobra.Command {
@@ -36,12 +36,13 @@ func (t *tka) fleetPause(ff *fleetFlags) *cobra.Command {
 	var expiresIn time.Duration
 	cmd := &cobra.Command{
 		Use:   "pause [FORGE/ORG/POOL]",
-		Short: "Pause runners: they take no new job, and running jobs finish",
-		Long: `Pause the runners of one organisation in one pool, or with a flag of an organisation, a
-pool, a forge, or all of them. They take no new job, and running jobs finish. What goes
-further than one pool is asked for twice: type the phrase, or give it with --confirm.
+		Short: "Pause runners: they take no new jobs, and running jobs finish",
+		Long: `Pause the runners of one organisation in one pool. With a flag, pause the runners of an
+organisation, a pool, a forge, or all of them. The runners take no new jobs, and running jobs
+finish. A pause of more than one pool needs a confirmation: type the phrase, or give it with
+--confirm.
 
-It is paused when "tka fleet runners" says Paused, and not before.`,
+The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 		Example: "  tka fleet pause github/acme/gh-nix --reason flaky-image --expires-in 2h\n  tka fleet pause --all --reason node-upgrade",
 		Args:    arguments(0, 1, "the runners, as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -55,7 +56,7 @@ It is paused when "tka fleet runners" says Paused, and not before.`,
 			req := plane.CreateRequest{Scope: plane.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: mode, Reason: plane.Reason(wf.reason),
 				ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
 			if len(args)+len(trueValues(everything, forge != "", org != "" || pool != "")) != 1 {
-				return output.UsageErrorf("say what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
+				return output.UsageErrorf("specify what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
 			}
 			if len(args) > 0 {
 				of, err := parsePool(args[0])
@@ -69,13 +70,13 @@ It is paused when "tka fleet runners" says Paused, and not before.`,
 	}
 	wf.add(cmd, "a pause")
 	f := cmd.Flags()
-	f.StringVar(&org, "org", "", "all of one organisation, or with --pool that pool of it")
-	f.StringVar(&pool, "pool", "", "a pool; without --org: of all organisations")
-	f.StringVar(&forge, "forge", "", "all of one forge")
+	f.StringVar(&org, "org", "", "all runners of one organisation; with --pool, only its runners in that pool")
+	f.StringVar(&pool, "pool", "", "a pool; without --org, of all organisations")
+	f.StringVar(&forge, "forge", "", "all runners of one forge")
 	f.BoolVar(&everything, "all", false, "every runner of the fleet: the emergency pause")
-	f.BoolVar(&drain, "drain", false, "when the last job has ended, what ran it goes")
-	f.DurationVar(&expiresIn, "expires-in", 0, "when it ends by itself, 1m to 2160h; without it, it does not")
-	f.StringVar(&key, "idempotency-key", "", "a write with the key of an earlier one finds what that one made")
+	f.BoolVar(&drain, "drain", false, "remove the workloads after their last job ends")
+	f.DurationVar(&expiresIn, "expires-in", 0, "expires automatically after this time, 1m to 2160h; without it, the hold does not expire")
+	f.StringVar(&key, "idempotency-key", "", "idempotency key: a write with the key of an earlier write returns the result of that write")
 	return cmd
 }
 
@@ -128,12 +129,12 @@ func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req pl
 	return t.printResult(result{object: fleetChange[plane.Created]{newMeta("HoldCreated"), r}, names: []string{r.Hold.Name}, table: func(bool) {
 		switch {
 		case r.DryRun:
-			fmt.Fprintf(t.Out, "%s would be made: it pauses %s, %s. Nothing was changed.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
+			fmt.Fprintf(t.Out, "The plane would create %s: it pauses %s, %s. Nothing was changed.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
 		case !r.Created:
-			fmt.Fprintf(t.Out, "%s is there already: you hold %s by it.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()))
+			fmt.Fprintf(t.Out, "%s exists already: with it you hold %s.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()))
 		default:
-			fmt.Fprintf(t.Out, "%s is made: it pauses %s, %s.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
-			t.hint("How far it has come: tka fleet holds")
+			fmt.Fprintf(t.Out, "%s is created: it pauses %s, %s.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
+			t.hint("See the progress: tka fleet holds")
 		}
 	}})
 }
@@ -144,9 +145,9 @@ func (t *tka) confirmPhrase(ctx context.Context, what, phrase, given string) err
 		return nil
 	}
 	if given != "" || t.noInput || !isTerminal(t.In) {
-		return output.UsageErrorf("%s It is asked for twice.", what).Try("Give it with --confirm %q", phrase)
+		return output.UsageErrorf("%s It needs a confirmation.", what).Try("Confirm with --confirm %q", phrase)
 	}
-	fmt.Fprintf(t.Err, "%s\nType %s to go on: ", output.Escape(what), output.Escape(phrase))
+	fmt.Fprintf(t.Err, "%s\nType %s to continue: ", output.Escape(what), output.Escape(phrase))
 	answer := make(chan string, 1)
 	go func() { // a read cannot be cancelled; a signal ends the program without it
 		line, _ := bufio.NewReader(t.In).ReadString('\n')
@@ -159,7 +160,7 @@ func (t *tka) confirmPhrase(ctx context.Context, what, phrase, given string) err
 		}
 	case <-ctx.Done():
 	}
-	return output.Errorf(output.ExitFailed, "not done: that was not the phrase")
+	return output.Errorf(output.ExitFailed, "cancelled: the phrase does not match")
 }
 
 func (t *tka) fleetLift(ff *fleetFlags) *cobra.Command {
@@ -169,9 +170,10 @@ func (t *tka) fleetLift(ff *fleetFlags) *cobra.Command {
 		Use:     "lift HOLD|FORGE/ORG/POOL",
 		Aliases: []string{"resume"},
 		Short:   "Lift a hold, so that runners take jobs again",
-		Long: `Lift a hold by its name, or what holds exactly the runners of one organisation in one pool.
-Of several holds only that one goes. A hold of more than that is asked for twice: type the
-phrase, or give it with --confirm, or the code of the dashboard with --code.`,
+		Long: `Lift a hold by its name, or the hold on exactly the runners of one organisation in one pool.
+Other holds on the same runners stay. A lift of a hold of more than one pool of an organisation
+needs a confirmation: type the phrase, give it with --confirm, or give the code of the
+dashboard with --code.`,
 		Example: "  tka fleet lift github/acme/gh-nix --reason mended\n  tka fleet lift all-3f9c1a2b4d5e --reason done",
 		Args:    arguments(1, 1, "the name of a hold, or runners as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -182,7 +184,7 @@ phrase, or give it with --confirm, or the code of the dashboard with --code.`,
 		},
 	}
 	wf.add(cmd, "a lift")
-	cmd.Flags().StringVar(&code, "code", "", "the code that the dashboard has shown for it")
+	cmd.Flags().StringVar(&code, "code", "", "the confirmation code from the dashboard")
 	return cmd
 }
 
@@ -205,11 +207,11 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 	return t.printResult(result{object: fleetChange[plane.Lifted]{newMeta("HoldLifted"), r}, names: r.Lifted, table: func(bool) {
 		done := "lifted"
 		if r.DryRun {
-			done = "would be lifted; nothing was changed"
+			done = "the plane would lift the hold; nothing was changed"
 		}
 		fmt.Fprintf(t.Out, "%s: %s.\n", output.Escape(strings.Join(r.Lifted, ", ")), done)
 		if len(r.Remaining) > 0 {
-			t.warn("the same runners are held still by %s", strings.Join(r.Remaining, ", "))
+			t.warn("the same runners are still held by %s", strings.Join(r.Remaining, ", "))
 		}
 	}})
 }
@@ -221,10 +223,10 @@ func (t *tka) fleetReschedule(ff *fleetFlags) *cobra.Command {
 	var never bool
 	cmd := &cobra.Command{
 		Use:   "reschedule HOLD (--expires-in DURATION | --never)",
-		Short: "Change when a hold ends by itself",
-		Long: `Change when a hold ends by itself: that long from now on, or never. Nothing else of a hold
-can be changed. To end one of more than a pool of an organisation earlier is asked for
-twice, as a lift is.`,
+		Short: "Change when a hold expires automatically",
+		Long: `Change when a hold expires automatically: after a time from now, or never. No other field of
+a hold can be changed. An earlier end of a hold of more than one pool of an organisation
+needs a confirmation, like a lift.`,
 		Example: "  tka fleet reschedule all-3f9c1a2b4d5e --expires-in 4h --reason longer",
 		Args:    arguments(1, 1, "the name of a hold"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -232,7 +234,7 @@ twice, as a lift is.`,
 				return err
 			}
 			if never == (expiresIn != 0) {
-				return output.UsageErrorf("say when it is to end: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
+				return output.UsageErrorf("specify when the hold expires: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
 			return t.doReschedule(cmd.Context(), ff, wf, plane.RescheduleRequest{Name: args[0], ExpiresIn: httpapi.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
 				DryRun: plane.Flag(wf.dryRun), Match: plane.Text(version)})
@@ -240,10 +242,10 @@ twice, as a lift is.`,
 	}
 	wf.add(cmd, "an earlier end")
 	f := cmd.Flags()
-	f.DurationVar(&expiresIn, "expires-in", 0, "when it ends by itself, from now on, 1m to 2160h")
-	f.BoolVar(&never, "never", false, "it does not end by itself")
-	f.StringVar(&code, "code", "", "the code that the dashboard has shown for it")
-	f.StringVar(&version, "if-version", "", "only if it is of this version still: see \"tka fleet holds -o json\"")
+	f.DurationVar(&expiresIn, "expires-in", 0, "expires automatically after this time from now, 1m to 2160h")
+	f.BoolVar(&never, "never", false, "the hold does not expire automatically")
+	f.StringVar(&code, "code", "", "the confirmation code from the dashboard")
+	f.StringVar(&version, "if-version", "", "change it only if it still has this version: see \"tka fleet holds -o json\"")
 	return cmd
 }
 
@@ -258,7 +260,7 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 	}
 	h := e.Data.Hold
 	return t.printResult(result{object: fleetChange[plane.Rescheduled]{newMeta("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
-		end := "does not end by itself"
+		end := "does not expire automatically"
 		if h.ExpiresAt != nil {
 			end = "ends at " + formatMinute(*h.ExpiresAt)
 		}
@@ -269,7 +271,7 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 // dryRunSuffix returns the addition to the output of a dry run.
 func dryRunSuffix(dryRun bool) string {
 	if dryRun {
-		return " That would be; nothing was changed."
+		return " This was a dry run; nothing was changed."
 	}
 	return ""
 }
@@ -294,7 +296,7 @@ func (t *tka) confirmationCode(ctx context.Context, c httpapi.Client, effect, id
 	if err := c.Do(ctx, plane.GetConfirmation.Pattern, 0, plane.ConfirmationRequest{ID: id}, &requested); err != nil {
 		return "", err
 	}
-	what := fmt.Sprintf("This %s %s, for the reason: %s", effect, requested.Data.Object, requested.Data.Args["reason"])
+	what := fmt.Sprintf("This %s %s, with the reason: %s", effect, requested.Data.Object, requested.Data.Args["reason"])
 	if err := t.confirmPhrase(ctx, what, requested.Data.Phrase, given); err != nil {
 		return "", err
 	}

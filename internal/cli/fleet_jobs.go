@@ -18,7 +18,7 @@ import (
 func parsePool(arg string) (plane.PoolRequest, error) {
 	id := strings.Split(arg, "/")
 	if len(id) != 3 || id[0] == "" || id[1] == "" || id[2] == "" {
-		return plane.PoolRequest{}, output.UsageErrorf("%q is not forge/org/pool", arg).Try("tka fleet runners -o name")
+		return plane.PoolRequest{}, output.UsageErrorf("%q does not have the form forge/org/pool", arg).Try("tka fleet runners -o name")
 	}
 	return plane.PoolRequest{Forge: id[0], Org: id[1], Pool: id[2]}, nil
 }
@@ -26,9 +26,9 @@ func parsePool(arg string) (plane.PoolRequest, error) {
 func (t *tka) fleetJobs(ff *fleetFlags) *cobra.Command {
 	return t.stateFlag(&cobra.Command{
 		Use:   "jobs FORGE/ORG/POOL",
-		Short: "List the single runners of a pool, with their jobs",
-		Long: `List the single runners of one organisation in one pool: how each stands, which job it runs
-and since when, and where its pod is. What is not known is "?".`,
+		Short: "List the runners of a pool with their jobs",
+		Long: `List the runners of one organisation in one pool: the state of each, its job and the job's
+start, and the place of its pod. An unknown value is "?".`,
 		Example: "  tka fleet jobs github/acme/gh-nix\n  tka fleet jobs github/acme/gh-nix --state Failed -o wide",
 		Args:    arguments(1, 1, "a pool, as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -88,9 +88,9 @@ func (t *tka) printJobs(l fleetList[plane.Runner], wide bool) {
 func (t *tka) fleetDiagnose(ff *fleetFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diagnose FORGE/ORG/POOL",
-		Short: "Say what keeps the runners of a pool from working",
-		Long: `Say what keeps the runners of one organisation in one pool from working, the worst first:
-what it is, what says so, and what to do. It changes nothing.`,
+		Short: "Explain why the runners of a pool do not work",
+		Long: `Explain why the runners of one organisation in one pool do not work, the worst problem first:
+the problem, its source, and what to do. The command changes nothing.`,
 		Example: "  tka fleet diagnose github/acme/gh-nix",
 		Args:    arguments(1, 1, "a pool, as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -104,7 +104,7 @@ what it is, what says so, and what to do. It changes nothing.`,
 			}
 			return t.printResult(result{object: diagnosis{newMeta("PoolDiagnosis"), d}, names: []string{d.ID}, table: func(bool) {
 				if len(d.Findings) == 0 {
-					t.hint("%s is %s. Nothing that is known speaks against its working.", d.ID, d.State)
+					t.hint("%s is %s. There is no known problem.", d.ID, d.State)
 					return
 				}
 				var rows [][]output.Cell
@@ -123,19 +123,19 @@ func (t *tka) fleetLogs(ff *fleetFlags) *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "logs NAMESPACE/NAME",
-		Short: "Show what a runner has written",
-		Long: `Show the end of what a runner has written, and with --follow what it goes on to write.
-"tka fleet jobs" names the runners. Other people's jobs write it, and it may hold secrets:
-what would move the cursor or turn text around is shown as an escape.`,
+		Short: "Show the log of a runner",
+		Long: `Show the end of a runner's log, and with --follow also new lines. "tka fleet jobs" lists the
+runners. Jobs of other people write the log, and it may contain secrets. Characters that move
+the cursor or change the text direction are shown as escapes.`,
 		Example: "  tka fleet logs tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z --tail 50\n  tka fleet logs tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z --follow",
 		Args:    arguments(1, 1, "a runner, as namespace/name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			namespace, name, ok := strings.Cut(args[0], "/")
 			if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-				return output.UsageErrorf("%q is not namespace/name", args[0]).Try("tka fleet jobs FORGE/ORG/POOL -o name")
+				return output.UsageErrorf("%q does not have the form namespace/name", args[0]).Try("tka fleet jobs FORGE/ORG/POOL -o name")
 			}
 			if tail < 1 || tail > 5000 {
-				return output.UsageErrorf("--tail is 1 to 5000, and not %d", tail)
+				return output.UsageErrorf("--tail must be 1 to 5000 (got %d)", tail)
 			}
 			c, err := t.planeClient(ff.plane)
 			if err != nil {
@@ -151,9 +151,9 @@ what would move the cursor or turn text around is shown as an escape.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&container, "container", "", "one of the pod's (default the one that runs the job)")
-	f.IntVar(&tail, "tail", 500, "how many lines at most, from the end, 1 to 5000")
-	f.BoolVarP(&follow, "follow", "f", false, "go on with what is written from now on, until it ends")
+	f.StringVar(&container, "container", "", "a container of the pod (default the one that runs the job)")
+	f.IntVar(&tail, "tail", 500, "maximum number of lines from the end, 1 to 5000")
+	f.BoolVarP(&follow, "follow", "f", false, "also print new lines, until the log ends")
 	return cmd
 }
 
@@ -166,7 +166,7 @@ func (t *tka) printLog(log io.Reader) error {
 			return nil
 		}
 		if err != nil {
-			return planeError(fmt.Errorf("the log broke off: %w", err))
+			return planeError(fmt.Errorf("read the log: %w", err))
 		}
 		end := "\n"
 		if longer {

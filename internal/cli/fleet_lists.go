@@ -17,9 +17,8 @@ func (t *tka) fleetRunners(ff *fleetFlags) *cobra.Command {
 		Use:     "runners",
 		Aliases: []string{"pools"},
 		Short:   "List the runners of each organisation in each pool",
-		Long: `List the runners of each organisation in each pool, with how many there are and how they
-stand. Paused and Drained are said when the forge has confirmed it, and not before. What is
-not known is "?".`,
+		Long: `List the runners of each organisation in each pool, with their number and state. A pool is
+shown as Paused or Drained only after the forge has confirmed it. An unknown value is "?".`,
 		Example: "  tka fleet runners\n  tka fleet runners --org acme --state Paused -o json",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,7 +62,7 @@ func formatCount(n *int) string {
 // describeWorkloads returns a count of workloads in words.
 func describeWorkloads(n *int) string {
 	if n == nil {
-		return "nobody knows how many workloads"
+		return "an unknown number of workloads"
 	}
 	return problem.Plural(*n, "workload")
 }
@@ -73,9 +72,9 @@ func (t *tka) fleetEnrollments(ff *fleetFlags) *cobra.Command {
 		Use:     "enrollments",
 		Aliases: []string{"orgs"},
 		Short:   "List the organisations that have runners",
-		Long: `List the organisations that have runners, and how far each enrollment has come.
-ADOPTED, of "-o wide", names scale sets that somebody else keeps and that take its jobs, and
-the pool that adopts each.`,
+		Long: `List the organisations that have runners, with the state of each enrollment. The column
+ADOPTED of "-o wide" lists unmanaged scale sets that take the organisation's jobs, and the
+pool that adopts each.`,
 		Example: "  tka fleet enrollments\n  tka fleet enrollments --state Suspended -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -120,7 +119,7 @@ func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 	return t.listFlags(&cobra.Command{
 		Use:     "holds",
 		Short:   "List the holds, which pause runners",
-		Long:    `List the holds: what each holds, who set it, why and until when, and how far it has come.`,
+		Long:    `List the holds: the scope of each, its creator, reason, expiry and progress.`,
 		Example: "  tka fleet holds\n  tka fleet holds -o name",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -153,11 +152,11 @@ func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 func (t *tka) fleetDrift(ff *fleetFlags) *cobra.Command {
 	return t.listFlags(&cobra.Command{
 		Use:   "drift",
-		Short: "List what of the runners is not as it should be",
-		Long: `List what of the runners is not as it should be: between the cluster and the forge, and
-between what there should be and what there is. What a hold explains is listed too, and is
-no drift; what somebody ignores for a while is listed as ignored. Nothing is mended by itself:
-NEXT, of "-o wide", says what to do.`,
+		Short: "List the drift of the runners from their desired state",
+		Long: `List the drift of the runners: differences between the cluster and the forge, and between
+the desired and the actual state. The list also has differences that a hold explains, which
+are not drift, and differences that a person ignores for a while, which are marked as
+ignored. Drift is not corrected automatically: the column NEXT of "-o wide" shows what to do.`,
 		Example: "  tka fleet drift\n  tka fleet drift --org acme --state error -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -205,9 +204,9 @@ func deref(s *string) string {
 func (t *tka) fleetForges(ff *fleetFlags) *cobra.Command {
 	return t.stateFlag(&cobra.Command{
 		Use:   "forges",
-		Short: "List the forges, where the runners' jobs come from",
-		Long: `List the forges, which are the GitHub and GitLab servers where the runners' jobs come from:
-whether each answers, and how often it may still be asked.`,
+		Short: "List the forges that the runners' jobs come from",
+		Long: `List the forges, which are the GitHub and GitLab servers that the runners' jobs come from:
+whether each answers, and its remaining API rate limit.`,
 		Example: "  tka fleet forges\n  tka fleet forges --state Unreachable -o json",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -244,11 +243,10 @@ whether each answers, and how often it may still be asked.`,
 func (t *tka) fleetChanges(ff *fleetFlags) *cobra.Command {
 	return t.orgFlag(t.stateFlag(&cobra.Command{
 		Use:   "changes",
-		Short: "List the changes of the configuration, which are made by pull request",
-		Long: `List the changes of the configuration, which are made by pull request: what each is about,
-who asked for it, and how far it has come. A change is applied when the cluster has what it
-says, and not before. With -o json each has its diff. To approve one, look at it on the
-dashboard.`,
+		Short: "List the changes of the configuration, which are pull requests",
+		Long: `List the changes of the configuration, which are pull requests: the subject of each, its
+requester, and its state. A change is applied only when the cluster has the new state. With
+-o json, each change has its diff. To approve a change, review it on the dashboard.`,
 		Example: "  tka fleet changes --state open\n  tka fleet changes --org acme -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -302,7 +300,7 @@ func blockReason(c plane.Change) string {
 	case c.Stale:
 		return "the file has changed since"
 	case c.Head != c.DiffOf:
-		return "somebody has pushed at the forge"
+		return "a commit was pushed at the forge"
 	}
 	return ""
 }

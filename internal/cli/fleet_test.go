@@ -172,14 +172,14 @@ func TestFleet(t *testing.T) {
 	ok("runners/acme-nix-b\n", "jobs", "github/acme/nix", "--state", "Failed", "-o", "name")
 	ok("There are no runners of this pool", "jobs", "github/globex/nix\x1b[31m")
 	no(output.ExitFailed, "There is no such pool", "jobs", "github/acme/docker")
-	no(output.ExitUsage, "is not forge/org/pool", "jobs", "nix")
+	no(output.ExitUsage, "does not have the form forge/org/pool", "jobs", "nix")
 	ok("1 runner is Failed.", "diagnose", "github/acme/nix")
 	if out := ok("first\n", "logs", "runners/acme-nix-a", "--tail", "50", "--follow"); strings.Contains(out, "\x1b") || !strings.Contains(out, "last\n") {
 		t.Errorf("%q", out)
 	}
 	no(output.ExitFailed, "There is no such runner", "logs", "runners/nothing")
-	no(output.ExitUsage, "is not namespace/name", "logs", "acme-nix-a")
-	no(output.ExitUsage, "--tail is 1 to 5000", "logs", "runners/acme-nix-a", "--tail", "5001")
+	no(output.ExitUsage, "does not have the form namespace/name", "logs", "acme-nix-a")
+	no(output.ExitUsage, "--tail must be 1 to 5000", "logs", "runners/acme-nix-a", "--tail", "5001")
 	ok("Active", "enrollments")
 	ok("ADOPTED", "enrollments", "-o", "wide")
 	ok("dind=arc/old-", "enrollments", "-o", "wide")
@@ -201,9 +201,9 @@ func TestFleet(t *testing.T) {
 	if out := ok("", "changes", "--org", "acme", "-o", "json"); json.Unmarshal([]byte(out), &c) != nil || len(c.Items) != 1 || c.Items[0].Diff != "-a\n+b\n" || c.Items[0].Actions == nil || c.Items[0].Actions.Approve.Allowed {
 		t.Errorf("%s", out)
 	}
-	wide := ok("somebody has pushed at the forge", "changes", "-o", "wide")
+	wide := ok("a commit was pushed at the forge", "changes", "-o", "wide")
 	if !strings.Contains(wide, "the file has changed since") || strings.Count(wide, "pat@acme.dev") != 1 {
-		t.Errorf("an approval of another commit is shown as one of this: %s", wide)
+		t.Errorf("an approval of another commit is shown as an approval of this one: %s", wide)
 	}
 	no(output.ExitRefused, "is not a state of this list", "changes", "--state", "Open")
 	var offered bytes.Buffer
@@ -222,23 +222,23 @@ func TestFleet(t *testing.T) {
 	ok("There are no findings", "drift", "--state", "ignored")
 	ok("d1 (LabelsDiffer) is ignored until 2", "ignore", "d1", "--expires-in", "2h", "--reason", "trial")
 	ok("alice@example.com", "drift", "--state", "ignored", "-o", "wide")
-	ok("d1 (LabelsDiffer) is told again.", "unignore", "d1", "--reason", "over")
-	no(output.ExitNotReady, "Nobody ignores it", "unignore", "d1", "--reason", "over")
+	ok("d1 (LabelsDiffer) is reported again.", "unignore", "d1", "--reason", "over")
+	no(output.ExitNotReady, "The drift is not ignored", "unignore", "d1", "--reason", "over")
 	if out := ok("gitops:drift", "refresh"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
 	no(output.ExitUsage, "needs --reason", "pause", "github/acme/nix")
-	no(output.ExitUsage, "say what to pause", "pause", "--reason", "x")
-	no(output.ExitUsage, "say what to pause", "pause", "github/acme/nix", "--all", "--reason", "x")
-	no(output.ExitUsage, "is not forge/org/pool", "pause", "nix", "--reason", "x")
+	no(output.ExitUsage, "specify what to pause", "pause", "--reason", "x")
+	no(output.ExitUsage, "specify what to pause", "pause", "github/acme/nix", "--all", "--reason", "x")
+	no(output.ExitUsage, "does not have the form forge/org/pool", "pause", "nix", "--reason", "x")
 	no(output.ExitRefused, "is not the name of a org", "pause", "--org", "*", "--reason", "x")
 	no(output.ExitFailed, "There is no such pool", "pause", "gitlab/acme/nix", "--reason", "x")
 	ok("Nothing was changed", "pause", "github/acme/nix", "--reason", "x", "--dry-run")
-	ok("is made: it pauses pool nix of acme, 1 workload.", "pause", "github/acme/nix", "--reason", "a flaky image", "--expires-in", "2h")
-	ok("is there already", "pause", "--org", "acme", "--pool", "nix", "--reason", "a flaky image", "--expires-in", "2h")
+	ok("is created: it pauses pool nix of acme, 1 workload.", "pause", "github/acme/nix", "--reason", "a flaky image", "--expires-in", "2h")
+	ok("exists already", "pause", "--org", "acme", "--pool", "nix", "--reason", "a flaky image", "--expires-in", "2h")
 	ok("a flaky image", "holds")
 	ok("lifted.", "lift", "github/acme/nix", "--reason", "mended")
-	no(output.ExitNotReady, "Nothing holds it", "resume", "github/acme/nix", "--reason", "mended")
+	no(output.ExitNotReady, "No hold applies to it", "resume", "github/acme/nix", "--reason", "mended")
 	if len(env.names()) > 0 {
 		t.Errorf("%q", env.names())
 	}
@@ -246,15 +246,15 @@ func TestFleet(t *testing.T) {
 	no(output.ExitUsage, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade")
 	no(output.ExitUsage, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade", "--confirm", "pause all")
 	name := strings.TrimSpace(ok("all-", "pause", "--all", "--reason", "node upgrade", "--confirm", "PAUSE ALL", "-o", "name"))
-	no(output.ExitUsage, "say when it is to end", "reschedule", name, "--reason", "longer")
-	no(output.ExitUsage, "say when it is to end", "reschedule", name, "--reason", "longer", "--never", "--expires-in", "2h")
-	ok("does not end by itself", "reschedule", name, "--reason", "longer", "--never")
+	no(output.ExitUsage, "specify when the hold expires", "reschedule", name, "--reason", "longer")
+	no(output.ExitUsage, "specify when the hold expires", "reschedule", name, "--reason", "longer", "--never", "--expires-in", "2h")
+	ok("does not expire automatically", "reschedule", name, "--reason", "longer", "--never")
 	no(output.ExitUsage, `This brings forward the end of all-`, "reschedule", name, "--reason", "done soon", "--expires-in", "2h")
 	ok("nothing was changed", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--dry-run")
 	ok(name+" ends at 2", "reschedule", name, "--reason", "done soon", "--expires-in", "2h", "--confirm", "END ALL")
 	no(output.ExitUsage, `--confirm "LIFT ALL"`, "lift", name, "--reason", "done")
-	no(output.ExitRefused, "A person confirms this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
-	ok(name+": would be lifted", "lift", name, "--reason", "done", "--dry-run")
+	no(output.ExitRefused, "A person must confirm this first", "lift", name, "--reason", "done", "--code", "AAAA-AAAA-AA")
+	ok(name+": the plane would lift the hold", "lift", name, "--reason", "done", "--dry-run")
 	ok(name+": lifted.", "lift", name, "--reason", "done", "--confirm", "LIFT ALL")
 	if len(env.names()) > 0 {
 		t.Errorf("%q", env.names())

@@ -7,7 +7,7 @@ import (
 // get groups the commands that read, as kubectl does.
 func (t *tka) get() *cobra.Command {
 	cmd := t.status("get")
-	cmd.Short = "Show the sign-in of this device, or something else by name"
+	cmd.Short = "Show the sign-in of this device, or another object by name"
 	cmd.Long = `Without a name, get shows the sign-in of this device, as "tka status" does.`
 	cmd.Example = "  tka get login\n  tka get kubeconfig\n  tka get clusters\n  tka get cluster-info\n  tka get config"
 	cmd.Args = t.rejectArguments

@@ -10,7 +10,7 @@ const exitTable = `  0    done
   1    error
   2    usage: an unknown command or flag, or invalid settings
   3    refused: by the tailnet, a grant or the cluster; also: not signed in
-  4    not ready, or the time limit was over
+  4    not ready, or the time limit ended
   5    unreachable: the tailnet, the access server or the API server
   130  interrupted`
 
@@ -18,8 +18,8 @@ const exitTable = `  0    done
 func (t *tka) exitCodes() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
-		Short: "What the exit codes mean",
-		Long:  "tka exits with one of these codes, whatever the command; \"tka shell\" with the code of\nwhat it ran, or 128 and the number of the signal that ended it:\n\n" + exitTable,
+		Short: "Meaning of the exit codes",
+		Long:  "Every command of tka exits with one of these codes. \"tka shell\" exits with the code of the\nprogram that it ran, or with 128 plus the number of the signal that ended the program:\n\n" + exitTable,
 	}
 }
 
@@ -28,7 +28,7 @@ func (t *tka) help(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Help about a command or topic",
-		Long:  "Show the help of a command or a topic; without one, the list of all.",
+		Long:  "Show the help of a command or a topic; without an argument, list all commands and topics.",
 		Example: `  tka help login
   tka help exit-codes`,
 		RunE: func(_ *cobra.Command, args []string) error {

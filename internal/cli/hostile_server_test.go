@@ -59,7 +59,7 @@ func badKubeconfigs() map[string]struct{ body, word string } {
 	add("two-clusters", "one cluster", func(_, _, _, top m) { top["clusters"].(m)["b"] = m{"server": "https://b"} })
 	add("two-users", "one user", func(_, _, _, top m) { top["users"].(m)["b"] = m{"token": "b"} })
 	add("two-contexts", "one context", func(_, _, _, top m) { top["contexts"].(m)["b"] = m{"cluster": "prod-eu"} })
-	add("misfit", "fit together", func(_, _, x, _ m) { x["user"] = "somebody" })
+	add("misfit", "do not match", func(_, _, x, _ m) { x["user"] = "somebody" })
 	add("no-ca", "empty", func(c, _, _, _ m) { delete(c, "certificate-authority-data") })
 	add("short-ca", "not PEM", func(c, _, _, _ m) {
 		c["certificate-authority-data"] = base64.StdEncoding.EncodeToString([]byte("short"))
@@ -73,17 +73,17 @@ func badKubeconfigs() map[string]struct{ body, word string } {
 	add("bad-ca", "certificate 1", func(c, _, _, _ m) {
 		c["certificate-authority-data"] = base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")}))
 	})
-	add("ca-not-base64", "answer is not", func(c, _, _, _ m) { c["certificate-authority-data"] = "%%%" })
+	add("ca-not-base64", "expected form", func(c, _, _, _ m) { c["certificate-authority-data"] = "%%%" })
 	add("http", "not https", func(c, _, _, _ m) { c["server"] = "http://k8s.example" })
-	add("no-host", "names no host", func(c, _, _, _ m) { c["server"] = "https://" })
-	add("userinfo", "more than host", func(c, _, _, _ m) { c["server"] = "https://a:b@k8s.example" })
+	add("no-host", "has no host", func(c, _, _, _ m) { c["server"] = "https://" })
+	add("userinfo", "more than a host", func(c, _, _, _ m) { c["server"] = "https://a:b@k8s.example" })
 	add("metadata", "metadata", func(c, _, _, _ m) { c["server"] = "https://169.254.169.254" })
 	add("escape-server", "characters", func(c, _, _, _ m) { c["server"] = "https://k8s.example/\x1b[2J" })
 	add("newline-server", "characters", func(c, _, _, _ m) { c["server"] = "https://k8s.example\nexec: x" })
 	add("escape-namespace", "namespace", func(_, _, x, _ m) { x["namespace"] = "\x1b]0;x\x07" })
 	add("no-token", "token is missing", func(_, u, _, _ m) { u["token"] = "" })
-	add("token-newline", "token holds", func(_, u, _, _ m) { u["token"] = "a\r\nHost: evil" })
-	add("token-number", "answer is not", func(_, u, _, _ m) { u["token"] = 7 })
+	add("token-newline", "token contains", func(_, u, _, _ m) { u["token"] = "a\r\nHost: evil" })
+	add("token-number", "expected form", func(_, u, _, _ m) { u["token"] = 7 })
 	for what, name := range map[string]string{"escape": "\x1b[31mred", "shell": "$(touch x)", "newline": "a\nb", "bidi": "a\u202eb", "space": "a b", "quote": "a'b", "dash": "-rf"} {
 		add(what+"-name", "name of a cluster", func(_, _, _, top m) {
 			top["clusters"] = m{name: top["clusters"].(m)["prod-eu"]}

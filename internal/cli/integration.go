@@ -19,11 +19,11 @@ import (
 func (t *tka) integration() *cobra.Command {
 	return &cobra.Command{
 		Use:   "integration SHELL",
-		Short: "Print a function by which login changes the shell that runs it",
+		Short: "Print a shell function that makes login change only that shell",
 		Long: `Print a function for bash, zsh, fish or powershell. With it, "tka login" makes the cluster
-the current one of that shell alone, by a kubeconfig that holds nothing else, put before
-those that $KUBECONFIG lists; "tka logout" takes it away again. Other terminals, and the
-current context in your own kubeconfig, stay as they are.
+the current one in that shell only: it puts a kubeconfig with only this cluster before the
+files in $KUBECONFIG. "tka logout" removes it again. Other terminals, and the current context
+in your own kubeconfig, do not change.
 
 The function runs this program with the same arguments and returns its exit code.`,
 		Example: `  eval "$(tka integration bash)"
@@ -48,8 +48,8 @@ The function runs this program with the same arguments and returns its exit code
 func (t *tka) generate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "generate",
-		Short:   "Print something for another program",
-		Long:    `Print something for another program, as "tka integration" does.`,
+		Short:   "Print a script for another program",
+		Long:    `Print a script for another program, as "tka integration" does.`,
 		Example: "  tka generate integration zsh",
 		Args:    t.rejectArguments,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -58,7 +58,7 @@ func (t *tka) generate() *cobra.Command {
 	return cmd
 }
 
-// contextsDir is the folder of the kubeconfig files that set the current context of one shell. Each file is named by the shell's
+// contextsDir is the directory of the kubeconfig files that set the current context of one shell. Each file is named by the shell's
 // process.
 const contextsDir = "contexts"
 
@@ -90,7 +90,7 @@ func (t *tka) enterShell(entry kubeconfig.Entry) {
 		err = t.writeShellChanges([]shellsession.EnvChange{{Name: "KUBECONFIG", Value: list}, {Name: "TKA_CLUSTER", Value: entry.Cluster}})
 	}
 	if err != nil {
-		t.warn("this shell is not changed: %v", err)
+		t.warn("this shell is unchanged: %v", err)
 	}
 }
 
@@ -116,7 +116,7 @@ func (t *tka) leaveShell(cluster string) {
 		err = os.Remove(list[i])
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.warn("this shell is not changed: %v", err)
+		t.warn("this shell is unchanged: %v", err)
 	}
 }
 
@@ -129,7 +129,7 @@ func (t *tka) kubeconfigList() string {
 // writeContext writes the file that makes name the current context of the calling shell. It also removes the files of shells that have
 // ended.
 func (t *tka) writeContext(name string) (path string, err error) {
-	err = errors.New("there is no folder for the shell's own kubeconfig")
+	err = errors.New("no directory for the shell's kubeconfig")
 	for _, run := range t.runtimeDirs() {
 		dir := filepath.Join(run, contextsDir)
 		if err = os.MkdirAll(dir, 0o700); err == nil {
@@ -151,7 +151,7 @@ func (t *tka) writeContext(name string) (path string, err error) {
 	return "", err
 }
 
-// removeStaleContexts removes the files of shells that have ended from a folder of contexts.
+// removeStaleContexts removes the files of shells that have ended from a directory of contexts.
 func removeStaleContexts(dir string) {
 	left, err := os.ReadDir(dir)
 	if err != nil || safefile.EnsurePrivateDir(dir) != nil {
@@ -164,13 +164,13 @@ func removeStaleContexts(dir string) {
 	}
 }
 
-// writeShellChanges writes assignments to the file that the shell's function reads. The file must be new and in a private folder. Its name
+// writeShellChanges writes assignments to the file that the shell's function reads. The file must be new and in a private directory. Its name
 // is the name of the shell.
 func (t *tka) writeShellChanges(changes []shellsession.EnvChange) error {
 	path := t.Getenv(shellsession.EvalFileEnv)
 	name := filepath.Base(path)
 	if !filepath.IsAbs(path) || !slices.Contains(shellsession.Shells(), name) {
-		return fmt.Errorf("$%s does not name a file for a shell", shellsession.EvalFileEnv)
+		return fmt.Errorf("$%s is not the path of a shell's kubeconfig", shellsession.EvalFileEnv)
 	}
 	text, err := shellsession.Shell(name).AssignEnv(changes)
 	if err != nil {

@@ -83,7 +83,7 @@ func (s *session) runScript(m *machine) []string {
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 }
 
-// inShells runs a test in each installed shell, on a machine whose folder names need quoting in a shell.
+// inShells runs a test in each installed shell, on a machine whose directory names need quoting in a shell.
 func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *accessServer)) {
 	for _, d := range dialects() {
 		t.Run(d.name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func inShells(t *testing.T, f func(t *testing.T, s *session, m *machine, d *acce
 			m.home = home
 			f(t, &session{dialect: &d, t: t}, m, service)
 			if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
-				t.Errorf("left in the folder for temporary files: %v, %v", left, err)
+				t.Errorf("left in the directory for temporary files: %v, %v", left, err)
 			}
 			for _, dir := range []string{home, filepath.Dir(home)} {
 				if _, err := os.Stat(filepath.Join(dir, "x")); err == nil {
@@ -223,19 +223,19 @@ func TestSGN22_eval_file(t *testing.T) {
 	} {
 		m.env["TKA_EVAL_FILE"] = make()
 		r := m.run("login")
-		if r.code != 0 || !strings.Contains(r.err, "this shell is not changed") {
+		if r.code != 0 || !strings.Contains(r.err, "this shell is unchanged") {
 			t.Errorf("%s: code %d: %s", name, r.code, r.err)
 		}
 	}
 	if m.read(t, "private/bash") != "mine" || m.exists("target")() || m.exists("private/passwd")() || m.exists("wide/bash")() {
-		t.Error("something was written")
+		t.Error("the command wrote a file")
 	}
 	if st, err := os.Stat(m.path("wide")); err != nil || st.Mode().Perm() != 0o755 {
 		t.Errorf("%v, %v", st, err)
 	}
 	m.env["TKA_EVAL_FILE"] = m.path("private/fish")
 	if r := m.run("login", "--role", "edit"); r.code != 3 || m.exists("private/fish")() {
-		t.Errorf("a login that failed wrote assignments: %s", r.err)
+		t.Errorf("a failed login wrote assignments: %s", r.err)
 	}
 	if r := m.run("login"); r.code != 0 || !strings.HasPrefix(m.read(t, "private/fish"), "set -gx KUBECONFIG '") {
 		t.Errorf("code %d: %s", r.code, r.err)

@@ -29,17 +29,18 @@ func (t *tka) kubeconfigCommand(use string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "Print a kubeconfig for the sign-in of this device",
-		Long: `Print a kubeconfig file of its own for the sign-in of this device. It holds no token:
-kubectl runs "tka credential" for it. With --token it holds one, for programs that
-cannot run a plugin; whoever can read such a file has your access until it ends.`,
+		Long: `Print a separate kubeconfig file for the sign-in of this device. It contains no token:
+kubectl runs "tka credential" to get one. With --token, it contains a token, for programs
+that cannot run a plugin. Any program that can read such a file has your access until the
+token ends.`,
 		Example: "  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&kf.cluster, "cluster", "", "cluster, known to this machine or to its server")
-	f.BoolVar(&kf.token, "token", false, "put the token into the kubeconfig")
-	f.StringVar(&kf.out, "out", "", "file to write instead of printing, readable by you only")
+	f.StringVar(&kf.cluster, "cluster", "", "cluster; this machine or its server must know it")
+	f.BoolVar(&kf.token, "token", false, "include the token in the kubeconfig")
+	f.StringVar(&kf.out, "out", "", "write to this file instead of printing; only you can read it")
 	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
@@ -72,11 +73,11 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if kf.token {
 		g.Prefix = set.Prefix
 		text, err = g.YAML()
-		t.warn("this kubeconfig holds a token: whoever can read it is you in %s until it ends", g.Cluster)
+		t.warn("this kubeconfig contains a token: any program that can read it has your access to %s until the token ends", g.Cluster)
 	} else {
 		text, err = entry.Document()
 		if revokeErr := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); revokeErr != nil {
-			t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, revokeErr)
+			t.warn("kubectl will look for %s at the server of the settings, because %v", g.Cluster, revokeErr)
 		}
 	}
 	if err != nil {
@@ -113,7 +114,7 @@ func (t *tka) confirmReplace(ctx context.Context, path string, yes bool) error {
 }
 
 func outFileError(path string, err error) error {
-	return output.Errorf(output.ExitFailed, "%s is not written: %v", path, err).Because(err).Try("Write another file: --out FILE")
+	return output.Errorf(output.ExitFailed, "%s was not written: %v", path, err).Because(err).Try("Write another file: --out FILE")
 }
 
 // yamlToJSON converts YAML to JSON.

@@ -59,12 +59,12 @@ func kubeconfigError(err error) error {
 	if f, ok := errors.AsType[*output.Error](err); ok {
 		return f
 	}
-	f := output.Errorf(output.ExitFailed, "the kubeconfig is left alone: %v", err).Because(err)
+	f := output.Errorf(output.ExitFailed, "the kubeconfig is unchanged: %v", err).Because(err)
 	if ff, ok := errors.AsType[*safefile.Error](err); ok {
 		return f.Try("%s", lockAdvice(ff))
 	}
 	if _, ok := errors.AsType[*kubeconfig.ContentError](err); ok {
-		return f.Try("Mend it, or use another file: --kubeconfig FILE")
+		return f.Try("Correct it, or use another file: --kubeconfig FILE")
 	}
 	return f.Try("Use another file: --kubeconfig FILE")
 }

@@ -40,16 +40,17 @@ func (t *tka) login() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "login",
 		Aliases: []string{"signin", "auth"},
-		Short:   "Sign in to a cluster and make kubectl use it",
-		Long: `Sign in to a cluster with the identity that the tailnet vouches for, wait until the
-access is there, and write a cluster, a user and a context into the kubeconfig.
+		Short:   "Sign in to a cluster and configure kubectl for it",
+		Long: `Sign in to a cluster with your tailnet identity, wait until the access is ready, and write
+a cluster, a user and a context into the kubeconfig.
 
-No token is written: kubectl runs "tka credential" whenever it needs one. Run login
+login writes no token: kubectl runs "tka credential" whenever it needs one. Run login
 again to extend a sign-in, or with --role to change the role.
 
-A cluster that this machine does not know is looked for among those that its server knows
-("tka clusters"); its server must prove that it has the key that it was met with. With --all
-the exit code is 0 if all succeeded, the common one if all failed alike, and else 1.`,
+If this machine does not know the cluster, tka looks for it among the clusters that the
+server knows ("tka clusters"). The cluster's server must then prove that it has the listed
+key. With --all, the exit code is 0 if all sign-ins succeeded, the common code if all failed
+in the same way, and else 1.`,
 		Example: `  tka login
   tka login --role edit --for 1h --namespace shop
   tka login --cluster prod-us
@@ -57,9 +58,9 @@ the exit code is 0 if all succeeded, the common one if all failed alike, and els
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case lf.all && (lf.use || lf.dryRun || lf.shell || lf.cluster != "" || t.server != ""):
-				return output.UsageErrorf("--all goes with none of --use, --dry-run, --shell, --cluster and --server")
+				return output.UsageErrorf("--all cannot be combined with --use, --dry-run, --shell, --cluster or --server")
 			case lf.shell && (lf.use || lf.dryRun || lf.auto):
-				return output.UsageErrorf("--shell goes with none of --use, --auto and --dry-run: a shell has a kubeconfig of its own")
+				return output.UsageErrorf("--shell cannot be combined with --use, --auto or --dry-run: a shell has a separate kubeconfig")
 			case lf.shell:
 				return nil
 			}
@@ -75,20 +76,20 @@ the exit code is 0 if all succeeded, the common one if all failed alike, and els
 	lf.flags(t, cmd)
 	f := cmd.Flags()
 	f.BoolVar(&lf.use, "use", false, "make this the current context")
-	f.BoolVar(&lf.auto, "auto", false, "let kubectl sign in again by itself when the sign-in has ended")
+	f.BoolVar(&lf.auto, "auto", false, "let kubectl sign in again automatically when the sign-in has ended")
 	f.BoolVar(&lf.all, "all", false, "sign in to every cluster that this machine or its server knows")
-	f.BoolVar(&lf.shell, "shell", false, `run a shell that has the access, as "tka shell" does`)
-	f.BoolVar(&lf.dryRun, "dry-run", false, "say what would be asked for and written, and do neither")
+	f.BoolVar(&lf.shell, "shell", false, `run a shell with the access, as "tka shell" does`)
+	f.BoolVar(&lf.dryRun, "dry-run", false, "show the request and the changes, and do nothing")
 	return cmd
 }
 
 // flags adds the flags of a sign-in request.
 func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&lf.role, "role", "", "role to sign in with, among those that are granted (default: the one that the grants prefer)")
-	f.DurationVar(&lf.period, "for", 0, "how long, such as 30m or 8h (default: as long as the role is granted for)")
-	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "namespace to narrow the role to; may be given several times")
-	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to: a name that this machine or its server knows, or an id that its server knows")
+	f.StringVar(&lf.role, "role", "", "granted role to sign in with (default: the one that the grants prefer)")
+	f.DurationVar(&lf.period, "for", 0, "duration of the sign-in, such as 30m or 8h (default: the granted period of the role)")
+	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "limit the role to this namespace; may be given several times")
+	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to: a name that this machine or its server knows, or an id that the server knows")
 	t.complete(cmd, "cluster", t.clusterNames)
 }
 
@@ -178,7 +179,7 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) 
 
 func (lf loginFlags) check() error {
 	if lf.period < 0 {
-		return output.UsageErrorf("--for is %v; it must be more than nothing", lf.period)
+		return output.UsageErrorf("--for must be greater than zero (got %v)", lf.period)
 	}
 	return nil
 }
@@ -209,7 +210,7 @@ func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g
 		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
 	})
 	if err != nil {
-		t.warn("kubectl will look for %s at the server of the settings, as %v", g.Cluster, err)
+		t.warn("kubectl will look for %s at the server of the settings, because %v", g.Cluster, err)
 	}
 }
 
@@ -219,10 +220,10 @@ func (t *tka) showLogin(res loginResult) error {
 			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), res.Took)))
 	}})
 	if res.Clamped {
-		t.hint("The period was cut to the longest that the server gives.")
+		t.hint("The server shortened the period to its maximum.")
 	}
 	if len(res.MissingNamespaces) > 0 {
-		t.hint("Not there in this cluster: %s. The role holds in them as soon as they are made.", describeNamespaces(res.MissingNamespaces))
+		t.hint("These namespaces do not exist in this cluster: %s. The role applies to them as soon as they exist.", describeNamespaces(res.MissingNamespaces))
 	}
 	t.hint("Use it: kubectl --context %s get pods", res.Context)
 	return err
@@ -250,9 +251,9 @@ func (t *tka) mergeLogin(k kubeconfig.Files, entry kubeconfig.Entry, l *client.C
 	if !ok {
 		return err
 	}
-	return output.Errorf(output.ExitFailed, "the kubeconfig is left alone: %v", err).Because(err).
+	return output.Errorf(output.ExitFailed, "the kubeconfig is unchanged: %v", err).Because(err).
 		Try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
-		Try("If it is a remainder: kubectl config delete-%s %s", other.Kind, other.Name)
+		Try("If it is no longer needed: kubectl config delete-%s %s", other.Kind, other.Name)
 }
 
 // checkSameCluster refuses a server whose cluster has the name of one that this machine knows from another server with another key or
@@ -274,9 +275,9 @@ func (t *tka) checkSameCluster(entry kubeconfig.Entry, l *client.Client) error {
 			return err
 		}
 	}
-	return output.Errorf(output.ExitRefused, "The server %s says that its cluster is %s, and so does %s, with another %s", l.Base, entry.Cluster, other.URL, what).
-		Try("If it moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", output.ShellQuote(other.URL), output.ShellQuote(other.URL)).
-		Try("To have both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
+	return output.Errorf(output.ExitRefused, "The server %s claims to serve the cluster %s, and so does %s, with a different %s", l.Base, entry.Cluster, other.URL, what).
+		Try("If the server moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", output.ShellQuote(other.URL), output.ShellQuote(other.URL)).
+		Try("To keep both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
 }
 
 // planLogin shows what login would do.
@@ -321,12 +322,12 @@ func stillSignedIn(err error) error {
 	if _, other := errors.AsType[*problem.Error](err); other || f.Code == output.ExitNotReady {
 		return f // the server's response already describes the state
 	}
-	return f.Try("You are signed in all the same; to end it: tka logout")
+	return f.Try("You are signed in nevertheless; to end the sign-in: tka logout")
 }
 
 // perhapsSignedIn adds to the error of a login without a response that the server may have created a sign-in.
 func perhapsSignedIn(err error) error {
-	return output.AsError(err).Try("The server may have signed you in; to see, or to end it: tka status, tka logout")
+	return output.AsError(err).Try("The server may have signed you in; to check or to end the sign-in: tka status, tka logout")
 }
 
 // kubeconfigEntry returns the kubeconfig entry for k.
@@ -358,7 +359,7 @@ func (t *tka) pluginCommand() string {
 	if err != nil || strings.HasPrefix(kubeconfig.ProgramName(self), "kubectl_complete") {
 		return "tka"
 	}
-	t.hint("tka is not in PATH, so the kubeconfig names it as %s.", self)
+	t.hint("tka is not in PATH, so the kubeconfig contains its full path, %s.", self)
 	return self
 }
 

@@ -21,17 +21,17 @@ func (t *tka) logout() *cobra.Command {
 		Use:     "logout",
 		Aliases: []string{"signout"},
 		Short:   "End the sign-in of this device and remove its kubeconfig entries",
-		Long: `End the sign-in of this device. The rights are gone at once; the API server refuses the
-token within 10 seconds. What login wrote into the kubeconfig is removed, and the token
-that was kept for kubectl.
+		Long: `End the sign-in of this device. The rights end immediately, and the API server refuses the
+token within 10 seconds. logout also removes the kubeconfig entries that login wrote, and
+the token that tka cached for kubectl.
 
-Not being signed in is no error. Sign-ins of your other devices go on.`,
+If you are not signed in, logout succeeds. Sign-ins of your other devices continue.`,
 		Example: "  tka logout\n  tka logout --cluster prod-eu",
 		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case all && (cluster != "" || t.server != ""):
-				return output.UsageErrorf("--all goes with neither --cluster nor --server")
+				return output.UsageErrorf("--all cannot be combined with --cluster or --server")
 			case all:
 				return t.logoutAll(cmd.Context(), dryRun)
 			}
@@ -42,9 +42,9 @@ Not being signed in is no error. Sign-ins of your other devices go on.`,
 			return t.printResult(result{object: res, names: res.Removed, table: func(bool) { t.printLogout(res) }})
 		},
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to sign out of, among those that this machine knows")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to sign out of; this machine must know it")
 	cmd.Flags().BoolVar(&all, "all", false, "sign out of every cluster that this machine signed in to")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be ended and removed, and do neither")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the sign-ins to end and the entries to remove, and do nothing")
 	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }
@@ -140,7 +140,7 @@ func (t *tka) printLogout(res logoutResult) {
 	case !res.WasSignedIn:
 		printLine("Was not signed in to %s.", from)
 	case res.State == signin.Ending:
-		printLine("Signed out of %s; the access is being taken down.", from)
+		printLine("Signed out of %s; the cluster is removing the access.", from)
 	default:
 		printLine("Signed out of %s.", from)
 	}

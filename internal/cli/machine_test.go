@@ -14,7 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli"
 )
 
-// A machine is a computer with tka: it has a home folder and settings that name one server.
+// A machine is a computer with tka: it has a home directory and settings that name one server.
 type machine struct {
 	home string
 	env  map[string]string
@@ -59,7 +59,7 @@ func (m *machine) read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// files returns the files in the home folder.
+// files returns the files in the home directory.
 func (m *machine) files(t *testing.T) (files []string) {
 	t.Helper()
 	err := filepath.WalkDir(m.home, func(path string, d fs.DirEntry, err error) error {

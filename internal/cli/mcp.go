@@ -32,19 +32,19 @@ func (t *tka) mcp() *cobra.Command {
 	var mf mcpFlags
 	cmd := &cobra.Command{
 		Use:   "mcp",
-		Short: "Give an assistant the operator plane's tools, by the Model Context Protocol",
+		Short: "Serve the operator plane's tools to an assistant (Model Context Protocol)",
 		Long: `Serve the operator plane's tools on standard input and output, for an assistant that speaks
-the Model Context Protocol (MCP) and starts this command. Standard output carries messages of
-the protocol only; what is to be said to people goes to standard error.
+the Model Context Protocol (MCP) and starts this command. Standard output carries only
+messages of the protocol; messages for people go to standard error.
 
-The plane decides about each call by who you are on the tailnet, so the tools show what you
-may see and no more. No tool returns a credential. Where the connection does not say who you
-are, a token of the tailnet's identity provider does: from --token-file or --token-command,
-which are read again when it ends, or from DASHBOARD_TOKEN. It is sent to the plane by https
-and to nobody else.
+The plane authorises each call by your tailnet identity, so the tools show only what you may
+see. No tool returns a credential. If the connection does not identify you, a token of the
+tailnet's identity provider does. It comes from --token-file or --token-command, which tka
+reads again when the token ends, or from DASHBOARD_TOKEN. tka sends it only to the plane, and
+only over https.
 
-What goes further than one pool is asked for twice. See also --read-only and
---no-destructive. All tools only read but these, which change or propose something:
+Changes of more than one pool need a confirmation. See also --read-only and
+--no-destructive. All tools are read-only except these, which change or propose something:
 
   ` + strings.Join(mcp.WriteTools(), "\n  "),
 		Example:     "  tka mcp --url https://dashboard.tail1234.ts.net\n  tka config plane.url https://dashboard.tail1234.ts.net\n  claude mcp add tailplane -- tka mcp",
@@ -54,13 +54,13 @@ What goes further than one pool is asked for twice. See also --read-only and
 	}
 	f := cmd.Flags()
 	f.StringVar(&mf.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
-	f.StringVar(&mf.tokenFile, "token-file", "", "file with a token, where the connection does not say who you are")
-	f.StringVar(&mf.tokenCommand, "token-command", "", "program that prints a token, with its arguments; it is not given to a shell")
-	f.BoolVar(&mf.options.ReadOnly, "read-only", false, "only tools that change nothing")
-	f.BoolVar(&mf.options.NoDestructive, "no-destructive", false, "no tools that take something away")
-	f.StringVar(&mf.toolsets, "toolsets", "", "only these, with commas between: fleet, config, enrollment, infra, audit (default all)")
-	f.DurationVar(&t.timeout, "timeout", mcp.DefaultTimeout, "time limit of one call")
-	f.IntVar(&mf.options.MaxBytes, "max-bytes", mcp.DefaultBytes, "most bytes of one answer, 4096 to 1048576")
+	f.StringVar(&mf.tokenFile, "token-file", "", "file with a token, if the connection does not identify you")
+	f.StringVar(&mf.tokenCommand, "token-command", "", "program that prints a token, with its arguments; tka runs it without a shell")
+	f.BoolVar(&mf.options.ReadOnly, "read-only", false, "offer only tools that change nothing")
+	f.BoolVar(&mf.options.NoDestructive, "no-destructive", false, "offer no destructive tools")
+	f.StringVar(&mf.toolsets, "toolsets", "", "offer only these groups, separated by commas: fleet, config, enrollment, infra, audit (default all)")
+	f.DurationVar(&t.timeout, "timeout", mcp.DefaultTimeout, "time limit for one call")
+	f.IntVar(&mf.options.MaxBytes, "max-bytes", mcp.DefaultBytes, "maximum bytes of one answer, 4096 to 1048576")
 	t.complete(cmd, "toolsets", fixedValues(string(mcp.Fleet), string(mcp.Config), string(mcp.Enrollment), string(mcp.Infra), string(mcp.Audit)))
 	return cmd
 }
@@ -71,7 +71,7 @@ func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 		return output.UsageErrorf("--toolsets: %v", err)
 	}
 	if n := mf.options.MaxBytes; n < mcp.MinBytes || n > mcp.MaxBytes {
-		return output.UsageErrorf("--max-bytes is %d; it can be %d to %d", n, mcp.MinBytes, mcp.MaxBytes)
+		return output.UsageErrorf("--max-bytes is %d; it must be %d to %d", n, mcp.MinBytes, mcp.MaxBytes)
 	}
 	client, err := t.planeClient(mf)
 	if err != nil {
@@ -83,11 +83,11 @@ func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
 		level = slog.LevelError
 	}
 	if isTerminal(t.In) {
-		t.hint("This speaks with programs: an assistant starts it. See: tka mcp --help")
+		t.hint("An assistant starts this command; it is not for people. See: tka mcp --help")
 	}
 	log := slog.New(slog.NewTextHandler(t.Err, &slog.HandlerOptions{Level: level}))
 	if err := mcp.Serve(ctx, t.In, t.Out, client, mf.options, log); err != nil {
-		return output.Errorf(output.ExitFailed, "the assistant's connection broke: %v", err).Because(err)
+		return output.Errorf(output.ExitFailed, "the connection of the assistant broke: %v", err).Because(err)
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (t *tka) planeURL(given string) (*url.URL, error) {
 		from, given = "plane.url", set.PlaneURL
 	}
 	if given == "" {
-		return nil, output.UsageErrorf("it is not known where the operator plane is").
+		return nil, output.UsageErrorf("the URL of the operator plane is not set").
 			Try("tka mcp --url https://dashboard.YOUR-TAILNET.ts.net").Try("tka config plane.url https://dashboard.YOUR-TAILNET.ts.net")
 	}
 	base, err := dialpolicy.ParseURL(given, true)
@@ -125,7 +125,7 @@ func (t *tka) planeURL(given string) (*url.URL, error) {
 // planeToken returns the source of the token, which may be empty.
 func (t *tka) planeToken(mf mcpFlags) (*client.TokenSource, error) {
 	if mf.tokenFile != "" && mf.tokenCommand != "" {
-		return nil, output.UsageErrorf("--token-file and --token-command cannot both be given")
+		return nil, output.UsageErrorf("--token-file and --token-command cannot be combined")
 	}
 	s := &client.TokenSource{File: mf.tokenFile, Command: strings.Fields(mf.tokenCommand), Now: t.Now, Notify: func(m string) { t.hint("%s", m) }, Stderr: t.Err}
 	if s.IsEmpty() {

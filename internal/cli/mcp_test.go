@@ -86,7 +86,7 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 		"the plane answers":       {"", srv.URL, nil, "1 cluster."},
 		"the URL is set":          {"plane.url: " + srv.URL, "", nil, "1 cluster."},
 		"the plane is away":       {"", "http://127.0.0.1:1", nil, "Try: tailscale status"},
-		"it is no plane":          {"", notFound.URL, nil, "is it an operator plane of Tailplane?"},
+		"it is no plane":          {"", notFound.URL, nil, "check that the address is that of a Tailplane operator plane"},
 		"it answers by redirects": {"", redirecting(t, srv.URL), nil, "redirect"},
 		"another toolset":         {"", srv.URL, []string{"--toolsets", "audit"}, `unknown tool`},
 	} {
@@ -107,7 +107,7 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 				ID      json.RawMessage
 			}
 			if err := json.Unmarshal(lines.Bytes(), &m); err != nil || m.JSONRPC != "2.0" {
-				t.Errorf("%s: %q is no message", why, lines.Text())
+				t.Errorf("%s: %q is not a message", why, lines.Text())
 			}
 			ids[string(m.ID)] = true
 		}
@@ -146,7 +146,7 @@ func TestMCPHelpNamesWhatWrites(t *testing.T) {
 		t.Fatalf("no tool changes anything: %s%s", out, errs)
 	}
 	if _, help, _ := mcp(t, settingsFile(t, ""), "", nil, "--help"); !strings.Contains(help, "these, which change or propose something:\n"+want.String()+"\n\n") {
-		t.Errorf("the help does not name%s\n%s", want.String(), help)
+		t.Errorf("the help does not list%s\n%s", want.String(), help)
 	}
 }
 
@@ -169,12 +169,12 @@ func TestMC06_WhereThePlaneIs(t *testing.T) {
 		"http elsewhere":            {args: []string{"--url", "http://example.com"}, want: "--url is"},
 		"http, set":                 {config: "plane.url: http://dashboard", want: "plane.url is http://dashboard"},
 		"localhost by name":         {args: []string{"--url", "http://localhost:1"}, want: "it needs https://"},
-		"a token by http":           {args: []string{"--url", "http://127.0.0.1:1"}, env: map[string]string{"DASHBOARD_TOKEN": "canary"}, want: "a token goes by https only"},
+		"a token by http":           {args: []string{"--url", "http://127.0.0.1:1"}, env: map[string]string{"DASHBOARD_TOKEN": "canary"}, want: "tka sends a token only over https"},
 		"a password in the URL":     {args: []string{"--url", "https://u:canary@dashboard"}, want: "--url is"},
-		"two tokens":                {args: []string{"--url", "https://d", "--token-file", "x", "--token-command", "y"}, want: "cannot both"},
+		"two tokens":                {args: []string{"--url", "https://d", "--token-file", "x", "--token-command", "y"}, want: "cannot be combined"},
 		"too few bytes":             {args: []string{"--url", "https://d", "--max-bytes", "10"}, want: "--max-bytes is 10"},
 		"a toolset that is not":     {args: []string{"--url", "https://d", "--toolsets", "secrets"}, want: `"secrets" is not a toolset`},
-		"no time":                   {args: []string{"--url", "https://d", "--timeout", "0s"}, want: "--timeout is 0s"},
+		"no time":                   {args: []string{"--url", "https://d", "--timeout", "0s"}, want: "--timeout must be greater than zero (got 0s)"},
 		"settings without a scheme": {config: "plane.url: ftp://x", want: "plane.url is"},
 	} {
 		code, out, errs := mcp(t, settingsFile(t, c.config), conversation, c.env, c.args...)

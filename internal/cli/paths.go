@@ -20,8 +20,8 @@ func (t *tka) stateFile() (string, error) {
 	return t.xdgPath("XDG_STATE_HOME", filepath.Join(".local", "state"), "LocalAppData", "servers.yaml")
 }
 
-// runtimeDirs returns the folders for data that lasts no longer than the login to this machine. The first is in memory if the system has
-// such a folder; the last is on disk.
+// runtimeDirs returns the directories for data that lasts no longer than the login to this machine. The first is in memory if the system has
+// such a directory; the last is on disk.
 func (t *tka) runtimeDirs() (dirs []string) {
 	if dir := t.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		dirs = append(dirs, filepath.Join(dir, "tka"))
@@ -32,17 +32,17 @@ func (t *tka) runtimeDirs() (dirs []string) {
 	return dirs
 }
 
-// cacheDir returns the folder for data that can be fetched again.
+// cacheDir returns the directory for data that can be fetched again.
 func (t *tka) cacheDir() (string, error) {
 	path, err := t.xdgPath("XDG_CACHE_HOME", ".cache", "LocalAppData", "cache")
 	if err != nil || filepath.IsAbs(t.Getenv("XDG_CACHE_HOME")) || runtime.GOOS != "darwin" && runtime.GOOS != "windows" {
 		return filepath.Dir(path), err
 	}
-	return path, nil // on these systems the cache is in the folder of the state
+	return path, nil // on these systems the cache is in the directory of the state
 }
 
-// xdgPath returns the path of one of tka's files: in the XDG folder if it is set, and otherwise in the system's usual folder. It ignores a
-// relative XDG folder, because tka must not read its files from the working directory.
+// xdgPath returns the path of one of tka's files: in the XDG directory if it is set, and otherwise in the system's usual directory. It ignores a
+// relative XDG directory, because tka must not read its files from the working directory.
 func (t *tka) xdgPath(xdg, unix, windows, file string) (string, error) {
 	if dir := t.Getenv(xdg); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "tka", file), nil
@@ -69,7 +69,7 @@ func (t *tka) homeDir() (string, error) {
 	}
 	home := t.Getenv(name)
 	if !filepath.IsAbs(home) {
-		return "", output.UsageErrorf("$%s does not name your home folder", name).Try("Set $%s, or name the files with --config and --kubeconfig.", name)
+		return "", output.UsageErrorf("$%s is not the path of your home directory", name).Try("Set $%s, or give the files with --config and --kubeconfig.", name)
 	}
 	return home, nil
 }

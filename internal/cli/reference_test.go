@@ -61,7 +61,7 @@ func TestReference(t *testing.T) {
 		}
 		name, err := filepath.Rel(dir, path)
 		if _, ok := want[name]; !ok {
-			t.Errorf("%s is of no command", name)
+			t.Errorf("%s belongs to no command", name)
 		}
 		return err
 	})
@@ -71,7 +71,7 @@ func TestReference(t *testing.T) {
 	for name, text := range want {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || string(b) != text {
-			t.Errorf("%s is not what the commands say (%v); write it with: go test ./internal/cli -run TestReference -update", name, err)
+			t.Errorf("%s does not match the commands (%v); write it with: go test ./internal/cli -run TestReference -update", name, err)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func TestExamplesParse(t *testing.T) {
 			root := tree()
 			cmd, rest, err := root.Find(fields[1:])
 			if err != nil || cmd == root {
-				t.Errorf("%s: example %q is no command: %v", c.CommandPath(), line, err)
+				t.Errorf("%s: example %q is not a command: %v", c.CommandPath(), line, err)
 				continue
 			}
 			if err := cmd.ParseFlags(rest); err != nil {

@@ -19,14 +19,14 @@ func (t *tka) refresh() *cobra.Command {
 		Use:     "refresh",
 		Aliases: []string{"reauthenticate", "reauth"},
 		Short:   "Extend the sign-in of this device, or sign in again",
-		Long: `Extend the sign-in of this device: same role, same namespaces, a later end. One that has
-ended is made again, with the role and the namespaces that this machine used last.`,
+		Long: `Extend the sign-in of this device: same role, same namespaces, a later end. If it has ended,
+sign in again with the role and the namespaces that this machine used last.`,
 		Example: "  tka refresh\n  tka refresh --for 1h --cluster prod-eu",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
 	}
-	cmd.Flags().DurationVar(&lf.period, "for", 0, "how long from now, such as 30m or 8h (default: as long as the role is granted for)")
-	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster, known to this machine or to its server")
+	cmd.Flags().DurationVar(&lf.period, "for", 0, "duration from now, such as 30m or 8h (default: the granted period of the role)")
+	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster; this machine or its server must know it")
 	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }

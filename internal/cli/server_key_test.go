@@ -62,7 +62,7 @@ func TestSGN24_a_name_taken_over(t *testing.T) {
 		impostor.checkRequests(t, "GET /api/v1alpha1/cluster-info 200")
 	}
 	if m.read(t, "state/tka/servers.yaml") != before || m.read(t, ".kube/config") != config {
-		t.Error("something was written")
+		t.Error("a file was written")
 	}
 
 	// the documented way to trust the new key
@@ -193,7 +193,7 @@ func TestSGN24_proofs(t *testing.T) {
 		})
 	}
 	if len(real.received()) == 0 {
-		t.Error("the real server was never asked: nothing was tried")
+		t.Error("the real server received no request, so the test tried nothing")
 	}
 }
 
@@ -248,7 +248,7 @@ func TestSGN24_the_kubeconfig_is_what_was_proved(t *testing.T) {
 			w.Write(text)
 		}))
 		m := newMachine(t, srv.URL)
-		if r := m.run("login"); r.code != 3 || !strings.Contains(r.err, "leads to another place than the server proved") || !strings.Contains(r.err, "to end it: tka logout") {
+		if r := m.run("login"); r.code != 3 || !strings.Contains(r.err, "its API server is not the one that the server proved") || !strings.Contains(r.err, "to end the sign-in: tka logout") {
 			t.Errorf("%s: code %d: %s", what, r.code, r.err)
 		}
 		srv.Close()
@@ -277,7 +277,7 @@ func TestSGN24_a_key_in_the_settings(t *testing.T) {
 	if r := m.run("login"); r.code != 0 || strings.Contains(r.err, "First contact") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
-	if r := m.run("config", "--forget-server", "main"); r.code != 0 || !strings.Contains(r.err, "the settings give it the key") {
+	if r := m.run("config", "--forget-server", "main"); r.code != 0 || !strings.Contains(r.err, "the settings contain the key") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 }
@@ -295,7 +295,7 @@ func TestSGN24_two_servers_of_one_name(t *testing.T) {
 	two := httptest.NewServer(other)
 	defer two.Close()
 	m.write(t, "config/tka/config.yaml", m.read(t, "config/tka/config.yaml")+"- {name: two, url: \""+two.URL+"\", insecureHTTP: true}\n")
-	if r := m.run("login", "--server", "two"); r.code != 3 || !strings.Contains(r.err, "with another key") {
+	if r := m.run("login", "--server", "two"); r.code != 3 || !strings.Contains(r.err, "with a different key") {
 		t.Errorf("code %d: %s", r.code, r.err)
 	}
 	if m.read(t, ".kube/config") != config {
@@ -304,7 +304,7 @@ func TestSGN24_two_servers_of_one_name(t *testing.T) {
 	// kubectl's plugin still uses the first server
 	before := len(other.received())
 	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 0 || len(other.received()) != before {
-		t.Errorf("code %d, the second was asked %v: %s", r.code, other.received()[before:], r.err)
+		t.Errorf("code %d, the second server received %v: %s", r.code, other.received()[before:], r.err)
 	}
 }
 
@@ -325,14 +325,14 @@ func TestReplicas(t *testing.T) {
 	}
 	before := len(two.received())
 	if r := m.run("status"); r.code != 0 || len(two.received()) != before {
-		t.Errorf("the second was asked although the first is there: %s", r.err)
+		t.Errorf("the second server received a request although the first is up: %s", r.err)
 	}
 	one.mu.Lock()
 	one.rules = nil
 	one.start()
 	one.mu.Unlock()
 	if r := m.run("status"); r.code != 3 || len(two.received()) != before {
-		t.Errorf("a refusal was tried elsewhere: code %d: %s", r.code, r.err)
+		t.Errorf("after a refusal, another server received the request: code %d: %s", r.code, r.err)
 	}
 	first.Close()
 	for _, cmd := range [][]string{{"status"}, {"credential", "--cluster", "prod-eu"}, {"login"}, {"why"}, {"shell", "--", "true"}, {"logout"}} {
@@ -342,7 +342,7 @@ func TestReplicas(t *testing.T) {
 		}
 	}
 	if r := m.run("status", "--server", first.URL); r.code != 5 {
-		t.Errorf("a server that was asked for by name: code %d: %s", r.code, r.err)
+		t.Errorf("a server selected by name: code %d: %s", r.code, r.err)
 	}
 	second.Close()
 	if r := m.run("status"); r.code != 5 || !strings.Contains(r.err, first.URL+" cannot be reached") {

@@ -26,15 +26,15 @@ func (t *tka) sessions() *cobra.Command {
 	var login string
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List everybody's sign-ins (for administrators)",
-		Long: `List the sign-ins of everybody in a cluster. It runs kubectl with your own kubeconfig: you
-need the right to list tkasignins there, and no sign-in by tka.`,
+		Short: "List the sign-ins of all people (for administrators)",
+		Long: `List the sign-ins of all people in a cluster. The command runs kubectl with your own
+kubeconfig: you need the right to list tkasignins there, and no sign-in with tka.`,
 		Example: "  tka sessions\n  tka sessions --context admin@prod-eu --login alice@example.com -o wide",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doSessions(cmd.Context(), af, login) },
 	}
 	adminFlags(cmd, &af)
-	cmd.Flags().StringVar(&login, "login", "", "only the sign-ins of this login")
+	cmd.Flags().StringVar(&login, "login", "", "list only the sign-ins of this login")
 	return cmd
 }
 
@@ -43,12 +43,13 @@ func (t *tka) revoke() *cobra.Command {
 	var yes, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "revoke NAME|LOGIN",
-		Short: "End somebody's sign-ins (for administrators)",
-		Long: `End one sign-in by its name, or all sign-ins of a login. It runs kubectl with your own
-kubeconfig: you need the right to list and delete tkasignins there.
+		Short: "End a person's sign-ins (for administrators)",
+		Long: `End one sign-in by its name, or all sign-ins of a login. The command runs kubectl with your
+own kubeconfig: you need the right to list and delete tkasignins there.
 
-The rights are gone at once and the token is refused within 10 seconds. Whoever still has
-a grant can sign in again: to prevent that, take the grant out of the tailnet's policy.`,
+The rights end immediately, and the API server refuses the token within 10 seconds. A person
+who still has a grant can sign in again. To prevent that, remove the grant from the tailnet's
+policy.`,
 		Example: "  tka revoke alice@example.com\n  tka revoke --yes alice-example-com-0f3c9a1b2d4e5f607182",
 		Args:    arguments(1, 1, "the name of a sign-in, or a login"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,8 +57,8 @@ a grant can sign in again: to prevent that, take the grant out of the tailnet's 
 		},
 	}
 	adminFlags(cmd, &af)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say which would be ended, and end none")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not prompt")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the sign-ins to end, and end none")
 	return cmd
 }
 
@@ -104,7 +105,7 @@ func (t *tka) showSessions(l sessionList) error {
 			rows = append(rows, row)
 		}
 		if len(rows) == 0 {
-			t.hint("Nobody is signed in.")
+			t.hint("There are no sign-ins.")
 			return
 		}
 		t.writeTable(t.Out, header, rows)
@@ -119,10 +120,10 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 	// A login contains "@" and a sign-in's name never does, so one exact match is enough.
 	all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Name != who && s.Login != who })
 	if len(all) == 0 {
-		return output.Errorf(output.ExitFailed, "There is no sign-in of that name or login: %s", who).Try("See all: tka sessions")
+		return output.Errorf(output.ExitFailed, "No sign-in has that name or login: %s", who).Try("See all: tka sessions")
 	}
 	if slices.ContainsFunc(all, func(s client.Session) bool { return !dialpolicy.IsNamespaceName(s.Name) }) {
-		return output.Errorf(output.ExitFailed, "The cluster has a sign-in whose name is none; nothing was ended").Try("tka sessions")
+		return output.Errorf(output.ExitFailed, "The cluster has a sign-in with an invalid name; tka ended no sign-in").Try("tka sessions")
 	}
 	if !yes && !dryRun {
 		var what []string
@@ -156,7 +157,7 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 			case dryRun:
 				line = "Would end"
 			case !s.Revoked:
-				line = "Not ended, as " + s.Error + ":"
+				line = "Not ended, because " + s.Error + ":"
 			}
 			fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)))
 		}

@@ -63,9 +63,9 @@ func TestSessions(t *testing.T) {
 		"echo 'error: context \"x\" does not exist' >&2; exit 1":                {1, "does not exist"},
 		"printf '\\033[2Jx' >&2; exit 1":                                        {1, `\x1b[2Jx`},
 		"exit 7":                                                                {1, "exit status 7"},
-		"echo junk":                                                             {1, "did not list"},
+		"echo junk":                                                             {1, "could not list"},
 		"while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2; done": {4, "did not finish within 1s"},
-		"echo '{}'": {0, "Nobody is signed in."},
+		"echo '{}'": {0, "There are no sign-ins."},
 	} {
 		r := m.spawn(t, m.fakeKubectl(t, script), "sessions", "--timeout", "1s")
 		if strings.Contains(script, "done") == false {
@@ -75,7 +75,7 @@ func TestSessions(t *testing.T) {
 			t.Errorf("%s: code %d\n%s%.500s", script, r.code, r.out, r.err)
 		}
 	}
-	if r := m.spawn(t, []string{"PATH=" + filepath.Dir(m.tka(t))}, "sessions"); r.code != 1 || !strings.Contains(r.err, "needs kubectl, and there is none in $PATH") {
+	if r := m.spawn(t, []string{"PATH=" + filepath.Dir(m.tka(t))}, "sessions"); r.code != 1 || !strings.Contains(r.err, "needs kubectl, and kubectl is not in $PATH") {
 		t.Errorf("without kubectl: code %d\n%s%s", r.code, r.out, r.err)
 	}
 }
@@ -101,14 +101,14 @@ func TestRevoke(t *testing.T) {
 		{[]string{"alice@example.com", "--yes"}, 0, "alice-1 alice-2", "Ended alice-1: view of alice@example.com on laptop."},
 		{[]string{"bob-0", "--yes"}, 0, "bob-0", "Ended bob-0: edit of bob@example.com on bob-pc."},
 		{[]string{"alice@example.com", "--dry-run"}, 0, "", "Would end alice-1"},
-		{[]string{"alice", "--yes"}, 1, "", "no sign-in of that name or login: alice"},
-		{[]string{"alice@", "--yes"}, 1, "", "no sign-in"},
-		{[]string{"example.com", "--yes"}, 1, "", "no sign-in"},
-		{[]string{"ALICE@example.com", "--yes"}, 1, "", "no sign-in"},
-		{[]string{"--yes", "--", "--all"}, 1, "", "no sign-in"},
-		{[]string{"alice@example.com"}, 2, "", "Say yes with --yes"}, // there is no terminal for the question
+		{[]string{"alice", "--yes"}, 1, "", "No sign-in has that name or login: alice"},
+		{[]string{"alice@", "--yes"}, 1, "", "No sign-in"},
+		{[]string{"example.com", "--yes"}, 1, "", "No sign-in"},
+		{[]string{"ALICE@example.com", "--yes"}, 1, "", "No sign-in"},
+		{[]string{"--yes", "--", "--all"}, 1, "", "No sign-in"},
+		{[]string{"alice@example.com"}, 2, "", "Confirm with --yes"}, // there is no terminal for the question
 		{[]string{}, 2, "", "needs the name"},
-		{[]string{"a", "b"}, 2, "", "one too many"},
+		{[]string{"a", "b"}, 2, "", "one argument too many"},
 	} {
 		env := m.fakeKubectl(t, list)
 		m.write(t, "asked", "")
@@ -118,7 +118,7 @@ func TestRevoke(t *testing.T) {
 		}
 	}
 	env := m.fakeKubectl(t, strings.Replace(list, "esac", "delete) echo 'Error from server (Forbidden): no' >&2; exit 1;; esac", 1))
-	if r := m.spawn(t, env, "revoke", "bob-0", "--yes"); r.code != 3 || !strings.Contains(r.out, "Not ended, as kubectl: Error from server (Forbidden)") {
+	if r := m.spawn(t, env, "revoke", "bob-0", "--yes"); r.code != 3 || !strings.Contains(r.out, "Not ended, because kubectl: Error from server (Forbidden)") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	env = m.fakeKubectl(t, strings.Replace(list, "bob-0", "--all", 1))
@@ -148,7 +148,7 @@ func TestAU05_audit_verify(t *testing.T) {
 		t.Fatalf("code %d, %v\n%s%s", r.code, err, r.out, r.err)
 	}
 	good := []string{"audit", "verify", m.path("good.jsonl"), "--key", report.Keys[0], "--head", report.Last}
-	if r := m.run(good...); r.code != 0 || !strings.Contains(r.out, "The record is what was written.") || strings.Contains(r.out, "on trust") || !strings.Contains(r.out, "--head "+report.Last) {
+	if r := m.run(good...); r.code != 0 || !strings.Contains(r.out, "The audit log is intact.") || strings.Contains(r.out, "not verified") || !strings.Contains(r.out, "--head "+report.Last) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	if r := m.run("audit", "verify", m.path("good.jsonl"), "-o", "name"); r.out != report.Last+"\n" {
@@ -166,7 +166,7 @@ func TestAU05_audit_verify(t *testing.T) {
 		{[]string{m.path("edited.jsonl")}, 3, "edited.jsonl:2: edited"},
 		{[]string{m.path("cut.jsonl"), "--head", report.Last}, 3, "truncated"},
 		{[]string{m.path("good.jsonl"), "--key", other}, 3, "unknownKey"},
-		{[]string{m.path("empty.jsonl")}, 3, "There is no record."},
+		{[]string{m.path("empty.jsonl")}, 3, "The audit log is empty."},
 		{[]string{m.path("nowhere.jsonl")}, 1, "no such file"},
 		{[]string{m.path("good.jsonl"), "--key", "x"}, 2, "--key"},
 		{[]string{m.path("good.jsonl"), "--head", "x"}, 2, "--head"},
@@ -204,7 +204,7 @@ func TestVersionOfTheServer(t *testing.T) {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 	srv.Close()
-	if r := m.run("version"); r.code != 0 || r.out != "tka v0.0.0-test\n" || !strings.Contains(r.err, "The server's version is not known: The server") {
+	if r := m.run("version"); r.code != 0 || r.out != "tka v0.0.0-test\n" || !strings.Contains(r.err, "The server's version is unknown: The server") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
 	}
 }

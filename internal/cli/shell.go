@@ -33,25 +33,25 @@ func (t *tka) shell() *cobra.Command {
 	var k keepFlags
 	cmd := &cobra.Command{
 		Use:   "shell [-- COMMAND ARG...]",
-		Short: "Run a shell or a command that has the access, and sign out after it",
-		Long: `Sign in, and run $SHELL or a command with a kubeconfig of its own, in which this cluster
-is the only one. The kubeconfig that other programs use stays as it is.
+		Short: "Run a shell or a command with the access, and sign out after it",
+		Long: `Sign in, and run $SHELL or a command with a separate kubeconfig that contains only this
+cluster. The kubeconfig that other programs use does not change.
 
-When it ends, so does the sign-in, if the shell began it. A sign-in that was there before
-goes on, and so does one that another shell of this device uses: the last one ends it.
+When the shell ends, the sign-in ends too, if the shell started it. An earlier sign-in
+continues. If several shells of this device use a sign-in, the last one ends it.
 The exit code is that of the shell or command.`,
 		Example: "  tka shell\n  tka shell --role edit --for 30m -- kubectl -n shop rollout restart deployment/web",
 		Args: func(*cobra.Command, []string) error {
 			if k.keep && k.revoke {
-				return output.UsageErrorf("--keep and --revoke are opposites")
+				return output.UsageErrorf("--keep and --revoke cannot be combined")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return t.doShell(cmd.Context(), lf, k, args) },
 	}
 	lf.flags(t, cmd)
-	cmd.Flags().BoolVar(&k.keep, "keep", false, "leave the sign-in as it is when the shell ends")
-	cmd.Flags().BoolVar(&k.revoke, "revoke", false, "end the sign-in with the shell, even if it was there before")
+	cmd.Flags().BoolVar(&k.keep, "keep", false, "keep the sign-in when the shell ends")
+	cmd.Flags().BoolVar(&k.revoke, "revoke", false, "end the sign-in with the shell, even if it started earlier")
 	cmd.Flags().SetInterspersed(false) // flags after the command belong to the command
 	return cmd
 }
@@ -134,22 +134,22 @@ func (t *tka) shellProgram(command []string) (path string, args []string, err er
 	}
 	f := output.UsageErrorf("%s cannot be run: %v", name, why).Because(err)
 	if len(command) == 0 {
-		return "", nil, f.Try("Name the shell: tka shell -- SHELL")
+		return "", nil, f.Try("Select a shell: tka shell -- SHELL")
 	}
 	return "", nil, f.Try("tka shell --help")
 }
 
-// openSession creates the private folder in the first of the run folders that can hold it.
+// openSession creates the private directory in the first of the run directories that can hold it.
 func (t *tka) openSession(ctx context.Context, base string) (*shellsession.Session, error) {
-	err := errors.New("neither $XDG_RUNTIME_DIR nor your home folder is known")
+	err := errors.New("neither $XDG_RUNTIME_DIR nor your home directory is known")
 	for _, dir := range t.runtimeDirs() {
 		var session *shellsession.Session
 		if session, err = shellsession.Open(ctx, shellsDir(dir), base); err == nil {
 			return session, nil
 		}
 	}
-	return nil, output.Errorf(output.ExitFailed, "there is no place for the shell's own files: %v", err).Because(err).
-		Try("Set $XDG_RUNTIME_DIR to a folder of your own.")
+	return nil, output.Errorf(output.ExitFailed, "no directory for the shell's files: %v", err).Because(err).
+		Try("Set $XDG_RUNTIME_DIR to a directory that you own.")
 }
 
 func shellsDir(run string) string { return filepath.Join(run, "shells") }
@@ -158,7 +158,7 @@ func shellsDir(run string) string { return filepath.Join(run, "shells") }
 func (t *tka) keepSignin(base string) {
 	for _, dir := range t.runtimeDirs() {
 		if err := shellsession.KeepSignin(shellsDir(dir), base); err != nil {
-			t.warn("a shell that is running may end this sign-in: %v", err)
+			t.warn("a running shell may end this sign-in: %v", err)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settin
 	}
 	if !existed { // before the request, so that this shell ends the sign-in whatever happens
 		if err := s.session.MarkSignin(); err != nil {
-			return g, output.Errorf(output.ExitFailed, "the shell's own files cannot be written: %v", err).Because(err)
+			return g, output.Errorf(output.ExitFailed, "the shell's files cannot be written: %v", err).Because(err)
 		}
 	}
 	st, access, err := s.tka.signIn(ctx, s.client, lf)
@@ -250,7 +250,7 @@ type shellAccess struct {
 	namespaces []string
 }
 
-// prepareChild fills the private folder and prepares the child process, without starting it.
+// prepareChild fills the private directory and prepares the child process, without starting it.
 func (s *shellRun) prepareChild(entry kubeconfig.Entry, program string, args []string, interactive bool) error {
 	files := map[string]string{}
 	prompt := shellsession.Prompt(entry.Cluster)
@@ -273,7 +273,7 @@ func (s *shellRun) prepareChild(entry kubeconfig.Entry, program string, args []s
 		err = errors.Join(err, os.WriteFile(filepath.Join(s.session.Dir, name), []byte(text), 0o600))
 	}
 	if err != nil {
-		return output.Errorf(output.ExitFailed, "the shell's own files cannot be written: %v", err).Because(err)
+		return output.Errorf(output.ExitFailed, "the shell's files cannot be written: %v", err).Because(err)
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(append(childEnv(), "KUBECONFIG="+path, "TKA_CLUSTER="+entry.Cluster), env...)
@@ -300,7 +300,7 @@ func childEnv() (env []string) {
 	return env
 }
 
-// finish removes the private folder and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
+// finish removes the private directory and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
 // prints messages last, because the terminal may be gone.
 func (s *shellRun) finish(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionLockWait+revokeTimeout) // the command's time limit was for signing in
@@ -321,18 +321,20 @@ func (s *shellRun) finish(ctx context.Context) bool {
 		if others {
 			s.keepSignin(s.client.Base)
 		}
-		printLine = func() { s.hint("The sign-in goes on until %s.", until) }
+		printLine = func() { s.hint("The sign-in continues until %s.", until) }
 	case s.keepFlags.revoke, began && !others:
 		revokeErr := s.endSignin(ctx)
 		printLine = func() { s.hint("Signed out.") }
 		if revokeErr != nil {
 			err = errors.Join(err, revokeErr)
-			printLine = func() { s.warn("the sign-in goes on until %s: %v; to end it: tka logout", until, revokeErr) }
+			printLine = func() { s.warn("the sign-in continues until %s: %v; to end it: tka logout", until, revokeErr) }
 		}
 	case others && began:
-		printLine = func() { s.hint("The sign-in goes on: another shell uses it. The last one ends it.") }
+		printLine = func() { s.hint("The sign-in continues: another shell uses it. The last shell ends it.") }
 	default:
-		printLine = func() { s.hint("The sign-in goes on until %s, as it was there before; to end it: tka logout", until) }
+		printLine = func() {
+			s.hint("The sign-in continues until %s, because it existed before the shell; to end it: tka logout", until)
+		}
 	}
 	if _, serr := os.Lstat(s.session.Dir); serr == nil {
 		s.warn("%s could not be removed", s.session.Dir)

@@ -49,7 +49,7 @@ func (r *runningShell) waitExit(code int) {
 	select {
 	case <-r.done:
 	case <-time.After(patience):
-		r.t.Fatalf("%v has not ended\n%s", r.Args, r.err.String())
+		r.t.Fatalf("%v is still running\n%s", r.Args, r.err.String())
 	}
 	if got := r.ProcessState.ExitCode(); got != code {
 		r.t.Errorf("%v: code %d, want %d\n%s%s", r.Args, got, code, r.out.String(), r.err.String())
@@ -62,7 +62,7 @@ func (r *runningShell) waitExit(code int) {
 	}
 }
 
-// sessionDirs returns the private folders of shells.
+// sessionDirs returns the private directories of shells.
 func (m *machine) sessionDirs() []string {
 	dirs, err := filepath.Glob(m.path(".cache/tka/shells/room-*"))
 	if err != nil {
@@ -197,7 +197,7 @@ func TestSGN21_interrupted_sign_in(t *testing.T) {
 			waitUntil(t, "the login arrives", func() bool { return len(d.received()) >= 3 })
 			r.Process.Signal(sig)
 			r.waitExit(130)
-			if !strings.Contains(r.err.String(), "error: interrupted\n") || !strings.Contains(r.err.String(), "Signed out.") || strings.Contains(r.err.String(), "signed in all the same") {
+			if !strings.Contains(r.err.String(), "error: interrupted\n") || !strings.Contains(r.err.String(), "Signed out.") || strings.Contains(r.err.String(), "signed in nevertheless") {
 				t.Errorf("stderr: %s", r.err.String())
 			}
 			if m.exists("started")() {
@@ -238,7 +238,7 @@ func TestSGN21_existing_sign_in(t *testing.T) {
 	r := m.start(t, "shell", "--", "true")
 	r.waitExit(0)
 	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig)
-	if !strings.Contains(r.err.String(), "as it was there before; to end it: tka logout") {
+	if !strings.Contains(r.err.String(), "because it existed before the shell; to end it: tka logout") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
 	m.start(t, "shell", "--revoke", "--", "true").waitExit(0)
@@ -246,7 +246,7 @@ func TestSGN21_existing_sign_in(t *testing.T) {
 	r = m.start(t, "shell", "--keep", "--", "true")
 	r.waitExit(0)
 	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig)
-	if !strings.Contains(r.err.String(), "The sign-in goes on until") {
+	if !strings.Contains(r.err.String(), "The sign-in continues until") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
 	m.start(t, "shell", "--", "true").waitExit(0)
@@ -280,7 +280,7 @@ func TestSGN21_two_shells(t *testing.T) {
 	}
 	a.in.Close()
 	<-a.done
-	if a.ProcessState.ExitCode() != 0 || !strings.Contains(a.err.String(), "another shell uses it. The last one ends it.") || len(m.sessionDirs()) != 1 {
+	if a.ProcessState.ExitCode() != 0 || !strings.Contains(a.err.String(), "another shell uses it. The last shell ends it.") || len(m.sessionDirs()) != 1 {
 		t.Errorf("code %d, rooms %v: %s", a.ProcessState.ExitCode(), m.sessionDirs(), a.err.String())
 	}
 	b.in.Close()
@@ -315,7 +315,7 @@ func TestSGN21_unreachable_at_the_end(t *testing.T) {
 	srv.Close()
 	r.in.Close()
 	r.waitExit(6)
-	if !strings.Contains(r.err.String(), "the sign-in goes on until") || !strings.Contains(r.err.String(), "tka logout") {
+	if !strings.Contains(r.err.String(), "the sign-in continues until") || !strings.Contains(r.err.String(), "tka logout") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
 }

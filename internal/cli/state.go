@@ -23,7 +23,7 @@ func (t *tka) settings() (*config.Settings, error) {
 	}
 	text, err := readSettings(path)
 	if errors.Is(err, fs.ErrNotExist) && t.config != "" {
-		return nil, output.UsageErrorf("there is no settings file %s", path).Because(err)
+		return nil, output.UsageErrorf("the settings file %s does not exist", path).Because(err)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, output.UsageErrorf("the settings cannot be read: %v", err).Because(err)

@@ -16,14 +16,14 @@ func (t *tka) status(use string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "Show the sign-in of this device",
-		Long: `Show who you are signed in as, with which role, where and until when: to the cluster that
-is named, or to all that this machine signed in to. A sign-in that is still being made is a
-state, not an error; not being signed in is exit 3.`,
+		Long: `Show your sign-in to one cluster, or to all clusters that this machine signed in to: the
+user, role, namespaces and end. A sign-in that is not ready yet is a state, not an error. If
+you are not signed in, the exit code is 3.`,
 		Example: "  tka status\n  tka status -o json",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doStatus(cmd.Context(), cluster) },
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to look at, known to this machine or to its server")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to show; this machine or its server must know it")
 	t.complete(cmd, "cluster", t.knownClusterNames)
 	return cmd
 }
@@ -103,7 +103,7 @@ func (t *tka) showStatus(l statusList) error {
 				t.warn("%s: %s", it.Cluster, it.Error)
 			}
 			if len(it.MissingNamespaces) > 0 {
-				t.hint("Not there in %s: %s.", it.Cluster, describeNamespaces(it.MissingNamespaces))
+				t.hint("These namespaces do not exist in %s: %s.", it.Cluster, describeNamespaces(it.MissingNamespaces))
 			}
 		}
 	}})

@@ -19,7 +19,7 @@ func checkOneOf(what, value string, values []string) error {
 	if suggestion := output.Suggest(value, values); suggestion != "" {
 		return output.UsageErrorf("%s is %q; did you mean %q?", what, value, suggestion)
 	}
-	return output.UsageErrorf("%s is %q; it can be %s", what, value, strings.Join(values, ", "))
+	return output.UsageErrorf("%s is %q; it must be one of %s", what, value, strings.Join(values, ", "))
 }
 
 func unknownFlag(err error) (string, bool) {

@@ -164,7 +164,7 @@ func TestSGN21_terminal(t *testing.T) {
 				x.typeText("exit 4\r")
 				waitUntil(t, "the end", x.ended)
 				if code := x.ProcessState.ExitCode(); code != 4 || len(m.sessionDirs()) > 0 {
-					t.Errorf("code %d, folders of shells %v\n%s", code, m.sessionDirs(), x.text())
+					t.Errorf("code %d, directories of shells %v\n%s", code, m.sessionDirs(), x.text())
 				}
 			})
 		}
@@ -180,7 +180,7 @@ func TestSGN21_terminal(t *testing.T) {
 		x.Process.Signal(syscall.SIGTERM)
 		waitUntil(t, "the end", x.ended)
 		if code, shown := x.ProcessState.ExitCode(), x.text(); code != 6 || strings.Contains(shown, "got 3") || len(m.sessionDirs()) > 0 {
-			t.Errorf("code %d, folders of shells %v\n%s", code, m.sessionDirs(), shown)
+			t.Errorf("code %d, directories of shells %v\n%s", code, m.sessionDirs(), shown)
 		}
 	})
 	t.Run("closed while the sign-in ends", func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestSGN21_terminal(t *testing.T) {
 		x.master.Close()
 		waitUntil(t, "the end", x.ended)
 		if seen := d.received(); len(m.sessionDirs()) > 0 || seen[len(seen)-1] != requestLogout {
-			t.Errorf("folders of shells %v, requests %v", m.sessionDirs(), seen)
+			t.Errorf("directories of shells %v, requests %v", m.sessionDirs(), seen)
 		}
 	})
 }

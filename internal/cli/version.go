@@ -81,15 +81,15 @@ func (t *tka) version() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Show which tka this is, and which the server",
-		Long: `Show the version, commit and date of this program, what it was built with and for, and the
-version of the server if this machine knows one. A server that does not answer is no error.`,
+		Short: "Show the versions of tka and of the server",
+		Long: `Show the version, commit, date, Go version and platform of this program, and the version of
+the server if this machine knows one. If the server does not answer, that is not an error.`,
 		Example: "  tka version\n  tka version --client -o json",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doVersion(cmd.Context(), cluster, client) },
 	}
-	cmd.Flags().BoolVar(&client, "client", false, "this program only")
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster whose server to ask, known to this machine or to its server")
+	cmd.Flags().BoolVar(&client, "client", false, "show only this program")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster of the server; this machine or its server must know it")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
 }
@@ -104,7 +104,7 @@ func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error 
 		defer cancel()
 		var err error
 		if v.Server, err = t.serverVersion(ctx, cluster); err != nil {
-			t.hint("The server's version is not known: %s", errorMessage(err))
+			t.hint("The server's version is unknown: %s", errorMessage(err))
 		}
 		v.Skew = doctor.SkewTooLarge(v.Version, v.Server)
 	}
@@ -117,7 +117,7 @@ func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error 
 			fmt.Fprintf(t.Out, "server %s\n", output.Escape(v.Server))
 		}
 		if v.Skew {
-			t.warn("they are more than one minor version apart")
+			t.warn("they differ by more than one minor version")
 		}
 	}})
 }

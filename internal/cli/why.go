@@ -28,26 +28,26 @@ func (t *tka) why() *cobra.Command {
 	var wf whyFlags
 	cmd := &cobra.Command{
 		Use:   "why [VERB RESOURCE[/NAME]]",
-		Short: "Show what the server sees of you, what it decides, and what you may do",
-		Long: `Show who the server says you are, which rules of the tailnet's policy match, which one a
-login would use, and what you are signed in with. With a verb and a resource, ask the API
-server whether the sign-in may do that, and say what to ask for if not.
+		Short: "Explain your identity, your grants and your rights",
+		Long: `Show your identity as the server sees it, the rules of the tailnet's policy that match, the
+rule that a login would use, and your sign-in. With a verb and a resource, ask the API
+server whether the sign-in allows that. If not, show what to request.
 
-RESOURCE is a plural, a singular or a short name, with ".GROUP" behind it or not, or a
-path that begins with "/". Allowed is exit 0, refused is exit 3.`,
+RESOURCE is a plural, a singular or a short name, optionally with ".GROUP" after it, or a
+path that begins with "/". The exit code is 0 if allowed, and 3 if refused.`,
 		Example: "  tka why\n  tka why create deployments -n shop\n  tka why get pods/web --subresource log",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				return output.UsageErrorf("%s takes a verb and a resource, and %q is only one of them", cmd.CommandPath(), args[0]).Try("tka why get pods")
+				return output.UsageErrorf("%s takes a verb and a resource; %q is only one of them", cmd.CommandPath(), args[0]).Try("tka why get pods")
 			}
 			return arguments(0, 2, "a verb and a resource")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return t.doWhy(cmd.Context(), wf, args) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&wf.cluster, "cluster", "", "cluster, known to this machine or to its server")
+	f.StringVar(&wf.cluster, "cluster", "", "cluster; this machine or its server must know it")
 	f.StringVarP(&wf.namespace, "namespace", "n", "", "namespace (default: that of the sign-in's context)")
-	f.BoolVarP(&wf.allNamespaces, "all-namespaces", "A", false, "ask about all namespaces")
+	f.BoolVarP(&wf.allNamespaces, "all-namespaces", "A", false, "check all namespaces")
 	f.StringVar(&wf.subresource, "subresource", "", "subresource, such as log or scale")
 	t.complete(cmd, "cluster", t.clusterNames)
 	return cmd
@@ -67,7 +67,7 @@ type whyInfo struct {
 
 func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	if wf.allNamespaces && wf.namespace != "" {
-		return output.UsageErrorf("--namespace and --all-namespaces are opposites")
+		return output.UsageErrorf("--namespace and --all-namespaces cannot be combined")
 	}
 	if wf.namespace != "" && !dialpolicy.IsNamespaceName(wf.namespace) {
 		return output.UsageErrorf("--namespace is %q, which is not the name of a namespace", wf.namespace)
@@ -108,7 +108,7 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 	}
 	api, err := client.NewKubeAPI(g.Server, g.CA, g.Token)
 	if err != nil {
-		return output.Errorf(output.ExitFailed, "The API server %s cannot be asked: %v", g.Server, err).Because(err)
+		return output.Errorf(output.ExitFailed, "The request to the API server %s failed: %v", g.Server, err).Because(err)
 	}
 	q := client.AccessQuestion{Verb: args[0], Resource: args[1], Subresource: wf.subresource, Namespace: wf.namespace}
 	if !strings.HasPrefix(q.Resource, "/") {
@@ -117,7 +117,7 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 		have, err := api.FindResource(ctx, word)
 		switch {
 		case errors.Is(err, client.ErrNoResource):
-			t.warn("%s has no resource %q; the answer is about the name all the same", g.Cluster, word)
+			t.warn("%s has no resource %q; the answer is for that name nevertheless", g.Cluster, word)
 			q.Resource, q.Group, _ = strings.Cut(word, ".")
 			have.Namespaced = true
 		case err != nil:
@@ -150,12 +150,12 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 func apiError(server string, err error) error {
 	if r, ok := errors.AsType[*client.KubeAPIError](err); ok {
 		if r.Status == 401 {
-			return output.Errorf(output.ExitRefused, "The API server %s does not take the token: %v", server, err).Because(err).Try("tka login").Try("tka doctor")
+			return output.Errorf(output.ExitRefused, "The API server %s rejects the token: %v", server, err).Because(err).Try("tka login").Try("tka doctor")
 		}
-		return output.Errorf(output.ExitRefused, "The API server %s refuses: %v", server, err).Because(err).Try("tka doctor")
+		return output.Errorf(output.ExitRefused, "The API server %s refused the request: %v", server, err).Because(err).Try("tka doctor")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return output.Errorf(output.ExitNotReady, "The API server %s did not answer in time", server).Because(err).Try("tka doctor").Try("Give it longer: --timeout 2m")
+		return output.Errorf(output.ExitNotReady, "The API server %s did not answer in time", server).Because(err).Try("tka doctor").Try("Allow more time: --timeout 2m")
 	}
 	return output.Errorf(output.ExitUnreachable, "The API server %s cannot be reached: %v", server, err).Because(err).Try("tka doctor")
 }
@@ -166,7 +166,7 @@ func otherRoles(w signin.Whoami) (advice []string) {
 		if r.Problem != "" || w.Signin != nil && r.Role == w.Signin.Role {
 			continue
 		}
-		line := "Another role is granted to you, which may allow it: tka login --role " + output.ShellQuote(r.Role)
+		line := "You have another granted role that may allow it: tka login --role " + output.ShellQuote(r.Role)
 		for _, ns := range r.Namespaces {
 			line += " --namespace " + output.ShellQuote(ns)
 		}
@@ -182,15 +182,15 @@ func (t *tka) printWhy(info whyInfo) {
 	case c.Login != "":
 		printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
 	default:
-		printLine("This is the node %s with the tags %s, in the tailnet %s, and no person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
+		printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
 	}
 	switch {
 	case info.Cluster != "":
 		printLine("The server %s serves %s.", info.Server, info.Cluster)
 	case info.Proved:
-		printLine("The server %s does not say which cluster it serves.", info.Server)
+		printLine("The server %s does not report its cluster.", info.Server)
 	default:
-		printLine("The server %s does not say which cluster it serves, so it could not prove that it is the one.", info.Server)
+		printLine("The server %s does not report its cluster, so it could not prove its identity.", info.Server)
 	}
 	if len(info.Rules) > 0 {
 		var rows [][]output.Cell
@@ -201,7 +201,7 @@ func (t *tka) printWhy(info whyInfo) {
 			}
 			switch {
 			case r.Problem != "":
-				note = output.Colored(output.Red, "cannot be used: "+r.Problem)
+				note = output.Colored(output.Red, "not usable: "+r.Problem)
 			case r.Chosen:
 				note = output.Colored(output.Green, "chosen")
 			}

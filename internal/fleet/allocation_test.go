@@ -30,18 +30,18 @@ func TestFLEET09_Allocate(t *testing.T) {
 		want   []int
 	}{
 		{"nobody", 10, nil, nil},
-		{"one has all that it may", 10, []fleet.OrgUsage{org("a", 0, 5, 0, 0, 0)}, []int{5}},
-		{"what is unknown is as much as may be", 10, []fleet.OrgUsage{org("a", 0, 9, -1, 0, 0), org("b", 0, 9, -1, 0, 0)}, []int{5, 5}},
+		{"one organisation uses its maximum", 10, []fleet.OrgUsage{org("a", 0, 5, 0, 0, 0)}, []int{5}},
+		{"unknown demand counts as the maximum", 10, []fleet.OrgUsage{org("a", 0, 9, -1, 0, 0), org("b", 0, 9, -1, 0, 0)}, []int{5, 5}},
 		{"an odd one goes to the first name", 11, []fleet.OrgUsage{org("b", 0, 9, -1, 0, 0), org("a", 0, 9, -1, 0, 0)}, []int{6, 5}},
 		{"demand before headroom", 10, []fleet.OrgUsage{org("a", 0, 9, 2, 0, 0), org("b", 0, 9, -1, 0, 0)}, []int{3, 7}},
 		{"a guarantee is kept free", 10, []fleet.OrgUsage{org("a", 4, 9, 0, 0, 0), org("b", 0, 20, 30, 0, 0)}, []int{4, 6}},
 		{"a guarantee is at most max", 10, []fleet.OrgUsage{org("a", 4, 2, 0, 0, 0), org("b", 0, 20, 30, 0, 0)}, []int{2, 8}},
 		{"idle surplus stays", 10, []fleet.OrgUsage{org("a", 0, 9, 0, 0, 8), org("b", 0, 9, 0, 0, 2)}, []int{8, 2}},
-		{"it is taken when somebody lacks it, and given later", 10, []fleet.OrgUsage{org("a", 0, 9, 0, 0, 8), org("b", 0, 9, 4, 2, 2)}, []int{4, 2}},
-		{"what is busy is not given twice", 10, []fleet.OrgUsage{org("a", 0, 9, 8, 8, 4), org("b", 0, 9, -1, 0, 0)}, []int{5, 2}},
-		{"a lower maximum is at once", 10, []fleet.OrgUsage{org("a", 0, 3, 8, 8, 8)}, []int{3}},
-		{"a lower budget is at once", 4, []fleet.OrgUsage{org("a", 0, 9, 0, 0, 5), org("b", 0, 9, 9, 5, 5)}, []int{1, 3}},
-		{"more guaranteed than there is", 3, []fleet.OrgUsage{org("a", 2, 9, 0, 0, 0), org("b", 2, 9, 9, 0, 0)}, []int{2, 1}},
+		{"surplus is taken when another organisation needs it, and given later", 10, []fleet.OrgUsage{org("a", 0, 9, 0, 0, 8), org("b", 0, 9, 4, 2, 2)}, []int{4, 2}},
+		{"busy capacity is not given twice", 10, []fleet.OrgUsage{org("a", 0, 9, 8, 8, 4), org("b", 0, 9, -1, 0, 0)}, []int{5, 2}},
+		{"a lower maximum applies immediately", 10, []fleet.OrgUsage{org("a", 0, 3, 8, 8, 8)}, []int{3}},
+		{"a lower budget applies immediately", 4, []fleet.OrgUsage{org("a", 0, 9, 0, 0, 5), org("b", 0, 9, 9, 5, 5)}, []int{1, 3}},
+		{"the guarantees exceed the budget", 3, []fleet.OrgUsage{org("a", 2, 9, 0, 0, 0), org("b", 2, 9, 9, 0, 0)}, []int{2, 1}},
 		{"nothing to give", 0, []fleet.OrgUsage{org("a", 2, 9, 9, 0, 0)}, []int{0}},
 	} {
 		t.Run(c.why, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestFLEET09_Laws(t *testing.T) {
 				}
 			}
 			if sum > p.budget || fair > p.budget {
-				t.Fatalf("seed %d step %d: %d are given and %d are fair of %d", seed, step, sum, fair, p.budget)
+				t.Fatalf("seed %d step %d: %d are allocated and %d are the fair share of %d", seed, step, sum, fair, p.budget)
 			}
 			if within && p.held() > p.budget {
 				t.Fatalf("seed %d step %d: %d of %d are used: %+v", seed, step, p.held(), p.budget, p.orgs)
@@ -213,7 +213,7 @@ func TestFLEET09_Laws(t *testing.T) {
 		shares, wake := fleet.Allocate(p.budget, p.orgs, now.Add(fleet.ChangePause))
 		for _, s := range shares {
 			if s.Changed || s.Allocated < s.Fair || !wake.IsZero() {
-				t.Fatalf("seed %d: no rest: %+v, wakes at %v, of %+v", seed, shares, wake, p.orgs)
+				t.Fatalf("seed %d: the allocation does not become stable: %+v, wakes at %v, of %+v", seed, shares, wake, p.orgs)
 			}
 		}
 	}

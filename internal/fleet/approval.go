@@ -58,15 +58,15 @@ func Approved(e *v1alpha1.RunnerEnrollment, byPlane bool, isAdmin func(login str
 	a := e.Spec.Approval
 	switch {
 	case !byPlane:
-		c.Status, c.Reason, c.Message = Yes, ReasonMerged, "Whoever may write enrollments has written it."
+		c.Status, c.Reason, c.Message = Yes, ReasonMerged, "Write access to enrollments counts as approval."
 	case a == nil:
-		c.Reason, c.Message = ReasonNotApproved, "Nobody has approved it."
+		c.Reason, c.Message = ReasonNotApproved, "It is not approved yet."
 	case IsMember(e, a.By):
-		c.Reason, c.Message = ReasonApproverIsOwn, "Who approved it belongs to the organisation."
+		c.Reason, c.Message = ReasonApproverIsOwn, "Its approver is a member of the organisation."
 	case !isAdmin(a.By):
-		c.Reason, c.Message = ReasonApproverIsNoOne, "Who approved it is no platform-admin."
+		c.Reason, c.Message = ReasonApproverIsNoOne, "Its approver is not a platform-admin."
 	case a.Digest != Digest(e):
-		c.Reason, c.Message = ReasonApprovalVoid, "It was changed after it was approved."
+		c.Reason, c.Message = ReasonApprovalVoid, "It was changed after its approval."
 	default:
 		c.Status, c.Reason, c.Message = Yes, ReasonApproved, "Approved by "+a.By+"."
 	}

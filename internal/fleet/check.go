@@ -165,14 +165,14 @@ func (c *checker) configURL(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Runner
 	parts, within := scope.Within(at)
 	switch {
 	case !ok || !fine || !within:
-		c.report(e, "", EffectStop, ReasonConfigURL, "%q is not a place of the forge %q, which is at %q.", e.Spec.ConfigURL, forge.Name, forge.Spec.URL)
+		c.report(e, "", EffectStop, ReasonConfigURL, "%q is not below the forge %q, which is at %q.", e.Spec.ConfigURL, forge.Name, forge.Spec.URL)
 		return nil
 	case forge.Spec.Type == v1alpha1.GitHub && len(parts) > 2:
-		c.report(e, "", EffectStop, ReasonConfigURL, "%q is no organisation, enterprise or repository.", e.Spec.ConfigURL)
+		c.report(e, "", EffectStop, ReasonConfigURL, "%q is not an organisation, enterprise or repository.", e.Spec.ConfigURL)
 		return nil
 	}
 	if other, ok := claimOnce(c.places, scope.String(), e); !ok {
-		c.report(e, "", EffectStop, ReasonConfigURLTaken, "The older enrollment %q has %q.", other, e.Spec.ConfigURL)
+		c.report(e, "", EffectStop, ReasonConfigURLTaken, "The older enrollment %q already uses %q.", other, e.Spec.ConfigURL)
 	}
 	group := e.Spec.GroupID
 	if group == 0 {
@@ -180,7 +180,7 @@ func (c *checker) configURL(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Runner
 	}
 	if forge.Spec.Type == v1alpha1.GitLab && group != 0 {
 		if other, ok := claimOnce(c.groups, fmt.Sprint(forge.Name, " ", group), e); !ok {
-			c.report(e, "", EffectStop, ReasonGroupTaken, "The older enrollment %q has the group %d.", other, group)
+			c.report(e, "", EffectStop, ReasonGroupTaken, "The older enrollment %q already uses the group %d.", other, group)
 		}
 	}
 	return parts
@@ -197,7 +197,7 @@ func (c *checker) enrolledPool(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Run
 		return
 	}
 	if pool.Spec.Forge != e.Spec.Forge {
-		say(EffectStop, ReasonForgeMismatch, "The pool %q is of the forge %q.", pool.Name, pool.Spec.Forge)
+		say(EffectStop, ReasonForgeMismatch, "The pool %q belongs to the forge %q.", pool.Name, pool.Spec.Forge)
 		return
 	}
 	gitlab := forge.Spec.Type == v1alpha1.GitLab
@@ -213,13 +213,13 @@ func (c *checker) enrolledPool(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Run
 	case v1alpha1.UseOrgPlusUser:
 		c.repositories(e, gitlab, parts, use)
 	default:
-		say(EffectBlock, ReasonTypeUnknown, "The type %q is not known here.", use.Type)
+		say(EffectBlock, ReasonTypeUnknown, "The type %q is unknown.", use.Type)
 	}
 	if gitlab && use.RunnerGroup != "" {
 		say(EffectBlock, ReasonRunnerGroupUnsuitable, "GitLab has no runner groups.")
 	}
 	if pool.Spec.Adopt != nil {
-		say(EffectBlock, ReasonPoolAdopted, "The pool %q shows a scale set that somebody else keeps.", pool.Name)
+		say(EffectBlock, ReasonPoolAdopted, "The pool %q adopts a scale set that the fleet does not manage.", pool.Name)
 	}
 	if fault := c.PoolFaults[pool.Name]; fault != "" {
 		say(EffectBlock, ReasonPoolInvalid, "The pool %q cannot be used: %s.", pool.Name, fault)
@@ -227,11 +227,11 @@ func (c *checker) enrolledPool(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Run
 	c.containers(e, gitlab, pool)
 
 	if other, ok := claimOnce(c.names, WorkloadName(e.Name, pool.Name, 1), e); !ok {
-		say(EffectBlock, ReasonNameTaken, "The older enrollment %q has a workload of the name %q.", other, WorkloadName(e.Name, pool.Name, 1))
+		say(EffectBlock, ReasonNameTaken, "The older enrollment %q already has a workload with the name %q.", other, WorkloadName(e.Name, pool.Name, 1))
 	}
 	guarantee := int(min(pool.Spec.Scaling.Guarantee, MaxRunners(pool, use)))
 	if sum := c.guaranteed[pool.Name] + guarantee; sum > int(pool.Spec.Scaling.Budget) {
-		say(EffectBlock, ReasonGuarantees, "The pool %q guarantees %d to older enrollments and would %d to this one; its budget is %d.", pool.Name, c.guaranteed[pool.Name], guarantee, pool.Spec.Scaling.Budget)
+		say(EffectBlock, ReasonGuarantees, "The pool %q guarantees %d runners to older enrollments and would guarantee %d to this one; its budget is %d.", pool.Name, c.guaranteed[pool.Name], guarantee, pool.Spec.Scaling.Budget)
 	} else {
 		c.guaranteed[pool.Name] = sum
 	}
@@ -250,14 +250,14 @@ func MaxRunners(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
 func (c *checker) repositories(e *v1alpha1.RunnerEnrollment, gitlab bool, parts []string, use v1alpha1.EnrolledPool) {
 	switch {
 	case gitlab:
-		c.report(e, use.Name, EffectBlock, ReasonOrgPlusUserGitLab, "A group runner of GitLab cannot be for some projects: use a project runner or a dedicated pool.")
+		c.report(e, use.Name, EffectBlock, ReasonOrgPlusUserGitLab, "A GitLab group runner cannot be limited to some projects: use a project runner or a dedicated pool.")
 	case parts == nil: // already reported
 	case len(parts) != 1:
-		c.report(e, use.Name, EffectStop, ReasonOrgPlusUserPlace, "Type OrgPlusUser needs the URL of an organisation, which %q is not.", e.Spec.ConfigURL)
+		c.report(e, use.Name, EffectStop, ReasonOrgPlusUserPlace, "Type OrgPlusUser needs the URL of an organisation, but %q is not one.", e.Spec.ConfigURL)
 	default:
 		for _, r := range use.Repositories {
 			if owner, _, _ := strings.Cut(r, "/"); !strings.EqualFold(owner, parts[0]) {
-				c.report(e, use.Name, EffectStop, ReasonRepositoryOfAnother, "The repository %q is not of %q.", r, parts[0])
+				c.report(e, use.Name, EffectStop, ReasonRepositoryOfAnother, "The repository %q does not belong to %q.", r, parts[0])
 			}
 		}
 	}

@@ -26,7 +26,7 @@ func (c *checker) network(e *v1alpha1.RunnerEnrollment) {
 		cidr, err := netip.ParsePrefix(egress.CIDR)
 		within := func(p netip.Prefix) bool { return p.Bits() <= cidr.Bits() && p.Overlaps(cidr) }
 		if err != nil || slices.ContainsFunc(slices.Concat(PrivatePrefixes(), c.Rules.ClusterCIDRs), within) {
-			c.report(e, "", EffectBlock, ReasonEgressPrivate, "Jobs may not connect to %q: it is private, or the cluster's own.", egress.CIDR)
+			c.report(e, "", EffectBlock, ReasonEgressPrivate, "Jobs may not connect to %q: it is a private range or a range of the cluster.", egress.CIDR)
 		}
 	}
 }
@@ -46,12 +46,12 @@ func (c *checker) placement(e *v1alpha1.RunnerEnrollment) {
 		return
 	}
 	if org, named := p.NodeSelector[v1alpha1.OrgLabel]; named && org != e.Name {
-		c.report(e, "", EffectStop, ReasonPlacementOfAnother, "The nodes labelled %s: %s are another organisation's.", v1alpha1.OrgLabel, org)
+		c.report(e, "", EffectStop, ReasonPlacementOfAnother, "The nodes with the label %s: %s belong to another organisation.", v1alpha1.OrgLabel, org)
 	}
 	for _, t := range p.Tolerations {
 		own := t.Key == v1alpha1.OrgLabel && t.Operator != corev1.TolerationOpExists && t.Value == e.Name
 		if (t.Key == "" || t.Key == v1alpha1.OrgLabel) && !own {
-			c.report(e, "", EffectStop, ReasonPlacementOfAnother, "A toleration of the key %q would let it onto another organisation's nodes.", t.Key)
+			c.report(e, "", EffectStop, ReasonPlacementOfAnother, "A toleration with the key %q would let its pods run on another organisation's nodes.", t.Key)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func (c *checker) containers(e *v1alpha1.RunnerEnrollment, gitlab bool, pool *v1
 	mode := pool.Spec.ContainerMode
 	reads := mode == v1alpha1.ModeKubernetes || mode == v1alpha1.ModeKubernetesNoVolume
 	if gitlab && reads {
-		c.report(e, pool.Name, EffectBlock, ReasonContainerMode, "Container mode %s is of GitHub's runners.", mode)
+		c.report(e, pool.Name, EffectBlock, ReasonContainerMode, "Only GitHub runners have the container mode %s.", mode)
 		return
 	}
 	if e.Spec.Isolation == v1alpha1.IsolationNamespace || e.Spec.Isolation == v1alpha1.IsolationNode {
@@ -88,7 +88,7 @@ func (c *checker) containers(e *v1alpha1.RunnerEnrollment, gitlab bool, pool *v1
 	}
 	if mode == v1alpha1.ModeDind {
 		if other, ok := claimOnce(c.docker, pool.Name, e); !ok {
-			refuse("container mode %s is for one organisation, and the older enrollment %q uses the pool", other)
+			refuse("container mode %s allows only one organisation per pool, and the older enrollment %q uses the pool", other)
 		}
 	}
 }
@@ -110,6 +110,6 @@ func (c *checker) apps(byAge []*v1alpha1.RunnerEnrollment) {
 		if c.Rules.RequireOwnApp {
 			effect = EffectBlock
 		}
-		c.report(e, "", effect, ReasonSharedApp, "Its GitHub App %d is also that of %q: its key opens both.", app, other)
+		c.report(e, "", effect, ReasonSharedApp, "Its GitHub App %d is also used by %q: one key gives access to both.", app, other)
 	}
 }

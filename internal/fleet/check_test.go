@@ -54,7 +54,7 @@ func validView() fleet.View {
 // it.
 func TestFLEET01_Check(t *testing.T) {
 	if got := fleet.Check(validView()); len(got) != 0 {
-		t.Fatalf("what is sound breaks %v", got)
+		t.Fatalf("valid objects break %v", got)
 	}
 	type view = *fleet.View
 	acme := func(v view) *v1alpha1.RunnerEnrollmentSpec { return &v.Enrollments[0].Spec }
@@ -66,14 +66,14 @@ func TestFLEET01_Check(t *testing.T) {
 		do   func(view)
 		want string // org/pool Reason effect, separated by commas
 	}{
-		{"a forge that is not there", func(v view) { beta(v).Forge = "none" }, "beta ForgeNotFound 1"},
-		{"a pool that is not there", func(v view) { beta(v).Pools[0].Name = "none" }, "beta/none PoolNotFound 1"},
+		{"a missing forge", func(v view) { beta(v).Forge = "none" }, "beta ForgeNotFound 1"},
+		{"a missing pool", func(v view) { beta(v).Pools[0].Name = "none" }, "beta/none PoolNotFound 1"},
 		{"a pool of another forge", func(v view) { beta(v).Pools[0].Name = "gl-nix" }, "beta/gl-nix ForgeMismatch 2"},
 		{"a URL of another host", func(v view) { beta(v).ConfigURL = "https://example.com/beta" }, "beta ConfigURLInvalid 2"},
 		{"a host that only begins like it", func(v view) { beta(v).ConfigURL = "https://github.com.example.com/beta" }, "beta ConfigURLInvalid 2"},
 		{"another port", func(v view) { beta(v).ConfigURL = "https://github.com:8443/beta" }, "beta ConfigURLInvalid 2"},
 		{"http", func(v view) { beta(v).ConfigURL = "http://github.com/beta" }, "beta ConfigURLInvalid 2"},
-		{"the same port, said", func(v view) { beta(v).ConfigURL = "https://github.com:443/beta/" }, ""},
+		{"the same port, explicit", func(v view) { beta(v).ConfigURL = "https://github.com:443/beta/" }, ""},
 		{"outside the path of the forge", func(v view) { gamma(v).ConfigURL = "https://example.com/gitlabs/gamma" }, "gamma ConfigURLInvalid 2"},
 		{"the forge itself", func(v view) { gamma(v).ConfigURL = "https://example.com/gitlab" }, "gamma ConfigURLInvalid 2"},
 		{"out of the forge by dots", func(v view) { gamma(v).ConfigURL = "https://example.com/gitlab/../gamma" }, "gamma ConfigURLInvalid 2"},
@@ -90,7 +90,7 @@ func TestFLEET01_Check(t *testing.T) {
 		}, "beta/gpu PoolDedicated 2"},
 		{"another's pool, as shared", func(v view) { beta(v).Pools[0].Name = "gpu" }, "beta/gpu PoolDedicated 2"},
 		{"its own, as shared", func(v view) { acme(v).Pools[1].Type = v1alpha1.UseShared }, "acme/gpu PoolDedicated 1"},
-		{"everybody's, as dedicated", func(v view) { beta(v).Pools[0].Type = v1alpha1.UseDedicated }, "beta/gh-nix PoolNotDedicated 1"},
+		{"a shared pool, as dedicated", func(v view) { beta(v).Pools[0].Type = v1alpha1.UseDedicated }, "beta/gh-nix PoolNotDedicated 1"},
 		{"a pool that is shown only", func(v view) { v.Pools[0].Spec.Adopt = &v1alpha1.PoolAdopt{Namespace: "a", Name: "b"} }, "acme/gh-nix PoolAdopted 1, beta/gh-nix PoolAdopted 1"},
 		{"a template that cannot be", func(v view) { v.PoolFaults = map[string]string{"gpu": "it has a host path"} }, "acme/gpu PoolInvalid 1"},
 		{"a use of a later version", func(v view) { beta(v).Pools[0].Type = "Rented" }, "beta/gh-nix TypeUnknown 1"},
@@ -99,20 +99,20 @@ func TestFLEET01_Check(t *testing.T) {
 		{"Docker for two, apart", func(v view) {
 			v.Pools[0].Spec.ContainerMode, beta(v).Isolation = v1alpha1.ModeDind, v1alpha1.IsolationNamespace
 		}, ""},
-		{"who reads Secrets, beside others", func(v view) {
+		{"a reader of Secrets together with others", func(v view) {
 			v.Pools[0].Spec.ContainerMode = v1alpha1.ModeKubernetes
 			acme(v).Pools = acme(v).Pools[1:]
 		}, "beta/gh-nix ContainerModeRefused 2"},
-		{"who reads Secrets was first", func(v view) { v.Pools[2].Spec.ContainerMode = v1alpha1.ModeKubernetesNoVolume },
+		{"the reader of Secrets was first", func(v view) { v.Pools[2].Spec.ContainerMode = v1alpha1.ModeKubernetesNoVolume },
 			"beta/gh-nix ContainerModeRefused 2, gamma/gl-nix ContainerModeRefused 2"},
-		{"who reads Secrets, apart", func(v view) {
+		{"a reader of Secrets, isolated", func(v view) {
 			v.Pools[2].Spec.ContainerMode, acme(v).Isolation = v1alpha1.ModeKubernetes, v1alpha1.IsolationNode
 		}, ""},
 		{"a mode of GitHub's at GitLab", func(v view) { v.Pools[3].Spec.ContainerMode = v1alpha1.ModeKubernetes }, "gamma/gl-nix ContainerModeRefused 1"},
 		{"more guarantees than budget", func(v view) {
 			v.Pools[0].Spec.Scaling = v1alpha1.PoolScaling{Max: 5, Budget: 5, Guarantee: 3}
 		}, "beta/gh-nix GuaranteesOverBudget 1"},
-		{"a guarantee is at most what one may have", func(v view) {
+		{"a guarantee is at most the maximum", func(v view) {
 			v.Pools[0].Spec.Scaling = v1alpha1.PoolScaling{Max: 5, Budget: 5, Guarantee: 3}
 			beta(v).Pools[0].Max = new(int32(2))
 		}, ""},
@@ -123,8 +123,8 @@ func TestFLEET01_Check(t *testing.T) {
 		{"another's repository", func(v view) { acme(v).Pools[2].Repositories = []string{"ACME/app", "beta/app"} }, "acme/gh-docker RepositoryOfAnother 2"},
 		{"a runner group at GitLab", func(v view) { gamma(v).Pools[0].RunnerGroup = "g" }, "gamma/gl-nix RunnerGroupOnGitLab 1"},
 		{"another's Secret", func(v view) { v.Credentials["beta"] = fleet.Credential{Org: "acme"} }, "beta SecretOfAnother 2"},
-		{"nobody's Secret", func(v view) { v.Credentials["beta"] = fleet.Credential{} }, "beta SecretOfAnother 2"},
-		{"a Secret that is not there", func(v view) { delete(v.Credentials, "beta") }, ""},
+		{"a Secret without an organisation", func(v view) { v.Credentials["beta"] = fleet.Credential{} }, "beta SecretOfAnother 2"},
+		{"a missing Secret", func(v view) { delete(v.Credentials, "beta") }, ""},
 		{"another namespace as cache", func(v view) {
 			beta(v).Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "cache"}, {Namespace: "tailplane-org-acme"}}}
 		}, "beta CacheNamespace 2"},
@@ -144,7 +144,7 @@ func TestFLEET01_Check(t *testing.T) {
 		{"another's taint", func(v view) {
 			beta(v).Placement = &v1alpha1.EnrollmentPlacement{Tolerations: []corev1.Toleration{{Key: v1alpha1.OrgLabel, Value: "acme"}}}
 		}, "beta PlacementOfAnother 2"},
-		{"everybody's taint", func(v view) {
+		{"a shared taint", func(v view) {
 			beta(v).Placement = &v1alpha1.EnrollmentPlacement{Tolerations: []corev1.Toleration{{Key: v1alpha1.OrgLabel, Operator: corev1.TolerationOpExists, Value: "beta"}}}
 		}, "beta PlacementOfAnother 2"},
 		{"any taint", func(v view) {
@@ -200,7 +200,7 @@ func TestFLEET01_Check(t *testing.T) {
 				t.Errorf("%q, want %q", got, want)
 			}
 			if after, err := json.Marshal(v); err != nil || string(after) != string(before) {
-				t.Errorf("Check changed what it was given (%v)", err)
+				t.Errorf("Check changed its input (%v)", err)
 			}
 			// The result depends on the age, not on the order of the list.
 			slices.Reverse(v.Enrollments)
@@ -214,7 +214,7 @@ func TestFLEET01_Check(t *testing.T) {
 		})
 	}
 	if len(tried) < 22 {
-		t.Errorf("%d reasons were met: %v", len(tried), tried)
+		t.Errorf("%d reasons occurred: %v", len(tried), tried)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestApproved(t *testing.T) {
 		}
 	}
 	is("by git", false, fleet.Yes, fleet.ReasonMerged)
-	is("by nobody", true, fleet.No, fleet.ReasonNotApproved)
+	is("without an approver", true, fleet.No, fleet.ReasonNotApproved)
 	e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: "pat@platform.dev", Digest: fleet.Digest(e)}
 	is("by an admin", true, fleet.Yes, fleet.ReasonApproved)
 	e.Spec.Approval.By = "mallory@platform.dev"
@@ -276,7 +276,7 @@ func TestApproved(t *testing.T) {
 	e.Spec.Owners = nil
 	is("by a member", true, fleet.No, fleet.ReasonApproverIsOwn)
 	e.Spec.Approval.By = "pat@platform.dev"
-	is("who belongs to it may change", true, fleet.Yes, fleet.ReasonApproved)
+	is("its members may change", true, fleet.Yes, fleet.ReasonApproved)
 	e.Spec.Members = append(e.Spec.Members, "PAT@platform.dev")
 	is("the approver has joined", true, fleet.No, fleet.ReasonApproverIsOwn)
 	e.Spec.Members = nil

@@ -32,7 +32,7 @@ func (d *decision) summary(unbounded bool) {
 	case bad != nil:
 		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, bad.Reason, bad.Message}
 	case registered < desired && d.restarts():
-		ready = Condition{"Ready", No, ReasonRestarts, fmt.Sprintf("What takes the jobs of %d of %d pools starts anew, as it does when it may have more or fewer runners.", desired-registered, desired)}
+		ready = Condition{"Ready", No, ReasonRestarts, fmt.Sprintf("The job listener or manager of %d of %d pools restarts, because its number of allowed runners changed.", desired-registered, desired)}
 	case registered < desired:
 		phase, ready = v1alpha1.PhaseProvisioning, Condition{"Ready", No, ReasonProvisioning, cmp.Or(d.progress, "Not every pool is registered.")}
 	}
@@ -94,9 +94,9 @@ func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
 	switch {
 	case degraded.Reason != "":
 	case d.Credential.Valid == No && d.Credential.InUse == Yes:
-		degraded = Failure{ReasonRotationFailed, "The new credential is not valid, and the one before is still used: " + d.Credential.Message}
+		degraded = Failure{ReasonRotationFailed, "The new credential is not valid, so the fleet still uses the previous one: " + d.Credential.Message}
 	case d.Forge == v1alpha1.GitHub && d.oldKey():
-		degraded = Failure{ReasonRotationDue, "Its credential is older than rotateEvery, or another one was asked for: make another key in the App's settings and put it into the Secret."}
+		degraded = Failure{ReasonRotationDue, "Its credential is older than rotateEvery, or a rotation was requested. Create another key in the App's settings and store it in the Secret."}
 	}
 	say("Degraded", AnswerOf(degraded.Reason != ""), degraded.Reason, ReasonNone, "", degraded.Message)
 	if len(d.Violations) > 0 {

@@ -233,7 +233,7 @@ func CheckDrift(o DriftInput, before []Finding, now time.Time) []Finding {
 		for _, r := range driftRules {
 			for _, v := range r.judge(o, w) {
 				if v.Pool, v.Workload = w.Pool, w.Name; w.External {
-					v.Advice = "Somebody else keeps this scale set: tell them. The fleet changes nothing of it but what a hold asks for."
+					v.Advice = "The fleet does not manage this scale set: inform its owner. The fleet changes only the fields that a hold requires."
 				}
 				settle(r.kind, v)
 			}

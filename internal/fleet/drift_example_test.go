@@ -20,14 +20,14 @@ func ExampleCheckDrift() {
 	var current []fleet.Finding
 	for range 2 {
 		current = fleet.CheckDrift(org, current, now)
-		fmt.Println(now.Format(time.TimeOnly), len(fleet.UnexplainedFindings(current, now)), "to be told")
+		fmt.Println(now.Format(time.TimeOnly), len(fleet.UnexplainedFindings(current, now)), "to be reported")
 		now = now.Add(5 * time.Minute) // real callers use fleet.NextDriftCheck
 	}
 	for _, f := range current {
 		fmt.Printf("%s %s: %s since %s. %s\n", f.Severity, f.Workload, f.Kind, f.FirstSeen.Format(time.TimeOnly), f.Evidence)
 	}
 	// Output:
-	// 12:00:00 0 to be told
-	// 12:05:00 1 to be told
-	// warning acme-gl-nix: PausedOutside since 12:00:00. It is paused at the forge, and nothing here says so.
+	// 12:00:00 0 to be reported
+	// 12:05:00 1 to be reported
+	// warning acme-gl-nix: PausedOutside since 12:00:00. It is paused at the forge, but no hold or allocation requires it.
 }

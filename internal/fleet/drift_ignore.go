@@ -25,11 +25,11 @@ func NewFindingIgnore(id string, s Severity, by, reason string, until, now time.
 	reason = strings.TrimSpace(reason)
 	switch {
 	case by == "":
-		return FindingIgnore{}, errors.New("somebody must ignore it")
+		return FindingIgnore{}, errors.New("the name of the person who ignores it is needed")
 	case reason == "":
 		return FindingIgnore{}, errors.New("a reason is needed")
 	case !until.After(now):
-		return FindingIgnore{}, errors.New("the time until which it is ignored is over")
+		return FindingIgnore{}, errors.New("the end of the ignore period is in the past")
 	case until.After(now.Add(maxIgnore)):
 		return FindingIgnore{}, errors.New("it can be ignored for 90 days at most")
 	}

@@ -69,11 +69,11 @@ func findingIf(a Answer, s Severity, evidence, next string) []driftResult {
 }
 
 func checkMissing(o DriftInput, w DriftWorkload) []driftResult {
-	what, next := "scale set", "Delete its AutoscalingRunnerSet: it is made anew, and registered."
+	what, next := "scale set", "Delete its AutoscalingRunnerSet: the fleet creates it again and registers it."
 	if o.Forge == v1alpha1.GitLab {
-		what, next = "runner", "Somebody deleted it. The fleet makes another one as soon as GitLab says so itself; see the enrollment's conditions."
+		what, next = "runner", "It was deleted at the forge. The fleet creates another one as soon as GitLab confirms the deletion; see the enrollment's conditions."
 	}
-	return findingIf(allOf(w.Cluster.Object, negate(w.Remote.Exists)), SeverityError, "The cluster has its object, and the forge has no "+what+" for it.", next)
+	return findingIf(allOf(w.Cluster.Object, negate(w.Remote.Exists)), SeverityError, "The cluster has its object, but the forge has no "+what+" for it.", next)
 }
 
 // checkNeverRegistered concerns scale sets that should have runners. A scale set with a minimum of 0 has
@@ -87,8 +87,8 @@ func checkNeverRegistered(o DriftInput, w DriftWorkload) []driftResult {
 		desired = Yes
 	}
 	return findingIf(allOf(w.Cluster.Intake, negate(w.Remote.Registered), desired, AnswerOf(w.Capacity.Max > 0)), SeverityError,
-		"Its listener runs, runners are wanted, and none was ever seen at the forge.",
-		"Look at the newest EphemeralRunner and its pod: the image, the network policy and the quota are what keeps a runner from coming up.")
+		"Its listener runs and runners are desired, but no runner ever registered at the forge.",
+		"Check the newest EphemeralRunner and its pod: the image, the network policy or the quota can prevent a runner from starting.")
 }
 
 func checkNeverContacted(o DriftInput, w DriftWorkload) []driftResult {
@@ -96,8 +96,8 @@ func checkNeverContacted(o DriftInput, w DriftWorkload) []driftResult {
 		return nil
 	}
 	return findingIf(allOf(isPositive(w.Cluster.Pods), negate(w.Remote.Contacted)), SeverityError,
-		"Its managers run, and none ever spoke to the forge.",
-		"Look at a manager's log: its token may be another one's, or it may not reach the forge.")
+		"Its managers run, but none ever contacted the forge.",
+		"Check a manager's log: its token may belong to another runner, or it cannot reach the forge.")
 }
 
 // checkOffline concerns workloads that the forge has seen before. checkNeverContacted covers those that it
@@ -107,22 +107,22 @@ func checkOffline(o DriftInput, w DriftWorkload) []driftResult {
 	if o.Forge == v1alpha1.GitHub {
 		old = w.Remote.Registered
 	}
-	return findingIf(allOf(isPositive(w.Cluster.Pods), negate(w.Remote.Online), old), SeverityError, "Its pods run, and to the forge none of them is there.",
-		"Look at a pod's log: it may have lost its way to the forge, or its token was reset.")
+	return findingIf(allOf(isPositive(w.Cluster.Pods), negate(w.Remote.Online), old), SeverityError, "Its pods run, but the forge reports none of them as online.",
+		"Check a pod's log: it may have lost the connection to the forge, or its token was reset.")
 }
 
 func checkPausedOutside(o DriftInput, w DriftWorkload) []driftResult {
 	if o.Forge != v1alpha1.GitLab {
 		return nil
 	}
-	v := findingIf(w.Remote.Paused, SeverityWarning, "It is paused at the forge, and nothing here says so.",
-		"Somebody paused it there. If that is to stay, make it a hold; otherwise the fleet lets it go on.")
+	v := findingIf(w.Remote.Paused, SeverityWarning, "It is paused at the forge, but no hold or allocation requires it.",
+		"It was paused at the forge. To keep the pause, create a hold; otherwise the fleet resumes it.")
 	v[0].Desired, v[0].Actual = "open", "paused"
 	switch {
 	case w.Capacity.Max > 0:
 	case w.Capacity.Hold != "": // as the hold requires
 		v[0].Severity, v[0].ExplainedBy = SeverityInfo, w.Capacity.Hold
-		v[0].Evidence, v[0].Advice = "It is paused at the forge.", "Nothing: it goes on when the hold is lifted."
+		v[0].Evidence, v[0].Advice = "It is paused at the forge.", "No action: it resumes when the hold is lifted."
 	default:
 		v[0].drifted = No // it has no share now
 	}
@@ -133,12 +133,12 @@ func checkOpenOutside(o DriftInput, w DriftWorkload) []driftResult {
 	if o.Forge != v1alpha1.GitLab {
 		return nil
 	}
-	why := "it has no share of the pool's budget now"
+	why := "its share of the pool's budget is zero now"
 	if w.Capacity.Hold != "" {
 		why = "the hold " + w.Capacity.Hold + " is in force"
 	}
-	v := findingIf(allOf(negate(w.Remote.Paused), w.Remote.Exists, AnswerOf(w.Capacity.Max <= 0)), SeverityError, "It takes jobs at the forge, and "+why+".",
-		"Somebody let it go on there. The fleet pauses it again; if it does not, see whether its access token may.")
+	v := findingIf(allOf(negate(w.Remote.Paused), w.Remote.Exists, AnswerOf(w.Capacity.Max <= 0)), SeverityError, "It takes jobs at the forge, but "+why+".",
+		"It was resumed at the forge. The fleet pauses it again; if it does not, check whether its access token may pause runners.")
 	v[0].Desired, v[0].Actual = "paused", "open"
 	return v
 }
@@ -155,7 +155,7 @@ func sortedSet(list []string, fold bool) []string {
 	return slices.Compact(out)
 }
 
-// quoteAll quotes foreign texts, so that readers do not take them for ours.
+// quoteAll quotes foreign texts, so that readers do not take them for the fleet's own texts.
 func quoteAll(list []string) string {
 	out := make([]string, len(list))
 	for i, s := range list {
@@ -170,9 +170,9 @@ func checkLabels(o DriftInput, w DriftWorkload) []driftResult {
 	}
 	fold := o.Forge == v1alpha1.GitHub // GitHub ignores the case of labels
 	want, have := sortedSet(w.Options.Labels, fold), sortedSet(w.Remote.Options.Labels, fold)
-	word, next := "labels", "Labels go to GitHub only when a scale set is made: another one is made beside it when the pool's runsOn changes."
+	word, next := "labels", "GitHub receives labels only when a scale set is created: the fleet creates another one when the pool's runsOn changes."
 	if o.Forge == v1alpha1.GitLab {
-		word, next = "tags", "Somebody changed them there. The fleet writes them again; jobs that ask for others wait."
+		word, next = "tags", "They were changed at the forge. The fleet writes them again; jobs with other tags wait."
 	}
 	v := findingIf(AnswerOf(!slices.Equal(want, have)), SeverityWarning, "Its "+word+" at the forge are not those of the pool.", next)
 	v[0].Desired, v[0].Actual = quoteAll(want), quoteAll(have)
@@ -200,9 +200,9 @@ func checkOptions(o DriftInput, w DriftWorkload) []driftResult {
 	} {
 		s, more := SeverityWarning, ""
 		if x.loose {
-			s, more = SeverityError, " It takes jobs that it should not."
+			s, more = SeverityError, " It accepts jobs that it must not run."
 		}
-		v := findingIf(AnswerOf(x.want != x.have), s, "At the forge "+x.name+" is not as in the pool."+more, "Somebody changed it there. The fleet writes it again.")
+		v := findingIf(AnswerOf(x.want != x.have), s, "At the forge "+x.name+" differs from the pool."+more, "It was changed at the forge. The fleet writes it again.")
 		v[0].Subject, v[0].Desired, v[0].Actual = x.name, fmt.Sprint(x.want), fmt.Sprint(x.have)
 		out = append(out, v...)
 	}
@@ -219,7 +219,7 @@ func checkGroup(o DriftInput, w DriftWorkload) []driftResult {
 	if r == nil {
 		return []driftResult{{drifted: Unknown, all: true}}
 	}
-	next := "Somebody changed the runner group there. Set it right in the organisation's settings, or ask who did it."
+	next := "The runner group was changed at the forge. Correct it in the organisation's settings, or find out who changed it."
 	visible := map[bool]string{true: "selected repositories", false: "all repositories"}
 	scope := findingIf(AnswerOf(w.Group.Selected != r.Selected), SeverityError, "Its runner group is for "+visible[r.Selected]+".", next)
 	if r.Selected {
@@ -237,7 +237,7 @@ func checkGroup(o DriftInput, w DriftWorkload) []driftResult {
 	}
 	list[0].Subject, list[0].Desired, list[0].Actual = "repositories", quoteAll(want), quoteAll(have)
 
-	public := findingIf(AnswerOf(!w.Group.AllowsPublic && r.AllowsPublic), SeverityError, "Its runner group is for public repositories too: anybody's fork may run jobs.", next)
+	public := findingIf(AnswerOf(!w.Group.AllowsPublic && r.AllowsPublic), SeverityError, "Its runner group allows public repositories too: any fork may run jobs.", next)
 	public[0].Subject, public[0].Desired, public[0].Actual = "public repositories", "no", "yes"
 	return slices.Concat(scope, list, public)
 }
@@ -260,9 +260,9 @@ func findGhosts(o DriftInput) []driftResult {
 	found := func(w DriftWorkload, r RegisteredRunner) {
 		doing := "It has no job."
 		if r.Busy {
-			doing = "The forge says that it runs a job."
+			doing = "The forge reports that it runs a job."
 		}
-		v := findingIf(Yes, SeverityInfo, fmt.Sprintf("The forge has the runner %s (%d), and the cluster does not. %s", strconv.Quote(r.Name), r.ID, doing),
+		v := findingIf(Yes, SeverityInfo, fmt.Sprintf("The forge has the runner %s (%d), but the cluster does not. %s", strconv.Quote(r.Name), r.ID, doing),
 			"It can be deleted at the forge by hand, or here on request.")
 		v[0].Subject, v[0].Workload, v[0].Pool = strconv.FormatInt(r.ID, 10), w.Name, w.Pool
 		out = append(out, v...)
@@ -312,21 +312,21 @@ func checkStranded(o DriftInput, w DriftWorkload) []driftResult {
 	}
 	n := *w.Cluster.Assigned - *w.Cluster.Running
 	waits := n > 0 && w.Capacity.Max <= *w.Cluster.Running // otherwise they are about to start
-	v := findingIf(AnswerOf(waits), SeverityWarning, fmt.Sprintf("%d jobs were given to it and cannot start.", n),
-		"GitHub gives up on them 24 hours after they were queued. Let it have runners again, or cancel them there.")
+	v := findingIf(AnswerOf(waits), SeverityWarning, fmt.Sprintf("%d jobs are assigned to it and cannot start.", n),
+		"GitHub cancels them 24 hours after they were queued. Give it runners again, or cancel the jobs at GitHub.")
 	v[0].ExplainedBy, v[0].worsens = w.Capacity.Hold, 20*time.Hour
 	return v
 }
 
 func checkIntake(o DriftInput, w DriftWorkload) []driftResult {
-	what, next := "listener", "Look at the AutoscalingListener in ARC's namespace, and at ARC's log."
+	what, next := "listener", "Check the AutoscalingListener in ARC's namespace and ARC's log."
 	if o.Forge == v1alpha1.GitLab {
-		what, next = "manager", "Look at its Deployment: the image, the quota and the nodes are what keeps a manager from coming up."
+		what, next = "manager", "Check its Deployment: the image, the quota or the nodes can prevent a manager from starting."
 	}
 	v := findingIf(allOf(w.Cluster.Object, negate(w.Cluster.Intake)), SeverityError, "No "+what+" of it runs.", next)
 	if ends := w.Capacity.Mode == v1alpha1.HoldDrain || w.Capacity.Mode == v1alpha1.HoldStop; o.Forge == v1alpha1.GitLab && ends {
 		v[0].Severity, v[0].ExplainedBy = SeverityInfo, w.Capacity.Hold
-		v[0].Advice = "Nothing: managers come back when the hold is lifted."
+		v[0].Advice = "No action: managers start again when the hold is lifted."
 	}
 	return v
 }
@@ -342,15 +342,15 @@ func checkCapacity(o DriftInput, w DriftWorkload) []driftResult {
 	span := func(least, limit int) string { return fmt.Sprintf("%d to %d", least, limit) }
 	have := span(*c.Min, *c.Max)
 	v := driftResult{drifted: Yes, Finding: Finding{Severity: SeverityWarning, Desired: span(w.Capacity.Min, w.Capacity.Max), Actual: have,
-		Evidence: "Its object in the cluster does not say what was decided.", Advice: "Somebody else writes it: see its managedFields, and have them leave minRunners and maxRunners."}}
+		Evidence: "Its object in the cluster does not have the decided numbers.", Advice: "Another client writes it: find it in managedFields, and make it ignore minRunners and maxRunners."}}
 	switch {
 	case *c.Min != w.Capacity.Min || *c.Max != w.Capacity.Max:
 		if w.Capacity.Hold != "" && *c.Max > w.Capacity.Max {
-			v.Severity, v.Evidence = SeverityError, "The hold "+w.Capacity.Hold+" is in force, and its object lets it have runners."
+			v.Severity, v.Evidence = SeverityError, "The hold "+w.Capacity.Hold+" is in force, but its object allows runners."
 		}
 	case w.Capacity.Hold != "" && w.Capacity.Max != w.Allocated:
 		v.Severity, v.ExplainedBy = SeverityInfo, w.Capacity.Hold
-		v.Desired, v.Evidence, v.Advice = fmt.Sprintf("up to %d", w.Allocated), "It may have no runners.", "Nothing: it has its share again when the hold is lifted."
+		v.Desired, v.Evidence, v.Advice = fmt.Sprintf("up to %d", w.Allocated), "It may have no runners.", "No action: it gets its share again when the hold is lifted."
 	default:
 		v.drifted = No
 	}
@@ -375,7 +375,7 @@ func checkVersions(o DriftInput, w DriftWorkload) []driftResult {
 		if !ok1 || !ok2 {
 			return []driftResult{{drifted: Unknown}}
 		}
-		v := findingIf(AnswerOf(want != have), SeverityError, "It is made for another version of ARC, which deletes such scale sets.", "The fleet changes its label. If it stays, see whether ARC or somebody else writes it back.")
+		v := findingIf(AnswerOf(want != have), SeverityError, "It was created for another version of ARC. ARC deletes such scale sets.", "The fleet changes its label. If the finding stays, check whether ARC or another client writes the old label back.")
 		v[0].Desired, v[0].Actual = want, have
 		return v
 	}
@@ -393,7 +393,7 @@ func checkVersions(o DriftInput, w DriftWorkload) []driftResult {
 	if !ok || w.Remote.Versions == nil {
 		return []driftResult{{drifted: Unknown}}
 	}
-	v := findingIf(AnswerOf(odd != nil), SeverityWarning, "Managers of it have another major version than GitLab.", "Set the manager's image to one of GitLab's version.")
+	v := findingIf(AnswerOf(odd != nil), SeverityWarning, "Its managers have another major version than GitLab.", "Set the manager's image to GitLab's version.")
 	v[0].Desired, v[0].Actual = majorVersion(forge), quoteAll(odd)
 	return v
 }

@@ -67,13 +67,13 @@ func TestFindings(t *testing.T) {
 		{"all is well at GitHub", hub, func(*DriftInput, *DriftWorkload) {}, nil},
 		{"all is well at GitLab", lab, func(*DriftInput, *DriftWorkload) {}, nil},
 
-		{"the scale set has gone", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
-		{"the runner has gone", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
-		{"its object is not made yet", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists, w.Cluster.Object = No, No }, nil},
-		{"it is taken down", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists, w.Ending = No, true }, nil},
+		{"the scale set is deleted", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
+		{"the runner is deleted", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists = No }, []want{{DriftMissing, SeverityError, "", ""}}},
+		{"its object is not created yet", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists, w.Cluster.Object = No, No }, nil},
+		{"it is being deleted", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Exists, w.Ending = No, true }, nil},
 
-		{"jobs wait and no runner ever came", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Registered, w.Cluster.Pods = No, new(0) }, []want{{DriftNeverRegistered, SeverityError, "", ""}}},
-		{"a runner is to wait for jobs and never came", hub, func(_ *DriftInput, w *DriftWorkload) {
+		{"jobs wait, but no runner ever registered", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Registered, w.Cluster.Pods = No, new(0) }, []want{{DriftNeverRegistered, SeverityError, "", ""}}},
+		{"a runner must wait for jobs but never registered", hub, func(_ *DriftInput, w *DriftWorkload) {
 			w.Remote.Registered, w.Cluster.Pods, w.Cluster.Assigned, w.Cluster.Running = No, new(0), new(0), new(0)
 			w.Capacity.Min, w.Cluster.Min = 1, new(1)
 		}, []want{{DriftNeverRegistered, SeverityError, "", ""}}},
@@ -81,19 +81,19 @@ func TestFindings(t *testing.T) {
 			w.Remote.Registered, w.Cluster.Pods, w.Cluster.Assigned, w.Cluster.Running = No, new(0), new(0), new(0)
 		}, nil},
 
-		{"no manager ever spoke", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Contacted, w.Remote.Online = No, No }, []want{{DriftNeverContacted, SeverityError, "", ""}}},
-		{"no manager runs, and none ever spoke", lab, func(_ *DriftInput, w *DriftWorkload) {
+		{"no manager ever contacted the forge", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Contacted, w.Remote.Online = No, No }, []want{{DriftNeverContacted, SeverityError, "", ""}}},
+		{"no manager runs, and none ever contacted the forge", lab, func(_ *DriftInput, w *DriftWorkload) {
 			w.Remote.Contacted, w.Remote.Online, w.Cluster.Pods, w.Cluster.Intake = No, No, new(0), No
 		}, []want{{DriftIntakeMissing, SeverityError, "", ""}}},
 
-		{"managers lost their way", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Online = No }, []want{{DriftOffline, SeverityError, "", ""}}},
-		{"runners lost their way", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Online = No }, []want{{DriftOffline, SeverityError, "", ""}}},
+		{"managers lost the connection", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Online = No }, []want{{DriftOffline, SeverityError, "", ""}}},
+		{"runners lost the connection", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Online = No }, []want{{DriftOffline, SeverityError, "", ""}}},
 
-		{"paused there by somebody", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Paused = Yes }, []want{{DriftPausedOutside, SeverityWarning, "", ""}}},
+		{"paused at the forge by a person", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Paused = Yes }, []want{{DriftPausedOutside, SeverityWarning, "", ""}}},
 		{"paused by a hold", lab, func(_ *DriftInput, w *DriftWorkload) { paused(w, v1alpha1.HoldPause) }, []want{{DriftPausedOutside, SeverityInfo, "", "node-upgrade"}}},
-		{"paused for want of a share", lab, func(_ *DriftInput, w *DriftWorkload) { w.Capacity, w.Allocated, w.Remote.Paused = Capacity{}, 0, Yes }, nil},
-		{"let go on there under a hold", lab, func(_ *DriftInput, w *DriftWorkload) { paused(w, v1alpha1.HoldPause); w.Remote.Paused = No }, []want{{DriftOpenOutside, SeverityError, "", ""}}},
-		{"let go on there without a share", lab, func(_ *DriftInput, w *DriftWorkload) { w.Capacity, w.Allocated = Capacity{}, 0 }, []want{{DriftOpenOutside, SeverityError, "", ""}}},
+		{"paused without a share", lab, func(_ *DriftInput, w *DriftWorkload) { w.Capacity, w.Allocated, w.Remote.Paused = Capacity{}, 0, Yes }, nil},
+		{"resumed at the forge during a hold", lab, func(_ *DriftInput, w *DriftWorkload) { paused(w, v1alpha1.HoldPause); w.Remote.Paused = No }, []want{{DriftOpenOutside, SeverityError, "", ""}}},
+		{"resumed at the forge without a share", lab, func(_ *DriftInput, w *DriftWorkload) { w.Capacity, w.Allocated = Capacity{}, 0 }, []want{{DriftOpenOutside, SeverityError, "", ""}}},
 
 		{"other labels", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Options.Labels = []string{"self-hosted", "docker"} }, []want{{DriftLabels, SeverityWarning, "", ""}}},
 		{"fewer tags", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Options.Labels = []string{"nix"} }, []want{{DriftLabels, SeverityWarning, "", ""}}},
@@ -112,23 +112,23 @@ func TestFindings(t *testing.T) {
 		}, []want{{DriftGroup, SeverityError, "repositories", ""}}},
 		{"a repository fewer", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Group.Repositories = []string{"acme/app"} }, []want{{DriftGroup, SeverityWarning, "repositories", ""}}},
 		{"public ones too", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Group.AllowsPublic = true }, []want{{DriftGroup, SeverityError, "public repositories", ""}}},
-		{"public ones too, as was said", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Group.AllowsPublic, w.Group.AllowsPublic = true, true }, nil},
-		{"a group that is not ours to keep", hub, func(_ *DriftInput, w *DriftWorkload) { w.Group, w.Remote.Group.AllowsPublic = nil, true }, nil},
+		{"public ones too, as configured", hub, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Group.AllowsPublic, w.Group.AllowsPublic = true, true }, nil},
+		{"a group that the fleet does not manage", hub, func(_ *DriftInput, w *DriftWorkload) { w.Group, w.Remote.Group.AllowsPublic = nil, true }, nil},
 
 		{"a ghost", hub, func(_ *DriftInput, w *DriftWorkload) { w.Cluster.Runners = nil }, []want{{DriftGhost, SeverityInfo, "7", ""}}},
 		{"two ghosts", hub, func(o *DriftInput, w *DriftWorkload) {
 			w.Cluster.Runners = nil
 			o.Registered = append(o.Registered, RegisteredRunner{12, "acme-gh-nix-zzzzz-runner-99999", false})
 		}, []want{{DriftGhost, SeverityInfo, "12", ""}, {DriftGhost, SeverityInfo, "7", ""}}},
-		{"a runner that carries our mark and that nobody knows", lab, func(o *DriftInput, _ *DriftWorkload) {
+		{"an unknown runner with the fleet's marker", lab, func(o *DriftInput, _ *DriftWorkload) {
 			o.Registered = append(o.Registered, RegisteredRunner{102, "group-c-gl-nix", false})
 		}, []want{{DriftGhost, SeverityInfo, "102", ""}}},
-		{"what is left of a workload that has gone", lab, func(o *DriftInput, _ *DriftWorkload) {
+		{"the rest of a deleted workload", lab, func(o *DriftInput, _ *DriftWorkload) {
 			o.Registered = append(o.Registered, RegisteredRunner{90, "group-c-gl-old", true})
 		}, []want{{DriftGhost, SeverityInfo, "90", ""}}},
-		{"a runner whose number is not written down yet", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.ID = 0 }, nil},
+		{"a runner whose ID is not recorded yet", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.ID = 0 }, nil},
 
-		{"jobs wait for runners that there may not be", hub, func(_ *DriftInput, w *DriftWorkload) { paused(w, v1alpha1.HoldPause); w.Cluster.Assigned = new(4) },
+		{"jobs wait for runners that are not allowed", hub, func(_ *DriftInput, w *DriftWorkload) { paused(w, v1alpha1.HoldPause); w.Cluster.Assigned = new(4) },
 			[]want{{DriftStranded, SeverityWarning, "", "node-upgrade"}, {DriftCapacity, SeverityInfo, "", "node-upgrade"}}},
 		{"jobs wait for a share", hub, func(_ *DriftInput, w *DriftWorkload) {
 			w.Capacity, w.Allocated, w.Cluster.Max, w.Cluster.Assigned = Capacity{}, 0, new(0), new(2)
@@ -154,7 +154,7 @@ func TestFindings(t *testing.T) {
 
 		{"another ARC", hub, func(_ *DriftInput, w *DriftWorkload) { w.Cluster.Controller = "0.13.1" }, []want{{DriftVersionSkew, SeverityError, "", ""}}},
 		{"another patch of ARC", hub, func(_ *DriftInput, w *DriftWorkload) { w.Cluster.Controller = "0.14.0" }, nil},
-		{"an ARC whose version says nothing", hub, func(_ *DriftInput, w *DriftWorkload) { w.Cluster.Controller = "canary-abc" }, nil},
+		{"an ARC with an unknown version", hub, func(_ *DriftInput, w *DriftWorkload) { w.Cluster.Controller = "canary-abc" }, nil},
 		{"an old manager", lab, func(_ *DriftInput, w *DriftWorkload) { w.Remote.Versions = []string{"17.11.0", "18.9.0"} }, []want{{DriftVersionSkew, SeverityWarning, "", ""}}},
 	} {
 		o := test.org()
@@ -163,7 +163,7 @@ func TestFindings(t *testing.T) {
 		test.spoil(&shadow, &shadow.Workloads[0])
 		found := CheckDrift(o, nil, noon)
 		if !reflect.DeepEqual(o, shadow) {
-			t.Errorf("%s: what was handed in is changed", test.why)
+			t.Errorf("%s: the input is changed", test.why)
 		}
 		var got []want
 		for _, f := range found {
@@ -194,7 +194,7 @@ func TestFindingsOfOthers(t *testing.T) {
 	managed := CheckDrift(o, nil, noon)
 	w.External = true
 	others := CheckDrift(o, nil, noon)
-	if len(managed) != 1 || len(others) != 1 || managed[0].ID() != others[0].ID() || !strings.Contains(managed[0].Advice, "The fleet changes its label") || !strings.Contains(others[0].Advice, "Somebody else keeps") {
+	if len(managed) != 1 || len(others) != 1 || managed[0].ID() != others[0].ID() || !strings.Contains(managed[0].Advice, "The fleet changes its label") || !strings.Contains(others[0].Advice, "The fleet does not manage this scale set") {
 		t.Errorf("%+v\n%+v", managed, others)
 	}
 }
@@ -237,7 +237,7 @@ func TestFindingsOverTime(t *testing.T) {
 	}
 	o.Workloads = nil
 	if got := CheckDrift(o, fourth, later); len(got) != 0 {
-		t.Errorf("of a workload that has gone: %+v", got)
+		t.Errorf("of a deleted workload: %+v", got)
 	}
 }
 
@@ -256,10 +256,10 @@ func TestIgnore(t *testing.T) {
 		at     time.Time
 		hidden bool
 	}{
-		"nobody ignores it": {FindingIgnore{}, now, false},
-		"ignored":           {i, now, true},
-		"not any more":      {i, i.Until, false},
-		"another one is":    {FindingIgnore{ID: "x", Severity: SeverityError, Until: i.Until}, now, false},
+		"no ignore rule": {FindingIgnore{}, now, false},
+		"ignored":        {i, now, true},
+		"expired":        {i, i.Until, false},
+		"another one is": {FindingIgnore{ID: "x", Severity: SeverityError, Until: i.Until}, now, false},
 	} {
 		if got := test.ignore.Hides(found[0].ID(), found[0].Severity, test.at); got != test.hidden {
 			t.Errorf("%s: hidden is %v", why, got)
@@ -267,16 +267,16 @@ func TestIgnore(t *testing.T) {
 	}
 	o.Workloads[0].Options.Protected, o.Workloads[0].Remote.Options.Protected = true, false // the same finding, but worse
 	if worse := CheckDrift(o, found, now); len(worse) != 1 || worse[0].ID() != i.ID || i.Hides(worse[0].ID(), worse[0].Severity, now) {
-		t.Errorf("it got worse: %+v", worse)
+		t.Errorf("the finding got worse: %+v", worse)
 	}
 	for why, x := range map[string]struct {
 		by, reason string
 		until      time.Time
 	}{
-		"by nobody":     {"", "r", now.Add(time.Hour)},
-		"for no reason": {"a", "  ", now.Add(time.Hour)},
-		"until now":     {"a", "r", now},
-		"for ever":      {"a", "r", now.Add(365 * 24 * time.Hour)},
+		"without a person": {"", "r", now.Add(time.Hour)},
+		"without a reason": {"a", "  ", now.Add(time.Hour)},
+		"until now":        {"a", "r", now},
+		"without an end":   {"a", "r", now.Add(365 * 24 * time.Hour)},
 	} {
 		if _, err := NewFindingIgnore(found[0].ID(), found[0].Severity, x.by, x.reason, x.until, now); err == nil {
 			t.Errorf("%s: it is ignored", why)
@@ -297,7 +297,7 @@ func TestGhostsAndStrandedOverTime(t *testing.T) {
 	}
 	o.Listed = Yes
 	if got := CheckDrift(o, ghosts, noon.Add(time.Hour)); len(got) != 0 {
-		t.Errorf("ghosts that have gone: %+v", got)
+		t.Errorf("ghosts that are deleted: %+v", got)
 	}
 
 	paused(w, v1alpha1.HoldPause)
@@ -377,7 +377,7 @@ func forget(r *rand.Rand, o DriftInput) DriftInput {
 	return o
 }
 
-// Laws over random organisations. FLEET-17: an unknown state is no finding, and does not end a
+// Laws over random organisations. FLEET-17: an unknown state is not a finding, and does not end a
 // finding.
 func TestLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -413,12 +413,12 @@ func TestLaws(t *testing.T) {
 		dim := forget(r, o)
 		for _, f := range CheckDrift(dim, nil, noon) {
 			if !ids[f.ID()] {
-				t.Fatalf("found for want of an answer: %+v", f)
+				t.Fatalf("found without an answer: %+v", f)
 			}
 		}
 		retained := CheckDrift(dim, known, noon.Add(time.Hour))
 		if len(retained) != len(known) {
-			t.Fatalf("%d of %d findings stand for want of an answer", len(retained), len(known))
+			t.Fatalf("%d of %d findings stay without an answer", len(retained), len(known))
 		}
 		for _, f := range retained {
 			if !f.FirstSeen.Equal(noon) {
@@ -465,20 +465,20 @@ func TestSchedule(t *testing.T) {
 			t.Fatal("another time for the same")
 		}
 		if at.Before(noon) || !at.Before(noon.Add(every)) {
-			t.Errorf("the first look at %v", at)
+			t.Errorf("the first check at %v", at)
 		}
 		minutes[int(at.Sub(noon)/time.Minute)]++
 		for range 20 {
 			next := NextDriftCheck(org, at, every)
 			if d := next.Sub(at); d < every*9/10 || d > every*11/10 {
-				t.Errorf("the next look after %v", d)
+				t.Errorf("the next check after %v", d)
 			}
 			at = next
 		}
 	}
 	for m := range 5 {
 		if minutes[m] < 20 { // of 40
-			t.Errorf("%d of 200 are looked at in minute %d", minutes[m], m)
+			t.Errorf("%d of 200 are checked in minute %d", minutes[m], m)
 		}
 	}
 	a, b := noon, noon

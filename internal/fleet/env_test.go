@@ -118,7 +118,7 @@ func (w *env) advance() {
 		}
 		if r.Ending && w.forge == v1alpha1.GitHub && !w.denies {
 			if !slices.Contains(w.copies, fleet.CredentialCopy{Namespace: r.Namespace, Name: r.copy}) {
-				w.t.Errorf("%v: the credential of %s has gone before it: %q", w.now, r.Name, w.log)
+				w.t.Errorf("%v: the credential of %s was deleted before it: %q", w.now, r.Name, w.log)
 			}
 			return true
 		}
@@ -175,7 +175,7 @@ func (w *env) checkInvariants(f fleet.Facts, s fleet.Step) {
 	}
 	for _, kind := range []string{"Ready", "Approved", "CredentialsValid", "NamespaceReady", "PolicyReady", "Registered", "Progressing", "Degraded", "PolicyViolation", "DecisionNeeded"} {
 		if !seen[kind] {
-			w.t.Errorf("nothing is said of %s: %+v", kind, s.Report)
+			w.t.Errorf("no report about %s: %+v", kind, s.Report)
 		}
 	}
 	if s.Report.Phase == "" || !s.Wake.IsZero() && !s.Wake.After(w.now) {
@@ -190,7 +190,7 @@ func (w *env) checkInvariants(f fleet.Facts, s fleet.Step) {
 		for _, x := range f.Workloads {
 			if x.Denied >= fleet.MaxDenied && x.Remote != fleet.No && x.RemoteID != 0 && slices.Contains([]fleet.ActionKind{fleet.ForceRelease, fleet.DeleteWorkloads, fleet.DeleteSecrets, fleet.RemoveFinalizer}, a.Kind) &&
 				!f.Enrollment.DeletionTimestamp.IsZero() && f.Enrollment.Annotations[v1alpha1.OffboardAnnotation] != v1alpha1.OffboardKeep && !slices.Contains(leaked, x.RemoteID) {
-				w.t.Errorf("%s, and that %d stays at the forge is written down nowhere", a.Kind, x.RemoteID)
+				w.t.Errorf("%s, but no status records that %d stays at the forge", a.Kind, x.RemoteID)
 			}
 		}
 	}
@@ -360,7 +360,7 @@ func (w *env) act(a fleet.Action) {
 		w.held, w.gone = false, true
 		w.recordWrite("release")
 	default:
-		w.t.Fatalf("the deed %q", a.Kind)
+		w.t.Fatalf("unknown action %q", a.Kind)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestFLEET04_Effective(t *testing.T) {
 		{why: "pause", allocation: 7, holds: []v1alpha1.RunnerHold{hold("a", v1alpha1.HoldPause, all, 0, 0)}, want: held(v1alpha1.HoldPause, "a")},
 		{why: "the strongest", allocation: 7, holds: []v1alpha1.RunnerHold{hold("a", v1alpha1.HoldPause, all, 0, 0), hold("b", v1alpha1.HoldDrain, all, 1, 0)}, want: held(v1alpha1.HoldDrain, "b")},
 		{why: "stop before drain", allocation: 7, holds: []v1alpha1.RunnerHold{soon, hold("b", v1alpha1.HoldDrain, all, 0, 0)}, want: fleet.Capacity{Mode: v1alpha1.HoldStop, Hold: "soon", CancelAt: start}},
-		{why: "stop says when", at: 1, holds: []v1alpha1.RunnerHold{hold("a", v1alpha1.HoldStop, all, 0, 0)}, want: fleet.Capacity{Mode: v1alpha1.HoldStop, Hold: "a", CancelAt: at(10)}, wake: 10},
+		{why: "stop has a time", at: 1, holds: []v1alpha1.RunnerHold{hold("a", v1alpha1.HoldStop, all, 0, 0)}, want: fleet.Capacity{Mode: v1alpha1.HoldStop, Hold: "a", CancelAt: at(10)}, wake: 10},
 		{why: "stop is late", at: 20, holds: []v1alpha1.RunnerHold{hold("a", v1alpha1.HoldStop, all, 0, 0)}, want: fleet.Capacity{Mode: v1alpha1.HoldStop, Hold: "a", CancelAt: at(10)}},
 		{why: "the oldest of equals", holds: []v1alpha1.RunnerHold{hold("a", v1alpha1.HoldPause, all, 2, 0), hold("b", v1alpha1.HoldPause, all, 1, 0)}, want: held(v1alpha1.HoldPause, "b")},
 		{why: "the first name of equals", holds: []v1alpha1.RunnerHold{hold("b", v1alpha1.HoldPause, all, 1, 0), hold("a", v1alpha1.HoldPause, all, 1, 0)}, want: held(v1alpha1.HoldPause, "a")},
@@ -127,7 +127,7 @@ func TestFLEET04_Laws(t *testing.T) {
 		turned := append([]v1alpha1.RunnerHold(nil), holds...)
 		r.Shuffle(len(turned), func(i, j int) { turned[i], turned[j] = turned[j], turned[i] })
 		if again := fleet.Effective(target, forty, allocation, append(turned, turned...), now); again != c {
-			t.Fatalf("%+v: %+v, turned round %+v", holds, c, again)
+			t.Fatalf("%+v: %+v, in reverse order %+v", holds, c, again)
 		}
 		for i := range holds {
 			fewer := append(append([]v1alpha1.RunnerHold(nil), holds[:i]...), holds[i+1:]...)
@@ -163,7 +163,7 @@ func TestReportHold(t *testing.T) {
 	held := []fleet.HeldPool{{Org: "b", Pool: "p", Stopped: fleet.Unknown, Reason: fleet.ReasonUnreachable}, {Org: "a", Pool: "p", Stopped: fleet.Yes, Jobs: new(2)}}
 	r := fleet.ReportHold(&h, held, start)
 	if r.Targets != 2 || r.Applied != 1 || r.Drained != 0 || r.RemainingJobs != nil || find(r, "Applied").Status != fleet.No || find(r, "Applied").Reason != fleet.ReasonUnreachable {
-		t.Errorf("one cannot be asked: %+v", r)
+		t.Errorf("one workload is unreachable: %+v", r)
 	}
 	if want := []v1alpha1.HoldFailure{{Pool: "p", Org: "b", Reason: fleet.ReasonUnreachable}}; !reflect.DeepEqual(r.Failed, want) {
 		t.Errorf("failed: %v", r.Failed)

@@ -85,7 +85,7 @@ func (d *decision) active() {
 	switch {
 	case !d.Listed:
 		d.keepOpen()
-		d.progress = "Not everything could be listed."
+		d.progress = "The state is incomplete: a list failed."
 		d.report(cmp.Or(d.Enrollment.Status.Phase, v1alpha1.PhaseRequested), Condition{"Ready", Unknown, ReasonListIncomplete, d.progress})
 	case d.Approved.Status != Yes && !has:
 		d.report(v1alpha1.PhaseRequested, Condition{"Ready", No, d.Approved.Reason, d.Approved.Message})
@@ -175,7 +175,7 @@ func (d *decision) provision() {
 		if d.Namespace == No || d.Policies == No && !unbounded {
 			d.add(EnsureNamespace)
 		}
-		d.progress = "Its namespace is being made."
+		d.progress = "Its namespace is being created."
 	}
 	ground := d.Namespace == Yes && d.Policies == Yes
 	copied := d.Forge != v1alpha1.GitHub || d.hasCopies() // until then no object may reference the copy
@@ -187,7 +187,7 @@ func (d *decision) provision() {
 		if d.Access == No {
 			d.add(EnsureAccess)
 		}
-		d.progress = "Rights in its namespace are being given."
+		d.progress = "Permissions in its namespace are being granted."
 	}
 	ready := ground && copied && d.Access == Yes && d.Credential.Valid == Yes
 	pools := d.byPool()
@@ -237,7 +237,7 @@ func (d *decision) pool(want DesiredWorkload, of []Workload, ready bool) {
 		if ready {
 			d.create(want)
 		}
-		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are being made.")
+		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are being created.")
 		return
 	}
 	w := of[i]
@@ -311,7 +311,7 @@ func (d *decision) retire(of []Workload) {
 	if len(of) == 0 {
 		return
 	}
-	d.progress = cmp.Or(d.progress, "Runners that are not wanted any more end.")
+	d.progress = cmp.Or(d.progress, "Runners that are no longer desired are being removed.")
 	switch {
 	case d.addFor(StopIntake, of, func(w Workload) bool { return w.Stopped != Yes && (w.Object != No || w.Remote != No) }):
 	case d.addFor(Deregister, of, func(w Workload) bool { return drained(w) && w.Remote != No && !w.Manual && w.Denied < MaxDenied }):
@@ -322,14 +322,14 @@ func (d *decision) retire(of []Workload) {
 			d.failure = Failure{ReasonByHand, manualDeletion(w)}
 		}
 		if w.Denied >= MaxDenied {
-			d.failure = Failure{ReasonCleanupSkipped, fmt.Sprintf("The forge refuses to have %q (%d) removed.", w.Name, w.RemoteID)}
+			d.failure = Failure{ReasonCleanupSkipped, fmt.Sprintf("The forge refuses to remove %q (%d).", w.Name, w.RemoteID)}
 		}
 	}
 }
 
 // manualDeletion describes what a person must do about a runner that a person created.
 func manualDeletion(w Workload) string {
-	return fmt.Sprintf("The runner of %q was made by hand, and takes no jobs any more. Delete it at GitLab (the group's Build, Runners), then say so with the annotation %s: a reason.", w.Name, v1alpha1.ForceCleanupAnnotation)
+	return fmt.Sprintf("The runner of %q was created manually and takes no jobs any more. Delete it at GitLab (the group's Build, Runners), then confirm with the annotation %s: a reason.", w.Name, v1alpha1.ForceCleanupAnnotation)
 }
 
 func drained(w Workload) bool { return w.Jobs != nil && *w.Jobs == 0 }

@@ -52,10 +52,10 @@ func TestRestarts(t *testing.T) {
 		{"it starts for a minute", v1alpha1.PhaseActive, since("False", time.Minute), nil, v1alpha1.PhaseActive, time.Minute},
 		{"it should have started by now", v1alpha1.PhaseActive, since("False", 2*time.Minute), nil, v1alpha1.PhaseProvisioning, 0},
 		{"it never was", v1alpha1.PhaseProvisioning, since("False", time.Minute), nil, v1alpha1.PhaseProvisioning, 0},
-		{"the forge has it no more", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Remote = fleet.No }, v1alpha1.PhaseProvisioning, 0},
+		{"the forge does not have it any more", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Remote = fleet.No }, v1alpha1.PhaseProvisioning, 0},
 		{"the forge never had it", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.RemoteID = 0 }, v1alpha1.PhaseProvisioning, 0},
 		{"it ends", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Ending = true }, v1alpha1.PhaseProvisioning, 0},
-		{"a person must see to it", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Failure = fleet.Failure{Reason: "Outdated"} }, v1alpha1.PhaseFailed, 0},
+		{"a person must act", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Failure = fleet.Failure{Reason: "Outdated"} }, v1alpha1.PhaseFailed, 0},
 		{"it is ready", v1alpha1.PhaseActive, since("True", time.Hour), func(w *fleet.Workload) { w.Ready = fleet.Yes }, v1alpha1.PhaseActive, 0},
 	} {
 		w := fleet.Workload{Key: fleet.Key{Namespace: "runners", Name: "acme-nix"}, Pool: "nix", Shape: "s", Object: fleet.Yes, Current: true, Ready: fleet.No, Stopped: fleet.No, Remote: fleet.Yes, RemoteID: 7}
@@ -68,7 +68,7 @@ func TestRestarts(t *testing.T) {
 			Copies:  []fleet.CredentialCopy{{Namespace: "runners", Name: fleet.CredentialName("acme", "11111111")}},
 			Desired: []fleet.DesiredWorkload{{Pool: "nix", Namespace: "runners", Shape: "s"}}, Workloads: []fleet.Workload{w}}, now)
 		if step.Report.Phase != c.phase || (c.wake != 0) != step.Wake.Equal(now.Add(c.wake)) {
-			t.Errorf("%s: it is %s, to be looked at %v: %+v", c.why, step.Report.Phase, step.Wake, step.Report)
+			t.Errorf("%s: it is %s, next check %v: %+v", c.why, step.Report.Phase, step.Wake, step.Report)
 		}
 		for _, cond := range step.Report.Conditions {
 			if cond.Type == "Ready" && (cond.Status == fleet.Yes) != (w.Ready == fleet.Yes) {
@@ -139,7 +139,7 @@ func TestFL04_Silence(t *testing.T) {
 			w.advance()
 		}
 		if !slices.Equal(w.last.Open, open) || len(w.last.Actions) > 0 {
-			t.Errorf("%s: without whole lists %+v", forge, w.last)
+			t.Errorf("%s: without complete lists %+v", forge, w.last)
 		}
 		w.silent, w.listed = true, true
 		w.delete()
@@ -195,7 +195,7 @@ func TestFL02_Denied(t *testing.T) {
 		}
 		w.until("gone", func() bool { return w.gone })
 		if o := w.e.Status.Offboard; w.leaks != 2 || !slices.Equal(o.Leaked, []int64{101, 102}) || w.condition("Degraded").Reason != fleet.ReasonCleanupSkipped {
-			t.Errorf("%s: %d leak, %+v is written down", forge, w.leaks, o)
+			t.Errorf("%s: %d leak, %+v is recorded", forge, w.leaks, o)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestFLEET07_ByHand(t *testing.T) {
 	}
 	w.Remote = fleet.No
 	if s := next(); asks(s) || len(s.Actions) != 1 || s.Actions[0].Kind != fleet.DeleteWorkloads {
-		t.Errorf("a person says that it is deleted: %+v", s)
+		t.Errorf("a person confirms the deletion: %+v", s)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestFLEET19_Guard(t *testing.T) {
 			w.advance()
 		}
 		if w.gone || len(w.runners) != 2 {
-			t.Errorf("it went on by itself: %q", w.log)
+			t.Errorf("it continued by itself: %q", w.log)
 		}
 		retained := *w
 		w.e.Annotations = map[string]string{v1alpha1.OffboardAnnotation: v1alpha1.OffboardConfirm}
@@ -284,7 +284,7 @@ func TestFLEET19_Pruned(t *testing.T) {
 		{"three of eleven", 11, []int{0, 1, 2}, 3},
 		{"within ten minutes", 4, []int{0, 5, 10}, 3},
 		{"one after another", 4, []int{0, 6, 12}, 0},
-		{"the first was meant", 8, []int{0, 60, 60, 60}, 3},
+		{"the first deletion was confirmed", 8, []int{0, 60, 60, 60}, 3},
 		{"nothing is deleted", 8, nil, 0},
 	} {
 		var all []v1alpha1.RunnerEnrollment
@@ -419,7 +419,7 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 			w.active()
 			w.shapes["nix"] = "two"
 			w.jobsEnd = w.now.Add(10 * time.Minute)
-			w.until("another is made", func() bool { return len(w.runners) == 3 })
+			w.until("another one is created", func() bool { return len(w.runners) == 3 })
 			w.until("it is alone", func() bool { return len(w.runners) == 2 })
 			w.active()
 			if !slices.Contains(w.last.Open, fleet.Key{Namespace: "tailplane-org-acme", Name: "acme-nix-r2"}) {
@@ -427,13 +427,13 @@ func TestFLEET13_AnotherShape(t *testing.T) {
 			}
 			// Then back, and forth again before the first one is ready.
 			w.shapes["nix"] = "one"
-			w.until("another is made", func() bool { return len(w.runners) == 3 })
+			w.until("another one is created", func() bool { return len(w.runners) == 3 })
 			w.shapes["nix"] = "two"
 			w.until("it is alone", func() bool { return len(w.runners) == 2 })
 			w.active()
 			// A pool that is no longer wanted goes, and nothing else.
 			delete(w.shapes, "nix")
-			w.until("it has gone", func() bool { return len(w.runners) == 1 })
+			w.until("it is deleted", func() bool { return len(w.runners) == 1 })
 			w.active()
 			if len(w.copies) == 0 == (forge == v1alpha1.GitHub) || !w.source {
 				t.Errorf("%s: the credential went with a pool: %q", forge, w.log)
@@ -571,7 +571,7 @@ func TestSuspension(t *testing.T) {
 		open   int
 	}{
 		{"approval voided", func(w *env) { w.approved = fleet.No }, v1alpha1.PhaseSuspended, "Said", 0},
-		{"approval not known", func(w *env) { w.approved = fleet.Unknown }, v1alpha1.PhaseActive, "Said", 2},
+		{"approval unknown", func(w *env) { w.approved = fleet.Unknown }, v1alpha1.PhaseActive, "Said", 2},
 		{"a rule about trust", func(w *env) {
 			w.violations = []fleet.Violation{{Reason: fleet.ReasonSecretOfAnother, Message: "m", Effect: fleet.EffectStop}}
 		}, v1alpha1.PhaseSuspended, fleet.ReasonSecretOfAnother, 0},

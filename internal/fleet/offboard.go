@@ -17,7 +17,7 @@ import (
 func (d *decision) offboard() {
 	if !d.HasFinalizer {
 		d.Report.Offboard = d.Enrollment.Status.Offboard // keep the last report while other finalizers keep the object
-		d.report(v1alpha1.PhaseOffboarded, Condition{"Ready", No, ReasonOffboarding, "Nothing of it is ours."})
+		d.report(v1alpha1.PhaseOffboarded, Condition{"Ready", No, ReasonOffboarding, "The fleet has no objects of it."})
 		return
 	}
 	if d.Enrollment.Annotations[v1alpha1.OffboardAnnotation] == v1alpha1.OffboardKeep {
@@ -27,7 +27,7 @@ func (d *decision) offboard() {
 		return
 	}
 	if !d.Listed {
-		d.reportStep(v1alpha1.StepStopIntake, v1alpha1.PhaseDraining, "Not everything could be listed.")
+		d.reportStep(v1alpha1.StepStopIntake, v1alpha1.PhaseDraining, "The state is incomplete: a list failed.")
 		return
 	}
 	of := d.Facts.Workloads
@@ -37,49 +37,49 @@ func (d *decision) offboard() {
 	case d.addFor(StopIntake, of, func(w Workload) bool {
 		return w.Stopped != Yes && (w.Object != No || w.Remote != No) && !d.abandoned(w)
 	}):
-		d.reportStep(v1alpha1.StepStopIntake, v1alpha1.PhaseDraining, "Its runners are told to take no more jobs.")
+		d.reportStep(v1alpha1.StepStopIntake, v1alpha1.PhaseDraining, "Its runners stop taking new jobs.")
 	case slices.ContainsFunc(of, func(w Workload) bool { return !drained(w) && (w.Object != No || w.Remote != No) && !d.abandoned(w) }):
 		if d.now.Before(deadline) {
 			d.Wake = earliest(d.Wake, deadline)
-			d.reportStep(v1alpha1.StepDrain, v1alpha1.PhaseDraining, "The last jobs run.")
+			d.reportStep(v1alpha1.StepDrain, v1alpha1.PhaseDraining, "The last jobs are running.")
 		} else {
 			d.requireDecision(v1alpha1.StepDrain, v1alpha1.PhaseDraining, ReasonDrainTimeout, "Jobs still run. Wait, or stop them with a RunnerHold of mode Stop on this organisation.")
 		}
 	case d.blocked():
-		d.requireDecision(v1alpha1.StepDrain, v1alpha1.PhaseDraining, ReasonMassDeletion, "Many enrollments were deleted at once. To go on, set the annotation "+
-			v1alpha1.OffboardAnnotation+" to "+v1alpha1.OffboardConfirm+"; to have its runners stay, to "+v1alpha1.OffboardKeep+".")
+		d.requireDecision(v1alpha1.StepDrain, v1alpha1.PhaseDraining, ReasonMassDeletion, "Many enrollments were deleted at once. To continue, set the annotation "+
+			v1alpha1.OffboardAnnotation+" to "+v1alpha1.OffboardConfirm+"; to keep its runners, to "+v1alpha1.OffboardKeep+".")
 	case slices.ContainsFunc(of, created):
 		d.requireDecision(v1alpha1.StepDeregister, v1alpha1.PhaseFailed, ReasonByHand, manualDeletion(of[slices.IndexFunc(of, created)]))
 	case d.addFor(Deregister, of, func(w Workload) bool { return w.Remote != No && w.Denied < MaxDenied }):
-		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "The forge is asked to forget its runners.")
+		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "Its runners are being deregistered at the forge.")
 	case slices.ContainsFunc(of, func(w Workload) bool {
 		return d.leaks(w) && (d.Enrollment.Status.Offboard == nil || !slices.Contains(d.Enrollment.Status.Offboard.Leaked, w.RemoteID))
 	}):
 		// Record these ids before the objects that hold them are deleted.
-		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "What stays at the forge is written down.")
+		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "The runners that stay at the forge are being recorded.")
 	case d.stuck():
 	case d.RunnerGroups == Yes:
 		d.add(DeleteRunnerGroups)
-		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "The runner groups that were made for it are deleted.")
+		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "The runner groups that the fleet created for it are being deleted.")
 	case d.addFor(DeleteWorkloads, of, func(w Workload) bool { return w.Object != No }):
-		d.reportStep(v1alpha1.StepDeleteWorkloads, v1alpha1.PhaseDraining, "What is left of its workloads is deleted.")
+		d.reportStep(v1alpha1.StepDeleteWorkloads, v1alpha1.PhaseDraining, "The objects of its workloads are being deleted.")
 	case d.RunnerGroups == Unknown && d.Enrollment.Annotations[v1alpha1.ForceCleanupAnnotation] == "":
-		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "It is not known whether its runner groups are left.")
+		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "It is unknown whether its runner groups still exist.")
 	case d.Secrets != No:
 		if d.Secrets == Yes {
 			d.add(DeleteSecrets)
 		}
-		d.reportStep(v1alpha1.StepDeleteSecrets, v1alpha1.PhaseDraining, "Its Secrets are deleted.")
+		d.reportStep(v1alpha1.StepDeleteSecrets, v1alpha1.PhaseDraining, "Its Secrets are being deleted.")
 	case d.OwnNamespace != No:
 		if d.OwnNamespace == Yes {
 			d.add(DeleteNamespace)
 		}
-		d.reportStep(v1alpha1.StepDeleteNamespace, v1alpha1.PhaseDraining, "Its namespace is deleted.")
+		d.reportStep(v1alpha1.StepDeleteNamespace, v1alpha1.PhaseDraining, "Its namespace is being deleted.")
 	case d.OtherObjects != No:
-		d.reportStep(v1alpha1.StepDeleteNamespace, v1alpha1.PhaseDraining, "Something with its label is left.")
+		d.reportStep(v1alpha1.StepDeleteNamespace, v1alpha1.PhaseDraining, "Objects with its label still exist.")
 	default:
 		d.add(RemoveFinalizer)
-		d.reportStep(v1alpha1.StepDone, v1alpha1.PhaseOffboarded, "All of it has gone.")
+		d.reportStep(v1alpha1.StepDone, v1alpha1.PhaseOffboarded, "All of its objects are deleted.")
 	}
 }
 
@@ -141,12 +141,12 @@ func (d *decision) stuck() bool {
 		return false
 	}
 	if d.addFor(ForceRelease, d.Facts.Workloads, func(w Workload) bool { return d.abandoned(w) && w.Object != No }) {
-		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "Its scale sets are given up.")
+		d.reportStep(v1alpha1.StepDeregister, v1alpha1.PhaseDraining, "Its scale sets are being abandoned.")
 		return true
 	}
 	if slices.ContainsFunc(d.Facts.Workloads, func(w Workload) bool { return w.Remote != No && !d.abandoned(w) }) {
 		d.requireDecision(v1alpha1.StepDeregister, v1alpha1.PhaseFailed, ReasonCleanupSkipped,
-			"GitHub refuses to have its scale sets removed. Install the App again, or give them up with the annotation "+v1alpha1.ForceCleanupAnnotation+": a reason.")
+			"GitHub refuses to remove its scale sets. Install the App again, or abandon them with the annotation "+v1alpha1.ForceCleanupAnnotation+": a reason.")
 		return true
 	}
 	return false

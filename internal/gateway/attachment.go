@@ -47,13 +47,13 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 	section := a.Spec.TargetRef.SectionName
 	switch {
 	case !ok && b.foreignGateways[target]:
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonNotEnvoyGateway, "the Gateway is not one of Envoy Gateway")
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonNotEnvoyGateway, "Envoy Gateway does not manage the Gateway")
 	case !ok:
 		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonGatewayNotFound, "there is no such Gateway in this namespace")
 	case section != "" && !object.hasListener(section):
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener of that name")
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener with that name")
 	case b.gatewayStates[target] != nil && b.gatewayStates[target].attachment != nil:
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway has this Gateway: "+b.gatewayStates[target].attachment.Name)
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway already uses this Gateway: "+b.gatewayStates[target].attachment.Name)
 	}
 	if !report.Accepted.OK {
 		report.Programmed = conditionFalse(report.Accepted.Reason, report.Accepted.Message)
@@ -70,7 +70,7 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 			continue
 		}
 		if report.ResolvedRefs.OK && !isReady(t) {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; what was known of it stays")
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; its last known state stays in use")
 		}
 		report.TailnetCount++
 		in := attachedTailnet{tailnet: name, spec: spec, byLabel: map[string]member{}}
@@ -107,7 +107,7 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 			}
 		}
 		if nowhere > 0 {
-			report.Programmed = conditionFalse(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has such a host", nowhere, n))
+			report.Programmed = conditionFalse(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has a matching host", nowhere, n))
 		}
 	}
 	return report

@@ -211,7 +211,7 @@ func TestNothingWithoutAnAllowedReference(t *testing.T) {
 				t.Fatalf("seed %d, %s: %s", seed, g.Name, fmt.Sprintf(format, args...))
 			}
 			if i := slices.IndexFunc(o.Gateways, func(x gateway.GatewayObject) bool { return x.Name == g.Name && x.Controller == "envoy" }); i < 0 {
-				fail("is no Gateway of ours")
+				fail("is not a Gateway of this controller")
 			}
 			for _, c := range g.Clusters {
 				clusters++
@@ -274,13 +274,13 @@ func TestNothingWithoutAnAllowedReference(t *testing.T) {
 			for _, listener := range g.Listeners {
 				private := slices.ContainsFunc(o.Gateways, func(x gateway.GatewayObject) bool { return x.Name == g.Name && x.Private })
 				if listener.Restrict && !private && len(listener.Allow) > 0 {
-					fail("a Gateway that others reach lets somebody in")
+					fail("a Gateway that others reach admits connections")
 				}
 			}
 		}
 	}
 	if clusters < 300 || routes < 100 || mixed < 30 || paths < 50 {
-		t.Errorf("the worlds are empty: %d clusters, %d routes, %d backends, %d paths", clusters, routes, mixed, paths)
+		t.Errorf("the environments are empty: %d clusters, %d routes, %d backends, %d paths", clusters, routes, mixed, paths)
 	}
 }
 
@@ -325,7 +325,7 @@ func (l oracle) validate(c gateway.Cluster) string {
 	s := l.serviceOf(c)
 	tailnet := l.tailnet(s)
 	if s.Spec.TailnetRef != nil && s.Spec.TailnetRef.Name != tailnet {
-		return "it is in another tailnet than wished"
+		return "it is in another tailnet than requested"
 	}
 	if !l.allows(tailnet, s.Namespace) {
 		return "its namespace may not use the tailnet " + tailnet
@@ -375,7 +375,7 @@ func TestHostileObjects(t *testing.T) {
 		}
 		for _, l := range g.Listeners {
 			if l.Restrict && len(l.Allow) != 0 {
-				t.Errorf("%s lets %v in", g.Name, l.Allow)
+				t.Errorf("%s admits %v", g.Name, l.Allow)
 			}
 		}
 	}
@@ -402,7 +402,7 @@ func TestAdditionalTailnetChangesNothing(t *testing.T) {
 				if !slices.ContainsFunc(now.Routes, func(r gateway.Route) bool {
 					return r.Name == route.Name && r.Prefix == route.Prefix && r.Cluster == route.Cluster
 				}) {
-					t.Fatalf("seed %d: %s moved, or is gone", seed, route.Name)
+					t.Fatalf("seed %d: %s moved or disappeared", seed, route.Name)
 				}
 				before, _ := g.Cluster(route.Cluster)
 				if after, ok := now.Cluster(route.Cluster); !ok || string(text(t, before)) != string(text(t, after)) {
@@ -424,6 +424,6 @@ func TestAdditionalTailnetChangesNothing(t *testing.T) {
 		}
 	}
 	if moved < 50 {
-		t.Errorf("only %d routes were looked at", moved)
+		t.Errorf("only %d routes were checked", moved)
 	}
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-var update = flag.Bool("update", false, "write what Build makes into testdata")
+var update = flag.Bool("update", false, "write the result of Build into testdata")
 
 // read parses documents into Objects: Tailplane's kinds as they are, and other kinds in the form
 // of Build's input structs.
@@ -135,7 +135,7 @@ func read(t *testing.T, text []byte) gateway.Objects {
 				o.Roots[s.Name] = s.Roots
 			}
 		default:
-			t.Fatalf("of what kind is %s", doc)
+			t.Fatalf("unknown kind of %s", doc)
 		}
 	}
 }
@@ -275,7 +275,7 @@ func TestGolden(t *testing.T) {
 				return
 			}
 			if out < 0 || !bytes.Equal(a.Files[out].Data, got) {
-				t.Errorf("Build makes of it:\n%s", got)
+				t.Errorf("Build returns:\n%s", got)
 			}
 		})
 	}
@@ -300,7 +300,7 @@ func TestGroupsOfOthersReadAsMissing(t *testing.T) {
 	}
 	foreign, missing := r.Services[gateway.Name{Namespace: "thief", Name: "of-private"}], r.Services[gateway.Name{Namespace: "thief", Name: "of-nobody"}]
 	if foreign != missing || foreign.Accepted.OK {
-		t.Errorf("%+v of a group that is there, %+v of one that is not", foreign, missing)
+		t.Errorf("%+v for an existing group, %+v for a missing one", foreign, missing)
 	}
 	o.Groups[0].Spec.Consumers.From, o.Tailnets[0].Spec.AllowedNamespaces.From = gatewayv1alpha1.NamespacesAll, gatewayv1alpha1.NamespacesAll
 	if got := gateway.Build(o).Services[gateway.Name{Namespace: "thief", Name: "of-private"}]; !got.Accepted.OK || got.Tailnet != "corp" {
@@ -325,11 +325,11 @@ func TestUnreadableAddresses(t *testing.T) {
 		return rules[0].Sole.Endpoints, rules[1].Sole.Endpoints
 	}
 	if exists, here := endpoints(); exists != nil || here == nil || len(here) != 0 {
-		t.Errorf("while nobody may look: %v where a name is meant, and %v where addresses are", exists, here)
+		t.Errorf("without read access: %v for a name, and %v for addresses", exists, here)
 	}
 	o.Relays = map[gateway.Name][]netip.Addr{{Namespace: "infra", Name: "there"}: {netip.MustParseAddr("10.0.0.7")}}
 	if exists, _ := endpoints(); fmt.Sprint(exists) != "[10.0.0.7:10000]" {
-		t.Errorf("what was known is %v", exists)
+		t.Errorf("the known objects are %v", exists)
 	}
 	o.Relays, o.Unreadable = nil, nil
 	if exists, _ := endpoints(); exists == nil || len(exists) != 0 {

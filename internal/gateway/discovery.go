@@ -44,7 +44,7 @@ func SelectServices(d gatewayv1alpha1.ServiceDiscovery, vips []ListedService, de
 			return
 		}
 		if !IsLabel(name) {
-			omitted = append(omitted, "svc:"+Printable(name)+" is left out: its name is no DNS label")
+			omitted = append(omitted, "svc:"+Printable(name)+" is skipped: its name is not a DNS label")
 			return
 		}
 		if old, ok := services[name]; ok {

@@ -73,7 +73,7 @@ func TestSelect(t *testing.T) {
 		wished, want uint16
 	}{{[]uint16{80, 443}, 80, 80}, {[]uint16{443, 8080}, 80, 443}, {nil, 80, 80}} {
 		if got := (gateway.DiscoveredService{Ports: c.ports}).DefaultPort(c.wished); got != c.want {
-			t.Errorf("of %v with %d wished: %d", c.ports, c.wished, got)
+			t.Errorf("of %v with %d desired: %d", c.ports, c.wished, got)
 		}
 	}
 }
@@ -88,22 +88,22 @@ func TestKnownServices(t *testing.T) {
 		"one list is not enough": {
 			"a b > a b", "a > a b", "a b > a b", "a > a b", "a > a",
 		},
-		"an error between two lists does not help, and does not hurt": {
+		"an error between two lists has no effect": {
 			"a b > a b", "a > a b", "! > a b stale", "a > a",
 		},
 		"an empty list must come three times over five minutes": {
 			"a b > a b", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "- > ",
 		},
-		"anything in between begins anew": {
+		"any other list restarts the count": {
 			"a b > a b", "- > a b stale", "- > a b stale", "- > a b stale", "- > a b stale", "b > a b", "- > a b stale", "a b > a b",
 		},
-		"one service is everything too": {
+		"the last service counts as all services": {
 			"a > a", "- > a stale", "- > a stale", "a > a",
 		},
-		"what comes back is there": {
+		"a service that returns is present": {
 			"a b > a b", "a > a b", "a > a", "a b > a b",
 		},
-		"nothing at all is nothing": {"- > ", "- > "},
+		"no service at all": {"- > ", "- > "},
 	} {
 		t.Run(why, func(t *testing.T) {
 			var m gateway.KnownServices
@@ -113,7 +113,7 @@ func TestKnownServices(t *testing.T) {
 				before := fmt.Sprint(m)
 				next := m.Update(discoveredServices(strings.Trim(list, "!-")), list == "!", now)
 				if fmt.Sprint(m) != before {
-					t.Fatal("Next changed what was known")
+					t.Fatal("Next changed its input")
 				}
 				m = next
 				got := serviceNames(m.Services())

@@ -57,7 +57,7 @@ func (b *builder) assignGroup(s *gatewayv1alpha1.TailscaleService, report Servic
 	}
 	request, ok := b.groupRequestFor(s, report.Tailnet)
 	if !ok {
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "the TailscaleGateway that discovered it is gone, or has not this tailnet any more")
+		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "the TailscaleGateway that discovered it does not exist or does not have this tailnet any more")
 		return report
 	}
 	if request.Replicas != nil {
@@ -85,7 +85,7 @@ func (b *builder) assignGroup(s *gatewayv1alpha1.TailscaleService, report Servic
 	if limit := int(request.MaxGroups); limit > 0 {
 		key := [2]string{request.gateway.String(), report.Tailnet}
 		if b.createdGroups[key] >= limit {
-			report.Accepted = conditionFalse(gatewayv1alpha1.ReasonProxyGroupLimit, fmt.Sprintf("%s has its %d proxy groups for this tailnet", request.gateway, limit))
+			report.Accepted = conditionFalse(gatewayv1alpha1.ReasonProxyGroupLimit, fmt.Sprintf("%s already has its limit of %d proxy groups for this tailnet", request.gateway, limit))
 			return report
 		}
 		b.createdGroups[key]++
@@ -115,7 +115,7 @@ func (b *builder) assignNamedGroup(s *gatewayv1alpha1.TailscaleService, report S
 	case !accepted.Accepted.OK:
 		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group cannot be used: "+accepted.Accepted.Reason)
 	case g.Spec.Type != s.Spec.Type:
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group is of the other type")
+		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group has the other type")
 	case accepted.Tailnet != report.Tailnet:
 		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group is in another tailnet")
 	default:
@@ -134,7 +134,7 @@ func (b *builder) groupNameUsable(w DesiredGroup) bool {
 // assignCreatedGroup handles a service whose group the operator creates.
 func (b *builder) assignCreatedGroup(s *gatewayv1alpha1.TailscaleService, report ServiceReport, w DesiredGroup) ServiceReport {
 	if !b.groupNameUsable(w) {
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonServiceNameConflict, "somebody else has a proxy group of the name that this service would get")
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonServiceNameConflict, "another owner already has a proxy group with the name that this service would get")
 		return report
 	}
 	if existing, ok := b.result.DesiredGroups[w.Name]; ok {

@@ -136,7 +136,7 @@ type groupDecision struct {
 	GroupStep
 }
 
-// choose selects the ordinals that satisfy is and, if there are any, makes deed the next action for
+// choose selects the ordinals that satisfy is and, if there are any, makes action the next action for
 // them.
 func (d *groupDecision) choose(action GroupAction, is func(i int, r RelayReplica) bool) bool {
 	var of []int

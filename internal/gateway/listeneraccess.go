@@ -30,13 +30,13 @@ func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, t
 	}
 	r := b.gatewayState(target)
 	if other, taken := r.access[section]; taken {
-		return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy has the listener: "+other.policy.Name)
+		return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy already has the listener: "+other.policy.Name)
 	}
 	a := listenerAccess{policy: nameOf(p), restrict: p.Spec.Access.From == gatewayv1alpha1.AccessTailnet}
 	if a.restrict && !object.Private {
 		// Envoy trusts the PROXY header of every peer that can connect, so the listener must admit
 		// no peer.
-		report.Programmed = conditionFalse(gatewayv1alpha1.ReasonServiceExposed, "others than relays could connect to this Gateway and lie about addresses, so nobody is let in: its Service must be ClusterIP and the chart's NetworkPolicy in place")
+		report.Programmed = conditionFalse(gatewayv1alpha1.ReasonServiceExposed, "clients other than relays could connect to this Gateway and forge addresses, so all connections are rejected: its Service must be ClusterIP and the chart's NetworkPolicy must be in place")
 	} else if a.restrict {
 		a.allow = []netip.Prefix{tailnetIPv4, tailnetIPv6}
 		if cidrs := p.Spec.Access.CIDRs; len(cidrs) > 0 {
@@ -45,7 +45,7 @@ func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, t
 				prefix, err := netip.ParsePrefix(c)
 				if err != nil {
 					a.allow = nil
-					report.Programmed = conditionFalse(gatewayv1alpha1.ReasonFailed, "an address range cannot be read, so nobody is let in")
+					report.Programmed = conditionFalse(gatewayv1alpha1.ReasonFailed, "an address range cannot be parsed, so all connections are rejected")
 					break
 				}
 				a.allow = append(a.allow, prefix.Masked())

@@ -33,7 +33,7 @@ func TestNames(t *testing.T) {
 		groupName(long, Name{long, long}, false): 52, groupName(long, Name{long, long}, true): 52, sharedGroupName(long, long): 52, ingressGroupName(long): 52,
 	} {
 		if len(name) > limit || !IsLabel(name) {
-			t.Errorf("%q has %d characters of %d, or is no label", name, len(name), limit)
+			t.Errorf("%q has %d characters of %d, or is not a label", name, len(name), limit)
 		}
 	}
 	// Long names with the same beginning stay different.

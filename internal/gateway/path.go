@@ -31,22 +31,22 @@ func parsePath(s string) (Path, error) {
 	text, star := strings.CutSuffix(s, "*")
 	switch {
 	case !strings.HasPrefix(s, "/"):
-		return Path{}, errors.New("a path begins with /")
+		return Path{}, errors.New("a path must begin with /")
 	case len(s) > 1024:
-		return Path{}, errors.New("a path has at most 1024 characters")
+		return Path{}, errors.New("a path must have at most 1024 characters")
 	case strings.ContainsAny(text, "*?#%"):
-		return Path{}, errors.New("a path has * only at its end, and none of ?, # and % in it")
+		return Path{}, errors.New("a path may have * only at its end, and must not have any of ?, # and % in it")
 	case strings.Contains(text, "//"):
-		return Path{}, errors.New("a path has no // in it")
+		return Path{}, errors.New("a path must not contain //")
 	}
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] > '~' {
-			return Path{}, fmt.Errorf("a path has printable ASCII characters only, and no space: %q", s[i])
+			return Path{}, fmt.Errorf("a path must have only printable ASCII characters and no space: %q", s[i])
 		}
 	}
 	for segment := range strings.SplitSeq(text, "/") {
 		if segment == "." || segment == ".." {
-			return Path{}, errors.New("a path has no . or .. for a segment")
+			return Path{}, errors.New("a path must not have the segment . or ..")
 		}
 	}
 	switch below, slash := strings.CutSuffix(text, "/"); {

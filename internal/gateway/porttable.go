@@ -57,22 +57,22 @@ func ParsePortTable(text []byte) (PortTable, error) {
 	d.DisallowUnknownFields()
 	var t PortTable
 	if err := d.Decode(&t); err != nil {
-		return PortTable{}, fmt.Errorf("table of ports: %w", err)
+		return PortTable{}, fmt.Errorf("port table: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return PortTable{}, errors.New("table of ports: something follows it")
+		return PortTable{}, errors.New("port table: trailing data")
 	}
 	keys := map[PortKey]bool{}
 	for i, p := range t.Ports {
 		switch {
 		case p.MatchPort < FirstPort || p.MatchPort > LastPort:
-			return PortTable{}, fmt.Errorf("table of ports: %d is not within %d-%d", p.MatchPort, FirstPort, LastPort)
+			return PortTable{}, fmt.Errorf("port table: %d is not within %d-%d", p.MatchPort, FirstPort, LastPort)
 		case i > 0 && t.Ports[i-1].MatchPort >= p.MatchPort:
-			return PortTable{}, fmt.Errorf("table of ports: %d is not in its place, or there twice", p.MatchPort)
+			return PortTable{}, fmt.Errorf("port table: %d is out of order or duplicate", p.MatchPort)
 		case p.Service == "" || p.TargetPort == 0 || p.Protocol != "TCP" && p.Protocol != "UDP":
-			return PortTable{}, fmt.Errorf("table of ports: %d leads nowhere: %q, %q, %d", p.MatchPort, p.Service, p.Protocol, p.TargetPort)
+			return PortTable{}, fmt.Errorf("port table: %d has no valid destination: %q, %q, %d", p.MatchPort, p.Service, p.Protocol, p.TargetPort)
 		case keys[p.PortKey]:
-			return PortTable{}, fmt.Errorf("table of ports: %s %s %d has two", p.Service, p.Protocol, p.TargetPort)
+			return PortTable{}, fmt.Errorf("port table: %s %s %d has two ports", p.Service, p.Protocol, p.TargetPort)
 		}
 		keys[p.PortKey] = true
 	}

@@ -100,7 +100,7 @@ func TestAllocateProperties(t *testing.T) {
 			next, refused, _ := table.Allocate(requested, now)
 			r.Shuffle(len(requested), func(i, j int) { requested[i], requested[j] = requested[j], requested[i] })
 			if again, _, _ := table.Allocate(requested, now); string(again.Encode()) != string(next.Encode()) {
-				t.Fatal("the order of wishes matters")
+				t.Fatal("the order of requests matters")
 			}
 			if len(refused) != 0 {
 				t.Fatalf("refused %v", refused)

@@ -61,7 +61,7 @@ func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, ro
 	}
 	for _, k := range keys {
 		if other, taken := b.claimedRules[k]; taken {
-			return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy has a rule of the route: "+other.Name)
+			return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy already has a rule of the route: "+other.Name)
 		}
 	}
 	for _, k := range keys {
@@ -88,11 +88,11 @@ func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, ro
 		s = cmp.Or(s, gatewayv1alpha1.RuleNotResolved)
 		report.Rules = append(report.Rules, gatewayv1alpha1.RuleStatus{Index: int32(i), State: s})
 		if s == gatewayv1alpha1.RuleNotResolved && report.ResolvedRefs.OK {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "a service of a rule is not known, may not be used here or has no port on its relays yet")
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "a service of a rule is unknown, may not be used here or has no port on its relays yet")
 		}
 	}
 	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute && defaults == 0 && report.ResolvedRefs.OK {
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "no service that tailscaleTarget means is ready; the route keeps its own backends")
+		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "no service selected by tailscaleTarget is ready; the route keeps its own backends")
 	}
 	return report
 }

@@ -88,7 +88,7 @@ func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceR
 		tailnet = s.Spec.TailnetRef.Name
 	}
 	if tailnet == "" {
-		return ServiceReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}, false
+		return ServiceReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "set a tailnet: not exactly one tailnet is annotated as the default")}, false
 	}
 	t, ok := b.tailnetFor(tailnet, s.Namespace)
 	if !ok {
@@ -109,16 +109,16 @@ func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceR
 		return report, false
 	}
 	if label, _ := labelAndTags(s); target.ServiceName != "" && label == "" {
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the service's name is no DNS label")
+		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the service's name is not a DNS label")
 		return report, false
 	}
 	if tls := s.Spec.UpstreamTLS; tls != nil && tls.CABundleRef != nil {
 		roots := Name{cmp.Or(tls.CABundleRef.Namespace, s.Namespace), tls.CABundleRef.Name}
 		_, exists := b.o.Roots[roots]
 		if !b.granted(fromService(s), "", "ConfigMap", roots) {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the roots that caBundleRef names")
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant allows this service to use the CA bundle in caBundleRef")
 		} else if !exists {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef names no ConfigMap with ca.crt")
+			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef does not refer to a ConfigMap with ca.crt")
 		}
 	}
 	return report, report.ResolvedRefs.OK
@@ -142,7 +142,7 @@ func (b *builder) validateBackendRef(s *gatewayv1alpha1.TailscaleService) Condit
 	}
 	switch {
 	case !b.granted(fromService(s), group, cmp.Or(ref.Kind, "Service"), name):
-		return conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant lets this service use the backend")
+		return conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant allows this service to use the backend")
 	case !exists:
 		return conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "there is no such backend")
 	}

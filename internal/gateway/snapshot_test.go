@@ -52,7 +52,7 @@ func TestListenerOf(t *testing.T) {
 		}
 	}
 	if _, ok := (&Gateway{}).Listener("x"); ok {
-		t.Error("a Gateway about which nothing is said has a listener")
+		t.Error("an unknown Gateway has a listener")
 	}
 }
 

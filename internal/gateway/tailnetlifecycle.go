@@ -213,7 +213,7 @@ func TailnetConditions(f TailnetFacts) map[string]TailnetCondition {
 		}
 		return otherwise
 	}
-	pending := TailnetCondition{statusUnknown, "Pending", "The credential was not tried yet."}
+	pending := TailnetCondition{statusUnknown, "Pending", "The credential is not tested yet."}
 	asExpected := TailnetCondition{statusFalse, "AsExpected", ""}
 	out := map[string]TailnetCondition{
 		conditionAuthenticated: keep(conditionAuthenticated, TailnetCondition{statusUnknown, "Pending", ""}), conditionValidated: keep(conditionValidated, pending),
@@ -258,10 +258,10 @@ func TailnetConditions(f TailnetFacts) map[string]TailnetCondition {
 			m := fmt.Sprintf("The credential lacks the scope %s: %s", fail.Scope, fail.Message)
 			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "InsufficientPermissions", m}, failed(m)
 		case FailureInvalid:
-			m := "The credential may not give out the tags of this tailnet: " + fail.Message
+			m := "The credential may not assign the tags of this tailnet: " + fail.Message
 			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "TagsNotPermitted", m}, failed(m)
 		case FailureNotFound:
-			m := "The API knows no such tailnet: " + fail.Message
+			m := "The API does not know this tailnet: " + fail.Message
 			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "TailnetNotFound", m}, failed(m)
 		}
 	case f.Checked != nil:
@@ -269,7 +269,7 @@ func TailnetConditions(f TailnetFacts) map[string]TailnetCondition {
 		out[conditionValidated] = TailnetCondition{statusTrue, "Ready", metadataFound}
 		out[conditionReady] = TailnetCondition{statusTrue, "Ready", metadataFound}
 		if TailnetDomain(f.Checked.Names) == "" {
-			out[conditionValidated] = TailnetCondition{statusTrue, "NoDevices", "The credential is good; the tailnet has no device yet that tells its domain."}
+			out[conditionValidated] = TailnetCondition{statusTrue, "NoDevices", "The credential is valid, but the tailnet has no device yet that shows its domain."}
 			out[conditionReady] = TailnetCondition{statusTrue, "Ready", out[conditionValidated].Message}
 		}
 		if f.Checked.ServicesRefused != "" {
@@ -279,9 +279,9 @@ func TailnetConditions(f TailnetFacts) map[string]TailnetCondition {
 	if f.Deleting {
 		m := "It is being deleted."
 		if len(f.Users) > 0 {
-			m = "It is being deleted, and still used by " + joinSome(f.Users) + "."
+			m = "It is being deleted, but it is still used by " + joinSome(f.Users) + "."
 		} else if f.Failure != nil {
-			m = "It is being deleted, but a validation key is not yet: " + f.Failure.Message
+			m = "It is being deleted, but a validation key is not deleted yet: " + f.Failure.Message
 		}
 		out[conditionReady] = TailnetCondition{statusFalse, "Pending", m}
 	}

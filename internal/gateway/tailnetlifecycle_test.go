@@ -38,39 +38,39 @@ func TestNextTailnetAction(t *testing.T) {
 		{"refused a moment ago", func(f *TailnetFacts) { f.Proof.Phase = ProofPending }, TailnetWait, time.Minute},
 		{"refused a while ago", func(f *TailnetFacts) { f.Proof.Phase, f.NextCheck = ProofPending, tailnetTestTime }, TailnetProveCredential, 0},
 		{"refused with another credential", func(f *TailnetFacts) { f.Proof.Phase, f.Credential = ProofPending, "c2" }, TailnetProveCredential, 0},
-		{"killed after it was begun", func(f *TailnetFacts) { f.Proof.Phase, f.Proof.At = ProofInProgress, tailnetTestTime }, TailnetDeleteKey, 0},
+		{"killed after the start was recorded", func(f *TailnetFacts) { f.Proof.Phase, f.Proof.At = ProofInProgress, tailnetTestTime }, TailnetDeleteKey, 0},
 		{"killed before the key was deleted", func(f *TailnetFacts) { f.Proof.Phase, f.Proof.At = ProofCleanupPending, tailnetTestTime }, TailnetDeleteKey, 0},
-		{"and the credential is another one now", func(f *TailnetFacts) {
+		{"and the credential has changed", func(f *TailnetFacts) {
 			f.Proof.Phase, f.Proof.At, f.Credential = ProofCleanupPending, tailnetTestTime, "c2"
 		}, TailnetDeleteKey, 0},
 		{"the key could not be deleted", func(f *TailnetFacts) {
 			f.Proof.Phase, f.Proof.At, f.Failure = ProofCleanupPending, tailnetTestTime, fail(FailureUnavailable, 2*time.Second)
 		}, TailnetWait, 2 * time.Second},
-		{"the key is dead", func(f *TailnetFacts) {
+		{"the key is expired", func(f *TailnetFacts) {
 			f.Proof.Phase, f.Proof.At = ProofCleanupPending, tailnetTestTime.Add(-ValidationKeyLifetime)
 		}, TailnetForgetKey, 0},
 		{"refused", func(f *TailnetFacts) { f.Failure = fail(FailureRefused, 0) }, TailnetWait, 5 * time.Minute},
-		{"no such tailnet", func(f *TailnetFacts) { f.Failure = fail(FailureNotFound, time.Second) }, TailnetWait, 5 * time.Minute},
+		{"unknown tailnet", func(f *TailnetFacts) { f.Failure = fail(FailureNotFound, time.Second) }, TailnetWait, 5 * time.Minute},
 		{"the circuit is open", func(f *TailnetFacts) { f.Failure = fail(FailureCircuitOpen, 7*time.Second) }, TailnetWait, 7 * time.Second},
 		{"no credential", func(f *TailnetFacts) {
 			f.Credential, f.Proof.Phase, f.Proof.At = "", ProofCleanupPending, tailnetTestTime
 		}, TailnetWait, 0},
 		{"no credential, but users", func(f *TailnetFacts) { f.Credential, f.HasFinalizer, f.Users = "", false, []string{"a"} }, TailnetAddFinalizer, 0},
-		{"deleting, never held", func(f *TailnetFacts) { f.Deleting, f.HasFinalizer = true, false }, TailnetWait, 0},
-		{"deleting, new and never held", func(f *TailnetFacts) { f.Deleting, f.HasFinalizer, f.Proof = true, false, CredentialProof{} }, TailnetWait, 0},
+		{"deleting, without finalizer", func(f *TailnetFacts) { f.Deleting, f.HasFinalizer = true, false }, TailnetWait, 0},
+		{"deleting, new and without finalizer", func(f *TailnetFacts) { f.Deleting, f.HasFinalizer, f.Proof = true, false, CredentialProof{} }, TailnetWait, 0},
 		{"deleting", func(f *TailnetFacts) { f.Deleting = true }, TailnetRemoveFinalizer, 0},
 		{"deleting, used", func(f *TailnetFacts) { f.Deleting, f.Users = true, []string{"a"} }, TailnetWait, 0},
 		{"deleting, with a key", func(f *TailnetFacts) { f.Deleting, f.Proof.Phase, f.Proof.At = true, ProofInProgress, tailnetTestTime }, TailnetDeleteKey, 0},
-		{"deleting, and nobody can delete the key", func(f *TailnetFacts) {
+		{"deleting, and the key cannot be deleted", func(f *TailnetFacts) {
 			f.Deleting, f.Proof.Phase, f.Proof.At, f.Credential = true, ProofCleanupPending, tailnetTestTime.Add(-time.Minute), ""
 		}, TailnetWait, 4 * time.Minute},
-		{"deleting, and the API is away", func(f *TailnetFacts) {
+		{"deleting, and the API is unavailable", func(f *TailnetFacts) {
 			f.Deleting, f.Proof.Phase, f.Proof.At, f.Failure = true, ProofCleanupPending, tailnetTestTime.Add(-time.Minute), fail(FailureRefused, 0)
 		}, TailnetWait, 4 * time.Minute},
-		{"an administrator lets it go", func(f *TailnetFacts) {
+		{"an administrator skips the cleanup", func(f *TailnetFacts) {
 			f.Deleting, f.Proof.Phase, f.Proof.At, f.SkipRemote = true, ProofCleanupPending, tailnetTestTime, true
 		}, TailnetRemoveFinalizer, 0},
-		{"the key died meanwhile", func(f *TailnetFacts) {
+		{"the key expired in the meantime", func(f *TailnetFacts) {
 			f.Deleting, f.Proof.Phase, f.Proof.At = true, ProofCleanupPending, tailnetTestTime.Add(-ValidationKeyLifetime)
 		}, TailnetRemoveFinalizer, 0},
 	} {
@@ -104,11 +104,11 @@ func TestTailnetConditions(t *testing.T) {
 		{"no scope", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureForbidden} }, "True/TokenIssued False/InsufficientPermissions False/Failed False/AsExpected", ""},
 		{"tags", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureInvalid, CreateKey: true} }, "True/TokenIssued False/TagsNotPermitted False/Failed False/AsExpected", ""},
 		{"no tailnet", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureNotFound} }, "True/TokenIssued False/TailnetNotFound False/Failed False/AsExpected", ""},
-		{"a list that is refused as such", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureInvalid} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
+		{"a refused list", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureInvalid} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
 		{"away", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureUnavailable} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
 		{"a pause", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureRateLimited} }, "Unknown/APIUnavailable Unknown/RateLimited False/Pending True/RateLimited", "True/TokenIssued True/Ready True/Ready True/RateLimited"},
 		{"the circuit", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureCircuitOpen} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/CircuitOpen", "True/TokenIssued True/Ready True/Ready True/CircuitOpen"},
-		{"a class that is new to us", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: "Strange"} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
+		{"an unknown class", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: "Strange"} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
 		{"good", func(f *TailnetFacts) { f.Checked = &CheckResult{Names: []string{"a.tail1.ts.net"}} }, "True/TokenIssued True/Ready True/Ready False/AsExpected", ""},
 		{"no devices", func(f *TailnetFacts) { f.Checked = &CheckResult{Devices: 1} }, "True/TokenIssued True/NoDevices True/Ready False/AsExpected", ""},
 		{"no services", func(f *TailnetFacts) { f.Checked = &CheckResult{Names: []string{"a.b"}, ServicesRefused: "no"} }, "True/TokenIssued True/Ready True/Ready True/PartialScopes", ""},
@@ -230,7 +230,7 @@ func TestTailnetLifecycle(t *testing.T) {
 					t.Fatalf("seed %d: %s", seed, action)
 				}
 			}
-			t.Fatalf("seed %d: no rest", seed)
+			t.Fatalf("seed %d: no stable state", seed)
 		}
 		for range 30 {
 			reconcile()

@@ -29,16 +29,16 @@ func (b *builder) validateTarget(fqdn, ip string, t *gatewayv1alpha1.TailscaleTa
 	switch {
 	case ip != "":
 		if a, err := netip.ParseAddr(ip); err != nil || !isTailnetAddr(a) {
-			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the address is not one of a tailnet")
+			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the address is not a tailnet address")
 		}
 	case fqdn != "":
 		suffix := suffixOf(t)
 		if suffix == "" {
-			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the domain of the tailnet is not known yet, so that no name can be told to be in it")
+			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the domain of the tailnet is not known yet, so a name cannot be checked")
 		}
 		host, ok := strings.CutSuffix(fqdn, "."+suffix)
 		if !ok || !IsLabel(host) {
-			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the name is not one of the tailnet, whose domain is "+suffix)
+			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the name is not in the tailnet's domain "+suffix)
 		}
 	}
 	return conditionTrue(gatewayv1alpha1.ReasonAccepted)

@@ -106,7 +106,7 @@ func (b *builder) validateGroup(g *gatewayv1alpha1.TailscaleProxyGroup) GroupRep
 	if g.Spec.TailnetRef != nil {
 		name = g.Spec.TailnetRef.Name
 	} else if name == "" {
-		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "name a tailnet: not exactly one is annotated as the default")}
+		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "set a tailnet: not exactly one tailnet is annotated as the default")}
 	}
 	t, ok := b.tailnetFor(name, g.Namespace)
 	if !ok && (t == nil || !b.createdByOperator(g)) { // exempt: each service of such a group was checked itself

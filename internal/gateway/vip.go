@@ -87,10 +87,10 @@ func ReconcileVIP(have *VIPService, desired DesiredVIP, me VIPOwner) VIPDecision
 	}
 	owners, err := vipOwners(have)
 	if err != nil {
-		return refuseVIP(VIPNotOwned, 0, "whose the service is cannot be read from its annotation "+OwnersAnnotation)
+		return refuseVIP(VIPNotOwned, 0, "the service's owners cannot be read from its annotation "+OwnersAnnotation)
 	}
 	if owners.duplicated(me) {
-		return refuseVIP(VIPDuplicate, owners.Len(), "another operator has the id "+me.OperatorID+", as after a cluster was copied: give one of them another")
+		return refuseVIP(VIPDuplicate, owners.Len(), "another operator has the same id "+me.OperatorID+", for example in a copied cluster: change the id of one of them")
 	}
 	position := owners.index(me)
 	foreignCount := foreignOwners(have)
@@ -102,7 +102,7 @@ func ReconcileVIP(have *VIPService, desired DesiredVIP, me VIPOwner) VIPDecision
 		case foreignCount > 0:
 			return refuseVIP(VIPNotOwned, foreignCount, "the service belongs to Tailscale's operator; adopt takes it over")
 		case owners.Len() == 0:
-			return refuseVIP(VIPNotOwned, 0, "somebody else made the service; adopt takes it over")
+			return refuseVIP(VIPNotOwned, 0, "the operator did not create the service; adopt takes it over")
 		}
 	}
 	next := cloneVIP(have)
@@ -112,7 +112,7 @@ func ReconcileVIP(have *VIPService, desired DesiredVIP, me VIPOwner) VIPDecision
 	if position > 0 || position < 0 && owners.Len() > 0 { // an earlier owner decides about ports and tags
 		if !equalSets(have.Ports, desired.Ports) || !equalSets(have.Tags, desired.Tags) {
 			first := owners.list[0]
-			return refuseVIP(VIPConflict, owners.Len(), fmt.Sprintf("the service's first owner, of operator %+.60q, has other ports or tags", first.OperatorID))
+			return refuseVIP(VIPConflict, owners.Len(), fmt.Sprintf("the service's first owner, with operator %+.60q, has other ports or tags", first.OperatorID))
 		}
 	} else {
 		if !equalSets(have.Ports, desired.Ports) {
@@ -141,7 +141,7 @@ func ReleaseVIP(have *VIPService, me VIPOwner) VIPDecision {
 		return VIPDecision{Action: VIPUnchanged} // the owners are unknown, so this operator must not delete the service
 	}
 	if owners.duplicated(me) {
-		return refuseVIP(VIPDuplicate, owners.Len(), "another operator has the id "+me.OperatorID+", so that it is not known whose the service is")
+		return refuseVIP(VIPDuplicate, owners.Len(), "another operator has the same id "+me.OperatorID+", so the owner of the service is unknown")
 	}
 	if owners.index(me) < 0 {
 		return VIPDecision{Action: VIPUnchanged, Owners: owners.Len() + foreignOwners(have)}
@@ -163,7 +163,7 @@ func ReleaseVIP(have *VIPService, me VIPOwner) VIPDecision {
 func vipOwners(s *VIPService) (VIPOwners, error) {
 	text, ok := s.Annotations[OwnersAnnotation]
 	if ok && text == "" {
-		return VIPOwners{}, errors.New("owners of a service: an empty text")
+		return VIPOwners{}, errors.New("owners of a service: the annotation is empty")
 	}
 	return ParseVIPOwners(text)
 }

@@ -51,31 +51,31 @@ func TestReconcileVIP(t *testing.T) {
 		owners []string // owners of the written service
 	}{
 		{"there is none", nil, desiredVIP, a, VIPWrite, "", []string{"tp-a"}},
-		{"it is ours", ownedVIP(a), desiredVIP, a, VIPUnchanged, "", nil},
-		{"it is ours, and another's too", ownedVIP(a, b), desiredVIP, b, VIPUnchanged, "", nil},
-		{"it is ours, with other ports", ownedVIP(a), other, a, VIPWrite, "", []string{"tp-a"}},
-		{"the first changes what all have", ownedVIP(a, b), other, a, VIPWrite, "", []string{"tp-a", "tp-b"}},
+		{"the operator owns it", ownedVIP(a), desiredVIP, a, VIPUnchanged, "", nil},
+		{"the operator and another operator own it", ownedVIP(a, b), desiredVIP, b, VIPUnchanged, "", nil},
+		{"the operator owns it, with other ports", ownedVIP(a), other, a, VIPWrite, "", []string{"tp-a"}},
+		{"the first owner changes the service for all", ownedVIP(a, b), other, a, VIPWrite, "", []string{"tp-a", "tp-b"}},
 		{"the second may not", ownedVIP(a, b), other, b, VIPRefuse, VIPConflict, nil},
 		{"another's, with the same ports", ownedVIP(a), desiredVIP, b, VIPWrite, "", []string{"tp-a", "tp-b"}},
 		{"another's, with other ports", ownedVIP(a), other, b, VIPRefuse, VIPConflict, nil},
-		{"and adopting does not help", ownedVIP(a), DesiredVIP{Name: "svc:web", Ports: other.Ports, Adopt: true}, b, VIPRefuse, VIPConflict, nil},
-		{"an object was made anew", ownedVIP(a), desiredVIP, recreated, VIPWrite, "", []string{"tp-a"}},
+		{"adopting does not help", ownedVIP(a), DesiredVIP{Name: "svc:web", Ports: other.Ports, Adopt: true}, b, VIPRefuse, VIPConflict, nil},
+		{"an object was created again", ownedVIP(a), desiredVIP, recreated, VIPWrite, "", []string{"tp-a"}},
 		{"by hand", changedVIP(ownedVIP(), func(s *VIPService) { delete(s.Annotations, OwnersAnnotation) }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
 		{"by hand, without any annotation", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
-		{"owners who are none", ownedVIP(), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
+		{"invalid owners", ownedVIP(), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
 		{"by hand, adopted", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), adopting, a, VIPWrite, "", []string{"tp-a"}},
-		{"our name was lost", ownedVIP(), returning, a, VIPWrite, "", []string{"tp-a"}},
-		{"our name was lost to another", ownedVIP(b), returning, a, VIPWrite, "", []string{"tp-b", "tp-a"}},
-		{"another one of the name, made by hand", changedVIP(ownedVIP(), func(s *VIPService) { s.Addrs = s.Addrs[:1] }), returning, a, VIPRefuse, VIPNotOwned, nil},
+		{"the operator's reference was lost", ownedVIP(), returning, a, VIPWrite, "", []string{"tp-a"}},
+		{"the operator's reference was replaced by another one", ownedVIP(b), returning, a, VIPWrite, "", []string{"tp-b", "tp-a"}},
+		{"another service with the name, created manually", changedVIP(ownedVIP(), func(s *VIPService) { s.Addrs = s.Addrs[:1] }), returning, a, VIPRefuse, VIPNotOwned, nil},
 		{"of Tailscale's operator", changedVIP(changedVIP(ownedVIP(), foreignCount), func(s *VIPService) { delete(s.Annotations, OwnersAnnotation) }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
-		{"of Tailscale's operator, which we do not understand", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = map[string]string{TailscaleOwnersAnnotation: "?"} }), returning, a, VIPRefuse, VIPNotOwned, nil},
+		{"of Tailscale's operator, with an unknown format", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = map[string]string{TailscaleOwnersAnnotation: "?"} }), returning, a, VIPRefuse, VIPNotOwned, nil},
 		{"of Tailscale's operator, adopted", changedVIP(changedVIP(ownedVIP(), foreignCount), func(s *VIPService) { delete(s.Annotations, OwnersAnnotation) }), adopting, a, VIPWrite, "", []string{"tp-a"}},
 		{"adopted before", changedVIP(ownedVIP(a), foreignCount), desiredVIP, a, VIPUnchanged, "", nil},
 		{"unreadable", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations[OwnersAnnotation] = "{" }), adopting, a, VIPRefuse, VIPNotOwned, nil},
 		{"empty", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations[OwnersAnnotation] = "" }), adopting, a, VIPRefuse, VIPNotOwned, nil},
 		{"an owner without a name", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations[OwnersAnnotation] = `{"ownerRefs":[{}]}` }), adopting, a, VIPRefuse, VIPNotOwned, nil},
-		{"another operator has our id", ownedVIP(twin), adopting, a, VIPRefuse, VIPDuplicate, nil},
-		{"another operator has our id, and we are there", ownedVIP(a, twin), desiredVIP, a, VIPRefuse, VIPDuplicate, nil},
+		{"another operator has the same id", ownedVIP(twin), adopting, a, VIPRefuse, VIPDuplicate, nil},
+		{"another operator has the same id, and both are owners", ownedVIP(a, twin), desiredVIP, a, VIPRefuse, VIPDuplicate, nil},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			before := ownersText(t, tt.have)
@@ -84,7 +84,7 @@ func TestReconcileVIP(t *testing.T) {
 				t.Fatalf("%+v", d)
 			}
 			if ownersText(t, tt.have) != before {
-				t.Error("what was read was changed")
+				t.Error("the input was changed")
 			}
 			if d.Action != VIPWrite {
 				return
@@ -104,7 +104,7 @@ func TestReconcileVIP(t *testing.T) {
 				}
 			}
 			if again := ReconcileVIP(&d.Service, tt.wish, tt.me); again.Action != VIPUnchanged {
-				t.Errorf("written, it is not right: %+v", again)
+				t.Errorf("the written service is not correct: %+v", again)
 			}
 		})
 	}
@@ -115,11 +115,11 @@ func TestReconcileVIPAddress(t *testing.T) {
 	w := desiredVIP
 	w.Addrs = vipAddrs
 	if got := ReconcileVIP(nil, w, vipOwner("tp-a")).Service.Addrs; !slices.Equal(got, vipAddrs[:1]) {
-		t.Errorf("asks for %v", got)
+		t.Errorf("requires %v", got)
 	}
 	w.Addrs = vipAddrs[1:]
 	if got := ReconcileVIP(nil, w, vipOwner("tp-a")).Service.Addrs; len(got) != 0 {
-		t.Errorf("asks for %v", got)
+		t.Errorf("requires %v", got)
 	}
 }
 
@@ -133,15 +133,15 @@ func TestReleaseVIP(t *testing.T) {
 		deed VIPAction
 		left []string
 	}{
-		{"it is gone", nil, VIPUnchanged, nil},
+		{"it does not exist", nil, VIPUnchanged, nil},
 		{"the last", ownedVIP(a), VIPDelete, nil},
 		{"not the last", ownedVIP(a, b), VIPWrite, []string{"tp-b"}},
-		{"not ours", ownedVIP(b), VIPUnchanged, nil},
-		{"made by hand", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), VIPUnchanged, nil},
+		{"not owned", ownedVIP(b), VIPUnchanged, nil},
+		{"created manually", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), VIPUnchanged, nil},
 		{"unreadable", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[OwnersAnnotation] += "x" }), VIPUnchanged, nil},
 		{"Tailscale's operator stays", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[TailscaleOwnersAnnotation] = "?" }), VIPWrite, nil},
 		{"it had left", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[TailscaleOwnersAnnotation] = `{"ownerRefs":[]}` }), VIPDelete, nil},
-		{"another operator has our id", ownedVIP(a, twin), VIPRefuse, nil},
+		{"another operator has the same id", ownedVIP(a, twin), VIPRefuse, nil},
 	} {
 		d := ReleaseVIP(tt.have, a)
 		if d.Action != tt.deed {
@@ -152,7 +152,7 @@ func TestReleaseVIP(t *testing.T) {
 				t.Errorf("%s: leaves %+v", tt.why, d.Service)
 			}
 			if again := ReleaseVIP(&d.Service, a); again.Action != VIPUnchanged {
-				t.Errorf("%s: written, it is not right: %+v", tt.why, again)
+				t.Errorf("%s: the written service is not correct: %+v", tt.why, again)
 			}
 		}
 	}
@@ -241,14 +241,14 @@ func TestSharedVIP(t *testing.T) {
 		all[0].keeps = false
 		settle()
 		if slices.Contains(ownerIDs(t, world), "tp-0") || len(ownerIDs(t, world)) != len(all)-1+map[bool]int{true: 1}[foreign] {
-			t.Fatalf("seed %d: one left, and there are %v", seed, ownerIDs(t, world))
+			t.Fatalf("seed %d: one left, but the owners are %v", seed, ownerIDs(t, world))
 		}
 		for _, o := range all {
 			o.keeps = false
 		}
 		settle()
 		if foreign != (world != nil) || foreign && (!slices.Equal(ownerIDs(t, world), []string{"tp-x"}) || world.Annotations["more"] != "stays") {
-			t.Fatalf("seed %d: all left, and there is %+v", seed, world)
+			t.Fatalf("seed %d: all left, but the service exists: %+v", seed, world)
 		}
 	}
 }
@@ -268,7 +268,7 @@ func TestOwnersPreserved(t *testing.T) {
 		s.Annotations[OwnersAnnotation] = " " + ownedVIP(vipOwner("tp-a")).Annotations[OwnersAnnotation]
 	})
 	if d := ReconcileVIP(have, desiredVIP, vipOwner("tp-a")); d.Action != VIPUnchanged {
-		t.Errorf("another spelling is written over: %+v", d)
+		t.Errorf("another format is overwritten: %+v", d)
 	}
 }
 
@@ -307,7 +307,7 @@ func FuzzOwners(f *testing.F) {
 		}
 		remaining := joined.Without(me)
 		if remaining.index(me) >= 0 || remaining.String() != o.Without(me).String() {
-			t.Fatalf("%q: what is left is %s, not %s", text, remaining, o.Without(me))
+			t.Fatalf("%q: the rest is %s, not %s", text, remaining, o.Without(me))
 		}
 		have := ownedVIP()
 		have.Annotations[OwnersAnnotation] = text

@@ -77,14 +77,14 @@ func ParseVIPOwners(text string) (VIPOwners, error) {
 		return o, nil
 	}
 	if len(text) > maxOwnersText {
-		return o, fmt.Errorf("owners of a service: %d bytes are not read", len(text))
+		return o, fmt.Errorf("owners of a service: %d bytes are too long", len(text))
 	}
 	if err := decodeOwners([]byte(text), &o.rest); err != nil {
 		return o, fmt.Errorf("owners of a service: %w", err)
 	}
 	list, ok := o.rest["ownerRefs"]
 	if !ok {
-		return o, errors.New("owners of a service: there is no list of them")
+		return o, errors.New("owners of a service: the list is missing")
 	}
 	delete(o.rest, "ownerRefs")
 	var all []json.RawMessage
@@ -92,7 +92,7 @@ func ParseVIPOwners(text string) (VIPOwners, error) {
 		return o, fmt.Errorf("owners of a service: %w", err)
 	}
 	if len(all) > maxOwners {
-		return o, fmt.Errorf("owners of a service: %d of them", len(all))
+		return o, fmt.Errorf("owners of a service: %d owners are too many", len(all))
 	}
 	for _, one := range all {
 		e := ownerEntry{text: one}
@@ -113,7 +113,7 @@ func decodeOwners(text []byte, into any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more follows")
+		return errors.New("trailing data")
 	}
 	return nil
 }

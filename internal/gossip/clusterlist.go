@@ -18,7 +18,7 @@ import (
 var ListClusters = httpapi.Op[ClusterListRequest, ClusterList]{
 	Pattern: "GET /api/v1alpha1/memberlist", Verb: access.ClusterMembers,
 	MaxResponse: 16 << 20, // 2,048 servers with labels
-	Doc:         "List the clusters that this server knows of, its own included: those that can be had, or all.",
+	Doc:         "List the clusters that this server knows, including its own cluster: the available clusters, or all.",
 	Responses: []ClusterList{{Clusters: []Cluster{{APIEndpoint: "https://k8s.prod-eu.example:6443", APIPort: 6443, Labels: map[string]string{"env": "prod"},
 		Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", URL: "https://tka.tail1234.ts.net", State: Alive,
 		LastSeen: time.Date(2026, 11, 21, 11, 41, 8, 0, time.UTC), Verified: true, Self: true,
@@ -29,7 +29,7 @@ var ListClusters = httpapi.Op[ClusterListRequest, ClusterList]{
 
 // A ClusterListRequest selects clusters.
 type ClusterListRequest struct {
-	State StateFilter `json:"-" query:"state" doc:"\"all\" adds clusters that are dead or have left"`
+	State StateFilter `json:"-" query:"state" doc:"\"all\" includes clusters that are dead or have left"`
 }
 
 // A StateFilter is "all", or empty for the available clusters.

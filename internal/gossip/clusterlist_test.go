@@ -51,7 +51,7 @@ func TestForm(t *testing.T) {
 	}
 	var filter StateFilter
 	if filter.UnmarshalText([]byte("all")) != nil || filter.UnmarshalText([]byte("dead")) == nil || filter.UnmarshalText(nil) == nil {
-		t.Error("state is something else than \"all\"")
+		t.Error("state is not \"all\"")
 	}
 }
 
@@ -87,7 +87,7 @@ func TestRefusedAreNamed(t *testing.T) {
 		t.Errorf("%d values, the first is %.80q", len(values), values)
 	}
 	if shape, _ := newClusterList(&Members{}, ClusterListRequest{}).EncodeResponse(""); len(shape.Header.Values(RefusedHeader)) != 0 {
-		t.Error("nobody is refused, and it says so of somebody")
+		t.Error("the refusals are not empty")
 	}
 }
 

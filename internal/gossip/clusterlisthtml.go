@@ -10,7 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
-var errStateFilter = errors.New(`it is "all", or left out`)
+var errStateFilter = errors.New(`it must be "all" or absent`)
 
 // prefersHTML reports whether a client prefers HTML to JSON. A client that accepts anything, such as curl, gets JSON.
 func prefersHTML(accept string) bool {

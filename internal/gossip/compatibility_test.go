@@ -153,7 +153,7 @@ func TestTwoBuilds(t *testing.T) {
 	for name, cgo := range map[string]string{"without cgo": "0", "with cgo": "1"} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath("gcc"); err != nil && cgo == "1" {
-				t.Skip("SKIP a build with cgo: there is no C compiler")
+				t.Skip("SKIP a build with cgo: no C compiler")
 			}
 			other := filepath.Join(t.TempDir(), "other.test")
 			build := exec.CommandContext(t.Context(), "go", "test", "-c", "-o", other, "-gcflags=-N -l", "-tags=tailplane_other", "-ldflags=-s -w", "-trimpath=false", ".")

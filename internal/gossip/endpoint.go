@@ -113,11 +113,11 @@ type endpoints struct {
 // later.
 func (a AllowedEndpoints) Check(r endpoints, p EndpointOwner) error {
 	if r.Host != p.Name {
-		return fmt.Errorf("host %s is not the node's name", r.Host)
+		return fmt.Errorf("host %s is not the name of the node", r.Host)
 	}
 	for _, ip := range r.IPs {
 		if !slices.Contains(p.Addrs, ip) {
-			return fmt.Errorf("address %s is not the node's", ip)
+			return fmt.Errorf("address %s is not an address of the node", ip)
 		}
 	}
 	host, _, err := splitEndpointURL(r.URL, "https", "http")
@@ -125,14 +125,14 @@ func (a AllowedEndpoints) Check(r endpoints, p EndpointOwner) error {
 		return fmt.Errorf("url: %w", err)
 	}
 	if ip, err := netip.ParseAddr(host); host != p.Name && (err != nil || !slices.Contains(p.Addrs, ip)) {
-		return fmt.Errorf("url: %s is not the node", host)
+		return fmt.Errorf("url: the host %s is not the node", host)
 	}
 	host, port, err := splitEndpointURL(r.APIEndpoint, "https")
 	if err != nil {
 		return fmt.Errorf("apiEndpoint: %w", err)
 	}
 	if port != r.APIPort {
-		return fmt.Errorf("apiEndpoint: its port is not %d", r.APIPort)
+		return fmt.Errorf("apiEndpoint: the port is not %d", r.APIPort)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		if !slices.Contains(p.Addrs, ip) && isPrivateAddr(ip) && !a.allowsAddr(ip.Unmap()) {
@@ -152,7 +152,7 @@ func checkEndpointName(host string, p EndpointOwner) error {
 	_, number := strconv.ParseUint(last, 0, 64) // resolvers read 127.1 and 0x7f.1 as addresses
 	switch {
 	case !strings.Contains(host, "."), last == "localhost", last == "local", last == "internal":
-		return fmt.Errorf("apiEndpoint: %s is a name of somebody's own network, and allowEndpoints does not list it", host)
+		return fmt.Errorf("apiEndpoint: %s is a private name, and allowEndpoints does not list it", host)
 	case number == nil:
 		return fmt.Errorf("apiEndpoint: %s is neither a name nor an address", host)
 	case tailnet != "" && (host == tailnet || strings.HasSuffix(host, "."+tailnet)):
@@ -173,7 +173,7 @@ func splitEndpointURL(text string, schemes ...string) (host string, port uint16,
 		known = known || u.Scheme == s
 	}
 	if !known || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" || u.Path != "" && u.Path != "/" || strings.HasSuffix(text, "#") {
-		return "", 0, fmt.Errorf("it is more or less than scheme, host and port")
+		return "", 0, fmt.Errorf("it must have a scheme, a host and a port only")
 	}
 	host = strings.ToLower(u.Hostname())
 	if _, err := netip.ParseAddr(host); err != nil && !isDNSName(host) || strings.Contains(host, "%") {

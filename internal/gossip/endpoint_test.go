@@ -27,7 +27,7 @@ func TestEndpoints(t *testing.T) {
 		{"https://" + f.Host + ":6443", 6443, true, "its own name"},
 		{"https://100.64.0.0:6443", 6443, true, "its own address"},
 		{"https://10.20.1.2:6443", 6443, true, "listed"},
-		{"https://192.168.7.7:6443", 6443, true, "listed by itself"},
+		{"https://192.168.7.7:6443", 6443, true, "listed alone"},
 		{"https://api.eu.corp.example:6443", 6443, true, "of a listed suffix"},
 		{"https://k8s.internal:6443", 6443, true, "a listed name"},
 
@@ -90,7 +90,7 @@ func TestEndpoints(t *testing.T) {
 	}
 	for _, bad := range []string{"", "*", "*.", "10.0.0.0/99", "a b", "https://x"} {
 		if _, err := ParseAllowedEndpoints([]string{bad}); err == nil {
-			t.Errorf("allowEndpoints takes %q", bad)
+			t.Errorf("allowEndpoints accepts %q", bad)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (e *engine) announce(f Facts, s Status, now time.Time) error {
 
 func (e *engine) seal(f Facts, s Status, o Order) error {
 	if f.Node != e.self {
-		return fmt.Errorf("record: it is of the node %q, and we are %q", f.Node, e.self)
+		return fmt.Errorf("record: it is of the node %q, but this node is %q", f.Node, e.self)
 	}
 	r, err := Seal(f, o, s, e.sign)
 	if err != nil {
@@ -137,7 +137,7 @@ func (e *engine) supersedeOwn(r *Record, now time.Time) {
 		return
 	}
 	e.heartbeat = 0
-	e.report(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "there was a later record of ours than we wrote"}, now)
+	e.report(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "a peer has a later record of this node than this process wrote"}, now)
 }
 
 // mergeRecords merges the records of a message.
@@ -353,7 +353,7 @@ func (e *engine) prunePins(now time.Time) {
 	e.unsaved = e.unsaved || next.pinned != e.view.pinned || next.absent.Len() != e.view.absent.Len()
 	for _, node := range dropped {
 		cluster, _ := e.view.nodes.Get(node)
-		e.report(Event{Kind: EventUnpin, Node: node, Cluster: cluster, Detail: "our tailnet has not had the node for long"}, now)
+		e.report(Event{Kind: EventUnpin, Node: node, Cluster: cluster, Detail: "the node has been missing from the tailnet for a long time"}, now)
 	}
 	if e.view = next; len(dropped) > 0 {
 		e.verify()
@@ -402,5 +402,5 @@ func (e *engine) reject(from string, why Reason, now time.Time) {
 
 // errOtherNetwork is the response to a member of another gossip network.
 func errOtherNetwork(network string) error {
-	return problem.New(problem.BadRequest, "This server is in the gossip network "+network+", and the message is of another one.", "Set gossip.network to the same name on both.")
+	return problem.New(problem.BadRequest, "This server belongs to the gossip network "+network+", but the message belongs to another one.", "Set gossip.network to the same name on both servers.")
 }

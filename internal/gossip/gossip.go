@@ -98,7 +98,7 @@ func (s Settings) WithDefaults() (Settings, error) {
 	case !isDNSLabel(s.Network):
 		return s, fmt.Errorf("network: %q is not a DNS label", s.Network)
 	case s.Interval < 0, s.Fanout < 0, s.MaxMembers < 0, s.ForgetAfter < 0:
-		return s, errors.New("interval, fanout, maxMembers or forgetAfter is negative")
+		return s, errors.New("interval, fanout, maxMembers and forgetAfter must not be negative")
 	case s.MaxMessageBytes < 12<<10 || s.MaxMessageBytes > MaxMessage: // the largest record must fit together with the longest digest
 		return s, fmt.Errorf("maxMessageBytes: %d is not between 12288 and 65536", s.MaxMessageBytes)
 	}

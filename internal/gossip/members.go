@@ -95,12 +95,12 @@ type Cluster struct {
 
 	Name     string            `json:"name"`
 	ID       string            `json:"id"`
-	URL      string            `json:"url" doc:"base of the sign-in API of a live member"`
-	State    State             `json:"state" enum:"alive,suspect,unknown,dead,left" doc:"of the member that is best off"`
-	LastSeen time.Time         `json:"lastSeen,omitzero" doc:"as the server that answers saw it; absent: never"`
-	Verified bool              `json:"verified" doc:"node and key are those that the cluster was met with; only then may one sign in"`
-	Conflict bool              `json:"conflict" doc:"somebody else is known as this cluster"`
-	Self     bool              `json:"self" doc:"the cluster of the server that answers"`
+	URL      string            `json:"url" doc:"base URL of the sign-in API of a live member"`
+	State    State             `json:"state" enum:"alive,suspect,unknown,dead,left" doc:"the best state of the cluster's members"`
+	LastSeen time.Time         `json:"lastSeen,omitzero" doc:"when the answering server last saw the cluster; absent: never"`
+	Verified bool              `json:"verified" doc:"the node and the key match the pins; sign-in is possible only then"`
+	Conflict bool              `json:"conflict" doc:"another node or key is already known for this cluster"`
+	Self     bool              `json:"self" doc:"true for the cluster of the answering server"`
 	CAHash   string            `json:"caHash"`
 	Key      httpapi.PublicKey `json:"key"`
 	Software string            `json:"software"`

@@ -52,7 +52,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	if r.Node == v.rules.Self {
 		switch {
 		case r.Key != v.rules.Key:
-			return Change{Reason: Binding, Detail: "it is in our name, by another key"}
+			return Change{Reason: Binding, Detail: "it is a record of this node, signed with another key"}
 		case !r.isSignatureValid():
 			return Change{Reason: Signature}
 		}
@@ -60,7 +60,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	}
 	p, ok := d.Netmap.Find(r.Node)
 	if !ok {
-		return Change{Reason: Binding, Detail: "our tailnet has no such node with a required tag"}
+		return Change{Reason: Binding, Detail: "the tailnet has no such node with a required tag"}
 	}
 	firstHand := d.From == r.Node
 	if t, ok := v.tombs.Get(r.Node); ok && t.rejects(r.Generation, firstHand) {
@@ -82,7 +82,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	case wrong != nil && !remember:
 		return Change{Reason: Endpoint, Detail: wrong.Error()}
 	case wrong == nil && !known && v.entries.Len() >= v.rules.MaxMembers:
-		return Change{Reason: Size, Detail: fmt.Sprintf("there are %d members", v.entries.Len())}
+		return Change{Reason: Size, Detail: fmt.Sprintf("the limit of %d members is reached", v.entries.Len())}
 	case verdict.rekey && known && v.weight(was) == 1 && r.Order.Compare(was.Order) <= 0:
 		return Change{Reason: Old} // a repeated earlier handover must not move the key back
 	case wrong == nil && known && !verdict.pin:
@@ -131,7 +131,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 func (v *View) isBeaten(was, e *Entry, trusted bool) (Change, bool) {
 	switch now, before := boolWeight(e.FirstHand || trusted), v.weight(was); {
 	case now < before:
-		return Change{Reason: Binding, Detail: "the node itself says otherwise"}, true
+		return Change{Reason: Binding, Detail: "the node itself sent a different record"}, true
 	case now == before && e.Order.Compare(was.Order) < 0:
 		return Change{Reason: Old}, true
 	}
@@ -160,5 +160,5 @@ func (v *View) compareEntries(was, e *Entry, trusted bool) (keep bool, c Change)
 	marked.Conflict = true
 	v.moved = true
 	v.entries = v.entries.With(was.Node, &marked)
-	return true, Change{Entry: &marked, Was: was, Reason: Equivocation, Detail: "two records of one order"}
+	return true, Change{Entry: &marked, Was: was, Reason: Equivocation, Detail: "two different records have the same order"}
 }

@@ -179,7 +179,7 @@ func TestBinding(t *testing.T) {
 		t.Fatalf("another key, from the node itself: %+v", ch)
 	}
 	if ch := c.record(b, forge(t, a.facts, Order{1, 3}, a.key)); ch.Entry != nil {
-		t.Fatalf("an old record is played back over what the node itself said: %+v", ch)
+		t.Fatalf("a replayed old record replaces the node's record: %+v", ch)
 	}
 	// A restart does not forget.
 	again := NewView(*c.v.rules, c.v.memory(0))
@@ -266,7 +266,7 @@ func TestHearsayBuriesNobody(t *testing.T) {
 	}
 	c.v = Forget(c.v, []string{a.facts.Node}, simEpoch)
 	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, a.key)); ch.Reason != Buried {
-		t.Errorf("what it said before: %+v", ch)
+		t.Errorf("its earlier record: %+v", ch)
 	}
 }
 
@@ -309,6 +309,6 @@ func TestRefusals(t *testing.T) {
 		t.Error("it is never forgotten")
 	}
 	if ch := c.record(a, forge(t, a.facts, Order{1, 2}, a.key)); ch.Entry == nil || c.v.refused.Len() != 0 {
-		t.Errorf("a record that counts: %+v, %d refusals", ch, c.v.refused.Len())
+		t.Errorf("an accepted record: %+v, %d refusals", ch, c.v.refused.Len())
 	}
 }

@@ -97,7 +97,7 @@ func sealedSize(r Signed) int {
 }
 
 // errNetwork reports a message of another gossip network. The sender is not backed off for it.
-var errNetwork = errors.New("it is of another gossip network")
+var errNetwork = errors.New("it belongs to another gossip network")
 
 // decode decodes a message of that network, with room as the buffer of its digest. who returns the member with a node id, or nil if it is
 // unknown.
@@ -141,7 +141,7 @@ func decode(b []byte, network string, room []Claim, who func([]byte) *member) (m
 	case err != nil:
 		return message{}, err
 	case version != wireVersion:
-		return message{}, fmt.Errorf("its version is %d, and we speak %d", version, wireVersion)
+		return message{}, fmt.Errorf("its version is %d, but this server supports version %d", version, wireVersion)
 	case m.Network == "":
 		return message{}, errors.New(`"net" is missing`)
 	case m.Network != network:
@@ -162,7 +162,7 @@ func (c *cursor) claims(room []Claim, who func([]byte) *member) ([]Claim, error)
 		}
 		id, n, err := c.Row([3]uint64{maxGeneration, maxGeneration, maxVersion})
 		if err == nil && !isNode(id) {
-			err = errors.New("an entry names no node")
+			err = errors.New("an entry has no node")
 		}
 		names[len(all)] = id
 		all = append(all, Claim{Order: Order{Generation: n[0], Version: n[2]}, Heartbeat: n[1]})

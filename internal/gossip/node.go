@@ -112,7 +112,7 @@ func (n *Node) Run(ctx context.Context) error {
 				idle = true
 				tryAgain = n.cfg.Now().Add(retryStore) // limits how often peers can cause a save
 				if err != nil && ctx.Err() == nil {
-					n.cfg.Log.Warn("what gossip must remember was not saved; a restart would trust anew", "err", err)
+					n.cfg.Log.Warn("saving the gossip pins failed; after a restart this server would pin clusters again on first contact", "err", err)
 					n.mu.Lock()
 					n.engine.unsaved = true
 					n.mu.Unlock()
@@ -133,7 +133,7 @@ func (n *Node) load(ctx context.Context) (Memory, error) {
 			return m, nil
 		}
 		if !reported && ctx.Err() == nil {
-			n.cfg.Log.Warn("gossip waits for what it must remember", "err", err)
+			n.cfg.Log.Warn("gossip waits for its stored pins", "err", err)
 		}
 		if err := retry.Sleep(ctx, time.Second); err != nil {
 			return Memory{}, err
@@ -160,7 +160,7 @@ func (n *Node) round() (calls []call, unsaved bool) {
 	unsaved = e.unsaved
 	n.mu.Unlock()
 	if err != nil {
-		n.cfg.Log.Warn("this server cannot announce itself", "err", err)
+		n.cfg.Log.Warn("announcing this server failed", "err", err)
 	}
 	n.report(events)
 	return calls, unsaved
@@ -257,7 +257,7 @@ func (n *Node) Handle(from string, body []byte) (answer []byte, err error) {
 	ready := n.engine != nil
 	n.mu.Unlock()
 	if !ready || !isNode(from) {
-		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").WithRetryAfter(time.Second)
+		return nil, problem.New(problem.Unavailable, "Gossip has not started on this server yet.", "Try again in a moment.").WithRetryAfter(time.Second)
 	}
 	n.withEngine(func(e *engine, now time.Time) { answer, err = e.handleRequest(from, body, now) })
 	return answer, err
@@ -302,7 +302,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 	reported.Wait()
 	if heard.Load() == 0 {
-		return errors.New("leave: nobody could be told")
+		return errors.New("leave: no member received the message")
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func TestRun(t *testing.T) {
 		synctest.Wait()
 		clusters, hidden := nodes[0].Members().Clusters(false)
 		if len(clusters) != 2 || hidden != 1 || m.report(EventLeave) != 2 {
-			t.Errorf("after one has left: %d clusters, %d hidden, told %d", len(clusters), hidden, m.report(EventLeave))
+			t.Errorf("after one node has left: %d clusters, %d hidden, notified %d", len(clusters), hidden, m.report(EventLeave))
 		}
 	})
 }

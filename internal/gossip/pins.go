@@ -214,14 +214,14 @@ func (v *View) checkPins(r *Record, firstHand bool) pinDecision {
 	}
 	switch {
 	case v.rules.PinnedOnly && !policy && r.Key != v.rules.Key:
-		return pinDecision{detail: "gossip.pins has no such cluster, and no other is trusted"}
+		return pinDecision{detail: "gossip.pins does not list the cluster, and only listed clusters are trusted"}
 	case r.ClusterID == "":
-		return pinDecision{detail: "it names no cluster"}
+		return pinDecision{detail: "it has no cluster"}
 	case nodeKnown && pinnedTo != r.ClusterID:
-		return refuse("the node is known to serve the cluster %s", pinnedTo)
+		return refuse("the node is pinned to the cluster %s", pinnedTo)
 	case clusterKnown && key != r.Key:
 		if policy || !isHandedOver(r, key) {
-			return refuse("the cluster is known by another key")
+			return refuse("the cluster is pinned to another key")
 		}
 		if firstHand || nodeKnown {
 			return pinDecision{accept: true, trusted: true, pin: true, rekey: true}

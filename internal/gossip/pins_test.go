@@ -33,7 +33,7 @@ func TestPrune(t *testing.T) {
 		next, dropped := Prune(c.v, m, now)
 		c.v = NewView(*c.v.rules, next.memory(0)) // a restart
 		if c.v.pinned != next.pinned {
-			t.Fatalf("after a restart pins take up %d bytes, and %d before", c.v.pinned, next.pinned)
+			t.Fatalf("after a restart, pins need %d bytes, before it %d", c.v.pinned, next.pinned)
 		}
 		return dropped
 	}
@@ -44,7 +44,7 @@ func TestPrune(t *testing.T) {
 	day := 24 * time.Hour
 	after(time.Hour, nil)
 	if dropped := after(365*day, nil); len(dropped) > 0 || pins() != "3 nodes, 2 clusters, 0 absent" {
-		t.Errorf("a netmap without anybody: dropped %v, %s", dropped, pins())
+		t.Errorf("an empty netmap: dropped %v, %s", dropped, pins())
 	}
 	after(0, here())
 	if dropped := after(6*day, here(a)); len(dropped) > 0 || pins() != "3 nodes, 2 clusters, 2 absent" {
@@ -141,13 +141,13 @@ func TestCheapQuestionsFirst(t *testing.T) {
 		s    Signed
 		why  Reason
 	}{
-		{"no node of ours", b, unsigned(stranger, Order{9, 9}), Binding},
-		{"older than we know", b, unsigned(a.facts, Order{5, 4}), Old},
+		{"not a node of this tailnet", b, unsigned(stranger, Order{9, 9}), Binding},
+		{"older than the stored record", b, unsigned(a.facts, Order{5, 4}), Old},
 		{"of another cluster than pinned", b, unsigned(func() Facts { f := a.facts; f.ClusterID = "other"; return f }(), Order{9, 9}), Binding},
 		{"hearsay that points into a house", a, unsigned(elsewhere, Order{9, 9}), Endpoint},
-		{"later than we know", b, unsigned(a.facts, Order{5, 6}), Signature},
+		{"later than the stored record", b, unsigned(a.facts, Order{5, 6}), Signature},
 		{"of the same order", b, unsigned(a.facts, Order{5, 5}), Signature},
-		{"somebody new", a, unsigned(fresh, Order{1, 1}), Signature},
+		{"a new node", a, unsigned(fresh, Order{1, 1}), Signature},
 		{"to be remembered as refused", b, unsigned(elsewhere, Order{9, 9}), Signature},
 	} {
 		r, err := parse(tt.s)
@@ -245,11 +245,11 @@ func TestLargestRecordFits(t *testing.T) {
 	}
 	empty := len(m.encode())
 	if over := m.overhead(); over < empty || over > empty+20 {
-		t.Errorf("the digest takes %d bytes, counted as %d", empty, over)
+		t.Errorf("the digest has %d bytes, counted as %d", empty, over)
 	}
 	m.Records = []Signed{{make([]byte, maxPayload), make([]byte, 64)}}
 	if size := len(m.encode()); size > 12<<10 {
-		t.Errorf("it takes %d bytes", size)
+		t.Errorf("it has %d bytes", size)
 	}
 	if _, err := (Settings{MaxMessageBytes: 12<<10 - 1}).WithDefaults(); err == nil {
 		t.Error("less may be set")

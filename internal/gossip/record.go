@@ -146,7 +146,7 @@ func Seal(f Facts, o Order, s Status, sign func([]byte) []byte) (*Record, error)
 }
 
 // errSignature reports a record that the key in it did not sign.
-var errSignature = errors.New("the signature does not fit")
+var errSignature = errors.New("the signature is not valid")
 
 // Open parses a record and verifies its signature with the key that the record names. Merge decides whether that key is the cluster's key.
 func Open(s Signed) (*Record, error) {
@@ -215,7 +215,7 @@ func (r *Record) read(c *cursor) error {
 				}
 				addr, err := netip.ParseAddr(text)
 				if err != nil || addr.Zone() != "" || addr.Is4In6() || len(r.IPs) == maxAddresses {
-					return fmt.Errorf("ips: no more than %d addresses", maxAddresses)
+					return fmt.Errorf("ips: at most %d addresses are allowed", maxAddresses)
 				}
 				r.IPs = append(r.IPs, addr)
 				return nil
@@ -237,7 +237,7 @@ func (r *Record) read(c *cursor) error {
 					return err
 				}
 				if !isLabelKey(name) || value != "" && !labelName.MatchString(value) || len(r.Labels) == maxLabels {
-					return fmt.Errorf("labels: no more than %d Kubernetes labels", maxLabels)
+					return fmt.Errorf("labels: at most %d Kubernetes labels are allowed", maxLabels)
 				}
 				if r.Labels == nil {
 					r.Labels = map[string]string{}
@@ -273,7 +273,7 @@ func (r *Record) read(c *cursor) error {
 		return err
 	}
 	if v != 1 {
-		return fmt.Errorf("its form is %d, and we read 1", v)
+		return fmt.Errorf("its form is %d, but this server supports form 1", v)
 	}
 	return c.End()
 }

@@ -194,23 +194,23 @@ func (e *engine) request(to string, now time.Time) []byte {
 func (e *engine) handleRequest(from string, body []byte, now time.Time) ([]byte, error) {
 	p := e.peer(from, now)
 	if e.own == nil {
-		return nil, problem.New(problem.Unavailable, "This server does not gossip yet.", "Try again in a moment.").WithRetryAfter(time.Second)
+		return nil, problem.New(problem.Unavailable, "Gossip has not started on this server yet.", "Try again in a moment.").WithRetryAfter(time.Second)
 	}
 	if wait := p.admit(now); wait > 0 {
 		e.reject(from, Rate, now)
-		return nil, problem.New(problem.RateLimited, "That is too many requests.", "Wait.").WithRetryAfter(max(wait, time.Second))
+		return nil, problem.New(problem.RateLimited, "The caller has sent too many requests.", "Wait.").WithRetryAfter(max(wait, time.Second))
 	}
 	m, err := e.decodeMessage(from, body, now)
 	if err != nil {
 		return nil, err
 	}
 	if from == e.self {
-		return nil, problem.New(problem.BadRequest, "This server does not gossip with itself.", "Ask another member.")
+		return nil, problem.New(problem.BadRequest, "A server cannot gossip with itself.", "Send the message to another member.")
 	}
 	if !m.digest && len(m.Records) == 0 {
 		e.reject(from, Malformed, now)
 		e.backOff(from, now)
-		return nil, problem.New(problem.BadRequest, "The message has neither a digest nor records.", "The fields are listed in the API reference.")
+		return nil, problem.New(problem.BadRequest, "The message has no digest and no records.", "The API reference lists the fields.")
 	}
 	p.unresponsive = backoff{}
 	e.recordContact(from, now)
@@ -386,7 +386,7 @@ func (e *engine) decodeMessage(from string, body []byte, now time.Time) (message
 	case err != nil:
 		e.reject(from, Malformed, now)
 		e.backOff(from, now)
-		return m, problem.New(problem.BadRequest, "The message is malformed: "+err.Error()+".", "We speak version 1 of the gossip protocol.")
+		return m, problem.New(problem.BadRequest, "The message is malformed: "+err.Error()+".", "This server supports version 1 of the gossip protocol.")
 	}
 	return m, nil
 }

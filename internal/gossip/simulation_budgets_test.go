@@ -97,7 +97,7 @@ func TestBudgets(t *testing.T) {
 				s.startAll()
 				join, ok := s.until(time.Minute, s.allKnowAll)
 				if !ok {
-					t.Fatalf("seed %d: not all know all after a minute", s.seed)
+					t.Fatalf("seed %d: some nodes do not know all others after a minute", s.seed)
 				}
 				s.settle(time.Minute)
 				s.run(time.Duration(min(f.n/10, 30)) * time.Second) // until all nodes have met
@@ -229,7 +229,7 @@ func TestSampledDigests(t *testing.T) {
 	s.startAll()
 	took, ok := s.until(20*time.Second, s.allKnowAll)
 	if !ok {
-		t.Fatal("200 nodes do not know each other after 20 s")
+		t.Fatal("some of 200 nodes do not know all others after 20 s")
 	}
 	s.run(time.Second)
 	kB, messages := s.idle(time.Second)
@@ -260,7 +260,7 @@ func TestThousands(t *testing.T) {
 			s.startAll()
 			join, ok := s.until(60*factor*time.Second, s.allKnowAll)
 			if !ok {
-				t.Fatalf("they do not know each other after %v", join)
+				t.Fatalf("some nodes do not know all others after %v", join)
 			}
 			t.Logf("join %v, in %v", join, time.Since(began).Round(time.Second)) // the next part takes long
 			s.run(5 * time.Second)

@@ -24,7 +24,7 @@ func TestMeet(t *testing.T) {
 			t.Fatal(err)
 		}
 		if third := a.handleResponse(b.self, answer, a.wall()); third != nil {
-			t.Errorf("there is a third message of %d bytes", len(third))
+			t.Errorf("unexpected third message of %d bytes", len(third))
 		}
 		for _, n := range []*simNode{a, b} {
 			for _, m := range n.list {
@@ -34,7 +34,7 @@ func TestMeet(t *testing.T) {
 			}
 		}
 		if len(a.list) != 1 || len(b.list) != 1 {
-			t.Errorf("they know %d and %d others", len(a.list), len(b.list))
+			t.Errorf("the nodes know %d and %d others", len(a.list), len(b.list))
 		}
 		if got := a.stats.Messages[kindDelta] + b.stats.Messages[kindDelta]; got != uint64(records) {
 			t.Errorf("%d messages with records, want %d", got, records)
@@ -50,9 +50,9 @@ func TestThreeNodes(t *testing.T) {
 	s.startAll()
 	took, ok := s.until(3*time.Second, func() bool { return s.allKnowAll() && s.allAlive() })
 	if !ok {
-		t.Fatal("three nodes do not know each other after 3 s")
+		t.Fatal("some of three nodes do not know all others after 3 s")
 	}
-	t.Logf("all know all after %v", took)
+	t.Logf("all nodes know each other after %v", took)
 	s.run(3 * time.Second) // until all are verified
 	for _, n := range s.nodes {
 		for _, m := range n.list {

@@ -71,7 +71,7 @@ func TestLeave(t *testing.T) {
 	x := s.nodes[4]
 	calls, err := x.leave(x.wall())
 	if err != nil || len(calls) < leaveTargets {
-		t.Fatalf("%d can be told: %v", len(calls), err)
+		t.Fatalf("%d nodes can be notified: %v", len(calls), err)
 	}
 	s.wrote(x)
 	for _, c := range calls[:leaveTargets] {
@@ -80,13 +80,13 @@ func TestLeave(t *testing.T) {
 	s.at(time.Second, func() { s.stop(x) })
 	took, ok := s.until(5*time.Second, func() bool { return s.everywhere(x, Gone) })
 	if !ok {
-		t.Errorf("not all know after %v", took)
+		t.Errorf("some nodes do not know it after %v", took)
 	}
-	t.Logf("all know after %v", took)
+	t.Logf("all nodes know it after %v", took)
 	figures[1].check(t, "a leave", took, figures[1].change)
 	s.run(20 * time.Second)
 	if !s.everywhere(x, Gone) || s.deathsSeen() != 0 {
-		t.Error("who has left does not stay so, or is called dead")
+		t.Error("a node that left does not keep this state, or is declared dead")
 	}
 	s.start(x)
 	if _, ok := s.until(5*time.Second, func() bool { return s.everywhere(x, Alive) }); !ok {
@@ -204,7 +204,7 @@ func TestOneHasLeft(t *testing.T) {
 	}
 	s.at(time.Second, func() { s.stop(left) })
 	if _, ok := s.until(5*time.Second, func() bool { return s.everywhere(left, Gone) }); !ok {
-		t.Fatal("it is not known to have left")
+		t.Fatal("the other nodes do not know that it left")
 	}
 	s.run(5 * time.Second)
 	s.reset()
@@ -223,7 +223,7 @@ func TestOneIsDead(t *testing.T) {
 	s := settled(t, 666, 3, Settings{})
 	x, before, crashes := s.nodes[0], s.nodes[1], s.nodes[2]
 	if _, ok := s.death(before); !ok {
-		t.Fatal("nobody sees it dead")
+		t.Fatal("no node declares it dead")
 	}
 	s.run(doubtTime + time.Second)
 	s.reset()
@@ -252,7 +252,7 @@ func TestIsolatedFromNobody(t *testing.T) {
 	s.netmap = all
 	s.run(3 * sweepTime)
 	if !x.isolated || len(x.deaths) != 0 {
-		t.Errorf("isolated: %t, deaths: %d, and nobody was heard", x.isolated, len(x.deaths))
+		t.Errorf("isolated: %t, deaths: %d, without a contact", x.isolated, len(x.deaths))
 	}
 	s.netmap = NewNetmap(slices.DeleteFunc(slices.Clone(all.peers), func(p Peer) bool { return p.ID == removed.self }))
 	s.run(doubtTime + 2*sweepTime)
@@ -274,7 +274,7 @@ func TestForget(t *testing.T) {
 	x := s.nodes[0]
 	stale := x.own
 	if _, ok := s.death(x); !ok {
-		t.Fatal("nobody sees it dead")
+		t.Fatal("no node declares it dead")
 	}
 	s.run(3*time.Minute + 40*time.Second) // and the sweep, every 128 rounds
 	for _, o := range s.living() {

@@ -71,7 +71,7 @@ func TestHostileMember(t *testing.T) {
 			payload := strings.Replace(string(r.Payload), `"version":1`, `"version":9`, 1)
 			return [][]byte{bad.encode(message{Records: []Signed{{[]byte(payload), r.Signature}}})}
 		}},
-		{"a digest with the greatest generation and heartbeat of everybody", Heartbeat, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
+		{"a digest with the greatest generation and heartbeat for every node", Heartbeat, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
 			var d, e []Claim
 			for _, n := range s.living() {
 				d = append(d, Claim{Node: n.self, Order: Order{top, maxVersion}, Heartbeat: top})
@@ -98,12 +98,12 @@ func TestHostileMember(t *testing.T) {
 			f.ClusterID = bad.facts.ClusterID
 			return [][]byte{bad.encode(message{Records: []Signed{forge(t, f, Order{top, 1}, bad.key)}})}
 		}},
-		{"a record that points into everybody's house", Endpoint, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
+		{"a record with a private address", Endpoint, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
 			f := bad.facts
 			f.APIEndpoint = "https://169.254.169.254:6443"
 			return [][]byte{bad.encode(message{Records: []Signed{forge(t, f, Order{top - 1, 1}, bad.key)}})}
 		}},
-		{"what somebody said before, said again", Old, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
+		{"a replayed record of another node", Old, func(t *testing.T, s *sim, bad, victim *simNode) [][]byte {
 			stale := victim.own.Signed
 			f := victim.facts
 			f.Labels = map[string]string{"env": "changed"}
@@ -383,11 +383,11 @@ func TestAskedBeforeDead(t *testing.T) {
 		return m.state
 	}
 	if got := after(time.Minute); got != Suspect {
-		t.Errorf("silent, and not asked: %s", got)
+		t.Errorf("silent, and not contacted: %s", got)
 	}
 	m.peer.requestedAt = now
 	if got := after(s.set.Interval); got != Suspect {
-		t.Errorf("just asked: %s", got)
+		t.Errorf("just contacted: %s", got)
 	}
 	m.contact = n.clock(now)
 	if got := after(time.Second); got != Suspect {
@@ -395,17 +395,17 @@ func TestAskedBeforeDead(t *testing.T) {
 	}
 	m.peer.requestedAt = now
 	if got := after(2 * s.set.Interval); got != Dead {
-		t.Errorf("asked in vain: %s", got)
+		t.Errorf("contacted without a response: %s", got)
 	}
 	for _, o := range s.nodes[2:] {
 		m = n.members[o.self]
 		if m.state == Dead {
-			t.Errorf("another one is dead: %s", o.self)
+			t.Errorf("another node is dead: %s", o.self)
 		}
 		n.netmap = NewNetmap(nil)
 	}
 	if got := after(time.Second); got != Dead {
-		t.Errorf("our tailnet does not have it, so it cannot be asked: %s", got)
+		t.Errorf("it is not in the tailnet, so it cannot be contacted: %s", got)
 	}
 }
 
@@ -450,7 +450,7 @@ func TestBombs(t *testing.T) {
 	}
 	large := base64.StdEncoding.EncodeToString(make([]byte, maxPayload+1))
 	if _, err := n.handleRequest(from, []byte(`{"v":1,"net":"default","r":[{"p":"`+large+`","s":"AAAA"}]}`), n.wall()); err != nil || n.stats.Rejected[Malformed] == 0 {
-		t.Errorf("a bad item beside good ones: %v", err)
+		t.Errorf("a bad item next to good ones: %v", err)
 	}
 }
 

@@ -36,7 +36,7 @@ func decode(w http.ResponseWriter, r *http.Request, req any) error {
 		if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
 			return problem.New(problem.TooLarge, fmt.Sprintf("The request has more than %d bytes.", limit), "Send only what the API reference lists.")
 		}
-		return problem.New(problem.BadRequest, "The request broke off.", "Send it again.").WithCause(err)
+		return problem.New(problem.BadRequest, "The connection closed before the request was complete.", "Send the request again.").WithCause(err)
 	}
 	if len(body) == 0 && !own {
 		return nil
@@ -49,7 +49,7 @@ func decode(w http.ResponseWriter, r *http.Request, req any) error {
 		read = func() error { return wire.ReadBody(body) }
 	}
 	if err := read(); err != nil {
-		return problem.New(problem.BadRequest, fmt.Sprintf("The request is malformed: %v.", err), "The fields are listed in the API reference.")
+		return problem.New(problem.BadRequest, fmt.Sprintf("The request is malformed: %v.", err), "The API reference lists the fields.")
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func decodeStrict(body []byte, req any) error {
 			return fmt.Errorf("%.60q is not a field", name)
 		}
 		if seen[name] {
-			return fmt.Errorf("%q is given twice", name)
+			return fmt.Errorf("the field %q occurs twice", name)
 		}
 		seen[name] = true
 		var value json.RawMessage
@@ -88,7 +88,7 @@ func decodeStrict(body []byte, req any) error {
 		return err
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return errors.New("something follows the object")
+		return errors.New("there is text after the object")
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ const maxText = 512
 // decodeURL parses the fields outside the body: query parameters, path segments and headers.
 func decodeURL(r *http.Request, req any) error {
 	bad := func(format string, args ...any) error {
-		return problem.New(problem.BadRequest, fmt.Sprintf(format, args...), "The parameters are listed in the API reference.")
+		return problem.New(problem.BadRequest, fmt.Sprintf(format, args...), "The API reference lists the parameters.")
 	}
 	if strings.Contains(r.URL.RawQuery, ";") {
 		return bad("The parameters of the request are malformed.")
@@ -170,7 +170,7 @@ func decodeURL(r *http.Request, req any) error {
 			return nil
 		}
 		if len(values) != 1 {
-			return bad("The parameter %q is given %d times.", name, len(values))
+			return bad("The parameter %q occurs %d times.", name, len(values))
 		}
 		if err := field.UnmarshalText([]byte(values[0])); err != nil {
 			return bad("The parameter %q is invalid: %v.", name, err)
@@ -186,7 +186,7 @@ func decodeURL(r *http.Request, req any) error {
 	err = eachField(req, "path", func(name string, field textField) error {
 		value := r.PathValue(name)
 		if len(value) > maxText || field.UnmarshalText([]byte(value)) != nil {
-			return problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
+			return problem.New(problem.NotFound, "No operation has this path.", "The API reference lists the operations.")
 		}
 		return nil
 	})
@@ -199,7 +199,7 @@ func decodeURL(r *http.Request, req any) error {
 			return nil
 		}
 		if len(values) > 1 || len(values[0]) > maxText {
-			return bad("The header %s is given %d times, or is too long.", name, len(values))
+			return bad("The header %s occurs %d times, or is too long.", name, len(values))
 		}
 		if err := field.UnmarshalText([]byte(values[0])); err != nil {
 			return bad("The header %s is invalid: %v.", name, err)
@@ -259,7 +259,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	if *d == 0 {
-		return fmt.Errorf("%q is no time at all; leave it out", *text)
+		return fmt.Errorf("%q is a zero duration; omit it", *text)
 	}
 	return nil
 }

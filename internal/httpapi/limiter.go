@@ -84,7 +84,7 @@ func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 		wait = takeToken(l.all, now)
 	}
 	if wait > 0 {
-		return problem.New(problem.RateLimited, "That is too many requests.", fmt.Sprintf("Wait %v.", (wait+time.Second-1).Truncate(time.Second))).WithRetryAfter(wait)
+		return problem.New(problem.RateLimited, "The server received too many requests.", fmt.Sprintf("Wait %v.", (wait+time.Second-1).Truncate(time.Second))).WithRetryAfter(wait)
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func (l *limiter) acquireWaiter(c access.Caller) (release func(), err error) {
 	defer l.mu.Unlock()
 	who := cmp.Or(c.Device.ID, c.Identity())
 	if p, a := l.limits.WaitersPerCaller, l.limits.Waiters; p > 0 && l.waitersPerCaller[who] >= p || a > 0 && l.waiters >= a {
-		return nil, problem.New(problem.RateLimited, "Too many requests are waiting.", "Wait for the others to be answered.").WithRetryAfter(time.Second)
+		return nil, problem.New(problem.RateLimited, "Too many requests are already waiting.", "Wait until the other requests have a response.").WithRetryAfter(time.Second)
 	}
 	l.waitersPerCaller[who]++
 	l.waiters++

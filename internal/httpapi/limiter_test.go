@@ -90,7 +90,7 @@ func TestRetryAfterIsAlwaysThere(t *testing.T) {
 	for range 3 {
 		status, hdr, body := raw(t, h, "GET", "/api/v1alpha1/login", "", "")
 		if status == http.StatusTooManyRequests && (hdr.Get("Retry-After") != "1" || !strings.Contains(body, "Wait 1s.")) {
-			t.Errorf("told to come back after %s: %s", hdr.Get("Retry-After"), body)
+			t.Errorf("Retry-After %s: %s", hdr.Get("Retry-After"), body)
 		}
 	}
 	h = newEnv(t, httpapi.Limits{})

@@ -208,7 +208,7 @@ func (v *request) waitFor(ctx context.Context, wait func(context.Context) error)
 // or the server is stopping.
 func unavailableIfCanceled(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		return problem.New(problem.Unavailable, "The request ended before the answer was ready.", "Ask again.").WithRetryAfter(time.Second)
+		return problem.New(problem.Unavailable, "The request ended before the response was ready.", "Send the request again.").WithRetryAfter(time.Second)
 	}
 	return err
 }
@@ -250,10 +250,10 @@ func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, res
 	limit := cmp.Or(maxBytes, maxResponse)
 	answer, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {
-		return fmt.Errorf("%s: the answer broke off: %w", pattern, err)
+		return fmt.Errorf("%s: read the response: %w", pattern, err)
 	}
 	if int64(len(answer)) > limit {
-		return fmt.Errorf("%s: the answer is larger than %d bytes", pattern, limit)
+		return fmt.Errorf("%s: the response is larger than %d bytes", pattern, limit)
 	}
 	if c.Open != nil {
 		data, refused, err := c.Open(res.StatusCode, answer)
@@ -265,7 +265,7 @@ func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, res
 			return refused
 		}
 		if err := json.Unmarshal(data, resp); err != nil {
-			return fmt.Errorf("%s: the answer is not what was asked for: %w", pattern, err)
+			return fmt.Errorf("%s: the answer does not have the expected form: %w", pattern, err)
 		}
 		return nil
 	}
@@ -278,10 +278,10 @@ func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, res
 	case refused.Code != "":
 		return &refused
 	case res.StatusCode/100 != 2:
-		return fmt.Errorf("%s: the server answered %q and gave no reason: is it a Tailplane server?", pattern, res.Status)
+		return fmt.Errorf("%s: the server answered %q without a reason: is it a Tailplane server?", pattern, res.Status)
 	}
 	if err := json.Unmarshal(answer, resp); err != nil {
-		return fmt.Errorf("%s: the answer is not what was asked for: %w", pattern, err)
+		return fmt.Errorf("%s: the answer does not have the expected form: %w", pattern, err)
 	}
 	return nil
 }
@@ -309,7 +309,7 @@ func (c Client) Follow(ctx context.Context, pattern string, req any) (io.ReadClo
 			return nil, refused
 		}
 	}
-	return nil, fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, cmp.Or(err, errors.New("it gave no reason")))
+	return nil, fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, cmp.Or(err, errors.New("no reason in the response")))
 }
 
 // request returns the HTTP request for an operation.

@@ -135,7 +135,7 @@ func (p *PublicKey) UnmarshalText(text []byte) (err error) {
 // Errors of Check.
 var (
 	ErrNoProof  = errors.New("the server did not prove that it serves the cluster")
-	ErrBadProof = errors.New("the server's proof is not of this cluster's key")
+	ErrBadProof = errors.New("the server's proof is not signed with this cluster's key")
 )
 
 // Check verifies proof, the ProofHeader of a response, with this key. It returns ErrNoProof if

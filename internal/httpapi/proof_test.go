@@ -52,7 +52,7 @@ func TestProof(t *testing.T) {
 		{"no such path", alice(), "/nothing", own, problem.NotFound, true},
 		{"row 1: another name", alice(view), path, "evil.example", problem.WrongHost, false},
 		{"row 3: Funnel", access.Caller{Via: access.ViaFunnel}, path, own, problem.FunnelRefused, false},
-		{"row 4: nobody", access.Caller{Via: access.ViaTailnet}, path, own, problem.NoIdentity, false},
+		{"row 4: no identity", access.Caller{Via: access.ViaTailnet}, path, own, problem.NoIdentity, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h.set(tt.caller, nil)
@@ -64,7 +64,7 @@ func TestProof(t *testing.T) {
 			proof := hdr.Get(httpapi.ProofHeader)
 			if !tt.proven {
 				if proof != "" {
-					t.Errorf("proof %q for somebody who may not ask", proof)
+					t.Errorf("proof %q for a caller without a right", proof)
 				}
 				return
 			}
@@ -94,7 +94,7 @@ func TestProof(t *testing.T) {
 
 	h.set(alice(view), nil)
 	if _, hdr, _ := raw(t, h, "GET", path, "", ""); hdr.Get(httpapi.ProofHeader) != "" {
-		t.Error("a proof that nobody asked for")
+		t.Error("a proof without a request for one")
 	}
 	for name, header := range map[string]string{
 		"short": base64.RawURLEncoding.EncodeToString(make([]byte, 15)), "long": base64.RawURLEncoding.EncodeToString(make([]byte, 65)),
@@ -110,7 +110,7 @@ func TestProof(t *testing.T) {
 		t.Errorf("without a key: %d %v %s", status, hdr, body)
 	}
 	if status, _, _ := raw(t, h, "GET", path, "", ""); status != http.StatusOK {
-		t.Errorf("without a key, nobody asking: %d", status)
+		t.Errorf("without a key and without a request for a proof: %d", status)
 	}
 }
 

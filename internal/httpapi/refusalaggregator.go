@@ -76,7 +76,7 @@ func (s *refusalAggregator) flush(now time.Time, all bool) (entries []audit.Entr
 				args = map[string]string{}
 			}
 			args["count"] = strconv.Itoa(r.more)
-			e.Args, e.Reason = args, "so many refusals like this one, together"
+			e.Args, e.Reason = args, "count of further refusals like this one"
 			entries = append(entries, e)
 		}
 	}

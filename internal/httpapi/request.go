@@ -58,8 +58,8 @@ func (v *request) processSafely() (resp any, err error) {
 func (v *request) mustRecord() bool { return slices.Contains(v.server.MustRecord, v.route.Verb) }
 
 func auditUnavailable() error {
-	return problem.New(problem.AuditUnavailable, "This server cannot write its audit record, and does nothing without it.",
-		"Try again; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second)
+	return problem.New(problem.AuditUnavailable, "This server cannot write its audit log and processes no request without an audit entry.",
+		"Try again. If the problem persists, contact the administrator of this server.").WithRetryAfter(time.Second)
 }
 
 // process runs all steps in order and returns the response.
@@ -104,10 +104,10 @@ func (v *request) prepareProof() error {
 	}
 	if _, ok := v.server.Key(); !ok {
 		return problem.New(problem.Unavailable, "This server does not have the cluster's key yet, so it cannot prove which cluster it serves.",
-			"Try again in a moment; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second)
+			"Try again in a moment. If the problem persists, contact the administrator of this server.").WithRetryAfter(time.Second)
 	}
 	if err := checkNonce(nonces[0]); err != nil || len(nonces) > 1 {
-		return problem.New(problem.BadRequest, NonceHeader+" is not one value of 16 to 64 bytes in base64url without padding.", "Send a fresh nonce, or none.")
+		return problem.New(problem.BadRequest, NonceHeader+" must have one value of 16 to 64 bytes in base64url without padding.", "Send a new nonce, or no nonce.")
 	}
 	v.nonce = nonces[0]
 	return nil
@@ -143,7 +143,7 @@ func (v *request) renew() (access.Permit, error) {
 		return access.Permit{}, err
 	}
 	if began.Identity() != v.caller.Identity() || began.Device.ID != v.caller.Device.ID {
-		return access.Permit{}, problem.New(problem.NoIdentity, "The connection has become somebody else's.", "Connect again.")
+		return access.Permit{}, problem.New(problem.NoIdentity, "The connection now belongs to another caller.", "Connect again.")
 	}
 	return v.decide()
 }
@@ -169,8 +169,8 @@ func (v *request) checkHost() error {
 		host = addr.String()
 	}
 	if host == "" || !slices.Contains(names, host) {
-		return problem.New(problem.WrongHost, "This server does not go by the name in the request.",
-			fmt.Sprintf("Use one of its own names: %s.", names[0]))
+		return problem.New(problem.WrongHost, "The host name in the request is not a name of this server.",
+			fmt.Sprintf("Use a name of this server: %s.", names[0]))
 	}
 	return nil
 }
@@ -178,8 +178,8 @@ func (v *request) checkHost() error {
 // checkSameSite rejects requests that a browser sends for another site. Go's CrossOriginProtection lets
 // GET through by design, but here a GET can create a token.
 func checkSameSite(r *http.Request) error {
-	refused := problem.New(problem.CrossOrigin, "Requests from another site's page are refused.",
-		"Use tka, or open the server's own page.")
+	refused := problem.New(problem.CrossOrigin, "The server refuses requests from pages of other sites.",
+		"Use tka, or open the page of this server.")
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "", "none", "same-origin":
 	default:
@@ -213,7 +213,7 @@ func unknownRoute() Route { return Route{Declaration: Declaration{Verb: "http.un
 // findRoute returns the route of the request, or an error for an unknown path or method. It does not
 // clean paths: a path that is not clean does not match.
 func (v *request) findRoute() (Route, error) {
-	notFound := problem.New(problem.NotFound, "There is nothing at this path.", "The operations are listed in the API reference.")
+	notFound := problem.New(problem.NotFound, "No operation has this path.", "The API reference lists the operations.")
 	if v.r.URL.Path == "" || path.Clean(v.r.URL.Path) != v.r.URL.Path || v.r.URL.RawPath != "" { // or it is escaped in an unusual way
 		return unknownRoute(), notFound
 	}
@@ -236,7 +236,7 @@ func (v *request) findRoute() (Route, error) {
 	}
 	allow := strings.Join(allowed, ", ")
 	v.w.Header().Set("Allow", allow)
-	return unknownRoute(), problem.New(problem.MethodNotAllowed, "This path does not take that method.", "Use "+allow+".")
+	return unknownRoute(), problem.New(problem.MethodNotAllowed, "This path does not support the method.", "Use "+allow+".")
 }
 
 // clip limits the length of a caller's text in an audit entry.
@@ -271,7 +271,7 @@ func (v *request) reply(resp any, err error) (int, problem.Code) {
 	}
 	body, encodeErr := shape.encode()
 	if err == nil && encodeErr != nil {
-		v.server.Log.Error("answer not encoded", "audit", v.entry.RequestID, "err", encodeErr)
+		v.server.Log.Error("encoding the response failed", "audit", v.entry.RequestID, "err", encodeErr)
 		err = encodeErr
 	}
 	if err != nil {
@@ -293,7 +293,7 @@ func (v *request) reply(resp any, err error) (int, problem.Code) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	v.w.WriteHeader(shape.Status)
 	if _, err := v.w.Write(body); err != nil && !errors.Is(err, net.ErrClosed) {
-		v.server.Log.Debug("answer not sent", "audit", v.entry.RequestID, "err", err)
+		v.server.Log.Debug("sending the response failed", "audit", v.entry.RequestID, "err", err)
 	}
 	return shape.Status, problem.CodeOf(err)
 }

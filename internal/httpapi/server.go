@@ -103,7 +103,7 @@ func (d *Server) Handler(routes ...Route) http.Handler {
 func (d *Server) newHandler(stopping context.Context, routes []Route) *handler {
 	switch {
 	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil, d.Encoder != nil && (d.Encoder.EncodeResponse == nil || d.Encoder.EncodeRefusal == nil):
-		panic("door: a required field is missing")
+		panic("httpapi: a required field is missing")
 	}
 	h := &handler{server: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits), logSampler: logSampler{lastLogged: map[problem.Code]*sampleState{}},
 		refusals: refusalAggregator{counts: map[refusalKey]*refusalCount{}}}
@@ -167,7 +167,7 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTime)
 	defer cancel()
 	if err := srv.Shutdown(grace); err != nil {
-		d.Log.Warn("visits were cut off, as they did not end in time", "limit", shutdownTime)
+		d.Log.Warn("requests were interrupted because they did not end in time", "limit", shutdownTime)
 		srv.Close()
 	}
 	<-served
@@ -234,7 +234,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *handler) record(e audit.Entry) error {
 	err := h.server.Record(e)
 	if h.auditFailed.Store(err != nil); err != nil {
-		h.server.Log.Error("audit entry lost", "audit", e.RequestID, "err", err)
+		h.server.Log.Error("an audit entry is lost", "audit", e.RequestID, "err", err)
 	}
 	return err
 }

@@ -45,7 +45,7 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 	case p.conns <- server:
 		return client, nil
 	case <-p.done:
-		return nil, errors.New("nobody listens")
+		return nil, errors.New("no listener")
 	}
 }
 
@@ -266,7 +266,7 @@ func TestPanicIsRecorded(t *testing.T) {
 	h.Config.Handler = d.Handler(write.Serve(func(context.Context, access.Permit, actionRequest) (response, error) { panic("secret: /dev/sda1") }))
 	p := problem.From(second(write.Call(t.Context(), h.Client, actionRequest{})))
 	if p.Code != problem.Internal || strings.Contains(p.Message, "sda1") {
-		t.Errorf("told %+v", p)
+		t.Errorf("response %+v", p)
 	}
 	if len(entries) != 1 || entries[0].Result != audit.Failed || entries[0].RequestID != p.AuditID {
 		t.Errorf("recorded %+v", entries)

@@ -162,7 +162,7 @@ func TestNothingActsWithoutAPermit(t *testing.T) {
 			if err != nil {
 				p := problem.From(err)
 				if p.AuditID == "" || p.AuditID != e.RequestID {
-					t.Errorf("told the id %q, recorded %q", p.AuditID, e.RequestID)
+					t.Errorf("response has the id %q, recorded %q", p.AuditID, e.RequestID)
 				}
 				if strings.Contains(err.Error(), "localapi") || strings.Contains(err.Error(), "peer not found") {
 					t.Error("an internal cause was shown")
@@ -179,10 +179,10 @@ func TestAnInternalErrorStaysInside(t *testing.T) {
 	_, err := write.Call(t.Context(), h.Client, actionRequest{Role: "boom"})
 	p := problem.From(err)
 	if p.Code != problem.Internal || strings.Contains(fmt.Sprint(p), "disk") {
-		t.Errorf("told %v", err)
+		t.Errorf("got %v", err)
 	}
 	if !strings.Contains(h.log.String(), "on fire") || !strings.Contains(h.log.String(), p.AuditID) {
-		t.Errorf("the log lacks the cause or the audit id: %s", h.log.String())
+		t.Errorf("the log has no cause or no audit id: %s", h.log.String())
 	}
 }
 
@@ -405,7 +405,7 @@ func TestStoppingAnswersThoseWhoWait(t *testing.T) {
 	<-waiting
 	stop()
 	if err := <-clone; problem.CodeOf(err) != problem.Unavailable {
-		t.Errorf("who waited was told %v", err)
+		t.Errorf("the waiting caller got %v", err)
 	}
 	if err := <-ended; err != nil {
 		t.Errorf("Run: %v", err)

@@ -33,7 +33,7 @@ type Stream struct {
 	ended *time.Timer
 }
 
-var errNotRenewed = errors.New("the stream's permit was not renewed in time")
+var errNotRenewed = errors.New("the permit of the stream was not renewed in time")
 
 // ServeStream returns a route that handles o with fn and streams the response until the context
 // ends. The context ends when the client leaves, when the server stops, or when [Stream.Renew] did

@@ -180,7 +180,7 @@ func TestPL03_Renewed(t *testing.T) {
 			}
 		}), nil)
 		if took := time.Since(began); took < time.Minute || took > 70*time.Second {
-			t.Errorf("it went on for %v", took)
+			t.Errorf("it continued for %v", took)
 		}
 		if problem.CodeOf(last) != problem.BadCapability || w.Code != 200 || w.Body.String() != "event: bye\n\n" || w.Header().Get("Content-Type") != "text/event-stream" {
 			t.Errorf("ended by %v: %d %v %q", last, w.Code, w.Header(), w.Body)
@@ -213,7 +213,7 @@ func TestPL03_Renewed(t *testing.T) {
 			return context.Cause(ctx)
 		}), nil)
 		if took := time.Since(began); took != 10*time.Second {
-			t.Errorf("it went on for %v", took)
+			t.Errorf("it continued for %v", took)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // the server renews the permit of a handler
@@ -227,7 +227,7 @@ func TestPL03_Renewed(t *testing.T) {
 			<-r.Context().Done()
 		}), func(r *http.Request) { r.Header.Set("X-Forwarded-For", "10.0.0.1") })
 		if took := time.Since(began); took < time.Minute || took > 70*time.Second || w.Code != http.StatusTeapot {
-			t.Errorf("it went on for %v and answered %d", took, w.Code)
+			t.Errorf("it continued for %v and answered %d", took, w.Code)
 		}
 		if seen.Load() != "" {
 			t.Error("the handler sees a header that was taken away")

@@ -49,7 +49,7 @@ func TestCaddyfile(t *testing.T) {
 	}
 	auth, proxy := strings.Index(text, "\n\ttailscale_auth\n"), strings.Index(text, "\n\treverse_proxy ")
 	if auth < 0 || proxy < auth || !strings.Contains(text, "order tailscale_auth before reverse_proxy") {
-		t.Error("requests reach us before Caddy has asked who it is")
+		t.Error("requests reach the server before Caddy has identified the caller")
 	}
 
 	// The headers that Caddy sends for callers that tailscale_auth identifies.

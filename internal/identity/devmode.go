@@ -22,10 +22,10 @@ const inCluster = "KUBERNETES_SERVICE_HOST"
 // Check returns an error if a setting is missing or invalid for a listener at the address.
 func (m Dev) Check(at net.Addr) error {
 	if m.LookupEnv == nil {
-		return errors.New("identity dev: nothing says how to read the environment")
+		return errors.New("identity dev: LookupEnv is missing")
 	}
 	if _, in := m.LookupEnv(inCluster); in {
-		return fmt.Errorf("identity dev: %s is set: in a cluster nobody is let in without being asked who they are", inCluster)
+		return fmt.Errorf("identity dev: %s is set: this mode is not allowed in a cluster, because it does not identify callers", inCluster)
 	}
 	if !loopback(at) {
 		return fmt.Errorf("identity dev: %v is not a loopback address", at)
@@ -48,7 +48,7 @@ func (m Dev) Identifier(at net.Addr) (Identifier, error) {
 		}
 		here, there, ok := connEndpoints(r)
 		if !ok || !here.Addr().IsLoopback() || !there.Addr().IsLoopback() {
-			return access.Caller{}, errUntrustedPeer("%s is not of this machine", r.RemoteAddr)
+			return access.Caller{}, errUntrustedPeer("%s is not an address of this machine", r.RemoteAddr)
 		}
 		return access.Caller{Login: m.Login, DisplayName: string(m.Login), Via: access.ViaDev}, nil
 	}, nil

@@ -79,13 +79,13 @@ func fromFunnel(r *http.Request) bool {
 func singleHeader(h http.Header, name string) (value string, there bool, err error) {
 	for other := range h {
 		if other != name && normalizeHeader(other) == normalizeHeader(name) {
-			return "", false, errAmbiguousHeader(name, "comes in another spelling")
+			return "", false, errAmbiguousHeader(name, "also occurs in another spelling")
 		}
 	}
 	for _, list := range h["Connection"] {
 		for option := range strings.SplitSeq(list, ",") {
 			if normalizeHeader(textproto.TrimString(option)) == normalizeHeader(name) {
-				return "", false, errAmbiguousHeader(name, "is named by the header Connection")
+				return "", false, errAmbiguousHeader(name, "is listed in the header Connection")
 			}
 		}
 	}
@@ -95,5 +95,5 @@ func singleHeader(h http.Header, name string) (value string, there bool, err err
 	case 1:
 		return values[0], true, nil
 	}
-	return "", false, errAmbiguousHeader(name, "comes more than once")
+	return "", false, errAmbiguousHeader(name, "occurs more than once")
 }

@@ -187,8 +187,8 @@ func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
 	}{
 		{"proxy: alice", loopback, proxy, user("alice@example.com"), 200, "", "alice@example.com", false},
 		{"proxy: alice over a socket", socket, proxy, user("alice@example.com"), 200, "", "alice@example.com", false},
-		{"proxy: somebody without a role", loopback, proxy, user("mallory@example.com"), 403, problem.NotAuthorized, "mallory@example.com", false},
-		{"proxy: somebody of another tailnet", loopback, proxy, []string{identity.UserHeader + ": alice@example.com", identity.TailnetHeader + ": evil.com", proof[1]}, 403, problem.NotAuthorized, "alice@example.com", false},
+		{"proxy: a caller without a role", loopback, proxy, user("mallory@example.com"), 403, problem.NotAuthorized, "mallory@example.com", false},
+		{"proxy: a caller of another tailnet", loopback, proxy, []string{identity.UserHeader + ": alice@example.com", identity.TailnetHeader + ": evil.com", proof[1]}, 403, problem.NotAuthorized, "alice@example.com", false},
 		{"proxy: no secret", loopback, proxy, user("alice@example.com")[:2], 401, problem.NoIdentity, "", false},
 		{"proxy: two users", loopback, proxy, user("alice@example.com", "bob@example.com"), 400, problem.BadRequest, "", false},
 		{"proxy: an underscore", loopback, proxy, append(user("alice@example.com"), "X_Tailscale_User: bob@example.com"), 400, problem.BadRequest, "", false},
@@ -198,11 +198,11 @@ func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
 		{"proxy: Funnel", loopback, proxy, append(user("alice@example.com"), "Tailscale-Funnel-Request: ?1"), 403, problem.FunnelRefused, "", false},
 		{"proxy: serve's headers", loopback, proxy, append(proof, "Tailscale-User-Login: alice@example.com"), 401, problem.NoIdentity, "", false},
 		{"serve: the proxy's headers", socket, identity.Serve{Capability: "tailplane.dev/cap/plane"}, user("alice@example.com"), 401, problem.NoIdentity, "", false},
-		{"serve: alice, whose tailnet nobody tells", socket, identity.Serve{Capability: "tailplane.dev/cap/plane"}, []string{"Tailscale-User-Login: alice@example.com"}, 403, problem.NotAuthorized, "alice@example.com", false},
+		{"serve: alice, without a tailnet", socket, identity.Serve{Capability: "tailplane.dev/cap/plane"}, []string{"Tailscale-User-Login: alice@example.com"}, 403, problem.NotAuthorized, "alice@example.com", false},
 		{"serve: a stranger with a grant", socket, identity.Serve{Capability: "tailplane.dev/cap/plane"},
 			[]string{"Tailscale-User-Login: eve@example.com", `Tailscale-App-Capabilities: {"tailplane.dev/cap/plane":[{"role":"viewer","orgs":["*"]}]}`}, 200, "", "eve@example.com", false},
-		{"whois: everybody's headers", loopback, identity.Whois{WhoIs: bob}, append(user("alice@example.com"), "Tailscale-User-Login: alice@example.com", "Authorization: Bearer x.y.z"), 200, "", "bob@example.com", false},
-		{"dev: everybody's headers", loopback, identity.Dev{Login: "bob@example.com", LookupEnv: func(string) (string, bool) { return "", false }}, user("alice@example.com"), 200, "", "bob@example.com", false},
+		{"whois: the headers of all modes", loopback, identity.Whois{WhoIs: bob}, append(user("alice@example.com"), "Tailscale-User-Login: alice@example.com", "Authorization: Bearer x.y.z"), 200, "", "bob@example.com", false},
+		{"dev: the headers of all modes", loopback, identity.Dev{Login: "bob@example.com", LookupEnv: func(string) (string, bool) { return "", false }}, user("alice@example.com"), 200, "", "bob@example.com", false},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			t.Parallel()

@@ -49,7 +49,7 @@ const taggedDevices = "tagged-devices"
 // parseLogin parses a login from a header or a token.
 func parseLogin(s string) (access.Login, error) {
 	if s == taggedDevices {
-		return "", errors.New("the profile that all tagged nodes share is nobody's")
+		return "", errors.New("the profile that all tagged nodes share belongs to no person")
 	}
 	return access.ParseLogin(s)
 }
@@ -66,13 +66,13 @@ func loopback(at net.Addr) bool {
 // errUntrustedPeer returns the error for a peer that the mode does not trust. The peer's headers were not
 // read.
 func errUntrustedPeer(cause string, args ...any) error {
-	return problem.New(problem.NoIdentity, "This connection does not come from the proxy that may say who you are.",
+	return problem.New(problem.NoIdentity, "This connection does not come from the trusted proxy.",
 		"Use the address at which the proxy serves this page.").WithCause(fmt.Errorf(cause, args...))
 }
 
 // errNoIdentity returns the error for a request in which the trusted peer names no person.
 func errNoIdentity(cause error) error {
-	return problem.New(problem.NoIdentity, "The proxy in front of this server does not say who you are.",
+	return problem.New(problem.NoIdentity, "The proxy in front of this server does not identify you.",
 		"Connect from a device of the tailnet that belongs to a person.").WithCause(cause)
 }
 

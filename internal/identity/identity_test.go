@@ -236,7 +236,7 @@ func checkLeft(t testing.TB, how string, left http.Header) {
 		}
 	}
 	if left.Get("X-Kept") != "yes" {
-		t.Errorf("%s: what names nobody is gone: %v", how, left)
+		t.Errorf("%s: a header that names no person is gone: %v", how, left)
 	}
 }
 
@@ -273,7 +273,7 @@ func TestFunnelIsToldInEveryMode(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t)
 	for name, m := range map[string]mode{
-		"whois": Whois{WhoIs: func(*http.Request) (access.Caller, error) { return access.Caller{}, errors.New("WhoIs was asked") }},
+		"whois": Whois{WhoIs: func(*http.Request) (access.Caller, error) { return access.Caller{}, errors.New("WhoIs was called") }},
 		"serve": Serve{Capability: capability}, "proxy": proxied(t), "oidc": issuer.mode(),
 	} {
 		ln := socket(t)
@@ -339,7 +339,7 @@ func TestCheck(t *testing.T) {
 		{"serve without a capability", Serve{}, unix, false},
 
 		{"proxy", good, outside, true},
-		{"proxy on a socket needs no more", Proxy{Tailnet: "example.com"}, unix, true},
+		{"proxy on a socket needs nothing else", Proxy{Tailnet: "example.com"}, unix, true},
 		{"proxy without a tailnet", change(func(p *Proxy) { p.Tailnet = "" }), unix, false},
 		{"proxy of no address", change(func(p *Proxy) { p.Trusted = nil }), outside, false},
 		{"proxy without a proof", change(func(p *Proxy) { p.Secret = Secret{} }), outside, false},
@@ -355,10 +355,10 @@ func TestCheck(t *testing.T) {
 		{"oidc", issuer.mode(), all, true},
 		{"oidc over plain HTTP", oidc(func(m *OIDC) { m.Issuer = "http://idp.example.ts.net" }), all, false},
 		{"oidc over TLS", oidc(func(m *OIDC) { m.Issuer = "https://idp.example.ts.net" }), all, true},
-		{"oidc of nobody", oidc(func(m *OIDC) { m.Issuer = "" }), all, false},
+		{"oidc without an issuer", oidc(func(m *OIDC) { m.Issuer = "" }), all, false},
 		{"oidc with a query", oidc(func(m *OIDC) { m.Issuer += "?a=b" }), all, false},
 		{"oidc with a password", oidc(func(m *OIDC) { m.Issuer = "https://a:b@idp" }), all, false},
-		{"oidc for anybody", oidc(func(m *OIDC) { m.Audience = "" }), all, false},
+		{"oidc without an audience", oidc(func(m *OIDC) { m.Audience = "" }), all, false},
 		{"oidc of any tailnet", oidc(func(m *OIDC) { m.Tailnet = "" }), all, false},
 		{"oidc without a client", oidc(func(m *OIDC) { m.Client = nil }), all, false},
 		{"oidc without a clock", oidc(func(m *OIDC) { m.Now = nil }), all, false},
@@ -369,7 +369,7 @@ func TestCheck(t *testing.T) {
 		{"dev nowhere", Dev{"bob@example.com", noEnv}, nil, false},
 		{"dev in a cluster", Dev{"bob@example.com", func(string) (string, bool) { return "10.96.0.1", true }}, inside, false},
 		{"dev in a cluster of an empty name", Dev{"bob@example.com", func(string) (string, bool) { return "", true }}, inside, false},
-		{"dev of nobody", Dev{"", noEnv}, inside, false},
+		{"dev without a login", Dev{"", noEnv}, inside, false},
 		{"dev of all tagged nodes", Dev{taggedDevices, noEnv}, inside, false},
 		{"dev without an environment", Dev{Login: "bob@example.com"}, inside, false},
 	} {

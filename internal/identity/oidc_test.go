@@ -241,10 +241,10 @@ func TestPL02_BearerTokens(t *testing.T) {
 		{"no issuer", []string{claim("iss", nil)}, problem.InvalidToken},
 		{"another client's", []string{claim("aud", "grafana")}, problem.InvalidToken},
 		{"another client's as well", []string{claim("aud", []string{audience, "grafana"})}, problem.InvalidToken},
-		{"for nobody", []string{claim("aud", []string{})}, problem.InvalidToken},
+		{"without an audience", []string{claim("aud", []string{})}, problem.InvalidToken},
 		{"no audience", []string{claim("aud", nil)}, problem.InvalidToken},
 		{"given to another client", []string{claim("azp", "grafana")}, problem.InvalidToken},
-		{"given to nobody", []string{claim("azp", "")}, problem.InvalidToken},
+		{"with an empty authorized party", []string{claim("azp", "")}, problem.InvalidToken},
 		{"over for 30 s", []string{claim("exp", now-30)}, problem.InvalidToken},
 		{"over for a year", []string{claim("exp", now-31536000)}, problem.InvalidToken},
 		{"without an end", []string{claim("exp", nil)}, problem.InvalidToken},
@@ -252,7 +252,7 @@ func TestPL02_BearerTokens(t *testing.T) {
 		{"an end beyond time", []string{claim("exp", 1e300)}, problem.InvalidToken},
 		{"not yet, by 31 s", []string{claim("nbf", now+31)}, problem.InvalidToken},
 		{"no nbf", []string{claim("nbf", nil)}, problem.InvalidToken},
-		{"made in the future", []string{claim("iat", now+31)}, problem.InvalidToken},
+		{"issued in the future", []string{claim("iat", now+31)}, problem.InvalidToken},
 		{"no iat", []string{claim("iat", nil)}, problem.InvalidToken},
 		{"another tailnet", []string{claim("tailnet", "evil.ts.net")}, problem.InvalidToken},
 		{"a tailnet that begins alike", []string{claim("tailnet", "example.ts.net.evil")}, problem.InvalidToken},
@@ -321,7 +321,7 @@ func TestPL02_TokenOnTheTailnet(t *testing.T) {
 		{"an empty header", bob, []string{"Authorization:"}, "bob@example.com", problem.InvalidToken},
 		{"bob's token twice", bob, []string{bearer(i.token(t, map[string]any{"email": "bob@example.com"})), bearer("x")}, "bob@example.com", problem.InvalidToken},
 		{"a tagged node with a person's token", tagged, []string{bearer(i.token(t, nil))}, "", problem.IdentityMismatch},
-		{"whoever is not admitted anyway", expired, []string{bearer("abc")}, "bob@example.com", ""}, // the server refuses the caller later
+		{"a caller that is not admitted anyway", expired, []string{bearer("abc")}, "bob@example.com", ""}, // the server refuses the caller later
 	} {
 		ln := tcp(t)
 		start(t, ln, Whois{Bearer: new(i.mode()), WhoIs: func(*http.Request) (access.Caller, error) { return tt.is, nil }})
@@ -402,7 +402,7 @@ func TestKeys(t *testing.T) {
 		}
 		i.change(func() {
 			if i.asked > 20 {
-				t.Errorf("the issuer was asked %d times in ten minutes", i.asked)
+				t.Errorf("%d requests to the issuer in ten minutes", i.asked)
 			}
 		})
 		want(t, "a good one", check(i.token(t, nil)), "")
@@ -416,7 +416,7 @@ func TestKeys(t *testing.T) {
 		want(t, "again", check(i.token(t, nil)), problem.IdentityUnavailable)
 		i.change(func() {
 			if i.asked != 1 {
-				t.Errorf("asked %d times", i.asked)
+				t.Errorf("%d requests", i.asked)
 			}
 			i.wrap, i.now = nil, i.now.Add(firstPause)
 		})
@@ -425,7 +425,7 @@ func TestKeys(t *testing.T) {
 			i.wrap = badGateway
 			i.now = i.now.Add(keysGood - time.Second)
 		})
-		want(t, "last known good", check(i.token(t, nil)), "")
+		want(t, "last valid keys", check(i.token(t, nil)), "")
 		want(t, "an unknown key", check(second(t, i)), problem.InvalidToken)
 		i.change(func() { i.now = i.now.Add(2 * time.Second) })
 		want(t, "too old to be good", check(i.token(t, nil)), problem.IdentityUnavailable)
@@ -454,7 +454,7 @@ func TestKeys(t *testing.T) {
 		}
 		i.change(func() {
 			if i.asked != 1 {
-				t.Errorf("asked %d times", i.asked)
+				t.Errorf("%d requests", i.asked)
 			}
 		})
 	})

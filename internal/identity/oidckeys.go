@@ -63,7 +63,7 @@ var errUnknownKey = errors.New("the issuer has no such key")
 // the code identity_unavailable.
 func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	if id == "" {
-		return nil, errors.New("the token does not say which key signed it")
+		return nil, errors.New("the token has no key id")
 	}
 	for {
 		k.mu.Lock()
@@ -101,7 +101,7 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 // refresh fetches the keys. It always ends the wait of the other callers, even after a panic.
 func (k *keys) refresh(ctx context.Context) {
 	var byID map[string]*rsa.PublicKey
-	err := errors.New("the question was not answered")
+	err := errors.New("the request was not answered")
 	defer func() { k.store(byID, err) }()
 	byID, err = k.fetch(ctx)
 }
@@ -137,7 +137,7 @@ func sameKeys(a, b map[string]*rsa.PublicKey) bool {
 }
 
 func errIssuerUnavailable(cause error) error {
-	return problem.New(problem.IdentityUnavailable, "This server cannot get the keys that tokens are verified with.",
+	return problem.New(problem.IdentityUnavailable, "This server cannot fetch the keys that verify tokens.",
 		"Try again in a moment.").WithRetryAfter(time.Second).WithCause(cause)
 }
 
@@ -153,10 +153,10 @@ func (k *keys) fetch(ctx context.Context) (map[string]*rsa.PublicKey, error) {
 		return nil, err
 	}
 	if about.Issuer != k.issuer {
-		return nil, fmt.Errorf("the issuer calls itself %.100q", about.Issuer)
+		return nil, fmt.Errorf("the issuer has another name: %.100q", about.Issuer)
 	}
 	if !sameOrigin(about.Keys, k.issuer) {
-		return nil, fmt.Errorf("the issuer's keys are elsewhere: %.100q", about.Keys)
+		return nil, fmt.Errorf("the issuer's keys have another origin: %.100q", about.Keys)
 	}
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -179,7 +179,7 @@ func (k *keys) fetch(ctx context.Context) (map[string]*rsa.PublicKey, error) {
 		byID[id] = key
 	}
 	if len(byID) == 0 {
-		return nil, errors.New("the issuer has no RSA key that signs")
+		return nil, errors.New("the issuer has no RSA signing key")
 	}
 	return byID, nil
 }

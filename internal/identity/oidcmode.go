@@ -43,11 +43,11 @@ func (m OIDC) Check(net.Addr) error {
 	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return fmt.Errorf("identity oidc: the issuer %q is not a plain URL", m.Issuer)
 	case u.Scheme != "https" && !(u.Scheme == "http" && isLocalHost(u.Hostname())):
-		return fmt.Errorf("identity oidc: keys of the issuer %q could be replaced on their way; use https", m.Issuer)
+		return fmt.Errorf("identity oidc: keys of the issuer %q are not protected in transit; use https", m.Issuer)
 	case m.Audience == "":
-		return errors.New("identity oidc: without an audience, a token that was made for another client would do")
+		return errors.New("identity oidc: the audience is missing; without it, the server would accept tokens for other clients")
 	case withoutDot(m.Tailnet) == "":
-		return errors.New("identity oidc: the tailnet is not named")
+		return errors.New("identity oidc: the tailnet is missing")
 	case m.Client == nil, m.Now == nil:
 		return errors.New("identity oidc: a required field is missing")
 	}
@@ -90,7 +90,7 @@ func (v *verifier) identify(r *http.Request) (access.Caller, error) {
 	sent := r.Header["Authorization"]
 	delete(r.Header, "Authorization")
 	if len(sent) == 0 {
-		return access.Caller{}, problem.New(problem.NoIdentity, "This address asks for a token.",
+		return access.Caller{}, problem.New(problem.NoIdentity, "This address requires a token.",
 			"Send the header Authorization: Bearer with an id_token of "+v.Issuer+".")
 	}
 	scheme, token, _ := strings.Cut(sent[0], " ")
@@ -98,7 +98,7 @@ func (v *verifier) identify(r *http.Request) (access.Caller, error) {
 	case len(sent) > 1:
 		return access.Caller{}, v.refuse(errors.New("more than one header Authorization"))
 	case !strings.EqualFold(scheme, "Bearer"):
-		return access.Caller{}, v.refuse(errors.New("another scheme than Bearer"))
+		return access.Caller{}, v.refuse(errors.New("the scheme is not Bearer"))
 	case len(token) > maxToken:
 		return access.Caller{}, v.refuse(fmt.Errorf("a token of %d bytes", len(token)))
 	}
@@ -119,8 +119,8 @@ func (v *verifier) identify(r *http.Request) (access.Caller, error) {
 // refuse returns an error without details. The details go to the log.
 func (v *verifier) refuse(cause error) error {
 	return problem.New(problem.InvalidToken, "The token is not valid here.",
-		"Get a new id_token of "+v.Issuer+"; it lives for 5 minutes.",
-		"On the tailnet, leave the token out: the connection says who you are.").WithCause(cause)
+		"Get a new id_token of "+v.Issuer+"; it is valid for 5 minutes.",
+		"On the tailnet, omit the token: the connection identifies you.").WithCause(cause)
 }
 
 // claims are the claims of a token. The JSON decoder of the library is case-sensitive and rejects
@@ -170,17 +170,17 @@ func (v *verifier) callerOf(c claims) (access.Caller, error) {
 	case c.Issuer != v.Issuer:
 		return access.Caller{}, fmt.Errorf("another issuer: %.100q", c.Issuer)
 	case len(c.Audience) != 1 || c.Audience[0] != v.Audience:
-		return access.Caller{}, fmt.Errorf("made for somebody else: %.100q", c.Audience)
+		return access.Caller{}, fmt.Errorf("the audience is another one: %.100q", c.Audience)
 	case c.AuthorizedParty != nil && *c.AuthorizedParty != v.Audience:
-		return access.Caller{}, fmt.Errorf("given to somebody else: %.100q", *c.AuthorizedParty)
+		return access.Caller{}, fmt.Errorf("the authorized party is another one: %.100q", *c.AuthorizedParty)
 	case c.Expiry == nil, c.NotBefore == nil, c.IssuedAt == nil:
 		return access.Caller{}, errors.New("one of exp, nbf and iat is missing")
 	case !now.Before(c.Expiry.Time().Add(skew)):
-		return access.Caller{}, fmt.Errorf("over since %v", c.Expiry.Time().UTC())
+		return access.Caller{}, fmt.Errorf("expired at %v", c.Expiry.Time().UTC())
 	case now.Add(skew).Before(c.NotBefore.Time()), now.Add(skew).Before(c.IssuedAt.Time()):
-		return access.Caller{}, fmt.Errorf("not valid before %v, made at %v", c.NotBefore.Time().UTC(), c.IssuedAt.Time().UTC())
+		return access.Caller{}, fmt.Errorf("not valid before %v, issued at %v", c.NotBefore.Time().UTC(), c.IssuedAt.Time().UTC())
 	case withoutDot(c.Tailnet) != withoutDot(v.Tailnet):
-		return access.Caller{}, fmt.Errorf("of another tailnet: %.100q", c.Tailnet)
+		return access.Caller{}, fmt.Errorf("another tailnet: %.100q", c.Tailnet)
 	case c.EmailVerified != nil && string(c.EmailVerified) != "true":
 		return access.Caller{}, fmt.Errorf("email_verified is %.40s", c.EmailVerified)
 	}

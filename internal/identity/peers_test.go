@@ -111,7 +111,7 @@ func TestProxy(t *testing.T) {
 		{why: "without a tailnet", lines: []string{alice, proof}, login: "alice@example.com", shared: true},
 		{why: "of no tailnet", lines: []string{alice, TailnetHeader + ":", proof}, login: "alice@example.com", shared: true},
 		{why: "of another tailnet", lines: []string{alice, TailnetHeader + ": evil.com", proof}, login: "alice@example.com", shared: true},
-		{why: "encoded by nobody", lines: []string{user("=?utf-8?q?alice=40example.com?="), tailnet, proof}, login: "=?utf-8?q?alice=40example.com?="},
+		{why: "with an invalid encoding", lines: []string{user("=?utf-8?q?alice=40example.com?="), tailnet, proof}, login: "=?utf-8?q?alice=40example.com?="},
 
 		{why: "nobody", lines: []string{tailnet, proof}, code: problem.NoIdentity},
 		{why: "an empty user, as Caddy sends a placeholder that is not set", lines: []string{user(""), tailnet, proof}, code: problem.NoIdentity},
@@ -355,7 +355,7 @@ func TestListenUnix(t *testing.T) {
 			}
 		}
 		if _, err := m.Identifier(&net.UnixAddr{Net: "unix", Name: filepath.Join(dir, "none")}); err == nil {
-			t.Errorf("%s: a socket that is not there is good enough", name)
+			t.Errorf("%s: a missing socket is accepted", name)
 		}
 		if _, err := m.Identifier(&net.UnixAddr{Net: "unix", Name: file}); err == nil {
 			t.Errorf("%s: a file is good enough", name)

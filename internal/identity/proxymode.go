@@ -40,17 +40,17 @@ type Proxy struct {
 // Check returns an error if a setting is missing or invalid for a listener at the address.
 func (m Proxy) Check(at net.Addr) error {
 	if withoutDot(m.Tailnet) == "" {
-		return errors.New("identity proxy: the tailnet is not named, so shared-in devices could not be told from its own")
+		return errors.New("identity proxy: the tailnet is missing, so shared devices cannot be distinguished from its own")
 	}
 	if slices.Contains(m.Certificates, "") {
-		return errors.New("identity proxy: a certificate without a name is anybody's")
+		return errors.New("identity proxy: a trusted certificate must have a name")
 	}
 	for _, p := range m.Trusted {
 		switch {
 		case !p.IsValid() || p != p.Masked():
 			return fmt.Errorf("identity proxy: %s is not an address range", p)
 		case p.Addr().Is4() && p.Bits() < 8, p.Addr().Is6() && p.Bits() < 32:
-			return fmt.Errorf("identity proxy: %s is no range of a proxy's own", p)
+			return fmt.Errorf("identity proxy: the address range %s is too large for a proxy", p)
 		}
 	}
 	switch {
@@ -59,9 +59,9 @@ func (m Proxy) Check(at net.Addr) error {
 	case at.Network() == "unix":
 		return nil
 	case len(m.Trusted) == 0:
-		return errors.New("identity proxy: without a Unix socket, trusted addresses must be named")
+		return errors.New("identity proxy: trusted addresses are missing; only a Unix socket needs none")
 	case m.Secret.IsZero() && len(m.Certificates) == 0:
-		return errors.New("identity proxy: an address alone is no proof: name a secret or a certificate as well")
+		return errors.New("identity proxy: an address alone is not a proof: set a secret or a certificate as well")
 	}
 	return nil
 }
@@ -82,18 +82,18 @@ func (m Proxy) trust(r *http.Request) error {
 			return errUntrustedPeer("%s is not a trusted address", r.RemoteAddr)
 		}
 		if m.Secret.IsZero() && len(m.Certificates) == 0 {
-			return errUntrustedPeer("nothing but an address speaks for %s", r.RemoteAddr)
+			return errUntrustedPeer("there is no proof except the address of %s", r.RemoteAddr)
 		}
 	}
 	if !m.Secret.IsZero() {
 		// Like an identity header: one value, in one spelling.
 		v, there, err := singleHeader(r.Header, SecretHeader)
 		if err != nil || !there || !m.Secret.matches(v) {
-			return errUntrustedPeer("%s does not know the secret", r.RemoteAddr)
+			return errUntrustedPeer("%s did not send the secret", r.RemoteAddr)
 		}
 	}
 	if len(m.Certificates) > 0 && !m.hasTrustedCertificate(connectionState(r)) {
-		return errUntrustedPeer("%s has no certificate of the proxy's", r.RemoteAddr)
+		return errUntrustedPeer("%s has no certificate of the proxy", r.RemoteAddr)
 	}
 	return nil
 }

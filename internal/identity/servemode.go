@@ -38,15 +38,15 @@ type Serve struct {
 func (m Serve) Check(at net.Addr) error {
 	switch {
 	case m.Capability == "":
-		return errors.New("identity serve: no capability is named, so nobody could be granted anything")
+		return errors.New("identity serve: the capability is missing, so no grant could match")
 	case at == nil:
 		return errors.New("identity serve: there is no listener")
 	case at.Network() == "unix":
 		return nil
 	case !loopback(at):
-		return fmt.Errorf("identity serve: %s is neither a Unix socket nor a loopback address, so anybody could send what tailscaled sends", at)
+		return fmt.Errorf("identity serve: %s is neither a Unix socket nor a loopback address, so any client could send the headers of tailscaled", at)
 	case len(m.Users) == 0:
-		return errors.New("identity serve: on a loopback port, name the user ids as which tailscaled runs; every process reaches that port")
+		return errors.New("identity serve: a loopback port needs the user ids of tailscaled, because every local process can connect to it")
 	}
 	return checkUserLookup()
 }
@@ -66,11 +66,11 @@ func (m Serve) trust(r *http.Request) error {
 	}
 	here, there, ok := connEndpoints(r)
 	if !ok || !here.Addr().IsLoopback() || !there.Addr().IsLoopback() {
-		return errUntrustedPeer("%s is not of this machine", r.RemoteAddr)
+		return errUntrustedPeer("%s is not an address of this machine", r.RemoteAddr)
 	}
 	user, err := userAt(r, here, there)
 	if err != nil {
-		return errUntrustedPeer("whose process %s is: %w", r.RemoteAddr, err)
+		return errUntrustedPeer("find the process of %s: %w", r.RemoteAddr, err)
 	}
 	if !slices.Contains(m.Users, user) {
 		return errUntrustedPeer("%s is a process of the user %d", r.RemoteAddr, user)
@@ -101,7 +101,7 @@ func (m Serve) read(h http.Header) (access.Caller, error) {
 		var granted map[string][]json.RawMessage
 		if err := json.Unmarshal([]byte(values[2]), &granted); err != nil {
 			return c, problem.New(problem.BadRequest, "The header "+serveCapabilities+" cannot be read.",
-				"Ask whoever runs this server what stands before it.").WithCause(err)
+				"Ask the administrator of this server which proxy is in front of it.").WithCause(err)
 		}
 		c.Rules = granted[m.Capability]
 	}

@@ -46,7 +46,7 @@ func clearSocket(ctx context.Context, path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return errors.New("there is a file that is not a socket")
+		return errors.New("the file exists and is not a socket")
 	}
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err == nil {

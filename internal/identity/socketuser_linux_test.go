@@ -28,7 +28,7 @@ const strangerID = 65_533
 func dialAs(t *testing.T, uid int, at net.Addr) net.Conn {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("SKIP a process of another user: only root can be somebody else")
+		t.Skip("SKIP a process of another user: only root can change its user")
 	}
 	type dialed struct {
 		c   net.Conn
@@ -149,7 +149,7 @@ func TestID08_ConnectionThatWasLeft(t *testing.T) {
 	}
 	close(left)
 	if got := <-verdict; got.Code != problem.NoIdentity || got.Login != "" {
-		t.Errorf("whoever left is %+v", got)
+		t.Errorf("the process that ended is %+v", got)
 	}
 }
 

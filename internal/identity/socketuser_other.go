@@ -9,7 +9,7 @@ import (
 
 func restrictSocket(uintptr) error { return nil } // the mode is set after the file exists
 
-var errNoUsers = errors.New("identity serve: this system does not say whose process is at the other end of a connection; use a Unix socket")
+var errNoUsers = errors.New("identity serve: this system cannot report the process at the other end of a connection; use a Unix socket")
 
 func checkUserLookup() error { return errNoUsers }
 

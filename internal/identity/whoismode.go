@@ -23,7 +23,7 @@ type Whois struct {
 // Check returns an error if a setting is missing.
 func (m Whois) Check(net.Addr) error {
 	if m.WhoIs == nil {
-		return errors.New("identity whois: nothing says how to ask the tailnet")
+		return errors.New("identity whois: WhoIs is missing")
 	}
 	if m.Bearer != nil {
 		return m.Bearer.Check(nil)
@@ -54,8 +54,8 @@ func (m Whois) Identifier(at net.Addr) (Identifier, error) {
 			return c, err
 		}
 		if named.Login != c.Login {
-			return c, problem.New(problem.IdentityMismatch, "The token is of somebody else than the device that sends it.",
-				"Send your own token, or none: on the tailnet the connection says who you are.")
+			return c, problem.New(problem.IdentityMismatch, "The token belongs to another user than the device that sends it.",
+				"Send your own token, or no token: on the tailnet, the connection identifies you.")
 		}
 		return c, nil
 	}, nil

@@ -8,7 +8,7 @@ import "slices"
 func Ephemeral(old, updated []byte, o Options) Decision {
 	before, err := decode(old)
 	if err != nil {
-		return Decision{Outcome: Refused, Code: BadPod, Message: "the pod as it was cannot be read: " + err.Error()}
+		return Decision{Outcome: Refused, Code: BadPod, Message: "the previous pod cannot be read: " + err.Error()}
 	}
 	root, err := decode(updated)
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *pod) editDebugContainers(was *pod, o Options) (Patch, *refusal) {
 		}
 		c := containerIndexes(p.spec[m.list])[m.index]
 		if c["targetContainerName"] == containerName && !w.sharedPID {
-			return nil, refuse(SharedProcesses, `%s would share the adapter's processes and could read the pod's real credential there; the annotation %s: "true" on the pod accepts that`, m.where, sharedPIDAnnotation)
+			return nil, refuse(SharedProcesses, `%s would share the adapter's processes and could read the pod's real credential there; to accept that, set the annotation %s: "true" on the pod`, m.where, sharedPIDAnnotation)
 		}
 		if r := p.checkRealToken(m); r != nil {
 			return nil, r

@@ -33,7 +33,7 @@ func (f FileResult) String() string {
 }
 
 // ErrRefused is the error of Files if a template cannot have the adapter.
-var ErrRefused = errors.New("some pod templates cannot have the adapter; nothing is written")
+var ErrRefused = errors.New("some pod templates cannot have the adapter; no file is written")
 
 // Files injects the adapter into every pod template of the sources that does not opt out. It keeps everything
 // else byte for byte: comments, field order, and objects of unknown kinds. If annotations is not nil, Files

@@ -58,7 +58,7 @@ func checkFileLaws(t testing.TB, text []byte) {
 	out, results, err := Files([]Source{{"x", text}}, testOptions(), nil)
 	if err != nil {
 		if out != nil {
-			t.Error("an error, and something to write")
+			t.Error("an error, and data to write")
 		}
 		return
 	}
@@ -82,7 +82,7 @@ func checkFileLaws(t testing.TB, text []byte) {
 	}
 	// The output must have as many documents as the source.
 	if was, is := manifest.Split(text), manifest.Split(out[0].Text); len(was) != len(is) {
-		t.Errorf("%d documents have become %d", len(was), len(is))
+		t.Errorf("%d documents became %d", len(was), len(is))
 	}
 }
 

@@ -81,24 +81,24 @@ func (o Options) Validate() error {
 	name := s.Image[strings.LastIndexByte(s.Image, '/')+1:]
 	switch {
 	case s.Image == "":
-		bad("the image of the adapter is missing; name it by its digest")
+		bad("the image of the adapter is missing; give it by digest")
 	case !image.MatchString(s.Image) || !strings.Contains(name, ":"):
 		bad("the image of the adapter, %.80q, has neither a tag nor a digest", s.Image)
 	case strings.HasSuffix(name, ":latest"):
-		bad("the image of the adapter, %.80q, is whatever is latest when a pod starts; name one by its digest", s.Image)
+		bad("the image of the adapter, %.80q, has the tag latest, so its content can change; give the image by digest", s.Image)
 	}
 	switch s.ImagePullPolicy {
 	case "", "Always", "IfNotPresent", "Never":
 	default:
-		bad("imagePullPolicy %.40q: Always, IfNotPresent or Never", s.ImagePullPolicy)
+		bad("imagePullPolicy %.40q: must be Always, IfNotPresent or Never", s.ImagePullPolicy)
 	}
 	switch s.LogLevel {
 	case "", "debug", "info", "warn", "error":
 	default:
-		bad("logLevel %.40q: debug, info, warn or error", s.LogLevel)
+		bad("logLevel %.40q: must be debug, info, warn or error", s.LogLevel)
 	}
 	if s.Port != 0 && !validPort(s.Port) {
-		bad("port %d: 1024 or above, and neither %d nor %d", s.Port, adminPort, metricsPort)
+		bad("port %d: must be 1024 or above, and neither %d nor %d", s.Port, adminPort, metricsPort)
 	}
 	for _, q := range []string{s.Resources.Requests.CPU, s.Resources.Requests.Memory, s.Resources.Limits.CPU, s.Resources.Limits.Memory} {
 		if q != "" && quantity(q) == nil {
@@ -222,7 +222,7 @@ func decide(root map[string]any, o Options) Decision {
 	}
 	if p.label == "" && o.Unlabelled == TryUnlabelled {
 		return Decision{Outcome: Skipped, Code: bad.code, Message: bad.message,
-			Warnings: []string{"this pod runs without the adapter that its namespace asks for: " + bad.message}}
+			Warnings: []string{"this pod runs without the adapter that its namespace requests: " + bad.message}}
 	}
 	return Decision{Outcome: Refused, Code: bad.code, Message: bad.message}
 }

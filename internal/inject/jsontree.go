@@ -31,7 +31,7 @@ func decode(b []byte) (map[string]any, error) {
 		return nil, errors.New("it is not a JSON object")
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON object")
+		return nil, errors.New("there is data after the JSON object")
 	}
 	return root, nil
 }
@@ -41,7 +41,7 @@ func jsonError(err error) error {
 	s, ok := errors.AsType[*json.SyntaxError](err)
 	// After More, a decoder reports the end of its input as a syntax error, which only the text tells from another one.
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || ok && s.Error() == "unexpected end of JSON input" {
-		return errors.New("the JSON ends too early")
+		return errors.New("the JSON is incomplete")
 	}
 	if ok {
 		return fmt.Errorf("not JSON at byte %d", s.Offset)
@@ -51,7 +51,7 @@ func jsonError(err error) error {
 
 func decodeValue(d *json.Decoder, depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("it is nested deeper than %d", maxDepth)
+		return nil, fmt.Errorf("its nesting is deeper than %d", maxDepth)
 	}
 	t, err := d.Token()
 	if err != nil {
@@ -70,7 +70,7 @@ func decodeValue(d *json.Decoder, depth int) (any, error) {
 				return nil, errors.New("a key is not a string")
 			}
 			if _, twice := m[key]; twice {
-				return nil, fmt.Errorf("the key %.60q is there twice", key)
+				return nil, fmt.Errorf("the key %.60q occurs twice", key)
 			}
 			if m[key], err = decodeValue(d, depth+1); err != nil {
 				return nil, err

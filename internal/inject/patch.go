@@ -121,5 +121,5 @@ func change(node any, path []string, op string, v any) (any, error) {
 		}
 		return n, err
 	}
-	return nil, fmt.Errorf("nothing that has a member %.60q", path[0])
+	return nil, fmt.Errorf("no object or list for the member %.60q", path[0])
 }

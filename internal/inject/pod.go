@@ -94,7 +94,7 @@ func parsePod(root map[string]any, o Options) (*pod, *refusal) {
 func (p *pod) skip(unlabelled Unlabelled) (Code, string) {
 	switch {
 	case p.mirror: // the kubelet runs it from a file, whatever the API server decides
-		return MirrorPod, "it mirrors a static pod of a node"
+		return MirrorPod, "it is the mirror of a static pod"
 	case p.label == "false":
 		return OptedOut, fmt.Sprintf(`the label %s is "false"`, Label)
 	case p.label == "" && unlabelled == SkipUnlabelled:
@@ -114,15 +114,15 @@ func (p *pod) refusal(o Options) *refusal {
 	}
 	p.settings = w
 	for _, name := range unknown {
-		p.warnings = append(p.warnings, fmt.Sprintf("the annotation %s%.63s means nothing to the adapter's injection", domain, name))
+		p.warnings = append(p.warnings, fmt.Sprintf("the annotation %s%.63s is unknown to the adapter's injection", domain, name))
 	}
 	for _, name := range w.exclude {
 		if name == containerName || !slices.ContainsFunc(p.containers, func(m containerRef) bool { return m.name == name }) {
-			return refuse(BadAnnotation, "the annotation %s names the container %q, and the pod has none such", excludeAnnotation, name)
+			return refuse(BadAnnotation, "the annotation %s has the container %q, which the pod does not have", excludeAnnotation, name)
 		}
 	}
 	if o.Kubernetes.lacksSidecars() {
-		return refuse(ClusterTooOld, "the API server is of version %d.%d; the adapter is a sidecar container, which needs 1.29", o.Kubernetes.Major, o.Kubernetes.Minor)
+		return refuse(ClusterTooOld, "the API server has version %d.%d; the adapter is a sidecar container, which needs 1.29", o.Kubernetes.Major, o.Kubernetes.Minor)
 	}
 	for _, check := range []func() *refusal{p.checkPodKind, p.checkNames, p.checkPorts} {
 		if r := check(); r != nil {
@@ -161,7 +161,7 @@ func (p *pod) checkPodKind() *refusal {
 	}
 	for _, key := range []string{"shareProcessNamespace", "hostPID"} {
 		if f.flag(p.spec, "", key) && !p.settings.sharedPID {
-			return refuse(SharedProcesses, `%s lets other containers read the pod's real credential out of the adapter's process; the annotation %s: "true" accepts that`, key, sharedPIDAnnotation)
+			return refuse(SharedProcesses, `%s lets other containers read the pod's real credential from the adapter's process; to accept that, set the annotation %s: "true"`, key, sharedPIDAnnotation)
 		}
 	}
 	return nil
@@ -170,12 +170,12 @@ func (p *pod) checkPodKind() *refusal {
 func (p *pod) checkNames() *refusal {
 	for _, m := range p.containers {
 		if m.name == containerName && !m.isAdapter(p) {
-			return refuse(NameTaken, "the pod has a container %q of its own (in %s); the adapter needs that name", containerName, m.list)
+			return refuse(NameTaken, "the pod already has a container %q (in %s); the adapter needs that name", containerName, m.list)
 		}
 	}
 	for _, v := range p.volumes {
 		if name, _ := v["name"].(string); isAdapterVolume(name) && !p.injected {
-			return refuse(NameTaken, "the pod has a volume %q of its own; the adapter needs that name", name)
+			return refuse(NameTaken, "the pod already has a volume %q; the adapter needs that name", name)
 		}
 	}
 	return nil
@@ -193,7 +193,7 @@ func (p *pod) checkPorts() *refusal {
 			}
 			switch v := n.Num().Uint64(); {
 			case v == uint64(p.settings.port):
-				return refuse(PortTaken, "%s has port %d, where the adapter listens; the annotation %s gives the adapter another", m.where, v, portAnnotation)
+				return refuse(PortTaken, "%s has port %d, where the adapter listens; to give the adapter another port, set the annotation %s", m.where, v, portAnnotation)
 			case v == adminPort, v == metricsPort && p.settings.metrics:
 				return refuse(PortTaken, "%s has port %d, which the adapter needs", m.where, v)
 			}
@@ -226,12 +226,12 @@ func (p *pod) checkRealToken(m containerRef) *refusal {
 		switch {
 		case p.isAdapterMount(mt):
 		case isAdapterVolume(name):
-			return refuse(NameTaken, "%s mounts %q, which is the adapter's", m.where, name)
+			return refuse(NameTaken, "%s mounts %q, which belongs to the adapter", m.where, name)
 		case isServiceAccountVolume(v) && rest == ".": // the adapter's mount replaces it
 		case projectsRealToken(v):
-			return refuse(RealTokenMounted, "%s mounts the volume %q, a token for this cluster's API server: it would go past the adapter; give the token an audience of its own, or leave it out", m.where, name)
+			return refuse(RealTokenMounted, "%s mounts the volume %q, a token for this cluster's API server, which would bypass the adapter; give the token another audience, or remove it", m.where, name)
 		case here && !slices.Contains(p.settings.exclude, m.name):
-			return refuse(CredentialsPathTaken, "%s mounts the volume %q at %s, where the adapter's credentials have to be", m.where, name, at)
+			return refuse(CredentialsPathTaken, "%s mounts the volume %q at %s, where the adapter's credentials must be", m.where, name, at)
 		}
 	}
 	return nil
@@ -283,7 +283,7 @@ func (p *pod) checkVariables(m containerRef) *refusal {
 			value, literal := e["value"].(string)
 			switch _, from := e["valueFrom"].(map[string]any); {
 			case from:
-				return refuse(VariableTaken, "%s takes %s from elsewhere; the adapter sets it to %s", m.where, want.Name, want.Value)
+				return refuse(VariableTaken, "%s sets %s from another source; the adapter sets it to %s", m.where, want.Name, want.Value)
 			// values of an older injection are replaced
 			case literal && value == want.Value, p.injected && m.list != "ephemeralContainers":
 			default:

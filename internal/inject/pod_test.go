@@ -16,7 +16,7 @@ import (
 	k8syaml "sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 const testImage = "example.com/mca@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
@@ -232,7 +232,7 @@ func TestRefusals(t *testing.T) {
 		{"something else where clients look", "", "", "volumeMounts: [{name: x, mountPath: /var/run/secrets/kubernetes.io/serviceaccount}]", "{name: x, secret: {secretName: x}}", CredentialsPathTaken, "credentials"},
 		{"the same, spelled otherwise", "", "", "volumeMounts: [{name: x, mountPath: /run/secrets//kubernetes.io/serviceaccount/}]", "{name: x, secret: {secretName: x}}", CredentialsPathTaken, "credentials"},
 		{"a file below", "", "", "volumeMounts: [{name: x, mountPath: /var/run/secrets/kubernetes.io/serviceaccount/token, subPath: t}]", "{name: x, emptyDir: {}}", CredentialsPathTaken, "token"},
-		{"valueFrom", "", "", "env: [{name: KUBERNETES_SERVICE_HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}]", "", VariableTaken, "elsewhere"},
+		{"valueFrom", "", "", "env: [{name: KUBERNETES_SERVICE_HOST, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}]", "", VariableTaken, "another source"},
 		{"another value", "", "", "env: [{name: KUBERNETES_SERVICE_PORT, value: '443'}]", "", VariableTaken, `"443"`},
 		{"no value", "", "", "env: [{name: KUBERNETES_SERVICE_PORT}]", "", VariableTaken, "6443"},
 		{"one right, one wrong", "", "", "env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}, {name: KUBERNETES_SERVICE_HOST, value: 10.0.0.1}]", "", VariableTaken, "10.0.0.1"},
@@ -360,7 +360,7 @@ func TestOptions(t *testing.T) {
 
 func TestDecode(t *testing.T) {
 	for _, tt := range []struct{ text, says string }{
-		{`{"a":{"b":1,"b":2}}`, "twice"}, {`[]`, "not a JSON object"}, {`{} {}`, "follows"}, {``, "too early"}, {`{"a":`, "too early"}, {`{"a":1`, "too early"},
+		{`{"a":{"b":1,"b":2}}`, "twice"}, {`[]`, "not a JSON object"}, {`{} {}`, "after the JSON object"}, {``, "incomplete"}, {`{"a":`, "incomplete"}, {`{"a":1`, "incomplete"},
 		{`{'a':1}`, "byte"}, {"{\"a\":\"\xff\"}", "UTF-8"}, {strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), "deeper"},
 		{strings.Repeat("[", 1<<20), "deeper"}, {"\x00", "byte"}, {"null", "not a JSON object"},
 	} {
@@ -392,24 +392,24 @@ func TestHash(t *testing.T) {
 	}
 	o.Version = "v9"
 	if h, _ := Hash(nil, o); h != was {
-		t.Error("another version of the program injects the same: another hash")
+		t.Error("another version with the same injection has another hash")
 	}
 	if h, _ := Hash(map[string]string{configAnnotation: "c"}, o); h == was {
-		t.Error("another config: the same hash")
+		t.Error("another configuration has the same hash")
 	}
 	o.Sidecar.Resources.Limits.CPU = "2"
 	if h, _ := Hash(nil, o); h == was {
-		t.Error("another limit: the same hash")
+		t.Error("another limit has the same hash")
 	}
 	now := map[string]string{Status: `{"version":"v1","hash":"` + was + `"}`}
 	if version, current, ok := Current(now, testOptions()); version != "v1" || !current || !ok {
-		t.Error("a pod of today is of another day")
+		t.Error("a current pod counts as outdated")
 	}
 	if _, current, ok := Current(now, o); current || !ok {
-		t.Error("a pod of another day is of today")
+		t.Error("an outdated pod counts as current")
 	}
 	if _, _, ok := Current(map[string]string{Status: "x"}, o); ok {
-		t.Error("a pod without the adapter has one")
+		t.Error("a pod without the adapter has a hash")
 	}
 	if _, err := Hash(map[string]string{portAnnotation: "x"}, o); err == nil {
 		t.Error("a bad annotation has a hash")

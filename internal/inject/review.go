@@ -60,7 +60,7 @@ func parseReview(body []byte) (admissionRequest, error) {
 	case f.problem != "":
 		return q, errors.New("the AdmissionReview cannot be read: " + f.problem)
 	case version != reviewVersion || kind != "AdmissionReview":
-		return q, fmt.Errorf("%.60q of %.60q is not AdmissionReview of %s", kind, version, reviewVersion)
+		return q, fmt.Errorf("%.60q of %.60q is not an AdmissionReview of %s", kind, version, reviewVersion)
 	case request == nil:
 		return q, errors.New("the AdmissionReview has no request")
 	case q.uid == "" || len(q.uid) > 128:
@@ -114,7 +114,7 @@ func ReviewConfig(body []byte, check func(doc, previous []byte) (wrong, warnings
 	case f.problem != "":
 		v.Message = "the ConfigMap cannot be read: " + f.problem
 	case !there:
-		v.Message = "the ConfigMap says that it holds an adapter's document, and has no " + configKey
+		v.Message = "the ConfigMap is labelled as an adapter's configuration, but has no " + configKey
 	default:
 		var previous []byte
 		if old, there := new(fieldReader).strings(q.old, "", "data")[configKey]; there {
@@ -137,7 +137,7 @@ func newResponse(uid string, v Decision) admissionResponse {
 	if !r.Allowed {
 		doing := "the adapter cannot be injected"
 		if v.Code == BadConfig {
-			doing = "adapters would not take this document"
+			doing = "adapters would reject this configuration"
 		}
 		r.Status = &admissionStatus{403, "Forbidden", fmt.Sprintf("%s (%s): %s", doing, v.Code, v.Message)}
 	}

@@ -54,7 +54,7 @@ func TestWebhook(t *testing.T) {
 		{"no type", "POST", "/mutate", "", reviewText, 415, false, "application/json"},
 		{"YAML", "POST", "/mutate", "application/yaml", reviewText, 415, false, "application/json"},
 		{"protobuf", "POST", "/mutate", "application/vnd.kubernetes.protobuf", reviewText, 415, false, "application/json"},
-		{"nothing", "POST", "/mutate", "application/json", "", 400, false, "too early"},
+		{"nothing", "POST", "/mutate", "application/json", "", 400, false, "incomplete"},
 		{"no request", "POST", "/mutate", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, 400, false, "no request"},
 		{"request null", "POST", "/mutate", "application/json", `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":null}`, 400, false, "no request"},
 		{"v1beta1", "POST", "/mutate", "application/json", with("k8s.io/v1", "k8s.io/v1beta1"), 400, false, "v1beta1"},
@@ -93,11 +93,11 @@ func TestWebhook(t *testing.T) {
 					t.Errorf("patch %s", a.Response.Patch)
 				}
 				if !tt.allowed && a.Response.Status.Message == "" {
-					t.Error("a denial without a word")
+					t.Error("a denial without a message")
 				}
 			}
 			if !strings.Contains(text, tt.says) {
-				t.Errorf("%s does not say %q", text, tt.says)
+				t.Errorf("%s does not contain %q", text, tt.says)
 			}
 			if want := tt.status != 404 && tt.status != 405; want != (len(*results) == 1) {
 				t.Errorf("counted %v", *results)
@@ -173,7 +173,7 @@ func TestEphemeral(t *testing.T) {
 		{"with a target", "", `{"name":"second","targetContainerName":"a"}`, Patched, ""},
 		{"AD-03: with our processes", "", `{"name":"second","targetContainerName":"mca"}`, Refused, "allow-shared-pid"},
 		{"AD-03: with the real credential", "", `{"name":"second","volumeMounts":[{"name":"kube-api-access-sa","mountPath":"/x"}]}`, Refused, "adapter"},
-		{"IN-03", "", `{"name":"second","env":[{"name":"KUBERNETES_SERVICE_HOST","valueFrom":{"fieldRef":{"fieldPath":"x"}}}]}`, Refused, "elsewhere"},
+		{"IN-03", "", `{"name":"second","env":[{"name":"KUBERNETES_SERVICE_HOST","valueFrom":{"fieldRef":{"fieldPath":"x"}}}]}`, Refused, "another source"},
 		{"IN-03", "", `{"name":"second","env":[{"name":"KUBERNETES_SERVICE_HOST","value":"10.0.0.1"}]}`, Refused, "10.0.0.1"},
 	} {
 		v := Ephemeral([]byte(old), fmt.Appendf(nil, injectedText, tt.annotations, `{"name":"first"},`+tt.added), testOptions())

@@ -75,16 +75,16 @@ func parseSettings(annotations map[string]string, standard uint16) (w podSetting
 			}
 		case credentialsAnnotation:
 			if w.credentials = parseList(v, dnsName); w.credentials == nil {
-				wrong = "names of Secrets with commas between, each once"
+				wrong = "names of Secrets, separated by commas, each once"
 			}
 		case audiencesAnnotation:
 			if w.audiences = parseAudiences(v); w.audiences == nil {
-				wrong = "such as west=https://west.example.com, with commas between, each cluster once"
+				wrong = "of the form west=https://west.example.com, separated by commas, each cluster once"
 			}
 		case portAnnotation:
 			n, bad := strconv.ParseUint(v, 10, 16)
 			if w.port = uint16(n); bad != nil || !validPort(w.port) || strconv.Itoa(int(n)) != v {
-				wrong = fmt.Sprintf("a port from 1024 on that is neither %d nor %d", adminPort, metricsPort)
+				wrong = fmt.Sprintf("a port of 1024 or above that is neither %d nor %d", adminPort, metricsPort)
 			}
 		case metricsAnnotation:
 			w.metrics, wrong = parseBool(v)
@@ -92,7 +92,7 @@ func parseSettings(annotations map[string]string, standard uint16) (w podSetting
 			w.sharedPID, wrong = parseBool(v)
 		case excludeAnnotation:
 			if w.exclude = parseList(v, dnsLabel); w.exclude == nil {
-				wrong = "names of containers with commas between, each once"
+				wrong = "names of containers, separated by commas, each once"
 			}
 		default:
 			unknown = append(unknown, name)

@@ -60,7 +60,7 @@ func (w *Webhook) serve(review func([]byte) ([]byte, Decision, error)) http.Hand
 		rw.Header().Set("X-Content-Type-Options", "nosniff")
 		if err != nil {
 			w.Measure(BadRequest, time.Since(began))
-			w.Log.Debug("what was sent is no AdmissionReview", "status", status, "err", err)
+			w.Log.Debug("the request is not an AdmissionReview", "status", status, "err", err)
 			http.Error(rw, err.Error(), status)
 			return
 		}
@@ -73,17 +73,17 @@ func (w *Webhook) serve(review func([]byte) ([]byte, Decision, error)) http.Hand
 
 func (w *Webhook) review(rw http.ResponseWriter, r *http.Request, review func([]byte) ([]byte, Decision, error)) ([]byte, Decision, int, error) {
 	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" || params["charset"] != "" && params["charset"] != "utf-8" {
-		return nil, Decision{}, http.StatusUnsupportedMediaType, errors.New("an AdmissionReview in application/json is wanted")
+		return nil, Decision{}, http.StatusUnsupportedMediaType, errors.New("send an AdmissionReview as application/json")
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, Decision{}, http.StatusUnsupportedMediaType, fmt.Errorf("the encoding %.40q is not taken", e)
+		return nil, Decision{}, http.StatusUnsupportedMediaType, fmt.Errorf("the encoding %.40q is not supported", e)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxReview))
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return nil, Decision{}, http.StatusRequestEntityTooLarge, fmt.Errorf("more than %d bytes", maxReview)
 	}
 	if err != nil {
-		return nil, Decision{}, http.StatusBadRequest, errors.New("the body did not arrive whole")
+		return nil, Decision{}, http.StatusBadRequest, errors.New("the body is incomplete")
 	}
 	select {
 	case w.busy <- struct{}{}:

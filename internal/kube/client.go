@@ -80,7 +80,7 @@ func IsStale(err error) bool {
 func ExplainManifestObject(doing, kind string, key client.ObjectKey, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("the %s %s is not there; it belongs to the manifests, empty, because a right to create cannot be limited to a name", kind, key)
+		return fmt.Errorf("the %s %s does not exist; the manifests must create it empty, because RBAC cannot limit the verb create to a name", kind, key)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("this account may not %s the %s %s; it needs get and update on it", doing, kind, key)
 	}

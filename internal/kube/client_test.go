@@ -44,7 +44,7 @@ func TestMapperAndDelete(t *testing.T) {
 		t.Errorf("a cluster-wide kind: %v", err)
 	}
 	if err := k.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "x"}, &corev1.Secret{}); err == nil || apierrors.IsNotFound(err) {
-		t.Errorf("a kind that the mapper does not know: %v", err)
+		t.Errorf("a kind that the mapper lacks: %v", err)
 	}
 	first := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "x"}}
 	if err := k.Create(t.Context(), first); err != nil {
@@ -64,7 +64,7 @@ func TestMapperAndDelete(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Delete(t.Context(), k, first); err == nil || !IsStale(err) {
-		t.Errorf("Delete of one whose name another has: %v, want a stale view", err)
+		t.Errorf("Delete of an object whose name another has: %v, want a stale view", err)
 	}
 	var list corev1.ConfigMapList
 	if err := k.List(t.Context(), &list, client.InNamespace(ns)); err != nil {
@@ -102,6 +102,6 @@ func TestReach(t *testing.T) {
 	away := c.AdminConfig()
 	away.Host = "https://127.0.0.1:1"
 	if err := WaitReady(t.Context(), away, 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "127.0.0.1:1") {
-		t.Errorf("Reach of nobody: %v", err)
+		t.Errorf("WaitReady without a server: %v", err)
 	}
 }

@@ -33,7 +33,7 @@ func (t *Table) routeReview(r *apiproxy.Request, o *requestObject, agent string)
 	}
 	a := o.Attributes
 	if a == nil {
-		return t.homeDecision("the review is not about a resource")
+		return t.homeDecision("the review does not name a resource")
 	}
 	q := routeQuery{verb: a.Verb, group: a.Group, resource: a.Resource, subresource: a.Subresource, namespace: a.Namespace, name: a.Name, agent: agent}
 	if config.BuiltinScope(q.group, q.resource) == config.ScopeCluster {
@@ -49,9 +49,9 @@ func (t *Table) routeReview(r *apiproxy.Request, o *requestObject, agent string)
 		d.Review = true
 		return d
 	case len(members) == 1:
-		return Decision{Kind: DecisionSingle, Cluster: members[0], Review: true, Why: "it would serve what the review asks about"}
+		return Decision{Kind: DecisionSingle, Cluster: members[0], Review: true, Why: "it would serve the request under review"}
 	}
-	d := Decision{Kind: DecisionUnion, Review: true, Why: "they would serve what the review asks about; all must allow it"}
+	d := Decision{Kind: DecisionUnion, Review: true, Why: "they would serve the request under review; all must allow it"}
 	for _, m := range members {
 		d.Members = append(d.Members, Member{Cluster: m})
 	}
@@ -63,12 +63,12 @@ func (t *Table) routeRulesReview(o *requestObject, agent string) Decision {
 	q := routeQuery{verb: "*", group: "*", resource: "*", namespace: o.ReviewNamespace, agent: agent}
 	members, refused := t.reviewMembers(&q)
 	if refused != nil || len(members) == 0 {
-		return t.homeDecision("no cluster has the whole namespace")
+		return t.homeDecision("no single cluster has the whole namespace")
 	}
 	last := members[len(members)-1] // the cluster of a rule for the whole namespace, or home
-	d := Decision{Kind: DecisionSingle, Cluster: last, Review: true, Why: "it has the namespace, but for what rules take out of it"}
+	d := Decision{Kind: DecisionSingle, Cluster: last, Review: true, Why: "it has the namespace, except for the objects that rules send elsewhere"}
 	if len(members) > 1 {
-		d.Warnings = []string{"only of cluster " + last + "; other rules send parts of the namespace to " + strings.Join(members[:len(members)-1], ", ")}
+		d.Warnings = []string{"only for cluster " + last + "; other rules send parts of the namespace to " + strings.Join(members[:len(members)-1], ", ")}
 	}
 	return d
 }

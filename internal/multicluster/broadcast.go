@@ -87,7 +87,7 @@ func (v *request) reviewAll(w http.ResponseWriter, _ *http.Request, call apiprox
 			} `json:"status"`
 		}
 		if err := json.Unmarshal(replies[i].body, &res); err != nil {
-			return unavailable("cluster %s answered a review with something else", replies[i].cluster)
+			return unavailable("cluster %s answered a review with an object that is not a review", replies[i].cluster)
 		}
 		if !res.Status.Allowed {
 			return replies[i].relay(w, mergedCluster)

@@ -75,7 +75,7 @@ func (r *ClusterCheck) run(ctx context.Context, c *apiproxy.Upstream, conf *conf
 		GitVersion string `json:"gitVersion"`
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxVersion)).Decode(&is); err != nil || is.GitVersion == "" {
-		return fmt.Errorf("it answers %d to GET /version, and with no version: it is no API server", res.StatusCode)
+		return fmt.Errorf("it answers %d to GET /version without a version, so it is not an API server", res.StatusCode)
 	}
 	r.Version = is.GitVersion
 	discovery := &mergedDiscovery{OnError: func(string, error) {}, Sources: []discoverySource{{Name: c.Name, Fetch: c.Get}}}

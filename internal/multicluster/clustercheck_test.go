@@ -65,14 +65,14 @@ func TestCheckClusters(t *testing.T) {
 	if e := all[0]; e.Error != "" || e.Version != "v1.37.0" || strings.Join(e.Missing, " ") != "boats.batch cars.example.com" {
 		t.Errorf("%+v", e)
 	}
-	if w := all[1]; !strings.Contains(w.Error, "credential for cluster west was refused") {
+	if w := all[1]; !strings.Contains(w.Error, "cluster west rejected its credential") {
 		t.Errorf("%+v", w)
 	}
 	if n := all[2]; !strings.Contains(n.Error, "no such file") {
 		t.Errorf("%+v", n)
 	}
 	for _, tt := range []struct{ path, text, want string }{
-		{"/version", "hello", "it is no API server"},
+		{"/version", "hello", "it is not an API server"},
 		{"/apis", "{", "discovery"},
 	} {
 		was := documents[tt.path]
@@ -83,6 +83,6 @@ func TestCheckClusters(t *testing.T) {
 		documents[tt.path] = was
 	}
 	if len(p.loader.CheckClusters(t.Context(), config.Default())) != 0 {
-		t.Error("the pod's own cluster was asked outside of a pod")
+		t.Error("outside of a pod, the pod's own cluster received a request")
 	}
 }

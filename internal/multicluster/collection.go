@@ -51,7 +51,7 @@ func (s *Router) serveCollection(w http.ResponseWriter, v *request) error {
 		return nil
 	}
 	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable",
-		Message: "what several clusters keep is shown as JSON, protobuf, Table or PartialObjectMetadataList only"}
+		Message: "collections of several clusters are available only as JSON, protobuf, Table or PartialObjectMetadataList"}
 }
 
 // needsOtherFormat reports whether members could not answer in the requested encoding, or answered in different
@@ -183,7 +183,7 @@ func (s *Router) writeMergedHeaders(w http.ResponseWriter, v *request, contentTy
 		h.Add("Warning", warningHeader(text))
 	}
 	for _, m := range left {
-		h.Add("Warning", warningHeader("cluster "+m.Name+" left out: it did not answer"))
+		h.Add("Warning", warningHeader("cluster "+m.Name+" is left out because it did not answer"))
 		s.Metrics.PartialResponse(apiproxy.PartialSkip)
 	}
 }

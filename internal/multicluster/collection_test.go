@@ -180,7 +180,7 @@ func TestSkip(t *testing.T) {
 	st.east.names, st.west.names = []string{"of-east"}, []string{"of-west"}
 	fresh := st.checkList("all are there", st.get(""), 200, "of-east of-west", "")
 	st.west.set(func() { st.west.code = 500 })
-	rv := st.checkList("west is down", st.get(""), 200, "of-east", "cluster west left out")
+	rv := st.checkList("west is down", st.get(""), 200, "of-east", "cluster west is left out")
 	if !strings.HasSuffix(rv, strings.Repeat("0", 20)) {
 		t.Errorf("the position is %s", rv)
 	}
@@ -199,7 +199,7 @@ func TestSlow(t *testing.T) {
 	st := newEnv(t, "skip")
 	st.east.names = []string{"of-east"}
 	st.west.set(func() { st.west.hangs = true })
-	st.checkList("west hangs", st.get(""), 200, "of-east", "cluster west left out")
+	st.checkList("west hangs", st.get(""), 200, "of-east", "cluster west is left out")
 }
 
 // ADP-12: a warning counts the copies that a list omits, if the list is short enough to be complete before
@@ -207,7 +207,7 @@ func TestSlow(t *testing.T) {
 func TestCopiesAreCounted(t *testing.T) {
 	st := newEnv(t, "fail")
 	st.east.names, st.west.names = []string{"of-east", "of-both"}, []string{"of-both", "of-west"}
-	st.checkList("a short list", st.get(""), 200, "of-east of-west of-both", "which an earlier cluster has, too: 1")
+	st.checkList("a short list", st.get(""), 200, "of-east of-west of-both", "that an earlier cluster also has are left out: 1")
 	var many []string
 	for i := range 3000 {
 		many = append(many, fmt.Sprint("n", i))
@@ -219,12 +219,12 @@ func TestCopiesAreCounted(t *testing.T) {
 	res := func() (res *http.Response) {
 		defer func() {
 			if p := recover(); p != http.ErrAbortHandler {
-				t.Errorf("a long list that broke off: %v", p)
+				t.Errorf("an interrupted long list: %v", p)
 			}
 		}()
 		return st.get("")
 	}()
 	if res != nil {
-		t.Error("a long list that broke off was shown as whole")
+		t.Error("an interrupted long list was shown as complete")
 	}
 }

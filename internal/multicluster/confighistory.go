@@ -19,7 +19,7 @@ import (
 const maxHistory = 16
 
 // ConfigHistory holds the configurations that this pod's adapter has used. Clients may hold resource versions from
-// each of them. The state folder therefore keeps them for the life of the pod, across restarts of the
+// each of them. The state directory therefore keeps them for the life of the pod, across restarts of the
 // container.
 type ConfigHistory struct {
 	// Tables are the routing tables of the configurations, in no particular order.
@@ -37,7 +37,7 @@ const (
 	historyIncomplete = "more"
 )
 
-// OpenConfigHistory reads the state folder, which may not exist yet.
+// OpenConfigHistory reads the state directory, which may not exist yet.
 func OpenConfigHistory(dir string, scope func(group, resource string) config.Scope) (*ConfigHistory, error) {
 	p := &ConfigHistory{dir: dir}
 	entries, err := os.ReadDir(dir)
@@ -68,7 +68,7 @@ func OpenConfigHistory(dir string, scope func(group, resource string) config.Sco
 	return p, nil
 }
 
-// Add returns a ConfigHistory that also has the configuration of r, and writes it to the folder.
+// Add returns a ConfigHistory that also has the configuration of r, and writes it to the directory.
 func (p *ConfigHistory) Add(r *RuntimeConfig) (*ConfigHistory, error) {
 	sum := sha256.Sum256(r.text)
 	name := hex.EncodeToString(sum[:16])

@@ -18,8 +18,8 @@ import (
 // are required.
 type ConfigLoader struct {
 	File        string // the configuration; without this file the home cluster serves everything
-	Credentials string // folder with one folder for each mounted Secret
-	Audiences   string // folder with <cluster>/token, for clusters other than home
+	Credentials string // directory with one directory for each mounted Secret
+	Audiences   string // directory with <cluster>/token, for clusters other than home
 	// Home has the servers, CA and token file of the pod's own cluster.
 	Home apiproxy.UpstreamConfig
 	// Scope is optional. It returns the scope of resources that are not built into Kubernetes.
@@ -78,7 +78,7 @@ func (k *ConfigLoader) replace(old *RuntimeConfig) error {
 	}
 	if old != nil {
 		if err := k.CheckUpdate(old.Config(), next.Config()); err != nil {
-			return fmt.Errorf("the configuration %s cannot follow the one that serves: %w", k.File, err)
+			return fmt.Errorf("the configuration %s cannot replace the active one: %w", k.File, err)
 		}
 	}
 	for _, w := range warnings {
@@ -115,10 +115,10 @@ func (k *ConfigLoader) Run(ctx context.Context) error {
 		switch err := k.Load(); {
 		case err == nil:
 			reported = ""
-			k.Log.Info("the configuration was taken", "epoch", k.Current().Config().Epoch, "clusters", len(k.Current().upstreams))
+			k.Log.Info("the configuration is active", "epoch", k.Current().Config().Epoch, "clusters", len(k.Current().upstreams))
 		case err.Error() != reported:
 			reported = err.Error()
-			k.Log.Error("the configuration is not taken; the last good one serves on", "err", err)
+			k.Log.Error("the configuration is rejected; the last good one stays active", "err", err)
 		}
 	}
 }
@@ -158,7 +158,7 @@ func (k *ConfigLoader) unchanged() bool {
 	return true
 }
 
-// fileStateOf returns the state of a file or folder. When the kubelet writes a new version of a ConfigMap or Secret,
+// fileStateOf returns the state of a file or directory. When the kubelet writes a new version of a ConfigMap or Secret,
 // it replaces the link ..data next to the files.
 func fileStateOf(path string) string {
 	info, err := os.Stat(path)

@@ -92,7 +92,7 @@ type unknownClusters []string
 // warn adds a Warning header for each of them.
 func (u unknownClusters) warn(w http.ResponseWriter) {
 	for _, name := range u {
-		w.Header().Add("Warning", fmt.Sprintf(`299 mca "the kinds of cluster %s cannot be asked for and are missing here"`, name))
+		w.Header().Add("Warning", fmt.Sprintf(`299 mca "the discovery of cluster %s failed, so its kinds are missing here"`, name))
 	}
 }
 
@@ -108,7 +108,7 @@ func (c *mergedDiscovery) groups(ctx context.Context, core bool) ([]apiGroup, un
 	}
 	wg.Wait()
 	if !pages[0].known {
-		return nil, nil, fmt.Errorf("the kinds of cluster %s are not known: %w", c.Sources[0].Name, errs[0])
+		return nil, nil, fmt.Errorf("the kinds of cluster %s are unknown: %w", c.Sources[0].Name, errs[0])
 	}
 	var unknown unknownClusters
 	u := discoveryUnion{}
@@ -169,7 +169,7 @@ func fetchGroups(ctx context.Context, s *discoverySource, path string, header ht
 	case res.StatusCode != http.StatusOK:
 		return discoveryPage{}, fmt.Errorf("discovery: the cluster answered %d to GET %s", res.StatusCode, path)
 	case !isAggregated(res.Header.Get("Content-Type")):
-		return discoveryPage{}, fmt.Errorf("discovery: the cluster does not serve the aggregated form of %s, which came with Kubernetes 1.26", path)
+		return discoveryPage{}, fmt.Errorf("discovery: the cluster does not serve the aggregated form of %s, which needs Kubernetes 1.26", path)
 	}
 	body, err := readDocument(res.Body)
 	if err != nil {

@@ -149,7 +149,7 @@ func TestUnion(t *testing.T) {
 			for _, r := range l.APIResources {
 				have[l.GroupVersion] = append(have[l.GroupVersion], r.Name)
 				if r.Name == "cars" && l.GroupVersion == "example.com/v1" && (r.Kind != "Car" || !r.Namespaced) {
-					t.Errorf("home's own is overruled: %+v", r)
+					t.Errorf("another cluster overrides the home cluster's entry: %+v", r)
 				}
 				if r.Name == "pods/eviction" && (r.Group != "policy" || r.Kind != "Eviction" || !r.Namespaced) {
 					t.Errorf("%+v", r)
@@ -178,7 +178,7 @@ func TestUnion(t *testing.T) {
 	}
 	if _, body := getDocument(t, url+"/apis", aggregatedV2); !strings.Contains(body, `"later":{"x":1}`) {
 		if _, body = getDocument(t, url+"/api", aggregatedV2); !strings.Contains(body, `"later":{"x":1}`) {
-			t.Error("a field that we do not know is lost")
+			t.Error("an unknown field is lost")
 		}
 	}
 }
@@ -213,7 +213,7 @@ func TestETags(t *testing.T) {
 		t.Errorf("%d %q", res.StatusCode, body)
 	}
 	if res, _ := getDocument(t, url+"/apis", mediaTypeJSON, "If-None-Match", tag); res.StatusCode != 200 || res.Header.Get("ETag") == tag {
-		t.Errorf("the other form has the same tag: %d %v", res.StatusCode, res.Header)
+		t.Errorf("the other format has the same ETag: %d %v", res.StatusCode, res.Header)
 	}
 	for _, s := range []*fakeDiscovery{home, east} {
 		if want := []string{"200 /apis", "304 /apis", "304 /apis"}; !slices.Equal(s.requests, want) {
@@ -332,7 +332,7 @@ func TestIsDiscoveryPath(t *testing.T) {
 func TestScope(t *testing.T) {
 	c, _, _, url := newTestDiscovery(t)
 	if c.Scope("", "pods").Known {
-		t.Error("known before anybody asked")
+		t.Error("known before the first request")
 	}
 	getDocument(t, url+"/api", mediaTypeJSON)
 	getDocument(t, url+"/apis", mediaTypeJSON)
@@ -499,7 +499,7 @@ func TestHasResource(t *testing.T) {
 	has("nobody of that name", "west", "", "v1", "pods", false, false)
 	home.set(true)
 	if c.RefreshCluster(t.Context(), "home", "") == nil || c.RefreshCluster(t.Context(), "west", "") == nil {
-		t.Error("asked who is down, or not there")
+		t.Error("the refresh of a cluster that is down or missing succeeds")
 	}
 	has("it is down now", "home", "", "v1", "pods", true, false)
 	has("and may have got it since", "home", "", "v1", "boats", false, false)

@@ -24,7 +24,7 @@ var (
 	// errDiscoveryNotFound means that no cluster has the group, version or document.
 	errDiscoveryNotFound = errors.New("no cluster has it")
 	// errDiscoveryNotAcceptable means that the client accepts no encoding in which documents can be merged.
-	errDiscoveryNotAcceptable = errors.New("kinds of several clusters are shown as application/json only")
+	errDiscoveryNotAcceptable = errors.New("the discovery of several clusters is available only as application/json")
 )
 
 // isDiscoveryPath reports whether a path belongs to discovery or OpenAPI.
@@ -63,7 +63,7 @@ func (c *mergedDiscovery) Serve(w http.ResponseWriter, r *http.Request) error {
 	doc, err := discoveryDocument(parts, groups, aggregated)
 	if err != nil {
 		if len(unknown) > 0 && errors.Is(err, errDiscoveryNotFound) {
-			return fmt.Errorf("%s is not known, and the kinds of cluster %s are not known yet", path, strings.Join(unknown, ", "))
+			return fmt.Errorf("%s is unknown, and the kinds of cluster %s are not known yet", path, strings.Join(unknown, ", "))
 		}
 		return err
 	}

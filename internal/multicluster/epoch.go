@@ -14,7 +14,7 @@ import (
 // epoch.
 func CheckEpoch(prev, next *config.Config) error {
 	if next.Epoch < prev.Epoch {
-		return fmt.Errorf("the epoch goes back from %d to %d", prev.Epoch, next.Epoch)
+		return fmt.Errorf("the epoch decreases from %d to %d", prev.Epoch, next.Epoch)
 	}
 	if next.Epoch > prev.Epoch {
 		return nil
@@ -40,22 +40,22 @@ func listMoves(prev, next *config.Config) (moves []string) {
 		was := &prev.Clusters[i]
 		for j := range next.Clusters {
 			if is := &next.Clusters[j]; is.Slot == was.Slot && is.Name != was.Name {
-				moves = append(moves, fmt.Sprintf("slot %d was that of %s and is that of %s", was.Slot, was.Name, is.Name))
+				moves = append(moves, fmt.Sprintf("slot %d belonged to %s and now belongs to %s", was.Slot, was.Name, is.Name))
 			}
 		}
 		is := next.Cluster(was.Name)
 		switch {
 		case is == nil: // movedRules reports the effects of a removed cluster
 		case is.Slot != was.Slot:
-			moves = append(moves, fmt.Sprintf("the slot of %s was %d and is %d", was.Name, was.Slot, is.Slot))
+			moves = append(moves, fmt.Sprintf("the slot of %s changes from %d to %d", was.Name, was.Slot, is.Slot))
 		case was.UID != "" && is.UID != was.UID:
-			moves = append(moves, fmt.Sprintf("the uid of %s is not what it was", was.Name))
+			moves = append(moves, fmt.Sprintf("the uid of %s changes", was.Name))
 		case !sameCluster(was, is):
-			moves = append(moves, fmt.Sprintf("%s may be another cluster: its address comes from elsewhere, and no uid says that it is the same", was.Name))
+			moves = append(moves, fmt.Sprintf("%s may be another cluster: its address has another source, and no uid shows that it is the same", was.Name))
 		}
 	}
 	if prev.AllNamespaces == config.AllNamespacesUnion && next.AllNamespaces == config.AllNamespacesHome && len(prev.Rules) > 0 {
-		moves = append(moves, "allNamespaces was union and is home")
+		moves = append(moves, "allNamespaces changes from union to home")
 	}
 	moves = append(moves, movedRules(prev, next)...)
 	if n := len(moves) - maxMoves; n > 0 {
@@ -82,7 +82,7 @@ func sameCluster(was, is *config.Cluster) bool {
 func movedRules(prev, next *config.Config) (moves []string) {
 	rest, restNow := unmatchedClusters(prev), unmatchedClusters(next)
 	if lacks(rest, restNow) {
-		moves = append(moves, fmt.Sprintf("objects that no rule matches were in %s and are in %s", joinNames(rest), joinNames(restNow)))
+		moves = append(moves, fmt.Sprintf("objects that no rule matches move from %s to %s", joinNames(rest), joinNames(restNow)))
 	}
 	was, is := collectionRules(prev), collectionRules(next)
 	for len(was) > 0 && len(is) > 0 && len(ruleChanges(was[0], is[0])) == 0 {
@@ -96,7 +96,7 @@ func movedRules(prev, next *config.Config) (moves []string) {
 	case len(is) == 0:
 		for _, r := range was {
 			if has := targetClusters(&r.Target); len(has) > 0 && (!last || lacks(has, restNow)) {
-				moves = append(moves, fmt.Sprintf("rule %s is gone: its objects were in %s", r.Name, joinNames(has)))
+				moves = append(moves, fmt.Sprintf("rule %s is removed: its objects were in %s", r.Name, joinNames(has)))
 			}
 		}
 	case len(was) == 0:
@@ -120,7 +120,7 @@ func changedRules(was, is []*config.Rule) (moves []string) {
 		if i := find(is, r.Name); i >= 0 {
 			moves = append(moves, ruleChanges(r, is[i])...)
 		} else {
-			moves = append(moves, fmt.Sprintf("rule %s is gone: its objects were in %s", r.Name, joinNames(targetClusters(&r.Target))))
+			moves = append(moves, fmt.Sprintf("rule %s is removed: its objects were in %s", r.Name, joinNames(targetClusters(&r.Target))))
 		}
 	}
 	for _, r := range is {
@@ -129,7 +129,7 @@ func changedRules(was, is []*config.Rule) (moves []string) {
 		}
 	}
 	if len(moves) == 0 {
-		moves = append(moves, fmt.Sprintf("the rules from %s on are in another order", was[0].Name))
+		moves = append(moves, fmt.Sprintf("the order of the rules changes from %s on", was[0].Name))
 	}
 	return moves
 }
@@ -137,10 +137,10 @@ func changedRules(was, is []*config.Rule) (moves []string) {
 // ruleChanges lists how replacing rule was by rule is moves objects.
 func ruleChanges(was, is *config.Rule) []string {
 	if !sameCollections(&was.Match, &is.Match) {
-		return []string{fmt.Sprintf("rule %s does not match the objects that it did", was.Name)}
+		return []string{fmt.Sprintf("rule %s does not match the same objects as before", was.Name)}
 	}
 	if had, has := targetClusters(&was.Target), targetClusters(&is.Target); lacks(had, has) {
-		return []string{fmt.Sprintf("the objects of rule %s were in %s and are in %s", was.Name, joinNames(had), joinNames(has))}
+		return []string{fmt.Sprintf("the objects of rule %s move from %s to %s", was.Name, joinNames(had), joinNames(has))}
 	}
 	old, now := was.Target.Spread, is.Target.Spread
 	if old == nil || now == nil {
@@ -148,11 +148,11 @@ func ruleChanges(was, is *config.Rule) []string {
 	}
 	// If several members have the object, another member may now serve it.
 	if old.OnConflict != now.OnConflict {
-		return []string{fmt.Sprintf("onConflict of rule %s was %s and is %s", was.Name, old.OnConflict, now.OnConflict)}
+		return []string{fmt.Sprintf("onConflict of rule %s changes from %s to %s", was.Name, old.OnConflict, now.OnConflict)}
 	}
 	remaining := slices.DeleteFunc(slices.Clone(now.Members), func(m string) bool { return !slices.Contains(old.Members, m) })
 	if !slices.Equal(remaining, old.Members) {
-		return []string{fmt.Sprintf("the members of rule %s are in another order", was.Name)}
+		return []string{fmt.Sprintf("the order of the members of rule %s changes", was.Name)}
 	}
 	return nil
 }

@@ -58,39 +58,39 @@ func TestEpoch(t *testing.T) {
 		{"a last rule for home and another", "allNamespaces: union", "- {name: last, match: {resources: [pods], namespaces: [other]}, target: {spread: {members: [here, east]}}}\nallNamespaces: union", ""},
 		{"a refusal of writing", "rules:\n", "rules:\n- {name: first, match: {namespaces: [other], verbs: [update]}, target: {deny: no}}\n", ""},
 
-		{"member removed", "members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "the objects of rule batch were in east, west and are in east, here"},
-		{"members in another order", "members: [east, west]", "members: [west, east]", "the members of rule batch are in another order"},
+		{"member removed", "members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "the objects of rule batch move from east, west to east, here"},
+		{"members in another order", "members: [east, west]", "members: [west, east]", "the order of the members of rule batch changes"},
 		{"another policy", "onConflict: reject", "onConflict: prefer", "onConflict of rule batch"},
-		{"slot", "slot: 2", "slot: 3", "the slot of west was 2 and is 3"},
+		{"slot", "slot: 2", "slot: 3", "the slot of west changes from 2 to 3"},
 		{"slots exchanged", "slot: 1", "slot: 9", "the slot of east"},
 		{"uid", "uid: 5d0f2c1e", "uid: 6d0f2c1e", "the uid of east"},
 		{"uid dropped", "  uid: 5d0f2c1e-0000-4000-8000-000000000001\n", "", "the uid of east"},
 		{"all servers", `["https://10.1.0.1:6443", "https://10.1.0.2:6443"]`, `["https://10.9.0.1:6443"]`, "west may be another cluster"},
-		{"namespace pattern", `[production, "prod-*"]`, `[production, "prd-*"]`, "rule production does not match the objects that it did"},
-		{"namespace added", "[production,", "[production, other,", "rule production does not match the objects that it did"},
-		{"target", "target: {cluster: east}", "target: {cluster: west}", "the objects of rule production were in east and are in west"},
-		{"rule removed", "- {name: production, match: {namespaces: [production, \"prod-*\"]}, target: {cluster: east}}\n", "", "rule production is gone: its objects were in east"},
+		{"namespace pattern", `[production, "prod-*"]`, `[production, "prd-*"]`, "rule production does not match the same objects as before"},
+		{"namespace added", "[production,", "[production, other,", "rule production does not match the same objects as before"},
+		{"target", "target: {cluster: east}", "target: {cluster: west}", "the objects of rule production move from east to west"},
+		{"rule removed", "- {name: production, match: {namespaces: [production, \"prod-*\"]}, target: {cluster: east}}\n", "", "rule production is removed: its objects were in east"},
 		{"rule in between", "rules:\n", "rules:\n- {name: first, match: {namespaces: [\"*-x\"]}, target: {cluster: west}}\n", "rule first is new: its objects are in west"},
 		{"reading is denied", "rules:\n", "rules:\n- {name: first, match: {resources: [secrets], verbs: [list]}, target: {deny: no}}\n", "rule first is new: its objects are in no cluster"},
-		{"home", "home: here", "home: west", "objects that no rule matches were in here and are in west"},
-		{"unmatched", "home: here", "home: here\nunmatched: refuse", "objects that no rule matches were in here and are in no cluster"},
+		{"home", "home: here", "home: west", "objects that no rule matches move from here to west"},
+		{"unmatched", "home: here", "home: here\nunmatched: refuse", "objects that no rule matches move from here to no cluster"},
 		{"a first rule that says the same", "rules:\n", "rules:\n- {name: first, match: {namespaces: [other]}, target: {cluster: here}}\n", "rule first is new: its objects are in here"},
 		{"a last rule", "allNamespaces: union", "- {name: last, match: {namespaces: [other]}, target: {cluster: west}}\nallNamespaces: union", "rule last is new: its objects are in west"},
 		{"watching is denied", "rules:\n", "rules:\n- {name: first, match: {resources: [secrets], verbs: [watch]}, target: {deny: no}}\n", "rule first is new"},
 		{"a user agent", "match: {namespaces: [production,", "match: {userAgents: [x], namespaces: [production,", "rule production does not match"},
 		{"an object by name", "match: {namespaces: [production,", "match: {names: [x], namespaces: [production,", "rule production does not match"},
-		{"renamed and in another order", "- name: batch\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [east, west]", "- name: jobs\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [west, east]", "rule batch is gone"},
-		{"allNamespaces", "allNamespaces: union", "allNamespaces: home", "allNamespaces was union and is home"},
+		{"renamed and in another order", "- name: batch\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [east, west]", "- name: jobs\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [west, east]", "rule batch is removed"},
+		{"allNamespaces", "allNamespaces: union", "allNamespaces: home", "allNamespaces changes from union to home"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if !strings.Contains(doc, tt.old) {
-				t.Fatalf("the document has no %q", tt.old)
+				t.Fatalf("the configuration has no %q", tt.old)
 			}
 			changed := strings.Replace(doc, tt.old, tt.new, 1)
 			next := parseConfig(t, changed)
 			got := strings.Join(listMoves(prev, next), "\n")
 			if tt.says == "" && got != "" || !strings.Contains(got, tt.says) {
-				t.Errorf("it moves\n%s\nwant %q", got, tt.says)
+				t.Errorf("the moves are\n%s\nwant %q", got, tt.says)
 			}
 			if err := CheckEpoch(prev, next); (err == nil) != (tt.says == "") {
 				t.Errorf("with the same epoch: %v", err)
@@ -99,7 +99,7 @@ func TestEpoch(t *testing.T) {
 				t.Errorf("with a higher epoch: %v", err)
 			}
 			if err := CheckEpoch(prev, parseConfig(t, strings.Replace(changed, "epoch: 7", "epoch: 6", 1))); err == nil {
-				t.Error("the epoch goes back")
+				t.Error("a lower epoch is accepted")
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func TestEpochOfOneCluster(t *testing.T) {
 	}
 	two := newTestTable(t, "").Config()
 	if err := CheckEpoch(config.Default(), two); err != nil {
-		t.Errorf("a first epoch is higher than none: %v", err)
+		t.Errorf("a first epoch is not accepted: %v", err)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestMovedSince(t *testing.T) {
 			t.Errorf("%s was retargeted: %v, want %v", target, got, want)
 		}
 		if now.movedSince([]*Table{now}, &r, RouteInput{}) || now.movedSince(nil, &r, RouteInput{}) {
-			t.Errorf("%s was retargeted by nothing", target)
+			t.Errorf("%s was retargeted without a reason", target)
 		}
 	}
 }
@@ -232,15 +232,15 @@ func TestExplain(t *testing.T) {
 	tb := NewTable(parseConfig(t, exampleConfig(t)), nil)
 	for _, tt := range []struct{ method, target, body, want string }{
 		{"GET", "/api/v1/namespaces/production/pods/a", "", `{"verb":"get","version":"v1","resource":"pods","namespace":"production","name":"a","kind":"single","rule":"production","why":"rule production in line 21 sends it to east","clusters":[{"name":"east","slot":1}]}`},
-		{"GET", "/api/v1/pods", "", `{"verb":"list","version":"v1","resource":"pods","kind":"union","why":"the rules give its namespaces to several clusters","clusters":[{"name":"here","slot":0,"others":true},{"name":"east","slot":1,"namespaces":["production","prod-*"]}]}`},
+		{"GET", "/api/v1/pods", "", `{"verb":"list","version":"v1","resource":"pods","kind":"union","why":"the rules send its namespaces to several clusters","clusters":[{"name":"here","slot":0,"others":true},{"name":"east","slot":1,"namespaces":["production","prod-*"]}]}`},
 		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"a","labels":{"tier":"gold"}}}`, `{"verb":"create","group":"batch","version":"v1","resource":"jobs","namespace":"batch","kind":"spread","rule":"batch","why":"rule batch in line 22 spreads it over east, west","clusters":[{"name":"east","slot":1},{"name":"west","slot":2}],"place":"east","placeWhy":"its labels are tier in (gold)"}`},
 		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"labels":{"mca.tailplane.dev/cluster":"nowhere"}}}`, `"kind":"deny"`},
-		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"generateName":"x-"}}`, `one of several answers`},
-		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"x","ownerReferences":[{"kind":"CronJob","name":"c"}]}}`, `where CronJob c is`},
+		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"generateName":"x-"}}`, `one of several possible answers`},
+		{"POST", "/apis/batch/v1/namespaces/batch/jobs", `{"metadata":{"name":"x","ownerReferences":[{"kind":"CronJob","name":"c"}]}}`, `to the cluster of CronJob c`},
 		{"POST", "/api/v1/namespaces", "", `"kind":"body"`},
 		{"POST", "/api/v1/namespaces", `{"metadata":{"name":"production"}}`, `"name":"east"`},
 		{"POST", "/api/v1/namespaces", `[`, `"status":400`},
-		{"POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "", `"message":"rule no-crds refuses it: CRDs are installed by the platform team"`},
+		{"POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "", `"message":"rule no-crds refuses the request: CRDs are installed by the platform team"`},
 		{"GET", "/api//v1", "", `"status":400`},
 		{"GET", "/version", "", `{"nonResource":true,"verb":"get","kind":"home"`},
 	} {
@@ -276,7 +276,7 @@ func TestValidate(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if _, err = ValidateConfig([]byte(doc), []byte("x")); err == nil {
-		t.Error("a previous document that cannot be read is taken for none")
+		t.Error("an unreadable previous configuration counts as none")
 	}
 }
 

@@ -45,7 +45,7 @@ type ExplainedMember struct {
 func (t *Table) Explain(method string, u *url.URL, userAgent, contentType string, body []byte) Explanation {
 	r, err := apiproxy.ParseRequest(method, u)
 	if err != nil {
-		return explainRefusal(Explanation{Verb: method, Kind: DecisionDeny, Why: "it cannot be read"}, err)
+		return explainRefusal(Explanation{Verb: method, Kind: DecisionDeny, Why: "the request is invalid"}, err)
 	}
 	e := Explanation{NonResource: r.NonResource, Verb: r.Verb, Group: r.Group, Version: r.Version, Resource: r.Resource, Subresource: r.Subresource, Namespace: r.Namespace, Name: r.Name}
 	input := RouteInput{UserAgent: userAgent, ContentType: contentType}
@@ -78,10 +78,10 @@ func (t *Table) Explain(method string, u *url.URL, userAgent, contentType string
 
 func (e Explanation) explainPlacement(s *config.Spread, r *apiproxy.Request, o *requestObject) Explanation {
 	if s.Strategy == config.StrategyWeighted || s.Strategy == config.StrategyRoundRobin || o.Name == "" && r.Name == "" {
-		e.Warnings = append(e.Warnings, "chance or its turn may decide where it is made; this is one of several answers")
+		e.Warnings = append(e.Warnings, "the cluster may depend on chance or on the round-robin position; this is one of several possible answers")
 	}
 	if ref, ok := o.anchor(); ok && (s.OwnerReferences == config.FollowOwners || o.InvolvedObject != nil) {
-		e.Warnings = append(e.Warnings, "it goes where "+ref.Kind+" "+ref.Name+" is, which only the running adapter knows")
+		e.Warnings = append(e.Warnings, "it goes to the cluster of "+ref.Kind+" "+ref.Name+", which only the running adapter knows")
 	}
 	p, err := placeObject(s, r, o, placementInput{})
 	if err != nil {
@@ -93,7 +93,7 @@ func (e Explanation) explainPlacement(s *config.Spread, r *apiproxy.Request, o *
 
 func explainRefusal(e Explanation, err error) Explanation {
 	if e.Kind = DecisionDeny; e.Why == "" {
-		e.Why = "what it holds cannot be placed"
+		e.Why = "no cluster is possible for its object"
 	}
 	e.Message = err.Error()
 	if r, ok := errors.AsType[*apiproxy.Refusal](err); ok {

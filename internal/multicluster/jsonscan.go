@@ -82,7 +82,7 @@ func jsonText(what string, b []byte, to *string) error {
 		return nil
 	}
 	if len(b) == 0 || b[0] != '"' || json.Unmarshal(b, to) != nil {
-		return fmt.Errorf("%s is not a text", what)
+		return fmt.Errorf("%s is not a string", what)
 	}
 	return nil
 }

@@ -71,7 +71,7 @@ func (s *Router) serveList(w http.ResponseWriter, v *request, c *merge.Collectio
 	}
 	switch {
 	case err != nil && out.begun:
-		s.Log.Warn("a merged list broke off", "resource", v.parsed.Resource, "group", v.parsed.Group, "err", err)
+		s.Log.Warn("a merged list was interrupted", "resource", v.parsed.Resource, "group", v.parsed.Group, "err", err)
 		panic(http.ErrAbortHandler) // a truncated list must never look complete
 	case err != nil:
 		if status, ok := errors.AsType[*codec.Status](err); ok {
@@ -80,7 +80,7 @@ func (s *Router) serveList(w http.ResponseWriter, v *request, c *merge.Collectio
 		return &codec.Status{Code: http.StatusServiceUnavailable, Reason: codec.ReasonUnavailable, RetryAfter: 1, Message: "mca: " + err.Error()}
 	}
 	if l.Dropped > 0 {
-		s.Log.Debug("objects of one name are in several clusters; the first is shown", "resource", v.parsed.Resource, "group", v.parsed.Group, "count", l.Dropped)
+		s.Log.Debug("several clusters have objects with the same name; the list shows the first", "resource", v.parsed.Resource, "group", v.parsed.Group, "count", l.Dropped)
 	}
 	return nil
 }
@@ -89,9 +89,9 @@ func (s *Router) serveList(w http.ResponseWriter, v *request, c *merge.Collectio
 // after the headers are sent.
 func droppedWarning(n int, whole bool) string {
 	if !whole {
-		return fmt.Sprintf("objects are left out that have names which an earlier cluster has, too: at least %d", n)
+		return fmt.Sprintf("objects with a name that an earlier cluster also has are left out: at least %d", n)
 	}
-	return fmt.Sprintf("objects are left out that have names which an earlier cluster has, too: %d", n)
+	return fmt.Sprintf("objects with a name that an earlier cluster also has are left out: %d", n)
 }
 
 // maxBufferedList is how many bytes of a list are buffered. While the list fits, its headers can still have complete

@@ -68,7 +68,7 @@ func (s *Router) survey(ctx context.Context, v *routerState) (missing []string, 
 					continue
 				}
 				name := strings.TrimSuffix(res.Name+"."+rule.Match.APIGroups[0], ".")
-				line := fmt.Sprintf("cluster %s has no %s, which rule %s spreads: lists of them are refused", member, name, rule.Name)
+				line := fmt.Sprintf("cluster %s has no %s, which rule %s spreads: the adapter refuses lists of them", member, name, rule.Name)
 				if missing = append(missing, line); !reported[line] {
 					s.Log.Warn("the configuration: "+line, "cluster", member, "resource", name, "rule", rule.Name)
 				}
@@ -122,7 +122,7 @@ func (v *request) reportMissingResource(err error) error {
 		return err
 	}
 	return &codec.Status{Code: http.StatusServiceUnavailable, Reason: codec.ReasonUnavailable, From: status.From,
-		Message: fmt.Sprintf("mca: cluster %s has no %s, which is kept there, too", strings.Join(lack, ", "), resourceName(r))}
+		Message: fmt.Sprintf("mca: cluster %s has no %s, although a rule spreads them to it", strings.Join(lack, ", "), resourceName(r))}
 }
 
 // resourceName returns a resource with its group and version.

@@ -78,13 +78,13 @@ func decodeObject(body []byte, contentType, contentEncoding string) (*requestObj
 		return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", maxBody)
 	}
 	if contentEncoding != "" && contentEncoding != "identity" {
-		return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "a body in encoding %.40q cannot be looked into", contentEncoding)
+		return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "a body with the encoding %.40q is not supported", contentEncoding)
 	}
 	media := "application/json" // the API server's default for a body without a Content-Type
 	if contentType != "" {
 		var err error
 		if media, _, err = mime.ParseMediaType(contentType); err != nil {
-			return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "the Content-Type does not parse")
+			return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "the Content-Type is invalid")
 		}
 	}
 	switch media {
@@ -95,7 +95,7 @@ func decodeObject(body []byte, contentType, contentEncoding string) (*requestObj
 			return decodeJSON(body) // the result is the same, and JSON parsing needs less memory
 		}
 		if len(body) > maxYAML {
-			return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is YAML of more than %d bytes; send JSON", maxYAML)
+			return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is YAML with more than %d bytes; send JSON", maxYAML)
 		}
 		b, refusal := jsonFromYAML(body)
 		if refusal != nil {
@@ -105,7 +105,7 @@ func decodeObject(body []byte, contentType, contentEncoding string) (*requestObj
 	case "application/vnd.kubernetes.protobuf":
 		return decodeProtobuf(body)
 	}
-	return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "a body of type %.60q cannot be looked into; send JSON", media)
+	return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "a body of type %.60q is not supported; send JSON", media)
 }
 
 func decodeJSON(body []byte) (*requestObject, *apiproxy.Refusal) {
@@ -250,7 +250,7 @@ func jsonFromYAML(body []byte) ([]byte, *apiproxy.Refusal) {
 // writeNodeJSON writes a node as JSON. At the top level it replaces values that no reader uses by null.
 func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
-		return apiproxy.NewBadRequest("line %d of the body has an anchor, an alias or a tag, which are not looked into", n.Line)
+		return apiproxy.NewBadRequest("line %d of the body has an anchor, an alias or a tag, which are not supported", n.Line)
 	}
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -258,7 +258,7 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key, value := n.Content[i], n.Content[i+1]
 			if key.Kind != yaml.ScalarNode || key.Tag == "!!merge" || key.Anchor != "" {
-				return apiproxy.NewBadRequest("line %d of the body has a key that is not a text", key.Line)
+				return apiproxy.NewBadRequest("line %d of the body has a key that is not a string", key.Line)
 			}
 			if i > 0 {
 				b.WriteByte(',')

@@ -181,7 +181,7 @@ func FuzzParseObject(f *testing.F) {
 		o, err := parseObject(body, contentType, "")
 		if err != nil {
 			if r, ok := errors.AsType[*apiproxy.Refusal](err); !ok || r.Status < 400 {
-				t.Fatalf("%v is no refusal", err)
+				t.Fatalf("%v is not a refusal", err)
 			}
 			return
 		}
@@ -190,7 +190,7 @@ func FuzzParseObject(f *testing.F) {
 		}
 		var generic map[string]any // its keys match exactly
 		if err := json.Unmarshal(body, &generic); err != nil {
-			t.Fatalf("%q is read, and is not JSON: %v", body, err)
+			t.Fatalf("%q is accepted but is not JSON: %v", body, err)
 		}
 		meta, _ := generic["metadata"].(map[string]any)
 		name, _ := meta["name"].(string)

@@ -58,7 +58,7 @@ func splitMessage(what string, b []byte) (messageFields, *apiproxy.Refusal) {
 // single returns a field that may occur at most once; nil if it is absent.
 func (p messageFields) single(what string, num protowire.Number) ([]byte, *apiproxy.Refusal) {
 	if len(p[num]) > 1 {
-		return nil, apiproxy.NewBadRequest("%s is in the body twice", what)
+		return nil, apiproxy.NewBadRequest("%s occurs twice in the body", what)
 	}
 	if len(p[num]) == 0 {
 		return nil, nil
@@ -104,7 +104,7 @@ func (p messageFields) message(what string, num protowire.Number) (messageFields
 func decodeProtobuf(body []byte) (*requestObject, *apiproxy.Refusal) {
 	rest, ok := bytes.CutPrefix(body, protobufMagic)
 	if !ok {
-		return nil, apiproxy.NewBadRequest("the body does not begin as Kubernetes' protobuf does")
+		return nil, apiproxy.NewBadRequest("the body does not begin like Kubernetes protobuf")
 	}
 	envelope, refusal := splitMessage("the envelope", rest)
 	if refusal != nil {
@@ -115,7 +115,7 @@ func decodeProtobuf(body []byte) (*requestObject, *apiproxy.Refusal) {
 		return nil, refusal
 	}
 	if encoding != "" || media != "" && media != "application/vnd.kubernetes.protobuf" {
-		return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "the envelope holds type %.60q in encoding %.40q, which cannot be looked into", media, encoding)
+		return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "the envelope contains type %.60q with the encoding %.40q, which is not supported", media, encoding)
 	}
 	o := &requestObject{}
 	kind, refusal := envelope.message("typeMeta", 1)
@@ -157,7 +157,7 @@ func (o *requestObject) protobufMetadata(raw messageFields) *apiproxy.Refusal {
 				*to = map[string]string{}
 			}
 			if _, twice := (*to)[k]; twice {
-				return apiproxy.NewBadRequest("the label or annotation %.60q is in the body twice", k)
+				return apiproxy.NewBadRequest("the label or annotation %.60q occurs twice in the body", k)
 			}
 			(*to)[k] = v
 		}
@@ -193,7 +193,7 @@ func (o *requestObject) protobufKind(raw messageFields) *apiproxy.Refusal {
 	default:
 		return nil
 	}
-	p, refusal := raw.message("what the event is about", about)
+	p, refusal := raw.message("the object of the event", about)
 	if p == nil || refusal != nil {
 		return refusal
 	}

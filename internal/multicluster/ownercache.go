@@ -176,7 +176,7 @@ func combineAnswers(answers []ownerAnswer, prefer bool) ownerResult {
 		v.Refusal = apiproxy.NewRefusal(http.StatusConflict, "the object is in several clusters: %s", strings.Join(have, ", "))
 		v.Refusal.Reason = "Conflict"
 	case uncertain, len(have) == 0 && len(v.Unreachable) > 0:
-		v.Refusal = apiproxy.NewRefusal(http.StatusServiceUnavailable, "who has the object is not known: cluster %s could not be asked", strings.Join(v.Unreachable, ", "))
+		v.Refusal = apiproxy.NewRefusal(http.StatusServiceUnavailable, "the cluster of the object is unknown: cluster %s did not answer", strings.Join(v.Unreachable, ", "))
 		v.Refusal.RetryAfter = time.Second
 	case len(have) > 0:
 		v.Owner = have[0]
@@ -184,7 +184,7 @@ func combineAnswers(answers []ownerAnswer, prefer bool) ownerResult {
 			v.Warning = "the object is also in " + strings.Join(have[1:], ", ")
 		}
 	case forbidden != "":
-		v.Refusal = apiproxy.NewRefusal(http.StatusForbidden, "cluster %s does not let this pod look whether it has the object", forbidden)
+		v.Refusal = apiproxy.NewRefusal(http.StatusForbidden, "cluster %s does not allow this pod to check whether it has the object", forbidden)
 	default:
 		v.Absent = true
 	}

@@ -36,7 +36,7 @@ func TestOwners(t *testing.T) {
 	o.SetAbsent(job, now)
 	find(job, now.Add(time.Second), "", false)
 	if o.Len() != 0 {
-		t.Errorf("%d entries are kept for nothing", o.Len())
+		t.Errorf("%d unused entries are kept", o.Len())
 	}
 	o.Delete(job, "")
 
@@ -104,7 +104,7 @@ func TestCombineAnswers(t *testing.T) {
 			t.Errorf("%v, prefer %v: %+v, want owner %q, refusal %d, absent %v", tt.answers, tt.prefer, v, tt.owner, tt.status, tt.absent)
 		}
 		if (v.Owner != "") && (v.Refusal != nil || v.Absent) || v.Owner == "" && v.Refusal == nil && !v.Absent {
-			t.Errorf("%v: %+v says two things, or none", tt.answers, v)
+			t.Errorf("%v: %+v has two results, or none", tt.answers, v)
 		}
 		if conflict := tt.prefer && tt.answers == [3]int{gone, ok, ok}; (v.Warning != "") != conflict {
 			t.Errorf("%v: warning %q", tt.answers, v.Warning)

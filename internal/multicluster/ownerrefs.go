@@ -54,7 +54,7 @@ func unsupportedMediaType(message string) error {
 func hideInBody(body []byte, contentType string, foreign foreignFunc) ([]byte, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	if contentType != "" && err != nil {
-		return nil, unsupportedMediaType("the Content-Type does not parse")
+		return nil, unsupportedMediaType("the Content-Type is invalid")
 	}
 	switch {
 	case media == "application/vnd.kubernetes.protobuf":
@@ -73,12 +73,12 @@ func hideInBody(body []byte, contentType string, foreign foreignFunc) ([]byte, e
 	case "application/json-patch+json":
 		return body, checkJSONPatch(body)
 	}
-	return nil, unsupportedMediaType("objects of this rule are rewritten, and only JSON can be")
+	return nil, unsupportedMediaType("the adapter rewrites objects of this rule, which is possible only for JSON")
 }
 
 // refuseOwnerChange returns the refusal of a patch that cannot be rewritten.
 func refuseOwnerChange(what string) error {
-	return &apiproxy.Refusal{Status: http.StatusUnprocessableEntity, Reason: "Invalid", Message: what + " changes owner references, which are sheltered from this cluster's garbage collector; update the object, or use a merge patch with the whole list"}
+	return &apiproxy.Refusal{Status: http.StatusUnprocessableEntity, Reason: "Invalid", Message: what + " changes owner references, which the rule hides from this cluster's garbage collector; update the object, or use a merge patch with the whole list"}
 }
 
 // checkYAML refuses YAML with owner references, because YAML is not rewritten.
@@ -88,7 +88,7 @@ func checkYAML(body []byte, media string) error {
 		return err
 	}
 	if _, annotated := o.Annotations[ownersAnnotation]; annotated || len(o.OwnerReferences) > 0 {
-		return unsupportedMediaType("an object with owner references is rewritten by this rule, and YAML cannot be; send JSON")
+		return unsupportedMediaType("this rule rewrites objects with owner references, which is not possible for YAML; send JSON")
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func hideInObject(body []byte, patch bool, foreign foreignFunc) ([]byte, error) 
 func encodeHidden(moved []hiddenReference) (string, error) {
 	b, err := json.Marshal(moved)
 	if err != nil {
-		return "", errors.New("ownerReferences do not parse")
+		return "", errors.New("ownerReferences are invalid")
 	}
 	return string(b), nil
 }

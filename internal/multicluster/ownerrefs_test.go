@@ -96,7 +96,7 @@ func FuzzOwnerReferences(f *testing.F) {
 		}
 		for _, r := range o.OwnerReferences {
 			if isForeign, _ := foreignUID(r); isForeign {
-				t.Fatalf("%s\nlets a foreign owner through:\n%s", body, sheltered)
+				t.Fatalf("%s\npasses a foreign owner:\n%s", body, sheltered)
 			}
 		}
 		var was, is map[string]any

@@ -102,7 +102,7 @@ func readReference(b []byte) (r protobufReference, err error) {
 			v, _ := protowire.ConsumeVarint(whole[n:])
 			*truths[num] = new(v != 0)
 		default:
-			return unsupportedMediaType("an owner reference has a field that this adapter does not know; send JSON")
+			return unsupportedMediaType("an owner reference has a field that the adapter does not know; send JSON")
 		}
 		return nil
 	})

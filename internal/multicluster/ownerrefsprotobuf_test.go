@@ -68,14 +68,14 @@ func TestProtobuf(t *testing.T) {
 				t.Fatal(err)
 			}
 			if same := bytes.Equal(got, body); same && !tt.same {
-				t.Error("it is as it was")
+				t.Error("the object is unchanged")
 			}
 			stored, err := decodeSecret(got)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if len(stored.OwnerReferences) != tt.left {
-				t.Errorf("the cluster sees %v", stored.OwnerReferences)
+				t.Errorf("the cluster receives %v", stored.OwnerReferences)
 			}
 			b, err := json.Marshal(stored)
 			if err != nil {
@@ -100,7 +100,7 @@ func TestProtobuf(t *testing.T) {
 	}
 	no := errors.New("no")
 	if _, err := hideOwnerReferences(encodeSecret(t, testSecret(nil, isForeign)), ownersProtobufType, func(ownerReference) (bool, error) { return false, no }); err != no {
-		t.Errorf("an error of who is foreign: %v", err)
+		t.Errorf("the error of the foreign check: %v", err)
 	}
 }
 
@@ -119,13 +119,13 @@ func FuzzProtobuf(f *testing.F) {
 		}
 		for _, r := range o.OwnerReferences {
 			if isForeign, _ := foreignUID(r); isForeign {
-				t.Fatalf("%q lets a foreign owner through: %q", body, out)
+				t.Fatalf("%q passes a foreign owner: %q", body, out)
 			}
 		}
 		if s, err := decodeSecret(out); err == nil {
 			for _, r := range s.OwnerReferences {
 				if isForeign, _ := foreignUID(ownerReference{UID: string(r.UID)}); isForeign {
-					t.Fatalf("%q lets a foreign owner through: %q", body, out)
+					t.Fatalf("%q passes a foreign owner: %q", body, out)
 				}
 			}
 		}

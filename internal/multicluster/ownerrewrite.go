@@ -73,7 +73,7 @@ func rewritableFormats(formats []acceptedFormat) []acceptedFormat {
 
 // notAcceptable refuses a client that accepts none of the available encodings.
 func notAcceptable() error {
-	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: "what is asked for is rewritten, and shown as JSON only"}
+	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: "the adapter rewrites this response, which is available only as JSON"}
 }
 
 // hideOwners hides owner references from the cluster of a target. It moves references to owners in other
@@ -84,7 +84,7 @@ func (s *Router) hideOwners(v *request, t *apiproxy.Target) error {
 	}
 	if v.parsed.Verb == "watch" {
 		return &apiproxy.Refusal{Status: http.StatusBadRequest, Reason: "BadRequest",
-			Message: "objects of rule " + v.decision.Rule + " are not watched by /watch/ and a name; watch the collection with fieldSelector=metadata.name=" + v.parsed.Name}
+			Message: "objects of rule " + v.decision.Rule + " cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=" + v.parsed.Name}
 	}
 	formats := rewritableFormats(parseAccept(v.out.Header["Accept"]))
 	if len(formats) == 0 {
@@ -132,7 +132,7 @@ func (s *Router) hideOwnersInBody(v *request, t *apiproxy.Target) error {
 		return err
 	}
 	if hasForeign {
-		t.Warnings = append(t.Warnings, "the object is in "+t.Upstream.Name+" and has owners that are not: no garbage collector will delete it when they are gone")
+		t.Warnings = append(t.Warnings, "the object is in "+t.Upstream.Name+" and has owners in other clusters: no garbage collector deletes it after they are deleted")
 	}
 	v.setBody(body)
 	t.Redirect = nil // a retry at another cluster would need another rewrite
@@ -212,8 +212,8 @@ func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
 	defer cancel()
 	res, err := o.cluster.Get(ctx, r.URLPath(), http.Header{"Accept": {partialMetadata}, "User-Agent": {o.out.UserAgent()}})
 	if err != nil {
-		o.Log.Warn("a cluster could not be asked for an owner", "cluster", o.cluster.Name, "resource", r.Resource, "group", r.Group, "err", err)
-		return nil, unavailable("cluster %s could not be asked whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)
+		o.Log.Warn("a cluster did not answer a request for an owner", "cluster", o.cluster.Name, "resource", r.Resource, "group", r.Group, "err", err)
+		return nil, unavailable("cluster %s did not answer whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxRewritten))
@@ -223,7 +223,7 @@ func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
 		return nil, nil
 	case res.StatusCode == http.StatusForbidden:
 		return nil, &apiproxy.Refusal{Status: http.StatusForbidden, Reason: "Forbidden",
-			Message: fmt.Sprintf("cluster %s does not let this pod look whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)}
+			Message: fmt.Sprintf("cluster %s does not allow this pod to check whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)}
 	case res.StatusCode == http.StatusOK:
 		var object struct {
 			Metadata ownerMetadata `json:"metadata"`
@@ -234,10 +234,10 @@ func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
 	default:
 		err = fmt.Errorf("status %d", res.StatusCode)
 	}
-	return nil, unavailable("cluster %s could not say whether it has the %s %s, an owner of the object: %v", o.cluster.Name, r.Resource, r.Name, err)
+	return nil, unavailable("the request to cluster %s for the %s %s, an owner of the object, failed: %v", o.cluster.Name, r.Resource, r.Name, err)
 }
 
-var errNotRewritten = errors.New("an answer that cannot be rewritten")
+var errNotRewritten = errors.New("the answer cannot be rewritten")
 
 // restoreOwners restores the owner references in a response to the form that the client wrote.
 func restoreOwners(res *http.Response) {

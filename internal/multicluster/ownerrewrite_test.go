@@ -150,7 +150,7 @@ func TestForeignOwners(t *testing.T) {
 					t.Errorf("warned of %q", warnings)
 				}
 				if out.ContentLength != int64(len(sent)) {
-					t.Errorf("%d bytes are said to be %d", len(sent), out.ContentLength)
+					t.Errorf("Content-Length of %d bytes is %d", len(sent), out.ContentLength)
 				}
 			}
 		})
@@ -162,7 +162,7 @@ func TestForeignOwners(t *testing.T) {
 		}
 	}
 	if n != 2 { // far, and far3 with the same name
-		t.Errorf("the cluster was asked for the owner far %d times", n)
+		t.Errorf("the cluster received %d requests for the owner far", n)
 	}
 }
 
@@ -245,7 +245,7 @@ func TestRestoreOwners(t *testing.T) {
 		if err != nil {
 			got = []byte("error")
 		} else if tt.method == "GET" && res.ContentLength != int64(len(got)) {
-			t.Errorf("%s: %d bytes are said to be %d", tt.why, len(got), res.ContentLength)
+			t.Errorf("%s: Content-Length of %d bytes is %d", tt.why, len(got), res.ContentLength)
 		}
 		if string(got) != tt.want {
 			t.Errorf("%s: %.200s", tt.why, got)

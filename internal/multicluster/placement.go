@@ -56,11 +56,11 @@ func placeObject(s *config.Spread, r *apiproxy.Request, o *requestObject, input 
 	if s.Create == "spill" {
 		for _, c := range order {
 			if !input.Down(c) {
-				return placement{Cluster: c, Spilled: true, Why: fmt.Sprintf("%s is down, and the rule lets new objects go to the next", p.Cluster)}, nil
+				return placement{Cluster: c, Spilled: true, Why: fmt.Sprintf("%s is down, and the rule sends new objects to the next member", p.Cluster)}, nil
 			}
 		}
 	}
-	refusal = apiproxy.NewRefusal(http.StatusServiceUnavailable, "cluster %s, where the object would be made (%s), cannot be reached", p.Cluster, p.Why)
+	refusal = apiproxy.NewRefusal(http.StatusServiceUnavailable, "cluster %s, which should get the object (%s), cannot be reached", p.Cluster, p.Why)
 	refusal.RetryAfter = time.Second
 	return placement{}, refusal
 }
@@ -82,7 +82,7 @@ func choosePlacement(s *config.Spread, r *apiproxy.Request, o *requestObject, in
 		case pin != "" && pin != input.Anchor:
 			return placement{}, nil, refuseSeparation(anchor, input.Anchor, "the object is pinned to "+pin)
 		default:
-			return placement{Cluster: input.Anchor, Why: fmt.Sprintf("it has %s %s beside it there", anchor.Kind, anchor.Name)}, nil, nil
+			return placement{Cluster: input.Anchor, Why: fmt.Sprintf("its %s %s is there", anchor.Kind, anchor.Name)}, nil, nil
 		}
 	}
 	if pin != "" {
@@ -99,7 +99,7 @@ func choosePlacement(s *config.Spread, r *apiproxy.Request, o *requestObject, in
 // refuseSeparation returns the refusal for an object whose owner is in another cluster. The garbage collector of the
 // object's cluster would not find the owner and would delete the object.
 func refuseSeparation(owner objectReference, at, but string) *apiproxy.Refusal {
-	return apiproxy.NewRefusal(http.StatusUnprocessableEntity, "its owner %s %s is in cluster %s, but %s: there it would be deleted as an orphan", owner.Kind, owner.Name, at, but)
+	return apiproxy.NewRefusal(http.StatusUnprocessableEntity, "its owner %s %s is in cluster %s, but %s: the garbage collector would delete the object as an orphan", owner.Kind, owner.Name, at, but)
 }
 
 // checkSeparation returns an error if the decision puts the object in another cluster than its owner. anchor is
@@ -120,7 +120,7 @@ func (o *requestObject) pin(members []string) (string, *apiproxy.Refusal) {
 	case !labelled && !annotated:
 		return "", nil
 	case labelled && annotated && label != pin:
-		return "", apiproxy.NewRefusal(http.StatusUnprocessableEntity, "label and annotation %s name two clusters: %.63s and %.63s", pinKey, label, pin)
+		return "", apiproxy.NewRefusal(http.StatusUnprocessableEntity, "label and annotation %s have different clusters: %.63s and %.63s", pinKey, label, pin)
 	case labelled:
 		pin = label
 	}
@@ -137,15 +137,15 @@ func applyStrategy(s *config.Spread, r *apiproxy.Request, o *requestObject, inpu
 	}
 	switch {
 	case s.Strategy == config.StrategyNone:
-		return placement{}, nil, apiproxy.NewRefusal(http.StatusUnprocessableEntity, "nothing says in which cluster the object is made, and the rule does not choose; set the label %s to one of %s", pinKey, strings.Join(s.Members, ", "))
+		return placement{}, nil, apiproxy.NewRefusal(http.StatusUnprocessableEntity, "the object selects no cluster, and the rule does not choose one; set the label %s to one of %s", pinKey, strings.Join(s.Members, ", "))
 	case s.Strategy == config.StrategyRoundRobin:
-		return placement{Cluster: s.Members[input.Turn%uint64(len(s.Members))], Why: "it is its turn"}, nil, nil
+		return placement{Cluster: s.Members[input.Turn%uint64(len(s.Members))], Why: "by round robin"}, nil, nil
 	case s.Strategy == config.StrategyWeighted || name == "":
 		order := weightedOrder(s, input.Chance)
-		return placement{Cluster: order[0], Why: "by chance, as the weights are"}, order[1:], nil
+		return placement{Cluster: order[0], Why: "by weighted random choice"}, order[1:], nil
 	}
 	order := rendezvousOrder(s, r.Group, r.Resource, r.Namespace, name)
-	return placement{Cluster: order[0], Why: "by its name, as the weights are"}, order[1:], nil
+	return placement{Cluster: order[0], Why: "by the weighted hash of its name"}, order[1:], nil
 }
 
 // rendezvousOrder returns the members of a spread that have a weight, in the order in which an object prefers

@@ -50,21 +50,21 @@ func TestPlace(t *testing.T) {
 		{"annotation", testSpread(places), requestObject{Annotations: pinned, Labels: map[string]string{"tier": "gold"}}, placementInput{}, "north"},
 		{"label", testSpread(), requestObject{Labels: pinned}, placementInput{}, "north"},
 		{"both alike", testSpread(), requestObject{Labels: pinned, Annotations: pinned}, placementInput{}, "north"},
-		{"both", testSpread(), requestObject{Labels: pinned, Annotations: map[string]string{pinKey: "east"}}, placementInput{}, "422 name two clusters"},
+		{"both", testSpread(), requestObject{Labels: pinned, Annotations: map[string]string{pinKey: "east"}}, placementInput{}, "422 have different clusters"},
 		{"no member", testSpread(), requestObject{Labels: map[string]string{pinKey: "here"}}, placementInput{}, "422 want one of east, west, north"},
 		{"empty", testSpread(), requestObject{Labels: map[string]string{pinKey: ""}}, placementInput{}, "422 want one of"},
 		{"owner", testSpread(places), requestObject{OwnerReferences: owned, Labels: map[string]string{"tier": "gold"}}, placementInput{Anchor: "north"}, "north"},
 		{"owner elsewhere", testSpread(), requestObject{OwnerReferences: owned}, placementInput{Anchor: "here"}, "422 its owner CronJob second is in cluster here, but the members are"},
 		{"owner and pin", testSpread(), requestObject{OwnerReferences: owned, Labels: pinned}, placementInput{Anchor: "east"}, "422 pinned to north"},
 		{"owner and the same pin", testSpread(), requestObject{OwnerReferences: owned, Labels: pinned}, placementInput{Anchor: "north"}, "north"},
-		{"owner that nobody has", testSpread(none), requestObject{OwnerReferences: owned}, placementInput{}, "422 nothing says"},
+		{"owner that nobody has", testSpread(none), requestObject{OwnerReferences: owned}, placementInput{}, "422 the object selects no cluster"},
 		{"owner, sheltered", testSpread(places, func(s *config.Spread) { s.OwnerReferences = config.HideOwners }), requestObject{OwnerReferences: owned, Labels: map[string]string{"tier": "gold"}}, placementInput{Anchor: "here"}, "west"},
 		{"owner, kept", testSpread(only("west"), func(s *config.Spread) { s.OwnerReferences = config.KeepOwners }), requestObject{OwnerReferences: owned}, placementInput{Anchor: "east"}, "west"},
 		{"event", testSpread(only("west")), requestObject{InvolvedObject: &objectReference{Kind: "Pod", Name: "a"}}, placementInput{Anchor: "north"}, "north"},
 		{"event about what is at home", testSpread(only("west")), requestObject{InvolvedObject: &objectReference{Kind: "Pod", Name: "a"}}, placementInput{Anchor: "here"}, "west"},
 		{"labels", testSpread(places, only("east")), requestObject{Labels: map[string]string{"tier": "gold"}}, placementInput{}, "west"},
 		{"other labels", testSpread(places, only("east")), requestObject{Labels: map[string]string{"tier": "iron"}}, placementInput{}, "east"},
-		{"none", testSpread(none), requestObject{Name: "a"}, placementInput{}, "422 nothing says"},
+		{"none", testSpread(none), requestObject{Name: "a"}, placementInput{}, "422 the object selects no cluster"},
 		{"turns", testSpread(func(s *config.Spread) { s.Strategy = config.StrategyRoundRobin }), requestObject{Name: "a"}, placementInput{Turn: 4}, "west"},
 		{"chance", testSpread(func(s *config.Spread) { s.Strategy = config.StrategyWeighted }), requestObject{Name: "a"}, placementInput{Chance: 0.7}, "north"},
 		{"chance, weighted", testSpread(func(s *config.Spread) {
@@ -85,7 +85,7 @@ func TestPlace(t *testing.T) {
 					t.Errorf("refused with %q, want %q", got, tt.want)
 				}
 				if r.Status == 503 && r.RetryAfter == 0 {
-					t.Error("the client is not told to come back")
+					t.Error("there is no Retry-After")
 				}
 				return
 			}
@@ -132,7 +132,7 @@ func TestRendezvous(t *testing.T) {
 		name := fmt.Sprint("job-", i)
 		was, is := rendezvousOrder(s, "batch", "jobs", "n", name)[0], rendezvousOrder(more, "batch", "jobs", "n", name)[0]
 		if was != is && is != "north" {
-			t.Fatalf("%s moved from %s to %s when north came", name, was, is)
+			t.Fatalf("%s moved from %s to %s after north was added", name, was, is)
 		}
 	}
 	if got := rendezvousOrder(testSpread(), "batch", "jobs", "n", "job-1"); !slices.Equal(got, []string{"west", "north", "east"}) {
@@ -145,7 +145,7 @@ func TestCheckSeparation(t *testing.T) {
 	d := Decision{Kind: DecisionSingle, Cluster: "east", Rule: "r", OwnerReferences: config.FollowOwners}
 	err := d.checkSeparation(o, "here")
 	if r, ok := errors.AsType[*apiproxy.Refusal](err); !ok || r.Status != 422 || !strings.Contains(r.Message, "here") || !strings.Contains(r.Message, "east") {
-		t.Errorf("an object is parted from its owner: %v", err)
+		t.Errorf("an object is separated from its owner: %v", err)
 	}
 	for _, at := range []string{"", "east"} {
 		if err := d.checkSeparation(o, at); err != nil {

@@ -69,7 +69,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	if _, err := io.ReadAll(rewriteEvents(io.NopCloser(strings.NewReader(events[:len(events)-9])), renameObject)); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("a stream that breaks off: %v", err)
+		t.Errorf("an interrupted stream: %v", err)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestListThatBreaksOff(t *testing.T) {
 	whole := strings.TrimSpace(wholeList)
 	for n := range len(whole) {
 		if got, err := io.ReadAll(rewriteList(io.NopCloser(strings.NewReader(whole[:n])), false, renameObject)); err == nil {
-			t.Errorf("%d bytes of %d are a list: %s", n, len(whole), got)
+			t.Errorf("%d bytes of %d are accepted as a list: %s", n, len(whole), got)
 		}
 	}
 	for _, body := range []string{whole + "{}", `[]`, `{"items":{}}`, `{"items":[1,]}`, `{"items":[1}`} {
@@ -128,7 +128,7 @@ func TestListThatBreaksOff(t *testing.T) {
 	}
 	large := `{"items":["` + strings.Repeat("x", maxObject+1<<20) + `"]}`
 	if _, err := io.ReadAll(rewriteList(io.NopCloser(strings.NewReader(large)), false, renameObject)); !errors.Is(err, errObjectTooLarge) {
-		t.Errorf("an item without end: %v", err)
+		t.Errorf("an unterminated item: %v", err)
 	}
 }
 

@@ -32,7 +32,7 @@ type objectLimiter struct {
 	n int // since the last object
 }
 
-var errObjectTooLarge = fmt.Errorf("an object of more than %d bytes", maxObject)
+var errObjectTooLarge = fmt.Errorf("an object has more than %d bytes", maxObject)
 
 func (b *objectLimiter) Read(p []byte) (int, error) {
 	if b.n > maxObject {
@@ -112,7 +112,7 @@ type listRewriter struct {
 	comma  string
 }
 
-var errNoList = errors.New("the answer is no list")
+var errNoList = errors.New("the answer is not a list")
 
 func (l *listRewriter) open() error {
 	switch t, err := l.token(); {
@@ -210,5 +210,5 @@ func (l *listRewriter) end() error {
 	if _, err := l.from.Token(); err != nil {
 		return err // io.EOF after a complete list
 	}
-	return errors.New("something follows the list")
+	return errors.New("there is data after the list")
 }

@@ -79,11 +79,11 @@ type RouteInput struct {
 // Route decides which clusters serve a request. It is a pure function.
 func (t *Table) Route(r *apiproxy.Request, input RouteInput) Decision {
 	if r.NonResource {
-		return t.homeDecision("it is no resource")
+		return t.homeDecision("it is not a resource")
 	}
 	if !t.config.AllowTokenRequest && r.Verb == "create" && r.Group == "" && r.Resource == "serviceaccounts" && r.Subresource == "token" {
-		return Decision{Kind: DecisionDeny, Why: "tokens are not given to applications", Refusal: apiproxy.NewRefusal(http.StatusForbidden,
-			"a token would be a real credential in the hands of the application; say allowTokenRequest: true in the document of the adapter to permit that")}
+		return Decision{Kind: DecisionDeny, Why: "applications get no tokens", Refusal: apiproxy.NewRefusal(http.StatusForbidden,
+			"a token would give the application a real credential; to allow that, set allowTokenRequest: true in the configuration of the adapter")}
 	}
 	q := routeQuery{verb: r.Verb, group: r.Group, resource: r.Resource, subresource: r.Subresource, namespace: r.Namespace, name: r.Name, agent: input.UserAgent}
 	creates := r.Verb == "create" && r.Name == ""
@@ -107,8 +107,8 @@ func (t *Table) Route(r *apiproxy.Request, input RouteInput) Decision {
 	}
 	d := t.decide(&q)
 	if d.Kind == DecisionSpread && r.WatchPrefix && r.Name != "" {
-		return Decision{Kind: DecisionDeny, Rule: d.Rule, Why: "one object of several clusters is not watched in the old form", Refusal: apiproxy.NewBadRequest(
-			"objects of rule %s are not watched by /watch/ and a name; watch the collection with fieldSelector=metadata.name=%s", d.Rule, r.Name)}
+		return Decision{Kind: DecisionDeny, Rule: d.Rule, Why: "one object of several clusters cannot be watched with /watch/", Refusal: apiproxy.NewBadRequest(
+			"objects of rule %s cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=%s", d.Rule, r.Name)}
 	}
 	return d
 }
@@ -118,7 +118,7 @@ func (t *Table) decide(q *routeQuery) Decision {
 	i, peek, forbids := t.firstMatch(q)
 	switch {
 	case peek:
-		return Decision{Kind: DecisionBody, Why: "a rule looks at the name of the new object"}
+		return Decision{Kind: DecisionBody, Why: "a rule depends on the name of the new object"}
 	case i < 0:
 		d := t.unmatched()
 		d.MustExist = forbids
@@ -133,8 +133,8 @@ func (t *Table) decide(q *routeQuery) Decision {
 }
 
 func (t *Table) noDeleteCollection(rule string) Decision {
-	return Decision{Kind: DecisionDeny, Rule: rule, Why: "a collection is not deleted in several clusters at once", Refusal: apiproxy.NewRefusal(http.StatusMethodNotAllowed,
-		"deleting a collection would delete in several clusters; a spread permits it with deleteCollection: all")}
+	return Decision{Kind: DecisionDeny, Rule: rule, Why: "a collection cannot be deleted in several clusters at once", Refusal: apiproxy.NewRefusal(http.StatusMethodNotAllowed,
+		"deleting the collection would delete objects in several clusters; a spread allows that with deleteCollection: all")}
 }
 
 func (t *Table) homeDecision(why string) Decision {
@@ -144,10 +144,10 @@ func (t *Table) homeDecision(why string) Decision {
 // unmatched returns the decision for requests that no rule matches.
 func (t *Table) unmatched() Decision {
 	if t.config.Unmatched == config.UnmatchedRefuse {
-		return Decision{Kind: DecisionDeny, Why: "no rule is about it, and unmatched is refuse", Refusal: apiproxy.NewRefusal(http.StatusForbidden,
-			"no rule is about this request, and the document of the adapter says unmatched: refuse")}
+		return Decision{Kind: DecisionDeny, Why: "no rule matches, and unmatched is refuse", Refusal: apiproxy.NewRefusal(http.StatusForbidden,
+			"no rule matches this request, and the configuration of the adapter has unmatched: refuse")}
 	}
-	return t.homeDecision("no rule is about it")
+	return t.homeDecision("no rule matches")
 }
 
 // routeByBody prepares the question for a create. It returns true if the decision depends only on the body, or if
@@ -159,7 +159,7 @@ func (t *Table) routeByBody(r *apiproxy.Request, q *routeQuery, input RouteInput
 			return t.homeDecision("there are no rules"), true
 		}
 		if o == nil {
-			return Decision{Kind: DecisionBody, Why: "a review is for the cluster that would serve what it asks about"}, true
+			return Decision{Kind: DecisionBody, Why: "a review goes to the cluster that would serve the request under review"}, true
 		}
 		return t.routeReview(r, o, input.UserAgent), true
 	}
@@ -169,7 +169,7 @@ func (t *Table) routeByBody(r *apiproxy.Request, q *routeQuery, input RouteInput
 	}
 	if q.isNamespace() {
 		if o == nil && t.namespaces {
-			return Decision{Kind: DecisionBody, Why: "a rule may be about the namespace"}, true
+			return Decision{Kind: DecisionBody, Why: "a rule may match the namespace"}, true
 		}
 		if q.namespace = q.name; q.name == "" && q.generateName != "" {
 			q.namespace = q.generateName + "?????" // the future name, as precisely as rules can match it
@@ -255,24 +255,24 @@ func (t *Table) union(q *routeQuery, last Decision, members, left []string, over
 	if i := slices.Index(members, t.config.Home); i > 0 {
 		members = slices.Insert(slices.Delete(members, i, i+1), 0, t.config.Home)
 	}
-	d := Decision{Kind: DecisionUnion, Why: "the rules give its namespaces to several clusters", Overlap: overlap || last.Overlap}
+	d := Decision{Kind: DecisionUnion, Why: "the rules send its namespaces to several clusters", Overlap: overlap || last.Overlap}
 	if last.Kind == DecisionDeny {
-		d.Warnings = append(d.Warnings, "namespaces that no rule gives to a cluster are left out")
+		d.Warnings = append(d.Warnings, "namespaces that no rule sends to a cluster are left out")
 	}
 	if len(left) > 0 {
-		d.Warnings = append(d.Warnings, "namespaces are left out, as these rules say: "+strings.Join(left, ", "))
+		d.Warnings = append(d.Warnings, "these rules leave out namespaces: "+strings.Join(left, ", "))
 	}
 	switch {
 	case len(members) == 0:
 		return last // every namespace is refused
 	case len(members) == 1 && last.Kind != DecisionDeny && len(left) == 0:
-		return Decision{Kind: DecisionSingle, Cluster: members[0], Why: "all rules that it may be about, and the default, name one cluster"}
+		return Decision{Kind: DecisionSingle, Cluster: members[0], Why: "all rules that may match, and the default, select one cluster"}
 	case q.verb == "deletecollection":
 		return t.noDeleteCollection("")
 	case t.config.AllNamespaces == config.AllNamespacesHome:
 		d = t.homeDecision("allNamespaces is home")
 		others := slices.DeleteFunc(members, func(c string) bool { return c == t.config.Home })
-		d.Warnings = []string{"this is the home cluster's part; left out: " + strings.Join(others, ", ")}
+		d.Warnings = []string{"this is only the part of the home cluster; left out: " + strings.Join(others, ", ")}
 		return d
 	}
 	part := *q
@@ -285,7 +285,7 @@ func (t *Table) union(q *routeQuery, last Decision, members, left []string, over
 
 // unknown refuses the request, because the scope of the resource is not known yet.
 func (t *Table) unknown(q *routeQuery) Decision {
-	r := apiproxy.NewRefusal(http.StatusServiceUnavailable, "it is not known yet whether %s are in namespaces, which decides who has them", strings.TrimSuffix(q.resource+"."+q.group, "."))
+	r := apiproxy.NewRefusal(http.StatusServiceUnavailable, "it is not known yet whether %s are namespaced, which determines their cluster", strings.TrimSuffix(q.resource+"."+q.group, "."))
 	r.RetryAfter = time.Second
 	return Decision{Kind: DecisionDeny, Why: "the scope of the resource is not known yet", Refusal: r}
 }
@@ -336,7 +336,7 @@ func (n *NamespaceSet) Patterns() (patterns []string, rest bool) {
 func (n *NamespaceSet) String() string {
 	patterns, rest := n.Patterns()
 	if rest {
-		patterns = append(patterns, "all that no rule names")
+		patterns = append(patterns, "all others")
 	}
 	return strings.Join(patterns, ", ")
 }

@@ -84,7 +84,7 @@ func TestRings(t *testing.T) {
 	}
 	again, done := s.ringFor("busy")
 	if again != busy {
-		t.Error("one in use was dropped")
+		t.Error("an entry in use was dropped")
 	}
 	done()
 	release()
@@ -142,7 +142,7 @@ func TestLocks(t *testing.T) {
 		unlock()
 		group.Wait()
 		if most != 1 || len(l.held) != 0 {
-			t.Errorf("%d at a time, %d locks are left", most, len(l.held))
+			t.Errorf("%d at a time, %d locks remain", most, len(l.held))
 		}
 	})
 }

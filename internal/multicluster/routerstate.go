@@ -30,7 +30,7 @@ func (s *Router) SetConfig(r *RuntimeConfig, history *ConfigHistory) {
 	doc := r.Config()
 	if len(doc.Clusters) > 1 {
 		v.discovery = &mergedDiscovery{OnError: func(cluster string, err error) {
-			s.Log.Warn("the kinds of a cluster cannot be asked for; those that are known are shown", "cluster", cluster, "err", err)
+			s.Log.Warn("the discovery of a cluster failed; only the known kinds are shown", "cluster", cluster, "err", err)
 		}, OnFetch: func(openAPI, changed bool) {
 			of := apiproxy.CacheDiscovery
 			if openAPI {

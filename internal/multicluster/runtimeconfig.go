@@ -156,7 +156,7 @@ func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Up
 		c.CheckToken = func(token []byte) error {
 			home, err := os.ReadFile(k.Home.TokenFile)
 			if err != nil {
-				return fmt.Errorf("the home token, to compare: %w", err)
+				return fmt.Errorf("read the home token to compare audiences: %w", err)
 			}
 			return config.CheckAudience(config.Secret(token), config.Secret(home))
 		}
@@ -169,7 +169,7 @@ func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Up
 			}
 			// Another server means another cluster, which needs a reload.
 			if !slices.Equal(hostPorts(cred.Servers), p.servers) || cred.TLSServerName != p.serverName {
-				return apiproxy.CredentialData{}, errors.New("the Secret names another server than when it was loaded")
+				return apiproxy.CredentialData{}, errors.New("the server in the Secret changed since it was loaded")
 			}
 			return apiproxy.CredentialData{CA: cred.CA, Token: []byte(cred.Token), Cert: cred.Certificate, Key: []byte(cred.Key)}, nil
 		}

@@ -137,7 +137,7 @@ func TestClusters(t *testing.T) {
 		}
 	}
 	if p.loader.Current().Upstream("north") != nil {
-		t.Error("a cluster that is not there")
+		t.Error("a cluster that does not exist")
 	}
 }
 
@@ -159,13 +159,13 @@ func TestCredentialsAreBoundToServers(t *testing.T) {
 		t.Errorf("another token: %v", err)
 	}
 	p.write("credentials/east/server", "https://evil.example:6443")
-	if err := r.Upstream("east").CheckCredential(); err == nil || !strings.Contains(err.Error(), "another server") {
+	if err := r.Upstream("east").CheckCredential(); err == nil || !strings.Contains(err.Error(), "the server in the Secret changed") {
 		t.Errorf("another server: %v", err)
 	}
 	p.write("credentials/east/server", "https://east.example:6443")
 	p.write("credentials/east/exec", "sh")
 	if err := r.Upstream("east").CheckCredential(); err == nil {
-		t.Error("a key that no credential has")
+		t.Error("a key that is not part of a credential")
 	}
 	if strings.Contains(p.log.String(), "CANARY") {
 		t.Error("a token is in the log")
@@ -192,16 +192,16 @@ func TestRefused(t *testing.T) {
 			good := p.loader.Current()
 			change(p)
 			if err := p.loader.Load(); err == nil || p.loader.Err() == nil {
-				t.Error("taken")
+				t.Error("the configuration is accepted")
 			}
 			if p.loader.Current() != good {
-				t.Error("the last good one is gone")
+				t.Error("the last good configuration is lost")
 			}
 			first := newConfigEnv(t)
 			first.write("config/config.yaml", threeClusterConfig)
 			change(first)
 			if err := first.loader.Load(); err == nil || first.loader.Current() != nil {
-				t.Error("taken at the first time")
+				t.Error("accepted at the first load")
 			}
 		})
 	}
@@ -233,7 +233,7 @@ func TestReload(t *testing.T) {
 		wait := func() { time.Sleep(2 * time.Second); synctest.Wait() }
 		wait()
 		if loads != 1 {
-			t.Errorf("%d loads of what did not change", loads)
+			t.Errorf("%d loads without a change", loads)
 		}
 		east := p.loader.Current().Upstream("east")
 
@@ -244,13 +244,13 @@ func TestReload(t *testing.T) {
 		}
 		wait()
 		if loads != 2 {
-			t.Errorf("%d loads: the same twice", loads)
+			t.Errorf("%d loads of the same configuration", loads)
 		}
 
 		p.write("credentials/east/server", "https://other.example:6443")
 		wait()
 		if r := p.loader.Current(); r.Upstream("east") == east || r.Upstream("east").Servers[0] != "other.example:6443" {
-			t.Error("the Secret's server is not followed")
+			t.Error("the server from the Secret is not used")
 		}
 
 		p.write("config/config.yaml", "nonsense")
@@ -259,7 +259,7 @@ func TestReload(t *testing.T) {
 		if err := p.loader.Err(); err == nil || p.loader.Current().Config().Epoch != 8 {
 			t.Errorf("nonsense: %v", err)
 		}
-		if n := strings.Count(p.log.String(), "is not taken"); n != 1 {
+		if n := strings.Count(p.log.String(), "the configuration is rejected"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 		refuse.Store(true)
@@ -323,19 +323,19 @@ func TestConfigHistory(t *testing.T) {
 		t.Error("b stayed at home")
 	}
 	if r := take(strings.Replace(threeClusterConfig, "epoch: 7", "epoch: 8", 1)); !moved(r, "a") || moved(r, "b") {
-		t.Error("a is back at home, and its clients may hold positions of east")
+		t.Error("a is back at home, and its clients may have positions of east")
 	}
 	for i := range maxHistory {
 		r = take(strings.Replace(threeClusterConfig, "epoch: 7", fmt.Sprint("epoch: ", 10+i), 1))
 	}
 	if !moved(r, "b") {
-		t.Error("more than are kept")
+		t.Error("a move before the kept history is not reported")
 	}
 	if err := os.WriteFile(p.path("state/past/0.yaml"), []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if !open().Incomplete {
-		t.Error("one that cannot be read")
+		t.Error("an unreadable history entry is not reported")
 	}
 }
 
@@ -388,7 +388,7 @@ func TestProbe(t *testing.T) {
 		case <-again.C:
 			use() // on a machine that was suspended it would count as unused
 		case <-limit:
-			t.Fatal("it is not asked")
+			t.Fatal("the cluster received no request")
 		}
 	}
 	cancel()

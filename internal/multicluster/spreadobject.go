@@ -49,7 +49,7 @@ func (s *Router) probeMembers(v *request, r *apiproxy.Request, members []Member)
 	wg.Wait()
 	for _, a := range answers {
 		if a.Err != nil {
-			s.Log.Warn("a cluster could not be asked for an object", "cluster", a.Cluster, "resource", r.Resource, "group", r.Group, "err", a.Err)
+			s.Log.Warn("a cluster did not answer a request for an object", "cluster", a.Cluster, "resource", r.Resource, "group", r.Group, "err", a.Err)
 		}
 	}
 	return answers
@@ -307,14 +307,14 @@ func (s *Router) anchorCluster(v *request) (string, error) {
 	case DecisionSpread:
 		result := s.findOwner(v, &of, &d)
 		if result.Refusal != nil {
-			return "", unavailable("who has the %s %s to which the object belongs is not known: %s", ref.Kind, ref.Name, result.Refusal.Message)
+			return "", unavailable("the cluster of the %s %s that the object belongs to is unknown: %s", ref.Kind, ref.Name, result.Refusal.Message)
 		}
 		return result.Owner, nil
 	}
 	return "", nil
 }
 
-// requestForKind returns the request for an object that is given by kind. namespace defaults to that of the visit.
+// requestForKind returns the request for an object that is given by kind. namespace defaults to that of the request.
 // known is false if no cluster has the kind.
 func (v *request) requestForKind(apiVersion, kind, name, namespace string) (of apiproxy.Request, known bool, err error) {
 	group, version, grouped := strings.Cut(apiVersion, "/")
@@ -324,7 +324,7 @@ func (v *request) requestForKind(apiVersion, kind, name, namespace string) (of a
 	resource, namespaced, known := v.discovery.Resource(group, version, kind)
 	if !known {
 		if err := v.discovery.Refresh(v.out.Context()); err != nil {
-			return of, false, unavailable("whose the object is cannot be told: %v", err)
+			return of, false, unavailable("the owner of the object cannot be determined: %v", err)
 		}
 		if resource, namespaced, known = v.discovery.Resource(group, version, kind); !known {
 			return of, false, nil

@@ -166,8 +166,8 @@ func ruleDecision(r *config.Rule) Decision {
 	switch {
 	case r.Target.Deny != "":
 		d.Kind = DecisionDeny
-		d.Refusal = apiproxy.NewRefusal(http.StatusForbidden, "rule %s refuses it: %s", r.Name, r.Target.Deny)
-		d.Why = fmt.Sprintf("rule %s in line %d refuses it", r.Name, r.Line)
+		d.Refusal = apiproxy.NewRefusal(http.StatusForbidden, "rule %s refuses the request: %s", r.Name, r.Target.Deny)
+		d.Why = fmt.Sprintf("rule %s in line %d refuses the request", r.Name, r.Line)
 	case r.Target.Spread != nil:
 		d.Kind, d.Spread, d.OwnerReferences, d.Overlap = DecisionSpread, r.Target.Spread, r.Target.Spread.OwnerReferences, true
 		for _, m := range r.Target.Spread.Members {

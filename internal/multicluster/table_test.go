@@ -96,7 +96,7 @@ func TestRoute(t *testing.T) {
 		want    string
 		why     string
 	}{
-		{spec, "GET /version", RouteInput{}, "home here", "no resource"},
+		{spec, "GET /version", RouteInput{}, "home here", "not a resource"},
 		{spec, "GET /openapi/v3", RouteInput{}, "home here", ""},
 		{spec, "GET /api/v1/namespaces/other/pods", RouteInput{}, "home here", "no rule"},
 		{spec, "GET /api/v1/namespaces/production/pods/a", RouteInput{}, "single east", ""},
@@ -137,9 +137,9 @@ func TestRoute(t *testing.T) {
 		{spec, "DELETE /apis/batch/v1/namespaces/batch/jobs?fieldSelector=metadata.name%3Da", RouteInput{}, "deny 405", "AD-10: by a selector too"},
 		{newTestTable(t, "- {name: a, match: {resources: [jobs]}, target: {spread: {members: [east, west], deleteCollection: all}}}"), "DELETE /apis/batch/v1/namespaces/batch/jobs", RouteInput{}, "spread east west", "AD-10: opted in"},
 
-		{spec, "GET /api/v1/pods", RouteInput{}, "union here(all that no rule names) east(production, prod-*)", ""},
-		{spec, "GET /api/v1/pods?watch=1", RouteInput{}, "union here(all that no rule names) east(production, prod-*)", ""},
-		{spec, "GET /apis/batch/v1/jobs", RouteInput{}, "union here(all that no rule names) east(production, prod-*, batch) west(batch)", "a spread is part of it"},
+		{spec, "GET /api/v1/pods", RouteInput{}, "union here(all others) east(production, prod-*)", ""},
+		{spec, "GET /api/v1/pods?watch=1", RouteInput{}, "union here(all others) east(production, prod-*)", ""},
+		{spec, "GET /apis/batch/v1/jobs", RouteInput{}, "union here(all others) east(production, prod-*, batch) west(batch)", "a spread is part of it"},
 		{spec, "GET /apis/coordination.k8s.io/v1/leases", RouteInput{}, "single here", "all of them are at home"},
 		{spec, "DELETE /api/v1/pods", RouteInput{}, "deny 405", "AD-10"},
 		{spec, "GET /apis/unheard.of/v1/things", RouteInput{}, "deny 503", "whether it is in namespaces is not known"},
@@ -148,10 +148,10 @@ func TestRoute(t *testing.T) {
 		{newTestTable(t, specRules, "unmatched: refuse"), "GET /api/v1/pods", RouteInput{}, "union east(production, prod-*)", ""},
 		{newTestTable(t, specRules, "unmatched: refuse"), "GET /api/v1/namespaces/other/pods/a", RouteInput{}, "deny 403", "AD-04: nothing falls to home"},
 		{newTestTable(t, specRules, "unmatched: refuse"), "POST /api/v1/namespaces/other/pods", RouteInput{}, "deny 403", "AD-04"},
-		{newTestTable(t, specRules, "unmatched: refuse"), "GET /version", RouteInput{}, "home here", "no resource"},
+		{newTestTable(t, specRules, "unmatched: refuse"), "GET /version", RouteInput{}, "home here", "not a resource"},
 		{newTestTable(t, "- {name: a, match: {namespaces: [a]}, target: {cluster: here}}"), "GET /api/v1/pods", RouteInput{}, "single here", "one cluster has all"},
 		{newTestTable(t, "- {name: a, match: {namespaces: [a]}, target: {cluster: east}}\n- {name: b, target: {cluster: east}}"), "GET /api/v1/pods", RouteInput{}, "single east", "one cluster has all"},
-		{newTestTable(t, "- {name: a, match: {namespaces: [a], verbs: [list]}, target: {deny: no}}"), "GET /api/v1/pods", RouteInput{}, "union here(all that no rule names)", "but for what is refused"},
+		{newTestTable(t, "- {name: a, match: {namespaces: [a], verbs: [list]}, target: {deny: no}}"), "GET /api/v1/pods", RouteInput{}, "union here(all others)", "but for what is refused"},
 		{newTestTable(t, "- {name: a, match: {namespaces: [a], verbs: [create]}, target: {deny: no}}"), "GET /api/v1/pods", RouteInput{}, "home here", "creating is another verb"},
 
 		{newTestTable(t, "- {name: a, match: {resources: [nodes]}, target: {cluster: east}}"), "GET /api/v1/nodes", RouteInput{}, "single east", "named, it is covered"},
@@ -177,7 +177,7 @@ func TestRoute(t *testing.T) {
 				t.Errorf("%s, want %s: %s", got, tt.want, tt.why)
 			}
 			if d.Why == "" {
-				t.Error("the decision does not say why")
+				t.Error("the decision has no reason")
 			}
 			if d.Rule != "" && d.Kind != DecisionDeny && !strings.Contains(d.Why, d.Rule) {
 				t.Errorf("the rule is %s, the reason %q", d.Rule, d.Why)
@@ -220,7 +220,7 @@ func TestUnionIsAPartition(t *testing.T) {
 			}
 			one := routeRequest(t, tb, "GET /api/v1/namespaces/"+ns+"/pods", RouteInput{})
 			if want := one.ClusterNames(); !slices.Equal(have, want) && !(one.Kind == DecisionDeny && have == nil) {
-				t.Errorf("namespace %s is of %v in the union, and of %v alone", ns, have, want)
+				t.Errorf("namespace %s belongs to %v in the union, and to %v alone", ns, have, want)
 			}
 		}
 	}
@@ -281,7 +281,7 @@ func TestReviews(t *testing.T) {
 	}
 	d := routeRequest(t, tb, "POST /apis/authorization.k8s.io/v1/namespaces/production/localsubjectaccessreviews", RouteInput{})
 	if d.Kind != DecisionBody {
-		t.Errorf("a review is routed without a look: %s", summarize(&d))
+		t.Errorf("a review is routed without its body: %s", summarize(&d))
 	}
 	for ns, want := range map[string]string{"production": "single east", "other": "single here"} {
 		d := routeRequest(t, tb, "POST /apis/authorization.k8s.io/v1/selfsubjectrulesreviews", RouteInput{Object: &requestObject{ReviewNamespace: ns}})
@@ -306,15 +306,15 @@ func TestNamespaceOfTheURL(t *testing.T) {
 	for _, ns := range []string{"", "production", "batch"} {
 		d := routeRequest(t, tb, "POST /api/v1/namespaces/production/pods", RouteInput{Object: &requestObject{Name: "a", Namespace: ns}})
 		if got := summarize(&d); got != "single east" {
-			t.Errorf("a body that says %q goes to %s", ns, got)
+			t.Errorf("a body with %q goes to %s", ns, got)
 		}
 		d = routeRequest(t, tb, "POST /api/v1/namespaces/other/pods", RouteInput{Object: &requestObject{Name: "a", Namespace: ns}})
 		if got := summarize(&d); got != "home here" {
-			t.Errorf("a body that says %q goes to %s", ns, got)
+			t.Errorf("a body with %q goes to %s", ns, got)
 		}
 		o := requestObject{Namespace: ns, OwnerReferences: []ownerReference{{Kind: "Job", Name: "j"}}}
 		if ref, ok := o.anchor(); !ok || ref.Namespace != "" {
-			t.Errorf("its owner is looked for in %q", ref.Namespace)
+			t.Errorf("the lookup of its owner is in %q", ref.Namespace)
 		}
 	}
 }
@@ -422,7 +422,7 @@ func TestIndexesFindTheFirst(t *testing.T) {
 			}
 			for _, c := range want {
 				if !slices.Contains(got.ClusterNames(), c) {
-					t.Fatalf("%s asks %v, but %s has a namespace", target, got.ClusterNames(), c)
+					t.Fatalf("%s includes %v, but %s has a namespace", target, got.ClusterNames(), c)
 				}
 			}
 		}

@@ -24,7 +24,7 @@ func (s *Router) Route(out *http.Request, req *apiproxy.Request) (apiproxy.Targe
 	d := v.Table.Route(req, visit.routeInput())
 	if d.Kind == DecisionDeny && d.Refusal.Status == http.StatusServiceUnavailable && v.discovery != nil {
 		if err := v.discovery.Refresh(out.Context()); err != nil { // the scope of the resource was not known
-			s.Log.Warn("the kinds of the home cluster cannot be asked for", "err", err)
+			s.Log.Warn("the discovery of the home cluster failed", "err", err)
 		}
 		d = v.Table.Route(req, visit.routeInput())
 	}
@@ -80,11 +80,11 @@ func (v *request) readBody() error {
 	}
 	b, err := io.ReadAll(io.LimitReader(v.out.Body, maxBody+1))
 	if err != nil {
-		return fmt.Errorf("the body did not come: %w", err)
+		return fmt.Errorf("read the body: %w", err)
 	}
 	if len(b) > maxBody {
 		return &apiproxy.Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "RequestEntityTooLarge",
-			Message: fmt.Sprintf("the body has more than %d bytes, and what becomes of it depends on what is in it", maxBody)}
+			Message: fmt.Sprintf("the body has more than %d bytes, and routing depends on its content", maxBody)}
 	}
 	v.setBody(b)
 	return nil

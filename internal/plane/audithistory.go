@@ -22,14 +22,14 @@ const maxRead = 100_000
 
 // HistoryRequest selects entries of the audit log, newest first.
 type HistoryRequest struct {
-	Since  QueryTime `json:"-" query:"since" doc:"only entries from then on, RFC 3339"`
-	Actor  Text      `json:"-" query:"actor" doc:"only of this login, or this node's name or id"`
-	Org    Text      `json:"-" query:"org" doc:"only about this organisation"`
-	Verb   Text      `json:"-" query:"verb" doc:"only of this verb"`
-	Result Text      `json:"-" query:"result" doc:"only with this result: done, notYet, refused or failed"`
-	Quiet  Flag      `json:"-" query:"quiet" doc:"true leaves out what was looked at and let in; that somebody read a log stays"`
-	Limit  PageLimit `json:"-" query:"limit" doc:"how many at most, 1 to 500; 100 without it"`
-	Cursor Cursor    `json:"-" query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
+	Since  QueryTime `json:"-" query:"since" doc:"only entries from this time on, RFC 3339"`
+	Actor  Text      `json:"-" query:"actor" doc:"only entries of this login, or of the node with this name or id"`
+	Org    Text      `json:"-" query:"org" doc:"only entries about this organisation"`
+	Verb   Text      `json:"-" query:"verb" doc:"only entries with this verb"`
+	Result Text      `json:"-" query:"result" doc:"only entries with this result: done, notYet, refused or failed"`
+	Quiet  Flag      `json:"-" query:"quiet" doc:"true omits permitted reads; reads of runner logs stay"`
+	Limit  PageLimit `json:"-" query:"limit" doc:"maximum number of entries, 1 to 500 (default 100)"`
+	Cursor Cursor    `json:"-" query:"cursor" doc:"meta.page.next of the previous page, with the same other parameters"`
 }
 
 // QueryTime is a time parameter.
@@ -96,7 +96,7 @@ func (h History) Forms() map[string]any {
 func (d *Service) listAudit(ctx context.Context, p access.Permit, req HistoryRequest) (History, error) {
 	results := []audit.Result{audit.Done, audit.NotYet, audit.Refused, audit.Failed}
 	if req.Result != "" && !slices.Contains(results, audit.Result(req.Result)) {
-		return History{}, invalidField("result", fmt.Sprintf("%.40q is not a result.", string(req.Result)), "Results are done, notYet, refused and failed.")
+		return History{}, invalidField("result", fmt.Sprintf("%.40q is not a valid result.", string(req.Result)), "Use done, notYet, refused or failed.")
 	}
 	limit := cmp.Or(int(req.Limit), defaultLimit)
 	requested := listCursor{Kind: "audit", Q: string(encode([]any{req.Since, req.Actor, req.Org, req.Verb, req.Result, req.Quiet}))}
@@ -104,7 +104,7 @@ func (d *Service) listAudit(ctx context.Context, p access.Permit, req HistoryReq
 	if req.Cursor != "" {
 		at, err := parseCursor(string(req.Cursor), requested)
 		if err != nil {
-			return History{}, problem.New(problem.BadRequest, "The cursor is not one of this list: "+err.Error()+".", "Ask for the first page, without a cursor.")
+			return History{}, problem.New(problem.BadRequest, "The cursor is not valid for this list: "+err.Error()+".", "Request the first page, without a cursor.")
 		}
 		before = at.ID
 	}
@@ -134,14 +134,14 @@ func (d *Service) listAudit(ctx context.Context, p access.Permit, req HistoryReq
 		return true
 	})
 	if err != nil {
-		return History{}, problem.New(problem.Unavailable, "The audit record cannot be read.", "Try again; if it stays, tell whoever runs this server.").WithRetryAfter(time.Second).WithCause(err)
+		return History{}, problem.New(problem.Unavailable, "The audit log cannot be read.", "Try again. If the error persists, contact the administrator of this server.").WithRetryAfter(time.Second).WithCause(err)
 	}
 	if skipping {
-		return History{}, problem.New(problem.BadRequest, "The record no longer goes back to where the cursor is.", "Ask for the first page, without a cursor.")
+		return History{}, problem.New(problem.BadRequest, "The audit log no longer contains the entry at the cursor.", "Request the first page, without a cursor.")
 	}
 	source := Source{Name: "audit", Status: StatusOK, ObservedAt: d.Now().UTC(), Since: d.Now().UTC()}
 	if damaged > 0 {
-		source.Status, source.Message = StatusDegraded, fmt.Sprintf("%s of the record cannot be believed and are left out. Run: tka audit verify", problem.Plural(damaged, "line"))
+		source.Status, source.Message = StatusDegraded, fmt.Sprintf("The audit log has %s that cannot be verified; the list omits them. Run: tka audit verify", problem.Plural(damaged, "line"))
 	}
 	h := History{newEnvelope(d, "AuditEntryList", entries, d.Store.Revision(), []Source{source})}
 	h.Meta.Page = &page

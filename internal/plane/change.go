@@ -103,7 +103,7 @@ type ChangeService struct {
 // checkRepository returns an error if no repository is configured.
 func (d *ChangeService) checkRepository() error {
 	if d.Repository == nil {
-		return problem.New(problem.Unavailable, "No repository is set for changes of the configuration.", "Set plane.gitops, or change the objects where you keep them.")
+		return problem.New(problem.Unavailable, "No configuration repository is set, so changes by pull request are not available.", "Set plane.gitops, or change the objects where you maintain them.")
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func approvalVerb(platform bool) access.Verb {
 // Change is a change as the API shows it.
 type Change struct {
 	ID        string     `json:"id"`
-	OrgName   string     `json:"org" doc:"whose it is; empty: the platform's"`
+	OrgName   string     `json:"org" doc:"organisation that owns it; empty: the platform"`
 	Kind      string     `json:"kind"`
 	Name      string     `json:"name"`
 	File      string     `json:"file"`
@@ -127,23 +127,23 @@ type Change struct {
 	URL       string     `json:"url"`
 	Branch    string     `json:"branch"`
 	Base      string     `json:"base"`
-	Head      string     `json:"head" doc:"the commit that an approval or a merge is about"`
+	Head      string     `json:"head" doc:"the commit that an approval or a merge must name"`
 	State     string     `json:"state" enum:"open,approved,merging,merged,applied,closed"`
 	Proposer  string     `json:"proposer"`
 	Title     string     `json:"title"`
 	Reason    string     `json:"reason"`
 	Risk      Risk       `json:"risk"`
-	Platform  bool       `json:"platform" doc:"those who run the platform have to approve it"`
-	Diff      string     `json:"diff" doc:"of the real file, as a unified diff"`
-	DiffOf    string     `json:"diffOf" doc:"the commit that the diff is of; if it is not head, somebody has pushed at the forge, and only the pull request shows what is there now"`
-	Stale     bool       `json:"stale" doc:"the file is another one by now than the change was made from"`
+	Platform  bool       `json:"platform" doc:"a platform-admin must approve it"`
+	Diff      string     `json:"diff" doc:"unified diff of the file"`
+	DiffOf    string     `json:"diffOf" doc:"the commit of the diff; if it is not head, there was a push at the forge, and only the pull request shows the current content"`
+	Stale     bool       `json:"stale" doc:"the file has changed since the change was made"`
 	Checks    []Check    `json:"checks"`
 	Approvals []Approval `json:"approvals"`
-	Blocked   string     `json:"mergeBlocked" doc:"why the forge would not merge it; empty: nothing is known against it"`
-	MergedBy  string     `json:"mergedBy" doc:"who had it merged; empty: nobody from here"`
+	Blocked   string     `json:"mergeBlocked" doc:"why the forge would refuse to merge it; empty: no known reason"`
+	MergedBy  string     `json:"mergedBy" doc:"the login that merged it through this server; empty: not merged through it"`
 	OpenedAt  time.Time  `json:"openedAt"`
-	MergedAt  *time.Time `json:"mergedAt" doc:"when it was first seen merged; null: it is not, or nobody kept when"`
-	AppliedAt *time.Time `json:"appliedAt" doc:"when the cluster was first seen to have it; null: it has not, or nobody kept when"`
+	MergedAt  *time.Time `json:"mergedAt" doc:"when the merge was first seen; null: not merged, or the time is unknown"`
+	AppliedAt *time.Time `json:"appliedAt" doc:"when it was first seen in the cluster; null: not in the cluster, or the time is unknown"`
 
 	Actions    *Actions  `json:"actions,omitempty"`
 	ObservedAt time.Time `json:"observedAt"`
@@ -233,24 +233,24 @@ func (o Change) For(v Viewer) Object {
 		o.Actions = &a
 		return o
 	case !v.In(o.OrgName, verb):
-		a.Approve.Why = "Your role does not allow to approve it."
+		a.Approve.Why = "Your role does not allow you to approve it."
 	case own != nil:
-		a.Approve.Why = "You wrote some of it."
+		a.Approve.Why = "You wrote a part of it."
 	default:
 		a.Approve.Allowed = true
 	}
 	switch {
 	case !v.In(o.OrgName, access.ConfigApprove):
-		a.Merge.Why = "Your role does not allow to merge it."
+		a.Merge.Why = "Your role does not allow you to merge it."
 	case o.State != string(fleetgitops.StateApproved):
-		a.Merge.Why = "Nobody has approved it as it is."
+		a.Merge.Why = "The current version is not approved."
 	case o.Blocked != "":
-		a.Merge.Why = "The forge would not merge it: " + o.Blocked
+		a.Merge.Why = "The forge would refuse to merge it: " + o.Blocked
 	default:
 		a.Merge.Allowed = true
 	}
 	if a.Close.Allowed = v.In(o.OrgName, access.ConfigApprove) || o.Proposer == v.Caller().Identity(); !a.Close.Allowed {
-		a.Close.Why = "It is not yours."
+		a.Close.Why = "Only the proposer or an approver can close it."
 	}
 	o.Actions = &a
 	return o

@@ -17,11 +17,11 @@ import (
 // The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
 var (
 	PreviewChange = httpapi.Op[PreviewRequest, Envelope[Preview]]{Pattern: "POST " + Base + "/changes/preview", Verb: access.ConfigPropose, MaxResponse: maxDiff,
-		Doc:     "Show what a change of the configuration would do: the diff of the real file, and whether the API server would take it. Nothing is changed.",
+		Doc:     "Preview a change of the configuration: the diff of the file, and whether the API server would accept it. Nothing is changed.",
 		Example: PreviewRequest{exampleEdit}, Responses: []Envelope[Preview]{newExample("ChangePreview", Preview{File: "fleet/gh-nix.yaml", Base: exampleCommit, Version: exampleBlob,
 			Diff: exampleDiff, Risk: Risk{"medium", []string{"capacity"}}, Platform: true})}, Refusals: writeRefusals}
 	ProposeChange = httpapi.Op[ProposeRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes", Verb: access.ConfigPropose, MaxResponse: maxDiff,
-		Doc:       "Propose a change by pull request. If one is open for the object it is added to.",
+		Doc:       "Propose a change by pull request. If the object has an open change, the request adds to it.",
 		Example:   ProposeRequest{Edit: exampleEdit, Title: "More nix runners", Reason: "the queue is long in the morning", Version: exampleBlob, Key: "1f0c6c1e"},
 		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
 	ListChanges = httpapi.Op[ChangeListRequest, Envelope[[]Change]]{Pattern: "GET " + Base + "/changes", Verb: access.FleetRead, MaxResponse: 16 << 20,
@@ -29,14 +29,14 @@ var (
 	GetChange = httpapi.Op[ChangeRequest, Envelope[Change]]{Pattern: "GET " + Base + "/changes/{id}", Verb: access.FleetRead, MaxResponse: maxDiff,
 		Doc: "Show one change.", Example: ChangeRequest{exampleChangeID}, Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: getRefusals}
 	ApproveChange = httpapi.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/approve", Verb: access.ConfigApprove, MaxResponse: maxDiff,
-		Doc: "Approve a change as it was looked at. Who wrote some of it cannot.", Example: DecideRequest{exampleChangeID, exampleCommit, "the nodes carry it"},
+		Doc: "Approve a change at the commit that the caller has reviewed. An author of the change cannot approve it.", Example: DecideRequest{exampleChangeID, exampleCommit, "the nodes carry it"},
 		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.SelfApproval})}
 	MergeChange = httpapi.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxResponse: maxDiff,
-		Doc: "Merge a change that is approved, as it was looked at. That uses the approval up.", Example: DecideRequest{exampleChangeID, exampleCommit, "now is a quiet moment"},
+		Doc: "Merge an approved change at the commit that the caller has reviewed. The approval is used up.", Example: DecideRequest{exampleChangeID, exampleCommit, "now is a quiet moment"},
 		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
 	legacyProposeChange = withPath(ProposeChange, "/api/gitops/submit") // the path that the existing dashboard and its tools use
 	CloseChange         = httpapi.Op[CloseRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxResponse: maxDiff,
-		Doc: "Give a change up.", Example: CloseRequest{exampleChangeID, "the queue is short again"}, Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+		Doc: "Close a change without a merge.", Example: CloseRequest{exampleChangeID, "the queue is short again"}, Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
 )
 
 // maxDiff is the maximum size of a response with a diff, in bytes.
@@ -63,7 +63,7 @@ func ChangeOperations() []httpapi.Declaration {
 // ChangeListRequest asks for one page of the changes.
 type ChangeListRequest struct {
 	ListRequest
-	Org Text `json:"-" query:"org" doc:"only of this organisation"`
+	Org Text `json:"-" query:"org" doc:"only entries of this organisation"`
 }
 
 func (d *ChangeService) listChanges(_ context.Context, p access.Permit, req ChangeListRequest) (Envelope[[]Change], error) {

@@ -57,8 +57,8 @@ func (w *ChangePoller) poll(ctx context.Context) {
 	}
 	report := Source{Name: repositorySource, Status: StatusOK, ObservedAt: d.Plane.Now().UTC()}
 	if failed != nil {
-		report = Source{Name: repositorySource, Status: StatusDegraded, Message: "The repository of the configuration does not answer: " + failed.Error()}
-		w.Log.Warn("a look at changes failed", "error", failed)
+		report = Source{Name: repositorySource, Status: StatusDegraded, Message: "The configuration repository does not respond: " + failed.Error()}
+		w.Log.Warn("update of the changes failed", "error", failed)
 	}
 	if ctx.Err() == nil {
 		d.Plane.Store.Report(report)

@@ -21,8 +21,8 @@ type Edit struct {
 	Kind   Text            `json:"kind" doc:"RunnerPool, RunnerEnrollment or RunnerForge"`
 	Name   Text            `json:"name"`
 	Patch  json.RawMessage `json:"patch,omitempty" doc:"a merge patch of its spec (RFC 7386)"`
-	Spec   json.RawMessage `json:"spec,omitempty" doc:"of an object that is not there yet"`
-	Remove bool            `json:"remove,omitempty" doc:"the object goes"`
+	Spec   json.RawMessage `json:"spec,omitempty" doc:"spec of a new object"`
+	Remove bool            `json:"remove,omitempty" doc:"true: remove the object"`
 }
 
 // PreviewRequest asks what a change would do.
@@ -31,22 +31,22 @@ type PreviewRequest struct{ Edit }
 // Preview describes what a change would do.
 type Preview struct {
 	File     string `json:"file"`
-	Base     string `json:"base" doc:"the commit that it is made from"`
-	Version  string `json:"version" doc:"of the file, for the proposal"`
-	Diff     string `json:"diff" doc:"of the real file, as a unified diff"`
+	Base     string `json:"base" doc:"the commit that it is based on"`
+	Version  string `json:"version" doc:"version of the file, to send with the proposal"`
+	Diff     string `json:"diff" doc:"unified diff of the file"`
 	Risk     Risk   `json:"risk"`
-	OrgName  string `json:"org" doc:"whose it is; empty: the platform's"`
-	Platform bool   `json:"platform" doc:"those who run the platform have to approve it"`
-	Refused  string `json:"refused" doc:"why the API server would not take the object; empty: it would"`
-	Rules    []Rule `json:"rules" doc:"of those between objects, which it would break: nothing is made of what breaks one; null: nobody has looked"`
-	Note     string `json:"note,omitempty" doc:"why the API server was not asked, and where it is said what would become of it; empty: it was"`
-	Open     string `json:"open" doc:"the open change of this object, which this one would be added to; empty: there is none"`
+	OrgName  string `json:"org" doc:"organisation that owns it; empty: the platform"`
+	Platform bool   `json:"platform" doc:"a platform-admin must approve it"`
+	Refused  string `json:"refused" doc:"why the API server would reject the object; empty: it would accept it"`
+	Rules    []Rule `json:"rules" doc:"rules between objects that it would break; the fleet does not apply an object that breaks one; null: not checked"`
+	Note     string `json:"note,omitempty" doc:"why the API server did not check it, and where the result will be visible; empty: the API server checked it"`
+	Open     string `json:"open" doc:"the open change of this object, to which this one would be added; empty: none"`
 }
 
 // Rule is a fleet rule between objects that a change would break.
 type Rule struct {
-	Org     string `json:"org" doc:"the enrollment of which nothing, or less, would be made"`
-	Pool    string `json:"pool" doc:"the pool that it is about; empty: the whole enrollment"`
+	Org     string `json:"org" doc:"the enrollment that would have no effect, or less"`
+	Pool    string `json:"pool" doc:"the affected pool; empty: the whole enrollment"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 }
@@ -54,10 +54,10 @@ type Rule struct {
 // ProposeRequest proposes a change.
 type ProposeRequest struct {
 	Edit
-	Title   string         `json:"title,omitempty" doc:"of the pull request; without it, what is changed"`
+	Title   string         `json:"title,omitempty" doc:"title of the pull request; default: a summary of the change"`
 	Reason  Reason         `json:"reason" doc:"why, 1 to 500 characters"`
-	Version string         `json:"version,omitempty" doc:"of the file, from the preview: if it is another one by now it is a conflict"`
-	Key     IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"the change's id comes from it and the caller, so that one that is sent again is made once; without it from the caller and what is wanted"`
+	Version string         `json:"version,omitempty" doc:"version of the file, from the preview; if the file has changed since, the request fails with conflict"`
+	Key     IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"the change's id is derived from the key and the caller, so a repeated request makes one change; without a key, from the caller and the content"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -68,7 +68,7 @@ func (r ProposeRequest) AuditArgs() map[string]string {
 // DecideRequest is a decision about a change at the commit that the caller has reviewed.
 type DecideRequest struct {
 	ID     string `json:"-" path:"id"`
-	Head   string `json:"head" doc:"the commit that was looked at"`
+	Head   string `json:"head" doc:"the commit that the caller has reviewed"`
 	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
 }
 
@@ -150,7 +150,7 @@ func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, be
 		return out, p, err
 	}
 	if len(out.file.Text) > maxFile {
-		return out, p, problem.New(problem.Conflict, "The file has more than 512 KiB: it is not changed from here.", "Keep the objects in a file each (plane.gitops.path).")
+		return out, p, problem.New(problem.Conflict, "The file is larger than 512 KiB, so this server does not change it.", "Store each object in a separate file (plane.gitops.path).")
 	}
 	was, found, err := d.Layout.Spec(out.file.Text, out.ref)
 	if err != nil {
@@ -184,7 +184,7 @@ func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, be
 	}
 	out.File, out.Base, out.Version, out.Risk = out.path, out.file.Commit, out.file.Version, Risk{r.Level, append([]string{}, r.Why...)}
 	if out.Diff = unifiedDiff(out.path, old, out.text); len(out.Diff) > maxStoredDiff {
-		out.Diff = strings.ToValidUTF8(out.Diff[:maxStoredDiff], "") + "\n(the diff is longer: the pull request has all of it)\n"
+		out.Diff = strings.ToValidUTF8(out.Diff[:maxStoredDiff], "") + "\n(the diff is longer: see the pull request for all of it)\n"
 	}
 	if out.Note = d.Layout.Note(); out.Note != "" {
 		return out, p, nil
@@ -252,9 +252,9 @@ func (d *ChangeService) proposeChange(ctx context.Context, p access.Permit, req 
 	case err != nil:
 		return e, err
 	case out.Refused != "":
-		return e, problem.New(problem.Validation, "The API server would not take it: "+out.Refused, "Preview it until it would.")
+		return e, problem.New(problem.Validation, "The API server would reject it: "+out.Refused, "Correct it, and preview it again.")
 	case req.Version != "" && req.Version != out.Version, found && open.stored.Version != out.Version:
-		return e, problem.New(problem.Conflict, "The file is another one than the change was made from.", "Preview it anew; an open change of the object has to be merged or closed first.")
+		return e, problem.New(problem.Conflict, "The file has changed since the change was made.", "Preview it again. If the object has an open change, merge or close that change first.")
 	}
 	c := fleetgitops.Change{ID: id, Ref: out.ref, Org: out.OrgName, Platform: out.Platform, File: out.path, Branch: fleetgitops.Branch(id), Base: out.Base, Version: out.Version,
 		Edits: []fleetgitops.Edit{out.edit}, Title: fleetgitops.Title(req.Title, out.ref), Reason: string(req.Reason), Proposer: who}
@@ -269,7 +269,7 @@ func (d *ChangeService) proposeChange(ctx context.Context, p access.Permit, req 
 			return e, err
 		}
 		if on.Commit != c.DiffOf { // not Head, which may be a commit that another person has pushed
-			return e, problem.New(problem.Conflict, "Somebody has pushed to the open change of this object.", "Look at "+c.URL+", and go on there, or close it.")
+			return e, problem.New(problem.Conflict, "The open change of this object has a push that was made at the forge.", "Continue at "+c.URL+", or close the change.")
 		}
 		was = on.Version
 	}
@@ -395,11 +395,11 @@ func mayApprove(p access.Permit, k StoredChange) error {
 	if ViewerOf(p).In(k.Org, verb) {
 		return nil
 	}
-	why := "This change touches more than one organisation's own"
+	why := "This change affects more than one organisation"
 	if k.DiffOf != k.Head {
-		why = "Somebody has pushed to this change at the forge"
+		why = "This change has a push that was made at the forge"
 	}
-	refused := problem.New(problem.Forbidden, why+": those who run the platform approve it.", "Ask a platform-admin.")
+	refused := problem.New(problem.Forbidden, why+", so a platform-admin must approve it.", "Ask a platform-admin.")
 	refused.Needed = &problem.Need{Verb: string(verb), Org: k.Org}
 	return refused
 }
@@ -455,9 +455,9 @@ func (d *ChangeService) closeChange(ctx context.Context, p access.Permit, req Cl
 	case k.State != fleetgitops.StateOpen && k.State != fleetgitops.StateApproved:
 		return e, changeProblem(fleetgitops.ErrNotOpen)
 	case k.Proposer != p.Caller().Identity() && !ViewerOf(p).In(k.Org, access.ConfigApprove):
-		return e, problem.New(problem.Forbidden, "Only who proposed a change, or may approve it, closes it.")
+		return e, problem.New(problem.Forbidden, "Only the proposer or an approver can close a change.")
 	}
-	return d.withdraw(ctx, p, k, "Given up", req.Reason)
+	return d.withdraw(ctx, p, k, "Closed", req.Reason)
 }
 
 // declineChange closes an open change that is not approved, at the commit that the caller has reviewed. The permit must allow its verb for the
@@ -471,7 +471,7 @@ func (d *ChangeService) declineChange(ctx context.Context, p access.Permit, req 
 	case err != nil:
 		return e, err
 	case k.State == fleetgitops.StateApproved:
-		return e, problem.New(problem.Conflict, "Somebody has approved it.", "Close the change, if it is not to be merged after all.")
+		return e, problem.New(problem.Conflict, "The change is approved already.", "Close the change if it must not be merged.")
 	case k.State != fleetgitops.StateOpen:
 		return e, changeProblem(fleetgitops.ErrNotOpen)
 	case k.Head != req.Head:
@@ -505,7 +505,7 @@ func hasCredential[T ~string | ~[]byte](text T) bool {
 
 // credentialRefused returns the error for a request that would write a credential into the repository and its history, where every reader sees it.
 func credentialRefused(field string) error {
-	e := problem.New(problem.Validation, "There is a credential in it, and what is proposed stays in the history of the repository for ever.", "Put it into a Secret of the cluster, name that Secret here, and make a new credential if this one was sent anywhere.")
+	e := problem.New(problem.Validation, "The request contains a credential, and the repository's history keeps every proposal.", "Store the credential in a Secret of the cluster, and name that Secret here. If you have sent the credential anywhere, replace it.")
 	e.Field = field
 	return e
 }
@@ -514,17 +514,17 @@ func credentialRefused(field string) error {
 func changeProblem(err error) error {
 	switch {
 	case errors.Is(err, fleetgitops.ErrSelfApproval):
-		return problem.New(problem.SelfApproval, "You wrote some of this change.", "Ask somebody else to approve it.")
+		return problem.New(problem.SelfApproval, "You wrote a part of this change.", "Ask another person to approve it.")
 	case errors.Is(err, fleetgitops.ErrHeadChanged), errors.Is(err, fleetgitops.ErrNotOpen), errors.Is(err, fleetgitops.ErrNotApproved), errors.Is(err, fleetgitops.ErrBlocked):
-		return problem.New(problem.Conflict, sentence(err), "Look at the change as it is now.")
+		return problem.New(problem.Conflict, sentence(err), "Check the current state of the change.")
 	case errors.Is(err, fleetgitops.ErrObjectNotFound):
-		return problem.New(problem.NotFound, sentence(err), "Give its whole spec to make one.")
+		return problem.New(problem.NotFound, sentence(err), "Send its whole spec to create it.")
 	case errors.Is(err, fleetgitops.ErrObjectExists):
-		return problem.New(problem.Conflict, sentence(err), "Patch it instead.")
+		return problem.New(problem.Conflict, sentence(err), "Send a patch instead.")
 	case errors.Is(err, fleetgitops.ErrUnreadableFile), errors.Is(err, fleetgitops.ErrDuplicateObject):
-		return problem.New(problem.Conflict, sentence(err), "Mend the file in the repository first.")
+		return problem.New(problem.Conflict, sentence(err), "Correct the file in the repository first.")
 	}
-	return problem.New(problem.Validation, sentence(err), "A patch is a JSON object of fields of the spec.")
+	return problem.New(problem.Validation, sentence(err), "A patch is a JSON object with fields of the spec.")
 }
 
 func sentence(err error) string {

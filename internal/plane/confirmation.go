@@ -69,7 +69,7 @@ func (c *confirmations) acceptPhrase(r confirmableAction, phrase string, now tim
 		return nil
 	}
 	w.confirmableAction = r
-	refused := problem.New(problem.Confirmation, "This goes further than one pool: "+r.phrase+".", `Ask once more, with "confirm": "`+r.phrase+`", within five minutes.`)
+	refused := problem.New(problem.Confirmation, "This affects more than one pool: "+r.phrase+".", `Send the request again with "confirm": "`+r.phrase+`", within five minutes.`)
 	refused.Confirm = &problem.Confirm{Phrase: r.phrase, Targets: r.targets, Until: w.until}
 	return refused
 }
@@ -95,7 +95,7 @@ func (c *confirmations) acceptCode(r confirmableAction, code string, now time.Ti
 	}
 	w.confirmableAction = r // a code that was issued for the request stays valid
 	path := "/confirm/" + w.id
-	refused := problem.New(problem.Confirmation, "A person confirms this first.", "Open "+path+" on the dashboard, as yourself, and ask once more with the code that it shows.")
+	refused := problem.New(problem.Confirmation, "A person must confirm this first.", "Open "+path+" on the dashboard with your own login, and send the request again with the code that it shows.")
 	refused.Confirm = &problem.Confirm{ID: w.id, Path: path, Targets: r.targets, Until: w.until}
 	return refused
 }
@@ -113,7 +113,7 @@ func (c *confirmations) pending(r confirmableAction, now time.Time) (*pendingCon
 		}
 	}
 	if own >= maxPendingPerCaller || len(c.all) >= maxPending {
-		return nil, problem.New(problem.RateLimited, "Too much waits to be confirmed.", "Confirm what waits, or wait until it is forgotten.").WithRetryAfter(confirmLife)
+		return nil, problem.New(problem.RateLimited, "Too many requests wait for confirmation.", "Confirm the waiting requests, or wait until they expire.").WithRetryAfter(confirmLife)
 	}
 	var random [16]byte
 	rand.Read(random[:])
@@ -138,7 +138,7 @@ func equalConstantTime(a, b string) bool {
 func (c *confirmations) get(p access.Permit, id string, now time.Time) (*pendingConfirmation, error) {
 	w := c.all[id]
 	if w == nil || w.caller != callerKey(p.Caller()) || !now.Before(w.until) || w.object == "" {
-		return nil, problem.New(problem.NotFound, "Nothing of yours with this id waits to be confirmed.", "Ask for it anew: what is not confirmed within five minutes is forgotten, and so is it when another replica takes over.")
+		return nil, problem.New(problem.NotFound, "None of your requests with this id waits for confirmation.", "Send the request again. A request expires after five minutes without confirmation, or when another replica takes over.")
 	}
 	return w, nil
 }
@@ -153,9 +153,9 @@ type Asked struct {
 	ID      string            `json:"id"`
 	Verb    access.Verb       `json:"verb"`
 	Object  string            `json:"object"`
-	Args    map[string]string `json:"args" doc:"exactly what was asked for"`
-	Phrase  string            `json:"phrase" doc:"what is to be typed"`
-	Targets *int              `json:"targets" doc:"how many workloads it is about; null: not known"`
+	Args    map[string]string `json:"args" doc:"arguments of the request"`
+	Phrase  string            `json:"phrase" doc:"phrase to type"`
+	Targets *int              `json:"targets" doc:"number of affected workloads; null: not known"`
 	Until   time.Time         `json:"until"`
 }
 
@@ -173,7 +173,7 @@ func (d *FleetService) getConfirmation(_ context.Context, p access.Permit, req C
 // ConfirmRequest confirms a waiting request.
 type ConfirmRequest struct {
 	ID     string `json:"id"`
-	Phrase Text   `json:"phrase" doc:"as the confirmation has it"`
+	Phrase Text   `json:"phrase" doc:"phrase of the confirmation"`
 }
 
 // AuditArgs returns the confirmation for the audit log.
@@ -193,7 +193,7 @@ func (d *FleetService) confirm(_ context.Context, p access.Permit, req ConfirmRe
 		return Envelope[Code]{}, err
 	}
 	if !equalConstantTime(string(req.Phrase), w.phrase) {
-		return Envelope[Code]{}, invalidField("phrase", "That is not the phrase.", "Type it as it stands there: "+w.phrase+".")
+		return Envelope[Code]{}, invalidField("phrase", "The phrase is wrong.", "Type it exactly: "+w.phrase+".")
 	}
 	var random [7]byte
 	rand.Read(random[:])

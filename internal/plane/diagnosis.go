@@ -22,8 +22,8 @@ type diagnosisInput struct {
 type Finding struct {
 	Severity Severity `json:"severity" enum:"error,warning"`
 	Cause    string   `json:"cause" doc:"a sentence"`
-	Evidence string   `json:"evidence" doc:"what says so; other people's text"`
-	Next     string   `json:"next" doc:"what to do now, a sentence"`
+	Evidence string   `json:"evidence" doc:"the evidence; text from other people"`
+	Next     string   `json:"next" doc:"the next step, a sentence"`
 }
 
 // diagnose returns the problems of the runners, worst first. Problems of the same severity are in the order in which a job meets them: the
@@ -52,11 +52,11 @@ func (f diagnosisInput) checkEnrollment(report reportFinding) {
 		return
 	}
 	if severity, reason, message := f.Enrollment.Trouble(); severity != "" {
-		report(severity, "The organisation's enrollment is "+f.Enrollment.Phase+".", reason+": "+message, "Look at the enrollment's conditions: tka fleet enrollments "+f.Enrollment.Name+".")
+		report(severity, "The organisation's enrollment is "+f.Enrollment.Phase+".", reason+": "+message, "Check the enrollment's conditions: tka fleet enrollments "+f.Enrollment.Name+".")
 		return
 	}
 	if p := f.Enrollment.Phase; p != "Active" {
-		report(SeverityWarning, "The organisation's enrollment is "+p+", and not Active.", "phase "+p, "Wait, or look at the enrollment's conditions.")
+		report(SeverityWarning, "The organisation's enrollment is "+p+", not Active.", "phase "+p, "Wait, or check the enrollment's conditions.")
 	}
 }
 
@@ -66,14 +66,14 @@ func (f diagnosisInput) checkForge(report reportFinding) {
 		return
 	}
 	if severity, reason, message := f.Forge.Trouble(); severity != "" {
-		report(severity, "The forge "+f.Forge.Name+" does not answer.", reason+": "+message, "Try its URL, "+f.Forge.URL+", from the cluster.")
+		report(severity, "The forge "+f.Forge.Name+" does not respond.", reason+": "+message, "Try its URL, "+f.Forge.URL+", from the cluster.")
 	}
 }
 
 // checkHolds checks the holds.
 func (f diagnosisInput) checkHolds(report reportFinding) {
 	if len(f.Pool.Holds) > 0 {
-		report(SeverityWarning, "It is held: it takes no new job.", f.Pool.StateReason, "Ask who set the hold, or resume it: "+strings.Join(f.Pool.Holds, ", ")+".")
+		report(SeverityWarning, "A hold pauses the pool: it takes no new jobs.", f.Pool.StateReason, "Ask the person who set the hold, or resume it: "+strings.Join(f.Pool.Holds, ", ")+".")
 	}
 }
 
@@ -85,9 +85,9 @@ func (f diagnosisInput) checkCapacity(report reportFinding) {
 	}
 	switch most := *p.EffectiveMax; {
 	case most == 0:
-		report(SeverityError, "It may have no runner, and nobody holds it.", "effectiveMax 0", "Look at the pool's budget: other organisations may have all of it.")
+		report(SeverityError, "The pool may have no runners, although no hold pauses it.", "effectiveMax 0", "Check the pool's budget: other organisations may use all of it.")
 	case p.Counts.Busy != nil && *p.Counts.Busy >= most:
-		report(SeverityWarning, "All runners that it may have are busy.", fmt.Sprintf("%d busy, %d at most", *p.Counts.Busy, most), "Wait, or propose a higher scaling.max.")
+		report(SeverityWarning, "The pool has its maximum number of runners, and all of them are busy.", fmt.Sprintf("%d busy, maximum %d", *p.Counts.Busy, most), "Wait, or propose a higher scaling.max.")
 	}
 }
 
@@ -95,7 +95,7 @@ func (f diagnosisInput) checkCapacity(report reportFinding) {
 func (f diagnosisInput) checkRunners(report reportFinding) {
 	if p := f.Pool; len(p.Holds) == 0 && (p.State == PoolFailing || p.State == PoolDegraded) {
 		severity, _, _ := p.Trouble()
-		report(severity, "The pool is "+p.State+".", p.StateReason, "See the runners and the events below.")
+		report(severity, "The pool is "+p.State+".", p.StateReason, "Check the runners and the events below.")
 	}
 	type trouble struct{ state, why string }
 	counts, of, order := map[trouble]int{}, map[trouble]string{}, []trouble{}
@@ -112,10 +112,10 @@ func (f diagnosisInput) checkRunners(report reportFinding) {
 		}
 	}
 	for _, t := range order {
-		severity, next := SeverityError, "Look at its pod and its log: "+of[t]+"."
+		severity, next := SeverityError, "Check its pod and its log: "+of[t]+"."
 		switch t.state {
 		case RunnerPending:
-			severity, next = SeverityWarning, "Look at quota, nodes and the image: "+of[t]+"."
+			severity, next = SeverityWarning, "Check quota, nodes and the image: "+of[t]+"."
 		case RunnerOutdated:
 			next = "Use a newer runner image."
 		}
@@ -155,7 +155,7 @@ func (f diagnosisInput) checkEvents(report reportFinding) {
 			continue
 		}
 		seen[e.Reason] = true
-		report(SeverityWarning, "The cluster warns: "+e.Reason+".", e.Kind+" "+e.Name+": "+e.Message, "Look at the pool's events.")
+		report(SeverityWarning, "The cluster reports a warning: "+e.Reason+".", e.Kind+" "+e.Name+": "+e.Message, "Check the pool's events.")
 	}
 }
 
@@ -163,10 +163,10 @@ func (f diagnosisInput) checkEvents(report reportFinding) {
 func (f diagnosisInput) checkSources(report reportFinding) {
 	for _, s := range f.Sources {
 		if s.Status == StatusDown {
-			report(SeverityWarning, "The source "+s.Name+" is down: what is said here may be old.", s.Message, "Look at the plane's sources.")
+			report(SeverityWarning, "The source "+s.Name+" is down, so this diagnosis may be out of date.", s.Message, "Check the plane's sources.")
 		}
 	}
 	if !f.RunnersKnown {
-		report(SeverityWarning, "It is not known which runners there are.", "no source has said", "Look at the plane's sources.")
+		report(SeverityWarning, "The runners are not known.", "no source has reported them", "Check the plane's sources.")
 	}
 }

@@ -55,7 +55,7 @@ type DriftCheck struct {
 const maxOtherFiles = 500
 
 // otherFilesUnknown begins the message about files that could not be listed.
-const otherFilesUnknown = "What is in git and was never applied is not known in whole"
+const otherFilesUnknown = "The check for files in git that were never applied is incomplete"
 
 // parsedFiles holds the content of files at one head of the branch.
 type parsedFiles struct {
@@ -78,7 +78,7 @@ func (c *DriftCheck) Run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := c.Reconcile(ctx); err != nil && ctx.Err() == nil {
-			c.Log.Warn("a look at the repository failed", "error", err)
+			c.Log.Warn("comparison with the repository failed", "error", err)
 		}
 		if !c.wait(ctx, tick.C) {
 			return
@@ -123,7 +123,7 @@ func (c *DriftCheck) Reconcile(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		c.Store.Report(Source{Name: DriftSource, Status: StatusDegraded, Message: "What the repository says cannot be compared with the cluster: " + err.Error()})
+		c.Store.Report(Source{Name: DriftSource, Status: StatusDegraded, Message: "The repository and the cluster cannot be compared: " + err.Error()})
 		return err
 	}
 	now := c.Now().UTC()
@@ -188,9 +188,9 @@ func (c *DriftCheck) compare(ctx context.Context) (found []Drift, gap string, er
 		}
 	}
 	if len(unread) > 0 {
-		c.Log.Warn("files of the repository cannot be read", "files", len(unread), "first", unread[0])
+		c.Log.Warn("cannot read files of the repository", "files", len(unread), "first", unread[0])
 		// The message must not name the files: a name may identify another organisation.
-		gap = strings.TrimSpace(gap + " Nothing is compared with " + problem.Plural(len(unread), "file") + " that cannot be read.")
+		gap = strings.TrimSpace(gap + " The comparison omits " + problem.Plural(len(unread), "file") + " that cannot be read.")
 	}
 	c.last = now
 	return found, gap, nil
@@ -244,7 +244,7 @@ func (c *DriftCheck) listOtherFiles(ctx context.Context, now *parsedFiles, at ma
 		}
 	}
 	if len(others) > maxOtherFiles {
-		return fmt.Sprintf("%s: %d files may have it, and of more than %d none is read. Keep the objects in a folder of their own.", otherFilesUnknown, len(others), maxOtherFiles), nil
+		return fmt.Sprintf("%s: %d files match, and the limit is %d. Keep the objects in a separate folder.", otherFilesUnknown, len(others), maxOtherFiles), nil
 	}
 	c.otherFiles = others
 	return "", nil
@@ -279,13 +279,13 @@ func (c *DriftCheck) readFile(ctx context.Context, now *parsedFiles, path string
 func (c *DriftCheck) compareObject(ctx context.Context, r gitops.Ref, path string, want map[string]any, there bool, spec map[string]any) ([]Drift, error) {
 	switch {
 	case !there:
-		return []Drift{repositoryDrift(r, "Unwritten", nil, nil, fmt.Sprintf("The cluster has it, and %s has not.", path), "Put it into the repository, or have it removed.")}, nil
+		return []Drift{repositoryDrift(r, "Unwritten", nil, nil, fmt.Sprintf("The object is in the cluster, but not in %s.", path), "Add it to the repository, or remove it from the cluster.")}, nil
 	case spec == nil:
-		return []Drift{repositoryDrift(r, "Missing", nil, nil, fmt.Sprintf("%s has it, and the cluster has not.", path), "Have the repository applied.")}, nil
+		return []Drift{repositoryDrift(r, "Missing", nil, nil, fmt.Sprintf("The object is in %s, but not in the cluster.", path), "Apply the repository to the cluster.")}, nil
 	}
 	would, err := c.DryRunSpec(ctx, r, want)
 	if problem.CodeOf(err) == problem.Validation {
-		return []Drift{repositoryDrift(r, "Refused", nil, nil, fmt.Sprintf("The API server does not take what %s says: %s", path, problem.From(err).Message), "Mend the file.")}, nil
+		return []Drift{repositoryDrift(r, "Refused", nil, nil, fmt.Sprintf("The API server rejects the object in %s: %s", path, problem.From(err).Message), "Correct the file.")}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -295,7 +295,7 @@ func (c *DriftCheck) compareObject(ctx context.Context, r gitops.Ref, path strin
 		if len(found) == maxDriftFields {
 			break
 		}
-		found = append(found, repositoryDrift(r, d.path, &d.want, &d.have, fmt.Sprintf("%s is %s in the cluster, and %s says %s.", d.path, d.have, path, d.want), "Have the repository applied, or propose what is live as a change."))
+		found = append(found, repositoryDrift(r, d.path, &d.want, &d.have, fmt.Sprintf("%s is %s in the cluster, but %s has %s.", d.path, d.have, path, d.want), "Apply the repository to the cluster, or propose the live value as a change."))
 	}
 	return found, nil
 }

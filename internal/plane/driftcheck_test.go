@@ -66,7 +66,7 @@ func newDriftEnv(pattern string) *driftEnv {
 	return w
 }
 
-// reconcile compares twice, further apart than patience, and returns what is then reported.
+// reconcile compares twice, further apart than driftReportDelay, and returns the reported drift.
 func (w *driftEnv) reconcile(t *testing.T) (found []string, source Source) {
 	t.Helper()
 	for range 2 {
@@ -118,11 +118,11 @@ func TestFilesAreReadOnce(t *testing.T) {
 		}
 	}
 	if !slices.Equal(w.reads, []string{"fleet/p3.yaml", "fleet/p3.yaml"}) {
-		t.Errorf("while somebody commits %v are read", w.reads)
+		t.Errorf("during a commit the files %v are read", w.reads)
 	}
 	w.DriftCheck.Live = func(context.Context) (map[gitops.Ref]map[string]any, error) { return nil, errors.New("away") }
 	if err := w.Reconcile(t.Context()); err == nil {
-		t.Error("nobody knows what is live, and nothing is wrong")
+		t.Error("the live objects are unknown, but there is no error")
 	}
 	if l := w.Store.List(KindDrift); len(l.Objects) != 0 || l.Sources[0].Status != StatusDegraded {
 		t.Errorf("%+v", l)
@@ -141,20 +141,20 @@ func TestMissing(t *testing.T) {
 		gap     string
 	}{
 		"a file for each": {pattern: "fleet/{kind}/{name}.yaml", files: map[string]string{"fleet/runnerpool/a.yaml": pool, "fleet/runnerenrollment/acme.yaml": acme, "fleet/runnerforge/gh.yaml": manifest("RunnerForge", "gh")},
-			want: []string{" RunnerForge/gh Missing: fleet/runnerforge/gh.yaml has it, and the cluster has not.", " RunnerPool/a Missing: fleet/runnerpool/a.yaml has it, and the cluster has not.",
-				"acme RunnerEnrollment/acme Missing: fleet/runnerenrollment/acme.yaml has it, and the cluster has not."}},
+			want: []string{" RunnerForge/gh Missing: The object is in fleet/runnerforge/gh.yaml, but not in the cluster.", " RunnerPool/a Missing: The object is in fleet/runnerpool/a.yaml, but not in the cluster.",
+				"acme RunnerEnrollment/acme Missing: The object is in fleet/runnerenrollment/acme.yaml, but not in the cluster."}},
 		"a file for each name": {pattern: "{name}.yaml", files: map[string]string{"a.yaml": pool + "---\n" + manifest("RunnerForge", "a"), "live.yaml": manifest("RunnerPool", "live") + "---\n" + manifest("RunnerForge", "live")},
-			want: []string{" RunnerForge/a Missing: a.yaml has it, and the cluster has not.", " RunnerForge/live Missing: live.yaml has it, and the cluster has not.", " RunnerPool/a Missing: a.yaml has it, and the cluster has not."}},
+			want: []string{" RunnerForge/a Missing: The object is in a.yaml, but not in the cluster.", " RunnerForge/live Missing: The object is in live.yaml, but not in the cluster.", " RunnerPool/a Missing: The object is in a.yaml, but not in the cluster."}},
 		"a file for each kind": {pattern: "{kind}.yaml", files: map[string]string{"runnerpool.yaml": pool + "---\n" + manifest("RunnerPool", "live"), "runnerenrollment.yaml": acme},
-			want: []string{" RunnerPool/a Missing: runnerpool.yaml has it, and the cluster has not.", "acme RunnerEnrollment/acme Missing: runnerenrollment.yaml has it, and the cluster has not."}},
-		"one for all":         {pattern: "fleet.yaml", files: map[string]string{"fleet.yaml": pool}, want: []string{" RunnerPool/a Missing: fleet.yaml has it, and the cluster has not."}},
+			want: []string{" RunnerPool/a Missing: The object is in runnerpool.yaml, but not in the cluster.", "acme RunnerEnrollment/acme Missing: The object is in runnerenrollment.yaml, but not in the cluster."}},
+		"one for all":         {pattern: "fleet.yaml", files: map[string]string{"fleet.yaml": pool}, want: []string{" RunnerPool/a Missing: The object is in fleet.yaml, but not in the cluster."}},
 		"not in its place":    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/b.yaml": pool}},
 		"of another kind":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "fleet/h.yaml": manifest("RunnerHold", "h"), "fleet/e.yaml": ""}},
 		"it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": "a: {"}, gap: "1 file "},
-		"it is there twice":   {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
+		"it occurs twice":     {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool + "---\n" + pool}, gap: "1 file "},
 		"it is far too large": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool}, broken: map[string]error{"fleet/a.yaml": problem.New(problem.Conflict, "more than 1 MB")}, gap: "1 file "},
-		"the cluster has it, and it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/live.yaml": "live: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
-		"beside what is there":                        {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not."}, gap: "1 file "},
+		"the cluster has it, and it cannot be parsed": {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/live.yaml": "live: {"}, want: []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster."}, gap: "1 file "},
+		"next to existing objects":                    {pattern: "fleet/{name}.yaml", files: map[string]string{"fleet/a.yaml": pool, "fleet/x.yaml": "a: {"}, want: []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster."}, gap: "1 file "},
 	} {
 		w := newDriftEnv(x.pattern)
 		w.files, w.broken = x.files, x.broken
@@ -188,7 +188,7 @@ func TestOneFileCannotBeRead(t *testing.T) {
 	}
 	w.commit, w.files["fleet.yaml"] = "c2", "a: {"
 	if err := w.Reconcile(t.Context()); err == nil {
-		t.Error("it cannot be read, and nothing is wrong")
+		t.Error("the file is unreadable, but there is no error")
 	}
 	if l := w.Store.List(KindDrift); len(l.Objects) != 1 || l.Sources[0].Status != StatusDegraded || w.lists != 0 {
 		t.Errorf("%+v, listed %d times", l, w.lists)
@@ -201,14 +201,14 @@ func TestNothingIsListed(t *testing.T) {
 	w := newDriftEnv("fleet/{name}.yaml")
 	w.live[gitops.Ref{Kind: "RunnerPool", Name: "live"}] = map[string]any{"forge": "github"}
 	w.files = map[string]string{"fleet/a.yaml": manifest("RunnerPool", "a"), "fleet/b.yaml": manifest("RunnerPool", "b"), "fleet/live.yaml": manifest("RunnerPool", "live")}
-	both := []string{" RunnerPool/a Missing: fleet/a.yaml has it, and the cluster has not.", " RunnerPool/b Missing: fleet/b.yaml has it, and the cluster has not."}
+	both := []string{" RunnerPool/a Missing: The object is in fleet/a.yaml, but not in the cluster.", " RunnerPool/b Missing: The object is in fleet/b.yaml, but not in the cluster."}
 	if got, source := w.reconcile(t); !slices.Equal(got, both) || source.Status != StatusOK {
 		t.Errorf("%q, %+v", got, source)
 	}
 	// The forge is down: nothing changes.
 	w.err = problem.New(problem.Unavailable, "away")
 	if err := w.Reconcile(t.Context()); err == nil {
-		t.Error("the forge is away, and nothing is wrong")
+		t.Error("the forge is down, but there is no error")
 	}
 	if l := w.Store.List(KindDrift); len(l.Objects) != 2 || l.Sources[0].Status != StatusDegraded {
 		t.Errorf("%+v", l)
@@ -232,7 +232,7 @@ func TestNothingIsListed(t *testing.T) {
 	for i := range maxOtherFiles + 1 {
 		delete(w.files, fmt.Sprintf("fleet/x%d.yaml", i))
 	}
-	if got, source := w.reconcile(t); !slices.Equal(got, []string{both[0], " RunnerPool/new Missing: fleet/new.yaml has it, and the cluster has not."}) || source.Status != StatusOK || source.Message != "" {
+	if got, source := w.reconcile(t); !slices.Equal(got, []string{both[0], " RunnerPool/new Missing: The object is in fleet/new.yaml, but not in the cluster."}) || source.Status != StatusOK || source.Message != "" {
 		t.Errorf("%q, %+v", got, source)
 	}
 }
@@ -248,17 +248,17 @@ func TestDriftTrigger(t *testing.T) {
 		at := func(want int64, why string) {
 			t.Helper()
 			if synctest.Wait(); looks.Load() != want {
-				t.Errorf("%s: %d looks, want %d", why, looks.Load(), want)
+				t.Errorf("%s: %d comparisons, want %d", why, looks.Load(), want)
 			}
 		}
 		at(1, "at the start")
 		c.Trigger()
 		c.Trigger()
-		at(1, "at once after a look")
+		at(1, "immediately after a comparison")
 		time.Sleep(minDriftInterval)
 		at(2, "a rest later")
 		time.Sleep(time.Minute)
-		at(2, "nobody asks")
+		at(2, "without a trigger")
 		c.Trigger()
 		at(3, "after a rest")
 		time.Sleep(time.Hour)

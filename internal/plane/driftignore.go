@@ -19,8 +19,8 @@ type DriftIgnore struct {
 type IgnoreRequest struct {
 	ID        string           `json:"-" path:"id"`
 	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn httpapi.Duration `json:"expiresIn" doc:"when it is told again, 1m to 2160h"`
-	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	ExpiresIn httpapi.Duration `json:"expiresIn" doc:"how long to ignore it, 1m to 2160h"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -32,7 +32,7 @@ func (r IgnoreRequest) AuditArgs() map[string]string {
 type UnignoreRequest struct {
 	ID     string `json:"-" path:"id"`
 	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	DryRun Flag   `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -43,7 +43,7 @@ func (r UnignoreRequest) AuditArgs() map[string]string {
 // Ignoring is the drift after the request.
 type Ignoring struct {
 	Drift  Drift `json:"drift"`
-	DryRun bool  `json:"dryRun" doc:"nothing was changed"`
+	DryRun bool  `json:"dryRun" doc:"true if the request changed nothing"`
 }
 
 // AuditObject returns the drift for the audit log.
@@ -54,7 +54,7 @@ func (i Ignoring) AuditOrg() string { return i.Drift.OrgName }
 
 func (d *FleetService) ignoreDrift(ctx context.Context, p access.Permit, req IgnoreRequest) (e Envelope[Ignoring], err error) {
 	if req.ExpiresIn == 0 {
-		return e, invalidField("expiresIn", "It says when the drift is told again.", "Such as 72h; 2160h at most.")
+		return e, invalidField("expiresIn", "Set how long to ignore the drift.", "For example 72h; at most 2160h.")
 	}
 	if err := checkExpiry(req.ExpiresIn); err != nil {
 		return e, err
@@ -81,9 +81,9 @@ func (d *FleetService) setIgnore(ctx context.Context, p access.Permit, id string
 	}
 	switch {
 	case i.Until.IsZero() && o.IgnoredUntil == nil:
-		return e, problem.New(problem.Conflict, "Nobody ignores it.", "Look at it as it is now.")
+		return e, problem.New(problem.Conflict, "The drift is not ignored.", "Check its current state.")
 	case !i.Until.IsZero() && o.ExplainedBy != "":
-		return e, problem.New(problem.Conflict, "The hold "+o.ExplainedBy+" explains it: it is no drift.", "There is nothing to ignore.")
+		return e, problem.New(problem.Conflict, "The hold "+o.ExplainedBy+" explains the difference, so it is not a drift.", "There is nothing to ignore.")
 	}
 	if err := d.IgnoreDrift(ctx, p, o, i, dryRun); err != nil {
 		return e, err
@@ -106,13 +106,13 @@ type RefreshRequest struct{}
 // Look says whether a source was triggered to compare again.
 type Look struct {
 	Source    string `json:"source"`
-	Triggered bool   `json:"asked" doc:"false: it was not; message says when it looks by itself"`
+	Triggered bool   `json:"asked" doc:"true if the source compares again now; otherwise message says when it does"`
 	Message   string `json:"message" doc:"a sentence"`
 }
 
 // Refreshed lists the sources that compare again.
 type Refreshed struct {
-	Sources []Look `json:"looks" doc:"by observedAt of a source in meta of the list one sees when it has looked"`
+	Sources []Look `json:"looks" doc:"the sources; observedAt in meta of the list shows when each has compared"`
 }
 
 func (d *FleetService) refreshDrift(context.Context, access.Permit, RefreshRequest) (Envelope[Refreshed], error) {

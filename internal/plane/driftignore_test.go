@@ -19,14 +19,14 @@ func TestIgnoreDrift(t *testing.T) {
 		method, path, body string
 		want               problem.Code
 	}{
-		"without an end":      {mel(), http.MethodPost, path, `{"reason":"r"}`, problem.Validation},
-		"for ever":            {mel(), http.MethodPost, path, `{"reason":"r","expiresIn":"9999h"}`, problem.Validation},
-		"without a reason":    {mel(), http.MethodPost, path, `{"reason":" ","expiresIn":"1h"}`, problem.Validation},
-		"another's":           {mel(), http.MethodPost, "/api/v1/drift/d2/ignore", body, problem.NotFound},
-		"what is not there":   {mel(), http.MethodPost, "/api/v1/drift/nothing/ignore", body, problem.NotFound},
-		"what a hold does":    {mel(), http.MethodPost, "/api/v1/drift/d3/ignore", body, problem.Conflict},
-		"what nobody ignores": {mel(), http.MethodDelete, path, `{"reason":"r"}`, problem.Conflict},
-		"by a viewer":         {callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), http.MethodPost, path, body, problem.Forbidden},
+		"without an end":              {mel(), http.MethodPost, path, `{"reason":"r"}`, problem.Validation},
+		"without a limit":             {mel(), http.MethodPost, path, `{"reason":"r","expiresIn":"9999h"}`, problem.Validation},
+		"without a reason":            {mel(), http.MethodPost, path, `{"reason":" ","expiresIn":"1h"}`, problem.Validation},
+		"another's":                   {mel(), http.MethodPost, "/api/v1/drift/d2/ignore", body, problem.NotFound},
+		"an unknown drift":            {mel(), http.MethodPost, "/api/v1/drift/nothing/ignore", body, problem.NotFound},
+		"an explained drift":          {mel(), http.MethodPost, "/api/v1/drift/d3/ignore", body, problem.Conflict},
+		"a drift that is not ignored": {mel(), http.MethodDelete, path, `{"reason":"r"}`, problem.Conflict},
+		"by a viewer":                 {callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`), http.MethodPost, path, body, problem.Forbidden},
 	} {
 		if a := o.as(x.who).do(t, x.method, x.path, x.body); a.code() != x.want {
 			t.Errorf("%s: %d %s", why, a.Status, a.Text)
@@ -79,7 +79,7 @@ func TestOverlayOfDrift(t *testing.T) {
 	o.store.Overlay(KindDrift, show)
 	reported, _, _ := o.store.Since(at, func(StoreEvent) bool { return true })
 	if len(reported) != 1 || reported[0].Object.(Drift).CurrentState() != DriftIgnored {
-		t.Fatalf("told %+v", reported)
+		t.Fatalf("reported %+v", reported)
 	}
 	d := reported[0].Object.(Drift)
 	d.Evidence, d.IgnoredUntil = "still other labels", nil
@@ -90,6 +90,6 @@ func TestOverlayOfDrift(t *testing.T) {
 	is = false
 	o.store.Overlay(KindDrift, show)
 	if x, _ := o.store.Get(KindDrift, "d1"); x.(Drift).CurrentState() != "warning" {
-		t.Errorf("not any more: %+v", x)
+		t.Errorf("no longer ignored: %+v", x)
 	}
 }

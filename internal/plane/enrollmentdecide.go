@@ -14,8 +14,8 @@ type EditRequest struct {
 	Org    string          `json:"-" path:"org"`
 	Patch  json.RawMessage `json:"patch" doc:"a merge patch of its spec (RFC 7386)"`
 	Reason Reason          `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun Flag            `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
-	Key    IdempotencyKey  `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+	DryRun Flag            `json:"-" query:"dryRun" doc:"show the result, and change nothing"`
+	Key    IdempotencyKey  `json:"-" header:"Idempotency-Key" doc:"a request with the same key returns what the first one made"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -31,7 +31,7 @@ func (d *EnrollmentService) editEnrollment(ctx context.Context, p access.Permit,
 	if fields, err := parseObject("patch", req.Patch); err != nil {
 		return Answer{}, err
 	} else if len(fields) == 0 {
-		return Answer{}, invalidField("patch", "That changes nothing.", "Give the fields of the spec that are to be others.")
+		return Answer{}, invalidField("patch", "The patch changes nothing.", "Send the fields of the spec to change.")
 	}
 	if d.Writer == nil {
 		return d.propose(ctx, p, Edit{Patch: req.Patch}, "", req.Reason, req.Key, bool(req.DryRun))
@@ -46,9 +46,9 @@ func (d *EnrollmentService) editEnrollment(ctx context.Context, p access.Permit,
 // EnrollmentDecideRequest is a decision about an enrollment that the caller has reviewed.
 type EnrollmentDecideRequest struct {
 	Org    string `json:"-" path:"org"`
-	Seen   Text   `json:"seen,omitempty" doc:"what was looked at, as a dry run says it: the commit of the open change, or the enrollment's digest"`
+	Seen   Text   `json:"seen,omitempty" doc:"the reviewed version, from a dry run: the commit of the open change, or the enrollment's digest"`
 	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun Flag   `json:"-" query:"dryRun" doc:"show what it is about, and change nothing"`
+	DryRun Flag   `json:"-" query:"dryRun" doc:"show the enrollment or change, and change nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -75,7 +75,7 @@ func (d *EnrollmentService) decide(ctx context.Context, p access.Permit, req Enr
 	case err != nil:
 		return Answer{}, err
 	case req.Seen == "" && !bool(req.DryRun):
-		return Answer{}, invalidField("seen", "Say what was looked at.", "A dry run shows it, with what to name.")
+		return Answer{}, invalidField("seen", "The request must name the reviewed version.", "A dry run shows the enrollment and its version.")
 	case d.Writer == nil:
 		return d.decideChange(ctx, p, req, done)
 	}
@@ -96,7 +96,7 @@ func (d *EnrollmentService) decide(ctx context.Context, p access.Permit, req Enr
 func (d *EnrollmentService) decideChange(ctx context.Context, p access.Permit, req EnrollmentDecideRequest, done string) (Answer, error) {
 	c, found := d.Changes.openChange(outcomeKind, req.Org)
 	if !found {
-		return Answer{}, problem.New(problem.NotFound, "No change of this organisation's enrollment is open.", "Here a pull request is decided about; look at the changes.")
+		return Answer{}, problem.New(problem.NotFound, "This organisation's enrollment has no open change.", "Enrollments are decided by pull request here. Check the changes.")
 	}
 	if req.DryRun {
 		c = c.For(ViewerOf(p)).(Change)
@@ -117,9 +117,9 @@ func (d *EnrollmentService) decideChange(ctx context.Context, p access.Permit, r
 type OffboardRequest struct {
 	Org     string         `json:"-" path:"org"`
 	Reason  Reason         `json:"reason" doc:"why, 1 to 500 characters"`
-	Confirm Text           `json:"confirm,omitempty" doc:"the phrase that the refusal confirmation_required names, where it is done at once"`
-	DryRun  Flag           `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
-	Key     IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+	Confirm Text           `json:"confirm,omitempty" doc:"the phrase from the error confirmation_required, if the plane makes the change directly"`
+	DryRun  Flag           `json:"-" query:"dryRun" doc:"show the result, and change nothing"`
+	Key     IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the same key returns what the first one made"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -153,8 +153,8 @@ func (d *EnrollmentService) offboardEnrollment(ctx context.Context, p access.Per
 type RotateRequest struct {
 	Org    string         `json:"-" path:"org"`
 	Reason Reason         `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun Flag           `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
-	Key    IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+	DryRun Flag           `json:"-" query:"dryRun" doc:"show the result, and change nothing"`
+	Key    IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a request with the same key returns what the first one made"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.

@@ -15,26 +15,26 @@ const maxEnrollmentAnswer = 4 << 20
 // The operations. The server, the client, the reference, the MCP tool and the commands of tka are all derived from them.
 var (
 	RequestEnrollment = httpapi.Op[RequestRequest, Answer]{Pattern: "POST " + Base + "/enrollments", Verb: access.EnrollmentRequest, MaxResponse: maxEnrollmentAnswer,
-		Doc:       "Ask for runners of an organisation: by a pull request that is opened, or where the plane approves, by an enrollment that nobody has approved yet.",
+		Doc:       "Request runners for an organisation. This opens a pull request or, where the plane approves, creates an enrollment that waits for approval.",
 		Example:   RequestRequest{Org: "acme", Forge: "github", Pools: []Use{{Name: "gh-nix"}}, Owners: []Text{"amy@acme.dev"}, Reason: "our builds wait for an hour", Key: "1f0c6c1e"},
 		Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
 	EditEnrollment = httpapi.Op[EditRequest, Answer]{Pattern: "PATCH " + Base + "/enrollments/{org}", Verb: access.EnrollmentRequest, MaxResponse: maxEnrollmentAnswer,
-		Doc:     "Change what an organisation has, by a pull request; or where the plane approves, at once: then it has to be approved anew, but for owners and members.",
+		Doc:     "Change an organisation's enrollment by pull request or, where the plane approves, directly. Except for owners and members, a direct change needs a new approval.",
 		Example: EditRequest{Org: "acme", Patch: json.RawMessage(`{"quota":{"pods":80}}`), Reason: "the release"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
 	ApproveEnrollment = httpapi.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxResponse: maxEnrollmentAnswer,
-		Doc:     "Approve an enrollment as it was looked at, or the open change of it. Who asked for it, or belongs to the organisation, cannot.",
+		Doc:     "Approve the reviewed version of an enrollment, or its open change. Requesters and members of the organisation cannot approve it.",
 		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Responses: exampleOutcomes(OutcomeApproved), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
 	DeclineEnrollment = httpapi.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/decline", Verb: access.EnrollmentDecline, MaxResponse: maxEnrollmentAnswer,
-		Doc:     "Decline an enrollment that was only asked for, as it was looked at, or the open change of it that nobody has approved. The one goes; the other is closed at the forge, with the reason.",
+		Doc:     "Decline the reviewed version of a requested enrollment, or its open change without approval. The enrollment is deleted; the change is closed at the forge with the reason.",
 		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they have runners of their own"}, Responses: exampleOutcomes(OutcomeDeclined), Refusals: enrollmentRefusals}
 	OffboardEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
-		Doc:     "End an organisation's runners: by a pull request; or where the plane approves, at once, if the caller may do that, and else by asking for it.",
+		Doc:     "End an organisation's runners by pull request. Where the plane approves, this ends them at once if the caller's role allows it, and otherwise records a request.",
 		Example: OffboardRequest{Org: "acme", Reason: "they have moved away", Confirm: "OFFBOARD acme"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: offboardRefusals}
 	// DeleteEnrollment is Offboard as a DELETE request.
 	DeleteEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "DELETE " + Base + "/enrollments/{org}", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
-		Doc: "The same as to offboard.", Example: OffboardEnrollment.Example, Responses: OffboardEnrollment.Responses, Refusals: offboardRefusals}
+		Doc: "Same as offboard.", Example: OffboardEnrollment.Example, Responses: OffboardEnrollment.Responses, Refusals: offboardRefusals}
 	RotateCredential = httpapi.Op[RotateRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/rotate", Verb: access.RotateRequest, MaxResponse: maxEnrollmentAnswer,
-		Doc:     "Have an organisation's credential replaced: GitLab's runners by the fleet, GitHub's App key by a person, who is told to. By a pull request; or where the plane approves, at once or by asking for it.",
+		Doc:     "Replace an organisation's credential by pull request or, where the plane approves, directly or on request. The fleet replaces GitLab runner credentials; a person must replace a GitHub App key.",
 		Example: RotateRequest{Org: "acme", Reason: "a laptop was lost"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
 )
 

@@ -16,26 +16,26 @@ import (
 
 // RequestRequest asks for runners of an organisation.
 type RequestRequest struct {
-	Org       Text            `json:"org" doc:"its name here, everywhere: a DNS label of at most 40 characters"`
-	Forge     Text            `json:"forge" doc:"where it is"`
-	ConfigURL Text            `json:"configURL,omitempty" doc:"of the organisation or group at the forge; without it, the forge's URL and the name"`
-	Isolation Text            `json:"isolation,omitempty" enum:"None,Namespace,Node" doc:"what keeps its runners apart from those of others; None without it"`
-	Pools     []Use           `json:"pools" doc:"the pools that it is to use"`
-	Owners    []Text          `json:"owners,omitempty" doc:"full logins of who administers it here"`
-	Members   []Text          `json:"members,omitempty" doc:"full logins of who belongs to it; *@example.com is everybody there"`
-	Secret    Text            `json:"secretName,omitempty" doc:"the Secret of its credential, in the fleet's namespace; ORG-credential without it"`
+	Org       Text            `json:"org" doc:"the organisation's name in Tailplane: a DNS label of at most 40 characters"`
+	Forge     Text            `json:"forge" doc:"the organisation's forge"`
+	ConfigURL Text            `json:"configURL,omitempty" doc:"URL of the organisation or group at the forge; default: the forge's URL and the name"`
+	Isolation Text            `json:"isolation,omitempty" enum:"None,Namespace,Node" doc:"isolation from other organisations' runners (default None)"`
+	Pools     []Use           `json:"pools" doc:"the pools to use"`
+	Owners    []Text          `json:"owners,omitempty" doc:"full logins of the administrators"`
+	Members   []Text          `json:"members,omitempty" doc:"full logins of the members; *@example.com matches the whole domain"`
+	Secret    Text            `json:"secretName,omitempty" doc:"the Secret with its credential, in the fleet's namespace (default ORG-credential)"`
 	More      json.RawMessage `json:"more,omitempty" doc:"further fields of a RunnerEnrollment's spec, such as quota, network and placement"`
 	Reason    Reason          `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun    Flag            `json:"-" query:"dryRun" doc:"show what it would become, and change nothing"`
-	Key       IdempotencyKey  `json:"-" header:"Idempotency-Key" doc:"a request with the key of an earlier one finds what that one made"`
+	DryRun    Flag            `json:"-" query:"dryRun" doc:"show the result, and change nothing"`
+	Key       IdempotencyKey  `json:"-" header:"Idempotency-Key" doc:"a request with the same key returns what the first one made"`
 }
 
 // Use is one pool that an organisation will use.
 type Use struct {
 	Name         Text   `json:"name"`
-	Type         Text   `json:"type,omitempty" enum:"Shared,Dedicated,OrgPlusUser" doc:"Shared without it"`
-	Max          *int   `json:"max,omitempty" doc:"how many runners it has at most, if that is less than the pool's own max"`
-	Repositories []Text `json:"repositories,omitempty" doc:"with OrgPlusUser: whose jobs may use it, as owner/name"`
+	Type         Text   `json:"type,omitempty" enum:"Shared,Dedicated,OrgPlusUser" doc:"default Shared"`
+	Max          *int   `json:"max,omitempty" doc:"maximum number of runners, if less than the pool's max"`
+	Repositories []Text `json:"repositories,omitempty" doc:"with OrgPlusUser: repositories whose jobs may use it, as owner/name"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -74,10 +74,10 @@ func (d *EnrollmentService) requestEnrollment(ctx context.Context, p access.Perm
 // enrollmentSpec returns the request as a RunnerEnrollment spec. The API server validates it.
 func (d *EnrollmentService) enrollmentSpec(r RequestRequest) (json.RawMessage, error) {
 	if _, err := gitops.ParseRef(outcomeKind, string(r.Org)); err != nil {
-		return nil, invalidField("org", fmt.Sprintf("%.60q is no name.", string(r.Org)), "A DNS label of at most 40 characters is one.")
+		return nil, invalidField("org", fmt.Sprintf("%.60q is not a valid name.", string(r.Org)), "Use a DNS label of at most 40 characters.")
 	}
 	if len(r.Pools) == 0 {
-		return nil, invalidField("pools", "An organisation uses at least one pool.", "Name those that it is to use.")
+		return nil, invalidField("pools", "An organisation must use at least one pool.", "Name the pools to use.")
 	}
 	spec, err := parseObject("more", r.More)
 	if err != nil {
@@ -113,9 +113,9 @@ func (d *EnrollmentService) findForge(name string) (Forge, error) {
 	case found:
 		return f, nil
 	case !d.Plane.Store.List(KindForge).Known:
-		return f, problem.New(problem.Unavailable, "It is not known yet which forges there are.", "Try again in a moment; the sources of the plane say what is wrong.")
+		return f, problem.New(problem.Unavailable, "The forges are not known yet.", "Try again in a moment. If it fails again, check the plane's sources.")
 	}
-	return f, invalidField("forge", fmt.Sprintf("There is no forge %.60q.", name), "Ask those who run the platform which there are.")
+	return f, invalidField("forge", fmt.Sprintf("The forge %.60q does not exist.", name), "Ask a platform-admin for the names of the forges.")
 }
 
 // parseObject decodes spec fields from a caller. It rejects the approval field.
@@ -123,11 +123,11 @@ func parseObject(field string, text json.RawMessage) (map[string]any, error) {
 	out := map[string]any{}
 	if len(text) > 0 {
 		if err := json.Unmarshal(text, &out); err != nil || out == nil {
-			return nil, invalidField(field, "It is not a JSON object.", "Give fields of the spec of a RunnerEnrollment.")
+			return nil, invalidField(field, "The value is not a JSON object.", "Send fields of the spec of a RunnerEnrollment.")
 		}
 	}
 	if _, found := out["approval"]; found {
-		return nil, invalidField(field, "The approval is no field that can be asked for.", "Approve it instead.")
+		return nil, invalidField(field, "A request cannot set the approval.", "Approve the enrollment instead.")
 	}
 	return out, nil
 }

@@ -53,13 +53,13 @@ const (
 // Outcome is the result of a request, or of its dry run.
 type Outcome struct {
 	OrgName    string      `json:"org"`
-	Approval   string      `json:"approval" enum:"git,plane" doc:"what approves enrollments: a merged pull request, or the plane"`
-	Done       string      `json:"done" enum:"proposed,approved,declined,written,asked,nothing" doc:"proposed: a pull request is open; declined: it is closed, or what was asked for is gone; asked: it stands with the enrollment, for those who run the platform; nothing: it was a dry run, or was done already"`
-	Would      string      `json:"would,omitempty" enum:"proposed,approved,declined,written,asked" doc:"in a dry run, what would be done"`
-	Seen       string      `json:"seen,omitempty" doc:"what an approval, or to decline it, has to name: the commit of the open change, or the enrollment's digest"`
-	Change     *Change     `json:"change" doc:"the change by pull request; null: there is none"`
-	Preview    *Preview    `json:"preview,omitempty" doc:"in a dry run, the change as it would be"`
-	Enrollment *Enrollment `json:"enrollment" doc:"as it is then; null: it is what the change says"`
+	Approval   string      `json:"approval" enum:"git,plane" doc:"how enrollments are approved: by a merged pull request, or by the plane"`
+	Done       string      `json:"done" enum:"proposed,approved,declined,written,asked,nothing" doc:"proposed: a pull request is open; declined: the pull request is closed, or the requested enrollment is deleted; asked: the request is recorded in the enrollment, for platform-admins; nothing: a dry run, or already done"`
+	Would      string      `json:"would,omitempty" enum:"proposed,approved,declined,written,asked" doc:"in a dry run, the result of the real request"`
+	Seen       string      `json:"seen,omitempty" doc:"the version to name when approving or declining: the commit of the open change, or the enrollment's digest"`
+	Change     *Change     `json:"change" doc:"the change by pull request; null: none"`
+	Preview    *Preview    `json:"preview,omitempty" doc:"in a dry run, a preview of the change"`
+	Enrollment *Enrollment `json:"enrollment" doc:"the enrollment afterwards; null: see the change"`
 }
 
 // AuditObject returns the change, or else the organisation, for the audit log.
@@ -130,7 +130,7 @@ func (d *EnrollmentService) propose(ctx context.Context, p access.Permit, edit E
 	return d.answer(Outcome{OrgName: p.Org(), Done: OutcomeProposed, Seen: e.Data.Head, Change: &e.Data}), nil
 }
 
-// narrowPermit checks the reason and narrows the permit to the organisation.
+// narrowPermit checks the reason, and returns the permit for this organisation only.
 func narrowPermit(p access.Permit, org string, reason Reason) (access.Permit, error) {
 	if err := reason.check(); err != nil {
 		return p, err
@@ -147,7 +147,7 @@ func checkConfirm(org, confirm string) error {
 	if confirm == phrase {
 		return nil
 	}
-	refused := problem.New(problem.Confirmation, fmt.Sprintf("This takes all runners of %s down and deletes their credential.", org), fmt.Sprintf("If it is meant, ask again with the phrase %q.", phrase))
+	refused := problem.New(problem.Confirmation, fmt.Sprintf("This removes all runners of %s and deletes their credential.", org), fmt.Sprintf("To confirm, send the request again with the phrase %q.", phrase))
 	refused.Confirm = &problem.Confirm{Phrase: phrase}
 	return refused
 }

@@ -18,7 +18,7 @@ const apiVersion = "plane/v1"
 type Envelope[T any] struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
-	Data       T        `json:"data" doc:"null: it is not known, and meta.sources says why"`
+	Data       T        `json:"data" doc:"null: not known; meta.sources says why"`
 	Meta       Meta     `json:"meta"`
 	Error      *Refused `json:"error" doc:"null, or why there is no data"`
 }
@@ -31,11 +31,11 @@ type Refused struct {
 
 // Meta describes the response itself.
 type Meta struct {
-	RequestID   string    `json:"requestId" doc:"names the entry of the audit record"`
+	RequestID   string    `json:"requestId" doc:"id of the entry in the audit log"`
 	GeneratedAt time.Time `json:"generatedAt"`
-	Revision    string    `json:"revision" doc:"of what is known; the event stream goes on from it"`
+	Revision    string    `json:"revision" doc:"revision of the data; the event stream continues from it"`
 	Page        *Page     `json:"page,omitempty"`
-	Sources     []Source  `json:"sources" doc:"where the data comes from, and how each answers"`
+	Sources     []Source  `json:"sources" doc:"sources of the data, with the status of each"`
 }
 
 // WithAuditID returns e with the id of the request's audit entry.
@@ -92,7 +92,7 @@ func ParseEnvelope(status int, answer []byte) ([]byte, *problem.Error, error) {
 		Error      *Refused `json:"error"`
 	}
 	if err := json.Unmarshal(answer, &e); err != nil || e.APIVersion != apiVersion {
-		return nil, nil, errors.New("it gave no reason: is it an operator plane of Tailplane?")
+		return nil, nil, errors.New("it gave no reason; check that the address is that of a Tailplane operator plane")
 	}
 	switch {
 	case e.Error != nil && e.Error.Error != nil && e.Error.Code != "":

@@ -89,7 +89,7 @@ func (t Topics) MarshalText() ([]byte, error) {
 func (t *Topics) UnmarshalText(b []byte) error {
 	for name := range strings.SplitSeq(string(b), ",") {
 		if _, ok := Topic(name).kinds(); !ok {
-			return fmt.Errorf("%.40q is not a topic: there are pools, runners, holds, enrollments, changes, drift, infra, signins, sources and audit", name)
+			return fmt.Errorf("%.40q is not a topic; use pools, runners, holds, enrollments, changes, drift, infra, signins, sources or audit", name)
 		}
 		*t = append(*t, Topic(name))
 	}
@@ -110,9 +110,9 @@ func (t Topics) kinds() (kinds []Kind) {
 
 // EventsRequest asks for changes from now on, or after a revision.
 type EventsRequest struct {
-	Topics Topics `json:"-" query:"topics" doc:"pools, runners, holds, enrollments, changes, drift, infra, signins, sources, audit, with commas between them; all but audit without it"`
-	After  Text   `json:"-" query:"after" doc:"the revision to go on from; without it the stream begins with a snapshot"`
-	LastID Text   `json:"-" header:"Last-Event-ID" doc:"as after; browsers send it when they come back"`
+	Topics Topics `json:"-" query:"topics" doc:"comma-separated topics: pools, runners, holds, enrollments, changes, drift, infra, signins, sources, audit (default: all but audit)"`
+	After  Text   `json:"-" query:"after" doc:"the revision to continue from; without it the stream begins with a snapshot"`
+	LastID Text   `json:"-" header:"Last-Event-ID" doc:"same as after; browsers send it when they reconnect"`
 }
 
 // Hello is the first event of a stream.
@@ -368,8 +368,8 @@ func (s *streamCounter) open(c access.Caller) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.count[who] >= maxStreams {
-		return nil, problem.New(problem.RateLimited, fmt.Sprintf("You have %d event streams open, which is as many as there may be.", maxStreams),
-			"Close a tab, or wait until one ends.").WithRetryAfter(heartbeat)
+		return nil, problem.New(problem.RateLimited, fmt.Sprintf("You have %d open event streams, which is the maximum.", maxStreams),
+			"Close a tab, or wait until a stream ends.").WithRetryAfter(heartbeat)
 	}
 	if s.count == nil {
 		s.count = map[string]int{}

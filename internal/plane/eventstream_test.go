@@ -169,7 +169,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s", e[0].data)
 		}
 		o.store.Set(plane.KindSignin, "kubernetes", signinOf("carol@example.com", "carol"))
-		if e := want("somebody else's", "signin.upsert"); len(e) == 1 && !strings.Contains(e[0].data, `"revoke":{"allowed":true`) {
+		if e := want("another person's", "signin.upsert"); len(e) == 1 && !strings.Contains(e[0].data, `"revoke":{"allowed":true`) {
 			t.Errorf("%s", e[0].data)
 		}
 		time.Sleep(16 * time.Second)
@@ -240,7 +240,7 @@ func TestPL07_KnownFromNowOn(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		if got := v.next(); len(got) != 0 {
-			t.Errorf("who may not see clusters is told %+v", got)
+			t.Errorf("a caller without access to clusters gets %+v", got)
 		}
 		o.store.Replace(plane.KindCluster, "kubernetes", nil)
 		time.Sleep(time.Second)
@@ -299,24 +299,24 @@ func TestPL03_SlowReader(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if got := quick.next(); len(got) < 2 || !strings.Contains(got[len(got)-1].data, `"port":399`) {
-			t.Errorf("who reads has %+v", got)
+			t.Errorf("the active reader has %+v", got)
 		}
 		releaseSlow()
 		time.Sleep(time.Second)
 		if got := slow.next(); len(got) > 3 || !strings.Contains(got[len(got)-1].data, `"port":399`) {
-			t.Errorf("who was slow has %d events", len(got)) // the pending one and the last one
+			t.Errorf("the slow reader has %d events", len(got)) // the pending one and the last one
 		}
 		for i := range 5000 {
 			o.store.Set(plane.KindCluster, "kubernetes", cluster("c1", func(c *plane.Cluster) { c.Port = 1000 + i }))
 		}
 		time.Sleep(time.Second)
 		if got := quick.next(); len(got) != 1 { // the ring did not pass it, or it received a resync
-			t.Errorf("who reads has %+v", got)
+			t.Errorf("the active reader has %+v", got)
 		}
 		releaseLate()
 		time.Sleep(time.Second)
 		if got := names(late.next()); len(got) > 2 || got[len(got)-1] != "resync" {
-			t.Errorf("who came too late has %q", got)
+			t.Errorf("the late reader has %q", got)
 		}
 		for _, x := range []*browserTab{slow, quick, late} {
 			x.stop()
@@ -499,13 +499,13 @@ func TestFollowTheRecord(t *testing.T) {
 		}
 		got := reported(all)
 		if len(got) != 2 || !strings.HasPrefix(got[0], "alice@example.com signins.revoke it shows") || strings.Contains(got[0], "abcdefgh") || !strings.HasPrefix(got[1], "vic@example.com") {
-			t.Errorf("who may read all is told %q", got)
+			t.Errorf("a caller with access to everything gets %q", got)
 		}
 		if got := reported(own); len(got) != 1 || !strings.HasPrefix(got[0], "vic@example.com") {
-			t.Errorf("who may read their own is told %q", got)
+			t.Errorf("a caller with access to its entries gets %q", got)
 		}
 		if got := reported(other); len(got) != 0 {
-			t.Errorf("who has not asked for it is told %q", got)
+			t.Errorf("a caller without the topic gets %q", got)
 		}
 		release := all.stick()
 		o.store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusDown}) // the tab blocks on this event
@@ -516,7 +516,7 @@ func TestFollowTheRecord(t *testing.T) {
 		release()
 		time.Sleep(500 * time.Millisecond)
 		if got := names(all.next()); !slices.Contains(got, "resync") || slices.Contains(got, "audit.append") {
-			t.Errorf("who is too far behind is told %q", got)
+			t.Errorf("a reader that is too far behind gets %q", got)
 		}
 		for _, tab := range []*browserTab{all, own, other} {
 			tab.stop()

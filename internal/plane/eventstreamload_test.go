@@ -41,7 +41,7 @@ func TestManyStreamsOverTheNetwork(t *testing.T) {
 	elapsed := o.crowd(t, ln.Addr().String(), 1000)
 	after := waitForGoroutines(t, func(now int) bool { return now <= idle })
 	heap := o.heap()
-	t.Logf("1,000 clients were told in %v; goroutines %d before, %d after", elapsed.Round(time.Millisecond), idle, after)
+	t.Logf("1,000 clients got the event in %v; goroutines %d before, %d after", elapsed.Round(time.Millisecond), idle, after)
 	// The runtime keeps memory for that many goroutines. A second crowd must add nothing.
 	o.crowd(t, ln.Addr().String(), 300)
 	waitForGoroutines(t, func(now int) bool { return now <= idle })

@@ -19,7 +19,7 @@ func TestEveryKindHasATopic(t *testing.T) {
 	}
 	for _, k := range kinds {
 		if kind := Kind(k[1]); !slices.Contains(Topics(nil).kinds(), kind) || kind.readVerb() == "" {
-			t.Errorf("nobody is told of %s", kind)
+			t.Errorf("no topic has %s", kind)
 		}
 	}
 	for _, topic := range topics() {

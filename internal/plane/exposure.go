@@ -8,10 +8,10 @@ import (
 
 // Exposure is a service of the cluster that the plane exposes on the tailnet.
 type Exposure struct {
-	Name    string       `json:"name" doc:"as the settings have it"`
-	Address *string      `json:"address" doc:"by the name that the tailnet has given it; null: it has none now"`
-	Access  string       `json:"access" enum:"observe.read,identified" doc:"who may use it: whoever may look at everything, or every person of the tailnet, where the service asks for more itself"`
-	Source  string       `json:"source" doc:"among the sources, which tell of it over time"`
+	Name    string       `json:"name" doc:"name in the settings"`
+	Address *string      `json:"address" doc:"address with the name that the tailnet assigned; null: none now"`
+	Access  string       `json:"access" enum:"observe.read,identified" doc:"who may use it: observe.read: callers that may read everything; identified: every person of the tailnet (the service checks further rights itself)"`
+	Source  string       `json:"source" doc:"its entry in the list of sources"`
 	State   SourceStatus `json:"state" enum:"ok,degraded,down"`
 	Problem string       `json:"problem" doc:"a sentence; empty: nothing is wrong"`
 }
@@ -26,7 +26,7 @@ func (d *Service) listExposures(context.Context, access.Permit, Empty) (Envelope
 	for _, e := range d.Exposures() {
 		s, found := stands[e.Source]
 		if !found {
-			s = Source{Name: e.Source, Status: StatusDown, Since: d.Now().UTC(), Message: "Nobody has told of it yet."}
+			s = Source{Name: e.Source, Status: StatusDown, Since: d.Now().UTC(), Message: "There is no report about it yet."}
 		}
 		if e.State, e.Problem = s.Status, s.Message; s.Status == StatusDown {
 			e.Address = nil

@@ -33,20 +33,20 @@ type Pool struct {
 	Scaling   *Scaling `json:"scaling" doc:"null: the pool is not known"`
 
 	State       string   `json:"state" enum:"Error,Unknown,Degraded,Pausing,Draining,Resuming,Provisioning,Drained,Paused,Active"`
-	StateReason string   `json:"stateReason" doc:"why, a sentence; empty while it is active"`
-	Holds       []string `json:"holds" doc:"names of those in force"`
+	StateReason string   `json:"stateReason" doc:"the reason, a sentence; empty while the state is Active"`
+	Holds       []string `json:"holds" doc:"names of the active holds"`
 	Counts      Counts   `json:"counts"`
 	// EffectiveMax and Allocated are the values that the fleet wrote last.
-	EffectiveMax *int       `json:"effectiveMax" doc:"how many there may be now; 0 under a hold"`
-	Allocated    *int       `json:"allocated" doc:"how many there may be without holds"`
-	Assigned     *int       `json:"assigned" doc:"jobs that GitHub gave it, those that run with them; null: its listener does not say"`
-	Stranded     *int       `json:"stranded" doc:"of those, jobs that cannot start while there may be no runner; null: not known, or there may be some"`
+	EffectiveMax *int       `json:"effectiveMax" doc:"current maximum number of runners; 0 while a hold applies"`
+	Allocated    *int       `json:"allocated" doc:"maximum number of runners without holds"`
+	Assigned     *int       `json:"assigned" doc:"jobs that GitHub assigned to it, including running jobs; null: the listener does not report it"`
+	Stranded     *int       `json:"stranded" doc:"assigned jobs that cannot start because the maximum is 0; null: not known, or the maximum is not 0"`
 	Controller   Controller `json:"controller"`
-	ScaleSetID   *int64     `json:"scaleSetId" doc:"at GitHub"`
-	RunnerID     *int64     `json:"runnerId" doc:"at GitLab"`
-	Drift        []string   `json:"drift" doc:"what is not as it should be, in a word each"`
+	ScaleSetID   *int64     `json:"scaleSetId" doc:"id at GitHub"`
+	RunnerID     *int64     `json:"runnerId" doc:"id at GitLab"`
+	Drift        []string   `json:"drift" doc:"kinds of drift, one word each"`
 
-	Actions *PoolActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+	Actions *PoolActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
 
@@ -55,10 +55,10 @@ type Pool struct {
 
 // Setting is an effective setting and its origin.
 type Setting struct {
-	Name  string   `json:"name" doc:"such as scaling.max"`
+	Name  string   `json:"name" doc:"for example scaling.max"`
 	Value string   `json:"value"`
-	From  string   `json:"from" doc:"the object that says so, such as RunnerPool gh-nix; fleet: what it has worked out; default: nobody says otherwise"`
-	Over  []Origin `json:"over" doc:"what others say, which it overrules, the nearest first"`
+	From  string   `json:"from" doc:"the object that sets it, such as RunnerPool gh-nix; fleet: calculated by the fleet; default: the default value"`
+	Over  []Origin `json:"over" doc:"overridden values, the nearest first"`
 }
 
 // Origin is a value of a setting from one object.
@@ -69,9 +69,9 @@ type Origin struct {
 
 // Scaling is the limits on the number of runners.
 type Scaling struct {
-	Min    int `json:"min" doc:"that wait for jobs"`
-	Max    int `json:"max" doc:"of this organisation"`
-	Budget int `json:"budget" doc:"of all organisations together"`
+	Min    int `json:"min" doc:"number of runners that wait for jobs"`
+	Max    int `json:"max" doc:"maximum for this organisation"`
+	Budget int `json:"budget" doc:"maximum for all organisations together"`
 }
 
 // Counts are the numbers of runners. A nil count is unknown.
@@ -108,28 +108,28 @@ type PoolActions struct {
 
 // Enrollment is an organisation that has runners.
 type Enrollment struct {
-	ID                string                `json:"id" doc:"the org's name"`
+	ID                string                `json:"id" doc:"the organisation's name"`
 	Name              string                `json:"name"`
 	Forge             string                `json:"forge"`
-	ConfigURL         string                `json:"configURL" doc:"of the organisation or group, as people see it"`
+	ConfigURL         string                `json:"configURL" doc:"URL of the organisation or group"`
 	Isolation         string                `json:"isolation" enum:"None,Namespace,Node"`
 	Phase             string                `json:"phase" enum:"Unknown,Requested,Approved,Provisioning,Active,Suspended,Draining,Offboarded,Failed"`
 	Pools             []EnrolledPool        `json:"pools"`
-	ExternalScaleSets []Adoption            `json:"adopted" doc:"scale sets of somebody else's that take its jobs; what holds the organisation does not hold them"`
+	ExternalScaleSets []Adoption            `json:"adopted" doc:"external scale sets that take its jobs; holds of the organisation do not apply to them"`
 	Owners            []string              `json:"owners"`
 	Members           []string              `json:"members"`
-	Quota             *Quota                `json:"quota" doc:"of its namespace; null: it has none of its own"`
-	Credential        *EnrollmentCredential `json:"credential" doc:"null: none is in use"`
+	Quota             *Quota                `json:"quota" doc:"quota of its namespace; null: it has no own namespace"`
+	Credential        *EnrollmentCredential `json:"credential" doc:"null: no credential is in use"`
 	Rotation          Rotation              `json:"rotation"`
-	Offboard          *Offboard             `json:"offboard" doc:"null: it does not end"`
+	Offboard          *Offboard             `json:"offboard" doc:"null: the enrollment is not ending"`
 	Conditions        []Condition           `json:"conditions"`
 
-	Digest      string              `json:"digest" doc:"of what an approval is about"`
-	RequestedBy []string            `json:"requestedBy" doc:"who wrote some of it here since it was last approved: none of them approves it"`
-	Approval    *EnrollmentApproval `json:"approval" doc:"by the plane; null: nobody has, or git approves"`
-	Requested   *EnrollmentAsked    `json:"asked" doc:"what somebody asks those for who run the platform; null: nothing"`
+	Digest      string              `json:"digest" doc:"digest of the content that an approval covers"`
+	RequestedBy []string            `json:"requestedBy" doc:"logins that changed it here since the last approval; they cannot approve it"`
+	Approval    *EnrollmentApproval `json:"approval" doc:"approval by the plane; null: not approved, or git approves"`
+	Requested   *EnrollmentAsked    `json:"asked" doc:"open request to platform-admins; null: none"`
 
-	Actions *EnrollmentActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+	Actions *EnrollmentActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
 }
@@ -138,7 +138,7 @@ type Enrollment struct {
 type EnrollmentApproval struct {
 	By     string    `json:"by"`
 	At     time.Time `json:"at"`
-	Digest string    `json:"digest" doc:"if it is not the enrollment's, the approval is void"`
+	Digest string    `json:"digest" doc:"digest of the approved content; if it differs from the enrollment's digest, the approval is not valid"`
 }
 
 // RequestedAction is an action that a caller may request but not make.
@@ -171,21 +171,21 @@ type EnrollmentActions struct {
 type EnrolledPool struct {
 	Name         string   `json:"name"`
 	Type         string   `json:"type"`
-	Max          *int     `json:"max" doc:"null: the pool's own"`
+	Max          *int     `json:"max" doc:"null: the pool's max"`
 	Repositories []string `json:"repositories"`
 }
 
 // Adoption is an external scale set as the fleet saw it last.
 type Adoption struct {
-	Pool       string     `json:"pool" doc:"that adopts it; nobody can be enrolled in it"`
+	Pool       string     `json:"pool" doc:"pool that adopts it; it accepts no enrollments"`
 	Namespace  string     `json:"namespace"`
-	Workload   string     `json:"workload" doc:"its name"`
-	ScaleSetID *int64     `json:"scaleSetId" doc:"at GitHub"`
-	Min        *int       `json:"min" doc:"as it stands there"`
-	Max        *int       `json:"max" doc:"as it stands there; 2147483647: no bound"`
+	Workload   string     `json:"workload" doc:"name of the workload"`
+	ScaleSetID *int64     `json:"scaleSetId" doc:"id at GitHub"`
+	Min        *int       `json:"min" doc:"as configured in the scale set"`
+	Max        *int       `json:"max" doc:"as configured in the scale set; 2147483647: no limit"`
 	Counts     Counts     `json:"counts"`
-	Hold       string     `json:"hold" doc:"the hold of the pool that is in force; empty: none"`
-	SeenAt     *time.Time `json:"seenAt" doc:"when GitHub was first seen to have a runner of it; null: never"`
+	Hold       string     `json:"hold" doc:"active hold of the pool; empty: none"`
+	SeenAt     *time.Time `json:"seenAt" doc:"when a runner of it was first seen at GitHub; null: never"`
 }
 
 // DescribeExternal describes the external scale sets that take the organisation's jobs: the pool, the scale set, and whether it is held.
@@ -220,8 +220,8 @@ type EnrollmentCredential struct {
 
 // Rotation says when a credential must be replaced.
 type Rotation struct {
-	Every string     `json:"every" doc:"how old it may become; empty: any age"`
-	At    *time.Time `json:"at" doc:"when somebody wanted another one; null: nobody has"`
+	Every string     `json:"every" doc:"maximum age; empty: no limit"`
+	At    *time.Time `json:"at" doc:"time of the last request for a new credential; null: none"`
 }
 
 // Offboard is the progress of ending an enrollment.
@@ -239,7 +239,7 @@ type Forge struct {
 	URL        string      `json:"url"`
 	Version    *string     `json:"version"`
 	Reachable  *bool       `json:"reachable"`
-	RateLimit  *RateLimit  `json:"rateLimit" doc:"null: not known, or not for the caller"`
+	RateLimit  *RateLimit  `json:"rateLimit" doc:"null: not known, or hidden from the caller"`
 	Conditions []Condition `json:"conditions"`
 
 	ObservedAt time.Time `json:"observedAt"`
@@ -268,28 +268,28 @@ const (
 
 // Drift is one difference between desired and actual state, of an organisation's runners or of an object in the configuration repository.
 type Drift struct {
-	ID          string    `json:"id" doc:"the same for as long as it stands"`
+	ID          string    `json:"id" doc:"stable for as long as the drift exists"`
 	OrgName     string    `json:"org"`
 	Forge       string    `json:"forge"`
 	Pool        string    `json:"pool"`
-	Workload    string    `json:"object" doc:"what runs the jobs, or the object of the configuration"`
-	Subject     string    `json:"subject" doc:"what of it, such as the number of a runner"`
-	Field       string    `json:"field" doc:"what is not as it should be, in a word, or the field"`
-	Kind        string    `json:"kind" enum:"git,forge,actual" doc:"between the repository of the configuration and the cluster, the cluster and the forge, or between what there should be and what there is"`
+	Workload    string    `json:"object" doc:"the workload that runs the jobs, or the configuration object"`
+	Subject     string    `json:"subject" doc:"the affected part, such as the id of a runner"`
+	Field       string    `json:"field" doc:"the kind of drift in one word, or the field"`
+	Kind        string    `json:"kind" enum:"git,forge,actual" doc:"git: the configuration repository and the cluster differ; forge: the cluster and the forge differ; actual: the desired and the actual state differ"`
 	Severity    string    `json:"severity" enum:"info,warning,error"`
-	Want        *string   `json:"want" doc:"null: nothing is compared"`
+	Want        *string   `json:"want" doc:"null: no values are compared"`
 	Have        *string   `json:"have"`
-	Evidence    string    `json:"evidence" doc:"what was seen, in a sentence"`
-	Next        string    `json:"next" doc:"what to do, in a sentence"`
+	Evidence    string    `json:"evidence" doc:"the observation, a sentence"`
+	Next        string    `json:"next" doc:"the next step, a sentence"`
 	FirstSeen   time.Time `json:"firstSeen"`
-	ExplainedBy string    `json:"explainedBy" doc:"the hold by which it is as it is: then it is no drift"`
-	Unconfirmed bool      `json:"unconfirmed" doc:"the last look could not tell, so that it stands as it was"`
+	ExplainedBy string    `json:"explainedBy" doc:"the hold that explains the difference; empty: none"`
+	Unconfirmed bool      `json:"unconfirmed" doc:"true if the last check could not confirm it; the earlier result stays"`
 
-	IgnoredUntil  *time.Time `json:"ignoredUntil" doc:"until then it is listed, and not counted: somebody does not want to be told of it; null: nobody ignores it"`
+	IgnoredUntil  *time.Time `json:"ignoredUntil" doc:"until this time it is listed but not counted; null: not ignored"`
 	IgnoredBy     string     `json:"ignoredBy"`
 	IgnoredReason string     `json:"ignoredReason"`
 
-	Actions *DriftActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+	Actions *DriftActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
 }
@@ -311,24 +311,24 @@ const (
 
 // Hold is a pause of runners.
 type Hold struct {
-	ID            string        `json:"id" doc:"its name"`
+	ID            string        `json:"id" doc:"name of the workload"`
 	Name          string        `json:"name"`
-	UID           string        `json:"uid" doc:"another hold of this name has another one"`
-	Version       string        `json:"version" doc:"of what it says, for If-Match: how far it has come does not change it"`
+	UID           string        `json:"uid" doc:"a new hold with the same name has a different uid"`
+	Version       string        `json:"version" doc:"version of the spec, for If-Match; progress does not change it"`
 	Scope         Scope         `json:"scope"`
 	Mode          HoldMode      `json:"mode" enum:"Pause,Drain,Stop"`
 	Reason        string        `json:"reason"`
 	RequestedBy   string        `json:"requestedBy"`
 	Created       time.Time     `json:"created"`
-	ExpiresAt     *time.Time    `json:"expiresAt" doc:"null: it does not end by itself"`
+	ExpiresAt     *time.Time    `json:"expiresAt" doc:"null: it does not expire automatically"`
 	State         string        `json:"state" enum:"Applying,Applied,Drained,Lifting,Expired"`
-	Targets       *int          `json:"targets" doc:"how many workloads it holds; null: not known, or not for the caller"`
-	Applied       *int          `json:"applied" doc:"how many of them are confirmed to take no new job"`
-	Drained       *int          `json:"drained" doc:"how many of them have no job left"`
+	Targets       *int          `json:"targets" doc:"number of held workloads; null: not known, or hidden from the caller"`
+	Applied       *int          `json:"applied" doc:"number of workloads that are confirmed to take no new jobs"`
+	Drained       *int          `json:"drained" doc:"number of workloads that have no jobs left"`
 	RemainingJobs *int          `json:"remainingJobs"`
-	Failed        []HoldFailure `json:"failed" doc:"those of the caller's that could not be held"`
+	Failed        []HoldFailure `json:"failed" doc:"failures of the hold that the caller may see"`
 
-	Actions *HoldActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+	Actions *HoldActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
 

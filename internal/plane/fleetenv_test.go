@@ -96,7 +96,7 @@ func (o *fleetEnv) lift(_ context.Context, p access.Permit, h Hold, dryRun bool)
 	case o.fail != nil:
 		return o.fail
 	case o.stored[h.Name].UID != h.UID:
-		return problem.New(problem.NotFound, "There is no such hold any more.", "Look.")
+		return problem.New(problem.NotFound, "The hold no longer exists.", "Look.")
 	case !dryRun:
 		delete(o.stored, h.Name)
 	}
@@ -111,7 +111,7 @@ func (o *fleetEnv) reschedule(_ context.Context, p access.Permit, h Hold, end *t
 	defer o.mu.Unlock()
 	is := o.stored[h.Name]
 	if is.UID != h.UID || is.Version != h.Version {
-		return Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.")
+		return Hold{}, problem.New(problem.Conflict, "The hold has changed in the meantime.", "Check the hold again.")
 	}
 	is.ExpiresAt = end
 	if !dryRun {

@@ -33,8 +33,8 @@ type FleetService struct {
 // FleetListRequest asks for one page of a list.
 type FleetListRequest struct {
 	ListRequest
-	Org   Text `json:"-" query:"org" doc:"only of this organisation"`
-	Forge Text `json:"-" query:"forge" doc:"only of this forge"`
+	Org   Text `json:"-" query:"org" doc:"only entries of this organisation"`
+	Forge Text `json:"-" query:"forge" doc:"only entries of this forge"`
 }
 
 // only describes the selection in words.
@@ -95,21 +95,21 @@ func (d *FleetService) getHold(_ context.Context, p access.Permit, req HoldReque
 
 // RunnersRequest asks for runners by forge. All fields are optional.
 type RunnersRequest struct {
-	Org   Text `json:"-" query:"org" doc:"only of this organisation"`
-	Forge Text `json:"-" query:"forge" doc:"only of this forge"`
+	Org   Text `json:"-" query:"org" doc:"only entries of this organisation"`
+	Forge Text `json:"-" query:"forge" doc:"only entries of this forge"`
 }
 
 // Runners holds the runners, grouped by forge.
 type Runners struct {
-	Forges []ForgeRunners `json:"forges" doc:"null: it is not known which there are"`
+	Forges []ForgeRunners `json:"forges" doc:"null: the forges are not known"`
 }
 
 // ForgeRunners holds the runners for the jobs of one forge.
 type ForgeRunners struct {
 	Forge   string   `json:"forge"`
 	Type    string   `json:"type" enum:"github,gitlab,unknown"`
-	Source  string   `json:"source" enum:"ok,down,unknown" doc:"whether the forge answers"`
-	Counts  Counts   `json:"counts" doc:"of all below; null where one of them is not known"`
+	Source  string   `json:"source" enum:"ok,down,unknown" doc:"whether the forge responds"`
+	Counts  Counts   `json:"counts" doc:"sums of all pools below; null if a part is not known"`
 	Orgs    []string `json:"orgs"`
 	Runners []Pool   `json:"runners"`
 }

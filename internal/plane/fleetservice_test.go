@@ -58,7 +58,7 @@ func TestPL05_Organisations(t *testing.T) {
 		t.Errorf("a cursor of another choice: %s", a.Text)
 	}
 	if a := o.as(amy()).do(t, "GET", "/api/v1/pools?cursor="+cursor, ""); strings.Contains(a.Text, "globex") {
-		t.Errorf("somebody else's cursor: %s", a.Text)
+		t.Errorf("another caller's cursor: %s", a.Text)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestCreate(t *testing.T) {
 		t.Errorf("another reason: %s", a.Text)
 	}
 	if other := dataOf[Created](t, o.as(amy()).do(t, "POST", "/api/v1/holds", narrow)); !other.Created || other.Hold.Name == first.Hold.Name {
-		t.Errorf("somebody else's: %+v", other)
+		t.Errorf("another person's: %+v", other)
 	}
 	o.as(mel())
 	one := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow, "Idempotency-Key", "k1"))
@@ -184,7 +184,7 @@ func TestMC02_PauseWide(t *testing.T) {
 		}
 	}
 	if a := ask(o.as(pat()), said); a.code() != problem.Confirmation {
-		t.Errorf("somebody else: %s", a.Text)
+		t.Errorf("another person: %s", a.Text)
 	}
 	// Of several concurrent requests at least one passes, and they make one hold.
 	o.as(alice())
@@ -210,7 +210,7 @@ func TestMC02_PauseWide(t *testing.T) {
 	}
 	o.update()
 	if again := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", all, key...)); again.Created {
-		t.Errorf("what is there takes no confirmation: %+v", again)
+		t.Errorf("an existing hold needs no confirmation: %+v", again)
 	}
 	// The confirmation is valid for five minutes.
 	o = newFleetEnv().as(alice())
@@ -220,7 +220,7 @@ func TestMC02_PauseWide(t *testing.T) {
 		t.Errorf("too late: %s", a.Text)
 	}
 	if a := ask(o, said); !dataOf[Created](t, a).Created {
-		t.Errorf("asked anew: %s", a.Text)
+		t.Errorf("requested again: %s", a.Text)
 	}
 	// A failover clears the confirmations, and nothing is done without one.
 	o = newFleetEnv().as(alice())
@@ -282,12 +282,12 @@ func TestMC02_LiftWide(t *testing.T) {
 		o.as(callerWith("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`))
 		for _, a := range []apiResponse{confirm("LIFT ALL"), o.do(t, "GET", "/api/v1/confirmations/"+id, "")} {
 			if a.code() != problem.NotFound {
-				t.Errorf("somebody else's: %s", a.Text)
+				t.Errorf("another person's: %s", a.Text)
 			}
 		}
 		code := dataOf[Code](t, o.as(who).do(t, "POST", "/api/v1/confirmations", fmt.Sprintf(`{"id":%q,"phrase":"LIFT ALL"}`, id))).Code
 		if a := lift(o.as(callerWith("otto@example.com", `{"role":"platform-admin","orgs":["*"]}`)), name, "done", code); a.code() != problem.Confirmation {
-			t.Errorf("somebody else's code: %s", a.Text)
+			t.Errorf("another person's code: %s", a.Text)
 		}
 		o.as(who)
 		done := dataOf[Lifted](t, lift(o, name, "done", code))
@@ -299,7 +299,7 @@ func TestMC02_LiftWide(t *testing.T) {
 		o.mu.Unlock()
 		o.update()
 		if a := lift(o, name, "done", code); a.code() != problem.Confirmation {
-			t.Errorf("the code once more: %s", a.Text)
+			t.Errorf("the code a second time: %s", a.Text)
 		}
 		// A code used for another request becomes invalid.
 		id = lift(o, name, "done", "").Error.Confirm.ID
@@ -344,7 +344,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		t.Errorf("%s, and %d wait", last.Text, len(o.service.confirmations.all))
 	}
 	if a := o.as(pat()).do(t, "POST", "/api/v1/holds", `{"scope":{"all":true},"reason":"x"}`); a.code() != problem.Confirmation {
-		t.Errorf("somebody else: %s", a.Text)
+		t.Errorf("another person: %s", a.Text)
 	}
 }
 
@@ -384,14 +384,14 @@ func TestReschedule(t *testing.T) {
 		t.Errorf("of another version: %s", a.Text)
 	}
 	if a := o.as(callerWith("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)).do(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.Forbidden {
-		t.Errorf("who may look only: %s", a.Text)
+		t.Errorf("a viewer: %s", a.Text)
 	}
 	if a := o.as(callerWith("gus@globex.dev")).do(t, "PATCH", path, `{"reason":"x"}`); a.code() != problem.NotFound {
-		t.Errorf("who is of another organisation: %s", a.Text)
+		t.Errorf("a caller of another organisation: %s", a.Text)
 	}
 	o.as(mel())
 	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path+"?dryRun=true", `{"reason":"x","expiresIn":"2h"}`)); !r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || o.stored[made.Name].ExpiresAt != nil {
-		t.Errorf("asked whether: %+v", r)
+		t.Errorf("dry run: %+v", r)
 	}
 	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"it takes longer","expiresIn":"2h"}`, "If-Match", made.Version)); r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || r.Hold.Actions == nil {
 		t.Errorf("%+v", r)
@@ -409,7 +409,7 @@ func TestReschedule(t *testing.T) {
 	o.update()
 	path = "/api/v1/holds/" + all.Name
 	if a := o.as(mel()).do(t, "PATCH", path, `{"reason":"x","expiresIn":"4h"}`); a.code() != problem.Forbidden {
-		t.Errorf("one of everything, by somebody of one organisation: %s", a.Text)
+		t.Errorf("a hold of all runners, by a caller of one organisation: %s", a.Text)
 	}
 	o.as(alice())
 	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"longer","expiresIn":"4h"}`)); !r.Hold.ExpiresAt.Equal(fleetNoon.Add(4 * time.Hour)) {
@@ -467,6 +467,6 @@ func TestRecordOfAnOrganisation(t *testing.T) {
 		}
 	}
 	if all := dataOf[[]audit.Entry](t, o.as(callerWith("otto@example.com", `{"role":"org-admin","orgs":["*"]}`)).do(t, "GET", "/api/v1/audit", "")); len(all) < 6 || slices.ContainsFunc(all, func(e audit.Entry) bool { return e.Org == "" && e.Actor.Login != "otto@example.com" }) {
-		t.Errorf("who administers all organisations reads %+v", all)
+		t.Errorf("an administrator of all organisations reads %+v", all)
 	}
 }

@@ -46,17 +46,17 @@ func (o Pool) For(v Viewer) Object {
 	var a PoolActions
 	switch {
 	case !v.In(o.OrgName, access.HoldsCreate):
-		a.Pause.Why = "Your role does not allow holds of " + o.OrgName + "."
+		a.Pause.Why = "Your role does not allow you to hold runners of " + o.OrgName + "."
 	case len(o.Holds) > 0:
-		a.Pause.Why = "It is held already."
+		a.Pause.Why = "A hold applies already."
 	default:
 		a.Pause.Allowed = true
 	}
 	switch {
 	case !v.In(o.OrgName, access.HoldsLift):
-		a.Resume.Why = "Your role does not allow to lift holds of " + o.OrgName + "."
+		a.Resume.Why = "Your role does not allow you to lift holds of " + o.OrgName + "."
 	case len(o.Holds) == 0:
-		a.Resume.Why = "Nothing holds it."
+		a.Resume.Why = "No hold applies to it."
 	default:
 		a.Resume.Allowed = true
 	}
@@ -92,16 +92,16 @@ func (o Drift) For(v Viewer) Object {
 	var a DriftActions
 	switch {
 	case !v.In(o.OrgName, access.ConfigPropose):
-		a.Ignore.Why = "Your role does not allow to ignore it."
+		a.Ignore.Why = "Your role does not allow you to ignore it."
 		a.Unignore.Why = a.Ignore.Why
 	case o.ExplainedBy != "":
-		a.Ignore.Why = "A hold explains it: it is no drift."
+		a.Ignore.Why = "A hold explains the difference, so it is not a drift."
 	default:
 		a.Ignore.Allowed = true
 	}
 	if a.Unignore.Why == "" {
 		if a.Unignore.Allowed = o.IgnoredUntil != nil; !a.Unignore.Allowed {
-			a.Unignore.Why = "Nobody ignores it."
+			a.Unignore.Why = "The drift is not ignored."
 		}
 	}
 	o.Actions = &a
@@ -143,27 +143,27 @@ func (o Enrollment) Trouble() (Severity, string, string) {
 	}
 	switch o.Phase {
 	case "Requested":
-		return SeverityWarning, "NotApproved", "Somebody has to approve it."
+		return SeverityWarning, "NotApproved", "The enrollment waits for approval."
 	case "Failed", "Suspended":
 		for _, c := range o.Conditions {
 			if c.Type == "Ready" && c.Status == "False" {
 				return SeverityError, c.Reason, c.Message
 			}
 		}
-		return SeverityError, o.Phase, "Its runners take no job."
+		return SeverityError, o.Phase, "Its runners take no jobs."
 	}
 	return "", "", ""
 }
 
 // For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Enrollment) For(v Viewer) Object {
-	ends := "It is ending already."
+	ends := "The enrollment is already ending."
 	if o.Phase != "Draining" && o.Phase != "Offboarded" && o.Offboard == nil {
 		ends = ""
 	}
 	may := func(verb access.Verb, reasons ...string) Action {
 		if !v.In(o.Name, verb) {
-			reasons = []string{"Your role does not allow that for " + o.Name + "."}
+			reasons = []string{"Your role does not allow you to do this for " + o.Name + "."}
 		}
 		a := Action{Why: cmp.Or(reasons...)}
 		a.Allowed = a.Why == ""
@@ -171,15 +171,15 @@ func (o Enrollment) For(v Viewer) Object {
 	}
 	approved := ""
 	if o.condition("Approved") == "True" {
-		approved = "It is approved as it is."
+		approved = "The current version is approved already."
 	}
 	beyond := ""
 	if o.Approval != nil || o.Phase != StateUnknown && o.Phase != "Requested" {
-		beyond = "It is more than asked for."
+		beyond = "The enrollment is no longer only a request."
 	}
 	own := ""
 	if slices.ContainsFunc(o.RequestedBy, func(by string) bool { return strings.EqualFold(by, v.Caller().Identity()) }) {
-		own = "You wrote some of it."
+		own = "You wrote a part of it."
 	}
 	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest, ends), Approve: may(access.EnrollmentApprove, ends, approved, own),
 		Decline: may(access.EnrollmentDecline, ends, beyond), Rotate: may(access.RotateRequest, ends), Offboard: may(access.OffboardRequest, ends)}
@@ -227,7 +227,7 @@ func (o Forge) Trouble() (Severity, string, string) {
 	if o.Reachable == nil || *o.Reachable {
 		return "", "", ""
 	}
-	return SeverityError, "Unreachable", "The forge does not answer: nothing at it can be confirmed."
+	return SeverityError, "Unreachable", "The forge does not respond, so its state cannot be confirmed."
 }
 
 // For implements [plane.Personal]. It hides the rate limit and the condition messages, which are about all organisations, from callers of
@@ -265,7 +265,7 @@ func (o Hold) CurrentState() string { return o.State }
 func (o Hold) Trouble() (Severity, string, string) {
 	switch {
 	case len(o.Failed) > 0:
-		return SeverityError, o.Failed[0].Reason, fmt.Sprintf("%s of %s takes new jobs, or cannot be asked.", o.Failed[0].Pool, o.Failed[0].Org)
+		return SeverityError, o.Failed[0].Reason, fmt.Sprintf("%s of %s still takes new jobs, or does not respond.", o.Failed[0].Pool, o.Failed[0].Org)
 	case o.Scope.wide() && o.endedReason() == "":
 		return SeverityWarning, "Held", "Runners are held: " + o.Scope.String() + "."
 	}
@@ -276,9 +276,9 @@ func (o Hold) Trouble() (Severity, string, string) {
 func (o Hold) endedReason() string {
 	switch o.State {
 	case HoldLifting:
-		return "It is being lifted."
+		return "The hold is being lifted."
 	case HoldExpired:
-		return "It has expired."
+		return "The hold has expired."
 	}
 	return ""
 }
@@ -309,11 +309,11 @@ func (o Hold) liftRefusal(v Viewer) string {
 	c := v.Caller()
 	switch {
 	case !v.In(o.Scope.Org, access.HoldsLift):
-		return "Your role does not allow to lift it."
+		return "Your role does not allow you to lift it."
 	case !o.Scope.All && o.Scope.Forge == "", v.Everywhere(access.HoldsLiftWide):
 		return ""
 	case v.Own(access.HoldsLiftWide) && !c.Shared && o.RequestedBy == c.Identity():
 		return ""
 	}
-	return "A hold of a forge or of everything is lifted by who set it, or by a platform-admin."
+	return "Only the person who set it or a platform-admin can lift a hold of a forge or of all runners."
 }

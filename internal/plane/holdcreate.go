@@ -46,12 +46,12 @@ type HoldDraft struct {
 // CreateRequest asks for a hold.
 type CreateRequest struct {
 	Scope     Scope            `json:"scope" doc:"exactly one of all, forge, and org with or without pool"`
-	Mode      HoldMode         `json:"mode,omitempty" enum:"Pause,Drain,Stop" doc:"Pause without it"`
+	Mode      HoldMode         `json:"mode,omitempty" enum:"Pause,Drain,Stop" doc:"default Pause"`
 	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
-	Confirm   Text             `json:"confirm,omitempty" doc:"the phrase that the refusal confirmation_required names"`
-	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"the hold's name comes from it and the caller, so that a write that is sent again, to another replica too, is done once; without it from the caller, the scope and the mode"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it expires automatically, 1m to 2160h; without it, never"`
+	Confirm   Text             `json:"confirm,omitempty" doc:"the phrase from the error confirmation_required"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
+	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"the hold's name is derived from the key and the caller, so a repeated request makes one hold, also at another replica; without a key, from the caller, the scope and the mode"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -66,9 +66,9 @@ func (r CreateRequest) AuditArgs() map[string]string {
 // Created is the result of a request for a hold.
 type Created struct {
 	Hold    Hold `json:"hold"`
-	Created bool `json:"created" doc:"false: the caller had it already, or nothing was changed"`
-	DryRun  bool `json:"dryRun" doc:"nothing was changed"`
-	Targets *int `json:"targets" doc:"how many workloads it is about; null: not known"`
+	Created bool `json:"created" doc:"false if the caller already had this hold, or the request changed nothing"`
+	DryRun  bool `json:"dryRun" doc:"true if the request changed nothing"`
+	Targets *int `json:"targets" doc:"number of affected workloads; null: not known"`
 }
 
 // AuditObject returns the hold for the audit log.
@@ -85,7 +85,7 @@ func (d *FleetService) createHold(ctx context.Context, p access.Permit, req Crea
 		return e, err
 	}
 	if req.Mode == ModeStop && !ViewerOf(p).In(req.Scope.Org, access.HoldsStop) {
-		refused := problem.New(problem.Forbidden, "Your role allows to pause and to drain, not to end running jobs.", "Use mode Drain, or ask an org-admin.")
+		refused := problem.New(problem.Forbidden, "Your role allows you to pause and drain runners, but not to end running jobs.", "Use mode Drain, or ask an org-admin.")
 		refused.Needed = &problem.Need{Verb: string(access.HoldsStop), Org: req.Scope.Org}
 		return e, refused
 	}
@@ -129,7 +129,7 @@ func (r CreateRequest) check() error {
 		return err
 	}
 	if r.Mode != ModePause && r.Mode != ModeDrain && r.Mode != ModeStop {
-		return invalidField("mode", fmt.Sprintf("%.40q is no mode.", r.Mode), "There are Pause, Drain and Stop.")
+		return invalidField("mode", fmt.Sprintf("%.40q is not a mode.", r.Mode), "Use Pause, Drain or Stop.")
 	}
 	if err := checkExpiry(r.ExpiresIn); err != nil {
 		return err
@@ -165,11 +165,11 @@ func (d *FleetService) draftHold(c access.Caller, r CreateRequest, now time.Time
 		case h.Digest == draft.Digest && h.RequestedBy == c.Identity():
 			return draft, &h, nil
 		case r.Key != "":
-			return draft, nil, problem.New(problem.Conflict, "This Idempotency-Key was used for another request.", "Use a new key for each thing that you ask for.")
+			return draft, nil, problem.New(problem.Conflict, "This Idempotency-Key was used for another request.", "Use a new key for each request.")
 		}
-		return draft, nil, problem.New(problem.Conflict, fmt.Sprintf("You hold %s already, by %s, for another reason or another time.", r.Scope, h.Name), "Lift that one first, or leave it.")
+		return draft, nil, problem.New(problem.Conflict, fmt.Sprintf("You already hold %s with %s, for a different reason or duration.", r.Scope, h.Name), "Lift that hold first, or keep it.")
 	}
-	return draft, nil, problem.New(problem.Conflict, "Too many such holds of yours have expired lately.", "Send an Idempotency-Key, which gives it another name.")
+	return draft, nil, problem.New(problem.Conflict, "Too many of your holds with this scope have expired recently.", "Send an Idempotency-Key, so that the hold gets a different name.")
 }
 
 // holdName returns a hold's name: at most 40 characters, and unique to the scope and the hashed parts.
@@ -193,10 +193,10 @@ type PauseRequest struct {
 	Org       string           `json:"-" path:"org"`
 	Pool      string           `json:"-" path:"pool"`
 	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
-	Drain     bool             `json:"drain,omitempty" doc:"when the last job has ended, what ran it goes"`
-	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it expires automatically, 1m to 2160h; without it, never"`
+	Drain     bool             `json:"drain,omitempty" doc:"also remove each workload after its last job"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
+	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"as for a hold"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.

@@ -15,8 +15,8 @@ import (
 type LiftRequest struct {
 	Name    string `json:"-" path:"name"`
 	Reason  Reason `json:"reason" doc:"why, 1 to 500 characters"`
-	Confirm Text   `json:"confirm,omitempty" doc:"the code that a person got for it"`
-	DryRun  Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	Confirm Text   `json:"confirm,omitempty" doc:"the code that a person got on the dashboard"`
+	DryRun  Flag   `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -26,9 +26,9 @@ func (r LiftRequest) AuditArgs() map[string]string {
 
 // Lifted is the result of lifting holds.
 type Lifted struct {
-	Lifted    []string `json:"lifted" doc:"names of those that are deleted; that jobs are taken again, pools say"`
-	Remaining []string `json:"remaining" doc:"names of others that hold some of the same runners still"`
-	DryRun    bool     `json:"dryRun" doc:"nothing was changed"`
+	Lifted    []string `json:"lifted" doc:"names of the deleted holds; the state of the pools shows when runners take jobs again"`
+	Remaining []string `json:"remaining" doc:"names of other holds that still apply to some of the same runners"`
+	DryRun    bool     `json:"dryRun" doc:"true if the request changed nothing"`
 
 	org string // the organisation of all these holds
 }
@@ -63,14 +63,14 @@ func (d *FleetService) liftHold(ctx context.Context, p access.Permit, req LiftRe
 	return d.liftedHolds(p, []Hold{h}, bool(req.DryRun)), nil
 }
 
-// mayLift narrows the permit to one hold, or returns why the caller may not lift it.
+// mayLift returns the permit for this hold only, or why the caller may not lift it.
 func (d *FleetService) mayLift(p access.Permit, h Hold) (access.Permit, error) {
 	narrow, err := h.Scope.narrow(p)
 	switch why := h.liftRefusal(ViewerOf(p)); {
 	case err != nil:
 		return access.Permit{}, err
 	case why != "":
-		refused := problem.New(problem.Forbidden, why, "Ask whoever set it, "+h.RequestedBy+".")
+		refused := problem.New(problem.Forbidden, why, "Ask the person who set it, "+h.RequestedBy+".")
 		refused.Needed = &problem.Need{Verb: string(access.HoldsLiftWide)}
 		for _, role := range p.PlaneRoles() {
 			refused.Have = append(refused.Have, role.String())
@@ -104,7 +104,7 @@ type ResumeRequest struct {
 	Org    string `json:"-" path:"org"`
 	Pool   string `json:"-" path:"pool"`
 	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	DryRun Flag   `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -137,10 +137,10 @@ func (d *FleetService) resumePool(ctx context.Context, p access.Permit, req Resu
 	}
 	switch {
 	case len(own) == 0 && other != nil:
-		return e, problem.New(problem.Held, fmt.Sprintf("It is held with more: %s by %s, since %s: %s", other.Name, other.RequestedBy, other.Created.Format(time.RFC3339), other.Reason),
+		return e, problem.New(problem.Held, fmt.Sprintf("A wider hold applies to it: %s by %s, since %s: %s", other.Name, other.RequestedBy, other.Created.Format(time.RFC3339), other.Reason),
 			"Lift that hold by its name.")
 	case len(own) == 0:
-		return e, problem.New(problem.Conflict, "Nothing holds it.", "Look at its state: it may be resuming.")
+		return e, problem.New(problem.Conflict, "No hold applies to it.", "Check its state: the runners may be resuming.")
 	}
 	for i, h := range own {
 		if err := d.LiftHold(ctx, p, h, bool(req.DryRun)); err != nil && (i == 0 || problem.CodeOf(err) != problem.NotFound) {

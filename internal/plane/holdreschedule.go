@@ -13,11 +13,11 @@ import (
 // RescheduleRequest changes the expiry of a hold. No other field of a hold ever changes.
 type RescheduleRequest struct {
 	Name      string           `json:"-" path:"name"`
-	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, from now on, 1m to 2160h; without it, it does not"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it expires automatically, from now, 1m to 2160h; without it, never"`
 	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
-	Confirm   Text             `json:"confirm,omitempty" doc:"the code that a person got for an earlier end"`
-	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Match     Text             `json:"-" header:"If-Match" doc:"the hold's version as the caller knows it: of another one nothing is changed"`
+	Confirm   Text             `json:"confirm,omitempty" doc:"the code that a person got on the dashboard, for an earlier expiry"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
+	Match     Text             `json:"-" header:"If-Match" doc:"the hold's version that the caller knows; if it differs, the request changes nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -32,7 +32,7 @@ func (r RescheduleRequest) AuditArgs() map[string]string {
 // Rescheduled is a hold with its new expiry.
 type Rescheduled struct {
 	Hold   Hold `json:"hold"`
-	DryRun bool `json:"dryRun" doc:"nothing was changed"`
+	DryRun bool `json:"dryRun" doc:"true if the request changed nothing"`
 }
 
 // AuditObject returns the hold for the audit log.
@@ -58,10 +58,10 @@ func (d *FleetService) rescheduleHold(ctx context.Context, p access.Permit, req 
 		return e, err
 	}
 	if over := h.endedReason(); over != "" {
-		return e, problem.New(problem.Conflict, over, "Pause anew.")
+		return e, problem.New(problem.Conflict, over, "Make a new hold.")
 	}
 	if req.Match != "" && string(req.Match) != h.Version {
-		return e, problem.New(problem.Conflict, "The hold has changed since version "+strconv.Quote(string(req.Match))+".", "Look at it again.")
+		return e, problem.New(problem.Conflict, "The hold has changed since version "+strconv.Quote(string(req.Match))+".", "Check the hold again.")
 	}
 	now := d.Plane.Now()
 	end := expiryAt(req.ExpiresIn, now)
@@ -82,7 +82,7 @@ func (d *FleetService) rescheduleHold(ctx context.Context, p access.Permit, req 
 // checkExpiry returns an error for a duration outside minHold to maxHold. Zero means no expiry.
 func checkExpiry(in httpapi.Duration) error {
 	if d := time.Duration(in); d != 0 && (d < minHold || d > maxHold) {
-		return invalidField("expiresIn", in.String()+" is not 1m to 2160h.", "Leave it out for a hold that does not end by itself.")
+		return invalidField("expiresIn", in.String()+" is not between 1m and 2160h.", "Omit it for a hold that does not expire automatically.")
 	}
 	return nil
 }

@@ -10,10 +10,10 @@ import (
 
 // Scope is what a hold covers: everything, a forge, an organisation, a pool, or a pool of an organisation.
 type Scope struct {
-	All   bool   `json:"all,omitempty" doc:"every runner of the fleet"`
-	Forge string `json:"forge,omitempty" doc:"all of a forge"`
-	Org   string `json:"org,omitempty" doc:"all of an organisation, or with pool that one"`
-	Pool  string `json:"pool,omitempty" doc:"a pool; without org: of all organisations"`
+	All   bool   `json:"all,omitempty" doc:"all runners of the fleet"`
+	Forge string `json:"forge,omitempty" doc:"all runners of a forge"`
+	Org   string `json:"org,omitempty" doc:"all runners of an organisation, or with pool only that pool"`
+	Pool  string `json:"pool,omitempty" doc:"a pool; without org: for all organisations"`
 }
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
@@ -27,11 +27,11 @@ func (s Scope) check() error {
 		}
 	}
 	if n != 1 {
-		return invalidField("scope", "Exactly one of all, forge, and org with or without pool says what is held.", `For one pool of one organisation: {"org": "acme", "pool": "gh-nix"}.`)
+		return invalidField("scope", "The scope must have exactly one of all, forge, or org with or without pool.", `For one pool of one organisation: {"org": "acme", "pool": "gh-nix"}.`)
 	}
 	for field, name := range map[string]string{"forge": s.Forge, "org": s.Org, "pool": s.Pool} {
 		if name != "" && !namePattern.MatchString(name) {
-			return invalidField("scope", fmt.Sprintf("%.60q is not the name of a %s.", name, field), "Give one name; everything is all: true.")
+			return invalidField("scope", fmt.Sprintf("%.60q is not the name of a %s.", name, field), "Give one name. For all runners, use all: true.")
 		}
 	}
 	return nil
@@ -51,7 +51,7 @@ func (s Scope) covers(p Pool) bool {
 	return (s.Org == "" || s.Org == p.OrgName) && (s.Pool == "" || s.Pool == p.Name)
 }
 
-// narrow narrows a permit to the scope. A scope of several organisations needs a role for all of them.
+// narrow returns the permit for this scope only. A scope of several organisations needs a role for all of them.
 func (s Scope) narrow(p access.Permit) (access.Permit, error) {
 	if s.Org != "" {
 		return p.In(s.Org)

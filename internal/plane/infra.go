@@ -23,12 +23,12 @@ type Cluster struct {
 	URL      string            `json:"url" doc:"base of its sign-in API"`
 	Labels   map[string]string `json:"labels"`
 	Health   string            `json:"health" enum:"Alive,Suspect,Unknown,Dead,Left"`
-	LastSeen *time.Time        `json:"lastSeen" doc:"when it was heard last; null: never"`
-	Verified bool              `json:"verified" doc:"its key is the one by which it was met"`
-	Conflict bool              `json:"conflict" doc:"somebody else is known as this cluster"`
-	Self     bool              `json:"self" doc:"the cluster that this installation is in"`
-	Version  string            `json:"version" doc:"of Tailplane there"`
-	Skew     *bool             `json:"skew" doc:"that version is not the one that answers; null: one of them is not known"`
+	LastSeen *time.Time        `json:"lastSeen" doc:"when it was last seen; null: never"`
+	Verified bool              `json:"verified" doc:"true if its key is the one that was pinned first"`
+	Conflict bool              `json:"conflict" doc:"true if another server is known as this cluster"`
+	Self     bool              `json:"self" doc:"true for the cluster of this installation"`
+	Version  string            `json:"version" doc:"Tailplane version of the cluster"`
+	Skew     *bool             `json:"skew" doc:"true if that version differs from this server's version; null: one of them is not known"`
 	Members  []ClusterMember   `json:"members" doc:"its access servers"`
 
 	ObservedAt time.Time `json:"observedAt"`
@@ -48,16 +48,16 @@ type Signin struct {
 	Namespace  string      `json:"namespace"`
 	Name       string      `json:"name"`
 	Login      string      `json:"login"`
-	Tailnet    string      `json:"tailnet" doc:"that vouches for the login"`
+	Tailnet    string      `json:"tailnet" doc:"tailnet of the login"`
 	Device     string      `json:"device"`
-	Role       string      `json:"role" doc:"what is bound; until something is, what was asked for"`
-	Namespaces []string    `json:"namespaces" doc:"where the role holds; none: in the whole cluster"`
+	Role       string      `json:"role" doc:"the bound role; before the binding, the requested role"`
+	Namespaces []string    `json:"namespaces" doc:"namespaces of the role; empty: the whole cluster"`
 	Created    time.Time   `json:"created"`
-	ValidUntil *time.Time  `json:"validUntil" doc:"null: nothing is bound yet"`
+	ValidUntil *time.Time  `json:"validUntil" doc:"null: the role is not bound yet"`
 	Phase      string      `json:"phase" enum:"Pending,Ready,Refused,Ending,Expired"`
 	Conditions []Condition `json:"conditions"`
 
-	Actions *SigninActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+	Actions *SigninActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
 }
@@ -70,15 +70,15 @@ type SigninActions struct {
 // Action says whether the caller may take an action on an object, and if not, why.
 type Action struct {
 	Allowed bool   `json:"allowed"`
-	Why     string `json:"why" doc:"why not, a sentence"`
+	Why     string `json:"why" doc:"the reason why not, a sentence"`
 }
 
 // Tailnet is a tailnet that the gateway connects to.
 type Tailnet struct {
 	ID           string      `json:"id"`
-	Name         string      `json:"name" doc:"of the TailscaleTailnet"`
+	Name         string      `json:"name" doc:"name of the TailscaleTailnet"`
 	Domain       *string     `json:"domain" doc:"its MagicDNS domain"`
-	Organisation *string     `json:"organisation" enum:"Personal,Organization" doc:"guessed from the form of the domain"`
+	Organisation *string     `json:"organisation" enum:"Personal,Organization" doc:"derived from the form of the domain"`
 	Credential   Credential  `json:"credential"`
 	Devices      *int        `json:"devices"`
 	Services     *int        `json:"services"`
@@ -90,7 +90,7 @@ type Tailnet struct {
 
 // Credential is the state of the operator's credential at the tailnet's API.
 type Credential struct {
-	Valid     *bool      `json:"valid" doc:"null: it has not been tried, or nobody could say"`
+	Valid     *bool      `json:"valid" doc:"null: not tried, or the result is unknown"`
 	Reason    string     `json:"reason"`
 	CheckedAt *time.Time `json:"checkedAt"`
 }
@@ -101,10 +101,10 @@ type Gateway struct {
 	Namespace  string            `json:"namespace"`
 	Name       string            `json:"name"`
 	Target     string            `json:"target" doc:"the Gateway, namespace/name"`
-	Class      *string           `json:"class" doc:"of that Gateway"`
+	Class      *string           `json:"class" doc:"class of the Gateway"`
 	Listeners  []Listener        `json:"listeners" doc:"null: the Gateway is not known"`
 	Tailnets   []GatewayTailnet  `json:"tailnets"`
-	Services   []GatewayService  `json:"services" doc:"what it routes to"`
+	Services   []GatewayService  `json:"services" doc:"the backend services"`
 	Extension  ExtensionRevision `json:"extension"`
 	Conditions []Condition       `json:"conditions"`
 
@@ -122,9 +122,9 @@ type Listener struct {
 // GatewayTailnet is a tailnet attached to a gateway.
 type GatewayTailnet struct {
 	Name     string     `json:"name"`
-	Services int        `json:"services" doc:"found there"`
+	Services int        `json:"services" doc:"services found there"`
 	LastSync *time.Time `json:"lastSync"`
-	Stale    bool       `json:"stale" doc:"it could not be read lately, and what was known is used"`
+	Stale    bool       `json:"stale" doc:"true if the last read failed and the last known services are in use"`
 	Message  string     `json:"message"`
 }
 
@@ -143,7 +143,7 @@ type ExtensionRevision struct {
 	Desired    *string    `json:"desired"`
 	Translated *string    `json:"translated"`
 	At         *time.Time `json:"at"`
-	Fresh      *bool      `json:"fresh" doc:"both are one; null: nothing is known of one"`
+	Fresh      *bool      `json:"fresh" doc:"true if both are equal; null: one of them is not known"`
 }
 
 // Route is a TailscaleRoutePolicy, a TailscaleService, or an HTTPRoute that refers to one.
@@ -152,11 +152,11 @@ type Route struct {
 	Resource   string      `json:"resource" enum:"TailscaleRoutePolicy,TailscaleService,HTTPRoute"`
 	Namespace  string      `json:"namespace"`
 	Name       string      `json:"name"`
-	Target     string      `json:"target" doc:"what it is attached to"`
+	Target     string      `json:"target" doc:"the Gateway or route that it is attached to"`
 	Tailnet    *string     `json:"tailnet"`
 	Hostnames  []string    `json:"hostnames"`
 	Rules      []RouteRule `json:"rules"`
-	Refused    []Refusal   `json:"refused" doc:"references that may not be followed"`
+	Refused    []Refusal   `json:"refused" doc:"references that no ReferenceGrant permits"`
 	Conditions []Condition `json:"conditions"`
 
 	ObservedAt time.Time `json:"observedAt"`
@@ -184,7 +184,7 @@ type ProxyGroup struct {
 	Type       string        `json:"type" enum:"egress,ingress"`
 	Tailnet    *string       `json:"tailnet"`
 	Wanted     int           `json:"wanted" doc:"replicas"`
-	Ready      *int          `json:"ready" doc:"replicas; null: the operator has not said"`
+	Ready      *int          `json:"ready" doc:"ready replicas; null: the operator has not reported them"`
 	Devices    []RelayDevice `json:"devices"`
 	Conditions []Condition   `json:"conditions"`
 
@@ -207,12 +207,12 @@ type Adapter struct {
 	Namespace  string         `json:"namespace"`
 	Pod        string         `json:"pod"`
 	Node       string         `json:"node"`
-	Ready      *bool          `json:"ready" doc:"of the adapter's container; null: the pod has no such container, or has not begun"`
+	Ready      *bool          `json:"ready" doc:"readiness of the adapter's container; null: the pod has no such container, or it has not started"`
 	Restarts   *int           `json:"restarts"`
 	Version    *string        `json:"version"`
-	Outdated   *bool          `json:"outdated" doc:"it was injected by other settings than those of now"`
+	Outdated   *bool          `json:"outdated" doc:"true if it was injected with settings that have changed since"`
 	Message    string         `json:"message"`
-	Clusters   []AdapterReach `json:"clusters" doc:"null: there is no metrics source that says"`
+	Clusters   []AdapterReach `json:"clusters" doc:"null: no metrics source reports it"`
 	ObservedAt time.Time      `json:"observedAt"`
 }
 

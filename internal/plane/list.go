@@ -31,11 +31,11 @@ const (
 
 // ListRequest selects one page of a list. All fields are optional.
 type ListRequest struct {
-	Q      Text      `json:"-" query:"q" doc:"only what has this text in one of its columns, in any letter case"`
-	State  Text      `json:"-" query:"state" doc:"only what is in this state"`
-	Sort   Text      `json:"-" query:"sort" doc:"a column, with - before it in descending order; by id without it"`
-	Limit  PageLimit `json:"-" query:"limit" doc:"how many at most, 1 to 500; 100 without it"`
-	Cursor Cursor    `json:"-" query:"cursor" doc:"meta.page.next of the page before, with the same other parameters"`
+	Q      Text      `json:"-" query:"q" doc:"only entries with this text in a column, in any letter case"`
+	State  Text      `json:"-" query:"state" doc:"only entries in this state"`
+	Sort   Text      `json:"-" query:"sort" doc:"a column to sort by, with a - prefix for descending order (default id)"`
+	Limit  PageLimit `json:"-" query:"limit" doc:"maximum number of entries, 1 to 500 (default 100)"`
+	Cursor Cursor    `json:"-" query:"cursor" doc:"meta.page.next of the previous page, with the same other parameters"`
 }
 
 // Text is a request parameter: at most 512 bytes of UTF-8.
@@ -65,7 +65,7 @@ func (m Cursor) MarshalText() ([]byte, error) { return []byte(m), nil }
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (m *Cursor) UnmarshalText(b []byte) error {
 	if len(b) > maxCursor {
-		return fmt.Errorf("it has %d bytes, more than any that is given out", len(b))
+		return fmt.Errorf("it has %d bytes, more than any cursor of this server", len(b))
 	}
 	*m = Cursor(b)
 	return nil
@@ -103,9 +103,9 @@ type table[T Object] struct {
 
 // Page says where a list continues.
 type Page struct {
-	Next  string `json:"next" doc:"the cursor of the next page; empty: there is none"`
+	Next  string `json:"next" doc:"the cursor of the next page; empty: none"`
 	Limit int    `json:"limit"`
-	Total *int   `json:"total" doc:"how many the caller may see that fit the parameters; null: nobody has counted"`
+	Total *int   `json:"total" doc:"number of matching entries that the caller may see; null: not counted"`
 }
 
 // listCursor marks the end of a page. It contains the parameters of the query, so it is not valid for another list. It stores the position as a
@@ -128,7 +128,7 @@ func (t table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, er
 		return nil, Page{}, err
 	}
 	if req.State != "" && !slices.Contains(t.States, string(req.State)) {
-		return nil, Page{}, invalidField("state", fmt.Sprintf("%.40q is not a state of this list.", req.State), "It has: "+strings.Join(t.States, ", ")+".")
+		return nil, Page{}, invalidField("state", fmt.Sprintf("%.40q is not a state of this list.", req.State), "Use one of: "+strings.Join(t.States, ", ")+".")
 	}
 	type place struct {
 		value  string
@@ -146,7 +146,7 @@ func (t table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, er
 	if req.Cursor != "" {
 		at, err := parseCursor(string(req.Cursor), requested)
 		if err != nil {
-			return nil, Page{}, problem.New(problem.BadRequest, "The cursor is not one of this list: "+err.Error()+".", "Ask for the first page, without a cursor.")
+			return nil, Page{}, problem.New(problem.BadRequest, "The cursor is not valid for this list: "+err.Error()+".", "Request the first page, without a cursor.")
 		}
 		from, _ := slices.BinarySearchFunc(fit, at, func(p place, at listCursor) int {
 			if order.compare(p.value, p.object.Key(), at.Value, at.ID) <= 0 {
@@ -199,7 +199,7 @@ func (t table[T]) order(sort string) (order[T], error) {
 	value, ok := t.Columns[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(t.Columns))
-		return order[T]{}, invalidField("sort", fmt.Sprintf("This list has no column %.40q.", name), "It has: id, "+strings.Join(names, ", ")+".")
+		return order[T]{}, invalidField("sort", fmt.Sprintf("This list has no column %.40q.", name), "Use one of: id, "+strings.Join(names, ", ")+".")
 	}
 	return order[T]{func(o T) string {
 		v := value(o)
@@ -236,7 +236,7 @@ func parseCursor(s string, requested listCursor) (listCursor, error) {
 	}
 	requested.Value, requested.ID = at.Value, at.ID
 	if at != requested {
-		return at, fmt.Errorf("it is of a list with other parameters")
+		return at, fmt.Errorf("it belongs to a list with different parameters")
 	}
 	return at, nil
 }

@@ -60,7 +60,7 @@ func TestPagesAreTheList(t *testing.T) {
 	for _, sort := range []Text{"validUntil", "-validUntil"} {
 		whole, _, _ := signins().page(all, "", ListRequest{Sort: sort, Limit: 500})
 		if whole[119].ValidUntil != nil || whole[0].ValidUntil == nil {
-			t.Errorf("%q: what is not known is not last", sort)
+			t.Errorf("%q: unknown values are not last", sort)
 		}
 	}
 }

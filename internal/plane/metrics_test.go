@@ -228,7 +228,7 @@ func TestPLANE06_Away(t *testing.T) {
 		}
 		u.answers(fine)
 		if a := o.get(t, nix); a.source().Status != plane.StatusDown || len(u.queries()) != 0 {
-			t.Errorf("%s: asked at once: %q", why, u.queries())
+			t.Errorf("%s: a request at once: %q", why, u.queries())
 		}
 		o.now = o.now.Add(metrics.MaxPause)
 		if a := o.get(t, nix); a.source().Status != plane.StatusOK || a.Data.Series == nil {
@@ -249,8 +249,8 @@ func TestPLANE06_NoAddress(t *testing.T) {
 	for at, want := range map[string]string{
 		"127.0.0.1:1":                                     "it cannot be reached: nothing listens there.",
 		"prometheus.invalid:9090":                         "it cannot be reached: its name could not be resolved.",
-		strings.TrimPrefix(broken.URL, "http://"):         "its answer broke off.",
-		strings.TrimPrefix(broken.URL, "http://") + "%zz": "its URL is none.",
+		strings.TrimPrefix(broken.URL, "http://"):         "its answer is incomplete.",
+		strings.TrimPrefix(broken.URL, "http://") + "%zz": "its URL is not valid.",
 	} {
 		o := newMetricsEnv("http://scraper:hunter2@" + at)
 		var log strings.Builder
@@ -267,7 +267,7 @@ func TestPLANE06_NoAddress(t *testing.T) {
 			host, _, _ := strings.Cut(at, ":")
 			for _, secret := range []string{"scraper", "hunter2", host, "query_range"} {
 				if strings.Contains(said, secret) || secret != host && strings.Contains(log.String(), secret) {
-					t.Errorf("%s: %q is told: %s\n%s", at, secret, said, &log)
+					t.Errorf("%s: %q gets: %s\n%s", at, secret, said, &log)
 				}
 			}
 		}
@@ -334,7 +334,7 @@ func TestPLANE09_Questions(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(golden); err != nil || string(want) != all.String() {
-		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, all.String())
+		t.Errorf("not as in %s (%v); check it, and write it with -update:\n%s", golden, err, all.String())
 	}
 }
 
@@ -364,7 +364,7 @@ func TestQueriesAreShared(t *testing.T) {
 	o.caller = metricsPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
 	requested("a step later", nix, 8)
 	if n := o.service.Cached(); n > 8+8 {
-		t.Errorf("%d answers are kept that nobody will ask for", n)
+		t.Errorf("%d stale answers are in the cache", n)
 	}
 	o.now = o.now.Add(30 * time.Second)
 	u.answers(func(url.Values) (int, string) { return 500, "" })
@@ -397,7 +397,7 @@ func TestMarkersOfChanges(t *testing.T) {
 	}
 	o.caller = metricsPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
 	if got := refs(); !slices.Equal(got, []string{"hold h", "change merged"}) { // the pool belongs to the platform
-		t.Errorf("who sees acme alone is told %q", got)
+		t.Errorf("a caller of acme gets %q", got)
 	}
 }
 
@@ -443,7 +443,7 @@ func TestMetricsRoles(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(golden); err != nil || string(want) != got.String() {
-		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, got.String())
+		t.Errorf("not as in %s (%v); check it, and write it with -update:\n%s", golden, err, got.String())
 	}
 }
 

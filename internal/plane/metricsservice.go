@@ -59,29 +59,29 @@ func (w WindowName) window() metricsWindow {
 // PoolMetricsRequest asks for metrics of an organisation's runners in a pool.
 type PoolMetricsRequest struct {
 	PoolRequest
-	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
+	Window WindowName `json:"-" query:"window" doc:"time window: 1h, 6h, 24h or 7d (default 1h)"`
 }
 
 // NamedMetricsRequest is a [PoolMetricsRequest] that names a pool without its organisation.
 type NamedMetricsRequest struct {
 	Name   string     `json:"-" path:"name"`
-	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
+	Window WindowName `json:"-" query:"window" doc:"time window: 1h, 6h, 24h or 7d (default 1h)"`
 }
 
 // FleetMetricsRequest asks for metrics of all runners that the caller may see.
 type FleetMetricsRequest struct {
-	Window WindowName `json:"-" query:"window" doc:"how far back: 1h, 6h, 24h or 7d; 1h without it"`
-	Org    Text       `json:"-" query:"org" doc:"only of this organisation"`
-	Forge  Text       `json:"-" query:"forge" doc:"only of this forge"`
+	Window WindowName `json:"-" query:"window" doc:"time window: 1h, 6h, 24h or 7d (default 1h)"`
+	Org    Text       `json:"-" query:"org" doc:"only entries of this organisation"`
+	Forge  Text       `json:"-" query:"forge" doc:"only entries of this forge"`
 }
 
 // Metrics holds series over a window.
 type Metrics struct {
-	Of          string   `json:"of" doc:"the id of a pool, or what was chosen"`
+	Of          string   `json:"of" doc:"the id of a pool, or the selection"`
 	Window      string   `json:"window" enum:"1h,6h,24h,7d"`
 	StepSeconds int      `json:"stepSeconds"`
-	Series      []Series `json:"series" doc:"null: there is no Prometheus, or it does not answer"`
-	Markers     []Marker `json:"markers" doc:"what happened meanwhile"`
+	Series      []Series `json:"series" doc:"null: no Prometheus is set, or it does not respond"`
+	Markers     []Marker `json:"markers" doc:"events in this time"`
 }
 
 // Series is one series.
@@ -90,7 +90,7 @@ type Series struct {
 	Unit       string            `json:"unit" enum:"jobs,runners,1/s,s"`
 	Labels     map[string]string `json:"labels"`
 	Timestamps []time.Time       `json:"timestamps"`
-	Values     []*float64        `json:"values" doc:"null where nothing was measured"`
+	Values     []*float64        `json:"values" doc:"null: no measurement"`
 	Summary    Summary           `json:"summary"`
 }
 
@@ -153,12 +153,12 @@ func (d *MetricsService) metricsOf(ctx context.Context, p access.Permit, of stri
 	if err == nil {
 		m.Series = series
 	} else {
-		source.Status, source.ObservedAt, source.Message = StatusDown, time.Time{}, "There are no numbers: "+err.Error()+"."
+		source.Status, source.ObservedAt, source.Message = StatusDown, time.Time{}, "There are no metrics: "+err.Error()+"."
 	}
 	return newEnvelope(d.Plane, "Metrics", m, l.Revision, append(slices.Clone(l.Sources), source))
 }
 
-var errNoPrometheus = errors.New("no Prometheus is set: see plane.prometheus.url")
+var errNoPrometheus = errors.New("no Prometheus is set; set plane.prometheus.url")
 
 // series runs all queries, at most maxConcurrentQueries at a time. If one fails, all fail: a missing series would look as if nothing had been measured.
 func (d *MetricsService) series(ctx context.Context, pools []Pool, all []seriesQuery, g MetricsGrid) ([]Series, error) {
@@ -180,7 +180,7 @@ func (d *MetricsService) series(ctx context.Context, pools []Pool, all []seriesQ
 	wg.Wait()
 	for i, err := range errs {
 		if err != nil {
-			return nil, fmt.Errorf("the Prometheus was asked for %s: %w", all[i].Name, err)
+			return nil, fmt.Errorf("query Prometheus for %s: %w", all[i].Name, err)
 		}
 	}
 	out, times := []Series{}, g.times()
@@ -259,11 +259,11 @@ func concerns(c Change, o Pool) bool {
 // The operations. The server, the client, the reference and the MCP tools are all derived from them.
 var (
 	GetMetrics = httpapi.Op[PoolMetricsRequest, Envelope[Metrics]]{Pattern: "GET " + Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer,
-		Doc: "Show numbers of the runners of one organisation in one pool over time.", Example: PoolMetricsRequest{PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: searchRefusals}
+		Doc: "Show metrics over time for the runners of one organisation in one pool.", Example: PoolMetricsRequest{PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: searchRefusals}
 	GetNamedMetrics = httpapi.Op[NamedMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer, Example: NamedMetricsRequest{"gh-nix", "6h"},
-		Doc: "Show numbers of the runners of one organisation in one pool over time, by a name that no other pool has that the caller may see.", Responses: GetMetrics.Responses, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
+		Doc: "Show metrics over time for the runners of one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: GetMetrics.Responses, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
 	GetFleetMetrics = httpapi.Op[FleetMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer,
-		Doc: "Show numbers of all runners that the caller may see, together, over time.", Example: FleetMetricsRequest{Window: "24h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: listRefusals}
+		Doc: "Show metrics over time for all runners that the caller may see, as sums.", Example: FleetMetricsRequest{Window: "24h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: listRefusals}
 )
 
 var exampleMetrics = newExample("Metrics", Metrics{Of: "github/acme/gh-nix", Window: "6h", StepSeconds: 120, Markers: []Marker{{exampleTime, "hold", "Pause by alice@example.com: node upgrade", "node-upgrade"}},

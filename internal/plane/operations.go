@@ -16,49 +16,49 @@ const Base = "/api/v1"
 // The operations of the plane. The server, the client, the reference and the MCP tools are all derived from them.
 var (
 	GetMe = httpapi.Op[Empty, Envelope[Me]]{
-		Pattern: "GET " + Base + "/me", Verb: access.PlaneSelf, Doc: "Show as whom the caller is seen, and what that allows, and why.",
+		Pattern: "GET " + Base + "/me", Verb: access.PlaneSelf, Doc: "Show the caller's identity and permissions, and where they come from.",
 		Responses: []Envelope[Me]{newExample("Me", Me{Login: "alice@example.com", DisplayName: "Alice", Node: "alice-laptop.tail1234.ts.net", Tags: []string{}, Tailnet: "example.com",
 			Via: access.ViaTailnet, Roles: []Role{{"operator", []string{"*"}, "grant"}}, Verbs: map[string][]access.Verb{"*": {access.FleetRead, access.InfraRead}, "own": {access.AuditRead}},
 			Warnings: []string{}})},
 		Refusals: refusalsWithoutRole,
 	}
 	GetOverview = httpapi.Op[Empty, Envelope[Overview]]{
-		Pattern: "GET " + Base + "/overview", Verb: access.FleetRead, Doc: "Show the installation at a glance: how many of each there are, in which state, and what needs attention.",
+		Pattern: "GET " + Base + "/overview", Verb: access.FleetRead, Doc: "Show an overview of the installation: counts and states of each kind, and problems that need attention.",
 		Responses: []Envelope[Overview]{newExample("Overview", Overview{Clusters: &Tally{2, map[string]int{"Alive": 1, "Dead": 1}}, Signins: &Tally{1, map[string]int{"Ready": 1}},
-			Attention: []Attention{{SeverityError, KindCluster, "5e0c3f5a", "Dead", "None of its access servers answers."}}, Hidden: []Kind{}})},
+			Attention: []Attention{{SeverityError, KindCluster, "5e0c3f5a", "Dead", "None of its access servers responds."}}, Hidden: []Kind{}})},
 		Refusals: streamRefusals,
 	}
 	ListSources = httpapi.Op[Empty, Envelope[[]Source]]{
-		Pattern: "GET " + Base + "/sources", Verb: access.FleetRead, Doc: "List where the plane's knowledge comes from, and how each source answers.",
+		Pattern: "GET " + Base + "/sources", Verb: access.FleetRead, Doc: "List the sources of the plane's data, and the status of each.",
 		Responses: []Envelope[[]Source]{newExample("SourceList", exampleSources)},
 		Refusals:  streamRefusals,
 	}
 	ListExposures = httpapi.Op[Empty, Envelope[[]Exposure]]{
-		Pattern: "GET " + Base + "/exposures", Verb: access.FleetRead, Doc: "List the services of the cluster that are put on the tailnet, and how each stands.",
+		Pattern: "GET " + Base + "/exposures", Verb: access.FleetRead, Doc: "List the Services of the cluster that are exposed on the tailnet, and the status of each.",
 		Responses: []Envelope[[]Exposure]{newExample("ExposureList", []Exposure{{"grafana", new("https://grafana.tail1234.ts.net"), "observe.read", "exposure:grafana", StatusOK, ""}})}, Refusals: streamRefusals,
 	}
 	ListClusters = listOperation("clusters", access.InfraRead, clusters(), "List the clusters that the access servers have found.", Cluster{ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", Name: "prod-eu",
 		Endpoint: "https://k8s.prod-eu.example:6443", Port: 6443, URL: "https://tka.tail1234.ts.net", Labels: map[string]string{"env": "prod"}, Health: "Alive", LastSeen: &exampleTime,
 		Verified: true, Version: "v0.1.0", Skew: new(bool), Members: []ClusterMember{}, ObservedAt: exampleTime})
-	ListTailnets = listOperation("tailnets", access.InfraRead, tailnets(), "List the tailnets that the gateway speaks to.", Tailnet{ID: "acme", Name: "acme", Domain: new("tail1234.ts.net"),
+	ListTailnets = listOperation("tailnets", access.InfraRead, tailnets(), "List the tailnets of the gateway.", Tailnet{ID: "acme", Name: "acme", Domain: new("tail1234.ts.net"),
 		Credential: Credential{Valid: new(true), Reason: "TokenIssued", CheckedAt: &exampleTime}, Devices: new(12), Conditions: []Condition{}, ObservedAt: exampleTime})
 	ListGateways = listOperation("gateways", access.InfraRead, gateways(), "List the tailnets' attachments to Gateways.", Gateway{ID: "shop/public", Namespace: "shop", Name: "public", Target: "shop/eg",
 		Class: new("envoy"), Listeners: []Listener{{"http", "HTTP", 80, ""}}, Tailnets: []GatewayTailnet{}, Services: []GatewayService{}, Conditions: []Condition{}, ObservedAt: exampleTime})
-	ListRoutes = listOperation("routes", access.InfraRead, routes(), "List what routes to services of tailnets.", Route{ID: "TailscaleService/shop/db", Resource: "TailscaleService", Namespace: "shop",
+	ListRoutes = listOperation("routes", access.InfraRead, routes(), "List the routes to services of tailnets.", Route{ID: "TailscaleService/shop/db", Resource: "TailscaleService", Namespace: "shop",
 		Name: "db", Target: "shop/public", Tailnet: new("acme"), Hostnames: []string{}, Rules: []RouteRule{}, Refused: []Refusal{}, Conditions: []Condition{}, ObservedAt: exampleTime})
 	ListProxyGroups = listOperation("proxygroups", access.InfraRead, proxyGroups(), "List the groups of relays.", ProxyGroup{ID: "shop/egress", Namespace: "shop", Name: "egress", Type: "egress",
 		Tailnet: new("acme"), Wanted: 2, Ready: new(2), Devices: []RelayDevice{}, Conditions: []Condition{}, ObservedAt: exampleTime})
 	ListAdapters = listOperation("adapters", access.InfraRead, adapters(), "List the pods that have an adapter.", Adapter{ID: "shop/web-0", Namespace: "shop", Pod: "web-0", Node: "node-1", Ready: new(true),
 		Restarts: new(0), ObservedAt: exampleTime})
-	ListSignins  = listOperation("signins", access.SigninsRead, signins(), "List sign-ins: the caller's own, or all.", exampleSignin())
+	ListSignins  = listOperation("signins", access.SigninsRead, signins(), "List sign-ins: the caller's own sign-ins, or all.", exampleSignin())
 	RevokeSignin = httpapi.Op[RevokeRequest, Envelope[Revocation]]{
-		Pattern: "DELETE " + Base + "/signins/{namespace}/{name}", Verb: access.SigninsRevoke, Doc: "End a sign-in: the caller's own, or anybody's.",
+		Pattern: "DELETE " + Base + "/signins/{namespace}/{name}", Verb: access.SigninsRevoke, Doc: "End a sign-in of the caller or, with the right role, of any person.",
 		Example:   RevokeRequest{Namespace: "tailplane", Name: "alice-example-com-0f3c9a1b2d4e5f607182", Reason: "the laptop was lost", Key: "1f0c6c1e"},
 		Responses: []Envelope[Revocation]{newExample("Revocation", Revocation{ID: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Deleted: true, RefusedBy: new(exampleTime.Add(10 * time.Second))})},
 		Refusals:  slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable}),
 	}
 	ListAudit = httpapi.Op[HistoryRequest, History]{
-		Pattern: "GET " + Base + "/audit", Verb: access.AuditRead, Doc: "List entries of the audit record, the newest first: the caller's own, those about organisations the caller administers, or all. Accept: application/jsonl gives lines.",
+		Pattern: "GET " + Base + "/audit", Verb: access.AuditRead, Doc: "List entries of the audit log, the newest first: the caller's own, those about organisations that the caller administers, or all. With Accept: application/jsonl the answer is JSON lines.",
 		Example: HistoryRequest{Actor: "alice@example.com", Limit: 50}, MaxResponse: 16 << 20,
 		Responses: []History{{newExample("AuditEntryList", []audit.Entry{{Time: exampleTime, RequestID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY", Actor: audit.Actor{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net",
 			NodeID: "nVQ1kLDx7R11CNTRL", Via: access.ViaTailnet}, Surface: "http", Verb: access.SigninsRevoke, Object: "tailplane/alice-example-com-0f3c9a1b2d4e5f607182", Result: audit.Done}})}},
@@ -66,11 +66,11 @@ var (
 	}
 	// GetHealth is not a liveness probe: the probe port reports liveness and requires no role.
 	GetHealth = httpapi.Op[Empty, Envelope[Health]]{
-		Pattern: "GET /api/health", Verb: access.PlaneSelf, Doc: "Show the version, and whether the process does its work.",
+		Pattern: "GET /api/health", Verb: access.PlaneSelf, Doc: "Show the version and the health of the process.",
 		Responses: []Envelope[Health]{newExample("Health", Health{"v0.1.0", "0123abc", true, exampleSources})},
 		Refusals:  refusalsWithoutRole,
 	}
-	GetDocument = httpapi.Op[Empty, Document]{Pattern: "GET " + Base + "/openapi.json", Verb: access.PlaneSelf, Doc: "This reference, for machines: OpenAPI 3.1, without an envelope.",
+	GetDocument = httpapi.Op[Empty, Document]{Pattern: "GET " + Base + "/openapi.json", Verb: access.PlaneSelf, Doc: "Get this reference as OpenAPI 3.1, without an envelope.",
 		Responses: []Document{{}}, Refusals: refusalsWithoutRole}
 	WatchEvents = watchOperation("GET " + Base + "/events")
 	// WatchEventsLegacy is WatchEvents under the path that the existing dashboard uses.
@@ -98,7 +98,7 @@ func listOperation[T Object](path string, verb access.Verb, of table[T], doc str
 
 func watchOperation(pattern string) httpapi.Op[EventsRequest, EventStream] {
 	return httpapi.Op[EventsRequest, EventStream]{Pattern: pattern, Verb: access.FleetRead,
-		Doc:       "Tell what changes, as an event stream: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, audit.append (for topic audit: an entry of the record that the caller may read), heartbeat, resync (read everything anew), bye.",
+		Doc:       "Stream changes as events: hello, snapshot, KIND.upsert (the whole object), KIND.delete, source.status, audit.append (topic audit: an audit entry that the caller may read), heartbeat, resync (read everything again), bye.",
 		Responses: []EventStream{{}}, Refusals: streamRefusals}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Overview summarises the installation.
 type Overview struct {
-	Clusters    *Tally      `json:"clusters" doc:"null: not known, or not for the caller: see hidden"`
+	Clusters    *Tally      `json:"clusters" doc:"null: not known, or hidden from the caller (see hidden)"`
 	Signins     *Tally      `json:"signins"`
 	Tailnets    *Tally      `json:"tailnets"`
 	Gateways    *Tally      `json:"gateways"`
@@ -22,10 +22,10 @@ type Overview struct {
 	Enrollments *Tally      `json:"enrollments"`
 	Holds       *Tally      `json:"holds"`
 	Forges      *Tally      `json:"forges"`
-	Changes     *Tally      `json:"changes" doc:"those that are open"`
-	Drift       *Tally      `json:"drift" doc:"without what a hold explains and what somebody ignores"`
-	Attention   []Attention `json:"attention" doc:"what somebody should look at, the worst first; at most 100"`
-	More        int         `json:"more" doc:"how many such things are not listed"`
+	Changes     *Tally      `json:"changes" doc:"open changes"`
+	Drift       *Tally      `json:"drift" doc:"drift, without explained and ignored drift"`
+	Attention   []Attention `json:"attention" doc:"problems that need attention, the worst first; at most 100"`
+	More        int         `json:"more" doc:"number of problems that are not listed"`
 	Hidden      []Kind      `json:"hidden" doc:"kinds that the caller may not see"`
 }
 
@@ -123,13 +123,13 @@ func tallyObjects[T Object](o *Overview, v Viewer, l Listing, state func(T) stri
 func clusterTrouble(c Cluster) (Severity, string, string) {
 	switch {
 	case c.Conflict:
-		return SeverityError, "Conflict", "Somebody else is known as this cluster."
+		return SeverityError, "Conflict", "Another server is known as this cluster."
 	case c.Health == "Dead":
-		return SeverityError, "Dead", "None of its access servers answers."
+		return SeverityError, "Dead", "None of its access servers responds."
 	case c.Health == "Suspect":
-		return SeverityWarning, "Suspect", "Its access servers have not answered lately."
+		return SeverityWarning, "Suspect", "Its access servers have not responded recently."
 	case c.Skew != nil && *c.Skew:
-		return SeverityWarning, "VersionSkew", "It runs " + c.Version + ", which is not the version of this server."
+		return SeverityWarning, "VersionSkew", "It runs " + c.Version + ", which differs from the version of this server."
 	}
 	return "", "", ""
 }
@@ -151,7 +151,7 @@ func gatewayTrouble(g Gateway) (Severity, string, string) {
 	}
 	for _, t := range g.Tailnets {
 		if t.Stale {
-			return SeverityWarning, "Stale", fmt.Sprintf("The tailnet %s could not be read lately; what was known is used.", t.Name)
+			return SeverityWarning, "Stale", fmt.Sprintf("The last read of the tailnet %s failed; the last known services are in use.", t.Name)
 		}
 	}
 	if g.Extension.Fresh != nil && !*g.Extension.Fresh {
@@ -183,7 +183,7 @@ func adapterTrouble(a Adapter) (Severity, string, string) {
 	case a.Ready != nil && !*a.Ready:
 		return SeverityError, "NotReady", "The adapter in this pod is not ready."
 	case a.Outdated != nil && *a.Outdated:
-		return SeverityWarning, "Outdated", "It was injected by other settings than those of now; a new pod gets them."
+		return SeverityWarning, "Outdated", "It was injected with settings that have changed since. A new pod gets the current settings."
 	}
 	return "", "", ""
 }

@@ -18,11 +18,11 @@ const legacyBase = "/api/runners"
 // The operations under that prefix. They do the same as the operations with the similar names.
 var (
 	GetNamedPool = httpapi.Op[PoolNameRequest, Envelope[Pool]]{Pattern: "GET " + legacyBase + "/{name}", Verb: access.FleetRead, Example: PoolNameRequest{"gh-nix"},
-		Doc: "Show the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Responses: GetPool.Responses, Refusals: slices.Concat(getRefusals, []problem.Code{problem.Conflict})}
+		Doc: "Show the runners of one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: GetPool.Responses, Refusals: slices.Concat(getRefusals, []problem.Code{problem.Conflict})}
 	PauseNamedPool = httpapi.Op[PauseNameRequest, Envelope[Created]]{Pattern: "POST " + legacyBase + "/{name}/pause", Verb: access.HoldsCreate, Example: PauseNameRequest{Name: "gh-nix", Reason: "a flaky image"},
-		Doc: "Pause the runners of one organisation in one pool, by a name that no other pool has that the caller may see.", Responses: PausePool.Responses, Refusals: PausePool.Refusals}
+		Doc: "Pause the runners of one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: PausePool.Responses, Refusals: PausePool.Refusals}
 	ResumeNamedPool = httpapi.Op[ResumeNameRequest, Envelope[Lifted]]{Pattern: "POST " + legacyBase + "/{name}/resume", Verb: access.HoldsLift, Example: ResumeNameRequest{Name: "gh-nix", Reason: "the image is mended"},
-		Doc: "Lift what holds the runners of exactly one organisation in one pool, by a name that no other pool has that the caller may see.", Responses: ResumePool.Responses, Refusals: ResumePool.Refusals}
+		Doc: "Lift the holds of exactly one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: ResumePool.Responses, Refusals: ResumePool.Refusals}
 	legacyGetPool    = withPath(GetPool, legacyBase+"/{forge}/{org}/{pool}")
 	legacyPausePool  = withPath(PausePool, legacyBase+"/{forge}/{org}/{pool}/pause")
 	legacyResumePool = withPath(ResumePool, legacyBase+"/{forge}/{org}/{pool}/resume")
@@ -48,10 +48,10 @@ type PoolNameRequest struct {
 type PauseNameRequest struct {
 	Name      string           `json:"-" path:"name"`
 	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it ends by itself, 1m to 2160h; without it, it does not"`
-	Drain     bool             `json:"drain,omitempty" doc:"when the last job has ended, what ran it goes"`
-	DryRun    Flag             `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"as of a hold"`
+	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it expires automatically, 1m to 2160h; without it, never"`
+	Drain     bool             `json:"drain,omitempty" doc:"also remove each workload after its last job"`
+	DryRun    Flag             `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
+	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"as for a hold"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -65,7 +65,7 @@ func (r PauseNameRequest) AuditArgs() map[string]string {
 type ResumeNameRequest struct {
 	Name   string `json:"-" path:"name"`
 	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun Flag   `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
+	DryRun Flag   `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -96,7 +96,7 @@ func resolvePool(d *Service, p access.Permit, name string) (PoolRequest, error) 
 	if n := len(ids) - maxNamedPools; n > 0 {
 		ids, more = ids[:maxNamedPools], fmt.Sprintf(", and %d more", n)
 	}
-	return PoolRequest{}, problem.New(problem.Conflict, fmt.Sprintf("%s have this name.", problem.Plural(len(found), "pool")), "Ask for one by its id: "+strings.Join(ids, ", ")+more+".")
+	return PoolRequest{}, problem.New(problem.Conflict, fmt.Sprintf("%s have this name.", problem.Plural(len(found), "pool")), "Name one by its id: "+strings.Join(ids, ", ")+more+".")
 }
 
 // maxNamedPools is the maximum number of pools that the error for an ambiguous name lists.

@@ -117,7 +117,7 @@ func TestRoles(t *testing.T) {
 	wants := strings.Split(string(want), "\n")
 	for i, line := range strings.Split(got.String(), "\n") {
 		if i >= len(wants) || wants[i] != line {
-			t.Errorf("line %d is\n%s\nnot as in %s; look, and write it with -update", i+1, line, golden)
+			t.Errorf("line %d is\n%s\nnot as in %s; check it, and write it with -update", i+1, line, golden)
 		}
 	}
 }

@@ -25,42 +25,42 @@ type Runner struct {
 	ID        string `json:"id" doc:"namespace/name"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	Kind      string `json:"kind" enum:"EphemeralRunner,Pod" doc:"what it is in the cluster: at GitHub a runner, at GitLab the pod of a job"`
-	Pool      string `json:"pool" doc:"the id of its pool: forge/org/pool"`
+	Kind      string `json:"kind" enum:"EphemeralRunner,Pod" doc:"the kind of object in the cluster: a runner at GitHub, the pod of a job at GitLab"`
+	Pool      string `json:"pool" doc:"id of its pool: forge/org/pool"`
 	OrgName   string `json:"org"`
 
 	State   string `json:"state" enum:"Failed,Outdated,Pending,Starting,Ending,Busy,Idle,Finished"`
-	Reason  string `json:"reason" doc:"a word, from whoever runs it"`
-	Message string `json:"message" doc:"a sentence, from whoever runs it"`
+	Reason  string `json:"reason" doc:"one word, from the controller that runs it"`
+	Message string `json:"message" doc:"a sentence, from the controller that runs it"`
 	// Failures is how often the pod failed.
-	Failures    *int       `json:"failures" doc:"how often its pod failed; null: nobody counts"`
+	Failures    *int       `json:"failures" doc:"number of failures of its pod; null: not counted"`
 	LastFailure *time.Time `json:"lastFailure"`
-	ForgeID     *int64     `json:"forgeId" doc:"the forge's number of it; null: it has none yet"`
-	ForgeName   string     `json:"forgeName" doc:"its name at the forge"`
-	Job         *Job       `json:"job" doc:"null: it has none"`
-	Pod         *Pod       `json:"pod" doc:"null: there is none, or it is not known"`
+	ForgeID     *int64     `json:"forgeId" doc:"the runner's number at the forge; null: none yet"`
+	ForgeName   string     `json:"forgeName" doc:"name at the forge"`
+	Job         *Job       `json:"job" doc:"null: it runs no job"`
+	Pod         *Pod       `json:"pod" doc:"null: none, or not known"`
 	Created     time.Time  `json:"created"`
 
-	Actions *RunnerActions `json:"actions,omitempty" doc:"what the caller may do with it"`
+	Actions *RunnerActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
 }
 
 // Job is the job of a runner.
 type Job struct {
-	ID         string     `json:"id" doc:"the forge's"`
+	ID         string     `json:"id" doc:"id at the forge"`
 	Name       string     `json:"name"`
 	Repository string     `json:"repository" doc:"owner/name; empty: not known"`
 	Workflow   string     `json:"workflow" doc:"the file and the ref; empty: not known"`
 	Run        *int64     `json:"run" doc:"the workflow run's number"`
-	URL        string     `json:"url" doc:"of the run or the job, at the forge of the organisation; empty: not known"`
+	URL        string     `json:"url" doc:"URL of the run or the job at the organisation's forge; empty: not known"`
 	Started    *time.Time `json:"started"`
 }
 
 // Pod is the pod of a runner.
 type Pod struct {
 	Phase      string      `json:"phase"`
-	Node       string      `json:"node" doc:"empty: it has none yet"`
+	Node       string      `json:"node" doc:"empty: not assigned yet"`
 	Reason     string      `json:"reason"`
 	Message    string      `json:"message"`
 	Started    *time.Time  `json:"started"`
@@ -71,7 +71,7 @@ type Pod struct {
 type Container struct {
 	Name     string     `json:"name"`
 	Image    string     `json:"image"`
-	Init     bool       `json:"init" doc:"it runs before the others"`
+	Init     bool       `json:"init" doc:"true for an init container"`
 	State    string     `json:"state" enum:"Waiting,Running,Terminated,Unknown"`
 	Reason   string     `json:"reason"`
 	Message  string     `json:"message"`
@@ -115,9 +115,9 @@ func (o Runner) For(v Viewer) Object {
 	a := RunnerActions{Log: Action{Allowed: true}}
 	switch {
 	case !v.In(o.OrgName, access.LogsRead):
-		a.Log = Action{Why: "Your role does not allow to read logs of " + o.OrgName + "."}
+		a.Log = Action{Why: "Your role does not allow you to read logs of " + o.OrgName + "."}
 	case o.Kind == ephemeralRunner && o.State == RunnerPending && o.Pod == nil:
-		a.Log = Action{Why: "It has no pod yet."}
+		a.Log = Action{Why: "The runner has no pod yet."}
 	}
 	o.Actions = &a
 	return o

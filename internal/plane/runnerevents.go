@@ -19,9 +19,9 @@ type Event struct {
 	Type    string    `json:"type" enum:"Normal,Warning"`
 	Reason  string    `json:"reason" doc:"a word"`
 	Message string    `json:"message" doc:"a sentence"`
-	Kind    string    `json:"kind" doc:"of what it happened to"`
+	Kind    string    `json:"kind" doc:"kind of the object that the event is about"`
 	Name    string    `json:"name"`
-	By      string    `json:"by" doc:"who says so"`
+	By      string    `json:"by" doc:"the component that reports it"`
 	Count   int       `json:"count"`
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`

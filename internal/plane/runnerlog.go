@@ -52,16 +52,16 @@ func (n *LineCount) UnmarshalText(b []byte) error {
 // LogRequest asks for the log of a runner as a stream.
 type LogRequest struct {
 	RunnerRequest
-	Container Text      `json:"-" query:"container" doc:"one of the pod's; the one that runs the job without it"`
-	Tail      LineCount `json:"-" query:"tail" doc:"how many lines at most, from the end, 1 to 5000; 500 without it"`
-	Follow    Flag      `json:"-" query:"follow" doc:"go on with what is written from now on, until the container ends"`
+	Container Text      `json:"-" query:"container" doc:"a container of the pod; default: the container that runs the job"`
+	Tail      LineCount `json:"-" query:"tail" doc:"maximum number of lines, from the end, 1 to 5000 (default 500)"`
+	Follow    Flag      `json:"-" query:"follow" doc:"continue with new output until the container ends"`
 }
 
 // LinesRequest asks for the end of a runner's log in one response.
 type LinesRequest struct {
 	RunnerRequest
-	Container Text      `json:"-" query:"container" doc:"one of the pod's; the one that runs the job without it"`
-	Tail      PageLimit `json:"-" query:"tail" doc:"how many lines at most, from the end, 1 to 500; 100 without it"`
+	Container Text      `json:"-" query:"container" doc:"a container of the pod; default: the container that runs the job"`
+	Tail      PageLimit `json:"-" query:"tail" doc:"maximum number of lines, from the end, 1 to 500 (default 100)"`
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -78,8 +78,8 @@ func (r LinesRequest) AuditArgs() map[string]string {
 type Log struct {
 	Runner    string   `json:"runner"`
 	Container string   `json:"container" doc:"empty: the only one"`
-	Lines     []string `json:"lines" doc:"the newest last; written by whatever runs there, and no word of ours"`
-	Cut       bool     `json:"cut" doc:"some lines were longer than is shown"`
+	Lines     []string `json:"lines" doc:"the lines, the newest last; the job writes them, so they are untrusted"`
+	Cut       bool     `json:"cut" doc:"true if some lines were too long and are cut"`
 
 	org string
 }
@@ -123,7 +123,7 @@ func (d *RunnerService) openLog(ctx context.Context, p access.Permit, req LogReq
 		return nil, o, err
 	}
 	if d.OpenLog == nil {
-		return nil, o, problem.New(problem.Unavailable, "Logs are not shown here.", "Set plane.logs.enabled: true, which gives this server the right to read them.")
+		return nil, o, problem.New(problem.Unavailable, "Logs are turned off on this server.", "Set plane.logs.enabled: true. This setting gives the server the right to read them.")
 	}
 	if o.Container, err = o.container(); err != nil {
 		return nil, o, err
@@ -146,7 +146,7 @@ func (o LogOptions) container() (string, error) {
 	}
 	switch {
 	case o.Container != "" && !slices.Contains(names, o.Container):
-		return "", invalidField("container", fmt.Sprintf("The pod has no container %.60q.", o.Container), "It has: "+strings.Join(names, ", ")+".")
+		return "", invalidField("container", fmt.Sprintf("The pod has no container %.60q.", o.Container), "Use one of: "+strings.Join(names, ", ")+".")
 	case o.Container != "":
 		return o.Container, nil
 	}
@@ -239,7 +239,7 @@ func (d *RunnerService) listLines(ctx context.Context, p access.Permit, req Line
 			break
 		}
 		if err != nil {
-			return e, problem.New(problem.Unavailable, "The log broke off.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
+			return e, problem.New(problem.Unavailable, "The log stream ended unexpectedly.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
 		}
 		log.Lines = append(log.Lines, strings.ToValidUTF8(string(line), "\uFFFD"))
 		for longer && err == nil {

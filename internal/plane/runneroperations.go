@@ -19,30 +19,30 @@ var (
 	ListRunners = httpapi.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/runners", Verb: access.FleetRead, MaxResponse: maxRunnerList,
 		Doc: "List the runners of one organisation in one pool.", Example: exampleRunnerList, Responses: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
 	ListJobs = httpapi.Op[RunnerListRequest, Envelope[[]Runner]]{Pattern: poolPath + "/jobs", Verb: access.FleetRead, MaxResponse: maxRunnerList,
-		Doc: "List the jobs of one organisation in one pool: the runners that have one.", Example: exampleRunnerList, Responses: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
+		Doc: "List the jobs of one organisation in one pool: its runners that have a job.", Example: exampleRunnerList, Responses: []Envelope[[]Runner]{newExamplePage("RunnerList", exampleRunner())}, Refusals: searchRefusals}
 	// The next two have the paths that the existing dashboard and its tools use.
 	ListPods = httpapi.Op[FleetListRequest, Envelope[[]Runner]]{Pattern: "GET /api/k8s/pods", Verb: access.FleetRead, MaxResponse: maxRunnerList,
 		Doc: "List all runners that the caller may see.", Responses: ListRunners.Responses, Refusals: listRefusals}
 	GetNamedConfig = httpapi.Op[ConfigNameRequest, Envelope[Config]]{Pattern: "GET /api/gitops/config", Verb: access.FleetRead, Example: ConfigNameRequest{"gh-nix"},
-		Doc:       "Show what is in force for the runners of one organisation in one pool, by a name that no other pool has that the caller may see, or by its id.",
+		Doc:       "Show the effective settings of one organisation's runners in one pool, by id or by a name that is unique among the pools that the caller may see.",
 		Responses: GetConfig.Responses, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
 
 	ListEvents = httpapi.Op[PoolRequest, Envelope[[]Event]]{Pattern: poolPath + "/events", Verb: access.FleetRead, MaxResponse: 4 << 20,
-		Doc: "List what happened lately to the runners of one organisation in one pool, the newest first; at most 200.", Example: exampleRunnerPool, Responses: []Envelope[[]Event]{newExample("EventList", []Event{exampleEvent})}, Refusals: getRefusals}
+		Doc: "List recent events of the runners of one organisation in one pool, the newest first; at most 200.", Example: exampleRunnerPool, Responses: []Envelope[[]Event]{newExample("EventList", []Event{exampleEvent})}, Refusals: getRefusals}
 	GetConfig = httpapi.Op[PoolRequest, Envelope[Config]]{Pattern: poolPath + "/config", Verb: access.FleetRead,
-		Doc: "Show what is in force for the runners of one organisation in one pool, and where each of it comes from.", Example: exampleRunnerPool,
+		Doc: "Show the effective settings of one organisation's runners in one pool, and the source of each.", Example: exampleRunnerPool,
 		Responses: []Envelope[Config]{newExample("PoolConfig", Config{"github/acme/gh-nix", []Setting{{Name: "scaling.max", Value: "3", From: "RunnerEnrollment acme",
 			Over: []Origin{{Value: "5", From: "RunnerPool gh-nix"}}}}})}, Refusals: getRefusals}
 	GetDiagnosis = httpapi.Op[PoolRequest, Envelope[Diagnosis]]{Pattern: poolPath + "/diagnosis", Verb: access.FleetRead,
-		Doc: "Say what keeps the runners of one organisation in one pool from working, the worst first: what it is, what says so, and what to do.", Example: exampleRunnerPool,
-		Responses: []Envelope[Diagnosis]{newExample("PoolDiagnosis", Diagnosis{"github/acme/gh-nix", PoolPaused, []Finding{{SeverityWarning, "It is held: it takes no new job.",
-			"Hold node-upgrade by alice@example.com: node upgrade", "Ask who set the hold, or resume it: node-upgrade."}}})}, Refusals: getRefusals}
+		Doc: "Diagnose the runners of one organisation in one pool: each problem with its evidence and the next step, the worst first.", Example: exampleRunnerPool,
+		Responses: []Envelope[Diagnosis]{newExample("PoolDiagnosis", Diagnosis{"github/acme/gh-nix", PoolPaused, []Finding{{SeverityWarning, "A hold pauses the pool: it takes no new jobs.",
+			"Hold node-upgrade by alice@example.com: node upgrade", "Ask the person who set the hold, or resume it: node-upgrade."}}})}, Refusals: getRefusals}
 	GetRunner = httpapi.Op[RunnerRequest, Envelope[Runner]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}", Verb: access.FleetRead,
 		Doc: "Show one runner, with its job and its pod.", Example: exampleRunnerRequest, Responses: []Envelope[Runner]{newExample("Runner", exampleRunner())}, Refusals: getRefusals}
 	ReadLog = httpapi.Op[LogRequest, LogStream]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log", Verb: access.LogsRead,
-		Doc: "Read what a runner has written, as it was written, and with follow what it goes on to write.", Example: LogRequest{RunnerRequest: exampleRunnerRequest, Tail: 100, Follow: true}, Responses: []LogStream{{}}, Refusals: logRefusals}
+		Doc: "Read a runner's log unchanged; with follow, also new output.", Example: LogRequest{RunnerRequest: exampleRunnerRequest, Tail: 100, Follow: true}, Responses: []LogStream{{}}, Refusals: logRefusals}
 	ListLines = httpapi.Op[LinesRequest, Envelope[Log]]{Pattern: "GET " + Base + "/runners/{namespace}/{name}/log/lines", Verb: access.LogsRead, MaxResponse: 8 << 20,
-		Doc: "Show the end of what a runner has written, in one piece.", Example: LinesRequest{RunnerRequest: exampleRunnerRequest, Tail: 100},
+		Doc: "Show the end of a runner's log in one response.", Example: LinesRequest{RunnerRequest: exampleRunnerRequest, Tail: 100},
 		Responses: []Envelope[Log]{newExample("Log", Log{Runner: "tailplane-runners/acme-gh-nix-7xk2p-runner-q9w4z", Container: "runner", Lines: []string{"Listening for Jobs", "Running job: build"}})}, Refusals: logRefusals}
 )
 

@@ -76,8 +76,8 @@ func (d *RunnerService) findRunner(p access.Permit, req RunnerRequest) (Runner, 
 
 // Config holds the effective settings of a pool of an organisation.
 type Config struct {
-	ID       string    `json:"id" doc:"of the pool: forge/org/pool"`
-	Settings []Setting `json:"settings" doc:"null: it is not known what the pool says"`
+	ID       string    `json:"id" doc:"pool id: forge/org/pool"`
+	Settings []Setting `json:"settings" doc:"null: the pool's settings are not known"`
 }
 
 func (d *RunnerService) getConfig(_ context.Context, p access.Permit, req PoolRequest) (Envelope[Config], error) {
@@ -87,12 +87,12 @@ func (d *RunnerService) getConfig(_ context.Context, p access.Permit, req PoolRe
 
 // ConfigNameRequest names a pool without its organisation.
 type ConfigNameRequest struct {
-	Name Text `json:"-" query:"name" doc:"of a pool, or its id: forge/org/pool"`
+	Name Text `json:"-" query:"name" doc:"name of a pool, or its id: forge/org/pool"`
 }
 
 func (d *RunnerService) getNamedConfig(ctx context.Context, p access.Permit, req ConfigNameRequest) (e Envelope[Config], err error) {
 	if req.Name == "" {
-		return e, invalidField("name", "Say which pool.", "List those that you may see.")
+		return e, invalidField("name", "The request must name a pool.", "List the pools that you may see.")
 	}
 	of, err := resolvePool(d.Plane, p, string(req.Name))
 	if err != nil {
@@ -103,9 +103,9 @@ func (d *RunnerService) getNamedConfig(ctx context.Context, p access.Permit, req
 
 // Diagnosis lists the problems of a pool's runners.
 type Diagnosis struct {
-	ID       string    `json:"id" doc:"of the pool: forge/org/pool"`
-	State    string    `json:"state" doc:"of the pool"`
-	Findings []Finding `json:"findings" doc:"the worst first; empty: nothing speaks against its working"`
+	ID       string    `json:"id" doc:"pool id: forge/org/pool"`
+	State    string    `json:"state" doc:"state of the pool"`
+	Findings []Finding `json:"findings" doc:"the problems, the worst first; empty: no problem was found"`
 }
 
 // getDiagnosis examines all known facts of a pool. Unknown facts are findings too, and do not stop the diagnosis.

@@ -55,7 +55,7 @@ func TestRunnerRoles(t *testing.T) {
 		}
 	}
 	if want, err := os.ReadFile(golden); err != nil || string(want) != got.String() {
-		t.Errorf("not as in %s (%v); look, and write it with -update:\n%s", golden, err, got.String())
+		t.Errorf("not as in %s (%v); check it, and write it with -update:\n%s", golden, err, got.String())
 	}
 }
 
@@ -160,15 +160,15 @@ func TestDiagnose(t *testing.T) {
 		want []string // severity, and a part of the cause
 	}{
 		{"all is well", well(nil), nil},
-		{"what is not known is no error", diagnosisInput{Pool: Pool{State: PoolActive}, RunnersKnown: true}, nil},
+		{"unknown values are not errors", diagnosisInput{Pool: Pool{State: PoolActive}, RunnersKnown: true}, nil},
 		{"held", well(func(f *diagnosisInput) {
 			f.Pool.Holds, f.Pool.EffectiveMax, f.Pool.State = []string{"h"}, new(0), PoolPaused
-		}), []string{"warning It is held"}},
-		{"no capacity", well(func(f *diagnosisInput) { f.Pool.EffectiveMax = new(0) }), []string{"error It may have no runner"}},
-		{"all busy", well(func(f *diagnosisInput) { f.Pool.Counts.Busy = new(3) }), []string{"warning All runners"}},
+		}), []string{"warning A hold pauses the pool"}},
+		{"no capacity", well(func(f *diagnosisInput) { f.Pool.EffectiveMax = new(0) }), []string{"error The pool may have no runners"}},
+		{"all busy", well(func(f *diagnosisInput) { f.Pool.Counts.Busy = new(3) }), []string{"warning The pool has its maximum"}},
 		{"the organisation is suspended", well(func(f *diagnosisInput) { f.Enrollment.Phase = "Suspended" }), []string{"error The organisation's enrollment is Suspended"}},
 		{"not yet", well(func(f *diagnosisInput) { f.Enrollment.Phase = "Provisioning" }), []string{"warning The organisation's enrollment is Provisioning"}},
-		{"the forge is away, and held", well(func(f *diagnosisInput) { f.Pool.Holds, f.Forge.Reachable = []string{"h"}, new(false) }), []string{"error The forge github", "warning It is held"}},
+		{"the forge is away, and held", well(func(f *diagnosisInput) { f.Pool.Holds, f.Forge.Reachable = []string{"h"}, new(false) }), []string{"error The forge github", "warning A hold pauses the pool"}},
 		{"runners that fail alike are one finding", well(func(f *diagnosisInput) {
 			r := Runner{ID: "r/1", State: RunnerFailed, Reason: "TooManyPodFailures"}
 			f.Runners = []Runner{r, r, {ID: "r/2", State: RunnerPending}, {ID: "r/3", State: RunnerPending, Pod: &Pod{Containers: []Container{{Name: "runner", State: "Waiting", Reason: "ImagePullBackOff"}}}}}
@@ -178,10 +178,10 @@ func TestDiagnose(t *testing.T) {
 		}), nil},
 		{"the cluster warns, often", well(func(f *diagnosisInput) {
 			f.Events = []Event{{Type: "Warning", Reason: "FailedScheduling"}, {Type: "Warning", Reason: "FailedScheduling"}, {Type: "Normal", Reason: "Pulled"}}
-		}), []string{"warning The cluster warns: FailedScheduling"}},
-		{"nobody knows the runners", well(func(f *diagnosisInput) {
+		}), []string{"warning The cluster reports a warning: FailedScheduling"}},
+		{"the runners are not known", well(func(f *diagnosisInput) {
 			f.RunnersKnown, f.Sources = false, []Source{{Name: "kubernetes", Status: StatusDown}}
-		}), []string{"warning The source kubernetes", "warning It is not known which runners"}},
+		}), []string{"warning The source kubernetes", "warning The runners are not known"}},
 	} {
 		got := diagnose(c.f)
 		ok := len(got) == len(c.want)

@@ -74,9 +74,9 @@ func getObject[T Object](d *Service, k Kind, p access.Permit, key, noun string) 
 	case found && v.sees(k, o):
 		return v.view(o).(T), known, nil
 	case !known.Known: // the object may exist
-		return none, known, problem.New(problem.Unavailable, "It is not known yet which there are.", "Try again in a moment; the sources of the plane say what is wrong.").WithRetryAfter(time.Second)
+		return none, known, problem.New(problem.Unavailable, "The list is not known yet.", "Try again in a moment. If it fails again, check the plane's sources.").WithRetryAfter(time.Second)
 	}
-	return none, known, problem.New(problem.NotFound, "There is no such "+noun+", or you may not see it.", "List those that you may see.")
+	return none, known, problem.New(problem.NotFound, "There is no such "+noun+", or you may not see it.", "List the ones that you may see.")
 }
 
 // handle returns the route that serves op with fn. It calls fn only with a permit for this operation, whatever route or tool the request
@@ -109,8 +109,8 @@ type Me struct {
 	Tailnet     string                   `json:"tailnet"`
 	Via         access.Via               `json:"via" enum:"tailnet,serve,proxy,oidc,dev"`
 	Roles       []Role                   `json:"roles"`
-	Verbs       map[string][]access.Verb `json:"verbs" doc:"what may be done, by organisation; * everywhere, own to what is one's own"`
-	Warnings    []string                 `json:"warnings" doc:"rules of the policy that match and give nothing"`
+	Verbs       map[string][]access.Verb `json:"verbs" doc:"permitted verbs, by organisation; *: all organisations; own: the caller's own objects"`
+	Warnings    []string                 `json:"warnings" doc:"rules of the policy that match but give no permission"`
 }
 
 // Role is a role of the caller, and the reason for it.

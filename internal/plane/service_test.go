@@ -31,7 +31,7 @@ func TestPL07_NeverFabricated(t *testing.T) {
 	for _, name := range lists {
 		w, e := o.do("GET", "/api/v1/"+name, "")
 		if w.Code != http.StatusOK || string(e.Data) != "null" || e.Meta.Page != nil || len(e.Meta.Sources) != 1 || e.Meta.Sources[0].Status != plane.StatusDown || e.Meta.Sources[0].Message == "" || e.Meta.Sources[0].Since.IsZero() {
-			t.Errorf("%s, and nobody knows: %s", name, w.Body)
+			t.Errorf("%s, but the data is not known: %s", name, w.Body)
 		}
 	}
 	numbers := func() map[string]json.RawMessage {
@@ -45,7 +45,7 @@ func TestPL07_NeverFabricated(t *testing.T) {
 	}
 	for _, name := range lists {
 		if v := numbers()[name]; string(v) != "null" {
-			t.Errorf("there are %s %s, and nobody knows", v, name)
+			t.Errorf("there are %s %s, but the number is not known", v, name)
 		}
 	}
 	o.withObjects()
@@ -121,7 +121,7 @@ func TestPL05_OthersAreNotThere(t *testing.T) {
 	_, found := o.do("DELETE", "/api/v1/signins/tailplane/bob", `{"reason":"x"}`)
 	_, absent := o.do("DELETE", "/api/v1/signins/tailplane/nobody", `{"reason":"x"}`)
 	if found.code() != problem.NotFound || !reflect.DeepEqual(found.Error, absent.Error) {
-		t.Errorf("one that is there: %+v; one that is not: %+v", found.Error, absent.Error)
+		t.Errorf("an existing one: %+v; a missing one: %+v", found.Error, absent.Error)
 	}
 	_, v := o.do("GET", "/api/v1/overview", "")
 	over := data[plane.Overview](t, v)
@@ -292,7 +292,7 @@ func TestAudit(t *testing.T) {
 			got = append(got, entry.RequestID)
 		}
 		if e.Meta.Page.Total != nil {
-			t.Error("somebody counted them")
+			t.Error("the total is set")
 		}
 		if e.Meta.Page.Next == "" {
 			break
@@ -318,7 +318,7 @@ func TestAudit(t *testing.T) {
 		if entry.Verb == access.LogsRead {
 			logs++
 		} else if entry.Result == audit.Done {
-			t.Errorf("what was looked at is told: %+v", entry)
+			t.Errorf("the permitted reads are reported: %+v", entry)
 		}
 	}
 	if all := len(data[[]audit.Entry](t, e)); all != 26 || logs != 1 {
@@ -426,7 +426,7 @@ func TestClient(t *testing.T) {
 	}
 	for _, notOurs := range []string{"", "<html>", "{}", `{"apiVersion":"v1"}`, `{"apiVersion":"plane/v1"}`} {
 		if _, refused, err := plane.ParseEnvelope(http.StatusBadGateway, []byte(notOurs)); err == nil || refused != nil {
-			t.Errorf("%q is an answer of ours: %v", notOurs, refused)
+			t.Errorf("%q is accepted as an answer: %v", notOurs, refused)
 		}
 	}
 }
@@ -461,7 +461,7 @@ func TestExposures(t *testing.T) {
 		return all.Data
 	}
 	if e := list()[0]; e.State != plane.StatusDown || e.Address != nil || e.Problem == "" {
-		t.Errorf("before anybody told of it: %+v", e)
+		t.Errorf("before the first report: %+v", e)
 	}
 	o.store.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusDegraded, Message: "NameTaken: another node is grafana."})
 	if e := list()[0]; e.State != plane.StatusDegraded || e.Address == nil || *e.Address != "https://grafana-1.tail1234.ts.net" || !strings.HasPrefix(e.Problem, "NameTaken") || e.Access != "observe.read" {

@@ -22,11 +22,11 @@ func (r Reason) check() error {
 	n := utf8.RuneCountInString(string(r))
 	switch {
 	case strings.TrimSpace(string(r)) == "":
-		return invalidField("reason", "A reason is required.", "Say in a sentence why: it stands in the audit record.")
+		return invalidField("reason", "A reason is required.", "Give the reason in one sentence. The audit log keeps it.")
 	case n > 500:
-		return invalidField("reason", fmt.Sprintf("The reason has %d characters, more than 500.", n))
+		return invalidField("reason", fmt.Sprintf("The reason has %d characters; the limit is 500.", n))
 	case strings.ContainsFunc(string(r), unicode.IsControl):
-		return invalidField("reason", "The reason has a control character.", "Write it in one line.")
+		return invalidField("reason", "The reason contains a control character.", "Write it in one line.")
 	}
 	return nil
 }
@@ -83,8 +83,8 @@ type RevokeRequest struct {
 	Namespace string         `json:"-" path:"namespace"`
 	Name      string         `json:"-" path:"name"`
 	Reason    Reason         `json:"reason" doc:"why, 1 to 500 characters"`
-	DryRun    Flag           `json:"-" query:"dryRun" doc:"ask whether it would be done, and change nothing"`
-	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a write with the key of an earlier one is not done again: it has the earlier answer for ten minutes"`
+	DryRun    Flag           `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
+	Key       IdempotencyKey `json:"-" header:"Idempotency-Key" doc:"a write with the same key takes effect once; a repeated write gets the first answer for ten minutes"`
 }
 
 // AuditArgs returns the request's arguments for the audit log.
@@ -95,9 +95,9 @@ func (r RevokeRequest) AuditArgs() map[string]string {
 // Revocation is the result of revoking a sign-in.
 type Revocation struct {
 	ID        string     `json:"id"`
-	DryRun    bool       `json:"dryRun" doc:"nothing was changed"`
-	Deleted   bool       `json:"deleted" doc:"the TkaSignin is deleted: what it bound goes at once"`
-	RefusedBy *time.Time `json:"refusedBy" doc:"until then the API server may take its token, without rights; null: it has not been deleted"`
+	DryRun    bool       `json:"dryRun" doc:"true if the request changed nothing"`
+	Deleted   bool       `json:"deleted" doc:"true: the TkaSignin is deleted, and its bindings are removed at once"`
+	RefusedBy *time.Time `json:"refusedBy" doc:"until this time the API server may still accept its token, without rights; null: not deleted"`
 }
 
 // revokeSignin ends a sign-in. It returns NotFound for a sign-in that the caller may not see, and Forbidden for one that the caller may see but
@@ -119,7 +119,7 @@ func (d *Service) revokeSignin(ctx context.Context, p access.Permit, req RevokeR
 		case !known.Known: // the sign-in may exist
 			return Envelope[Revocation]{}, problem.New(problem.Unavailable, "The sign-ins of this cluster are not known yet.", "Try again in a moment.").WithRetryAfter(time.Second)
 		default:
-			return Envelope[Revocation]{}, problem.New(problem.NotFound, "There is no such sign-in, or you may not see it.", "List the sign-ins that you may see.")
+			return Envelope[Revocation]{}, problem.New(problem.NotFound, "The sign-in does not exist, or you may not see it.", "List the sign-ins that you may see.")
 		}
 		done, err := d.RevokeSignin(ctx, p, req.Namespace, req.Name, string(req.Reason), bool(req.DryRun))
 		if err != nil {
@@ -174,16 +174,16 @@ func (r *replayCache) do(now time.Time, c access.Caller, key IdempotencyKey, req
 	switch {
 	case again && was.digest != of:
 		r.mu.Unlock()
-		return Envelope[Revocation]{}, problem.New(problem.Conflict, "This Idempotency-Key was used for another request.", "Use a new key for each thing that you ask for.")
+		return Envelope[Revocation]{}, problem.New(problem.Conflict, "This Idempotency-Key was used for another request.", "Use a new key for each request.")
 	case again && !was.ended:
 		r.mu.Unlock()
-		return Envelope[Revocation]{}, problem.New(problem.Conflict, "The request with this Idempotency-Key is not answered yet.", "Wait for its answer, or ask again in a moment.")
+		return Envelope[Revocation]{}, problem.New(problem.Conflict, "The first request with this Idempotency-Key has no answer yet.", "Wait for its answer, or try again in a moment.")
 	case again:
 		defer r.mu.Unlock()
 		return was.answer, nil
 	case len(r.done) >= maxReplays:
 		r.mu.Unlock()
-		return Envelope[Revocation]{}, problem.New(problem.RateLimited, "Too many writes with an Idempotency-Key were made lately.", "Wait, or send it without one.").WithRetryAfter(time.Minute)
+		return Envelope[Revocation]{}, problem.New(problem.RateLimited, "There were too many recent writes with an Idempotency-Key.", "Wait, or send the request without a key.").WithRetryAfter(time.Minute)
 	}
 	if r.done == nil {
 		r.done = map[replayKey]*replay{}

@@ -86,11 +86,11 @@ const (
 
 // Source is the health of one provider of objects.
 type Source struct {
-	Name       string       `json:"name" doc:"such as kubernetes or gossip"`
+	Name       string       `json:"name" doc:"for example kubernetes or gossip"`
 	Status     SourceStatus `json:"status" enum:"ok,degraded,down"`
-	ObservedAt time.Time    `json:"observedAt,omitzero" doc:"when it answered last; absent: it never did"`
-	Since      time.Time    `json:"since" doc:"since when it has this status"`
-	Message    string       `json:"message" doc:"what is wrong, a sentence"`
+	ObservedAt time.Time    `json:"observedAt,omitzero" doc:"time of its last answer; absent: never"`
+	Since      time.Time    `json:"since" doc:"start of this status"`
+	Message    string       `json:"message" doc:"the problem, a sentence"`
 }
 
 // Listing holds all known objects of one kind. Callers must not modify it.
@@ -280,7 +280,7 @@ func (b *Store) Revision() uint64 {
 func (b *Store) source(name string) *Source {
 	s := b.sources[name]
 	if s == nil {
-		s = &Source{Name: name, Status: StatusDown, Since: b.now().UTC(), Message: "It has not answered yet."}
+		s = &Source{Name: name, Status: StatusDown, Since: b.now().UTC(), Message: "The source has not responded yet."}
 		b.sources[name] = s
 	}
 	return s

@@ -48,12 +48,12 @@ func describeEvents(events []plane.StoreEvent) (out []string) {
 func TestNotKnownIsNotNone(t *testing.T) {
 	b := plane.NewStore(clock)
 	if l := b.List(plane.KindCluster); l.Known || len(l.Sources) != 0 {
-		t.Errorf("nobody was asked: %+v", l)
+		t.Errorf("no source was read: %+v", l)
 	}
 	b.Expect("gossip", plane.KindCluster)
 	l := b.List(plane.KindCluster)
 	if l.Known || len(l.Sources) != 1 || l.Sources[0].Status != plane.StatusDown || !l.Sources[0].ObservedAt.IsZero() || l.Sources[0].Message == "" {
-		t.Errorf("nobody has answered: %+v", l)
+		t.Errorf("no source has answered: %+v", l)
 	}
 	b.Set(plane.KindCluster, "gossip", cluster("a")) // a part of a first list
 	if l = b.List(plane.KindCluster); l.Known {
@@ -137,11 +137,11 @@ func TestAnotherOwner(t *testing.T) {
 	for login, want := range map[string]string{"alice@example.com": "[delete tailplane/s]", "bob@example.com": "[upsert tailplane/s]"} {
 		events, _, ok := b.Since(at, func(e plane.StoreEvent) bool { return e.Object.(plane.Signin).Login == login })
 		if got := fmt.Sprint(describeEvents(events)); !ok || got != want {
-			t.Errorf("%s is told %s", login, got)
+			t.Errorf("%s gets %s", login, got)
 		}
 	}
 	if events, _, _ := b.Since(at, all); fmt.Sprint(describeEvents(events)) != "[upsert tailplane/s]" {
-		t.Errorf("who sees both is told %v", describeEvents(events))
+		t.Errorf("a caller with access to both gets %v", describeEvents(events))
 	}
 }
 
@@ -165,7 +165,7 @@ func TestResync(t *testing.T) {
 		}
 	}
 	if _, _, ok := b.Since(first, all); ok {
-		t.Error("the ring goes back for ever")
+		t.Error("the ring has no limit")
 	}
 	for _, foreign := range []uint64{0, 1, b.Revision() + 1, 1 << 63} {
 		if _, _, ok := b.Since(foreign, all); ok {
@@ -179,7 +179,7 @@ func TestResync(t *testing.T) {
 		later.Set(plane.KindCluster, "gossip", cluster("a", func(c *plane.Cluster) { c.Port = i }))
 	}
 	if _, _, ok := later.Since(earlier.Revision(), all); ok {
-		t.Error("a revision of an earlier process is taken for one's own")
+		t.Error("a revision of an earlier process is accepted")
 	}
 }
 

@@ -98,9 +98,9 @@ func (o Signin) For(v Viewer) Object {
 	revoke := Action{Allowed: true}
 	switch {
 	case !v.allows(access.SigninsRevoke, o):
-		revoke = Action{Why: "You may revoke your own sign-ins only."}
+		revoke = Action{Why: "You may revoke only your own sign-ins."}
 	case o.Phase == "Ending" || o.Phase == "Expired":
-		revoke = Action{Why: "It is ending already."}
+		revoke = Action{Why: "The sign-in is already ending."}
 	}
 	o.Actions = &SigninActions{Revoke: revoke}
 	return o

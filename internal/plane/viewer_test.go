@@ -47,23 +47,23 @@ func TestPL05_Viewer(t *testing.T) {
 		of   thing
 		want bool
 	}{
-		{"of one's organisation", view(t, alice, acme), access.FleetRead, thing{org: "acme"}, true},
+		{"of the caller's organisation", view(t, alice, acme), access.FleetRead, thing{org: "acme"}, true},
 		{"of another", view(t, alice, acme), access.FleetRead, thing{org: "globex"}, false},
 		{"of all", view(t, alice, acme), access.FleetRead, thing{}, false},
-		{"of all, to who has a role for all", view(t, alice, everything), access.FleetRead, thing{}, true},
-		{"one's own", view(t, alice, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "example.com"}, true},
-		{"one's own, though its tailnet is not known", view(t, alice, acme), access.SigninsRead, thing{login: "alice@example.com"}, true},
-		{"one's own, though one's tailnet is not known", view(t, unnamed, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "example.com"}, true},
+		{"of all, to a caller with a role for all", view(t, alice, everything), access.FleetRead, thing{}, true},
+		{"the caller's own", view(t, alice, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "example.com"}, true},
+		{"the caller's own, of an unknown tailnet", view(t, alice, acme), access.SigninsRead, thing{login: "alice@example.com"}, true},
+		{"the caller's own, for a caller of an unknown tailnet", view(t, unnamed, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "example.com"}, true},
 		{"a namesake's", view(t, alice, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "other.example"}, false},
 		{"a namesake's, as a guest", view(t, shared, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "example.com"}, false},
-		{"whoever's, as a guest", view(t, shared, acme), access.SigninsRead, thing{login: "alice@example.com"}, false},
-		{"one's own, as a guest", view(t, shared, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "other.example"}, true},
+		{"another person's, as a guest", view(t, shared, acme), access.SigninsRead, thing{login: "alice@example.com"}, false},
+		{"the caller's own, as a guest", view(t, shared, acme), access.SigninsRead, thing{login: "alice@example.com", tailnet: "other.example"}, true},
 		{"another letter case", view(t, alice, acme), access.SigninsRead, thing{login: "Alice@example.com", tailnet: "example.com"}, false},
 		{"nobody's", view(t, alice, acme), access.SigninsRead, thing{}, false},
 		{"a node's own", view(t, ci, acme), access.SigninsRead, thing{login: "node:ci", tailnet: "example.com"}, true},
-		{"nobody's, to a node", view(t, ci, acme), access.SigninsRead, thing{}, false},
-		{"one's own, for a verb that is for all or nothing", view(t, alice, acme), access.InfraRead, thing{login: "alice@example.com", tailnet: "example.com"}, false},
-		{"nobody decided", view(t, alice, everything), Kind("pool2").readVerb(), thing{org: "acme"}, false},
+		{"an object without an owner, to a node", view(t, ci, acme), access.SigninsRead, thing{}, false},
+		{"the caller's own, for a verb without own objects", view(t, alice, acme), access.InfraRead, thing{login: "alice@example.com", tailnet: "example.com"}, false},
+		{"no rule", view(t, alice, everything), Kind("pool2").readVerb(), thing{org: "acme"}, false},
 		{"no verb", view(t, alice, everything), "", thing{login: "alice@example.com"}, false},
 	} {
 		if got := c.who.allows(c.verb, c.of); got != c.want {
@@ -71,7 +71,7 @@ func TestPL05_Viewer(t *testing.T) {
 		}
 	}
 	if view(t, alice, everything).seesAny("pool2") {
-		t.Error("a kind that nobody decided about is listed")
+		t.Error("a kind without a rule is listed")
 	}
 }
 

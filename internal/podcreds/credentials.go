@@ -80,11 +80,11 @@ func Open(dir string, now func() time.Time) (*Credentials, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the adapter's own authority: %w", err)
+		return nil, fmt.Errorf("the adapter's certificate authority: %w", err)
 	}
 	f, err := parseState(b)
 	if err != nil {
-		return nil, fmt.Errorf("the adapter's own authority in %s: %w", path, err)
+		return nil, fmt.Errorf("the adapter's certificate authority in %s: %w", path, err)
 	}
 	f.now = now
 	return f, nil
@@ -136,10 +136,10 @@ func parseState(b []byte) (*Credentials, error) {
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok || !key.PublicKey.Equal(ca.PublicKey) {
-		return nil, errors.New("key and certificate do not belong together")
+		return nil, errors.New("key and certificate do not match")
 	}
 	if len(blocks[tokenBlock]) != tokenBytes {
-		return nil, errors.New("no token of the right length")
+		return nil, errors.New("the token is missing or has a wrong length")
 	}
 	token := Token(base64.RawURLEncoding.EncodeToString(blocks[tokenBlock]))
 	return &Credentials{ca: ca, key: key, token: token, sum: sha256.Sum256([]byte(token))}, nil
@@ -173,7 +173,7 @@ func (f *Credentials) WriteFiles(dir, namespace string) error {
 			continue
 		}
 		if err := writeFile(dir, file.name, file.content, 0o644); err != nil {
-			return fmt.Errorf("what the pod sees: %w", err)
+			return fmt.Errorf("the files for the pod: %w", err)
 		}
 	}
 	return nil

@@ -64,13 +64,13 @@ func TestStateSurvivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !second.ValidToken(string(token)) || second.ValidToken("") || second.ValidToken(string(token)+"x") || second.ValidToken(string(token)[1:]) {
-		t.Error("the token that is shown opens, and nothing else")
+		t.Error("only the shown token must be accepted")
 	}
 	if raw, err := base64.RawURLEncoding.DecodeString(string(token)); err != nil || len(raw) != 32 {
 		t.Errorf("a token of %d bytes: %v", len(raw), err)
 	}
 	if openTest(t, t.TempDir()).ValidToken(string(token)) {
-		t.Error("it opens another pod's adapter too")
+		t.Error("another pod's adapter also accepts it")
 	}
 	if ns, err := os.ReadFile(filepath.Join(shown, "namespace")); err != nil || string(ns) != "shop" {
 		t.Errorf("namespace %q: %v", ns, err)
@@ -152,7 +152,7 @@ func TestDamagedStateIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := Open(dir, time.Now); err == nil {
-				t.Fatal("it was taken")
+				t.Fatal("it was accepted")
 			}
 			if b, err := os.ReadFile(path); err != nil || string(b) != content {
 				t.Errorf("it was changed: %v", err)
@@ -199,7 +199,7 @@ func TestClientsTrustTheCertificate(t *testing.T) {
 	}
 	if c, err := tls.Dial("tcp", ln.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "example.com"}); err == nil {
 		c.Close()
-		t.Error("it is good for another name")
+		t.Error("it is valid for another name")
 	}
 }
 
@@ -238,7 +238,7 @@ func TestCAIsConstrained(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := c.Verify(x509.VerifyOptions{Roots: pool, DNSName: tt.name}); err == nil {
-			t.Errorf("it vouches for %s", tt.name)
+			t.Errorf("it is valid for %s", tt.name)
 		}
 	}
 }
@@ -274,6 +274,6 @@ func TestCertificateIsRenewed(t *testing.T) {
 	}
 	now = now.Add(-leafLifetime)
 	if get().Equal(second) {
-		t.Error("the clock went back, and the certificate is not valid yet")
+		t.Error("after the clock moved back, the certificate is not valid yet")
 	}
 }

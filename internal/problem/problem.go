@@ -107,7 +107,7 @@ func From(err error) *Error {
 		return e
 	}
 	return New(Internal, "internal error",
-		"Try again; if it stays, give the audit id to whoever runs this server.").WithCause(err)
+		"Try again. If the problem persists, send the audit id to the administrator of this server.").WithCause(err)
 }
 
 // CodeOf returns the code of err, or "" for nil.

@@ -167,7 +167,7 @@ func (a *applied) withdraw() {
 func (a *applied) logRefused(refused map[string]string) {
 	for _, name := range sortedNames(refused) {
 		if a.reported[name] != refused[name] {
-			a.r.Log.Error("a service is not carried", "service", name, "why", refused[name])
+			a.r.Log.Error("cannot serve a service", "service", name, "why", refused[name])
 		}
 	}
 	a.reported = refused

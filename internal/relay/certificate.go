@@ -27,7 +27,7 @@ const maxReason = 300
 
 // ErrNotYet is wrapped by the error of IssueCertificate if the tailnet does not allow this node to
 // get a certificate for the name at the moment. No CA was contacted.
-var ErrNotYet = errors.New("the tailnet gives this node no certificate of that name yet")
+var ErrNotYet = errors.New("the tailnet does not issue a certificate with that name to this node yet")
 
 // certificates manage the certificates of the names for which the relay terminates TLS. Each
 // certificate is in a Secret that all relays of a group read. One of the relays issues and renews
@@ -79,7 +79,7 @@ func (c *certificates) get(name string) (*keyPair, string) {
 	defer c.mu.Unlock()
 	switch k := c.known[name]; {
 	case k == nil:
-		return nil, "it was not looked for yet"
+		return nil, "it was not requested yet"
 	case k.pair != nil && !c.r.Now().Before(k.pair.Leaf.NotAfter):
 		return nil, "it has expired: " + k.reason
 	default:
@@ -99,7 +99,7 @@ func (c *certificates) set(name string, k certificate) {
 	c.mu.Unlock()
 	if was == nil || was.reason != k.reason || (was.pair == nil) != (k.pair == nil) {
 		if k.reason != "" {
-			c.r.Log.Warn("a certificate cannot be had", "name", name, "valid", k.pair != nil, "why", k.reason)
+			c.r.Log.Warn("a certificate is not available", "name", name, "valid", k.pair != nil, "why", k.reason)
 		}
 		c.r.Wake()
 	}
@@ -195,7 +195,7 @@ func (c *certificates) reconcile(ctx context.Context, name string, issue bool, f
 			wait *= 10
 		}
 		*failures++
-		return certificate{best, "none can be had: " + err.Error()}, wait
+		return certificate{best, "it is not available: " + err.Error()}, wait
 	}
 	*failures = 0
 	if best = longerValid(best, fresh); best == fresh {
@@ -217,7 +217,7 @@ func (c *certificates) issue(ctx context.Context, name string, now time.Time) (*
 	}
 	fresh, reason := certificateFor(name, chain, key, now)
 	if fresh == nil {
-		return nil, errors.New("what was issued is no good: " + reason)
+		return nil, errors.New("the issued certificate is not valid: " + reason)
 	}
 	return fresh, nil
 }
@@ -234,19 +234,19 @@ func (c *certificates) write(ctx context.Context, name string, pair *keyPair) er
 // certificate is not valid for the name at this time. It does not check the issuer; clients do.
 func certificateFor(name string, chain, key []byte, now time.Time) (*keyPair, string) {
 	if len(chain) == 0 || len(key) == 0 {
-		return nil, "none was issued yet"
+		return nil, "no certificate was issued yet"
 	}
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
-		return nil, "its Secret holds no certificate with its key: " + err.Error()
+		return nil, "its Secret has no valid certificate and key: " + err.Error()
 	}
 	switch err := pair.Leaf.VerifyHostname(name); {
 	case err != nil:
-		return nil, "its Secret holds one of another name: " + err.Error()
+		return nil, "its Secret has a certificate with another name: " + err.Error()
 	case now.Before(pair.Leaf.NotBefore):
 		return nil, "it is not valid before " + pair.Leaf.NotBefore.UTC().Format(time.RFC3339)
 	case !now.Before(pair.Leaf.NotAfter):
-		return nil, "it has expired on " + pair.Leaf.NotAfter.UTC().Format(time.RFC3339)
+		return nil, "it expired on " + pair.Leaf.NotAfter.UTC().Format(time.RFC3339)
 	}
 	return &keyPair{pair, chain, key}, ""
 }
@@ -274,7 +274,7 @@ type tlsPort struct {
 func (c *certificates) terminate(ctx context.Context, conn net.Conn, at tlsPort) (net.Conn, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if n := strings.TrimSuffix(hello.ServerName, "."); n != "" && !strings.EqualFold(n, at.name) {
-			return nil, fmt.Errorf("the caller asks for %.80q, and this is %s", n, at.name)
+			return nil, fmt.Errorf("the client requests %.80q, but this is %s", n, at.name)
 		}
 		pair, reason := c.get(at.name)
 		if pair == nil {

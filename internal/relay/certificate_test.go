@@ -136,7 +136,7 @@ func TestCertificatesAreShared(t *testing.T) {
 		first.setNames(nil)
 		synctest.Wait()
 		if pair, _ := first.get(name); pair != nil {
-			t.Error("what nobody wants any more is kept")
+			t.Error("an unused certificate is kept")
 		}
 	})
 }
@@ -152,29 +152,29 @@ func TestCertificatesRefused(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if pair, reason := c.get(name); pair != nil || !strings.Contains(reason, "too many certificates") || s.counts()[0] > 20 {
-			t.Errorf("in a day asked %d times: %q", s.counts()[0], reason)
+			t.Errorf("%d requests in a day: %q", s.counts()[0], reason)
 		}
 		s.empty(ErrNotYet)
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if _, reason := c.get(name); reason != ErrNotYet.Error() || s.counts()[0] != 0 {
-			t.Errorf("asked %d times: %q", s.counts()[0], reason)
+			t.Errorf("%d requests: %q", s.counts()[0], reason)
 		}
 		s.empty(nil)
 		time.Sleep(2 * certificateCheckInterval)
 		synctest.Wait()
 		if pair, reason := c.get(name); pair == nil {
-			t.Fatal("none, although the authority signs again: ", reason)
+			t.Fatal("no certificate, although the CA signs again: ", reason)
 		}
 		s.empty(errors.New("away"))
 		time.Sleep(80 * 24 * time.Hour)
 		synctest.Wait()
 		if pair, _ := c.get(name); pair == nil {
-			t.Error("what is valid for ten more days is not used")
+			t.Error("a certificate that is valid for ten more days is not used")
 		}
 		time.Sleep(11 * 24 * time.Hour)
 		if pair, reason := c.get(name); pair != nil || !strings.Contains(reason, "away") {
-			t.Errorf("what has expired is used: %q", reason)
+			t.Errorf("an expired certificate is used: %q", reason)
 		}
 	})
 }
@@ -199,12 +199,12 @@ func TestCertificateFor(t *testing.T) {
 		why        string
 	}{
 		{name, chain, key, now, ""},
-		{name, nil, nil, now, "none was issued yet"},
-		{name, chain, nil, now, "none was issued yet"},
-		{name, chain, other, now, "no certificate with its key"},
-		{name, []byte("x"), key, now, "no certificate with its key"},
-		{"other.tail1.ts.net", chain, key, now, "of another name"},
-		{name, chain, key, now.Add(2 * time.Hour), "has expired"},
+		{name, nil, nil, now, "no certificate was issued yet"},
+		{name, chain, nil, now, "no certificate was issued yet"},
+		{name, chain, other, now, "no valid certificate and key"},
+		{name, []byte("x"), key, now, "no valid certificate and key"},
+		{"other.tail1.ts.net", chain, key, now, "with another name"},
+		{name, chain, key, now.Add(2 * time.Hour), "expired on"},
 		{name, chain, key, now.Add(-2 * time.Hour), "not valid before"},
 	} {
 		pair, reason := certificateFor(tt.name, tt.chain, tt.key, tt.at)
@@ -291,12 +291,12 @@ func TestTerminate(t *testing.T) {
 		}
 	}
 	if _, err := say(443, "other.tail1.ts.net"); err == nil {
-		t.Error("a caller of another name is answered")
+		t.Error("a client that requests another name gets an answer")
 	}
 	if text, err := exchange(b.port(443), "GET / HTTP/1.1\r\n\r\n"); strings.Contains(text, "answer") {
-		t.Errorf("a caller without TLS is answered: %q %v", text, err)
+		t.Errorf("a client without TLS gets an answer: %q %v", text, err)
 	}
 	if len(got) != 0 {
-		t.Errorf("the backend was reached by whom nobody could speak to: %q", <-got)
+		t.Errorf("an unauthenticated client reached the backend: %q", <-got)
 	}
 }

@@ -37,11 +37,11 @@ func (c *KubeClient) Watch(ctx context.Context, name, mount string, log *slog.Lo
 			return nil
 		}
 		if err != nil {
-			log.Warn("the group's ConfigMap cannot be watched; trying again", "configMap", name, "err", err)
+			log.Warn("cannot watch the group's ConfigMap; trying again", "configMap", name, "err", err)
 			if data, merr := readMount(mount); merr == nil {
 				each(data)
 			} else if mount != "" && !errors.Is(merr, fs.ErrNotExist) {
-				log.Warn("what is mounted cannot be read", "path", mount, "err", merr)
+				log.Warn("cannot read the mounted configuration", "path", mount, "err", merr)
 			}
 		}
 		if retry.Sleep(ctx, retryPause) != nil {
@@ -75,7 +75,7 @@ func (c *KubeClient) follow(ctx context.Context, name string, each func(map[stri
 				each(m.Data)
 			}
 		case watch.Deleted:
-			return errors.New("it was deleted; what it said last holds")
+			return errors.New("it was deleted; its last content stays in use")
 		case watch.Error:
 			return fmt.Errorf("watch: %v", event.Object)
 		}

@@ -53,12 +53,12 @@ func (r *Relay) Drain(ctx context.Context) error {
 		}
 	}
 	r.shut.Store(true)
-	r.Log.Info("no new connections are taken", "open", r.Open(), "wait", c.DrainTimeout)
+	r.Log.Info("refusing new connections", "open", r.Open(), "wait", c.DrainTimeout)
 	ctx, cancel := context.WithTimeout(ctx, c.DrainTimeout)
 	defer cancel()
 	for r.Open() > 0 {
 		if err := retry.Sleep(ctx, openPause); err != nil {
-			return errors.New("connections are still open")
+			return errors.New("some connections are still open")
 		}
 	}
 	return nil

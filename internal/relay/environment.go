@@ -50,18 +50,18 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 		Mount: getenv("TS_EGRESS_PROXIES_CONFIG_PATH"), Secret: getenv("TS_KUBE_SECRET")}
 	for _, v := range redirectVariables {
 		if getenv(v) != "" {
-			bad("%s is set, but a relay does not do what it asks for: say it in the group's ConfigMap", v)
+			bad("%s is set, but a relay does not support it: use the group's ConfigMap", v)
 		}
 	}
 	if c.ConfigDir != "" {
 		for _, v := range conflictingVariables {
 			if getenv(v) != "" {
-				bad("%s is set beside TS_EXPERIMENTAL_VERSIONED_CONFIG_DIR, whose files say it", v)
+				bad("%s is set together with TS_EXPERIMENTAL_VERSIONED_CONFIG_DIR, whose files already configure it", v)
 			}
 		}
 	}
 	if v := getenv("TS_USERSPACE"); v != "" && v != "true" && v != "1" {
-		bad("TS_USERSPACE=%.20q: a relay works in user space only, without privileges", v)
+		bad("TS_USERSPACE=%.20q: a relay runs only in user space, without privileges", v)
 	}
 	cut := strings.LastIndexByte(c.Pod, '-')
 	if cut <= 0 || strings.Trim(c.Pod[cut+1:], "0123456789") != "" || c.Pod[cut+1:] == "" {
@@ -70,7 +70,7 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 		c.Group, c.Ordinal = c.Pod[:cut], c.Pod[cut+1:]
 	}
 	if c.UID == "" {
-		bad("POD_UID is missing: without it nobody knows which pod a status is of")
+		bad("POD_UID is missing: a status must name its pod")
 	}
 	if c.Secret == "" {
 		c.Secret = c.Pod
@@ -105,7 +105,7 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	if c.Debug, err = localAddr("TS_DEBUG_ADDR_PORT", getenv("TS_DEBUG_ADDR_PORT")); err != nil {
 		errs = append(errs, err)
 	} else if at, err := netip.ParseAddrPort(c.Debug); err == nil && !at.Addr().IsLoopback() {
-		bad("TS_DEBUG_ADDR_PORT=%s: profiles are for whoever may forward a port to the pod, so the address is one of loopback", c.Debug)
+		bad("TS_DEBUG_ADDR_PORT=%s: the address must be a loopback address, so that only users with port-forward access get profiles", c.Debug)
 	}
 	if c.Health == "" && len(c.IPs) > 0 {
 		c.Health = netip.AddrPortFrom(c.IPs[0], 9002).String()
@@ -113,14 +113,14 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	serve := getenv("TS_SERVE_CONFIG")
 	switch {
 	case serve != "" && c.Mount != "":
-		bad("TS_SERVE_CONFIG and TS_EGRESS_PROXIES_CONFIG_PATH are both set: a relay goes one way")
+		bad("TS_SERVE_CONFIG and TS_EGRESS_PROXIES_CONFIG_PATH are both set: a relay has only one direction")
 	case serve != "":
 		c.Ingress = true
 		if i := strings.LastIndexByte(serve, '/'); i > 0 {
 			c.Mount = serve[:i]
 		}
 	case c.Mount == "":
-		bad("neither TS_EGRESS_PROXIES_CONFIG_PATH nor TS_SERVE_CONFIG is set: which way is this relay to carry?")
+		bad("neither TS_EGRESS_PROXIES_CONFIG_PATH nor TS_SERVE_CONFIG is set: a relay needs one of them")
 	}
 	return c, errors.Join(errs...)
 }

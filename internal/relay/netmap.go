@@ -49,10 +49,10 @@ func NewNetmap(suffix string, self []netip.Addr, hosts []Host) *Netmap {
 
 // errForbidden means that the netmap does not contain an address. Tailscale's library would send
 // such a connection to the host's own network.
-var errForbidden = errors.New("it is no node or service of this tailnet")
+var errForbidden = errors.New("it is not a node or service of this tailnet")
 
 // errNoTarget means that no node or service matches a name or tags now.
-var errNoTarget = errors.New("nobody in this tailnet is called so")
+var errNoTarget = errors.New("no node or service of this tailnet matches")
 
 // check returns an error if an address may not be dialed. Every dial must call it last.
 func (n *Netmap) check(a netip.Addr) error {

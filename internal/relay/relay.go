@@ -210,7 +210,7 @@ func (r *Relay) Ready() error {
 	}
 	s := r.status.Load()
 	if s == nil {
-		return errors.New("no document was applied yet")
+		return errors.New("no configuration was applied yet")
 	}
 	for _, rt := range *r.routes.Load() {
 		if !rt.bound.Load() {
@@ -228,7 +228,7 @@ func (r *Relay) ServiceReady(ctx context.Context, name string) error {
 	}
 	routes := r.routes.Load()
 	if routes == nil {
-		return errors.New("no document was applied yet")
+		return errors.New("no configuration was applied yet")
 	}
 	rt := (*routes)[name]
 	switch {

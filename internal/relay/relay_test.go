@@ -152,7 +152,7 @@ func (b *env) apply(t testing.TB, egress, relay string) config.Status {
 	select {
 	case <-changed:
 	case <-time.After(time.Minute):
-		t.Fatal("the document was not applied")
+		t.Fatal("the configuration was not applied")
 	}
 	st, _ := b.Status()
 	return st
@@ -224,7 +224,7 @@ func TestEgress(t *testing.T) {
 	b.server(t, netip.AddrPortFrom(webAddr, 80), "web")
 	b.run(t)
 	if b.Ready() == nil || b.ServiceReady(t.Context(), "a.web") == nil {
-		t.Error("ready before a document was applied")
+		t.Error("ready before a configuration was applied")
 	}
 	st := b.apply(t, byName, "")
 	if s := st.Services["a.web"]; len(s.Ports) != 1 || len(s.IPs) != 1 || s.IPs[0] != webAddr || len(st.Refused) != 0 {
@@ -255,13 +255,13 @@ func TestEgress(t *testing.T) {
 	}
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("the connection goes on")
+		t.Error("the connection stays open")
 	}
 	if _, err := net.Dial("tcp", gone); err == nil {
 		t.Error("the port is still open")
 	}
 	if err := b.ServiceReady(t.Context(), "a.web"); err == nil {
-		t.Error("a service that is gone is ready")
+		t.Error("a removed service is ready")
 	}
 }
 
@@ -307,7 +307,7 @@ func TestForbiddenTargets(t *testing.T) {
 	}
 	b.mu.Unlock()
 	stop()
-	if !strings.Contains(b.log.String(), "a target is refused") {
+	if !strings.Contains(b.log.String(), "refusing a target") {
 		t.Error("nothing was logged")
 	}
 }
@@ -337,20 +337,20 @@ func TestSeveralTargets(t *testing.T) {
 	delete(b.servers, netip.AddrPortFrom(webAddr, 80))
 	b.mu.Unlock()
 	if tries > 1 {
-		t.Errorf("who does not answer was asked %d times in a moment", tries)
+		t.Errorf("a target that does not answer got %d attempts in a moment", tries)
 	}
 	if got, _ := exchange(b.port(10000), ""); got != "" {
 		t.Errorf("%q", got)
 	}
 	if err := b.ServiceReady(t.Context(), "s"); err == nil || !strings.Contains(err.Error(), "do not answer") {
-		t.Errorf("none answers, and yet: %v", err)
+		t.Errorf("no target answers, but: %v", err)
 	}
 	// A netmap in which every node is offline.
 	b.mu.Lock()
 	b.netmap = NewNetmap("tail1.ts.net", nil, []Host{{Name: "web.tail1.ts.net", Addrs: []netip.Addr{webAddr}, Tags: []string{"tag:web"}}})
 	b.mu.Unlock()
 	if err := b.ServiceReady(t.Context(), "s"); err == nil || !strings.Contains(err.Error(), "online") {
-		t.Errorf("none is online, and yet: %v", err)
+		t.Errorf("no target is online, but: %v", err)
 	}
 }
 
@@ -505,7 +505,7 @@ func TestIngress(t *testing.T) {
 	b.run(t)
 	doc := fmt.Sprintf(`{"ingress":{"g":{"vip":"svc:g","ports":[{"protocol":"tcp","port":80,"backend":%q}],"proxyProtocol":true,"ready":%%v}}}`, backend.Addr())
 	if st := b.apply(t, "", fmt.Sprintf(doc, false)); len(st.Exposed["g"].Ports) != 0 || b.port(80) != "" || b.Ready() != nil {
-		t.Errorf("without a ready backend nothing is announced, and that is no fault: %+v %v", st, b.Ready())
+		t.Errorf("without a ready backend nothing is announced, and that is not an error: %+v %v", st, b.Ready())
 	}
 	if st := b.apply(t, "", fmt.Sprintf(doc, true)); len(st.Exposed["g"].Ports) != 1 {
 		t.Errorf("status %+v", st)
@@ -518,7 +518,7 @@ func TestIngress(t *testing.T) {
 	select {
 	case from := <-heads:
 		if from != c.LocalAddr().String() {
-			t.Errorf("the header says %s, the caller is %s", from, c.LocalAddr())
+			t.Errorf("the header has %s, the caller is %s", from, c.LocalAddr())
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("no header came")
@@ -565,7 +565,7 @@ func TestDrain(t *testing.T) {
 		go func() { drained <- b.Drain(t.Context()) }()
 		synctest.Wait()
 		if b.Ready() == nil || b.ServiceReady(t.Context(), "a.web") == nil || b.shut.Load() {
-			t.Error("at first it is not ready, and takes what still comes")
+			t.Error("at first it is not ready, but accepts new connections")
 		}
 		time.Sleep(2*pingPause + settleTime - time.Millisecond)
 		synctest.Wait()
@@ -575,7 +575,7 @@ func TestDrain(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if !b.shut.Load() {
-			t.Error("nothing new is taken now")
+			t.Error("new connections are refused now")
 		}
 		b.open.Store(0)
 		if err := <-drained; err != nil {
@@ -592,13 +592,13 @@ func TestDrain(t *testing.T) {
 		}
 		b.open.Store(1)
 		if err := b.Drain(t.Context()); err == nil || time.Since(began) != 30*time.Second {
-			t.Errorf("what does not end: %v after %v", err, time.Since(began))
+			t.Errorf("a connection that does not end: %v after %v", err, time.Since(began))
 		}
 		// The end of the request also ends the drain.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := b.Drain(ctx); err == nil {
-			t.Error("it went on without anybody who asks")
+			t.Error("it continued without a health check request")
 		}
 	})
 }

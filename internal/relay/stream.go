@@ -181,10 +181,10 @@ func result(err error) string {
 // are logged at debug level.
 func (r *Relay) logFailure(s *socket, err error) {
 	if errors.Is(err, errForbidden) {
-		r.Log.Warn("a target is refused", "service", s.route.name, "err", err)
+		r.Log.Warn("refusing a target", "service", s.route.name, "err", err)
 		return
 	}
-	r.Log.Debug("a connection was not carried", "service", s.route.name, "err", err)
+	r.Log.Debug("a connection failed", "service", s.route.name, "err", err)
 }
 
 // reset closes c with a TCP reset, so that the peer sees an error and not an empty answer.

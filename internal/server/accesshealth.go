@@ -27,7 +27,7 @@ func addAccessChecks(p *process, config *rest.Config, node *tailnet.Node, store 
 	p.health.AddCheck("kubernetes", apiServerCheck(config))
 	p.health.AddCheck("signins", func(context.Context) error {
 		if !store.Synced() {
-			return errors.New("the cache of sign-ins is not filled")
+			return errors.New("the cache of sign-ins is not synchronized yet")
 		}
 		return nil
 	})
@@ -39,7 +39,7 @@ func addAccessChecks(p *process, config *rest.Config, node *tailnet.Node, store 
 		}
 		return 0, true
 	})
-	p.metrics.AddGauge("tailplane_node_key_expiry_seconds", "Time until somebody must sign the node in again; absent when nobody must.", func() (float64, bool) {
+	p.metrics.AddGauge("tailplane_node_key_expiry_seconds", "Time until a person must sign the node in again; absent if the key does not expire.", func() (float64, bool) {
 		at := node.Status().KeyExpiry
 		return time.Until(at).Seconds(), !at.IsZero()
 	})
@@ -61,7 +61,7 @@ func recordSigninChange(p *process, self tailnet.Status, write func(audit.Entry)
 	} else {
 		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
 	}
-	p.log.Info("the tailnet withdrew what a sign-in rests on", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
+	p.log.Info("ended or shortened a sign-in after a change of the tailnet", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
 	recordAction(p, write, e)
 }
 

@@ -25,7 +25,7 @@ func authKey(set settings.File, log *slog.Logger) (tailnet.Secret, error) {
 		return tailnet.Secret{}, fmt.Errorf("tailnet.authKeyFile: %w", err)
 	}
 	if err != nil {
-		log.Warn("the file of the auth key is not there; going on without a key", "path", path)
+		log.Warn("the auth key file does not exist; continuing without a key", "path", path)
 	}
 	return tailnet.NewSecret(strings.TrimSpace(string(b))), nil
 }

@@ -59,7 +59,7 @@ func (b *auditLog) get(ctx context.Context, config *rest.Config, p *process, inf
 // stores no key: each run generates one, and the log's first line names it.
 func signingKey(ctx context.Context, config *rest.Config, p *process, role settings.Role) (audit.Key, error) {
 	if name := p.set.Audit.KeySecret; name != "" {
-		secret, err := controller.NewKeySecret(config, p.set.Signin.SystemNamespace, name, "tell whoever checks the record of the new one", audit.KeyFromSeed,
+		secret, err := controller.NewKeySecret(config, p.set.Signin.SystemNamespace, name, "give the new public key to those who verify the audit log", audit.KeyFromSeed,
 			func(k audit.Key) string { return k.Public().String() })
 		if err != nil {
 			return audit.Key{}, err
@@ -108,7 +108,7 @@ func openAuditLog(ctx context.Context, config *rest.Config, p *process, info sig
 	if record, err = audit.Open(c); err != nil {
 		return nil, nil, fmt.Errorf("audit.file: %w", err)
 	}
-	p.log.Info("the audit record is open", "key", key.Public().String())
+	p.log.Info("the audit log is open", "key", key.Public().String())
 	p.metrics.AddAudit(record.Stats)
 	return record, func() error {
 		err := record.Close()
@@ -136,7 +136,7 @@ func recordSweep(p *process, write func(audit.Entry) error, kind, namespace, nam
 	if namespace != "" {
 		args["namespace"] = namespace
 	}
-	recordAction(p, write, audit.Entry{Verb: access.SigninSweep, Object: name, Reason: "No sign-in accounts for it.", Args: args})
+	recordAction(p, write, audit.Entry{Verb: access.SigninSweep, Object: name, Reason: "The object belongs to no sign-in.", Args: args})
 }
 
 // recordAction records an action that the process took without a request. Without a node, the actor is the host name; in a pod, that is the
@@ -148,10 +148,10 @@ func recordAction(p *process, write func(audit.Entry) error, e audit.Entry) {
 		host, err := os.Hostname()
 		e.Actor.Node = cmp.Or(host, "operator")
 		if err != nil {
-			p.log.Warn("the host's name is not known", "err", err)
+			p.log.Warn("the host name is unknown", "err", err)
 		}
 	}
 	if err := write(e); err != nil {
-		p.log.Error("audit entry lost", "audit", e.RequestID, "err", err)
+		p.log.Error("an audit entry is lost", "audit", e.RequestID, "err", err)
 	}
 }

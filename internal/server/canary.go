@@ -21,9 +21,9 @@ const terminationLog = "/dev/termination-log"
 func canaryCommand() *cobra.Command {
 	var c isolation.CanaryProbe
 	var listen string
-	cmd := &cobra.Command{Use: "canary", Short: "Try, from the place of a job, to reach what no job may reach", Args: noArguments,
-		Long: "Try, from the place of a job, to reach what no job may reach. The fleet starts it (fleet.canary). It ends with code 3 and the addresses\n" +
-			"when one of them answers, and is ready while none does and its forge does.",
+	cmd := &cobra.Command{Use: "canary", Short: "Check from the network of a job that the blocked addresses cannot be reached", Args: noArguments,
+		Long: "Tries to connect from the network of a job to addresses that no job may reach. The fleet starts it (fleet.canary). It exits with code 3 and prints the addresses\n" +
+			"if one of them answers. It is ready while none of them answers and its forge does.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := net.Listen("tcp", listen)
 			if err != nil {
@@ -43,10 +43,10 @@ func canaryCommand() *cobra.Command {
 			return err
 		}}
 	f := cmd.Flags()
-	f.StringArrayVar(&c.Forbidden, "never", nil, "host:port that must not answer; may be given again")
-	f.StringArrayVar(&c.Required, "always", nil, "host:port of which one must answer; may be given again")
-	f.DurationVar(&c.Interval, "every", time.Minute, "how often it tries")
-	f.StringVar(&listen, "listen", ":9094", "where it says whether it is ready")
+	f.StringArrayVar(&c.Forbidden, "never", nil, "host:port that must not answer; repeatable")
+	f.StringArrayVar(&c.Required, "always", nil, "host:port; at least one of these must answer; repeatable")
+	f.DurationVar(&c.Interval, "every", time.Minute, "time between two attempts")
+	f.StringVar(&listen, "listen", ":9094", "address of its readiness probe")
 	return cmd
 }
 

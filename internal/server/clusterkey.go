@@ -43,7 +43,7 @@ func (k *keyring) current() (httpapi.Key, bool) {
 // check is the readiness check.
 func (k *keyring) check(context.Context) error {
 	if _, ok := k.current(); !ok {
-		return errors.New("the cluster's key is not at hand; whoever asks for a proof is turned away")
+		return errors.New("the cluster's key is not loaded; the server refuses requests for a proof")
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ const (
 
 // load loads the key and retries until it succeeds or ctx ends.
 func (k *keyring) load(ctx context.Context, secret *controller.ClusterKey, log *slog.Logger) {
-	err := retryUntil(ctx, func(err error) { log.Error("the cluster's key cannot be had; trying again", "err", err) }, func() error {
+	err := retryUntil(ctx, func(err error) { log.Error("loading the cluster's key failed; trying again", "err", err) }, func() error {
 		key, err := secret.Load(ctx)
 		if err == nil {
 			k.key.Store(&key)
@@ -65,7 +65,7 @@ func (k *keyring) load(ctx context.Context, secret *controller.ClusterKey, log *
 	})
 	if err == nil {
 		close(k.loaded)
-		log.Info("the cluster's key is at hand", "key", k.key.Load().Public().String())
+		log.Info("the cluster's key is loaded", "key", k.key.Load().Public().String())
 	}
 }
 
@@ -100,6 +100,6 @@ func clusterID(ctx context.Context, config *rest.Config, set, caHash string, log
 	}
 	_, digits, _ := strings.Cut(caHash, ":")
 	id := "ca-" + digits[:32]
-	log.Info("cluster.id is not set and the namespace kube-system may not be read; the id is derived from the certificate authority", "id", id)
+	log.Info("cluster.id is not set and this account may not read the namespace kube-system; the id is derived from the CA certificates", "id", id)
 	return id, nil
 }

@@ -44,13 +44,13 @@ func command() *cobra.Command {
 	var f flags
 	root := &cobra.Command{
 		Use: "tailplaned", Short: "Tailplane's server",
-		Long:          "Tailplane's server. Each role is a command: run it with a ServiceAccount of its own.",
+		Long:          "Tailplane's server. Each role is a command: run each with a separate ServiceAccount.",
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	p := root.PersistentFlags()
 	p.StringVar(&f.config, "config", "/etc/tailplane/config.yaml", "the settings file")
-	p.StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server; without it, the pod's own account")
+	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's ServiceAccount")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 	p.BoolVar(&f.check, "check", false, "check the settings and exit")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -64,14 +64,14 @@ func command() *cobra.Command {
 		run: func(ctx context.Context, p *process, working func()) error { return runPlane(ctx, p, false, working) }}
 	root.AddCommand(
 		role(settings.AccessRole, "Serve the sign-in API on the tailnet",
-			"Serves the sign-in API on the tailnet: says who is calling, decides on their grants, writes TkaSignin objects and hands out kubeconfigs.", accessPart),
-		role(settings.OperatorRole, "Carry out sign-ins in the cluster",
-			"Watches TkaSignin objects, makes and removes their ServiceAccounts and bindings, and ends what has expired.", operatorPart),
-		role(settings.AllRoles, "Both, and the plane if it is enabled, in one process",
-			"Plays the roles access and operator in one process, for a small cluster, and the role plane where plane.enabled is set.\n"+
-				"The parts still meet only in the objects of the cluster.", accessPart, operatorPart, planePart),
+			"Serves the sign-in API on the tailnet: it identifies callers, evaluates their grants, writes TkaSignin objects and returns kubeconfigs.", accessPart),
+		role(settings.OperatorRole, "Provision sign-ins in the cluster",
+			"Watches TkaSignin objects, creates and deletes their ServiceAccounts and bindings, and ends expired sign-ins.", operatorPart),
+		role(settings.AllRoles, "Run access and operator, and the plane if it is enabled, in one process",
+			"Runs the roles access and operator in one process, for a small cluster, and the role plane if plane.enabled is set.\n"+
+				"The roles still communicate only through objects of the cluster.", accessPart, operatorPart, planePart),
 		canaryCommand(),
-		&cobra.Command{Use: "config", Short: "Print the settings in force", Long: "Prints the settings file with its defaults filled in, and warnings on standard error.", Args: noArguments,
+		&cobra.Command{Use: "config", Short: "Print the effective settings", Long: "Prints the settings file with all defaults, and warnings on standard error.", Args: noArguments,
 			RunE: func(c *cobra.Command, _ []string) error { return printConfig(f, c.OutOrStdout(), c.ErrOrStderr()) }},
 		injectCommand(&f),
 		gatewayCommand(&f),

@@ -22,13 +22,13 @@ const fleetAccount = "tailplane-fleet"
 func fleetCommand(f *flags) *cobra.Command {
 	elect := true
 	c := &cobra.Command{
-		Use: "fleet", Short: "Keep CI runners for several organisations",
-		Long: "Makes, shares, holds and takes down the CI runners of organisations on GitHub and GitLab, as RunnerForges, RunnerPools, RunnerEnrollments and RunnerHolds say.\n" +
-			"It begins when it has seen that the API server keeps its account to namespaces of runners.",
+		Use: "fleet", Short: "Manage CI runners for several organisations",
+		Long: "Creates, shares, holds and deletes the CI runners of organisations on GitHub and GitLab, according to RunnerForges, RunnerPools, RunnerEnrollments and RunnerHolds.\n" +
+			"It starts after it has verified that the API server restricts its account to namespaces of runners.",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return runFleet(c.Context(), *f, elect) },
 	}
-	c.Flags().BoolVar(&elect, "leader-elect", true, "one replica at a time is at work; the others wait")
+	c.Flags().BoolVar(&elect, "leader-elect", true, "only one replica is active at a time; the others wait")
 	return c
 }
 

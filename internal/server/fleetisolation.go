@@ -42,7 +42,7 @@ func verifyIsolation(ctx context.Context, config *rest.Config, s settings.Fleet,
 		what   string
 		object client.Object
 	}{
-		{"make a namespace of any name", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tailplane-outside", Labels: labels}}},
+		{"create a namespace of any name", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "tailplane-outside", Labels: labels}}},
 		{"bind itself in any namespace", &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "tailplane-outside", Namespace: metav1.NamespaceDefault, Labels: labels},
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: isolation.FleetRole},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: fleetAccount, Namespace: s.Namespace}}}},
@@ -63,7 +63,7 @@ func verifyIsolation(ctx context.Context, config *rest.Config, s settings.Fleet,
 			case apierrors.IsForbidden(err):
 				return fmt.Errorf("this account lacks a right of the ClusterRole tailplane-fleet: %w", err)
 			default:
-				return fmt.Errorf("may this account %s: %w", try.what, err)
+				return fmt.Errorf("check whether this account may %s: %w", try.what, err)
 			}
 		}
 		if len(free) == 0 {
@@ -71,13 +71,13 @@ func verifyIsolation(ctx context.Context, config *rest.Config, s settings.Fleet,
 		}
 		if !logged {
 			logged = true
-			log.Warn("this account is not confined to namespaces of runners yet", "may", free)
+			log.Warn("the API server does not restrict this account to namespaces of runners yet", "may", free)
 		}
 		if retry.Sleep(limit, time.Second) != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("this account may %s: the ValidatingAdmissionPolicy tailplane-fleet is not at work, or knows the account by another name than system:serviceaccount:%s:%s",
+			return fmt.Errorf("this account may %s: the ValidatingAdmissionPolicy tailplane-fleet is not active, or has another account name than system:serviceaccount:%s:%s",
 				strings.Join(free, " and "), s.Namespace, fleetAccount)
 		}
 	}
@@ -96,7 +96,7 @@ func apiServers(ctx context.Context, config *rest.Config) (all []netip.AddrPort,
 	var service corev1.Service
 	var behind discoveryv1.EndpointSlice
 	if err := errors.Join(k.Get(ctx, at, &service), k.Get(ctx, at, &behind)); err != nil {
-		return nil, fmt.Errorf("the addresses of the API server: %w; fleet.apiServers in the settings would do", err)
+		return nil, fmt.Errorf("find the addresses of the API server: %w; alternatively set fleet.apiServers", err)
 	}
 	add := func(address string, port int32) {
 		if ip, err := netip.ParseAddr(address); err == nil && port > 0 {
@@ -118,7 +118,7 @@ func apiServers(ctx context.Context, config *rest.Config) (all []netip.AddrPort,
 		}
 	}
 	if len(all) == 0 {
-		return nil, errors.New("the cluster tells no address of the API server: set fleet.apiServers")
+		return nil, errors.New("the cluster reports no address of the API server: set fleet.apiServers")
 	}
 	return all, nil
 }

@@ -30,22 +30,22 @@ func gatewayCommand(f *flags) *cobra.Command {
 	var g gatewayFlags
 	c := &cobra.Command{
 		Use: "gateway", Short: "Connect several tailnets to the cluster",
-		Long: "Proves the credentials of tailnets, finds their services, keeps relays to them, and adds routes to what Envoy Gateway makes:\n" +
-			"every replica answers Envoy Gateway, one keeps the objects.\n" +
-			"An OAuth client may be mounted as files, named by CLIENT_ID_FILE and CLIENT_SECRET_FILE.",
+		Long: "Verifies the credentials of tailnets, discovers their services, runs relays to them, and adds routes to the output of Envoy Gateway.\n" +
+			"Every replica answers Envoy Gateway; one replica writes the objects.\n" +
+			"An OAuth client can be mounted as files: set CLIENT_ID_FILE and CLIENT_SECRET_FILE.",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return runGateway(c.Context(), *f, g) },
 	}
 	p := c.Flags()
-	p.StringVar(&g.health, "metrics-addr", ":9091", "where probes and metrics are served")
-	p.StringVar(&g.namespace, "namespace", "tailscale-gateway-system", "the operator's own namespace")
-	p.StringVar(&g.release, "release", "tailplane", "the name of this installation, by which other operators know it where settings give no operatorID")
-	p.StringVar(&g.extension, "extension-addr", cmp.Or(os.Getenv("EXTENSION_SERVER_ADDR"), ":5005"), "where Envoy Gateway asks: host:port, or unix:///path")
-	p.StringVar(&g.tlsDir, "extension-tls-dir", "", "the folder with tls.crt, tls.key and ca.crt for it; needed where others than this machine can ask")
-	p.BoolVar(&g.certify, "extension-certificates", false, "make and renew the certificates for it, in the Secrets tailplane-extension-{server,ca,client}")
-	p.BoolVar(&g.reflects, "grpc-reflection", false, "let tools such as grpcurl ask what there is to call")
-	p.BoolVar(&g.controllers, "controllers", true, "keep objects too; without, only answer Envoy Gateway, as in a sidecar")
-	p.BoolVar(&g.elect, "leader-elect", true, "one replica at a time keeps the objects; the others wait")
+	p.StringVar(&g.health, "metrics-addr", ":9091", "address of probes and metrics")
+	p.StringVar(&g.namespace, "namespace", "tailscale-gateway-system", "namespace of the operator")
+	p.StringVar(&g.release, "release", "tailplane", "name of this installation; other operators use it if the settings have no operatorID")
+	p.StringVar(&g.extension, "extension-addr", cmp.Or(os.Getenv("EXTENSION_SERVER_ADDR"), ":5005"), "address for Envoy Gateway: host:port, or unix:///path")
+	p.StringVar(&g.tlsDir, "extension-tls-dir", "", "directory with tls.crt, tls.key and ca.crt for that address; required unless the address is local to this machine")
+	p.BoolVar(&g.certify, "extension-certificates", false, "create and renew the certificates for that address, in the Secrets tailplane-extension-{server,ca,client}")
+	p.BoolVar(&g.reflects, "grpc-reflection", false, "serve gRPC reflection for tools such as grpcurl")
+	p.BoolVar(&g.controllers, "controllers", true, "run the controllers too; if false, only answer Envoy Gateway, as in a sidecar")
+	p.BoolVar(&g.elect, "leader-elect", true, "only one replica writes the objects at a time; the others wait")
 	c.AddCommand(envoyConfig())
 	return c
 }
@@ -67,7 +67,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 		return usageError{fmt.Errorf("--extension-addr: %w", err)}
 	}
 	if g.tlsDir == "" && !at.Private() {
-		return usageError{fmt.Errorf("--extension-addr %s is reached by others than this machine: it needs --extension-tls-dir", g.extension)}
+		return usageError{fmt.Errorf("--extension-addr %s can be reached from other machines: set --extension-tls-dir", g.extension)}
 	}
 	// The names are those of Tailscale's proxy image and of its operator.
 	id := cmp.Or(os.Getenv("CLIENT_ID_FILE"), os.Getenv("TAILSCALE_OAUTH_CLIENT_ID_FILE"))
@@ -113,7 +113,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 	probes := &health.Listener{Address: g.health, Gatherer: metrics, Log: log}
 	probes.AddCheck("extension server", func(context.Context) error {
 		if !server.Open() {
-			return errors.New("not open: not everything is known yet, or there is no certificate")
+			return errors.New("not open: the state is not complete yet, or there is no certificate")
 		}
 		return nil
 	})
@@ -132,7 +132,7 @@ func runGateway(ctx context.Context, f flags, g gatewayFlags) error {
 func searchedDomain(log *slog.Logger) string {
 	b, err := os.ReadFile("/etc/resolv.conf")
 	if err != nil {
-		log.Warn("the cluster's domain is not known from resolv.conf", "err", err)
+		log.Warn("reading the cluster's domain from resolv.conf failed", "err", err)
 	}
 	return settings.SearchedDomain(string(b))
 }

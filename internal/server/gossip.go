@@ -218,7 +218,7 @@ func (d *discovery) run(ctx context.Context) error {
 		return nil // ctx has ended
 	case ok:
 		d.handover.Store(&handover{before.Public(), before.Sign(gossip.RekeyMessage(d.info.ID, key.Public()))})
-		d.p.log.Info("the cluster's key was changed; the one before vouches for it", "before", before.Public().String(), "key", key.Public().String())
+		d.p.log.Info("the cluster's key was changed; the previous key signed the new one", "before", before.Public().String(), "key", key.Public().String())
 	}
 	self := d.node.Status().ID
 	pins, err := controller.NewPins(d.config, d.p.set.Signin.SystemNamespace, self)
@@ -240,9 +240,9 @@ func (d *discovery) run(ctx context.Context) error {
 	}
 	d.member.Store(member)
 	d.p.metrics.AddGossip(member.Stats, member.Members, meter)
-	d.p.log.Info("looking for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
+	d.p.log.Info("searching for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
 	if gossip.IsPrivateEndpoint(d.info.ServerURL) {
-		d.p.log.Warn("cluster.server is a private address: servers of other clusters list this one only if their gossip.allowEndpoints has it", "server", d.info.ServerURL)
+		d.p.log.Warn("cluster.server is a private address: servers of other clusters list this cluster only if their gossip.allowEndpoints includes it", "server", d.info.ServerURL)
 	}
 
 	running, stop := context.WithCancel(ctx)
@@ -259,7 +259,7 @@ func (d *discovery) run(ctx context.Context) error {
 	wg.Go(func() { defer stop(); publishErr = d.publisher(member, client).Run(running) })
 	<-running.Done()
 	if err := member.Leave(context.WithoutCancel(ctx)); err != nil {
-		d.p.log.Info("nobody could be told that this server goes", "err", err)
+		d.p.log.Info("no other server received the message that this server leaves", "err", err)
 	}
 	wg.Wait()
 	return errors.Join(runErr, doorErr, publishErr)
@@ -269,7 +269,7 @@ func (d *discovery) run(ctx context.Context) error {
 // a changed key.
 func (d *discovery) loadPreviousKey(ctx context.Context) (key httpapi.Key, ok bool, err error) {
 	report := func(err error) {
-		d.p.log.Warn("whether the cluster's key was changed cannot be said yet; trying again", "err", err)
+		d.p.log.Warn("reading the previous key of the cluster failed; trying again", "err", err)
 	}
 	err = retryUntil(ctx, report, func() (err error) {
 		key, ok, err = d.secret.Previous(ctx)
@@ -296,7 +296,7 @@ func (d *discovery) publisher(member *gossip.Node, client *gossiphttp.Client) *c
 				if c.Self {
 					return d.info.CAData, nil
 				}
-				err := fmt.Errorf("no access server of %s can be asked", c.Name)
+				err := fmt.Errorf("no access server of %s is available", c.Name)
 				for _, m := range c.Members {
 					if p, ok := d.netmap.Load().Find(m.Node); ok && m.State == gossip.Alive {
 						var pem []byte
@@ -392,7 +392,7 @@ func (d *discovery) recordEvents(ctx context.Context) {
 // recordEvent writes an event of the members to the audit log.
 func (d *discovery) recordEvent(ev gossip.Event) {
 	if n := d.lost.Swap(0); n > 0 {
-		d.p.log.Error("some of what happened among the members is not in the record: too much happened at once", "events", n)
+		d.p.log.Error("the audit log lacks some membership events: too many happened at once", "events", n)
 	}
 	args := map[string]string{"node": ev.Node}
 	if ev.Cluster != "" {

@@ -42,7 +42,7 @@ func TestGossipSettings(t *testing.T) {
 		}
 		_, err := load(file, settings.AccessRole)
 		if tt.says == "" && err != nil || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), file)) {
-			t.Errorf("%s: %v; it should say %q", tt.gossip, err, tt.says)
+			t.Errorf("%s: %v, want %q", tt.gossip, err, tt.says)
 		}
 	}
 }

@@ -35,30 +35,30 @@ type injectFlags struct {
 func injectCommand(f *flags) *cobra.Command {
 	var i injectFlags
 	c := &cobra.Command{
-		Use: "inject", Short: "Serve the webhook that puts the adapter into pods",
-		Long: "Answers the API server's admission reviews: puts the adapter mca into pods that ask for it, or says why it cannot.\n" +
-			"Keeps its own certificate and what the API server trusts. It needs no settings file.",
+		Use: "inject", Short: "Serve the webhook that injects the adapter into pods",
+		Long: "Answers the API server's admission reviews: it injects the adapter mca into pods that request it, or refuses with a reason.\n" +
+			"It manages its certificate and the CA bundle that the API server trusts. It needs no settings file.",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return runInject(c.Context(), *f, i) },
 	}
 	p := c.Flags()
-	p.StringVar(&i.listen, "listen", ":8443", "where the API server asks")
-	p.StringVar(&i.health, "health", ":8080", "where probes and metrics are served")
-	p.StringVar(&i.sidecar, "sidecar", "/etc/tailplane/sidecar.yaml", "the file that says what is injected: image, resources, log level, port")
-	p.StringVar(&i.clientCA, "client-ca", "", "a file of certificate authorities: who has no certificate of one is not answered")
-	p.StringVar(&i.namespace, "namespace", "tailplane-system", "the namespace of the Secret and the Lease")
-	p.StringVar(&i.secret, "tls-secret", "tailplane-inject-tls", "the Secret that keeps the webhook's certificate")
-	p.StringVar(&i.lease, "lease", "tailplane-inject", "the Lease that says which replica renews it")
-	p.StringVar(&i.webhook, "webhook", "tailplane-inject", "the MutatingWebhookConfiguration, and ValidatingWebhookConfiguration, that is told what to trust")
-	p.StringSliceVar(&i.names, "name", []string{"tailplane-inject.tailplane-system.svc"}, "a name or address by which the API server asks")
-	p.BoolVar(&i.external, "external-certificates", false, "another program, such as cert-manager, keeps the Secret and what the API server trusts")
-	p.DurationVar(&i.drain, "drain", 5*time.Second, "how long to go on answering after the signal to end")
-	p.DurationVar(&i.life, "certificate-life", controller.DefaultLifetime, "how long a certificate is good; it is renewed at two thirds")
-	p.DurationVar(&i.publish, "publish-wait", controller.DefaultPublishTime, "how long every API server may take to see what to trust")
-	p.DurationVar(&i.keep, "keep-wait", controller.DefaultKeepCA, "how long what was trusted before stays trusted")
-	p.DurationVar(&i.poll, "poll", controller.DefaultPollInterval, "how often the Secret is read")
-	p.DurationVar(&i.count, "count-outdated", 0, "how often to count pods whose adapter is of another day, which needs the right to list pods; 0: never")
-	p.DurationVar(&i.restart, "auto-restart", 0, "how often one workload, at most, is restarted that asks for it and has pods whose adapter is of another day; it needs the rights to list pods and to patch workloads; 0: never")
+	p.StringVar(&i.listen, "listen", ":8443", "address of the webhook")
+	p.StringVar(&i.health, "health", ":8080", "address of probes and metrics")
+	p.StringVar(&i.sidecar, "sidecar", "/etc/tailplane/sidecar.yaml", "sidecar file: image, resources, log level and port of the injected adapter")
+	p.StringVar(&i.clientCA, "client-ca", "", "CA bundle file; clients must present a certificate signed by one of these CAs")
+	p.StringVar(&i.namespace, "namespace", "tailplane-system", "namespace of the Secret and the Lease")
+	p.StringVar(&i.secret, "tls-secret", "tailplane-inject-tls", "Secret that stores the webhook's certificate")
+	p.StringVar(&i.lease, "lease", "tailplane-inject", "Lease of the replica that renews the certificate")
+	p.StringVar(&i.webhook, "webhook", "tailplane-inject", "MutatingWebhookConfiguration and ValidatingWebhookConfiguration that get the CA bundle")
+	p.StringSliceVar(&i.names, "name", []string{"tailplane-inject.tailplane-system.svc"}, "a name or address at which the API server calls the webhook")
+	p.BoolVar(&i.external, "external-certificates", false, "another program, such as cert-manager, manages the Secret and the CA bundle that the API server trusts")
+	p.DurationVar(&i.drain, "drain", 5*time.Second, "how long to continue to answer after the stop signal")
+	p.DurationVar(&i.life, "certificate-life", controller.DefaultLifetime, "validity of a certificate; it is renewed after two thirds of this time")
+	p.DurationVar(&i.publish, "publish-wait", controller.DefaultPublishTime, "maximum time until every API server uses a new CA bundle")
+	p.DurationVar(&i.keep, "keep-wait", controller.DefaultKeepCA, "how long the previous CA stays trusted")
+	p.DurationVar(&i.poll, "poll", controller.DefaultPollInterval, "how often to read the Secret")
+	p.DurationVar(&i.count, "count-outdated", 0, "how often to count pods with an outdated adapter; requires the right to list pods; 0: never")
+	p.DurationVar(&i.restart, "auto-restart", 0, "how often to restart at most one workload that requests it and has pods with an outdated adapter; requires the rights to list pods and to patch workloads; 0: never")
 	c.AddCommand(injectStatus(f))
 	return c
 }
@@ -149,7 +149,7 @@ func sidecarOptions(path string) (inject.Options, error) {
 	o := inject.Options{Sidecar: inject.DefaultSidecar(), Version: version()}
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return o, fmt.Errorf("what is injected: %w; name the file with --sidecar", err)
+		return o, fmt.Errorf("sidecar file: %w; set it with --sidecar", err)
 	}
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
@@ -157,7 +157,7 @@ func sidecarOptions(path string) (inject.Options, error) {
 		return o, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := d.Decode(new(any)); err != io.EOF {
-		return o, fmt.Errorf("%s holds more than one YAML document", path)
+		return o, fmt.Errorf("%s contains more than one YAML document", path)
 	}
 	if err := o.Validate(); err != nil {
 		return o, fmt.Errorf("%s: %w", path, err)
@@ -176,7 +176,7 @@ func clientAuthentication(path string) (*tls.Config, error) {
 	}
 	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 	if !c.ClientCAs.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("--client-ca: %s holds no certificate", path)
+		return nil, fmt.Errorf("--client-ca: %s contains no certificate", path)
 	}
 	return c, nil
 }

@@ -49,7 +49,7 @@ func TestCheckConfig(t *testing.T) {
 	}{
 		{"good", good, "", false},
 		{"good after good", good, good, false},
-		{"good after what nobody took", good, "x: y\n", false},
+		{"good after a rejected setting", good, "x: y\n", false},
 		{"unknown field", good + "x: y\n", "", true},
 		{"not YAML", "{", "", true},
 		{"empty", "", good, true},

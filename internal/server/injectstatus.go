@@ -21,9 +21,9 @@ import (
 func injectStatus(f *flags) *cobra.Command {
 	var sidecar, output string
 	c := &cobra.Command{
-		Use: "status", Short: "List pods whose adapter is of another day",
-		Long: "Compares the adapter of every pod with what the sidecar file would put in today. Running pods are never changed: make those anew.\n" +
-			"It needs the right to list pods, and sees only their metadata.",
+		Use: "status", Short: "List pods with an outdated adapter",
+		Long: "Compares the adapter of every pod with the one that the sidecar file injects now. It never changes running pods: recreate outdated ones.\n" +
+			"It needs the right to list pods, and reads only their metadata.",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if output != "text" && output != "json" {
@@ -44,7 +44,7 @@ func injectStatus(f *flags) *cobra.Command {
 			return showDrift(c.OutOrStdout(), d, output)
 		},
 	}
-	c.Flags().StringVar(&sidecar, "sidecar", "/etc/tailplane/sidecar.yaml", "the file that says what is injected")
+	c.Flags().StringVar(&sidecar, "sidecar", "/etc/tailplane/sidecar.yaml", "sidecar file: the settings of the injected adapter")
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return c
 }
@@ -60,7 +60,7 @@ func showDrift(out io.Writer, d controller.Outdated, format string) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(out, "%d of %d pods with the adapter are of another day\n", len(d.Pods), d.Injected)
+	_, err := fmt.Fprintf(out, "%d of %d pods with the adapter have an outdated adapter\n", len(d.Pods), d.Injected)
 	return err
 }
 
@@ -77,7 +77,7 @@ func countOutdated(ctx context.Context, config *rest.Config, o inject.Options, e
 		if err == nil {
 			m.SetOutdated(len(d.Pods))
 		} else if ctx.Err() == nil {
-			log.Warn("pods of another day cannot be counted", "err", err)
+			log.Warn("counting the pods with an outdated adapter failed", "err", err)
 			m.SetOutdated(-1)
 		}
 		select {

@@ -63,7 +63,7 @@ func operatorInfo(ctx context.Context, config *rest.Config, p *process) (signin.
 	if id == "" {
 		var err error
 		if id, err = controller.ClusterUID(ctx, config); err != nil {
-			return signin.ClusterInfo{}, fmt.Errorf("the cluster's id for the audit record: %w; cluster.id in the settings would do", err)
+			return signin.ClusterInfo{}, fmt.Errorf("find the cluster's id for the audit log: %w; alternatively set cluster.id", err)
 		}
 	}
 	return signin.ClusterInfo{Name: cmp.Or(p.set.Cluster.Name, id), ID: id, Version: version()}, nil

@@ -36,10 +36,10 @@ import (
 func planeCommand(f *flags) *cobra.Command {
 	elect := true
 	c := &cobra.Command{
-		Use: "plane", Short: "Show the installation to operators, on the tailnet",
-		Long: "Serves the operator plane on the tailnet: what is known of clusters, sign-ins, tailnets, gateways, adapters and CI runners, the ending of sign-ins and the" +
-			" pausing of runners.\n" +
-			"Of several replicas one is the node; the others wait for the Lease " + planekube.LeaseName + ".",
+		Use: "plane", Short: "Serve the operator plane on the tailnet",
+		Long: "Serves the operator plane on the tailnet. It shows clusters, sign-ins, tailnets, gateways, adapters and CI runners, ends sign-ins and pauses" +
+			" runners.\n" +
+			"One of several replicas is the node; the others wait for the Lease " + planekube.LeaseName + ".",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return run(c.Context(), *f, settings.PlaneRole, part{name: "plane", run: func(ctx context.Context, p *process, working func()) error {
@@ -47,7 +47,7 @@ func planeCommand(f *flags) *cobra.Command {
 			}})
 		},
 	}
-	c.Flags().BoolVar(&elect, "leader-elect", true, "one replica at a time is the node; false: there is never another one, and this one goes on while the API server is away")
+	c.Flags().BoolVar(&elect, "leader-elect", true, "only one replica is the node at a time; false: this is the only replica, and it continues while the API server is down")
 	return c
 }
 
@@ -149,7 +149,7 @@ func runPlane(ctx context.Context, p *process, elect bool, working func()) (err 
 	if elect {
 		working() // a replica that waits for the election is ready
 		turn := &planekube.Election{Config: s.config, Namespace: p.set.Signin.SystemNamespace, Log: p.log, Overdue: func() {
-			p.log.Error("the node did not stop in time, and another replica begins now: this process ends")
+			p.log.Error("the node did not stop in time, and another replica starts now: this process exits")
 			os.Exit(1)
 		}}
 		p.health.AddCheck("lease", func(context.Context) error { return turn.Err() })
@@ -350,11 +350,11 @@ func (s *planeServer) exposure(u exposure.Upstream) exposure.Server {
 			case err != nil:
 				out.Status, out.Message = plane.StatusDown, "It is not on the tailnet: "+err.Error()
 			case len(names) > 1 && net.ParseIP(names[1]) == nil && names[1] != u.Name:
-				out.Status, out.Message = plane.StatusDegraded, fmt.Sprintf("NameTaken: another node of the tailnet is %s; this one is %s.", u.Name, names[0])
+				out.Status, out.Message = plane.StatusDegraded, fmt.Sprintf("NameTaken: another node of the tailnet has the name %s; this node is %s.", u.Name, names[0])
 			}
 			s.store.Report(out)
 			if err == nil {
-				s.log.Info("an exposed service is on the tailnet", "exposure", u.Name, "names", names)
+				s.log.Info("an exposed service is available on the tailnet", "exposure", u.Name, "names", names)
 			}
 		},
 	}
@@ -422,7 +422,7 @@ func nodeSource(st tailnet.Status, desired string) plane.Source {
 	case !st.Running():
 		out.Status, out.Message = plane.StatusDown, fmt.Sprintf("The node is %s.", st.State)
 	case len(st.Names) > 1 && net.ParseIP(st.Names[1]) == nil && st.Names[1] != strings.ToLower(desired):
-		out.Status, out.Message = plane.StatusDegraded, fmt.Sprintf("NameTaken: another node of the tailnet is %s; this server is %s.", desired, st.Names[0])
+		out.Status, out.Message = plane.StatusDegraded, fmt.Sprintf("NameTaken: another node of the tailnet has the name %s; this server is %s.", desired, st.Names[0])
 	}
 	return out
 }
@@ -430,8 +430,8 @@ func nodeSource(st tailnet.Status, desired string) plane.Source {
 // auditEntries reads the audit log of this replica.
 func (s *planeServer) auditEntries(ctx context.Context, yield func(plane.AuditEntry) bool) (int, error) {
 	if s.set.Audit.File == "-" {
-		return 0, problem.New(problem.Unavailable, "The audit record goes to standard output, and cannot be read from here.",
-			"Read it where the cluster collects logs, or set audit.file.").WithRetryAfter(time.Minute)
+		return 0, problem.New(problem.Unavailable, "The audit log goes to standard output, and the plane cannot read it.",
+			"Read it in the log collection of the cluster, or set audit.file.").WithRetryAfter(time.Minute)
 	}
 	return plane.AuditLog{Path: s.set.Audit.File}.ReadNewest(ctx, yield)
 }

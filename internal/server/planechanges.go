@@ -65,7 +65,7 @@ func readCredential(dir string) (map[string][]byte, error) {
 		data[f.Name()] = b
 	}
 	if len(data) == 0 {
-		return nil, fmt.Errorf("there is nothing in %s", dir)
+		return nil, fmt.Errorf("the directory %s is empty", dir)
 	}
 	return data, nil
 }
@@ -133,10 +133,10 @@ func (s *planeServer) newChanges() error {
 // triggerDriftChecks triggers a comparison of the repository. It does not trigger the fleet: the plane has no right to write anything that the fleet
 // watches.
 func (s *planeServer) triggerDriftChecks() []plane.Look {
-	looks := []plane.Look{{Source: "fleet", Message: "The fleet compares forge and cluster by itself, every " + httpapi.Duration(s.set.Fleet.TruthCheckEvery).String() + " (fleet.truthCheckEvery): it is not asked."}}
+	looks := []plane.Look{{Source: "fleet", Message: "The fleet compares the forge and the cluster every " + httpapi.Duration(s.set.Fleet.TruthCheckEvery).String() + " (fleet.truthCheckEvery). The plane does not trigger it."}}
 	if s.drift != nil {
 		s.drift.Trigger()
-		looks = append(looks, plane.Look{Source: plane.DriftSource, Triggered: true, Message: "The repository is compared with the cluster anew. What differs is told once it has stood for five minutes."})
+		looks = append(looks, plane.Look{Source: plane.DriftSource, Triggered: true, Message: "The plane compares the repository with the cluster again. It reports a difference that has existed for five minutes."})
 	}
 	return looks
 }

@@ -54,7 +54,7 @@ func planeMode(set settings.File) (identityMode, error) {
 		}
 		return m, nil
 	}
-	return nil, fmt.Errorf("plane.identity.mode: %q does not listen on this machine", i.Mode)
+	return nil, fmt.Errorf("plane.identity.mode: %q has no listener on this machine", i.Mode)
 }
 
 // issuer returns the OIDC issuer whose tokens are valid. With a node, the issuer may be a service of the tailnet, such as tsidp.
@@ -141,7 +141,7 @@ func serverTLS(i settings.PlaneIdentity) (*tls.Config, error) {
 	}
 	conf.ClientCAs, conf.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
 	if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate", i.TLS.ClientCAFile)
+		return nil, fmt.Errorf("%s contains no certificate", i.TLS.ClientCAFile)
 	}
 	return conf, nil
 }

@@ -24,12 +24,12 @@ const (
 func ready() *cobra.Command {
 	var limit time.Duration
 	c := &cobra.Command{
-		Use: "ready URL…", Short: "Wait until servers are ready, or say what they lack",
-		Long: "Asks each URL, such as http://tailplane-access.tailplane-system.svc:8080/readyz?verbose, until all are ready, and prints what they\n" +
-			"say. If one is not ready in time it says why, and the exit code is 1.",
+		Use: "ready URL…", Short: "Wait until servers are ready, or print why they are not",
+		Long: "Requests each URL, such as http://tailplane-access.tailplane-system.svc:8080/readyz?verbose, until all are ready, and prints their\n" +
+			"responses. If one is not ready in time, the command prints the reason and exits with code 1.",
 		Args: func(_ *cobra.Command, urls []string) error {
 			if len(urls) == 0 {
-				return usageError{errors.New("name the URLs to ask")}
+				return usageError{errors.New("at least one URL is required")}
 			}
 			for _, u := range urls {
 				if p, err := url.Parse(u); err != nil || p.Scheme != "http" || p.Host == "" || p.User != nil {

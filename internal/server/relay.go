@@ -26,14 +26,14 @@ func relayCommand(f *flags) *cobra.Command {
 	var stateDir string
 	var profiles bool
 	c := &cobra.Command{
-		Use: "relay", Short: "Carry bytes between the cluster and one tailnet",
-		Long: "A pod of a proxy group: a node of one tailnet that carries connections between the cluster and the tailnet, as the group's\n" +
-			"ConfigMap says. Its environment is the contract of Tailscale's own proxy image. It needs no settings file.",
+		Use: "relay", Short: "Relay connections between the cluster and one tailnet",
+		Long: "A pod of a proxy group: a node of one tailnet that relays connections between the cluster and the tailnet, according to the group's\n" +
+			"ConfigMap. It reads the environment variables of Tailscale's proxy image. It needs no settings file.",
 		Args: noArguments,
 		RunE: func(c *cobra.Command, _ []string) error { return runRelay(c.Context(), *f, stateDir, profiles) },
 	}
-	c.Flags().StringVar(&stateDir, "state-dir", "/var/run/tailplane", "what the node may lose, such as a cache; its keys are in the state Secret")
-	c.Flags().BoolVar(&profiles, "pprof", false, "serve profiles of the process at TS_DEBUG_ADDR_PORT, which is an address of loopback")
+	c.Flags().StringVar(&stateDir, "state-dir", "/var/run/tailplane", "directory for data that the node may lose, such as a cache; its keys are in the state Secret")
+	c.Flags().BoolVar(&profiles, "pprof", false, "serve profiles of the process at TS_DEBUG_ADDR_PORT, which must be a loopback address")
 	return c
 }
 
@@ -142,7 +142,7 @@ func (p *relayProcess) run(ctx context.Context, probes *health.Listener, also ..
 	defer context.AfterFunc(ctx, func() {
 		// A preStop hook has drained already, so this does not block.
 		if err := p.relay.Drain(after); err != nil {
-			p.log.Warn("the relay ends before its connections", "open", p.relay.Open(), "err", err)
+			p.log.Warn("the relay stops while connections are open", "open", p.relay.Open(), "err", err)
 		}
 		p.waitStored(after)
 		end()
@@ -166,7 +166,7 @@ func (p *relayProcess) waitStored(ctx context.Context) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			p.log.Error("the node's state is not whole: the next pod may be another node", "secret", p.Secret)
+			p.log.Error("the node's state is not completely stored: the next pod may become a new node", "secret", p.Secret)
 			return
 		}
 	}
@@ -176,7 +176,7 @@ func (p *relayProcess) waitStored(ctx context.Context) {
 func (p *relayProcess) applyConfig(data map[string]string) {
 	c, err := relayconfig.Parse(data)
 	if err != nil {
-		p.log.Error("the group's ConfigMap cannot be read; what it said before holds", "err", err)
+		p.log.Error("parsing the group's ConfigMap failed; the previous configuration stays in effect", "err", err)
 		return
 	}
 	select {
@@ -205,7 +205,7 @@ func (p *relayProcess) report(ctx context.Context) error {
 		}
 		var again <-chan time.Time
 		if err := p.state.Set(ctx, fields); err != nil && ctx.Err() == nil {
-			p.log.Warn("the state Secret cannot be written; trying again", "err", err)
+			p.log.Warn("writing the state Secret failed; trying again", "err", err)
 			again = time.After(2 * time.Second)
 		}
 		select {

@@ -84,7 +84,7 @@ func (l *relayNode) run(ctx context.Context) error {
 				id = config.NoKey
 			}
 			if err := l.p.state.Set(ctx, map[string]string{config.Reissue: id}); err != nil && ctx.Err() == nil {
-				l.p.log.Warn("the state Secret cannot be written; trying again", "err", err)
+				l.p.log.Warn("writing the state Secret failed; trying again", "err", err)
 			}
 			if retry.Sleep(ctx, keyPause) != nil {
 				return nil
@@ -93,19 +93,19 @@ func (l *relayNode) run(ctx context.Context) error {
 		}
 		tried = key
 		if err := l.p.state.Refresh(ctx, config.DeviceID, config.DeviceFQDN, config.DeviceIPs); err != nil && ctx.Err() == nil {
-			l.p.log.Warn("what the operator has taken away may not be written again", "err", err)
+			l.p.log.Warn("reading the state Secret failed; the relay may not write fields that the operator removed", "err", err)
 		}
 		err = l.join(ctx, t, key)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, tailnet.ErrRefused), errors.Is(err, errSignedOut):
-			l.p.log.Error("the node cannot join; another key is awaited", "err", err)
+			l.p.log.Error("the node cannot join; waiting for another key", "err", err)
 			tried = key
 			if key == "" {
 				tried = " " // no key: any key is a new one
 				if err := l.p.state.Set(ctx, map[string]string{config.Reissue: config.NoKey}); err != nil {
-					l.p.log.Warn("the state Secret cannot be written", "err", err)
+					l.p.log.Warn("writing the state Secret failed", "err", err)
 				}
 				if err := l.waitKey(ctx); err != nil {
 					return nil
@@ -141,7 +141,7 @@ func (l *relayNode) key(ctx context.Context) (id, key string, err error) {
 	}
 	id, key, err = l.p.client.AuthKey(ctx, l.p.ConfigSecret())
 	if err != nil && ctx.Err() == nil {
-		l.p.log.Warn("no auth key can be read", "err", err)
+		l.p.log.Warn("reading the auth key failed", "err", err)
 	}
 	return id, key, nil // a node that has joined before needs none
 }

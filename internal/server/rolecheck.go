@@ -28,21 +28,21 @@ func checkRoles(ctx context.Context, config *rest.Config, roles []access.Role, l
 		}}
 		review, err := k.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err != nil {
-			return fmt.Errorf("may this account bind the role %s: %w", r, err)
+			return fmt.Errorf("check whether this account may bind the role %s: %w", r, err)
 		}
 		if !review.Status.Allowed {
-			log.Error("a role of signin.roles cannot be given out: this account lacks the right to bind it", "role", r)
+			log.Error("a role of signin.roles cannot be granted: this account lacks the right to bind it", "role", r)
 			continue
 		}
 		bindable++
 		if _, err := k.RbacV1().ClusterRoles().Get(ctx, string(r), metav1.GetOptions{}); apierrors.IsNotFound(err) {
 			log.Warn("a role of signin.roles does not exist in the cluster", "role", r)
 		} else if err != nil {
-			log.Warn("a role of signin.roles cannot be looked at", "role", r, "err", err)
+			log.Warn("reading a role of signin.roles failed", "role", r, "err", err)
 		}
 	}
 	if bindable == 0 {
-		return fmt.Errorf("this account may bind none of the roles of signin.roles (%v): give it the verb bind on those ClusterRoles, by name", roles)
+		return fmt.Errorf("this account may bind none of the roles of signin.roles (%v): grant it the verb bind on those ClusterRoles, by name", roles)
 	}
 	return nil
 }

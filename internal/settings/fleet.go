@@ -12,78 +12,78 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// FleetRole plays the runner fleet.
+// FleetRole runs the runner fleet.
 const FleetRole Role = "fleet"
 
-// Fleet is how runners are shared among organisations. Who may write enrollments is
-// not here: the API server's admission policies know it, and nobody else asks.
+// Fleet configures the runner fleet. The API server's admission policies, not these settings,
+// decide which accounts may write enrollments.
 type Fleet struct {
-	Namespace       string        `yaml:"namespace"`       // its own, and of the credentials, which holds no other Secret
+	Namespace       string        `yaml:"namespace"`       // namespace of the fleet and of the credentials; it must have no other Secrets
 	SharedNamespace string        `yaml:"sharedNamespace"` // for runners with isolation None
 	ARCNamespace    string        `yaml:"arcNamespace"`
 	Approval        FleetApproval `yaml:"approval"`
-	// Approvers are those whose approval counts where the plane approves; none:
-	// whoever the plane says, which alone can write an approval.
+	// Approvers are the logins whose approval counts if the plane approves. Empty: the fleet
+	// accepts every approver that the plane writes. Only the plane can write an approval.
 	Approvers []string `yaml:"approvers"`
-	// ClusterCIDRs are the addresses of pods, services and nodes: no job may connect
-	// to them. Without them there is no isolation Namespace or Node.
+	// ClusterCIDRs are the address ranges of pods, services and nodes. Jobs may not connect to
+	// them. If the list is empty, the isolations Namespace and Node are not available.
 	ClusterCIDRs    []string    `yaml:"clusterCIDRs"`
-	APIServers      []string    `yaml:"apiServers"` // address and port; none: as the cluster says
+	APIServers      []string    `yaml:"apiServers"` // address and port; empty: read from the cluster
 	CacheNamespaces []string    `yaml:"cacheNamespaces"`
 	RequireOwnApp   bool        `yaml:"requireOwnApp"`
-	TruthCheckEvery Duration    `yaml:"truthCheckEvery"` // how often what a forge has is compared with the cluster, for each organisation
+	TruthCheckEvery Duration    `yaml:"truthCheckEvery"` // how often to compare a forge with the cluster, for each organisation
 	Images          FleetImages `yaml:"images"`
 	Canary          FleetCanary `yaml:"canary"`
 }
 
-// A FleetCanary is a pod beside the jobs of each organisation that tries whether the
-// network keeps the policies.
+// A FleetCanary configures a pod in the namespace of each organisation that tests whether the
+// network enforces the policies.
 type FleetCanary struct {
-	Image   string   `yaml:"image"`   // with tailplaned; "": there is no such pod
-	Targets []string `yaml:"targets"` // host:port that no job may reach, beside metadata, the tailnet and the API server
+	Image   string   `yaml:"image"`   // image with tailplaned; "": no canary pod
+	Targets []string `yaml:"targets"` // host:port that no job may reach, in addition to metadata, the tailnet and the API server
 }
 
-// A FleetApproval says what makes an enrollment approved.
+// A FleetApproval is the source of the approval of an enrollment.
 type FleetApproval string
 
-// Where approval comes from: that it is stored, which only those can do who apply what
-// was reviewed; or what the operator plane wrote into it.
+// The sources of approval. With git, a stored enrollment is approved, because only the pipeline
+// that applies reviewed changes can store it. With plane, the operator plane writes the approval.
 const (
 	ApprovalGit   FleetApproval = "git"
 	ApprovalPlane FleetApproval = "plane"
 )
 
-// FleetImages are what pods run where a pool does not say. Without one, pools that
-// need it are refused.
+// FleetImages are the default images of pods. The fleet refuses pools that need an image that is
+// set neither here nor in the pool.
 type FleetImages struct {
 	Runner  string `yaml:"runner"`  // GitHub's
-	Docker  string `yaml:"docker"`  // beside it in container mode dind
+	Docker  string `yaml:"docker"`  // second container in container mode dind
 	Manager string `yaml:"manager"` // GitLab's
-	Helper  string `yaml:"helper"`  // of GitLab's jobs; "": as the manager has it
-	Job     string `yaml:"job"`     // of GitLab's jobs that name none
+	Helper  string `yaml:"helper"`  // of GitLab's jobs; "": the manager's default
+	Job     string `yaml:"job"`     // default of GitLab's jobs
 }
 
 func defaultFleet() Fleet {
 	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit, TruthCheckEvery: Duration(5 * time.Minute)}
 }
 
-// validateApproval says what is wrong of what the operator plane reads, too.
+// validateApproval returns the errors of the settings that the operator plane reads too.
 func (f Fleet) validateApproval() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if f.Approval != ApprovalGit && f.Approval != ApprovalPlane {
-		bad("fleet.approval: %q; git or plane", f.Approval)
+		bad("fleet.approval: %q is neither git nor plane", f.Approval)
 	}
 	for _, a := range f.Approvers {
 		if _, err := access.ParseLogin(a); err != nil {
 			bad("fleet.approvers: %w", err)
 		} else if strings.HasPrefix(a, "*") {
-			bad("fleet.approvers: %q: name each login", a)
+			bad("fleet.approvers: %q: list each login", a)
 		}
 	}
 	return errs
 }
 
-// validate says what is wrong of all that the fleet reads.
+// validate returns the errors of all settings that the fleet reads.
 func (f Fleet) validate() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, x := range []struct{ name, namespace string }{{"namespace", f.Namespace}, {"sharedNamespace", f.SharedNamespace}, {"arcNamespace", f.ARCNamespace}} {
@@ -92,17 +92,17 @@ func (f Fleet) validate() (errs []error) {
 		}
 	}
 	if f.Namespace == f.SharedNamespace || f.Namespace == f.ARCNamespace || f.SharedNamespace == f.ARCNamespace {
-		bad("fleet.namespace (%q), fleet.sharedNamespace (%q) and fleet.arcNamespace (%q) are not three namespaces: jobs, credentials and ARC are kept apart", f.Namespace, f.SharedNamespace, f.ARCNamespace)
+		bad("fleet.namespace (%q), fleet.sharedNamespace (%q) and fleet.arcNamespace (%q) must be three different namespaces, to separate jobs, credentials and ARC", f.Namespace, f.SharedNamespace, f.ARCNamespace)
 	}
 	if strings.HasPrefix(f.SharedNamespace, "tailplane-org-") {
-		bad("fleet.sharedNamespace: %q is what the namespace of one organisation is called", f.SharedNamespace)
+		bad("fleet.sharedNamespace: %q has the prefix of namespaces of organisations", f.SharedNamespace)
 	}
 	errs = append(errs, f.validateApproval()...)
 	for _, text := range f.ClusterCIDRs {
 		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
 			bad("fleet.clusterCIDRs: %q is not a range of addresses such as 10.0.0.0/14", text)
 		} else if p.Bits() == 0 {
-			bad("fleet.clusterCIDRs: %q is every address: jobs could connect to nothing", text)
+			bad("fleet.clusterCIDRs: %q is the whole address range: jobs could not connect to any address", text)
 		}
 	}
 	for _, text := range f.APIServers {
@@ -115,11 +115,11 @@ func (f Fleet) validate() (errs []error) {
 		case !label.MatchString(ns):
 			bad("fleet.cacheNamespaces: %q is not the name of a namespace", ns)
 		case ns == f.Namespace || ns == f.ARCNamespace:
-			bad("fleet.cacheNamespaces: %q: jobs have no business there", ns)
+			bad("fleet.cacheNamespaces: %q: jobs must not connect to this namespace", ns)
 		}
 	}
 	if every := time.Duration(f.TruthCheckEvery); every < time.Minute || every > 24*time.Hour {
-		bad("fleet.truthCheckEvery: %v; from 1m to 24h", every)
+		bad("fleet.truthCheckEvery: %v is not between 1m and 24h", every)
 	}
 	for _, x := range []struct{ name, image string }{{"images.runner", f.Images.Runner}, {"images.docker", f.Images.Docker}, {"images.manager", f.Images.Manager}, {"images.helper", f.Images.Helper}, {"images.job", f.Images.Job}, {"canary.image", f.Canary.Image}} {
 		if strings.ContainsFunc(x.image, isUnprintable) {
@@ -134,7 +134,7 @@ func (f Fleet) validate() (errs []error) {
 	return errs
 }
 
-// isUnprintable are what no name of an image or a host has.
+// isUnprintable reports whether r is not valid in the name of an image or a host.
 func isUnprintable(r rune) bool { return r <= ' ' || r > '~' }
 
 func isDecimal(port string) bool {
@@ -142,28 +142,28 @@ func isDecimal(port string) bool {
 	return err == nil && n > 0
 }
 
-// Prefixes are ClusterCIDRs.
+// Prefixes returns the parsed ClusterCIDRs.
 func (f Fleet) Prefixes() (all []netip.Prefix) {
 	for _, text := range f.ClusterCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil { // Validate has told
+		if p, err := netip.ParsePrefix(text); err == nil { // Validate reports the error
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
-// Servers are APIServers.
+// Servers returns the parsed APIServers.
 func (f Fleet) Servers() (all []netip.AddrPort) {
 	for _, text := range f.APIServers {
-		if a, err := netip.ParseAddrPort(text); err == nil { // Validate has told
+		if a, err := netip.ParseAddrPort(text); err == nil { // Validate reports the error
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-// Approver says whether somebody's approval counts. It is asked only of an approval
-// that the operator plane wrote.
+// Approver reports whether the approval of login counts. It applies only to approvals that the
+// operator plane wrote.
 func (f Fleet) Approver(login string) bool {
 	return len(f.Approvers) == 0 || slices.Contains(f.Approvers, login)
 }

@@ -17,20 +17,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Gateway is the file of the gateway role.
+// Gateway is the content of the settings file of the gateway role.
 type Gateway struct {
-	// OperatorID is by what this operator is known among those that share services
-	// of a tailnet. Empty: made of the cluster and the installation.
+	// OperatorID identifies this operator among the operators that share services of a
+	// tailnet. Empty: derived from the cluster and the installation.
 	OperatorID string `yaml:"operatorID,omitempty"`
 
-	// ClusterDomain is the end of the names of Services. Empty: as resolv.conf has
-	// it, else cluster.local.
+	// ClusterDomain is the DNS suffix of Services. Empty: the one in resolv.conf, otherwise
+	// cluster.local.
 	ClusterDomain string `yaml:"clusterDomain,omitempty"`
 
-	// CredentialNamespaces are the namespaces, beside its own, whose Secrets the
-	// operator may read for the credentials of tailnets; ProxyNamespaces those where
-	// it may run relays; ConsumerNamespaces those where it may write Services that
-	// lead to them.
+	// CredentialNamespaces are the namespaces whose Secrets the operator may read for the
+	// credentials of tailnets, in addition to its own namespace. In ProxyNamespaces it may run
+	// relays. In ConsumerNamespaces it may write Services that lead to relays.
 	CredentialNamespaces []string `yaml:"credentialNamespaces,omitempty"`
 	ProxyNamespaces      []string `yaml:"proxyNamespaces,omitempty"`
 	ConsumerNamespaces   []string `yaml:"consumerNamespaces,omitempty"`
@@ -41,26 +40,26 @@ type Gateway struct {
 	Envoy     GatewayEnvoy     `yaml:"envoy"`
 }
 
-// GatewayTailnet is how the API of each tailnet is asked.
+// GatewayTailnet configures the requests to the API of each tailnet.
 type GatewayTailnet struct {
-	APIBaseURLs       []string `yaml:"apiBaseURLs"` // where a credential may be sent
+	APIBaseURLs       []string `yaml:"apiBaseURLs"` // the API servers that may receive a credential
 	RequestsPerSecond float64  `yaml:"requestsPerSecond"`
 	Burst             int      `yaml:"burst"`
 }
 
-// GatewayProxy is what relays run.
+// GatewayProxy configures the pods of relays.
 type GatewayProxy struct {
-	Image             string                       `yaml:"image,omitempty"` // empty: no groups can be made
+	Image             string                       `yaml:"image,omitempty"` // empty: groups cannot be created
 	AllowCustomImages bool                         `yaml:"allowCustomImages,omitempty"`
 	PullPolicy        string                       `yaml:"pullPolicy,omitempty"`  // Always, IfNotPresent or Never
 	PullSecrets       []string                     `yaml:"pullSecrets,omitempty"` // in each group's namespace
-	Resources         map[string]map[string]string `yaml:"resources,omitempty"`   // requests and limits, as of a container
+	Resources         map[string]map[string]string `yaml:"resources,omitempty"`   // requests and limits, as in a container
 
 	// MonitoringNamespaces are the namespaces whose pods may read the relays' metrics.
 	MonitoringNamespaces []string `yaml:"monitoringNamespaces,omitempty"`
 
-	// AllowContainerboot and ContainerbootImage have no effect. A file of the release
-	// before may hold them; Warnings names them. The next release refuses them.
+	// AllowContainerboot and ContainerbootImage have no effect. Files of the previous release
+	// may have them, and Warnings lists them. The next release refuses them.
 	AllowContainerboot *bool   `yaml:"allowContainerboot,omitempty"`
 	ContainerbootImage *string `yaml:"containerbootImage,omitempty"`
 }
@@ -77,13 +76,13 @@ func (g Gateway) Warnings() (w []string) {
 	return w
 }
 
-// GatewayExtension is how Envoy Gateway is answered.
+// GatewayExtension configures the extension server for Envoy Gateway.
 type GatewayExtension struct {
-	MaxMessageSize Size     `yaml:"maxMessageSize"` // as Envoy Gateway's own
-	Deadline       Duration `yaml:"deadline"`       // of one answer
+	MaxMessageSize Size     `yaml:"maxMessageSize"` // same as Envoy Gateway's limit
+	Deadline       Duration `yaml:"deadline"`       // of one response
 }
 
-// GatewayEnvoy is where Envoy is, and how it finds relays: DNS or Endpoints.
+// GatewayEnvoy configures where Envoy runs and how it finds relays.
 type GatewayEnvoy struct {
 	Namespace  string `yaml:"namespace"`
 	Controller string `yaml:"controller"` // controllerName of Envoy Gateway's classes
@@ -96,7 +95,7 @@ const (
 	DiscoveryEndpoints = "Endpoints"
 )
 
-// DefaultGateway returns the settings that a file may leave out.
+// DefaultGateway returns the default settings.
 func DefaultGateway() Gateway {
 	return Gateway{
 		Tailnet:   GatewayTailnet{APIBaseURLs: []string{"https://api.tailscale.com"}, RequestsPerSecond: 5, Burst: 10},
@@ -105,8 +104,8 @@ func DefaultGateway() Gateway {
 	}
 }
 
-// SearchedDomain is the cluster's domain as the resolver of a pod searches in it,
-// by the text of resolv.conf; cluster.local if it does not tell.
+// SearchedDomain returns the cluster's domain from the search list in the text of a resolv.conf
+// file. It returns cluster.local if the text has none.
 func SearchedDomain(resolv string) string {
 	for line := range strings.Lines(resolv) {
 		words := strings.Fields(line)
@@ -122,11 +121,11 @@ func SearchedDomain(resolv string) string {
 	return "cluster.local"
 }
 
-// LoadGateway reads and checks the file at path.
+// LoadGateway reads and validates the file at path.
 func LoadGateway(path string) (Gateway, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return Gateway{}, fmt.Errorf("settings: %w; name the file with --config", err)
+		return Gateway{}, fmt.Errorf("settings: %w; set the file with --config", err)
 	}
 	g, err := ParseGateway(b)
 	if err != nil {
@@ -156,13 +155,13 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 
 var quantity = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(m|[kMGT]|[KMGT]i)?$`)
 
-// plainGateway turns the decoder's words about Go types into words about the file.
+// plainGateway replaces Go type names in the decoder's errors by the keys of the file.
 var plainGateway = strings.NewReplacer("yaml: ", "", "not found in type settings.GatewayTailnet", "is not a setting of tailnet",
 	"not found in type settings.GatewayProxy", "is not a setting of proxy", "not found in type settings.GatewayExtension", "is not a setting of extension",
 	"not found in type settings.GatewayEnvoy", "is not a setting of envoy",
 	"not found in type settings.Gateway", "is not a setting", "into int", "as a number", "into float64", "as a number")
 
-// ParseGateway decodes a file over the defaults, strictly, and checks it.
+// ParseGateway decodes a file strictly, with the defaults for absent keys, and validates it.
 func ParseGateway(b []byte) (Gateway, error) {
 	g := DefaultGateway()
 	d := yaml.NewDecoder(bytes.NewReader(b))
@@ -174,7 +173,7 @@ func ParseGateway(b []byte) (Gateway, error) {
 		return Gateway{}, errors.New(plainGateway.Replace(err.Error()))
 	}
 	if err := d.Decode(new(any)); err != io.EOF {
-		return Gateway{}, errors.New("the file holds more than one YAML document")
+		return Gateway{}, errors.New("the file contains more than one YAML document")
 	}
 	return g, g.validate()
 }
@@ -193,7 +192,7 @@ func (g Gateway) validate() error {
 		}
 	}
 	if g.OperatorID != "" && (!label.MatchString(g.OperatorID) || len(g.OperatorID) < 4) {
-		bad("operatorID: %q; 4 to 63 of a-z, 0-9 and -", g.OperatorID)
+		bad("operatorID: %q is not 4 to 63 characters of a-z, 0-9 and -", g.OperatorID)
 	}
 	if d := g.ClusterDomain; d != "" {
 		for part := range strings.SplitSeq(d, ".") {
@@ -214,26 +213,26 @@ func (g Gateway) validate() error {
 		}
 	}
 	if p := g.Proxy.PullPolicy; p != "" && p != "Always" && p != "IfNotPresent" && p != "Never" {
-		bad("proxy.pullPolicy: %q; Always, IfNotPresent or Never", p)
+		bad("proxy.pullPolicy: %q is not Always, IfNotPresent or Never", p)
 	}
 	if strings.ContainsAny(g.Proxy.Image, " \t\n") {
 		bad("proxy.image: %q is not the name of an image", g.Proxy.Image)
 	}
 	if s := g.Extension.MaxMessageSize; s < 4<<20 || s > 1<<30 {
-		bad("extension.maxMessageSize: %v; 4Mi to 1Gi", s)
+		bad("extension.maxMessageSize: %v is not between 4Mi and 1Gi", s)
 	}
 	if d := time.Duration(g.Extension.Deadline); d < 200*time.Millisecond || d > 30*time.Second {
-		bad("extension.deadline: %v; 200ms to 30s", d)
+		bad("extension.deadline: %v is not between 200ms and 30s", d)
 	}
 	if g.Envoy.Controller == "" {
-		bad("envoy.controller is empty: no Gateway would be Envoy Gateway's")
+		bad("envoy.controller is empty: no Gateway would belong to Envoy Gateway")
 	}
 	if g.Envoy.Discovery != DiscoveryDNS && g.Envoy.Discovery != DiscoveryEndpoints {
-		bad("envoy.discovery: %q; DNS or Endpoints", g.Envoy.Discovery)
+		bad("envoy.discovery: %q is neither DNS nor Endpoints", g.Envoy.Discovery)
 	}
 	t := g.Tailnet
 	if len(t.APIBaseURLs) == 0 {
-		bad("tailnet.apiBaseURLs is empty: no tailnet could be asked")
+		bad("tailnet.apiBaseURLs is empty: the operator could not call the API of any tailnet")
 	}
 	for _, text := range t.APIBaseURLs {
 		u, err := url.Parse(text)
@@ -244,14 +243,14 @@ func (g Gateway) validate() error {
 		ip, err := netip.ParseAddr(u.Hostname())
 		loopback := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 		if u.Scheme != "https" && (u.Scheme != "http" || !loopback) {
-			bad("tailnet.apiBaseURLs: %q would carry credentials in the clear; https, or http to a loopback address", text)
+			bad("tailnet.apiBaseURLs: %q would send credentials without TLS; use https, or http to a loopback address", text)
 		}
 	}
 	if t.RequestsPerSecond <= 0 || t.RequestsPerSecond > 1000 {
-		bad("tailnet.requestsPerSecond: %v; above 0, at most 1000", t.RequestsPerSecond)
+		bad("tailnet.requestsPerSecond: %v must be above 0 and at most 1000", t.RequestsPerSecond)
 	}
 	if t.Burst < 1 || t.Burst > 10000 {
-		bad("tailnet.burst: %d; 1 to 10000", t.Burst)
+		bad("tailnet.burst: %d is not between 1 and 10000", t.Burst)
 	}
 	return errors.Join(errs...)
 }

@@ -17,8 +17,8 @@ func TestGateway(t *testing.T) {
 		{"tailnet: {urls: []}", "field urls is not a setting of tailnet"},
 		{"credentialNamespaces: [\"*\"]", "not the name of a namespace"},
 		{"tailnet: {apiBaseURLs: []}", "is empty"},
-		{"tailnet: {apiBaseURLs: [\"http://api.example\"]}", "in the clear"},
-		{"tailnet: {apiBaseURLs: [\"http://127.0.0.1.example\"]}", "in the clear"},
+		{"tailnet: {apiBaseURLs: [\"http://api.example\"]}", "without TLS"},
+		{"tailnet: {apiBaseURLs: [\"http://127.0.0.1.example\"]}", "without TLS"},
 		{"tailnet: {apiBaseURLs: [\"https://u:p@api.example\"]}", "not a scheme and a host"},
 		{"tailnet: {apiBaseURLs: [\"https://api.example/api/v2\"]}", "not a scheme and a host"},
 		{"tailnet: {requestsPerSecond: 0}", "requestsPerSecond"},
@@ -39,7 +39,7 @@ func TestGateway(t *testing.T) {
 		{"extension: {maxMessageSize: 9Gi}", "is not a size"},
 		{"extension: {deadline: 1h}", "extension.deadline"},
 		{"extension: {deadlines: 1h}", "is not a setting of extension"},
-		{"envoy: {discovery: Guess}", "DNS or Endpoints"},
+		{"envoy: {discovery: Guess}", "neither DNS nor Endpoints"},
 		{"envoy: {controller: \"\"}", "envoy.controller"},
 		{"{}\n---\n{}", "more than one YAML document"},
 	} {
@@ -67,7 +67,7 @@ func TestGatewayWarnings(t *testing.T) {
 			name, rest, _ := strings.Cut(w, " ")
 			names = append(names, name)
 			if !strings.Contains(rest, "no longer supported") || !strings.Contains(rest, "remove it") {
-				t.Errorf("%s: %q does not say what to do", x.file, w)
+				t.Errorf("%s: %q has no advice", x.file, w)
 			}
 		}
 		if got := strings.Join(names, " "); got != x.names {

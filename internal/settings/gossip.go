@@ -9,36 +9,36 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// Gossip is how this server and those of other clusters find each other.
+// Gossip configures how this server finds the servers of other clusters.
 type Gossip struct {
-	Enabled         bool            `yaml:"enabled"` // false: no port and no work; the list holds this cluster alone
-	Network         string          `yaml:"network"` // servers of another name are not listened to
+	Enabled         bool            `yaml:"enabled"` // false: no listener and no requests; the list has only this cluster
+	Network         string          `yaml:"network"` // messages of servers with another name are refused
 	Port            uint16          `yaml:"port"`
 	Interval        Duration        `yaml:"interval"`                 // between rounds
-	Fanout          int             `yaml:"fanout"`                   // servers asked in each round
-	Tags            []string        `yaml:"tags,omitempty,flow"`      // a node with one of these is a server
-	Peers           []string        `yaml:"peers,omitempty"`          // names to ask first; none: all nodes with a tag
-	Trust           Trust           `yaml:"trust"`                    // whose key counts
-	Pins            []Pin           `yaml:"pins,omitempty"`           // keys of clusters, before any that was met
-	AllowEndpoints  []string        `yaml:"allowEndpoints,omitempty"` // networks and names that servers may announce though they are private
+	Fanout          int             `yaml:"fanout"`                   // servers contacted in each round
+	Tags            []string        `yaml:"tags,omitempty,flow"`      // a node with one of these tags is a server
+	Peers           []string        `yaml:"peers,omitempty"`          // servers to contact first; empty: all nodes with a tag
+	Trust           Trust           `yaml:"trust"`                    // which keys are trusted
+	Pins            []Pin           `yaml:"pins,omitempty"`           // keys of clusters; they have priority over keys from a first contact
+	AllowEndpoints  []string        `yaml:"allowEndpoints,omitempty"` // private networks and names that servers may announce
 	MaxMembers      int             `yaml:"maxMembers"`
 	MaxMessageBytes int             `yaml:"maxMessageBytes"`
-	ForgetAfter     Duration        `yaml:"forgetAfter"` // how long one that is dead stays in the list
+	ForgetAfter     Duration        `yaml:"forgetAfter"` // how long a dead server stays in the list
 	ClusterProfiles ClusterProfiles `yaml:"clusterProfiles"`
 }
 
-// Trust says which keys of clusters count.
+// Trust sets which keys of clusters are trusted.
 type Trust string
 
-// The ways: on first use, or those of Pins only.
+// The values: trust on first use, or only the keys in Pins.
 const (
 	OnFirstUse Trust = "tofu"
 	PinnedOnly Trust = "pinned"
 )
 
-// A Pin says by which key a cluster is known.
+// A Pin is the trusted key of a cluster.
 type Pin struct {
-	Cluster string `yaml:"cluster,omitempty"` // name, for the reader
+	Cluster string `yaml:"cluster,omitempty"` // name, for readers of the file
 	ID      string `yaml:"id"`
 	Key     string `yaml:"key"` // "ed25519:…", as tka cluster-info shows it
 }
@@ -56,8 +56,8 @@ func defaultGossip() Gossip {
 	}
 }
 
-// validate says what makes no sense. What a key, an address or a message is, only
-// the room of gossip knows: whoever loads the file asks it too.
+// validate returns the errors that this package can detect. The caller that loads the file must
+// also validate keys, addresses and message sizes with package gossip.
 func (g Gossip) validate(apiPort uint16) (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("gossip."+format, args...)) }
 	if !g.Enabled {
@@ -67,16 +67,16 @@ func (g Gossip) validate(apiPort uint16) (errs []error) {
 		bad("network: %q is not a DNS label", g.Network)
 	}
 	if g.Port == 0 || g.Port == apiPort {
-		bad("port: %d; a port of its own, beside tailnet.port", g.Port)
+		bad("port: %d must not be 0 or tailnet.port", g.Port)
 	}
 	if i := time.Duration(g.Interval); i < 100*time.Millisecond || i > 10*time.Second {
-		bad("interval: %v; between 100ms and 10s", i)
+		bad("interval: %v is not between 100ms and 10s", i)
 	}
 	if g.Fanout < 1 || g.Fanout > 10 {
-		bad("fanout: %d; between 1 and 10", g.Fanout)
+		bad("fanout: %d is not between 1 and 10", g.Fanout)
 	}
 	if len(g.Tags) == 0 {
-		bad("tags is empty: without a tag every node of the tailnet would be a server")
+		bad("tags is empty: without a tag, every node of the tailnet would count as a server")
 	}
 	for _, t := range g.Tags {
 		if !strings.HasPrefix(t, "tag:") {
@@ -89,16 +89,16 @@ func (g Gossip) validate(apiPort uint16) (errs []error) {
 		}
 	}
 	if !slices.Contains([]Trust{OnFirstUse, PinnedOnly}, g.Trust) {
-		bad("trust: %q; tofu or pinned", g.Trust)
+		bad("trust: %q is neither tofu nor pinned", g.Trust)
 	}
 	if g.Trust == PinnedOnly && len(g.Pins) == 0 {
-		bad("pins is empty, and gossip.trust is pinned: no other cluster would be listed")
+		bad("pins is empty and gossip.trust is pinned: the server would list no other cluster")
 	}
 	if g.MaxMembers < 1 || g.MaxMembers > 16384 {
-		bad("maxMembers: %d; between 1 and 16384", g.MaxMembers)
+		bad("maxMembers: %d is not between 1 and 16384", g.MaxMembers)
 	}
 	if time.Duration(g.ForgetAfter) < time.Minute {
-		bad("forgetAfter: %v; at least 1m", time.Duration(g.ForgetAfter))
+		bad("forgetAfter: %v is less than 1m", time.Duration(g.ForgetAfter))
 	}
 	if g.ClusterProfiles.Enabled && !label.MatchString(g.ClusterProfiles.Namespace) {
 		bad("clusterProfiles.namespace: %q is not the name of a namespace", g.ClusterProfiles.Namespace)
@@ -106,7 +106,7 @@ func (g Gossip) validate(apiPort uint16) (errs []error) {
 	return errs
 }
 
-// members are the tags that make a node one of the servers.
+// members returns the tags that identify a node as a server.
 func (g Gossip) members() (tags []access.Tag) {
 	if !g.Enabled {
 		return nil

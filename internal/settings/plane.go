@@ -10,27 +10,27 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// PlaneRole plays the operator plane.
+// PlaneRole runs the operator plane.
 const PlaneRole Role = "plane"
 
-// Plane is how the operator plane knows its callers. Its node has the settings of
-// Tailnet, but for the name and for what Identity says.
+// Plane configures the operator plane. Its node uses the settings of Tailnet, except for the name
+// and the settings in Identity.
 type Plane struct {
-	Enabled    bool          `yaml:"enabled"` // as a part of the role all; the role plane is nothing else
+	Enabled    bool          `yaml:"enabled"` // run the plane in the role all; the role plane ignores it
 	Identity   PlaneIdentity `yaml:"identity"`
-	Capability string        `yaml:"capability"` // whose grants give roles
-	Contact    string        `yaml:"contact"`    // whom to ask for a role, told to who has none
-	// EmailDomains are those of which "*@domain" may stand among the members of an
-	// organisation; none: no such entry counts.
+	Capability string        `yaml:"capability"` // grants of this capability give roles
+	Contact    string        `yaml:"contact"`    // contact for role requests, shown to callers without a role
+	// EmailDomains are the domains for which entries "*@domain" among the members of an
+	// organisation count. Empty: no such entry counts.
 	EmailDomains []string      `yaml:"emailDomains"`
-	Roles        []PlaneHolder `yaml:"roles"` // beside those of grants and organisations
+	Roles        []PlaneHolder `yaml:"roles"` // in addition to the roles from grants and organisations
 	Exposures    []Exposure    `yaml:"exposures,omitempty"`
 	GitOps       GitOps        `yaml:"gitops"`
 	Logs         PlaneLogs     `yaml:"logs"`
 	Prometheus   Prometheus    `yaml:"prometheus"`
 }
 
-// Prometheus is where numbers over time are asked for. Without a URL there are none.
+// Prometheus configures the source of metrics over time. Without a URL, the plane shows none.
 type Prometheus struct {
 	URL string `yaml:"url"` // http://prometheus.monitoring.svc:9090
 }
@@ -43,24 +43,24 @@ func (p Prometheus) validate() error {
 	return errors.New("plane.prometheus.url is not a URL such as http://prometheus.monitoring.svc:9090")
 }
 
-// PlaneLogs says whether what runs jobs write is shown. It takes the right to read the
-// logs of pods.
+// PlaneLogs sets whether the plane shows the logs of runners. It needs the right to read the logs
+// of pods.
 type PlaneLogs struct {
 	Enabled bool `yaml:"enabled"`
 }
 
-// A PlaneHolder is somebody with a role by these settings.
+// A PlaneHolder is a person who has a role through these settings.
 type PlaneHolder struct {
 	Login string   `yaml:"login"`
 	Role  string   `yaml:"role"`           // viewer, operator, org-admin or platform-admin
-	Orgs  []string `yaml:"orgs,omitempty"` // "*": all; a platform-admin has all of them anyway
+	Orgs  []string `yaml:"orgs,omitempty"` // "*": all; a platform-admin always has all
 }
 
 func defaultPlane() Plane {
 	return Plane{Identity: PlaneIdentity{Mode: Whois, Hostname: "dashboard"}, Capability: "tailplane.dev/cap/plane"}
 }
 
-// validatePlane says what is wrong of all that the plane reads.
+// validatePlane returns the errors of all settings that the plane reads.
 func (f File) validatePlane() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	p, s := f.Plane, f.Signin
@@ -75,10 +75,10 @@ func (f File) validatePlane() (errs []error) {
 		bad("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
 	}
 	if p.Capability == s.Capability {
-		bad("plane.capability and signin.capability are both %q: a rule of one is none of the other", p.Capability)
+		bad("plane.capability and signin.capability are both %q: their rules have different forms", p.Capability)
 	}
 	if len(p.Contact) > 200 || strings.ContainsFunc(p.Contact, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		bad("plane.contact: at most 200 characters, on one line")
+		bad("plane.contact: the limit is 200 characters on one line")
 	}
 	for _, d := range p.EmailDomains {
 		if _, err := access.ParseEmailDomain(d); err != nil {
@@ -91,11 +91,11 @@ func (f File) validatePlane() (errs []error) {
 		}
 	}
 	if s.Namespace == s.SystemNamespace || !label.MatchString(s.Namespace) || !label.MatchString(s.SystemNamespace) {
-		bad("signin.namespace (%q) and signin.systemNamespace (%q) are not the names of two namespaces", s.Namespace, s.SystemNamespace)
+		bad("signin.namespace (%q) and signin.systemNamespace (%q) must be the names of two namespaces", s.Namespace, s.SystemNamespace)
 	}
 	errs = append(errs, f.Tailnet.validate()...)
 	if f.Audit.File == "" {
-		bad("audit.file is empty; - is standard output")
+		bad("audit.file is empty; use - for standard output")
 	}
 	return errs
 }
@@ -106,7 +106,7 @@ func (h PlaneHolder) holder() (access.Holder, error) {
 		return access.Holder{}, err
 	}
 	if strings.HasPrefix(h.Login, "*") {
-		return access.Holder{}, fmt.Errorf("%q: name each login", h.Login)
+		return access.Holder{}, fmt.Errorf("%q: list each login", h.Login)
 	}
 	name, err := access.ParsePlaneRoleName(h.Role)
 	if err != nil {
@@ -122,11 +122,11 @@ func (h PlaneHolder) holder() (access.Holder, error) {
 	return access.Holder{Login: login, Role: access.PlaneRole{Name: name, Orgs: orgs}}, nil
 }
 
-// PlanePolicy returns what access.DecidePlane needs to know of the file. Whose
-// organisations are is known elsewhere.
+// PlanePolicy returns the policy for access.DecidePlane, without the organisations, which come from
+// enrollments.
 func (f File) PlanePolicy() access.PlanePolicy {
 	p := access.PlanePolicy{Capability: f.Plane.Capability, Contact: f.Plane.Contact}
-	if f.Plane.Identity.Mode == Whois && len(f.Tailnet.Tags) > 0 { // grants lead to any of them
+	if f.Plane.Identity.Mode == Whois && len(f.Tailnet.Tags) > 0 { // grants may name any of them
 		p.Tag = f.Tailnet.Tags[0]
 	}
 	for _, d := range f.Plane.EmailDomains {
@@ -135,7 +135,7 @@ func (f File) PlanePolicy() access.PlanePolicy {
 		}
 	}
 	for _, h := range f.Plane.Roles {
-		if holder, err := h.holder(); err == nil { // Validate has told
+		if holder, err := h.holder(); err == nil { // Validate reports the error
 			p.Settings = append(p.Settings, holder)
 		}
 	}

@@ -11,45 +11,45 @@ import (
 	"time"
 )
 
-// GitOps is the repository in which the fleet's configuration is kept. Without a
-// repository nobody proposes changes by the plane.
+// GitOps configures the repository of the fleet's configuration. Without a repository, the plane
+// cannot propose changes.
 type GitOps struct {
 	Forge      string `yaml:"forge,omitempty"` // github or gitlab
-	URL        string `yaml:"url,omitempty"`   // of the forge, such as https://github.com
+	URL        string `yaml:"url,omitempty"`   // URL of the forge, such as https://github.com
 	APIURL     string `yaml:"apiURL,omitempty"`
-	CAFile     string `yaml:"caFile,omitempty"`     // PEM, beside the system's
-	Repository string `yaml:"repository,omitempty"` // owner/name, or GitLab's path of the project
-	Branch     string `yaml:"branch,omitempty"`     // that is applied to the cluster
-	// Format is how objects are kept: yaml (or empty), as Kubernetes has them, JSON too;
-	// tfvars, as variables of Tofu stacks.
+	CAFile     string `yaml:"caFile,omitempty"`     // PEM, in addition to the system's
+	Repository string `yaml:"repository,omitempty"` // owner/name, or the path of the project at GitLab
+	Branch     string `yaml:"branch,omitempty"`     // the branch that is applied to the cluster
+	// Format is the format of the objects in the repository: yaml (or empty) for Kubernetes
+	// objects in YAML or JSON, or tfvars for variables of Tofu stacks.
 	Format string `yaml:"format,omitempty"`
-	// Path is where an object is in it, in the format yaml: {kind} and {name} stand for the
-	// object's; without them all are in one file.
+	// Path is the path of an object in the repository, for the format yaml. {kind} and {name}
+	// are the object's kind and name. Without them, all objects are in one file.
 	Path string `yaml:"path,omitempty"`
-	// Stacks are where objects are in the format tfvars, and by which keys.
+	// Stacks are the files and keys of objects in the format tfvars.
 	Stacks []Stack `yaml:"stacks,omitempty"`
-	// CredentialDir has the keys of a credential as files, as a mounted Secret has:
-	// github_app_id and github_app_private_key, or github_token; access_token for GitLab.
-	// It needs contents and pull requests of this repository only.
+	// CredentialDir is a directory with one file for each key of the credential, such as a
+	// mounted Secret: github_app_id and github_app_private_key, or github_token; for GitLab,
+	// access_token. The credential needs only contents and pull requests of this repository.
 	CredentialDir string `yaml:"credentialDir,omitempty"`
-	// Logins are the other names that people have in commits, by their login on the
-	// tailnet: logins at the forge, and addresses that are not the login.
+	// Logins maps the tailnet login of a person to that person's other names in commits:
+	// logins at the forge, and mail addresses that differ from the tailnet login.
 	Logins    map[string][]string `yaml:"logins,omitempty"`
-	LookEvery Duration            `yaml:"lookEvery,omitempty"` // at open changes; 0: a minute
+	LookEvery Duration            `yaml:"lookEvery,omitempty"` // how often to poll open changes; 0: one minute
 }
 
-// A Stack is a file with variables of a Tofu stack, and which of them stand for what of
-// the fleet's objects.
+// A Stack is a file with variables of a Tofu stack, and the mapping from these variables to fields
+// of the fleet's objects.
 type Stack struct {
 	Path  string   `yaml:"path"`            // ends with .tfvars
-	Names []string `yaml:"names,omitempty"` // of objects that are in it, as patterns such as gh-*; none: all
-	// Keys say, by kind and by field of its spec (scaling.max), where in the file it is:
-	// an attribute, and after dots keys of objects in it. {name} is the object's name,
-	// {name_} the same with underscores.
+	Names []string `yaml:"names,omitempty"` // patterns of the names of its objects, such as gh-*; empty: all
+	// Keys maps a kind and a field of its spec, such as scaling.max, to a place in the file: an
+	// attribute, followed by keys of nested objects after dots. {name} is the object's name, and
+	// {name_} is the name with underscores.
 	Keys map[string]map[string]string `yaml:"keys"`
 }
 
-// What Format may be.
+// The values of Format.
 const (
 	FormatYAML   = "yaml"
 	FormatTfvars = "tfvars"
@@ -68,32 +68,32 @@ func (g GitOps) validate() (errs []error) {
 	}
 	for name, at := range map[string]string{"url": g.URL, "apiURL": g.APIURL} {
 		if u, err := url.Parse(at); (at != "" || name == "url") && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && !loopback(u)) {
-			bad("%s: it is not an https URL without a login in it", name)
+			bad("%s: it must be an https URL without a login", name)
 		}
 	}
 	if owner, name, ok := strings.Cut(g.Repository, "/"); !ok || owner == "" || name == "" || strings.ContainsAny(g.Repository, " ?#\\") || path.Clean(g.Repository) != g.Repository || strings.HasPrefix(g.Repository, "../") {
 		bad("repository: %q is not a path such as acme/fleet", g.Repository)
 	}
 	if g.Branch == "" || strings.HasPrefix(g.Branch, "tailplane/") {
-		bad("branch: name the branch that is applied; those that begin with tailplane/ are the changes'")
+		bad("branch: set the branch that is applied to the cluster; names that begin with tailplane/ are reserved for changes")
 	}
 	switch ext := path.Ext(g.Path); {
 	case g.Format != "" && g.Format != FormatYAML && g.Format != FormatTfvars:
 		bad("format: %q is neither yaml nor tfvars", g.Format)
 	case g.Format == FormatTfvars && (len(g.Stacks) == 0 || g.Path != ""):
-		bad("stacks: the format tfvars takes them, and no path")
+		bad("stacks: the format tfvars needs stacks and no path")
 	case g.Format == FormatTfvars:
 	case len(g.Stacks) > 0:
-		bad("stacks: they are for the format tfvars")
+		bad("stacks: only the format tfvars uses stacks")
 	case path.IsAbs(g.Path) || path.Clean(g.Path) != g.Path || strings.HasPrefix(g.Path, "..") || ext != ".yaml" && ext != ".yml" && ext != ".json":
 		bad("path: %q is not a path of a .yaml, .yml or .json file, such as fleet/{kind}/{name}.yaml", g.Path)
 	}
 	if g.CredentialDir == "" {
-		errs = append(errs, errors.New("plane.gitops.credentialDir is empty: the plane needs a credential for that repository"))
+		errs = append(errs, errors.New("plane.gitops.credentialDir is empty: the plane needs a credential for the repository"))
 	}
 	for login, names := range g.Logins {
 		if login == "" || len(names) == 0 || slices.Contains(names, "") {
-			bad("logins: %q: name somebody's login on the tailnet, and their names in commits", login)
+			bad("logins: %q: set a login on the tailnet and the names of that person in commits", login)
 		}
 	}
 	if every := time.Duration(g.LookEvery); every != 0 && every < time.Second {

@@ -41,7 +41,7 @@ func TestGitOps(t *testing.T) {
 			t.Errorf("%s: %v", x.text, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "secret@") {
-			t.Errorf("it says the password: %v", err)
+			t.Errorf("the error contains the password: %v", err)
 		}
 	}
 }

@@ -13,62 +13,62 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// PlaneIdentity is how a caller is known. What a mode does not read may not be set:
-// a setting without effect is a mistake of whoever relies on it.
+// PlaneIdentity configures how the plane identifies callers. A setting that the mode does not use
+// is an error, because an administrator might rely on it.
 type PlaneIdentity struct {
 	Mode IdentityMode `yaml:"mode"`
 
-	// Of whois: the plane is a node of its own.
-	Hostname     string `yaml:"hostname"`     // of that node
-	InsecureHTTP bool   `yaml:"insecureHTTP"` // as of tailnet, for the plane's node and those of exposures
+	// For the mode whois, in which the plane is a separate node.
+	Hostname     string `yaml:"hostname"`     // host name of that node
+	InsecureHTTP bool   `yaml:"insecureHTTP"` // as in tailnet, for the plane's node and the nodes of exposures
 
-	// Of every other mode: the plane listens on this machine.
+	// For every other mode, in which the plane listens on this machine.
 	Listen string   `yaml:"listen,omitempty"` // unix:/path/of/a.sock, or an address such as 127.0.0.1:8443
-	Names  []string `yaml:"names,omitempty"`  // host names and addresses by which browsers come to it
+	Names  []string `yaml:"names,omitempty"`  // host names and addresses that browsers use for it
 	TLS    PlaneTLS `yaml:"tls,omitempty"`
 
-	Users []uint32 `yaml:"users,omitempty"` // serve, on a loopback port: the user ids as which tailscaled may run
+	Users []uint32 `yaml:"users,omitempty"` // for serve on a loopback port: the allowed user IDs of tailscaled
 
-	// Of proxy.
-	TrustedProxies []string `yaml:"trustedProxies,omitempty"` // address ranges that it comes from
-	SecretFile     string   `yaml:"secretFile,omitempty"`     // what it sends in X-Tailplane-Proxy-Secret
-	Certificates   []string `yaml:"certificates,omitempty"`   // names of which its certificate has one
-	Tailnet        string   `yaml:"tailnet,omitempty"`        // ours, as it names it
+	// For the mode proxy.
+	TrustedProxies []string `yaml:"trustedProxies,omitempty"` // address ranges of the proxy
+	SecretFile     string   `yaml:"secretFile,omitempty"`     // file with the value that the proxy sends in X-Tailplane-Proxy-Secret
+	Certificates   []string `yaml:"certificates,omitempty"`   // the proxy's certificate must have one of these names
+	Tailnet        string   `yaml:"tailnet,omitempty"`        // the server's tailnet, as the proxy names it
 
-	OIDC  PlaneOIDC `yaml:"oidc,omitempty"`  // of oidc; with whois, whose tokens may come beside the connection
-	Login string    `yaml:"login,omitempty"` // dev: who everybody is
+	OIDC  PlaneOIDC `yaml:"oidc,omitempty"`  // for oidc; with whois, the issuer of optional tokens
+	Login string    `yaml:"login,omitempty"` // for dev: the login of every caller
 }
 
-// PlaneTLS is what a listener of this machine shows, and asks of a proxy.
+// PlaneTLS configures TLS for a listener on this machine, and the client certificate of a proxy.
 type PlaneTLS struct {
 	CertFile     string `yaml:"certFile,omitempty"`     // PEM
 	KeyFile      string `yaml:"keyFile,omitempty"`      // PEM
-	ClientCAFile string `yaml:"clientCAFile,omitempty"` // PEM: who signs the proxy's certificate
+	ClientCAFile string `yaml:"clientCAFile,omitempty"` // PEM: the CA of the proxy's certificate
 }
 
-// PlaneOIDC is who signs tokens.
+// PlaneOIDC configures the issuer of tokens.
 type PlaneOIDC struct {
 	Issuer   string `yaml:"issuer"`   // URL
-	Audience string `yaml:"audience"` // our client id there
+	Audience string `yaml:"audience"` // the plane's client ID at the issuer
 	Tailnet  string `yaml:"tailnet"`  // such as tail12345.ts.net
 }
 
-// An IdentityMode says what is trusted about who is calling.
+// An IdentityMode is a source of the caller's identity.
 type IdentityMode string
 
 // The modes.
 const (
-	Whois IdentityMode = "whois" // the connection alone: the tailnet is asked at each request, and no header is read
+	Whois IdentityMode = "whois" // the tailnet identifies the connection at each request, and no header is read
 	Serve IdentityMode = "serve" // tailscaled serve in front
 	Proxy IdentityMode = "proxy" // a named reverse proxy in front
-	OIDC  IdentityMode = "oidc"  // a token of the tailnet's identity provider
-	Dev   IdentityMode = "dev"   // nothing, on a developer's own machine
+	OIDC  IdentityMode = "oidc"  // a token from the tailnet's identity provider
+	Dev   IdentityMode = "dev"   // a fixed login, on a developer's machine
 )
 
-// Modes are all modes.
+// Modes returns all modes.
 func Modes() []IdentityMode { return []IdentityMode{Whois, Serve, Proxy, OIDC, Dev} }
 
-// given lists the settings of i that are of some modes only, and of which.
+// given returns the settings of i that only some modes use, with these modes.
 func (i PlaneIdentity) given() (out []struct {
 	name string
 	of   []IdentityMode
@@ -100,16 +100,16 @@ func (i PlaneIdentity) validate() (errs []error) {
 		errs = append(errs, fmt.Errorf("plane.identity."+format, args...))
 	}
 	if !slices.Contains(Modes(), i.Mode) {
-		bad("mode: %q is none of %v", i.Mode, Modes())
+		bad("mode: %q is not one of %v", i.Mode, Modes())
 		return errs
 	}
 	for _, g := range i.given() {
 		if !slices.Contains(g.of, i.Mode) {
-			bad("%s is set, and the mode %s does not read it: only %v", g.name, i.Mode, g.of)
+			bad("%s is set, but the mode %s does not use it: only %v", g.name, i.Mode, g.of)
 		}
 	}
 	if i.OIDC != (PlaneOIDC{}) && (i.OIDC.Issuer == "" || i.OIDC.Audience == "" || i.OIDC.Tailnet == "") {
-		bad("oidc: issuer, audience and tailnet belong together")
+		bad("oidc: issuer, audience and tailnet must be set together")
 	}
 	if i.Mode == Whois {
 		if !label.MatchString(i.Hostname) {
@@ -118,7 +118,7 @@ func (i PlaneIdentity) validate() (errs []error) {
 		return errs
 	}
 	if i.Mode == OIDC && i.OIDC == (PlaneOIDC{}) {
-		bad("oidc is missing: whose tokens count")
+		bad("oidc is missing: set the issuer of accepted tokens")
 	}
 	at, err := i.Address()
 	if err != nil {
@@ -126,21 +126,21 @@ func (i PlaneIdentity) validate() (errs []error) {
 		return errs
 	}
 	if len(i.Names) == 0 {
-		bad("names is missing: the names by which browsers come, such as dashboard.tail12345.ts.net; every other name is refused")
+		bad("names is missing: list the host names that browsers use, such as dashboard.tail12345.ts.net; the plane refuses every other name")
 	}
 	for _, n := range i.Names {
 		if _, err := netip.ParseAddr(n); err != nil && !subdomain.MatchString(n) {
-			bad("names: %q is neither a host name in small letters nor an address", n)
+			bad("names: %q is neither a host name in lower case nor an address", n)
 		}
 	}
 	if (i.TLS.CertFile == "") != (i.TLS.KeyFile == "") || i.TLS.ClientCAFile != "" && i.TLS.CertFile == "" {
-		bad("tls: certFile and keyFile belong together, and clientCAFile to them")
+		bad("tls: certFile and keyFile must be set together, and clientCAFile requires both")
 	}
 	if len(i.Certificates) > 0 && i.TLS.ClientCAFile == "" {
-		bad("certificates: without tls.clientCAFile nobody's certificate is asked for")
+		bad("certificates: set tls.clientCAFile, or the plane requests no client certificate")
 	}
 	if tcp, ok := at.(*net.TCPAddr); ok && i.Mode == OIDC && i.TLS.CertFile == "" && !tcp.IP.IsLoopback() {
-		bad("tls is missing: on %s tokens would pass the network in the clear", i.Listen)
+		bad("tls is missing: on %s, clients would send tokens without encryption", i.Listen)
 	}
 	if i.Mode == Proxy {
 		if _, err := i.Proxies(); err != nil {
@@ -155,11 +155,11 @@ func (i PlaneIdentity) validate() (errs []error) {
 	return errs
 }
 
-// Address is where the plane listens on this machine: a *[net.UnixAddr] or a *[net.TCPAddr].
+// Address returns the plane's listen address on this machine: a *[net.UnixAddr] or a *[net.TCPAddr].
 func (i PlaneIdentity) Address() (net.Addr, error) {
 	if path, ok := strings.CutPrefix(i.Listen, "unix:"); ok {
 		if !filepath.IsAbs(path) {
-			return nil, fmt.Errorf("%q is not unix: and an absolute path", i.Listen)
+			return nil, fmt.Errorf("%q is not unix: with an absolute path", i.Listen)
 		}
 		return &net.UnixAddr{Name: path, Net: "unix"}, nil
 	}
@@ -170,7 +170,7 @@ func (i PlaneIdentity) Address() (net.Addr, error) {
 	return net.TCPAddrFromAddrPort(at), nil
 }
 
-// Proxies are the ranges of TrustedProxies.
+// Proxies returns the parsed TrustedProxies.
 func (i PlaneIdentity) Proxies() (out []netip.Prefix, err error) {
 	for _, s := range i.TrustedProxies {
 		p, err := netip.ParsePrefix(s)
@@ -182,18 +182,17 @@ func (i PlaneIdentity) Proxies() (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-// An Exposure is a service of the cluster that the plane puts on the tailnet, as a
-// node of its own with the tags of tailnet.tags.
+// An Exposure is a service of the cluster that the plane makes available on the tailnet, as a
+// separate node with the tags in tailnet.tags.
 type Exposure struct {
-	Name       string `yaml:"name"`                 // of the node to ask for
+	Name       string `yaml:"name"`                 // requested host name of the node
 	Upstream   string `yaml:"upstream"`             // http://name.namespace.svc:port
-	Access     string `yaml:"access"`               // observe.read, or identified: the upstream asks for more itself
-	UserHeader string `yaml:"userHeader,omitempty"` // tells the upstream who is calling
-	RoleHeader string `yaml:"roleHeader,omitempty"` // and as what
+	Access     string `yaml:"access"`               // observe.read, or identified if the upstream authorizes callers itself
+	UserHeader string `yaml:"userHeader,omitempty"` // header with the caller's login for the upstream
+	RoleHeader string `yaml:"roleHeader,omitempty"` // header with the caller's role
 }
 
-// validateExposures says what can be told from the names. Which upstreams are never
-// exposed, the room itself knows.
+// validateExposures validates the names. Package exposure checks which upstreams may be exposed.
 func (p Plane) validateExposures() (errs []error) {
 	taken := []string{}
 	if p.Identity.Mode == Whois {

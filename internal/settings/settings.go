@@ -1,9 +1,8 @@
-// Package settings is the one file that says how a server works. It keeps law
-// 7: an unknown key, a missing value or a value that makes no sense is an error
-// at the start that names it, never a guess.
+// Package settings reads and validates the settings file of a server. It enforces law 7: an
+// unknown key, a missing value or an invalid value is an error at startup that names the key.
 //
-// Flags say where things are, custom resources say what is wanted, grants say
-// who may; none of that is in this file.
+// Flags set locations, custom resources set the desired state, and grants set access. None of
+// these is in the settings file.
 package settings
 
 import (
@@ -28,7 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// A File is the whole file. Its defaults are those of Default.
+// A File is the content of the settings file. Default returns its defaults.
 type File struct {
 	Cluster Cluster `yaml:"cluster"`
 	Tailnet Tailnet `yaml:"tailnet"`
@@ -42,43 +41,44 @@ type File struct {
 	Health  string  `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
 }
 
-// Cluster is how people reach the cluster; an address inside it is of no use to them.
+// Cluster describes how people reach the cluster. An address that only works inside the cluster
+// does not help them.
 type Cluster struct {
 	Name                  string            `yaml:"name"`             // DNS-1123 label
-	ID                    string            `yaml:"id,omitempty"`     // "": the UID of kube-system where that may be read, else derived from the CA
+	ID                    string            `yaml:"id,omitempty"`     // "": the UID of kube-system if it can be read, otherwise derived from the CA
 	Server                string            `yaml:"server"`           // https URL
-	CAFile                string            `yaml:"caFile,omitempty"` // PEM; this or caData
-	CAData                string            `yaml:"caData,omitempty"` // PEM
+	CAFile                string            `yaml:"caFile,omitempty"` // PEM file; this or caData is required
+	CAData                string            `yaml:"caData,omitempty"` // PEM; this or caFile is required
 	InsecureSkipTLSVerify bool              `yaml:"insecureSkipTLSVerify"`
 	Labels                map[string]string `yaml:"labels,omitempty"`
 }
 
-// Tailnet is the server's own node.
+// Tailnet configures the server's node in its tailnet.
 type Tailnet struct {
 	Hostname     string   `yaml:"hostname"`
 	Tags         []string `yaml:"tags,omitempty"`
-	ControlURL   string   `yaml:"controlURL,omitempty"`  // "": Tailscale's own
-	AuthKeyFile  string   `yaml:"authKeyFile,omitempty"` // "": sign up by the printed link
+	ControlURL   string   `yaml:"controlURL,omitempty"`  // "": Tailscale's control server
+	AuthKeyFile  string   `yaml:"authKeyFile,omitempty"` // "": a person signs the node in with the logged URL
 	StateDir     string   `yaml:"stateDir"`
-	StateSecret  string   `yaml:"stateSecret,omitempty"` // Secret of the pod's namespace that keeps the node's keys; "": they are in stateDir
+	StateSecret  string   `yaml:"stateSecret,omitempty"` // Secret in the pod's namespace that stores the node's keys; "": stateDir stores them
 	Port         uint16   `yaml:"port"`
 	InsecureHTTP bool     `yaml:"insecureHTTP"`          // no TLS; WireGuard still encrypts
-	JoinTimeout  Duration `yaml:"joinTimeout,omitempty"` // the process ends that has not joined by then; 0: a minute. Waiting for a person is not counted
+	JoinTimeout  Duration `yaml:"joinTimeout,omitempty"` // the process exits if the node has not joined by then; 0: one minute. Waiting for a person does not count
 }
 
-// Signin is what may be given out.
+// Signin sets which access the servers may grant.
 type Signin struct {
 	Capability             string   `yaml:"capability"`
-	Namespace              string   `yaml:"namespace"`       // of the sign-ins, which holds nothing else
-	SystemNamespace        string   `yaml:"systemNamespace"` // of this program
-	Roles                  []string `yaml:"roles"`           // allow-list; required
+	Namespace              string   `yaml:"namespace"`       // namespace of the sign-ins only
+	SystemNamespace        string   `yaml:"systemNamespace"` // namespace of the servers
+	Roles                  []string `yaml:"roles"`           // allow-list of ClusterRoles; required
 	Period                 Bounds   `yaml:"period"`
-	MaxLife                Duration `yaml:"maxLife"` // 0: none
+	MaxLife                Duration `yaml:"maxLife"` // 0: no limit
 	MaxPerLogin            int      `yaml:"maxPerLogin"`
 	KeepExpired            Duration `yaml:"keepExpired"`
-	GrantCheckInterval     Duration `yaml:"grantCheckInterval"` // how often the grants of live sign-ins are looked at, beside each change of the tailnet
+	GrantCheckInterval     Duration `yaml:"grantCheckInterval"` // how often to check the grants of live sign-ins, in addition to each change of the tailnet
 	RequireAdmissionPolicy bool     `yaml:"requireAdmissionPolicy"`
-	TokenAudiences         []string `yaml:"tokenAudiences,omitempty"` // of the API server; none: its own default
+	TokenAudiences         []string `yaml:"tokenAudiences,omitempty"` // of the API server; empty: the API server's default
 }
 
 // Bounds are the shortest and the longest period.
@@ -87,22 +87,22 @@ type Bounds struct {
 	Max Duration `yaml:"max"`
 }
 
-// API is how callers are served.
+// API configures the sign-in API.
 type API struct {
 	RetryAfter Duration `yaml:"retryAfter"`
 	MaxWait    Duration `yaml:"maxWait"`
 	Limits     Limits   `yaml:"limits"`
 }
 
-// Limits are requests a minute, for each device and each login, and connections;
-// 0: no limit.
+// Limits are the request rates for each device and each login, and the number of connections.
+// 0 means no limit.
 type Limits struct {
 	Login      Rate `yaml:"login"`
 	Kubeconfig Rate `yaml:"kubeconfig"`
 	Others     Rate `yaml:"others"`
 	All        Rate `yaml:"all"` // all callers together
 
-	Connections int `yaml:"connections"` // that one address of a node may hold open
+	Connections int `yaml:"connections"` // open connections from one address of a node
 }
 
 // A Rate is a token bucket.
@@ -111,17 +111,17 @@ type Rate struct {
 	Burst     int     `yaml:"burst"`
 }
 
-// Names are what people see in their kubeconfig.
+// Names configures the names in people's kubeconfig files.
 type Names struct {
 	Prefix string `yaml:"prefix"`
 }
 
-// Audit is where the record goes.
+// Audit configures the audit log.
 type Audit struct {
 	File     string `yaml:"file"`     // "-": standard output
-	Required bool   `yaml:"required"` // nobody signs in or gets a kubeconfig without an entry in the record
-	// KeySecret names the Secret of signin.systemNamespace that keeps the key which
-	// signs the record; "": the file audit.key in tailnet.stateDir.
+	Required bool   `yaml:"required"` // refuse sign-ins and kubeconfigs that cannot be recorded
+	// KeySecret is the name of the Secret in signin.systemNamespace with the key that signs
+	// the audit log; "": the file audit.key in tailnet.stateDir.
 	KeySecret string `yaml:"keySecret,omitempty"`
 }
 
@@ -144,7 +144,7 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 // MarshalYAML implements [yaml.Marshaler].
 func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
 
-// Default returns the settings that a file may leave out.
+// Default returns the default settings.
 func Default() File {
 	return File{
 		Tailnet: Tailnet{Hostname: "tka", StateDir: "/var/lib/tailplane", Port: 443},
@@ -163,11 +163,11 @@ func Default() File {
 	}
 }
 
-// Load reads and checks the file at path for a role of the server.
+// Load reads the file at path and validates it for role.
 func Load(path string, role Role) (File, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return File{}, fmt.Errorf("settings: %w; name the file with --config", err)
+		return File{}, fmt.Errorf("settings: %w; set the file with --config", err)
 	}
 	f, err := Parse(b)
 	if err == nil {
@@ -179,7 +179,7 @@ func Load(path string, role Role) (File, error) {
 	return f, nil
 }
 
-// Parse decodes a file over the defaults, strictly.
+// Parse decodes a file strictly, with the defaults for absent keys.
 func Parse(b []byte) (File, error) {
 	f := Default()
 	d := yaml.NewDecoder(bytes.NewReader(b))
@@ -191,12 +191,12 @@ func Parse(b []byte) (File, error) {
 		return File{}, errors.New(strictDecoder.Replace(err.Error()))
 	}
 	if err := d.Decode(new(any)); err != io.EOF {
-		return File{}, errors.New("the file holds more than one YAML document")
+		return File{}, errors.New("the file contains more than one YAML document")
 	}
 	return f, nil
 }
 
-// strictDecoder turns the decoder's words about Go types into words about the file.
+// strictDecoder replaces Go type names in the decoder's errors by the keys of the file.
 var strictDecoder = strings.NewReplacer("yaml: ", "", "not found in type settings.File", "is not a setting",
 	"not found in type settings.Cluster", "is not a setting of cluster", "not found in type settings.Tailnet", "is not a setting of tailnet",
 	"not found in type settings.Signin", "is not a setting of signin", "not found in type settings.API", "is not a setting of api",
@@ -211,7 +211,7 @@ var strictDecoder = strings.NewReplacer("yaml: ", "", "not found in type setting
 	"not found in type settings.Pin", "is not a setting of a pin", "not found in type settings.ClusterProfiles", "is not a setting of gossip.clusterProfiles",
 	"into uint16", "as a port", "into bool", "as true or false", "into int", "as a number")
 
-// YAML returns f as a file would have it. There is no secret in it.
+// YAML returns f in the form of a settings file. It contains no secret.
 func (f File) YAML() ([]byte, error) {
 	var buf bytes.Buffer
 	e := yaml.NewEncoder(&buf)
@@ -220,10 +220,10 @@ func (f File) YAML() ([]byte, error) {
 	return buf.Bytes(), err
 }
 
-// A Role is a part of the server that a process plays.
+// A Role is a part of the server that a process runs.
 type Role string
 
-// The roles. All plays each of them.
+// The roles. AllRoles runs access and operator, and plane if it is enabled.
 const (
 	AccessRole   Role = "access"
 	OperatorRole Role = "operator"
@@ -236,7 +236,7 @@ var (
 	clusterID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
 )
 
-// Validate reports everything that is wrong for the role, all at once.
+// Validate returns all errors for role, joined.
 func (f File) Validate(role Role) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -269,7 +269,7 @@ func (f File) validateSignin() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	s := f.Signin
 	if len(s.Roles) == 0 {
-		bad("signin.roles is missing: list the ClusterRoles that may be given out, such as [view, edit]")
+		bad("signin.roles is missing: list the ClusterRoles that may be granted, such as [view, edit]")
 	}
 	for _, r := range s.Roles {
 		if _, err := access.ParseRole(r); err != nil {
@@ -282,11 +282,11 @@ func (f File) validateSignin() (errs []error) {
 		}
 	}
 	if s.Namespace == s.SystemNamespace {
-		bad("signin.namespace and signin.systemNamespace are both %q: whoever may make tokens for sign-ins could make one for the operator; give the sign-ins a namespace of their own", s.Namespace)
+		bad("signin.namespace and signin.systemNamespace are both %q: an account that may create tokens for sign-ins could create one for the operator; use a separate namespace for the sign-ins", s.Namespace)
 	}
 	lo, hi := time.Duration(s.Period.Min), time.Duration(s.Period.Max)
 	if lo < access.MinPeriod {
-		bad("signin.period.min: %v is below %v, the shortest token that the API server gives", lo, access.MinPeriod)
+		bad("signin.period.min: %v is below %v, the shortest token lifetime of the API server", lo, access.MinPeriod)
 	}
 	if hi < lo {
 		bad("signin.period.max: %v is below signin.period.min (%v)", hi, lo)
@@ -295,7 +295,7 @@ func (f File) validateSignin() (errs []error) {
 		bad("signin.maxLife: %v is below signin.period.min (%v); 0 means no limit", l, lo)
 	}
 	if s.MaxPerLogin < 1 {
-		bad("signin.maxPerLogin: %d; at least 1", s.MaxPerLogin)
+		bad("signin.maxPerLogin: %d is less than 1", s.MaxPerLogin)
 	}
 	if !strings.Contains(s.Capability, "/") || strings.ContainsAny(s.Capability, " \t\n") {
 		bad("signin.capability: %q is not the name of a capability such as tailplane.dev/cap/access", s.Capability)
@@ -309,12 +309,12 @@ func (f File) validateAccess() (errs []error) {
 		bad("cluster.name: %q is not a DNS label such as prod-eu", f.Cluster.Name)
 	}
 	if id := f.Cluster.ID; id != "" && !clusterID.MatchString(id) {
-		bad("cluster.id: %q; letters, digits, - _ . only, at most 128", id)
+		bad("cluster.id: %q is not at most 128 of letters, digits, - _ and .", id)
 	}
 	u, err := url.Parse(f.Cluster.Server)
 	switch {
 	case f.Cluster.Server == "":
-		bad("cluster.server is missing: the API server's URL as people reach it")
+		bad("cluster.server is missing: set the URL at which people reach the API server")
 	case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil:
 		bad("cluster.server: %q is not an https URL", f.Cluster.Server)
 	}
@@ -327,11 +327,11 @@ func (f File) validateAccess() (errs []error) {
 	}
 	errs = append(errs, t.validate()...)
 	if i := time.Duration(f.Signin.GrantCheckInterval); i < time.Second || i > time.Hour {
-		bad("signin.grantCheckInterval: %v; between 1s and 1h", i)
+		bad("signin.grantCheckInterval: %v is not between 1s and 1h", i)
 	}
 	for i, a := range f.Signin.TokenAudiences {
 		if a == "" || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' }) || slices.Contains(f.Signin.TokenAudiences[:i], a) {
-			bad("signin.tokenAudiences: %q is empty, holds white space or stands there twice", a)
+			bad("signin.tokenAudiences: %q is empty, contains white space or occurs twice", a)
 		}
 	}
 	if f.API.Limits.Connections < 0 {
@@ -341,15 +341,15 @@ func (f File) validateAccess() (errs []error) {
 		bad("api.retryAfter must be above 0 and api.maxWait between 0 and 1m")
 	}
 	if strings.ContainsFunc(f.Names.Prefix, func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-_.", r) }) {
-		bad("names.prefix: %q; lower-case letters, digits, - _ . only", f.Names.Prefix)
+		bad("names.prefix: %q may have lower-case letters, digits, - _ and . only", f.Names.Prefix)
 	}
 	if f.Audit.File == "" {
-		bad("audit.file is empty; - is standard output")
+		bad("audit.file is empty; use - for standard output")
 	}
 	return append(errs, f.Gossip.validate(t.Port)...)
 }
 
-// validate says what is wrong for any node.
+// validate returns the errors that apply to the node of every role.
 func (t Tailnet) validate() (errs []error) {
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	for _, tag := range t.Tags {
@@ -372,17 +372,17 @@ func (t Tailnet) validate() (errs []error) {
 		bad("tailnet.port is 0")
 	}
 	if d := time.Duration(t.JoinTimeout); d != 0 && (d < time.Second || d > time.Hour) {
-		bad("tailnet.joinTimeout: %v; 1s to 1h", d)
+		bad("tailnet.joinTimeout: %v is not between 1s and 1h", d)
 	}
 	return errs
 }
 
-// CA returns the certificates by which people's kubectl knows the API server, as PEM.
+// CA returns the PEM certificates that kubectl uses to verify the API server.
 func (c Cluster) CA() ([]byte, error) {
 	b, from := []byte(c.CAData), "cluster.caData"
 	switch {
 	case c.CAFile != "" && c.CAData != "":
-		return nil, errors.New("cluster.caFile and cluster.caData are both set; keep one")
+		return nil, errors.New("cluster.caFile and cluster.caData are both set; set only one")
 	case c.CAFile != "":
 		var err error
 		if b, err = os.ReadFile(c.CAFile); err != nil {
@@ -390,7 +390,7 @@ func (c Cluster) CA() ([]byte, error) {
 		}
 		from = "cluster.caFile"
 	case c.CAData == "":
-		return nil, errors.New("cluster.caFile is missing: the certificate authority of the API server, as PEM")
+		return nil, errors.New("cluster.caFile is missing: set the CA certificates of the API server, as PEM")
 	}
 	rest, n := b, 0
 	for {
@@ -399,7 +399,7 @@ func (c Cluster) CA() ([]byte, error) {
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("%s holds a %s; only certificates belong there", from, block.Type)
+			return nil, fmt.Errorf("%s contains a %s; only certificates are allowed", from, block.Type)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return nil, fmt.Errorf("%s: certificate %d: %w", from, n+1, err)
@@ -412,15 +412,15 @@ func (c Cluster) CA() ([]byte, error) {
 	return b, nil
 }
 
-// Warnings are what is allowed but worth a line at the start.
+// Warnings returns a warning for each setting that is valid but risky.
 func (f File) Warnings() (w []string) {
 	if u, err := url.Parse(f.Cluster.Server); err == nil {
 		if ip := net.ParseIP(u.Hostname()); ip != nil && ip.IsLoopback() || u.Hostname() == "localhost" {
-			w = append(w, "cluster.server is a loopback address: only people on this machine can use it")
+			w = append(w, "cluster.server is a loopback address: only users of this machine can reach it")
 		}
 	}
 	if f.Cluster.InsecureSkipTLSVerify {
-		w = append(w, "cluster.insecureSkipTLSVerify is set: people's kubectl will not know whom it sends its token to")
+		w = append(w, "cluster.insecureSkipTLSVerify is set: kubectl sends its token without verifying the server")
 	}
 	for _, r := range f.Signin.Roles {
 		if strings.HasPrefix(r, "system:") || r == "cluster-admin" {
@@ -428,15 +428,15 @@ func (f File) Warnings() (w []string) {
 		}
 	}
 	if len(f.Signin.TokenAudiences) > 0 {
-		w = append(w, "signin.tokenAudiences is set: whoever else takes one of these audiences can pose as the person, so only the API server's own belong there")
+		w = append(w, "signin.tokenAudiences is set: any other server that accepts one of these audiences can impersonate the person, so list only audiences of the API server")
 	}
 	if !f.Signin.RequireAdmissionPolicy {
-		w = append(w, "signin.requireAdmissionPolicy is false: whoever can create a TkaSignin chooses its role")
+		w = append(w, "signin.requireAdmissionPolicy is false: every client that can create a TkaSignin can choose its role")
 	}
 	return w
 }
 
-// AccessPolicy returns what access.Decide needs to know of the file.
+// AccessPolicy returns the policy for access.Decide.
 func (f File) AccessPolicy() access.Policy {
 	p := access.Policy{Capability: f.Signin.Capability, Min: time.Duration(f.Signin.Period.Min), Max: time.Duration(f.Signin.Period.Max),
 		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members()}

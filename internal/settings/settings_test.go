@@ -54,10 +54,10 @@ func TestFile(t *testing.T) {
 		{"negative duration", "roles: [view, edit]", "roles: [view], maxLife: -1h", "negative"},
 		{"short minimum", "roles: [view, edit]", "roles: [view], period: {min: 1m, max: 1h}", "signin.period.min"},
 		{"bounds the wrong way round", "roles: [view, edit]", "roles: [view], period: {min: 2h, max: 1h}", "signin.period.max"},
-		{"one namespace for both", "roles: [view, edit]", "roles: [view], namespace: tailplane-system", "a namespace of their own"},
+		{"one namespace for both", "roles: [view, edit]", "roles: [view], namespace: tailplane-system", "a separate namespace"},
 		{"relative state", "/var/lib/tailplane", "state", "not an absolute path"},
 		{"tag", "stateDir:", "tags: [k8s], stateDir:", "does not begin with tag:"},
-		{"gossip: off, whatever else it says", "signin:", "gossip: {enabled: false, fanout: 0, port: 0}\nsignin:", ``},
+		{"gossip: off, other settings do not matter", "signin:", "gossip: {enabled: false, fanout: 0, port: 0}\nsignin:", ``},
 		{"gossip: unknown key", "signin:", "gossip: {fan: 3}\nsignin:", `field fan is not a setting of gossip`},
 		{"gossip: network", "signin:", "gossip: {network: My Net}\nsignin:", `gossip.network`},
 		{"gossip: port of the API", "signin:", "gossip: {port: 443}\nsignin:", `gossip.port: 443`},
@@ -100,10 +100,10 @@ func TestFile(t *testing.T) {
 			case tt.says == "" && err != nil:
 				t.Error(err)
 			case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), path)):
-				t.Errorf("error %v; it should name the file and say %q", err, tt.says)
+				t.Errorf("error %v; want the file name and %q", err, tt.says)
 			}
 			if err != nil && strings.Contains(err.Error(), "settings.") {
-				t.Errorf("the error speaks of Go types: %v", err)
+				t.Errorf("the error contains Go types: %v", err)
 			}
 		})
 	}

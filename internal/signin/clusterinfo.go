@@ -22,15 +22,15 @@ type ClusterInfoRequest struct{}
 // response shows which cluster the client is about to sign in to. The first four fields are the
 // ones that existing clients read.
 type ClusterInfo struct {
-	ServerURL             string            `json:"server_url" doc:"the API server as people reach it"`
+	ServerURL             string            `json:"server_url" doc:"URL of the API server for people"`
 	InsecureSkipTLSVerify bool              `json:"insecure_skip_tls_verify"`
-	CAData                []byte            `json:"ca_data" doc:"certificate authority of the API server, PEM"`
+	CAData                []byte            `json:"ca_data" doc:"CA certificates of the API server, PEM"`
 	Labels                map[string]string `json:"labels"`
 	Name                  string            `json:"name"`
-	ID                    string            `json:"id" doc:"stays when the name changes"`
-	CAHash                string            `json:"ca_hash" doc:"sha256: and the SHA-256, in hex, of the DER forms of ca_data, sorted"`
-	Key                   httpapi.PublicKey `json:"key,omitzero" doc:"Tailplane-Proof is signed with its other half; absent while the server does not have it"`
-	Version               string            `json:"version" doc:"of the access server"`
+	ID                    string            `json:"id" doc:"does not change when the name changes"`
+	CAHash                string            `json:"ca_hash" doc:"sha256: and the hex SHA-256 of the sorted DER forms of ca_data"`
+	Key                   httpapi.PublicKey `json:"key,omitzero" doc:"the public key that verifies Tailplane-Proof; absent while the server has no key"`
+	Version               string            `json:"version" doc:"version of the access server"`
 }
 
 func (d *Service) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {
@@ -55,7 +55,7 @@ func CAHash(certificates []byte) (string, error) {
 	for rest := certificates; len(bytes.TrimSpace(rest)) > 0; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return "", errors.New("it holds something that is no certificate in PEM")
+			return "", errors.New("it contains data that is not a PEM certificate")
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return "", fmt.Errorf("certificate %d: %w", len(ders)+1, err)
@@ -63,7 +63,7 @@ func CAHash(certificates []byte) (string, error) {
 		ders = append(ders, block.Bytes)
 	}
 	if len(ders) == 0 {
-		return "", errors.New("it holds no certificate")
+		return "", errors.New("it contains no certificate")
 	}
 	slices.SortFunc(ders, bytes.Compare)
 	sum := sha256.Sum256(bytes.Join(ders, nil))

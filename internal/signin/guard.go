@@ -62,10 +62,10 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 		if seen.MissingFor < confirm {
 			return CheckResult{}
 		}
-		return end("The device %s is not in the tailnet any more.", s.Owner.DeviceName)
+		return end("The device %s is no longer in the tailnet.", s.Owner.DeviceName)
 	}
 	if owner := seen.Caller.Identity(); owner != s.Owner.Login {
-		return end("The device %s belongs to %s now.", s.Owner.DeviceName, owner)
+		return end("The device %s now belongs to %s.", s.Owner.DeviceName, owner)
 	}
 	p, err := access.Decide(seen.Caller, access.SigninKubeconfig, policy, now)
 	switch {
@@ -79,9 +79,9 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 	case !covered:
 		return end("The role %q is no longer granted to %s.", s.Role, s.Owner.Login)
 	case period < policy.Min:
-		return end("The role %q is granted for %v only, and this server's shortest period is %v.", s.Role, period, policy.Min)
+		return end("The role %q is granted for %v only, but this server's shortest period is %v.", s.Role, period, policy.Min)
 	case period < s.Period:
-		return CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is granted for %v now.", s.Role, period)}
+		return CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is now granted for %v.", s.Role, period)}
 	}
 	return CheckResult{}
 }
@@ -130,12 +130,12 @@ func (g *Guard) Run(ctx context.Context) error {
 			return nil
 		case err == nil:
 			if blind > 1 {
-				g.Log.Info("grants of live sign-ins are looked at again")
+				g.Log.Info("checking the grants of live sign-ins works again")
 			}
 			blind = 0
 		default:
 			if blind++; blind == 2 { // the first failure can be the start or a short outage
-				g.Log.Warn("grants of live sign-ins cannot be looked at; nothing ends until they can", "err", err)
+				g.Log.Warn("checking the grants of live sign-ins fails; no sign-in is ended until it works again", "err", err)
 			}
 		}
 		next := g.Interval
@@ -203,7 +203,7 @@ func (g *Guard) check(ctx context.Context, missing map[string]time.Time) (done b
 			seen.MissingFor = now.Sub(missing[id])
 		}
 		if err := g.apply(ctx, s, Recheck(s, seen, g.Policy, g.Interval, now)); err != nil && ctx.Err() == nil {
-			g.Log.Error("a sign-in stays although its authority is gone; trying again", "signin", s.Name, "err", err)
+			g.Log.Error("ending a sign-in without a grant failed; trying again", "signin", s.Name, "err", err)
 			done = false
 		}
 	}

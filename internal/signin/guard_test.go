@@ -57,26 +57,26 @@ func TestRecheck(t *testing.T) {
 		{"still granted", s, signin.DeviceState{Caller: alice}, "", 0},
 		{"by another rule of the role", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"9h","priority":3}`)}, "", 0},
 		{"a longer period changes nothing", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"20h"}`)}, "", 0},
-		{"a better role beside it changes nothing", s, signin.DeviceState{Caller: rules(eightHours, `{"role":"edit","period":"1h","priority":9}`)}, "", 0},
-		{"a tie with another role locks nobody out", s, signin.DeviceState{Caller: rules(eightHours, `{"role":"edit","period":"8h"}`)}, "", 0},
+		{"an additional better role changes nothing", s, signin.DeviceState{Caller: rules(eightHours, `{"role":"edit","period":"1h","priority":9}`)}, "", 0},
+		{"a tie with another role does not end the sign-in", s, signin.DeviceState{Caller: rules(eightHours, `{"role":"edit","period":"8h"}`)}, "", 0},
 		{"role gone", s, signin.DeviceState{Caller: rules(`{"role":"edit","period":"8h"}`)}, "no longer granted", 0},
 		{"grant gone", s, signin.DeviceState{Caller: rules()}, "no longer granted", 0},
 		{"narrowed to a namespace", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"8h","namespaces":["shop"]}`)}, "no longer granted", 0},
 		{"narrowed, and it was as narrow", narrow, signin.DeviceState{Caller: rules(`{"role":"view","period":"8h","namespaces":["shop","jobs"]}`)}, "", 0},
 		{"moved to another namespace", narrow, signin.DeviceState{Caller: rules(`{"role":"view","period":"8h","namespaces":["jobs"]}`)}, "no longer granted", 0},
 		{"shorter", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h"}`)}, "", 2 * time.Hour},
-		{"shorter than the server gives", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"5m"}`)}, "shortest period", 0},
-		{"two rules, the longer counts", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h"}`, eightHours)}, "", 0},
-		{"two rules, the higher priority counts", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h","priority":1}`, eightHours)}, "", 2 * time.Hour},
+		{"shorter than the server's minimum", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"5m"}`)}, "shortest period", 0},
+		{"two rules, the longer one applies", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h"}`, eightHours)}, "", 0},
+		{"two rules, the higher priority applies", s, signin.DeviceState{Caller: rules(`{"role":"view","period":"2h","priority":1}`, eightHours)}, "", 2 * time.Hour},
 		{"a typing error withdraws nothing", s, signin.DeviceState{Caller: rules(`{"role":"view","perod":"8h"}`)}, "", 0},
 		{"expired key", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Expired = true })}, "has expired", 0},
-		{"tagged now", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Login, c.Tags = "", []access.Tag{"tag:ci"} })}, "belongs to node:n1.tiny.ts.net now", 0},
-		{"another person's now", s, signin.DeviceState{Caller: guarded("bob@example.com", "n1", eightHours)}, "belongs to bob@example.com now", 0},
+		{"tagged now", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Login, c.Tags = "", []access.Tag{"tag:ci"} })}, "now belongs to node:n1.tiny.ts.net", 0},
+		{"another person's now", s, signin.DeviceState{Caller: guarded("bob@example.com", "n1", eightHours)}, "now belongs to bob@example.com", 0},
 		{"shared in now", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Shared = true })}, "no longer granted", 0},
 		{"not signed by the tailnet's lock", s, signin.DeviceState{Caller: with(func(c *access.Caller) { c.Via = access.ViaFunnel })}, "", 0},
 		{"missing for the first time", s, signin.DeviceState{Missing: true}, "", 0},
 		{"missing not long enough", s, signin.DeviceState{Missing: true, MissingFor: confirm - 1}, "", 0},
-		{"missing", s, signin.DeviceState{Missing: true, MissingFor: confirm}, "not in the tailnet", 0},
+		{"missing", s, signin.DeviceState{Missing: true, MissingFor: confirm}, "no longer in the tailnet", 0},
 		{"ending already", func() signin.Signin { e := s; e.Deleting = true; return e }(), signin.DeviceState{Missing: true, MissingFor: time.Hour}, "", 0},
 		{"ended already", func() signin.Signin { e := s; e.ValidUntil = t0; return e }(), signin.DeviceState{Caller: rules()}, "", 0},
 	} {
@@ -194,14 +194,14 @@ func TestGuard(t *testing.T) {
 		t.Helper()
 		synctest.Wait() // the guard sleeps, so its writes can be read
 		if w.has(w.a) != a || w.has(w.b) != b {
-			t.Errorf("alice %v, bob %v; want %v, %v; told %q", w.has(w.a), w.has(w.b), a, b, w.told)
+			t.Errorf("alice %v, bob %v; want %v, %v; logged %q", w.has(w.a), w.has(w.b), a, b, w.told)
 		}
 	}
 	run("nothing changes", func(t *testing.T, w *world) {
 		time.Sleep(time.Hour)
 		want(t, w, true, true)
 		if len(w.told) != 0 || w.checks < 100 || w.checks > 130 {
-			t.Errorf("told %q after %d looks in an hour", w.told, w.checks)
+			t.Errorf("logged %q after %d checks in an hour", w.told, w.checks)
 		}
 	})
 	run("a grant is removed", func(t *testing.T, w *world) {
@@ -209,10 +209,10 @@ func TestGuard(t *testing.T) {
 		time.Sleep(time.Second)
 		want(t, w, false, true)
 		if len(w.told) != 1 || !strings.Contains(w.told[0], "alice@example.com") {
-			t.Errorf("told %q", w.told)
+			t.Errorf("logged %q", w.told)
 		}
 	})
-	run("a grant is removed, and nobody says so", func(t *testing.T, w *world) {
+	run("a grant is removed without a notification", func(t *testing.T, w *world) {
 		w.setQuietly(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
 		time.Sleep(interval)
 		want(t, w, false, true)
@@ -284,7 +284,7 @@ func TestGuard(t *testing.T) {
 		time.Sleep(interval * 2)
 		want(t, w, true, true)
 		if len(w.told) != 0 {
-			t.Errorf("told %q", w.told)
+			t.Errorf("logged %q", w.told)
 		}
 		w.guardStore.mu.Lock()
 		w.err = nil

@@ -146,14 +146,14 @@ func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("the server's kubeconfig: %w", err)
 	}
 	if m.Kind != "Config" || m.APIVersion != "v1" || len(m.Clusters) != 1 || len(m.Users) != 1 || len(m.Contexts) != 1 {
-		return fmt.Errorf("the server's kubeconfig does not hold one cluster, one user and one context")
+		return fmt.Errorf("the server's kubeconfig does not have exactly one cluster, one user and one context")
 	}
 	x, ok := m.Contexts[m.CurrentContext]
 	c, ok2 := m.Clusters[x.Cluster]
 	u, ok3 := m.Users[x.User]
 	prefix, ok4 := strings.CutSuffix(m.CurrentContext, x.Cluster)
 	if !ok || !ok2 || !ok3 || !ok4 || x.User != m.CurrentContext {
-		return fmt.Errorf("the names in the server's kubeconfig do not fit together")
+		return fmt.Errorf("the names in the server's kubeconfig do not match")
 	}
 	*k = Kubeconfig{Cluster: x.Cluster, Server: c.Server, CA: c.CA, InsecureSkipTLSVerify: c.InsecureSkipTLSVerify,
 		Prefix: prefix, Namespace: x.Namespace, Token: NewToken(u.Token)}

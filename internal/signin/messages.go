@@ -12,7 +12,7 @@ import (
 type LoginRequest struct {
 	Role       string           `json:"role,omitempty" doc:"one of the granted roles; without it, the rule of highest priority is used"`
 	Period     httpapi.Duration `json:"period,omitzero" doc:"at most the granted period; without it, the granted one"`
-	Namespaces []string         `json:"namespaces,omitempty" doc:"narrows what is granted to these namespaces"`
+	Namespaces []string         `json:"namespaces,omitempty" doc:"restricts the granted access to these namespaces"`
 }
 
 // AuditArgs returns the request's parameters for the audit log.
@@ -35,12 +35,12 @@ type ReadRequest struct{}
 
 // A KubeconfigRequest can wait until the sign-in is ready.
 type KubeconfigRequest struct {
-	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait for the sign-in to become ready; cut to the server's longest wait"`
+	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait for the sign-in to become ready; the server limits it to api.maxWait"`
 }
 
 // A LogoutRequest can wait until the access is gone.
 type LogoutRequest struct {
-	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait for the access to be gone; 2s without it"`
+	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait until the access has ended; default 2s"`
 }
 
 // A State is the state of a sign-in as callers see it.
@@ -59,19 +59,19 @@ const (
 // present, because existing clients read them.
 type Status struct {
 	Username          string    `json:"username" doc:"the full login; node:<name> for a tagged node"`
-	Role              string    `json:"role" doc:"what is bound; while pending, what was asked for"`
-	Until             string    `json:"until" doc:"the end, RFC 3339, UTC"`
+	Role              string    `json:"role" doc:"the bound role; while pending, the requested role"`
+	Until             string    `json:"until" doc:"end of the sign-in, RFC 3339, UTC"`
 	State             State     `json:"state" enum:"pending,ready,refused,ending,ended"`
-	Provisioned       bool      `json:"provisioned" doc:"whether it gives access"`
-	Name              string    `json:"name" doc:"of the TkaSignin object"`
+	Provisioned       bool      `json:"provisioned" doc:"whether the sign-in gives access"`
+	Name              string    `json:"name" doc:"name of the TkaSignin object"`
 	Device            string    `json:"device"`
-	Namespaces        []string  `json:"namespaces" doc:"where the role holds; none: in the whole cluster"`
-	MissingNamespaces []string  `json:"missingNamespaces" doc:"granted, and not in this cluster; bound when they appear"`
-	Clamped           bool      `json:"clamped" doc:"the granted period was cut to the server's longest"`
+	Namespaces        []string  `json:"namespaces" doc:"where the role applies; none: the whole cluster"`
+	MissingNamespaces []string  `json:"missingNamespaces" doc:"granted namespaces that the cluster does not have; the role is bound when they appear"`
+	Clamped           bool      `json:"clamped" doc:"the granted period was reduced to the server's longest period"`
 	Cluster           string    `json:"cluster"`
 	StartedAt         time.Time `json:"startedAt"`
-	Reason            string    `json:"reason,omitempty" doc:"why it is refused, one of the reasons of the TkaSignin's Ready condition, such as ClockSkew; only while it is"`
-	Message           string    `json:"message,omitempty" doc:"the same, a sentence"`
+	Reason            string    `json:"reason,omitempty" doc:"why the sign-in is refused: a reason of the TkaSignin's Ready condition, such as ClockSkew; only in the state refused"`
+	Message           string    `json:"message,omitempty" doc:"the reason as a sentence"`
 
 	retryAfter time.Duration
 }

@@ -244,29 +244,29 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 	r := f.Rules
 	switch {
 	case f.Owner.Name() != f.Name:
-		return ReasonNameTaken, "The name is not the one of this user and device, so the access server did not write this sign-in.", time.Time{}
+		return ReasonNameTaken, "The name does not match this user and device, so the access server did not write this sign-in.", time.Time{}
 	case f.AskedAt.Sub(now) > maxClockSkew:
-		return ReasonClockSkew, fmt.Sprintf("It was asked for more than %v in the future: the clocks of the access server and the operator differ.", maxClockSkew), f.AskedAt.Add(-maxClockSkew)
+		return ReasonClockSkew, fmt.Sprintf("The time of the request is more than %v in the future: the clocks of the access server and the operator differ.", maxClockSkew), f.AskedAt.Add(-maxClockSkew)
 	case f.Period < r.Min || f.Period > r.Max:
 		return ReasonBadPeriod, fmt.Sprintf("The period of %v is not between %v and %v.", f.Period, r.Min, r.Max), time.Time{}
 	case !slices.Contains(r.Roles, f.Role):
-		return ReasonRoleNotAllowed, fmt.Sprintf("The role %q is not on the operator's list.", f.Role), time.Time{}
+		return ReasonRoleNotAllowed, fmt.Sprintf("The operator's signin.roles does not list the role %q.", f.Role), time.Time{}
 	}
 	for _, ns := range f.Namespaces {
 		if slices.Contains(r.Reserved, ns) {
-			return ReasonRoleNotAllowed, fmt.Sprintf("Nothing is bound in the namespace %s: it is Tailplane's own.", ns), time.Time{}
+			return ReasonRoleNotAllowed, fmt.Sprintf("The namespace %s is reserved for Tailplane, so no role is bound there.", ns), time.Time{}
 		}
 	}
 	there, _ := f.splitNamespaces()
 	switch {
 	case r.RequireAdmissionPolicy && !f.PolicyActive:
-		return ReasonAdmissionPolicyMissing, "The admission policy that lets only the access server write sign-ins is not in force.", now.Add(r.Recheck)
+		return ReasonAdmissionPolicyMissing, "The admission policy that restricts writing sign-ins to the access server is not active.", now.Add(r.Recheck)
 	case !f.RoleExists:
 		return ReasonRoleNotFound, fmt.Sprintf("The cluster has no ClusterRole %q.", f.Role), now.Add(r.Recheck)
 	case len(f.Namespaces) > 0 && len(there) == 0:
 		return ReasonNoNamespace, "The cluster has none of the namespaces " + strings.Join(f.Namespaces, ", ") + ".", time.Time{}
 	case f.Account != nil && f.ServiceAccountUID == "" && !f.createdByUs():
-		return ReasonNameTaken, "There is a ServiceAccount of this name that Tailplane did not make; it is not adopted.", time.Time{}
+		return ReasonNameTaken, "A ServiceAccount of this name exists that Tailplane did not create. Tailplane does not use it.", time.Time{}
 	}
 	return "", "", time.Time{}
 }

@@ -84,8 +84,8 @@ func TestNext(t *testing.T) {
 			}, time.Time{}},
 		{"1", "deletion with nothing left: not found is success", pendingFacts(func(f *Facts) { f.Deleting = true }), soon, Revoke,
 			func(s *Step) { s.RemoveFinalizer = true }, time.Time{}},
-		{"1", "deletion that somebody else's finalizer delays: ours is off, so only the status is told", liveFacts(func(f *Facts) { f.Deleting, f.HasFinalizer, f.Account, f.Bindings = true, false, nil, nil }), soon, Revoke, nil, time.Time{}},
-		{"1", "the same once told: no write", pendingFacts(func(f *Facts) {
+		{"1", "deletion that another finalizer delays: Tailplane's is off, so only the status is written", liveFacts(func(f *Facts) { f.Deleting, f.HasFinalizer, f.Account, f.Bindings = true, false, nil, nil }), soon, Revoke, nil, time.Time{}},
+		{"1", "the same after the status was written: no write", pendingFacts(func(f *Facts) {
 			f.Deleting, f.HasFinalizer = true, false
 			store(f, f.unboundReport(PhaseEnding, ReasonEnding, "It is being deleted."), t0)
 		}), soon, Keep, nil, time.Time{}},
@@ -93,24 +93,24 @@ func TestNext(t *testing.T) {
 			func(s *Step) {
 				s.DeleteBindings, s.DeleteAccount, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true
 			}, time.Time{}},
-		{"1", "deletion leaves somebody else's ServiceAccount alone", pendingFacts(func(f *Facts) { f.Deleting, f.Account = true, &Account{UID: "x"} }), soon, Revoke,
+		{"1", "deletion does not touch a foreign ServiceAccount", pendingFacts(func(f *Facts) { f.Deleting, f.Account = true, &Account{UID: "x"} }), soon, Revoke,
 			func(s *Step) { s.RemoveFinalizer = true }, time.Time{}},
-		{"2", "expired: take down what is left", expired(end), end, Clear,
+		{"2", "expired: remove the remaining objects", expired(end), end, Clear,
 			func(s *Step) {
 				s.DeleteBindings, s.DeleteAccount, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true
 			}, end.Add(10 * time.Minute)},
-		{"2", "expired and taken down: it stays to be read", cleared(end), end.Add(time.Minute), Keep, nil, end.Add(10 * time.Minute)},
+		{"2", "expired and removed: the object stays readable", cleared(end), end.Add(time.Minute), Keep, nil, end.Add(10 * time.Minute)},
 		{"2", "expired long enough: delete it", cleared(end), end.Add(10 * time.Minute), Remove, func(s *Step) { s.DeleteSignin = true }, time.Time{}},
-		{"2", "expired never goes back, whatever is written after", cleared(end, func(f *Facts) { f.AskedAt, f.Generation = end, 2 }), end.Add(time.Minute), Clear, nil, end.Add(10 * time.Minute)},
+		{"2", "expired is final, whatever is written later", cleared(end, func(f *Facts) { f.AskedAt, f.Generation = end, 2 }), end.Add(time.Minute), Clear, nil, end.Add(10 * time.Minute)},
 		{"3", "the second of the end is no longer the sign-in's", liveFacts(), end, Expire, nil, end},
 		{"3", "a nanosecond before it still is", liveFacts(), end.Add(-1), Keep, nil, end},
-		{"3", "a sign-in that nobody provisioned ends as well", pendingFacts(), end, Expire, nil, end},
+		{"3", "a sign-in that was not provisioned ends too", pendingFacts(), end, Expire, nil, end},
 		{"3", "a refused one too", refused(), end, Expire, nil, end},
-		{"3", "extended before the old end was acted upon: it goes on", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = end.Add(-time.Second), 2 }), end.Add(time.Second), Extend, nil, end.Add(8*time.Hour - time.Second)},
-		{"3", "maxLife ends it whatever was asked", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(24 * time.Hour), Expire, nil, t0.Add(24 * time.Hour)},
+		{"3", "extended before the operator acted on the old end: it continues", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = end.Add(-time.Second), 2 }), end.Add(time.Second), Extend, nil, end.Add(8*time.Hour - time.Second)},
+		{"3", "maxLife ends it for any requested period", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(24 * time.Hour), Expire, nil, t0.Add(24 * time.Hour)},
 		{"4", "role not on the list", pendingFacts(func(f *Facts) { f.Role = "cluster-admin" }), soon, Refuse, nil, end},
 		{"4", "no role", pendingFacts(func(f *Facts) { f.Role = "" }), soon, Refuse, nil, end},
-		{"4", "role taken off the list while bound: it goes", liveFacts(func(f *Facts) { f.Rules.Roles = []access.Role{"edit"} }), soon, Refuse,
+		{"4", "role removed from the list while bound: the binding is deleted", liveFacts(func(f *Facts) { f.Rules.Roles = []access.Role{"edit"} }), soon, Refuse,
 			func(s *Step) {
 				s.DeleteBindings, s.DeleteAccount = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}
 			}, end},
@@ -120,16 +120,16 @@ func TestNext(t *testing.T) {
 		{"4", "a negative period is over at once", pendingFacts(func(f *Facts) { f.Period = -time.Hour }), soon, Expire, nil, soon},
 		{"4", "a name that is another owner's: forged", pendingFacts(func(f *Facts) { f.Name = "ceo-0123456789abcdef0123" }), soon, Refuse, nil, end},
 		{"4", "a login of the same first part is another person", pendingFacts(func(f *Facts) { f.Owner.Login = "alice@b.example" }), soon, Refuse, nil, end},
-		{"4", "asked more than a minute ahead: it waits for the clock", pendingFacts(func(f *Facts) { f.AskedAt, f.Rules.MaxLife = soon.Add(time.Hour), 0 }), soon, Refuse, nil, soon.Add(time.Hour - time.Minute)},
+		{"4", "requested more than a minute ahead: it waits for the clock", pendingFacts(func(f *Facts) { f.AskedAt, f.Rules.MaxLife = soon.Add(time.Hour), 0 }), soon, Refuse, nil, soon.Add(time.Hour - time.Minute)},
 		{"4", "a minute ahead is tolerable", pendingFacts(func(f *Facts) { f.AskedAt = soon.Add(time.Minute) }), soon, Provision,
 			func(s *Step) { s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn(""))} }, soon.Add(time.Minute + 8*time.Hour)},
 		{"4", "the year 9999: refused, and over when its life is", pendingFacts(func(f *Facts) { f.AskedAt = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) }), soon, Refuse, nil, t0.Add(24 * time.Hour)},
-		{"4", "no admission policy: anybody might have written it", pendingFacts(func(f *Facts) { f.PolicyActive = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
+		{"4", "no admission policy: any client might have written it", pendingFacts(func(f *Facts) { f.PolicyActive = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
 		{"4", "no admission policy, and none required", pendingFacts(func(f *Facts) { f.PolicyActive, f.Rules.RequireAdmissionPolicy = false, false }), soon, Provision,
 			func(s *Step) { s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn(""))} }, end},
-		{"4", "one of our own namespaces", pendingFacts(inNamespaces, func(f *Facts) { f.Namespaces = []string{"shop", "tailplane-system"} }), soon, Refuse, nil, end},
+		{"4", "a reserved namespace", pendingFacts(inNamespaces, func(f *Facts) { f.Namespaces = []string{"shop", "tailplane-system"} }), soon, Refuse, nil, end},
 		{"4", "none of the namespaces exists: one is watched for", pendingFacts(inNamespaces, func(f *Facts) { f.Existing = nil }), soon, Refuse, nil, end},
-		{"4", "refused and told: no write", refused(), soon, Keep, nil, end},
+		{"4", "refused and reported: no write", refused(), soon, Keep, nil, end},
 		{"4", "refused, and allowed now", refused(func(f *Facts) { f.Rules.Roles = []access.Role{"view", "admin"} }), soon, Provision,
 			func(s *Step) {
 				b := withoutUID(bindingIn(""))
@@ -137,7 +137,7 @@ func TestNext(t *testing.T) {
 				s.CreateAccount, s.CreateBindings = true, []Binding{b}
 			}, end},
 		{"5", "its ServiceAccount is gone", liveFacts(func(f *Facts) { f.Account = nil }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
-		{"5", "its ServiceAccount was made anew by somebody", liveFacts(func(f *Facts) { f.Account = &Account{UID: "a2"} }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
+		{"5", "another client recreated its ServiceAccount", liveFacts(func(f *Facts) { f.Account = &Account{UID: "a2"} }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
 		{"5", "its ServiceAccount is dying", liveFacts(func(f *Facts) { f.Account.Deleting = true }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
 		{"5", "its ServiceAccount was taken from it", liveFacts(func(f *Facts) { f.Account.Owner = "" }), soon, End, func(s *Step) { s.DeleteSignin = true }, soon},
 		{"5b", "no ServiceAccount yet", pendingFacts(), soon, Provision, func(s *Step) { s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn(""))} }, end},
@@ -149,7 +149,7 @@ func TestNext(t *testing.T) {
 			}, end},
 		{"5b", "foreign: never adopted, it may have a token that lasts", pendingFacts(func(f *Facts) { f.Account = &Account{UID: "x", Owner: "somebody"} }), soon, Refuse, nil, end},
 		{"6", "binding missing", liveFacts(func(f *Facts) { f.Bindings = nil }), soon, Correct, func(s *Step) { s.CreateBindings = []Binding{withoutUID(bindingIn(""))} }, end},
-		{"6", "binding of another role: a roleRef cannot be changed, so it goes", liveFacts(func(f *Facts) { f.Bindings[0].Role = "edit" }), soon, Correct,
+		{"6", "binding of another role: a roleRef cannot be changed, so it is deleted", liveFacts(func(f *Facts) { f.Bindings[0].Role = "edit" }), soon, Correct,
 			func(s *Step) {
 				b := bindingIn("")
 				b.Role = "edit"
@@ -177,7 +177,7 @@ func TestNext(t *testing.T) {
 			func(s *Step) { s.DeleteBindings = []Binding{bindingIn("kube-system")} }, end},
 		{"6", "a copy of the binding under another name", liveFacts(func(f *Facts) { b := bindingIn(""); b.Name = "copy"; f.Bindings = append(f.Bindings, b) }), soon, Correct,
 			func(s *Step) { b := bindingIn(""); b.Name = "copy"; s.DeleteBindings = []Binding{b} }, end},
-		{"6", "a binding of the whole cluster beside those of namespaces", pendingFacts(inNamespaces, func(f *Facts) { f.Bindings = []Binding{bindingIn("")} }), soon, Provision,
+		{"6", "a binding of the whole cluster in addition to those of namespaces", pendingFacts(inNamespaces, func(f *Facts) { f.Bindings = []Binding{bindingIn("")} }), soon, Provision,
 			func(s *Step) {
 				s.DeleteBindings, s.CreateAccount, s.CreateBindings = []Binding{bindingIn("")}, true, []Binding{withoutUID(bindingIn("jobs")), withoutUID(bindingIn("shop"))}
 			}, end},
@@ -194,7 +194,7 @@ func TestNext(t *testing.T) {
 			inNamespaces(f)
 			f.Existing, f.BoundNamespaces, f.Bindings = []string{"shop"}, []string{"jobs", "shop"}, []Binding{bindingIn("shop")}
 		}), soon, Provision, func(s *Step) { s.Report.MissingNamespaces = []string{"jobs"} }, end},
-		{"7", "asked again: the end moves", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = soon, 2 }), soon, Extend, nil, soon.Add(8 * time.Hour)},
+		{"7", "requested again: the end moves", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = soon, 2 }), soon, Extend, nil, soon.Add(8 * time.Hour)},
 		{"7", "a shorter period shortens", liveFacts(func(f *Facts) { f.Period, f.Generation = time.Hour, 2 }), soon, Extend, nil, t0.Add(time.Hour)},
 		{"7", "maxLife bounds extensions", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(24 * time.Hour)},
 		{"7", "no maxLife", liveFacts(func(f *Facts) { f.AskedAt, f.Generation, f.Rules.MaxLife = t0.Add(20*time.Hour), 2, 0 }), t0.Add(20 * time.Hour), Extend, nil, t0.Add(28 * time.Hour)},
@@ -215,7 +215,7 @@ func TestNext(t *testing.T) {
 				t.Errorf("wake at %v, want %v", wake, tt.wake)
 			}
 			if tt.deed == Keep && !step.Report.equal(tt.f.storedReport()) {
-				t.Errorf("kept, and yet there is something to write: %+v, stored is %+v", step.Report, tt.f.storedReport())
+				t.Errorf("the action is Keep, but the report differs: %+v, stored is %+v", step.Report, tt.f.storedReport())
 			}
 		})
 	}
@@ -294,10 +294,10 @@ func TestNextRefusals(t *testing.T) {
 					t.Errorf("%s: %s %+v", name, step.Action, r)
 				}
 				if r.Role != "" || r.ServiceAccountUID != "" || !r.ValidUntil.IsZero() {
-					t.Errorf("%s: a refusal says that something is bound: %+v", name, r)
+					t.Errorf("%s: a refusal reports a binding: %+v", name, r)
 				}
 				if !reflect.DeepEqual(step.DeleteBindings, f.Bindings) || (f.Account != nil) != (step.DeleteAccount != nil) || step.RemoveFinalizer || step.DeleteSignin {
-					t.Errorf("%s: a refusal takes down what exists, and keeps the sign-in: %+v", name, step)
+					t.Errorf("%s: a refusal must delete existing objects and keep the sign-in: %+v", name, step)
 				}
 			}
 		})
@@ -409,27 +409,27 @@ func TestNextLaws(t *testing.T) {
 			}
 		}
 		if step.CreateAccount && (len(step.CreateBindings) == 0 && len(f.Bindings) == 0) {
-			fail("an account is made for a role")
+			fail("an account is created for a role")
 		}
 		if !f.ExpiredAt.IsZero() && !f.Deleting && step.Report.Phase != PhaseExpired {
-			fail("expired never goes back")
+			fail("expired is final")
 		}
 		after := f
 		carry(&after, step, now)
 		if wantAccess(after) && wake.IsZero() {
-			fail("what gives access has a wake time")
+			fail("a sign-in that gives access must have a wake time")
 		}
 		if wantAccess(after) && step.Action != Expire && step.Action != End && wake.After(f.End()) {
-			fail("what gives access is looked at when it ends, at the latest")
+			fail("a sign-in that gives access must be checked no later than its end")
 		}
 		if f.Account != nil && f.Account.Owner != f.UID && f.Account.Signin == "" && f.Account.UID != f.ServiceAccountUID && step.DeleteAccount != nil {
-			fail("somebody else's account is never deleted")
+			fail("a foreign account must not be deleted")
 		}
 		if step.Report.Phase == PhaseReady && (step.Report.ValidUntil.IsZero() || !step.Report.ValidUntil.After(now) || step.Report.Role != f.Role) && step.Action != End && step.Action != Revoke {
 			fail("ready is what is bound, and not over")
 		}
 		if step.Action == Keep && step.IsDestructive() {
-			fail("to keep is to do nothing")
+			fail("the action Keep must change nothing")
 		}
 
 		// Repeated execution reaches a stable state.
@@ -444,7 +444,7 @@ func TestNextLaws(t *testing.T) {
 			carry(&after, step, now)
 		}
 		if rest, _ := Next(after, now); rest.Action != Keep && rest.Action != Remove && !after.Deleting {
-			fail("at rest there is nothing to do")
+			fail("no action is left at the end")
 		}
 	}
 	for _, d := range []Action{Keep, Provision, Replace, Extend, Correct, Refuse, Expire, Clear, Remove, End, Revoke} {

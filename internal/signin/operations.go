@@ -31,7 +31,7 @@ var (
 	}
 	GetKubeconfig = httpapi.Op[KubeconfigRequest, Kubeconfig]{
 		Pattern: "GET " + Base + "/kubeconfig", Verb: access.SigninKubeconfig,
-		Doc:     "Return a kubeconfig with a fresh token that is stored nowhere. It may wait until the sign-in is ready.",
+		Doc:     "Return a kubeconfig with a fresh token. The server does not store the token. The request can wait until the sign-in is ready.",
 		Example: KubeconfigRequest{Wait: httpapi.Duration(25 * time.Second)},
 		Responses: []Kubeconfig{{Cluster: "prod-eu", Server: "https://k8s.prod-eu.example:6443", CA: []byte("-----BEGIN CERTIFICATE-----\n"), Prefix: "tka-",
 			Token: NewToken("the token"), ExpiresAt: exampleTime.Add(8 * time.Hour)}},
@@ -39,14 +39,14 @@ var (
 	}
 	Logout = httpapi.Op[LogoutRequest, Status]{
 		Pattern: "POST " + Base + "/logout", Verb: access.SigninLogout,
-		Doc:       "End the sign-in of this device. Whoever has one may end it, whatever the grants say by now.",
+		Doc:       "End the sign-in of this device. A caller may always end its sign-in, also without a grant.",
 		Example:   LogoutRequest{Wait: httpapi.Duration(2 * time.Second)},
 		Responses: []Status{exampleStatus(Ended)},
 		Refusals:  slices.Concat(ungranted, []problem.Code{problem.MediaType, problem.TooLarge, problem.NotSignedIn}),
 	}
 	GetClusterInfo = httpapi.Op[ClusterInfoRequest, ClusterInfo]{
 		Pattern: "GET " + Base + "/cluster-info", Verb: access.ClusterInfo,
-		Doc: "Say how the cluster is reached and by what it is known.",
+		Doc: "Return how people reach the cluster, and its identity.",
 		Responses: []ClusterInfo{{ServerURL: "https://k8s.prod-eu.example:6443", CAData: []byte("-----BEGIN CERTIFICATE-----\n"), Labels: map[string]string{"env": "prod"},
 			Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", CAHash: "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 			Key: httpapi.PublicKey{1}, Version: "v0.1.0"}},
@@ -54,7 +54,7 @@ var (
 	}
 	GetWhoami = httpapi.Op[WhoamiRequest, Whoami]{
 		Pattern: "GET " + Base + "/whoami", Verb: access.Whoami,
-		Doc: "Show what the server sees of the caller, and what it decides. For everybody whom the tailnet vouches for, also without a grant.",
+		Doc: "Show the caller's identity as the server sees it, and the server's decision. Available to every caller that the tailnet identifies, also without a grant.",
 		Responses: []Whoami{{
 			Caller: Seen{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net", NodeID: "nVQ1kLDx7R11CNTRL", Tags: []string{}, Tailnet: "example.com", Via: access.ViaTailnet},
 			Rules: []Rule{

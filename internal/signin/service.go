@@ -16,8 +16,8 @@ import (
 // Errors of a Store.
 var (
 	ErrNotFound = errors.New("no such sign-in")
-	ErrConflict = errors.New("the sign-in was changed by somebody else")
-	ErrExists   = errors.New("there is a sign-in of that name already")
+	ErrConflict = errors.New("another client changed the sign-in")
+	ErrExists   = errors.New("a sign-in of that name already exists")
 )
 
 // A Store stores sign-ins. Any error other than those above means that the API server did not
@@ -102,7 +102,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if req.Role != "" {
 		role, err := access.ParseRole(req.Role)
 		if err != nil {
-			return Accepted{}, problem.New(problem.RoleNotGranted, fmt.Sprintf("%v, so it is not granted.", err), "Ask for one of the granted roles, or leave the role out.")
+			return Accepted{}, problem.New(problem.RoleNotGranted, fmt.Sprintf("%v, so it is not granted.", err), "Request one of the granted roles, or omit the role.")
 		}
 		request.Role = role
 	}
@@ -124,7 +124,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 		st.Clamped = p.Clamped()
 		return Accepted{st}, nil
 	}
-	return Accepted{}, problem.New(problem.Conflict, "The sign-in is being changed by another login of this device.", "Try again.").WithRetryAfter(d.RetryAfter)
+	return Accepted{}, problem.New(problem.Conflict, "Another login of this device is changing the sign-in.", "Try again.").WithRetryAfter(d.RetryAfter)
 }
 
 // write tries once to change the stored sign-in to want.
@@ -134,7 +134,7 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	case errors.Is(err, ErrNotFound):
 		if d.Store.CountLive(want.Owner.Login) >= d.MaxPerLogin {
 			return Signin{}, problem.New(problem.TooManySignins,
-				fmt.Sprintf("%s is signed in from %d devices already.", want.Owner.Login, d.MaxPerLogin),
+				fmt.Sprintf("%s is already signed in from %d devices.", want.Owner.Login, d.MaxPerLogin),
 				"Sign out on a device that is not in use: tka logout").WithRetryAfter(time.Minute)
 		}
 		return d.create(ctx, want)
@@ -154,7 +154,7 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	if gone, err := d.awaitGone(ctx, have, replaceWait); err != nil {
 		return Signin{}, err
 	} else if !gone {
-		return Signin{}, problem.New(problem.Ending, "The previous sign-in is still being taken down.", "Try again in a moment.").WithRetryAfter(d.RetryAfter)
+		return Signin{}, problem.New(problem.Ending, "The previous sign-in is still ending.", "Try again in a moment.").WithRetryAfter(d.RetryAfter)
 	}
 	return d.create(ctx, want)
 }
@@ -299,7 +299,7 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigR
 		return Kubeconfig{}, grantRemoved(s)
 	}
 	if s.State(now) == Pending {
-		notReady := problem.New(problem.NotReady, "The credentials are not ready yet.", "Ask again.").WithRetryAfter(d.RetryAfter)
+		notReady := problem.New(problem.NotReady, "The credentials are not ready yet.", "Send the request again.").WithRetryAfter(d.RetryAfter)
 		notReady.State = string(Pending)
 		return Kubeconfig{}, notReady
 	}
@@ -388,13 +388,13 @@ func notSignedIn(s Signin) error {
 }
 
 func grantRemoved(s Signin) error {
-	return problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s; the sign-in was ended.", s.Role, s.Owner.Login),
-		"Sign in again to use what is granted now: tka login")
+	return problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s, so the server ended the sign-in.", s.Role, s.Owner.Login),
+		"Sign in again to use the current grants: tka login")
 }
 
 func cannotProvision(s Signin) error {
 	return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: %s", s.Reason, s.Message),
-		"Ask whoever runs the cluster, or sign in with another role: tka login --role ROLE")
+		"Ask an administrator of the cluster, or sign in with another role: tka login --role ROLE")
 }
 
 // unavailable hides the API server's error from the caller. The cause goes to the server log.
@@ -402,7 +402,7 @@ func unavailable(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return problem.New(problem.Unavailable, "The cluster's API server does not do as asked just now.", "Try again.").WithCause(err).WithRetryAfter(time.Second)
+	return problem.New(problem.Unavailable, "The cluster's API server cannot process the request now.", "Try again.").WithCause(err).WithRetryAfter(time.Second)
 }
 
 // wrapStoreError returns the errors that login handles unchanged, and wraps all others as unavailable.

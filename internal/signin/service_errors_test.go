@@ -137,7 +137,7 @@ func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
 						switch {
 						case w.Code == http.StatusServiceUnavailable && (p.Code == problem.Unavailable || p.Code == problem.Ending), w.Code == http.StatusConflict && p.Code == problem.Conflict:
 							if w.Header().Get("Retry-After") == "" && w.Code == http.StatusServiceUnavailable {
-								t.Error("it does not say when to try again")
+								t.Error("it has no Retry-After")
 							}
 						default:
 							t.Errorf("%d %s", w.Code, w.Body)

@@ -137,7 +137,7 @@ func TestState(t *testing.T) {
 		want signin.State
 	}{
 		{"provisioned", ready, t0, signin.Ready},
-		{"nobody has looked at it", signin.Signin{Generation: 1}, t0, signin.Pending},
+		{"no operator has processed it", signin.Signin{Generation: 1}, t0, signin.Pending},
 		{"extended, not yet seen by the operator", with(func(s *signin.Signin) { s.Generation = 3 }), t0, signin.Pending},
 		{"extended after the old end, not yet seen", with(func(s *signin.Signin) { s.Generation = 3 }), t0.Add(2 * time.Hour), signin.Pending},
 		{"over, though the operator is down (SI-07)", ready, t0.Add(time.Hour), signin.Ended},

@@ -17,9 +17,9 @@ type WhoamiRequest struct{}
 // Whoami shows how the server sees a caller and how it decides. It contains only the caller's data.
 type Whoami struct {
 	Caller   Seen     `json:"caller"`
-	Rules    []Rule   `json:"rules" doc:"of the tailnet policy that match, in its order"`
-	Decision Decision `json:"decision" doc:"what would become of a login that names nothing"`
-	Signin   *Status  `json:"signin" doc:"of this device; null: there is none"`
+	Rules    []Rule   `json:"rules" doc:"the matching rules of the tailnet policy, in its order"`
+	Decision Decision `json:"decision" doc:"the result of a login without parameters"`
+	Signin   *Status  `json:"signin" doc:"the sign-in of this device; null: there is none"`
 	AuditID  string   `json:"auditId"`
 }
 
@@ -27,7 +27,7 @@ type Whoami struct {
 type Seen struct {
 	Login   string     `json:"login" doc:"the full login; empty for a tagged node"`
 	Node    string     `json:"node"`
-	NodeID  string     `json:"nodeId" doc:"stays when the device is renamed"`
+	NodeID  string     `json:"nodeId" doc:"does not change when the device is renamed"`
 	Tags    []string   `json:"tags"`
 	Tailnet string     `json:"tailnet"`
 	Via     access.Via `json:"via" enum:"tailnet"`
@@ -38,18 +38,18 @@ type Rule struct {
 	Role       string           `json:"role"`
 	Period     httpapi.Duration `json:"period,omitzero"`
 	Priority   int              `json:"priority"`
-	Namespaces []string         `json:"namespaces" doc:"none: the whole cluster"`
-	Chosen     bool             `json:"chosen" doc:"a login that names nothing uses this rule"`
-	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty when it can"`
+	Namespaces []string         `json:"namespaces" doc:"where the rule applies; none: the whole cluster"`
+	Chosen     bool             `json:"chosen" doc:"a login without parameters uses this rule"`
+	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty if it can"`
 }
 
 // A Decision is the result of a login without parameters.
 type Decision struct {
 	Allowed bool             `json:"allowed"`
-	Code    problem.Code     `json:"code" doc:"of the refusal; empty when allowed"`
+	Code    problem.Code     `json:"code" doc:"code of the refusal; empty if allowed"`
 	Message string           `json:"message"`
 	Advice  []string         `json:"advice"`
-	Choices []problem.Choice `json:"choices,omitempty" doc:"when several rules match and nothing says which to use"`
+	Choices []problem.Choice `json:"choices,omitempty" doc:"if several rules match and the server cannot choose one"`
 }
 
 // AuditObject returns the name of the sign-in for the audit log.

@@ -67,7 +67,7 @@ func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 	mark, ok := r.Context().Value(connKey{}).(connMark)
 	if !ok {
 		return access.Caller{}, problem.New(problem.Internal, "internal error").
-			WithCause(errors.New("the server does not use the node's ConnContext, so Funnel cannot be told apart"))
+			WithCause(errors.New("the server does not use the node's ConnContext, so Funnel cannot be detected"))
 	}
 	if _, ok := r.Header[funnelHeader]; ok || mark.funnel {
 		return access.Caller{Via: access.ViaFunnel}, nil
@@ -100,12 +100,12 @@ func (n *Node) whoIs(ctx context.Context, addr string) (access.Caller, error) {
 }
 
 func errUnavailable(cause error) error {
-	return problem.New(problem.IdentityUnavailable, "This server cannot ask its tailnet who you are.",
+	return problem.New(problem.IdentityUnavailable, "This server cannot get your identity from its tailnet.",
 		"Try again in a moment.").WithRetryAfter(time.Second).WithCause(cause)
 }
 
 func errNoIdentity(cause error) error {
-	return problem.New(problem.NoIdentity, "The tailnet does not say who you are.",
+	return problem.New(problem.NoIdentity, "The tailnet does not identify you.",
 		"Connect directly from a device of the tailnet, not through a router or a proxy.").WithCause(cause)
 }
 

@@ -68,7 +68,7 @@ func TestCallerOf(t *testing.T) {
 	}{
 		{"a person", person, alice, ""},
 		{"a tagged node is itself, never the shared profile", tagged, ci, ""},
-		{"a tagged node with somebody's profile is still nobody's", func() *apitype.WhoIsResponse {
+		{"a tagged node with a person's profile still has no person", func() *apitype.WhoIsResponse {
 			who := tagged()
 			who.UserProfile = person().UserProfile
 			return who
@@ -174,7 +174,7 @@ func TestIdentifyRefusals(t *testing.T) {
 	requested := 0
 	n := aRunningNode(t, func(_ context.Context, addr string) (*apitype.WhoIsResponse, error) {
 		if requested++; addr != "100.64.0.7:4242" {
-			t.Errorf("asked about %q", addr)
+			t.Errorf("query for %q", addr)
 		}
 		return answer, fails
 	})
@@ -188,7 +188,7 @@ func TestIdentifyRefusals(t *testing.T) {
 			return
 		}
 		if p := problem.From(err); p.Cause() == nil || p.Code == problem.IdentityUnavailable && p.RetryAfter == 0 {
-			t.Errorf("%s: %+v lacks a cause or a Retry-After", why, p)
+			t.Errorf("%s: %+v has no cause or no Retry-After", why, p)
 		}
 		if !reflect.DeepEqual(c, access.Caller{}) {
 			t.Errorf("%s: a caller nonetheless: %+v", why, c)
@@ -213,7 +213,7 @@ func TestIdentifyRefusals(t *testing.T) {
 	n.publish(&Status{State: ipn.NeedsLogin.String()})
 	want("not running", problem.IdentityUnavailable)
 	if requested != before {
-		t.Error("a node that is not Running was asked")
+		t.Error("a node that is not Running got a query")
 	}
 	n.publish(&Status{State: ipn.Running.String()})
 	want("running again", "")
@@ -256,7 +256,7 @@ func TestIdentifyFunnel(t *testing.T) {
 	} {
 		got, err := n.Identify(aRequest(n, c))
 		if err != nil || requested || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
-			t.Errorf("%s: %+v %v, asked %v", why, got, err, requested)
+			t.Errorf("%s: %+v %v, queries %v", why, got, err, requested)
 		}
 	}
 	for _, value := range []string{"?1", "", "0", "false"} {
@@ -264,7 +264,7 @@ func TestIdentifyFunnel(t *testing.T) {
 		r.Header.Set("tailscale-funnel-request", value)
 		got, err := n.Identify(r)
 		if err != nil || requested || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
-			t.Errorf("header %q: %+v %v, asked %v", value, got, err, requested)
+			t.Errorf("header %q: %+v %v, queries %v", value, got, err, requested)
 		}
 	}
 	if got, err := n.Identify(aRequest(n, tls.Server(a, &tls.Config{}))); err != nil || !requested || access.Admit(got) != nil {
@@ -276,7 +276,7 @@ func TestIdentifyFunnel(t *testing.T) {
 func TestIdentifyReadsNoHeader(t *testing.T) {
 	n := aRunningNode(t, func(_ context.Context, addr string) (*apitype.WhoIsResponse, error) {
 		if addr != "100.64.0.7:4242" {
-			t.Errorf("asked about %q", addr)
+			t.Errorf("query for %q", addr)
 		}
 		return person(), nil
 	})

@@ -95,7 +95,7 @@ func (c *Config) check() error {
 		c.ControlURL = u.Scheme + "://" + u.Host
 	}
 	if c.StateDir == "" {
-		bad("stateDir", "it is missing; without state the node would be another one after each restart")
+		bad("stateDir", "it is missing; without state the node would be a new node after each restart")
 	} else if abs, err := filepath.Abs(c.StateDir); err != nil {
 		bad("stateDir", "%w", err)
 	} else {
@@ -105,7 +105,7 @@ func (c *Config) check() error {
 		bad("stateSecret", "%.60q is not the name of a Secret", c.StateSecret)
 	}
 	if c.Port == 0 && !c.Relay {
-		bad("port", "it is missing; 443 is usual")
+		bad("port", "it is missing; the usual port is 443")
 	}
 	if domain, path, ok := strings.Cut(c.Capability, "/"); c.Relay && c.Capability == "" {
 		// a relay reads no capability
@@ -119,7 +119,7 @@ func (c *Config) check() error {
 		c.JoinTimeout = time.Minute
 	}
 	if c.Log == nil {
-		bad("log", "no logger was given")
+		bad("log", "the logger is missing")
 	}
 	return errors.Join(errs...)
 }

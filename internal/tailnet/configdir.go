@@ -33,7 +33,7 @@ func ReadConfigDir(dir string) (File, error) {
 		}
 	}
 	if best < 0 {
-		return File{}, fmt.Errorf("%s holds no configuration file cap-<n>.hujson with n at most %d", dir, CapabilityVersion)
+		return File{}, fmt.Errorf("%s has no configuration file cap-<n>.hujson with n at most %d", dir, CapabilityVersion)
 	}
 	path := filepath.Join(dir, fmt.Sprintf("cap-%d.hujson", best))
 	c, err := conffile.Load(path)

@@ -77,10 +77,10 @@ func TestFunnel(t *testing.T) {
 	ready(t, tn, "tka", alice, edge)
 	edgeIP := ip4(edge)
 	if c, err := n.whoIs(within(t), edgeIP); err != nil || len(c.Rules) != 1 {
-		t.Fatalf("the ingress node holds no grant, so this test shows nothing: %+v %v", c, err)
+		t.Fatalf("the ingress node has no grant, so this test proves nothing: %+v %v", c, err)
 	}
 	tn.SetIngress(stableID(t, tn, edge))
-	eventually(t, "the ingress node is known as one", func() bool {
+	eventually(t, "the server identifies the ingress node", func() bool {
 		c, err := n.whoIs(within(t), edgeIP)
 		return err == nil && problem.CodeOf(access.Admit(c)) == problem.FunnelRefused
 	})
@@ -98,7 +98,7 @@ func TestFunnel(t *testing.T) {
 	funnel := func(ctx context.Context, _, addr string) (net.Conn, error) {
 		return tn.FunnelDial(ctx, edge, addr, "203.0.113.9:4444")
 	}
-	eventually(t, "Funnel takes connections", func() bool {
+	eventually(t, "Funnel accepts connections", func() bool {
 		c, err := funnel(within(t), "tcp", "tka.tiny.ts.net:443")
 		if err != nil {
 			return false
@@ -112,7 +112,7 @@ func TestFunnel(t *testing.T) {
 		t.Errorf("from the internet: %+v", got)
 	}
 	if len(requested) != 0 {
-		t.Errorf("WhoIs was asked about %s", <-requested)
+		t.Errorf("WhoIs was called for %s", <-requested)
 	}
 	// From the tailnet, the same listener works normally.
 	hc := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, TLSClientConfig: &tls.Config{RootCAs: roots}}}
@@ -148,7 +148,7 @@ func TestListen(t *testing.T) {
 		res, err := hc.Get("https://tka/") // the short name is not in the certificate
 		if err == nil {
 			res.Body.Close()
-			t.Error("a certificate for a name that nobody vouches for")
+			t.Error("a certificate for an unverified name")
 		}
 		if _, err := n.Listen(within(t)); err == nil || !strings.Contains(err.Error(), "listen on port 443 of the tailnet") {
 			t.Errorf("the port twice: %v", err)
@@ -211,7 +211,7 @@ func TestJoinRefused(t *testing.T) {
 			err := n.refused(t)
 			for _, want := range append(tt.want, cfg.ControlURL) {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
+					t.Errorf("%q does not contain %q", err, want)
 				}
 			}
 			if lerr := <-listening; lerr != err {
@@ -245,7 +245,7 @@ func TestControlOutOfReach(t *testing.T) {
 		why, url string
 		want     []string
 	}{
-		{"nobody there", "http://" + closed.Addr().String(), []string{"cannot be reached", "tailnet.controlURL", "connection refused"}},
+		{"no server", "http://" + closed.Addr().String(), []string{"cannot be reached", "tailnet.controlURL", "connection refused"}},
 		{"silence", "http://" + silent.Addr().String(), []string{"cannot be reached", "tailnet.controlURL"}},
 		{"something else", other.URL, []string{"404", "is it a control server?"}},
 	} {
@@ -271,7 +271,7 @@ func TestControlOutOfReach(t *testing.T) {
 				break
 			}
 			if limit > long {
-				t.Errorf("%s: %q lacks %q", tt.why, err, lacking)
+				t.Errorf("%s: %q does not contain %q", tt.why, err, lacking)
 				break
 			}
 		}
@@ -312,7 +312,7 @@ func TestInteractive(t *testing.T) {
 	page := n.Status().LoginURL
 	// tsnet repeats its message every five seconds, so after four messages JoinTimeout has long
 	// passed. Waiting for a person is not a failure, and the node logs it once.
-	eventually(t, "tsnet said it four times", func() bool { return strings.Count(book.String(), "To start this tsnet server") > 3 })
+	eventually(t, "tsnet has logged it four times", func() bool { return strings.Count(book.String(), "To start this tsnet server") > 3 })
 	select {
 	case <-n.done:
 		t.Fatalf("Run gave up: %v", n.err)
@@ -398,10 +398,10 @@ func TestLost(t *testing.T) {
 	if _, err := n.Devices(within(t), "n1"); problem.CodeOf(err) != problem.IdentityUnavailable {
 		t.Errorf("Devices: %v", err)
 	}
-	if _, err := n.Listen(within(t)); err == nil || !strings.Contains(err.Error(), "has lost it") {
+	if _, err := n.Listen(within(t)); err == nil || !strings.Contains(err.Error(), "the node is not connected") {
 		t.Errorf("Listen: %v", err)
 	}
-	eventually(t, "the log says so", func() bool { return strings.Contains(book.String(), "has lost its tailnet") })
+	eventually(t, "the log has the message", func() bool { return strings.Contains(book.String(), "lost its connection to the tailnet") })
 	select {
 	case <-n.done:
 		t.Fatalf("Run ended: %v", n.err)

@@ -159,7 +159,7 @@ func (n *Node) explain(ctx, joining context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
 	if err := n.waitControl(ctx); err != nil {
-		return fmt.Errorf("the node did not join its tailnet in %v, because the control server %s cannot be reached: check tailnet.controlURL and the way out of this machine: %w", n.cfg.JoinTimeout, n.cfg.ControlURL, err)
+		return fmt.Errorf("the node did not join its tailnet in %v, because the control server %s cannot be reached: check tailnet.controlURL and the outbound network of this machine: %w", n.cfg.JoinTimeout, n.cfg.ControlURL, err)
 	}
 	return fmt.Errorf("the node did not join its tailnet in %v, although the control server %s answers; it is %s: %s", n.cfg.JoinTimeout, n.cfg.ControlURL, n.Status().State, strings.Join(n.Status().Health, "; "))
 }
@@ -270,7 +270,7 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 		asking, cancel := context.WithTimeout(ctx, certTime)
 		defer cancel()
 		if _, _, err := b.client.CertPair(asking, st.CertDomain); err != nil {
-			return nil, fmt.Errorf("no certificate for %s could be had: %w", st.CertDomain, err)
+			return nil, fmt.Errorf("get the certificate for %s: %w", st.CertDomain, err)
 		}
 	}
 	ln, err := b.listen(n.cfg.Port)
@@ -288,7 +288,7 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 
 // ErrNoName is in the error chain of IssueCertificate if the name belongs neither to this node nor
 // to a service that it hosts.
-var ErrNoName = errors.New("the tailnet gives this node no certificate of that name")
+var ErrNoName = errors.New("the tailnet gives this node no certificate for that name")
 
 // IssueCertificate returns the PEM certificate chain and key for a name of the node. The first
 // certificate takes the certificate authority some seconds. Later calls return the cached one until
@@ -343,7 +343,7 @@ func (n *Node) wait(ctx context.Context) (*backend, error) {
 	default:
 	}
 	if st := n.Status(); !st.Running() {
-		return nil, fmt.Errorf("listen on the tailnet: the node has lost it and is %s", st.State)
+		return nil, fmt.Errorf("listen on the tailnet: the node is not connected, its state is %s", st.State)
 	}
 	return n.backend.Load(), nil
 }

@@ -155,7 +155,7 @@ func (r *runningNode) refused(t testing.TB) error {
 	select {
 	case <-r.done:
 	case <-time.After(long):
-		t.Fatalf("Run goes on: %+v", r.Status())
+		t.Fatalf("Run continues: %+v", r.Status())
 	}
 	err := r.err
 	r.err = nil
@@ -321,7 +321,7 @@ func TestIdentities(t *testing.T) {
 		c, ok := found[string(id)]
 		delete(found, string(id))
 		if len(found) > 0 {
-			t.Errorf("devices that nobody asked for or has: %+v", found)
+			t.Errorf("devices that were not requested or do not exist: %+v", found)
 		}
 		return c, ok
 	}

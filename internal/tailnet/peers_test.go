@@ -56,7 +56,7 @@ func TestPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if two, err := a.Peers(within(t)); err != nil || &one[0] != &two[0] {
-		t.Errorf("asked again without a change (%v)", err)
+		t.Errorf("a new query without a change (%v)", err)
 	}
 
 	ln, err := b.ListenPlain(within(t), 7946)
@@ -93,10 +93,10 @@ func TestPeers(t *testing.T) {
 	}
 	conn.Close()
 	if from, reported := <-heard, <-heard; from != a.Status().ID || reported != "hello" {
-		t.Errorf("west heard %q from %s", reported, from)
+		t.Errorf("west received %q from %s", reported, from)
 	}
 	if _, err := a.WhoIs(within(t), netip.MustParseAddrPort("100.127.1.1:7946")); problem.CodeOf(err) != problem.NoIdentity {
-		t.Errorf("an address that is nobody's: %v", err)
+		t.Errorf("an address of no node: %v", err)
 	}
 	if conn, err := a.Dial(within(t), netip.MustParseAddrPort("127.0.0.1:1")); err == nil {
 		conn.Close()

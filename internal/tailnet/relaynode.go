@@ -54,7 +54,7 @@ func (n *Node) DialVia(ctx context.Context, network string, to netip.AddrPort) (
 	case "udp":
 		return dialer.NetstackDialUDP(ctx, to)
 	}
-	return nil, fmt.Errorf("there is no %q in a tailnet", network)
+	return nil, fmt.Errorf("a tailnet does not support the network %q", network)
 }
 
 // Lookup resolves a name, such as the name of a service, with the tailnet's resolver. It uses no
@@ -63,7 +63,7 @@ func (n *Node) Lookup(ctx context.Context, name string) ([]netip.Addr, error) {
 	if st := n.Status(); !st.Running() {
 		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
 	} else if _, suffix, ok := strings.Cut(st.Names[0], "."); !ok || !strings.HasSuffix(name, "."+suffix) {
-		return nil, fmt.Errorf("%q is no name of this tailnet", name)
+		return nil, fmt.Errorf("%q is not a name of this tailnet", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()

@@ -73,7 +73,7 @@ func TestCarry(t *testing.T) {
 		t.Errorf("Through to a peer: %v", err)
 	} else {
 		if b, err := io.ReadAll(c); string(b) != "web" || err != nil {
-			t.Errorf("it says %q %v", b, err)
+			t.Errorf("its output is %q %v", b, err)
 		}
 		c.Close()
 	}
@@ -123,7 +123,7 @@ func TestCarry(t *testing.T) {
 		}
 		return err
 	}
-	eventually(t, "the service takes connections", func() bool { return knock("100.127.1.1:7000") == nil })
+	eventually(t, "the service accepts connections", func() bool { return knock("100.127.1.1:7000") == nil })
 	c := <-accepted
 	aliceIP, _ := alice.TailscaleIPs()
 	if from, err := netip.ParseAddrPort(c.RemoteAddr().String()); err != nil || from.Addr() != aliceIP || c.LocalAddr().String() != "100.127.1.1:7000" {
@@ -131,7 +131,7 @@ func TestCarry(t *testing.T) {
 	}
 	c.Close()
 	if err := knock("100.127.1.1:7001"); err == nil {
-		t.Error("a port that nobody listens on")
+		t.Error("a port without a listener")
 	}
 	if err := service.Close(); err != nil {
 		t.Error(err)

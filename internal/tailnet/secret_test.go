@@ -39,7 +39,7 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 		}
 	}
 	if !strings.Contains(out.String(), redacted) {
-		t.Error("nothing says that something was left out")
+		t.Error("the output does not show that something was redacted")
 	}
 }
 

@@ -94,12 +94,12 @@ subjects: [{kind: ServiceAccount, name: access, namespace: tailplane-system}]
 	}
 	keys, stderr, code := kubetest.Kubectl(within(t), c.Kubeconfig, "get", "secret", "node-state", "-n", "tailplane-system", "-o", "jsonpath={.data}")
 	if code != 0 || !strings.Contains(keys, "_machinekey") || strings.Contains(keys, string(probeKey)) {
-		t.Errorf("the Secret holds %.200s %s", keys, stderr)
+		t.Errorf("the Secret has %.200s %s", keys, stderr)
 	}
 	for _, name := range []string{"not-made", "not-ours"} {
 		cfg.StateSecret, cfg.StateDir = name, t.TempDir()
 		err := run(t, cfg).refused(t)
-		if !strings.Contains(err.Error(), "the Secret "+name+" cannot keep the node's state") {
+		if !strings.Contains(err.Error(), "the Secret "+name+" cannot store the node's state") {
 			t.Errorf("%s: %v", name, err)
 		}
 		t.Log(err)

@@ -77,7 +77,7 @@ func (h *serviceHost) handle(from, to netip.AddrPort) (func(net.Conn), bool) {
 func (n *Node) ListenService(ctx context.Context, service string, port uint16) (net.Listener, error) {
 	name := tailcfg.ServiceName(service)
 	if err := name.Validate(); err != nil || port == 0 {
-		return nil, fmt.Errorf("%.70q port %d is no port of a service: %w", service, port, err)
+		return nil, fmt.Errorf("%.70q port %d is not a port of a service: %w", service, port, err)
 	}
 	b, err := n.wait(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func (n *Node) ListenService(ctx context.Context, service string, port uint16) (
 	h.mu.Lock()
 	if h.listeners[ln.at] != nil {
 		h.mu.Unlock()
-		return nil, fmt.Errorf("port %d of %s has a listener", port, service)
+		return nil, fmt.Errorf("port %d of %s already has a listener", port, service)
 	}
 	if h.listeners == nil {
 		h.listeners = map[servicePort]*serviceListener{}

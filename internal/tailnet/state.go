@@ -35,7 +35,7 @@ func claimState(dir string) (release func(), err error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("the state directory %s is in use by another process: two processes on one node's state fight over its key; give each its own directory and host name", dir)
+			return nil, fmt.Errorf("the state directory %s is in use by another process: two processes must not share the state of one node; use a separate directory and host name for each", dir)
 		}
 		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
 	}
@@ -70,16 +70,16 @@ func probeState(dir string) (err error) {
 
 // stateError adds advice to an error about the state directory.
 func stateError(dir string, err error) error {
-	todo := "it cannot be used; give the node a directory that it can write"
+	todo := "it cannot be used; use a directory that the node can write to"
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		todo = "it is full; make room, or the node could not keep its key"
+		todo = "it is full; free some space, or the node cannot store its key"
 	case errors.Is(err, syscall.EROFS):
-		todo = "it is on a read-only file system; mount a volume that can be written"
+		todo = "it is on a read-only file system; mount a writable volume"
 	case errors.Is(err, fs.ErrPermission):
-		todo = fmt.Sprintf("user %d may not write it; give it to that user (in a pod: securityContext.fsGroup)", os.Geteuid())
+		todo = fmt.Sprintf("user %d may not write to it; change its owner to that user (in a pod: securityContext.fsGroup)", os.Geteuid())
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, fs.ErrExist):
-		todo = "it is not a directory; name one"
+		todo = "it is not a directory; use a directory"
 	}
 	return fmt.Errorf("the state directory %s: %s: %w", dir, todo, err)
 }
@@ -98,7 +98,7 @@ func openSecret(name string, logf func(string, ...any)) (ipn.StateStore, error) 
 		err = st.WriteState(probeKey, nil)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the Secret %s cannot keep the node's state: it must exist, and this account needs get, update and patch on it: %w", name, err)
+		return nil, fmt.Errorf("the Secret %s cannot store the node's state: it must exist, and this account needs get, update and patch on it: %w", name, err)
 	}
 	return st, nil
 }

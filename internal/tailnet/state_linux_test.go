@@ -21,7 +21,7 @@ func TestStateDirUnusable(t *testing.T) {
 		}
 		for _, w := range append(want, dir) {
 			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%q does not say %q", err, w)
+				t.Errorf("%q does not contain %q", err, w)
 			}
 		}
 	}
@@ -39,16 +39,16 @@ func TestStateDirUnusable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if os.Geteuid() != 0 {
-			check(t, dir, syscall.EACCES, "may not write it", "fsGroup")
+			check(t, dir, syscall.EACCES, "may not write to it", "fsGroup")
 			return
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() { // root can write everywhere, so one thread changes its user
 			if err := becomeNobody(); err != nil {
-				t.Log("SKIP somebody else's directory as root:", err)
+				t.Log("SKIP another user's directory as root:", err)
 				return
 			}
-			check(t, dir, syscall.EACCES, "may not write it", "fsGroup")
+			check(t, dir, syscall.EACCES, "may not write to it", "fsGroup")
 		})
 		wg.Wait()
 	})

@@ -73,7 +73,7 @@ func TestClaimStateOfAnotherProcess(t *testing.T) {
 		}
 	}
 	if _, err := claimState(dir); err == nil || !strings.Contains(err.Error(), "in use by another process") {
-		t.Errorf("claim beside another process: %v", err)
+		t.Errorf("claim while another process runs: %v", err)
 	}
 	cmd.Process.Kill()
 	cmd.Wait()

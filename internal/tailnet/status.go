@@ -117,7 +117,7 @@ func (w *watcher) logProblem(message string) error {
 	todo := "check tailnet.authKeyFile: a key works until it expires or is revoked, a one-use key only once, and it must own " + strings.Join(w.cfg.Tags, ", ")
 	switch {
 	case w.cfg.AuthKey.IsZero():
-		todo = "give the node an auth key (tailnet.authKeyFile), or sign it in again"
+		todo = "set an auth key for the node (tailnet.authKeyFile), or sign the node in again"
 	case len(w.cfg.Tags) == 0:
 		todo, _, _ = strings.Cut(todo, ", and it must own")
 	}
@@ -166,14 +166,14 @@ func (w *watcher) update(st Status) {
 		if was != st.State {
 			log.Info("the node is in its tailnet", "status", st)
 			if requested := strings.ToLower(w.cfg.Hostname); len(st.Names) > 1 && st.Names[1] != requested {
-				log.Warn("the host name is taken; control assigned another", "asked", requested, "assigned", st.Names[0])
+				log.Warn("the host name is already in use; the control server assigned another", "asked", requested, "assigned", st.Names[0])
 			}
 		}
 		w.loginRequested = ""
 		return
 	case was == ipn.Running.String():
-		log.Error("the node has lost its tailnet: every request is refused until it is back. "+
-			"If its key has expired or it was removed, extend the key in the admin console or restart with a fresh auth key", "status", st)
+		log.Error("the node lost its connection to the tailnet and refuses every request until it is back. "+
+			"If its key has expired or the node was removed, extend the key in the admin console or restart with a new auth key", "status", st)
 		return
 	case st.LoginURL != "":
 		ask, attrs = "the node waits for a person to sign it in", []any{"open", st.LoginURL}

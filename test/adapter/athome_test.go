@@ -79,7 +79,7 @@ func TestSeveral_LeaderElection(t *testing.T) {
 			at := lease()
 			eventually(t, "the lease is renewed", func() bool { return lease().ResourceVersion != at.ResourceVersion })
 			if l := lease(); *l.Spec.HolderIdentity != "first" || len(led()) != 1 {
-				t.Errorf("%s holds it, and %v have led", *l.Spec.HolderIdentity, led())
+				t.Errorf("%s holds the lease, and %v were leaders", *l.Spec.HolderIdentity, led())
 			}
 			first()
 			eventually(t, "the second leads", func() bool { return slices.Equal(led(), []string{"first", "second"}) })
@@ -259,7 +259,7 @@ func TestSeveral_Reviews(t *testing.T) {
 				differ++
 			}
 			if says != truth {
-				t.Errorf("%s in %s: the adapter says %v, and %v is true", verb, namespace, says, truth)
+				t.Errorf("%s in %s: the adapter answers %v, want %v", verb, namespace, says, truth)
 			}
 			if namespace == "shop" && verb == "delete" {
 				continue // the cluster of the object decides; with several copies no cluster does
@@ -270,7 +270,7 @@ func TestSeveral_Reviews(t *testing.T) {
 		}
 	}
 	if differ < 4 {
-		t.Errorf("only in %d cases home would say something else: this proves nothing", differ)
+		t.Errorf("home would answer differently in only %d cases, so this proves nothing", differ)
 	}
 	// kubectl sends the same reviews.
 	for namespace, want := range map[string]string{"default": "no", "production": "no", "shop": "no"} {

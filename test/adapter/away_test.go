@@ -196,7 +196,7 @@ func TestSeveral_Health(t *testing.T) {
 	own, gate := s.gated(t, strings.NewReplacer("slot: 2,", "slot: 2, health: {path: /livez, interval: 30s, timeout: 20s, failures: 2, successes: 2},").Replace(severalConfig))
 	both := func(b string) bool { return strings.Contains(b, `"of-east"`) && strings.Contains(b, `"of-west"`) }
 	if res, b := own.raw(t, shopList); res.StatusCode != 200 || !both(b) || res.Header.Get("Warning") != "" {
-		t.Fatalf("all are there: %s %v %s", res.Status, res.Header, b)
+		t.Fatalf("all clusters are up: %s %v %s", res.Status, res.Header, b)
 	}
 	eventually(t, "west is healthy", func() bool { return strings.Contains(own.adminPort(t, "/readyz?verbose"), "cluster west: healthy") })
 
@@ -217,7 +217,7 @@ func TestSeveral_Health(t *testing.T) {
 		return strings.Contains(own.adminPort(t, "/readyz?verbose"), "cluster west: healthy") && own.value(t, `mca_cluster_healthy{cluster="west"}`) == "1"
 	})
 	if v := own.value(t, `mca_cluster_probe_duration_seconds_count{cluster="west"}`); v == "" || v == "0" {
-		t.Errorf("questions are counted as %q", v)
+		t.Errorf("the probe counts are %q", v)
 	}
 	if res, b := own.raw(t, shopList); res.StatusCode != 200 || !both(b) || res.Header.Get("Warning") != "" {
 		t.Errorf("west is back: %s %v %s", res.Status, res.Header, b)
@@ -283,7 +283,7 @@ func TestSeveral_WebSocket(t *testing.T) {
 	if err := c.Close(websocket.StatusNormalClosure, ""); err != nil { // the remaining messages, and then the answer
 		t.Errorf("the end is not answered: %v", err)
 	}
-	eventually(t, "the stream is counted no more", func() bool {
+	eventually(t, "the stream is no longer counted", func() bool {
 		v := s.value(t, `mca_streams{cluster="merged",kind="watch"}`)
 		return v != "" && s.value(t, `mca_watch_events_total{cluster="west"}`) != ""
 	})
@@ -330,7 +330,7 @@ func TestSeveral_Metrics(t *testing.T) {
 	}
 	// "other" and its label values are new, each once.
 	if after := strings.Count(own.adminPort(t, "/metrics"), "\nmca_"); after > before+40 {
-		t.Errorf("%d series after 300 requests for what does not exist, and %d before", after, before)
+		t.Errorf("%d series after 300 requests for missing resources, and %d before", after, before)
 	}
 }
 
@@ -371,7 +371,7 @@ func TestSeveral_CheckClusters(t *testing.T) {
 	if exit != 0 || strings.Contains(out, "here: has no") {
 		t.Errorf("exit %d: %s", exit, out)
 	}
-	if out, exit := run("--credentials-dir", t.TempDir()); exit != 5 || !strings.Contains(out, "2 of 3 clusters cannot be asked") {
+	if out, exit := run("--credentials-dir", t.TempDir()); exit != 5 || !strings.Contains(out, "the check of 2 of 3 clusters failed") {
 		t.Errorf("without credentials: exit %d: %s", exit, out)
 	}
 }

@@ -220,7 +220,7 @@ func TestVerbs(t *testing.T) {
 					}
 					seen = append(seen, string(e.Type))
 				case <-time.After(limit):
-					t.Fatalf("the watch has seen %v", seen)
+					t.Fatalf("the watch received %v", seen)
 				}
 			}
 			if want := []string{"ADDED", "MODIFIED", "MODIFIED", "MODIFIED", "MODIFIED", "MODIFIED", "DELETED"}; !slices.Equal(seen, want) {
@@ -351,7 +351,7 @@ func TestAWriteIsSentOnce(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
-				t.Errorf("%s: the client is asked to come back in %d s", name, seconds)
+				t.Errorf("%s: Retry-After is %d s", name, seconds)
 			}
 		}
 	}
@@ -395,7 +395,7 @@ func TestTheClusterIsDown(t *testing.T) {
 	if err := c.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the cluster is asked again", func() bool { code, _ := status(); return code == http.StatusOK })
+	eventually(t, "the cluster receives requests again", func() bool { code, _ := status(); return code == http.StatusOK })
 }
 
 // ADP-05: the adapter's container restarts under an informer, and the token and the certificate authority are
@@ -479,10 +479,10 @@ func TestAnInformerGoesOn(t *testing.T) {
 	for _, err := range troubles {
 		// For a moment the port is closed, as for every client of a restarting server.
 		if _, refused := errors.AsType[*url.Error](err); !refused && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("the informer was told: %v", err)
+			t.Errorf("the informer received: %v", err)
 		}
 		if apierrors.IsUnauthorized(err) || strings.Contains(err.Error(), "x509") {
-			t.Errorf("token or certificate were wrong to it: %v", err)
+			t.Errorf("it rejected the token or certificate: %v", err)
 		}
 	}
 }

@@ -220,7 +220,7 @@ func TestSeveral_Creates(t *testing.T) {
 		t.Errorf("generated: in %q", in)
 	}
 	if err := shop.Delete(ctx, made.Name, metav1.DeleteOptions{}); err != nil {
-		t.Errorf("delete what was generated: %v", err)
+		t.Errorf("delete the object with a generated name: %v", err)
 	}
 
 	// Its label now selects another cluster, but it stays.
@@ -236,10 +236,10 @@ func TestSeveral_Creates(t *testing.T) {
 		t.Errorf("a changed label moved it to %q", in)
 	}
 	if _, err := shop.Create(ctx, configMap("shop", "gold", nil), metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
-		t.Errorf("a second one of the name: %v", err)
+		t.Errorf("a second object with the name: %v", err)
 	}
 	if _, err := shop.Get(ctx, "nowhere", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("what nobody has: %v", err)
+		t.Errorf("an object that no cluster has: %v", err)
 	}
 	if _, err := shop.Create(ctx, configMap("shop", "lost", map[string]string{"mca.tailplane.dev/cluster": "north"}), metav1.CreateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a pin to nowhere: %v", err)
@@ -274,7 +274,7 @@ func TestSeveral_ConcurrentCreates(t *testing.T) {
 			}
 		}
 		if in := s.has(t, "shop", name); made != 1 || in != "east" && in != "west" {
-			t.Errorf("%d were made, in %q", made, in)
+			t.Errorf("%d objects were created, in %q", made, in)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func TestSeveral_Kubectl(t *testing.T) {
 	all := kubectl(t, s.adapter, "get", "cm", "-A", "-o", "name")
 	for name := range want {
 		if strings.Count(all+"\n", "configmap/"+name+"\n") != 1 {
-			t.Errorf("over all namespaces %s is there %d times", name, strings.Count(all+"\n", "configmap/"+name+"\n"))
+			t.Errorf("in all namespaces, %s occurs %d times", name, strings.Count(all+"\n", "configmap/"+name+"\n"))
 		}
 	}
 	for _, args := range [][]string{{"describe", "cm", "-n", "shop", "listed-1"}, {"api-resources"}, {"explain", "configmap.data"}, {"auth", "can-i", "get", "cm", "-n", "shop"}, {"get", "ns", "shop"}} {
@@ -380,7 +380,7 @@ func TestSeveral_Informer(t *testing.T) {
 			s.await(t, informer.Lister().ConfigMaps("shop").List)
 			deleted.Range(func(name, _ any) bool {
 				if !gone[name.(string)] && strings.HasPrefix(name.(string), fmt.Sprint(proto)) {
-					t.Errorf("%s was told as deleted and never was", name)
+					t.Errorf("%s was reported as deleted but was not", name)
 				}
 				return true
 			})

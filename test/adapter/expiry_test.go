@@ -236,7 +236,7 @@ func compaction(t *testing.T, s *clustersEnv, way *relay) {
 	s.forgets(t, "west", last.ResourceVersion)
 	mu.Lock()
 	if len(deleted) > 0 {
-		t.Errorf("told as deleted while the way was cut: %q", deleted)
+		t.Errorf("reported as deleted while the connection was cut: %q", deleted)
 	}
 	mu.Unlock()
 	way.cut(false)
@@ -248,10 +248,10 @@ func compaction(t *testing.T, s *clustersEnv, way *relay) {
 	mu.Lock()
 	defer mu.Unlock()
 	if n := ears.whole.Load() - whole; len(ears.errors) != 1 || ears.errors[0] != "410" || n != 1 {
-		t.Errorf("it was told %q, and read all %d times; want one 410 and once", ears.errors, n)
+		t.Errorf("it received %q and read everything %d times; want one 410 and one read", ears.errors, n)
 	}
 	if len(deleted) != 1 || deleted[0] != "of-west" {
-		t.Errorf("told as deleted: %q", deleted)
+		t.Errorf("reported as deleted: %q", deleted)
 	}
 }
 
@@ -291,7 +291,7 @@ func expiredPage(t *testing.T, s *clustersEnv) {
 	_, err := shop.List(t.Context(), o)
 	status, ok := err.(apierrors.APIStatus)
 	if !ok || !apierrors.IsResourceExpired(err) || status.Status().ListMeta.Continue == "" {
-		t.Fatalf("a page whose place is forgotten: %#v", err)
+		t.Fatalf("a page with a forgotten position: %#v", err)
 	}
 	for o.Continue = status.Status().ListMeta.Continue; o.Continue != ""; {
 		l, err := shop.List(t.Context(), o)

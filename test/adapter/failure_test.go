@@ -128,7 +128,7 @@ func TestSeveral_MemberDown(t *testing.T) {
 		t.Errorf("a namespace of east alone: %v", err)
 	}
 	if cms, err := f.List(labels.Everything()); err != nil || len(cms) < 2 || f.deleted.Load() != 0 {
-		t.Errorf("the cache has %d, and %d were told as deleted", len(cms), f.deleted.Load())
+		t.Errorf("the cache has %d, and %d were reported as deleted", len(cms), f.deleted.Load())
 	}
 	s.make(t, "east", "meanwhile")
 
@@ -139,7 +139,7 @@ func TestSeveral_MemberDown(t *testing.T) {
 	}
 	s.await(t, f.List)
 	if n := f.deleted.Load(); n != 1 {
-		t.Errorf("%d were told as deleted, want the one that was", n)
+		t.Errorf("%d were reported as deleted, want only the deleted one", n)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestSeveral_AdapterRestart(t *testing.T) {
 	}
 	s.await(t, f.List)
 	if f.deleted.Load() != 0 || f.expired.Load() != 0 {
-		t.Errorf("%d were told as deleted, %d positions had expired", f.deleted.Load(), f.expired.Load())
+		t.Errorf("%d were reported as deleted, %d positions had expired", f.deleted.Load(), f.expired.Load())
 	}
 }
 
@@ -201,12 +201,12 @@ func TestSeveral_Reload(t *testing.T) {
 			}
 		}
 	}
-	const yes, no = "the configuration was taken", "the configuration is not taken"
+	const yes, no = "the configuration is active", "the configuration is rejected"
 	taken("nonsense", no)
 	taken(strings.Replace(severalConfig, "members: [east, west]", "members: [west, east]", 1), "raise epoch to 2")
 	taken(strings.Replace(severalConfig, "strategy: hash", "strategy: weighted", 1), yes)
 	if f.expired.Load() != 0 {
-		t.Errorf("%d positions have expired by a change that needs no epoch", f.expired.Load())
+		t.Errorf("%d positions expired because of a change that needs no epoch", f.expired.Load())
 	}
 	taken(strings.Replace(severalConfig, "epoch: 1", "epoch: 2", 1), yes) // and it stays: an epoch never decreases
 	s.make(t, "west", "c")
@@ -222,7 +222,7 @@ func TestSeveral_Reload(t *testing.T) {
 	}
 	t.Logf("%d lists through four changes, %d lost", requests.Load(), failures.Load())
 	if f.deleted.Load() != 0 {
-		t.Errorf("%d were told as deleted", f.deleted.Load())
+		t.Errorf("%d were reported as deleted", f.deleted.Load())
 	}
 }
 

@@ -76,7 +76,7 @@ func TestSeveral_Annotate(t *testing.T) {
 				check("watch", cm.ObjectMeta)
 			}
 		case <-deadline:
-			t.Fatalf("the watch says of %v only", seen)
+			t.Fatalf("the watch reports only %v", seen)
 		}
 	}
 	for _, query := range []string{"", "?watch=true&timeoutSeconds=2", "?limit=1"} {
@@ -103,7 +103,7 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 	s := shared.beside(t, text)
 	k := s.client(t)
 	if _, err := k.CoreV1().ConfigMaps("production").List(t.Context(), metav1.ListOptions{}); err != nil {
-		t.Errorf("east is what it should be: %v", err)
+		t.Errorf("east is the expected cluster: %v", err)
 	}
 	c := k.CoreV1().RESTClient() // clients repeat answers with a Retry-After
 	for says, req := range map[string]*rest.Request{
@@ -126,7 +126,7 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 		body := s.told(t, path)
 		for _, say := range says {
 			if !strings.Contains(body, say) {
-				t.Errorf("%s does not say %q:\n%s", path, say, body)
+				t.Errorf("%s does not contain %q:\n%s", path, say, body)
 			}
 		}
 	}

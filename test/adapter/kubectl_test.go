@@ -80,7 +80,7 @@ func TestKubectl(t *testing.T) {
 		t.Errorf("top without metrics: exit %d: %s", exit, errs)
 	}
 	if _, errs, exit := try(t, a, in("get", "configmap", "nothing")...); exit == 0 || !strings.Contains(errs, "NotFound") {
-		t.Errorf("get of what is not there: exit %d: %s", exit, errs)
+		t.Errorf("get of a missing object: exit %d: %s", exit, errs)
 	}
 	if out := kubectl(t, a, "version", "-o", "json"); !strings.Contains(out, `"serverVersion"`) {
 		t.Errorf("version: %s", out)

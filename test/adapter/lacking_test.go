@@ -61,24 +61,24 @@ func TestSeveral_Lacking(t *testing.T) {
 		said("cluster " + cluster + " has no boats.lacking.example, which rule boats spreads")
 	}
 	if err := list("boats", false); !apierrors.IsNotFound(err) {
-		t.Errorf("nobody has boats: %v", err)
+		t.Errorf("no cluster has boats: %v", err)
 	}
 
 	found("east")
 	for _, watch := range []bool{false, true} {
-		eventually(t, fmt.Sprintf("with watch=%v it is told that west has no boats", watch), func() bool {
+		eventually(t, fmt.Sprintf("with watch=%v, the answer reports that west has no boats", watch), func() bool {
 			err := list("boats", watch) // discovery may report it a moment after the first list
 			status, ok := err.(apierrors.APIStatus)
 			return ok && status.Status().Code == http.StatusServiceUnavailable && strings.Contains(err.Error(), "cluster west has no lacking.example/v1 boats")
 		})
 	}
 	if err := list("ships", false); !apierrors.IsNotFound(err) {
-		t.Errorf("nobody has ships: %v", err)
+		t.Errorf("no cluster has ships: %v", err)
 	}
 	if err := s.adapter.Configure(s.options.Config + "# loaded once more\n"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "who has no boats is shown on /readyz", func() bool {
+	eventually(t, "/readyz lists the clusters without boats", func() bool {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+"/readyz?verbose", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -128,12 +128,12 @@ func TestSeveral_Owners(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := s.admin[cluster].CoreV1().Secrets("owned").Get(t.Context(), name, metav1.GetOptions{}); err != nil {
-					t.Errorf("it did not follow its owner to %s: %v", cluster, err)
+					t.Errorf("it is not with its owner in %s: %v", cluster, err)
 				}
 			}
 		}
 		if _, err := secrets.Create(t.Context(), owned("torn", "west", s.owner(t, "owned", "at-east", "east")), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
-			t.Errorf("pinned elsewhere than its owner: %v, want 422 naming both", err)
+			t.Errorf("pinned to another cluster than its owner: %v, want 422 with both clusters", err)
 		}
 		// It is deleted with its owner, as in one cluster.
 		if err := k.CoreV1().ConfigMaps("owned").Delete(t.Context(), "of-west", metav1.DeleteOptions{}); err != nil {
@@ -147,7 +147,7 @@ func TestSeveral_Owners(t *testing.T) {
 		owner := s.owner(t, "fixed", "of-west", "west")
 		_, err := k.CoreV1().Secrets("fixed").Create(t.Context(), owned("child", "", owner), metav1.CreateOptions{})
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
-			t.Errorf("%v, want 422 naming both", err)
+			t.Errorf("%v, want 422 with both clusters", err)
 		}
 		// An existing object cannot get such an owner either, because it would be deleted.
 		secrets := k.CoreV1().Secrets("fixed")
@@ -159,14 +159,14 @@ func TestSeveral_Owners(t *testing.T) {
 			return err
 		}
 		if err := adopt(owner); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "west") {
-			t.Errorf("adopted by an owner elsewhere: %v, want 422", err)
+			t.Errorf("adopted by an owner in another cluster: %v, want 422", err)
 		}
 		if err := adopt(s.owner(t, "fixed", "of-east", "east")); err != nil {
-			t.Errorf("adopted by an owner beside it: %v", err)
+			t.Errorf("adopted by an owner in the same cluster: %v", err)
 		}
 		s.orphan(t, "fixed", owner)
 		if _, err := s.admin["east"].CoreV1().Secrets("fixed").Get(t.Context(), "child", metav1.GetOptions{}); err != nil {
-			t.Errorf("the garbage collector took it: %v", err)
+			t.Errorf("the garbage collector deleted it: %v", err)
 		}
 	})
 	for _, namespace := range []string{"sheltered", "set-apart"} {
@@ -233,7 +233,7 @@ func (s *clustersEnv) shelter(t *testing.T, namespace string) {
 				watched = true
 			}
 		case <-deadline:
-			t.Fatal("the watch says nothing")
+			t.Fatal("the watch sends nothing")
 		}
 	}
 
@@ -358,7 +358,7 @@ func (s *clustersEnv) shelter(t *testing.T, namespace string) {
 		t.Fatal(err)
 	}
 	if got, err := stored.Get(t.Context(), "child", metav1.GetOptions{}); err != nil || got.Annotations[ownersNote] != "" {
-		t.Errorf("an owner that was taken out is still there: %q (%v)", got.Annotations[ownersNote], err)
+		t.Errorf("a removed owner still exists: %q (%v)", got.Annotations[ownersNote], err)
 	}
 	if err := k.CoreV1().ConfigMaps(namespace).Delete(t.Context(), near.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

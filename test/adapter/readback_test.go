@@ -123,7 +123,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 			}
 			return e
 		case <-time.After(limit):
-			t.Fatalf("no event; it asked from %q", c.asked())
+			t.Fatalf("no event; it watched from %q", c.asked())
 		}
 		panic("unreachable")
 	}
@@ -144,7 +144,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 	}
 	for _, position := range c.asked() {
 		if len(position) != 11+3*20 {
-			t.Errorf("it went on from %q, which is no position of ours", position)
+			t.Errorf("it continued from %q, which is not a position of the adapter", position)
 		}
 	}
 
@@ -153,15 +153,15 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 		select {
 		case e := <-rw.ResultChan():
 			if err := apierrors.FromObject(e.Object); e.Type != watch.Error || !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-				t.Errorf("%s: it is told %s %v", why, e.Type, e.Object)
+				t.Errorf("%s: it received %s %v", why, e.Type, e.Object)
 			}
 		case <-time.After(limit):
-			t.Fatalf("%s: it is told nothing; it asked from %q", why, c.asked())
+			t.Fatalf("%s: it received nothing; it watched from %q", why, c.asked())
 		}
 		select {
 		case <-rw.Done():
 		case <-time.After(limit):
-			t.Fatalf("%s: it does not end; it asked from %q", why, c.asked())
+			t.Fatalf("%s: it does not end; it watched from %q", why, c.asked())
 		}
 	}
 	before := len(c.asked())
@@ -171,7 +171,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 	expire("a raised epoch", rw, c)
 	// Its stream ends with the epoch, and the next request gets an error.
 	if n := len(c.asked()) - before; n > 1 {
-		t.Errorf("after a raised epoch it asked %d times: %q", n, c.asked())
+		t.Errorf("after a raised epoch, it sent %d requests: %q", n, c.asked())
 	}
 	for why, position := range map[string]string{"a position of the epoch before": l.ResourceVersion, "a number that nobody gave out": "1"} {
 		c := &breakableWatcher{maps: shop}
@@ -181,7 +181,7 @@ func TestSeveral_RetryWatcher(t *testing.T) {
 		}
 		expire(why, rw, c)
 		if n := len(c.asked()); n != 1 {
-			t.Errorf("%s: it asked %d times", why, n)
+			t.Errorf("%s: it sent %d requests", why, n)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestSeveral_MutationCache(t *testing.T) {
 		mutations.Mutation(cm)
 		got, ok, err := mutations.GetByKey("shop/" + cm.Name)
 		if err != nil || !ok || got.(*corev1.ConfigMap).Data["n"] != cm.Data["n"] {
-			t.Fatalf("%s was written as %v and is read as %v: %v", cm.Name, cm.Data, got, err)
+			t.Fatalf("%s was written as %v but read as %v: %v", cm.Name, cm.Data, got, err)
 		}
 		return cm
 	}
@@ -243,7 +243,7 @@ func TestSeveral_MutationCache(t *testing.T) {
 		}
 	}
 	s.await(t, factory.Core().V1().ConfigMaps().Lister().ConfigMaps("shop").List)
-	eventually(t, "what was deleted is gone from the cache", func() bool {
+	eventually(t, "the deleted object is no longer in the cache", func() bool {
 		_, there, err := mutations.GetByKey("shop/mutated-0")
 		return err == nil && !there
 	})
@@ -255,7 +255,7 @@ func TestSeveral_MutationCache(t *testing.T) {
 	for _, o := range all {
 		if cm := o.(*corev1.ConfigMap); strings.HasPrefix(cm.Name, "mutated-") {
 			if found++; cm.Data["n"] != "3" {
-				t.Errorf("%s is read as of write %s", cm.Name, cm.Data["n"])
+				t.Errorf("%s has the value of write %s", cm.Name, cm.Data["n"])
 			}
 		}
 	}
@@ -341,7 +341,7 @@ func TestSeveral_ReadYourWrites(t *testing.T) {
 			slow++
 		}
 	}
-	t.Logf("of 150 reads %d were stale, %d took more than a second", stale, slow)
+	t.Logf("of 150 reads, %d were stale, %d took more than a second", stale, slow)
 	eventually(t, "the cache is the union", func() bool {
 		var l corev1.ConfigMapList
 		if err := k.List(ctx, &l, client.MatchingLabels{"ryw": "yes"}); err != nil {

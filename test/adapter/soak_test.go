@@ -154,12 +154,12 @@ func TestSeveral_Soak(t *testing.T) {
 		f()
 	}
 	if behind, opened := soak.behind.Load(), soak.opened.Load(); behind > opened/100 {
-		t.Errorf("of %d watches %d heard that a cluster was behind", opened, behind)
+		t.Errorf("of %d watches, %d received a message that a cluster was behind", opened, behind)
 	}
 	after := s.settled(t, &before)
-	t.Logf("%v: %d watches were opened, %d events and %d answers came, and %d times a cluster said that it was behind; before %v, during %v, after %v", lasts, soak.opened.Load(), soak.events.Load(), soak.answers.Load(), soak.behind.Load(), before, during, after)
+	t.Logf("%v: %d watches were opened, %d events and %d answers arrived, and a cluster was behind %d times; before %v, during %v, after %v", lasts, soak.opened.Load(), soak.events.Load(), soak.answers.Load(), soak.behind.Load(), before, during, after)
 	if soak.opened.Load() < 600 || soak.events.Load() < 1000 || soak.answers.Load() < 24 {
-		t.Error("that was no load")
+		t.Error("there was no load")
 	}
 }
 

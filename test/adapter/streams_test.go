@@ -213,7 +213,7 @@ func TestLongStreams(t *testing.T) {
 			if err := echo(quiet, "8080", "awake"); err != nil {
 				t.Errorf("quiet: %v", err)
 			}
-			t.Logf("%d connections through the busy one", rounds)
+			t.Logf("%d connections during the busy stream", rounds)
 		})
 	}
 }

@@ -62,7 +62,7 @@ func TestIndex(t *testing.T) {
 			}
 			tests[id] = fn.Name.Name
 			if _, ok := attacktest.Index[id]; !ok {
-				t.Errorf("%s: there is no row %s", fn.Name.Name, id)
+				t.Errorf("%s: the row %s is missing", fn.Name.Name, id)
 			}
 			if doc := fn.Doc.Text(); !strings.HasPrefix(doc, id+". ") || !strings.Contains(doc, "\nGuard: ") {
 				t.Errorf("%s: its comment does not begin with %s and name the guard that it protects", fn.Name.Name, id)

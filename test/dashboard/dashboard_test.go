@@ -79,7 +79,7 @@ func TestBundleIsWhatIsBuilt(t *testing.T) {
 	delete(got, "source.sha256")
 	for name, b := range want {
 		if !bytes.Equal(b, got[name]) {
-			t.Errorf("%s is not what the sources build. Run: make web", name)
+			t.Errorf("%s differs from the build of the sources. Run: make web", name)
 		}
 	}
 	for name := range got {

@@ -84,6 +84,6 @@ func (w writeThrough) RequestAction(ctx context.Context, p access.Permit, what p
 
 func (w writeThrough) Offboard(ctx context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
 	e, err := w.EnrollmentWriter.Offboard(ctx, p, dryRun)
-	e.Phase, e.Offboard = "Draining", &plane.Offboard{Step: "Drain", Since: time.Now(), Message: "The last jobs run."}
+	e.Phase, e.Offboard = "Draining", &plane.Offboard{Step: "Drain", Since: time.Now(), Message: "The last jobs are running."}
 	return w.tell(e, err, dryRun)
 }

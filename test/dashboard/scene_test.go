@@ -76,7 +76,7 @@ func (h *env) fleet(now time.Time) {
 			p.Holds, p.EffectiveMax, p.Assigned, p.Stranded, p.Counts = []string{"globex-freeze"}, new(0), new(3), new(2), plane.Counts{Idle: new(0), Busy: new(1), Pending: new(0), Failed: new(0)}
 		}),
 		row("gitlab", "initech", "gl-docker", plane.PoolFailing, "The credential is refused by the forge.", func(p *plane.Pool) { p.Assigned, p.Controller.Kind = nil, "Deployment" }),
-		row("gitlab", "initech", "gl-nix", plane.StateUnknown, "The fleet has said nothing of it yet.", func(p *plane.Pool) {
+		row("gitlab", "initech", "gl-nix", plane.StateUnknown, "The fleet has not reported a status for this pool yet.", func(p *plane.Pool) {
 			p.Counts, p.EffectiveMax, p.Allocated, p.Assigned, p.Scaling, p.RunsOn, p.Controller = plane.Counts{}, nil, nil, nil, nil, nil, plane.Controller{}
 		})})
 	enrolled := func(org, forge, phase string, pools ...string) plane.Object {
@@ -96,11 +96,11 @@ func (h *env) fleet(now time.Time) {
 	b.Replace(plane.KindEnrollment, "kubernetes", []plane.Object{acme, enrolled("globex", "github", "Active", "gh-nix"), enrolled("initech", "gitlab", "Suspended", "gl-docker", "gl-nix")})
 	b.Replace(plane.KindForge, "kubernetes", []plane.Object{
 		plane.Forge{ID: "github", Name: "github", Type: "github", URL: "https://github.com", Reachable: new(true), RateLimit: &plane.RateLimit{Remaining: 4321}, Conditions: isReady(true, "Reachable", ""), EnrolledOrgs: []string{"acme", "globex"}, ObservedAt: now},
-		plane.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", Reachable: new(false), Conditions: isReady(false, "Unreachable", "The forge does not answer."), EnrolledOrgs: []string{"initech"}, ObservedAt: now}})
+		plane.Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", URL: "https://gitlab.com", Reachable: new(false), Conditions: isReady(false, "Unreachable", "The forge does not respond."), EnrolledOrgs: []string{"initech"}, ObservedAt: now}})
 	b.Replace(plane.KindDrift, "kubernetes", []plane.Object{
 		plane.Drift{ID: "d-labels", OrgName: "acme", Forge: "github", Pool: "gh-nix", Workload: "acme-gh-nix", Field: "LabelsDiffer", Kind: plane.DriftForge, Severity: "warning", Want: new("self-hosted, nix"), Have: new("self-hosted"),
-			Evidence: "Its labels at the forge are not those of the pool.", Next: "Put the labels back, or change the pool.", FirstSeen: now.Add(-2 * time.Hour), ObservedAt: now},
-		plane.Drift{ID: "d-held", OrgName: "globex", Forge: "github", Pool: "gh-nix", Workload: "globex-gh-nix", Field: "CapacityDiffers", Kind: plane.DriftActual, Severity: "info", Evidence: "It may have no runners.", ExplainedBy: "globex-freeze", FirstSeen: now.Add(-3 * time.Hour), ObservedAt: now}})
+			Evidence: "Its labels at the forge differ from the labels of the pool.", Next: "Restore the labels, or change the pool.", FirstSeen: now.Add(-2 * time.Hour), ObservedAt: now},
+		plane.Drift{ID: "d-held", OrgName: "globex", Forge: "github", Pool: "gh-nix", Workload: "globex-gh-nix", Field: "CapacityDiffers", Kind: plane.DriftActual, Severity: "info", Evidence: "The pool may have no runners.", ExplainedBy: "globex-freeze", FirstSeen: now.Add(-3 * time.Hour), ObservedAt: now}})
 	freeze := holding("globex-freeze", plane.Scope{Org: "globex", Pool: "gh-nix"}, plane.ModePause, "release week", "gus@globex.dev", plane.HoldApplied)
 	freeze.ExpiresAt, freeze.Targets, freeze.Applied = new(now.Add(26*time.Hour)), new(1), new(1)
 	b.Replace(plane.KindHold, "kubernetes", []plane.Object{freeze})
@@ -119,7 +119,7 @@ func (h *env) routes(now time.Time) (routes []plane.Object) {
 		r := plane.Route{ID: "TailscaleService/shop/" + name, Resource: "TailscaleService", Namespace: "shop", Name: name, Target: "infra/public", Tailnet: new("acme"), Hostnames: []string{name + ".acme.dev"},
 			Rules: []plane.RouteRule{{Path: "/svc/" + name, Backend: "tailscale-cluster-" + name, State: "Programmed"}}, Refused: []plane.Refusal{}, Conditions: isReady(true, "Accepted", ""), ObservedAt: now}
 		if i == 3 {
-			r.Refused = []plane.Refusal{{Ref: "Secret/vault/registry", Reason: "RefNotPermitted", Message: "No ReferenceGrant in the namespace vault lets shop refer to it."}}
+			r.Refused = []plane.Refusal{{Ref: "Secret/vault/registry", Reason: "RefNotPermitted", Message: "No ReferenceGrant in the namespace vault permits references from shop."}}
 			r.Conditions = isReady(false, "RefNotPermitted", "A reference is not permitted.")
 		}
 		routes = append(routes, r)

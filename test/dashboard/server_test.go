@@ -56,7 +56,7 @@ func open(t *testing.T) *env {
 	}}
 	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusOK})
 	fleet := plane.FleetService{Plane: &desk, CreateHold: h.pause, LiftHold: h.lift, RescheduleHold: h.reschedule, IgnoreDrift: h.ignore, RefreshDrift: func() []plane.Look {
-		return []plane.Look{{Source: "gitops:drift", Triggered: true, Message: "It is compared anew now."}}
+		return []plane.Look{{Source: "gitops:drift", Triggered: true, Message: "The comparison starts now."}}
 	}}
 	h.config = h.configured(t, &desk)
 	h.enroll = &plane.EnrollmentService{Plane: &desk, Changes: h.config.desk}
@@ -131,7 +131,7 @@ func (h *env) acting() http.Handler {
 		"new":   change(func() { h.board.Set(plane.KindCluster, "gossip", cluster("aaa-new", "Alive", false)) }),
 		"gone":  change(func() { h.board.Delete(plane.KindCluster, "aaa-new") }),
 		"down": change(func() {
-			h.board.Report(plane.Source{Name: "kubernetes", Status: plane.StatusDown, Message: "The API server does not answer."})
+			h.board.Report(plane.Source{Name: "kubernetes", Status: plane.StatusDown, Message: "The API server does not respond."})
 		}),
 		"up": change(func() { h.board.Report(plane.Source{Name: "kubernetes", Status: plane.StatusOK}) }),
 		"unexposed": change(func() {
@@ -160,7 +160,7 @@ func (h *env) acting() http.Handler {
 	mux.HandleFunc("POST /{act}", func(w http.ResponseWriter, r *http.Request) {
 		act := acts[r.PathValue("act")]
 		if act == nil {
-			http.Error(w, "no such act", http.StatusNotFound)
+			http.Error(w, "unknown action", http.StatusNotFound)
 			return
 		}
 		if err := act(); err != nil {
@@ -201,7 +201,7 @@ func (h *env) asked() error {
 	_, err := plane.LiftHold.Call(context.Background(), c, plane.LiftRequest{Name: "all-1", Reason: "the job's log says so"})
 	p, ok := errors.AsType[*problem.Error](err)
 	if !ok || p.Confirm == nil {
-		return fmt.Errorf("it was not asked to confirm: %w", err)
+		return fmt.Errorf("no confirmation was required: %w", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -277,7 +277,7 @@ func (h *env) lift(_ context.Context, p access.Permit, hold plane.Hold, dryRun b
 		return err
 	}
 	if _, there := h.board.Get(plane.KindHold, hold.Name); !there {
-		return problem.New(problem.NotFound, "There is no such hold any more.")
+		return problem.New(problem.NotFound, "The hold no longer exists.")
 	}
 	if !dryRun {
 		h.board.Delete(plane.KindHold, hold.Name)

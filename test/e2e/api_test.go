@@ -200,7 +200,7 @@ func TestServerProof(t *testing.T) {
 	}
 	out, errs, exit := kubectlAdmin(t, r, "get", "secret", "-n", testenv.SystemNamespace, "tailplane-cluster-key", "-o", "jsonpath={.data.ed25519}")
 	if exit != 0 || len(out) != 44 {
-		t.Fatalf("the Secret holds %d characters, %s", len(out), errs)
+		t.Fatalf("the Secret has %d characters, %s", len(out), errs)
 	}
 	if strings.Contains(r.Access.Output(), out) || strings.Contains(r.Operator.Output(), out) {
 		t.Error("SGN-25: the cluster's key lies in a log")
@@ -255,7 +255,7 @@ func TestExamplesOfTheReference(t *testing.T) {
 			statuses = append(statuses, shape.Status)
 		}
 		if !slices.Contains(statuses, a.status) {
-			t.Errorf("%s: %d, and its reference knows %v", op.Pattern, a.status, statuses)
+			t.Errorf("%s: %d, but its reference lists %v", op.Pattern, a.status, statuses)
 		}
 		into := reflect.New(op.Response).Interface()
 		d := json.NewDecoder(bytes.NewReader(a.body))

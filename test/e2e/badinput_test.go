@@ -44,7 +44,7 @@ func TestBadInput(t *testing.T) {
 		{name: "no kubeconfig", args: []string{"--kubeconfig", "/nowhere/kubeconfig"}, exit: 1, says: []string{"/nowhere/kubeconfig"}},
 		{name: "API server does not answer", args: []string{"--kubeconfig", "UNREACHABLE"}, exit: 1, says: []string{"API server", "did not answer", "--kubeconfig"}},
 		{name: "expired auth key", authKey: expired, exit: 1, says: []string{"key"}},
-		{name: "auth key of nobody", authKey: "tskey-auth-wrong", exit: 1, says: []string{"key"}},
+		{name: "an unknown auth key", authKey: "tskey-auth-wrong", exit: 1, says: []string{"key"}},
 		{name: "full disk", fullDisk: true, exit: 1, says: []string{"space"}},
 		{name: "state is a file", old: "stateDir: STATE", new: "stateDir: /etc/hostname", exit: 1, says: []string{"/etc/hostname"}},
 	} {
@@ -87,7 +87,7 @@ func TestBadInput(t *testing.T) {
 			select {
 			case <-p.Done():
 			case <-ctx.Done():
-				t.Fatalf("it goes on: %s", p.Output())
+				t.Fatalf("it continues: %s", p.Output())
 			}
 			lines := strings.Split(strings.TrimSpace(p.Output()), "\n")
 			last := lines[len(lines)-1]
@@ -96,7 +96,7 @@ func TestBadInput(t *testing.T) {
 			}
 			for _, s := range tt.says {
 				if !strings.Contains(last, s) {
-					t.Errorf("the last line lacks %q: %s", s, last)
+					t.Errorf("the last line does not contain %q: %s", s, last)
 				}
 			}
 			if strings.Contains(p.Output(), "goroutine ") || strings.Contains(p.Output(), key) {

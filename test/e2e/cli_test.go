@@ -143,7 +143,7 @@ func TestWhyAndDoctor(t *testing.T) {
 	got := run(t, alice, 0, "tka why")
 	for _, want := range []string{"You are alice@example.com on why-alice", "edit   1h       0          shop", "view   8h       1          all          chosen", "not signed in"} {
 		if !strings.Contains(got.Stdout, want) {
-			t.Errorf("why lacks %q:\n%s", want, got.Stdout)
+			t.Errorf("the output of tka why lacks %q:\n%s", want, got.Stdout)
 		}
 	}
 	run(t, alice, 3, "tka why get pods") // not signed in
@@ -168,7 +168,7 @@ func TestWhyAndDoctor(t *testing.T) {
 	}
 	bob := person(t, r, "why-bob", "bob@example.com")
 	if got := run(t, bob, 3, "tka why get pods"); !strings.Contains(got.Stdout, "bob@example.com has no") {
-		t.Errorf("bob is told %s%s", got.Stdout, got.Stderr)
+		t.Errorf("bob's output is %s%s", got.Stdout, got.Stderr)
 	}
 
 	var info struct {
@@ -242,7 +242,7 @@ func TestAuditVerify(t *testing.T) {
 	dave := person(t, r, "audit-dave", "dave@example.com")
 	run(t, dave, 0, "tka login")
 	run(t, dave, 0, "tka logout")
-	key := regexp.MustCompile(`"the audit record is open","key":"(ed25519:[^"]+)"`).FindStringSubmatch(r.Access.Output())
+	key := regexp.MustCompile(`"the audit log is open","key":"(ed25519:[^"]+)"`).FindStringSubmatch(r.Access.Output())
 	if key == nil {
 		t.Fatalf("the server's log names no key:\n%.2000s", r.Access.Output())
 	}
@@ -365,7 +365,7 @@ func TestSGN24_NameTakenOver(t *testing.T) {
 	}
 	thief.mu.Lock()
 	if len(thief.seen) != len(commands)+1 {
-		t.Errorf("%d commands asked %d times", len(commands)+1, len(thief.seen))
+		t.Errorf("%d commands sent %d requests", len(commands)+1, len(thief.seen))
 	}
 	for _, s := range thief.seen {
 		if s != "GET "+signin.Base+"/cluster-info" {

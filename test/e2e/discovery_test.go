@@ -115,7 +115,7 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 		return len(list) == 3
 	}
 	for _, r := range all {
-		eventually(t, 60*time.Second, "everybody is listed at "+r.Server(), func() bool { return complete(r) })
+		eventually(t, 60*time.Second, "every cluster is listed at "+r.Server(), func() bool { return complete(r) })
 	}
 	t.Logf("all listed at all within %v of the last start", time.Since(began).Round(time.Millisecond))
 	west := memberlist(t, alice, all[0], "")["west"]
@@ -123,12 +123,12 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 		t.Errorf("west as east lists it: %+v", west)
 	}
 	if !memberlist(t, alice, all[1], "")["west"].Self {
-		t.Error("west does not know itself")
+		t.Error("west does not list itself")
 	}
 	// The server itself returns its key.
 	info := ask(t, alice, "GET", all[1].Server()+"/api/v1alpha1/cluster-info", "")
 	if !strings.Contains(string(info.body), west.Key.String()) {
-		t.Errorf("the listed key %s is not the one of the server: %s", west.Key, info.body)
+		t.Errorf("the listed key %s differs from the server's key: %s", west.Key, info.body)
 	}
 
 	all[2].Access.Kill()

@@ -94,6 +94,6 @@ func TestEndsThatNoRequestCaused(t *testing.T) {
 		t.Errorf("the access server recorded this end, and the operator as well: %+v", e)
 	}
 	if n := counted(byAdmin) - ends; n != 2 {
-		t.Errorf("%v ends by somebody in the cluster are counted, want 2", n)
+		t.Errorf("%v ends by an administrator of the cluster are counted, want 2", n)
 	}
 }

@@ -140,7 +140,7 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 	}
 	eventually(t, grantCheck+2*time.Second-time.Since(deleted), "the deleted device's sign-in is gone", func() bool { _, there := stored("gone"); return !there })
 	t.Logf("ended %v after the device was deleted", time.Since(deleted).Round(time.Millisecond))
-	if e := ended(t, r, names["gone"]); e.Verb != access.SigninEnd || !strings.Contains(e.Reason, "not in the tailnet") || e.Args["login"] != "hank@example.com" || e.Actor.Node == "" {
+	if e := ended(t, r, names["gone"]); e.Verb != access.SigninEnd || !strings.Contains(e.Reason, "no longer in the tailnet") || e.Args["login"] != "hank@example.com" || e.Actor.Node == "" {
 		t.Errorf("recorded %+v", e)
 	}
 	if _, there := stored("offline"); !there {

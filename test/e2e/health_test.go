@@ -31,7 +31,7 @@ func healthOf(t *testing.T, p *testenv.Process) string {
 		}
 	}
 	if address == "" {
-		t.Fatalf("it does not say where it answers probes: %s", p.Output())
+		t.Fatalf("the log has no address of probes: %s", p.Output())
 	}
 	return "http://" + address
 }
@@ -132,7 +132,7 @@ func TestHealth(t *testing.T) {
 		}
 	}
 	if ready[`tailplane_signins{phase="Ready"}`] < 1 {
-		t.Errorf("while signed in there are %v ready", ready[`tailplane_signins{phase="Ready"}`])
+		t.Errorf("while signed in, the metric reports %v ready sign-ins", ready[`tailplane_signins{phase="Ready"}`])
 	}
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(after)), func(name string) bool { return strings.HasPrefix(name, "tailplane_build_info{") }) {
 		t.Error("no tailplane_build_info")

@@ -19,7 +19,7 @@ import (
 // The number of access servers that find each other, and how long the test counts their idle traffic.
 var (
 	manyServers = flag.Int("many", 20, "access servers of TestManyServers, 4 to 40")
-	manyWindow  = flag.Duration("many.window", 20*time.Second, "how long TestManyServers counts what idle servers send")
+	manyWindow  = flag.Duration("many.window", 20*time.Second, "how long TestManyServers counts the traffic of idle servers")
 )
 
 // see waits until all given servers report the wanted number of members in each state.
@@ -75,7 +75,7 @@ func allList(t *testing.T, p *testenv.Person, those []*clusterEnv, what string, 
 func TestManyServers(t *testing.T) {
 	n := *manyServers
 	if n < 4 || n > 40 {
-		t.Fatalf("-many %d: give 4 to 40", n)
+		t.Fatalf("-many %d: the value must be 4 to 40", n)
 	}
 	all := stands(t, n)
 	took := see(t, all, "all are alive", map[gossip.State]int{gossip.Alive: n})

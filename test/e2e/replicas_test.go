@@ -89,14 +89,14 @@ func TestTwoReplicas(t *testing.T) {
 	}
 	k, err := signin.GetKubeconfig.Call(t.Context(), two, wait)
 	if err != nil || k.Token.Reveal() == "" || k.Cluster != "east" {
-		t.Fatalf("signed in at the first, the second says %v", err)
+		t.Fatalf("signed in at the first, the second reports %v", err)
 	}
 	ended, err := signin.Logout.Call(t.Context(), two, signin.LogoutRequest{})
 	if err != nil || ended.Name != st.Name || ended.State != signin.Ended {
 		t.Errorf("%+v, %v", ended, err)
 	}
 	if _, err := signin.Read.Call(t.Context(), one, signin.ReadRequest{}); problem.CodeOf(err) != problem.NotSignedIn {
-		t.Errorf("signed out at the second, the first says %v", err)
+		t.Errorf("signed out at the second, the first reports %v", err)
 	}
 
 	// The first server dies; the second continues with the sign-ins that the first created.
@@ -105,7 +105,7 @@ func TestTwoReplicas(t *testing.T) {
 	}
 	r.Access.Kill()
 	if k, err = signin.GetKubeconfig.Call(t.Context(), two, wait); err != nil || k.Token.Reveal() == "" {
-		t.Errorf("the first is dead, the second says %v", err)
+		t.Errorf("the first is dead, the second reports %v", err)
 	}
 	if again, err := signin.Login.Call(t.Context(), two, signin.LoginRequest{}); err != nil || again.Name != st.Name {
 		t.Errorf("extended at the second: %+v, %v", again, err)
@@ -120,7 +120,7 @@ func TestTwoReplicas(t *testing.T) {
 	// And in the other direction.
 	second.Kill()
 	if _, err := signin.GetKubeconfig.Call(t.Context(), one, wait); err != nil {
-		t.Errorf("the second is dead, the first says %v", err)
+		t.Errorf("the second is dead, the first reports %v", err)
 	}
 	logout(t, alice)
 }

@@ -246,7 +246,7 @@ func TestSGN09_RoleChange(t *testing.T) {
 			for i, h := range holders {
 				died, dead := told.ended(h.account)
 				if !dead {
-					t.Errorf("token %d: nobody heard of its account's end", i)
+					t.Errorf("token %d: the end of its account was not reported", i)
 					continue
 				}
 				// Ten seconds for the API server's cache, and one second for the clock's resolution.

@@ -29,7 +29,7 @@ func TestSGN01_Flow(t *testing.T) {
 	alice := person(t, r, "alice-laptop", "alice@example.com")
 
 	if got := run(t, alice, 0, "tka login --use"); !strings.Contains(got.Stdout+got.Stderr, "view") {
-		t.Errorf("login says %q %q", got.Stdout, got.Stderr)
+		t.Errorf("the output of login is %q %q", got.Stdout, got.Stderr)
 	}
 	run(t, alice, 0, "kubectl get pods -n shop") // with the exec plugin
 	if got := run(t, alice, 1, "kubectl create configmap x -n shop"); !strings.Contains(got.Stderr, "forbidden") {
@@ -139,7 +139,7 @@ func TestExtendAndReplace(t *testing.T) {
 			t.Errorf("status %+v, %v", st, err)
 		}
 		if l := left(t, r, st.Name); len(l) != 2 {
-			t.Errorf("as %s there are %v; one account and one binding are wanted", tt.role, l)
+			t.Errorf("as %s there are %v; want one account and one binding", tt.role, l)
 		}
 	}
 	if _, err := signin.Logout.Call(t.Context(), c, signin.LogoutRequest{}); err != nil {
@@ -320,7 +320,7 @@ func TestLivePolicy(t *testing.T) {
 	}
 	eventually(t, 5*time.Second, "frank's sign-in is gone", func() bool { return len(signins(t, r, "frank@example.com")) == 0 })
 	if got := run(t, frank, 3, "tka login"); !strings.Contains(got.Stderr, "frank@example.com has no") {
-		t.Errorf("frank is told %q", got.Stderr)
+		t.Errorf("frank gets %q", got.Stderr)
 	}
 	if _, err := signin.Logout.Call(t.Context(), grace.Client(), signin.LogoutRequest{}); err != nil {
 		t.Error(err)

@@ -42,7 +42,7 @@ func TestRolesAreCheckedAtTheStart(t *testing.T) {
 	select {
 	case <-none.Done():
 	case <-ctx.Done():
-		t.Fatalf("it goes on: %s", none.Output())
+		t.Fatalf("it continues: %s", none.Output())
 	}
 	if none.ExitCode() != 1 || !strings.Contains(none.Output(), "may bind none of the roles") {
 		t.Errorf("exit %d: %s", none.ExitCode(), none.Output())
@@ -53,7 +53,7 @@ func TestRolesAreCheckedAtTheStart(t *testing.T) {
 	}
 	eventually(t, time.Minute, "it is ready", func() bool { status, _ := probe(t, healthOf(t, some)+"/readyz"); return status == 200 })
 	if out := some.Output(); !strings.Contains(out, `lacks the right to bind it","role":"cluster-admin"`) || strings.Contains(out, `bind it","role":"view"`) {
-		t.Errorf("it says %s", out)
+		t.Errorf("the output is %s", out)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestReadinessFollowsTheTailnet(t *testing.T) {
 		t.Errorf("not ready after %v", took)
 	}
 	if _, text := probe(t, health+"/readyz?verbose"); !strings.Contains(text, "[-]tailnet failed: the node is ") || !strings.Contains(text, "[+]kubernetes ok") {
-		t.Errorf("it says %s", text)
+		t.Errorf("the output is %s", text)
 	}
 	if status, _ := probe(t, health+"/livez"); status != 200 {
 		t.Errorf("/livez: %d", status)

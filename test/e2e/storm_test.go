@@ -100,7 +100,7 @@ func operatorBehind(t *testing.T, r *testenv.Env, storm *kubetest.Storm) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := p.WaitLog(ctx, `"operator is working"`); err != nil {
+	if err := p.WaitLog(ctx, `"the sign-in operator is running"`); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -178,7 +178,7 @@ func TestSGN17_Storms(t *testing.T) {
 			if !enough() {
 				t.Errorf("the storm has not struck: %v, before %v", toAccess.Struck(), before)
 			}
-			t.Logf("heard: %v", heard)
+			t.Logf("received: %v", heard)
 		})
 	}
 	t.Logf("faults: access %v, operator %v", toAccess.Struck(), toOperator.Struck())
@@ -296,7 +296,7 @@ func TestSGN17_SilentAPIServer(t *testing.T) {
 	}
 	wg.Wait()
 	storm.Blow(nil)
-	eventually(t, time.Minute, "a kubeconfig when it speaks again", func() bool {
+	eventually(t, time.Minute, "a kubeconfig when the API server answers again", func() bool {
 		_, err := signin.GetKubeconfig.Call(t.Context(), c, signin.KubeconfigRequest{Wait: httpapi.Duration(5 * time.Second)})
 		return err == nil
 	})

@@ -113,7 +113,7 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 	}
 	leave()
 	waiting.Wait()
-	eventually(t, 20*time.Second, "there is room again", func() bool { got, _ := kubeconfig(t, a, r, "?wait=10ms"); return got.status == 202 })
+	eventually(t, 20*time.Second, "there is free capacity again", func() bool { got, _ := kubeconfig(t, a, r, "?wait=10ms"); return got.status == 202 })
 
 	// The grant is removed while c waits: c gets no token, also not at the end of the wait.
 	wg.Go(func() {
@@ -152,7 +152,7 @@ func TestSGN06_ServerStopping(t *testing.T) {
 	}()
 	login(t, p)
 	// A request is counted for a moment longer than its answer takes.
-	eventually(t, 20*time.Second, "nobody is in", func() bool { return inFlight(t, r) == 0 })
+	eventually(t, 20*time.Second, "no caller is signed in", func() bool { return inFlight(t, r) == 0 })
 	type reply struct {
 		answer
 		err error

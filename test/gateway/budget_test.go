@@ -147,7 +147,7 @@ func (m *measure) run(b *testing.B, way string) (took []processorTimes) {
 		return -1
 	})
 	if asks := way != alone; asks != (len(m.taken()) > 0) || asks && way != echoed && m.last(eg).Routes < injected {
-		b.Fatalf("%s: what came of it: %+v", way, m.last(eg))
+		b.Fatalf("%s: the result: %+v", way, m.last(eg))
 	}
 	used := m.used(b, g)
 	for range 10 {

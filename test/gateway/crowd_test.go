@@ -95,7 +95,7 @@ type shape struct {
 
 func (s shape) String() string {
 	if s.ownHosts {
-		return fmt.Sprintf("%d routes on hosts of their own", s.routes)
+		return fmt.Sprintf("%d routes on separate hosts", s.routes)
 	}
 	return fmt.Sprintf("%d routes on one host", s.routes)
 }

@@ -166,7 +166,7 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	g.put(t, "20-ours.yaml", revisionPolicy("00000000000000a1")+"---\n"+custom)
 
 	served := readADS(t, g.certs, "infra/eg")
-	await(t, "our route, cluster and backend in what is served", func() bool {
+	await(t, "Tailplane's route, cluster and backend in the served configuration", func() bool {
 		c := served.cluster("httproute/infra/billing/rule/0")
 		return served.route("tailscale-svc-web") != nil && served.cluster("tailscale-cluster-web") != nil && c.GetType() == clusterv3.Cluster_STATIC
 	})
@@ -186,8 +186,8 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	}
 
 	if g.envoy == "" {
-		envoyVerdict = "SKIP it cannot be had"
-		t.Skip("SKIP envoy: there is no real one here: what is served was read, and no request was sent")
+		envoyVerdict = "SKIP it is not available"
+		t.Skip("SKIP envoy: there is no real Envoy here: the test checked the served configuration and sent no request")
 	}
 	for _, tc := range []struct{ host, path, want string }{
 		{"plain.example.com", "/svc/web/x?y=1", "web GET plain.example.com /svc/web/x?y=1"},
@@ -240,7 +240,7 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	})
 	await(t, "a service over TLS", func() bool { return get(t, "", host, "/svc/vault") == "200 vault GET "+host+" /svc/vault" })
 	if got := get(t, "", host, "/svc/wrong"); !strings.HasPrefix(got, "503 ") {
-		t.Errorf("a service that is not who it should be: %s", got)
+		t.Errorf("a service with a wrong certificate: %s", got)
 	}
 	const requests = 4000
 	few := 0
@@ -271,20 +271,20 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 	g.put(t, "20-ours.yaml", revisionPolicy(third.Revision)+"---\n"+custom)
 	for range 20 {
 		if got := get(t, "", host, "/svc/vault"); !strings.HasPrefix(got, "200 vault ") {
-			t.Fatalf("while the server is away: %s", got)
+			t.Fatalf("while the server is unavailable: %s", got)
 		}
 	}
 	back := runExtension(t, x.at, nil)
 	back.Publish(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{eg: &third}})
-	await(t, "who comes from nowhere is refused", func() bool { return !strings.HasPrefix(get(t, "", host, "/svc/vault"), "200 ") })
+	await(t, "a client without a tailnet address is refused", func() bool { return !strings.HasPrefix(get(t, "", host, "/svc/vault"), "200 ") })
 
 	// The address in the PROXY header decides about access; a forwarded header does not.
-	await(t, "who comes from the tailnet is admitted", func() bool {
+	await(t, "a client from the tailnet is admitted", func() bool {
 		return get(t, "100.64.0.7", host, "/svc/vault") == "200 vault GET "+host+" /svc/vault"
 	})
 	for _, from := range []string{"192.0.2.1", "100.128.0.1", ""} {
 		if got := get(t, from, host, "/svc/vault"); strings.HasPrefix(got, "200 ") {
-			t.Errorf("who comes from %q was admitted: %s", from, got)
+			t.Errorf("a client from %q was admitted: %s", from, got)
 		}
 	}
 	envoyVerdict = "real " + g.envoy

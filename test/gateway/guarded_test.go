@@ -59,7 +59,7 @@ func guarded(t *testing.T, c *kubetest.Cluster) {
 		for _, path := range append(slices.Clone(spelled), beside) {
 			is := knock(t, path, token)
 			if strings.Contains(is, "[") {
-				t.Errorf("%s: what only we may say reached the other side: %q", path, is)
+				t.Errorf("%s: a reserved header reached the backend: %q", path, is)
 			}
 			if path == beside && !strings.HasPrefix(is, "200 plain ") {
 				t.Errorf("the path of wiki does not end at a separator: %q", is)
@@ -68,7 +68,7 @@ func guarded(t *testing.T, c *kubetest.Cluster) {
 	}
 	control("")
 	apply(t, c, jwt)
-	await(t, "the Gateway asks for a token", func() bool {
+	await(t, "the Gateway requires a token", func() bool {
 		return strings.HasPrefix(knock(t, service, ""), "401 ") && strings.HasPrefix(knock(t, beside, ""), "401 ")
 	})
 	check("", "401 ")
@@ -76,9 +76,9 @@ func guarded(t *testing.T, c *kubetest.Cluster) {
 	control(token)
 
 	kubectl(t, c, "-n", "infra", "delete", "securitypolicy", "guard")
-	await(t, "nobody asks for a token", served(service, "", "200 wiki-1 "))
+	await(t, "no policy requires a token", served(service, "", "200 wiki-1 "))
 	apply(t, c, policy("authorization: {defaultAction: Deny}"))
-	await(t, "the Gateway lets nobody in", func() bool {
+	await(t, "the Gateway admits no client", func() bool {
 		return strings.HasPrefix(knock(t, service, ""), "403 ") && strings.HasPrefix(knock(t, beside, ""), "403 ")
 	})
 	check("", "403 ")

@@ -58,7 +58,7 @@ func definitions(t testing.TB) []string {
 	}
 	ours, err := filepath.Glob("../../deploy/crds/gateway.tailscale.com_*.yaml")
 	if err != nil || len(ours) == 0 {
-		t.Fatalf("no definitions of our own: %v", err)
+		t.Fatalf("no Tailplane definitions: %v", err)
 	}
 	return append(append(files, filepath.Join(folder, "gatewayapi-crds.yaml")), ours...)
 }
@@ -292,7 +292,7 @@ func TestGTW31_KubernetesProvider(t *testing.T) {
 	x.Publish(snapshot("00000000000000a1", "web"))
 
 	served := readADS(t, p.proxy, kubernetesXDS)
-	await(t, "routes, clusters, weights and rules in what is served", func() bool {
+	await(t, "routes, clusters, weights and rules in the served configuration", func() bool {
 		mixed := served.route("httproute/infra/mixed/rule/0/match/0/mixed_example_com")
 		return served.route("tailscale-svc-web") != nil && served.cluster("tailscale-cluster-web") != nil && served.route("tailscale-rule-infra_api_0_0") != nil &&
 			len(mixed.GetRoute().GetWeightedClusters().GetClusters()) == 2 && served.cluster(key("sole").ClusterName()).GetClusterType().GetName() == "envoy.cluster.dns" &&
@@ -305,7 +305,7 @@ func TestGTW31_KubernetesProvider(t *testing.T) {
 		}
 	}
 	if served.route("httproute/infra/policied/rule/0/match/0/policied_example_com").GetMetadata().GetFilterMetadata()["gateway.tailscale.com"] == nil {
-		t.Error("the policy is not noted on its route")
+		t.Error("the policy is not recorded on its route")
 	}
 	calls := x.called()
 	for _, h := range []xds.Hook{xds.RouteHook, xds.VirtualHostHook, xds.ListenerHook, xds.ClusterHook, xds.TranslationHook} {

@@ -59,7 +59,7 @@ func verdict(code int) error {
 	case v == "" && code != 0:
 		v = "FAIL"
 	case v == "":
-		v = "SKIP no test of this run asked for it"
+		v = "SKIP no test of this run required it"
 	}
 	path := os.Getenv(verdictVariable)
 	if path == "" {

@@ -104,13 +104,13 @@ func TestGTW25_TwoClusters(t *testing.T) {
 	west.publish(t, "west", 80, "Programmed")
 	east.publish(t, "both", 80, "Programmed")
 	west.publish(t, "both", 80, "Programmed")
-	await(t, "both keep what both want", func() bool { return owners("both") == 2 })
+	await(t, "both keep their common service", func() bool { return owners("both") == 2 })
 	was := map[string]*vipService{"east": service("east"), "west": service("west"), "by-hand": byHand}
 	unchanged := func(when string, names ...string) {
 		t.Helper()
 		for _, name := range names {
 			if now := service(name); !reflect.DeepEqual(now, was[name]) {
-				t.Errorf("%s: svc:%s was %+v, and is %+v", when, name, was[name], now)
+				t.Errorf("%s: svc:%s was %+v, now it is %+v", when, name, was[name], now)
 			}
 		}
 	}
@@ -120,10 +120,10 @@ func TestGTW25_TwoClusters(t *testing.T) {
 	west.publish(t, "east", 8080, "VIPConflict")
 	east.publish(t, "by-hand", 80, "VIPNotOwned")
 	west.publish(t, "by-hand", 80, "VIPNotOwned")
-	unchanged("while another wants it", "east", "west", "by-hand")
+	unchanged("while another operator owns it", "east", "west", "by-hand")
 	west.withdraw(t, "east")
 	east.withdraw(t, "by-hand")
-	unchanged("when it gave up", "east", "west", "by-hand")
+	unchanged("when it released the service", "east", "west", "by-hand")
 
 	// One operator is killed; its services stay, whatever the other does.
 	if err := east.cmd.Process.Kill(); err != nil {
@@ -133,17 +133,17 @@ func TestGTW25_TwoClusters(t *testing.T) {
 	west.withdraw(t, "both")
 	west.withdraw(t, "by-hand")
 	await(t, "one is left", func() bool { return owners("both") == 1 })
-	unchanged("while its operator is away", "east", "west", "by-hand")
+	unchanged("while its operator is not running", "east", "west", "by-hand")
 	west.withdraw(t, "west")
 	if service("west") != nil || service("both") == nil {
 		t.Errorf("svc:west is %+v, and svc:both %+v", service("west"), service("both"))
 	}
-	unchanged("while its operator is away", "east", "by-hand")
+	unchanged("while its operator is not running", "east", "by-hand")
 
-	// Its services are deleted after its restart. A service that was deleted meanwhile is reconciled before the
+	// Its services are deleted after its restart. A service that was deleted in the meantime is reconciled before the
 	// client for its tailnet exists.
 	kubectl(t, east.Cluster, "-n", "infra", "delete", "tssvc", "east", "both", "--wait=false")
 	east.begin(t)
-	await(t, "east's services are gone", func() bool { return service("east") == nil && service("both") == nil })
+	await(t, "east's services are deleted", func() bool { return service("east") == nil && service("both") == nil })
 	unchanged("at the end", "by-hand")
 }

@@ -69,7 +69,7 @@ func start(t testing.TB, env []string, name string, args ...string) *process {
 	t.Cleanup(func() {
 		p.stop()
 		if t.Failed() {
-			t.Logf("the end of what %s wrote:\n%s", name, p.tail(60))
+			t.Logf("the end of the output of %s:\n%s", name, p.tail(60))
 		}
 	})
 	return p

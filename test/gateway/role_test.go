@@ -213,10 +213,10 @@ func TestGTW32_WholeGateway(t *testing.T) {
 	await(t, "the server is open", func() bool { return w.metric("tailplane_ready") == 1 })
 	w.accepted(t, "shop")
 	if n := w.metric("tailplane_gateway_hook_calls_total"); n != 0 {
-		t.Errorf("%v calls of a server whose certificate is wrong", n)
+		t.Errorf("%v calls of a server with a wrong certificate", n)
 	}
 	if w.served.route("tailscale-svc-web") != nil {
-		t.Error("a route of ours came from nobody")
+		t.Error("a Tailplane route appeared without a server")
 	}
 	w.certificates.serve(t, w.tls)
 	began := time.Now()
@@ -244,7 +244,7 @@ func (w *roleEnv) changes(t *testing.T) {
 	began = time.Now()
 	kubectl(t, w.Cluster, "-n", "infra", "patch", "tsrp", "api", "--type=merge", "-p", `{"spec":{"routeRules":[{"match":{"path":"/api/*"},"backend":{"serviceName":"svc:web","port":9090}}]}}`)
 	await(t, "the cluster of another port", func() bool { return w.served.cluster("tailscale-cluster-web_9090") != nil })
-	t.Logf("a port that nobody had was served after %v", time.Since(began).Round(time.Millisecond))
+	t.Logf("an unused port was served after %v", time.Since(began).Round(time.Millisecond))
 
 	w.offer(t, "svc:wiki")
 	kubectl(t, w.Cluster, "-n", "infra", "patch", "tsgw", "eg-tailnets", "--type=json", "-p", `[{"op":"add","path":"/spec/tailnets/0/serviceDiscovery/syncInterval","value":"61s"}]`)
@@ -252,10 +252,10 @@ func (w *roleEnv) changes(t *testing.T) {
 		return strings.Contains(kubectl(t, w.Cluster, "-n", "infra", "get", "tssvc", "-o", "name"), "eg-tailnets-wiki")
 	})
 	began = time.Now()
-	await(t, "the route of what was found", func() bool {
+	await(t, "the route of the discovered service", func() bool {
 		return w.served.route("tailscale-svc-wiki") != nil && w.served.cluster("tailscale-cluster-wiki") != nil
 	})
-	t.Logf("what was discovered was served after %v more", time.Since(began).Round(time.Millisecond))
+	t.Logf("the discovered service was served after %v more", time.Since(began).Round(time.Millisecond))
 }
 
 // calls waits until Envoy Gateway has been idle for a while, and returns the number of its calls.
@@ -306,7 +306,7 @@ func (w *roleEnv) statuses(t *testing.T) {
 	version := kubectl(t, w.Cluster, "-n", "infra", "get", "tsrp", "api", "-o", "jsonpath={.metadata.resourceVersion}")
 	w.calls(t)
 	if now := kubectl(t, w.Cluster, "-n", "infra", "get", "tsrp", "api", "-o", "jsonpath={.metadata.resourceVersion}"); now != version {
-		t.Errorf("the policy is written again and again: %s, then %s", version, now)
+		t.Errorf("the policy is written repeatedly: %s, then %s", version, now)
 	}
 }
 
@@ -321,7 +321,7 @@ func (w *roleEnv) failures(t *testing.T) {
 		return w.served.route("httproute/infra/"+name+"/rule/0/match/0/shop_example_com") != nil
 	}
 	if there("hanging") || w.served.route("tailscale-svc-web") == nil {
-		t.Error("Envoy Gateway went on without us")
+		t.Error("Envoy Gateway continued without the extension server")
 	}
 	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -333,10 +333,10 @@ func (w *roleEnv) failures(t *testing.T) {
 	apply(t, w.Cluster, plainRoute("away", "shop.example.com"))
 	w.accepted(t, "away")
 	if there("away") || w.served.route("tailscale-svc-web") == nil {
-		t.Error("Envoy Gateway went on without us")
+		t.Error("Envoy Gateway continued without the extension server")
 	}
 	w.again(t)
-	await(t, "what waited for the server", func() bool {
+	await(t, "the changes that waited for the server", func() bool {
 		return there("away") && w.served.route("tailscale-svc-web") != nil && w.metric("tailplane_gateway_hook_calls_total") > 0
 	})
 	await(t, "the gateway is ready again", func() bool { return w.reason(t, "tsgw/eg-tailnets", "Ready") == "Ready" })
@@ -368,7 +368,7 @@ spec:
 		return w.served.route("httproute/infra/docs/rule/0/match/0/shop_example_com") != nil
 	})
 	if guarded("tailscale-svc-web") {
-		t.Fatal("guarded by nobody's policy")
+		t.Fatal("protected by no policy")
 	}
 	apply(t, w.Cluster, policy("all", "Gateway", "eg"))
 	await(t, "the Gateway's policy on the routes that were added", func() bool {

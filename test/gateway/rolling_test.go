@@ -53,15 +53,15 @@ func TestGTW20_RollingRestart(t *testing.T) {
 	before, pinged := l.carried.Load(), r.services.reached(health)
 	began := time.Now()
 	kubectl(t, r.Cluster, "-n", ourNamespace, "patch", "tspg", "web", "--type=merge", "-p", `{"spec":{"podAnnotations":{"test/rolled":"once"}}}`)
-	await(t, "both pods are others", func() bool {
+	await(t, "both pods are replaced", func() bool {
 		now := r.pods(t)
 		return len(now) == 2 && !slices.ContainsFunc(now, func(uid string) bool { return slices.Contains(pods, uid) })
 	})
 	kubectl(t, r.Cluster, "-n", ourNamespace, "wait", "--for=condition=Ready", "tspg/web", "--timeout=200s")
 	kubectl(t, r.Cluster, "-n", "infra", "wait", "--for=condition=Ready", "tssvc/web", "--timeout=200s")
-	t.Logf("two relays were rolled in %v: %d connections were carried meanwhile", time.Since(began).Round(time.Second), l.carried.Load()-before)
+	t.Logf("two relays were rolled in %v: %d connections were served in the meantime", time.Since(began).Round(time.Second), l.carried.Load()-before)
 	if long := l.long.Load(); long == 0 {
-		t.Error("no long transfer has ended: this shows nothing")
+		t.Error("no long transfer has ended: the test is not conclusive")
 	}
 	for _, err := range l.stop() {
 		t.Error(err)
@@ -70,10 +70,10 @@ func TestGTW20_RollingRestart(t *testing.T) {
 		t.Errorf("%d pings of two relays of two", n)
 	}
 	if n := kubectl(t, r.Cluster, "-n", ourNamespace, "get", "configmap", "web-egress-config", "-o", "jsonpath={.data.hep-pings}"); n != "6" {
-		t.Errorf("the relays are told to send %s pings", n)
+		t.Errorf("the relays are configured to send %s pings", n)
 	}
 	if now := r.devices(t); !slices.Equal(now, nodes) {
-		t.Errorf("the devices were %v, and are %v", nodes, now)
+		t.Errorf("the devices were %v, now they are %v", nodes, now)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestGTW33_ClientCertificate(t *testing.T) {
 	with := p.configured(t, x.at, false)
 	without := strings.Join(slices.DeleteFunc(strings.Split(with, "\n"), func(line string) bool { return strings.Contains(line, "clientCertificateRef") }), "\n")
 	if with == without {
-		t.Fatal("the configuration names no certificate of Envoy Gateway's")
+		t.Fatal("the configuration has no certificate of Envoy Gateway")
 	}
 	other, good := certify(t).client, p.client
 
@@ -60,7 +60,7 @@ func TestGTW33_ClientCertificate(t *testing.T) {
 		before := knocks.Load()
 		g = p.startConfigured(t, stranger.config)
 		// A third connection proves that two were refused.
-		await(t, stranger.why+": Envoy Gateway knocks again", func() bool { return knocks.Load() >= before+3 })
+		await(t, stranger.why+": Envoy Gateway connects again", func() bool { return knocks.Load() >= before+3 })
 		if n := x.called(); len(n) > 0 {
 			t.Errorf("%s: calls were answered: %v", stranger.why, n)
 		}
@@ -73,5 +73,5 @@ func TestGTW33_ClientCertificate(t *testing.T) {
 	await(t, "everything, with the right certificate", func() bool {
 		return served.route("tailscale-svc-web") != nil && served.cluster(c.Name) != nil && served.route("httproute/infra/shop/rule/0/match/0/shop_example_com") != nil
 	})
-	t.Logf("knocked %d times; then asked: %v", knocks.Load(), x.called())
+	t.Logf("%d connections; then these calls: %v", knocks.Load(), x.called())
 }

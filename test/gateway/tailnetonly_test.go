@@ -79,9 +79,9 @@ spec:
   targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: eg}
   access: {from: Tailnet}
 `)
-	is("without the policy nobody is admitted", exposed)
+	is("without the policy no client is admitted", exposed)
 	apply(t, w.Cluster, policy)
-	is("with it the tailnet is", programmed, tailnet...)
+	is("with the policy the tailnet is admitted", programmed, tailnet...)
 	if !w.served.hasListenerFilter("envoy.filters.listener.proxy_protocol") {
 		t.Error("the addresses of callers are not read")
 	}
@@ -90,9 +90,9 @@ kind: NetworkPolicy
 metadata: {name: wider, namespace: `+egNamespace+`}
 spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}}]}]}
 `)
-	is("somebody else's policy admits more, so nobody is", exposed)
+	is("another policy admits more, so no client is admitted", exposed)
 	kubectl(t, w.Cluster, "-n", egNamespace, "delete", "networkpolicy", "wider")
-	is("it is gone", programmed, tailnet...)
+	is("it is deleted", programmed, tailnet...)
 	apply(t, w.Cluster, serviceOf("LoadBalancer"))
 	is("Envoy's Service leaves the cluster", exposed)
 }

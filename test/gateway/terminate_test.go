@@ -85,7 +85,7 @@ func TestGTW23_Terminate(t *testing.T) {
 	}
 	first := serial
 	if _, _, err := throughTLS(ctx, alice, at, "other."+i.net.Suffix(), roots); err == nil {
-		t.Error("a caller of another name is answered")
+		t.Error("a client that requests another name gets an answer")
 	}
 
 	certified := func(pod string) bool {
@@ -116,15 +116,15 @@ func TestGTW23_Terminate(t *testing.T) {
 			is := strings.Fields(kubectl(t, c, "-n", ourNamespace, "get", "pods", "-o", `jsonpath={range .items[?(@.metadata.name=="`+pod+`")]}{.metadata.uid} {.status.conditions[?(@.type=="Ready")].status}{end}`))
 			return len(is) == 2 && is[0] != uid && is[1] == "True" && certified(pod)
 		})
-		await(t, "an answer over TLS from whom there is", answers)
+		await(t, "an answer over TLS from the remaining relay", answers)
 		if serial != first {
-			t.Errorf("when %s was replaced the certificate was another one", pod)
+			t.Errorf("when %s was replaced the certificate changed", pod)
 		}
 	}
 
 	// Another client deletes the Secret.
 	kubectl(t, c, "-n", ourNamespace, "delete", "secret", name)
-	await(t, "the Secret is there again", func() bool {
+	await(t, "the Secret exists again", func() bool {
 		return kubectl(t, c, "-n", ourNamespace, "get", "secret", name, "--ignore-not-found", "-o", "name") != ""
 	})
 	await(t, "an answer over TLS", answers)
@@ -134,7 +134,7 @@ func TestGTW23_Terminate(t *testing.T) {
 
 	// The Secret is deleted with the service, and not earlier.
 	kubectl(t, c, "-n", "infra", "delete", "tssvc", "vault", "--timeout=200s")
-	await(t, "the certificate goes", func() bool {
+	await(t, "the certificate is deleted", func() bool {
 		return kubectl(t, c, "-n", ourNamespace, "get", "secret", name, "--ignore-not-found", "-o", "name") == ""
 	})
 	if strings.Contains(i.pods.Running()["doors-0"].Output(), "PRIVATE KEY") {
@@ -168,7 +168,7 @@ func throughTLS(ctx context.Context, from *tsnet.Server, to netip.AddrPort, name
 	}
 	b, err := io.ReadAll(c)
 	if err == nil && len(b) == 0 {
-		err = fmt.Errorf("%s answers nothing", to)
+		err = fmt.Errorf("%s does not answer", to)
 	}
 	return c.ConnectionState().PeerCertificates[0].SerialNumber.String(), string(b), err
 }

@@ -42,7 +42,7 @@ func TestGTW35_Whole(t *testing.T) {
 	needsNamespaces(t)
 	if _, err := buildcache.Lookup("envoy"); err != nil {
 		if e, ok := errors.AsType[*buildcache.UnavailableError](err); ok {
-			envoyVerdict = "SKIP it cannot be had"
+			envoyVerdict = "SKIP it is not available"
 			t.Skipf("SKIP envoy: %s", e.Reason)
 		}
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestGTW35_Whole(t *testing.T) {
 	}
 	apply(t, c, strings.NewReplacer("CLIENT_ID", client.ID, "CLIENT_SECRET", client.Secret, "API_URL", api.URL(), "CONTROL_URL", tn.ControlURL(), "SUFFIX", tn.Suffix()).Replace(string(objects)))
 	version := p.startEnvoy(t)
-	tell(t, "Envoy %s runs under Envoy Gateway; the operator has made relays for what the objects ask for", version)
+	tell(t, "Envoy %s runs under Envoy Gateway; the operator has created the relays that the objects require", version)
 	last := ""
 	answers := func(host, path, want string) func() bool {
 		return func() bool {
@@ -113,7 +113,7 @@ func TestGTW35_Whole(t *testing.T) {
 			}
 			for _, r := range pods.Running() {
 				_, says, _, err := r.Ask(context.Background(), "/readyz/infra.eg-tailnets-wiki")
-				t.Logf("%s says of wiki %q %v: %s", r.Pod, says, err, r.Output()[max(0, len(r.Output())-2000):])
+				t.Logf("%s reports wiki %q %v: %s", r.Pod, says, err, r.Output()[max(0, len(r.Output())-2000):])
 			}
 		}
 	})

@@ -16,7 +16,7 @@ import (
 func TestAdapterMonitoringIsOptIn(t *testing.T) {
 	split := profileValues(t, "split")
 	if by := sources(render(t, split)); by["adapter-monitoring.yaml"] != "" {
-		t.Errorf("without being asked for: %.300s", by["adapter-monitoring.yaml"])
+		t.Errorf("without being requested: %.300s", by["adapter-monitoring.yaml"])
 	}
 	found := 0
 	for _, u := range objects(t, render(t, split, "--set", "metrics.adapter.enabled=true,metrics.adapter.interval=45s,metrics.rules.labels.release=main,metrics.serviceMonitor.labels.release=pods")) {
@@ -67,7 +67,7 @@ func checkTargets(t *testing.T, endpoint map[string]any) {
 		{"over IPv6", map[string]string{annotation: "true", container: "mca", ip: "fd00::1", "__address__": "fd00::1"}, "[fd00::1]:9007"},
 		{"its application", map[string]string{annotation: "true", container: "application", ip: "10.1.2.3", "__address__": "10.1.2.3:8080"}, ""},
 		{"an adapter that does not", map[string]string{container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3"}, ""},
-		{"nor says so", map[string]string{annotation: "false", container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3"}, ""},
+		{"and does not report it", map[string]string{annotation: "false", container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3"}, ""},
 		{"another's container of the name", map[string]string{container: "mca", ip: "10.1.2.3", "__address__": "10.1.2.3:80"}, ""},
 	} {
 		kept := true

@@ -43,7 +43,7 @@ func TestFL05_Canary(t *testing.T) {
 		}
 	})
 	if !node.Isolated {
-		t.Skipf("SKIP pods of their own: %s", node.Reason)
+		t.Skipf("SKIP separate pods: %s", node.Reason)
 	}
 	settings, _, _ := unstructured.NestedString(rendered(t, render(t, profileValues(t, "fleet")), "ConfigMap", "tailplane-fleet").Object, "data", "fleet.yaml")
 	settings = strings.Replace(settings, "health: :9091", "health: 127.0.0.1:0", 1)

@@ -32,7 +32,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-var update = flag.Bool("update", false, "write golden files and deploy/ anew from the chart")
+var update = flag.Bool("update", false, "rewrite the golden files and deploy/ from the chart")
 
 const (
 	root    = "../.."
@@ -227,7 +227,7 @@ func TestValuesRefused(t *testing.T) {
 		{"no authority", "cluster.caFromPod=false", "cluster.caData is missing"},
 		{"two authorities", "cluster.caData=x", "both set"},
 		{"all and its parts", "all.enabled=true", "set access.enabled and operator.enabled to false"},
-		{"sign-ins beside the operator", "signin.namespace=" + systems, "set another namespace"},
+		{"sign-ins in the namespace of the operator", "signin.namespace=" + systems, "set another namespace"},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			out, err := try(t, split, "--set", tt.set)
@@ -235,7 +235,7 @@ func TestValuesRefused(t *testing.T) {
 				t.Fatalf("--set %s is taken; it renders %d bytes", tt.set, len(out))
 			}
 			if !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("--set %s: %v\nwant it to say %s", tt.set, err, tt.want)
+				t.Errorf("--set %s: %v\nwant %s", tt.set, err, tt.want)
 			}
 		})
 	}
@@ -244,7 +244,7 @@ func TestValuesRefused(t *testing.T) {
 		t.Errorf("without values: %v", err)
 	}
 	if _, err := runHelm(t, "template", crds, "--set", "x=y"); err == nil {
-		t.Error("the chart of the custom resources takes a value")
+		t.Error("the chart of the custom resources accepts a value")
 	}
 }
 
@@ -304,7 +304,7 @@ func TestValuesDocumented(t *testing.T) {
 		}
 		if s.Properties == nil {
 			if s.Type == "object" && !strings.HasPrefix(string(s.AdditionalProperties), "{") {
-				t.Errorf("%s: anything goes", path)
+				t.Errorf("%s: every value is accepted", path)
 			}
 			v, err := json.Marshal(value)
 			if err != nil {
@@ -497,7 +497,7 @@ var leftAlone = map[string]string{
 	"plane.identity.login":            elsewhere,
 
 	"plane.gitops.caFile":    "the image has the public authorities; another forge's is for who runs the plane himself",
-	"plane.gitops.lookEvery": "the default is as often as a forge may be asked for it",
+	"plane.gitops.lookEvery": "the default interval is the shortest one that a forge allows",
 	"tailnet.joinTimeout":    "a pod that did not join in a minute ends, and is begun again",
 }
 

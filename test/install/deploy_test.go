@@ -93,7 +93,7 @@ func TestDeployIsTheChart(t *testing.T) {
 		named := slices.DeleteFunc(strings.Fields(strings.ReplaceAll(resources, "- ", "")), func(s string) bool { return strings.HasPrefix(s, "../") })
 		slices.Sort(named)
 		if want := slices.Sorted(maps.Keys(want)); !slices.Equal(named, want) || !slices.Equal(list, want) {
-			t.Errorf("%s/kustomization.yaml lists %v, the folder holds %v, want %v", dir, named, list, want)
+			t.Errorf("%s/kustomization.yaml lists %v, the directory has %v, want %v", dir, named, list, want)
 		}
 	}
 

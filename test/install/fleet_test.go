@@ -54,13 +54,13 @@ func fleetBinding(b rbacv1.ClusterRoleBinding) bool {
 func TestFleetValuesRefused(t *testing.T) {
 	values := profileValues(t, "fleet")
 	for _, tt := range []struct{ why, set, want string }{
-		{"credentials beside the server", "fleet.namespace=" + systems, "set a namespace that nothing else uses"},
-		{"jobs beside sign-ins", "fleet.sharedNamespace=" + signins, "set a namespace that nothing else uses"},
-		{"jobs beside credentials", "fleet.sharedNamespace=tailplane-fleet", "are both tailplane-fleet"},
-		{"jobs beside ARC", "fleet.sharedNamespace=arc-systems", "set a namespace that nothing else uses"},
+		{"credentials in the namespace of the server", "fleet.namespace=" + systems, "set a namespace that nothing else uses"},
+		{"jobs in the namespace of sign-ins", "fleet.sharedNamespace=" + signins, "set a namespace that nothing else uses"},
+		{"jobs in the namespace of credentials", "fleet.sharedNamespace=tailplane-fleet", "are both tailplane-fleet"},
+		{"jobs in the namespace of ARC", "fleet.sharedNamespace=arc-systems", "set a namespace that nothing else uses"},
 		{"the shared one as an organisation's", "fleet.sharedNamespace=tailplane-org-x", "set a namespace that nothing else uses"},
-		{"nobody writes", "fleet.writers=null,fleet.writerGroups=null", "fleet.writers is missing"},
-		{"nobody approves", "fleet.approval=plane", "plane.enabled is false"},
+		{"no writer", "fleet.writers=null,fleet.writerGroups=null", "fleet.writers is missing"},
+		{"no approver", "fleet.approval=plane", "plane.enabled is false"},
 		{"no such approval", "fleet.approval=nobody", "/fleet/approval"},
 		{"a writer that closes the policy's string", `fleet.writers={a'b}`, "/fleet/writers/0"},
 		{"a namespace that closes the string", `fleet.arcNamespace=a'b`, "/fleet/arcNamespace"},
@@ -69,7 +69,7 @@ func TestFleetValuesRefused(t *testing.T) {
 		{"no range", "fleet.clusterCIDRs={here}", "/fleet/clusterCIDRs/0"},
 	} {
 		if _, err := try(t, values, "--set", tt.set); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: --set %s: %v\nwant it to say %s", tt.why, tt.set, err, tt.want)
+			t.Errorf("%s: --set %s: %v\nwant %s", tt.why, tt.set, err, tt.want)
 		}
 	}
 }
@@ -301,7 +301,7 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 				removeNamespace(t, c, o.GetName())
 			}
 			var err error
-			until(t, "the API server has heard of the binding", func() bool {
+			until(t, "the API server has seen the binding", func() bool {
 				err = us.apply(o)
 				return !byRBAC(err)
 			})
@@ -351,11 +351,11 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 		refused func(error) bool
 		err     error
 	}{
-		{"itself, beside the server", byPolicy, us.create(binding(systems, "tailplane", "tailplane-fleet-namespace", "tailplane-fleet", "tailplane-fleet"))},
+		{"itself, in the namespace of the server", byPolicy, us.create(binding(systems, "tailplane", "tailplane-fleet-namespace", "tailplane-fleet", "tailplane-fleet"))},
 		{"itself, in kube-system", byPolicy, us.create(binding("kube-system", "tailplane", "tailplane-fleet-namespace", "tailplane-fleet", "tailplane-fleet"))},
-		{"itself, where somebody else made an organisation's namespace", byPolicy, us.create(binding("tailplane-org-foreign", "tailplane", "tailplane-fleet-namespace", "tailplane-fleet", "tailplane-fleet"))},
+		{"itself, in an organisation's namespace that another client created", byPolicy, us.create(binding("tailplane-org-foreign", "tailplane", "tailplane-fleet-namespace", "tailplane-fleet", "tailplane-fleet"))},
 		{"without its label", byPolicy, us.create(binding("tailplane-org-acme", "somebody", "tailplane-fleet-namespace", "tailplane-fleet", "tailplane-fleet"))},
-		{"somebody else as the fleet", byPolicy, us.create(binding("tailplane-org-acme", "tailplane", "tailplane-fleet-namespace", "mallory", "people"))},
+		{"another account as the fleet", byPolicy, us.create(binding("tailplane-org-acme", "tailplane", "tailplane-fleet-namespace", "mallory", "people"))},
 		{"ARC's rights for a job", byPolicy, us.create(binding("tailplane-org-acme", "tailplane", "tailplane-arc-manager", "tailplane-runner", "tailplane-org-acme"))},
 		{"one organisation's manager in another's", byPolicy, us.create(binding("tailplane-org-acme", "tailplane", "tailplane-gitlab-manager", "tailplane-runner-manager", "tailplane-runners"))},
 		{"a job's rights for all", byPolicy, us.create(binding("tailplane-runners", "tailplane", "tailplane-runner-kubernetes", "tailplane-runner", "tailplane-runners"))},
@@ -393,7 +393,7 @@ func TestFLEET14_FleetAccount(t *testing.T) {
 	}
 	// The fleet can read a credential but cannot write one.
 	if _, err := k.CoreV1().Secrets("tailplane-fleet").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); !byRBAC(err) {
-		t.Errorf("a credential of its own making: %v", err)
+		t.Errorf("a credential that it created: %v", err)
 	}
 
 	// Only the fleet can set the labels that policies use to recognise a namespace.
@@ -439,7 +439,7 @@ func TestFLEET14_Nodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := mallory.create(pod(ns, everything)); err != nil {
-			t.Fatalf("with nobody's nodes, a pod in %s that tolerates everything: %v", ns, err)
+			t.Fatalf("without reserved nodes, a pod in %s that tolerates everything: %v", ns, err)
 		}
 	}
 	// A pod of another organisation that already runs there.
@@ -465,7 +465,7 @@ func TestFLEET14_Nodes(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	until(t, "the policy knows of it", func() bool { return byPolicy(mallory.create(pod("people", everything))) })
+	until(t, "the policy has seen it", func() bool { return byPolicy(mallory.create(pod("people", everything))) })
 
 	const selector, taint = ", nodeSelector: {tailplane.dev/org: nodes}", ", tolerations: [{key: tailplane.dev/org, value: nodes, effect: NoSchedule}]"
 	for _, tt := range []struct {
@@ -479,13 +479,13 @@ func TestFLEET14_Nodes(t *testing.T) {
 		{"its own, on a node of its choice", "tailplane-org-nodes", selector + ", nodeName: x", false},
 		{"a foreign one with the toleration", "people", taint, false},
 		{"a foreign one that tolerates the key", "people", ", tolerations: [{key: tailplane.dev/org, operator: Exists}]", false},
-		{"a foreign one that tolerates everything, as operator: Exists says it", "people", everything, false},
-		{"a foreign one that tolerates everything that keeps off", "people", ", tolerations: [{operator: Exists, effect: NoSchedule}]", false},
+		{"a foreign pod that tolerates everything with operator: Exists", "people", everything, false},
+		{"a foreign pod that tolerates all taints", "people", ", tolerations: [{operator: Exists, effect: NoSchedule}]", false},
 		{"another organisation's with the toleration", "tailplane-org-others", taint, false},
 		{"another organisation's with its own", "tailplane-org-others", ", tolerations: [{key: tailplane.dev/org, value: others}]", true},
 		{"a foreign one that names its node", "people", ", nodeName: x", false},
 		{"a foreign one with another toleration", "people", ", tolerations: [{key: gpu, operator: Exists}]", true},
-		{"a foreign one that stays when its node is unwell", "people", ", tolerations: [{operator: Exists, effect: NoExecute}]", true},
+		{"a foreign pod that stays on an unhealthy node", "people", ", tolerations: [{operator: Exists, effect: NoExecute}]", true},
 		{"a foreign one", "people", "", true},
 		{"a DaemonSet's, of an exempt namespace", "kube-system", everything, true},
 		{"a DaemonSet's, of a namespace that the settings exempt", "monitoring", everything + ", nodeName: x", true},
@@ -567,16 +567,16 @@ func TestFleetWriters(t *testing.T) {
 				err     error
 				refused bool
 			}{
-				"mallory enrolls":                     {mallory.create(strings.Replace(doc, name, "new", 1)), true},
-				"mallory takes the finalizer off":     {mallory.change(doc, `{"metadata": {"finalizers": null}}`), true},
-				"argo takes it off":                   {argo.change(doc, `{"metadata": {"finalizers": null}}`), true},
-				"the fleet takes it off":              {us.change(doc, `{"metadata": {"finalizers": null}}`), false},
-				"mallory gives up what is registered": {mallory.change(doc, `{"metadata": {"annotations": {"tailplane.dev/force-cleanup": "x"}}}`), true},
-				"mallory confirms a mass deletion":    {mallory.change(doc, `{"metadata": {"annotations": {"tailplane.dev/offboard": "confirm"}}}`), true},
-				"argo confirms it":                    {argo.change(doc, `{"metadata": {"annotations": {"tailplane.dev/offboard": "confirm"}}}`), false},
-				"mallory makes a note":                {mallory.change(doc, `{"metadata": {"annotations": {"note": "x"}}}`), false},
-				"argo approves":                       {argo.change(doc, `{"spec": {"approval": {"by": "pat@platform.dev", "at": "2026-01-01T00:00:00Z", "digest": "sha256:`+strings.Repeat("0", 64)+`"}}}`), true},
-				"the plane approves":                  {plane.change(doc, `{"spec": {"approval": {"by": "pat@platform.dev", "at": "2026-01-01T00:00:00Z", "digest": "sha256:`+strings.Repeat("0", 64)+`"}}}`), false},
+				"mallory enrolls":                   {mallory.create(strings.Replace(doc, name, "new", 1)), true},
+				"mallory removes the finalizer":     {mallory.change(doc, `{"metadata": {"finalizers": null}}`), true},
+				"argo removes it":                   {argo.change(doc, `{"metadata": {"finalizers": null}}`), true},
+				"the fleet removes it":              {us.change(doc, `{"metadata": {"finalizers": null}}`), false},
+				"mallory abandons the registration": {mallory.change(doc, `{"metadata": {"annotations": {"tailplane.dev/force-cleanup": "x"}}}`), true},
+				"mallory confirms a mass deletion":  {mallory.change(doc, `{"metadata": {"annotations": {"tailplane.dev/offboard": "confirm"}}}`), true},
+				"argo confirms it":                  {argo.change(doc, `{"metadata": {"annotations": {"tailplane.dev/offboard": "confirm"}}}`), false},
+				"mallory makes a note":              {mallory.change(doc, `{"metadata": {"annotations": {"note": "x"}}}`), false},
+				"argo approves":                     {argo.change(doc, `{"spec": {"approval": {"by": "pat@platform.dev", "at": "2026-01-01T00:00:00Z", "digest": "sha256:`+strings.Repeat("0", 64)+`"}}}`), true},
+				"the plane approves":                {plane.change(doc, `{"spec": {"approval": {"by": "pat@platform.dev", "at": "2026-01-01T00:00:00Z", "digest": "sha256:`+strings.Repeat("0", 64)+`"}}}`), false},
 			} {
 				if (tt.err != nil) != tt.refused || tt.err != nil && !byPolicy(tt.err) {
 					t.Errorf("%s: %v", why, tt.err)
@@ -623,10 +623,10 @@ func TestPL08_RequestedBy(t *testing.T) {
 	})
 	bob := somebody(t, c, "bob@acme.dev")
 	if err := bob.change(hold("upgrade", ""), `{"spec": {"requestedBy": "bob@acme.dev"}}`); err == nil {
-		t.Error("it became somebody else's")
+		t.Error("its owner changed")
 	}
 	if err := plane.change(hold("upgrade", ""), `{"spec": {"requestedBy": "bob@acme.dev"}}`); err == nil {
-		t.Error("the plane made it somebody else's")
+		t.Error("the plane changed its owner")
 	}
 	if err := bob.change(hold("upgrade", ""), `{"spec": {"expiresAt": "2030-01-01T00:00:00Z"}}`); err != nil {
 		t.Errorf("its end: %v", err)
@@ -643,7 +643,7 @@ func TestPL08_RequestedBy(t *testing.T) {
 // of a single pool, and expired holds. By default it does not exist.
 func TestHoldAdmission(t *testing.T) {
 	if out := render(t, profileValues(t, "fleet"), "--set", "fleet.holdAdmission=false"); strings.Contains(out, "tailplane-fleet-held") {
-		t.Error("it is there without being asked for")
+		t.Error("it exists without being requested")
 	}
 	c := installFleet(t)
 	us, amy := fleetAccount(t, c), somebody(t, c, "amy@acme.dev")
@@ -673,7 +673,7 @@ func TestHoldAdmission(t *testing.T) {
 		}
 	}
 	admitted := func() bool { return amy.create(pod(ns, "runner")) == nil }
-	until(t, "with no hold, a runner starts", admitted)
+	until(t, "without a hold, a runner starts", admitted)
 	lift := hold("all: true", ", expiresAt: "+time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 	until(t, "a runner is refused", func() bool {
 		err := amy.create(pod(ns, "runner"))
@@ -681,7 +681,7 @@ func TestHoldAdmission(t *testing.T) {
 	})
 	for _, other := range []string{pod(ns, "runner-manager"), pod(ns, "x"), pod("people", "runner")} {
 		if err := amy.create(other); err != nil {
-			t.Errorf("what is no runner of ours: %v", err)
+			t.Errorf("a pod that is not a runner of the fleet: %v", err)
 		}
 	}
 	lift()
@@ -693,6 +693,6 @@ func TestHoldAdmission(t *testing.T) {
 	lift = hold("pool: nix", "")
 	defer lift()
 	if !admitted() {
-		t.Error("one pool's hold refuses another's runners")
+		t.Error("the hold of one pool refuses runners of another pool")
 	}
 }

@@ -66,7 +66,7 @@ func TestFleetPage(t *testing.T) {
 	// The page names policies, alerts, values, condition reasons and other files.
 	for _, m := range regexp.MustCompile("(?m)^\\| `(tailplane-[a-z-]+)` \\|").FindAllStringSubmatch(text, -1) {
 		if rendered(t, render(t, profileValues(t, "fleet")), "ValidatingAdmissionPolicy", m[1]) == nil {
-			t.Errorf("there is no policy %s", m[1])
+			t.Errorf("the policy %s is missing", m[1])
 		}
 	}
 	var sources strings.Builder
@@ -86,7 +86,7 @@ func TestFleetPage(t *testing.T) {
 	words := 0
 	for _, m := range regexp.MustCompile("`([A-Z][a-z]+[A-Z]\\w+)`").FindAllStringSubmatch(text, -1) {
 		if words++; !strings.Contains(sources.String(), m[1]) {
-			t.Errorf("nothing says %s", m[1])
+			t.Errorf("%s is missing", m[1])
 		}
 	}
 	if words < 15 {
@@ -142,16 +142,16 @@ func TestEnrollmentForm(t *testing.T) {
 			}
 		case "input", "textarea":
 		default:
-			t.Errorf("%s: GitHub knows no %s", q.ID, q.Type)
+			t.Errorf("%s: GitHub has no %s", q.ID, q.Type)
 		}
 		if label == "" || !regexp.MustCompile(`^[a-z][a-z_-]*$`).MatchString(q.ID) || slices.Contains(asked, q.ID) {
-			t.Errorf("%q, asked as %q, is there twice or has no words", q.ID, label)
+			t.Errorf("%q, queried as %q, occurs twice or has no text", q.ID, label)
 		}
 		asked = append(asked, q.ID)
 	}
 	for _, need := range []string{"url", "name", "pools", "isolation", "owners", "members", "network", "repositories"} {
 		if !slices.Contains(asked, need) {
-			t.Errorf("nobody asks for %s", need)
+			t.Errorf("no query uses %s", need)
 		}
 	}
 }

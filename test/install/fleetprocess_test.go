@@ -68,7 +68,7 @@ func TestFleetProcess(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	if err := p.WaitLog(ctx, "not confined to namespaces of runners yet"); err != nil {
+	if err := p.WaitLog(ctx, "does not restrict this account to namespaces of runners yet"); err != nil {
 		t.Fatal(err)
 	}
 	address := regexp.MustCompile(`"health is served","address":"([^"]+)"`).FindStringSubmatch(p.Output())
@@ -109,7 +109,7 @@ func TestFleetProcess(t *testing.T) {
 	})
 	// The test request created nothing.
 	if _, err := k.CoreV1().Namespaces().Get(t.Context(), "tailplane-outside", metav1.GetOptions{}); err == nil {
-		t.Error("it made a namespace")
+		t.Error("it created a namespace")
 	}
 	if status, says := get("/metrics"); status != http.StatusOK || !strings.Contains(says, "tailplane_fleet_allocate_seconds_count") || !strings.Contains(says, "tailplane_ready 1") {
 		t.Errorf("its metrics: %d, %.2000s", status, says)
@@ -152,11 +152,11 @@ func TestFleetAlerts(t *testing.T) {
 		}
 		names := metricName.FindAllString(r.Expr, -1)
 		if len(names) == 0 && !strings.Contains(r.Expr, "kube_resourcequota{") {
-			t.Errorf("%s asks for no metric of ours", r.Expr)
+			t.Errorf("%s uses no metric of Tailplane", r.Expr)
 		}
 		for _, n := range names {
 			if !strings.Contains(ours, `"`+n+`"`) {
-				t.Errorf("%s: there is no metric %s", r.Alert, n)
+				t.Errorf("%s: the metric %s does not exist", r.Alert, n)
 			}
 		}
 		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/fleet.md#alerts") || r.Labels["severity"] == "" {
@@ -171,7 +171,7 @@ func TestFleetAlerts(t *testing.T) {
 	// The alerts are off by default. When they are on, they equal the file.
 	const values = "image: {repository: registry.invalid/x}\ncluster: {name: prod-eu, server: \"https://prod.invalid\", caFromPod: true}\nsignin: {roles: [view]}\nfleet: {enabled: true, writers: [argo]}\n"
 	if u := rendered(t, render(t, values), "PrometheusRule", "tailplane-fleet"); u != nil {
-		t.Error("rules that nobody asked for")
+		t.Error("rules that were not requested")
 	}
 	on := render(t, values, "--set", "metrics.rules.enabled=true,metrics.serviceMonitor.enabled=true")
 	groups, _, err := unstructured.NestedSlice(rendered(t, on, "PrometheusRule", "tailplane-fleet").Object, "spec", "groups")

@@ -87,20 +87,20 @@ func rendered(t *testing.T, out, kind, name string) *unstructured.Unstructured {
 func TestGatewayValuesRefused(t *testing.T) {
 	values := profileValues(t, "gateway")
 	for _, tt := range []struct{ why, set, want string }{
-		{"relays beside the keys of the access server", "gateway.namespace=" + systems, "gateway.namespace names " + systems},
-		{"groups beside the operator", "gateway.proxyNamespaces={" + systems + "}", "gateway.proxyNamespaces names " + systems},
+		{"relays in the namespace of the access server's keys", "gateway.namespace=" + systems, "gateway.namespace names " + systems},
+		{"groups in the namespace of the operator", "gateway.proxyNamespaces={" + systems + "}", "gateway.proxyNamespaces names " + systems},
 		{"groups where the cluster runs", "gateway.proxyNamespaces={kube-system}", "kube-system"},
 		{"pods among the sign-ins", "gateway.proxyNamespaces={" + signins + "}", signins},
 		{"credentials among the access server's keys", "gateway.credentialNamespaces={" + systems + "}", "may not read the Secrets there"},
 		{"files of no Secret", "gateway.oauth.existingSecret=", "existingSecret is missing"},
 		{"a credential in the clear", "gateway.tailnet.apiBaseURLs={http://api.example}", "/gateway/tailnet/apiBaseURLs/0"},
-		{"a mode that there is not", "gateway.extensionServer.mode=daemon", "/gateway/extensionServer/mode"},
+		{"an unknown mode", "gateway.extensionServer.mode=daemon", "/gateway/extensionServer/mode"},
 		{"every namespace", "gateway.proxyNamespaces={*}", "/gateway/proxyNamespaces/0"},
 		{"a Gateway of no namespace", "gateway.envoyGateway.tailnetOnly={eg}", "/gateway/envoyGateway/tailnetOnly/0"},
 		{"misspelt", "gateway.proxy.allowContainerBoot=true", "'allowContainerBoot' not allowed"},
 	} {
 		if _, err := try(t, values, "--set", tt.set); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: --set %s: %v\nwant it to say %s", tt.why, tt.set, err, tt.want)
+			t.Errorf("%s: --set %s: %v\nwant %s", tt.why, tt.set, err, tt.want)
 		}
 	}
 }
@@ -170,11 +170,11 @@ func TestEnvoyGatewayConfigInStep(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(want, got) {
-			t.Errorf("%s: the chart says\n%s\nthe program prints\n%s", profile, text, b)
+			t.Errorf("%s: the chart has\n%s\nthe program prints\n%s", profile, text, b)
 		}
 	}
 	if rendered(t, render(t, profileValues(t, "gateway"), "--set", "gateway.envoyGateway.printConfig=false"), "ConfigMap", "tailplane-envoy-gateway") != nil {
-		t.Error("it is printed although nobody wants it")
+		t.Error("it is printed although it is not enabled")
 	}
 }
 
@@ -203,7 +203,7 @@ func TestGatewayModes(t *testing.T) {
 	}{
 		{"generated", "gateway.enabled=true", func(out string) {
 			if strings.Contains(out, "cert-manager.io") || !strings.Contains(out, "--extension-certificates") {
-				t.Error("generated: somebody else's certificates, or nobody's")
+				t.Error("generated: wrong certificates, or none")
 			}
 		}},
 		{"certManager", "gateway.extensionServer.tls.mode=certManager", func(out string) {
@@ -216,25 +216,25 @@ func TestGatewayModes(t *testing.T) {
 				}
 			}
 			if !strings.Contains(out, "--extension-tls-dir=/etc/tailplane-extension") || strings.Contains(out, "--extension-certificates") {
-				t.Error("certManager: the program is not told of its certificates, or makes others")
+				t.Error("certManager: the program has no path to its certificates, or creates others")
 			}
 		}},
 		{"existing", "gateway.extensionServer.tls.mode=existing", func(out string) {
 			if strings.Contains(out, "cert-manager.io") || strings.Contains(out, "--extension-certificates") || !strings.Contains(out, "name: tailplane-extension-server\n") {
-				t.Error("existing: the Secrets that there are are not mounted")
+				t.Error("existing: the existing Secrets are not mounted")
 			}
 		}},
 		{"sidecar", "gateway.extensionServer.mode=sidecar", func(out string) {
 			if rendered(t, out, "Service", "tailscale-extension-server") != nil || rendered(t, out, "ClusterRole", "tailplane-extension-reader") == nil {
-				t.Error("sidecar: a Service that nobody asks, or no rights for the one beside Envoy Gateway")
+				t.Error("sidecar: an unused Service, or no rights for the sidecar of Envoy Gateway")
 			}
 		}},
 		{"monitored", "metrics.serviceMonitor.enabled=true,metrics.rules.enabled=true,networkPolicy.enabled=false,gateway.replicas=1", func(out string) {
 			if rendered(t, out, "PodMonitor", "tailplane-gateway") == nil || rendered(t, out, "PodMonitor", "tailplane-relays") == nil || rendered(t, out, "PrometheusRule", "tailplane-gateway") == nil {
-				t.Error("monitored: nobody looks")
+				t.Error("monitored: there is no monitor")
 			}
 			if rendered(t, out, "NetworkPolicy", "tailplane-gateway") != nil || rendered(t, out, "PodDisruptionBudget", "tailplane-gateway") != nil {
-				t.Error("monitored: a policy that nobody wants, or a budget for one replica")
+				t.Error("monitored: an unnecessary policy, or a budget for one replica")
 			}
 		}},
 	} {
@@ -357,7 +357,7 @@ func TestEnvoyGatewayRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	if kept, _, _ := unstructured.NestedSlice(u.Object, "status", "ancestors"); len(kept) != 1 {
-		t.Errorf("what Envoy Gateway said of the policy is not kept: %v", u.Object["status"])
+		t.Errorf("Envoy Gateway's status of the policy is lost: %v", u.Object["status"])
 	}
 	if _, err := policies.Patch(t.Context(), "p", types.MergePatchType, []byte(`{"spec":{"defaultBackend":"Route"}}`), metav1.PatchOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("Envoy Gateway changes a policy: %v", err)
@@ -414,7 +414,7 @@ func TestGatewayMakesGroups(t *testing.T) {
 					t.Errorf("%s among users: %v", object.GetObjectKind().GroupVersionKind().Kind, err)
 				}
 				if err := applyAs(t, account, object, systems); !apierrors.IsForbidden(err) {
-					t.Errorf("%s beside the operator of sign-ins: %v", object.GetObjectKind().GroupVersionKind().Kind, err)
+					t.Errorf("%s together with the operator of sign-ins: %v", object.GetObjectKind().GroupVersionKind().Kind, err)
 				}
 			}
 			// It cannot grant more rights than it has.
@@ -479,7 +479,7 @@ func startGateway(t *testing.T, config *rest.Config, change func(*controller.Run
 		got := r.all()
 		// Proof that the recorder works: the gateway has no right to read the operator's Secrets of sign-ins.
 		if _, err := clientsOf(t, config).CoreV1().Secrets(systems).List(context.WithoutCancel(t.Context()), metav1.ListOptions{}); !apierrors.IsForbidden(err) || len(r.all()) != len(got)+1 {
-			t.Errorf("Secrets beside the operator's: %v; refused %v", err, r.all())
+			t.Errorf("Secrets in addition to the operator's: %v; refused %v", err, r.all())
 		}
 		if len(got) > 0 {
 			t.Errorf("the API server refused: %v", got)
@@ -503,7 +503,7 @@ func startGateway(t *testing.T, config *rest.Config, change func(*controller.Run
 			t.Error(err)
 		}
 	})
-	until(t, "there is a decision", func() bool { return c.Publisher.Result() != nil })
+	until(t, "a snapshot exists", func() bool { return c.Publisher.Result() != nil })
 	return r
 }
 
@@ -564,7 +564,7 @@ func TestGatewayActs(t *testing.T) {
 			_, err := admin.AppsV1().StatefulSets("relays").Get(t.Context(), "acts", metav1.GetOptions{})
 			return err
 		}},
-		{"the pods of a group that it made", func() error {
+		{"the pods of a group that it created", func() error {
 			_, err := admin.AppsV1().StatefulSets("tailscale-gateway-system").Get(t.Context(), "acts-too-proxy-group", metav1.GetOptions{})
 			return err
 		}},
@@ -638,11 +638,11 @@ func TestGatewayAlerts(t *testing.T) {
 		}
 		names := metricName.FindAllString(r.Expr, -1)
 		if len(names) == 0 {
-			t.Errorf("%s asks for no metric of ours", r.Expr)
+			t.Errorf("%s uses no metric of Tailplane", r.Expr)
 		}
 		for _, n := range names {
 			if !strings.Contains(sources, `"`+n+`"`) {
-				t.Errorf("%s: there is no metric %s", r.Alert, n)
+				t.Errorf("%s: the metric %s does not exist", r.Alert, n)
 			}
 		}
 		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/gateway.md#alerts") || r.Labels["severity"] == "" {

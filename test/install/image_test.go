@@ -80,7 +80,7 @@ func TestDS05_Image(t *testing.T) {
 		switch i.name {
 		case "COPY":
 			if from, _, _ := strings.Cut(i.args, " "); from != "--from=build" {
-				t.Errorf("COPY %s: only what the first stage made belongs into the image", i.args)
+				t.Errorf("COPY %s: the image may contain only files of the first stage", i.args)
 			}
 		case "USER":
 			user = i.args
@@ -117,7 +117,7 @@ func TestDS05_Image(t *testing.T) {
 	}
 	want := regexp.MustCompile(`(?m)^go (\S+)$`).FindSubmatch(gomod)
 	if len(want) < 2 || all[0].args != "GO_IMAGE=golang:"+string(want[1]) {
-		t.Errorf("ARG %s, but go.mod says go %s", all[0].args, want[1:])
+		t.Errorf("ARG %s, but go.mod has go %s", all[0].args, want[1:])
 	}
 	if names := regexp.MustCompile(`[a-z0-9-]+\.(io|com|dev|net|org)/`).FindString(strings.Join(wordsOf(all), " ")); names != "" {
 		t.Errorf("the Dockerfile names a registry: %s", names)

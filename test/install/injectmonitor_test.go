@@ -26,7 +26,7 @@ func TestInjectIsMonitored(t *testing.T) {
 	inject := profileValues(t, "inject")
 	on := []string{"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.interval=45s,metrics.serviceMonitor.labels.release=main"}
 	if find(objects(t, render(t, inject)), "PodMonitor") != nil || find(objects(t, render(t, profileValues(t, "split"), on...)), "PodMonitor") != nil {
-		t.Error("it is there where nobody asked for it, or without a webhook")
+		t.Error("it exists without being requested, or without a webhook")
 	}
 	all := objects(t, render(t, inject, on...))
 	monitor, webhook := find(all, "PodMonitor"), find(all, "Deployment")

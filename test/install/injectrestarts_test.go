@@ -29,14 +29,14 @@ func TestRestartsAreOptIn(t *testing.T) {
 				}
 			case "Lease tailplane-inject-restarts":
 				if !on {
-					t.Error("there is a Lease for what is not done")
+					t.Error("there is a Lease without auto-restart")
 				}
 			case "Deployment tailplane-inject":
 				flag = slices.ContainsFunc(as[appsv1.Deployment](t, u).Spec.Template.Spec.Containers[0].Args, func(a string) bool { return strings.HasPrefix(a, "--auto-restart=") })
 			}
 		}
 		if got := slices.ContainsFunc(rules, func(r string) bool { return r == patch }); got != on || flag != on || lease != on || slices.Contains(rules, list) != on {
-			t.Errorf("asked for %v: rules %q, flag %v, the Lease's rule %v", on, rules, flag, lease)
+			t.Errorf("requested %v: rules %q, flag %v, the Lease's rule %v", on, rules, flag, lease)
 		}
 	}
 }

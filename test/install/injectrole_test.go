@@ -60,7 +60,7 @@ func TestInjectRole(t *testing.T) {
 		}
 	})
 	if !node.Isolated {
-		t.Skipf("SKIP pods of their own: %s", node.Reason) // the application connects to 127.0.0.1:6443
+		t.Skipf("SKIP separate pods: %s", node.Reason) // the application connects to 127.0.0.1:6443
 	}
 	values := filepath.Join(r.dir, "values.yaml")
 	if err := os.WriteFile(values, []byte(profileValues(t, "inject")), 0o600); err != nil {
@@ -119,7 +119,7 @@ spec:
 	patched, err := r.kube.CoreV1().Pods(apps).Patch(t.Context(), "before", types.StrategicMergePatchType,
 		[]byte(`{"spec":{"ephemeralContainers":[{"name":"debug","image":"registry.invalid/tools","targetContainerName":"app"}]}}`), metav1.PatchOptions{}, "ephemeralcontainers")
 	if err != nil {
-		t.Errorf("the new webhook, asked about a pod of the old: %v", err)
+		t.Errorf("the new webhook, with a pod of the old one: %v", err)
 	} else if debug := patched.Spec.EphemeralContainers[0]; len(debug.Env) != 8 || len(debug.VolumeMounts) != 1 || debug.VolumeMounts[0].Name != "mca-access" {
 		t.Errorf("a container that came later: %+v", debug)
 	}
@@ -156,7 +156,7 @@ spec:
 		t.Errorf("left: %s", left)
 	}
 	at = renewed()
-	until(t, "the oldest pod goes on", func() bool { return renewed().After(at) })
+	until(t, "the oldest pod continues", func() bool { return renewed().After(at) })
 	r.make(t, strings.Replace(pod("bare"), "spec:", "spec:\n  nodeName: nowhere", 1))
 	if bare, err := r.kube.CoreV1().Pods(apps).Get(t.Context(), "bare", metav1.GetOptions{}); err != nil || len(bare.Spec.InitContainers) > 0 {
 		t.Errorf("without a webhook: %v", err)

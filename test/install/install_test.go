@@ -147,7 +147,7 @@ func TestInstall(t *testing.T) {
 	notes := helm(t, c, "upgrade", "--install", "tailplane", chart, "--values", values)
 	for _, say := range []string{"view, edit", "tka.your-tailnet.ts.net", "delete tkasignins --all"} {
 		if !strings.Contains(notes, say) {
-			t.Errorf("the notes do not say %q:\n%s", say, notes)
+			t.Errorf("the notes do not contain %q:\n%s", say, notes)
 		}
 	}
 	settled := func() {
@@ -246,7 +246,7 @@ func TestInstall(t *testing.T) {
 	for _, words := range left {
 		_, name, _ := strings.Cut(words, "/")
 		if text, _ := page(t, "upgrade.md"); !strings.Contains(text, strings.TrimSuffix(name, "-1")) {
-			t.Errorf("upgrade.md does not say that %s is left", words)
+			t.Errorf("upgrade.md does not mention that %s remains", words)
 		}
 	}
 
@@ -264,7 +264,7 @@ func published(t *testing.T, c *kubetest.Cluster, secret string) string {
 	t.Helper()
 	key := must(t, c, "kubectl -n tailplane-system get secret "+secret+` -o jsonpath={.metadata.annotations.tailplane\.dev/public-key}`)
 	if !strings.HasPrefix(key, "ed25519:") {
-		t.Fatalf("the Secret %s says of its key %q", secret, key)
+		t.Fatalf("the Secret %s has the key annotation %q", secret, key)
 	}
 	return key
 }
@@ -311,9 +311,9 @@ func checkRecord(t *testing.T, r *testenv.Env, alice *testenv.Person) {
 		t.Fatal(err)
 	}
 	says := run(t, alice, 0, "tka audit verify --key "+key+" "+r.AuditFile())
-	for _, want := range []string{"The record is what was written.", "in 2 runs", "Signed by " + key + "."} {
+	for _, want := range []string{"The audit log is intact.", "in 2 runs", "Signed by " + key + "."} {
 		if !strings.Contains(says, want) {
-			t.Errorf("the check does not say %q:\n%s", want, says)
+			t.Errorf("the output of the check lacks %q:\n%s", want, says)
 		}
 	}
 	run(t, alice, 3, "tka audit verify --key "+operators+" "+r.AuditFile())
@@ -367,14 +367,14 @@ func checkHealth(t *testing.T, r *testenv.Env) {
 	metrics["tailplane_node_key_expiry_seconds"] = true
 	for _, name := range monitored(t) {
 		if !metrics[name] {
-			t.Errorf("alerts or dashboard ask for %s, and there is no such metric", name)
+			t.Errorf("alerts or dashboard use %s, but there is no such metric", name)
 		}
 	}
 	named := map[string]bool{}
 	for _, name := range regexp.MustCompile(`\b(?:tailplane|controller_runtime|workqueue)_\w+`).FindAllString(text, -1) {
 		named[name] = true
 		if !metrics[name] {
-			t.Errorf("operate.md names %s, and there is no such metric", name)
+			t.Errorf("operate.md names %s, but there is no such metric", name)
 		}
 	}
 	for name := range metrics {

@@ -93,7 +93,7 @@ func monitored(t *testing.T) (names []string) {
 	add := func(expr string) {
 		found := metricName.FindAllString(expr, -1)
 		if len(found) == 0 {
-			t.Errorf("%s asks for no metric of ours", expr)
+			t.Errorf("%s uses no metric of Tailplane", expr)
 		}
 		for _, n := range found {
 			for _, part := range []string{"_bucket", "_sum", "_count"} {
@@ -152,7 +152,7 @@ func TestAlertsAreThePages(t *testing.T) {
 		}
 		for _, m := range selector.FindAllStringSubmatch(r.Expr, -1) {
 			if m[1] == "reason" && !codes[m[2]] {
-				t.Errorf("%s: there is no code %s", r.Alert, m[2])
+				t.Errorf("%s: the code %s does not exist", r.Alert, m[2])
 			}
 		}
 	}
@@ -167,7 +167,7 @@ func TestAlertsAreThePages(t *testing.T) {
 func TestMonitoringIsOptIn(t *testing.T) {
 	split := profileValues(t, "split")
 	if by := sources(render(t, split)); by["monitoring.yaml"] != "" {
-		t.Errorf("without being asked for: %.300s", by["monitoring.yaml"])
+		t.Errorf("without being requested: %.300s", by["monitoring.yaml"])
 	}
 	found := 0
 	for _, u := range objects(t, render(t, split, "--set", "metrics.rules.enabled=true,metrics.rules.labels.release=main,metrics.dashboard.enabled=true")) {
@@ -238,7 +238,7 @@ func checkHelmTest(t *testing.T, r *testenv.Env, as *testenv.Person, hooks strin
 	says := run(t, as, 0, "tailplaned "+asked)
 	for _, want := range []string{"[+]tailnet ok", "[+]signins ok", "[+]operator ok"} {
 		if !strings.Contains(says, want) {
-			t.Errorf("it does not say %s:\n%s", want, says)
+			t.Errorf("it does not contain %s:\n%s", want, says)
 		}
 	}
 	if says := run(t, as, 1, "tailplaned ready --timeout 2s http://"+here(r.Access)+"/readyz http://127.0.0.1:9/readyz"); !strings.Contains(says, "127.0.0.1:9/readyz is not ready") {

@@ -46,11 +46,11 @@ func TestPLANE01_NoWayInButTheTailnet(t *testing.T) {
 			}
 		}
 		if found != strings.Contains(p.name, "plane") {
-			t.Errorf("%s: there is a plane: %v", p.name, found)
+			t.Errorf("%s: a plane exists: %v", p.name, found)
 		}
 		for _, word := range []string{"funnel", "LoadBalancer", "NodePort", "hostPort", "hostNetwork"} {
 			if strings.Contains(strings.ToLower(out), strings.ToLower(word)) {
-				t.Errorf("%s: it says %s", p.name, word)
+				t.Errorf("%s: the output is %s", p.name, word)
 			}
 		}
 	}
@@ -65,7 +65,7 @@ func TestPlaneInAll(t *testing.T) {
 		switch u.GetKind() {
 		case "StatefulSet", "Deployment", "NetworkPolicy", "ServiceAccount":
 			if u.GetName() != "tailplane" {
-				t.Errorf("there is a %s %s", u.GetKind(), u.GetName())
+				t.Errorf("%s %s exists", u.GetKind(), u.GetName())
 			}
 		case "RoleBinding", "ClusterRoleBinding":
 			for _, s := range as[rbacv1.RoleBinding](t, u).Subjects {
@@ -92,7 +92,7 @@ func TestPlaneInAll(t *testing.T) {
 		}
 	}
 	if strings.Contains(out, "serviceaccount:"+systems+":tailplane-plane") {
-		t.Error("a policy means an account that there is not")
+		t.Error("a policy names an account that does not exist")
 	}
 	if out := render(t, values, "--set", "plane.record.persistent=true"); !strings.Contains(out, "volumeClaimTemplates:") || strings.Contains(out, "name: record\n        emptyDir") {
 		t.Error("the record does not outlive the pod")
@@ -103,7 +103,7 @@ func TestPlaneInAll(t *testing.T) {
 		for _, profile := range []string{"plane", "all-plane"} {
 			out, err := try(t, profileValues(t, profile), "--set", "plane.exposures=null", "--set", "plane.prometheus.url="+url)
 			if err != nil || !strings.Contains(out, want) {
-				t.Errorf("%s: %s: %v, and nothing says %s", profile, url, err, want)
+				t.Errorf("%s: %s: %v, want %s", profile, url, err, want)
 			}
 		}
 	}
@@ -113,9 +113,9 @@ func TestPlaneInAll(t *testing.T) {
 func TestPlaneValuesRefused(t *testing.T) {
 	values := profileValues(t, "plane")
 	for _, tt := range []struct{ why, set, want string }{
-		{"a mode that there is not", "plane.identity.mode=proxy", "/plane/identity/mode"},
+		{"an unknown mode", "plane.identity.mode=proxy", "/plane/identity/mode"},
 		{"no domain", "plane.emailDomains={*}", "/plane/emailDomains/0"},
-		{"a role for everybody of a domain", "plane.roles[0].login=*@acme.dev", "/plane/roles/0/login"},
+		{"a role for all users of a domain", "plane.roles[0].login=*@acme.dev", "/plane/roles/0/login"},
 		{"no such role", "plane.roles[0].role=admin", "/plane/roles/0/role"},
 		{"misspelt", "plane.identity.insecureHttp=true", "'insecureHttp' not allowed"},
 		{"a way in", "plane.service.type=LoadBalancer", "'service' not allowed"},
@@ -125,11 +125,11 @@ func TestPlaneValuesRefused(t *testing.T) {
 		{"PostgreSQL", "plane.exposures[0].upstream=http://acme-rw.db.svc:5432", "/plane/exposures/0/upstream"},
 		{"RustFS", "plane.exposures[0].upstream=http://rustfs.cache.svc:9000", "/plane/exposures/0/upstream"},
 		{"the API server", "plane.exposures[0].upstream=https://kubernetes.default.svc", "/plane/exposures/0/upstream"},
-		{"for everybody", "plane.exposures[0].access=public", "/plane/exposures/0/access"},
+		{"for all users", "plane.exposures[0].access=public", "/plane/exposures/0/access"},
 		{"keys that could be replaced", "plane.identity.oidc.issuer=http://idp.example", "/plane/identity/oidc/issuer"},
 	} {
 		if _, err := try(t, values, "--set", tt.set); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: --set %s: %v\nwant it to say %s", tt.why, tt.set, err, tt.want)
+			t.Errorf("%s: --set %s: %v\nwant %s", tt.why, tt.set, err, tt.want)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func exposureSecrets(t *testing.T, out string) (names []string) {
 	slices.Sort(names)
 	for _, n := range names {
 		if !slices.Contains(rule, n) {
-			t.Errorf("the Secret %s is made, and not for the plane's account", n)
+			t.Errorf("the Secret %s is created, but not for the plane's account", n)
 		}
 	}
 	return names

@@ -34,7 +34,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 		t.Fatalf("%+v, %v", f.Plane.GitOps, err)
 	}
 	if none := render(t, values); strings.Contains(none, "tailplane-gitops") || strings.Contains(none, "tailplane-plane-changes") {
-		t.Error("without a repository there are rights for one")
+		t.Error("there are rights for a repository, but no repository")
 	}
 	out := ofPart(t, all, "plane")
 	if err := c.Apply(t.Context(), []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: "+signins+"}"), []byte(out)); err != nil {
@@ -56,7 +56,7 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := kept.Save(t.Context(), k); err == nil || again.StoreVersion == k.StoreVersion {
-		t.Error("what somebody else has kept meanwhile was written over")
+		t.Error("a concurrent change was overwritten")
 	}
 	spec := map[string]any{"forge": "github", "runsOn": []any{"nix"}, "scaling": map[string]any{"min": 0, "max": 1, "budget": 1}}
 	until(t, "the policy is in force", func() bool { // until then the account can still write

@@ -85,7 +85,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				return p
 			}
 			var e plane.Enrollment
-			until(t, "it is asked for", func() bool { // after the policies of another test no longer apply
+			until(t, "it is requested", func() bool { // after the policies of another test no longer apply
 				e, _, err = writer.Create(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), []byte(`{"forge":"github","configURL":"https://github.com/newco","pools":[{"name":"nix"}],"credentials":{"secretName":"x"}}`), "r", false)
 				if err != nil && problem.CodeOf(err) != problem.Unavailable {
 					t.Fatal(err)
@@ -95,10 +95,10 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			const enrollment = "{apiVersion: tailplane.dev/v1alpha1, kind: RunnerEnrollment, metadata: {name: newco}}"
 			approval := `{"spec":{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"` + e.Digest + `"}}}`
 			if err := mallory.change(enrollment, approval); !byPolicy(err) {
-				t.Errorf("somebody else approves: %v", err)
+				t.Errorf("another account approves: %v", err)
 			}
 			if err := mallory.change(enrollment, `{"metadata":{"annotations":{"tailplane.dev/requested-by":"[]"}}}`); !byPolicy(err) {
-				t.Errorf("somebody else says who asked: %v", err)
+				t.Errorf("another account sets the requester: %v", err)
 			}
 			if _, err := writer.Approve(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), e.Digest, false); err != nil {
 				t.Error(err)
@@ -113,7 +113,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 				t.Error(err)
 			}
 			if none := render(t, profileValues(t, "fleet"), "--set", "plane.enabled=true"); strings.Contains(ofPart(t, none, "plane"), "tailplane-plane-changes") {
-				t.Error("where git approves and there is no repository, the plane has rights")
+				t.Error("the plane has rights, although git approves and there is no repository")
 			}
 		})
 	}

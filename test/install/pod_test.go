@@ -45,7 +45,7 @@ func TestPodsFindTheirOwn(t *testing.T) {
 				return u.GetKind() == kind && u.GetNamespace() == ns && u.GetName() == name
 			})
 			if i < 0 {
-				t.Fatalf("%s: there is no %s %s", p.name, kind, name)
+				t.Fatalf("%s: %s %s does not exist", p.name, kind, name)
 			}
 			return all[i]
 		}

@@ -172,7 +172,7 @@ func (d *fleetEnv) since(from int64) (t requestCount, end int64) {
 	must(d.b, err)
 	defer f.Close()
 	if size, err := f.Seek(0, io.SeekEnd); err != nil || size < from {
-		d.b.Fatalf("the API server's log was begun anew (%d bytes, %d were read before: %v): nothing can be counted", size, from, err)
+		d.b.Fatalf("the API server's log was restarted (%d bytes, %d were read before: %v): requests cannot be counted", size, from, err)
 	}
 	_, err = f.Seek(from, io.SeekStart)
 	must(d.b, err)

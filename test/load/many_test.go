@@ -81,7 +81,7 @@ func BenchmarkSigninMany(b *testing.B) {
 	_, at := spread(took)
 	b.Logf("sustained, %d at a time for %v: %.0f a second (in each sixth of it: %v); login to kubeconfig p50 %v, p99 %v; %v left in the operator's queue",
 		atOnce, sustainedFor, rate, windows, at(.50), at(.99), left)
-	b.Logf("beside it: the contract's seven writes alone %.0f a second (ratio %.2f), bare pairs %.0f a second (ratio %.2f)", bare, rate/bare, pair, rate/pair)
+	b.Logf("for comparison: the contract's seven writes alone %.0f a second (ratio %.2f), bare pairs %.0f a second (ratio %.2f)", bare, rate/bare, pair, rate/pair)
 	b.Logf("processor time of one sign-in: %v; of its bare writes: API server %v", cpu.each(len(took)), ((eachBefore + eachAfter) / 2).Round(10*time.Microsecond))
 	budgetFloor("signin-sustained-per-second", rate, sustainedRate)
 
@@ -151,7 +151,7 @@ func BenchmarkSigninMany(b *testing.B) {
 	b.Logf("a new sign-in while %d are looked at again, one every %v: the first %v, p50 %v, worst of %d %v; one through the tailnet %v; of that the operator took %.0f ms on average",
 		made, every, first.Round(time.Millisecond), at(.50), len(took), at(1), dora.Round(time.Millisecond),
 		1000*m["tailplane_signin_ready_seconds_sum"]/m["tailplane_signin_ready_seconds_count"])
-	b.Logf("beside it, with nothing else to do: p50 %v, worst %v", atQuiet(.50), atQuiet(1))
+	b.Logf("for comparison, without other load: p50 %v, worst %v", atQuiet(.50), atQuiet(1))
 	budget("signin-new-during-relist", max(at(1), dora.Round(time.Millisecond)), newWithin)
 }
 

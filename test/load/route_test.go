@@ -80,7 +80,7 @@ func decisions(b *testing.B) {
 	k := key(25_000)
 	find := func() {
 		if cluster, _ := owners.Get(k, now); cluster != "east" {
-			b.Fatal("it is not known any more")
+			b.Fatal("the server has forgotten it")
 		}
 	}
 	budget("adapter-learned-owner", each(b, 100_000, find), 5*time.Microsecond)

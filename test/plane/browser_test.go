@@ -66,7 +66,7 @@ func TestTB10_Browser(t *testing.T) {
 	}
 	for _, v := range saw {
 		if !slices.Equal(v.Asked, []string{r.Dashboard()}) {
-			t.Errorf("as %s it asked %v", v.Who, v.Asked)
+			t.Errorf("as %s it requested %v", v.Who, v.Asked)
 		}
 	}
 	if v := saw[0]; v.Status != 200 || v.Scripts == 0 || !strings.Contains(v.Text, "alice@example.com") || strings.Contains(v.Text, "mallory@") {

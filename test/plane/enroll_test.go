@@ -89,17 +89,17 @@ func TestPL06_Enroll(t *testing.T) {
 		t.Fatal("a dry run")
 	}
 	says(tka(request...), "newco is written.")
-	says(tka(request...), "newco was asked for already.")
+	says(tka(request...), "newco was already requested.")
 	if o := stored("newco"); o == nil || o.GetAnnotations()["tailplane.dev/requested-by"] != `["pat@platform.dev"]` {
 		t.Fatalf("%v", o)
 	}
-	says(tka("decline", "newco", "--reason", "they have their own", "--dry-run"), "It would be declined. Nothing was changed.")
-	says(tka("decline", "newco", "--reason", "they have their own", "--confirm", "DECLINE newco"), "newco is declined: it was taken away.")
+	says(tka("decline", "newco", "--reason", "they have their own", "--dry-run"), "The plane would decline it. Nothing was changed.")
+	says(tka("decline", "newco", "--reason", "they have their own", "--confirm", "DECLINE newco"), "newco is declined: the plane deleted the enrollment.")
 	if stored("newco") != nil {
 		t.Error("it is declined, and there")
 	}
 	says(tka(request...), "newco is written.")
-	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You asked for some of this.")
+	says(tka("approve", "newco", "--reason", "x", "--confirm", "APPROVE newco"), "You requested a part of this enrollment.")
 
 	// amy of acme cannot see newco. She requests changes of her own organisation, which pat approves.
 	do := func(method, path, body string, status int) (o plane.Outcome) {
@@ -116,7 +116,7 @@ func TestPL06_Enroll(t *testing.T) {
 	if o := do("PATCH", "/acme", `{"reason":"the release","patch":{"quota":{"pods":9}}}`, http.StatusOK); o.Done != plane.OutcomeWritten || o.Enrollment.RequestedBy[0] != "amy@acme.dev" {
 		t.Errorf("%+v", o)
 	}
-	says(tka("approve", "acme", "--reason", "x", "--dry-run"), "asked for by amy@acme.dev")
+	says(tka("approve", "acme", "--reason", "x", "--dry-run"), "requested by amy@acme.dev")
 	says(tka("approve", "acme", "--reason", "x", "--confirm", "APPROVE acme"), "acme is approved")
 	if by, _, _ := unstructured.NestedString(stored("acme").Object, "spec", "approval", "by"); by != "pat@platform.dev" {
 		t.Errorf("%q", by)

@@ -100,7 +100,7 @@ func TestPLANE03_Exposures(t *testing.T) {
 	mallory, ci := person(t, r, "mallory-look", "mallory@example.com"), person(t, r, "robot-look", "", "tag:robot")
 	wellRead(t, r, alice, "exposure:prometheus", "exposure:grafana", "exposure:attic")
 	if a, err := ask(t, r, alice, "GET", "/api/v1/exposures", ""); err != nil || strings.Count(a.body, `"state":"ok"`) != 3 || !strings.Contains(a.body, `"name":"attic","address":"http`) {
-		t.Errorf("what is exposed: %s, %v", a.body, err)
+		t.Errorf("the exposed services: %s, %v", a.body, err)
 	}
 	forged := func(q *http.Request) {
 		q.Header["X-WEBAUTH-USER"] = []string{"pat@platform.dev", "root"}
@@ -121,10 +121,10 @@ func TestPLANE03_Exposures(t *testing.T) {
 		user, role   string // as the service receives them
 	}{
 		{"a viewer of all", eve, "grafana", "GET", "/graph", nil, 200, "eve@example.com", "Viewer"},
-		{"who says he is another", eve, "grafana", "GET", "/graph", forged, 200, "eve@example.com", "Viewer"},
+		{"a caller with another name in a header", eve, "grafana", "GET", "/graph", forged, 200, "eve@example.com", "Viewer"},
 		{"an operator of all", alice, "grafana", "GET", "/graph", forged, 200, "alice@example.com", "Editor"},
 		{"a viewer of one organisation", vic, "grafana", "GET", "/graph", nil, 403, "", ""},
-		{"who has no role", mallory, "grafana", "GET", "/graph", forged, 403, "", ""},
+		{"a caller without a role", mallory, "grafana", "GET", "/graph", forged, 403, "", ""},
 		{"a tagged node, whatever its rule", ci, "grafana", "GET", "/graph", nil, 403, "", ""},
 		{"another site's page", eve, "grafana", "GET", "/graph", origin, 403, "", ""},
 		{"administration", alice, "grafana", "POST", "/api/v1/admin/tsdb/delete_series", nil, 403, "", ""},
@@ -132,7 +132,7 @@ func TestPLANE03_Exposures(t *testing.T) {
 		{"the end", alice, "grafana", "POST", "/-/quit", nil, 403, "", ""},
 		{"administration by an administrator", pat, "grafana", "POST", "/-/reload", nil, 200, "pat@platform.dev", "Admin"},
 		{"elsewhere", eve, "grafana", "GET", "/elsewhere", nil, 302, "eve@example.com", "Viewer"},
-		{"who is identified", mallory, "attic", "GET", "/cache", nil, 200, "", ""},
+		{"an identified caller", mallory, "attic", "GET", "/cache", nil, 200, "", ""},
 		{"a tagged node", ci, "attic", "GET", "/cache", nil, 403, "", ""},
 	} {
 		var edit []func(*http.Request)
@@ -145,18 +145,18 @@ func TestPLANE03_Exposures(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", x.why, status, body, x.status)
 		}
 		if reached := status < 400; reached != (len(asked) == 1) || len(asked) > 1 {
-			t.Errorf("%s: %d, and the service was asked %d times", x.why, status, len(asked))
+			t.Errorf("%s: %d, but the service got %d requests", x.why, status, len(asked))
 			continue
 		} else if !reached {
 			continue
 		}
 		got := asked[0].Header
 		if !slices.Equal(got.Values("X-Webauth-User"), list(x.user)) || !slices.Equal(got.Values("X-Webauth-Role"), list(x.role)) {
-			t.Errorf("%s: the service is told %v %v, want %q %q", x.why, got.Values("X-Webauth-User"), got.Values("X-Webauth-Role"), x.user, x.role)
+			t.Errorf("%s: the service gets %v %v, want %q %q", x.why, got.Values("X-Webauth-User"), got.Values("X-Webauth-Role"), x.user, x.role)
 		}
 		for name := range got {
 			if strings.Contains(name, "_") || strings.HasPrefix(name, "X-Tailscale") || strings.HasPrefix(name, "X-Forwarded") || x.user != "" && name == "Authorization" {
-				t.Errorf("%s: the service is told %s: %s", x.why, name, got.Get(name))
+				t.Errorf("%s: the service gets %s: %s", x.why, name, got.Get(name))
 			}
 		}
 		if header.Get("Access-Control-Allow-Origin") != "" {

@@ -50,7 +50,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(deadline); !true(); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("it never came that %s: %v", what, stored(t, r))
+				t.Fatalf("timed out waiting for: %s: %v", what, stored(t, r))
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func TestPLANE10_Pause(t *testing.T) {
 	if names[0] != names[1] || stored(t, r)[names[0]] != "amy@acme.dev" {
 		t.Errorf("%v, %v", names, stored(t, r))
 	}
-	until("the runners are pausing, and not said to be paused", func() bool {
+	until("the runners are pausing, and not yet paused", func() bool {
 		a, err := ask(t, r, amy, "GET", "/api/v1/pools/github/acme/linux", "")
 		var shown struct{ Data plane.Pool }
 		return json.Unmarshal([]byte(must(t, a, err).body), &shown) == nil && slices.Contains(shown.Data.Holds, names[0]) && shown.Data.State != plane.PoolPaused && shown.Data.State != plane.PoolActive
@@ -132,7 +132,7 @@ func TestPLANE10_Pause(t *testing.T) {
 		}
 		return res.Content[0].(*mcp.TextContent).Text
 	}
-	if text := call("pause_runner", map[string]any{"pool": "github/acme/linux", "reason": "test"}); !strings.Contains(text, "The hold is made.") {
+	if text := call("pause_runner", map[string]any{"pool": "github/acme/linux", "reason": "test"}); !strings.Contains(text, "The hold is created.") {
 		t.Errorf("%s", text)
 	}
 	if text := call("resume_runner", map[string]any{"hold": all, "reason": "test"}); !strings.HasPrefix(text, "428 confirmation_required") || stored(t, r)[all] == "" {

@@ -19,7 +19,7 @@ func TestTokensBesideTheConnection(t *testing.T) {
 	}{
 		{"none", "", 200, ""},
 		{"her own", token(t, "alice@example.com", nil), 200, ""},
-		{"of somebody else", token(t, "pat@platform.dev", nil), 401, "identity_mismatch"},
+		{"of another person", token(t, "pat@platform.dev", nil), 401, "identity_mismatch"},
 		{"of another client", token(t, "alice@example.com", map[string]any{"aud": "grafana"}), 401, "invalid_token"},
 		{"over", token(t, "alice@example.com", map[string]any{"exp": now - 31}), 401, "invalid_token"},
 		{"of another tailnet", token(t, "alice@example.com", map[string]any{"tailnet": "evil.ts.net"}), 401, "invalid_token"},

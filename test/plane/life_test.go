@@ -117,7 +117,7 @@ func TestPLANE07_RoleTakenAway(t *testing.T) {
 	})
 	t.Logf("refused after %v", time.Since(began).Round(time.Millisecond))
 	if !said("event: bye") {
-		t.Error("the stream has not said bye")
+		t.Error("the stream has not sent bye")
 	}
 	for range lines { // until it is closed
 	}
@@ -198,7 +198,7 @@ func TestPLANE02_Listeners(t *testing.T) {
 	ports, told, err := testenv.Listening(r.Plane.PID())
 	switch {
 	case !told:
-		t.Skip("SKIP sockets of a process: /proc does not tell them here")
+		t.Skip("SKIP sockets of a process: /proc does not show them here")
 	case err != nil:
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestPLANE02_Listeners(t *testing.T) {
 			probes = at
 			for _, word := range []string{"@", "dashboard", "acme", "example.com"} {
 				if strings.Contains(body, word) {
-					t.Errorf("metrics tell of %s", word)
+					t.Errorf("the metrics contain %s", word)
 				}
 			}
 		}
@@ -301,7 +301,7 @@ func TestPLANE18_Replicas(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if err := p.WaitLog(ctx, `"waiting to be the plane's node"`); err != nil {
+		if err := p.WaitLog(ctx, `"waiting to become the plane's node"`); err != nil {
 			t.Fatal(err)
 		}
 		return p
@@ -337,9 +337,9 @@ func TestPLANE18_Replicas(t *testing.T) {
 		return b.String(), err
 	}
 	get := func(path string) (string, error) { return send("GET", path, "", "") }
-	until(t, "it says that its name is taken", func() bool {
+	until(t, "it reports that its name is taken", func() bool {
 		body, err := get("/api/v1/sources")
-		return err == nil && strings.Contains(body, "NameTaken: another node of the tailnet is board; this server is board-1.")
+		return err == nil && strings.Contains(body, "NameTaken: another node of the tailnet has the name board; this server is board-1.")
 	})
 	node := func() (ids []string) {
 		for _, n := range r.Net.Nodes() {
@@ -395,13 +395,13 @@ func TestPLANE18_Replicas(t *testing.T) {
 		return err == nil && strings.Contains(body, `"HoldCreated"`)
 	})
 	if got := made(); len(got) != 1 || !strings.HasSuffix(got[0], " by alice@example.com") {
-		t.Errorf("after the failover there are %v, want the one that was asked for", got)
+		t.Errorf("after the failover there are %v, want the requested one", got)
 	}
 	if body, err := send("POST", "/api/v1/holds", everything, ""); err != nil || !strings.Contains(body, `"confirmation_required"`) {
-		t.Errorf("what only the first one knew to be asked for: %s, %v", body, err)
+		t.Errorf("a request that only the first replica knew: %s, %v", body, err)
 	}
 	if got := made(); len(got) != 1 {
-		t.Errorf("everything is held without having been asked for twice here: %v", got)
+		t.Errorf("all runners are held without a second request here: %v", got)
 	}
 }
 
@@ -562,7 +562,7 @@ func TestPLANE16_ControlAway(t *testing.T) {
 	ports, told, err := testenv.Listening(p.PID())
 	switch {
 	case !told:
-		t.Skip("SKIP sockets of a process: /proc does not tell them here")
+		t.Skip("SKIP sockets of a process: /proc does not show them here")
 	case err != nil || len(ports) != 1:
 		t.Fatalf("it listens on %v: %v", ports, err)
 	}

@@ -120,17 +120,17 @@ func TestPLANE09_Logs(t *testing.T) {
 		}
 	})
 
-	await("the log is told as it was written", ola, job+"/log?tail=5000", func(status int, body string) bool {
+	await("the log is unchanged", ola, job+"/log?tail=5000", func(status int, body string) bool {
 		return status == http.StatusOK && strings.HasPrefix(body, "first\n\x1b[31mred\nline 1\n")
 	})
 	var piece struct{ Data plane.Log }
-	await("its end is told", ola, job+"/log/lines?tail=2", func(_ int, body string) bool {
+	await("its end is shown", ola, job+"/log/lines?tail=2", func(_ int, body string) bool {
 		return json.Unmarshal([]byte(body), &piece) == nil && len(piece.Data.Lines) == 2 && strings.HasPrefix(piece.Data.Lines[1], "line ") && piece.Data.Container == "build"
 	})
 
 	// An operator of all organisations can read the other organisation's log. For all other callers it does not
 	// exist, and neither do logs without an organisation. A viewer can read none.
-	await("the other job's is read by who may", alice, others+"/log?tail=1", func(status int, _ string) bool { return status == http.StatusOK })
+	await("a permitted caller reads the other job's log", alice, others+"/log?tail=1", func(status int, _ string) bool { return status == http.StatusOK })
 	for _, x := range []struct {
 		who    *testenv.Person
 		path   string
@@ -184,7 +184,7 @@ func TestPLANE09_Logs(t *testing.T) {
 	well(t, ctx.Err()) // the stream ended before the test's timeout
 	await("nothing is left to her", ola, job+"/log", func(status int, _ string) bool { return status == http.StatusForbidden })
 	if !whole.Scan() || !strings.HasPrefix(whole.Text(), "line ") {
-		t.Errorf("who kept the role is cut off: %q %v", whole.Text(), whole.Err())
+		t.Errorf("a caller that still has the role is cut off: %q %v", whole.Text(), whole.Err())
 	}
 	well(t, k.CoreV1().Pods("runner-logs").Delete(ctx, "job-1", metav1.DeleteOptions{}))
 	for whole.Scan() {

@@ -27,7 +27,7 @@ func TestTools(t *testing.T) {
 		lines := session(t, &mcp.CommandTransport{Command: command(t, r, p)})
 		for way, s := range map[string]*mcp.ClientSession{"HTTP": http, "tka": lines} {
 			if text, failed := tool(t, s, "whoami"); failed || !strings.HasPrefix(text, "You are "+x.login+" on ") || !strings.Contains(text, "via tailnet") {
-				t.Errorf("%s by %s is told: %s", x.login, way, text)
+				t.Errorf("%s by %s gets: %s", x.login, way, text)
 			}
 		}
 		if text, failed := tool(t, lines, "list_clusters"); failed == x.sees || !x.sees && !strings.Contains(text, "Needed: infra.read on all organisations. Held: viewer@acme.") {
@@ -40,7 +40,7 @@ func TestTools(t *testing.T) {
 			t.Fatal(err)
 		}
 		if told := slices.ContainsFunc(all.Tools, func(tool *mcp.Tool) bool { return tool.Name == "list_clusters" }); told != x.sees {
-			t.Errorf("%s by HTTP is told of list_clusters: %v", x.login, told)
+			t.Errorf("%s by HTTP sees list_clusters: %v", x.login, told)
 		}
 	}
 	recorded := false
@@ -49,7 +49,7 @@ func TestTools(t *testing.T) {
 		return !recorded
 	})
 	if err != nil || !recorded {
-		t.Errorf("the record does not tell of the tool: %v", err)
+		t.Errorf("the audit log does not name the tool: %v", err)
 	}
 }
 

@@ -141,8 +141,8 @@ func TestPLANE05_Modes(t *testing.T) {
 		asks                             []struct{ why, lines, want string }
 	}{
 		{"serve", fmt.Sprintf("mode: serve, listen: %q", "unix:"+dir+"/serve"), "unix", dir + "/serve", []struct{ why, lines, want string }{
-			{"what tailscaled sends", serve + "\n" + rules, byServe},
-			{"a login without a rule: whose device it is is not known", serve, "403 not_authorized_user"},
+			{"the headers of tailscaled", serve + "\n" + rules, byServe},
+			{"a login without a rule, of an unknown device", serve, "403 not_authorized_user"},
 			{"nobody", rules, nobody},
 			{"the proxy's headers", proxy + "\n" + tailnet + "\n" + proof, nobody},
 			{"a token", good, nobody},
@@ -153,7 +153,7 @@ func TestPLANE05_Modes(t *testing.T) {
 			{"another name", "Host: evil.example\n" + serve + "\n" + rules, "421 wrong_host"},
 		}},
 		{"proxy", fmt.Sprintf("mode: proxy, listen: %q, tailnet: example.ts.net, trustedProxies: [127.0.0.1/32], secretFile: %s", proxyAt, file), "tcp", proxyAt, []struct{ why, lines, want string }{
-			{"what Caddy sends", proxy + "\n" + tailnet + "\n" + proof, byProxy},
+			{"the headers of Caddy", proxy + "\n" + tailnet + "\n" + proof, byProxy},
 			{"without its secret", proxy + "\n" + tailnet, nobody},
 			{"with another secret", proxy + "\n" + tailnet + "\n" + proof + "0", nobody},
 			{"of another tailnet: the lists do not count", proxy + "\n" + proof, "403 not_authorized_user"},
@@ -171,7 +171,7 @@ func TestPLANE05_Modes(t *testing.T) {
 		}},
 		{"dev", fmt.Sprintf("mode: dev, listen: %q, login: pat@platform.dev", devAt), "tcp", devAt, []struct{ why, lines, want string }{
 			{"anybody", "Accept: */*", "pat@platform.dev via dev"},
-			{"who says he is another", strings.ReplaceAll(serve+"\n"+rules+"\n"+proxy, "pat@platform.dev", "eve@example.com") + "\n" + tailnet + "\n" + proof, "pat@platform.dev via dev"},
+			{"a caller with another name in a header", strings.ReplaceAll(serve+"\n"+rules+"\n"+proxy, "pat@platform.dev", "eve@example.com") + "\n" + tailnet + "\n" + proof, "pat@platform.dev via dev"},
 			{"another name", "Host: evil.example", "421 wrong_host"},
 			{"another site's page", "Origin: https://evil.example", "403 cross_origin"},
 		}},
@@ -210,10 +210,10 @@ func TestPLANE05_Modes(t *testing.T) {
 	// A configuration that would trust any caller does not start.
 	for _, x := range []struct{ why, identity, says string }{
 		{"serve on any address", `mode: serve, listen: "0.0.0.0:0"` + names, "neither a Unix socket nor a loopback address"},
-		{"a loopback port for everybody", `mode: serve, listen: "127.0.0.1:0"` + names, "name the user ids"},
-		{"an address alone", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [127.0.0.1/32]` + names, "an address alone is no proof"},
-		{"everybody is the proxy", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [0.0.0.0/0], secretFile: ` + file + names, "no range of a proxy's own"},
-		{"development for everybody", `mode: dev, listen: "0.0.0.0:0", login: pat@platform.dev` + names, "not a loopback address"},
+		{"a loopback port without user ids", `mode: serve, listen: "127.0.0.1:0"` + names, "needs the user ids"},
+		{"an address alone", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [127.0.0.1/32]` + names, "an address alone is not a proof"},
+		{"every address is a proxy", `mode: proxy, listen: "127.0.0.1:0", tailnet: example.ts.net, trustedProxies: [0.0.0.0/0], secretFile: ` + file + names, "is too large for a proxy"},
+		{"development on all addresses", `mode: dev, listen: "0.0.0.0:0", login: pat@platform.dev` + names, "not a loopback address"},
 		{"keys that could be replaced", `mode: oidc, listen: "127.0.0.1:0", oidc: {issuer: "http://idp.example", audience: a, tailnet: b}` + names, "use https"},
 	} {
 		refused(t, here(t, r, "unsafe", x.identity), x.why, x.says)

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-var update = flag.Bool("update", false, "write testdata/personas.golden anew")
+var update = flag.Bool("update", false, "rewrite testdata/personas.golden")
 
 // deadline is the timeout for conditions that hold at once on an idle machine.
 const deadline = 2 * time.Minute
@@ -178,7 +178,7 @@ func until(t *testing.T, what string, true func() bool) {
 	t.Helper()
 	for end := time.Now().Add(deadline); !true(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("it never came that", what)
+			t.Fatal("timed out waiting for:", what)
 		}
 	}
 }
@@ -296,7 +296,7 @@ func TestPLANE04_Personas(t *testing.T) {
 		{"amy, owner of acme", person(t, r, "amy-laptop", "amy@acme.dev"), nil},
 		{"mel, of acme's domain", person(t, r, "mel-laptop", "mel@acme.dev"), nil},
 		{"nel, of a domain that ends alike", person(t, r, "nel-laptop", "nel@notacme.dev"), nil},
-		{"mallory, nobody here", person(t, r, "mallory-laptop", "mallory@example.com"), nil},
+		{"mallory, without a role", person(t, r, "mallory-laptop", "mallory@example.com"), nil},
 		{"typo, whose rule is misspelt", person(t, r, "typo-laptop", "typo@example.com"), nil},
 		{"a guest with the owner's login", person(t, r, "guest-laptop", "amy@acme.dev"), func(p *testenv.Person) {
 			id, err := r.Net.ID(p.Node)
@@ -335,7 +335,7 @@ func TestPLANE04_Personas(t *testing.T) {
 			}
 			fmt.Fprintf(&got, "%s\n", strings.TrimRight(fmt.Sprintf("%-36s %-22s %d %s %s", p.name, q.name, a.status, a.code(), count), " "))
 			if a.status >= 400 && (strings.Contains(a.body, own) || strings.Contains(a.body, his)) {
-				t.Errorf("%s: %s: a refusal that tells: %s", p.name, q.name, a.body)
+				t.Errorf("%s: %s: a refusal that reveals data: %s", p.name, q.name, a.body)
 			}
 			if a.header.Get("Cache-Control") != "no-store" && q.name != "the dashboard" {
 				t.Errorf("%s: %s: Cache-Control %q", p.name, q.name, a.header.Get("Cache-Control"))
@@ -356,7 +356,7 @@ func TestPLANE04_Personas(t *testing.T) {
 	// A caller without a role gets the contact to request one, and nothing else.
 	a, err := ask(t, r, personas[8].who, "GET", "/", "", func(q *http.Request) { q.Header.Set("Accept", "text/html") })
 	if a = must(t, a, err); a.status != http.StatusForbidden || !strings.Contains(a.body, "mallory@example.com") || !strings.Contains(a.body, "#platform") || !strings.Contains(a.body, "tag:tailplane") || strings.Contains(a.body, "/assets/") {
-		t.Errorf("the page for who has no role: %d %s", a.status, a.body)
+		t.Errorf("the page for a caller without a role: %d %s", a.status, a.body)
 	}
 
 	// An expired device is refused with its own problem code, and none of its open connections continues.

@@ -307,8 +307,8 @@ func TestPLANE06_Numbers(t *testing.T) {
 		return false
 	}
 	system.prometheus.Kill()
-	until(t, "it is said that there are no numbers", func() bool { return said(pool, plane.StatusDown) })
-	if text := numbers(); !strings.Contains(text, "no numbers over time") {
+	until(t, "the plane reports that there are no metrics", func() bool { return said(pool, plane.StatusDown) })
+	if text := numbers(); !strings.Contains(text, "no metrics over time") {
 		t.Errorf("%s", text)
 	}
 	well(t, system.prometheus.Start(ctx))

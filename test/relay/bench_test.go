@@ -248,6 +248,6 @@ func heap(b *testing.B) int64 {
 			return n
 		}
 	}
-	b.Fatal("the profile does not say what is in use")
+	b.Fatal("the profile has no heap in use")
 	return 0
 }

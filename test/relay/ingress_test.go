@@ -138,7 +138,7 @@ func TestIngress(t *testing.T) {
 	var st struct {
 		Exposed map[string]struct{ VIP string }
 	}
-	eventually(t, "what is bound is told", func() error {
+	eventually(t, "the status lists the bound ports", func() error {
 		if err := json.Unmarshal([]byte(g.secret(t, "in-0")["egress-services"]), &st); err != nil {
 			return err
 		}

@@ -344,7 +344,7 @@ func TestEgress(t *testing.T) {
 	}
 	if s["pod_uid"] != "uid-1" || s["device_fqdn"] != "web-0.tiny.ts.net." || !strings.Contains(s["egress-services"], `"podIPv4":"127.77.0.10"`) ||
 		!strings.Contains(s["egress-services"], `{"protocol":"udp","matchPort":10001,"targetPort":53}`) {
-		t.Errorf("the state Secret says %q %q %s", s["pod_uid"], s["device_fqdn"], s["egress-services"])
+		t.Errorf("the state Secret has %q %q %s", s["pod_uid"], s["device_fqdn"], s["egress-services"])
 	}
 	if strings.Contains(r.Output(), g.Keys[0]) {
 		t.Error("the auth key was logged")
@@ -369,7 +369,7 @@ func TestEgress(t *testing.T) {
 	if _, err := io.ReadFull(open, make([]byte, len("still"))); err != nil {
 		t.Errorf("an open connection ended with a change elsewhere: %v", err)
 	}
-	eventually(t, "the change is told", func() error {
+	eventually(t, "the status has the change", func() error {
 		if st := g.secret(t, "web-0")["egress-services"]; !strings.Contains(st, `"matchPort":10002`) || strings.Contains(st, "10001") {
 			return fmt.Errorf("%s", st)
 		}

@@ -35,8 +35,8 @@ const (
 )
 
 var (
-	errAsked = errors.New("asked to stop")
-	errGone  = errors.New("the owner is gone")
+	errAsked = errors.New("stop requested")
+	errGone  = errors.New("the owner has ended")
 )
 
 func main() {
@@ -52,15 +52,15 @@ func main() {
 func run(args []string) error {
 	fs := flag.NewFlagSet("devcluster", flag.ContinueOnError)
 	o := cluster.Options{}
-	fs.StringVar(&o.Dir, "dir", "", "state `directory`, kept over restarts; a short path, because etcd's sockets lie in it")
+	fs.StringVar(&o.Dir, "dir", "", "state `directory`, persistent across restarts; the path must be short, because it contains etcd's sockets")
 	fs.StringVar(&o.Name, "name", "devcluster", "the cluster's `name` in certificates and the kubeconfig")
-	fs.BoolVar(&o.NoControllers, "no-controllers", false, "API server only: nothing collects garbage, deletes namespaces or makes pods")
-	fs.BoolVar(&o.FakeNode, "fakenode", false, "a Node that says every pod is running and ready; it runs nothing")
-	fs.Func("arg", "a further kube-apiserver `flag`, such as --audit-policy-file=…; may be repeated", func(s string) error {
+	fs.BoolVar(&o.NoControllers, "no-controllers", false, "API server only: no garbage collection, no deletion of namespaces, no creation of pods")
+	fs.BoolVar(&o.FakeNode, "fakenode", false, "a Node that reports every pod as running and ready, but runs none")
+	fs.Func("arg", "an additional kube-apiserver `flag`, such as --audit-policy-file=…; repeatable", func(s string) error {
 		o.Args = append(o.Args, s)
 		return nil
 	})
-	ephemeral := fs.Bool("ephemeral", false, "remove the state directory, whole, when standard input closes (or on SIGHUP)")
+	ephemeral := fs.Bool("ephemeral", false, "remove the complete state directory when standard input closes (or on SIGHUP)")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func run(args []string) error {
 			grace = graceGone
 		}
 		time.Sleep(grace)
-		logger.Error("the orderly stop took too long", "grace", grace)
+		logger.Error("the shutdown took too long", "grace", grace)
 		fmt.Fprintf(os.Stderr, "devcluster: not stopped within %v\n", grace)
 		cleanUp()
 		os.Exit(1)

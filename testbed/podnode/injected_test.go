@@ -62,7 +62,7 @@ func TestInjected(t *testing.T) {
 	said, _ := b.kubectl(t, "logs", "injected", "-c", "app")
 	for _, says := range []string{"server https://127.0.0.1:6443", "listed 1", "created podclient-", "watched podclient-", "leads podclient"} {
 		if !strings.Contains(said, says) {
-			t.Errorf("the application did not say %q:\n%s", says, said)
+			t.Errorf("the output of the application lacks %q:\n%s", says, said)
 		}
 	}
 	inspected, _ := b.kubectl(t, "logs", "injected", "-c", "mca")
@@ -92,8 +92,8 @@ func TestInjected(t *testing.T) {
 		found   bool
 		why     string
 	}{
-		{adapter, secret, true, "the adapter holds the real token: the search finds what is there"},
-		{app, local, true, "the application holds the local one: the search reaches its files and memory"},
+		{adapter, secret, true, "the adapter has the real token: the search finds existing data"},
+		{app, local, true, "the application has the local token: the search covers its files and memory"},
 		{app, secret, false, "the application never sees the real one"},
 	} {
 		places, err := search(tt.process, tt.secret)
@@ -107,12 +107,12 @@ func TestInjected(t *testing.T) {
 	}
 	for name, log := range map[string]string{"application": said, "adapter": inspected} {
 		if strings.Contains(log, string(secret)) || strings.Contains(log, string(local)) {
-			t.Errorf("the log of the %s holds a token", name)
+			t.Errorf("the log of the %s contains a token", name)
 		}
 	}
 	node, err := os.ReadFile(b.node.Log)
 	if err != nil || bytes.Contains(node, secret) {
-		t.Errorf("the node's log holds the token, or cannot be read: %v", err)
+		t.Errorf("the node's log contains the token, or cannot be read: %v", err)
 	}
 
 	// A crash of the adapter does not affect the application: it restarts with the same certificate and token.

@@ -122,7 +122,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	defer f.Shutdown()
 	defer cancel(nil)
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		return errors.New("stopped before its cache was filled")
+		return errors.New("stopped before its cache was synchronized")
 	}
 	ready()
 	<-ctx.Done()
@@ -141,7 +141,7 @@ func (n *Node) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	message := "pods are processes in namespaces of their own"
+	message := "pods are processes in separate namespaces"
 	if n.o.Shared != "" {
 		message = "pods are plain processes, not isolated: " + n.o.Shared
 	}
@@ -217,7 +217,7 @@ func (n *Node) declines(p *corev1.Pod) string {
 	}
 	for _, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
 		if _, ok := n.image(c.Image); !ok {
-			return fmt.Sprintf("image %q is no program of this testbed", c.Image)
+			return fmt.Sprintf("image %q is not a program of this testbed", c.Image)
 		}
 	}
 	return ""

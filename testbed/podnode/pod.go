@@ -160,7 +160,7 @@ func (p *pod) live(ctx context.Context) error {
 		return err
 	}
 	if len(r.unkept) > 0 {
-		p.n.event(ctx, p.obj, corev1.EventTypeNormal, "NotOnTestbed", "nothing here keeps to "+strings.Join(r.unkept, ", "))
+		p.n.event(ctx, p.obj, corev1.EventTypeNormal, "NotOnTestbed", "the testbed does not enforce "+strings.Join(r.unkept, ", "))
 	}
 	for _, d := range []string{"", "volumes", "logs", "files"} {
 		if err := os.Mkdir(filepath.Join(p.dir, d), 0o700); err != nil {
@@ -259,7 +259,7 @@ func (p *pod) refuse() error {
 			return failure{"NotOnTestbed", "container " + c.Name + ": terminationMessagePolicy FallbackToLogsOnError is not on the testbed"}
 		}
 		if p.n.o.Shared != "" && len(c.VolumeMounts) > 0 {
-			return failure{"NotOnTestbed", fmt.Sprintf("container %s: volumeMounts[0] at %s: nothing can be mounted in a pod that is not isolated: %s", c.Name, c.VolumeMounts[0].MountPath, p.n.o.Shared)}
+			return failure{"NotOnTestbed", fmt.Sprintf("container %s: volumeMounts[0] at %s: a pod without isolation cannot have mounts: %s", c.Name, c.VolumeMounts[0].MountPath, p.n.o.Shared)}
 		}
 	}
 	return nil

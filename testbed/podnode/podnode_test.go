@@ -215,7 +215,7 @@ func TestLife(t *testing.T) {
 	out, code := b.kubectl(t, "logs", "app")
 	for _, says := range []string{"server https://10.96.0.1:443", "listed 1", "created podclient-", "watched podclient-", "leads podclient"} {
 		if !strings.Contains(out, says) || code != 0 {
-			t.Errorf("it did not say %q (%d):\n%s", says, code, out)
+			t.Errorf("the output lacks %q (%d):\n%s", says, code, out)
 		}
 	}
 
@@ -240,15 +240,15 @@ func TestLife(t *testing.T) {
 	b.gone(t, "app")
 	select {
 	case out := <-said:
-		if !strings.HasSuffix(out, "\nstopped in order\n") {
+		if !strings.HasSuffix(out, "\nstopped normally\n") {
 			t.Errorf("who followed the log did not see the end:\n%s", out)
 		}
 	case <-time.After(limit):
-		t.Error("who follows the log was not told the end")
+		t.Error("the follower of the log did not see the end")
 	}
 	lease, err := b.client.CoordinationV1().Leases(b.namespace).Get(t.Context(), "podclient", metav1.GetOptions{})
 	if err != nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != "" {
-		t.Errorf("it did not give its lease back, so it was not stopped in order: %+v, %v", lease, err)
+		t.Errorf("it did not release its lease, so it did not stop normally: %+v, %v", lease, err)
 	}
 }
 
@@ -320,7 +320,7 @@ func (b *bench) forward(t *testing.T, env []string, name string, port int) strin
 		if f := strings.Fields(l); len(f) > 2 && f[0] == "Forwarding" {
 			return f[2]
 		}
-		t.Fatalf("port-forward said %q", l)
+		t.Fatalf("output of port-forward: %q", l)
 	case <-time.After(limit):
 		t.Fatal("port-forward did not begin")
 	}

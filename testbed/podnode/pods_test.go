@@ -75,11 +75,11 @@ func TestNotOnTestbed(t *testing.T) {
 	made := b.create(t, p)
 	for end := time.Now().Add(limit); ; {
 		out, _ := b.kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+string(made.UID), "-o", "jsonpath={.items[*].message}")
-		if strings.Contains(out, `image "example.com/unknown:v1" is no program of this testbed`) {
+		if strings.Contains(out, `image "example.com/unknown:v1" is not a program of this testbed`) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("no event says why a pod stays pending: %s", out)
+			t.Fatalf("no event has the reason for a pending pod: %s", out)
 		}
 	}
 	if p := b.wait(t, "foreign", "there", func(*corev1.Pod) bool { return true }); p.Spec.NodeName != "" {
@@ -193,7 +193,7 @@ func TestProbes(t *testing.T) {
 		return len(p.Status.ContainerStatuses) == 1 && *p.Status.ContainerStatuses[0].Started
 	})
 	if ready(p) {
-		t.Error("it is ready before its probe says so")
+		t.Error("it is ready before its probe succeeds")
 	}
 	if out, code := b.kubectl(t, "exec", "probes", "--", "touch", "/tmp/ready"); code != 0 {
 		t.Fatal(out)
@@ -204,7 +204,7 @@ func TestProbes(t *testing.T) {
 	}
 	p = b.wait(t, "probes", "restarted", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount == 1 })
 	if l := p.Status.ContainerStatuses[0].LastTerminationState.Terminated; l == nil || l.ExitCode != 5 {
-		t.Errorf("it was not asked to end: %+v", l)
+		t.Errorf("it got no stop signal: %+v", l)
 	}
 }
 
@@ -294,7 +294,7 @@ func TestStreams(t *testing.T) {
 		t.Errorf("copied is %q", out)
 	}
 	if out, code := b.kubectl(t, "logs", "streams", "-c", "none"); code == 0 {
-		t.Errorf("a log of nobody: %s", out)
+		t.Errorf("a log of an unknown container: %s", out)
 	}
 	// An attached container receives the input. Its standard input ends with the first attached client.
 	if out, code := b.run(t, nil, "hello\n", "attach", "-i", "streams"); code != 0 || !strings.Contains(out, "heard hello") || !strings.Contains(out, "over") {
@@ -317,11 +317,11 @@ func TestSharedMode(t *testing.T) {
 		t.Errorf("it ended with %+v", s)
 	}
 	if out, _ := b.kubectl(t, "logs", "plain"); out != "hello" {
-		t.Errorf("it said %q", out)
+		t.Errorf("its output is %q", out)
 	}
 	b.create(t, pod("mounts", shell("app", "true")))
 	p = b.wait(t, "mounts", "failed", failed)
-	if p.Status.Reason != "NotOnTestbed" || !strings.Contains(p.Status.Message, "volumeMounts[0]") || !strings.Contains(p.Status.Message, "not isolated") {
+	if p.Status.Reason != "NotOnTestbed" || !strings.Contains(p.Status.Message, "volumeMounts[0]") || !strings.Contains(p.Status.Message, "without isolation") {
 		t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
 	}
 }

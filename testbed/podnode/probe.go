@@ -70,7 +70,7 @@ func (c *container) probe(ctx context.Context, h corev1.ProbeHandler, limit time
 		}
 		return conn.Close()
 	}
-	return errors.New("a probe of a kind that is not known here")
+	return errors.New("a probe of an unknown kind")
 }
 
 // get sends the HTTP request of a probe as a kubelet does: from the node to the pod's address, without a check of

@@ -48,7 +48,7 @@ func (c *container) once(ctx context.Context) (int, error) {
 	}
 	program, ok := c.p.n.image(c.spec.Image)
 	if !ok {
-		return waiting("ErrImageNeverPull", fmt.Errorf("image %q is no program of this testbed", c.spec.Image))
+		return waiting("ErrImageNeverPull", fmt.Errorf("image %q is not a program of this testbed", c.spec.Image))
 	}
 	env, expand, err := c.p.reader.Env(ctx, c.spec, c.p.standardEnv())
 	if err != nil {
@@ -224,7 +224,7 @@ func (c *container) hook(ctx context.Context, h corev1.LifecycleHandler) error {
 		_ = retry.Sleep(ctx, time.Duration(h.Sleep.Seconds)*time.Second)
 		return nil
 	}
-	return errors.New("a hook of a kind that is not known here")
+	return errors.New("a hook of an unknown kind")
 }
 
 // root returns the container's view of the file system.

@@ -220,7 +220,7 @@ func (n *Node) Logs(ctx context.Context, key, name string, o kubelet.LogOptions,
 	}
 	c.mu.Unlock()
 	if r == nil {
-		return fmt.Errorf("container %s of pod %s has said nothing yet", name, key)
+		return fmt.Errorf("container %s of pod %s has no output yet", name, key)
 	}
 	return r.log.Read(ctx, o, w)
 }

@@ -155,7 +155,7 @@ func TestOfficialClient(t *testing.T) {
 		t.Errorf("set: %+v %v", next, err)
 	}
 	if strings.Contains(n.Policy(), "tsidp") {
-		t.Error("the tailnet kept the old policy")
+		t.Error("the tailnet still has the old policy")
 	}
 
 	// Deletion, and the client's errors.

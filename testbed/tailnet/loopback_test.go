@@ -92,7 +92,7 @@ func served(t *testing.T, out []byte) {
 	t.Helper()
 	for _, want := range []string{`alice asks server: "alice@example.com" on "alice"`, `bob asks server: "bob@example.com" on "bob"`} {
 		if !bytes.Contains(out, []byte(want)) {
-			t.Errorf("the program did not say %q:\n%s", want, out)
+			t.Errorf("the output of the program lacks %q:\n%s", want, out)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestTsidp(t *testing.T) {
 		cmd.Process.Kill()
 		cmd.Wait()
 		if t.Failed() {
-			t.Logf("tsidp said:\n%s", &out)
+			t.Logf("output of tsidp:\n%s", &out)
 		}
 	})
 	for _, s := range []*tsnet.Server{app, alice} {

@@ -31,7 +31,7 @@ func Generated(t *testing.T, root, group string) {
 	}
 	made, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(made) < 2 {
-		t.Fatalf("the generator made %v, %v; want the deepcopy functions and at least one definition", made, err)
+		t.Fatalf("the generator wrote %v, %v; want the deepcopy functions and at least one definition", made, err)
 	}
 	for _, file := range made {
 		committed := filepath.Base(file)

@@ -81,7 +81,7 @@ func (v *scaleSetView) equip(ctx context.Context) error {
 		rest            map[string]any
 	}{
 		{accountResource, "ServiceAccount", v.o.Namespace, nil},
-		{secretResource, "Secret", v.o.Namespace, map[string]any{"stringData": map[string]any{"config.json": "what the listener is told"}}},
+		{secretResource, "Secret", v.o.Namespace, map[string]any{"stringData": map[string]any{"config.json": "the listener's configuration"}}},
 		{roleResource, "Role", v.k.Namespace, map[string]any{"rules": []any{
 			map[string]any{"apiGroups": []any{"actions.github.com"}, "resources": []any{"ephemeralrunnersets"}, "resourceNames": []any{text(v.listener, "spec", "ephemeralRunnerSetName")}, "verbs": []any{"patch"}},
 			map[string]any{"apiGroups": []any{"actions.github.com"}, "resources": []any{"ephemeralrunners", "ephemeralrunners/status"}, "verbs": []any{"patch"}}}}},

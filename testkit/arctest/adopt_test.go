@@ -48,7 +48,7 @@ func (b *env) adopt(name string, held bool, now func() time.Time) (last arc.Exte
 			b.t.Fatal(err)
 		}
 	}
-	b.t.Fatal("it does not come to an end")
+	b.t.Fatal("it does not end")
 	return last
 }
 
@@ -133,7 +133,7 @@ func TestFLEET16_Adopt(t *testing.T) {
 	}
 	p, _ = b.until("works on", "old", func(p arc.Objects, s arc.State) bool { return s.Registered == fleet.Yes && p.Set.Max == 8 })
 	if p.Set.ID != id {
-		t.Errorf("it was scale set %d, and is %d", id, p.Set.ID)
+		t.Errorf("it was scale set %d, now it is %d", id, p.Set.ID)
 	}
 	b.finish("a")
 }

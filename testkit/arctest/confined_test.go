@@ -29,7 +29,7 @@ func arcManager(t *testing.T, name string) string {
 		}
 		_, rules, ok := strings.Cut(doc, "\nrules:\n")
 		if !ok || strings.Contains(rules, "{{") {
-			t.Fatalf("the chart's rules for ARC are not to be read: %s", doc)
+			t.Fatalf("the chart's rules for ARC cannot be parsed: %s", doc)
 		}
 		return fmt.Sprintf("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: %s}\nrules:\n%s", name, rules)
 	}
@@ -52,7 +52,7 @@ func TestFLEET01_ARCsRights(t *testing.T) {
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 2))
 	b.said("is forbidden")
 	if len(b.github.ScaleSets()) != 0 {
-		t.Error("it got at the credential")
+		t.Error("it could read the credential")
 	}
 	role := "arc-manager-" + b.ns
 	if err := c.Apply(t.Context(), []byte(arcManager(t, role)), fmt.Appendf(nil, `apiVersion: rbac.authorization.k8s.io/v1

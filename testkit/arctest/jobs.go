@@ -95,7 +95,7 @@ func (a *ARC) Start(ctx context.Context, id string) error {
 	}
 }
 
-var errNoJob = errors.New("there is no such job")
+var errNoJob = errors.New("the job does not exist")
 
 func (a *ARC) find(id string) (job, error) {
 	a.mu.Lock()

@@ -146,7 +146,7 @@ func (v *scaleSetView) secret(ctx context.Context) (map[string][]byte, error) {
 	name := text(v.set, "spec", "githubConfigSecret")
 	s, err := v.client.Resource(secretResource).Namespace(v.k.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("the Secret %s is not there", name)
+		return nil, fmt.Errorf("the Secret %s does not exist", name)
 	}
 	if err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (v *scaleSetView) end(ctx context.Context) (again bool, err error) {
 	if left, err := v.clear(ctx); left || err != nil {
 		return left, err
 	}
-	v.note("%s: its finalizer goes", v.k)
+	v.note("%s: its finalizer is removed", v.k)
 	rest := slices.DeleteFunc(v.set.GetFinalizers(), func(f string) bool { return f == setFinalizer })
 	return false, gone(v.patchSet(ctx, map[string]any{"metadata": map[string]any{"finalizers": rest, "resourceVersion": v.set.GetResourceVersion()}}))
 }
@@ -232,7 +232,7 @@ func (v *scaleSetView) clear(ctx context.Context) (left bool, err error) {
 	if err := v.o.GitHub.DeleteScaleSet(text(v.set, "spec", "githubConfigUrl"), id, secret); err != nil {
 		return false, fmt.Errorf("delete scale set %d: %w", id, err)
 	}
-	v.note("%s: scale set %d has gone from GitHub", v.k, id)
+	v.note("%s: scale set %d is deleted at GitHub", v.k, id)
 	return false, v.patchSet(ctx, map[string]any{"metadata": map[string]any{"annotations": map[string]any{idAnnotation: nil}}})
 }
 

@@ -33,7 +33,7 @@ func (v *scaleSetView) run(ctx context.Context) (again bool, err error) {
 	newest := &v.runnerSets[0]
 	if v.stale(newest) || newest.GetDeletionTimestamp() != nil {
 		if v.drains(newest) {
-			v.note("%s: waits for the jobs of its runners before it makes others", v.k)
+			v.note("%s: waits for the jobs of its runners before it creates others", v.k)
 			if _, err := v.patch(ctx, runnerSetResource, newest, map[string]any{"spec": map[string]any{"replicas": 0, "patchID": 0}}, "manager"); err != nil {
 				return false, gone(err)
 			}
@@ -165,7 +165,7 @@ func (v *scaleSetView) endListener(ctx context.Context) (left bool, err error) {
 	if gone(err) != nil {
 		return true, err
 	}
-	v.note("%s: listener has gone", v.k)
+	v.note("%s: listener is deleted", v.k)
 	v.listener = nil
 	return false, nil
 }

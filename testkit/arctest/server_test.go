@@ -258,7 +258,7 @@ func TestFLEET03_Pause(t *testing.T) {
 				t.Fatal(err)
 			}
 			if spec := listeners[0].Object["spec"].(map[string]any); spec["maxRunners"] != nil || spec["minRunners"] != nil {
-				t.Errorf("the listener says %v", spec)
+				t.Errorf("the listener reports %v", spec)
 			}
 			p, s = b.until("only the job is left", "nix", func(_ arc.Objects, s arc.State) bool { return *s.Live == 1 && *s.Running == 1 })
 			if _, taken, running := b.Jobs(b.ns, "nix"); taken != 2 || running != 1 {
@@ -302,7 +302,7 @@ func TestFLEET10_VersionGate(t *testing.T) {
 		gate = arc.ParseCreationGate(gate.Removed(time.Now()).String())
 	}
 	if made != 2 {
-		t.Errorf("made %d times", made)
+		t.Errorf("created %d times", made)
 	}
 	if sets := b.github.ScaleSets(); len(sets) != 0 {
 		t.Errorf("at GitHub: %v", sets)
@@ -388,13 +388,13 @@ func TestFLEET07_Deletion(t *testing.T) {
 	if p.Set == nil || len(s.Secrets) != 1 || s.Secrets[0] != "one" || len(b.github.ScaleSets()) != 1 {
 		t.Errorf("without its Secret: %s", show(p, s))
 	}
-	b.said("tries again: the Secret one is not there")
+	b.said("tries again: the Secret one does not exist")
 	b.apply("v1", "secrets", secret("one"))
 	b.until("gone", "nix", gone)
 	if sets := b.github.ScaleSets(); len(sets) != 0 {
 		t.Errorf("at GitHub: %v", sets)
 	}
-	b.inOrder("listener has gone", "job a has ended", "scale set 1 has gone from GitHub", "its finalizer goes")
+	b.inOrder("listener is deleted", "job a has ended", "scale set 1 is deleted at GitHub", "its finalizer is removed")
 }
 
 // said waits until the log contains an action.
@@ -402,7 +402,7 @@ func (b *env) said(what string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); !slices.ContainsFunc(b.Log(), func(l string) bool { return strings.Contains(l, what) }); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("it was not said within 90s: %s: %q", what, b.Log())
+			b.t.Fatalf("it was not logged within 90s: %s: %q", what, b.Log())
 		}
 	}
 }
@@ -468,7 +468,7 @@ func TestFLEET08_Rotation(t *testing.T) {
 	b.Assign(b.ns, "nix", arctest.Job{ID: "b"})
 	b.start("b") // by the new one
 	b.finish("a")
-	b.until("the old one has gone", "nix", func(p arc.Objects, s arc.State) bool {
+	b.until("the old one is deleted", "nix", func(p arc.Objects, s arc.State) bool {
 		return len(p.RunnerSets) == 1 && slices.Equal(s.Secrets, []string{"two"}) && s.Counts.Busy == 1
 	})
 	if sets := b.github.ScaleSets(); len(sets) != 1 || !slices.Equal(sets[0].Labels, []string{"nix"}) {

@@ -40,7 +40,7 @@ type Canary struct {
 func (c *Canary) Secret(what, text string) {
 	c.T.Helper()
 	if text = strings.TrimSpace(text); len(text) < 16 {
-		c.T.Fatalf("%s is too short to look for", what)
+		c.T.Fatalf("%s is too short to search for", what)
 	}
 	c.Secrets[text] = what
 }
@@ -117,12 +117,12 @@ func (c *Canary) NodeSecrets(dir string) {
 		}
 	})
 	if err != nil || kinds["privkey"] < 2 || kinds["audit.key"] != 1 {
-		c.T.Errorf("the state folder holds the keys %v (%v); those of the node and of the record are wanted", kinds, err)
+		c.T.Errorf("the state directory has the keys %v (%v); want the keys of the node and of the audit log", kinds, err)
 	}
 	if !slices.ContainsFunc(mapKeys(kinds), func(k string) bool {
 		return strings.HasSuffix(k, ".key") && k != "audit.key" || strings.Contains(k, "crt") || strings.Contains(k, "pem")
 	}) {
-		c.T.Errorf("the state folder holds the keys %v; that of the certificate is wanted", kinds)
+		c.T.Errorf("the state directory has the keys %v; want the key of the certificate", kinds)
 	}
 }
 

@@ -81,7 +81,7 @@ func (s *IdentityServer) Serve(t *testing.T, ln net.Listener, connContext func(c
 	t.Cleanup(func() {
 		stop()
 		if err := <-served; err != nil {
-			t.Errorf("the door: %v", err)
+			t.Errorf("the server: %v", err)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 // with the tests.
 var Index = map[string][]string{
 	"ID-01": nil, "ID-02": nil,
-	"ID-03": {"verbs for people only: there are none before elevation"},
+	"ID-03": {"verbs for people only: there are none without elevation"},
 	"ID-04": nil,
 	"ID-05": nil,
 	"ID-06": nil, "ID-07": nil, "ID-08": nil, "ID-09": nil, "ID-10": nil, "ID-11": nil, "ID-12": nil, "ID-13": nil, "ID-14": nil, "ID-15": nil,

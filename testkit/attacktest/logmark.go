@@ -78,18 +78,18 @@ func (m LogMark) Recorded(t *testing.T) (out []audit.Entry) {
 	ReadSince(t, m.Env.AuditFile(), m.Product, func(text []byte) {
 		line, err := audit.ParseLine(text)
 		if err != nil {
-			t.Fatalf("record: %q: %v", text, err)
+			t.Fatalf("audit log: %q: %v", text, err)
 		}
 		content, err := line.Content()
 		if err != nil || !line.Sound() {
-			t.Fatalf("record: %q: %v", text, err)
+			t.Fatalf("audit log: %q: %v", text, err)
 		}
 		switch c := content.(type) {
 		case audit.Entry:
 			out = append(out, c)
 		}
 		if line.Kind == audit.KindGap {
-			t.Errorf("the record lost entries: %s", text)
+			t.Errorf("the audit log lost entries: %s", text)
 		}
 	})
 	return out
@@ -146,7 +146,7 @@ func (m LogMark) noted(t *testing.T, account, stage string) (out []KubeRequest) 
 	ReadSince(t, m.Env.KubeAuditFile, m.kube_, func(line []byte) {
 		var k KubeRequest
 		if err := json.Unmarshal(line, &k); err != nil {
-			t.Fatalf("the API server's log: %q: %v", line, err)
+			t.Fatalf("the log of the API server: %q: %v", line, err)
 		}
 		if k.Stage == stage && k.User.Username == account && k.Verb != "watch" && !k.housekeeping() {
 			out = append(out, k)
@@ -170,7 +170,7 @@ func (s *Env) Refused(t *testing.T, what string, code problem.Code, do func() An
 	a := do()
 	e := m.Refusal(t, what, code, a)
 	if asked := m.Requests(t, AccessAccount); len(asked) > 0 {
-		t.Errorf("%s: the API server was asked: %v", what, asked)
+		t.Errorf("%s: requests to the API server: %v", what, asked)
 	}
 	return a, e
 }
@@ -182,12 +182,12 @@ func (m LogMark) Refusal(t *testing.T, what string, code problem.Code, a Answer)
 		t.Errorf("%s: %v, want %d %s", what, a, code.Status(), code)
 	}
 	if a.Problem.Message == "" || len(a.Problem.Advice) == 0 || a.Problem.AuditID == "" || a.Header.Get("X-Request-Id") != a.Problem.AuditID {
-		t.Errorf("%s: no sentence, advice or audit id: %v %v", what, a, a.Header)
+		t.Errorf("%s: the message, advice or audit id is missing: %v %v", what, a, a.Header)
 	}
 	// Earlier refusals of others are aggregated in an entry that can appear now.
 	entries := slices.DeleteFunc(m.Entries(t), func(e audit.Entry) bool { return e.Args["count"] != "" && e.RequestID != a.Problem.AuditID })
 	if len(entries) != 1 {
-		t.Errorf("%s: %d entries in the record, want 1: %+v", what, len(entries), entries)
+		t.Errorf("%s: %d entries in the audit log, want 1: %+v", what, len(entries), entries)
 		return audit.Entry{}
 	}
 	e := entries[0]
@@ -201,7 +201,7 @@ func (m LogMark) Refusal(t *testing.T, what string, code problem.Code, a Answer)
 	for _, text := range []string{a.Body, string(line)} {
 		for _, secret := range []string{"eyJ", "tskey-", "nodekey:", "/tmp/", "goroutine "} {
 			if strings.Contains(text, secret) {
-				t.Errorf("%s: %q stands in %s", what, secret, text)
+				t.Errorf("%s: %q appears in %s", what, secret, text)
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func (w *ProcessWatch) End(t *testing.T, programs ...string) []string {
 	<-w.done
 	for _, p := range programs {
 		if !w.seen[p] {
-			t.Errorf("%s was never seen running: %v", p, w.seen)
+			t.Errorf("%s was never running: %v", p, w.seen)
 		}
 	}
 	return slices.Compact(w.Found)

@@ -18,7 +18,7 @@ func (s *Env) WaitGranted(t *testing.T, p *testenv.Person) {
 	t.Helper()
 	s.waitPolicy(t)
 	var a Answer
-	Eventually(t, Long, "the grant is felt", func() bool {
+	Eventually(t, Long, "the grant is in effect", func() bool {
 		a = s.Ask(t, p, "GET", API+"/login", "")
 		return a.Code() == problem.NotSignedIn || a.Code() == "" && a.Status < 300
 	})
@@ -29,7 +29,7 @@ func ResidentMemory(t *testing.T, pid int) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
-		t.Skip("SKIP memory of a process: /proc does not tell it here")
+		t.Skip("SKIP memory of a process: /proc does not show it here")
 	}
 	pages, err := strconv.Atoi(strings.Fields(string(b))[1])
 	if err != nil {
@@ -44,7 +44,7 @@ func ListeningPorts(t *testing.T, pid int) []int {
 	ports, told, err := testenv.Listening(pid)
 	switch {
 	case !told:
-		t.Skip("SKIP sockets of a process: /proc does not tell them here")
+		t.Skip("SKIP sockets of a process: /proc does not show them here")
 	case err != nil:
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func (s *Env) ProbeAddress(t *testing.T, p *testenv.Process) (address string) {
 		}
 	}
 	if address == "" {
-		t.Fatalf("%v does not say where it answers probes", p.Args[1])
+		t.Fatalf("the log of %v has no address of probes", p.Args[1])
 	}
 	return address
 }

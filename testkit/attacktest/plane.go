@@ -90,7 +90,7 @@ func (o *PlaneEnv) Request(t *testing.T, p *testenv.Person, method, path, body s
 // Allowed waits until the plane applies the current policy to p.
 func (o *PlaneEnv) Allowed(t *testing.T, p *testenv.Person, want bool) {
 	t.Helper()
-	Eventually(t, Long, "the plane decides by the policy in force", func() bool {
+	Eventually(t, Long, "the plane uses the current policy", func() bool {
 		return (o.Request(t, p, "GET", "/api/v1/me", "").Status == http.StatusOK) == want
 	})
 }
@@ -113,6 +113,6 @@ func (o *PlaneEnv) RecordedBy(t *testing.T, login string) (out []audit.Entry) {
 func (o *PlaneEnv) Untouched(t *testing.T, m LogMark, what string) {
 	t.Helper()
 	if wrote := m.Writes(t, PlaneAccount); len(wrote) > 0 {
-		t.Errorf("%s: the API server was asked to %v", what, wrote)
+		t.Errorf("%s: requests to the API server: %v", what, wrote)
 	}
 }

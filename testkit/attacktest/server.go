@@ -62,7 +62,7 @@ func (x *Server) Restart(t *testing.T, as string, o ServerOptions) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), Long)
 	defer cancel()
-	for _, said := range []string{`"access is serving"`, `"the cluster's key is at hand"`} {
+	for _, said := range []string{`"access is serving"`, `"the cluster's key is loaded"`} {
 		if err := p.WaitLog(ctx, said); err != nil {
 			t.Fatal(err)
 		}
@@ -101,9 +101,9 @@ func (x *Server) Ask(t *testing.T, p *testenv.Person, method, path, body string,
 // AuditKey returns the public key of the server's audit log, which the server's log contains.
 func (x *Server) AuditKey(t *testing.T) string {
 	t.Helper()
-	all := regexp.MustCompile(`"the audit record is open","key":"(ed25519:[^"]+)"`).FindAllStringSubmatch(x.Output(), -1)
+	all := regexp.MustCompile(`"the audit log is open","key":"(ed25519:[^"]+)"`).FindAllStringSubmatch(x.Output(), -1)
 	if len(all) == 0 {
-		t.Fatalf("the log names no key: %s", x.Output())
+		t.Fatalf("the log has no key: %s", x.Output())
 	}
 	return all[len(all)-1][1]
 }
@@ -135,7 +135,7 @@ func LinesOf(t *testing.T, path string) (lines []audit.Line) {
 	ReadSince(t, path, 0, func(text []byte) {
 		l, err := audit.ParseLine(slices.Clone(text))
 		if err != nil || !l.Sound() {
-			t.Fatalf("record: %q: %v", text, err)
+			t.Fatalf("audit log: %q: %v", text, err)
 		}
 		lines = append(lines, l)
 	})

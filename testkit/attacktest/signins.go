@@ -54,12 +54,12 @@ func (s *Env) EndSignInIn(t *testing.T, name string, d time.Duration) time.Time 
 			return err == nil && o.Status.ObservedGeneration == o.Generation
 		}) {
 			if !o.Status.ValidUntil.Time.Equal(end) {
-				t.Fatalf("it ends at %v, not %v", o.Status.ValidUntil, end)
+				t.Fatalf("the sign-in ends at %v, want %v", o.Status.ValidUntil, end)
 			}
 			return end
 		}
 		if d > Long {
-			t.Fatalf("the operator has not taken note of the end at %v", end)
+			t.Fatalf("the operator has not stored the end at %v", end)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func (s *Env) inconsistent(t *testing.T) (wrong []string) {
 			bad("%s is %s and has %v", o.Name, o.Status.Phase, given)
 		case over:
 		case o.DeletionTimestamp != nil, o.Status.Phase != v1alpha1.SigninPhase(signin.PhaseReady), o.Status.ObservedGeneration != o.Generation:
-			bad("%s is under way: %s, generation %d of %d", o.Name, o.Status.Phase, o.Status.ObservedGeneration, o.Generation)
+			bad("%s is in progress: %s, generation %d of %d", o.Name, o.Status.Phase, o.Status.ObservedGeneration, o.Generation)
 		default:
 			live[o.Name] = o
 			bindings := slices.DeleteFunc(slices.Clone(given), func(b bound) bool { return b.Kind == "ServiceAccount" })
@@ -184,7 +184,7 @@ func (s *Env) inconsistent(t *testing.T) (wrong []string) {
 			}
 			for _, b := range bindings {
 				if b.Role != o.Spec.Role || o.Status.Role != o.Spec.Role {
-					bad("%s has %s of %s, and shows %s", o.Name, b.Role, o.Spec.Role, o.Status.Role)
+					bad("%s has %s of %s, but shows %s", o.Name, b.Role, o.Spec.Role, o.Status.Role)
 				}
 			}
 			if o.Status.ValidUntil == nil || time.Now().After(o.Status.ValidUntil.Time.Add(time.Minute)) {

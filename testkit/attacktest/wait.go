@@ -38,7 +38,7 @@ func Always(t *testing.T, during time.Duration, what string, ok func() bool) {
 	defer tick.Stop()
 	for end := time.Now().Add(during); time.Now().Before(end); <-tick.C {
 		if !ok() {
-			t.Fatalf("not any more: %s", what)
+			t.Fatalf("no longer true: %s", what)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func ServingNames(t *testing.T, p *testenv.Process) (names []string) {
 		}
 	}
 	if len(names) < 4 {
-		t.Fatalf("the server goes by %v; a full and a short name and two addresses are wanted", names)
+		t.Fatalf("the server has the names %v; want a full name, a short name and two addresses", names)
 	}
 	return names
 }

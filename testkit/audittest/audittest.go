@@ -73,12 +73,12 @@ func NoSecret(t testing.TB, text []byte, secrets ...string) {
 	t.Helper()
 	for _, s := range secrets {
 		if len(s) < 8 {
-			t.Errorf("%q is too short to look for", s)
+			t.Errorf("%q is too short to search for", s)
 			continue
 		}
 		for how, spelled := range spellings(s) {
 			if i := bytes.Index(text, []byte(spelled)); i >= 0 {
-				t.Errorf("a secret is there, as %s: …%q…", how, text[max(0, i-60):i])
+				t.Errorf("a secret appears, as %s: …%q…", how, text[max(0, i-60):i])
 				break
 			}
 		}

@@ -199,7 +199,7 @@ func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error
 		}
 		if !said {
 			said = true
-			fmt.Fprintf(c.Log, "%s: somebody else is building it; waiting\n", name)
+			fmt.Fprintf(c.Log, "%s: another process is building it; waiting\n", name)
 		}
 		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
 			f.Close()

@@ -122,7 +122,7 @@ func TestKeyAcrossModules(t *testing.T) {
 	}
 	put(t, c.Root, "words/words.go", "package words\n\nvar Hello = \"\"\n")
 	if key(t, c, "demo") == flagged {
-		t.Error("a package of the module beside it changed, and the key did not")
+		t.Error("a package of the neighbouring module changed, but the key did not")
 	}
 }
 
@@ -135,7 +135,7 @@ func TestMissing(t *testing.T) {
 		t.Errorf("got %v, want a MissingError with the command", err)
 	}
 	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a look-up made the folder: %v", err)
+		t.Errorf("a look-up created the directory: %v", err)
 	}
 	if _, err := c.Lookup("unheard-of"); err == nil || !strings.Contains(err.Error(), "broken, demo, tiny") {
 		t.Errorf("an unknown program: %v", err)
@@ -152,11 +152,11 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), path).CombinedOutput(); err != nil || string(out) != "hello\n" {
-		t.Errorf("the binary says %q, %v", out, err)
+		t.Errorf("the output of the binary is %q, %v", out, err)
 	}
 	for _, says := range []string{"tiny: building ./cmd/tiny", "never built", "a second", "tiny: built in"} {
 		if !strings.Contains(log.String(), says) {
-			t.Errorf("the log does not say %q:\n%s", says, &log)
+			t.Errorf("the log does not contain %q:\n%s", says, &log)
 		}
 	}
 	if found, err := c.Lookup("tiny"); err != nil || found != path {
@@ -176,10 +176,10 @@ func TestBuild(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), changed).CombinedOutput(); err != nil || string(out) != "goodbye\n" {
-		t.Errorf("the new binary says %q, %v", out, err)
+		t.Errorf("the output of the new binary is %q, %v", out, err)
 	}
 	if !strings.Contains(log.String(), "changed") {
-		t.Errorf("the log does not say why:\n%s", &log)
+		t.Errorf("the log has no reason:\n%s", &log)
 	}
 	if left := leftovers(t, c); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
@@ -232,7 +232,7 @@ func TestConcurrentBuilds(t *testing.T) {
 		mine.Log = writerFunc(func(b []byte) (int, error) {
 			mu.Lock()
 			defer mu.Unlock()
-			if bytes.Contains(b, []byte("building")) && !bytes.Contains(b, []byte("somebody else")) {
+			if bytes.Contains(b, []byte("building")) && !bytes.Contains(b, []byte("another process")) {
 				builds++
 			}
 			return len(b), nil
@@ -279,7 +279,7 @@ func TestWaitingForTheLock(t *testing.T) {
 		t.Errorf("got %v, want the context's cause", err)
 	}
 	if !strings.Contains(said.String(), "waiting") {
-		t.Errorf("it said %q", &said)
+		t.Errorf("its output is %q", &said)
 	}
 	f.Close() // as when the other process ends
 	c.Log = io.Discard
@@ -372,7 +372,7 @@ func TestPrograms(t *testing.T) {
 	for _, name := range c.Names() {
 		p := c.Programs[name]
 		if p.Takes == "" {
-			t.Errorf("%s does not say how long it takes", name)
+			t.Errorf("%s has no duration", name)
 		}
 		if !c.Present(name) {
 			t.Logf("%s: not in this tree yet", name)
@@ -383,7 +383,7 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	if !c.Present("devcluster") || !c.Present("kubectl") || c.Present("unheard-of") {
-		t.Error("Present knows devcluster and kubectl, and nothing else that is not there")
+		t.Error("Present reports devcluster and kubectl, but also a missing program")
 	}
 	if !strings.HasSuffix(c.Dir, filepath.Join("tailplane", "bin")) {
 		t.Errorf("the folder is %s", c.Dir)

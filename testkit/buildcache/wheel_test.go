@@ -72,10 +72,10 @@ func TestWheel(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), path, "says").CombinedOutput(); err != nil || string(out) != "tiny says\n" {
-		t.Errorf("the binary says %q, %v", out, err)
+		t.Errorf("the output of the binary is %q, %v", out, err)
 	}
 	if !strings.Contains(log.String(), "tiny: installing") || !strings.Contains(log.String(), "tiny: installed in") {
-		t.Errorf("the log says %q", &log)
+		t.Errorf("the log is %q", &log)
 	}
 	if left := leftovers(t, c); len(left) > 0 {
 		t.Errorf("left behind: %v", left)

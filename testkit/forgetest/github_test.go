@@ -128,24 +128,24 @@ func TestGitHubIdentityContract(t *testing.T) {
 		shown  string
 		status int
 	}{
-		"as the documentation says":      {good, 200},
+		"as documented":                  {good, 200},
 		"with a number for an issuer":    {jwt(t, k, "RS256", claims(-60, 540, app)), 200},
 		"valid for more than 10 minutes": {jwt(t, k, "RS256", claims(-60, 700, app)), 401},
 		"from the future":                {jwt(t, k, "RS256", claims(120, 540, app)), 401},
 		"at its end":                     {jwt(t, k, "RS256", claims(-600, -5, app)), 401},
 		"of another App":                 {jwt(t, k, "RS256", claims(-60, 540, app+100)), 401},
-		"signed by nobody":               {jwt(t, k, "none", claims(-60, 540, app)), 401},
+		"without a signature":            {jwt(t, k, "none", claims(-60, 540, app)), 401},
 		"signed with what is public":     {jwt(t, k, "HS256", claims(-60, 540, app)), 401},
 		"without a time":                 {jwt(t, k, "RS256", map[string]any{"exp": now + 100, "iss": app}), 401},
 		"no JWT":                         {"Bearer a.b.c", 401},
-		"a token that is none":           {"Bearer ghs_x", 401},
+		"an invalid token":               {"Bearer ghs_x", 401},
 		"nothing":                        {"", 401},
 	} {
 		plainClient{t: t, g: g, shown: c.shown}.want(why, "GET", "/orgs/acme/installation", "", c.status)
 	}
 	v := plainClient{t: t, g: g, shown: good}
 	v.want("where it is not installed", "GET", "/orgs/other/installation", "", 404)
-	v.want("a JWT is no token", "GET", "/orgs/acme/actions/runners", "", 401)
+	v.want("a JWT is not a token", "GET", "/orgs/acme/actions/runners", "", 401)
 	tokens := fmt.Sprintf("/app/installations/%d/access_tokens", at)
 	a := v.want("a token", "POST", tokens, "", 201).json(t)
 	until, err := time.Parse(time.RFC3339, a["expires_at"].(string))
@@ -153,20 +153,20 @@ func TestGitHubIdentityContract(t *testing.T) {
 		t.Errorf("it lives until %v", a["expires_at"])
 	}
 	in := plainClient{t: t, g: g, shown: "Bearer " + a["token"].(string)}
-	in.want("what it may", "GET", "/orgs/acme/actions/runners", "", 200)
+	in.want("its permissions", "GET", "/orgs/acme/actions/runners", "", 200)
 	in.want("another organisation is hidden", "GET", "/orgs/other/actions/runners", "", 404)
-	in.want("a token is no JWT", "POST", tokens, "", 401)
+	in.want("a token is not a JWT", "POST", tokens, "", 401)
 	g.ChangeInstallation(at, func(in *forgetest.GitHubInstallation) {
 		in.Permissions["organization_self_hosted_runners"] = "read"
 	})
 	in.want("it may read", "GET", "/orgs/acme/actions/runners", "", 200)
-	in.want("and not write", "DELETE", "/orgs/acme/actions/runners/1", "", 403)
-	in.want("and not write", "POST", "/orgs/acme/actions/runner-groups", `{"name":"x"}`, 403)
+	in.want("but not write", "DELETE", "/orgs/acme/actions/runners/1", "", 403)
+	in.want("but not write", "POST", "/orgs/acme/actions/runner-groups", `{"name":"x"}`, 403)
 	g.ChangeInstallation(at, func(in *forgetest.GitHubInstallation) { in.Suspended = true })
 	in.want("while it is suspended", "GET", "/orgs/acme/actions/runners", "", 401)
 	v.want("while it is suspended", "POST", tokens, "", 403)
 	g.Uninstall(at)
-	v.want("when it is gone", "POST", tokens, "", 404)
+	v.want("when it is deleted", "POST", tokens, "", 404)
 	own := plainClient{t: t, g: g, shown: "Bearer " + g.AddToken("repo")}
 	if a := own.want("a token without the scope", "GET", "/orgs/acme/actions/runners", "", 403); a.header.Get("X-OAuth-Scopes") != "repo" {
 		t.Errorf("%v", a.header)
@@ -193,18 +193,18 @@ func TestGitHubRunnersContract(t *testing.T) {
 	left := last.header.Get("X-RateLimit-Remaining")
 	cond := v
 	cond.etag = last.header.Get("ETag")
-	if a := cond.want("what has not changed", "GET", "/orgs/acme/actions/runners?page=3", "", 304); a.body != "" || a.header.Get("X-RateLimit-Remaining") != left {
+	if a := cond.want("unchanged content", "GET", "/orgs/acme/actions/runners?page=3", "", 304); a.body != "" || a.header.Get("X-RateLimit-Remaining") != left {
 		t.Errorf("it costs: %v", a.header)
 	}
 	ids := g.Runners()
 	v.want("a busy runner", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[0].ID), "", 422)
 	v.want("an idle one", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[1].ID), "", 204)
-	v.want("one that is gone", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[1].ID), "", 404)
-	v.want("what has changed", "GET", "/orgs/acme/actions/runners?page=3", "", 200)
+	v.want("a deleted runner", "DELETE", fmt.Sprintf("/orgs/acme/actions/runners/%d", ids[1].ID), "", 404)
+	v.want("changed content", "GET", "/orgs/acme/actions/runners?page=3", "", 200)
 
 	made := v.want("a group", "POST", "/orgs/acme/actions/runner-groups", `{"name":"x"}`, 201).json(t)
 	if made["visibility"] != "all" || made["allows_public_repositories"] != false {
-		t.Errorf("a group is for all unless one says otherwise: %v", made)
+		t.Errorf("a group is for all repositories by default: %v", made)
 	}
 	group := int64(made["id"].(float64))
 	path := fmt.Sprintf("/orgs/acme/actions/runner-groups/%d", group)
@@ -268,9 +268,9 @@ func TestGitHubGitContract(t *testing.T) {
 	put := func(sha string) string {
 		return fmt.Sprintf(`{"message":"m","branch":"x","content":"Ynll","sha":%q,"author":{"name":"amy","email":"amy@acme.dev"}}`, sha)
 	}
-	v.want("without what it was", "PUT", "/repos/acme/app/contents/a.yaml", strings.Replace(put(""), `"sha":"",`, "", 1), 422)
-	v.want("not as it was", "PUT", "/repos/acme/app/contents/a.yaml", put(strings.Repeat("a", 40)), 409)
-	v.want("as it was", "PUT", "/repos/acme/app/contents/a.yaml", put(a["sha"].(string)), 200)
+	v.want("without the previous SHA", "PUT", "/repos/acme/app/contents/a.yaml", strings.Replace(put(""), `"sha":"",`, "", 1), 422)
+	v.want("with another SHA", "PUT", "/repos/acme/app/contents/a.yaml", put(strings.Repeat("a", 40)), 409)
+	v.want("with the previous SHA", "PUT", "/repos/acme/app/contents/a.yaml", put(a["sha"].(string)), 200)
 	if c := g.Commit(id, "x"); c.AuthorEmail != "amy@acme.dev" || c.CommitterName != forgetest.Bot || c.Parent != main || c.Files["a.yaml"] != "bye" {
 		t.Errorf("%+v", c)
 	}
@@ -286,6 +286,6 @@ func TestGitHubGitContract(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	v.want("a branch goes", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 204)
-	v.want("it is gone", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 422)
+	v.want("it is deleted", "DELETE", "/repos/acme/app/git/refs/heads/x", "", 422)
 	plainClient{t: t, g: g}.want("a stranger", "GET", "/repos/acme/app/contents/a.yaml", "", 401)
 }

@@ -89,7 +89,7 @@ func TestGitLabContract(t *testing.T) {
 
 		{userRunners + ": create_runner is enough, and for nothing else", create, "POST /user/runners", newRunner, 201, []string{`"token":"glrt-`}, nil, nil},
 		{guard + ": insufficient_scope", create, "GET /runners/{runner}", "", 403, []string{"insufficient_scope"}, nil, nil},
-		{userRunners + ": a group of somebody else's is forbidden", api, "POST /user/runners", fmt.Sprintf(`{"runner_type":"group_type","group_id":%d,"run_untagged":true}`, other), 403, nil, nil, nil},
+		{userRunners + ": a foreign group is forbidden", api, "POST /user/runners", fmt.Sprintf(`{"runner_type":"group_type","group_id":%d,"run_untagged":true}`, other), 403, nil, nil, nil},
 		{userRunners + ": no tags and nothing untagged", api, "POST /user/runners", fmt.Sprintf(`{"runner_type":"group_type","group_id":%d,"run_untagged":false}`, group), 400, []string{"tags_list"}, nil, nil},
 
 		{runners + ": manage_runner is for /runners/:id", manage, "GET /runners/{runner}", "", 200, []string{`"maintenance_note":"a note"`, `"tag_list":["nix"]`, `"never_contacted"`}, []string{"glrt-"}, nil},
@@ -98,27 +98,27 @@ func TestGitLabContract(t *testing.T) {
 		{offset + ": 20 of a page; the next of the last is empty", reads, "GET /groups/acme/runners", "", 200, nil, nil, map[string]string{"X-Per-Page": "20", "X-Next-Page": "", "X-Total": "2"}},
 		{offset + ": 100 at most", reads, "GET /groups/acme/runners?per_page=1000", "", 200, nil, nil, map[string]string{"X-Per-Page": "100"}},
 		{offset, reads, "GET /groups/acme/runners?per_page=1", "", 200, nil, nil, map[string]string{"X-Next-Page": "2"}},
-		{runners + ": somebody else's runner", manage, fmt.Sprintf("GET /runners/%d", foreign.ID), "", 403, []string{"No access granted"}, nil, nil},
+		{runners + ": a foreign runner", manage, fmt.Sprintf("GET /runners/%d", foreign.ID), "", 403, []string{"No access granted"}, nil, nil},
 		{runners, manage, "GET /runners/4711", "", 404, []string{`"message":"404`}, nil, nil},
 
-		{runners + ": a paused one says so instead of where it is", manage, "PUT /runners/{runner}", `{"paused":true,"maximum_timeout":3600}`, 200, []string{`"paused":true`, `"active":false`, `"maximum_timeout":3600`}, nil, nil},
-		{details + ": what is not named stays", manage, "PUT /runners/{runner}", `{"maximum_timeout":null}`, 200, []string{`"paused":true`, `"maximum_timeout":null`, `"maintenance_note":"a note"`}, nil, nil},
+		{runners + ": a paused one shows its pause instead of its status", manage, "PUT /runners/{runner}", `{"paused":true,"maximum_timeout":3600}`, 200, []string{`"paused":true`, `"active":false`, `"maximum_timeout":3600`}, nil, nil},
+		{details + ": unnamed fields stay", manage, "PUT /runners/{runner}", `{"maximum_timeout":null}`, 200, []string{`"paused":true`, `"maximum_timeout":null`, `"maintenance_note":"a note"`}, nil, nil},
 		{"app/models/ci/runner.rb", manage, "PUT /runners/{runner}", `{"maximum_timeout":60}`, 400, []string{"10 minutes"}, nil, nil},
 		{"app/models/ci/runner.rb", manage, "PUT /runners/{runner}", `{"maintenance_note":"` + strings.Repeat("x", 1025) + `"}`, 400, []string{"maintenance_note"}, nil, nil},
 		{runners + ": running jobs", manage, "GET /runners/{runner}/jobs?status=running", "", 200, []string{fmt.Sprintf(`"id":%d`, job), `"project":{"id":5`}, nil, nil},
 		{runners + ": managers, not in pages", manage, "GET /runners/{runner}/managers?per_page=1", "", 200, []string{"[]"}, nil, map[string]string{"X-Next-Page": ""}},
 		{"lib/api/ci/jobs.rb: api only", manage, fmt.Sprintf("POST /projects/5/jobs/%d/cancel", job), "", 403, []string{"insufficient_scope"}, nil, nil},
-		{"lib/api/ci/jobs.rb: a project may let nobody cancel, by ci_restrict_pipeline_cancellation_role", api, fmt.Sprintf("POST /projects/6/jobs/%d/cancel", kept), "", 403, []string{"403 Forbidden"}, nil, nil},
-		{"lib/api/helpers.rb, find_project!: who does not see the project", stranger, fmt.Sprintf("POST /projects/5/jobs/%d/cancel", job), "", 404, []string{"404 Project Not Found"}, nil, nil},
+		{"lib/api/ci/jobs.rb: a project may forbid cancelling, by ci_restrict_pipeline_cancellation_role", api, fmt.Sprintf("POST /projects/6/jobs/%d/cancel", kept), "", 403, []string{"403 Forbidden"}, nil, nil},
+		{"lib/api/helpers.rb, find_project!: a user who does not see the project", stranger, fmt.Sprintf("POST /projects/5/jobs/%d/cancel", job), "", 404, []string{"404 Project Not Found"}, nil, nil},
 		{"lib/api/ci/jobs.rb: and a Reporter never", reporter, fmt.Sprintf("POST /projects/5/jobs/%d/cancel", job), "", 403, []string{"403 Forbidden"}, nil, nil},
 
-		{runners + ": the new token is told once", manage, "POST /runners/{runner}/reset_authentication_token", "", 201, []string{`"token":"glrt-`}, []string{runner.Token}, nil},
-		{runners + ": nobody is asked about jobs", manage, "DELETE /runners/{runner}", "", 204, nil, nil, nil},
+		{runners + ": the new token is returned once", manage, "POST /runners/{runner}/reset_authentication_token", "", 201, []string{`"token":"glrt-`}, []string{runner.Token}, nil},
+		{runners + ": running jobs do not prevent it", manage, "DELETE /runners/{runner}", "", 204, nil, nil, nil},
 		{runners, manage, "DELETE /runners/{runner}", "", 404, []string{`"message":"404`}, nil, nil},
-		{"lib/api/api.rb: what is not there", api, "GET /nothing", "", 404, []string{`"error":"404 Not Found"`}, nil, nil},
+		{"lib/api/api.rb: an unknown path", api, "GET /nothing", "", 404, []string{`"error":"404 Not Found"`}, nil, nil},
 	})
 	if g.Contact(runner.Token, "s") != 0 {
-		t.Error("the token of before a reset still opens something")
+		t.Error("the token from before a reset still works")
 	}
 	if j, _ := g.Job(job); j.Status != "failed" {
 		t.Errorf("the job of a runner that was deleted: %+v", j)
@@ -165,7 +165,7 @@ func TestGitLabContractChanges(t *testing.T) {
 		{"app/services/commits/create_service.rb: the branch is there", developer, "POST " + p + "/repository/commits", commit("x", start, `"action":"delete","file_path":"a/b.yaml"`), 400, []string{"A branch called 'x' already exists"}, nil, nil},
 		{mrs, developer, "POST " + p + "/merge_requests", `{"source_branch":"x","target_branch":"main","title":"t"}`, 201, []string{`"iid":1`, `"detailed_merge_status":"mergeable"`}, nil, nil},
 		{mrs + ": one open one", developer, "POST " + p + "/merge_requests", `{"source_branch":"x","target_branch":"main","title":"t"}`, 409, []string{"Another open merge request already exists"}, nil, nil},
-		{mrs + ": who may not merge is told 401", developer, "PUT " + p + "/merge_requests/1/merge", `{}`, 401, nil, nil, nil},
+		{mrs + ": a user without merge rights gets 401", developer, "PUT " + p + "/merge_requests/1/merge", `{}`, 401, nil, nil, nil},
 		{mrs + ": another head", maintainer, "PUT " + p + "/merge_requests/1/merge", `{"sha":"` + head + `"}`, 409, []string{"SHA does not match HEAD of source branch"}, nil, nil},
 		{"lib/api/entities/approvals.rb", developer, "GET " + p + "/merge_requests/1/approvals", "", 200, []string{`"approved_by":[]`}, nil, nil},
 		{mrs, maintainer, "PUT " + p + "/merge_requests/1/merge", `{"should_remove_source_branch":true}`, 200, []string{`"state":"merged"`}, nil, nil},

@@ -49,7 +49,7 @@ func Parse(args []string) (Scenario, error) {
 			return s, fmt.Errorf("%q is not NAME=VALUE, such as N=100", arg)
 		}
 		if seen[name] {
-			return s, fmt.Errorf("%s is given twice", name)
+			return s, fmt.Errorf("%s occurs twice", name)
 		}
 		seen[name] = true
 		if err := s.set(name, value); err != nil {
@@ -70,11 +70,11 @@ func (s *Scenario) set(name, value string) (err error) {
 		}
 	case "LOSS":
 		if s.Loss, err = strconv.ParseFloat(value, 64); err != nil || math.IsNaN(s.Loss) || s.Loss < 0 || s.Loss > maxLoss {
-			return bad("the share of messages that are lost, from 0 to %g", maxLoss)
+			return bad("the share of lost messages, from 0 to %g", maxLoss)
 		}
 	case "JITTER":
 		if s.Jitter, err = time.ParseDuration(value); err != nil || s.Jitter < 0 || s.Jitter > maxJitter {
-			return bad("a time with its unit, such as 300ms, of at most %v", maxJitter)
+			return bad("a time with a unit, such as 300ms, at most %v", maxJitter)
 		}
 	case "SECONDS":
 		n, err := strconv.Atoi(value)
@@ -87,7 +87,7 @@ func (s *Scenario) set(name, value string) (err error) {
 			return bad("a whole number from 0")
 		}
 	default:
-		return fmt.Errorf("%q is not known: a scenario has N, LOSS, JITTER, SECONDS and SEED", name)
+		return fmt.Errorf("%q is unknown: a scenario has N, LOSS, JITTER, SECONDS and SEED", name)
 	}
 	return nil
 }

@@ -28,10 +28,10 @@ func TestParseRefuses(t *testing.T) {
 	for args, names := range map[string]string{
 		"N=1": "from 2 to 2000", "N=0": "from 2", "N=-3": "from 2", "N=2001": "2000", "N=ten": "N=ten", "N=": "N=:", "N=1e2": "N=1e2",
 		"LOSS=1": "0.9", "LOSS=50": "from 0 to 0.9", "LOSS=-0.1": "from 0", "LOSS=NaN": "LOSS=NaN", "LOSS=Inf": "LOSS=Inf", "LOSS=half": "LOSS=half",
-		"JITTER=300": "with its unit", "JITTER=-1s": "JITTER=-1s", "JITTER=6s": "at most 5s",
+		"JITTER=300": "with a unit", "JITTER=-1s": "JITTER=-1s", "JITTER=6s": "at most 5s",
 		"SECONDS=0": "from 1 to 3600", "SECONDS=3601": "3600", "SECONDS=1.5": "whole seconds",
 		"SEED=-1": "SEED=-1", "SEED=abc": "SEED=abc",
-		"NODES=5": `"NODES" is not known`, "n=5": `"n" is not known`, "5": "not NAME=VALUE", "N=5 N=6": "N is given twice",
+		"NODES=5": `"NODES" is unknown`, "n=5": `"n" is unknown`, "5": "not NAME=VALUE", "N=5 N=6": "N occurs twice",
 	} {
 		if _, err := Parse(strings.Fields(args)); err == nil || !strings.Contains(err.Error(), names) {
 			t.Errorf("%s: %v", args, err)

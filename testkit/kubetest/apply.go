@@ -124,7 +124,7 @@ func (c *Cluster) apply(ctx context.Context, mapper meta.ResettableRESTMapper, u
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		// Without a namespace, the server would return an unhelpful 404.
 		if u.GetNamespace() == "" {
-			return fmt.Errorf("%s: it needs a namespace", what)
+			return fmt.Errorf("%s: a namespace is required", what)
 		}
 		resource = c.dynamic.Resource(mapping.Resource).Namespace(u.GetNamespace())
 	}

@@ -187,7 +187,7 @@ func (c *Cluster) Restart(ctx context.Context) error {
 		return fmt.Errorf("restart cluster %s: %w", c.Name, err)
 	}
 	if i.Server != c.Server || i.CA != string(c.CA) {
-		return fmt.Errorf("restart cluster %s: it came back as another one, at %s instead of %s", c.Name, i.Server, c.Server)
+		return fmt.Errorf("restart cluster %s: it has another address, %s instead of %s", c.Name, i.Server, c.Server)
 	}
 	return nil
 }
@@ -217,11 +217,11 @@ func (c *Cluster) explain(err error) error {
 	if text := strings.TrimSpace(string(b[:min(len(b), 4<<10)])); text != "" {
 		return fmt.Errorf("%w: %s", err, text)
 	}
-	return fmt.Errorf("%w (it said nothing)", err)
+	return fmt.Errorf("%w (no output)", err)
 }
 
 func (c *Cluster) endedByItself(p *process) error {
-	return fmt.Errorf("cluster %s had ended by itself: %w", c.Name, c.explain(p.err))
+	return fmt.Errorf("cluster %s ended unexpectedly: %w", c.Name, c.explain(p.err))
 }
 
 func (c *Cluster) stderr() string { return filepath.Join(c.dir, "stderr.log") }
@@ -321,7 +321,7 @@ func (c *Cluster) start(ctx context.Context) (*ready, error) {
 		c.mu.Unlock()
 		return i, nil
 	case <-p.done:
-		return nil, c.explain(cmp.Or(p.err, errors.New("it ended without a word")))
+		return nil, c.explain(cmp.Or(p.err, errors.New("it ended without output")))
 	case <-ctx.Done():
 		_ = p.cmd.Process.Kill()
 		<-p.done

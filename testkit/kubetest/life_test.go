@@ -313,7 +313,7 @@ func TestStartFailures(t *testing.T) {
 
 	busy := kubetest.Start(t)
 	out, err = exec.CommandContext(t.Context(), bin, "-ephemeral", "-dir", filepath.Dir(busy.Kubeconfig)).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "another devcluster runs") {
+	if err == nil || !strings.Contains(string(out), "another devcluster is running") {
 		t.Errorf("a second process in one state directory: %v, %s", err, out)
 	}
 	if _, err := os.Stat(busy.Kubeconfig); err != nil {
@@ -348,7 +348,7 @@ func TestEndsByItself(t *testing.T) {
 	if err := syscall.Kill(c.PID(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Stop(); err == nil || !strings.Contains(err.Error(), "ended by itself") {
+	if err := c.Stop(); err == nil || !strings.Contains(err.Error(), "ended unexpectedly") {
 		t.Errorf("Stop of a cluster that is dying: %v", err)
 	}
 	if err := c.Restart(t.Context()); err != nil {
@@ -359,7 +359,7 @@ func TestEndsByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it has ended", func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
-	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "ended by itself") {
+	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "ended unexpectedly") {
 		t.Errorf("Close of a dead cluster: %v", err)
 	}
 	if exists(filepath.Dir(c.Kubeconfig)) {

@@ -22,7 +22,7 @@ func Background(t testing.TB, what string, limit time.Duration, killed func() bo
 				t.Errorf("%s: %v", what, err)
 			}
 		case <-time.After(limit):
-			t.Errorf("%s does not end", what)
+			t.Errorf("%s does not stop", what)
 		}
 	})
 }

@@ -160,7 +160,7 @@ func TestApplyRefuses(t *testing.T) {
 		{"metadata: {name: x}\n", "without apiVersion or kind", "no object"},
 		{"{", "document 0", "no YAML"},
 		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, namespace: missing-namespace}\n", `namespaces "missing-namespace" not found`, "a missing namespace is not waited for"},
-		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "needs a namespace", "no namespace is guessed"},
+		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n", "a namespace is required", "no namespace is guessed"},
 		{"apiVersion: example.test/v9\nkind: Nothing\nmetadata: {name: x}\n", "no matches for kind", "an unknown kind"},
 		{"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Not_A_Name, namespace: " + ns + "}\n", "apply ConfigMap", "the error names the object"},
 	} {
@@ -186,7 +186,7 @@ func token(t *testing.T, cs *kubernetes.Clientset, ns, account string, bound *au
 	}
 	ends := r.Status.ExpirationTimestamp.Time // in whole seconds
 	if ends.Before(asked.Add(599*time.Second)) || ends.After(time.Now().Add(601*time.Second)) {
-		t.Errorf("the token lives %v, 10 minutes were asked for", ends.Sub(asked))
+		t.Errorf("the token is valid for %v, want 10 minutes", ends.Sub(asked))
 	}
 	return r.Status.Token
 }

@@ -156,7 +156,7 @@ func (p *Env) Until(what string, true func() bool) {
 	p.Helper()
 	for end := time.Now().Add(deadline); !true(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			p.Fatalf("it never came that %s\n%s", what, p.Log.Tail())
+			p.Fatalf("timed out waiting for: %s\n%s", what, p.Log.Tail())
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestExpiryAndRemoval(t *testing.T) {
 	aIP, _ := a.TailscaleIPs()
 	idA := id(t, n, a)
 	if !n.Expire(idA) || n.Expire("n404CNTRL") {
-		t.Error("Expire does not say whether the node exists")
+		t.Error("Expire does not report whether the node exists")
 	}
 	took := eventually(t, "the expired node knows", func() bool { return state(t, a) == "NeedsLogin" })
 	peer := eventually(t, "its peer knows", func() bool {
@@ -56,17 +56,17 @@ func TestExpiryAndRemoval(t *testing.T) {
 	cIP, _ := c.TailscaleIPs()
 	idC := id(t, n, c)
 	if !n.Delete(idC) || n.Delete(idC) {
-		t.Error("Delete does not say whether the node existed")
+		t.Error("Delete does not report whether the node existed")
 	}
 	var why error
-	took = eventually(t, "WhoIs knows nobody", func() bool {
+	took = eventually(t, "WhoIs finds no node", func() bool {
 		_, why = whois(t.Context(), b, cIP.String())
 		return why != nil
 	})
 	if !strings.Contains(why.Error(), "peer not found") {
 		t.Errorf("WhoIs of a removed peer: %v", why)
 	}
-	t.Logf("removal: WhoIs knows nobody after %v", took.Round(time.Millisecond))
+	t.Logf("removal: WhoIs finds no node after %v", took.Round(time.Millisecond))
 	eventually(t, "the removed node knows", func() bool { return state(t, c) != "Running" })
 	refused(t, c, "b:80")
 }
@@ -166,7 +166,7 @@ func TestRestartAndEphemeral(t *testing.T) {
 	was := id(t, n, first)
 	first.Close()
 	// It is offline, but stays a node for longer than the ephemeral delay.
-	eventually(t, "it went offline", func() bool {
+	eventually(t, "the node is offline", func() bool {
 		for _, nd := range n.Nodes() {
 			if nd.StableID == was && !*nd.Online {
 				return time.Since(*nd.LastSeen) > delay+500*time.Millisecond
@@ -330,7 +330,7 @@ func TestSignInAgain(t *testing.T) {
 		}
 	}
 	if got := len(n.Nodes()); got != 2 {
-		t.Errorf("%d nodes, want 2: the machine's old node went with its person", got)
+		t.Errorf("%d nodes, want 2: the machine's old node must be removed", got)
 	}
 }
 
@@ -341,7 +341,7 @@ func TestTwoTailnets(t *testing.T) {
 	two.EnableHTTPS()
 	roots := two.EnableHTTPS() // a second call changes nothing
 	if string(one.EnableHTTPS()) != string(roots) {
-		t.Error("two authorities in one process: the client's setting knows only one")
+		t.Error("two CAs in one process: the client's setting supports only one")
 	}
 	a1, s1 := one.Node("a", "alice@example.com"), one.Node("tka", "", "tag:tka")
 	a2, s2 := two.Node("a", "alice@example.com"), two.Node("tka", "", "tag:tka")

@@ -114,7 +114,7 @@ func (c *control) serveLogin(w http.ResponseWriter, r *http.Request) {
 		}
 		say(http.StatusOK, "Done: the node is "+login+"'s. You can close this page.")
 	default:
-		say(http.StatusMethodNotAllowed, "This page is read and answered, nothing else.")
+		say(http.StatusMethodNotAllowed, "This page accepts GET and POST only.")
 	}
 }
 
@@ -123,7 +123,7 @@ func (c *control) complete(p *pendingLogin, login string) (refused string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p.owner != "" {
-		return "This login was used already."
+		return "This login was already used."
 	}
 	p.owner = login
 	defer close(p.done)

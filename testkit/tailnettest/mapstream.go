@@ -52,7 +52,7 @@ func (c *control) serveMap(w http.ResponseWriter, r *http.Request, mk key.Machin
 	if !req.Stream {
 		c.mu.Unlock()
 		if !req.OmitPeers {
-			http.Error(w, "only streaming polls carry peers", http.StatusBadRequest)
+			http.Error(w, "only streaming polls return peers", http.StatusBadRequest)
 		}
 		return
 	}

@@ -136,7 +136,7 @@ func StartWith(t testing.TB, o Options) *Net {
 // nodes of Node.
 func Run(dir string, o Options) (_ *Net, err error) {
 	if !envknob.NoLogsNoSupport() {
-		return nil, errors.New("tailnettest.Quiet was not called: nodes of this process would speak to the internet")
+		return nil, errors.New("tailnettest.Quiet was not called: nodes of this process would connect to the internet")
 	}
 	if o.Logf == nil {
 		o.Logf = func(string, ...any) {}

@@ -212,7 +212,7 @@ func TestIdentityAndLivePolicy(t *testing.T) {
 		t.Error("a refused policy changed something")
 	}
 	if u := n.Unknown(); len(u) > 0 {
-		t.Errorf("requests that control does not know: %v", u)
+		t.Errorf("requests that the control server does not support: %v", u)
 	}
 }
 

@@ -131,9 +131,9 @@ func (n *Net) reachable(ctx context.Context, name string, find func() *node) err
 		case nd == nil:
 			missing = "it has not joined"
 		case nd.homeDERP == 0:
-			missing = "control does not know its home relay"
+			missing = "the control server has no home relay for it"
 		case nd.disco.IsZero():
-			missing = "control does not know its disco key"
+			missing = "the control server has no disco key for it"
 		default:
 			missing, k = "", nd.key
 		}

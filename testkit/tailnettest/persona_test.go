@@ -55,7 +55,7 @@ func TestProxies(t *testing.T) {
 		}
 	}
 	if res, err := http.Get(persona); err != nil || res.StatusCode != http.StatusBadRequest {
-		t.Errorf("the proxy asked as a page: %v %v", res, err)
+		t.Errorf("a page request to the proxy: %v %v", res, err)
 	}
 	hc := clientOf(t, roots, nil)
 	u, err := url.Parse(persona)
@@ -97,7 +97,7 @@ func halfClosed(t *testing.T, tka *tsnet.Server, persona string) {
 		}
 		defer c.Close()
 		b, _ := io.ReadAll(c)
-		fmt.Fprintf(c, "heard %s", b)
+		fmt.Fprintf(c, "received %s", b)
 	}()
 	c, err := net.Dial("tcp", strings.TrimPrefix(persona, "http://"))
 	if err != nil {
@@ -112,7 +112,7 @@ func halfClosed(t *testing.T, tka *tsnet.Server, persona string) {
 	}
 	fmt.Fprint(c, "all")
 	c.(*net.TCPConn).CloseWrite()
-	if b, err := io.ReadAll(br); err != nil || string(b) != "heard all" {
+	if b, err := io.ReadAll(br); err != nil || string(b) != "received all" {
 		t.Errorf("a half-closed connection: %q %v", b, err)
 	}
 }

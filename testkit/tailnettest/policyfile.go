@@ -48,9 +48,9 @@ func (f *policyFile) watch(ctx context.Context) {
 			continue
 		}
 		if err := f.set(text); err != nil {
-			f.logf("policy file %s is refused, the last good policy stays: %v", f.path, err)
+			f.logf("policy file %s is invalid, the previous policy stays in effect: %v", f.path, err)
 		} else {
-			f.logf("policy file %s is in force", f.path)
+			f.logf("policy file %s is in effect", f.path)
 		}
 	}
 }

@@ -39,22 +39,22 @@ func TestPolicyFile(t *testing.T) {
 		select {
 		case s := <-said:
 			if !strings.Contains(s, part) {
-				t.Fatalf("said %q, want %q", s, part)
+				t.Fatalf("logged %q, want %q", s, part)
 			}
 		case <-time.After(time.Minute):
-			t.Fatalf("not said: %q", part)
+			t.Fatalf("not logged: %q", part)
 		}
 	}
 	const second = `{"groups": {"group:b": ["b@example.com"]}}`
 	put(second, true)
-	hear("is in force")
+	hear("is in effect")
 	put(`{"groups": {"group:b": ["nobody"]}}`, true)
-	hear("is refused, the last good policy stays")
+	hear("is invalid, the previous policy stays")
 	if n.Policy() != second {
 		t.Errorf("the policy in force: %s", n.Policy())
 	}
 	put(`{"groups": {}}`, true)
-	hear("is in force")
+	hear("is in effect")
 	if n.Policy() != `{"groups": {}}` {
 		t.Errorf("the policy in force: %s", n.Policy())
 	}

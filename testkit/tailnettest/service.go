@@ -140,10 +140,10 @@ func (c *control) PutService(want tsapi.Service) (tsapi.Service, error) {
 		if len(want.Addrs) > 0 {
 			wish = want.Addrs[0]
 			if !wish.Is4() || len(want.Addrs) > 1 {
-				return tsapi.Service{}, fmt.Errorf("a new service can wish for one IPv4 address, not for %v", want.Addrs)
+				return tsapi.Service{}, fmt.Errorf("a new service can request one IPv4 address, not %v", want.Addrs)
 			}
 			if !tsaddr.CGNATRange().Contains(wish) || c.addrTakenLocked(wish) {
-				return tsapi.Service{}, fmt.Errorf("address %s cannot be had", wish)
+				return tsapi.Service{}, fmt.Errorf("address %s is not available", wish)
 			}
 		}
 		s = c.newServiceLocked(want.Name, wish)

@@ -147,7 +147,7 @@ func TestService(t *testing.T) {
 		}
 	}
 	var sl *tsnet.ServiceListener
-	eventually(t, "the host knows that it is one", func() bool {
+	eventually(t, "the host reports its role", func() bool {
 		var err error
 		sl, err = host.ListenService("svc:web", tsnet.ServiceModeHTTP{Port: 80})
 		return err == nil
@@ -166,7 +166,7 @@ func TestService(t *testing.T) {
 		return err == nil && strings.HasPrefix(got, "login=")
 	})
 	if !strings.HasPrefix(got, "login=alice@example.com whois=") || strings.HasSuffix(got, "<nil>") {
-		t.Errorf("a service learns who calls from a header, and WhoIs of the connection knows nobody: %q", got)
+		t.Errorf("a service gets the caller from a header, and WhoIs of the connection finds no node: %q", got)
 	}
 	refused(t, alice, "svc-host:80") // the grant names the service, not its host
 	refused(t, bob, vip.String()+":80")

@@ -166,7 +166,7 @@ func (r *Env) settle(ctx context.Context) error {
 	// The server must reject this object: the schema is violated, and only the access server may create sign-ins.
 	_, errs, exit := kubetest.Kubectl(ctx, r.Cluster.Kubeconfig, "create", "--dry-run=server", "--validate=false", "-f", probe)
 	if exit == 0 {
-		return errors.New("an empty sign-in was taken: neither schema nor admission policy is at work")
+		return errors.New("the API server accepted an empty sign-in: neither the schema nor the admission policy is active")
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("sign-ins are not served: %s", errs)
@@ -223,7 +223,7 @@ func (r *Env) StartOperator(ctx context.Context) error {
 		return err
 	}
 	r.Operator = p
-	return p.WaitLog(ctx, `"operator is working"`)
+	return p.WaitLog(ctx, `"the sign-in operator is running"`)
 }
 
 // StartAccess starts `tailplaned access` and waits until it serves on the tailnet.
@@ -252,7 +252,7 @@ func (r *Env) StartAll(ctx context.Context) error {
 		return err
 	}
 	r.Access, r.Operator = p, p
-	return errors.Join(p.WaitLog(ctx, `"operator is working"`), p.WaitLog(ctx, `"access is serving"`))
+	return errors.Join(p.WaitLog(ctx, `"the sign-in operator is running"`), p.WaitLog(ctx, `"access is serving"`))
 }
 
 // AuthKeyFile returns the path of a tailnet auth key for a node with tag:tailplane.

@@ -92,7 +92,7 @@ func StartNode(ctx context.Context, c *kubetest.Cluster, dir string, o NodeOptio
 	case l := <-line:
 		if err := json.Unmarshal(l, n); err != nil {
 			n.Close()
-			return nil, fmt.Errorf("podnode said %q: %w", l, err)
+			return nil, fmt.Errorf("output of podnode: %q: %w", l, err)
 		}
 		return n, nil
 	case <-n.done:

@@ -132,7 +132,7 @@ func (p *Pods) look(ctx context.Context, pod *corev1.Pod) {
 // live runs a pod until it is deleted or ctx ends.
 func (p *Pods) live(ctx context.Context, pod *corev1.Pod, ip string) error {
 	if len(pod.Spec.Containers) != 1 {
-		return errors.New("it has not exactly one container")
+		return errors.New("it must have exactly one container")
 	}
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, UID: pod.UID}, Target: corev1.ObjectReference{Kind: "Node", Name: "rig"}}
 	if pod.Spec.NodeName == "" { // the API server deletes a pod without a node at once
@@ -197,7 +197,7 @@ func environment(pod *corev1.Pod) (env []string, err error) {
 		}
 		if from := v.ValueFrom; from != nil {
 			if from.FieldRef == nil {
-				return nil, fmt.Errorf("%s is from something else than a field", v.Name)
+				return nil, fmt.Errorf("%s is not from a field", v.Name)
 			}
 			fields := map[string]string{"metadata.name": pod.Name, "metadata.namespace": pod.Namespace, "metadata.uid": string(pod.UID), "status.podIP": pod.Status.PodIP, "status.podIPs": pod.Status.PodIP}
 			is := false

@@ -92,7 +92,7 @@ func (p *Process) WaitLog(ctx context.Context, text string) error {
 		case <-p.done:
 			return fmt.Errorf("%s ended (%v): %s", p.name(), p.err, tail(p.Output()))
 		case <-ctx.Done():
-			return fmt.Errorf("%s has not said %s: %w: %s", p.name(), text, ctx.Err(), tail(p.Output()))
+			return fmt.Errorf("the output of %s lacks %s: %w: %s", p.name(), text, ctx.Err(), tail(p.Output()))
 		}
 	}
 }

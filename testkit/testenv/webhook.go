@@ -95,7 +95,7 @@ func WebhookManifests(address string) ([][]byte, error) {
 		}
 		text := service.ReplaceAll(b, []byte("url: https://"+address+"$1"))
 		if name == "webhook" && bytes.Equal(text, b) {
-			return nil, fmt.Errorf("deploy/inject/%s.yaml does not name the Service as it did", name)
+			return nil, fmt.Errorf("deploy/inject/%s.yaml does not have the expected Service", name)
 		}
 		all = append(all, text)
 	}

@@ -90,7 +90,7 @@ func (e *EventReader) Next(ev *Event) error {
 		return err
 	}
 	if !isObject {
-		return fmt.Errorf("%w: an event that is no object", errJSON)
+		return fmt.Errorf("%w: an event is not an object", errJSON)
 	}
 	o := eventFields{table: e.format.Shape == ShapeTable}
 	for first := true; ; {
@@ -138,7 +138,7 @@ func (o *eventFields) scan(w *window, t EventType) error {
 		return err
 	}
 	if !isObject {
-		return fmt.Errorf("%w: an event without an object", errJSON)
+		return fmt.Errorf("%w: an event has no object", errJSON)
 	}
 	whole := o.table || t != EventAdded && t != EventModified && t != EventDeleted
 	for first := true; ; {
@@ -208,7 +208,7 @@ func (o *eventFields) meta(w *window, whole bool) error {
 // fill sets the fields of ev from the positions.
 func (o *eventFields) fill(w *window, ev *Event) error {
 	if ev.Type == UnknownEvent {
-		return fmt.Errorf("%w: an event of no known type", errJSON)
+		return fmt.Errorf("%w: an event has an unknown type", errJSON)
 	}
 	ev.Kind, ev.APIVersion = unescaped(w.get(o.kind)), unescaped(w.get(o.version))
 	if ev.Type == EventError {

@@ -80,7 +80,7 @@ func TestEvents(t *testing.T) {
 				t.Errorf("proto=%v %s:\n%s", proto, name, strings.Join(got, "\n"))
 			}
 			if idles == 0 {
-				t.Error("nobody was told before a read")
+				t.Error("no callback ran before a read")
 			}
 		}
 		for n := range len(stream) - 1 {
@@ -240,7 +240,7 @@ func TestTableRows(t *testing.T) {
 			t.Errorf("cells are %s", s)
 		}
 		if got.Rows[1].Conditions[0].Type != metav1.RowCompleted {
-			t.Error("conditions are gone")
+			t.Error("conditions are missing")
 		}
 		if object := string(got.Rows[0].Object.Raw); strip != (object == "" || object == "null") || !strip && !strings.Contains(object, `"name":"a"`) {
 			t.Errorf("strip=%v: the object is %q", strip, object)
@@ -331,7 +331,7 @@ func TestItemEvents(t *testing.T) {
 		if row.form.Shape == ShapeTable {
 			want = "Table"
 			if ev.Columns == nil {
-				t.Error("a table without columns")
+				t.Error("the table has no columns")
 			}
 		}
 		if ev.Type != EventAdded || string(ev.Name) != "pod-0" || ev.ResourceVersion != 100 || string(ev.Kind) != want || string(ev.APIVersion) != map[bool]string{false: "v1", true: "meta.k8s.io/v1"}[want == "Table"] {

@@ -114,7 +114,7 @@ func FuzzListProto(f *testing.F) {
 			}
 		}
 		if uint64(out.Len()) != rest {
-			t.Fatalf("%d bytes were said and %d written", rest, out.Len())
+			t.Fatalf("returned %d bytes, wrote %d", rest, out.Len())
 		}
 	})
 }
@@ -149,7 +149,7 @@ func FuzzEvents(f *testing.F) {
 					}
 					if json.Unmarshal(ev.Raw, &want) == nil {
 						if name, ok := want.Object.Metadata["name"].(string); ok && bytes.Contains(ev.Raw, []byte(`"metadata"`)) && bytes.Contains(ev.Raw, []byte(`"object"`)) && name != string(ev.Name) {
-							t.Fatalf("%s has the name %q here", ev.Raw, ev.Name)
+							t.Fatalf("%s has the name %q in this form", ev.Raw, ev.Name)
 						}
 					}
 				}

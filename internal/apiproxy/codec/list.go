@@ -63,7 +63,7 @@ func (l *ListReader) Open() error {
 	return l.fields(new(true))
 }
 
-var errDuplicateField = errors.New("a list that says something twice")
+var errDuplicateField = errors.New("a list has a duplicate field")
 
 // fields reads the fields of the list up to the items or the end.
 func (l *ListReader) fields(first *bool) error {
@@ -110,7 +110,7 @@ func (l *ListReader) fields(first *bool) error {
 				return nil
 			}
 			if got := w.get(w.since(0)); string(trim(got)) != "null" {
-				return fmt.Errorf("%w: items that are no array", errJSON)
+				return fmt.Errorf("%w: items is not an array", errJSON)
 			}
 			l.ended = true
 		case name == "columnDefinitions" && l.format.Shape == ShapeTable:
@@ -139,7 +139,7 @@ func (l *ListReader) fields(first *bool) error {
 // end checks that no data follows the list.
 func (l *ListReader) end() error {
 	if !l.ended {
-		return errors.New("a list without items")
+		return errors.New("a list has no items")
 	}
 	l.w.to(nil)
 	switch c, err := l.w.peek(); {
@@ -149,7 +149,7 @@ func (l *ListReader) end() error {
 	case err != nil:
 		return err
 	default:
-		return fmt.Errorf("%w: %q behind the list", errJSON, c)
+		return fmt.Errorf("%w: %q after the list", errJSON, c)
 	}
 }
 
@@ -243,7 +243,7 @@ func (l *ListReader) Next() (bool, error) {
 		return false, err
 	}
 	if !isObject {
-		return false, fmt.Errorf("%w: an item that is no object", errJSON)
+		return false, fmt.Errorf("%w: an item is not an object", errJSON)
 	}
 	if l.format.Shape == ShapeTable {
 		return true, l.scanRow()
@@ -369,7 +369,7 @@ func (l *ListReader) SkipItem(out io.Writer) error {
 	w := &l.w
 	if l.format.Proto {
 		if w.buf[w.mark] != tagItem {
-			return fmt.Errorf("%w: an item under a tag of two bytes", errProto)
+			return fmt.Errorf("%w: an item has a tag of two bytes", errProto)
 		}
 		w.buf[w.mark] = tagUnknown
 		return l.SpliceItem(out, false)

@@ -176,7 +176,7 @@ func TestListThatBreaksOff(t *testing.T) {
 		}
 		for n := range len(body) {
 			if err := readAll(bytes.NewReader(body[:n]), f); err == nil {
-				t.Fatalf("proto=%v: the first %d of %d bytes are a list", f.Proto, n, len(body))
+				t.Fatalf("proto=%v: the first %d of %d bytes are accepted as a list", f.Proto, n, len(body))
 			}
 		}
 		if err := readAll(bytes.NewReader(body), f); err != nil {
@@ -315,7 +315,7 @@ func TestSpliceIsTake(t *testing.T) {
 			}
 			if f.Proto {
 				if !bytes.Equal(got.Bytes(), want.Bytes()) {
-					t.Fatalf("round %d, protobuf: other bytes", round)
+					t.Fatalf("round %d, protobuf: the bytes differ", round)
 				}
 				continue
 			}
@@ -325,7 +325,7 @@ func TestSpliceIsTake(t *testing.T) {
 				first = "[0"
 			}
 			if err := errors.Join(json.Compact(&a, []byte(first+got.String()+"]")), json.Compact(&b, []byte(first+want.String()+"]"))); err != nil || !bytes.Equal(a.Bytes(), b.Bytes()) {
-				t.Fatalf("round %d: other items come out, %d bytes instead of %d: %v", round, a.Len(), b.Len(), err)
+				t.Fatalf("round %d: the items differ, %d bytes instead of %d: %v", round, a.Len(), b.Len(), err)
 			}
 		}
 	}

@@ -48,7 +48,7 @@ func (e *EventReader) nextProto(ev *Event) error {
 		return err
 	}
 	if ev.Type == UnknownEvent {
-		return fmt.Errorf("%w: an event of no known type", errProto)
+		return fmt.Errorf("%w: an event has an unknown type", errProto)
 	}
 	body, err := ev.envelope(object)
 	if err != nil {
@@ -63,7 +63,7 @@ func (e *EventReader) nextProto(ev *Event) error {
 
 func (ev *Event) envelope(object []byte) (body []byte, err error) {
 	if len(object) < len(magic) || string(object[:len(magic)]) != magic {
-		return nil, fmt.Errorf("%w: an object without its envelope", errProto)
+		return nil, fmt.Errorf("%w: an object has no envelope", errProto)
 	}
 	err = fields(object[len(magic):], func(num protowire.Number, v []byte, _ uint64) bool {
 		switch num {
@@ -113,7 +113,7 @@ func (ev *Event) metaProto(object []byte) error {
 		return err == nil && (num <= 6 || ev.Type == EventBookmark)
 	}, &err)
 	if err == nil && ev.ResourceVersion == 0 {
-		err = fmt.Errorf("%w: an event without a resourceVersion", errProto)
+		err = fmt.Errorf("%w: an event has no resourceVersion", errProto)
 	}
 	return err
 }

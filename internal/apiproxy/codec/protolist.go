@@ -18,7 +18,7 @@ const (
 	tagUnknown = 15<<3 | 2 // an unknown field, which decoders skip
 )
 
-var errProto = errors.New("not protobuf as a server writes it")
+var errProto = errors.New("not protobuf in the form of an API server")
 
 // varint reads a varint. The window must be in mode hold.
 func (w *window) varint() (uint64, error) {
@@ -45,7 +45,7 @@ func (w *window) tag() (num uint64, size uint64, err error) {
 		return 0, 0, err
 	}
 	if tag&7 != uint64(protowire.BytesType) {
-		return 0, 0, fmt.Errorf("%w: field %d is no text or message", errProto, tag>>3)
+		return 0, 0, fmt.Errorf("%w: field %d is not a string or message", errProto, tag>>3)
 	}
 	size, err = w.varint()
 	return tag >> 3, size, err
@@ -98,7 +98,7 @@ func (w *window) message(n uint64) ([]byte, error) {
 func (l *ListReader) within(at int) error {
 	n := uint64(l.w.at() - at)
 	if n > l.rest {
-		return fmt.Errorf("%w: a field longer than its list", errProto)
+		return fmt.Errorf("%w: a field is longer than its list", errProto)
 	}
 	l.rest -= n
 	return nil
@@ -226,7 +226,7 @@ func (l *ListReader) nextProto() (bool, error) {
 		return false, err
 	}
 	if size > l.rest {
-		return false, fmt.Errorf("%w: an item longer than its list", errProto)
+		return false, fmt.Errorf("%w: an item is longer than its list", errProto)
 	}
 	if num == 1 {
 		return false, errDuplicateField
@@ -258,7 +258,7 @@ func (w *window) identityProto(size uint64) (ns, name span, err error) {
 		return ns, name, err
 	}
 	if uint64(w.at()-at)+n > size {
-		return ns, name, fmt.Errorf("%w: metadata longer than its object", errProto)
+		return ns, name, fmt.Errorf("%w: metadata is longer than its object", errProto)
 	}
 	for at, size = w.at(), n; uint64(w.at()-at) < size; {
 		tag, err := w.varint()
@@ -270,7 +270,7 @@ func (w *window) identityProto(size uint64) (ns, name span, err error) {
 			return ns, name, err
 		}
 		if tag&7 != uint64(protowire.BytesType) || n > size || uint64(w.at()-at)+n > size {
-			return ns, name, fmt.Errorf("%w: a name longer than its metadata", errProto)
+			return ns, name, fmt.Errorf("%w: a name is longer than its metadata", errProto)
 		}
 		from := w.at()
 		if _, err := w.message(n); err != nil {
@@ -311,7 +311,7 @@ func (l *ListReader) endProto() error {
 			return err
 		}
 		if num == 3 && size > 0 {
-			return fmt.Errorf("%w: a list with an encoding of its own", errProto)
+			return fmt.Errorf("%w: a list has a content encoding", errProto)
 		}
 	}
 }

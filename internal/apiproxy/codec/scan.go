@@ -13,7 +13,7 @@ import (
 // maxDepth is the maximal nesting depth of JSON, as in encoding/json.
 const maxDepth = 10000
 
-var errJSON = errors.New("not JSON as a server writes it")
+var errJSON = errors.New("not JSON in the form of an API server")
 
 // peek returns the next byte that is not white space.
 func (w *window) peek() (byte, error) {
@@ -38,7 +38,7 @@ func (w *window) expect(c byte) error {
 		return short(err)
 	}
 	if got != c {
-		return fmt.Errorf("%w: %q where %q should be", errJSON, got, c)
+		return fmt.Errorf("%w: found %q, want %q", errJSON, got, c)
 	}
 	w.pos++
 	return nil
@@ -59,7 +59,7 @@ func (w *window) enter(c byte) (bool, error) {
 
 func (w *window) push(c byte) error {
 	if w.depth >= maxDepth {
-		return fmt.Errorf("%w: nested deeper than %d", errJSON, maxDepth)
+		return fmt.Errorf("%w: nesting is deeper than %d", errJSON, maxDepth)
 	}
 	at, bit := w.depth/64, uint64(1)<<(w.depth%64)
 	if at == len(w.kinds) {
@@ -77,7 +77,7 @@ func (w *window) push(c byte) error {
 func (w *window) pop(c byte) error {
 	d := w.depth - 1
 	if d < 0 || (c == '}') != (w.kinds[d/64]&(1<<(d%64)) != 0) {
-		return fmt.Errorf("%w: a %q that closes nothing", errJSON, c)
+		return fmt.Errorf("%w: unexpected %q", errJSON, c)
 	}
 	w.depth = d
 	return nil
@@ -215,7 +215,7 @@ func (w *window) skip() error {
 		w.pos++
 		return w.skipString()
 	case ',', ':', '}', ']':
-		return fmt.Errorf("%w: %q where a value should be", errJSON, c)
+		return fmt.Errorf("%w: found %q, want a value", errJSON, c)
 	}
 	for {
 		for ; w.pos < w.end; w.pos++ {
@@ -306,7 +306,7 @@ func (w *window) item(first *bool, end byte) (bool, error) {
 func number(raw []byte) (uint64, error) {
 	n, err := strconv.ParseUint(string(raw), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("resourceVersion %.40q is not a number of 64 bits", raw)
+		return 0, fmt.Errorf("resourceVersion %.40q is not a 64-bit number", raw)
 	}
 	return n, nil
 }

@@ -45,7 +45,7 @@ func parseColumns(raw []byte) (*Columns, error) {
 			return nil, err
 		}
 		if !isObject {
-			return nil, fmt.Errorf("%w: a column that is no object", errJSON)
+			return nil, fmt.Errorf("%w: a column is not an object", errJSON)
 		}
 		name := ""
 		for first := true; ; {
@@ -179,7 +179,7 @@ func (l *ListReader) scanRow() error {
 	}
 	l.Namespace, l.Name = l.itemName(ns), l.itemName(name)
 	if !l.row.hasCells {
-		return fmt.Errorf("%w: a row without cells", errJSON)
+		return fmt.Errorf("%w: a row has no cells", errJSON)
 	}
 	return nil
 }
@@ -270,7 +270,7 @@ func (l *ListReader) copyRow(out io.Writer) error {
 	case !o.hasObject:
 		b = append(b, w.get(span{o.cells.to, all.to})...)
 	case o.object.from < o.cells.to:
-		return fmt.Errorf("%w: a row whose object comes before its cells", errJSON)
+		return fmt.Errorf("%w: the object of a row comes before its cells", errJSON)
 	default:
 		b = append(b, w.get(span{o.cells.to, o.object.from})...)
 		b = append(b, "null"...)

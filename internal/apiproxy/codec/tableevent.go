@@ -48,7 +48,7 @@ func (ev *Event) scanTable(table []byte) error {
 	if ev.Type == EventBookmark {
 		ev.InitialEnd = hasInitialEnd(w.get(o.annotation))
 	} else if ev.rows != 1 {
-		return fmt.Errorf("%w: a table of %d rows in an event", errJSON, ev.rows)
+		return fmt.Errorf("%w: an event has a table with %d rows", errJSON, ev.rows)
 	}
 	var err error
 	ev.ResourceVersion, err = number(w.get(o.rv))
@@ -70,7 +70,7 @@ func (ev *Event) scanRows(w *window, o *eventFields) error {
 			return err
 		}
 		if !isObject {
-			return fmt.Errorf("%w: a row that is no object", errJSON)
+			return fmt.Errorf("%w: a row is not an object", errJSON)
 		}
 		for first := true; ; {
 			key, ok, err := w.key(&first)
@@ -125,7 +125,7 @@ func (ev *Event) scanRows(w *window, o *eventFields) error {
 // cluster column; otherwise the columns are null.
 func (ev *Event) AppendTable(dst []byte, r *Row, want *Columns, withColumns bool) ([]byte, error) {
 	if !ev.row.hasCells {
-		return nil, fmt.Errorf("%w: a row without cells", errJSON)
+		return nil, fmt.Errorf("%w: a row has no cells", errJSON)
 	}
 	get := func(s span) []byte { return ev.object[s.from:s.to] }
 	columns := func() {
@@ -147,20 +147,20 @@ func (ev *Event) AppendTable(dst []byte, r *Row, want *Columns, withColumns bool
 	}
 	switch {
 	case ev.columns.to > ev.row.cells.from:
-		return nil, fmt.Errorf("%w: a table whose columns come behind its rows", errJSON)
+		return nil, fmt.Errorf("%w: the columns of a table come after its rows", errJSON)
 	case ev.columns.to > 0:
 		copyTo(ev.columns.from)
 		columns()
 		at = ev.columns.to
 	case withColumns:
-		return nil, fmt.Errorf("%w: a table without a place for columns", errJSON)
+		return nil, fmt.Errorf("%w: a table has no column definitions", errJSON)
 	}
 	copyTo(ev.row.cells.from)
 	dst = r.appendCells(dst, ev.row.each, get)
 	at = ev.row.cells.to
 	if r.strip && ev.row.hasObject {
 		if ev.row.object.from < at {
-			return nil, fmt.Errorf("%w: a row whose object comes before its cells", errJSON)
+			return nil, fmt.Errorf("%w: the object of a row comes before its cells", errJSON)
 		}
 		copyTo(ev.row.object.from)
 		dst = append(dst, "null"...)

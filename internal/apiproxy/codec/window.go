@@ -19,7 +19,7 @@ const (
 	leastGap = 16 << 10 // release or move bytes if there is less room than this for a read
 )
 
-var errKept = fmt.Errorf("an item or event of more than %d bytes", maxKept)
+var errKept = fmt.Errorf("an item or event has more than %d bytes", maxKept)
 
 // mode is how a window treats the bytes that were read when it needs room.
 type mode uint8

@@ -52,13 +52,13 @@ func (c Config) Enabled() (bool, error) {
 		}
 	case "otlp":
 	default:
-		return false, fmt.Errorf("OTEL_LOGS_EXPORTER is %q; otlp and none are known", exporter)
+		return false, fmt.Errorf("OTEL_LOGS_EXPORTER is %q; supported values are otlp and none", exporter)
 	}
 	switch protocol := cmp.Or(c.Getenv("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL"), c.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL")); protocol {
 	case "", "http/protobuf":
 		return true, nil
 	default:
-		return false, fmt.Errorf("the OTLP protocol is set to %q; only http/protobuf is spoken here", protocol)
+		return false, fmt.Errorf("the OTLP protocol is %q; only http/protobuf is supported", protocol)
 	}
 }
 
@@ -193,12 +193,12 @@ type countingExporter struct {
 func (r *countingExporter) Export(ctx context.Context, records []sdklog.Record) error {
 	if err := r.Exporter.Export(ctx, records); err != nil {
 		if r.failed.Add(int64(len(records))); r.down.CompareAndSwap(false, true) {
-			r.log.Error("the audit record does not reach the collector; it is complete in its file", "err", err)
+			r.log.Error("exporting the audit log to the collector fails; the file is complete", "err", err)
 		}
 		return nil
 	}
 	if r.sent.Add(int64(len(records))); r.down.CompareAndSwap(true, false) {
-		r.log.Info("the audit record reaches the collector again", "failed", r.failed.Load())
+		r.log.Info("exporting the audit log to the collector works again", "failed", r.failed.Load())
 	}
 	return nil
 }

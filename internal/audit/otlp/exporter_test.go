@@ -241,8 +241,8 @@ func TestACollectorHoldsUpNothing(t *testing.T) {
 			if took := time.Since(began); took > 2*time.Minute {
 				t.Errorf("the end took %v", took)
 			}
-			if got := strings.Count(log.String(), "does not reach the collector"); got != 1 {
-				t.Errorf("told %d times:\n%s", got, log.String())
+			if got := strings.Count(log.String(), "exporting the audit log to the collector fails"); got != 1 {
+				t.Errorf("reported %d times:\n%s", got, log.String())
 			}
 			f, err := os.Open(path)
 			if err != nil {
@@ -266,7 +266,7 @@ func TestOffUnlessAskedFor(t *testing.T) {
 		{why: "nothing is set"},
 		{why: "a collector", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, on: true},
 		{why: "a collector of logs", env: map[string]string{"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:1/v1/logs"}, on: true},
-		{why: "asked for, with the collector that is the default", env: map[string]string{"OTEL_LOGS_EXPORTER": "otlp"}, on: true},
+		{why: "requested, with the default collector", env: map[string]string{"OTEL_LOGS_EXPORTER": "otlp"}, on: true},
 		{why: "no logs", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_LOGS_EXPORTER": "none"}},
 		{why: "nothing at all", env: map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"}},
 		{why: "another exporter", env: map[string]string{"OTEL_LOGS_EXPORTER": "console"}, bad: true},

@@ -56,7 +56,7 @@ func (s *TokenSource) Token(ctx context.Context, refused string) (string, error)
 	}
 	token := strings.TrimSpace(text)
 	if token == "" || len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("what should be a token is empty, too long or of more than one word")
+		return "", errors.New("the token is empty, too long or more than one word")
 	}
 	if token != s.token {
 		s.token, s.expires = token, jwtExpiry(token)
@@ -78,12 +78,12 @@ func (s *TokenSource) read(ctx context.Context) (string, error) {
 	case s.File != "":
 		f, err := os.Open(s.File)
 		if err != nil {
-			return "", fmt.Errorf("the token's file cannot be read: %w", err)
+			return "", fmt.Errorf("read the token file: %w", err)
 		}
 		defer f.Close()
 		b, err := io.ReadAll(io.LimitReader(f, maxToken+2))
 		if err != nil {
-			return "", fmt.Errorf("the token's file cannot be read: %w", err)
+			return "", fmt.Errorf("read the token file: %w", err)
 		}
 		return string(b), nil
 	}
@@ -93,7 +93,7 @@ func (s *TokenSource) read(ctx context.Context) (string, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &limitedWriter{w: &out, left: maxToken + 2}, s.Stderr, time.Second
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("the token's command %s: %w", s.Command[0], err)
+		return "", fmt.Errorf("run the token command %s: %w", s.Command[0], err)
 	}
 	return out.String(), nil
 }
@@ -125,14 +125,14 @@ type BearerTransport struct {
 // HTTPClient returns an HTTP client over w. It fails on a redirect.
 func (w *BearerTransport) HTTPClient() *http.Client {
 	return &http.Client{Transport: w, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return errors.New("the server answers with a redirect, which is not followed: is it an operator plane of Tailplane?")
+		return errors.New("the server answered with a redirect, which tka does not follow: is it an operator plane of Tailplane?")
 	}}
 }
 
 // RoundTrip implements [http.RoundTripper]. If the server refuses the token, RoundTrip reads it again and retries once.
 func (w *BearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != w.Base.Scheme || r.URL.Host != w.Base.Host {
-		return nil, fmt.Errorf("%s is not the operator plane that was named", r.URL.Host)
+		return nil, fmt.Errorf("%s is not the configured operator plane", r.URL.Host)
 	}
 	r = r.Clone(r.Context())
 	r.Header.Set("User-Agent", w.Agent)

@@ -83,11 +83,11 @@ func TestMC06_token_goes_to_the_plane_only(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "redirect") || strings.Contains(err.Error(), "secret-token") {
 		t.Errorf("a redirect: %v", err)
 	}
-	if _, err := w.HTTPClient().Get(other.URL); err == nil || !strings.Contains(err.Error(), "is not the operator plane") {
+	if _, err := w.HTTPClient().Get(other.URL); err == nil || !strings.Contains(err.Error(), "is not the configured operator plane") {
 		t.Errorf("another host: %v", err)
 	}
 	if came := other.tokens(); len(came) != 0 {
-		t.Errorf("somebody else was asked, with %q", came)
+		t.Errorf("another server received a request, with %q", came)
 	}
 	var seen []string
 	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.Header.Get("Authorization")) }))
@@ -100,7 +100,7 @@ func TestMC06_token_goes_to_the_plane_only(t *testing.T) {
 	res.Body.Close()
 	plain.Close() // now its handler has ended
 	if len(seen) != 1 || seen[0] != "" {
-		t.Errorf("by http came %q", seen)
+		t.Errorf("received over http: %q", seen)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	}
 	write(second)
 	if code := get(w); code != http.StatusOK {
-		t.Errorf("after another was written: %d", code)
+		t.Errorf("after a new token was written: %d", code)
 	}
 	if got, want := s.tokens(), []string{first, first, second}; strings.Join(got, " ") != strings.Join(want, " ") {
 		t.Errorf("tokens were %q", got)
@@ -143,7 +143,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	write(second)
 	get(w)
 	if got := s.tokens(); got[len(got)-1] != second || got[len(got)-2] != third {
-		t.Errorf("near its end a token is not read again")
+		t.Errorf("a token is not read again near its expiry")
 	}
 	if len(notified) < 2 || !strings.Contains(notified[0], "valid until 2026-11-22T12:05:00Z, for 5m0s") || strings.Contains(strings.Join(notified, ""), first) {
 		t.Errorf("told: %q", notified)

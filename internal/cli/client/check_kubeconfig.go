@@ -21,7 +21,7 @@ func CheckKubeconfig(k signin.Kubeconfig) error {
 	case !dialpolicy.IsClusterName(k.Cluster):
 		return fmt.Errorf("%.60q is not the name of a cluster", k.Cluster)
 	case k.InsecureSkipTLSVerify:
-		return errors.New("insecure-skip-tls-verify is set, so anybody could pose as the cluster")
+		return errors.New("insecure-skip-tls-verify is set, so another machine could impersonate the cluster")
 	case k.Namespace != "" && !dialpolicy.IsNamespaceName(k.Namespace):
 		return fmt.Errorf("%.60q is not the name of a namespace", k.Namespace)
 	}
@@ -37,7 +37,7 @@ func CheckKubeconfig(k signin.Kubeconfig) error {
 // checkAPIServer rejects an address of a cluster that is not https or that has parts other than host, port and path.
 func checkAPIServer(s string) error {
 	if i := strings.IndexFunc(s, output.Unsafe); i >= 0 || strings.ContainsRune(s, ' ') {
-		return fmt.Errorf("%.80q holds characters that no URL has", s)
+		return fmt.Errorf("%.80q contains characters that are not valid in a URL", s)
 	}
 	u, err := url.Parse(s)
 	switch {
@@ -46,9 +46,9 @@ func checkAPIServer(s string) error {
 	case u.Scheme != "https" || u.Opaque != "":
 		return fmt.Errorf("%.80q is not https", s)
 	case u.Host == "" || u.Hostname() == "":
-		return fmt.Errorf("%.80q names no host", s)
+		return fmt.Errorf("%.80q has no host", s)
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
-		return fmt.Errorf("%.80q holds more than host and path", s)
+		return fmt.Errorf("%.80q has more than a host and a path", s)
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
 		return dialpolicy.CheckAddr(addr)
@@ -66,10 +66,10 @@ func checkCA(ca []byte) error {
 		var block *pem.Block
 		before := rest
 		if block, rest = pem.Decode(rest); block == nil {
-			return errors.New("it holds something that is not PEM")
+			return errors.New("it contains data that is not PEM")
 		}
 		if lead, _, _ := strings.Cut(string(before), "-----BEGIN"); strings.TrimSpace(lead) != "" {
-			return errors.New("it holds something that is not PEM")
+			return errors.New("it contains data that is not PEM")
 		}
 		if block.Type != "CERTIFICATE" {
 			return fmt.Errorf("it holds a %.40q", block.Type)
@@ -93,7 +93,7 @@ func CheckToken(token signin.Token) error {
 	case len(s) > 64<<10:
 		return errors.New("the token is too long")
 	case strings.IndexFunc(s, func(r rune) bool { return r <= ' ' || r > '~' }) >= 0:
-		return errors.New("the token holds characters that no token has")
+		return errors.New("the token contains characters that are not valid in a token")
 	}
 	return nil
 }

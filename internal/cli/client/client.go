@@ -123,7 +123,7 @@ func Call[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp
 			var none Resp
 			return none, c.wrongKeyError(httpapi.PublicKey{})
 		}
-		p.Advice = append([]string{"This answer is without proof, so it may be somebody else's than the server's."}, p.Advice...)
+		p.Advice = append([]string{"The server did not sign this answer, so it may come from another machine."}, p.Advice...)
 	}
 	if refused {
 		return resp, c.Explain(ctx, err)

@@ -62,15 +62,15 @@ func NewDirectory(server, own string, clusters []gossip.Cluster, address func(st
 func exclusionOf(c gossip.Cluster) *Exclusion {
 	switch {
 	case c.Conflict:
-		return &Exclusion{output.ExitRefused, "conflict", "somebody else is known as this cluster, by another key", []string{
-			"Ask whoever runs the clusters which key is the right one; here it is " + c.Key.String() + ".",
-			"If the cluster's key was lost and made anew, an administrator of the server has to forget the old one."}}
+		return &Exclusion{output.ExitRefused, "conflict", "another server is known as this cluster, with a different key", []string{
+			"Ask an administrator of the clusters which key is correct. The server lists the key " + c.Key.String() + ".",
+			"If the cluster lost its key and has a new one, an administrator of the server must remove the old key."}}
 	case !c.Verified, c.Key.IsZero():
-		return &Exclusion{output.ExitRefused, "unverified", "the server has not met it itself, so nothing proves that its key is its own", []string{
-			"Try again in a moment: the server is looking for it.",
-			"If you know its server and its key, name the server yourself: tka login --server NAME"}}
+		return &Exclusion{output.ExitRefused, "unverified", "the server has not contacted it yet, so its key is not verified", []string{
+			"Try again in a moment: the server is trying to contact it.",
+			"If you know its server and its key, select the server: tka login --server NAME"}}
 	case !dialpolicy.IsClusterName(c.Name):
-		return &Exclusion{output.ExitRefused, "bad name", "its name is not that of a cluster", []string{"Ask whoever runs it."}}
+		return &Exclusion{output.ExitRefused, "bad name", "its name is not a valid cluster name", []string{"Ask an administrator of that cluster."}}
 	}
 	switch c.State {
 	case gossip.Alive, gossip.Suspect:
@@ -78,23 +78,23 @@ func exclusionOf(c gossip.Cluster) *Exclusion {
 	case gossip.Gone:
 		return &Exclusion{output.ExitUnreachable, "", "its server has left", []string{"See all clusters: tka clusters --all"}}
 	case gossip.Dead:
-		return &Exclusion{output.ExitUnreachable, "", "its server is gone without a word", []string{"See when it was last seen: tka clusters --all"}}
+		return &Exclusion{output.ExitUnreachable, "", "its server no longer responds", []string{"See when it was last seen: tka clusters --all"}}
 	}
-	return &Exclusion{output.ExitUnreachable, "", "whether its server is there is not known", []string{"Try again in a moment."}}
+	return &Exclusion{output.ExitUnreachable, "", "the state of its server is unknown", []string{"Try again in a moment."}}
 }
 
 // serverURLs returns the URLs of a cluster's servers. The first is the URL in the record. The others are those of live members and differ
 // from it only in the host.
 func serverURLs(c gossip.Cluster, t tailnetScope, address func(string) (string, error)) ([]string, *Exclusion) {
 	elsewhere := func(why string) *Exclusion {
-		return &Exclusion{output.ExitRefused, "elsewhere", why, []string{"If you know its server, name it yourself: tka login --server NAME"}}
+		return &Exclusion{output.ExitRefused, "elsewhere", why, []string{"If you know its server, select it: tka login --server NAME"}}
 	}
 	base, err := address(c.URL)
 	if err != nil {
-		return nil, elsewhere("its server, " + dialpolicy.RedactURL(c.URL) + ", is not used: " + err.Error())
+		return nil, elsewhere("its server, " + dialpolicy.RedactURL(c.URL) + ", is not usable: " + err.Error())
 	}
 	if !t.contains(hostOf(base)) {
-		return nil, elsewhere("its server, " + base + ", is outside the tailnet of the server that told of it")
+		return nil, elsewhere("its server, " + base + ", is outside the tailnet of the server that listed it")
 	}
 	all := []string{base}
 	u, err := url.Parse(base)
@@ -193,11 +193,11 @@ func (d Directory) Resolve(name string) (DirectoryEntry, error) {
 			names = append(names, e.Name)
 		}
 	}
-	f := output.Errorf(output.ExitRefused, "The server %s is of the cluster %s, not of %s, and knows no cluster of that name", d.Server, d.OwnCluster, name)
+	f := output.Errorf(output.ExitRefused, "The server %s serves the cluster %s, not %s, and knows no cluster with that name", d.Server, d.OwnCluster, name)
 	if suggestion := output.Suggest(name, names); suggestion != "" {
 		f.Try("Did you mean %s?", suggestion)
 	}
-	return DirectoryEntry{}, f.Try("See the clusters: tka clusters").Try("Name the access server of %s: --server NAME", name)
+	return DirectoryEntry{}, f.Try("See the clusters: tka clusters").Try("Select the access server of %s: --server NAME", name)
 }
 
 // resolveUnique returns the single cluster with a name. It is the entry in the best state among those that are not excluded. All
@@ -208,7 +208,7 @@ func (d Directory) resolveUnique(name string, usable, unreachable []DirectoryEnt
 	if !slices.ContainsFunc(all, func(e DirectoryEntry) bool { return e.ID != best.ID || e.Key != best.Key }) {
 		return best, nil
 	}
-	f := output.UsageErrorf("The server %s knows several clusters by the name %s", d.Server, name)
+	f := output.UsageErrorf("The server %s knows several clusters with the name %s", d.Server, name)
 	slices.SortStableFunc(all, func(a, b DirectoryEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
 	for _, e := range all[:min(len(all), output.MaxAdvice)] {
 		f.Try("--cluster %s   (%s, by %s)", output.ShellQuote(e.ID), e.Name, dialpolicy.RedactURL(e.URL))

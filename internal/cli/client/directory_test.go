@@ -52,7 +52,7 @@ func TestExclusions(t *testing.T) {
 							t.Errorf("%+v: %+v, %v", c, e, err)
 						}
 						if f, ok := errors.AsType[*output.Error](err); !want && (!ok || len(f.Advice) == 0 || f.Code != output.ExitRefused && f.Code != output.ExitUnreachable) {
-							t.Errorf("%+v: %v says not what to do", c, err)
+							t.Errorf("%+v: %v has no advice", c, err)
 						}
 						if want {
 							n++
@@ -63,7 +63,7 @@ func TestExclusions(t *testing.T) {
 		}
 	}
 	if n != 2 {
-		t.Errorf("%d were sure, want 2: one alive, one suspect", n)
+		t.Errorf("%d clusters are certain, want 2: one alive, one suspect", n)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestResolve(t *testing.T) {
 		{"by name", []gossip.Cluster{newCluster("a"), newCluster("b")}, "b", "id-b", 0, ""},
 		{"by id", []gossip.Cluster{newCluster("a"), newCluster("b")}, "id-b", "id-b", 0, ""},
 		{"none", []gossip.Cluster{newCluster("prod-us")}, "prod-su", "", output.ExitRefused, "Did you mean prod-us?"},
-		{"an empty list", nil, "a", "", output.ExitRefused, "is of the cluster own, not of a"},
+		{"an empty list", nil, "a", "", output.ExitRefused, "serves the cluster own, not a,"},
 		{"two of a name", []gossip.Cluster{newCluster("a"), newCluster("a", other)}, "a", "", output.ExitUsage, "--cluster id-other   (a, by https://tka-a.tail1234.ts.net)"},
 		{"two of a name, by id", []gossip.Cluster{newCluster("a"), newCluster("a", other)}, "id-other", "id-other", 0, ""},
 		{"two of a name stay two when one is suspect", []gossip.Cluster{newCluster("a", suspect), newCluster("a", other)}, "a", "", output.ExitUsage, "several clusters"},
@@ -145,8 +145,8 @@ func TestResolve(t *testing.T) {
 		{"alive before suspect", []gossip.Cluster{newCluster("a", suspect), newCluster("a")}, "a", "id-a", 0, "https://tka-a"},
 		{"suspect before alive elsewhere", []gossip.Cluster{newCluster("a", suspect), newCluster("a", func(c *gossip.Cluster) { c.URL = "https://evil.example" })}, "a", "id-a", 0, "https://second"},
 		{"who contests a cluster does not hide it", []gossip.Cluster{newCluster("a", claim), newCluster("a")}, "a", "id-a", 0, "https://tka-a"},
-		{"only a claim", []gossip.Cluster{newCluster("a", claim)}, "a", "", output.ExitRefused, "tka does not sign in to a: somebody else is known as this cluster"},
-		{"a refusal is said before an absence", []gossip.Cluster{newCluster("a", func(c *gossip.Cluster) { c.State = gossip.Dead }), newCluster("a", claim)}, "a", "", output.ExitRefused, "somebody else"},
+		{"only a claim", []gossip.Cluster{newCluster("a", claim)}, "a", "", output.ExitRefused, "tka does not sign in to a: another server is known as this cluster"},
+		{"a refusal is said before an absence", []gossip.Cluster{newCluster("a", func(c *gossip.Cluster) { c.State = gossip.Dead }), newCluster("a", claim)}, "a", "", output.ExitRefused, "another server"},
 		{"a word of a shell for an id", []gossip.Cluster{newCluster("a", func(c *gossip.Cluster) { c.ID = "$(x)" }), newCluster("a", other)}, "a", "", output.ExitUsage, "--cluster '$(x)'"},
 	} {
 		for range 2 { // in any order of the entries

@@ -38,28 +38,28 @@ func (c *Client) Explain(ctx context.Context, err error) *output.Error {
 	_, isNet := errors.AsType[net.Error](err)
 	switch {
 	case isRedirect:
-		return output.Errorf(output.ExitFailed, "The server %s answered with %v, and tka follows none", c.Base, to).Because(err).
-			Try("Name the access server itself: --server NAME")
+		return output.Errorf(output.ExitFailed, "The server %s answered with %v, and tka follows no redirects", c.Base, to).Because(err).
+			Try("Select the access server itself: --server NAME")
 	case badCertificate, noTLS, alert:
-		return output.Errorf(output.ExitRefused, "The server %s does not prove that it is the one: %v", c.Base, certificateReason(cause)).Because(err).
-			Try("Use the name that its certificate has, such as tka.TAILNET.ts.net: --server NAME")
+		return output.Errorf(output.ExitRefused, "The server %s did not prove its identity: %v", c.Base, certificateReason(cause)).Because(err).
+			Try("Use the name in its certificate, such as tka.TAILNET.ts.net: --server NAME")
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) && c.Last.Reached:
 		return output.Errorf(output.ExitNotReady, "The server %s did not answer within %v", c.Base, c.Timeout).Because(err).
-			Try("Try again, or give it longer: --timeout 2m")
+			Try("Try again, or allow more time: --timeout 2m")
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return output.Errorf(output.ExitInterrupted, "interrupted").Because(err)
 	case !c.Last.Reached && (isNet || cause != err):
 		return output.Errorf(output.ExitUnreachable, "The server %s cannot be reached: %v", c.Base, dialReason(cause)).Because(err).
-			Try("Is this machine in the tailnet? Look with: tailscale status").
+			Try("Check that this machine is in the tailnet: tailscale status").
 			Try("If the server has another name: --server NAME, or tka config server NAME")
 	case c.Last.Status == http.StatusUnauthorized, c.Last.Status == http.StatusForbidden:
-		return output.Errorf(output.ExitRefused, "%v", err).Because(err).Try("Name the access server itself: --server NAME")
+		return output.Errorf(output.ExitRefused, "%v", err).Because(err).Try("Select the access server itself: --server NAME")
 	case c.Last.Status == http.StatusBadGateway, c.Last.Status == http.StatusServiceUnavailable, c.Last.Status == http.StatusGatewayTimeout:
 		return output.Errorf(output.ExitUnreachable, "%v", err).Because(err).Try("Try again in a moment.")
 	case cause != err: // the connection broke after it was established
-		return output.Errorf(output.ExitUnreachable, "The server %s broke off: %v", c.Base, cause).Because(err).Try("Try again.")
+		return output.Errorf(output.ExitUnreachable, "The server %s closed the connection early: %v", c.Base, cause).Because(err).Try("Try again.")
 	}
-	return output.Errorf(output.ExitFailed, "%v", err).Because(err).Try("Name an access server: --server NAME")
+	return output.Errorf(output.ExitFailed, "%v", err).Because(err).Try("Select an access server: --server NAME")
 }
 
 // dialReason removes the part that the sentence already contains.
@@ -68,7 +68,7 @@ func dialReason(err error) error {
 		return op.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return errors.New("nothing answers at its address")
+		return errors.New("no response from its address")
 	}
 	return err
 }

@@ -33,7 +33,7 @@ const maxKubeResponse = 8 << 20
 func NewKubeAPI(base string, ca []byte, token signin.Token) (*KubeAPI, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
-		return nil, errors.New("the cluster's certificate authority holds no certificate")
+		return nil, errors.New("the cluster's certificate authority has no certificate")
 	}
 	if !strings.HasPrefix(base, "https://") {
 		return nil, fmt.Errorf("%s is not https", base)
@@ -95,7 +95,7 @@ func (s *KubeAPI) do(ctx context.Context, method, path, accept string, in, out a
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxKubeResponse+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("the answer broke off: %w", err)
+		return fmt.Errorf("read the answer: %w", err)
 	case len(text) > maxKubeResponse:
 		return fmt.Errorf("the answer is larger than %d bytes", maxKubeResponse)
 	case res.StatusCode/100 != 2:
@@ -104,7 +104,7 @@ func (s *KubeAPI) do(ctx context.Context, method, path, accept string, in, out a
 		return &KubeAPIError{res.StatusCode, status.Message}
 	}
 	if err := json.Unmarshal(text, out); err != nil {
-		return fmt.Errorf("the answer is not what was asked for: %w", err)
+		return fmt.Errorf("decode the answer: %w", err)
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func (s *KubeAPI) FindResource(ctx context.Context, word string) (KubeResource, 
 			}
 		}
 		if err := s.do(ctx, http.MethodGet, path, discoveryJSON, nil, &list); err != nil {
-			return KubeResource{}, fmt.Errorf("look for the resource %q: %w", word, err)
+			return KubeResource{}, fmt.Errorf("discover the resource %q: %w", word, err)
 		}
 		for _, g := range list.Items {
 			if grouped && g.Metadata.Name != group {

@@ -120,7 +120,7 @@ func TestKubeAPIErrors(t *testing.T) {
 	}{
 		{401, `{"kind":"Status","message":"Unauthorized"}`, "401: Unauthorized"},
 		{403, "<html>", "403 Forbidden"},
-		{200, "<html>", "not what was asked for"},
+		{200, "<html>", "decode the answer"},
 		{200, strings.Repeat(" ", 9<<20), "larger than"},
 		{302, other.URL, "302 Found"},
 	} {
@@ -144,7 +144,7 @@ func TestKubeAPIErrors(t *testing.T) {
 		}
 	}
 	if _, err := stranger.Version(t.Context()); err == nil || elsewhere > 0 {
-		t.Errorf("a server of another name was asked: %v", err)
+		t.Errorf("a server with another name received a request: %v", err)
 	}
 	for _, base := range []string{"http://127.0.0.1", "", "k8s.example"} {
 		if _, err := client.NewKubeAPI(base, r.ca(), signin.Token{}); err == nil {
@@ -152,7 +152,7 @@ func TestKubeAPIErrors(t *testing.T) {
 		}
 	}
 	if _, err := client.NewKubeAPI("https://k8s.example", []byte("none"), signin.Token{}); err == nil {
-		t.Error("no authority is taken")
+		t.Error("a missing certificate authority is accepted")
 	}
 }
 

@@ -73,7 +73,7 @@ func (c Kubectl) Sessions(ctx context.Context) ([]Session, error) {
 		}
 	}
 	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, output.Errorf(output.ExitFailed, "kubectl did not list sign-ins: %v", err).Because(err).Try("kubectl get %s -n %s -o json", signinsResource, output.ShellQuote(cmp.Or(c.Namespace, SigninNamespace)))
+		return nil, output.Errorf(output.ExitFailed, "kubectl could not list sign-ins: %v", err).Because(err).Try("kubectl get %s -n %s -o json", signinsResource, output.ShellQuote(cmp.Or(c.Namespace, SigninNamespace)))
 	}
 	all := []Session{}
 	for _, i := range list.Items {
@@ -99,8 +99,8 @@ func (c Kubectl) Revoke(ctx context.Context, name string) error {
 func (c Kubectl) run(ctx context.Context, args ...string) ([]byte, error) {
 	path, err := exec.LookPath("kubectl")
 	if err != nil {
-		return nil, output.Errorf(output.ExitFailed, "This needs kubectl, and there is none in $PATH").Because(err).
-			Try("Install kubectl, with a kubeconfig of an administrator.")
+		return nil, output.Errorf(output.ExitFailed, "This command needs kubectl, and kubectl is not in $PATH").Because(err).
+			Try("Install kubectl and an administrator's kubeconfig.")
 	}
 	args = append(args, "--namespace", cmp.Or(c.Namespace, SigninNamespace))
 	if c.Context != "" {
@@ -123,7 +123,7 @@ func (c Kubectl) run(ctx context.Context, args ...string) ([]byte, error) {
 	}
 	text, readErr := io.ReadAll(io.LimitReader(out, maxSigninBytes+1))
 	if readErr == nil && len(text) > maxSigninBytes {
-		readErr = errors.New("there is no end of the list")
+		readErr = errors.New("the list is too large")
 	}
 	if readErr != nil {
 		cmd.Process.Kill()
@@ -131,14 +131,14 @@ func (c Kubectl) run(ctx context.Context, args ...string) ([]byte, error) {
 	err = cmd.Wait()
 	switch message := strings.TrimSpace(stderr.String()); {
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return nil, output.Errorf(output.ExitNotReady, "kubectl did not finish within %v", c.Timeout).Try("Give it longer: --timeout 2m")
+		return nil, output.Errorf(output.ExitNotReady, "kubectl did not finish within %v", c.Timeout).Try("Allow more time: --timeout 2m")
 	case ctx.Err() != nil:
 		return nil, output.Errorf(output.ExitInterrupted, "interrupted")
 	case readErr != nil:
 		return nil, output.Errorf(output.ExitFailed, "kubectl: %v", readErr).Because(readErr)
 	case err != nil:
 		line, _, _ := strings.Cut(message, "\n")
-		return nil, output.Errorf(kubectlExitCode(message), "kubectl: %s", cmp.Or(line, err.Error())).Because(err).Try("Name a context with the rights of an administrator: --context NAME")
+		return nil, output.Errorf(kubectlExitCode(message), "kubectl: %s", cmp.Or(line, err.Error())).Because(err).Try("Select a context with administrator rights: --context NAME")
 	}
 	return text, nil
 }

@@ -50,7 +50,7 @@ func ParseSelector(text string) (Selector, error) {
 			t.any = true
 		}
 		if !isLabelKey(t.key) || t.value != "" && !isLabelValue(t.value) {
-			return nil, fmt.Errorf("%.80q is not of the form key=value, key!=value, key or !key", part)
+			return nil, fmt.Errorf("%.80q does not have the form key=value, key!=value, key or !key", part)
 		}
 		s = append(s, t)
 	}

@@ -31,7 +31,7 @@ func mayBeUnproved(c problem.Code) bool {
 // wrongKeyError returns the error for a server that is not the one that this machine knows, or that does not prove it. shown is the key in
 // its response, if any.
 func (c *Client) wrongKeyError(shown httpapi.PublicKey) *output.Error {
-	shownKey := "it shows no key that it could prove"
+	shownKey := "it proves no key"
 	if !shown.IsZero() && c.verifyResponse(shown) == nil {
 		shownKey = "it has the key " + shown.String()
 	}
@@ -40,14 +40,14 @@ func (c *Client) wrongKeyError(shown httpapi.PublicKey) *output.Error {
 		knownBy = "the server " + c.Source
 	}
 	f := output.Errorf(output.ExitRefused, "The server %s is not the one that %s knows, which has the key %v: %s", c.Base, knownBy, c.Key, shownKey).
-		Try("If nobody told you of a new key, ask an administrator: another machine may have taken the name.")
+		Try("If you do not expect a new key, ask an administrator: another machine may have taken the name.")
 	switch {
 	case c.Pinned:
-		return f.Try("If the key is known to have changed, change it in the settings, under servers.")
+		return f.Try("If you know that the key changed, change it in the settings, under servers.")
 	case c.Source != "":
-		return f.Try("If the key is known to have changed, %s learns of it in a moment: tka clusters", c.Source)
+		return f.Try("If you know that the key changed, wait until %s has the new key: tka clusters", c.Source)
 	}
-	return f.Try("If the key is known to have changed: tka config --forget-server %s", output.ShellQuote(c.Base))
+	return f.Try("If you know that the key changed: tka config --forget-server %s", output.ShellQuote(c.Base))
 }
 
 // Verify fetches the information on the server's cluster and requires a proof with the known key. Callers must call it before any other
@@ -64,9 +64,9 @@ func (c *Client) Verify(ctx context.Context, cluster string) error {
 		if !mayBeUnproved(p.Code) {
 			return c.wrongKeyError(httpapi.PublicKey{})
 		}
-		f := output.Errorf(output.ProblemExitCode(p.Code), "The server %s refuses, and without proof that it is the one that this machine knows: %s", c.Base, p.Message).Because(err)
+		f := output.Errorf(output.ProblemExitCode(p.Code), "The server %s refused the request and did not prove that it is the one that this machine knows: %s", c.Base, p.Message).Because(err)
 		f.AuditID = p.AuditID
-		return f.Try("Try again in a moment; if it stays, ask whoever runs the server.")
+		return f.Try("Try again in a moment. If the error stays, ask an administrator of the server.")
 	case refused && !mayBeUnproved(p.Code):
 		c.Denied = c.Explain(ctx, err)
 		return c.Denied
@@ -75,9 +75,9 @@ func (c *Client) Verify(ctx context.Context, cluster string) error {
 	case !known.IsZero() && c.verifyResponse(known) != nil:
 		return c.wrongKeyError(info.Key)
 	case known.IsZero() && (info.Key.IsZero() || c.verifyResponse(info.Key) != nil):
-		return output.Errorf(output.ExitRefused, "The server %s does not prove which cluster it serves", c.Base).
-			Try("It may be an older server, which tka does not use, or none at all: ask whoever runs it.").
-			Try("Name another one: --server NAME")
+		return output.Errorf(output.ExitRefused, "The server %s did not prove which cluster it serves", c.Base).
+			Try("It may be an older server, which tka does not support, or not an access server. Ask its administrator.").
+			Try("Select another server: --server NAME")
 	}
 	if !dialpolicy.IsClusterName(info.Name) {
 		return c.InvalidResponse("cluster-info", fmt.Errorf("%.60q is not the name of a cluster", info.Name))
@@ -94,6 +94,6 @@ func (c *Client) Verify(ctx context.Context, cluster string) error {
 
 // wrongClusterError returns the error for a server that serves another cluster than the requested one.
 func (c *Client) wrongClusterError(have, want string) *output.Error {
-	return output.Errorf(output.ExitRefused, "The server %s is of the cluster %s, not of %s", c.Base, have, want).
-		Try("Name the access server of %s: --server NAME", want)
+	return output.Errorf(output.ExitRefused, "The server %s serves the cluster %s, not %s", c.Base, have, want).
+		Try("Select the access server of %s: --server NAME", want)
 }

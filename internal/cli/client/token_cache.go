@@ -55,7 +55,7 @@ func digestOf(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// A TokenCache is a list of folders, of which the first usable one is used. Both fields are required.
+// A TokenCache is a list of directories, of which the first usable one is used. Both fields are required.
 type TokenCache struct {
 	Dirs []string // absolute paths
 	Now  func() time.Time
@@ -134,9 +134,9 @@ type tokenFile struct {
 func (f tokenFile) tokenPath() string    { return f.path + ".json" }
 func (f tokenFile) receiptsPath() string { return f.path + ".askers" }
 
-// open returns the file in the first usable folder. It creates the folder if needed; the folder must be private to this user.
+// open returns the file in the first usable directory. It creates the directory if needed; the directory must be private to this user.
 func (c TokenCache) open(key TokenKey) (tokenFile, error) {
-	err := errors.New("there is no folder for tokens")
+	err := errors.New("no directory for tokens")
 	for _, dir := range c.Dirs {
 		if !filepath.IsAbs(dir) {
 			continue
@@ -151,7 +151,7 @@ func (c TokenCache) open(key TokenKey) (tokenFile, error) {
 	return tokenFile{}, err
 }
 
-// checkTokenDir returns why the tokens in dir cannot be trusted. dir and its subfolder must be folders of this user that other users can
+// checkTokenDir returns why the tokens in dir cannot be trusted. dir and its subdirectory must be directories of this user that other users can
 // neither read nor write.
 func checkTokenDir(dir string) error {
 	for _, d := range []string{dir, filepath.Join(dir, tokensDir)} {
@@ -270,7 +270,7 @@ func (f tokenFile) lock(ctx context.Context, limit time.Duration, available func
 			return nil, err
 		}
 		if available() {
-			return nil, errors.New("the token is there")
+			return nil, errors.New("the token is now in the cache")
 		}
 	}
 }

@@ -238,7 +238,7 @@ func TestTokenFileDamaged(t *testing.T) {
 	}
 }
 
-// The cache removes other users' access to its folders before it stores a token.
+// The cache removes other users' access to its directories before it stores a token.
 func TestTokenDirsArePrivate(t *testing.T) {
 	e := newEnv(t, time.Hour)
 	for _, dir := range []string{e.cache.Dirs[0], filepath.Join(e.cache.Dirs[0], "tokens")} {
@@ -248,7 +248,7 @@ func TestTokenDirsArePrivate(t *testing.T) {
 	}
 	e.checkRequests(1, "first")
 	if len(e.files()) == 0 { // checks the modes
-		t.Error("nothing is kept")
+		t.Error("the cache is empty")
 	}
 	e.cache.Dirs = []string{"relative", e.cache.Dirs[0]}
 	e.checkRequests(1, "a relative folder is passed over")
@@ -263,7 +263,7 @@ func TestTokenFetchFails(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := e.cache.Get(t.Context(), e.key, "b", e.fetch); !errors.Is(err, e.fails) {
-		t.Errorf("the token was given out after the server refused: %v", err)
+		t.Errorf("the cache returned the token after the server's refusal: %v", err)
 	}
 }
 

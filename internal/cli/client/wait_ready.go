@@ -62,8 +62,8 @@ func (c *Client) notReadyError(err error) *output.Error {
 		}
 	}
 	return output.Errorf(output.ExitNotReady, "The sign-in was not ready within %v", c.Timeout).Because(err).
-		Try("It goes on without tka; look at it with: tka status").
-		Try("Give it longer: tka login --timeout 2m")
+		Try("The cluster continues without tka. See the state: tka status").
+		Try("Allow more time: tka login --timeout 2m")
 }
 
 // retryAfterHeader returns the delay in the Retry-After header; one second without it.
@@ -92,7 +92,7 @@ func (c *Client) Kubeconfig(ctx context.Context) (IssuedKubeconfig, error) {
 	g := IssuedKubeconfig{Kubeconfig: k}
 	if s := c.Last.Header.Get(signin.ExpiresHeader); s != "" {
 		if g.Until, err = time.Parse(time.RFC3339, s); err != nil {
-			err = fmt.Errorf("the end of the token, %.60q, is not a time", s)
+			err = fmt.Errorf("the expiry of the token, %.60q, is not a time", s)
 		}
 	}
 	if err == nil {
@@ -102,14 +102,14 @@ func (c *Client) Kubeconfig(ctx context.Context) (IssuedKubeconfig, error) {
 		return IssuedKubeconfig{}, c.InvalidResponse("kubeconfig", err)
 	}
 	if k.Cluster != c.Info.Name || k.Server != c.Info.ServerURL || !bytes.Equal(k.CA, c.Info.CAData) {
-		return IssuedKubeconfig{}, output.Errorf(output.ExitRefused, "The kubeconfig from %s is not used: it leads to another place than the server proved", c.Base).
-			Try("Ask whoever runs the server; nothing was changed on this machine.")
+		return IssuedKubeconfig{}, output.Errorf(output.ExitRefused, "tka does not use the kubeconfig from %s: its API server is not the one that the server proved", c.Base).
+			Try("Ask an administrator of the server. tka changed nothing on this machine.")
 	}
 	return g, nil
 }
 
 // InvalidResponse returns the error for a response that tka rejects.
 func (c *Client) InvalidResponse(what string, err error) *output.Error {
-	return output.Errorf(output.ExitFailed, "The %s from %s is not used: %v", what, c.Base, err).Because(err).
-		Try("Ask whoever runs the server; nothing was changed on this machine.")
+	return output.Errorf(output.ExitFailed, "tka does not use the %s from %s: %v", what, c.Base, err).Because(err).
+		Try("Ask an administrator of the server. tka changed nothing on this machine.")
 }

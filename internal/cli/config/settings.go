@@ -72,7 +72,7 @@ func AllSettings() []Setting {
 				s.Server = v
 				return nil
 			}},
-		{"cluster", "cluster to use when neither it nor a server is named",
+		{"cluster", "cluster to use if the command line selects neither a cluster nor a server",
 			func(s *Settings) string { return s.Cluster },
 			func(s *Settings, v string) error {
 				if v != "" && !dialpolicy.IsClusterName(v) {
@@ -81,7 +81,7 @@ func AllSettings() []Setting {
 				s.Cluster = v
 				return nil
 			}},
-		{"port", "port of servers that are given by name only",
+		{"port", "port of servers that have only a name",
 			func(s *Settings) string { return strconv.Itoa(s.Port) },
 			func(s *Settings, v string) error {
 				n, err := strconv.ParseUint(v, 10, 16)
@@ -91,29 +91,29 @@ func AllSettings() []Setting {
 				s.Port = int(n)
 				return nil
 			}},
-		{"prefix", "what the names of contexts begin with",
+		{"prefix", "prefix of context names",
 			func(s *Settings) string { return s.Prefix },
 			func(s *Settings, v string) error {
 				if !prefixPattern.MatchString(v) {
-					return fmt.Errorf("is %q; it needs to begin with a small letter or a digit and have no others than these, \"-\" and \".\"", v)
+					return fmt.Errorf("is %q; it must begin with a lower-case letter or a digit and contain only lower-case letters, digits, \"-\" and \".\"", v)
 				}
 				s.Prefix = v
 				return nil
 			}},
-		{"output", "form of answers: " + strings.Join(output.Formats(), ", "),
+		{"output", "output format: " + strings.Join(output.Formats(), ", "),
 			func(s *Settings) string { return s.Output },
 			func(s *Settings, v string) error {
 				if !slices.Contains(output.Formats(), v) {
-					return fmt.Errorf("is %q; it can be %s", v, strings.Join(output.Formats(), ", "))
+					return fmt.Errorf("is %q; it must be one of %s", v, strings.Join(output.Formats(), ", "))
 				}
 				s.Output = v
 				return nil
 			}},
-		{"credentialCache", "where tokens are kept for kubectl: auto (memory where there is a place, else disk) or none",
+		{"credentialCache", "where tka caches tokens for kubectl: auto (in memory if possible, else on disk) or none",
 			func(s *Settings) string { return s.CredentialCache },
 			func(s *Settings, v string) error {
 				if v != cacheAuto && v != CacheNone {
-					return fmt.Errorf("is %q; it can be %s or %s", v, cacheAuto, CacheNone)
+					return fmt.Errorf("is %q; it must be %s or %s", v, cacheAuto, CacheNone)
 				}
 				s.CredentialCache = v
 				return nil
@@ -148,12 +148,12 @@ func (e *ServerSettings) set(key, v string) error {
 	case "key":
 		key, err := httpapi.ParsePublicKey(v)
 		if err != nil {
-			return fmt.Errorf("is no key: %w", err)
+			return fmt.Errorf("is not a key: %w", err)
 		}
 		e.Key = key
 	case "insecureHTTP":
 		if v != "true" && v != "false" {
-			return fmt.Errorf("is %q; it can be true or false", v)
+			return fmt.Errorf("is %q; it must be true or false", v)
 		}
 		e.InsecureHTTP = v == "true"
 	}
@@ -216,9 +216,9 @@ func (s *Settings) parseServers(list *yaml.Node) error {
 		case e.Name == "":
 			return fmt.Errorf("line %d: this server has no name", item.Line)
 		case e.InsecureHTTP && !strings.HasPrefix(e.URL, "http://"):
-			return fmt.Errorf("line %d: insecureHTTP says nothing about the server %s, whose url is not http://", item.Line, e.Name)
+			return fmt.Errorf("line %d: insecureHTTP has no effect on the server %s, whose url is not http://", item.Line, e.Name)
 		case s.server(e.Name) != nil:
-			return fmt.Errorf("line %d: there are two servers called %s", item.Line, e.Name)
+			return fmt.Errorf("line %d: two servers have the name %s", item.Line, e.Name)
 		}
 		s.Servers = append(s.Servers, e)
 	}
@@ -281,7 +281,7 @@ func (s *Settings) insecureAllowed(base string) bool {
 // forEachPair calls f for each pair of a mapping. It returns an error for an unknown or duplicate key and for an alias.
 func forEachPair(m *yaml.Node, known []string, f func(key string, value *yaml.Node) error) error {
 	if m.Kind != yaml.MappingNode {
-		return fmt.Errorf("line %d: there should be pairs of key and value", m.Line)
+		return fmt.Errorf("line %d: expected pairs of key and value", m.Line)
 	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(m.Content); i += 2 {
@@ -294,9 +294,9 @@ func forEachPair(m *yaml.Node, known []string, f func(key string, value *yaml.No
 			}
 			return err
 		case seen[key.Value]:
-			return fmt.Errorf("line %d: %q is given twice", key.Line, key.Value)
+			return fmt.Errorf("line %d: %q occurs twice", key.Line, key.Value)
 		case value.Kind == yaml.AliasNode:
-			return fmt.Errorf("line %d: %q is an alias, which is not followed", value.Line, key.Value)
+			return fmt.Errorf("line %d: %q is a YAML alias, which tka does not support", value.Line, key.Value)
 		}
 		seen[key.Value] = true
 		if err := f(key.Value, value); err != nil {

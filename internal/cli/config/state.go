@@ -85,11 +85,11 @@ func ReadState(path string) (State, error) {
 		err = yaml.Unmarshal(text, &k)
 	}
 	if err != nil {
-		return k, output.Errorf(output.ExitFailed, "what tka knows of servers cannot be read: %v", err).Because(err).Try("Remove %s; signing in writes it anew.", path)
+		return k, output.Errorf(output.ExitFailed, "the file of known servers cannot be read: %v", err).Because(err).Try("Remove %s; the next sign-in writes it again.", path)
 	}
 	for _, s := range k.Servers {
 		if _, err := dialpolicy.ParseURL(s.URL, true); err != nil || !dialpolicy.IsClusterName(s.Cluster) {
-			return State{}, output.Errorf(output.ExitFailed, "what tka knows of servers is damaged: %q for %q", dialpolicy.RedactURL(s.URL), s.Cluster).Try("Remove %s; signing in writes it anew.", path)
+			return State{}, output.Errorf(output.ExitFailed, "the file of known servers is damaged: %q for %q", dialpolicy.RedactURL(s.URL), s.Cluster).Try("Remove %s; the next sign-in writes it again.", path)
 		}
 	}
 	return k, nil

@@ -30,13 +30,13 @@ var (
 )
 
 // ErrInsecure reports an http:// URL that the settings do not allow.
-var ErrInsecure = errors.New("http:// is not encrypted by the server; it needs insecureHTTP: true for this server in the settings")
+var ErrInsecure = errors.New("the server does not encrypt http://, which needs insecureHTTP: true for this server in the settings")
 
 // ParseURL validates the base URL of a server and returns its canonical form: scheme and host, and the port unless it is the scheme's
 // default.
 func ParseURL(s string, insecure bool) (string, error) {
 	if strings.Contains(s, "@") { // first, so that no later error shows a password
-		return "", errors.New("it holds a user name or a password, and tka needs none")
+		return "", errors.New("it contains a user name or a password, which tka does not use")
 	}
 	u, err := url.Parse(s)
 	if err != nil {
@@ -48,13 +48,13 @@ func ParseURL(s string, insecure bool) (string, error) {
 	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http":
-		return "", errors.New("it begins with neither https:// nor http://")
+		return "", errors.New("it does not begin with https:// or http://")
 	case host == "" || u.Opaque != "":
-		return "", errors.New("it names no host")
+		return "", errors.New("it has no host")
 	case u.Path != "" && u.Path != "/":
-		return "", errors.New("it has a path, and only the host is wanted")
+		return "", errors.New("it has a path; give only the host")
 	case u.RawQuery != "" || u.ForceQuery || strings.Contains(s, "#"):
-		return "", errors.New("it has more behind the host, and only the host is wanted")
+		return "", errors.New("it has a query or a fragment; give only the host")
 	}
 	if err := CheckHost(host); err != nil {
 		return "", err
@@ -69,7 +69,7 @@ func ParseURL(s string, insecure bool) (string, error) {
 		case !insecure:
 			return "", ErrInsecure
 		case !isTailnetHost(host):
-			return "", errors.New("http:// is for hosts of the tailnet and of this machine only")
+			return "", errors.New("http:// is allowed only for hosts of the tailnet and this machine")
 		}
 	}
 	if strings.Contains(host, ":") {
@@ -103,9 +103,9 @@ func CheckHost(host string) error {
 	_, notNumber := strconv.ParseUint(last, 0, 64)
 	switch {
 	case len(host) > 253 || !hostPattern.MatchString(host):
-		return fmt.Errorf("%.80q is not the name of a host", host)
+		return fmt.Errorf("%.80q is not a host name", host)
 	case notNumber == nil: // some resolvers read it as an address
-		return fmt.Errorf("%.80q is neither a name nor an address", host)
+		return fmt.Errorf("%.80q is neither a host name nor an address", host)
 	case slices.Contains(metadataNames, host):
 		return fmt.Errorf("%s is a metadata service", host)
 	}
@@ -117,11 +117,11 @@ func CheckAddr(addr netip.Addr) error {
 	plain := addr.Unmap()
 	switch {
 	case addr.Zone() != "" || plain.IsLinkLocalUnicast():
-		return fmt.Errorf("%v is a link-local address, where metadata services are", addr)
+		return fmt.Errorf("%v is a link-local address, which metadata services use", addr)
 	case slices.Contains(metadataAddrs, plain):
 		return fmt.Errorf("%v is a metadata service", addr)
 	case plain.IsUnspecified() || plain.IsMulticast():
-		return fmt.Errorf("%v is not the address of a host", addr)
+		return fmt.Errorf("%v is not a host address", addr)
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func transport(tailnetOnly bool) *http.Transport {
 				return err
 			}
 			if tailnetOnly && !isTailnetOrLoopback(to.Addr()) {
-				return fmt.Errorf("%v is outside the tailnet, where neither http:// nor a server that another one named may lead", to.Addr())
+				return fmt.Errorf("%v is outside the tailnet, which http:// and servers that another server listed may not use", to.Addr())
 			}
 			return nil
 		},

@@ -165,9 +165,9 @@ func (f Facts) tailnet() Result {
 	case t == nil && f.ServerFailure.Message == "" && f.Server != "":
 		return result("tailnet", Skipped, "%s; the server was reached, so this machine is in the tailnet.", f.TailnetFailure.Message)
 	case t == nil:
-		return result("tailnet", Skipped, "%s, so whether this machine is in the tailnet is not known.", f.TailnetFailure.Message)
+		return result("tailnet", Skipped, "%s, so it is unknown whether this machine is in the tailnet.", f.TailnetFailure.Message)
 	case t.State != "Running":
-		return result("tailnet", Fail, "This machine is not in the tailnet: it is in the state %s.", t.State).advise("tailscale up")
+		return result("tailnet", Fail, "This machine is not in the tailnet: its state is %s.", t.State).advise("tailscale up")
 	default:
 		return result("tailnet", OK, "This machine is in the tailnet as %s.", t.Node)
 	}
@@ -177,15 +177,15 @@ func (f Facts) nodeKey() Result {
 	const name = "node key"
 	switch t := f.Tailnet; {
 	case t == nil:
-		return result(name, Skipped, "When the key of this machine's node expires is not known: %s.", lowerFirst(f.TailnetFailure.Message))
+		return result(name, Skipped, "The expiry of this machine's node key is unknown: %s.", lowerFirst(f.TailnetFailure.Message))
 	case t.KeyExpiry.IsZero():
-		return result(name, OK, "The key of this machine's node does not expire.")
+		return result(name, OK, "This machine's node key does not expire.")
 	case !f.Now.Before(t.KeyExpiry):
-		return result(name, Fail, "The key of this machine's node expired on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
+		return result(name, Fail, "This machine's node key expired on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
 	case t.KeyExpiry.Sub(f.Now) < expiresSoon:
-		return result(name, Warn, "The key of this machine's node expires on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
+		return result(name, Warn, "This machine's node key expires on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
 	default:
-		return result(name, OK, "The key of this machine's node is good until %s.", formatDay(t.KeyExpiry))
+		return result(name, OK, "This machine's node key is valid until %s.", formatDay(t.KeyExpiry))
 	}
 }
 
@@ -194,8 +194,8 @@ func (f Facts) server() Result {
 	case f.ServerFailure.Message != "":
 		return failed("server", f.ServerFailure)
 	case strings.HasPrefix(f.Server, "http://"):
-		return result("server", Warn, "The server %s answers, by http://: nothing but its proof shows that it is the one.", f.Server).
-			advise("Ask whoever runs it to turn on HTTPS in the tailnet.")
+		return result("server", Warn, "The server %s answers over http://: only its key proves its identity.", f.Server).
+			advise("Ask its administrator to enable HTTPS in the tailnet.")
 	}
 	return result("server", OK, "The server %s answers.", f.Server)
 }
@@ -204,18 +204,18 @@ func (f Facts) proof() Result {
 	const name = "server proof"
 	switch {
 	case f.Key == "":
-		return result(name, Skipped, "Which cluster the server serves was not learnt.")
+		return result(name, Skipped, "The cluster of the server is unknown.")
 	case f.FirstContact:
-		return result(name, Warn, "The server proved itself by a key that this machine saw for the first time: %s.", f.Key).
-			advise("Compare it with the key that the server's log names.")
+		return result(name, Warn, "The server proved its identity with a key that is new to this machine: %s.", f.Key).
+			advise("Compare it with the key in the server's log.")
 	}
-	return result(name, OK, "The server proved itself by the key that this machine knows, %s.", f.Key)
+	return result(name, OK, "The server proved its identity with the key that this machine knows, %s.", f.Key)
 }
 
 func (f Facts) clock() Result {
 	const name = "clock"
 	if f.ServerTime.IsZero() {
-		return result(name, Skipped, "The server's clock was not seen.")
+		return result(name, Skipped, "The server's clock is unknown.")
 	}
 	// The server reports whole seconds, and its response took a moment.
 	skew := f.Now.Sub(f.ServerTime).Truncate(time.Second)
@@ -225,9 +225,9 @@ func (f Facts) clock() Result {
 	}
 	switch d := skew.Abs(); {
 	case d > largeSkew:
-		return result(name, Fail, "The clock of this machine is %v %s the server's: ends of sign-ins are off by as much.", d, direction).advise("Set the clock by the network.")
+		return result(name, Fail, "The clock of this machine is %v %s the server's. The expiry times of sign-ins are wrong by the same amount.", d, direction).advise("Synchronise the clock over the network.")
 	case d > smallSkew:
-		return result(name, Warn, "The clock of this machine is %v %s the server's.", d, direction).advise("Set the clock by the network.")
+		return result(name, Warn, "The clock of this machine is %v %s the server's.", d, direction).advise("Synchronise the clock over the network.")
 	}
 	return result(name, OK, "The clock of this machine agrees with the server's.")
 }
@@ -238,7 +238,7 @@ func (f Facts) version() Result {
 	server, ok2 := parseMinor(f.ServerVersion)
 	switch {
 	case f.ServerVersion == "":
-		return result(name, Skipped, "The server's version was not learnt; this is tka %s.", f.ClientVersion)
+		return result(name, Skipped, "The server's version is unknown; this is tka %s.", f.ClientVersion)
 	case !ok || !ok2:
 		return result(name, OK, "tka is %s, the server %s.", f.ClientVersion, f.ServerVersion)
 	case SkewTooLarge(f.ClientVersion, f.ServerVersion):
@@ -283,7 +283,7 @@ func (f Facts) grant() Result {
 	case w == nil && f.WhoamiFailure.Message != "":
 		return failed(name, f.WhoamiFailure)
 	case w == nil:
-		return result(name, Skipped, "What the tailnet's policy grants was not learnt.")
+		return result(name, Skipped, "The grants of the tailnet's policy are unknown.")
 	case !w.Decision.Allowed:
 		return Result{name, Fail, w.Decision.Message, append([]string{}, w.Decision.Advice...)}
 	default:
@@ -306,7 +306,7 @@ func callerName(w signin.Whoami) string {
 func (f Facts) signIn() Result {
 	const name = "sign-in"
 	if f.Whoami == nil {
-		return result(name, Skipped, "Whether this device is signed in was not learnt.")
+		return result(name, Skipped, "It is unknown whether this device is signed in.")
 	}
 	s := f.Whoami.Signin
 	switch {
@@ -315,13 +315,13 @@ func (f Facts) signIn() Result {
 	case s.State == signin.Ready:
 		return result(name, OK, "This device is signed in with the role %s until %s.", s.Role, s.Until)
 	case s.State == signin.Pending:
-		return result(name, Warn, "The sign-in is still being made.").advise("tka status")
+		return result(name, Warn, "The cluster is still preparing the sign-in.").advise("tka status")
 	case s.State == signin.Refused && s.Reason == signin.ReasonClockSkew:
-		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask whoever runs the cluster to set both clocks by the network.")
+		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask an administrator of the cluster to synchronise both clocks over the network.")
 	case s.State == signin.Refused && s.Reason != "":
-		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask whoever runs the cluster, or sign in with another role: tka login --role ROLE")
+		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask an administrator of the cluster, or sign in with another role: tka login --role ROLE")
 	case s.State == signin.Refused:
-		return result(name, Fail, "The sign-in cannot be provisioned.").advise("tka login, which says why")
+		return result(name, Fail, "The cluster cannot provide the sign-in.").advise("tka login, which prints the reason")
 	}
 	return result(name, Warn, "The sign-in is %s.", s.State).advise("tka login")
 }
@@ -333,12 +333,12 @@ func (f Facts) role() Result {
 	const name = "role"
 	switch {
 	case f.Whoami == nil || f.Whoami.Signin == nil:
-		return result(name, Skipped, "There is no role to look at.")
+		return result(name, Skipped, "There is no role to check.")
 	case slices.Contains(broadRoles, f.Whoami.Signin.Role) && len(f.Whoami.Signin.Namespaces) == 0:
-		return result(name, Warn, "The role %s in the whole cluster reads every Secret and may act as every ServiceAccount.", f.Whoami.Signin.Role).
-			advise("Ask for a grant that names namespaces, or sign in to some only: tka login --namespace NAME")
+		return result(name, Warn, "The role %s applies to the whole cluster, reads every Secret and can act as every ServiceAccount.", f.Whoami.Signin.Role).
+			advise("Request a grant with namespaces, or sign in to some namespaces only: tka login --namespace NAME")
 	}
-	return result(name, OK, "The role %s holds where it should.", f.Whoami.Signin.Role)
+	return result(name, OK, "The role %s has a suitable scope.", f.Whoami.Signin.Role)
 }
 
 func (f Facts) apiServer() Result {
@@ -347,7 +347,7 @@ func (f Facts) apiServer() Result {
 	case f.APIFailure.Message != "":
 		return failed(name, f.APIFailure)
 	case f.APIServer == "":
-		return result(name, Skipped, "Where the API server is was not learnt.")
+		return result(name, Skipped, "The address of the API server is unknown.")
 	case f.APIVersion == "":
 		return result(name, OK, "The API server %s answers.", f.APIServer)
 	}
@@ -361,13 +361,13 @@ func (f Facts) rights() Result {
 	case f.RulesFailure.Message != "":
 		return failed(name, f.RulesFailure)
 	case f.RulesNamespace == "":
-		return result(name, Skipped, "There is no token to ask with.")
+		return result(name, Skipped, "There is no token for the request.")
 	case f.Rules == 0:
-		return result(name, Warn, "The API server takes the token, which gives no rights %s.", where).advise("tka why get pods -n %s", f.RulesNamespace)
+		return result(name, Warn, "The API server accepts the token, which gives no rights %s.", where).advise("tka why get pods -n %s", f.RulesNamespace)
 	case f.Rules == 1:
-		return result(name, OK, "The API server takes the token; 1 rule gives it rights %s.", where)
+		return result(name, OK, "The API server accepts the token; 1 rule gives it rights %s.", where)
 	}
-	return result(name, OK, "The API server takes the token; %d rules give it rights %s.", f.Rules, where)
+	return result(name, OK, "The API server accepts the token; %d rules give it rights %s.", f.Rules, where)
 }
 
 func (f Facts) kubeconfig() Result {
@@ -377,13 +377,13 @@ func (f Facts) kubeconfig() Result {
 	case f.KubeconfigFailure.Message != "":
 		return failed(name, f.KubeconfigFailure)
 	case k == nil:
-		return result(name, Skipped, "Which cluster to look for was not learnt.")
+		return result(name, Skipped, "The cluster is unknown.")
 	case k.StaleLock != "":
-		return result(name, Warn, "A program that was killed left the lock %s.", k.StaleLock).advise("If no kubectl and no tka is running, remove it.")
+		return result(name, Warn, "A killed program left the lock %s.", k.StaleLock).advise("If no kubectl and no tka is running, remove it.")
 	case !k.Exists:
 		return result(name, Warn, "The kubeconfig has no context %s.", k.Context).advise("tka login")
 	case !k.Matches:
-		return result(name, Fail, "The context %s leads to another API server, or to one with another authority, than the server says.", k.Context).advise("tka login")
+		return result(name, Fail, "The context %s has another API server or another certificate authority than the access server reports.", k.Context).advise("tka login")
 	case !k.Current:
 		return result(name, OK, "The kubeconfig has the context %s, which is not the current one.", k.Context).advise("kubectl --context %s get pods", k.Context)
 	}
@@ -394,9 +394,9 @@ func (f Facts) plugin() Result {
 	const name = "plugin"
 	switch {
 	case f.PluginCommand == "":
-		return result(name, Skipped, "The kubeconfig names no plugin.")
+		return result(name, Skipped, "The kubeconfig has no plugin.")
 	case f.Plugin == "":
-		return result(name, Fail, "kubectl does not find %s, which fetches the tokens.", f.PluginCommand).advise("Put tka into a folder of $PATH.")
+		return result(name, Fail, "kubectl does not find %s, which fetches the tokens.", f.PluginCommand).advise("Put tka into a directory of $PATH.")
 	}
 	return result(name, OK, "kubectl finds the plugin, %s.", f.Plugin)
 }
@@ -405,12 +405,12 @@ func (f Facts) kuberc() Result {
 	const name = "plugin policy"
 	switch k := f.Kuberc; {
 	case k.File == "" || k.Policy == "" || k.Policy == "AllowAll":
-		return result(name, OK, "kubectl runs every plugin that a kubeconfig names. From version 1.35 on it can be told to run this one only.").
+		return result(name, OK, "kubectl runs every plugin in a kubeconfig. Since version 1.35, a setting can restrict it to this plugin.").
 			advise("In ~/.kube/kuberc: %s", strings.ReplaceAll(allowLine, "\n", "; "))
 	case k.Policy == "Allowlist" && k.Listed:
-		return result(name, OK, "kubectl may run the plugin, by %s.", k.File)
+		return result(name, OK, "kubectl may run the plugin: %s lists it.", k.File)
 	default:
-		return result(name, Fail, "kubectl may not run the plugin: %s says %s.", k.File, k.Policy).
+		return result(name, Fail, "kubectl may not run the plugin: %s has %s.", k.File, k.Policy).
 			advise("There: %s", strings.ReplaceAll(allowLine, "\n", "; "))
 	}
 }
@@ -419,11 +419,11 @@ func (f Facts) tokens() Result {
 	const name = "tokens"
 	switch f.Tokens {
 	case InMemory:
-		return result(name, OK, "Tokens are kept for kubectl in memory.")
+		return result(name, OK, "tka caches tokens for kubectl in memory.")
 	case OnDisk:
-		return result(name, OK, "Tokens are kept for kubectl on disk, as $XDG_RUNTIME_DIR is not set.")
+		return result(name, OK, "tka caches tokens for kubectl on disk, because $XDG_RUNTIME_DIR is not set.")
 	}
-	return result(name, OK, "Tokens are not kept: each kubectl asks the server for one.")
+	return result(name, OK, "tka caches no tokens: each run of kubectl requests one from the server.")
 }
 
 func formatDay(t time.Time) string { return t.UTC().Format(time.DateOnly) }

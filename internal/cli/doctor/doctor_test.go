@@ -38,14 +38,14 @@ func TestEvaluate(t *testing.T) {
 		{"no tailscale command", func(f *doctor.Facts) { f.Tailnet, f.TailnetFailure.Message = nil, "There is none" }, "tailnet", doctor.Skipped, "so this machine is in the tailnet"},
 		{"and no server", func(f *doctor.Facts) {
 			f.Tailnet, f.TailnetFailure.Message, f.ServerFailure = nil, "There is none", doctor.Failure{"down", []string{"wait"}}
-		}, "tailnet", doctor.Skipped, "is not known"},
+		}, "tailnet", doctor.Skipped, "is unknown"},
 		{"logged out", func(f *doctor.Facts) { f.Tailnet.State = "NeedsLogin" }, "tailnet", doctor.Fail, "NeedsLogin"},
 		{"key expires in a week", func(f *doctor.Facts) { f.Tailnet.KeyExpiry = now.Add(6 * 24 * time.Hour) }, "node key", doctor.Warn, "2026-11-27"},
 		{"key expired", func(f *doctor.Facts) { f.Tailnet.KeyExpiry = now }, "node key", doctor.Fail, "expired"},
 		{"key never expires", func(f *doctor.Facts) { f.Tailnet.KeyExpiry = time.Time{} }, "node key", doctor.OK, "does not expire"},
 		{"server", func(f *doctor.Facts) { f.ServerFailure = doctor.Failure{"cannot be reached", []string{"look"}} }, "server", doctor.Fail, "cannot be reached"},
 		{"http", func(f *doctor.Facts) { f.Server = "http://tka" }, "server", doctor.Warn, "http://"},
-		{"first contact", func(f *doctor.Facts) { f.FirstContact = true }, "server proof", doctor.Warn, "first time"},
+		{"first contact", func(f *doctor.Facts) { f.FirstContact = true }, "server proof", doctor.Warn, "new to this machine"},
 		{"clock a little off", func(f *doctor.Facts) { f.ServerTime = now.Add(30 * time.Second) }, "clock", doctor.Warn, "30s behind"},
 		{"clock far off", func(f *doctor.Facts) { f.ServerTime = now.Add(-10 * time.Minute) }, "clock", doctor.Fail, "10m0s ahead of"},
 		{"clock a second off", func(f *doctor.Facts) { f.ServerTime = now.Add(-time.Second) }, "clock", doctor.OK, "agrees"},
@@ -58,8 +58,8 @@ func TestEvaluate(t *testing.T) {
 		}, "grant", doctor.Fail, "has no grant"},
 		{"a rule that cannot be read", func(f *doctor.Facts) { f.Whoami.Rules = []signin.Rule{{Problem: "unknown field"}} }, "grant", doctor.Warn, "unknown field"},
 		{"not signed in", func(f *doctor.Facts) { f.Whoami.Signin = nil }, "sign-in", doctor.Warn, "not signed in"},
-		{"pending", func(f *doctor.Facts) { f.Whoami.Signin.State = signin.Pending }, "sign-in", doctor.Warn, "being made"},
-		{"refused", func(f *doctor.Facts) { f.Whoami.Signin.State = signin.Refused }, "sign-in", doctor.Fail, "cannot be provisioned"},
+		{"pending", func(f *doctor.Facts) { f.Whoami.Signin.State = signin.Pending }, "sign-in", doctor.Warn, "still preparing"},
+		{"refused", func(f *doctor.Facts) { f.Whoami.Signin.State = signin.Refused }, "sign-in", doctor.Fail, "cannot provide the sign-in"},
 		{"clocks of the servers apart (SGN-17)", func(f *doctor.Facts) {
 			f.Whoami.Signin.State, f.Whoami.Signin.Reason, f.Whoami.Signin.Message = signin.Refused, signin.ReasonClockSkew, "the clocks differ"
 		}, "sign-in", doctor.Fail, "ClockSkew: the clocks differ"},
@@ -78,20 +78,20 @@ func TestEvaluate(t *testing.T) {
 		{"on the list", func(f *doctor.Facts) { f.Kuberc = doctor.Kuberc{File: "kuberc", Policy: "Allowlist", Listed: true} }, "plugin policy", doctor.OK, "may run"},
 		{"a policy of tomorrow", func(f *doctor.Facts) { f.Kuberc = doctor.Kuberc{File: "kuberc", Policy: "Ask"} }, "plugin policy", doctor.Fail, "Ask"},
 		{"tokens on disk", func(f *doctor.Facts) { f.Tokens = doctor.OnDisk }, "tokens", doctor.OK, "on disk"},
-		{"alone", func(f *doctor.Facts) { f.Discovery.Others = 0 }, "discovery", doctor.OK, "no cluster but its own"},
-		{"one other", func(f *doctor.Facts) { f.Discovery.Others = 1 }, "discovery", doctor.OK, "1 cluster beside"},
-		{"isolated", func(f *doctor.Facts) { f.Discovery.Isolated = true }, "discovery", doctor.Warn, "hears none"},
+		{"alone", func(f *doctor.Facts) { f.Discovery.Others = 0 }, "discovery", doctor.OK, "only its own cluster"},
+		{"one other", func(f *doctor.Facts) { f.Discovery.Others = 1 }, "discovery", doctor.OK, "1 other cluster"},
+		{"isolated", func(f *doctor.Facts) { f.Discovery.Isolated = true }, "discovery", doctor.Warn, "receives nothing"},
 		{"not even itself", func(f *doctor.Facts) { f.Discovery.ListsItself = false }, "discovery", doctor.Warn, "does not list its own"},
 		{"an older server", func(f *doctor.Facts) { f.Discovery = &doctor.Discovery{Unsupported: true} }, "discovery", doctor.Skipped, "version"},
 		{"no list", func(f *doctor.Facts) { f.Discovery, f.DiscoveryFailure = nil, doctor.Failure{Message: "refused"} }, "discovery", doctor.Warn, "refused"},
-		{"unverified", func(f *doctor.Facts) { f.Discovery.Unverified = []string{"prod-us"} }, "clusters", doctor.Warn, "not met these clusters itself, so they are not signed in to: prod-us."},
+		{"unverified", func(f *doctor.Facts) { f.Discovery.Unverified = []string{"prod-us"} }, "clusters", doctor.Warn, "not contacted these clusters yet, so tka does not sign in to them: prod-us."},
 		{"conflict", func(f *doctor.Facts) {
 			f.Discovery.Unverified, f.Discovery.Conflicts = []string{"prod-us"}, strings.Split(strings.Repeat("a,", 9)+"b", ",")
 		}, "clusters", doctor.Warn, "a, a, a, a, a, a, a, a and 2 more."},
 		{"refused records", func(f *doctor.Facts) {
 			f.Discovery.Refused = []string{"n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address", "n8 of cluster d: host x is not the node's name"}
 		}, "clusters", doctor.Warn, "announce: n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address; n8 of cluster d: host x is not the node's name."},
-		{"elsewhere", func(f *doctor.Facts) { f.Discovery.Elsewhere = []string{"prod-us"} }, "clusters", doctor.Warn, "does not go to: prod-us"},
+		{"elsewhere", func(f *doctor.Facts) { f.Discovery.Elsewhere = []string{"prod-us"} }, "clusters", doctor.Warn, "does not connect to: prod-us"},
 	} {
 		f := healthyFacts()
 		tt.change(&f)
@@ -101,7 +101,7 @@ func TestEvaluate(t *testing.T) {
 			t.Errorf("%s: %+v, want %s with %q", tt.why, all[max(i, 0)], tt.state, tt.word)
 		}
 		if want := tt.state; want != doctor.Skipped && doctor.Worst(all) != want {
-			t.Errorf("%s: the worst is %s", tt.why, doctor.Worst(all))
+			t.Errorf("%s: the worst status is %s", tt.why, doctor.Worst(all))
 		}
 		checkLaws(t, tt.why, all)
 	}
@@ -114,11 +114,11 @@ func checkLaws(t *testing.T, why string, all []doctor.Result) {
 	for _, f := range all {
 		switch {
 		case names[f.Name]:
-			t.Errorf("%s: %s is there twice", why, f.Name)
+			t.Errorf("%s: %s occurs twice", why, f.Name)
 		case f.Message == "" || f.Advice == nil:
 			t.Errorf("%s: %+v says nothing", why, f)
 		case (f.Status == doctor.Warn || f.Status == doctor.Fail) && len(f.Advice) == 0 && f.Name != "grant":
-			t.Errorf("%s: %+v says not what to do", why, f)
+			t.Errorf("%s: %+v has no advice", why, f)
 		}
 		names[f.Name] = true
 	}
@@ -126,7 +126,7 @@ func checkLaws(t *testing.T, why string, all []doctor.Result) {
 
 // Law 7: an unknown fact is never reported as ok.
 func TestZeroFactsAreNotOK(t *testing.T) {
-	all := doctor.Evaluate(doctor.Facts{Now: now, TailnetFailure: doctor.Failure{Message: "It was not looked at"}, ServerFailure: doctor.Failure{Message: "down", Advice: []string{"wait"}}})
+	all := doctor.Evaluate(doctor.Facts{Now: now, TailnetFailure: doctor.Failure{Message: "It was not checked"}, ServerFailure: doctor.Failure{Message: "down", Advice: []string{"wait"}}})
 	checkLaws(t, "nothing", all)
 	for _, f := range all {
 		if f.Status == doctor.OK && !slices.Contains([]string{"settings", "plugin policy", "tokens"}, f.Name) {
@@ -134,7 +134,7 @@ func TestZeroFactsAreNotOK(t *testing.T) {
 		}
 	}
 	if all := doctor.Evaluate(healthyFacts()); doctor.Worst(all) != doctor.OK || slices.ContainsFunc(all, func(f doctor.Result) bool { return f.Status != doctor.OK }) {
-		t.Errorf("all is well: %+v", all)
+		t.Errorf("without a problem: %+v", all)
 	}
 }
 

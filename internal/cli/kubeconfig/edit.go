@@ -19,7 +19,7 @@ import (
 // A new entry goes to the first file that exists, or else to the last file of the list.
 type Files []*file
 
-// Paths returns the files that kubectl would use: the named file, else those of the list in $KUBECONFIG, else the one in the home folder.
+// Paths returns the files that kubectl would use: the named file, else those of the list in $KUBECONFIG, else the one in the home directory.
 // It calls home only in the last case.
 func Paths(named, list string, home func() (string, error)) ([]string, error) {
 	if named != "" {
@@ -95,7 +95,7 @@ type ForeignEntryError struct {
 }
 
 func (e *ForeignEntryError) Error() string {
-	return fmt.Sprintf("%s has a %s %q already, which tka did not make", e.Path, e.Kind, e.Name)
+	return fmt.Sprintf("%s already has a %s %q, which tka did not create", e.Path, e.Kind, e.Name)
 }
 
 // Merge writes a's entries. It changes the current context if use is set or if there is none.
@@ -262,10 +262,10 @@ func writeLocked(ctx context.Context, locked []string, plan func() (Files, error
 func (f *file) verify(text []byte) error {
 	reparsed, err := parse(f.path, text)
 	if err != nil {
-		return &ContentError{f.path, 0, fmt.Sprintf("it is written in a way that tka cannot keep (%v)", err)}
+		return &ContentError{f.path, 0, fmt.Sprintf("tka cannot preserve its formatting (%v)", err)}
 	}
 	if !yamledit.Equal(f.top(), reparsed.top()) {
-		return &ContentError{f.path, 0, "it is written in a way that tka cannot keep"}
+		return &ContentError{f.path, 0, "tka cannot preserve its formatting"}
 	}
 	return nil
 }

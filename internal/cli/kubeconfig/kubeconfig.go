@@ -64,7 +64,7 @@ func parsePlugin(command string, args []string) (cluster string, byTka bool) {
 	return args[2], true
 }
 
-// ProgramName returns the name of a program file without folder and extension.
+// ProgramName returns the name of a program file without directory and extension.
 func ProgramName(path string) string {
 	return strings.TrimSuffix(filepath.Base(filepath.FromSlash(strings.ReplaceAll(path, `\`, "/"))), ".exe")
 }
@@ -118,7 +118,7 @@ func parse(path string, text []byte) (*file, error) {
 		return nil, &ContentError{path, 0, "it is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 	default:
 		if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-			return nil, &ContentError{path, 0, "it holds more than one YAML document"}
+			return nil, &ContentError{path, 0, "it contains more than one YAML document"}
 		}
 	}
 	var plain any
@@ -178,7 +178,7 @@ func (f *file) check() error {
 			case item.Anchor != "":
 				return &ContentError{f.path, item.Line, fmt.Sprintf("the entry %.60q has a YAML anchor, so a change here could change something elsewhere", name.Value)}
 			case seen[name.Value]:
-				return &ContentError{f.path, name.Line, fmt.Sprintf("there are two entries %.60q in %s", name.Value, s.list)}
+				return &ContentError{f.path, name.Line, fmt.Sprintf("two entries %.60q in %s", name.Value, s.list)}
 			}
 			seen[name.Value] = true
 		}

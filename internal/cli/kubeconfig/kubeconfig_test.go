@@ -87,7 +87,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		files := Files{file}
 		if err := files.Merge(testEntry("c"), use); err != nil {
 			if file.changed {
-				t.Errorf("changed in spite of %v", err)
+				t.Errorf("changed despite %v", err)
 			}
 			return
 		}
@@ -100,7 +100,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		}
 		reparsed, err := parse("config", merged)
 		if err != nil {
-			t.Fatalf("what was written cannot be read: %v\n%s", err, merged)
+			t.Fatalf("the written file cannot be read: %v\n%s", err, merged)
 		}
 		if c, byTka := pluginCluster(reparsed.find(usersList, name)); !byTka || c != "c" {
 			t.Errorf("our entry is not recognised:\n%s", merged)
@@ -109,7 +109,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 			t.Errorf("current context %q", reparsed.current())
 		}
 		if err := (Files{reparsed}).Merge(testEntry("c"), use); err != nil || reparsed.changed {
-			t.Errorf("the second merge changes something again (%v, %v)\n%s", err, reparsed.changed, merged)
+			t.Errorf("the second merge changes the file again (%v, %v)\n%s", err, reparsed.changed, merged)
 		}
 		removed := Files{reparsed}.Remove("c")
 		if len(removed) == 0 {
@@ -170,7 +170,7 @@ current-context: b # b it is
 		}
 	}
 	if bytes.Contains(out, []byte("tka-c")) {
-		t.Errorf("our entry is still there:\n%s", out)
+		t.Errorf("our entry still exists:\n%s", out)
 	}
 }
 

@@ -125,7 +125,7 @@ func TestView(t *testing.T) {
 		}
 	}
 	if v.SameCA("tka-c", []byte("another")) {
-		t.Error("another authority is the same")
+		t.Error("another certificate authority counts as the same")
 	}
 }
 

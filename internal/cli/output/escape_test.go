@@ -33,7 +33,7 @@ func TestEscape(t *testing.T) {
 		}
 	}
 	if got := Escape(strings.Repeat("x", 1<<20)); len(got) > maxText+10 {
-		t.Errorf("a long text has %d bytes still", len(got))
+		t.Errorf("a long text still has %d bytes", len(got))
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // EvalFileEnv is the environment variable with which the function of Integration passes the path of a file to tka. tka writes assignments
-// to it. The file must not exist yet, its folder is new and private, and its base name is the shell's name.
+// to it. The file must not exist yet, its directory is new and private, and its base name is the shell's name.
 const EvalFileEnv = "TKA_EVAL_FILE"
 
 // The functions. They run tka with the standard input, output and terminal unchanged and do not parse arguments. They read the file only

@@ -56,7 +56,7 @@ func (s Shell) AssignEnv(changes []EnvChange) (string, error) {
 	for _, c := range changes {
 		word, ok := s.Quote(c.Value)
 		if !ok {
-			return "", fmt.Errorf("%s cannot be %q in a shell", c.Name, c.Value)
+			return "", fmt.Errorf("%s cannot have the value %q in a shell", c.Name, c.Value)
 		}
 		switch gone := c.Value == ""; {
 		case s == Fish && gone:
@@ -92,11 +92,11 @@ func Prompt(cluster string) string {
 type Startup struct {
 	Args  []string
 	Env   []string
-	Files map[string]string // to be written to the folder first
+	Files map[string]string // to be written to the directory first
 }
 
 // InteractiveStartup returns the Startup of the shell program at path. folder is private and for this shell only. home is the person's home
-// folder. zdotdir is the folder of zsh's settings, or "" if it is home.
+// directory. zdotdir is the directory of zsh's settings, or "" if it is home.
 func InteractiveStartup(path, prompt, folder, home, zdotdir string) Startup {
 	ps1 := prompt + "$ "
 	start := Startup{Env: []string{"PS1=" + ps1}}
@@ -119,7 +119,7 @@ func InteractiveStartup(path, prompt, folder, home, zdotdir string) Startup {
 			return start
 		}
 		start.Env = append(start.Env, "ZDOTDIR="+folder)
-		// zsh reads each file from the folder that $ZDOTDIR names at that moment.
+		// zsh reads each file from the directory that $ZDOTDIR names at that moment.
 		start.Files = map[string]string{
 			".zshenv": "ZDOTDIR=" + zdotdirWord + "\n[[ ! -r $ZDOTDIR/.zshenv ]] || . $ZDOTDIR/.zshenv\nTKA_ZDOTDIR=$ZDOTDIR\nZDOTDIR=" + dirWord + "\n",
 			".zshrc":  "ZDOTDIR=$TKA_ZDOTDIR\nunset TKA_ZDOTDIR\n[[ ! -r $ZDOTDIR/.zshrc ]] || . $ZDOTDIR/.zshrc\nPROMPT=" + quoted + "\"$PROMPT\"\n",

@@ -1,4 +1,4 @@
-// Package shellsession runs the shells that tka starts and generates code for shells. Each shell has a private folder, and the package
+// Package shellsession runs the shells that tka starts and generates code for shells. Each shell has a private directory, and the package
 // records which of them began the sign-in of this device. It keeps law 9: the next shell cleans up after a killed one, because only files
 // that a live process holds are in use. It keeps law 10: a shell reads every quoted word as that word and runs no part of it.
 package shellsession
@@ -15,10 +15,10 @@ import (
 	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
-// baseLockWait bounds how long a shell waits while another one inspects the folders.
+// baseLockWait bounds how long a shell waits while another one inspects the directories.
 const baseLockWait = 10 * time.Second
 
-// A Session is the private folder of one running shell.
+// A Session is the private directory of one running shell.
 type Session struct {
 	Dir string // for this shell only, mode 0700
 
@@ -27,7 +27,7 @@ type Session struct {
 	flock  *safefile.Flock
 }
 
-// File names. A session is a folder "room-…"; a server is named by its digest.
+// File names. A session is a directory "room-…"; a server is named by its digest.
 const (
 	sessionPattern = "room-*"
 	aliveName      = "alive"
@@ -35,7 +35,7 @@ const (
 	baseLockName   = "gate"
 )
 
-// Open creates the session of a shell that is about to sign in at server, in the folder base. It removes what dead shells left there.
+// Open creates the session of a shell that is about to sign in at server, in the directory base. It removes what dead shells left there.
 func Open(ctx context.Context, base, server string) (_ *Session, err error) {
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, err
@@ -65,12 +65,12 @@ func Open(ctx context.Context, base, server string) (_ *Session, err error) {
 		return nil, err
 	}
 	if s.flock == nil {
-		return nil, errors.New("a new file is held by another program")
+		return nil, errors.New("another program holds the new file")
 	}
 	return s, os.WriteFile(filepath.Join(s.Dir, serverName), []byte(s.server), 0o600)
 }
 
-// lockBase prevents other shells from inspecting the folders at the same time.
+// lockBase prevents other shells from inspecting the directories at the same time.
 func (s *Session) lockBase(ctx context.Context) (*safefile.Flock, error) {
 	return safefile.WaitFlock(ctx, filepath.Join(s.base, baseLockName), baseLockWait)
 }
@@ -132,7 +132,7 @@ func KeepSignin(base, server string) error {
 // are others, the last one of them gets the same report.
 func (s *Session) Close(ctx context.Context) (others, began bool, err error) {
 	baseLock, err := s.lockBase(ctx)
-	defer baseLock.Release() // continue without the lock, which is better than leaving a folder behind
+	defer baseLock.Release() // continue without the lock, which is better than leaving a directory behind
 	dirs, gerr := filepath.Glob(filepath.Join(s.base, sessionPattern))
 	for _, dir := range dirs {
 		server, rerr := safefile.Read(filepath.Join(dir, serverName))

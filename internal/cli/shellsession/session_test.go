@@ -72,14 +72,14 @@ func TestStaleSessionsAreRemoved(t *testing.T) {
 	}
 	living := openSession(t, base, "https://tka")
 	if _, err := os.Stat(dead); err == nil {
-		t.Error("the dead shell's room is left")
+		t.Error("the directory of the dead shell still exists")
 	}
 	if err := living.MarkSignin(); err != nil {
 		t.Fatal(err)
 	}
 	closeSession(t, openSession(t, base, "https://tka"), true, true, "the first is alive, and so is its claim")
 	if _, err := os.Stat(living.Dir); err != nil {
-		t.Error("a living shell's room is gone")
+		t.Error("the directory of a running shell is missing")
 	}
 	if st, err := os.Stat(living.Dir); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st, err)
@@ -111,7 +111,7 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// A folder that another user prepared is not used.
+// A directory that another user prepared is not used.
 func TestForeignDir(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink(t.TempDir(), filepath.Join(dir, "link")); err != nil {

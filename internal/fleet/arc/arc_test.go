@@ -54,7 +54,7 @@ func TestNumbers(t *testing.T) {
 		{"nothing", "{}", 0, 0, 0, arc.Unlimited},
 		{"null", "{minRunners: null, maxRunners: null}", 0, 0, 0, arc.Unlimited},
 		{"text", `{minRunners: "1", maxRunners: "0"}`, 0, arc.Unlimited, 0, arc.Unlimited},
-		{"less than nothing", "{minRunners: -1, maxRunners: -1}", 0, arc.Unlimited, 0, arc.Unlimited},
+		{"negative", "{minRunners: -1, maxRunners: -1}", 0, arc.Unlimited, 0, arc.Unlimited},
 		{"a part", "{maxRunners: 0.5}", 0, arc.Unlimited, 0, arc.Unlimited},
 		{"whole, with a point", "{maxRunners: 2.0}", 0, 2, 0, 2},
 		{"ARC's word for none", "{maxRunners: 2147483647}", 0, arc.Unlimited, 0, arc.Unlimited},
@@ -139,12 +139,12 @@ func parts(t testing.TB, stream string) arc.Objects {
 				pods = append(pods, l)
 			}
 		default:
-			t.Fatalf("what is %q?", u.GetKind())
+			t.Fatalf("unknown kind %q", u.GetKind())
 		}
 	}
 	p := arc.GroupBySet(sets, listeners, pods, runnerSets, runners)[fleet.Key{Namespace: "runners", Name: "nix"}]
 	if p == nil {
-		t.Fatal("there is nothing of it")
+		t.Fatal("it has no objects")
 	}
 	p.KnowsListeners, p.KnowsRunners = true, true
 	return *p
@@ -180,22 +180,22 @@ func TestStopped(t *testing.T) {
 	}{
 		{"open", setYAML(3, "") + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.Yes},
 		{"paused: zeros are left out", setYAML(0, "") + listenerYAML("l", "") + podYAML("p", "l", up), fleet.Yes, fleet.Yes},
-		{"told to stop, and the listener is the old one", setYAML(0, "") + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.Yes},
-		{"the old one is on its way", setYAML(0, "") + strings.Replace(listenerYAML("l", ", maxRunners: 3"), "uid: l", "uid: l"+deleted, 1) + podYAML("p", "l", up), fleet.No, fleet.No},
+		{"stop was requested, but the old listener still runs", setYAML(0, "") + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.Yes},
+		{"the old one is being deleted", setYAML(0, "") + strings.Replace(listenerYAML("l", ", maxRunners: 3"), "uid: l", "uid: l"+deleted, 1) + podYAML("p", "l", up), fleet.No, fleet.No},
 		{"its pod is left", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", up), fleet.No, fleet.No},
-		{"beside the new one", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", up) + podYAML("p2", "l2", up), fleet.No, fleet.Yes},
+		{"together with the new one", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", up) + podYAML("p2", "l2", up), fleet.No, fleet.Yes},
 		{"its pod has ended", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "l", "{phase: Failed}") + podYAML("p2", "l2", up), fleet.Yes, fleet.Yes},
-		{"a pod that does not say whose", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "", up), fleet.No, fleet.No},
+		{"a pod without an owner", setYAML(0, "") + listenerYAML("l2", "") + podYAML("p", "", up), fleet.No, fleet.No},
 		{"no listener", setYAML(0, ""), fleet.Yes, fleet.No},
 		{"no listener yet", setYAML(3, ""), fleet.No, fleet.No},
-		{"a number that cannot be read", setYAML(0, "") + listenerYAML("l", ", maxRunners: none") + podYAML("p", "l", up), fleet.No, fleet.Yes},
+		{"a number that cannot be parsed", setYAML(0, "") + listenerYAML("l", ", maxRunners: none") + podYAML("p", "l", up), fleet.No, fleet.Yes},
 		{"it ends", setYAML(3, deleted), fleet.Yes, fleet.No},
-		{"it has gone, and its listener not", listenerYAML("l", ", maxRunners: 3"), fleet.No, fleet.No},
+		{"it is deleted, but its listener is not", listenerYAML("l", ", maxRunners: 3"), fleet.No, fleet.No},
 		{"its pod is not ready", setYAML(3, "") + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", "{phase: Running}"), fleet.No, fleet.No},
 		{"its pod is being deleted", setYAML(3, "") + listenerYAML("l", ", maxRunners: 3") + strings.Replace(podYAML("p", "l", up), "name: p", "name: p"+deleted, 1), fleet.No, fleet.No},
 		{"pending", strings.Replace(setYAML(3, ""), "phase: Running", "phase: Pending", 1) + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.No},
-		{"0.14 that says nothing", strings.Replace(setYAML(3, ""), "phase: Running", "", 1) + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.No},
-		{"0.13 need not say", strings.NewReplacer("phase: Running", "", "0.14.2", "0.13.1").Replace(setYAML(3, "")) + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.Yes},
+		{"0.14 without a ready state", strings.Replace(setYAML(3, ""), "phase: Running", "", 1) + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.No},
+		{"0.13 needs no ready state", strings.NewReplacer("phase: Running", "", "0.14.2", "0.13.1").Replace(setYAML(3, "")) + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.Yes},
 		{"without a number", strings.Replace(setYAML(3, ""), "'7'", "'0'", 1) + listenerYAML("l", ", maxRunners: 3") + podYAML("p", "l", up), fleet.No, fleet.No},
 		{"switched off", strings.Replace(setYAML(3, ""), "phase: Running", "phase: Outdated", 1), fleet.Yes, fleet.No},
 	} {
@@ -311,7 +311,7 @@ func TestFLEET10_Discover(t *testing.T) {
 		{"its image by digest alone", []appsv1.Deployment{deployment("a", image("registry.example:5000/controller@sha256:00"))}, nil, ""},
 		{"its image by digest too", []appsv1.Deployment{deployment("a", image("controller:0.14.2@sha256:00"))}, nil, ""},
 		{"a patch of its release", []appsv1.Deployment{deployment("a", image("controller:0.14.1"))}, nil, ""},
-		{"another image than its label says", []appsv1.Deployment{deployment("a", image("controller:v0.13.1"))}, nil, arc.ReasonVersionUnknown},
+		{"another image version than its label", []appsv1.Deployment{deployment("a", image("controller:v0.13.1"))}, nil, arc.ReasonVersionUnknown},
 		{"no label", []appsv1.Deployment{deployment("a", version(""))}, nil, arc.ReasonVersionUnknown},
 		{"0.13.1", []appsv1.Deployment{deployment("a", version("0.13.1"))}, nil, ""},
 		{"0.13.0", []appsv1.Deployment{deployment("a", version("0.13.0"))}, nil, arc.ReasonVersionUnsupported},
@@ -327,7 +327,7 @@ func TestFLEET10_Discover(t *testing.T) {
 		{"its pod works", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.14.2", true, nil)}, ""},
 		{"the pod of another version works too", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.14.2", true, nil), pod("0.13.1", false, nil)}, arc.ReasonUpgrading},
 		{"that pod has ended", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.13.1", false, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, ""},
-		{"that pod is somebody else's", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.13.1", true, func(p *corev1.Pod) { p.Labels["app.kubernetes.io/instance"] = "b" })}, ""},
+		{"that pod has another owner", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.13.1", true, func(p *corev1.Pod) { p.Labels["app.kubernetes.io/instance"] = "b" })}, ""},
 		{"that pod is of a patch of its release", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.14.0", true, nil)}, ""},
 	} {
 		t.Run(c.why, func(t *testing.T) {
@@ -364,7 +364,7 @@ func TestConflicts(t *testing.T) {
 	}{
 		{"other names", one("a", "https://github.com/acme", "", "a", 1), one("b", "https://github.com/acme", "", "b", 2), false},
 		{"one name", one("a", "https://github.com/acme", "", "nix", 0), one("b", "https://github.com/acme", "", "nix", 0), true},
-		{"in another case, of one place in another spelling", one("a", "https://github.com/acme", "", "nix", 0), one("b", "https://GitHub.com:443/ACME/", "Default", "NIX", 0), true},
+		{"in another case, one URL in another spelling", one("a", "https://github.com/acme", "", "nix", 0), one("b", "https://GitHub.com:443/ACME/", "Default", "NIX", 0), true},
 		{"in another group", one("a", "https://github.com/acme", "", "nix", 1), one("b", "https://github.com/acme", "gpu", "nix", 2), false},
 		{"of another organisation", one("a", "https://github.com/acme", "", "nix", 1), one("b", "https://github.com/other", "", "nix", 1), false},
 		{"one number", one("a", "https://github.com/acme", "", "a", 7), one("b", "https://github.com/acme", "", "b", 7), true},
@@ -405,9 +405,9 @@ func TestFLEET10_Gate(t *testing.T) {
 		{"twice, and ARC is another", twice, "0.14.2", noon.Add(2 * time.Minute), false},
 		{"twice, an hour ago", twice, "0.13.1", noon.Add(61 * time.Minute), false},
 		{"a third time after that", gone(twice, "0.13.1", noon.Add(61*time.Minute), time.Second), "0.13.1", noon.Add(62 * time.Minute), true},
-		{"and then somebody deleted one that had lived", gone(twice, "0.13.1", noon.Add(61*time.Minute), 5*time.Minute), "0.13.1", noon.Add(67 * time.Minute), false},
-		{"another version was let pass once", gone(twice, "0.14.2", noon.Add(5*time.Minute), time.Second), "0.14.2", noon.Add(6 * time.Minute), false},
-		{"somebody wrote into it", arc.ParseCreationGate("{\"deleted\": -5}"), "0.13.1", noon, false},
+		{"then a scale set that had lived was deleted", gone(twice, "0.13.1", noon.Add(61*time.Minute), 5*time.Minute), "0.13.1", noon.Add(67 * time.Minute), false},
+		{"another version was accepted once", gone(twice, "0.14.2", noon.Add(5*time.Minute), time.Second), "0.14.2", noon.Add(6 * time.Minute), false},
+		{"another client wrote to it", arc.ParseCreationGate("{\"deleted\": -5}"), "0.13.1", noon, false},
 		{"no JSON", arc.ParseCreationGate("x"), "0.13.1", noon, false},
 	} {
 		t.Run(c.why, func(t *testing.T) {
@@ -418,7 +418,7 @@ func TestFLEET10_Gate(t *testing.T) {
 		})
 	}
 	if g := (arc.CreationGate{}).Removed(noon); g != (arc.CreationGate{}) {
-		t.Errorf("what was never made has gone: %+v", g)
+		t.Errorf("a scale set that was never created counts as deleted: %+v", g)
 	}
 }
 
@@ -439,11 +439,11 @@ func TestCrashTracker(t *testing.T) {
 		is      bool
 	}{
 		{"their pods fail", 1, func(r *arc.Runner) { r.Failures = 4 }, true},
-		{"they go while they are wanted", 1, nil, true},
-		{"they are not wanted", 0, nil, false},
+		{"they disappear while they are desired", 1, nil, true},
+		{"they are not desired", 0, nil, false},
 		{"they were ready", 1, func(r *arc.Runner) { r.Ready = true }, false},
 		{"they had a job", 1, func(r *arc.Runner) { r.Job = &arc.Job{} }, false},
-		{"they have done it", 1, func(r *arc.Runner) { r.Phase = arc.Succeeded }, false},
+		{"their job has ended", 1, func(r *arc.Runner) { r.Phase = arc.Succeeded }, false},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			var churn arc.CrashTracker
@@ -482,20 +482,20 @@ func TestFLEET16_Decisions(t *testing.T) {
 	}{
 		{"nothing holds it", "spec: {maxRunners: 5}", false, "", "", false, ""},
 		{"held for the first time", "spec: {minRunners: 1, maxRunners: 5}", true, `{"maxRunners":0,"minRunners":0}`, `{"min":1,"max":5,"at":"2026-01-02T12:00:00Z"}`, false, ""},
-		{"it said nothing", "spec: {}", true, `{"maxRunners":0,"minRunners":0}`, `{"at":"2026-01-02T12:00:00Z"}`, false, ""},
+		{"it had no numbers", "spec: {}", true, `{"maxRunners":0,"minRunners":0}`, `{"at":"2026-01-02T12:00:00Z"}`, false, ""},
 		{"held", held(fresh) + "spec: {minRunners: 0, maxRunners: 0}", true, "", "", false, ""},
 		{"undone a minute after", held(fresh) + "spec: {minRunners: 0, maxRunners: 7}", true, `{"maxRunners":0,"minRunners":0}`, `{"max":7,"at":"2026-01-02T12:00:00Z","fought":"2026-01-02T12:00:00Z"}`, false, arc.ReasonHoldOverwritten},
 		{"another number an hour after", held(`{"max":5,"at":"2026-01-02T11:00:00Z"}`) + "spec: {minRunners: 0, maxRunners: 7}", true, `{"maxRunners":0,"minRunners":0}`, `{"max":7,"at":"2026-01-02T12:00:00Z"}`, false, ""},
-		{"the maximum was taken away", held(`{"min":1,"max":5,"at":"2026-01-02T11:00:00Z"}`) + "spec: {minRunners: 0}", true, `{"maxRunners":0,"minRunners":0}`, `{"min":1,"at":"2026-01-02T12:00:00Z"}`, false, ""},
+		{"the maximum was removed", held(`{"min":1,"max":5,"at":"2026-01-02T11:00:00Z"}`) + "spec: {minRunners: 0}", true, `{"maxRunners":0,"minRunners":0}`, `{"min":1,"at":"2026-01-02T12:00:00Z"}`, false, ""},
 		{"undone lately", held(`{"max":5,"at":"2026-01-02T11:30:00Z","fought":"2026-01-02T11:30:00Z"}`) + "spec: {minRunners: 0, maxRunners: 0}", true, "", "", false, arc.ReasonHoldOverwritten},
 		{"lifted", held(fresh) + "spec: {minRunners: 0, maxRunners: 0}", false, `{"maxRunners":5}`, `{"max":5}`, false, ""},
 		{"given back", held(fresh) + "spec: {maxRunners: 5}", false, "", "", true, ""},
 		{"it had zeros", held(`{"min":0,"max":0}`) + "spec: {minRunners: 0, maxRunners: 0}", false, "", "", true, ""},
-		{"somebody wrote before it was lifted", held(fresh) + "spec: {minRunners: 2, maxRunners: 9}", false, "", "", true, ""},
-		{"what was kept cannot be read", held("five") + "spec: {minRunners: 0, maxRunners: 0}", false, "", "", false, arc.ReasonHeldUnreadable},
-		{"nor may it be less than nothing", held(`{"max":-5}`) + "spec: {minRunners: 0, maxRunners: 0}", true, "", "", false, arc.ReasonHeldUnreadable},
+		{"another client wrote before the hold was lifted", held(fresh) + "spec: {minRunners: 2, maxRunners: 9}", false, "", "", true, ""},
+		{"the saved values cannot be parsed", held("five") + "spec: {minRunners: 0, maxRunners: 0}", false, "", "", false, arc.ReasonHeldUnreadable},
+		{"a saved value must not be negative", held(`{"max":-5}`) + "spec: {minRunners: 0, maxRunners: 0}", true, "", "", false, arc.ReasonHeldUnreadable},
 		{"it ends", strings.Replace(held(fresh), "name: old", "name: old"+deleted, 1) + "spec: {maxRunners: 5}", true, "", "", false, ""},
-		{"the fleet made it", "metadata: {labels: {app.kubernetes.io/managed-by: tailplane}}\nspec: {maxRunners: 5}", true, "", "", false, ""},
+		{"the fleet created it", "metadata: {labels: {app.kubernetes.io/managed-by: tailplane}}\nspec: {maxRunners: 5}", true, "", "", false, ""},
 		{"it is switched off", "spec: {maxRunners: 5}\nstatus: {phase: Outdated}", true, "", "", false, arc.ReasonOutdated},
 	} {
 		t.Run(c.why, func(t *testing.T) {
@@ -514,7 +514,7 @@ func TestFLEET16_Decisions(t *testing.T) {
 				t.Errorf("kept: %s", note)
 			}
 			if len(a.Apply.GetLabels()) != 0 || len(a.Apply.GetAnnotations()) != 1 || a.Apply.GetFinalizers() != nil {
-				t.Errorf("a hold says more than it must: %v", a.Apply)
+				t.Errorf("a hold writes more than it must: %v", a.Apply)
 			}
 		})
 	}
@@ -585,7 +585,7 @@ func TestListenerMetrics(t *testing.T) {
 		{"no metrics", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports = nil }},
 		{"another port", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].Name = "debug" }},
 		{"by UDP", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].Protocol = corev1.ProtocolUDP }},
-		{"a port that is none", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].ContainerPort = 70000 }},
+		{"an invalid port", "", func(p *corev1.Pod) { p.Spec.Containers[1].Ports[0].ContainerPort = 70000 }},
 		{"on the node's network", "", func(p *corev1.Pod) { p.Spec.HostNetwork = true }},
 		{"no address yet", "", func(p *corev1.Pod) { p.Status.PodIP = "" }},
 		{"a name", "", func(p *corev1.Pod) { p.Status.PodIP = "metadata.google.internal" }},
@@ -598,7 +598,7 @@ func TestListenerMetrics(t *testing.T) {
 		{"only labelled as one", "", func(p *corev1.Pod) {
 			p.OwnerReferences, p.Labels = nil, map[string]string{"app.kubernetes.io/component": "runner-scale-set-listener"}
 		}},
-		{"somebody else's kind of that name", "", func(p *corev1.Pod) {
+		{"another API group's kind with that name", "", func(p *corev1.Pod) {
 			p.OwnerReferences[0].APIVersion, p.Labels = "evil.example/v1", map[string]string{"app.kubernetes.io/component": "runner-scale-set-listener"}
 		}},
 	} {

@@ -143,21 +143,21 @@ func Choose(controllers []Controller, namespace string) (Controller, fleet.Failu
 	}
 	switch {
 	case len(controllers) == 0:
-		return failure(ReasonMissing, "There is no actions-runner-controller in the namespace that the settings name.")
+		return failure(ReasonMissing, "There is no actions-runner-controller in the configured namespace.")
 	case len(watching) == 0:
-		return failure(ReasonWatchesOther, "The actions-runner-controller %s only looks at the namespace %q, and %q is another one.", controllers[0].Deployment.Name, controllers[0].Watches, namespace)
+		return failure(ReasonWatchesOther, "The actions-runner-controller %s watches only the namespace %q, not %q.", controllers[0].Deployment.Name, controllers[0].Watches, namespace)
 	case len(watching) > 1:
-		return failure(ReasonAmbiguous, "Several actions-runner-controllers look at namespace %q: %s and %s.", namespace, watching[0].Deployment.Name, watching[1].Deployment.Name)
+		return failure(ReasonAmbiguous, "Several actions-runner-controllers watch the namespace %q: %s and %s.", namespace, watching[0].Deployment.Name, watching[1].Deployment.Name)
 	}
 	c := watching[0]
 	if c.Version == "" {
-		return failure(ReasonVersionUnknown, "The actions-runner-controller %s does not say its version, or its image is of another one than its label %s.", c.Deployment.Name, versionLabel)
+		return failure(ReasonVersionUnknown, "The version of the actions-runner-controller %s is unknown, or its image has a different version than its label %s.", c.Deployment.Name, versionLabel)
 	}
 	if _, err := isolation.SupportsLabels(c.Version); err != nil {
 		return failure(ReasonVersionUnsupported, "The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.", c.Deployment.Name, sanitize(c.Version))
 	}
 	if len(c.Old) > 0 {
-		return failure(ReasonUpgrading, "The actions-runner-controller %s becomes version %s, and its pod of version %s still works: it would delete what is made for the new one.", c.Deployment.Name, c.Version, c.Old[0])
+		return failure(ReasonUpgrading, "The actions-runner-controller %s is being upgraded to version %s, and its pod of version %s still runs. That pod would delete objects of the new version.", c.Deployment.Name, c.Version, c.Old[0])
 	}
 	return c, fleet.Failure{}
 }

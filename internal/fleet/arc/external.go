@@ -85,7 +85,7 @@ func NextExternalWrite(s Set, held bool, now time.Time) ExternalWrite {
 		return ExternalWrite{Failure: Objects{Set: &s}.failure()}
 	case s.unreadable:
 		return ExternalWrite{Failure: fleet.Failure{Reason: ReasonHeldUnreadable,
-			Message: "The annotation " + HeldAnnotation + " cannot be read. Set spec.minRunners and spec.maxRunners to what they are to be, and remove it."}}
+			Message: "The annotation " + HeldAnnotation + " cannot be read. Set spec.minRunners and spec.maxRunners to the desired numbers, then remove the annotation."}}
 	case held:
 		return s.hold(now)
 	case s.Before != nil:
@@ -120,7 +120,7 @@ func (s Set) hold(now time.Time) ExternalWrite {
 func (s Set) reportOverwrite(a ExternalWrite, v Values, now time.Time) ExternalWrite {
 	if until := v.OverwrittenAt.Add(overwriteReportTime); !v.OverwrittenAt.IsZero() && now.Before(until) {
 		a.Wake = until
-		a.Failure = fleet.Failure{Reason: ReasonHoldOverwritten, Message: fmt.Sprintf("Somebody wrote other numbers during a hold, at %s. Whatever keeps this scale set must be told to ignore spec.minRunners and spec.maxRunners.", v.OverwrittenAt.Format(time.RFC3339))}
+		a.Failure = fleet.Failure{Reason: ReasonHoldOverwritten, Message: fmt.Sprintf("Another client wrote other numbers during a hold, at %s. Configure the owner of this scale set to ignore spec.minRunners and spec.maxRunners.", v.OverwrittenAt.Format(time.RFC3339))}
 	}
 	return a
 }

@@ -19,7 +19,7 @@ const maxFailures = 3
 // failure returns the worst problem that a person must solve.
 func (p Objects) failure() fleet.Failure {
 	if set := p.Set; set != nil && set.Phase == Outdated {
-		return fleet.Failure{Reason: ReasonOutdated, Message: "GitHub takes the runner for too old: update the runner image of the pool. Until then it takes no job."}
+		return fleet.Failure{Reason: ReasonOutdated, Message: "GitHub rejects the runner because its version is too old. Update the runner image of the pool; until then it takes no job."}
 	}
 	var worst *Runner
 	for i := range p.Runners {
@@ -37,7 +37,7 @@ func (p Objects) failure() fleet.Failure {
 func (r Runner) failureReason() string {
 	why := strings.Trim(sanitize(r.Reason)+": "+sanitize(r.Message), ": ")
 	if why == "" {
-		return "nothing says why."
+		return "the reason is unknown."
 	}
 	return why + "."
 }
@@ -135,5 +135,5 @@ func Conflicts(sets []Set) map[fleet.Key]fleet.Key {
 
 // ConflictFailure returns the problem of a set whose scale set another object uses too.
 func ConflictFailure(other fleet.Key) fleet.Failure {
-	return fleet.Failure{Reason: ReasonConflict, Message: fmt.Sprintf("%s/%s works with the same scale set of GitHub's. Neither is touched: whichever is deleted first deletes it for both.", other.Namespace, other.Name)}
+	return fleet.Failure{Reason: ReasonConflict, Message: fmt.Sprintf("%s/%s uses the same GitHub scale set. The fleet changes neither: the first one that is deleted deletes the scale set for both.", other.Namespace, other.Name)}
 }

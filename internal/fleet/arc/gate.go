@@ -75,7 +75,7 @@ func (g CreationGate) Removed(now time.Time) CreationGate {
 // of the next try.
 func (g CreationGate) Allows(version string, now time.Time) (fleet.Failure, time.Time) {
 	if until := g.CreatedAt.Add(gateBackOff); g.Version == version && g.Deleted >= maxGate && now.Before(until) {
-		return fleet.Failure{Reason: ReasonDeletes, Message: fmt.Sprintf("The actions-runner-controller deleted it %d times right after it was made for version %s: it is probably of another one. It is made again after %s.",
+		return fleet.Failure{Reason: ReasonDeletes, Message: fmt.Sprintf("The actions-runner-controller deleted it %d times right after it was created for version %s. The controller probably has another version. The fleet creates it again after %s.",
 			g.Deleted, sanitize(version), until.UTC().Format(time.RFC3339))}, until
 	}
 	return fleet.Failure{}, time.Time{}

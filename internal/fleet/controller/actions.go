@@ -41,7 +41,7 @@ func (l *enrollmentState) doActions(ctx context.Context, step fleet.Step) error 
 		case "":
 			errs = append(errs, err)
 		default: // a forge's error is a fact to report, not a failed reconcile
-			l.Log.Warn("a forge refused, or did not answer", "enrollment", l.e.Name, "err", err)
+			l.Log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "err", err)
 			l.failures = append(l.failures, fleet.Failure{Reason: reasonUnreachable, Message: err.Error()})
 			l.wake = earliest(l.wake, l.now.Add(max(noAnswerRetry, retryAfter(err))))
 		}
@@ -134,7 +134,7 @@ func (l *enrollmentState) doAction(ctx context.Context, a fleet.Action) error {
 		}
 		return l.deregisterRunner(ctx, w)
 	case fleet.ForceRelease:
-		l.Log.Warn("a scale set is given up, and stays at GitHub", "enrollment", l.e.Name, "scaleSet", w.Name, "id", w.RemoteID, "because", l.e.Annotations[v1alpha1.ForceCleanupAnnotation])
+		l.Log.Warn("a scale set is abandoned and stays at GitHub", "enrollment", l.e.Name, "scaleSet", w.Name, "id", w.RemoteID, "because", l.e.Annotations[v1alpha1.ForceCleanupAnnotation])
 		return l.reconciler.arcCache.forceDelete(ctx, l.arcState.Sets[w.Key])
 	case fleet.DeleteWorkloads:
 		if github {
@@ -142,7 +142,7 @@ func (l *enrollmentState) doAction(ctx context.Context, a fleet.Action) error {
 		}
 		return l.deleteManager(ctx, w)
 	}
-	return fmt.Errorf("the deed %q is not known", a.Kind)
+	return fmt.Errorf("unknown action %q", a.Kind)
 }
 
 // applyCapacities sets the capacity of each workload. Open workloads get their allocation, as limited by
@@ -167,7 +167,7 @@ func (l *enrollmentState) applyCapacities(ctx context.Context, open []fleet.Key)
 			if err != nil && forgeError(err) == nil {
 				errs = append(errs, err)
 			} else if err != nil {
-				l.Log.Warn("a forge refused, or did not answer", "enrollment", l.e.Name, "workload", w.Name, "err", err)
+				l.Log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "workload", w.Name, "err", err)
 			}
 		})
 		if w.gitlab != nil {
@@ -222,7 +222,7 @@ func (l *enrollmentState) annotateEnrollment(ctx context.Context, name, text str
 	}
 	status := l.e.Status // the response contains a status that may be older than the one that this reconcile writes
 	if err := l.patchAnnotations(ctx, l.e, map[string]any{name: value}); err != nil {
-		return fmt.Errorf("write down %s: %w", name, err)
+		return fmt.Errorf("record %s: %w", name, err)
 	}
 	l.e.Status = status
 	return nil

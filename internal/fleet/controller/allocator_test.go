@@ -78,7 +78,7 @@ func TestWithoutShare(t *testing.T) {
 		want   int
 	}{
 		{"it ends", func(e *v1alpha1.RunnerEnrollment, _ *fleet.View) { e.DeletionTimestamp = new(metav1.NewTime(now)) }, approveAll, 0},
-		{"nobody approved it", func(*v1alpha1.RunnerEnrollment, *fleet.View) {}, func(*v1alpha1.RunnerEnrollment) bool { return false }, 0},
+		{"it has no approval", func(*v1alpha1.RunnerEnrollment, *fleet.View) {}, func(*v1alpha1.RunnerEnrollment) bool { return false }, 0},
 		{"it breaks a rule about trust", func(e *v1alpha1.RunnerEnrollment, v *fleet.View) {
 			v.Credentials = map[string]fleet.Credential{"acme": {Org: "other"}}
 		}, approveAll, 0},

@@ -129,7 +129,7 @@ func getObject(ctx context.Context, c client.Reader, kind schema.GroupVersionKin
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at %s %s: %w", kind.Kind, key, err)
+		return nil, fmt.Errorf("get %s %s: %w", kind.Kind, key, err)
 	}
 	return u, nil
 }

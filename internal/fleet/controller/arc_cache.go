@@ -75,7 +75,7 @@ func (w *arcCache) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if w.served(ctx) {
 			if err := w.runInformers(ctx); err != nil {
-				w.Log.Error("follow ARC's objects", "err", err)
+				w.Log.Error("watch ARC's objects", "err", err)
 			}
 		}
 		_ = retry.Sleep(ctx, min(installCheckInterval, 5*w.PollInterval)) // the loop checks ctx itself
@@ -146,7 +146,7 @@ func (w *arcCache) get(ctx context.Context, org string, live bool) (v arcOrgStat
 		err = known.orgState(org, &v)
 	}
 	if err != nil {
-		return arcOrgState{}, fmt.Errorf("look at ARC's scale sets: %w", err)
+		return arcOrgState{}, fmt.Errorf("read ARC's scale sets: %w", err)
 	}
 	return v, nil
 }
@@ -232,7 +232,7 @@ func (m *arcInformers) objects(set arc.Set) (*arc.Objects, error) {
 	runnerSets, err3 := listByIndex[arc.RunnerSet](m.runnerSets, bySet, name)
 	runners, err4 := listByIndex[arc.Runner](m.runners, bySet, name)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return nil, fmt.Errorf("look at the scale set %s: %w", name, err)
+		return nil, fmt.Errorf("read the scale set %s: %w", name, err)
 	}
 	return markComplete(arc.GroupBySet([]arc.Set{set}, listeners, pods, runnerSets, runners)[set.Key]), nil
 }

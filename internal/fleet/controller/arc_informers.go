@@ -47,7 +47,7 @@ func toCached(o any) (any, error) {
 	}
 	from, ok := o.(client.Object)
 	if !ok {
-		return nil, fmt.Errorf("%T is no object", o)
+		return nil, fmt.Errorf("%T is not an object", o)
 	}
 	m := &cachedObject{ObjectMeta: metav1.ObjectMeta{Namespace: from.GetNamespace(), Name: from.GetName(), UID: from.GetUID(), ResourceVersion: from.GetResourceVersion()}}
 	if note, has := from.GetAnnotations()[arc.HeldAnnotation]; has {
@@ -62,7 +62,7 @@ func toCached(o any) (any, error) {
 	case *unstructured.Unstructured:
 		return m, m.setObject(o)
 	default:
-		return nil, fmt.Errorf("%T is not followed", o)
+		return nil, fmt.Errorf("%T is not watched", o)
 	}
 	return m, nil
 }
@@ -96,7 +96,7 @@ func (m *cachedObject) setObject(u *unstructured.Unstructured) (err error) {
 			m.object, err = u.MarshalJSON()
 		}
 	default:
-		return fmt.Errorf("objects of kind %s are not followed", u.GetKind())
+		return fmt.Errorf("objects of kind %s are not watched", u.GetKind())
 	}
 	return err
 }

@@ -66,14 +66,14 @@ func TestToCached(t *testing.T) {
 	for i, text := range kinds(1) {
 		m := mustCache(t, object(t, text))
 		if want := reads[i](object(t, text)); !reflect.DeepEqual(m.value, want) {
-			t.Errorf("%T: %+v is remembered of %+v", want, m.value, want)
+			t.Errorf("%T: %+v is cached for %+v", want, m.value, want)
 		}
 		again, err := toCached(m)
 		if err != nil || again != any(m) {
-			t.Errorf("what is remembered already is remembered as %v, %v", again, err)
+			t.Errorf("a cached object is cached as %v, %v", again, err)
 		}
 		if m.Namespace != "runners" || m.Name != "acme-nix-1" || m.ResourceVersion != "1" || indexKey(m.set) == "/" {
-			t.Errorf("%T is remembered as %s/%s of %v", m.value, m.Namespace, m.Name, m.set)
+			t.Errorf("%T is cached as %s/%s with %v", m.value, m.Namespace, m.Name, m.set)
 		}
 	}
 	text := kinds(1)[0]
@@ -89,14 +89,14 @@ func TestToCached(t *testing.T) {
 	}
 	runner := mustCache(t, object(t, kinds(1)[3])).value.(arc.Runner)
 	if runner.Job == nil || runner.Job.Started.IsZero() {
-		t.Errorf("when the job began is not remembered: %+v", runner.Job)
+		t.Errorf("the start of the job is not cached: %+v", runner.Job)
 	}
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "controller", Labels: map[string]string{"app.kubernetes.io/version": "0.14.2"}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	if p, ok := mustCache(t, other.DeepCopy()).value.(*corev1.Pod); !ok || !reflect.DeepEqual(p, other) {
-		t.Errorf("a pod that is no listener's is remembered as %v", p)
+		t.Errorf("a pod without a listener is cached as %v", p)
 	}
 	if _, err := toCached("text"); err == nil {
-		t.Error("what is no object is remembered")
+		t.Error("a value that is not an object is cached")
 	}
 }
 
@@ -124,8 +124,8 @@ func TestFLEET20_Remembered(t *testing.T) {
 		return u
 	})
 	memos := held(func(u *unstructured.Unstructured) any { return mustCache(t, u) })
-	t.Logf("%d scale sets with a listener, a runner set and a runner each: %d bytes for each as objects, %d as they are remembered", sets, objects/sets, memos/sets)
+	t.Logf("%d scale sets with a listener, a runner set and a runner each: %d bytes for each as objects, %d in the cache", sets, objects/sets, memos/sets)
 	if memos*5 > objects {
-		t.Errorf("what is remembered of %d scale sets takes %d bytes, and their objects %d", sets, memos, objects)
+		t.Errorf("the cache of %d scale sets takes %d bytes, and their objects %d", sets, memos, objects)
 	}
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // errForeignNamespace is the error for a namespace that belongs to others.
-var errForeignNamespace = errors.New("somebody else made it, or made it for somebody else")
+var errForeignNamespace = errors.New("the fleet did not create it for this organisation")
 
 // A baselineState is the state of a namespace of runners, compared with its desired state.
 type baselineState struct {

@@ -58,7 +58,7 @@ func TestFLEET08_GitLab(t *testing.T) {
 			p.patch(p.get("omega"), `{"metadata":{"annotations":{"test/poke":"1"}}}`)
 		})
 	})
-	t.Run("asked for", func(t *testing.T) {
+	t.Run("requested", func(t *testing.T) {
 		replaced(t, nil, func(p *env) { p.rotate("omega") })
 	})
 }
@@ -188,12 +188,12 @@ func TestFLEET19_MassDeletion(t *testing.T) {
 	retained := p.set(p.shared, "org-0-nix")
 	spec := p.get("org-0").Spec
 	p.patch(p.get("org-0"), `{"metadata":{"annotations":{"tailplane.dev/offboard":"keep"}}}`)
-	p.waitFor("it is let go", func() bool { return !p.exists("", "org-0", &v1alpha1.RunnerEnrollment{}) })
+	p.waitFor("it is resumed", func() bool { return !p.exists("", "org-0", &v1alpha1.RunnerEnrollment{}) })
 	p.must(p.admin.Create(t.Context(), &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "org-0"}, Spec: spec}))
 	p.waitPhase("org-0", v1alpha1.PhaseActive)
 	p.waitFor("it takes jobs again", func() bool { return p.set(p.shared, "org-0-nix").Max > 0 })
 	if now := p.set(p.shared, "org-0-nix"); now.UID != retained.UID || now.ID != retained.ID {
-		t.Errorf("it was registered anew: %+v, was %+v", now, retained)
+		t.Errorf("it was registered again: %+v, was %+v", now, retained)
 	}
 	p.patch(p.get("org-1"), `{"metadata":{"annotations":{"tailplane.dev/offboard":"confirm"}}}`)
 	if left := p.waitGone("org-1"); len(left) > 0 {
@@ -230,27 +230,27 @@ func TestFLEET11_Refused(t *testing.T) {
 	calls := len(p.github.Calls())
 	for org, reason := range refused {
 		p.waitCondition(org, "PolicyViolation", "True/"+reason)
-		p.waitStatus(org, "not made", func(e *v1alpha1.RunnerEnrollment) bool {
+		p.waitStatus(org, "not created", func(e *v1alpha1.RunnerEnrollment) bool {
 			return e.Status.Phase == v1alpha1.PhaseFailed || e.Status.Phase == v1alpha1.PhaseSuspended
 		})
 	}
 	metrics, _ := p.fleet.Metrics()
 	for _, w := range metrics.Workloads {
 		if _, is := refused[w.Org]; is && !w.Failing {
-			t.Errorf("%s is refused, and counts as in order: %+v", w.Org, w)
+			t.Errorf("%s is refused, but counts as valid: %+v", w.Org, w)
 		}
 	}
 	for org := range refused {
 		for _, kind := range []groupVersionKind{arc.Kind(arc.SetKind + "List"), corev1.SchemeGroupVersion.WithKind("SecretList"), corev1.SchemeGroupVersion.WithKind("NamespaceList")} {
 			if created := p.labelled(kind, org); len(created) > 0 {
-				t.Errorf("for %s were made %q", org, created)
+				t.Errorf("for %s the fleet created %q", org, created)
 			}
 		}
 	}
 	for _, c := range p.github.Calls()[calls:] {
 		for org := range refused {
 			if strings.Contains(c.Path, "/"+org) {
-				t.Errorf("GitHub was asked about %s: %+v", org, c)
+				t.Errorf("the fleet queried GitHub about %s: %+v", org, c)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func TestFLEET10_InstalledLater(t *testing.T) {
 	p.installARC("0.13.1", false)
 	e := p.waitPhase("acme", v1alpha1.PhaseActive)
 	if !slices.Contains(e.Status.Pools[0].Drift, reasonNoLabels) {
-		t.Errorf("ARC 0.13 knows no labels, and nobody says so: %+v", e.Status.Pools)
+		t.Errorf("ARC 0.13 does not support labels, but no condition reports it: %+v", e.Status.Pools)
 	}
 	// An upgrade keeps the scale set, because its label gets the new version in time.
 	set := p.set(p.shared, "acme-nix")
@@ -334,7 +334,7 @@ func TestFLEET10_WatchesOther(t *testing.T) {
 	p.waitPhase("acme", v1alpha1.PhaseActive)
 	p.waitCondition("beta", "Ready", "False/"+arc.ReasonWatchesOther)
 	if s := p.set("tailplane-org-beta", "beta-nix"); s != nil {
-		t.Errorf("it was made all the same: %+v", s)
+		t.Errorf("it was created anyway: %+v", s)
 	}
 }
 
@@ -354,7 +354,7 @@ func TestFLEET17_NoAnswer(t *testing.T) {
 	for _, f := range []forgetest.Fault{{Status: 503}, {Status: 429}, {Drop: true}, {Status: 404, Body: "<html>"}, {Cut: 10}} {
 		p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &f })
 		requested := len(p.gitlab.Calls())
-		p.waitFor("it is asked, and does not answer", func() bool {
+		p.waitFor("the forge gets a request and does not answer", func() bool {
 			p.clockOffset.Add(int64(10 * time.Second))
 			p.patch(p.get("omega"), fmt.Sprintf(`{"metadata":{"annotations":{"test/poke":"%d"}}}`, p.clockOffset.Load()))
 			time.Sleep(100 * time.Millisecond)
@@ -364,22 +364,22 @@ func TestFLEET17_NoAnswer(t *testing.T) {
 	}
 	for _, w := range writes {
 		if strings.HasPrefix(w, "DELETE") {
-			t.Errorf("deleted for want of an answer: %s", w)
+			t.Errorf("deleted without an answer: %s", w)
 		}
 	}
 	p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: 503} })
 	p.must(p.admin.Delete(t.Context(), p.get("omega")))
 	p.waitPhase("omega", v1alpha1.PhaseDraining)
 	if n := count(); n != 0 || !p.exists(p.ns, "omega-credential", &corev1.Secret{}) || !p.exists(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{}) {
-		t.Errorf("%d deletions while nobody answers", n)
+		t.Errorf("%d deletions while the forge does not answer", n)
 	}
 	f := &v1alpha1.RunnerForge{}
-	p.waitFor("the forge is said to be away", func() bool {
+	p.waitFor("the forge is reported as unreachable", func() bool {
 		p.must(p.admin.Get(t.Context(), client.ObjectKey{Name: "gitlab"}, f))
 		return meta.IsStatusConditionFalse(f.Status.Conditions, "Reachable")
 	})
 	p.gitlab.Fault(nil)
-	p.waitFor("it has gone", func() bool {
+	p.waitFor("it is deleted", func() bool {
 		p.clockOffset.Add(int64(5 * time.Second))
 		return !p.exists("", "omega", &v1alpha1.RunnerEnrollment{})
 	})
@@ -413,17 +413,17 @@ func TestFLEET12_Canary(t *testing.T) {
 			if key != "config.toml" {
 				found++
 				if strings.Contains(reported, string(value)) {
-					t.Errorf("the %s of %s is told", key, s.Name)
+					t.Errorf("the %s of %s is leaked", key, s.Name)
 				}
 			}
 		}
 	}
 	for _, r := range p.gitlab.Runners() {
 		if strings.Contains(reported, r.Token) {
-			t.Error("the token of a runner is told")
+			t.Error("the token of a runner is leaked")
 		}
 	}
 	if found < 4 {
-		t.Errorf("%d secrets were looked for", found)
+		t.Errorf("%d secrets were searched", found)
 	}
 }

@@ -26,7 +26,7 @@ func (l *enrollmentState) sourceSecret(ctx context.Context) (*corev1.Secret, err
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("look at the credential: %w", err)
+		return nil, fmt.Errorf("read the credential: %w", err)
 	}
 	return s, nil
 }

@@ -153,7 +153,7 @@ func (l *enrollmentState) markedRunners(ctx context.Context) (all []fleet.Regist
 // answered reports whether a forge answered. A missing answer is not a finding: the old findings stay.
 func (l *enrollmentState) answered(err error) bool {
 	if err != nil {
-		l.Log.Warn("a forge cannot be compared with the cluster", "enrollment", l.e.Name, "err", err)
+		l.Log.Warn("cannot compare a forge with the cluster", "enrollment", l.e.Name, "err", err)
 	}
 	return err == nil
 }

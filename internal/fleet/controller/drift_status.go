@@ -57,7 +57,7 @@ func reportableFindings(list []fleet.Finding, now time.Time) (out []fleet.Findin
 	return out
 }
 
-// newFindings returns the findings of told that were not reported in was.
+// newFindings returns the findings in reported that were not reported in was.
 func newFindings(reported []fleet.Finding, was []v1alpha1.EnrollmentFinding) (out []fleet.Finding) {
 	old := map[string]bool{}
 	for _, f := range was {
@@ -77,9 +77,9 @@ func newFindings(reported []fleet.Finding, was []v1alpha1.EnrollmentFinding) (ou
 func driftCondition(list []fleet.Finding, now time.Time) fleet.Condition {
 	reported := reportableFindings(list, now)
 	if len(reported) == 0 {
-		c := fleet.Condition{Type: conditionDrifted, Status: fleet.No, Reason: fleet.ReasonNone, Message: "Forge and cluster have what they should."}
+		c := fleet.Condition{Type: conditionDrifted, Status: fleet.No, Reason: fleet.ReasonNone, Message: "Forge and cluster match the desired state."}
 		if n := len(list); n > 0 {
-			c.Message += fmt.Sprintf(" Findings that need nobody, or may pass: %d, see status.findings.", n)
+			c.Message += fmt.Sprintf(" Findings that need no action or may resolve: %d, see status.findings.", n)
 		}
 		return c
 	}
@@ -101,10 +101,10 @@ func findingMessage(f fleet.Finding) string {
 		text = f.Workload + ": " + text
 	}
 	if f.Desired != "" || f.Actual != "" {
-		text += fmt.Sprintf(" Wanted: %s; there is: %s.", f.Desired, f.Actual)
+		text += fmt.Sprintf(" Desired: %s; actual: %s.", f.Desired, f.Actual)
 	}
 	if f.Unconfirmed {
-		text += " The last look could not tell whether it still is so."
+		text += " The last check could not confirm it."
 	}
 	return truncate(text+" "+f.Advice, 512)
 }

@@ -70,21 +70,21 @@ func TestReportableFindings(t *testing.T) {
 		{"it is new", of(fleet.DriftPausedOutside, fleet.SeverityWarning, time.Minute, ""), false},
 		{"a hold explains it", of(fleet.DriftPausedOutside, fleet.SeverityWarning, 5*time.Minute, "freeze"), false},
 		{"a ghost", of(fleet.DriftGhost, fleet.SeverityInfo, time.Hour, ""), false},
-		{"who may run jobs is told at once", of(fleet.DriftGroup, fleet.SeverityError, 0, ""), true},
+		{"a finding about who may run jobs is reported immediately", of(fleet.DriftGroup, fleet.SeverityError, 0, ""), true},
 	} {
 		list := []fleet.Finding{x.f}
 		reported, c := reportableFindings(list, noon), driftCondition(list, noon)
 		if (len(reported) == 1) != x.drift || (c.Status == fleet.Yes) != x.drift || c.Status == fleet.Unknown || x.drift && (c.Reason != string(x.f.Kind) || !strings.Contains(c.Message, "acme-nix: It is so. See to it.")) {
-			t.Errorf("%s: told %+v, condition %+v", x.why, reported, c)
+			t.Errorf("%s: reported %+v, condition %+v", x.why, reported, c)
 		}
 		if fresh := newFindings(reported, nil); len(fresh) != len(reported) {
 			t.Errorf("%s: not new: %+v", x.why, fresh)
 		}
 		if fresh := newFindings(reported, findingsToStatus(list, noon)); len(fresh) != 0 {
-			t.Errorf("%s: told twice: %+v", x.why, fresh)
+			t.Errorf("%s: reported twice: %+v", x.why, fresh)
 		}
 		if fresh := newFindings(reported, findingsToStatus(list, x.f.FirstSeen)); x.drift && x.f.Kind != fleet.DriftGroup && len(fresh) != 1 {
-			t.Errorf("%s: what was not settled counts as told", x.why)
+			t.Errorf("%s: an unsettled finding counts as reported", x.why)
 		}
 	}
 	var many []fleet.Finding
@@ -117,7 +117,7 @@ func TestUnknown(t *testing.T) {
 		}
 	}
 	if r := runnerAtGitLab(runnerResult{GitLabRunner: forge.GitLabRunner{ID: 7, Status: "new word"}}, fleet.Yes, 7); r.Online != fleet.Unknown || r.Paused != fleet.No || r.Contacted != fleet.No {
-		t.Errorf("a status that is not known: %+v", r)
+		t.Errorf("an unknown status: %+v", r)
 	}
 	if g := groupAccess("tailplane-acme", nil); g != nil {
 		t.Errorf("a group that is not listed: %+v", g)

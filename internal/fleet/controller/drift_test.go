@@ -62,10 +62,10 @@ func TestFLEET17_PausedOutside(t *testing.T) {
 	})
 	runner := p.gitlab.Runners()[0].ID
 	p.gitlab.ChangeRunner(runner, func(r *forgetest.GitLabRunner) { r.Paused = true })
-	e := p.waitCompared("omega", "it is told", func(e *v1alpha1.RunnerEnrollment) bool {
+	e := p.waitCompared("omega", "it is reported", func(e *v1alpha1.RunnerEnrollment) bool {
 		f := found(e, fleet.DriftPausedOutside)
 		if f != nil && !f.Settled && drifted(e) != "False/None" {
-			t.Errorf("told at once: %+v", e.Status.Conditions)
+			t.Errorf("reported immediately: %+v", e.Status.Conditions)
 		}
 		return drifted(e) == "True/PausedOutside"
 	})
@@ -87,15 +87,15 @@ func TestFLEET17_PausedOutside(t *testing.T) {
 		}
 		return n
 	}
-	p.waitFor("an event tells of it", func() bool { return events() > 0 })
+	p.waitFor("an event reports it", func() bool { return events() > 0 })
 
 	p.stop()
 	p.start()
 	p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: 503} })
-	e = p.waitCompared("omega", "it stands, and nobody can tell", func(e *v1alpha1.RunnerEnrollment) bool {
+	e = p.waitCompared("omega", "it stays, but cannot be confirmed", func(e *v1alpha1.RunnerEnrollment) bool {
 		f := found(e, fleet.DriftPausedOutside)
 		if f == nil {
-			t.Fatal("for want of an answer it is told no more")
+			t.Fatal("without an answer it is no longer reported")
 		}
 		return f.Unconfirmed
 	})
@@ -104,7 +104,7 @@ func TestFLEET17_PausedOutside(t *testing.T) {
 	}
 	p.gitlab.Fault(nil)
 	p.gitlab.ChangeRunner(runner, func(r *forgetest.GitLabRunner) { r.Paused = false })
-	p.waitCompared("omega", "it is over", func(e *v1alpha1.RunnerEnrollment) bool {
+	p.waitCompared("omega", "it is resolved", func(e *v1alpha1.RunnerEnrollment) bool {
 		return drifted(e) == "False/None" && found(e, fleet.DriftPausedOutside) == nil && len(e.Status.Pools[0].Drift) == 0
 	})
 	if n := events(); n != 1 {
@@ -131,7 +131,7 @@ func TestFLEET17_Ghost(t *testing.T) {
 		t.Errorf("findings %+v, pools %+v", e.Status.Findings, e.Status.Pools)
 	}
 	if e.Status.Pools[0].SeenAt == nil {
-		t.Errorf("that GitHub has had a runner of it is not kept: %+v", e.Status.Pools[0])
+		t.Errorf("the status does not record that GitHub had a runner of it: %+v", e.Status.Pools[0])
 	}
 	p.github.Fault(func(r *http.Request) *forgetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/actions/runners") {
@@ -139,7 +139,7 @@ func TestFLEET17_Ghost(t *testing.T) {
 		}
 		return nil
 	})
-	p.waitCompared("acme", "nobody can tell", func(e *v1alpha1.RunnerEnrollment) bool {
+	p.waitCompared("acme", "it cannot be confirmed", func(e *v1alpha1.RunnerEnrollment) bool {
 		f := found(e, fleet.DriftGhost)
 		if f == nil {
 			t.Fatal("a list that failed has ended a finding")
@@ -153,7 +153,7 @@ func TestFLEET17_Ghost(t *testing.T) {
 		}
 	}
 	p.github.RemoveRunner(ghost)
-	p.waitCompared("acme", "it has gone", func(e *v1alpha1.RunnerEnrollment) bool { return len(e.Status.Findings) == 0 })
+	p.waitCompared("acme", "it is deleted", func(e *v1alpha1.RunnerEnrollment) bool { return len(e.Status.Findings) == 0 })
 }
 
 // A runner group that a person opened to public repositories is reported at once, and as a problem
@@ -170,7 +170,7 @@ func TestGroupOpened(t *testing.T) {
 	if !p.github.ChangeGroup("acme", "tailplane-acme", func(g *forgetest.GitHubGroup) { g.AllowsPublic = true }) {
 		t.Fatalf("groups %+v", p.github.Groups("acme"))
 	}
-	e := p.waitCompared("acme", "it is told", func(e *v1alpha1.RunnerEnrollment) bool {
+	e := p.waitCompared("acme", "it is reported", func(e *v1alpha1.RunnerEnrollment) bool {
 		c := meta.FindStatusCondition(e.Status.Conditions, "Degraded")
 		return drifted(e) == "True/GroupDiffers" && c.Reason == "GroupDiffers"
 	})

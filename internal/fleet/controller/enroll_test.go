@@ -55,7 +55,7 @@ func TestFLEET02_GitLab(t *testing.T) {
 	}
 	job := p.gitlab.StartJob(runner.ID, 7)
 	p.must(p.admin.Delete(t.Context(), e))
-	p.waitFor("it takes no more jobs", func() bool { return p.gitlab.Runners()[0].Paused })
+	p.waitFor("it takes no new jobs", func() bool { return p.gitlab.Runners()[0].Paused })
 	p.waitPhase("omega", v1alpha1.PhaseDraining)
 	if len(p.gitlab.Runners()) != 1 {
 		t.Fatal("its runner went while a job ran")
@@ -108,7 +108,7 @@ func TestFLEET20_PoliciesAreWrittenOnce(t *testing.T) {
 	}
 	policies, looks = p.wire.reads("networkpolicies", "tailplane-runner-egress-org-00")-policies, p.wire.reads("runnerenrollments", "org-00")-looks
 	if looks < 4 || policies > 1+int(time.Since(since)/(20*time.Second)) {
-		t.Errorf("%d looks have read the policy %d times", looks, policies)
+		t.Errorf("%d reconciles have read the policy %d times", looks, policies)
 	}
 	p.stop()
 	p.start()
@@ -118,6 +118,6 @@ func TestFLEET20_PoliciesAreWrittenOnce(t *testing.T) {
 		return e.Status.Phase == v1alpha1.PhaseActive && len(e.Status.Pools) == 2
 	})
 	if again := written(); len(again) > 0 {
-		t.Errorf("a fleet that was started anew has written %v", again)
+		t.Errorf("a restarted fleet has written %v", again)
 	}
 }

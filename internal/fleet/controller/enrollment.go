@@ -112,7 +112,7 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", req.Name, err)
+		return reconcile.Result{}, fmt.Errorf("read the enrollment %s: %w", req.Name, err)
 	}
 	decided, conflicts, ok := w.state.allocationFor(e)
 	if !ok {
@@ -123,7 +123,7 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 	for _, live := range []bool{false, true} {
 		l = &enrollmentState{reconciler: w, e: e, now: w.Now(), live: live, allocation: decided, conflicts: conflicts}
 		if err := l.gather(ctx); err != nil {
-			return reconcile.Result{}, fmt.Errorf("look at the enrollment %s: %w", e.Name, err)
+			return reconcile.Result{}, fmt.Errorf("read the enrollment %s: %w", e.Name, err)
 		}
 		step = fleet.Next(l.facts, l.now)
 		// Law 7: cached data never justifies a removal. Before an irreversible action, gather the
@@ -326,7 +326,7 @@ func (l *enrollmentState) inspectNamespace(ctx context.Context, name string) (p 
 		return p, nil
 	}
 	if err != nil {
-		return p, fmt.Errorf("look at namespace %s: %w", name, err)
+		return p, fmt.Errorf("get namespace %s: %w", name, err)
 	}
 	if name != l.Isolation.Shared {
 		listed = list()

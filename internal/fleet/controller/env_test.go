@@ -345,7 +345,7 @@ func (p *env) waitCondition(org, kind, want string) *v1alpha1.RunnerEnrollment {
 // waitGone waits until an enrollment is gone, and returns the objects that are left of it.
 func (p *env) waitGone(org string) (left []string) {
 	p.t.Helper()
-	p.waitFor(org+" has gone", func() bool { return !p.exists("", org, &v1alpha1.RunnerEnrollment{}) })
+	p.waitFor(org+" is deleted", func() bool { return !p.exists("", org, &v1alpha1.RunnerEnrollment{}) })
 	for _, kind := range []string{"SecretList", "PodList", "ServiceAccountList", "ConfigMapList"} {
 		left = append(left, p.labelled(corev1.SchemeGroupVersion.WithKind(kind), org)...)
 	}

@@ -52,7 +52,7 @@ func externalName(namespace, name string) string { return namespace + "/" + name
 func (k *externalReconciler) names(ctx context.Context) (names []string) {
 	pools, err := k.pools(ctx)
 	if err != nil {
-		k.Log.Error("look up pools in the cache", "err", err)
+		k.Log.Error("list pools in the cache", "err", err)
 	}
 	for i := range pools {
 		names = append(names, externalName(pools[i].Spec.Adopt.Namespace, pools[i].Spec.Adopt.Name))
@@ -103,7 +103,7 @@ func (k *externalReconciler) reconcile(ctx context.Context, req reconcile.Reques
 	s := externalState{Hold: capacity.Hold, Held: capacity.Mode != ""}
 	written, wake, err := k.applyHold(ctx, namespace, name, &s, now)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("look at the scale set %s, which a pool adopts: %w", req.Name, err)
+		return reconcile.Result{}, fmt.Errorf("read the adopted scale set %s: %w", req.Name, err)
 	}
 	for i := range pools {
 		if i > 0 {
@@ -159,7 +159,7 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 	}
 	s.Set, s.Objects = parts.Set, parts
 	if s.Set.Managed {
-		s.Set, s.Objects, s.Failure = nil, nil, fleet.Failure{Reason: reasonSetManaged, Message: "The fleet made this scale set itself."}
+		s.Set, s.Objects, s.Failure = nil, nil, fleet.Failure{Reason: reasonSetManaged, Message: "The fleet created this scale set itself."}
 		return false, wake, nil
 	}
 	a := arc.NextExternalWrite(*s.Set, s.Held, now)
@@ -185,7 +185,7 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 		s.Failure = s.State.Failure
 	}
 	if s.Failure.Reason == "" && s.State.Registered == fleet.No {
-		s.Failure = fleet.Failure{Reason: reasonSetNotRegistered, Message: "GitHub has it not yet, or its listener does not run."}
+		s.Failure = fleet.Failure{Reason: reasonSetNotRegistered, Message: "It is not registered at GitHub yet, or its listener does not run."}
 	}
 	return written, wake, err
 }

@@ -116,7 +116,7 @@ func TestFLEET16_Adopted(t *testing.T) {
 	git.SetNamespace(ns)
 	git.SetName("old")
 	p.must(p.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(git), client.ForceOwnership, client.FieldOwner("argocd-controller")))
-	p.waitAdopted("old", "who undoes the hold is told", func(o *v1alpha1.RunnerPool) bool {
+	p.waitAdopted("old", "a client that undoes the hold is reported", func(o *v1alpha1.RunnerPool) bool {
 		return reasonOf(o, "Degraded") == "True/"+arc.ReasonHoldOverwritten && o.Status.Adopted != nil && *o.Status.Adopted.Max == 0
 	})
 	p.must(p.arc.Finish(ctx, "j1"))
@@ -140,7 +140,7 @@ func TestFLEET16_Adopted(t *testing.T) {
 	p.stop()
 	p.must(p.admin.Delete(t.Context(), o))
 	p.start()
-	p.waitFor("it is let go", back)
+	p.waitFor("it is released", back)
 	u := newARCObject(arc.SetKind)
 	p.exists(ns, "old", u)
 	for _, f := range u.GetManagedFields() {
@@ -149,7 +149,7 @@ func TestFLEET16_Adopted(t *testing.T) {
 		}
 	}
 	if s := arc.ReadSet(u); s.UID != before.UID || s.ID != before.ID {
-		t.Errorf("it is another one: %+v, was %+v", s, before)
+		t.Errorf("the scale set was replaced: %+v, was %+v", s, before)
 	}
 	for _, w := range wrote() {
 		if strings.HasPrefix(w, "DELETE") {
@@ -180,7 +180,7 @@ func TestAdoptedTwice(t *testing.T) {
 	p.change = func(c *Controllers) { c.DriftCheckInterval = time.Second }
 	p.start()
 	p.waitPhase("acme", v1alpha1.PhaseActive)
-	p.waitStatus("old-org", "it is said to be adopted, and a runner of it that the cluster has not", func(e *v1alpha1.RunnerEnrollment) bool {
+	p.waitStatus("old-org", "it is reported as adopted, with a runner that the cluster does not have", func(e *v1alpha1.RunnerEnrollment) bool {
 		if len(e.Status.Adopted) != 1 || len(e.Status.Findings) != 1 {
 			return false
 		}
@@ -195,8 +195,8 @@ func TestAdoptedTwice(t *testing.T) {
 	p.waitAdopted("lab", "it is GitHub's", func(o *v1alpha1.RunnerPool) bool { return strings.HasPrefix(reasonOf(o, "Ready"), "False/") })
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
 	if s := p.waitHold("freeze", "Applied", metav1.ConditionTrue).Status; s.Targets != 3 {
-		t.Errorf("one set of others and two of the fleet's are %d targets", s.Targets)
+		t.Errorf("one external set and two of the fleet's sets are %d targets", s.Targets)
 	}
 	p.must(p.admin.Delete(t.Context(), h))
-	p.waitFor("both go on", func() bool { return p.set(ns, "old").Max == 5 && p.set(p.shared, "acme-nix").Max == 2 })
+	p.waitFor("both resume", func() bool { return p.set(ns, "old").Max == 5 && p.set(p.shared, "acme-nix").Max == 2 })
 }

@@ -87,7 +87,7 @@ func TestFLEET05_FreezeAll(t *testing.T) {
 		return h.Status.Applied == n+2
 	})
 	p.must(p.admin.Delete(t.Context(), h))
-	p.waitFor("all go on", func() bool { return open() == n && !p.gitlab.Runners()[0].Paused && !down.Runners()[0].Paused })
+	p.waitFor("all resume", func() bool { return open() == n && !p.gitlab.Runners()[0].Paused && !down.Runners()[0].Paused })
 }
 
 // none reports whether no object of one of ARC's kinds may have runners.

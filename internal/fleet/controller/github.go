@@ -158,7 +158,7 @@ func (l *enrollmentState) compareSet(w *workload) {
 	}
 	if labels, err := isolation.SupportsLabels(l.settings.ARC.Version); err == nil && !labels {
 		w.drift = append(w.drift, reasonNoLabels)
-		l.failures = append(l.failures, fleet.Failure{Reason: reasonNoLabels, Message: fmt.Sprintf("This actions-runner-controller knows no labels: jobs find the runners by runs-on: %s.", w.Name)})
+		l.failures = append(l.failures, fleet.Failure{Reason: reasonNoLabels, Message: fmt.Sprintf("This actions-runner-controller does not support labels: jobs select the runners with runs-on: %s.", w.Name)})
 	}
 }
 
@@ -223,7 +223,7 @@ func (l *enrollmentState) checkGate(ctx context.Context, set *unstructured.Unstr
 	}
 	if is != nil {
 		if !isManagedFor(is, l.e.Name) { // its creator does not know the fleet's names
-			l.failures = append(l.failures, fleet.Failure{Reason: arc.ReasonConflict, Message: fmt.Sprintf("Somebody else made %s/%s.", is.GetNamespace(), is.GetName())})
+			l.failures = append(l.failures, fleet.Failure{Reason: arc.ReasonConflict, Message: fmt.Sprintf("The fleet did not create %s/%s.", is.GetNamespace(), is.GetName())})
 			return false, nil
 		}
 		return true, nil
@@ -259,7 +259,7 @@ func (l *enrollmentState) ensureRunnerGroup(ctx context.Context, use *v1alpha1.E
 	no := func(err error) (bool, error) {
 		switch forge.ClassOf(err) {
 		case forge.NotFound, forge.Forbidden, forge.Invalid, forge.Refused:
-			l.failures = append(l.failures, fleet.Failure{Reason: reasonNoGroups, Message: fmt.Sprintf("The runner group %q cannot be had, so nothing is registered: %v", name, err)})
+			l.failures = append(l.failures, fleet.Failure{Reason: reasonNoGroups, Message: fmt.Sprintf("The runner group %q is not available, so nothing is registered: %v", name, err)})
 			return false, nil
 		}
 		return false, err
@@ -342,7 +342,7 @@ func (l *enrollmentState) cancelRuns(ctx context.Context, w *workload) error {
 		if job.Run == 0 || job.Repository == "" || l.session == nil || l.session.GitHub == nil {
 			continue
 		}
-		errs = append(errs, l.requestEnd(w, job.Run, "A GitHub App needs the permission Actions: write for that.", func() error {
+		errs = append(errs, l.requestEnd(w, job.Run, "A GitHub App needs the permission Actions: write to end them.", func() error {
 			err := l.session.GitHub.CancelRun(ctx, job.Repository, job.Run, force)
 			if forge.ClassOf(err) == forge.Conflict { // it has ended
 				return nil
@@ -363,7 +363,7 @@ func (l *enrollmentState) requestEnd(w *workload, id int64, takes string, reques
 	}
 	w.reason = cmp.Or(w.reason, reasonUnreachable)
 	if class == forge.Forbidden {
-		w.denial = fleet.Failure{Reason: reasonMayNotCancel, Message: fmt.Sprintf("The credential may not end the jobs of %s, so they run on. %s %v", w.Name, takes, err)}
+		w.denial = fleet.Failure{Reason: reasonMayNotCancel, Message: fmt.Sprintf("The credential may not end the jobs of %s, so they continue. %s %v", w.Name, takes, err)}
 	}
 	if !requested { // no request was sent; the error is an old one
 		return nil

@@ -81,7 +81,7 @@ func (l *enrollmentState) managers(ctx context.Context) error {
 		var deployments appsv1.DeploymentList
 		var list corev1.PodList
 		if err := errors.Join(l.direct.List(ctx, &deployments, where...), l.direct.List(ctx, &list, where...)); err != nil {
-			return fmt.Errorf("look at managers in %s: %w", ns, err)
+			return fmt.Errorf("list managers in %s: %w", ns, err)
 		}
 		for i := range deployments.Items {
 			if w := of[ns+"/"+deployments.Items[i].Name]; w != nil {
@@ -471,7 +471,7 @@ func (l *enrollmentState) storeToken(ctx context.Context, k fleet.Key, pool, sha
 		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
 	if err := l.direct.Create(ctx, s); err != nil {
 		l.session.ScannedAt = time.Time{} // so that the runner is found by its mark
-		return fmt.Errorf("keep the token of runner %d: %w", id, err)
+		return fmt.Errorf("store the token of runner %d: %w", id, err)
 	}
 	return nil
 }
@@ -563,7 +563,7 @@ func (l *enrollmentState) applyPause(ctx context.Context, w *workload) error {
 func (l *enrollmentState) cancelJobs(ctx context.Context, w *workload) error {
 	var errs []error
 	for _, job := range l.session.Jobs[w.RemoteID].Jobs {
-		errs = append(errs, l.requestEnd(w, job.ID, "A token of GitLab's needs the scope api for that, and a role that may cancel jobs in their projects.", func() error {
+		errs = append(errs, l.requestEnd(w, job.ID, "A GitLab token needs the scope api to end them, and a role that may cancel jobs in their projects.", func() error {
 			return l.session.GitLab.CancelJob(ctx, job.Project, job.ID)
 		}))
 	}

@@ -38,7 +38,7 @@ func (l *enrollmentState) useManualRunner() {
 	}
 	if len(l.facts.Desired) > 1 {
 		l.facts.Credential.Valid, l.facts.Credential.Reason = fleet.No, fleet.ReasonInvalid
-		l.facts.Credential.Message = "A runner_token is one runner with its tags, so it serves one pool. Use one pool, or put an access_token into the Secret."
+		l.facts.Credential.Message = "A runner_token belongs to one runner with its tags, so it serves one pool. Use one pool, or put an access_token into the Secret."
 		return
 	}
 	for i := range l.facts.Desired {
@@ -102,7 +102,7 @@ func (l *enrollmentState) pauseByDrainConditions() (all []fleet.Condition) {
 	has := meta.FindStatusCondition(l.e.Status.Conditions, c.Type) != nil
 	for _, w := range l.workloads {
 		if has = has || w.isManual(); w.isManual() && w.target.Max == 0 {
-			c.Status, c.Reason, c.Message = fleet.Yes, reasonPauseByDrain, "GitLab cannot be told to pause a runner of which there is only its token: its managers are ended, and finish the jobs that they have."
+			c.Status, c.Reason, c.Message = fleet.Yes, reasonPauseByDrain, "The fleet has only the runner's token, so it cannot pause the runner at GitLab. It stops the managers instead; they finish their current jobs."
 		}
 	}
 	if has {

@@ -54,7 +54,7 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	})
 
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldPause)
-	p.waitFor("its managers are ended", func() bool { p.runManagers(); return replicas() == 0 })
+	p.waitFor("its managers are stopped", func() bool { p.runManagers(); return replicas() == 0 })
 	p.waitHold("freeze", "Applied", metav1.ConditionTrue)
 	var pods corev1.PodList
 	p.must(p.admin.List(t.Context(), &pods, client.InNamespace(p.shared))) // other namespaces still have managers of earlier tests
@@ -63,7 +63,7 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	}
 	e = p.waitCondition("omega", reasonPauseByDrain, "True/"+reasonPauseByDrain)
 	if !slices.Contains(e.Status.Pools[0].Drift, reasonPauseByDrain) {
-		t.Errorf("the pool does not say how it is paused: %+v", e.Status.Pools[0])
+		t.Errorf("the pool does not report how it is paused: %+v", e.Status.Pools[0])
 	}
 	p.stop()
 	p.start()
@@ -74,11 +74,11 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	p.credential("omega", map[string]string{"runner_token": second.Token})
 	p.waitFor("it has the other token", func() bool { p.runManagers(); return reports(second.Token) && !reports(first.Token) })
 	if e = p.waitActive("omega"); len(e.Status.Pools) != 1 {
-		t.Errorf("another token, and another workload: %+v", e.Status.Pools)
+		t.Errorf("another token gives another workload: %+v", e.Status.Pools)
 	}
 
 	p.must(p.admin.Delete(t.Context(), e))
-	e = p.waitStatus("omega", "a person is asked", func(e *v1alpha1.RunnerEnrollment) bool {
+	e = p.waitStatus("omega", "a person must decide", func(e *v1alpha1.RunnerEnrollment) bool {
 		p.runManagers()
 		return meta.IsStatusConditionTrue(e.Status.Conditions, "DecisionNeeded")
 	})
@@ -86,14 +86,14 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 		t.Errorf("%s: %+v", e.Status.Phase, c)
 	}
 	if !p.exists(p.ns, "omega-credential", &corev1.Secret{}) || !p.exists(p.shared, "omega-docker-runner-token", &corev1.Secret{}) {
-		t.Error("something went before a person has said that the runner is deleted")
+		t.Error("an object was deleted before a person confirmed that the runner is deleted")
 	}
 	p.patch(e, `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"both runners are deleted at GitLab"}}}`)
 	if left := p.waitGone("omega"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 	if n := requested.Load(); n > 0 || len(p.gitlab.Runners()) != 2 || p.gitlab.Runners()[0].Paused {
-		t.Errorf("GitLab was asked about runners %d times", n)
+		t.Errorf("the fleet queried GitLab about runners %d times", n)
 	}
 }
 
@@ -110,13 +110,13 @@ func TestTokenByHandServesOnePool(t *testing.T) {
 	p.start()
 	e := p.waitCondition("omega", "CredentialsValid", "False/"+fleet.ReasonInvalid)
 	if p.exists(p.shared, "omega-docker-runner-token", &corev1.Secret{}) {
-		t.Error("something was made")
+		t.Error("an object was created")
 	}
 	p.patch(e, `{"spec":{"pools":[{"name":"docker","type":"Shared"}]}}`)
 	p.waitActive("omega")
 	p.waitFor("a manager runs with it", func() bool { p.runManagers(); return *deploymentOf(p, "omega-docker").Spec.Replicas == 1 })
 	p.credential("omega", map[string]string{"access_token": p.gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})})
-	p.waitStatus("omega", "a person is told", func(e *v1alpha1.RunnerEnrollment) bool {
+	p.waitStatus("omega", "a person is informed", func(e *v1alpha1.RunnerEnrollment) bool {
 		p.runManagers()
 		c := meta.FindStatusCondition(e.Status.Conditions, "Degraded")
 		return c != nil && c.Reason == fleet.ReasonByHand

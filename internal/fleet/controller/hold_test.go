@@ -72,7 +72,7 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), first))
 	p.waitStatus("acme", "held by the other one", func(e *v1alpha1.RunnerEnrollment) bool { return e.Status.Pools[0].Hold == "drain" })
 	if s := p.set(p.shared, "acme-nix"); s.Max != 0 {
-		t.Errorf("lifting one of two holds let runners go on: %+v", s)
+		t.Errorf("lifting one of two holds resumed runners: %+v", s)
 	}
 	p.must(p.admin.Delete(t.Context(), second))
 	p.waitFor("all is as it was", full)
@@ -97,20 +97,20 @@ func (p *env) expiresMeanwhile(full func() bool) {
 	p.start()
 	p.waitHold("brief", "Applied", metav1.ConditionTrue)
 	if full() {
-		p.t.Error("it holds no more, and its time is not over")
+		p.t.Error("it does not hold any more, but it has not expired")
 	}
 	p.stop()
 	p.clockOffset.Add(int64(2 * time.Hour))
 	p.start()
-	p.waitFor("it is over", full)
+	p.waitFor("it is expired", full)
 	o := p.waitHold("brief", "Applied", metav1.ConditionFalse)
 	if c := meta.FindStatusCondition(o.Status.Conditions, "Applied"); c.Reason != fleet.ReasonExpired {
-		p.t.Errorf("it says %+v", c)
+		p.t.Errorf("it reports %+v", c)
 	}
 	p.stop()
 	p.clockOffset.Add(int64(8 * 24 * time.Hour))
 	p.start()
-	p.waitFor("it is forgotten", func() bool { return !p.exists("", "brief", &v1alpha1.RunnerHold{}) })
+	p.waitFor("it is deleted", func() bool { return !p.exists("", "brief", &v1alpha1.RunnerHold{}) })
 }
 
 func is(n *int32, want int32) bool { return n != nil && *n == want }

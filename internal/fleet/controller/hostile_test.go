@@ -157,27 +157,27 @@ func TestFLEET11_HostileObjects(t *testing.T) {
 			p.must(p.admin.Create(t.Context(), o))
 		}
 	}
-	t.Logf("%d were tried, the API server took %d", tried, len(taken))
+	t.Logf("%d objects were sent, the API server accepted %d", tried, len(taken))
 	for name, what := range taken {
 		e := p.waitStatus(name, what, func(e *v1alpha1.RunnerEnrollment) bool {
 			return e.Status.Phase == v1alpha1.PhaseFailed || e.Status.Phase == v1alpha1.PhaseSuspended
 		})
 		if !meta.IsStatusConditionTrue(e.Status.Conditions, "PolicyViolation") && !meta.IsStatusConditionFalse(e.Status.Conditions, "CredentialsValid") {
-			t.Errorf("%s: no condition says why: %+v", what, e.Status.Conditions)
+			t.Errorf("%s: no condition explains it: %+v", what, e.Status.Conditions)
 		}
 		for _, c := range e.Status.Conditions {
 			if strings.ContainsAny(c.Message, "\x00\x1b\u202e\u200b") || len(c.Message) > 2048 {
-				t.Errorf("%s: the condition says %.200q", what, c.Message)
+				t.Errorf("%s: the condition is %.200q", what, c.Message)
 			}
 		}
 		for _, kind := range []groupVersionKind{arc.Kind(arc.SetKind + "List"), corev1.SchemeGroupVersion.WithKind("NamespaceList"), rbacv1.SchemeGroupVersion.WithKind("RoleBindingList")} {
 			if created := p.labelled(kind, name); len(created) > 0 {
-				t.Errorf("%s: made %q", what, created)
+				t.Errorf("%s: created %q", what, created)
 			}
 		}
 	}
 	if tried < 200 || len(taken) == tried {
-		t.Errorf("%d were tried, %d taken", tried, len(taken))
+		t.Errorf("%d were sent, %d accepted", tried, len(taken))
 	}
 
 	for kind, spec := range map[string]map[string]any{"RunnerPool": pool, "RunnerHold": hold, "RunnerForge": forge} {
@@ -186,7 +186,7 @@ func TestFLEET11_HostileObjects(t *testing.T) {
 				if err := create(kind, "h", spec); err != nil && !refused(err) {
 					t.Errorf("%s: %s in %s: %v", kind, what, at, err)
 				} else if err == nil && !strings.HasSuffix(what, "of somebody's") && !isMessagePath(at) {
-					t.Errorf("%s: %s in %s is taken", kind, what, at)
+					t.Errorf("%s: %s in %s is accepted", kind, what, at)
 				}
 			}
 		}
@@ -202,7 +202,7 @@ func TestFLEET11_HostileObjects(t *testing.T) {
 	p.must(p.admin.List(t.Context(), &all, client.HasLabels{v1alpha1.OrgLabel}))
 	for _, ns := range all.Items {
 		if _, managed := taken[ns.Labels[v1alpha1.OrgLabel]]; managed {
-			t.Errorf("a namespace was made: %s", ns.Name)
+			t.Errorf("a namespace was created: %s", ns.Name)
 		}
 	}
 }

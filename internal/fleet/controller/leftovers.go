@@ -29,7 +29,7 @@ func bindFleetRole(ctx context.Context, c client.Client, account types.Namespace
 		b.Labels[v1alpha1.OrgLabel] = org
 	}
 	if err := c.Create(ctx, b); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("bind the fleet in %s: %w", namespace, err)
+		return fmt.Errorf("create the fleet's RoleBinding in %s: %w", namespace, err)
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func listLeftovers(ctx context.Context, c client.Reader, shared, org string, ret
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 		if err := c.List(ctx, list, client.InNamespace(shared), client.MatchingLabels{v1alpha1.OrgLabel: org}); err != nil {
-			return nil, fmt.Errorf("look for what is left: %w", err)
+			return nil, fmt.Errorf("list remaining objects: %w", err)
 		}
 		for i := range list.Items {
 			left = append(left, &list.Items[i])

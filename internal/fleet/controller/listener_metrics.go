@@ -23,21 +23,21 @@ func parseAssignedJobs(text []byte) (int, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	all, err := parser.TextToMetricFamilies(bytes.NewReader(text))
 	if err != nil {
-		return 0, fmt.Errorf("what the listener serves cannot be read: %w", err)
+		return 0, fmt.Errorf("parse the listener's metrics: %w", err)
 	}
 	of := all[assignedJobsMetric].GetMetric()
 	if len(of) == 0 {
-		return 0, errors.New("the listener does not say how many jobs it was given")
+		return 0, errors.New("the listener's metrics have no number of assigned jobs")
 	}
 	if len(of) > 1 {
-		return 0, errors.New("the listener says of several scale sets how many jobs they were given")
+		return 0, errors.New("the listener's metrics have the assigned jobs of several scale sets")
 	}
 	v := of[0].GetUntyped().GetValue()
 	if g := of[0].GetGauge(); g != nil {
 		v = g.GetValue()
 	}
 	if math.IsNaN(v) || v < 0 || v > maxAssignedJobs || v != math.Trunc(v) || of[0].GetGauge() == nil && of[0].GetUntyped() == nil {
-		return 0, errors.New("how many jobs the listener was given is no number of jobs")
+		return 0, errors.New("the listener's number of assigned jobs is not valid")
 	}
 	return int(v), nil
 }

@@ -189,7 +189,7 @@ func (a *listenerPoller) query(ctx context.Context, q listenerQuery) (int, error
 		return 0, err
 	}
 	if len(body) > maxMetricsBody {
-		return 0, errors.New("the listener says too much")
+		return 0, errors.New("the listener's metrics are too long")
 	}
 	return parseAssignedJobs(body)
 }

@@ -21,7 +21,7 @@ func TestParseAssignedJobs(t *testing.T) {
 		why, text string
 		want      int // -1: not readable
 	}{
-		{"as ARC says it", "# HELP gha_assigned_jobs Number of jobs assigned to this scale set.\n# TYPE gha_assigned_jobs gauge\ngha_assigned_jobs" + labelled + " 3\ngha_running_jobs" + labelled + " 1\n", 3},
+		{"in ARC's format", "# HELP gha_assigned_jobs Number of jobs assigned to this scale set.\n# TYPE gha_assigned_jobs gauge\ngha_assigned_jobs" + labelled + " 3\ngha_running_jobs" + labelled + " 1\n", 3},
 		{"none", "gha_assigned_jobs" + labelled + " 0\n", 0},
 		{"without labels", "gha_assigned_jobs 2\n", 2},
 		{"cut", "gha_assigned_jobs 2", -1},
@@ -32,7 +32,7 @@ func TestParseAssignedJobs(t *testing.T) {
 		{"nothing", "", -1},
 		{"of another", "gha_running_jobs 1\n", -1},
 		{"two sets", "gha_assigned_jobs{name=\"a\"} 1\ngha_assigned_jobs{name=\"b\"} 2\n", -1},
-		{"less than none", "gha_assigned_jobs -1\n", -1},
+		{"negative", "gha_assigned_jobs -1\n", -1},
 		{"a part", "gha_assigned_jobs 0.5\n", -1},
 		{"no number", "gha_assigned_jobs NaN\n", -1},
 		{"without end", "gha_assigned_jobs +Inf\n", -1},
@@ -59,7 +59,7 @@ func FuzzParseAssignedJobs(f *testing.F) {
 			return
 		}
 		if n < 0 || n > maxAssignedJobs || !strings.Contains(text, assignedJobsMetric) {
-			t.Errorf("%q says %d", text, n)
+			t.Errorf("%q gives %d", text, n)
 		}
 		if again, err := parseAssignedJobs([]byte(assignedJobsMetric + fmt.Sprintln(" ", n))); err != nil || again != n {
 			t.Errorf("%d is read as %d, %v", n, again, err)
@@ -72,7 +72,7 @@ func FuzzParseAssignedJobs(f *testing.F) {
 func TestAssigned(t *testing.T) {
 	var mu sync.Mutex
 	now, requested, answer := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), 0, ""
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Errorf("%s was asked", r.URL) }))
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Errorf("%s was requested", r.URL) }))
 	defer elsewhere.Close()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
@@ -124,21 +124,21 @@ func TestAssigned(t *testing.T) {
 
 	reports("no listener", netip.AddrPort{}, "/metrics", -1)
 	later(0, "3")
-	reports("not asked yet", at, "/metrics", -1)
+	reports("not polled yet", at, "/metrics", -1)
 	wait()
 	later(0, "4")
-	reports("it said", at, "/metrics", 3)
+	reports("it reported", at, "/metrics", 3)
 	later(listenerQueryInterval, "4")
-	reports("what it said", at, "/metrics", 3)
+	reports("the last result", at, "/metrics", 3)
 	wait()
-	reports("what it says now", at, "/metrics", 4)
+	reports("the current result", at, "/metrics", 4)
 	for _, bad := range []string{"elsewhere", "large", "-1"} {
 		later(listenerQueryInterval, bad)
 		reports("before "+bad, at, "/metrics", 4)
 		wait()
 		reports(bad, at, "/metrics", -1)
 		later(listenerQueryInterval, "4")
-		reports("before it says so again", at, "/metrics", -1)
+		reports("before it reports it again", at, "/metrics", -1)
 		wait()
 	}
 	reports("again", at, "/metrics", 4)
@@ -148,11 +148,11 @@ func TestAssigned(t *testing.T) {
 	later(1, "5")
 	a.enqueueDue() // without a demand at this moment
 	wait()
-	reports("what somebody wanted to know", at, "/metrics", 5)
+	reports("a result that a caller requested", at, "/metrics", 5)
 	later(listenerQueryInterval, "4")
 	a.enqueueDue()
 	wait()
-	reports("and it is asked no more than that", at, "/metrics", 4)
+	reports("it is not polled more often", at, "/metrics", 4)
 	reports("another path", at, "/other", -1)
 	reports("another listener", at, "/metrics", -1)
 	wait()
@@ -160,7 +160,7 @@ func TestAssigned(t *testing.T) {
 	cancel()
 	reports("long ago", at, "/metrics", -1)
 	if mu.Lock(); requested > 12 {
-		t.Errorf("it was asked %d times", requested)
+		t.Errorf("it was polled %d times", requested)
 	}
 	mu.Unlock()
 }

@@ -215,7 +215,7 @@ func (m *machine) finishes(what string, x *managerPod) {
 	m.waitFor(what+": it drains", func() bool { m.runManagers(); return strings.Contains(x.log(), "drains") })
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if log := x.log(); strings.Contains(log, "finished") || strings.Contains(log, "aborted") {
-			m.t.Fatalf("%s: its job has not ended, and it has: %q", what, log)
+			m.t.Fatalf("%s: its job has not ended, but it has: %q", what, log)
 		}
 	}
 	if err := os.Remove(filepath.Join(x.dir, "job")); err != nil {
@@ -279,7 +279,7 @@ func TestFLEET18_ManagersFinishTheirJobs(t *testing.T) {
 	h := p.hold("drain", v1alpha1.HoldScope{Pool: "docker"}, v1alpha1.HoldDrain)
 	p.waitHold("drain", "Applied", metav1.ConditionTrue)
 	if !slices.Contains(m.alive(), last) {
-		t.Errorf("%s is told to end, and its job has not ended: %q", last.name, last.log())
+		t.Errorf("%s must end, but its job has not ended: %q", last.name, last.log())
 	}
 	p.gitlab.EndJob(job, "success")
 	m.finishes("a hold of mode Drain", last) // it continues a job that GitLab does not list any more

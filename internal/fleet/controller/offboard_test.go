@@ -168,19 +168,19 @@ func TestFL02_AppUninstalled(t *testing.T) {
 	set := p.set(p.shared, "acme-nix")
 	p.github.Uninstall(installation)
 	p.must(p.admin.Delete(t.Context(), e))
-	p.waitStatus("acme", "a person is asked", func(e *v1alpha1.RunnerEnrollment) bool {
+	p.waitStatus("acme", "a person must decide", func(e *v1alpha1.RunnerEnrollment) bool {
 		p.clockOffset.Add(int64(5 * time.Second))
 		return e.Status.Phase == v1alpha1.PhaseFailed && e.Status.Offboard != nil && e.Status.Offboard.Step == v1alpha1.StepDeregister
 	})
 	if !p.exists(p.ns, "acme-credential", &corev1.Secret{}) || p.set(p.shared, "acme-nix") == nil {
-		t.Fatal("something went without a word of GitHub's")
+		t.Fatal("an object was deleted without an answer from GitHub")
 	}
 	p.patch(p.get("acme"), `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"the organisation has gone"}}}`)
 	if left := p.waitGone("acme"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
 	if sets := p.github.ScaleSets(); len(sets) != 1 || sets[0].ID != set.ID {
-		t.Errorf("GitHub has %+v, and %d was given up", sets, set.ID)
+		t.Errorf("GitHub has %+v, and %d was abandoned", sets, set.ID)
 	}
 }
 

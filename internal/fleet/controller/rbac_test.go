@@ -64,7 +64,7 @@ func (p *env) adoptRights(namespace string) []byte {
 	text, _, ends := strings.Cut(text, "{{- end }}")
 	text = strings.NewReplacer("{{ $ns }}", namespace, "{{- $labels | nindent 4 }}", "of: test", "{{ toYaml $account }}", "- {kind: ServiceAccount, name: tailplane-fleet, namespace: "+p.ns+"}").Replace(text)
 	if !begins || !ends || strings.Contains(text, "{{") {
-		p.t.Fatalf("the chart says it otherwise:\n%s", text)
+		p.t.Fatalf("the chart differs:\n%s", text)
 	}
 	return []byte(text)
 }
@@ -89,7 +89,7 @@ func (p *env) heldByRights(namespace string) {
 		return s.Max == 0 && s.Before != nil
 	})
 	p.waitHold("freeze", "Applied", metav1.ConditionTrue)
-	p.waitAdopted("old", "that is over", func(o *v1alpha1.RunnerPool) bool { return reasonOf(o, "Degraded") != "True/AdoptForbidden" })
+	p.waitAdopted("old", "that is resolved", func(o *v1alpha1.RunnerPool) bool { return reasonOf(o, "Degraded") != "True/AdoptForbidden" })
 	p.must(p.admin.Delete(p.t.Context(), h))
 	p.waitFor("it is given back", func() bool { s := p.set(namespace, "old"); return s.Max == 5 && s.Before == nil })
 }
@@ -178,17 +178,17 @@ func TestStopCancelsAtGitLab(t *testing.T) {
 	looks := func(n int) { // each reconcile reads the running jobs again
 		t.Helper()
 		before := len(p.gitlab.Calls())
-		p.waitFor("it is looked at again", func() bool { return len(p.gitlab.Calls()) >= before+n })
+		p.waitFor("it is checked again", func() bool { return len(p.gitlab.Calls()) >= before+n })
 	}
 	denied("the scope is too small", "insufficient_scope")
 	looks(6)
-	denied("it is still said, though it is not asked for each time", "insufficient_scope")
+	denied("it is still reported, though it is not requested each time", "insufficient_scope")
 	if n := requested(); n > 1 {
 		t.Errorf("%d requests for the end of one job in half a minute", n)
 	}
 	p.gitlab.ChangeToken(token, func(k *forgetest.GitLabToken) { k.Scopes = []string{"api"} })
 	p.clockOffset.Add(int64(time.Minute))
-	denied("the project lets nobody cancel", "403 Forbidden")
+	denied("the project does not allow cancelling", "403 Forbidden")
 	if j, _ := p.gitlab.Job(job); j.Status != "running" || !p.gitlab.Runners()[0].Paused {
 		t.Errorf("job %+v, runner %+v", j, p.gitlab.Runners()[0])
 	}

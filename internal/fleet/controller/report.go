@@ -93,7 +93,7 @@ func (l *enrollmentState) report(ctx context.Context, step fleet.Step) error {
 			kind = corev1.EventTypeWarning
 		}
 		l.events.Eventf(l.e, nil, kind, string(r.Phase), "Reconcile", "%s", conditionMessage(meta.FindStatusCondition(s.Conditions, "Ready")))
-		l.Log.Info("an enrollment is in another phase", "enrollment", l.e.Name, "was", phase, "is", r.Phase)
+		l.Log.Info("the phase of an enrollment changed", "enrollment", l.e.Name, "was", phase, "is", r.Phase)
 	}
 	l.emitDriftEvents(newFindings(reported, old.Status.Findings))
 	return nil

@@ -23,6 +23,6 @@ func TestFL03_Mark(t *testing.T) {
 		}
 	}
 	if _, _, _, ok := parseRunnerMarker(other, note); ok {
-		t.Error("a mark is read as another enrollment's")
+		t.Error("a marker is parsed as another enrollment's")
 	}
 }

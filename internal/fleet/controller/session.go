@@ -72,7 +72,7 @@ func (a *sessionCache) versionDue(name string, now time.Time, first bool) bool {
 	return true
 }
 
-// newSessionCache returns an empty cache of sessions. asked, optional, is called after each request to a forge.
+// newSessionCache returns an empty cache of sessions. requested, optional, is called after each request to a forge.
 func newSessionCache(now func() time.Time, requested func(forge, org, op string, status int)) *sessionCache {
 	return &sessionCache{now: now, onRequest: requested, sessions: map[string]*forgeSession{}, limits: map[string]forgeLimit{}, versionChecks: map[string]time.Time{}}
 }
@@ -82,7 +82,7 @@ func newSessionCache(now func() time.Time, requested func(forge, org, op string,
 const acquireTimeout = 250 * time.Millisecond
 
 // errForgeBusy says that a forge has no room for another reconcile now.
-var errForgeBusy = errors.New("the forge is being asked for as many as may at once")
+var errForgeBusy = errors.New("the maximum number of concurrent reconciles already use the forge")
 
 // acquire waits until a reconcile may query a forge, which limits the concurrent reconciles per
 // forge. The caller must call leave when it is done. A changed enrollment does not wait behind
@@ -260,7 +260,7 @@ func (a *sessionCache) get(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha
 	case v1alpha1.GitLab:
 		x.GitLab, x.invalid = forge.NewGitLab(forge.GitLabConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe})
 	default:
-		x.invalid = fmt.Errorf("a forge of type %q is not known", f.Spec.Type)
+		x.invalid = fmt.Errorf("unknown forge type %q", f.Spec.Type)
 	}
 	a.sessions[name] = x
 	return x
@@ -317,7 +317,7 @@ func (a *forgeSession) check(ctx context.Context, now time.Time, fresh bool) {
 	case err == nil && a.GitLab != nil && !a.GitLab.RunnerToken().IsZero():
 		a.failures = 0
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: reasonRunnerTokenOnly,
-			Message: "It is a runner_token: nothing can be asked of GitLab with it. To pause, managers are ended (PauseByDrain); rotation, tags, and the end of the runner at GitLab are for a person."}
+			Message: "It is a runner_token, which gives no access to the GitLab API. To pause, the fleet stops the managers (PauseByDrain). A person must rotate the token, change tags and delete the runner at GitLab."}
 	case err == nil && len(id.Missing) > 0:
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.No, Reason: reasonPermissions, Message: "It lacks " + strings.Join(id.Missing, ", ") + "."}
 	case err == nil:

@@ -30,9 +30,9 @@ func TestCheckAgain(t *testing.T) {
 		{"it is refused", []*forgetest.Fault{refused}, 200, []int{0, 5, 15, 35, 75, 135, 195}, map[int]fleet.Answer{0: fleet.No, 199: fleet.No}},
 		{"it flaps", []*forgetest.Fault{refused, refused, nil, refused, nil}, 700, []int{0, 5, 15, 615, 620}, map[int]fleet.Answer{14: fleet.No, 15: fleet.Yes, 615: fleet.No, 620: fleet.Yes}},
 		{"the forge is away", []*forgetest.Fault{away, away, away, nil}, 200, []int{0, 5, 15, 35}, map[int]fleet.Answer{0: fleet.Unknown, 34: fleet.Unknown, 35: fleet.Yes}},
-		{"it says for how long it is", []*forgetest.Fault{later}, 140, []int{0, 30, 60, 90, 130}, map[int]fleet.Answer{139: fleet.Unknown}},
-		{"it goes away: what was good stays so", []*forgetest.Fault{nil, away, away, nil}, 700, []int{0, 600, 605, 615}, map[int]fleet.Answer{600: fleet.Yes, 615: fleet.Yes}},
-		{"it goes away, and comes back to refuse", []*forgetest.Fault{nil, away, refused}, 640, []int{0, 600, 605, 615, 635}, map[int]fleet.Answer{604: fleet.Yes, 605: fleet.No}},
+		{"it reports the time until it answers again", []*forgetest.Fault{later}, 140, []int{0, 30, 60, 90, 130}, map[int]fleet.Answer{139: fleet.Unknown}},
+		{"it stops answering: a valid credential stays valid", []*forgetest.Fault{nil, away, away, nil}, 700, []int{0, 600, 605, 615}, map[int]fleet.Answer{600: fleet.Yes, 615: fleet.Yes}},
+		{"it stops answering, and later refuses", []*forgetest.Fault{nil, away, refused}, 640, []int{0, 600, 605, 615, 635}, map[int]fleet.Answer{604: fleet.Yes, 605: fleet.No}},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			lab := forgetest.NewGitLab(t)
@@ -65,12 +65,12 @@ func TestCheckAgain(t *testing.T) {
 				}
 			}
 			if !slices.Equal(requested, c.asked) {
-				t.Errorf("asked at %v, want %v", requested, c.asked)
+				t.Errorf("queried at %v, want %v", requested, c.asked)
 			}
 			before := requests // another credential gets another session
 			all.get("acme", e, f, map[string][]byte{"access_token": []byte(lab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}}))}).check(t.Context(), now, false)
 			if requests != before+1 {
-				t.Error("another credential is not asked about at once")
+				t.Error("another credential is not checked immediately")
 			}
 		})
 	}
@@ -102,7 +102,7 @@ func TestRequestEnd(t *testing.T) {
 		}
 	}
 	if len(a.endRequests) != 1 {
-		t.Errorf("%d are remembered", len(a.endRequests))
+		t.Errorf("%d are cached", len(a.endRequests))
 	}
 }
 
@@ -131,7 +131,7 @@ func TestAcquire(t *testing.T) {
 			last = leave
 		}
 		if _, took, err := enter("github", true); !errors.Is(err, errForgeBusy) || took != acquireTimeout {
-			t.Errorf("more than there may be at all: %v, after %v", err, took)
+			t.Errorf("more than the maximum: %v, after %v", err, took)
 		}
 		if _, took, err := enter("gitlab", false); err != nil || took != 0 {
 			t.Errorf("another forge: %v, after %v", err, took)

@@ -230,7 +230,7 @@ func requests(names []string) (out []reconcile.Request) {
 func (w *reconciler) selectEnrollments(ctx context.Context, f func(*v1alpha1.RunnerEnrollment) bool) (names []string) {
 	var list v1alpha1.RunnerEnrollmentList
 	if err := w.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		w.Log.Error("look up enrollments in the cache", "err", err)
+		w.Log.Error("list enrollments in the cache", "err", err)
 	}
 	for i := range list.Items {
 		if f(&list.Items[i]) {
@@ -287,7 +287,7 @@ func (w *reconciler) enrollmentsUsing(ctx context.Context, o client.Object) []re
 func (w *reconciler) enqueueHolds(ctx context.Context) {
 	var list v1alpha1.RunnerHoldList
 	if err := w.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		w.Log.Error("look up holds in the cache", "err", err)
+		w.Log.Error("list holds in the cache", "err", err)
 	}
 	for i := range list.Items {
 		w.holdTrigger.enqueue(list.Items[i].Name)

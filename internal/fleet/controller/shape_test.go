@@ -61,16 +61,16 @@ func TestFLEET13_OtherLabels(t *testing.T) {
 		}
 	}
 	p.must(p.arc.Finish(t.Context(), "j1"))
-	p.waitFor("the old one has gone", func() bool { old, _ := both(); return old == nil })
+	p.waitFor("the old one is deleted", func() bool { old, _ := both(); return old == nil })
 	p.waitPhase("acme", v1alpha1.PhaseActive)
 	if sets := p.github.ScaleSets(); len(sets) != 1 || sets[0].Name != "acme-nix-r2" {
 		t.Errorf("GitHub has %+v", sets)
 	}
 }
 
-// FLEET-13: another owner uses a GitHub scale set with the name that ours would have. GitHub would
-// give ours the same one, so the fleet creates none and the other continues. When the other is
-// gone, the fleet creates ours. An offboarding in the meantime does not touch the other.
+// FLEET-13: another owner uses a GitHub scale set with the name that the fleet's would have. GitHub
+// would return the same one, so the fleet creates none and the other continues. When the other is
+// deleted, the fleet creates its scale set. An offboarding in the meantime does not touch the other.
 func TestFLEET13_AStrangersScaleSet(t *testing.T) {
 	p := newEnv(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
@@ -84,15 +84,15 @@ func TestFLEET13_AStrangersScaleSet(t *testing.T) {
 	stranger.Object["spec"] = map[string]any{"githubConfigUrl": p.github.URL + "/ACME", "githubConfigSecret": "theirs", "runnerScaleSetName": "Acme-Nix", "minRunners": int64(0), "maxRunners": int64(2),
 		"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "runner", "image": "image.invalid/runner:1"}}}}}
 	p.must(p.admin.Create(t.Context(), stranger))
-	p.waitFor("theirs is registered", func() bool { s := p.set(others, "runners"); return s != nil && s.ID > 0 })
+	p.waitFor("the external scale set is registered", func() bool { s := p.set(others, "runners"); return s != nil && s.ID > 0 })
 	before := p.set(others, "runners")
 	untouched := func() {
 		t.Helper()
 		if now := p.set(others, "runners"); now == nil || now.Ending || now.UID != before.UID || now.ID != before.ID || now.Max != before.Max {
-			t.Fatalf("theirs is %+v, was %+v", now, before)
+			t.Fatalf("the external scale set is %+v, was %+v", now, before)
 		}
 		if !slices.ContainsFunc(p.github.ScaleSets(), func(s forgetest.GitHubScaleSet) bool { return s.ID == before.ID }) {
-			t.Fatal("theirs has gone from GitHub")
+			t.Fatal("the external scale set is deleted at GitHub")
 		}
 	}
 	e := p.enrollGitHub("acme", []string{"nix"})
@@ -100,7 +100,7 @@ func TestFLEET13_AStrangersScaleSet(t *testing.T) {
 	for range 2 { // also for an enrollment that is created again
 		p.waitCondition("acme", "Ready", "False/"+arc.ReasonConflict)
 		if p.set(p.shared, "acme-nix") != nil {
-			t.Error("ours was made")
+			t.Error("the fleet's scale set was created")
 		}
 		untouched()
 		spec := e.Spec

@@ -203,7 +203,7 @@ func (w *statusReconciler) reconcilePool(ctx context.Context, req reconcile.Requ
 	observations := w.State.observations()
 	for _, org := range slices.Sorted(maps.Keys(observations)) { // sorted, so that the message is stable
 		if observations[org].Pools[p.Name].unhealthy() {
-			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf("Runners of %s fail, or are not as they should be.", org)
+			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf("Runners of %s fail or differ from the desired state.", org)
 			break
 		}
 	}
@@ -230,10 +230,10 @@ func (w *statusReconciler) setExternalStatus(p *v1alpha1.RunnerPool, forge *v1al
 	a, seen := w.State.externalOf(p.Name)
 	switch {
 	case forge.Spec.Type != v1alpha1.GitHub:
-		no(ready, fleet.No, fleet.ReasonPoolInvalid, "Only scale sets of GitHub's can be adopted.")
+		no(ready, fleet.No, fleet.ReasonPoolInvalid, "Only GitHub scale sets can be adopted.")
 		return
 	case !seen:
-		no(ready, fleet.Unknown, fleet.ReasonNotChecked, "Nobody has looked at the scale set yet.")
+		no(ready, fleet.Unknown, fleet.ReasonNotChecked, "The fleet has not checked the scale set yet.")
 		return
 	case a.Failure.Reason != "":
 		no(worst, fleet.Yes, a.Failure.Reason, a.Failure.Message)
@@ -245,7 +245,7 @@ func (w *statusReconciler) setExternalStatus(p *v1alpha1.RunnerPool, forge *v1al
 	case a.State.Registered != fleet.Yes:
 		no(ready, a.State.Registered, cmp.Or(a.Failure.Reason, fleet.ReasonNotChecked), a.Failure.Message)
 	default:
-		no(ready, fleet.Yes, fleet.ReasonReady, "Somebody else keeps it, and it works.")
+		no(ready, fleet.Yes, fleet.ReasonReady, "The fleet does not manage it, and it works.")
 	}
 	p.Status.Adopted = externalStatus(a)
 }
@@ -272,7 +272,7 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	}
 	old := f.DeepCopy()
 	all := w.Sessions.usable(f.Name)
-	reach := fleet.Condition{Type: "Reachable", Status: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: "Nobody who is enrolled there has a credential to ask it with."}
+	reach := fleet.Condition{Type: "Reachable", Status: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: "No enrollment of this forge has a usable credential."}
 	var errs []error
 	if len(all) > 0 && w.Sessions.versionDue(f.Name, w.Now(), f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil) {
 		version, err := all[0].getVersion(ctx)
@@ -314,7 +314,7 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	setCondition(&f.Status.Conditions, reach, f.Generation, w.Now())
 	setCondition(&f.Status.Conditions, ready, f.Generation, w.Now())
 	if err := errors.Join(errs...); err != nil {
-		w.Log.Debug("ask a forge for its version", "forge", f.Name, "err", err)
+		w.Log.Debug("get a forge's version", "forge", f.Name, "err", err)
 	}
 	if apiequality.Semantic.DeepEqual(old.Status, f.Status) {
 		return requeueIn(maxRequeueAfter)

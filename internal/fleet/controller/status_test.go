@@ -22,16 +22,16 @@ func TestRateLimitIsSteady(t *testing.T) {
 		stands, is *v1alpha1.ForgeRateLimit
 		want       bool
 	}{
-		{"nothing was said, and is", nil, nil, true},
-		{"it is said for the first time", nil, limit(5000, time.Hour), false},
-		{"it is said no more", limit(5000, time.Hour), nil, false},
+		{"there is no response, as before", nil, nil, true},
+		{"it is reported for the first time", nil, limit(5000, time.Hour), false},
+		{"it is no longer reported", limit(5000, time.Hour), nil, false},
 		{"a request later", limit(5000, time.Hour), limit(4999, time.Hour), true},
 		{"of another organisation, which began earlier", limit(4900, time.Hour), limit(4890, time.Minute), true},
 		{"much less", limit(5000, time.Hour), limit(4499, time.Hour), false},
 		{"much more", limit(4000, time.Hour), limit(4600, time.Hour), false},
 		{"little is left", limit(1001, time.Hour), limit(1000, time.Hour), false},
-		{"it has begun anew", limit(5000, -time.Second), limit(5000, time.Hour), false},
-		{"nobody knows when it begins anew", &v1alpha1.ForgeRateLimit{Remaining: 5000}, limit(5000, time.Hour), false},
+		{"a new period has begun", limit(5000, -time.Second), limit(5000, time.Hour), false},
+		{"the start of the next period is unknown", &v1alpha1.ForgeRateLimit{Remaining: 5000}, limit(5000, time.Hour), false},
 	} {
 		if got := rateSteady(c.stands, c.is, 5000, now); got != c.want {
 			t.Errorf("%s: %v", c.why, got)

@@ -52,12 +52,12 @@ func (g *GitLab) Touched(ctx context.Context, base, commit string) ([]string, er
 	case err != nil:
 		return nil, err
 	case c.CompareTimeout:
-		return nil, k.unusable("the answer has not all files")
+		return nil, k.unusable("the response does not have all files")
 	}
 	var out []string
 	for _, d := range c.Diffs {
 		if d == nil {
-			return nil, k.unusable("the answer has a file without a name")
+			return nil, k.unusable("the response has a file without a name")
 		}
 		out = append(out, d.OldPath, d.NewPath)
 	}

@@ -43,13 +43,13 @@ func (e *Error) Error() string {
 	case e.Status >= 400:
 		fmt.Fprintf(&b, "%d %s", e.Status, http.StatusText(e.Status))
 	case e.Class == RateLimited && e.Status == 0:
-		b.WriteString("not asked, the forge wants a pause")
+		b.WriteString("not sent, the forge's rate limit requires a pause")
 	case e.Status == 0 && (e.Class == Unavailable || e.Message == ""):
 		b.WriteString("no answer")
 	case e.Status == 0:
 		b.WriteString(string(e.Class))
 	default:
-		fmt.Fprintf(&b, "an answer of no use (%d)", e.Status)
+		fmt.Fprintf(&b, "unusable response (%d)", e.Status)
 	}
 	if e.Message != "" {
 		b.WriteString(": " + e.Message)

@@ -85,14 +85,14 @@ func NewGitHub(c GitHubConfig) (*GitHub, error) {
 	token, id, key := trimmedValue(c.Credential, "github_token"), trimmedValue(c.Credential, "github_app_id"), trimmedValue(c.Credential, "github_app_private_key")
 	switch {
 	case token != "" && (id != "" || key != ""):
-		return nil, errors.New("a credential of GitHub is an App's key or a token, not both")
+		return nil, errors.New("a GitHub credential is an App's key or a token, not both")
 	case token != "":
 		if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-			return nil, errors.New("github_token has characters that no token has")
+			return nil, errors.New("github_token has characters that are not valid in a token")
 		}
 		g.token = newSecret(token)
 	case id == "" || key == "":
-		return nil, errors.New("a credential of GitHub needs github_app_id and github_app_private_key, or github_token")
+		return nil, errors.New("a GitHub credential needs github_app_id and github_app_private_key, or github_token")
 	default:
 		if g.app, err = newApp(id, key, trimmedValue(c.Credential, "github_app_installation_id")); err != nil {
 			return nil, err
@@ -240,7 +240,7 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 // sends the request without the credential if possible, so that it shows whether GitHub is
 // reachable.
 func (g *GitHub) Version(ctx context.Context) (string, error) {
-	k := g.call("ask for the version", "/meta", wantObject())
+	k := g.call("get the version", "/meta", wantObject())
 	anonymous := *k
 	anonymous.credential, anonymous.renew = func(context.Context) (Secret, error) { return Secret{}, nil }, nil
 	get := func(c *github.Client) (*github.APIMeta, *github.Response, error) { return c.Meta.Get(ctx) }
@@ -258,7 +258,7 @@ func (g *GitHub) Version(ctx context.Context) (string, error) {
 		Version string `json:"installed_version"` // missing in the library
 	}
 	if json.Unmarshal(used.body, &meta) != nil {
-		return "", used.unusable("the answer cannot be read")
+		return "", used.unusable("the response cannot be read")
 	}
 	return redact(meta.Version), nil
 }

@@ -101,15 +101,15 @@ func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, er
 		} `json:"account"`
 	}
 	if json.Unmarshal(k.body, &enterprise) != nil {
-		return nil, k.unusable("the answer is no installation")
+		return nil, k.unusable("the response is not an installation")
 	}
 	switch {
 	case in.GetID() <= 0 || in.Account == nil:
-		return nil, k.unusable("the answer is no installation")
+		return nil, k.unusable("the response is not an installation")
 	case g.scope.kind == enterpriseScope && !strings.EqualFold(enterprise.Account.Slug, g.scope.Owner),
 		g.scope.kind != enterpriseScope && !strings.EqualFold(in.Account.GetLogin(), g.scope.Owner),
 		g.scope.kind == orgScope && in.Account.GetType() != "Organization":
-		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is not that of " + g.scope.Owner}
+		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation does not belong to " + g.scope.Owner}
 	case in.SuspendedAt != nil:
 		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is suspended"}
 	}
@@ -131,7 +131,7 @@ func (g *GitHub) uninstalled(err error) error {
 	}
 	why := "the App is not installed at " + g.scope.String()
 	if g.scope.kind == enterpriseScope && g.app.fixed == 0 { // GitHub finds an enterprise's installation only since 2026
-		why += ", or this GitHub cannot tell; then github_app_installation_id does"
+		why += ", or this GitHub cannot find the installation; then set github_app_installation_id"
 	}
 	return &Error{Op: e.Op, Class: Refused, Status: e.Status, Message: why}
 }
@@ -208,7 +208,7 @@ func (g *GitHub) issueToken(ctx context.Context, op string) (*github.Installatio
 		return c.Apps.CreateInstallationToken(ctx, id, body)
 	})
 	if err == nil && (t.GetToken() == "" || t.GetExpiresAt().IsZero()) {
-		err = k.unusable("the answer is no token")
+		err = k.unusable("the response is not a token")
 	}
 	return t, err
 }

@@ -34,7 +34,7 @@ var appForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // of the input.
 func parseKey(app, text string) (*appKey, error) {
 	if !appForm.MatchString(app) {
-		return nil, errors.New("github_app_id is not the number of an App")
+		return nil, errors.New("github_app_id is not an App's ID")
 	}
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
@@ -74,7 +74,7 @@ func (k *appKey) Sign(now time.Time) (string, error) {
 	sum := sha256.Sum256([]byte(text))
 	sig, err := rsa.SignPKCS1v15(rand.Reader, k.key, crypto.SHA256, sum[:])
 	if err != nil {
-		return "", errors.New("the App's key does not sign")
+		return "", errors.New("signing with the App's key failed")
 	}
 	return text + "." + base64.RawURLEncoding.EncodeToString(sig), nil
 }

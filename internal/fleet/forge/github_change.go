@@ -17,7 +17,7 @@ import (
 // CheckChanges verifies that the credential may propose changes to the place, which must be a
 // repository. If it may not, the error has class Forbidden.
 func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
-	const op = "check for changes"
+	const op = "check access for changes"
 	if err := g.isRepository(op); err != nil {
 		return Identity{}, err
 	}
@@ -39,7 +39,7 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	// repository.
 	r, err := g.repositoryInfo(ctx, op)
 	if err == nil && !strings.EqualFold(r.GetFullName(), g.scope.String()) {
-		err = &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s is called %q now", g.scope, r.GetFullName()))}
+		err = &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s was renamed to %q", g.scope, r.GetFullName()))}
 	}
 	if err == nil && g.app == nil && r.Permissions != nil && !r.GetPermissions().GetPush() {
 		id.Missing = []string{"push"}
@@ -62,7 +62,7 @@ func (g *GitHub) repositoryInfo(ctx context.Context, op string) (*github.Reposit
 
 func (g *GitHub) isRepository(op string) error {
 	if g.scope.kind != repositoryScope {
-		return &Error{Op: op, Class: Invalid, Message: g.scope.String() + " is no repository"}
+		return &Error{Op: op, Class: Invalid, Message: g.scope.String() + " is not a repository"}
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error
 		return File{}, err
 	}
 	if !isBranch(branch) || !isPath(path) {
-		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is no file", path, branch))}
+		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is not a file", path, branch))}
 	}
 	head, err := g.head(ctx, op, branch)
 	if err != nil {
@@ -90,7 +90,7 @@ func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
 		return c.Git.GetRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
 	})
 	if err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
-		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no branch"}
+		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a branch"}
 	}
 	return ref.GetObject().GetSHA(), err
 }
@@ -129,11 +129,11 @@ func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, err
 		return File{}, err
 	}
 	if c.GetType() != "file" || c.GetEncoding() != "base64" || c.Content == nil {
-		return File{}, &Error{Op: op, Class: Invalid, Status: http.StatusOK, Message: "it is no file of up to 1 MB"}
+		return File{}, &Error{Op: op, Class: Invalid, Status: http.StatusOK, Message: "it is not a file of up to 1 MB"}
 	}
 	text, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(*c.Content, "\n", ""))
 	if err != nil || blob(text) != c.GetSHA() {
-		return File{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the file is not whole"}
+		return File{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the file is not complete"}
 	}
 	return File{Content: text, Version: c.GetSHA(), Commit: commit}, nil
 }
@@ -186,7 +186,7 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 // updateRequest sets the title, the body and the labels of a pull request.
 func (g *GitHub) updateRequest(ctx context.Context, op string, p Proposal, pull *github.PullRequest) (Request, error) {
 	if pull.GetNumber() <= 0 {
-		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no pull request"}
+		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
 	}
 	number := pull.GetNumber()
 	if pull.GetTitle() != p.Title || pull.GetBody() != p.Body {

@@ -132,7 +132,7 @@ func TestFLEET15_GitHubMoved(t *testing.T) {
 	}
 	same := c.proposal(t, "main", "max: 6\n")
 	if _, err := c.g.Propose(ctx, same); forge.ClassOf(err) != forge.Conflict || writes(c.Calls()) != 0 {
-		t.Errorf("what is so already: %v", err)
+		t.Errorf("content that is already there: %v", err)
 	}
 	// A change of another file does not matter.
 	p = c.proposal(t, "main", "max: 8\n")
@@ -224,7 +224,7 @@ func TestPL06_GitHubMerge(t *testing.T) {
 		Message: "more\n\nco-authored-by: Eve E <eve@example.com>\nTailplane-Change: c1\n"}, map[string]*string{poolFile: new("max: 99\n")})
 	failure(t, c.g.Merge(ctx, 1, r.Head), forge.Conflict)
 	if c.Commit(c.repository, "main").Files[poolFile] != "max: 5 # five\n" {
-		t.Fatal("something else than what was looked at was merged")
+		t.Fatal("another commit than the reviewed one was merged")
 	}
 	failure(t, c.g.Merge(ctx, 1, ""), forge.Invalid)
 	c.Protect(c.repository, "main", 1)
@@ -272,7 +272,7 @@ func TestPL06_GitHubMerge(t *testing.T) {
 	}
 	p := c.proposal(t, "main", "max: 7\n")
 	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict {
-		t.Errorf("to what is over: %v", err)
+		t.Errorf("to a closed pull request: %v", err)
 	}
 	// A conflict with a later merge is reported.
 	p.Branch = "tailplane/c2"
@@ -308,22 +308,22 @@ func TestPL09_GitHubProposals(t *testing.T) {
 	good := c.proposal(t, "main", "x")
 	c.Forget()
 	for why, change := range map[string]func(*forge.Proposal){
-		"out of it":          func(p *forge.Proposal) { p.Path = "../other/fleet.yaml" },
-		"out of it, later":   func(p *forge.Proposal) { p.Path = "fleet/../../x.yaml" },
-		"absolute":           func(p *forge.Proposal) { p.Path = "/etc/x.yaml" },
-		"git's own":          func(p *forge.Proposal) { p.Path = "a/.GIT/config" },
-		"what runs":          func(p *forge.Proposal) { p.Path = ".github/workflows/x.yaml" },
-		"two lines":          func(p *forge.Proposal) { p.Path = "a\nb" },
-		"no path":            func(p *forge.Proposal) { p.Path = "" },
-		"the base itself":    func(p *forge.Proposal) { p.Branch = "main" },
-		"another's branch":   func(p *forge.Proposal) { p.Branch = "feature/x" },
-		"a branch that ends": func(p *forge.Proposal) { p.Branch = "tailplane/../main" },
-		"a base of ours":     func(p *forge.Proposal) { p.Base = "tailplane/c0" },
-		"a base with a ?":    func(p *forge.Proposal) { p.Base = "main?x=" },
-		"no author":          func(p *forge.Proposal) { p.Author = forge.Person{} },
-		"no message":         func(p *forge.Proposal) { p.Message = "" },
-		"another's label":    func(p *forge.Proposal) { p.Labels = []string{"approved"} },
-		"nothing goes":       func(p *forge.Proposal) { p.Content, p.Was = nil, "" },
+		"out of it":                      func(p *forge.Proposal) { p.Path = "../other/fleet.yaml" },
+		"out of it, later":               func(p *forge.Proposal) { p.Path = "fleet/../../x.yaml" },
+		"absolute":                       func(p *forge.Proposal) { p.Path = "/etc/x.yaml" },
+		"git's own":                      func(p *forge.Proposal) { p.Path = "a/.GIT/config" },
+		"what runs":                      func(p *forge.Proposal) { p.Path = ".github/workflows/x.yaml" },
+		"two lines":                      func(p *forge.Proposal) { p.Path = "a\nb" },
+		"no path":                        func(p *forge.Proposal) { p.Path = "" },
+		"the base itself":                func(p *forge.Proposal) { p.Branch = "main" },
+		"another's branch":               func(p *forge.Proposal) { p.Branch = "feature/x" },
+		"a branch that ends":             func(p *forge.Proposal) { p.Branch = "tailplane/../main" },
+		"a base with Tailplane's prefix": func(p *forge.Proposal) { p.Base = "tailplane/c0" },
+		"a base with a ?":                func(p *forge.Proposal) { p.Base = "main?x=" },
+		"no author":                      func(p *forge.Proposal) { p.Author = forge.Person{} },
+		"no message":                     func(p *forge.Proposal) { p.Message = "" },
+		"another's label":                func(p *forge.Proposal) { p.Labels = []string{"approved"} },
+		"nothing goes":                   func(p *forge.Proposal) { p.Content, p.Was = nil, "" },
 	} {
 		p := good
 		change(&p)
@@ -332,7 +332,7 @@ func TestPL09_GitHubProposals(t *testing.T) {
 		}
 	}
 	if len(c.Calls()) != 0 {
-		t.Errorf("GitHub was asked %d times", len(c.Calls()))
+		t.Errorf("GitHub got %d requests", len(c.Calls()))
 	}
 	org := c.client(t)
 	if _, err := org.Propose(ctx, good); forge.ClassOf(err) != forge.Invalid {
@@ -424,7 +424,7 @@ func TestGitHubManyCommits(t *testing.T) {
 	}
 	push(120)
 	if _, err := c.g.Request(ctx, 1); forge.ClassOf(err) != forge.Unavailable {
-		t.Errorf("more than GitHub tells: %v", err)
+		t.Errorf("more than GitHub lists: %v", err)
 	}
 }
 
@@ -460,6 +460,6 @@ func TestGitHubCheckChanges(t *testing.T) {
 	done, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := c.g.CheckChanges(done); err == nil {
-		t.Error("asked for nobody")
+		t.Error("a request without a user")
 	}
 }

@@ -174,7 +174,7 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 // repository finds a repository of the organisation by its current name.
 func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (id int64, full string, err error) {
 	if !g.scope.owns(name) {
-		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is no repository of %s", name, g.scope.Owner))}
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is not a repository of %s", name, g.scope.Owner))}
 	}
 	owner, short, _ := strings.Cut(name, "/")
 	r, err := doGitHub(ctx, g.call(op, "/repos/"+name, wantObject()), func(c *github.Client) (*github.Repository, *github.Response, error) {
@@ -184,12 +184,12 @@ func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (
 	case err != nil:
 		return 0, "", err
 	case r.GetID() <= 0 || r.GetFullName() == "" || r.GetVisibility() == "" && r.Private == nil:
-		return 0, "", &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no repository"}
+		return 0, "", &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a repository"}
 	case !strings.EqualFold(r.GetFullName(), name):
 		// It was renamed, or moved to another owner.
-		return 0, "", &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%q is called %q now", name, r.GetFullName()))}
+		return 0, "", &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%q was renamed to %q", name, r.GetFullName()))}
 	case !public && (r.GetVisibility() == "public" || r.Private != nil && !r.GetPrivate()):
-		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is public: anybody's pull request would run there", name))}
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is public: any pull request would run there", name))}
 	}
 	return r.GetID(), r.GetFullName(), nil
 }
@@ -206,7 +206,7 @@ func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerG
 			continue
 		}
 		if f.GetDefault() || f.GetInherited() {
-			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("the group %q is the default one, or the enterprise's", name))}
+			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("the group %q is the default group, or it belongs to the enterprise", name))}
 		}
 		return newRunnerGroup(f), true, nil
 	}
@@ -224,7 +224,7 @@ func (g *GitHub) createGroup(ctx context.Context, op, name string, ids []int64, 
 		return newRunnerGroup(f), nil
 	}
 	if err == nil {
-		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no group"}
+		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a group"}
 	}
 	if ClassOf(err) == Unavailable && ctx.Err() == nil {
 		if group, exists, found := g.groupNamed(ctx, op, name); found == nil && exists {
@@ -255,7 +255,7 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 		return confirmGone(op, err, g.groupsVisible(ctx, op))
 	}
 	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
-		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or the enterprise's"}
+		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or it belongs to the enterprise"}
 	}
 	inside, err := readRunners(ctx, g.call(op, g.groupsPath(), wantObject("total_count", "runners")),
 		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
@@ -268,7 +268,7 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 		return confirmGone(op, err, g.groupsVisible(ctx, op))
 	}
 	if len(inside) > 0 {
-		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("%d runners are in it", len(inside))}
+		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("it still has %d runners", len(inside))}
 	}
 	return deleteItem(ctx, g.call(op, g.groupsPath(), nil), func(c *github.Client) (*github.Response, error) {
 		if org {

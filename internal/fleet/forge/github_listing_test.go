@@ -86,7 +86,7 @@ func TestFLEET17_GitHubPartOfATree(t *testing.T) {
 		c.TreeLimit(c.repository, limit)
 		got, err := c.g.Files(ctx, head, "fleet", true)
 		if forge.ClassOf(err) != want || err != nil && (got != nil || !strings.Contains(err.Error(), "too many files")) || err == nil && len(got) != 8 {
-			t.Errorf("%d are told: %v, %v", limit, got, err)
+			t.Errorf("%d are listed: %v, %v", limit, got, err)
 		}
 	}
 	c.TreeLimit(c.repository, 100_000)

@@ -28,7 +28,7 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	if err != nil {
 		return Request{}, err
 	}
-	odd := &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no pull request"}
+	odd := &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
 	if pull.GetNumber() != number || !isCommit(pull.GetHead().GetSHA()) {
 		return Request{}, odd
 	}
@@ -45,7 +45,7 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 		func(c *github.RepositoryCommit) bool { return c.GetSHA() == r.Head }) {
 		// GitHub lists at most 250 commits, or a commit was added in the meantime. The authors are
 		// not completely known, so there is no result.
-		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
+		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the forge does not list all of its commits"}
 	}
 	for _, c := range commits {
 		for _, name := range append(coAuthors(c.GetCommit().GetMessage()), c.GetAuthor().GetLogin(), c.GetCommitter().GetLogin(), c.GetCommit().GetAuthor().GetEmail(),
@@ -67,11 +67,11 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	switch pull.GetMergeableState() {
 	case "dirty":
-		r.Blocked = "it conflicts with what was merged meanwhile"
+		r.Blocked = "it conflicts with a change that was merged in the meantime"
 	case "blocked":
-		r.Blocked = "the branch's rules ask for more, such as a review at GitHub"
+		r.Blocked = "the branch's rules require more, such as a review at GitHub"
 	case "behind":
-		r.Blocked = "it is behind its base, and the branch's rules do not let that be"
+		r.Blocked = "it is behind its base, and the branch's rules do not allow that"
 	case "draft":
 		r.Blocked = "it is a draft"
 	}
@@ -146,7 +146,7 @@ func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 		return err
 	}
 	if !isCommit(head) {
-		return &Error{Op: op, Class: Invalid, Message: "only a commit that was looked at is merged"}
+		return &Error{Op: op, Class: Invalid, Message: "only a reviewed commit can be merged"}
 	}
 	how, err := g.mergeMethod(ctx, op)
 	if err != nil {
@@ -195,7 +195,7 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 	}
 	branch := pull.GetHead().GetRef()
 	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !isBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()) {
-		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
+		return &Error{Op: op, Class: Invalid, Message: "Tailplane did not open it"}
 	}
 	if pull.GetState() == "open" {
 		if comment != "" {

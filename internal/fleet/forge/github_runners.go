@@ -44,7 +44,7 @@ func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T
 			return out, err
 		}
 	}
-	return nil, k.unusable("the list is not whole, or changes too fast to be read")
+	return nil, k.unusable("the list is incomplete, or it changes too fast to be read")
 }
 
 func readList[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) (out []T, whole bool, err error) {
@@ -60,7 +60,7 @@ func readList[T any](ctx context.Context, k *call, id func(T) int64, read readPa
 		limit = max(limit, page.total)
 		for _, t := range page.things {
 			if id(t) <= 0 {
-				return nil, false, k.unusable("the answer is no list of that kind")
+				return nil, false, k.unusable("the response is not a list of that kind")
 			}
 			if !seen[id(t)] {
 				seen[id(t)] = true
@@ -181,7 +181,7 @@ func deleteItem(ctx context.Context, k *call, del, get func(*github.Client) (*gi
 	}
 	err := doGitHubNoBody(ctx, k, get)
 	if err == nil {
-		return k.unusable("it is still there")
+		return k.unusable("it still exists")
 	}
 	return confirmGone(k.op, err, see)
 }
@@ -194,7 +194,7 @@ func confirmGone(op string, err error, see func() error) error {
 	}
 	err = see()
 	if ClassOf(err) == NotFound {
-		return &Error{Op: op, Class: Forbidden, Status: http.StatusNotFound, Message: "it cannot be seen any more, so it is not known to be gone"}
+		return &Error{Op: op, Class: Forbidden, Status: http.StatusNotFound, Message: "it is not visible any more, so its deletion cannot be confirmed"}
 	}
 	return err
 }
@@ -204,7 +204,7 @@ func confirmGone(op string, err error, see func() error) error {
 func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, force bool) error {
 	const op = "cancel a run"
 	if !g.scope.owns(repository) || run <= 0 {
-		return &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is no repository of %s", repository, g.scope))}
+		return &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is not a repository of %s", repository, g.scope))}
 	}
 	owner, name, _ := strings.Cut(repository, "/")
 	below := "/repos/" + repository + "/actions/runs/" + strconv.FormatInt(run, 10)

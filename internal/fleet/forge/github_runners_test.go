@@ -122,7 +122,7 @@ func TestGitHubDelete(t *testing.T) {
 	}
 	failure(t, g.DeleteRunner(ctx, busy), forge.Invalid)
 	if err := g.DeleteRunner(ctx, others); err != nil || len(a.Runners()) != 2 {
-		t.Errorf("another's number is not there for us: %v, %v", err, a.Runners())
+		t.Errorf("another organisation's ID must not be found: %v, %v", err, a.Runners())
 	}
 
 	app := a.AddRepository("acme/app", false)
@@ -181,7 +181,7 @@ func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
 			t.Errorf("%s, again: %v", why, err)
 		}
 		if a.ChangeRunner(id, func(*forgetest.GitHubRunner) {}) {
-			t.Errorf("%s: it is still there", why)
+			t.Errorf("%s: it still exists", why)
 		}
 	}
 	g := a.client(t)
@@ -215,7 +215,7 @@ func TestGitHubNeverGoneForWantOfAnAnswer(t *testing.T) {
 		t.Errorf("a hang: %v", err)
 	}
 	if _, ok := errors.AsType[*forge.Error](g.DeleteRunner(short, id)); ok {
-		t.Error("that the caller left is no failure of GitHub's")
+		t.Error("a cancelled caller must not count as a failure of GitHub")
 	}
 }
 

@@ -48,7 +48,7 @@ func parseScope(web, u *url.URL) (scope, error) {
 	case len(parts) == 2 && parts[0] != "enterprises" && isOwner(parts[0]) && isRepository(parts[1]):
 		return scope{kind: repositoryScope, Owner: parts[0], Name: parts[1]}, nil
 	}
-	return scope{}, fmt.Errorf("%q is the URL of no organisation, enterprise or repository", u)
+	return scope{}, fmt.Errorf("%q is not the URL of an organisation, enterprise or repository", u)
 }
 
 // root returns the API path of the place.

@@ -109,7 +109,7 @@ func TestGitHubCheck(t *testing.T) {
 		{why: "found by its organisation"},
 		{why: "found by its number", change: numbered(a.installation)},
 		{why: "another organisation's number", change: numbered(foreign), class: forge.Forbidden},
-		{why: "a number that is no installation's", change: numbered(7), class: forge.Refused},
+		{why: "an ID without an installation", change: numbered(7), class: forge.Refused},
 		{why: "an organisation where it is not installed", change: func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/nowhere" }, class: forge.Refused},
 		{why: "another App's key", change: func(c *forge.GitHubConfig) { _, c.Credential["github_app_private_key"] = a.AddApp(t) }, class: forge.Refused},
 		{why: "it may read only", before: with(a.installation, map[string]string{"organization_self_hosted_runners": "read", "metadata": "read"}), class: forge.Forbidden,
@@ -228,7 +228,7 @@ func TestGitHubConfig(t *testing.T) {
 		}
 	}
 	if len(a.Calls()) > 0 {
-		t.Error("making a client asked something")
+		t.Error("creating a client sent a request")
 	}
 }
 
@@ -247,7 +247,7 @@ func TestGitHubTokenLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := issued(); got != want {
-			t.Errorf("%d tokens were asked for, want %d", got, want)
+			t.Errorf("%d tokens were requested, want %d", got, want)
 		}
 	}
 	step(1)
@@ -335,29 +335,29 @@ func TestGitHubPartialList(t *testing.T) {
 		fault *forgetest.Fault
 		class forge.Class
 	}{
-		"the second page fails":        {page(2), answer(502, "bad gateway"), forge.Unavailable},
-		"the last page is cut":         {page(3), &forgetest.Fault{Cut: 40}, forge.Unavailable},
-		"the first page is cut":        {page(1), &forgetest.Fault{Cut: 1}, forge.Unavailable},
-		"no body at all":               {page(1), answer(200, ""), forge.Unavailable},
-		"another thing":                {page(1), answer(200, "{}"), forge.Unavailable},
-		"no list in it":                {page(1), answer(200, `{"total_count":0,"runners":null}`), forge.Unavailable},
-		"no number":                    {page(1), answer(200, `{"runners":[]}`), forge.Unavailable},
-		"things without a number":      {page(1), answer(200, `{"total_count":1,"runners":[{"name":"x"}]}`), forge.Unavailable},
-		"a list instead":               {page(1), answer(200, `[]`), forge.Unavailable},
-		"a portal":                     {page(1), answer(200, "<html>", "Content-Type", "text/html"), forge.Unavailable},
-		"the end comes early":          {page(2), answer(200, `{"total_count":250,"runners":[]}`), forge.Unavailable},
-		"fewer than it says":           {page(1), answer(200, `{"total_count":3,"runners":[{"id":1}]}`), forge.Unavailable},
-		"not found, by a proxy":        {page(2), answer(404, "no such page"), forge.Unavailable},
-		"not found":                    {page(2), answer(404, `{"message":"Not Found"}`), forge.NotFound},
-		"forbidden":                    {page(2), answer(403, `{"message":"no"}`), forge.Forbidden},
-		"gone":                         {page(2), answer(410, `{"message":"Gone"}`), forge.NotFound},
-		"conflict":                     {page(2), answer(409, `{"message":"no"}`), forge.Conflict},
-		"unprocessable":                {page(2), answer(422, `{"message":"no"}`), forge.Invalid},
-		"a bad request":                {page(2), answer(400, `{"message":"no"}`), forge.Invalid},
-		"the connection is lost":       {page(2), &forgetest.Fault{Drop: true}, forge.Unavailable},
-		"not modified, though unasked": {page(2), answer(304, ""), forge.Unavailable},
-		"a redirect to nowhere":        {page(2), answer(302, ""), forge.Unavailable},
-		"a redirect elsewhere":         {page(2), answer(302, "", "Location", "http://localhost:1/x"), forge.Unavailable},
+		"the second page fails":            {page(2), answer(502, "bad gateway"), forge.Unavailable},
+		"the last page is cut":             {page(3), &forgetest.Fault{Cut: 40}, forge.Unavailable},
+		"the first page is cut":            {page(1), &forgetest.Fault{Cut: 1}, forge.Unavailable},
+		"no body at all":                   {page(1), answer(200, ""), forge.Unavailable},
+		"another thing":                    {page(1), answer(200, "{}"), forge.Unavailable},
+		"no list in it":                    {page(1), answer(200, `{"total_count":0,"runners":null}`), forge.Unavailable},
+		"no number":                        {page(1), answer(200, `{"runners":[]}`), forge.Unavailable},
+		"things without a number":          {page(1), answer(200, `{"total_count":1,"runners":[{"name":"x"}]}`), forge.Unavailable},
+		"a list instead":                   {page(1), answer(200, `[]`), forge.Unavailable},
+		"a portal":                         {page(1), answer(200, "<html>", "Content-Type", "text/html"), forge.Unavailable},
+		"the end comes early":              {page(2), answer(200, `{"total_count":250,"runners":[]}`), forge.Unavailable},
+		"fewer than reported":              {page(1), answer(200, `{"total_count":3,"runners":[{"id":1}]}`), forge.Unavailable},
+		"not found, by a proxy":            {page(2), answer(404, "no such page"), forge.Unavailable},
+		"not found":                        {page(2), answer(404, `{"message":"Not Found"}`), forge.NotFound},
+		"forbidden":                        {page(2), answer(403, `{"message":"no"}`), forge.Forbidden},
+		"gone":                             {page(2), answer(410, `{"message":"Gone"}`), forge.NotFound},
+		"conflict":                         {page(2), answer(409, `{"message":"no"}`), forge.Conflict},
+		"unprocessable":                    {page(2), answer(422, `{"message":"no"}`), forge.Invalid},
+		"a bad request":                    {page(2), answer(400, `{"message":"no"}`), forge.Invalid},
+		"the connection is lost":           {page(2), &forgetest.Fault{Drop: true}, forge.Unavailable},
+		"not modified without a condition": {page(2), answer(304, ""), forge.Unavailable},
+		"a redirect to nowhere":            {page(2), answer(302, ""), forge.Unavailable},
+		"a redirect elsewhere":             {page(2), answer(302, "", "Location", "http://localhost:1/x"), forge.Unavailable},
 	} {
 		a.Fault(func(r *http.Request) *forgetest.Fault {
 			if c.which(r) {
@@ -466,7 +466,7 @@ func TestGitHubLimits(t *testing.T) {
 	a.Slow(40*time.Second, true)
 	limited("the secondary limit", 39*time.Second, 40*time.Second)
 	a.Slow(30*time.Second, false)
-	limited("the secondary limit, which says nothing", time.Minute, time.Minute)
+	limited("the secondary limit without a time", time.Minute, time.Minute)
 	fault := func(f forgetest.Fault) {
 		var once sync.Once
 		a.Fault(func(*http.Request) (out *forgetest.Fault) {
@@ -477,9 +477,9 @@ func TestGitHubLimits(t *testing.T) {
 	fault(forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"70"}}, Body: `{"message":"slow down"}`})
 	limited("429", 70*time.Second, 70*time.Second)
 	fault(forgetest.Fault{Status: 429})
-	limited("429 that says nothing", time.Minute, time.Minute)
+	limited("429 without a time", time.Minute, time.Minute)
 	fault(forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"99999999"}}})
-	limited("429 that says too much", time.Hour, time.Hour)
+	limited("429 with a time that is too long", time.Hour, time.Hour)
 	a.Fault(nil)
 
 	// The primary limit: the remaining number is 0, and the reset header says when it ends.
@@ -534,7 +534,7 @@ func TestGitHubRedirects(t *testing.T) {
 		t.Errorf("a loop: %v", err)
 	}
 	if n := len(stranger.Calls()); n > 0 {
-		t.Errorf("the other host was asked %d times", n)
+		t.Errorf("the other host got %d requests", n)
 	}
 }
 
@@ -600,7 +600,7 @@ func TestGitHubAtOnce(t *testing.T) {
 	gone, cancel := context.WithCancelCause(ctx)
 	cancel(errors.New("had enough"))
 	if _, err := g.Runners(gone); err == nil || !strings.Contains(err.Error(), "had enough") || forge.ClassOf(err) != forge.Unavailable {
-		t.Errorf("who left: %v", err)
+		t.Errorf("a cancelled caller: %v", err)
 	}
 	close(release)
 	wg.Wait()

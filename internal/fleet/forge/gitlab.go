@@ -90,7 +90,7 @@ func NewGitLab(c GitLabConfig) (*GitLab, error) {
 func tokenFrom(data map[string][]byte, key string) (Secret, error) {
 	text := strings.TrimSpace(string(data[key]))
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return Secret{}, fmt.Errorf("the credential's %s is no token of GitLab's", key)
+		return Secret{}, fmt.Errorf("the credential's %s is not a GitLab token", key)
 	}
 	return newSecret(text), nil
 }
@@ -188,7 +188,7 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 	case err != nil:
 		return Identity{}, err
 	case token.Revoked || !token.Active:
-		return Identity{}, &Error{Op: k.op, Class: Refused, Status: k.status, Message: "GitLab says that it is not active"}
+		return Identity{}, &Error{Op: k.op, Class: Refused, Status: k.status, Message: "GitLab reports that it is not active"}
 	}
 	id.Scopes = token.Scopes
 	if token.ExpiresAt != nil {
@@ -208,7 +208,7 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 	k := g.call("find a group", "/groups/"+gitlab.PathEscape(path), wantObject("id", "full_path"))
 	if strings.Trim(path, "/") != path || path == "" {
-		return 0, &Error{Op: k.op, Class: Invalid, Message: "it has no path"}
+		return 0, &Error{Op: k.op, Class: Invalid, Message: "its path is not valid"}
 	}
 	group, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Group, *gitlab.Response, error) {
 		//lint:ignore SA1019 without this parameter GitLab lists up to a hundred projects of the group in the answer
@@ -218,16 +218,16 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 	case err != nil:
 		return 0, err
 	case group.ID <= 0 || group.FullPath == "":
-		return 0, k.unusable("the answer has no group")
+		return 0, k.unusable("the response has no group")
 	case !strings.EqualFold(group.FullPath, path): // GitLab takes a path of digits for an ID
-		return 0, &Error{Op: k.op, Class: NotFound, Message: "there is another one by that path: " + redact(group.FullPath)}
+		return 0, &Error{Op: k.op, Class: NotFound, Message: "GitLab returned a group with another path: " + redact(group.FullPath)}
 	}
 	return group.ID, nil
 }
 
 // Version returns GitLab's version. It is empty if GitLab does not report it for this credential.
 func (g *GitLab) Version(ctx context.Context) (string, error) {
-	k := g.call("ask for the version", "/metadata", wantObject("version"))
+	k := g.call("get the version", "/metadata", wantObject("version"))
 	k.credential = func(context.Context) (Secret, error) { return g.token, nil } // also if it is zero
 	meta, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Metadata, *gitlab.Response, error) {
 		return c.Metadata.GetMetadata(o)
@@ -239,7 +239,7 @@ func (g *GitLab) Version(ctx context.Context) (string, error) {
 	case err != nil:
 		return "", err
 	case meta.Version == "":
-		return "", k.unusable("the answer has no version")
+		return "", k.unusable("the response has no version")
 	}
 	return redact(meta.Version), nil
 }
@@ -289,14 +289,14 @@ func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, limit int
 		next, paged := k.responseHeader["X-Next-Page"]
 		switch {
 		case !paged && len(items) >= perPage:
-			return nil, k.unusable("the answer does not say whether it is the last page")
+			return nil, k.unusable("the response does not show whether it is the last page")
 		case page > 1 && k.responseHeader.Get("X-Total") != total:
 			return nil, errListChanged
 		}
 		total = k.responseHeader.Get("X-Total") // GitLab omits it above 10,000 items
 		for _, item := range items {
 			if item == nil || key(item) == none {
-				return nil, k.unusable("the list has something without a name in it")
+				return nil, k.unusable("the list has an entry without an identifier")
 			}
 			if name := key(item); !seen[name] {
 				seen[name] = true

@@ -28,7 +28,7 @@ func projectIn(web *url.URL, text string) (string, error) {
 	}
 	path, ok := strings.CutPrefix(u.Path, web.Path+"/")
 	if u.Scheme != web.Scheme || !strings.EqualFold(u.Host, web.Host) || !ok || !isPath(path) || !strings.Contains(path, "/") {
-		return "", fmt.Errorf("%q is the URL of no project of %s", redact(text), web)
+		return "", fmt.Errorf("%q is not the URL of a project of %s", redact(text), web)
 	}
 	return path, nil
 }
@@ -44,7 +44,7 @@ func (g *GitLab) projectPath(parts ...string) string {
 
 func (g *GitLab) isProject(op string) error {
 	if g.project == "" {
-		return &Error{Op: op, Class: Invalid, Message: "the client is for no project"}
+		return &Error{Op: op, Class: Invalid, Message: "the client has no project"}
 	}
 	return nil
 }
@@ -52,7 +52,7 @@ func (g *GitLab) isProject(op string) error {
 // CheckChanges verifies that the credential may propose changes to the configured project. If it
 // may not, the error has class Forbidden.
 func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
-	const op = "check for changes"
+	const op = "check access for changes"
 	if err := g.isProject(op); err != nil {
 		return Identity{}, err
 	}
@@ -73,7 +73,7 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 	case err != nil:
 		return id, err
 	case !strings.EqualFold(p.PathWithNamespace, g.project):
-		return id, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s is called %q now", g.project, p.PathWithNamespace))}
+		return id, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s was renamed to %q", g.project, p.PathWithNamespace))}
 	}
 	if p.Permissions != nil { // GitLab reports no permissions for an administrator
 		level := -1
@@ -99,7 +99,7 @@ func (g *GitLab) ReadFile(ctx context.Context, branch, path string) (File, error
 		return File{}, err
 	}
 	if !isBranch(branch) || !isPath(path) {
-		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is no file", path, branch))}
+		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is not a file", path, branch))}
 	}
 	head, err := g.head(ctx, op, branch)
 	if err != nil {
@@ -118,7 +118,7 @@ func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
 	case err != nil:
 		return "", err
 	case b.Name != branch || !isCommit(b.Commit.ID):
-		return "", k.unusable("the answer is no branch")
+		return "", k.unusable("the response is not a branch")
 	}
 	return b.Commit.ID, nil
 }
@@ -145,11 +145,11 @@ func (g *GitLab) fileAt(ctx context.Context, op, commit, path string) (File, err
 	case err != nil:
 		return File{}, err
 	case f.FilePath != path || f.Encoding != "base64" || !isCommit(f.LastCommitID):
-		return File{}, k.unusable("the answer is no file")
+		return File{}, k.unusable("the response is not a file")
 	}
 	text, err := base64.StdEncoding.DecodeString(f.Content)
 	if sum := sha256.Sum256(text); err != nil || hex.EncodeToString(sum[:]) != f.SHA256 {
-		return File{}, k.unusable("the file is not whole")
+		return File{}, k.unusable("the file is not complete")
 	}
 	return File{Content: text, Version: f.LastCommitID, Commit: commit}, nil
 }
@@ -194,7 +194,7 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 		}
 	}
 	if mr == nil || mr.IID <= 0 {
-		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the answer is no merge request"}
+		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a merge request"}
 	}
 	if err := g.updateRequest(ctx, op, p, mr); err != nil {
 		return Request{}, err

@@ -74,7 +74,7 @@ func TestFLEET15_GitLabPropose(t *testing.T) {
 	}
 	for _, name := range []string{"tailplane-bot", "alice@example.com", "Bob", "bob@example.com"} {
 		if !slices.Contains(first.Authors, name) {
-			t.Errorf("%s is no author of it: %v", name, first.Authors)
+			t.Errorf("%s is not an author of it: %v", name, first.Authors)
 		}
 	}
 	if text, _ := w.File(configProject, "main", configFile); text != "max: 3\n" {
@@ -110,7 +110,7 @@ func TestGitLabProposeFiles(t *testing.T) {
 	if r, err := w.client.Propose(ctx, p); err != nil {
 		t.Error(err)
 	} else if _, exists := w.File(configProject, p.Branch, configFile); exists {
-		t.Errorf("it is still there: %+v", r)
+		t.Errorf("it still exists: %+v", r)
 	}
 	p.Branch, p.Path, p.Was, p.Content = "tailplane/c2", "fleet/new pool.yaml", "", []byte("max: 1\n")
 	if _, err := w.client.Propose(ctx, p); err != nil {
@@ -172,7 +172,7 @@ func TestFLEET15_GitLabMovedBase(t *testing.T) {
 	same := w.proposal(t, "max: 4\n")
 	same.Branch = "tailplane/c2"
 	if _, err := w.client.Propose(ctx, same); ClassOf(err) != Conflict {
-		t.Errorf("what is so already: %v", err)
+		t.Errorf("content that is already there: %v", err)
 	}
 	w.AddMergeRequest(configProject, forgetest.GitLabMergeRequest{Source: "tailplane/c3", Target: "main", SHA: w.Log(configProject, "main")[0].ID, State: "closed"})
 	over := w.proposal(t, "max: 6\n")
@@ -202,7 +202,7 @@ func TestFLEET15_GitLabLostAnswers(t *testing.T) {
 			return nil
 		})
 		if _, err := w.client.Propose(ctx, p); ClassOf(err) != Unavailable {
-			t.Errorf("%s, whose answer is lost: %v", what, err)
+			t.Errorf("%s with a lost answer: %v", what, err)
 		}
 		r, err := w.client.Propose(ctx, p)
 		if err != nil || len(w.MergeRequests(configProject)) != 1 || len(w.Log(configProject, p.Branch)) != 2 {
@@ -237,7 +237,7 @@ func TestPL06_GitLabApprovals(t *testing.T) {
 	}
 	for _, name := range []string{"mallory", "mallory@example.com", "erin@example.com", "alice@example.com"} {
 		if !slices.Contains(r.Authors, name) {
-			t.Errorf("%s is no author of it: %v", name, r.Authors)
+			t.Errorf("%s is not an author of it: %v", name, r.Authors)
 		}
 	}
 	w.Approve(configProject, 1, "frank") // in the same second as the push: it is not known which commit frank saw
@@ -259,7 +259,7 @@ func TestPL06_GitLabMerge(t *testing.T) {
 	}
 	developer := w.changesOf(t, w.AddToken(forgetest.GitLabToken{Level: 30, Scopes: []string{"api"}}))
 	if err := developer.Merge(ctx, 1, r.Head); ClassOf(err) != Forbidden {
-		t.Errorf("by somebody who may not: %v", err)
+		t.Errorf("by a user without merge rights: %v", err)
 	}
 	w.Refuse(configProject, "not_approved")
 	if err := w.client.Merge(ctx, 1, r.Head); ClassOf(err) != Invalid {
@@ -294,7 +294,7 @@ func TestPL06_GitLabMerge(t *testing.T) {
 		return nil
 	})
 	if err := w.client.Merge(ctx, 1, r.Head); err != nil {
-		t.Errorf("whose answer is lost: %v", err)
+		t.Errorf("with a lost answer: %v", err)
 	}
 	w.Fault(func(req *http.Request) *forgetest.Fault {
 		if strings.HasSuffix(req.URL.Path, "/merge") {
@@ -342,7 +342,7 @@ func TestGitLabWithdraw(t *testing.T) {
 	w.Forget()
 	for _, n := range []int{2, 3} {
 		if err := w.client.Withdraw(ctx, n, "no thanks"); ClassOf(err) != Invalid || len(w.writes()) != 0 {
-			t.Errorf("somebody else's: %v, wrote %v", err, w.writes())
+			t.Errorf("a merge request that Tailplane did not open: %v, wrote %v", err, w.writes())
 		}
 	}
 }
@@ -356,9 +356,9 @@ func TestGitLabCheckChanges(t *testing.T) {
 		token forgetest.GitLabToken
 		want  Class
 	}{
-		"without api":     {forgetest.GitLabToken{Level: 40, Scopes: []string{"read_api", "write_repository"}}, Forbidden},
-		"who only reads":  {forgetest.GitLabToken{Level: 20, Scopes: []string{"api"}}, Forbidden},
-		"who sees it not": {forgetest.GitLabToken{Scopes: []string{"api"}}, NotFound},
+		"without api":                {forgetest.GitLabToken{Level: 40, Scopes: []string{"read_api", "write_repository"}}, Forbidden},
+		"a user who only reads":      {forgetest.GitLabToken{Level: 20, Scopes: []string{"api"}}, Forbidden},
+		"a user who does not see it": {forgetest.GitLabToken{Scopes: []string{"api"}}, NotFound},
 	} {
 		if id, err := w.changesOf(t, w.AddToken(test.token)).CheckChanges(ctx); ClassOf(err) != test.want || test.want == Forbidden && id.Missing == nil {
 			t.Errorf("%s: %+v, %v", why, id, err)

@@ -97,18 +97,18 @@ func TestFL04_GitLabFaults(t *testing.T) {
 		{"403", forgetest.Fault{Status: 403, Header: json, Body: `{"error":"insufficient_scope","error_description":"…"}`}, Forbidden, 0},
 		{"404", forgetest.Fault{Status: 404, Header: json, Body: `{"message":"404 Not found"}`}, NotFound, 0},
 		{"410", forgetest.Fault{Status: 410, Header: json, Body: `{"message":"410 Gone"}`}, NotFound, 0},
-		{"404 of what stands before GitLab", forgetest.Fault{Status: 404, Header: html, Body: "<h1>default backend</h1>"}, Unavailable, 0},
+		{"404 of a proxy in front of GitLab", forgetest.Fault{Status: 404, Header: html, Body: "<h1>default backend</h1>"}, Unavailable, 0},
 		{"404 with nothing in it", forgetest.Fault{Status: 404}, Unavailable, 0},
 		{"409", forgetest.Fault{Status: 409, Header: json, Body: `{"message":"409 Conflict"}`}, Conflict, 0},
 		{"412", forgetest.Fault{Status: 412, Header: json, Body: `{"message":"412 Precondition Failed"}`}, Conflict, 0},
 		{"400", forgetest.Fault{Status: 400, Header: json, Body: `{"message":{"tags_list":["can not be empty"]}}`}, Invalid, 0},
 		{"422", forgetest.Fault{Status: 422, Header: json, Body: `{"message":"422 Unprocessable"}`}, Invalid, 0},
-		{"429 that says when", forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"30"}}, Body: "Retry later\n"}, RateLimited, 30 * time.Second},
-		{"429 that says nothing", forgetest.Fault{Status: 429, Body: "Retry later\n"}, RateLimited, time.Minute},
-		{"429 that says too much", forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"999999"}}}, RateLimited, time.Hour},
+		{"429 with a time", forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"30"}}, Body: "Retry later\n"}, RateLimited, 30 * time.Second},
+		{"429 without a time", forgetest.Fault{Status: 429, Body: "Retry later\n"}, RateLimited, time.Minute},
+		{"429 with a time that is too long", forgetest.Fault{Status: 429, Header: http.Header{"Retry-After": {"999999"}}}, RateLimited, time.Hour},
 		{"500", forgetest.Fault{Status: 500, Header: json, Body: `{"message":"500 Internal Server Error"}`}, Unavailable, 0},
 		{"502", forgetest.Fault{Status: 502, Header: html, Body: "<h1>502</h1>"}, Unavailable, 0},
-		{"503 that says when", forgetest.Fault{Status: 503, Header: http.Header{"Retry-After": {"7"}}}, Unavailable, 7 * time.Second},
+		{"503 with a time", forgetest.Fault{Status: 503, Header: http.Header{"Retry-After": {"7"}}}, Unavailable, 7 * time.Second},
 		{"a redirect elsewhere", forgetest.Fault{Status: 302, Header: http.Header{"Location": {"https://sso.example.com/"}}}, Unavailable, 0},
 		{"a redirect to nowhere", forgetest.Fault{Status: 302}, Unavailable, 0},
 		{"a portal's page", forgetest.Fault{Status: 200, Header: html, Body: "<h1>Sign in</h1>"}, Unavailable, 0},
@@ -195,15 +195,15 @@ func TestFLEET17_GitLabPartialList(t *testing.T) {
 		return "[" + strings.TrimPrefix(b.String(), ",") + "]"
 	}
 	for why, fault := range map[string]*forgetest.Fault{
-		"fails":               {Status: 500},
-		"is forbidden":        {Status: 403, Header: json, Body: `{"message":"403 Forbidden"}`},
-		"is cut":              {Cut: 900},
-		"is not there":        {Status: 404, Header: json, Body: `{"message":"404 Not found"}`},
-		"comes not at all":    {Drop: true},
-		"says nothing of end": {Status: 200, Header: json, Body: items(100)},
-		"goes in a circle":    {Status: 200, Header: next("2"), Body: items(100)},
-		"goes on with none":   {Status: 200, Header: next("3"), Body: "[]"},
-		"is fewer than all":   {Status: 200, Header: next(""), Body: items(3)},
+		"fails":                     {Status: 500},
+		"is forbidden":              {Status: 403, Header: json, Body: `{"message":"403 Forbidden"}`},
+		"is cut":                    {Cut: 900},
+		"is not there":              {Status: 404, Header: json, Body: `{"message":"404 Not found"}`},
+		"comes not at all":          {Drop: true},
+		"does not show the end":     {Status: 200, Header: json, Body: items(100)},
+		"goes in a circle":          {Status: 200, Header: next("2"), Body: items(100)},
+		"continues without entries": {Status: 200, Header: next("3"), Body: "[]"},
+		"is fewer than all":         {Status: 200, Header: next(""), Body: items(3)},
 	} {
 		for _, page := range []string{"1", "2"} {
 			if why == "goes in a circle" && page == "1" {
@@ -248,16 +248,16 @@ func (w gitLabEnv) lose(t *testing.T, what string, do func(context.Context) erro
 	go func() { done <- do(ctx) }()
 	for deadline := time.Now().Add(time.Minute); w.countCalls(what) == before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s was never asked", what)
+			t.Fatalf("%s was never requested", what)
 		}
 	}
 	cancel()
 	err := <-done
 	if ClassOf(err) != Unavailable || !errors.Is(err, context.Canceled) {
-		t.Errorf("%s, whose answer is lost: %v", what, err)
+		t.Errorf("%s with a lost answer: %v", what, err)
 	}
 	if n := w.countCalls(what) - before; n != 1 {
-		t.Errorf("%s was asked %d times", what, n)
+		t.Errorf("%s was requested %d times", what, n)
 	}
 	return err
 }
@@ -305,7 +305,7 @@ func TestFL03_GitLabLostAnswer(t *testing.T) {
 		return err
 	})
 	if r, err := w.client.Runner(ctx, id); err != nil || r.Paused {
-		t.Errorf("after a change whose answer was lost: %+v, %v", r, err)
+		t.Errorf("after a change with a lost answer: %+v, %v", r, err)
 	}
 
 	w.lose(t, fmt.Sprintf("DELETE /runners/%d", id), func(ctx context.Context) error { return w.client.DeleteRunner(ctx, id) })
@@ -320,10 +320,10 @@ func TestFL04_GitLabDeletedIsVerified(t *testing.T) {
 	r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
 	json := http.Header{"Content-Type": {"application/json"}}
 	for why, f := range map[string]func(*http.Request) *forgetest.Fault{
-		"what stands before it says yes": func(r *http.Request) *forgetest.Fault {
+		"a proxy in front of it answers with success": func(r *http.Request) *forgetest.Fault {
 			return map[string]*forgetest.Fault{http.MethodDelete: {Status: http.StatusNoContent}}[r.Method]
 		},
-		"it says that there is none": func(r *http.Request) *forgetest.Fault {
+		"it answers that there is none": func(r *http.Request) *forgetest.Fault {
 			return map[string]*forgetest.Fault{http.MethodDelete: {Status: http.StatusNotFound, Header: json, Body: `{"message":"404 Not found"}`}}[r.Method]
 		},
 		"the read is forbidden": func(r *http.Request) *forgetest.Fault {
@@ -353,7 +353,7 @@ func TestGitLabRateLimit(t *testing.T) {
 	w.Clock(clock)
 	client := w.clientOf(t, w.token, clock)
 	if client.Rate() != (Rate{}) {
-		t.Errorf("before anything was asked: %+v", client.Rate())
+		t.Errorf("before any request: %+v", client.Rate())
 	}
 	w.Limit(3)
 	for n := range 3 {
@@ -372,7 +372,7 @@ func TestGitLabRateLimit(t *testing.T) {
 		}
 	}
 	if n := len(w.Calls()); n != 1 {
-		t.Errorf("asked %d times in the pause", n)
+		t.Errorf("%d requests in the pause", n)
 	}
 	mu.Lock()
 	at = at.Add(40 * time.Second)
@@ -428,7 +428,7 @@ func TestGitLabRedirect(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if answered != nil {
-		t.Errorf("elsewhere heard %v", answered)
+		t.Errorf("the other host received %v", answered)
 	}
 }
 
@@ -522,7 +522,7 @@ func TestGitLabObserve(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if reported["pause a runner 200"] != 20 || reported["check the access token 0"] != 1 || reported["list runners 200"]+reported["list runners 304"] != 20 {
-		t.Errorf("told %v", reported)
+		t.Errorf("reported %v", reported)
 	}
 }
 

@@ -93,15 +93,15 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 		fault *forgetest.Fault
 		class Class
 	}{
-		"the last page is away":    {"3", &forgetest.Fault{Status: http.StatusBadGateway}, Unavailable},
-		"a page is cut":            {"2", &forgetest.Fault{Cut: 200}, Unavailable},
-		"a page is empty":          {"2", answer("[]", "3"), Unavailable},
-		"a page is no list":        {"2", answer("null", "3"), Unavailable},
-		"pages are left out":       {"1", answer(`[{"path":"a"}]`, "3"), Unavailable},
-		"something has no path":    {"1", answer(`[{"type":"blob"}]`, ""), Unavailable},
-		"a full page says no more": {"1", answer("[" + strings.Repeat(`{"path":"a"},`, 99) + `{"path":"a"}]`), Unavailable},
-		"pages are of two lists":   {"2", answer(`[{"path":"a"}]`, ""), Unavailable},
-		"something before it is":   {"1", &forgetest.Fault{Status: 404, Body: "<html>"}, Unavailable},
+		"the last page is away":           {"3", &forgetest.Fault{Status: http.StatusBadGateway}, Unavailable},
+		"a page is cut":                   {"2", &forgetest.Fault{Cut: 200}, Unavailable},
+		"a page is empty":                 {"2", answer("[]", "3"), Unavailable},
+		"a page is not a list":            {"2", answer("null", "3"), Unavailable},
+		"pages are left out":              {"1", answer(`[{"path":"a"}]`, "3"), Unavailable},
+		"something has no path":           {"1", answer(`[{"type":"blob"}]`, ""), Unavailable},
+		"a full page without a next page": {"1", answer("[" + strings.Repeat(`{"path":"a"},`, 99) + `{"path":"a"}]`), Unavailable},
+		"pages are of two lists":          {"2", answer(`[{"path":"a"}]`, ""), Unavailable},
+		"something before it is":          {"1", &forgetest.Fault{Status: 404, Body: "<html>"}, Unavailable},
 	} {
 		spoil(x.page, x.fault)
 		fresh := w.changesOf(t, w.token) // without cached pages

@@ -22,7 +22,7 @@ func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.
 		return c.MergeRequests.GetMergeRequest(g.project, int64(iid), nil, o)
 	})
 	if err == nil && (mr.IID != int64(iid) || !isCommit(mr.SHA) || mr.State == "") {
-		return nil, k.unusable("the answer is no merge request")
+		return nil, k.unusable("the response is not a merge request")
 	}
 	return mr, err
 }
@@ -66,7 +66,7 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 		}
 	}
 	if !head { // a commit was added in the meantime, so the authors are not completely known
-		return nil, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "not all of its commits are told"}
+		return nil, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the forge does not list all of its commits"}
 	}
 	delete(names, "")
 	return slices.Sorted(maps.Keys(names)), nil
@@ -140,17 +140,17 @@ func blocked(mr *gitlab.MergeRequest) string {
 	case "mergeable", "", "unchecked", "checking", "preparing", "approvals_syncing", "not_open":
 		return ""
 	case "conflict":
-		return "it conflicts with what was merged meanwhile"
+		return "it conflicts with a change that was merged in the meantime"
 	case "need_rebase":
-		return "it is behind its base, and the project's rules do not let that be"
+		return "it is behind its base, and the project's rules do not allow that"
 	case "draft_status":
 		return "it is a draft"
 	case "not_approved", "requested_changes", "discussions_not_resolved", "security_policy_violations", "policies_denied", "merge_request_blocked", "blocked_status":
-		return "the project's rules ask for more, such as a review at GitLab"
+		return "the project's rules require more, such as a review at GitLab"
 	case "ci_must_pass", "ci_still_running", "status_checks_must_pass", "external_status_checks":
 		return "its pipeline has not passed"
 	default:
-		return "GitLab says " + redact(s)
+		return "GitLab reports " + redact(s)
 	}
 }
 
@@ -163,7 +163,7 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 		return err
 	}
 	if !isCommit(head) {
-		return &Error{Op: op, Class: Invalid, Message: "only a commit that was looked at is merged"}
+		return &Error{Op: op, Class: Invalid, Message: "only a reviewed commit can be merged"}
 	}
 	err := doGitLabNoBody(ctx, g.call(op, g.requestPath(iid, "merge"), nil),
 		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
@@ -180,7 +180,7 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 		case mr.State == "merged" && mr.SHA == head:
 			return nil // also if the response was lost, or another caller merged it first
 		case err == nil:
-			return &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "it is not merged yet: GitLab says " + redact(mr.State)}
+			return &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "it is not merged yet: GitLab reports " + redact(mr.State)}
 		case c == Refused: // GitLab answers 401 to a user without merge rights; the credential is valid
 			return &Error{Op: op, Class: Forbidden, Status: http.StatusUnauthorized, Message: "the token's user may not merge it"}
 		}
@@ -198,7 +198,7 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 		return err
 	}
 	if !strings.HasPrefix(mr.SourceBranch, ownPrefix) || !isBranch(mr.SourceBranch) || mr.SourceProjectID != mr.TargetProjectID {
-		return &Error{Op: op, Class: Invalid, Message: "it is none of ours"}
+		return &Error{Op: op, Class: Invalid, Message: "Tailplane did not open it"}
 	}
 	if mr.State == "opened" {
 		if comment != "" {

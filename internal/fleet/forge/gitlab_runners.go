@@ -66,7 +66,7 @@ func accessLevel(protected bool) string {
 func checkTags(op string, tags []string) error {
 	for _, tag := range tags {
 		if strings.TrimSpace(tag) != tag || tag == "" || strings.Contains(tag, ",") {
-			return &Error{Op: op, Class: Invalid, Message: "a tag that GitLab would read as another one: " + strconv.Quote(redact(tag))}
+			return &Error{Op: op, Class: Invalid, Message: "GitLab would change this tag: " + strconv.Quote(redact(tag))}
 		}
 	}
 	return nil
@@ -98,7 +98,7 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 	case err != nil:
 		return 0, Secret{}, err
 	case created.ID <= 0 || created.Token == "":
-		return 0, Secret{}, k.unusable("the answer has no runner with a token")
+		return 0, Secret{}, k.unusable("the response has no runner with a token")
 	}
 	return created.ID, newSecret(created.Token), nil
 }
@@ -136,7 +136,7 @@ func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
 	case err != nil:
 		return GitLabRunner{}, err
 	case d.ID != id:
-		return GitLabRunner{}, k.unusable("the answer is not about that runner")
+		return GitLabRunner{}, k.unusable("the response is for another runner")
 	}
 	//lint:ignore SA1019 the version of a runner is only in this field of the REST API
 	version := redact(d.Version)
@@ -192,7 +192,7 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 	if note != "" {
 		body.MaintenanceNote = &note
 	}
-	op := "let a runner go on"
+	op := "resume a runner"
 	if paused {
 		op = "pause a runner"
 	}
@@ -218,7 +218,7 @@ func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
 	case err != nil:
 		return Secret{}, err
 	case *created.Token == "":
-		return Secret{}, k.unusable("the answer has no token")
+		return Secret{}, k.unusable("the response has no token")
 	}
 	return newSecret(*created.Token), nil
 }
@@ -235,7 +235,7 @@ func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
 	}
 	_, err = g.Runner(ctx, id)
 	if err == nil {
-		return &Error{Op: op, Class: Unavailable, Message: "it is still there"}
+		return &Error{Op: op, Class: Unavailable, Message: "it still exists"}
 	}
 	return ignoreNotFound(err)
 }
@@ -250,9 +250,9 @@ func (g *GitLab) Managers(ctx context.Context, id int64) ([]Manager, error) {
 	case err != nil:
 		return nil, err
 	case slices.Contains(list, nil):
-		return nil, k.unusable("the list has something without a name in it")
+		return nil, k.unusable("the list has an entry without an identifier")
 	case k.responseHeader.Get("X-Next-Page") != "":
-		return nil, k.unusable("the list goes on, on a page that we do not know to read")
+		return nil, k.unusable("the list has further pages, which are not supported")
 	}
 	out := make([]Manager, len(list))
 	for i, m := range list {

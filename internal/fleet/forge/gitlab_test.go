@@ -88,10 +88,10 @@ func TestGitLabRunner(t *testing.T) {
 		t.Fatal("the token opens nothing")
 	}
 	if r, err := w.client.Runner(ctx, id); err != nil || r.Status != "online" || r.ContactedAt.IsZero() || r.Version == "" {
-		t.Errorf("a paused runner whose manager spoke: %+v, %v", r, err)
+		t.Errorf("a paused runner whose manager contacted GitLab: %+v, %v", r, err)
 	}
 	if r, err := w.client.SetPaused(ctx, id, false, ""); err != nil || r.Paused || r.Note != "mark-1" {
-		t.Errorf("let go on: %+v, %v", r, err)
+		t.Errorf("resumed: %+v, %v", r, err)
 	}
 	job := w.StartJob(id, 77)
 	if jobs, err := w.client.RunningJobs(ctx, id); err != nil || !slices.Equal(jobs, []Job{{job, 77}}) {
@@ -156,7 +156,7 @@ func TestGitLabCheck(t *testing.T) {
 		scopes  []string
 		missing []string
 	}{
-		{"what the fleet asks for", managing, nil},
+		{"the scopes that the fleet requires", managing, nil},
 		{"api is everything", []string{"api"}, nil},
 		{"a group's runners cannot be listed with manage_runner", []string{scopeCreate, scopeManage}, []string{scopeRead}},
 		{"nothing can be written", []string{scopeRead, "read_user"}, []string{scopeCreate, scopeManage}},
@@ -208,7 +208,7 @@ func TestGitLabRunnerTokenOnly(t *testing.T) {
 		t.Errorf("paused: %v", err)
 	}
 	if len(w.Calls()) != 0 {
-		t.Errorf("asked %v", w.Calls())
+		t.Errorf("requested %v", w.Calls())
 	}
 	if v, err := c.Version(ctx); err != nil || v != "" {
 		t.Errorf("version %q, %v: it answers, which is enough", v, err)
@@ -222,7 +222,7 @@ func TestGitLabVersion(t *testing.T) {
 	}
 	narrow := w.clientOf(t, w.AddToken(forgetest.GitLabToken{Scopes: []string{scopeManage}}), nil)
 	if v, err := narrow.Version(ctx); err != nil || v != "" {
-		t.Errorf("with a scope that may not ask: %q, %v", v, err)
+		t.Errorf("with a scope without this permission: %q, %v", v, err)
 	}
 	if _, err := w.clientOf(t, "glpat-nobodys", nil).Version(ctx); ClassOf(err) != Refused {
 		t.Errorf("with a token that is none: %v", err)
@@ -369,7 +369,7 @@ func TestGitLabCancelJob(t *testing.T) {
 	}
 	w.RestrictCancel(9, forgetest.NoOne)
 	if err := w.client.CancelJob(ctx, 9, running); ClassOf(err) != Forbidden {
-		t.Errorf("where the project lets nobody: %v", err)
+		t.Errorf("where the project does not allow it: %v", err)
 	}
 }
 
@@ -385,7 +385,7 @@ func TestNewGitLab(t *testing.T) {
 		"an empty one":          {URL: "https://gitlab.example.com", Credential: map[string][]byte{"access_token": []byte(" \n")}},
 		"two lines":             {URL: "https://gitlab.example.com", Credential: map[string][]byte{"access_token": []byte("glpat-canary\nX-Evil: y")}},
 		"another forge's":       {URL: "https://gitlab.example.com", Credential: map[string][]byte{"github_token": []byte("ghp_canary")}},
-		"a bundle of nothing":   {URL: "https://gitlab.example.com", CABundle: []byte("nothing"), Credential: token},
+		"an invalid bundle":     {URL: "https://gitlab.example.com", CABundle: []byte("nothing"), Credential: token},
 	} {
 		if g, err := NewGitLab(c); err == nil || g != nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", why, err)
@@ -426,14 +426,14 @@ func TestGitLabTags(t *testing.T) {
 	for _, tag := range []string{"", "a,b", " a"} {
 		spec := RunnerSpec{GroupID: w.group, Tags: []string{"ok", tag}}
 		if _, _, err := w.client.CreateRunner(ctx, spec); ClassOf(err) != Invalid {
-			t.Errorf("made with %q: %v", tag, err)
+			t.Errorf("created with %q: %v", tag, err)
 		}
 		if err := w.client.UpdateRunner(ctx, 1, spec); ClassOf(err) != Invalid {
 			t.Errorf("changed to %q: %v", tag, err)
 		}
 	}
 	if len(w.Calls()) != 0 {
-		t.Errorf("asked %v", w.Calls())
+		t.Errorf("requested %v", w.Calls())
 	}
 	if _, _, err := w.client.CreateRunner(ctx, RunnerSpec{GroupID: w.group}); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "tags_list") {
 		t.Errorf("no tags and nothing untagged: %v", err)

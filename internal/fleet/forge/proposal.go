@@ -75,17 +75,17 @@ func (p Proposal) invalidReason() string {
 	case !isBranch(p.Base) || strings.HasPrefix(p.Base, ownPrefix):
 		return "there is no such branch to change"
 	case !isBranch(p.Branch) || !strings.HasPrefix(p.Branch, ownPrefix):
-		return "a change has a branch of its own"
+		return "a change needs a branch with Tailplane's prefix"
 	case !isPath(p.Path):
-		return "that is no path of a file"
+		return "the file path is not valid"
 	case p.Content == nil && p.Was == "":
-		return "what is not there cannot go"
+		return "a file that does not exist cannot be deleted"
 	case p.Message == "" || p.Title == "" || p.Author.Name == "" || p.Author.Email == "":
-		return "a change has a message, a title and an author"
+		return "a change needs a message, a title and an author"
 	}
 	for _, l := range p.Labels {
 		if !strings.HasPrefix(l, ownPrefix) || strings.ContainsAny(l, ",") {
-			return "a label of a change begins with " + ownPrefix
+			return "a label of a change must begin with " + ownPrefix
 		}
 	}
 	return ""
@@ -148,7 +148,7 @@ func (p Proposal) findBase(ctx context.Context, op string, r repositoryReader) (
 	s.Done = p.matches(s.Now)
 	switch {
 	case s.Done && s.Fresh:
-		return s, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s is so already on %s", p.Path, p.Base))}
+		return s, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%s already has this content on %s", p.Path, p.Base))}
 	case !s.Done && s.Now.Version != p.Was:
 		return s, p.conflict(op)
 	}

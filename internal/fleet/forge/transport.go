@@ -138,7 +138,7 @@ func (k *call) send(r *http.Request, body []byte, used Secret) (*http.Response, 
 	maps.Copy(next.Header, k.header)
 	next.URL.Path, next.URL.RawPath = k.stripped(r.URL.Path), k.stripped(r.URL.RawPath)
 	if path := strings.TrimPrefix(next.URL.EscapedPath(), w.base.EscapedPath()); path != k.below && !strings.HasPrefix(path, k.below+"/") {
-		return nil, &Error{Op: k.op, Class: Invalid, Message: "the request would lead to something else"}
+		return nil, &Error{Op: k.op, Class: Invalid, Message: "the request would go to another path"}
 	}
 	transport := w.http.With(func(r *http.Request) error {
 		if !used.IsZero() {
@@ -159,7 +159,7 @@ func (k *call) send(r *http.Request, body []byte, used Secret) (*http.Response, 
 	}
 	k.status, k.responseHeader = response.StatusCode, response.Header
 	if k.body, err = io.ReadAll(response.Body); err != nil {
-		return nil, k.unusable("the answer cannot be read")
+		return nil, k.unusable("the response cannot be read")
 	}
 	response.Body = io.NopCloser(bytes.NewReader(k.body))
 	if k.status/100 != 2 {
@@ -190,9 +190,9 @@ func (k *call) finish(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", k.op, context.Cause(ctx))
 	case k.status == 0:
-		return &Error{Op: k.op, Class: Invalid, Message: "the request cannot be made"}
+		return &Error{Op: k.op, Class: Invalid, Message: "the request cannot be built"}
 	}
-	return k.unusable("the answer cannot be read")
+	return k.unusable("the response cannot be read")
 }
 
 // unusable returns the error for a success response with unusable content.
@@ -272,14 +272,14 @@ func wantObject(keys ...string) func([]byte) string {
 	return func(body []byte) string {
 		var have map[string]json.RawMessage
 		if len(bytes.TrimSpace(body)) == 0 {
-			return "the answer is empty"
+			return "the response is empty"
 		}
 		if json.Unmarshal(body, &have) != nil || have == nil {
-			return "the answer is no object"
+			return "the response is not an object"
 		}
 		for _, key := range keys {
 			if value := have[key]; len(value) == 0 || string(value) == "null" {
-				return "the answer has no " + key
+				return "the response has no " + key
 			}
 		}
 		return ""
@@ -290,10 +290,10 @@ func wantObject(keys ...string) func([]byte) string {
 func wantArray(body []byte) string {
 	var items []json.RawMessage
 	if json.Unmarshal(body, &items) != nil || items == nil {
-		return "the answer is no list"
+		return "the response is not a list"
 	}
 	if slices.ContainsFunc(items, func(item json.RawMessage) bool { return string(item) == "null" }) {
-		return "the list has nothing where something should be"
+		return "the list has an empty entry"
 	}
 	return ""
 }

@@ -60,7 +60,7 @@ func TestNamesInPaths(t *testing.T) {
 		t.Error(err)
 	}
 	if want := "PUT /api/v3/repos/acme/config/contents/fleet/a%3Fb%23c%252f..:d%20e.yaml"; len(requested()) != 1 || requested()[0] != want {
-		t.Errorf("asked %q, want %q", requested(), want)
+		t.Errorf("requested %q, want %q", requested(), want)
 	}
 	for _, repository := range []string{"other", "config2", "config/../other", "config?x=/", "..", ""} {
 		err := doGitHubNoBody(ctx, g.call("read", g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
@@ -76,7 +76,7 @@ func TestNamesInPaths(t *testing.T) {
 	}
 	for _, a := range requested() {
 		if !strings.HasPrefix(a[strings.Index(a, " ")+1:], "/api/v3/repos/acme/config") || strings.Contains(a, "config2") {
-			t.Errorf("asked %s", a)
+			t.Errorf("requested %s", a)
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestGitLabAPIElsewhere(t *testing.T) {
 		}
 		all := requested()
 		if want := "GET " + strings.TrimRight(api, "/") + "/metadata"; all[len(all)-1] != want {
-			t.Errorf("asked %q, want %q", all[len(all)-1], want)
+			t.Errorf("requested %q, want %q", all[len(all)-1], want)
 		}
 	}
 }

@@ -29,12 +29,12 @@ const maxFiles = 10_000
 
 // tooManyFiles returns the error for a listing that is too long.
 func tooManyFiles() *Error {
-	return &Error{Op: listOp, Class: Invalid, Message: "too many files: more than are told, or than " + strconv.Itoa(maxFiles)}
+	return &Error{Op: listOp, Class: Invalid, Message: "too many files: the forge does not list all of them, or there are more than " + strconv.Itoa(maxFiles)}
 }
 
 // invalidTree returns the error for a response without a tree.
 func invalidTree() *Error {
-	return &Error{Op: listOp, Class: Unavailable, Status: http.StatusOK, Message: "the answer has no tree"}
+	return &Error{Op: listOp, Class: Unavailable, Status: http.StatusOK, Message: "the response has no tree"}
 }
 
 // checkBranch refuses names that are not valid for a branch.

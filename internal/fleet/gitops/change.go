@@ -1,6 +1,6 @@
 // Package gitops implements the rules for changes of the fleet's configuration, which are made by
-// pull request. It enforces that nobody approves their own change, and that only the approved
-// commit is merged.
+// pull request. It enforces that no author approves their own change, and that only the
+// approved commit is merged.
 //
 // The package is pure: it computes the content of a file after a change, the approvals that a
 // change still needs, and whether a person may approve it. Other packages read and write files at a
@@ -96,11 +96,11 @@ type Check struct {
 
 // Errors of Approve and Merge.
 var (
-	ErrSelfApproval = errors.New("nobody approves a change that they wrote some of")
-	ErrHeadChanged  = errors.New("the change has another commit than the one that was looked at")
+	ErrSelfApproval = errors.New("an author of a change may not approve it")
+	ErrHeadChanged  = errors.New("the change's latest commit is not the reviewed commit")
 	ErrNotOpen      = errors.New("the change is not open any more")
-	ErrNotApproved  = errors.New("nobody who may has approved the change as it is now")
-	ErrBlocked      = errors.New("the forge would not merge it")
+	ErrNotApproved  = errors.New("the current commit of the change has no valid approval")
+	ErrBlocked      = errors.New("the forge blocks the merge")
 )
 
 // OpenChange returns a change that was just proposed.

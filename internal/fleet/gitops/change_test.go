@@ -46,18 +46,18 @@ func TestPL06_Approvals(t *testing.T) {
 		now  time.Time
 		want error
 	}{
-		"it is as it was":      {approved, "aaaa", anyApprover, day.Add(time.Hour), nil},
-		"after a week":         {approved, "aaaa", anyApprover, day.Add(ApprovalLifetime), ErrNotApproved},
-		"the role is gone":     {approved, "aaaa", func(Approval) bool { return false }, day, ErrNotApproved},
-		"another commit":       {approved.Amend("amy@acme.dev", Edit{}, "bbbb"), "bbbb", anyApprover, day, ErrNotApproved},
-		"pushed at the forge":  {approved.Observe(Request{Head: "bbbb", Open: true, Authors: []string{"mallory"}}), "bbbb", anyApprover, day, ErrNotApproved},
-		"who approved wrote":   {approved.Observe(Request{Head: "aaaa", Open: true, Authors: []string{"Pat@platform.dev"}}), "aaaa", anyApprover, day, ErrNotApproved},
-		"looked at another":    {approved, "bbbb", anyApprover, day, ErrHeadChanged},
-		"the forge would not":  {approved.Observe(Request{Head: "aaaa", Open: true, Blocked: "a review is required"}), "aaaa", anyApprover, day, ErrBlocked},
-		"closed at the forge":  {approved.Observe(Request{Head: "aaaa"}), "aaaa", anyApprover, day, ErrNotOpen},
-		"somebody amended it":  {approved.Amend("pat@platform.dev", Edit{}, "cccc"), "cccc", anyApprover, day, ErrNotApproved},
-		"merged by somebody":   {approved.Observe(Request{Head: "aaaa", Merged: true}), "aaaa", anyApprover, day, ErrNotOpen},
-		"a second at the time": {must(approved.Merge("pat@platform.dev", "aaaa", anyApprover, day)), "aaaa", anyApprover, day, ErrNotOpen},
+		"it is as it was":             {approved, "aaaa", anyApprover, day.Add(time.Hour), nil},
+		"after a week":                {approved, "aaaa", anyApprover, day.Add(ApprovalLifetime), ErrNotApproved},
+		"the role is revoked":         {approved, "aaaa", func(Approval) bool { return false }, day, ErrNotApproved},
+		"another commit":              {approved.Amend("amy@acme.dev", Edit{}, "bbbb"), "bbbb", anyApprover, day, ErrNotApproved},
+		"pushed at the forge":         {approved.Observe(Request{Head: "bbbb", Open: true, Authors: []string{"mallory"}}), "bbbb", anyApprover, day, ErrNotApproved},
+		"the approver is an author":   {approved.Observe(Request{Head: "aaaa", Open: true, Authors: []string{"Pat@platform.dev"}}), "aaaa", anyApprover, day, ErrNotApproved},
+		"another commit was reviewed": {approved, "bbbb", anyApprover, day, ErrHeadChanged},
+		"the forge blocks it":         {approved.Observe(Request{Head: "aaaa", Open: true, Blocked: "a review is required"}), "aaaa", anyApprover, day, ErrBlocked},
+		"closed at the forge":         {approved.Observe(Request{Head: "aaaa"}), "aaaa", anyApprover, day, ErrNotOpen},
+		"a person amended it":         {approved.Amend("pat@platform.dev", Edit{}, "cccc"), "cccc", anyApprover, day, ErrNotApproved},
+		"merged by a person":          {approved.Observe(Request{Head: "aaaa", Merged: true}), "aaaa", anyApprover, day, ErrNotOpen},
+		"a second at the time":        {must(approved.Merge("pat@platform.dev", "aaaa", anyApprover, day)), "aaaa", anyApprover, day, ErrNotOpen},
 	} {
 		merging, err := x.c.Merge("pat@platform.dev", x.head, x.may, x.now)
 		if !errors.Is(err, x.want) {
@@ -232,7 +232,7 @@ func TestOwner(t *testing.T) {
 		}
 	}
 	if !ContainsSpec(spec(`{"a":{"b":1},"c":["x"]}`), spec(`{"a":{"b":1,"default":true},"c":["x"],"d":2}`)) || ContainsSpec(spec(`{"a":{"b":1}}`), spec(`{"a":{"b":2}}`)) || ContainsSpec(spec(`{"c":["x"]}`), spec(`{"c":["x","y"]}`)) {
-		t.Error("what is live is read wrongly")
+		t.Error("the live object is read incorrectly")
 	}
 }
 
@@ -246,6 +246,6 @@ func TestPL06_TheDiffIsOfOneCommit(t *testing.T) {
 		t.Errorf("%q, %q", c.DiffOf, c.Head)
 	}
 	if c = c.Observe(Request{Head: "c3", Open: true, Authors: []string{"eve"}}); c.DiffOf != "b2" || c.Head != "c3" {
-		t.Errorf("somebody's commit is taken for ours: %q, %q", c.DiffOf, c.Head)
+		t.Errorf("a person's commit is taken for Tailplane's: %q, %q", c.DiffOf, c.Head)
 	}
 }

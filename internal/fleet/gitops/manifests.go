@@ -30,19 +30,19 @@ var (
 	ErrObjectNotFound  = errors.New("the file has no such object")
 	ErrDuplicateObject = errors.New("the file has the object twice")
 	ErrObjectExists    = errors.New("the file has the object already")
-	ErrNoChange        = errors.New("that changes nothing")
-	ErrInvalidEdit     = errors.New("it cannot be changed so")
+	ErrNoChange        = errors.New("the edit changes nothing")
+	ErrInvalidEdit     = errors.New("the edit is not valid")
 	ErrUnreadableFile  = errors.New("the file cannot be read")
-	ErrInvalidPath     = errors.New("that is no place for a file")
+	ErrInvalidPath     = errors.New("the file path is not valid")
 )
 
 // ParseRef validates a kind and a name from a person's input.
 func ParseRef(kind, name string) (Ref, error) {
 	if !slices.Contains(kinds, kind) {
-		return Ref{}, fmt.Errorf("%w: %.40q is none of %s", ErrInvalidEdit, kind, strings.Join(kinds, ", "))
+		return Ref{}, fmt.Errorf("%w: %.40q is not one of %s", ErrInvalidEdit, kind, strings.Join(kinds, ", "))
 	}
 	if len(name) == 0 || len(name) > 40 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name[0] == '-' || name[len(name)-1] == '-' {
-		return Ref{}, fmt.Errorf("%w: %.60q is no name: a DNS label of at most 40 characters is", ErrInvalidEdit, name)
+		return Ref{}, fmt.Errorf("%w: %.60q is not a valid name: use a DNS label of at most 40 characters", ErrInvalidEdit, name)
 	}
 	return Ref{Kind: kind, Name: name}, nil
 }
@@ -53,7 +53,7 @@ func ParseRef(kind, name string) (Ref, error) {
 func ResolvePath(pattern string, r Ref, extensions ...string) (string, error) {
 	file := strings.NewReplacer("{kind}", strings.ToLower(r.Kind), "{name}", r.Name).Replace(pattern)
 	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") || strings.ContainsAny(file, "\\\x00\r\n{}") || !slices.Contains(extensions, path.Ext(file)) {
-		return "", fmt.Errorf("%w: %.100q: a path within the repository that ends with %s is", ErrInvalidPath, file, strings.Join(extensions, ", "))
+		return "", fmt.Errorf("%w: %.100q is not a path within the repository that ends with %s", ErrInvalidPath, file, strings.Join(extensions, ", "))
 	}
 	return file, nil
 }
@@ -116,7 +116,7 @@ func (e Edit) Validate() error {
 		}
 	}
 	if n != 1 {
-		return fmt.Errorf("%w: say one of patch, spec and remove", ErrInvalidEdit)
+		return fmt.Errorf("%w: set exactly one of patch, spec and remove", ErrInvalidEdit)
 	}
 	return nil
 }

@@ -186,7 +186,7 @@ func FuzzEdit(f *testing.F) {
 			return // only this package keeps such numbers exactly
 		}
 		if string(g) != string(w) {
-			t.Errorf("it says %s, and was to say %s", got, want)
+			t.Errorf("it is %s, want %s", got, want)
 		}
 	})
 }

@@ -53,7 +53,7 @@ func RequestBody(c Change, link string) string {
 	}
 	b.WriteString(".\n")
 	if link != "" {
-		fmt.Fprintf(&b, "\n[Look at it](%s): checks, approvals, and whether it was applied.\n", link)
+		fmt.Fprintf(&b, "\n[Details](%s): checks, approvals, and whether it is applied.\n", link)
 	}
 	fmt.Fprintf(&b, "\nTailplane-Change: %s\n", c.ID)
 	return b.String()
@@ -98,9 +98,9 @@ type Risk struct {
 
 // riskFields lists the fields that affect isolation, permissions or capacity.
 var riskFields = []struct{ field, level, why string }{
-	{"isolation", "high", "isolation"}, {"containerMode", "high", "container mode"}, {"template", "high", "the pod"}, {"dedicatedTo", "high", "whose pool it is"},
+	{"isolation", "high", "isolation"}, {"containerMode", "high", "container mode"}, {"template", "high", "pod template"}, {"dedicatedTo", "high", "owner of the pool"},
 	{"credentials", "high", "credential"}, {"network", "high", "network"}, {"owners", "high", "owners"}, {"members", "high", "members"}, {"placement", "high", "nodes"},
-	{"configURL", "high", "place at the forge"}, {"url", "high", "forge"}, {"apiURL", "high", "forge"}, {"caBundle", "high", "whom the forge's certificate is trusted from"},
+	{"configURL", "high", "URL at the forge"}, {"url", "high", "forge"}, {"apiURL", "high", "forge"}, {"caBundle", "high", "CA bundle of the forge"},
 	{"adopt", "high", "adoption"}, {"approval", "high", "approval"}, {"pools", "medium", "pools"}, {"scaling", "medium", "capacity"}, {"quota", "medium", "quota"},
 	{"gitlab", "medium", "managers"}, {"image", "medium", "image"}, {"runsOn", "medium", "labels"},
 }
@@ -119,9 +119,9 @@ func AssessRisk(old, is map[string]any) Risk {
 	}
 	switch {
 	case old == nil:
-		note("medium", "it is new")
+		note("medium", "new object")
 	case is == nil:
-		note("high", "it goes")
+		note("high", "deletion")
 		return r
 	}
 	for _, x := range riskFields {

@@ -26,7 +26,7 @@ type Tenant struct {
 // and Baseline ignores errors in them.
 func Baseline(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 	if s.Namespace == "" || s.Account == "" || s.Shared == "" {
-		return nil, errors.New("ground of a namespace: namespace, account and shared namespace must be set")
+		return nil, errors.New("namespace baseline: namespace, account and shared namespace must be set")
 	}
 	g := &baseline{Settings: s, own: own, tenants: append([]Tenant{own}, others...), namespace: fleet.NamespaceOf(own.Enrollment, s.Shared),
 		pools: map[string]bool{}, cpu: resource.MustParse("4"), memory: resource.MustParse("8Gi")}
@@ -34,28 +34,28 @@ func Baseline(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 	switch {
 	case err != nil:
 	case isolated && len(others) > 0:
-		err = fmt.Errorf("with isolation %s nobody else is there", own.Enrollment.Spec.Isolation)
+		err = fmt.Errorf("with isolation %s the namespace must not have other tenants", own.Enrollment.Spec.Isolation)
 	case isolated && len(s.ClusterCIDRs) == 0:
 		err = ErrUnbounded
 	default:
 		err = g.addTenant(own)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ground of %s: %w", own.Enrollment.Name, err)
+		return nil, fmt.Errorf("namespace baseline of %s: %w", own.Enrollment.Name, err)
 	}
 	if isolated {
 		g.org = own.Enrollment.Name
 	}
 	for _, t := range others {
 		if isolated, err := isIsolated(t.Enrollment); err != nil || isolated {
-			return nil, fmt.Errorf("ground of %s: %s is not in the shared namespace", own.Enrollment.Name, t.Enrollment.Name)
+			return nil, fmt.Errorf("namespace baseline of %s: %s is not in the shared namespace", own.Enrollment.Name, t.Enrollment.Name)
 		}
 		_ = g.addTenant(t) // their own reconciles report the error
 	}
 	out := []Object{g.namespaceObject(), g.quota(), g.limitRange(), serviceAccount(g.namespace, RunnerAccount, g.org), roleBinding(g.namespace, FleetRole, g.org, s.Namespace, s.Account)}
 	if g.github {
 		if s.ARC.Namespace == "" || s.ARC.ServiceAccount == "" {
-			return nil, fmt.Errorf("ground of %s: ARC was not found", g.namespace)
+			return nil, fmt.Errorf("namespace baseline of %s: ARC was not found", g.namespace)
 		}
 		out = append(out, roleBinding(g.namespace, ARCRole, g.org, s.ARC.Namespace, s.ARC.ServiceAccount))
 	}
@@ -67,7 +67,7 @@ func Baseline(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 	}
 	policies, err := g.policies()
 	if err != nil {
-		return nil, fmt.Errorf("ground of %s: %w", g.namespace, err)
+		return nil, fmt.Errorf("namespace baseline of %s: %w", g.namespace, err)
 	}
 	for _, p := range policies {
 		out = append(out, p)

@@ -87,7 +87,7 @@ func EnforcementCondition(pods []corev1.Pod) fleet.Condition {
 	for _, p := range pods {
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil {
-				return fleet.Condition{Type: ConditionEnforced, Status: fleet.Yes, Reason: "Proved", Message: "A pod in the place of its jobs reaches its forge, and nothing that they may not reach."}
+				return fleet.Condition{Type: ConditionEnforced, Status: fleet.Yes, Reason: "Proved", Message: "A canary pod with the network rules of its jobs reaches its forge and no forbidden address."}
 			}
 		}
 	}
@@ -102,15 +102,15 @@ func EnforcementCondition(pods []corev1.Pod) fleet.Condition {
 						return r
 					}, s.Message)
 					return fleet.Condition{Type: ConditionEnforced, Status: fleet.No, Reason: "Reached",
-						Message: "The network does not keep the policies: from the place of its jobs could be " + reported[:min(len(reported), maxReached)] + ". Use a network plugin that enforces NetworkPolicies."}
+						Message: "The network does not enforce the policies. A canary pod with the network rules of its jobs " + reported[:min(len(reported), maxReached)] + ". Use a network plugin that enforces NetworkPolicies."}
 				}
 			}
 		}
 	}
-	return fleet.Condition{Type: ConditionEnforced, Status: fleet.Unknown, Reason: "NotProved", Message: "No pod has proved yet that the network keeps the policies."}
+	return fleet.Condition{Type: ConditionEnforced, Status: fleet.Unknown, Reason: "NotProved", Message: "No canary pod has proved yet that the network enforces the policies."}
 }
 
 // EnforcementUnknown returns the condition if no canary is configured.
 func EnforcementUnknown() fleet.Condition {
-	return fleet.Condition{Type: ConditionEnforced, Status: fleet.Unknown, Reason: "NotProved", Message: "Nothing tries whether the network keeps the policies (fleet.canary)."}
+	return fleet.Condition{Type: ConditionEnforced, Status: fleet.Unknown, Reason: "NotProved", Message: "No canary checks whether the network enforces the policies (fleet.canary)."}
 }

@@ -48,7 +48,7 @@ func (e *CanaryReachedError) Error() string { return "reached: " + strings.Join(
 // address.
 func (c *CanaryProbe) Run(ctx context.Context) error {
 	if len(c.Forbidden) == 0 {
-		return errors.New("a canary needs something that it must not reach")
+		return errors.New("a canary needs at least one address that it must not reach")
 	}
 	startedAt := time.Now()
 	for {

@@ -84,7 +84,7 @@ func TestCanary(t *testing.T) {
 				err := run(t, &fakeNetwork{answers: x.answers}, func(c *CanaryProbe) {
 					time.Sleep(canarySettleTime - time.Second)
 					if x.want != nil && isEnforced(c) {
-						t.Error("proved although something was reached")
+						t.Error("proved although a forbidden address was reached")
 					}
 					time.Sleep(time.Minute)
 					if isEnforced(c) != x.proved {
@@ -112,7 +112,7 @@ func TestCanary(t *testing.T) {
 				time.Sleep(3 * time.Minute)
 			})
 			if reached := new(CanaryReachedError); !errors.As(err, &reached) {
-				t.Errorf("it was not noticed that they went: %v", err)
+				t.Errorf("the removal of the policies was not noticed: %v", err)
 			}
 		})
 	})

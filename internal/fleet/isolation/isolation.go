@@ -81,7 +81,7 @@ type Object interface {
 
 // ErrUnbounded is the error for an isolated organisation if the cluster's address ranges are not
 // configured.
-var ErrUnbounded = errors.New("fleet.clusterCIDRs is not set: what jobs may connect to cannot be bounded")
+var ErrUnbounded = errors.New("fleet.clusterCIDRs is not set: the connections of jobs cannot be limited")
 
 // isIsolated reports whether an enrollment is isolated. It returns an error for an unknown value.
 func isIsolated(e *v1alpha1.RunnerEnrollment) (isolated bool, err error) {
@@ -91,7 +91,7 @@ func isIsolated(e *v1alpha1.RunnerEnrollment) (isolated bool, err error) {
 	case v1alpha1.IsolationNamespace, v1alpha1.IsolationNode:
 		return true, nil
 	}
-	return false, fmt.Errorf("isolation %q is not known", e.Spec.Isolation)
+	return false, fmt.Errorf("unknown isolation %q", e.Spec.Isolation)
 }
 
 // objectMeta returns the metadata of an object of an organisation. An empty org means an object for all
@@ -137,7 +137,7 @@ func Credential(org, namespace string, data map[string][]byte) (*corev1.Secret, 
 	}
 	switch {
 	case token && app > 0:
-		return nil, errors.New("the credential has both a token and an App: ARC takes one")
+		return nil, errors.New("the credential has both a token and an App: ARC accepts only one of them")
 	case !token && app < 3:
 		return nil, errors.New("the credential has neither github_token nor all of github_app_id, github_app_installation_id and github_app_private_key")
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 )
 
-var update = flag.Bool("update", false, "write what is rendered into testdata")
+var update = flag.Bool("update", false, "write the rendered objects into testdata")
 
 func testSettings() isolation.Settings {
 	return isolation.Settings{
@@ -117,7 +117,7 @@ func golden(t *testing.T, name string, objects []isolation.Object, err error) {
 		return
 	}
 	if want, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("%s is not what is rendered (%v):\n%s", file, err, got)
+		t.Errorf("%s differs from the rendered objects (%v):\n%s", file, err, got)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestLaws(t *testing.T) {
 			switch o := o.(type) {
 			case *corev1.ServiceAccount:
 				if o.AutomountServiceAccountToken == nil || *o.AutomountServiceAccountToken {
-					t.Errorf("%s gives its token away", what)
+					t.Errorf("%s exposes its token", what)
 				}
 			case *rbacv1.RoleBinding:
 				if !slices.Contains([]string{isolation.FleetRole, isolation.ARCRole, isolation.ManagerRole, isolation.PodRunnerRole}, o.RoleRef.Name) || o.RoleRef.Kind != "ClusterRole" {
@@ -290,7 +290,7 @@ func TestLaws(t *testing.T) {
 				}
 				for _, subject := range o.Subjects {
 					if subject.Name == isolation.RunnerAccount {
-						t.Errorf("%s gives every job rights", what)
+						t.Errorf("%s gives every job permissions", what)
 					}
 				}
 			case *networkingv1.NetworkPolicy:
@@ -298,7 +298,7 @@ func TestLaws(t *testing.T) {
 					denied = true
 				}
 				if len(o.Spec.Ingress) > 0 {
-					t.Errorf("%s lets somebody in", what)
+					t.Errorf("%s allows ingress", what)
 				}
 				checkEgress(t, s, o)
 			}
@@ -312,7 +312,7 @@ func TestLaws(t *testing.T) {
 			}
 		}
 		if !denied {
-			t.Error("nothing denies what is not allowed")
+			t.Error("no policy denies other traffic")
 		}
 		before := string(show(t, objects))
 		again, err := render(s, u)
@@ -352,7 +352,7 @@ func checkEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPoli
 			}
 			for _, forbidden := range slices.Concat(fleet.PrivatePrefixes(), s.ClusterCIDRs) {
 				if a := forbidden.Masked().Addr().Next(); allowed(a) || allowed(forbidden.Addr()) {
-					t.Errorf("%s lets jobs reach %s", p.Name, a)
+					t.Errorf("%s allows jobs to reach %s", p.Name, a)
 				}
 			}
 			for _, x := range peer.IPBlock.Except { // the API server refuses exceptions outside the block
@@ -380,7 +380,7 @@ func checkPod(t *testing.T, u isolation.WorkloadSpec, what string, o isolation.O
 			t.Errorf("%s: its account is %q", what, s.ServiceAccountName)
 		}
 		if got := pod.Labels["tailplane.dev/api-server"] == "true"; got != starts {
-			t.Errorf("%s: jobs may speak to the API server: %v", what, got)
+			t.Errorf("%s: jobs may connect to the API server: %v", what, got)
 		}
 	}
 	if s.HostNetwork || s.HostPID || s.HostIPC || slices.ContainsFunc(s.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }) {
@@ -426,7 +426,7 @@ func TestSharedBaseline(t *testing.T) {
 				t.Errorf("%s is not the same for %s", o.GetName(), of[0].Enrollment.Name)
 			}
 			if p, ok := o.(*networkingv1.NetworkPolicy); ok && p.Labels[v1alpha1.OrgLabel] != "" && p.Labels[v1alpha1.OrgLabel] != of[0].Enrollment.Name {
-				t.Errorf("%s sees to the policy %s", of[0].Enrollment.Name, p.Name)
+				t.Errorf("%s applies the policy %s", of[0].Enrollment.Name, p.Name)
 			}
 		}
 	}
@@ -436,14 +436,14 @@ func TestSharedBaseline(t *testing.T) {
 	with, err := isolation.Baseline(testSettings(), tenant(a), tenant(broken))
 	alone, err2 := isolation.Baseline(testSettings(), tenant(a))
 	if err != nil || err2 != nil || !bytes.Equal(show(t, with), show(t, alone)) {
-		t.Errorf("what is wrong with another one changes what there is: %v, %v", err, err2)
+		t.Errorf("a fault of another enrollment changes the objects: %v, %v", err, err2)
 	}
 	if _, err := isolation.Baseline(testSettings(), tenant(broken)); err == nil {
-		t.Error("what is wrong with its own pool is not said")
+		t.Error("a fault of its own pool is not reported")
 	}
 	isolated := testWorkload(v1alpha1.GitHub, v1alpha1.UseShared, v1alpha1.IsolationNode)
 	if _, err := isolation.Baseline(testSettings(), tenant(a), tenant(isolated)); err == nil {
-		t.Error("one that is kept apart is with others")
+		t.Error("an isolated organisation shares a namespace")
 	}
 }
 
@@ -468,15 +468,15 @@ func TestRefused(t *testing.T) {
 		{"not supported", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.ARC.Version = "dev" }},
 		{"no credential", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Credential = "" }},
 		{"dedicated to another", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.DedicatedTo = "beta" }},
-		{"somebody else keeps it", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.Adopt = &v1alpha1.PoolAdopt{} }},
-		{"do not belong together", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.Forge = "other" }},
-		{"isolation \"VM\" is not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Enrollment.Spec.Isolation = "VM" }},
-		{"isolation \"\" is not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Enrollment.Spec.Isolation = "" }},
-		{"name an image", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Runner = "" }},
-		{"an image of Docker", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
+		{"the fleet does not manage it", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.Adopt = &v1alpha1.PoolAdopt{} }},
+		{"do not match", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.Forge = "other" }},
+		{"unknown isolation \"VM\"", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Enrollment.Spec.Isolation = "VM" }},
+		{"unknown isolation \"\"", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Enrollment.Spec.Isolation = "" }},
+		{"have an image", v1alpha1.GitHub, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Runner = "" }},
+		{"a Docker image", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
 			s.Images.Docker, u.Pool.Spec.ContainerMode = "", v1alpha1.ModeDind
 		}},
-		{"not known", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.ContainerMode = "vm" }},
+		{"unknown container mode", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Pool.Spec.ContainerMode = "vm" }},
 		{"API server are not known", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
 			s.APIServers, u.Pool.Spec.ContainerMode = nil, v1alpha1.ModeKubernetes
 		}},
@@ -486,10 +486,10 @@ func TestRefused(t *testing.T) {
 		{"within 169.254.0.0/16", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "169.254.169.254/32", Ports: []int32{80}}}}
 		}},
-		{"is no range", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
+		{"is not a valid range", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Egress: []v1alpha1.NetworkEgress{{CIDR: "198.51.100.1/24", Ports: []int32{443}}}}
 		}},
-		{"names no pods", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
+		{"has no pod selector", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Network = &v1alpha1.EnrollmentNetwork{Caches: []v1alpha1.NetworkCache{{Namespace: "cache", Port: 80}}}
 		}},
 		{"3 to 2 runners", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Capacity = fleet.Capacity{Min: 3, Max: 2} }},
@@ -499,8 +499,8 @@ func TestRefused(t *testing.T) {
 		{"0 containers named runner", v1alpha1.GitHub, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Pool.Spec.Template = raw(`{"spec": {"containers": [{"name": "other"}]}}`)
 		}},
-		{"host's", v1alpha1.GitHub, pod(`"hostNetwork": true`)},
-		{"host's", v1alpha1.GitHub, pod(`"hostPID": true`)},
+		{"a namespace of the host", v1alpha1.GitHub, pod(`"hostNetwork": true`)},
+		{"a namespace of the host", v1alpha1.GitHub, pod(`"hostPID": true`)},
 		{"host path of volume x", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "hostPath": {"path": "/"}}]`)},
 		{"a token in volume x", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]`)},
 		// FL-01: the namespace of the runners also contains the credentials of all organisations
@@ -512,24 +512,24 @@ func TestRefused(t *testing.T) {
 		{"the Secret beta-0a1b2c3d", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "beta-0a1b2c3d", "key": "github_app_private_key"}}}]}]`)},
 		{"the Secret beta-0a1b2c3d", v1alpha1.GitHub, pod(`"volumes": [{"name": "x", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "beta-0a1b2c3d"}}}]`)},
 		{"nodeName", v1alpha1.GitHub, pod(`"nodeName": "n"`)},
-		{"ServiceAccount of its own", v1alpha1.GitHub, pod(`"serviceAccountName": "tailplane-runner-manager"`)},
-		{"ServiceAccount's token", v1alpha1.GitHub, pod(`"automountServiceAccountToken": true`)},
-		{"each job has a pod of its own", v1alpha1.GitHub, pod(`"restartPolicy": "Always"`)},
-		{"a priority of its own", v1alpha1.GitHub, pod(`"priorityClassName": "system-node-critical"`)},
-		{"one organisation's", v1alpha1.GitHub, pod(`"tolerations": [{"operator": "Exists"}]`)},
-		{"one organisation's", v1alpha1.GitHub, pod(`"nodeSelector": {"tailplane.dev/org": "beta"}`)},
+		{"a ServiceAccount", v1alpha1.GitHub, pod(`"serviceAccountName": "tailplane-runner-manager"`)},
+		{"a ServiceAccount token", v1alpha1.GitHub, pod(`"automountServiceAccountToken": true`)},
+		{"each job needs a new pod", v1alpha1.GitHub, pod(`"restartPolicy": "Always"`)},
+		{"a priority", v1alpha1.GitHub, pod(`"priorityClassName": "system-node-critical"`)},
+		{"belong to one organisation", v1alpha1.GitHub, pod(`"tolerations": [{"operator": "Exists"}]`)},
+		{"belong to one organisation", v1alpha1.GitHub, pod(`"nodeSelector": {"tailplane.dev/org": "beta"}`)},
 		{"privileged container x", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "securityContext": {"privileged": true}}]`)},
-		{"port of the host's", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "ports": [{"containerPort": 1, "hostPort": 1}]}]`)},
-		{"which the template has too", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
+		{"a host port", v1alpha1.GitHub, pod(`"initContainers": [{"name": "x", "ports": [{"containerPort": 1, "hostPort": 1}]}]`)},
+		{"the template already has one of them", v1alpha1.GitHub, func(s *isolation.Settings, u *isolation.WorkloadSpec) {
 			pod(`"initContainers": [{"name": "dind"}]`)(s, u)
 			u.Pool.Spec.ContainerMode = v1alpha1.ModeDind
 		}},
 		{"no token", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Token = "" }},
-		{"no image of GitLab's runner", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Manager = "" }},
+		{"no image for GitLab's runner", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Manager = "" }},
 		{"an image for jobs", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Job = "" }},
-		{"only GitHub's runners", v1alpha1.GitLab, pod(`"hostNetwork": false`)},
+		{"only GitHub runners", v1alpha1.GitLab, pod(`"hostNetwork": false`)},
 		{"API server are not known", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.APIServers = nil }},
-		{"cannot be given the toleration", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
+		{"does not support the toleration", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.WorkloadSpec) {
 			u.Enrollment.Spec.Placement = &v1alpha1.EnrollmentPlacement{Tolerations: []corev1.Toleration{{Key: "a", Effect: "NoSchedule"}, {Key: "a", Effect: "NoExecute"}}}
 		}},
 		{"must be set", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Account = "" }},
@@ -538,7 +538,7 @@ func TestRefused(t *testing.T) {
 		c.do(&s, &u)
 		objects, err := render(s, u)
 		if err == nil || !strings.Contains(err.Error(), c.why) {
-			t.Errorf("%d objects, %v; want it to say %q", len(objects), err, c.why)
+			t.Errorf("%d objects, %v; want the error to contain %q", len(objects), err, c.why)
 		}
 		if c.why == "clusterCIDRs is not set" && !errors.Is(err, isolation.ErrUnbounded) {
 			t.Errorf("%v is not ErrUnbounded", err)

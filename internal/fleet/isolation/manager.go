@@ -100,15 +100,15 @@ func managerObjects(s Settings, u WorkloadSpec) ([]Object, error) {
 	switch {
 	case err != nil:
 	case u.Use.Type == v1alpha1.UseOrgPlusUser || u.Use.RunnerGroup != "":
-		err = fmt.Errorf("a group runner of GitLab cannot be for some projects")
+		err = fmt.Errorf("a GitLab group runner cannot be limited to some projects")
 	case u.Token == "":
 		err = fmt.Errorf("it has no token")
 	case s.Images.Manager == "":
-		err = fmt.Errorf("the settings name no image of GitLab's runner")
+		err = fmt.Errorf("the settings have no image for GitLab's runner")
 	case u.Pool.Spec.Image == "" && s.Images.Job == "":
-		err = fmt.Errorf("neither the pool nor the settings name an image for jobs")
+		err = fmt.Errorf("neither the pool nor the settings have an image for jobs")
 	case u.Pool.Spec.Template != nil:
-		err = fmt.Errorf("pool %s: only GitHub's runners have a template", u.Pool.Name)
+		err = fmt.Errorf("pool %s: only GitHub runners have a template", u.Pool.Name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("manager %s: %w", u.Name, err)
@@ -217,7 +217,7 @@ func managerConfig(s Settings, u WorkloadSpec, namespace string) (string, error)
 			key += "=" + x.Value
 		}
 		if _, twice := tolerated[key]; twice || x.Key == "" || x.TolerationSeconds != nil {
-			return "", fmt.Errorf("GitLab's runner cannot be given the toleration of %q: it takes each key once, and neither every key nor seconds", x.Key)
+			return "", fmt.Errorf("GitLab's runner does not support the toleration of %q: it accepts each key once, and neither an empty key nor tolerationSeconds", x.Key)
 		}
 		tolerated[key] = string(x.Effect)
 	}
@@ -273,5 +273,5 @@ func Objects(s Settings, u WorkloadSpec) ([]Object, error) {
 	case v1alpha1.GitLab:
 		return managerObjects(s, u)
 	}
-	return nil, fmt.Errorf("workload %s: a forge of type %q is not known", u.Name, u.Forge.Spec.Type)
+	return nil, fmt.Errorf("workload %s: unknown forge type %q", u.Name, u.Forge.Spec.Type)
 }

@@ -124,7 +124,7 @@ func TestFLEET18_Start(t *testing.T) {
 		t.Errorf("it starts with the configuration %q", got)
 	}
 	write("etc/config.toml", "two", 0o600)
-	until("read anew", func() bool { return read("var/config.toml") == "two" })
+	until("read again", func() bool { return read("var/config.toml") == "two" })
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func (g *baseline) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.Ne
 	for _, o := range outside {
 		cidr, err := netip.ParsePrefix(o.CIDR)
 		if err != nil || cidr != cidr.Masked() || len(o.Ports) == 0 {
-			return nil, fmt.Errorf("egress %q with %d ports is no range", o.CIDR, len(o.Ports))
+			return nil, fmt.Errorf("egress %q with %d ports is not a valid range", o.CIDR, len(o.Ports))
 		}
 		block := &networkingv1.IPBlock{CIDR: cidr.String()}
 		for _, private := range slices.Concat(fleet.PrivatePrefixes(), g.ClusterCIDRs) {
@@ -96,7 +96,7 @@ func (g *baseline) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.Ne
 	}
 	for _, c := range network.Caches {
 		if c.Namespace == "" || len(c.PodSelector) == 0 || c.Port == 0 {
-			return nil, fmt.Errorf("a cache in %q names no pods or no port", c.Namespace)
+			return nil, fmt.Errorf("a cache in %q has no pod selector or no port", c.Namespace)
 		}
 		if !slices.Contains(g.CacheNamespaces, c.Namespace) {
 			continue // the enrollment is refused because of it; its running jobs get no access either

@@ -21,7 +21,7 @@ const runnerHome = "/home/runner"
 // with the pool; [fleet.View] has a field for it.
 func podTemplate(pool *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images) (*corev1.PodTemplateSpec, error) {
 	if forge != v1alpha1.GitHub {
-		return nil, errors.New("only GitHub's runners have a template")
+		return nil, errors.New("only GitHub runners have a template")
 	}
 	t := &corev1.PodTemplateSpec{}
 	if pool.Spec.Template != nil && len(pool.Spec.Template.Raw) > 0 {
@@ -43,7 +43,7 @@ func podTemplate(pool *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Ima
 		runner.Image = images.Runner
 	}
 	if runner.Image == "" {
-		return nil, errors.New("neither the pool nor the settings name an image")
+		return nil, errors.New("neither the pool nor the settings have an image")
 	}
 	if len(runner.Command) == 0 {
 		runner.Command = []string{runnerHome + "/run.sh"}
@@ -69,19 +69,19 @@ func checkTemplate(t *corev1.PodTemplateSpec) error {
 			runners++
 		}
 	}
-	bad(runners != 1, "it has %d containers named %s, and needs one", runners, v1alpha1.RunnerContainer)
-	bad(s.HostNetwork || s.HostPID || s.HostIPC, "a namespace of the host's")
+	bad(runners != 1, "it has %d containers named %s, but must have one", runners, v1alpha1.RunnerContainer)
+	bad(s.HostNetwork || s.HostPID || s.HostIPC, "a namespace of the host")
 	bad(s.NodeName != "", "nodeName")
-	bad(s.ServiceAccountName != "" || s.DeprecatedServiceAccount != "", "a ServiceAccount of its own")
-	bad(s.AutomountServiceAccountToken != nil && *s.AutomountServiceAccountToken, "a ServiceAccount's token")
-	bad(s.RestartPolicy != "" && s.RestartPolicy != corev1.RestartPolicyNever, "restartPolicy %s: each job has a pod of its own", s.RestartPolicy)
+	bad(s.ServiceAccountName != "" || s.DeprecatedServiceAccount != "", "a ServiceAccount")
+	bad(s.AutomountServiceAccountToken != nil && *s.AutomountServiceAccountToken, "a ServiceAccount token")
+	bad(s.RestartPolicy != "" && s.RestartPolicy != corev1.RestartPolicyNever, "restartPolicy %s: each job needs a new pod", s.RestartPolicy)
 	bad(len(s.EphemeralContainers) > 0, "ephemeral containers")
-	bad(s.PriorityClassName != "" || s.Priority != nil, "a priority of its own")
+	bad(s.PriorityClassName != "" || s.Priority != nil, "a priority")
 	for _, x := range s.Tolerations {
-		bad(x.Key == "" || x.Key == v1alpha1.OrgLabel, "a toleration of key %q: those nodes are one organisation's", x.Key)
+		bad(x.Key == "" || x.Key == v1alpha1.OrgLabel, "a toleration of key %q: those nodes belong to one organisation", x.Key)
 	}
 	_, org := s.NodeSelector[v1alpha1.OrgLabel]
-	bad(org, "the node selector %s: those nodes are one organisation's", v1alpha1.OrgLabel)
+	bad(org, "the node selector %s: those nodes belong to one organisation", v1alpha1.OrgLabel)
 	for _, v := range s.Volumes {
 		bad(v.HostPath != nil, "the host path of volume %s", v.Name)
 		if v.Projected != nil {
@@ -89,13 +89,13 @@ func checkTemplate(t *corev1.PodTemplateSpec) error {
 		}
 	}
 	for _, name := range secretsOf(s) {
-		bad(generatedSecrets.MatchString(name), "the Secret %s: names that end in -runner-config, -runner-token or eight hexadecimal digits are those of the fleet's own", name)
+		bad(generatedSecrets.MatchString(name), "the Secret %s: names that end in -runner-config, -runner-token or eight hexadecimal digits are reserved for the fleet", name)
 	}
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		if sc := c.SecurityContext; sc != nil {
-			bad(sc.Privileged != nil && *sc.Privileged, "the privileged container %s: that is container mode dind", c.Name)
+			bad(sc.Privileged != nil && *sc.Privileged, "the privileged container %s: use container mode dind", c.Name)
 		}
-		bad(slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 }), "a port of the host's in container %s", c.Name)
+		bad(slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 }), "a host port in container %s", c.Name)
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
@@ -137,10 +137,10 @@ func applyContainerMode(t *corev1.PodTemplateSpec, runner *corev1.Container, m v
 	switch m {
 	case v1alpha1.ModeDind:
 		if images.Docker == "" {
-			return errors.New("container mode dind needs an image of Docker in the settings")
+			return errors.New("container mode dind needs a Docker image in the settings")
 		}
 		if slices.ContainsFunc(slices.Concat(t.Spec.InitContainers, t.Spec.Containers), func(c corev1.Container) bool { return c.Name == "dind" || c.Name == "init-dind-externals" }) {
-			return errors.New("container mode dind brings the containers dind and init-dind-externals, which the template has too")
+			return errors.New("container mode dind adds the containers dind and init-dind-externals, but the template already has one of them")
 		}
 		socket := corev1.VolumeMount{Name: "dind-sock", MountPath: "/var/run"}
 		env(runner, corev1.EnvVar{Name: "DOCKER_HOST", Value: "unix:///var/run/docker.sock"}, corev1.EnvVar{Name: "RUNNER_WAIT_FOR_DOCKER_IN_SECONDS", Value: "120"})
@@ -169,7 +169,7 @@ func applyContainerMode(t *corev1.PodTemplateSpec, runner *corev1.Container, m v
 		mount(runner, work)
 		volume("work", empty)
 	default:
-		return fmt.Errorf("container mode %q is not known", m)
+		return fmt.Errorf("unknown container mode %q", m)
 	}
 	return nil
 }
@@ -235,11 +235,11 @@ func PoolFault(p *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images) 
 			return err.Error()
 		}
 	case forge == v1alpha1.GitLab && p.Spec.Template != nil:
-		return "only GitHub's runners have a template"
+		return "only GitHub runners have a template"
 	case forge == v1alpha1.GitLab && images.Manager == "":
-		return "the settings name no image of GitLab's runner"
+		return "the settings have no image for GitLab's runner"
 	case forge == v1alpha1.GitLab && cmp.Or(p.Spec.Image, images.Job) == "":
-		return "neither the pool nor the settings name an image for jobs"
+		return "neither the pool nor the settings have an image for jobs"
 	}
 	return ""
 }

@@ -43,9 +43,9 @@ func (u WorkloadSpec) validate(s Settings, forge v1alpha1.ForgeType) (namespace 
 	case u.Forge.Spec.Type != forge:
 		err = fmt.Errorf("the forge %q is not of type %s", u.Forge.Name, forge)
 	case u.Pool.Spec.Forge != u.Forge.Name || u.Enrollment.Spec.Forge != u.Forge.Name || u.Use.Name != u.Pool.Name:
-		err = errors.New("enrollment, pool and forge do not belong together")
+		err = errors.New("enrollment, pool and forge do not match")
 	case u.Pool.Spec.Adopt != nil:
-		err = errors.New("somebody else keeps it")
+		err = errors.New("the fleet does not manage it")
 	case u.Pool.Spec.DedicatedTo != "" && u.Pool.Spec.DedicatedTo != u.Enrollment.Name:
 		err = errors.New("it is dedicated to another organisation")
 	case u.Name == "" || namespace == "":
@@ -65,7 +65,7 @@ var version = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)$`)
 
 // errARCVersion is the error for an unsupported version of ARC. Older versions take jobs that they
 // do not run. Every version deletes scale sets with another version.
-var errARCVersion = errors.New("ARC has a version that is not supported: 0.13.1 to 0.14 are")
+var errARCVersion = errors.New("the version of ARC is not supported: use 0.13.1 to 0.14")
 
 // SupportsLabels reports whether an ARC of that version supports labels in addition to the name of a scale
 // set. It returns an error if the version is not supported.

@@ -65,7 +65,7 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 			status.Revision = revisionStatus(a.Status.Revision, p, now)
 		}
 		if taken {
-			programmed = gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "somebody else has a TailscaleRoutePolicy of the name " + revisionName(g)}
+			programmed = gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "another owner already has a TailscaleRoutePolicy with the name " + revisionName(g)}
 		}
 	}
 	conflict, err := c.ensureIngresses(ctx, &a, report)
@@ -104,9 +104,9 @@ func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePo
 		limit := cmp.Or(c.TranslationTimeout, TranslationTimeout)
 		last, ok := requestTime(p)
 		if unreadable := last.Add(limit).Sub(now); ok && unreadable > 0 {
-			return gateway.Condition{Reason: v1alpha1.ReasonPending, Message: "Envoy Gateway has not asked for the newest revision yet"}, min(unreadable, limit)
+			return gateway.Condition{Reason: v1alpha1.ReasonPending, Message: "Envoy Gateway has not requested the newest revision yet"}, min(unreadable, limit)
 		}
-		return gateway.Condition{Reason: v1alpha1.ReasonExtensionNotCalled, Message: fmt.Sprintf("Envoy Gateway has not asked for the newest revision within %v: is its extension manager configured, and does it reach the extension server?", limit)}, 0
+		return gateway.Condition{Reason: v1alpha1.ReasonExtensionNotCalled, Message: fmt.Sprintf("Envoy Gateway has not requested the newest revision within %v: check that its extension manager is configured and reaches the extension server", limit)}, 0
 	}
 	var seen translationProblems
 	if text := p.Annotations[v1alpha1.TranslationAnnotation]; text != "" {
@@ -116,11 +116,11 @@ func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePo
 	}
 	switch {
 	case seen.Incomplete && len(g.Routes) > 0:
-		return gateway.Condition{Reason: v1alpha1.ReasonEnvoyGatewayConfigIncomplete, Message: "Envoy Gateway neither asks about virtual hosts nor shows its routes: see tailplaned gateway envoy-config"}, 0
+		return gateway.Condition{Reason: v1alpha1.ReasonEnvoyGatewayConfigIncomplete, Message: "Envoy Gateway neither calls the virtual host hook nor sends its routes: see tailplaned gateway envoy-config"}, 0
 	case len(seen.Ambiguous) > 0:
-		return gateway.Condition{Reason: v1alpha1.ReasonSecurityAmbiguous, Message: "the routes of a host differ in their security, so none is added there; name one with inheritFrom: " + joinNames(seen.Ambiguous)}, 0
+		return gateway.Condition{Reason: v1alpha1.ReasonSecurityAmbiguous, Message: "the routes of a host differ in their security, so no route is added there; select one with inheritFrom: " + joinNames(seen.Ambiguous)}, 0
 	case len(seen.Conflicted) > 0:
-		return gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "somebody else has clusters of these names: " + joinNames(seen.Conflicted)}, 0
+		return gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "clusters with these names already exist: " + joinNames(seen.Conflicted)}, 0
 	}
 	return gateway.Condition{OK: true, Reason: v1alpha1.ReasonProgrammed}, 0
 }
@@ -148,7 +148,7 @@ func revisionStatus(was *v1alpha1.GatewayRevision, p *v1alpha1.TailscaleRoutePol
 // attachmentDegraded reports whether a TailscaleGateway works with outdated information.
 func attachmentDegraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport, err error) gateway.Condition {
 	if err != nil {
-		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonFailed, Message: "nothing newer can be decided; what was decided last stays"}
+		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonFailed, Message: "the newest state cannot be decided; the last decision stays in use"}
 	}
 	if len(report.Unreadable) > 0 {
 		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonNamespaceForbidden, Message: forbiddenMessage(joinNames(report.Unreadable))}
@@ -160,7 +160,7 @@ func attachmentDegraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentR
 		}
 	}
 	if len(stale) > 0 {
-		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonAPIUnavailable, Message: "the services of these tailnets are those that were known last: " + joinNames(stale)}
+		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonAPIUnavailable, Message: "the last known services of these tailnets stay in use: " + joinNames(stale)}
 	}
 	return gateway.Condition{Reason: v1alpha1.ReasonAsExpected}
 }
@@ -199,12 +199,12 @@ func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.
 		s := &all.Items[i]
 		if report.Accepted.OK && s.Spec.Type == v1alpha1.Ingress && metav1.IsControlledBy(s, a) && !desired[s.Name] && s.DeletionTimestamp == nil {
 			if err := kube.Delete(ctx, c.client, s); err != nil {
-				return "", fmt.Errorf("take the gateway %s/%s off a tailnet: %w", a.Namespace, a.Name, err)
+				return "", fmt.Errorf("remove the gateway %s/%s from a tailnet: %w", a.Namespace, a.Name, err)
 			}
 		}
 	}
 	if len(taken) > 0 {
-		conflict = "somebody else has TailscaleServices of these names: " + joinNames(taken)
+		conflict = "other owners already have TailscaleServices with these names: " + joinNames(taken)
 	}
 	return conflict, nil
 }
@@ -237,7 +237,7 @@ func (c *attachmentReconciler) ensureIngress(ctx context.Context, a *v1alpha1.Ta
 	u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(a, v1alpha1.GroupVersion.WithKind("TailscaleGateway"))})
 	u.Object["spec"] = part
 	if err := c.apply(ctx, u); err != nil {
-		return false, fmt.Errorf("put the gateway %s/%s on the tailnet %s: %w", a.Namespace, a.Name, t.TailnetRef.Name, err)
+		return false, fmt.Errorf("add the gateway %s/%s to the tailnet %s: %w", a.Namespace, a.Name, t.TailnetRef.Name, err)
 	}
 	return true, nil
 }

@@ -25,7 +25,7 @@ func TestAttachmentDegraded(t *testing.T) {
 		{"nothing", &v1alpha1.TailscaleGateway{}, gateway.AttachmentReport{}, nil, v1alpha1.ReasonAsExpected, ""},
 		{"a tailnet", stale, gateway.AttachmentReport{}, nil, v1alpha1.ReasonAPIUnavailable, "corp"},
 		{"rights", stale, unreadable, nil, v1alpha1.ReasonNamespaceForbidden, "tenants"},
-		{"everything", stale, unreadable, errors.New("x"), v1alpha1.ReasonFailed, "decided last stays"},
+		{"everything", stale, unreadable, errors.New("x"), v1alpha1.ReasonFailed, "the last decision stays"},
 	} {
 		if v := attachmentDegraded(tt.of, tt.report, tt.fault); v.Reason != tt.reason || !strings.Contains(v.Message, tt.says) || v.OK != (tt.says != "") {
 			t.Errorf("%s: %+v", tt.name, v)

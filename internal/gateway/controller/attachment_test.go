@@ -289,7 +289,7 @@ func TestGTW03_Gateway(t *testing.T) {
 	// After an answer that was too early, the operator makes Envoy Gateway request the revision
 	// when it exists.
 	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: "0000000000000000"})
-	p.until("asked again", func() bool {
+	p.until("requested again", func() bool {
 		return p.get("eg-tailnets-revision", o) && o.Spec.Revision == p.revision()+"-1" && o.Annotations[v1alpha1.TranslatedAnnotation] == "0000000000000000"
 	})
 	p.awaitReason("Programmed", v1alpha1.ReasonExtensionNotCalled)
@@ -344,7 +344,7 @@ func TestGTW32_Requests(t *testing.T) {
 	last := p.requested("eg-tailnets-revision")
 	// The times are written to the millisecond.
 	if n, most := last.Generation-first.Generation, int64(time.Since(began)/(minRequestInterval-time.Millisecond))+1; n < 1 || n > most {
-		t.Errorf("%d changes were asked for %d times, %d fit into the time", changes, n, most)
+		t.Errorf("%d changes caused %d requests, %d fit into the time", changes, n, most)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestGTW32_PolicyStatus(t *testing.T) {
 		p.until("both parts", func() bool { return ready() && len(policy.Status.Ancestors) == 1 && len(policy.Status.Rules) == 1 })
 		took = max(took, time.Since(began))
 		if policy.Status.Ancestors[0].Conditions[0].ObservedGeneration != int64(i) {
-			t.Error("Envoy Gateway's part was written over")
+			t.Error("Envoy Gateway's part was overwritten")
 		}
 	}
 	t.Logf("the part that was erased was back after %v at most", took)
@@ -459,7 +459,7 @@ func TestGatewayIngress(t *testing.T) {
 	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
 	p.awaitReason("Programmed", v1alpha1.ReasonServiceNameConflict)
 	if p.get(name, foreign); foreign.Spec.Target == nil {
-		t.Error("somebody else's object was changed")
+		t.Error("another owner's object was changed")
 	}
 	p.must(p.admin.Delete(t.Context(), foreign))
 	owned := &v1alpha1.TailscaleService{}
@@ -467,7 +467,7 @@ func TestGatewayIngress(t *testing.T) {
 	if s := owned.Spec; s.Type != v1alpha1.Ingress || s.VIPService.Name != "svc:eg" || s.BackendRef.Kind != "Gateway" || s.BackendRef.Name != "eg" || s.ProxyProtocol != v1alpha1.ProxyProtocolV2 || len(s.Ports) != 1 {
 		t.Errorf("%+v", s)
 	}
-	p.until("decided upon", func() bool {
+	p.until("decided", func() bool {
 		return p.publisher.Result().Services[gateway.Name{Namespace: p.ns, Name: name}].ResolvedRefs.OK
 	})
 	p.awaitReason("Ready", v1alpha1.ReasonReady)

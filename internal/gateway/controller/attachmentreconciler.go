@@ -52,7 +52,7 @@ type attachmentReconciler struct {
 // Add registers the controllers with the manager's leader.
 func (c *attachmentReconciler) Add(mgr manager.Manager, publisher *Publisher) error {
 	if c.Log == nil || c.Now == nil || publisher == nil {
-		return errors.New("the controller of attachments lacks a setting: log, clock and board are required")
+		return errors.New("the attachment controller lacks a setting: log, clock and publisher are required")
 	}
 	c.client, c.publisher, c.written = mgr.GetClient(), publisher, map[types.UID]writtenPolicy{}
 	options := controller.Options{MaxConcurrentReconciles: attachmentWorkers, SkipNameValidation: new(true)}

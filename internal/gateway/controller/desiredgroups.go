@@ -27,7 +27,7 @@ func (c *groupReconciler) createDesired(ctx context.Context, key types.Namespace
 	if err := c.applyDesired(ctx, w, nil); err != nil {
 		return err
 	}
-	c.Log.Info("proxy group made", "group", key.String(), "users", len(w.Services))
+	c.Log.Info("proxy group created", "group", key.String(), "users", len(w.Services))
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (l *groupReconciliation) updateDesired(ctx context.Context) (unused bool, e
 		l.requeueAt(end)
 		return false, nil
 	}
-	l.Log.Info("nobody has used a proxy group for a while; it goes", "group", g.Namespace+"/"+g.Name)
+	l.Log.Info("deleting an unused proxy group", "group", g.Namespace+"/"+g.Name)
 	return true, kube.Delete(ctx, l.direct, g)
 }
 
@@ -85,7 +85,7 @@ func (c *groupReconciler) applyDesired(ctx context.Context, w gateway.DesiredGro
 	}
 	wrote, err := applyIfChanged(ctx, c.direct, g, is)
 	if err != nil {
-		return fmt.Errorf("make it as it is wanted: %w", err)
+		return fmt.Errorf("apply the proxy group: %w", err)
 	}
 	if !wrote || current == nil {
 		return nil

@@ -74,7 +74,7 @@ func (d *discoveryReconciler) gatewaysInNamespace(ctx context.Context, o client.
 func (d *discoveryReconciler) listGateways(ctx context.Context, where client.ListOption) (out []reconcile.Request) {
 	var list v1alpha1.TailscaleGatewayList
 	if err := d.List(ctx, &list, where, client.UnsafeDisableDeepCopy); err != nil {
-		d.Log.Error("look up gateways in the cache", "err", err)
+		d.Log.Error("list gateways in the cache", "err", err)
 	}
 	for i := range list.Items {
 		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
@@ -91,7 +91,7 @@ func (d *discoveryReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("look at the gateway %s: %w", req, err)
+		return reconcile.Result{}, fmt.Errorf("get the gateway %s: %w", req, err)
 	}
 	wake, err := d.reconcileGateway(ctx, g)
 	switch {
@@ -120,7 +120,7 @@ func (d *discoveryReconciler) forget(gateway types.NamespacedName, uid types.UID
 func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.TailscaleGateway) (wake time.Time, err error) {
 	var beside v1alpha1.TailscaleServiceList
 	if err := d.List(ctx, &beside, client.InNamespace(g.Namespace)); err != nil {
-		return time.Time{}, fmt.Errorf("look up services: %w", err)
+		return time.Time{}, fmt.Errorf("list services: %w", err)
 	}
 	found := &discoveryReconciliation{discoveryReconciler: d, gateway: g, services: beside.Items}
 	var on []string
@@ -350,7 +350,7 @@ func (f *discoveryReconciliation) apply(ctx context.Context, spec v1alpha1.Attac
 	for i := range f.services {
 		if s := &f.services[i]; f.isOwn(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && !desired[s.Labels[v1alpha1.ServiceLabel]] && s.DeletionTimestamp == nil {
 			errs = append(errs, kube.Delete(ctx, f, s))
-			f.Log.Info("a service of a tailnet is gone", "tailnet", tailnet, "service", s.Labels[v1alpha1.ServiceLabel])
+			f.Log.Info("discovered service deleted", "tailnet", tailnet, "service", s.Labels[v1alpha1.ServiceLabel])
 		}
 	}
 	return messages, errors.Join(errs...)
@@ -384,7 +384,7 @@ func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alph
 			return "", nil
 		}
 		if err := f.Update(ctx, want); err != nil {
-			return "", fmt.Errorf("change the service %s: %w", want.Name, err)
+			return "", fmt.Errorf("update the service %s: %w", want.Name, err)
 		}
 		return "", nil
 	}
@@ -396,13 +396,13 @@ func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alph
 		s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: f.gateway.Namespace, Name: name}}
 		f.setDiscovered(s, spec, one)
 		if err := f.Create(ctx, s); err != nil {
-			return "", fmt.Errorf("make the service %s: %w", name, err)
+			return "", fmt.Errorf("create the service %s: %w", name, err)
 		}
 		f.services = append(f.services, *s)
-		f.Log.Info("a service of a tailnet was found", "tailnet", tailnet, "service", one.Service)
+		f.Log.Info("discovered service created", "tailnet", tailnet, "service", one.Service)
 		return "", nil
 	}
-	return fmt.Sprintf("svc:%s is left out: somebody else has TailscaleServices of the names that it would get", one.Service), nil
+	return fmt.Sprintf("svc:%s is skipped: other owners already have TailscaleServices with the names that it would get", one.Service), nil
 }
 
 // setDiscovered sets the discovered data in the object. It also sets the API server's default values, so
@@ -460,7 +460,7 @@ func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleG
 	u.SetUID(g.UID)
 	err := d.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(discoveryManager), client.ForceOwnership, client.DisableReadYourWritesConsistency)
 	if err != nil {
-		return fmt.Errorf("write what was discovered: %w", err)
+		return fmt.Errorf("write the discovery status: %w", err)
 	}
 	return nil
 }

@@ -140,7 +140,7 @@ func TestDiscovery(t *testing.T) {
 	all := "eg-api=tag:svc-api:80 eg-db=svc:db:443,8080,80 eg-web=svc:web:443,8080,80"
 	all = strings.ReplaceAll(all, "443,8080,80", "443,8080") // 80 is not one of their ports
 	p.untilDiscovered(all)
-	p.until("it says so", func() bool { s := p.attachedStatus("eg", "corp"); return s.DiscoveredServices == 3 && !s.Stale })
+	p.until("it reports it", func() bool { s := p.attachedStatus("eg", "corp"); return s.DiscoveredServices == 3 && !s.Stale })
 	s := &v1alpha1.TailscaleService{}
 	p.must(p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: "eg-web"}, s))
 	if o := s.OwnerReferences; len(o) != 1 || o[0].UID != g.UID || o[0].Kind != "TailscaleGateway" || s.Spec.ClusterService == nil || *s.Spec.ClusterService.Create ||
@@ -160,7 +160,7 @@ func TestDiscovery(t *testing.T) {
 		t.Errorf("%d requests to Tailscale", n)
 	}
 	if w := p.wire.written()[writes:]; len(w) != 1 {
-		t.Errorf("writes, of which one makes the object anew: %q", w)
+		t.Errorf("writes, one of which creates the object again: %q", w)
 	}
 
 	// The API is unavailable.
@@ -168,7 +168,7 @@ func TestDiscovery(t *testing.T) {
 	p.advance(61 * time.Second)
 	p.until("it is stale", func() bool { s := p.attachedStatus("eg", "corp"); return s.Stale && strings.Contains(s.Message, "503") })
 	if got := p.discovered(); got != all {
-		t.Errorf("the API is away: %s", got)
+		t.Errorf("the API is unavailable: %s", got)
 	}
 	remove()
 	p.ahead.Add(int64(2 * time.Minute)) // until the circuit closes
@@ -256,13 +256,13 @@ func TestDiscoveryNames(t *testing.T) {
 		t.Errorf("%s: %s", s.Labels[v1alpha1.TailnetLabel], p.discovered())
 	}
 	if !slices.ContainsFunc(apis[0].Requests(), func(r fakeapi.Request) bool { return r.Route == listDevices && r.Query == "tags=tag%3Asvc-db" }) {
-		t.Error("the API was not asked for the devices of a tag")
+		t.Error("the devices of a tag were not requested from the API")
 	}
 
 	userService := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "mine"}, Spec: v1alpha1.TailscaleServiceSpec{
 		Type: v1alpha1.Egress, TailnetRef: &v1alpha1.TailnetReference{Name: "dev"}, Target: &v1alpha1.ServiceTarget{ServiceName: "web"}, Ports: []v1alpha1.ServicePort{{Port: 80, TargetPort: 8080}}}}
 	p.must(p.admin.Create(t.Context(), userService))
-	p.until("what was found gives way", func() bool {
+	p.until("the discovered service gives way", func() bool {
 		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: "eg-web"}, new(v1alpha1.TailscaleService)))
 	})
 
@@ -275,7 +275,7 @@ func TestDiscoveryNames(t *testing.T) {
 		attached.ProxyGroup.MaxGroups = 50
 		o := &v1alpha1.TailscaleGateway{ObjectMeta: metav1.ObjectMeta{Namespace: foreign, Name: name}, Spec: v1alpha1.TailscaleGatewaySpec{TargetRef: g.Spec.TargetRef, Tailnets: []v1alpha1.AttachedTailnet{attached}}}
 		p.must(p.admin.Create(t.Context(), o))
-		p.until("it says something", func() bool {
+		p.until("it has a message", func() bool {
 			p.must(p.admin.Get(t.Context(), client.ObjectKeyFromObject(o), o))
 			return len(o.Status.Tailnets) > 0
 		})
@@ -284,7 +284,7 @@ func TestDiscoveryNames(t *testing.T) {
 		statuses = append(statuses, fmt.Sprintf("%+v", one))
 	}
 	if statuses[0] != statuses[1] || !strings.Contains(statuses[0], "no such tailnet") {
-		t.Errorf("it tells which tailnets there are: %q", statuses)
+		t.Errorf("it reveals the existing tailnets: %q", statuses)
 	}
 	var list v1alpha1.TailscaleServiceList
 	p.must(p.admin.List(t.Context(), &list, client.InNamespace(foreign)))

@@ -60,7 +60,7 @@ type ExtensionCertificates struct {
 // from the API server, not from a cache.
 func (k *ExtensionCertificates) Add(mgr manager.Manager) error {
 	if k.Namespace == "" || len(k.Names) == 0 || k.Client == "" || k.Log == nil || k.Now == nil {
-		return errors.New("the keeper of the extension server's certificates lacks a setting: namespace, names, client, log and clock are required")
+		return errors.New("the controller of the extension server's certificates lacks a setting: namespace, names, client, log and clock are required")
 	}
 	for _, d := range []struct {
 		of *time.Duration
@@ -83,7 +83,7 @@ func (k *ExtensionCertificates) run(ctx context.Context) error {
 		if err != nil {
 			wait = min(certificateRetryTime, k.CheckInterval)
 			if message = err.Error(); message != logged && !kube.IsStale(err) && ctx.Err() == nil {
-				k.Log.Error("the extension server's certificates cannot be kept", "err", err)
+				k.Log.Error("cannot renew the extension server's certificates", "err", err)
 			}
 		}
 		logged = message
@@ -124,7 +124,7 @@ func (k *ExtensionCertificates) rotate(ctx context.Context) (wake time.Time, err
 		if err := k.writeSecret(ctx, &own, extensionServerSecret); err != nil {
 			return wake, err
 		}
-		k.Log.Info("a step of the extension server's certificates", "next", next.upcoming.server != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+		k.Log.Info("the certificates of the extension server changed stage", "next", next.upcoming.server != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
 		return k.Now(), nil // distribute the new stage first
 	}
 	return wake, nil

@@ -96,10 +96,10 @@ func TestCertificateRotation(t *testing.T) {
 	touched := s
 	touched.serving.client = []byte("somebody's")
 	if next, _, err := touched.next(now, w, fresh); err != nil || bytes.Equal(next.serving.server, s.serving.server) {
-		t.Errorf("what is broken stays: %v", err)
+		t.Errorf("an invalid Secret stays: %v", err)
 	}
 	if _, err := parseStage(map[string][]byte{"published": []byte("soon")}); err == nil {
-		t.Error("a time that is none")
+		t.Error("an invalid time")
 	}
 }
 
@@ -162,12 +162,12 @@ func TestExtensionCertificates(t *testing.T) {
 	ahead.Store(int64(extensionCertificateLifetime * 2 / 3))
 	until("an authority besides", func() bool { return read(extensionServerSecret)["published"] != nil && consistent() })
 	if !bytes.Equal(read(extensionServerSecret)["tls.crt"], first) {
-		t.Error("the server changed before the other side could know")
+		t.Error("the server changed before the client could trust it")
 	}
 	ahead.Add(int64(authorityPublishTime))
 	until("another certificate", func() bool { return !bytes.Equal(read(extensionServerSecret)["tls.crt"], first) && consistent() })
 	ahead.Add(int64(authorityRetainTime))
-	until("the old authority is gone", func() bool {
+	until("the old CA is removed", func() bool {
 		return read(extensionServerSecret)["previous-ca.crt"] == nil && bytes.Count(read(extensionAuthoritySecret)["tls.crt"], []byte("BEGIN CERTIFICATE")) == 1 && consistent()
 	})
 	for _, name := range []string{ExtensionClientSecret, extensionAuthoritySecret, extensionServerSecret} {
@@ -176,6 +176,6 @@ func TestExtensionCertificates(t *testing.T) {
 		if err := k.client.Delete(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		until(name+" is made again", consistent)
+		until(name+" is created again", consistent)
 	}
 }

@@ -121,7 +121,7 @@ func (s rotationStage) next(now time.Time, w rotationTimes, issue func(time.Time
 func (s certificateSet) validity() (begin, end time.Time, err error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(s.authority) {
-		return begin, end, errors.New("there is no authority yet")
+		return begin, end, errors.New("there is no certificate authority yet")
 	}
 	for _, p := range [][2][]byte{{s.server, s.serverKey}, {s.client, s.clientKey}} {
 		pair, err := tls.X509KeyPair(p[0], p[1])

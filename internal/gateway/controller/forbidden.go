@@ -46,7 +46,7 @@ type forbiddenTracker struct {
 
 // forbiddenMessage returns a message that explains the missing access to a namespace.
 func forbiddenMessage(namespace string) string {
-	return fmt.Sprintf("the operator's account may not read in the namespace %s, or not everything: its RoleBinding there is missing", namespace)
+	return fmt.Sprintf("the operator's account may not read all it needs in the namespace %s: its RoleBinding there is missing", namespace)
 }
 
 // Options makes the caches use r. It modifies o and keeps its other settings.
@@ -55,7 +55,7 @@ func (r *forbiddenTracker) Options(config *rest.Config, o *cache.Options) error 
 	own.Wrap(func(next http.RoundTripper) http.RoundTripper { return forbiddenTransport{r, next} })
 	c, err := rest.HTTPClientFor(own)
 	if err != nil {
-		return fmt.Errorf("a client for the caches: %w", err)
+		return fmt.Errorf("create a client for the caches: %w", err)
 	}
 	o.HTTPClient, o.NewInformer, o.DefaultWatchErrorHandler = c, r.newInformer, logReflectorError
 	return nil
@@ -115,7 +115,7 @@ func (r *forbiddenTracker) probe(ctx context.Context, namespace string, kind sch
 	l.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	err := r.Direct.List(ctx, l, client.InNamespace(namespace), client.Limit(1))
 	if refused := apierrors.IsForbidden(err); err == nil || refused {
-		r.record(namespace, kind.Kind+" (asked)", refused)
+		r.record(namespace, kind.Kind+" (probe)", refused)
 	}
 }
 
@@ -130,11 +130,11 @@ func (r *forbiddenTracker) record(namespace, what string, refused bool) {
 		r.Log.Info("this account may read again", "namespace", namespace)
 	case was == is:
 	case namespace == "":
-		r.Log.Error("forbidden: this account may not read what it needs of the whole cluster; it asks again", "first", what)
+		r.Log.Error("forbidden: this account may not read what it needs in the whole cluster; trying again", "first", what)
 	case slices.Contains(r.Optional, namespace):
-		r.Log.Warn("forbidden: a namespace is left out, because this account may not read there; it asks again", "namespace", namespace, "first", what)
+		r.Log.Warn("forbidden: a namespace is skipped, because this account may not read there; trying again", "namespace", namespace, "first", what)
 	default:
-		r.Log.Error("forbidden: this account may not read in a namespace that it needs; it asks again", "namespace", namespace, "first", what)
+		r.Log.Error("forbidden: this account may not read in a namespace that it needs; trying again", "namespace", namespace, "first", what)
 	}
 }
 

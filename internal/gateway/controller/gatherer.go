@@ -85,7 +85,7 @@ type gatherer struct {
 // Add registers the Gatherer to run on every replica, leader or not.
 func (g *gatherer) Add(mgr manager.Manager) error {
 	if g.Namespace == "" || g.ClusterDomain == "" || g.Controller == "" || g.EnvoyNamespace == "" || g.Publisher == nil || g.Log == nil {
-		return errors.New("the gatherer lacks a setting: namespaces, cluster domain, controller, board and log are required")
+		return errors.New("the gatherer lacks a setting: namespaces, cluster domain, controller, publisher and log are required")
 	}
 	g.cache, g.direct = mgr.GetCache(), mgr.GetAPIReader()
 	g.changed, g.follows, g.roots = make(chan struct{}, 1), map[string]bool{}, map[gateway.Name]string{}
@@ -114,11 +114,11 @@ func (g *gatherer) run(ctx context.Context) {
 		if err != nil {
 			g.wake = gatherRetryTime
 			if err.Error() != logged {
-				g.Log.Error("what is shown is not the newest: it cannot be gathered or decided", "err", err)
+				g.Log.Error("the published state is not the newest: gathering or deciding failed", "err", err)
 			}
 			logged = err.Error()
 		} else if logged != "" {
-			g.Log.Info("gathered and decided again")
+			g.Log.Info("gathering and deciding work again")
 			logged = ""
 		}
 		g.wait(ctx)
@@ -241,7 +241,7 @@ func (g *gatherer) watchKind(ctx context.Context, kind string, o client.Object) 
 	defer cancel()
 	informer, err := g.cache.GetInformer(limited, o)
 	if err != nil {
-		return fmt.Errorf("the cache of %s does not fill; may this account list and watch them? %w", kind, err)
+		return fmt.Errorf("the cache of %s does not fill; check that this account may list and watch them: %w", kind, err)
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { g.notifyChange() },
@@ -253,7 +253,7 @@ func (g *gatherer) watchKind(ctx context.Context, kind string, o client.Object) 
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("follow %s: %w", kind, err)
+		return fmt.Errorf("watch %s: %w", kind, err)
 	}
 	g.follows[kind] = true
 	return nil

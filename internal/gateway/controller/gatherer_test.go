@@ -75,7 +75,7 @@ func TestGatherer(t *testing.T) {
 		Build: func(o gateway.Objects) gateway.Result {
 			for _, s := range o.Services {
 				if s.Name == "hostile" {
-					panic("nobody thought of this")
+					panic("an unexpected fault")
 				}
 			}
 			return gateway.Build(o)
@@ -164,7 +164,7 @@ func TestGatherer(t *testing.T) {
 	if publisher.Err() != nil || published.Load() == 0 {
 		t.Errorf("fault %v, %d published", publisher.Err(), published.Load())
 	}
-	t.Logf("%d decisions, of them %d after the changes of a status that matters to nobody", decisions.Load(), decisions.Load()-before)
+	t.Logf("%d decisions, %d of them after irrelevant changes of a status", decisions.Load(), decisions.Load()-before)
 
 	// A decision that fails.
 	was := publisher.Result()
@@ -172,7 +172,7 @@ func TestGatherer(t *testing.T) {
 	hostile.ObjectMeta = metav1.ObjectMeta{Namespace: ns, Name: "hostile"}
 	create(hostile)
 	gathererUntil(t, "a fault", func() bool { return publisher.Err() != nil })
-	if publisher.Result() != was || !strings.Contains(publisher.Err().Error(), "nobody thought of this") {
+	if publisher.Result() != was || !strings.Contains(publisher.Err().Error(), "an unexpected fault") {
 		t.Errorf("fault %v; the same result: %v", publisher.Err(), publisher.Result() == was)
 	}
 	if err := admin.Delete(t.Context(), hostile); err != nil {
@@ -203,7 +203,7 @@ func TestGathererWaits(t *testing.T) {
 		}
 		g.notifyChange()
 		if d := waited(); d != quietTime {
-			t.Errorf("one change is decided upon after %v", d)
+			t.Errorf("one change is decided after %v", d)
 		}
 		storm, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -215,7 +215,7 @@ func TestGathererWaits(t *testing.T) {
 			}
 		}()
 		if d := waited(); d != maxDecisionDelay {
-			t.Errorf("changes without end are decided upon after %v", d)
+			t.Errorf("continuous changes are decided after %v", d)
 		}
 		stop()
 		<-ended
@@ -223,11 +223,11 @@ func TestGathererWaits(t *testing.T) {
 		g.rested = time.Now().Add(rest)
 		g.notifyChange()
 		if d := waited(); d != rest {
-			t.Errorf("a change during the rest is decided upon after %v", d)
+			t.Errorf("a change during the pause is decided after %v", d)
 		}
 		g.wake = time.Hour
 		if d := waited(); d != time.Hour {
-			t.Errorf("without a change it is looked again after %v", d)
+			t.Errorf("without a change the next check is after %v", d)
 		}
 	})
 }

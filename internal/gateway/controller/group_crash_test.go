@@ -48,31 +48,31 @@ func TestGroupCrashes(t *testing.T) {
 			}
 			return cutNone
 		}},
-		{"a key is begun, and not made", func(_, path string, body []byte) groupCut {
+		{"a key is recorded but not created", func(_, path string, body []byte) groupCut {
 			if strings.Contains(path, "/secrets/") && bytes.Contains(body, []byte("authkey-expires")) && !bytes.Contains(body, []byte("authkey-id")) {
 				return cutAfter
 			}
 			return cutNone
 		}},
-		{"a key is made, and not written down", func(_, path string, body []byte) groupCut {
+		{"a key is created but not recorded", func(_, path string, body []byte) groupCut {
 			if strings.Contains(path, "/secrets/") && bytes.Contains(body, []byte(`"authkey":"`)) {
 				return cutBefore
 			}
 			return cutNone
 		}},
-		{"keys are written down, and there are no pods", func(_, path string, body []byte) groupCut {
+		{"keys are recorded, and there are no pods", func(_, path string, body []byte) groupCut {
 			if strings.Contains(path, "/statefulsets/") {
 				return cutBefore
 			}
 			return cutNone
 		}},
-		{"pods, and nothing is told", func(_, path string, body []byte) groupCut {
+		{"pods run, but the status has no devices", func(_, path string, body []byte) groupCut {
 			if strings.HasSuffix(path, "/status") {
 				return cutBefore
 			}
 			return cutNone
 		}},
-		{"the device is in, and its key still there", func(_, path string, body []byte) groupCut {
+		{"the device has joined, and its key still exists", func(_, path string, body []byte) groupCut {
 			if strings.Contains(path, "/secrets/") && bytes.Contains(body, []byte(`"authkey":null`)) || bytes.Contains(body, []byte(`"data":null`)) {
 				return cutBefore
 			}
@@ -96,7 +96,7 @@ func TestGroupCrashes(t *testing.T) {
 			p.until("the operator is dead", p.wire.dead.Load)
 			revive()
 		}
-		p.until("the device is written down", func() bool {
+		p.until("the device is recorded", func() bool {
 			d := p.get(name).Status.Devices
 			return len(d) == 2 && d[0].NodeID == id && len(p.secret(name + "-0-config").Data["authkey"]) == 0 && len(p.secret(name + "-1-config").Data["authkey"]) > 0
 		})
@@ -112,7 +112,7 @@ func TestGroupCrashes(t *testing.T) {
 		})
 		p.must(p.admin.Delete(t.Context(), g))
 		gone := func() bool { return !p.exists(name, &v1alpha1.TailscaleProxyGroup{}) }
-		p.until("the operator is dead, or the group gone", func() bool { return p.wire.dead.Load() || gone() })
+		p.until("the operator is dead, or the group is deleted", func() bool { return p.wire.dead.Load() || gone() })
 		if !p.wire.dead.Load() {
 			if n < 6 {
 				t.Errorf("the deletion had %d writes only", n)
@@ -122,7 +122,7 @@ func TestGroupCrashes(t *testing.T) {
 		}
 		t.Logf("%s: crashed before %s", name, *p.wire.last.Load())
 		revive()
-		p.until("it is gone", gone)
+		p.until("it is deleted", gone)
 		p.checkOnlyGarbage(g)
 	}
 }
@@ -151,7 +151,7 @@ func TestKeysWithoutSecrets(t *testing.T) {
 	p.patch(p.get("web"), `{"spec":{"replicas":1}}`) // no record of the others is left
 	p.must(p.admin.Delete(t.Context(), g))
 	p.start()
-	p.until("it is gone", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
 	p.checkDeleted(g)
 	if n := p.counted.get("deleted"); n != 3 {
 		t.Errorf("%d keys were deleted", n)

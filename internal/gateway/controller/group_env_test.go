@@ -242,7 +242,7 @@ func (p *groupEnv) trigger(name string) {
 	p.t.Helper()
 	reconcilesBefore := p.wire.reconciles.Load()
 	p.patch(p.get(name), fmt.Sprintf(`{"metadata":{"annotations":{"test/poke":"%d"}}}`, time.Now().UnixNano()))
-	p.until("it looks again", func() bool { return p.wire.reconciles.Load() > reconcilesBefore })
+	p.until("it reconciles again", func() bool { return p.wire.reconciles.Load() > reconcilesBefore })
 }
 
 // events returns the reasons of the events about a group.

@@ -20,14 +20,14 @@ func TestGroupLifecycle(t *testing.T) {
 	p := newGroupEnv(t)
 	g := p.group("web", 2)
 	ids := []string{p.join("web", 0), p.join("web", 1)}
-	p.until("keys are taken away", func() bool {
+	p.until("keys are removed", func() bool {
 		return len(p.secret("web-0-config").Data["authkey"])+len(p.secret("web-1-config").Data["authkey"]) == 0
 	})
-	p.until("the devices are told", func() bool {
+	p.until("the status has the devices", func() bool {
 		d := p.get("web").Status.Devices
 		return len(d) == 2 && d[0].NodeID == ids[0] && d[1].NodeID == ids[1]
 	})
-	p.until("its pods are made", func() bool { return p.replicas("web") == 2 && p.get("web").Status.Replicas == 2 })
+	p.until("its pods are created", func() bool { return p.replicas("web") == 2 && p.get("web").Status.Replicas == 2 })
 	for _, reason := range []string{"AuthKeyIssued", "DeviceRegistered", "PortAllocated"} {
 		p.event(g, reason)
 	}
@@ -44,7 +44,7 @@ func TestGroupLifecycle(t *testing.T) {
 	}
 	p.stop()
 	if n := p.wire.writes.Load() - writes; n != 0 {
-		t.Errorf("%d writes to Kubernetes in ten quiet looks, the last one %s", n, *p.wire.last.Load())
+		t.Errorf("%d writes to Kubernetes in ten quiet reconciles, the last one %s", n, *p.wire.last.Load())
 	}
 	p.start()
 	p.trigger("web")
@@ -54,7 +54,7 @@ func TestGroupLifecycle(t *testing.T) {
 	}
 	for method, n := range requestsBefore {
 		if is := p.requests(method); is != n {
-			t.Errorf("%d more %s to Tailscale in quiet looks", is-n, method)
+			t.Errorf("%d more %s to Tailscale in quiet reconciles", is-n, method)
 		}
 	}
 	if p.counted.get("minted") != 2 || p.counted.get("deleted") != 0 {
@@ -62,7 +62,7 @@ func TestGroupLifecycle(t *testing.T) {
 	}
 
 	p.must(p.admin.Delete(t.Context(), g))
-	p.until("it is gone", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
 	p.checkDeleted(g)
 	if log := p.log.String(); strings.Contains(log, "tskey-") {
 		t.Error("a key is in the log")
@@ -73,7 +73,7 @@ func TestGroupLifecycle(t *testing.T) {
 func (p *groupEnv) checkDeleted(g *v1alpha1.TailscaleProxyGroup) {
 	p.t.Helper()
 	p.checkOnlyGarbage(g)
-	p.until("its Services, accounts and rights go", func() bool {
+	p.until("its Services, accounts and permissions are deleted", func() bool {
 		for _, kind := range groupObjectKinds() {
 			if p.exists(g.Name, kind) {
 				return false

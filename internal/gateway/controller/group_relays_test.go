@@ -86,16 +86,16 @@ func TestGroupRelays(t *testing.T) {
 		return now.Ready && now.PodUID != old.UID
 	})
 	if was := devices[0]; now.NodeID != was.NodeID || !slices.Equal(now.IPs, was.IPs) || now.FQDN != was.FQDN || p.requests("POST") != issuedBefore {
-		t.Errorf("it was %+v and is %+v; %d keys made", was, now, p.requests("POST")-issuedBefore)
+		t.Errorf("it was %+v and is %+v; %d keys created", was, now, p.requests("POST")-issuedBefore)
 	}
 
 	// GTW-17: a device is deleted in the API: the relay comes back with one new key. The pause
 	// between two keys must be over first.
 	p.ahead.Add(int64(gateway.AuthKeyPause + time.Second))
 	if !p.net.Delete(tailcfg.StableNodeID(devices[1].NodeID)) {
-		t.Fatal("there is no such device")
+		t.Fatal("the device does not exist")
 	}
-	p.until("it is registered anew", func() bool {
+	p.until("it is registered again", func() bool {
 		for _, d := range p.get("web").Status.Devices {
 			if d.Ordinal == 1 && d.Ready && d.FQDN != "" && d.NodeID != devices[1].NodeID && slices.Contains(p.devices(), d.NodeID) {
 				return len(p.secret("web-1-config").Data["authkey"]) == 0
@@ -105,12 +105,12 @@ func TestGroupRelays(t *testing.T) {
 	})
 	p.event(g, "AuthKeyReissued")
 	if n := p.requests("POST") - issuedBefore; n != 1 || p.counted.get("reissued") != 1 {
-		t.Errorf("%d keys made, %d reissued", n, p.counted.get("reissued"))
+		t.Errorf("%d keys created, %d reissued", n, p.counted.get("reissued"))
 	}
 
 	// GTW-15: 2 -> 3 -> 1: no other relay restarts, and nothing of relays 1 and 2 is left.
 	p.condition("web", "Ready", "True/Ready")
-	p.until("the device that was lost is forgotten", func() bool { return len(p.get("web").Status.Devices) == 2 })
+	p.until("the lost device is removed from the status", func() bool { return len(p.get("web").Status.Devices) == 2 })
 	uid := func() (ids []string) {
 		var list corev1.PodList
 		p.must(p.admin.List(t.Context(), &list, client.InNamespace(p.ns)))
@@ -128,7 +128,7 @@ func TestGroupRelays(t *testing.T) {
 	}
 	p.patch(p.get("web"), `{"spec":{"replicas":1}}`)
 	p.condition("web", "Ready", "True/Ready")
-	p.until("1 and 2 are gone", func() bool {
+	p.until("1 and 2 are deleted", func() bool {
 		for _, name := range []string{"web-1", "web-1-config", "web-2", "web-2-config"} {
 			if p.exists(name, &corev1.Secret{}) {
 				return false
@@ -151,7 +151,7 @@ func TestGroupRelays(t *testing.T) {
 	})
 
 	p.must(p.admin.Delete(t.Context(), g))
-	p.until("it is gone", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
 	p.checkOnlyGarbage(g)
 }
 

@@ -38,22 +38,22 @@ func TestGroupDeletionBlocked(t *testing.T) {
 
 	g := p.group("web", 1)
 	id := p.join("web", 0)
-	p.until("the device is written down", func() bool { d := p.get("web").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
+	p.until("the device is recorded", func() bool { d := p.get("web").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
 	restore := p.api.Fault(fakeapi.Fault{Route: "GET /device/{id}", Status: http.StatusForbidden})
 	p.must(p.admin.Delete(t.Context(), g))
 	is := p.condition("web", "Degraded", "True/"+reasonCleanupBlocked)
 	if c := meta.FindStatusCondition(is.Status.Conditions, "Degraded"); !strings.Contains(c.Message, id) || !strings.Contains(c.Message, v1alpha1.SkipRemoteCleanupAnnotation) {
-		t.Errorf("it says %q", c.Message)
+		t.Errorf("the message is %q", c.Message)
 	}
 	if c := meta.FindStatusCondition(is.Status.Conditions, "Ready"); c.Reason != v1alpha1.ReasonDeleting {
 		t.Errorf("Ready is %s", c.Reason)
 	}
 	p.event(g, reasonCleanupBlocked)
-	p.until("its Secrets are gone already", func() bool { return !p.exists("web-0", &corev1.Secret{}) })
+	p.until("its Secrets are already deleted", func() bool { return !p.exists("web-0", &corev1.Secret{}) })
 	restore()
 	p.ahead.Add(int64(refusedPause + time.Second))
 	p.trigger("web")
-	p.until("it is gone", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("web", &v1alpha1.TailscaleProxyGroup{}) })
 	if ids := p.devices(); !slices.Equal(ids, []string{string(foreign)}) {
 		t.Errorf("devices %v", ids)
 	}
@@ -61,12 +61,12 @@ func TestGroupDeletionBlocked(t *testing.T) {
 	// With the administrator's annotation the group is deleted immediately, and the device stays.
 	g = p.group("gone", 1)
 	id = p.join("gone", 0)
-	p.until("the device is written down", func() bool { d := p.get("gone").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
+	p.until("the device is recorded", func() bool { d := p.get("gone").Status.Devices; return len(d) == 1 && d[0].NodeID == id })
 	restore = p.api.Fault(fakeapi.Fault{Status: http.StatusInternalServerError})
 	p.must(p.admin.Delete(t.Context(), g))
 	p.condition("gone", "Degraded", "True/"+reasonCleanupBlocked)
 	p.patch(p.get("gone"), `{"metadata":{"annotations":{"`+v1alpha1.SkipRemoteCleanupAnnotation+`":"true"}}}`)
-	p.until("it is gone", func() bool { return !p.exists("gone", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("gone", &v1alpha1.TailscaleProxyGroup{}) })
 	restore()
 	p.net.Delete(tailcfg.StableNodeID(id))
 
@@ -74,11 +74,11 @@ func TestGroupDeletionBlocked(t *testing.T) {
 	g = p.group("liar", 1)
 	p.until("it has its Secrets", func() bool { return len(p.secret("liar-0-config").Data["authkey"]) > 0 && p.secret("liar-0") != nil })
 	p.patch(p.secret("liar-0"), p.stateOf(string(foreign), "victim", ""))
-	p.until("it is written down", func() bool { d := p.get("liar").Status.Devices; return len(d) == 1 && d[0].NodeID == string(foreign) })
+	p.until("it is recorded", func() bool { d := p.get("liar").Status.Devices; return len(d) == 1 && d[0].NodeID == string(foreign) })
 	p.must(p.admin.Delete(t.Context(), g))
-	p.until("it is gone", func() bool { return !p.exists("liar", &v1alpha1.TailscaleProxyGroup{}) })
+	p.until("it is deleted", func() bool { return !p.exists("liar", &v1alpha1.TailscaleProxyGroup{}) })
 	if ids := p.devices(); !slices.Equal(ids, []string{string(foreign)}) {
-		t.Errorf("the device of somebody else is gone: %v", ids)
+		t.Errorf("the device of another owner is deleted: %v", ids)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestGroupKeys(t *testing.T) {
 		p.trigger("web")
 	}
 	if n := p.requests("POST"); n != requestsBefore {
-		t.Errorf("asked %d times more for what was refused", n-requestsBefore)
+		t.Errorf("%d more requests after the refusal", n-requestsBefore)
 	}
 	restore()
 	p.ahead.Add(int64(refusedPause + time.Second))
@@ -105,7 +105,7 @@ func TestGroupKeys(t *testing.T) {
 	// The first answer is lost: the created key is found and deleted.
 	restore = p.api.Fault(fakeapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: http.StatusBadGateway, Acts: true, Times: 1})
 	p.group("lost", 1)
-	p.until("the key of which nobody was told is deleted", func() bool { return p.counted.get("deleted") == 1 })
+	p.until("the unreported key is deleted", func() bool { return p.counted.get("deleted") == 1 })
 	restore()
 	p.ahead.Add(int64(gateway.AuthKeyPause + time.Second))
 	p.trigger("lost")
@@ -133,7 +133,7 @@ func TestGroupKeys(t *testing.T) {
 	text, err := json.Marshal([]any{all, cms, pods, p.log.String()})
 	p.must(err)
 	if strings.Contains(string(text), secret) || strings.Contains(string(text), "tskey-auth-") {
-		t.Error("a key is where anybody may read it")
+		t.Error("a key is in an object that many accounts may read")
 	}
 }
 
@@ -192,10 +192,10 @@ func TestGroupPorts(t *testing.T) {
 	p.stop()
 	p.must(p.admin.Delete(t.Context(), cm))
 	p.start()
-	p.until("the ConfigMap is made again", func() bool { return p.exists("many-egress-config", &corev1.ConfigMap{}) })
+	p.until("the ConfigMap is created again", func() bool { return p.exists("many-egress-config", &corev1.ConfigMap{}) })
 	p.trigger("many")
 	if after := table(); len(after) != 1000 || !sameShared(before, after) {
-		t.Error("others moved when the ConfigMap was gone")
+		t.Error("other ports moved when the ConfigMap was deleted")
 	}
 
 	// Eight ports are released and not reused yet.
@@ -237,7 +237,7 @@ func TestDesiredGroups(t *testing.T) {
 	s := service("billing")
 	foreignGroup := service("theirs")
 	g := &v1alpha1.TailscaleProxyGroup{}
-	p.until("a group is made", func() bool { return p.exists("billing-proxy-group", g) && len(g.Status.Ports) == 1 })
+	p.until("a group is created", func() bool { return p.exists("billing-proxy-group", g) && len(g.Status.Ports) == 1 })
 	if g.Labels[v1alpha1.ManagedLabel] != "true" || *g.Spec.Replicas != 2 || g.Spec.TailnetTarget.ServiceName != "billing" || !slices.Equal(g.Spec.TailnetTarget.Tags, []string{"tag:svc-billing"}) ||
 		g.Spec.Consumers.From != v1alpha1.NamespacesSelector || !slices.Equal(g.Spec.Consumers.Selector.MatchExpressions[0].Values, []string{p.ns}) {
 		t.Errorf("%+v", g.Spec)
@@ -271,7 +271,7 @@ func TestDesiredGroups(t *testing.T) {
 	other := &v1alpha1.TailscaleProxyGroup{}
 	p.exists("theirs-proxy-group", other)
 	if other.Labels[v1alpha1.ManagedLabel] != "" || *other.Spec.Replicas != 0 {
-		t.Errorf("a stranger's group is taken: %+v", other)
+		t.Errorf("another owner's group is used: %+v", other)
 	}
 
 	created := func() (names []string) {
@@ -294,7 +294,7 @@ func TestDesiredGroups(t *testing.T) {
 	p.trigger("billing-proxy-group")
 	p.trigger("billing-proxy-group")
 	if g := p.get("billing-proxy-group"); g.DeletionTimestamp != nil {
-		t.Error("it goes too early")
+		t.Error("it is deleted too early")
 	}
 	p.ahead.Add(int64(2 * time.Minute))
 	for _, name := range created() {
@@ -338,7 +338,7 @@ func TestCertificateSecrets(t *testing.T) {
 		}
 		return file.Ingress
 	}
-	p.until("the relays are told of two", func() bool { return len(exposed()) == 2 })
+	p.until("the relay configuration has two services", func() bool { return len(exposed()) == 2 })
 	for label, issue := range map[string]bool{"vault": true, "given": false} {
 		if is := exposed()[p.ns+"."+label]; is.Domain != name(label) || is.Issue != issue || !is.Terminates() {
 			t.Errorf("%s: %+v", label, is)
@@ -346,11 +346,11 @@ func TestCertificateSecrets(t *testing.T) {
 	}
 	created := p.secret(name("vault"))
 	if created.Type != corev1.SecretTypeTLS || !metav1.IsControlledBy(created, g) {
-		t.Errorf("the Secret that we made: %s, of %+v", created.Type, created.OwnerReferences)
+		t.Errorf("the Secret that the operator created: %s, of %+v", created.Type, created.OwnerReferences)
 	}
 	is := p.condition("doors", "Degraded", "True/"+reasonServicesOmitted)
 	if c := meta.FindStatusCondition(is.Status.Conditions, "Degraded"); !strings.Contains(c.Message, name("wrong")) || strings.Contains(c.Message, "stranger") {
-		t.Errorf("it says %q", c.Message)
+		t.Errorf("the message is %q", c.Message)
 	}
 	p.until("rights on two certificates", func() bool {
 		_, may := p.rightsOf(t, "doors")
@@ -361,7 +361,7 @@ func TestCertificateSecrets(t *testing.T) {
 	// the service no longer needs it.
 	p.patch(created, `{"stringData":{"tls.crt":"mine"}}`)
 	p.must(p.admin.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "backend"}}))
-	p.until("nothing is carried", func() bool { return len(exposed()) == 0 })
+	p.until("no service is carried", func() bool { return len(exposed()) == 0 })
 	if now := p.secret(name("vault")); now.UID != created.UID || string(now.Data["tls.crt"]) != "mine" {
 		t.Errorf("the certificate that a relay wrote: %v", now.Data)
 	}
@@ -370,10 +370,10 @@ func TestCertificateSecrets(t *testing.T) {
 		p.exists(label, s)
 		p.patch(s, `{"spec":{"ports":[{"port":443,"targetPort":80,"protocol":"TCP","tls":"Passthrough"}]}}`)
 	}
-	p.until("ours is gone", func() bool { return !p.exists(name("vault"), &corev1.Secret{}) })
+	p.until("the operator's Secret is deleted", func() bool { return !p.exists(name("vault"), &corev1.Secret{}) })
 	for _, label := range []string{"given", "wrong", "stranger"} {
 		if s := p.secret(name(label)); string(s.Data["tls.crt"]) != "c" || len(s.OwnerReferences) > 0 {
-			t.Errorf("somebody else's Secret %s: %v", name(label), s)
+			t.Errorf("another owner's Secret %s: %v", name(label), s)
 		}
 	}
 }

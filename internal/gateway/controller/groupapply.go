@@ -124,7 +124,7 @@ func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.P
 	case err == nil:
 		current = cm
 	case !apierrors.IsNotFound(err):
-		return next, nil, fmt.Errorf("look at the ConfigMap: %w", err)
+		return next, nil, fmt.Errorf("get the ConfigMap: %w", err)
 	}
 	if l.group.Spec.Type != v1alpha1.Egress {
 		return next, current, nil
@@ -135,7 +135,7 @@ func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.P
 	}
 	if _, ok := cm.Data[portsKey]; !ok || err != nil {
 		if err != nil {
-			l.Log.Warn("the table of ports cannot be read; the status has it too", "group", l.group.Namespace+"/"+l.group.Name, "err", err)
+			l.Log.Warn("the port table in the ConfigMap cannot be read; using the table in the status", "group", l.group.Namespace+"/"+l.group.Name, "err", err)
 		}
 		table = gateway.PortTable{}
 		for _, p := range l.group.Status.Ports {
@@ -176,7 +176,7 @@ func (l *groupReconciliation) withdrawServices(ctx context.Context) error {
 	}
 	if !maps.Equal(current.Data, want.Data) {
 		if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(current, client.MergeFromWithOptimisticLock{})); err != nil {
-			return fmt.Errorf("withdraw what it carries: %w", err)
+			return fmt.Errorf("withdraw its services: %w", err)
 		}
 	}
 	l.table = &table
@@ -201,7 +201,7 @@ func (l *groupReconciliation) ensure(ctx context.Context, want client.Object) er
 		if err := l.direct.Get(ctx, client.ObjectKeyFromObject(want), current); apierrors.IsNotFound(err) {
 			current = nil
 		} else if err != nil {
-			return fmt.Errorf("look at the %s: %w", name, err)
+			return fmt.Errorf("get the %s: %w", name, err)
 		}
 	}
 	if current != nil && !metav1.IsControlledBy(current, l.group) {

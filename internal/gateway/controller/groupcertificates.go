@@ -48,7 +48,7 @@ func (l *groupReconciliation) retainCertificate(s *v1alpha1.TailscaleService, gr
 func (l *groupReconciliation) ensureCertificate(ctx context.Context, s *v1alpha1.TailscaleService) (domain string, err error) {
 	domain = l.domainOf(s)
 	if domain == "" {
-		l.omitted = append(l.omitted, objectName(s).String()+" is to end TLS, and the domain of the tailnet is not known yet")
+		l.omitted = append(l.omitted, objectName(s).String()+" terminates TLS, but the domain of the tailnet is not known yet")
 		return "", nil
 	}
 	if l.certs[domain] != nil {
@@ -60,9 +60,9 @@ func (l *groupReconciliation) ensureCertificate(ctx context.Context, s *v1alpha1
 	case apierrors.IsNotFound(err):
 		l.issue[domain] = true
 	case err != nil:
-		return "", fmt.Errorf("look at the Secret %s: %w", domain, err)
+		return "", fmt.Errorf("get the Secret %s: %w", domain, err)
 	case other.Type != corev1.SecretTypeTLS:
-		l.omitted = append(l.omitted, objectName(s).String()+" is to end TLS, and the Secret "+domain+" is of another type than "+string(corev1.SecretTypeTLS))
+		l.omitted = append(l.omitted, objectName(s).String()+" terminates TLS, but the Secret "+domain+" has another type than "+string(corev1.SecretTypeTLS))
 		return "", nil
 	default:
 		l.issue[domain] = false
@@ -79,7 +79,7 @@ func (l *groupReconciliation) applyCertificates(ctx context.Context, objects *wo
 		if err := l.direct.Create(ctx, s, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
 			l.requeueAt(l.Now().Add(groupRequeueSoon)) // another party created it first; its owner decides who fills it
 		} else if err != nil {
-			return fmt.Errorf("make the Secret %s: %w", s.Name, err)
+			return fmt.Errorf("create the Secret %s: %w", s.Name, err)
 		}
 	}
 	if l.retained[""] {

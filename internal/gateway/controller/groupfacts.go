@@ -59,11 +59,11 @@ func (l *groupReconciliation) readObjects(ctx context.Context) error {
 	case err == nil && metav1.IsControlledBy(set, g):
 		l.set = set
 	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("look at the StatefulSet: %w", err)
+		return fmt.Errorf("get the StatefulSet: %w", err)
 	}
 	var pods corev1.PodList
 	if err := l.direct.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(workload.PodLabels(g.UID))); err != nil {
-		return fmt.Errorf("look at the pods: %w", err)
+		return fmt.Errorf("list the pods: %w", err)
 	}
 	for i := range pods.Items {
 		if n, ok := ordinalOf(g.Name, pods.Items[i].Name); ok {
@@ -72,7 +72,7 @@ func (l *groupReconciliation) readObjects(ctx context.Context) error {
 	}
 	var secrets corev1.SecretList
 	if err := l.direct.List(ctx, &secrets, client.InNamespace(g.Namespace), client.MatchingLabels{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: g.Name}); err != nil {
-		return fmt.Errorf("look at the Secrets: %w", err)
+		return fmt.Errorf("list the Secrets: %w", err)
 	}
 	for i := range secrets.Items {
 		s := &secrets.Items[i]

@@ -70,7 +70,7 @@ type vipMapping struct {
 func (l *groupReconciliation) gatherIngress(ctx context.Context) (*groupIngress, error) {
 	var all v1alpha1.TailscaleServiceList
 	if err := l.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("look up services: %w", err)
+		return nil, fmt.Errorf("list services: %w", err)
 	}
 	slices.SortFunc(all.Items, func(a, b v1alpha1.TailscaleService) int {
 		return gateway.Name{Namespace: a.Namespace, Name: a.Name}.Compare(gateway.Name{Namespace: b.Namespace, Name: b.Name})
@@ -84,7 +84,7 @@ func (l *groupReconciliation) gatherIngress(ctx context.Context) (*groupIngress,
 			continue
 		}
 		if len(out.relay) == maxExposed {
-			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; those after %s are left out", maxExposed, objectName(s)))
+			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; services from %s on are skipped", maxExposed, objectName(s)))
 			break
 		}
 		if err := l.expose(ctx, s, out); err != nil {
@@ -119,7 +119,7 @@ func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleS
 	file, serve, omitted := carriedPorts(s, host, domain)
 	file.Issue = l.issue[domain]
 	if omitted {
-		l.omitted = append(l.omitted, objectName(s).String()+" has UDP beside TCP, or with a PROXY header, which relays do not carry")
+		l.omitted = append(l.omitted, objectName(s).String()+" has UDP together with TCP or with a PROXY header, which relays do not support")
 	}
 	if file.VIP != "" && !mayHost(s) {
 		return nil
@@ -217,14 +217,14 @@ func (l *groupReconciliation) backendService(ctx context.Context, s *v1alpha1.Ta
 			return nil, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at the backend of %s: %w", objectName(s), err)
+			return nil, fmt.Errorf("get the backend of %s: %w", objectName(s), err)
 		}
 		return out, nil
 	}
 	for _, envoy := range l.Workload.EnvoyNamespaces {
 		var list corev1.ServiceList
 		if err := l.direct.List(ctx, &list, client.InNamespace(envoy), client.MatchingLabels{owningGatewayName: ref.Name, owningGatewayNamespace: namespace}); err != nil {
-			return nil, fmt.Errorf("look for Envoy's Service of the Gateway %s/%s: %w", namespace, ref.Name, err)
+			return nil, fmt.Errorf("find Envoy's Service of the Gateway %s/%s: %w", namespace, ref.Name, err)
 		}
 		if len(list.Items) > 0 {
 			return &list.Items[0], nil // the first by name, in the API server's list order
@@ -238,7 +238,7 @@ func (l *groupReconciliation) backendService(ctx context.Context, s *v1alpha1.Ta
 func (l *groupReconciliation) hasEndpoint(ctx context.Context, s *corev1.Service) (bool, error) {
 	var list discoveryv1.EndpointSliceList
 	if err := l.direct.List(ctx, &list, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
-		return false, fmt.Errorf("look at the endpoints of %s/%s: %w", s.Namespace, s.Name, err)
+		return false, fmt.Errorf("list the endpoints of %s/%s: %w", s.Namespace, s.Name, err)
 	}
 	for i := range list.Items {
 		for _, e := range list.Items[i].Endpoints {

@@ -69,7 +69,7 @@ func TestMayHost(t *testing.T) {
 		{"nothing known", service(nil, "", ""), false},
 		{"not decided", service(managed, "", ""), false},
 		{"ours", service(managed, metav1.ConditionTrue, v1alpha1.ReasonProgrammed), true},
-		{"changed, and not looked at since", service(managed, metav1.ConditionFalse, v1alpha1.ReasonPending), true},
+		{"changed and not reconciled since", service(managed, metav1.ConditionFalse, v1alpha1.ReasonPending), true},
 		{"not owned", service(managed, metav1.ConditionFalse, v1alpha1.ReasonVIPNotOwned), false},
 		{"in conflict", service(managed, metav1.ConditionFalse, v1alpha1.ReasonVIPConflict), false},
 		{"no address", service(&v1alpha1.VIPStatus{Name: "svc:web"}, metav1.ConditionTrue, v1alpha1.ReasonProgrammed), false},

@@ -66,7 +66,7 @@ func (l *groupReconciliation) writeKey(ctx context.Context, ordinal int, k gatew
 		return nil // the Secret must not be created again
 	}
 	if s == nil {
-		return fmt.Errorf("the config Secret of %d is gone", ordinal)
+		return fmt.Errorf("the config Secret of relay %d does not exist any more", ordinal)
 	}
 	want := s.DeepCopy()
 	if want.Annotations == nil {
@@ -127,7 +127,7 @@ func (l *groupReconciliation) tags() []string {
 	return l.tailnet.Spec.Tags
 }
 
-// description returns the description by which a key can be found again. Tailscale allows 50
+// description returns a description that identifies a key in a list. Tailscale allows 50
 // letters, digits, hyphens and spaces.
 func (l *groupReconciliation) description(ordinal int) string {
 	return l.descriptions() + strconv.Itoa(ordinal)
@@ -232,7 +232,7 @@ func (l *groupReconciliation) issueKeys(ctx context.Context, ordinals []int) err
 			op = "reissued"
 		}
 		l.countKey(op)
-		l.Log.Info("auth key made", "group", l.group.Namespace+"/"+l.group.Name, "ordinal", i, "key", key.ID)
+		l.Log.Info("auth key created", "group", l.group.Namespace+"/"+l.group.Name, "ordinal", i, "key", key.ID)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.issuedKeys = append(l.issuedKeys, issuedKey{i, key.ID, r.Reissue != ""})

@@ -139,7 +139,7 @@ func groupCacheOptions(namespaces []string) map[client.Object]cache.ByObject {
 // Secret of a relay.
 func (c *groupReconciler) Add(mgr manager.Manager, publisher *Publisher) error {
 	if c.Namespace == "" || c.ClusterDomain == "" || c.Workload.Image == "" || c.Clients == nil || c.Log == nil || c.Now == nil || publisher == nil {
-		return errors.New("the controller of proxy groups lacks a setting: namespace, cluster domain, image, clients, log, clock and board are required")
+		return errors.New("the proxy group controller lacks a setting: namespace, cluster domain, image, clients, log, clock and publisher are required")
 	}
 	// The manager's client would watch every written kind with its full contents.
 	direct, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), FieldOwner: v1alpha1.FieldManager})

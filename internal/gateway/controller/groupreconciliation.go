@@ -181,7 +181,7 @@ func (l *groupReconciliation) findTailnet(ctx context.Context) error {
 	if err := l.cache.Get(ctx, client.ObjectKey{Name: name}, t); err == nil {
 		l.tailnet = t
 	} else if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("look up the tailnet: %w", err)
+		return fmt.Errorf("get the tailnet: %w", err)
 	}
 	if api, version, ok := l.Clients.Get(name); ok && l.tailnet != nil && version.UID == string(l.tailnet.UID) {
 		l.api, l.version = api, version
@@ -208,7 +208,7 @@ func (l *groupReconciliation) act(ctx context.Context, step gateway.GroupStep) e
 		return l.delete(ctx, l.set, client.PropagationPolicy(metav1.DeletePropagationForeground))
 	case gateway.GroupRestartPods:
 		for _, i := range step.Ordinals {
-			l.Log.Warn("a relay's state Secret was taken from under it; its pod is replaced", "pod", l.pods[i].Name)
+			l.Log.Warn("a relay's state Secret was deleted while it ran; its pod is replaced", "pod", l.pods[i].Name)
 			if err := l.delete(ctx, l.pods[i]); err != nil {
 				return err
 			}
@@ -246,10 +246,10 @@ func (l *groupReconciliation) act(ctx context.Context, step gateway.GroupStep) e
 	case gateway.GroupDeleteDevices:
 		return l.deleteDevices(ctx, step.Devices)
 	}
-	return fmt.Errorf("no such deed: %q", step.Action)
+	return fmt.Errorf("unknown action %q", step.Action)
 }
 
-// delete deletes exactly o. It is no error if o no longer exists.
+// delete deletes exactly o. If o no longer exists, that is success.
 func (l *groupReconciliation) delete(ctx context.Context, o client.Object, more ...client.DeleteOption) error {
 	err := l.direct.Delete(ctx, o, append([]client.DeleteOption{client.Preconditions{UID: new(o.GetUID())}}, more...)...)
 	if err = client.IgnoreNotFound(err); err != nil {
@@ -261,14 +261,14 @@ func (l *groupReconciliation) delete(ctx context.Context, o client.Object, more 
 // addFinalizer adds the finalizer and records the tailnet, because the default tailnet may be another one
 // when the group is deleted.
 func (l *groupReconciliation) addFinalizer(ctx context.Context) error {
-	return l.patch(ctx, "put the finalizer on", func() {
+	return l.patch(ctx, "add the finalizer", func() {
 		controllerutil.AddFinalizer(l.group, v1alpha1.Finalizer)
 		metav1.SetMetaDataLabel(&l.group.ObjectMeta, v1alpha1.TailnetLabel, l.report.Tailnet)
 	})
 }
 
 func (l *groupReconciliation) removeFinalizer(ctx context.Context) error {
-	return client.IgnoreNotFound(l.patch(ctx, "take the finalizer off", func() { controllerutil.RemoveFinalizer(l.group, v1alpha1.Finalizer) }))
+	return client.IgnoreNotFound(l.patch(ctx, "remove the finalizer", func() { controllerutil.RemoveFinalizer(l.group, v1alpha1.Finalizer) }))
 }
 
 // patch changes the metadata of the group with optimistic locking.

@@ -106,7 +106,7 @@ func (l *groupReconciliation) egressServices(ctx context.Context, table gateway.
 		}
 		if len(list) == 0 {
 			delete(services, key) // the destination is unknown
-			l.omitted = append(l.omitted, key+" leads nowhere that is known")
+			l.omitted = append(l.omitted, key+" has no known destination")
 			continue
 		}
 		if real != nil {
@@ -134,7 +134,7 @@ func (l *groupReconciliation) serviceTarget(ctx context.Context, key string) (v1
 		}
 		return *own, nil, nil
 	default:
-		return v1alpha1.TailnetTarget{}, nil, fmt.Errorf("look up the service %s: %w", key, err)
+		return v1alpha1.TailnetTarget{}, nil, fmt.Errorf("get the service %s: %w", key, err)
 	}
 	t := v1alpha1.TailnetTarget{ServiceName: s.Spec.Target.ServiceName, Tags: s.Spec.Target.Tags, FQDN: s.Spec.Target.FQDN, IP: s.Spec.Target.IP}
 	if own != nil && own.ServiceName != "" && strings.TrimPrefix(own.ServiceName, "svc:") == strings.TrimPrefix(t.ServiceName, "svc:") {

@@ -41,7 +41,7 @@ func (l *groupReconciliation) recordDevices(ctx context.Context) error {
 		return nil
 	}
 	if err := l.direct.Status().Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("write the devices down: %w", err)
+		return fmt.Errorf("record the devices: %w", err)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (l *groupReconciliation) acceptedCondition() groupCondition {
 	case !v.OK:
 		return conditionFalse(v.Reason, v.Message)
 	case len(l.refused) > 0:
-		return conditionFalse(v1alpha1.ReasonPortsExhausted, fmt.Sprintf("All %d ports of the relays are given; %s has none.", gateway.LastPort-gateway.FirstPort+1, joinKeys(l.refused)))
+		return conditionFalse(v1alpha1.ReasonPortsExhausted, fmt.Sprintf("All %d ports of the relays are allocated; %s has none.", gateway.LastPort-gateway.FirstPort+1, joinKeys(l.refused)))
 	}
 	return conditionTrue(v1alpha1.ReasonAccepted, "")
 }
@@ -200,13 +200,13 @@ func (l *groupReconciliation) readyCondition(ready, desired int) groupCondition 
 	case l.failure != nil && l.failure.Op == tsapi.CreateKey:
 		return conditionFalse(v1alpha1.ReasonAuthKeyFailed, l.failure.Error())
 	case !l.facts.HasClient && l.needsKey():
-		return conditionFalse(v1alpha1.ReasonTailnetNotReady, "A relay needs an auth key, and the tailnet cannot be asked for one.")
+		return conditionFalse(v1alpha1.ReasonTailnetNotReady, "A relay needs an auth key, but the tailnet is not ready to issue one.")
 	case l.pausedUntil().After(l.Now()) && l.needsKey():
 		if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == v1alpha1.ReasonAuthKeyFailed {
 			return conditionFalse(c.Reason, c.Message) // the API is paused; keep the last failure
 		}
 	case g.Status.ObservedGeneration != 0 && (extra || len(l.pods) < desired && len(l.pods) > 0):
-		return conditionFalse(v1alpha1.ReasonScaling, fmt.Sprintf("There are %d relays, and there are to be %d.", len(l.pods), desired))
+		return conditionFalse(v1alpha1.ReasonScaling, fmt.Sprintf("There are %d relays; %d are desired.", len(l.pods), desired))
 	}
 	if ready == 0 && !meta.IsStatusConditionTrue(l.before.Status.Conditions, v1alpha1.ConditionAvailable) && l.before.Status.ReadyReplicas == 0 &&
 		!slices.ContainsFunc(l.before.Status.Devices, func(d v1alpha1.RelayDevice) bool { return d.FQDN != "" && d.Ready }) {
@@ -228,7 +228,7 @@ func (l *groupReconciliation) needsKey() bool {
 func (l *groupReconciliation) degradedCondition(cause error) groupCondition {
 	switch {
 	case l.blocked:
-		why := "the tailnet's API cannot be asked now"
+		why := "the tailnet's API is not available now"
 		if l.failure != nil {
 			why = l.failure.Error()
 		} else if l.forbidden {
@@ -238,15 +238,15 @@ func (l *groupReconciliation) degradedCondition(cause error) groupCondition {
 		} else if !l.manages(l.group.Namespace) {
 			why = "the operator runs no relays in this namespace any more"
 		}
-		return conditionTrue(reasonCleanupBlocked, fmt.Sprintf("Not deleted yet: %s: %s. The annotation %s=true lets it go without.", l.remainingObjects(), why, v1alpha1.SkipRemoteCleanupAnnotation))
+		return conditionTrue(reasonCleanupBlocked, fmt.Sprintf("Not deleted yet: %s: %s. The annotation %s=true skips this cleanup.", l.remainingObjects(), why, v1alpha1.SkipRemoteCleanupAnnotation))
 	case l.forbidden:
 		return conditionTrue(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
 	case l.failure != nil:
 		return conditionTrue(v1alpha1.ReasonAPIUnavailable, l.failure.Error())
 	case cause != nil:
-		return conditionTrue("Failed", "The cluster refused what was to be done; the operator's log has the reason.")
+		return conditionTrue("Failed", "The cluster rejected a change; the operator's log has the reason.")
 	case len(l.conflicts) > 0:
-		return conditionTrue(reasonObjectConflict, "Somebody else has objects of these names: "+strings.Join(l.conflicts, ", "))
+		return conditionTrue(reasonObjectConflict, "Other owners already have objects with these names: "+strings.Join(l.conflicts, ", "))
 	case len(l.omitted) > 0:
 		return conditionTrue(reasonServicesOmitted, strings.Join(l.omitted, "; "))
 	}
@@ -269,7 +269,7 @@ func (l *groupReconciliation) remainingObjects() string {
 	}
 	slices.Sort(names)
 	if len(names) == 0 {
-		return "what it has at Tailscale"
+		return "its objects at Tailscale"
 	}
 	return strings.Join(names, ", ")
 }
@@ -302,7 +302,7 @@ func (l *groupReconciliation) emitEvents() {
 		if m.reissued {
 			reason = "AuthKeyReissued"
 		}
-		event(corev1.EventTypeNormal, reason, "Mint", "Auth key %s for relay %d.", m.id, m.ordinal)
+		event(corev1.EventTypeNormal, reason, "Mint", "Issued the auth key %s for relay %d.", m.id, m.ordinal)
 	}
 	previous := map[string]bool{}
 	for _, d := range l.before.Status.Devices {
@@ -315,10 +315,10 @@ func (l *groupReconciliation) emitEvents() {
 	}
 	slices.Sort(l.deleted)
 	for _, id := range l.deleted {
-		event(corev1.EventTypeNormal, "DeviceDeleted", "Delete", "The device %s is gone from the tailnet.", id)
+		event(corev1.EventTypeNormal, "DeviceDeleted", "Delete", "Deleted the device %s from the tailnet.", id)
 	}
 	if l.allocated > 0 {
-		event(corev1.EventTypeNormal, "PortAllocated", "Allocate", "%d ports were given to what the relays carry.", l.allocated)
+		event(corev1.EventTypeNormal, "PortAllocated", "Allocate", "Allocated %d ports to services of the relays.", l.allocated)
 	}
 	is, was := meta.FindStatusCondition(l.group.Status.Conditions, v1alpha1.ConditionDegraded), meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded)
 	if is.Reason == reasonCleanupBlocked && (was == nil || was.Reason != reasonCleanupBlocked) {

@@ -44,22 +44,22 @@ func TestIsPrivate(t *testing.T) {
 	}{
 		{"the Service is within the cluster, and our policy admits relays", inside, []networkingv1.NetworkPolicy{policy(true, of, relays)}, true},
 		{"a policy about all pods of the namespace does too", inside, []networkingv1.NetworkPolicy{policy(true, nil, relays)}, true},
-		{"a policy that admits nobody takes nothing away", inside, []networkingv1.NetworkPolicy{policy(true, of, relays), {Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}}, true},
+		{"a policy that admits no peer removes no access", inside, []networkingv1.NetworkPolicy{policy(true, of, relays), {Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}}, true},
 		{"another Gateway's policy is not about it", inside, []networkingv1.NetworkPolicy{policy(true, of, relays), policy(false, map[string]string{owningName: "other"}, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: "0.0.0.0/0"}})}, true},
 		{"there is no Service: nothing is known", nil, []networkingv1.NetworkPolicy{policy(true, of, relays)}, false},
 		{"the Service is another Gateway's", []corev1.Service{service(corev1.ServiceTypeClusterIP, map[string]string{owningName: "eg", owningNamespace: "other"})}, []networkingv1.NetworkPolicy{policy(true, of, relays)}, false},
 		{"a load balancer", []corev1.Service{service(corev1.ServiceTypeLoadBalancer, of)}, []networkingv1.NetworkPolicy{policy(true, of, relays)}, false},
 		{"one of two Services is a node port", append(inside, service(corev1.ServiceTypeNodePort, of)), []networkingv1.NetworkPolicy{policy(true, of, relays)}, false},
 		{"no policy", inside, nil, false},
-		{"only somebody else's policy", inside, []networkingv1.NetworkPolicy{policy(false, of, relays)}, false},
-		{"the policy needs a label that is not known", inside, []networkingv1.NetworkPolicy{policy(true, map[string]string{owningName: "eg", owningNamespace: "infra", "x": "y"}, relays)}, false},
-		{"everybody is admitted", inside, []networkingv1.NetworkPolicy{policy(true, of)}, false},
+		{"only another owner's policy", inside, []networkingv1.NetworkPolicy{policy(false, of, relays)}, false},
+		{"the policy needs an unknown label", inside, []networkingv1.NetworkPolicy{policy(true, map[string]string{owningName: "eg", owningNamespace: "infra", "x": "y"}, relays)}, false},
+		{"all peers are admitted", inside, []networkingv1.NetworkPolicy{policy(true, of)}, false},
 		{"addresses are admitted", inside, []networkingv1.NetworkPolicy{policy(true, of, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.0/8"}})}, false},
 		{"pods of every namespace that call themselves relays", inside, []networkingv1.NetworkPolicy{policy(true, of, anywhere)}, false},
 		{"pods of Envoy's own namespace that do", inside, []networkingv1.NetworkPolicy{policy(true, of, here)}, false},
 		{"all pods of the relays' namespace", inside, []networkingv1.NetworkPolicy{policy(true, of, all)}, false},
-		{"somebody else admits more", inside, []networkingv1.NetworkPolicy{policy(true, of, relays), policy(false, nil, all)}, false},
-		{"somebody else may admit more", inside, []networkingv1.NetworkPolicy{policy(true, of, relays), policy(false, map[string]string{"app": "envoy"}, all)}, false},
+		{"another policy admits more", inside, []networkingv1.NetworkPolicy{policy(true, of, relays), policy(false, nil, all)}, false},
+		{"another policy may admit more", inside, []networkingv1.NetworkPolicy{policy(true, of, relays), policy(false, map[string]string{"app": "envoy"}, all)}, false},
 	} {
 		if got := isPrivate(gateway.Name{Namespace: "infra", Name: "eg"}, c.services, c.policies, []string{"relays"}); got != c.want {
 			t.Errorf("%s: %v", c.why, got)
@@ -97,7 +97,7 @@ func TestAcceptedParents(t *testing.T) {
 		{"one listener", gatewayapi.RouteParentStatus{ParentRef: gatewayapi.ParentReference{Name: "eg", SectionName: new(gatewayapi.SectionName("a"))}, ControllerName: "us", Conditions: yes}, []gateway.ParentObject{{Gateway: eg, Section: "a"}}},
 		{"the listeners of a port", gatewayapi.RouteParentStatus{ParentRef: gatewayapi.ParentReference{Name: "eg", Port: new(gatewayapi.PortNumber(443))}, ControllerName: "us", Conditions: yes}, []gateway.ParentObject{{Gateway: eg, Section: "b"}, {Gateway: eg, Section: "c"}}},
 		{"not accepted", gatewayapi.RouteParentStatus{ParentRef: gatewayapi.ParentReference{Name: "eg"}, ControllerName: "us"}, nil},
-		{"by somebody else", gatewayapi.RouteParentStatus{ParentRef: gatewayapi.ParentReference{Name: "eg"}, ControllerName: "them", Conditions: yes}, nil},
+		{"by another controller", gatewayapi.RouteParentStatus{ParentRef: gatewayapi.ParentReference{Name: "eg"}, ControllerName: "them", Conditions: yes}, nil},
 		{"no Gateway", gatewayapi.RouteParentStatus{ParentRef: gatewayapi.ParentReference{Name: "eg", Kind: new(gatewayapi.Kind("Service"))}, ControllerName: "us", Conditions: yes}, nil},
 	} {
 		got := acceptedParents("infra", "us", []gatewayapi.RouteParentStatus{c.parent}, gateways)
@@ -138,7 +138,7 @@ func TestAffectsDecision(t *testing.T) {
 		{"a tailnet's check", &v1alpha1.TailscaleTailnet{}, &v1alpha1.TailscaleTailnet{Status: v1alpha1.TailscaleTailnetStatus{DeviceCount: 3}}, false},
 		{"a tailnet's readiness", &v1alpha1.TailscaleTailnet{}, &v1alpha1.TailscaleTailnet{Status: v1alpha1.TailscaleTailnetStatus{Conditions: ready("True")}}, true},
 		{"a Gateway's status", &gatewayapi.Gateway{}, &gatewayapi.Gateway{Status: gatewayapi.GatewayStatus{Conditions: ready("True")}}, false},
-		{"who accepted a route", &gatewayapi.HTTPRoute{}, &gatewayapi.HTTPRoute{Status: gatewayapi.HTTPRouteStatus{RouteStatus: gatewayapi.RouteStatus{Parents: []gatewayapi.RouteParentStatus{{}}}}}, true},
+		{"the controller that accepted a route", &gatewayapi.HTTPRoute{}, &gatewayapi.HTTPRoute{Status: gatewayapi.HTTPRouteStatus{RouteStatus: gatewayapi.RouteStatus{Parents: []gatewayapi.RouteParentStatus{{}}}}}, true},
 		{"a namespace's labels", partialMetadata("Namespace"), &metav1.PartialObjectMetadata{TypeMeta: partialMetadata("Namespace").TypeMeta, ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}, true},
 		{"a Service's annotations", partialMetadata("Service"), &metav1.PartialObjectMetadata{TypeMeta: partialMetadata("Service").TypeMeta, ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}}, false},
 	} {

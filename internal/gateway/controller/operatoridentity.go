@@ -17,14 +17,14 @@ import (
 // the operator from a copy in a cluster that was restored from this one.
 const identityConfigMap = "tailplane-gateway-identity"
 
-// identifyOperator returns the IDs by which other operators know this operator. operatorID is id, or is
+// identifyOperator returns the IDs that identify this operator to other operators. operatorID is id, or is
 // derived from the cluster and the release if id is empty. instance is the UID of the
 // identityConfigMap, which Identify creates if necessary.
 func identifyOperator(ctx context.Context, c client.Client, namespace, release, id string) (operatorID, instance string, err error) {
 	if id == "" {
 		var ns corev1.Namespace
 		if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &ns); err != nil {
-			return "", "", fmt.Errorf("which cluster is this? %w", err)
+			return "", "", fmt.Errorf("read the cluster's ID: %w", err)
 		}
 		id = gateway.OperatorID(string(ns.UID), namespace, release)
 	}
@@ -36,7 +36,7 @@ func identifyOperator(ctx context.Context, c client.Client, namespace, release, 
 		}
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("the ConfigMap that tells this operator from others: %w", err)
+		return "", "", fmt.Errorf("the ConfigMap with this operator's identity: %w", err)
 	}
 	return id, string(m.UID), nil
 }

@@ -51,7 +51,7 @@ func (g *gatherer) watchOptionalKinds(ctx context.Context) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("is there the kind %s of the Gateway API? %w", k.kind, err)
+			return fmt.Errorf("find the kind %s of the Gateway API: %w", k.kind, err)
 		}
 		if err := g.watchKind(ctx, k.kind, k.object); err != nil {
 			return err

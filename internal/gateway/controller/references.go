@@ -79,7 +79,7 @@ func (g *gatherer) gatherPrivate(ctx context.Context, o *gateway.Objects) error 
 	defer cancel()
 	var services corev1.ServiceList // the watch shows new Services immediately; a change of their type is found within a minute
 	if err := g.direct.List(ctx, &services, client.InNamespace(g.EnvoyNamespace), client.HasLabels{owningName, owningNamespace}); err != nil {
-		return fmt.Errorf("read Envoy's Services in %s: %w", g.EnvoyNamespace, err)
+		return fmt.Errorf("list Envoy's Services in %s: %w", g.EnvoyNamespace, err)
 	}
 	g.requeueAfter(referencesInterval)
 	relays := append([]string{g.Namespace}, g.ProxyNamespaces...)

@@ -69,7 +69,7 @@ func (c *attachmentReconciler) ensureRevision(ctx context.Context, g *gateway.Ga
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:
-		return nil, false, 0, fmt.Errorf("look at the revision %s: %w", at, err)
+		return nil, false, 0, fmt.Errorf("get the revision %s: %w", at, err)
 	case !isRevision(p):
 		return nil, true, 0, nil
 	case p.DeletionTimestamp != nil:
@@ -91,10 +91,10 @@ func (c *attachmentReconciler) ensureRevision(ctx context.Context, g *gateway.Ga
 		"revision":  g.Revision,
 	}
 	if err := c.apply(ctx, u); err != nil {
-		return nil, false, 0, fmt.Errorf("ask Envoy Gateway for the revision %s of %s: %w", g.Revision, g.Name, err)
+		return nil, false, 0, fmt.Errorf("request the revision %s of %s from Envoy Gateway: %w", g.Revision, g.Name, err)
 	}
 	if err := c.client.Get(ctx, at, p); err != nil {
-		return nil, false, 0, fmt.Errorf("look at the revision %s: %w", at, err)
+		return nil, false, 0, fmt.Errorf("get the revision %s: %w", at, err)
 	}
 	return p, false, 0, nil
 }
@@ -148,7 +148,7 @@ func (c *attachmentReconciler) reconcileBareGateway(ctx context.Context, req rec
 		}
 		_, taken, wake, err := c.ensureRevision(ctx, g, *metav1.NewControllerRef(&owner, gatewayAPIVersion().WithKind("Gateway")))
 		if taken {
-			c.Log.Warn("somebody else has the object by which Envoy Gateway would be asked to translate anew", "gateway", g.Name.String(), "object", revisionName(g))
+			c.Log.Warn("another owner has the object that triggers a translation by Envoy Gateway", "gateway", g.Name.String(), "object", revisionName(g))
 		}
 		if wake > 0 {
 			return reconcile.Result{RequeueAfter: wake}, nil

@@ -133,7 +133,7 @@ func (c *Runner) Synced() bool { return c.synced.Load() }
 func (c *Runner) Run(ctx context.Context) error {
 	if c.Config == nil || c.Namespace == "" || len(c.BaseURLs) == 0 || c.Clients == nil || c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 ||
 		c.Log == nil || c.Now == nil || c.ClusterDomain == "" || c.Controller == "" || c.EnvoyNamespace == "" || c.Publisher == nil || (c.ClientIDFile == "") != (c.ClientSecretFile == "") {
-		return errors.New("the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, Envoy, board, log and clock are required, and both credential files or none")
+		return errors.New("the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, Envoy, publisher, log and clock are required, and both credential files or none")
 	}
 	if err := c.run(ctx); err != nil {
 		return fmt.Errorf("gateway controllers: %w", err)
@@ -201,7 +201,7 @@ func (c *Runner) run(ctx context.Context) error {
 		}
 	}
 	if c.Relays.Image == "" {
-		c.Log.Warn("no relays are run and nothing is published: the settings name no image for them (proxy.image)")
+		c.Log.Warn("running no relays and publishing nothing: the settings have no relay image (proxy.image)")
 	} else if err := c.addRelays(ctx, mgr); err != nil {
 		return err
 	}

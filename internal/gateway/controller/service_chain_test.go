@@ -29,7 +29,7 @@ import (
 
 // GTW-19: a pod reaches a node of the tailnet. The test resolves ExternalName, ClusterIP and
 // EndpointSlice as cluster DNS and kube-proxy do, and dials the result. This is a real relay,
-// which is an endpoint because it has reported the service itself. It is no endpoint any longer
+// which is an endpoint because it has reported the service itself. It is not an endpoint any longer
 // when its pod is replaced.
 //
 // The API server rejects loopback endpoints, but the relay's process must listen on loopback. Its
@@ -153,7 +153,7 @@ func TestServiceChain(t *testing.T) {
 	again := p.pod(g, 0, "10.77.9.2")
 	p.condition(s, v1alpha1.ConditionReady, "False/NoReadyEndpoints")
 	if _, err := p.resolve(ctx, p.shop, "billing", corev1.ProtocolTCP, 80); err == nil {
-		t.Error("a pod is an endpoint that has not said that it carries the service")
+		t.Error("a pod is an endpoint but has not reported that it carries the service")
 	}
 	p.must(r.Stop(time.Minute))
 	r2, err := testenv.StartRelay(ctx, t.TempDir(), p.cluster, testenv.RelayOptions{Namespace: p.ns, Account: "web", Pod: again.Name, UID: string(again.UID), IP: "127.77.9.2"})
@@ -185,7 +185,7 @@ func (p *serviceEnv) resolve(ctx context.Context, ns, serviceName string, protoc
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
 		parts := strings.SplitN(o.Spec.ExternalName, ".", 4)
 		if len(parts) != 4 || parts[2] != "svc" || parts[3] != "cluster.local" {
-			return "", fmt.Errorf("%q is no Service of the cluster", o.Spec.ExternalName)
+			return "", fmt.Errorf("%q is not a Service of the cluster", o.Spec.ExternalName)
 		}
 		return p.resolve(ctx, parts[1], parts[0], protocol, port)
 	}

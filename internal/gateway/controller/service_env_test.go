@@ -266,7 +266,7 @@ func (p *serviceEnv) ready(o *corev1.Pod, ready bool, ips ...string) {
 // setRelayStatus writes a relay's status to its state Secret.
 func (p *serviceEnv) setRelayStatus(pod, uid string, st config.Status) {
 	p.t.Helper()
-	p.until("the relay says what it carries", func() error {
+	p.until("the relay reports its services", func() error {
 		secret := &corev1.Secret{}
 		if err := p.admin.Get(p.t.Context(), client.ObjectKey{Namespace: p.ns, Name: pod}, secret); err != nil {
 			return err
@@ -306,12 +306,12 @@ func (p *serviceEnv) condition(s *v1alpha1.TailscaleService, kind, want string) 
 // awaitGone waits until an object is deleted.
 func (p *serviceEnv) awaitGone(o client.Object) {
 	p.t.Helper()
-	p.until("it is gone", func() error {
+	p.until("it is deleted", func() error {
 		err := p.admin.Get(p.t.Context(), client.ObjectKeyFromObject(o), o)
 		if client.IgnoreNotFound(err) == nil && err != nil {
 			return nil
 		}
-		return fmt.Errorf("it is there: %v, finalizers %v", err, o.GetFinalizers())
+		return fmt.Errorf("it exists: %v, finalizers %v", err, o.GetFinalizers())
 	})
 }
 

@@ -87,7 +87,7 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 			return err
 		}
 		if !free {
-			l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "somebody else has the Service " + at}
+			l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "another owner already has the Service " + at}
 		} else if err := l.applySlices(ctx, endpointSlices(l.object, l.decision.Group, uid, ports, relays)); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (l *serviceReconciliation) countRelays(st *v1alpha1.EgressStatus, ports []p
 	case st.Endpoints.Ready == 0:
 		l.ready = serviceCondition{reason: v1alpha1.ReasonNoReadyEndpoints, message: "no relay of " + st.Group + " carries the service"}
 	case !reached:
-		l.ready = serviceCondition{reason: v1alpha1.ReasonTargetNotFound, message: "the relays find no such target in the tailnet, or none that they may reach"}
+		l.ready = serviceCondition{reason: v1alpha1.ReasonTargetNotFound, message: "the relays find no such target in the tailnet, or they may not reach it"}
 	}
 }
 
@@ -160,12 +160,12 @@ func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.Eg
 	}
 	switch {
 	case !create && !permitted && l.programmed.ok && (desired.Create == nil || *desired.Create):
-		l.programmed.message = "the operator writes no Services into this namespace: pods reach it by the name of " + st.Service
+		l.programmed.message = "the operator does not create Services in this namespace: pods reach it by the name of " + st.Service
 		return nil
 	case !create:
 		return nil
 	case serviceName[0] >= '0' && serviceName[0] <= '9':
-		l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "no Service can be called " + serviceName + ": clusterService.name gives it another name"}
+		l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "no Service can have the name " + serviceName + ": set another name with clusterService.name"}
 		return nil
 	}
 	_, free, err := l.ensureService(ctx, aliasService(l.object, l.decision.Group, serviceName, l.ClusterDomain, ports))
@@ -173,7 +173,7 @@ func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.Eg
 		return err
 	}
 	if !free {
-		l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "somebody else has the Service " + serviceName + ": clusterService.name gives ours another name"}
+		l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "another owner already has the Service " + serviceName + ": set another name with clusterService.name"}
 		st.ExternalName = ""
 		return nil
 	}
@@ -195,7 +195,7 @@ func (l *serviceReconciliation) cachedService(ctx context.Context, key types.Nam
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("look at the Service %s: %w", key, err)
+		return nil, fmt.Errorf("get the Service %s: %w", key, err)
 	}
 	return o, nil
 }
@@ -214,7 +214,7 @@ func (l *serviceReconciliation) ensureService(ctx context.Context, want *corev1.
 			if apierrors.IsAlreadyExists(err) {
 				return l.correctService(ctx, want) // the cache does not contain it yet
 			}
-			return "", false, fmt.Errorf("make the Service %s: %w", key, err)
+			return "", false, fmt.Errorf("create the Service %s: %w", key, err)
 		}
 		l.recordWritten(key, o, want)
 		return o.UID, true, nil
@@ -253,7 +253,7 @@ func (l *serviceReconciliation) correctService(ctx context.Context, want *corev1
 	next.Spec.Ports = want.DeepCopy().Spec.Ports
 	if !deepEqual(have, next) {
 		if err := l.client.Update(ctx, next, client.DisableReadYourWritesConsistency); err != nil {
-			return "", false, fmt.Errorf("change the Service %s: %w", key, err)
+			return "", false, fmt.Errorf("update the Service %s: %w", key, err)
 		}
 	}
 	l.recordWritten(key, next, want)
@@ -294,7 +294,7 @@ func (l *serviceReconciliation) applySlices(ctx context.Context, want []*discove
 		i := slices.IndexFunc(have, func(h discoveryv1.EndpointSlice) bool { return h.Name == w.Name })
 		if i < 0 {
 			if err := l.client.Create(ctx, w); err != nil {
-				return fmt.Errorf("make the EndpointSlice %s/%s: %w", namespace, w.Name, err)
+				return fmt.Errorf("create the EndpointSlice %s/%s: %w", namespace, w.Name, err)
 			}
 			continue
 		}
@@ -306,7 +306,7 @@ func (l *serviceReconciliation) applySlices(ctx context.Context, want []*discove
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, serviceAnnotation, w.Annotations[serviceAnnotation])
 		if !deepEqual(&have[i], next) {
 			if err := l.client.Update(ctx, next); err != nil {
-				return fmt.Errorf("change the EndpointSlice %s/%s: %w", namespace, w.Name, err)
+				return fmt.Errorf("update the EndpointSlice %s/%s: %w", namespace, w.Name, err)
 			}
 		}
 	}
@@ -319,7 +319,7 @@ func (l *serviceReconciliation) listSlices(ctx context.Context, namespace, servi
 	err := l.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy,
 		client.MatchingLabels{discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: v1alpha1.EndpointsManager})
 	if err != nil {
-		return nil, fmt.Errorf("look up the EndpointSlices of %s/%s: %w", namespace, service, err)
+		return nil, fmt.Errorf("list the EndpointSlices of %s/%s: %w", namespace, service, err)
 	}
 	return list.Items, nil
 }

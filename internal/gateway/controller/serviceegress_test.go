@@ -40,7 +40,7 @@ func TestServiceEgress(t *testing.T) {
 	// Without ports there are no Services and endpoints.
 	o := p.condition(s, v1alpha1.ConditionProgrammed, "False/Pending")
 	if len(o.Finalizers) != 0 || o.Status.Egress.Service != "" {
-		t.Errorf("there is nothing to clean, but %v, %+v", o.Finalizers, o.Status.Egress)
+		t.Errorf("there is nothing to clean up, but %v, %+v", o.Finalizers, o.Status.Egress)
 	}
 	http := v1alpha1.MappedPort{Service: key, Protocol: v1alpha1.TCP, TargetPort: 8080, MatchPort: 10000}
 	dns := v1alpha1.MappedPort{Service: key, Protocol: v1alpha1.UDP, TargetPort: 53, MatchPort: 10001}
@@ -127,7 +127,7 @@ func TestServiceEgress(t *testing.T) {
 	p.trigger(s, 10)
 	p.awaitIdle()
 	if n := p.writes.Load() - before; n != 0 {
-		t.Errorf("%d writes in ten looks\n%s", n, p.log.Tail())
+		t.Errorf("%d writes in ten reconciles\n%s", n, p.log.Tail())
 	}
 	out, stderr, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "-n", p.shop, "get", "tssvc", "billing", "--no-headers")
 	if code != 0 || !strings.HasPrefix(strings.Join(strings.Fields(out), " "), "billing egress egress svc:billing 2 True") {
@@ -140,7 +140,7 @@ func TestServiceEgress(t *testing.T) {
 	// Manual changes to the operator's objects are reverted.
 	p.must(p.admin.Delete(t.Context(), alias))
 	p.must(p.admin.Delete(t.Context(), front))
-	p.until("both Services are back, and lead somewhere", func() error {
+	p.until("both Services exist again and have endpoints", func() error {
 		for ns, serviceName := range map[string]string{p.ns: serviceName, p.shop: "billing"} {
 			o := &corev1.Service{}
 			if err := p.admin.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: serviceName}, o); err != nil || o.UID == front.UID || o.UID == alias.UID {
@@ -174,7 +174,7 @@ func TestServiceEgress(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), s))
 	p.awaitGone(s)
 	p.awaitGone(front)
-	p.until("the EndpointSlices are gone", func() error {
+	p.until("the EndpointSlices are deleted", func() error {
 		if _, list := p.endpoints(serviceName); len(list) > 0 {
 			return fmt.Errorf("%d slices", len(list))
 		}
@@ -201,7 +201,7 @@ func TestEgressConflicts(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), s))
 	p.awaitGone(s)
 	if now := p.service(p.shop, "billing"); now.UID != foreign.UID || now.ResourceVersion != foreign.ResourceVersion {
-		t.Errorf("somebody else's Service was touched: %+v", now)
+		t.Errorf("another owner's Service was changed: %+v", now)
 	}
 
 	// The name becomes free.
@@ -224,7 +224,7 @@ func TestEgressConflicts(t *testing.T) {
 	p.ports(g, append(g.Status.Ports, of(g.Status.Ports[0], p.shop+".other", 10002), of(g.Status.Ports[1], p.shop+".other", 10003))...)
 	p.condition(other, v1alpha1.ConditionProgrammed, "False/ServiceNameConflict")
 	if now := p.service(p.ns, serviceName); now.ResourceVersion != foreign.ResourceVersion {
-		t.Errorf("somebody else's Service was touched: %+v", now)
+		t.Errorf("another owner's Service was changed: %+v", now)
 	}
 
 	// If the namespace may no longer use the tailnet, all endpoints are removed immediately.
@@ -261,7 +261,7 @@ func TestEgressWithoutConsumers(t *testing.T) {
 		t.Errorf("%+v", o.Status.Egress)
 	}
 	if err := p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.shop, Name: "billing"}, &corev1.Service{}); client.IgnoreNotFound(err) != nil || err == nil {
-		t.Errorf("a Service where none may be written: %v", err)
+		t.Errorf("a Service in a forbidden namespace: %v", err)
 	}
 	o = p.condition(near, v1alpha1.ConditionProgrammed, "True/Programmed")
 	if len(o.Finalizers) != 0 || o.Status.Egress.ExternalName != "near" {

@@ -71,7 +71,7 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 	}
 	var t v1alpha1.TailscaleTailnet
 	if err := l.client.Get(ctx, types.NamespacedName{Name: l.decision.Tailnet}, &t); err != nil {
-		return fmt.Errorf("look at the tailnet %s: %w", l.decision.Tailnet, err)
+		return fmt.Errorf("get the tailnet %s: %w", l.decision.Tailnet, err)
 	}
 	desired := l.desiredVIP(&t)
 	if old := l.object.Status.VIP; old != nil && old.Name != "" && (old.Name != desired.Name || old.Tailnet != t.Name || len(desired.Ports) == 0) {
@@ -81,7 +81,7 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 			return nil
 		}
 		if !gone {
-			l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the former service " + old.Name + " of the tailnet " + old.Tailnet + " is being taken away"}
+			l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the former service " + old.Name + " of the tailnet " + old.Tailnet + " is being removed"}
 			return nil
 		}
 		l.object.Status.VIP = nil
@@ -279,7 +279,7 @@ func (l *serviceReconciliation) writeVIP(ctx context.Context, api *tsapi.Client,
 	if err != nil {
 		return nil, err
 	}
-	l.Log.Info("a service of a tailnet was written", "service", objectName(l.object).String(), "tailnet", m.tailnet, "vip", m.name)
+	l.Log.Info("tailnet service written", "service", objectName(l.object).String(), "tailnet", m.tailnet, "vip", m.name)
 	return l.readVIP(ctx, api, m)
 }
 
@@ -328,7 +328,7 @@ func (l *serviceReconciliation) releaseVIP(ctx context.Context, tailnet, name st
 		if err := api.DeleteService(ctx, name); err != nil {
 			return false, err
 		}
-		l.Log.Info("a service of a tailnet was deleted", "service", l.object.Namespace+"/"+l.object.Name, "tailnet", tailnet, "vip", name)
+		l.Log.Info("tailnet service deleted", "service", l.object.Namespace+"/"+l.object.Name, "tailnet", tailnet, "vip", name)
 	}
 	m.due = l.Now().Add(jitter())
 	l.requeueAt(m.due)

@@ -100,7 +100,7 @@ func (p *serviceEnv) awaitOwners(c *tsapi.Client, name string, operators ...stri
 // awaitDeleted waits until a tailnet service is deleted.
 func (p *serviceEnv) awaitDeleted(c *tsapi.Client, name string) {
 	p.t.Helper()
-	p.until(name+" is gone", func() error {
+	p.until(name+" is deleted", func() error {
 		if s := vipServiceNamed(p.t, c, name); s != nil {
 			return fmt.Errorf("%+v", s)
 		}
@@ -138,7 +138,7 @@ func TestServiceIngress(t *testing.T) {
 		t.Errorf("status %+v", v)
 	}
 	if !slices.Equal(created.Ports, []string{"tcp:443", "tcp:80"}) || !slices.Equal(created.Tags, []string{"tag:web"}) || created.Comment != "of a test" {
-		t.Errorf("made %+v", created)
+		t.Errorf("created %+v", created)
 	}
 	if !slices.Contains(o.Finalizers, v1alpha1.Finalizer) {
 		t.Errorf("finalizers %v", o.Finalizers)
@@ -149,7 +149,7 @@ func TestServiceIngress(t *testing.T) {
 	p.must(tn.Ready(t.Context(), node))
 	id, err := tn.ID(node)
 	p.must(err)
-	p.until("the device is told of", func() error {
+	p.until("the status has the device", func() error {
 		if err := p.admin.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
 			return err
 		}
@@ -175,9 +175,9 @@ func TestServiceIngress(t *testing.T) {
 	p.trigger(s, 10)
 	p.awaitIdle()
 	before := countRequests()
-	p.until("it is asked again without a reason", func() error {
+	p.until("it is requested again without a reason", func() error {
 		if n := countRequests(); n <= before {
-			return fmt.Errorf("asked %d times", n)
+			return fmt.Errorf("requested %d times", n)
 		}
 		return nil
 	})
@@ -186,7 +186,7 @@ func TestServiceIngress(t *testing.T) {
 	if _, err := lc.EditPrefs(t.Context(), &ipn.MaskedPrefs{AdvertiseServicesSet: true, Prefs: ipn.Prefs{AdvertiseServices: []string{"svc:grafana"}}}); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the tailnet knows that it offers it", func() error {
+	p.until("the tailnet lists it as a host", func() error {
 		if hosts, err := admin.Hosts(t.Context(), "svc:grafana"); err != nil || len(hosts) != 1 {
 			return fmt.Errorf("%+v, %v", hosts, err)
 		}
@@ -195,7 +195,7 @@ func TestServiceIngress(t *testing.T) {
 	// A relay that refuses TLS because it lacks a certificate is not ready (GTW-23).
 	o = p.condition(s, v1alpha1.ConditionReady, "False/NoCertificate")
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); !strings.Contains(c.Message, "issued yet") || strings.Contains(c.Message, "\x1b") {
-		t.Errorf("it says %q", c.Message)
+		t.Errorf("the message is %q", c.Message)
 	}
 	reported("")
 	o = p.condition(s, v1alpha1.ConditionReady, "True/Ready")
@@ -229,7 +229,7 @@ func TestServiceIngress(t *testing.T) {
 	p.trigger(s, 10)
 	p.awaitIdle()
 	if n, m, r := p.writes.Load()-writes, changingRequests(api)-changed, len(api.Requests())-all; n != 0 || m != 0 || r > 2 {
-		t.Errorf("ten looks: %d writes to Kubernetes, %d to Tailscale of %d requests\n%s", n, m, r, p.log.Tail())
+		t.Errorf("ten reconciles: %d writes to Kubernetes, %d to Tailscale of %d requests\n%s", n, m, r, p.log.Tail())
 	}
 
 	// After a manual deletion, the next read recreates the service with its address.
@@ -259,7 +259,7 @@ func TestServiceIngress(t *testing.T) {
 	p.condition(s, v1alpha1.ConditionReady, "False/AwaitingApproval")
 	p.advance(time.Minute, s)
 	if hosts, err := admin.Hosts(t.Context(), "svc:dashboards"); err != nil || len(hosts) != 1 || hosts[0].Approved {
-		t.Errorf("approved although nobody asked for it: %+v, %v", hosts, err)
+		t.Errorf("approved without a request: %+v, %v", hosts, err)
 	}
 
 	// Deletion, at first with a failing API.
@@ -330,7 +330,7 @@ func TestTwoOperators(t *testing.T) {
 	created := a.awaitOwners(admin, "svc:web", "tp-a", "tp-b")
 	for i, p := range places {
 		p.condition(objects[i], v1alpha1.ConditionProgrammed, "True/Programmed")
-		p.until("it knows of both", func() error {
+		p.until("it has both", func() error {
 			if n := p.get(objects[i]).Status.VIP.Owners; n != 2 {
 				p.advance(11*time.Minute, objects[i])
 				time.Sleep(20 * time.Millisecond)
@@ -405,7 +405,7 @@ func TestForeignServices(t *testing.T) {
 		p.condition(s, v1alpha1.ConditionProgrammed, tt.want)
 		o := p.condition(s, v1alpha1.ConditionReady, tt.want)
 		if len(o.Finalizers) != 0 || o.Status.VIP != nil {
-			t.Errorf("%s: nothing is ours, but %v, %+v", tt.called, o.Finalizers, o.Status.VIP)
+			t.Errorf("%s: the operator owns nothing, but %v, %+v", tt.called, o.Finalizers, o.Status.VIP)
 		}
 		if tt.called == "twin" {
 			p.condition(s, v1alpha1.ConditionDegraded, "True/DuplicateOperatorID")
@@ -464,13 +464,13 @@ func TestSkipCleanup(t *testing.T) {
 	o = p.condition(s, v1alpha1.ConditionReady, "False/Deleting")
 	c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady)
 	if !strings.Contains(c.Message, v1alpha1.SkipRemoteCleanupAnnotation) || !strings.Contains(c.Message, "svc:web") {
-		t.Errorf("it does not say what to do: %q", c.Message)
+		t.Errorf("the message does not contain the next step: %q", c.Message)
 	}
 	p.must(p.admin.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"gateway.tailscale.com/skip-remote-cleanup":"true"}}}`))))
 	p.awaitGone(s)
 	remove()
 	if vipServiceNamed(t, admin, "svc:web") == nil {
-		t.Error("it was deleted all the same")
+		t.Error("it was deleted anyway")
 	}
 }
 
@@ -489,7 +489,7 @@ func TestIngressGrant(t *testing.T) {
 	p.must(p.admin.Create(t.Context(), s))
 	p.condition(s, v1alpha1.ConditionReady, "False/RefNotPermitted")
 	if vipServiceNamed(t, admin, "svc:web") != nil || changingRequests(api) != 0 {
-		t.Error("it was published all the same")
+		t.Error("it was published anyway")
 	}
 	grant := &gatewayapi.ReferenceGrant{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "grant"}, Spec: gatewayapi.ReferenceGrantSpec{
 		From: []gatewayapi.ReferenceGrantFrom{{Group: v1alpha1.Group, Kind: "TailscaleService", Namespace: gatewayapi.Namespace(p.shop)}},
@@ -500,7 +500,7 @@ func TestIngressGrant(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), grant))
 	o := p.condition(s, v1alpha1.ConditionReady, "False/RefNotPermitted")
 	if o.Status.VIP == nil || !slices.Equal(o.Status.VIP.Addresses, []string{created.Addrs[0].String(), created.Addrs[1].String()}) {
-		t.Errorf("its addresses are forgotten: %+v", o.Status.VIP)
+		t.Errorf("its addresses are lost: %+v", o.Status.VIP)
 	}
 	p.must(p.admin.Delete(t.Context(), s))
 	p.awaitGone(s)

@@ -94,7 +94,7 @@ func serviceKinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 // Board.
 func (c *serviceReconciler) Add(mgr manager.Manager, publisher *Publisher) error {
 	if c.Namespace == "" || c.ClusterDomain == "" || c.OperatorID == "" || c.Instance == "" || c.Clients == nil || c.Log == nil || c.Now == nil || publisher == nil {
-		return errors.New("the controller of services lacks a setting: namespace, cluster domain, operator id, instance, clients, log, clock and board are required")
+		return errors.New("the service controller lacks a setting: namespace, cluster domain, operator id, instance, clients, log, clock and publisher are required")
 	}
 	c.client, c.cached, c.direct, c.events, c.publisher = mgr.GetClient(), mgr.GetCache(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.FieldManager), publisher
 	c.vips, c.states, c.written = map[types.NamespacedName]*vipState{}, map[types.NamespacedName]relayState{}, map[types.NamespacedName]writtenService{}
@@ -206,7 +206,7 @@ func (c *serviceReconciler) Reconcile(ctx context.Context, req reconcile.Request
 			c.forget(req.NamespacedName)
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, fmt.Errorf("look at the service %s: %w", req, err)
+		return reconcile.Result{}, fmt.Errorf("get the service %s: %w", req, err)
 	}
 	l := &serviceReconciliation{serviceReconciler: c, object: o, before: o.DeepCopy()}
 	err := l.run(ctx)

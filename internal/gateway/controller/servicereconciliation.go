@@ -103,10 +103,10 @@ func (l *serviceReconciliation) setConditions() {
 	accepted := serviceCondition{l.decision.Accepted.OK, l.decision.Accepted.Reason, l.decision.Accepted.Message}
 	resolved := serviceCondition{l.decision.ResolvedRefs.OK, l.decision.ResolvedRefs.Reason, l.decision.ResolvedRefs.Message}
 	if resolved.reason == "" {
-		resolved = serviceCondition{reason: v1alpha1.ReasonPending, message: "nothing is looked up for a service that cannot be"}
+		resolved = serviceCondition{reason: v1alpha1.ReasonPending, message: "references are not resolved because the service is not accepted"}
 	}
 	if !accepted.ok || !resolved.ok {
-		l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the service cannot be as it is"}
+		l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the service is not accepted or its references are not resolved"}
 	}
 	ready := l.ready
 	for _, v := range []serviceCondition{l.programmed, resolved, accepted} { // the first failing condition in order of importance wins
@@ -190,11 +190,11 @@ func (l *serviceReconciliation) finalize(ctx context.Context) error {
 		gone, err := l.releaseVIP(ctx, v.Tailnet, v.Name)
 		switch skip := l.object.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true"; {
 		case err != nil && skip:
-			l.Log.Warn("a service of a tailnet is left behind, as its annotation wishes", "service", objectName(l.object).String(), "vip", v.Name, "tailnet", v.Tailnet, "err", err)
+			l.Log.Warn("keeping a tailnet service, because its annotation skips the cleanup", "service", objectName(l.object).String(), "vip", v.Name, "tailnet", v.Tailnet, "err", err)
 		case err != nil:
 			return l.reportBlocked(ctx, v, err)
 		case !gone && !skip:
-			l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonDeleting, message: "its service of the tailnet is being taken away"})
+			l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonDeleting, message: "its service of the tailnet is being removed"})
 			return l.report(ctx)
 		}
 	}
@@ -205,7 +205,7 @@ func (l *serviceReconciliation) finalize(ctx context.Context) error {
 func (l *serviceReconciliation) reportBlocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) error {
 	reason, wait := failureReason(why)
 	l.requeueAt(l.Now().Add(wait))
-	message := fmt.Sprintf("%s of the tailnet %s cannot be taken away: %s; the annotation %s: \"true\" leaves it behind", v.Name, v.Tailnet, truncateServiceMessage(why.Error()), v1alpha1.SkipRemoteCleanupAnnotation)
+	message := fmt.Sprintf("%s of the tailnet %s cannot be removed: %s; the annotation %s: \"true\" skips this cleanup", v.Name, v.Tailnet, truncateServiceMessage(why.Error()), v1alpha1.SkipRemoteCleanupAnnotation)
 	// The object may have been degraded for the same reason before its deletion.
 	ready := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionReady)
 	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
@@ -248,7 +248,7 @@ func (l *serviceReconciliation) carryingGroup(ctx context.Context) (*v1alpha1.Ta
 		return nil, nil
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("look at the proxy group %s", l.decision.Group), err)
+		return nil, errors.Join(fmt.Errorf("get the proxy group %s", l.decision.Group), err)
 	}
 	return g, nil
 }

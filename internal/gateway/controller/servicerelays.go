@@ -56,7 +56,7 @@ func (l *serviceReconciliation) readyRelays(ctx context.Context, group gateway.N
 	}
 	var pods corev1.PodList
 	if err := l.client.List(ctx, &pods, client.InNamespace(group.Namespace), client.MatchingLabels{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: group.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("look up the relays of %s: %w", group, err)
+		return nil, fmt.Errorf("list the relays of %s: %w", group, err)
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
@@ -99,7 +99,7 @@ func (l *serviceReconciliation) relayState(ctx context.Context, key types.Namesp
 		return relayState{}, nil
 	}
 	if err != nil {
-		return relayState{}, fmt.Errorf("look at the state Secret %s: %w", key, err)
+		return relayState{}, fmt.Errorf("get the state Secret %s: %w", key, err)
 	}
 	l.mu.Lock()
 	st, ok := l.states[key]

@@ -43,7 +43,7 @@ func (r *tailnetReconciler) tailnetsUsedBy(ctx context.Context, o client.Object)
 		}
 		var all v1alpha1.TailscaleTailnetList
 		if err := r.List(ctx, &all); err != nil {
-			r.Log.Error("look up tailnets in the cache", "err", err)
+			r.Log.Error("list tailnets in the cache", "err", err)
 		}
 		for i := range all.Items {
 			if all.Items[i].Annotations[v1alpha1.DefaultAnnotation] == "true" {
@@ -62,7 +62,7 @@ func (r *tailnetReconciler) Reconcile(ctx context.Context, req reconcile.Request
 			r.forget(req.Name)
 			return reconcile.Result{}, nil
 		}
-		return reconcile.Result{}, fmt.Errorf("look at the tailnet %s: %w", req.Name, err)
+		return reconcile.Result{}, fmt.Errorf("get the tailnet %s: %w", req.Name, err)
 	}
 	reconciliation := &tailnetReconciliation{tailnetReconciler: r, object: o, before: o.DeepCopy()}
 	wake, err := reconciliation.run(ctx)
@@ -153,7 +153,7 @@ func (r *tailnetReconciler) users(ctx context.Context, o *v1alpha1.TailscaleTail
 		var gateways v1alpha1.TailscaleGatewayList
 		for _, list := range []client.ObjectList{&groups, &services, &gateways} {
 			if err := r.List(ctx, list, client.MatchingFields{byTailnet: name}, client.UnsafeDisableDeepCopy); err != nil {
-				return nil, fmt.Errorf("look up who uses it: %w", err)
+				return nil, fmt.Errorf("list its users: %w", err)
 			}
 		}
 		for i := range groups.Items {
@@ -188,14 +188,14 @@ func (l *tailnetReconciliation) act(ctx context.Context, action gateway.TailnetA
 	case gateway.TailnetCheck:
 		return l.check(ctx)
 	}
-	return fmt.Errorf("no such deed: %q", action)
+	return fmt.Errorf("unknown action %q", action)
 }
 
 func (l *tailnetReconciliation) addFinalizer(ctx context.Context) error {
 	was := l.object.DeepCopy()
 	controllerutil.AddFinalizer(l.object, v1alpha1.Finalizer)
 	if err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("put the finalizer on: %w", err)
+		return fmt.Errorf("add the finalizer: %w", err)
 	}
 	l.facts.HasFinalizer = true
 	return nil
@@ -207,7 +207,7 @@ func (l *tailnetReconciliation) removeFinalizer(ctx context.Context) error {
 	controllerutil.RemoveFinalizer(l.object, v1alpha1.Finalizer)
 	err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
 	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("take the finalizer off: %w", err)
+		return fmt.Errorf("remove the finalizer: %w", err)
 	}
 	return nil
 }
@@ -230,7 +230,7 @@ func (l *tailnetReconciliation) proveCredential(ctx context.Context) error {
 		}
 		return nil
 	}
-	l.Log.Info("validation key made", "tailnet", l.object.Name, "key", key.ID)
+	l.Log.Info("validation key created", "tailnet", l.object.Name, "key", key.ID)
 	p.Phase, p.KeyID = gateway.ProofCleanupPending, key.ID
 	written := l.writeProof(context.WithoutCancel(ctx), nil)
 	if l.deleteKey(ctx, key.ID) {
@@ -239,7 +239,7 @@ func (l *tailnetReconciliation) proveCredential(ctx context.Context) error {
 	return written
 }
 
-// description returns the description by which the key can be found again. Tailscale allows 50
+// description returns a description that identifies the key in a list. Tailscale allows 50
 // letters, digits and hyphens.
 func (l *tailnetReconciliation) description() string {
 	return "tailplane-validate-" + fmt.Sprintf("%.8s", l.object.UID) + "-" + l.facts.Proof.Nonce
@@ -320,7 +320,7 @@ func (l *tailnetReconciliation) check(ctx context.Context) error {
 		}
 	}
 	if refused := lists.ServicesRefused; refused != nil {
-		a.ServicesRefused = fmt.Sprintf("The credential lacks the scope %s: services of the tailnet are not seen. %v", refused.Op.Scope(), refused)
+		a.ServicesRefused = fmt.Sprintf("The credential lacks the scope %s: the operator cannot list services of the tailnet. %v", refused.Op.Scope(), refused)
 	}
 	l.facts.Checked, l.lists = a, lists
 	return nil

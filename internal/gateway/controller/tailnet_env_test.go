@@ -224,7 +224,7 @@ func (p *tailnetEnv) trigger(name string) {
 	readsBefore := p.wire.secrets.Load()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{"test/poke":"%d"}}}`, time.Now().UnixNano())
 	p.must(p.admin.Patch(p.t.Context(), p.get(name), client.RawPatch("application/merge-patch+json", []byte(patch))))
-	p.until("it looks again", func() bool { return p.wire.secrets.Load() > readsBefore })
+	p.until("it reconciles again", func() bool { return p.wire.secrets.Load() > readsBefore })
 }
 
 // events returns the reasons of the events about a tailnet.

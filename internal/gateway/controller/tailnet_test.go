@@ -65,10 +65,10 @@ func TestTailnetValid(t *testing.T) {
 		p.trigger("test-tailnet")
 	}
 	if n := len(api.Requests()) - requestsBefore; n != 0 {
-		t.Errorf("%d requests to Tailscale in ten quiet looks", n)
+		t.Errorf("%d requests to Tailscale in ten quiet reconciles", n)
 	}
 	if w := p.wire.written()[writes:]; len(w) != 0 {
-		t.Errorf("writes to Kubernetes in ten quiet looks: %q", w)
+		t.Errorf("writes to Kubernetes in ten quiet reconciles: %q", w)
 	}
 	for i := range 3 {
 		last := p.get("test-tailnet").Status.LastSyncTime
@@ -80,7 +80,7 @@ func TestTailnetValid(t *testing.T) {
 		}
 	}
 	if m, d := count(api, makeKey), count(api, deleteKey); m != 1 || d != 1 || len(validKeys(t, api)) != 0 {
-		t.Errorf("%d keys made, %d deleted, %v left", m, d, validKeys(t, api))
+		t.Errorf("%d keys created, %d deleted, %v left", m, d, validKeys(t, api))
 	}
 	// A new operator continues where the old one stopped.
 	p.stop()
@@ -141,7 +141,7 @@ func TestTailnetFailures(t *testing.T) {
 		p.condition(name, "Ready", "False", x.why2)
 		// A failure of the lists comes after the proof; it is reported when the circuit or the
 		// lists have failed.
-		p.until(name+" says why", func() bool { return p.get(name).Status.ObservedGeneration > 0 })
+		p.until(name+" reports why", func() bool { return p.get(name).Status.ObservedGeneration > 0 })
 		o = p.get(name)
 		if got := conditionOf(o, "Authenticated"); got != x.authenticated {
 			t.Errorf("%d %+v: Authenticated is %s, want %s%s", i, x.fault, got, x.authenticated, conditionText(o))
@@ -164,7 +164,7 @@ func TestTailnetFailures(t *testing.T) {
 			p.event(name, "APIRecovered")
 		}
 		p.must(p.admin.Delete(t.Context(), o))
-		p.until(name+" is gone", func() bool {
+		p.until(name+" is deleted", func() bool {
 			return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: name}, new(v1alpha1.TailscaleTailnet)))
 		})
 	}
@@ -192,7 +192,7 @@ func TestTailnetStaysReady(t *testing.T) {
 	p.trigger("corp")
 	p.condition("corp", "Degraded", "False", "AsExpected")
 	if n := count(api, makeKey); n != 1 {
-		t.Errorf("%d keys made", n)
+		t.Errorf("%d keys created", n)
 	}
 	// A refused credential has another effect.
 	api.Fault(tsapi.Fault{Status: 401})
@@ -234,8 +234,8 @@ func TestTailnetCrash(t *testing.T) {
 		fault tsapi.Fault
 		made  int // maximum number of requests for a key, of which one succeeds
 	}{
-		{"after it was begun, before a key is asked for", tailnetCut{`"InProgress"`, true}, tsapi.Fault{Route: makeKey, Status: 503}, 2},
-		{"after the key was made, before its id is written", tailnetCut{`"keyID"`, false}, tsapi.Fault{Route: deleteKey, Status: 503}, 1},
+		{"after the start was recorded, before a key is requested", tailnetCut{`"InProgress"`, true}, tsapi.Fault{Route: makeKey, Status: 503}, 2},
+		{"after the key was created, before its id is written", tailnetCut{`"keyID"`, false}, tsapi.Fault{Route: deleteKey, Status: 503}, 1},
 		{"after its id was written, before it is deleted", tailnetCut{`"keyID"`, true}, tsapi.Fault{Route: deleteKey, Status: 503}, 1},
 		{"after it was deleted, before that is written", tailnetCut{`"Done"`, false}, tsapi.Fault{Route: "none", Status: 503}, 1},
 	} {
@@ -261,7 +261,7 @@ func TestTailnetCrash(t *testing.T) {
 				t.Errorf("keys left: %v", omitted)
 			}
 			if n := count(api, makeKey); n < 1 || n > x.made {
-				t.Errorf("%d keys were asked for, at most %d should be", n, x.made)
+				t.Errorf("%d keys were requested, at most %d are allowed", n, x.made)
 			}
 		})
 	}
@@ -288,7 +288,7 @@ func TestTailnetRotation(t *testing.T) {
 		t.Error("the client is the old one")
 	}
 	p.condition("corp", "Ready", "True", "Ready")
-	p.until("the spec is another one", func() bool { // retried because the operator writes the status at the same time
+	p.until("the spec is changed", func() bool { // retried because the operator writes the status at the same time
 		o := p.get("corp")
 		o.Spec.Tags = []string{"tag:web"}
 		err := p.admin.Update(t.Context(), o)
@@ -310,7 +310,7 @@ func TestTailnetRotation(t *testing.T) {
 	}
 	for _, r := range api.Requests() {
 		if r.Route == makeKey && r.Client != clients[0].ID && r.Client != clients[1].ID {
-			t.Errorf("%q made a key", r.Client)
+			t.Errorf("%q created a key", r.Client)
 		}
 	}
 	// The Secret is deleted and created again.
@@ -432,7 +432,7 @@ func issuerOf(ctx context.Context, k *kubernetes.Clientset) (string, error) {
 	_, rest, _ := strings.Cut(string(b), `"issuer":"`)
 	issuer, _, ok := strings.Cut(rest, `"`)
 	if !ok {
-		return "", errors.New("the cluster tells no issuer: " + string(b))
+		return "", errors.New("the cluster reports no issuer: " + string(b))
 	}
 	return issuer, nil
 }
@@ -459,7 +459,7 @@ func TestTailnetCredentialLimits(t *testing.T) {
 		statuses = append(statuses, conditionText(o))
 	}
 	if statuses[0] != statuses[1] {
-		t.Errorf("it tells whether a Secret is there: %s %s", statuses[0], statuses[1])
+		t.Errorf("it reveals whether a Secret exists: %s %s", statuses[0], statuses[1])
 	}
 	if n := p.wire.secrets.Load() - reads; n != 0 {
 		t.Errorf("%d reads of Secrets", n)
@@ -483,7 +483,7 @@ func TestTailnetDeletion(t *testing.T) {
 		t.Errorf("the user is not named: %s", m)
 	}
 	p.must(p.admin.Delete(t.Context(), g))
-	p.until("it is gone", func() bool {
+	p.until("it is deleted", func() bool {
 		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: "corp"}, new(v1alpha1.TailscaleTailnet)))
 	})
 	p.until("its client is dropped", func() bool { _, _, ok := p.clients.Get("corp"); return !ok })
@@ -497,7 +497,7 @@ func TestTailnetDeletion(t *testing.T) {
 		t.Errorf("finalizers %v, with nothing to clean up", f)
 	}
 	p.must(p.admin.Delete(t.Context(), p.get("dev")))
-	p.until("it is gone", func() bool {
+	p.until("it is deleted", func() bool {
 		return apierrors.IsNotFound(p.admin.Get(t.Context(), client.ObjectKey{Name: "dev"}, new(v1alpha1.TailscaleTailnet)))
 	})
 }

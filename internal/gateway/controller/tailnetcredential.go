@@ -81,7 +81,7 @@ func (r *tailnetReconciler) secretCredential(ctx context.Context, spec v1alpha1.
 	if key.Namespace == "" {
 		key.Namespace = r.Namespace
 	}
-	notAllowed := missingCredential(v1alpha1.ReasonSecretNamespaceNotAllowed, "The operator may not read Secrets of the namespace %q; its settings list those (credentialNamespaces).", key.Namespace)
+	notAllowed := missingCredential(v1alpha1.ReasonSecretNamespaceNotAllowed, "The operator may not read Secrets in the namespace %q; its settings list the allowed namespaces (credentialNamespaces).", key.Namespace)
 	if key.Namespace != r.Namespace && !slices.Contains(r.CredentialNamespaces, key.Namespace) {
 		return notAllowed, nil
 	}
@@ -98,7 +98,7 @@ func (r *tailnetReconciler) secretCredential(ctx context.Context, spec v1alpha1.
 	default:
 		id, secret := trimNewline(s.Data[keyClientID]), trimNewline(s.Data[keyClientSecret])
 		if id == "" || secret == "" {
-			out = missingCredential(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs %s and %s, neither empty.", key, keyClientID, keyClientSecret)
+			out = missingCredential(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs non-empty keys %s and %s.", key, keyClientID, keyClientSecret)
 			break
 		}
 		out = foundCredential{version: string(s.UID) + "/" + s.ResourceVersion, credential: tsapi.Credential{ClientID: id, Secret: tsapi.NewSecret(secret)}}
@@ -109,11 +109,11 @@ func (r *tailnetReconciler) secretCredential(ctx context.Context, spec v1alpha1.
 
 func (r *tailnetReconciler) fileCredential() (foundCredential, error) {
 	if r.ClientIDFile == "" {
-		return missingCredential(v1alpha1.ReasonCredentialsMissing, "It names no oauthSecretName and no workloadIdentity, and the operator has no mounted credential."), nil
+		return missingCredential(v1alpha1.ReasonCredentialsMissing, "The tailnet has neither oauthSecretName nor workloadIdentity, and the operator has no mounted credential."), nil
 	}
 	version, err := r.filesVersion()
 	if errors.Is(err, os.ErrNotExist) {
-		return missingCredential(v1alpha1.ReasonCredentialsMissing, "The operator's mounted credential is not there."), nil
+		return missingCredential(v1alpha1.ReasonCredentialsMissing, "The operator's mounted credential does not exist."), nil
 	}
 	var id, secret []byte
 	if err == nil {
@@ -168,7 +168,7 @@ func (r *tailnetReconciler) watchFiles(ctx context.Context) {
 		}
 		var all v1alpha1.TailscaleTailnetList
 		if err := r.List(ctx, &all); err != nil {
-			r.Log.Error("look up tailnets in the cache", "err", err)
+			r.Log.Error("list tailnets in the cache", "err", err)
 			continue
 		}
 		was = is
@@ -187,12 +187,12 @@ func trimNewline(b []byte) string {
 func (r *tailnetReconciler) serviceAccountToken(ctx context.Context, audience string) (tsapi.Secret, error) {
 	me := &authenticationv1.SelfSubjectReview{}
 	if err := r.Create(ctx, me, client.DisableReadYourWritesConsistency); err != nil {
-		return tsapi.Secret{}, fmt.Errorf("who am I: %w", err)
+		return tsapi.Secret{}, fmt.Errorf("get the operator's own account: %w", err)
 	}
 	name, ok := strings.CutPrefix(me.Status.UserInfo.Username, "system:serviceaccount:")
 	namespace, name, two := strings.Cut(name, ":")
 	if !ok || !two {
-		return tsapi.Secret{}, fmt.Errorf("the operator runs as %q, which is no ServiceAccount", me.Status.UserInfo.Username)
+		return tsapi.Secret{}, fmt.Errorf("the operator runs as %q, which is not a ServiceAccount", me.Status.UserInfo.Username)
 	}
 	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(assertionLifetime / time.Second))}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

@@ -61,7 +61,7 @@ func (l *tailnetReconciliation) writeProof(ctx context.Context, lock client.Merg
 		patch = client.MergeFromWithOptions(was, lock)
 	}
 	if err := l.Status().Patch(ctx, l.object, patch); err != nil {
-		return fmt.Errorf("write how far the proof is: %w", err)
+		return fmt.Errorf("record the state of the validation: %w", err)
 	}
 	return nil
 }
@@ -163,6 +163,6 @@ func (l *tailnetReconciliation) emitEvents(is map[string]gateway.TailnetConditio
 		event(corev1.EventTypeNormal, "APIRecovered", "The API answers again.")
 	}
 	if l.facts.KeyExpired {
-		event(corev1.EventTypeWarning, "ValidationKeyLeftBehind", "The validation key %s could not be deleted before it ended by itself.", proofWas.KeyID)
+		event(corev1.EventTypeWarning, "ValidationKeyLeftBehind", "The validation key %s could not be deleted before it expired.", proofWas.KeyID)
 	}
 }

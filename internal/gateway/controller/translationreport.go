@@ -70,7 +70,7 @@ func (a *TranslationReports) Report(one TranslationReport) {
 // Add registers the TranslationReports to run on every replica, leader or not.
 func (a *TranslationReports) Add(mgr manager.Manager, publisher *Publisher) error {
 	if a.Log == nil || publisher == nil {
-		return errors.New("answers lack a setting: log and board are required")
+		return errors.New("translation reports lack a setting: log and publisher are required")
 	}
 	a.client, a.publisher = mgr.GetClient(), publisher
 	return mgr.Add(reportsRunnable{a})
@@ -110,7 +110,7 @@ func (a *TranslationReports) store(ctx context.Context) {
 			continue
 		}
 		if !kube.IsStale(err) {
-			a.Log.Warn("what Envoy Gateway was answered cannot be noted", "gateway", n.String(), "err", err)
+			a.Log.Warn("cannot record the response to Envoy Gateway", "gateway", n.String(), "err", err)
 		}
 		a.mu.Lock()
 		if _, newer := a.last[n]; !newer {
@@ -153,7 +153,7 @@ func (a *TranslationReports) requestTranslations(ctx context.Context) {
 		}
 		if err != nil {
 			if ctx.Err() == nil && !kube.IsStale(err) {
-				a.Log.Warn("Envoy Gateway cannot be made to ask again", "gateway", n.String(), "err", err)
+				a.Log.Warn("cannot trigger another translation by Envoy Gateway", "gateway", n.String(), "err", err)
 			}
 			continue // tried again with the next tick
 		}

@@ -92,7 +92,7 @@ func TestUnreadableNamespace(t *testing.T) {
 	saysService := func(want string) {
 		t.Helper()
 		s := &v1alpha1.TailscaleService{}
-		p.until("the service says Degraded "+want, func() bool {
+		p.until("the service reports Degraded "+want, func() bool {
 			p.must(p.admin.Get(t.Context(), client.ObjectKeyFromObject(service), s))
 			now := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionDegraded)
 			return now != nil && string(now.Status)+"/"+now.Reason == want
@@ -103,24 +103,24 @@ func TestUnreadableNamespace(t *testing.T) {
 	awaitCondition(barred, v1alpha1.ConditionReady, "False/NamespaceForbidden")
 	saysService("True/NamespaceForbidden")
 	if n := c.UnreadableNamespaces(); n != 1 {
-		t.Errorf("%d namespaces are left out", n)
+		t.Errorf("%d namespaces are skipped", n)
 	}
 
 	p.must(bind(barred))
-	p.until("it is taken in", func() bool { return c.UnreadableNamespaces() == 0 })
+	p.until("it is included", func() bool { return c.UnreadableNamespaces() == 0 })
 	awaitCondition(barred, v1alpha1.ConditionDegraded, "False/AsExpected")
 	awaitCondition(barred, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
 	saysService("False/AsExpected")
-	for line, want := range map[string]int{"a namespace is left out": 1, "may read again": 1} {
+	for line, want := range map[string]int{"a namespace is skipped": 1, "may read again": 1} {
 		if n := strings.Count(p.log.String(), line); n != want {
-			t.Errorf("the log says %q %d times, want %d:\n%s", line, n, want, p.log.Tail())
+			t.Errorf("the log has %q %d times, want %d:\n%s", line, n, want, p.log.Tail())
 		}
 	}
 
 	// The rights are revoked while the operator runs. The operator detects this although no object
 	// changes and its watches continue, and all affected objects report it.
 	p.must(p.admin.DeleteAllOf(t.Context(), binding(), client.InNamespace(barred)))
-	p.until("the rights are gone", func() bool {
+	p.until("the permissions are removed", func() bool {
 		r := rest.CopyConfig(c.Config)
 		as, err := client.New(r, client.Options{Scheme: p.admin.Scheme()})
 		p.must(err)
@@ -129,7 +129,7 @@ func TestUnreadableNamespace(t *testing.T) {
 	awaitCondition(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
 	saysService("True/NamespaceForbidden")
 	if n := c.UnreadableNamespaces(); n != 1 {
-		t.Errorf("%d namespaces are left out", n)
+		t.Errorf("%d namespaces are skipped", n)
 	}
 	for _, namespace := range []string{barred, p.ns} {
 		g := &v1alpha1.TailscaleProxyGroup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
@@ -138,18 +138,18 @@ func TestUnreadableNamespace(t *testing.T) {
 	awaitCondition(barred, v1alpha1.ConditionDegraded, "True/NamespaceForbidden")
 	awaitCondition(p.ns, v1alpha1.ConditionAccepted, "False/TailnetNotPermitted")
 	// A request during the revocation may have been refused, and namespaces of other tests may end
-	// meanwhile.
+	// in the meantime.
 	all := p.log.String()
-	for line := range strings.Lines(all[strings.LastIndex(all, "a namespace is left out"):]) {
+	for line := range strings.Lines(all[strings.LastIndex(all, "a namespace is skipped"):]) {
 		if strings.Contains(line, "Reconciler error") && (strings.Contains(line, p.ns) || strings.Contains(line, barred)) {
-			t.Errorf("a look failed: %s", line)
+			t.Errorf("a reconcile failed: %s", line)
 		}
 	}
 	p.must(p.admin.Delete(t.Context(), own))
 	p.must(bind(barred))
 	awaitCondition(barred, v1alpha1.ConditionDegraded, "False/AsExpected")
 	saysService("False/AsExpected")
-	p.until("it is taken in again", func() bool { return c.UnreadableNamespaces() == 0 })
+	p.until("it is included again", func() bool { return c.UnreadableNamespaces() == 0 })
 }
 
 // unreadableService creates a service in the operator's namespace that a group in another namespace

@@ -173,7 +173,7 @@ func TestServer(t *testing.T) {
 		})
 	}
 	s.must(s.objects.Resource(groups).Namespace(s.ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
-	s.until(ctx, "what nobody owns", func() (bool, string) {
+	s.until(ctx, "objects without an owner", func() (bool, string) {
 		left := []string{}
 		for _, r := range []schema.GroupVersionResource{{Version: "v1", Resource: "secrets"}, {Version: "v1", Resource: "services"}, {Version: "v1", Resource: "configmaps"},
 			{Group: "apps", Version: "v1", Resource: "statefulsets"}, {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},

@@ -28,7 +28,7 @@ import (
 	"github.com/tailplane/tailplane/internal/relay"
 )
 
-var update = flag.Bool("update", false, "write what Render makes into testdata")
+var update = flag.Bool("update", false, "write the result of Render into testdata")
 
 // An input contains the arguments of Render as one document.
 type input struct {
@@ -93,7 +93,7 @@ func TestGolden(t *testing.T) {
 				return
 			}
 			if len(a.Files) != 2 || !bytes.Equal(a.Files[1].Data, got) {
-				t.Errorf("Render makes of it:\n%s", got)
+				t.Errorf("Render returns:\n%s", got)
 			}
 		})
 	}
@@ -158,7 +158,7 @@ func TestLaws(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after := clone(t, in); !reflect.DeepEqual(before, after) {
-			t.Fatalf("Render changed what it was given: %+v", in)
+			t.Fatalf("Render changed its input: %+v", in)
 		}
 		lawOfBytes(t, in, o)
 		for _, object := range allObjects(o) {
@@ -266,7 +266,7 @@ func lawOfRights(t *testing.T, in input, o *workload.Objects) {
 		created = append(created, s.Name)
 	}
 	if slices.Sort(created); !slices.Equal(created, secrets) {
-		t.Errorf("the Secrets %v are made, %v may be used", created, secrets)
+		t.Errorf("the Secrets %v are created, %v may be used", created, secrets)
 	}
 	b := o.RoleBinding
 	if b.RoleRef != (rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: in.Group.Name}) ||
@@ -288,7 +288,7 @@ func lawOfPods(t *testing.T, in input, o *workload.Objects) {
 		}
 	}
 	if spec.Template.Labels[v1alpha1.ManagedLabel] != "true" {
-		t.Error("the group's own labels win over ours")
+		t.Error("the group's own labels override the operator's labels")
 	}
 	p := spec.Template.Spec
 	if len(p.Containers) != 1 {
@@ -336,7 +336,7 @@ func envOf(containers []corev1.Container) (all [][]corev1.EnvVar) {
 func lawOfNetwork(t *testing.T, o *workload.Objects) {
 	for _, rule := range o.NetworkPolicy.Spec.Ingress {
 		if len(rule.From) == 0 || len(rule.Ports) == 0 {
-			t.Errorf("the rule %+v admits everybody", rule)
+			t.Errorf("the rule %+v admits all peers", rule)
 		}
 		for _, p := range rule.Ports {
 			if p.Port.IntValue() <= v1alpha1.DebugPort {
@@ -345,7 +345,7 @@ func lawOfNetwork(t *testing.T, o *workload.Objects) {
 		}
 	}
 	if len(o.NetworkPolicy.Spec.PolicyTypes) != 1 {
-		t.Error("what a relay connects to is limited")
+		t.Error("the connections of a relay are limited")
 	}
 }
 
@@ -379,11 +379,11 @@ func TestRefused(t *testing.T) {
 		says   string
 	}{
 		{"a label of its pods would not fit", func(in *input) { in.Group.Name = strings.Repeat("n", 53) }, "1 to 52"},
-		{"nothing would own its objects", func(in *input) { in.Group.UID = "" }, "not stored"},
+		{"its objects would have no owner", func(in *input) { in.Group.UID = "" }, "not stored"},
 		{"more than a group can have", func(in *input) { in.Group.Spec.Replicas = new(int32(51)) }, "0 to 50"},
 		{"more than a group ever had", func(in *input) { in.Plan.Ordinals = 51 }, "0 to 50"},
 		{"which way?", func(in *input) { in.Group.Spec.Type = "both" }, `"both"`},
-		{"a node of which tailnet?", func(in *input) { in.Plan.Tailnet = "" }, "tailnet is not known"},
+		{"an unknown tailnet", func(in *input) { in.Plan.Tailnet = "" }, "tailnet is not known"},
 		{"a runtime of an earlier release", func(in *input) { in.Group.Spec.Runtime = v1alpha1.RuntimeContainerboot }, `runtime "Containerboot" is not supported`},
 		{"no image", func(in *input) { in.Settings = workload.Settings{} }, "no image"},
 	} {

@@ -78,7 +78,7 @@ func TestClusterTLS(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, upstream)
 		}
 		if out.TypedExtensionProtocolOptions[httpProtocol] == nil || !slices.Equal(upstream.CommonTlsContext.AlpnProtocols, []string{"h2"}) {
-			t.Errorf("%s: HTTP/2 is not spoken", tc.name)
+			t.Errorf("%s: HTTP/2 is not used", tc.name)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestRetarget(t *testing.T) {
 		t.Errorf("got %v", c)
 	}
 	if !proto.Equal(before, was) {
-		t.Error("the question was changed")
+		t.Error("the request was changed")
 	}
 }
 
@@ -123,12 +123,12 @@ func TestConflictsAndInvalidClusters(t *testing.T) {
 	for _, vh := range out.Routes[0].VirtualHosts {
 		for _, r := range vh.Routes {
 			if slices.Contains([]string{"tailscale-svc-web", "tailscale-svc-tls"}, r.Name) {
-				t.Errorf("route %s leads to somebody else's cluster or to none", r.Name)
+				t.Errorf("route %s leads to a foreign cluster or to none", r.Name)
 			}
 		}
 	}
 	if !slices.Contains(names(out.Routes[0].VirtualHosts[0].Routes), "tailscale-svc-strip") {
-		t.Errorf("a sound route went too: %v", names(out.Routes[0].VirtualHosts[0].Routes))
+		t.Errorf("a valid route was removed too: %v", names(out.Routes[0].VirtualHosts[0].Routes))
 	}
 	if !slices.Equal(report.Conflicted, []string{"tailscale-cluster-web"}) {
 		t.Errorf("reported %+v", report)
@@ -163,10 +163,10 @@ func TestListeners(t *testing.T) {
 		required, restrict bool
 	}{
 		{"whole", "infra/eg/http", n.Gateways[testGateway].Listeners, about, true, true, true, true},
-		{"PROXY for those who send it", "infra/eg/http", []gateway.Listener{{ProxyProtocol: true}}, about, true, true, false, false},
+		{"PROXY for peers that send it", "infra/eg/http", []gateway.Listener{{ProxyProtocol: true}}, about, true, true, false, false},
 		{"headers only", "infra/eg/http", nil, about, true, false, false, false},
 		{"another listener", "infra/eg/http", []gateway.Listener{{Section: "https", Restrict: true}}, about, true, false, false, false},
-		{"nobody is admitted", "infra/eg/http", []gateway.Listener{{Section: "http", Restrict: true}}, about, true, false, false, true},
+		{"no peer is admitted", "infra/eg/http", []gateway.Listener{{Section: "http", Restrict: true}}, about, true, false, false, true},
 		{"no policy", "infra/eg/http", n.Gateways[testGateway].Listeners, nil, false, false, false, false},
 		{"another Gateway", "infra/other/http", n.Gateways[testGateway].Listeners, map[gateway.Name]string{{Namespace: "infra", Name: "other"}: ""}, false, false, false, false},
 		{"shared names", "http-8080", n.Gateways[testGateway].Listeners, about, true, true, true, true},
@@ -177,7 +177,7 @@ func TestListeners(t *testing.T) {
 		before := proto.CloneOf(in)
 		out, err := renderListener(in, n, tc.names)
 		if err != nil || !proto.Equal(before, in) {
-			t.Fatalf("%s: %v; the question was changed: %v", tc.why, err, !proto.Equal(before, in))
+			t.Fatalf("%s: %v; the request was changed: %v", tc.why, err, !proto.Equal(before, in))
 		}
 		if (out != in) != tc.changed {
 			t.Errorf("%s: changed %v", tc.why, out != in)
@@ -201,7 +201,7 @@ func TestListeners(t *testing.T) {
 		}
 		if tc.restrict {
 			r := new(rbacv3.RBAC)
-			if err := filters[0].GetTypedConfig().UnmarshalTo(r); err != nil || r.Rules.Action != 0 || (len(r.Rules.Policies) == 0) != (tc.why == "nobody is admitted") {
+			if err := filters[0].GetTypedConfig().UnmarshalTo(r); err != nil || r.Rules.Action != 0 || (len(r.Rules.Policies) == 0) != (tc.why == "no peer is admitted") {
 				t.Errorf("%s: %v, %v", tc.why, r, err)
 			}
 		}

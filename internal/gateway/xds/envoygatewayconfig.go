@@ -52,21 +52,21 @@ func Config(o ConfigOptions) ([]byte, error) {
 	}
 	switch {
 	case o.Provider != Kubernetes && o.Provider != File:
-		return nil, fmt.Errorf("provider %q: kubernetes or file", o.Provider)
+		return nil, fmt.Errorf("provider %q: must be kubernetes or file", o.Provider)
 	case o.Provider == File && (o.Resources == "" || o.Home == ""):
-		return nil, fmt.Errorf("the file provider needs a folder of resources and one of its own")
+		return nil, fmt.Errorf("the file provider needs a folder with resources and a home folder")
 	case o.MaxMessage <= 0:
-		return nil, fmt.Errorf("no size of messages")
+		return nil, fmt.Errorf("the maximum message size is not set")
 	}
 	if o.Server.Network == "unix" {
 		d.Unix = o.Server.Addr
 	} else {
 		host, port, err := net.SplitHostPort(o.Server.Addr)
 		if err != nil || host == "" {
-			return nil, fmt.Errorf("extension server %q: host:port, as Envoy Gateway finds it", o.Server.Addr)
+			return nil, fmt.Errorf("extension server %q: must be host:port, as Envoy Gateway reaches it", o.Server.Addr)
 		}
 		if d.Port, err = strconv.Atoi(port); err != nil {
-			return nil, fmt.Errorf("extension server %q: the port is a number", o.Server.Addr)
+			return nil, fmt.Errorf("extension server %q: the port must be a number", o.Server.Addr)
 		}
 		if net.ParseIP(host) != nil {
 			d.IP = host

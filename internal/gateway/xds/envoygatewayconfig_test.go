@@ -72,7 +72,7 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%s: %+v", tc.why, m)
 		}
 		if x := m.Hooks.XdsTranslator.Translation; x["secret"].IncludeAll || !x["route"].IncludeAll || !x["cluster"].IncludeAll {
-			t.Errorf("%s: what is sent: %v", tc.why, x)
+			t.Errorf("%s: sent resources: %v", tc.why, x)
 		}
 	}
 	lean, err := Config(with(cluster, func(o *ConfigOptions) { o.Lean = true }))

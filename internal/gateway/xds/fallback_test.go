@@ -50,7 +50,7 @@ func TestLastKnownGood(t *testing.T) {
 			}
 			s.Publish(bad)
 			if got := request(); got != echo {
-				t.Errorf("%s: nothing was ever good: %v", why, got)
+				t.Errorf("%s: without a good snapshot: %v", why, got)
 			}
 			s.Publish(good)
 			if got := request(); got != fromGood {
@@ -121,7 +121,7 @@ func TestLaterRevision(t *testing.T) {
 		n.Gateways[testGateway].Revision = "0000000000000002"
 		s.Publish(n)
 		if took := <-went; took != 100*time.Millisecond {
-			t.Errorf("it waited %v for what came after 100 ms", took)
+			t.Errorf("it waited %v for a snapshot that came after 100 ms", took)
 		}
 		if c := calls(); len(c) != 2 || c[0].Result != Stale || c[1].Result != Changed {
 			t.Errorf("measured %+v", c)

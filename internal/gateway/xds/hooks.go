@@ -125,7 +125,7 @@ func (s *Server) PostTranslateModify(ctx context.Context, in *extension.PostTran
 }
 
 // revisionTimeout is the time that a Translation waits for the requested snapshot. Other calls are served
-// meanwhile.
+// in the meantime.
 const revisionTimeout = 250 * time.Millisecond
 
 // wait waits until the snapshot has the requested revisions. It returns true if they did not

@@ -28,7 +28,7 @@ func checkResponse(in *extension.PostTranslateModifyRequest, out *extension.Post
 		wrong("secrets or listeners changed")
 	}
 	if len(out.Clusters) < len(in.Clusters) || !equal(in.Clusters, out.Clusters[:len(in.Clusters)]) {
-		wrong("clusters that are not ours changed")
+		wrong("foreign clusters changed")
 		return errors.Join(errs...)
 	}
 	names := map[string]bool{missingCluster: true}
@@ -40,7 +40,7 @@ func checkResponse(in *extension.PostTranslateModifyRequest, out *extension.Post
 			wrong("cluster %s: %v", c.Name, err)
 		}
 		if names[c.Name] {
-			wrong("two clusters %s", c.Name)
+			wrong("duplicate cluster %s", c.Name)
 		}
 		names[c.Name] = true
 	}
@@ -56,7 +56,7 @@ func checkResponse(in *extension.PostTranslateModifyRequest, out *extension.Post
 			continue
 		}
 		if !proto.Equal(withoutOwnRoutes(was), withoutOwnRoutes(now)) {
-			wrong("%s changed beside its routes", was.GetName())
+			wrong("%s changed outside its routes", was.GetName())
 		}
 		for j, vh := range was.GetVirtualHosts() {
 			before := foreignRoutes(vh.GetRoutes())
@@ -83,7 +83,7 @@ func checkResponse(in *extension.PostTranslateModifyRequest, out *extension.Post
 				}
 				for _, c := range destinations(r) {
 					if !names[c] {
-						wrong("route %s leads to no cluster %s", r.Name, c)
+						wrong("route %s refers to the missing cluster %s", r.Name, c)
 					}
 				}
 			}
@@ -127,10 +127,10 @@ func translate(t testing.TB, s *Server, in *extension.PostTranslateModifyRequest
 	before := proto.CloneOf(in)
 	out, err := s.PostTranslateModify(t.Context(), in)
 	if err != nil {
-		t.Fatal("an error, which Envoy Gateway never tries again after:", err)
+		t.Fatal("an error, after which Envoy Gateway never tries again:", err)
 	}
 	if !proto.Equal(before, in) {
-		t.Error("the question was changed")
+		t.Error("the request was changed")
 	}
 	if err := checkResponse(in, out); err != nil {
 		t.Error(err)
@@ -213,7 +213,7 @@ func TestGTW29_EchoOfDamagedRequests(t *testing.T) {
 		}
 		requests++
 		if translate(t, s, in); t.Failed() {
-			t.Fatalf("asked %v", in)
+			t.Fatalf("requested %v", in)
 		}
 	}
 }
@@ -244,10 +244,10 @@ func FuzzEcho(f *testing.F) {
 		out := translate(t, s, in)
 		again, err := s.PostTranslateModify(t.Context(), in)
 		if err != nil || !bytes.Equal(bytesOf(t, out), bytesOf(t, again)) {
-			t.Errorf("asked again it gives other bytes, or %v", err)
+			t.Errorf("a repeated request gives other bytes, or %v", err)
 		}
 		if len(out.Clusters) < len(in.Clusters) || len(out.Routes) != len(in.Routes) {
-			t.Error("there is less than was asked about")
+			t.Error("the response has less than the request")
 		}
 		for _, rc := range in.Routes {
 			for _, vh := range rc.GetVirtualHosts() {

@@ -26,9 +26,9 @@ func TestRetry(t *testing.T) {
 	}{
 		{"a service alone", route(nil), gateway.Rule{Sole: &gateway.Cluster{}}, "connect-failure,refused-stream,reset-before-request"},
 		{"a policy's services", route(nil), gateway.Rule{Default: tailplane}, "connect-failure,refused-stream,reset-before-request"},
-		{"the owner's wish", route(wish), gateway.Rule{Sole: &gateway.Cluster{}}, "5xx"},
-		{"beside others", route(nil), gateway.Rule{Mixed: tailplane, OwnWeight: 4}, ""},
-		{"nothing of ours", route(nil), gateway.Rule{}, ""},
+		{"the owner's setting", route(wish), gateway.Rule{Sole: &gateway.Cluster{}}, "5xx"},
+		{"together with others", route(nil), gateway.Rule{Mixed: tailplane, OwnWeight: 4}, ""},
+		{"no own routes", route(nil), gateway.Rule{}, ""},
 	} {
 		before := proto.CloneOf(tt.r)
 		out := applyRule(tt.r, tt.rule)
@@ -39,7 +39,7 @@ func TestRetry(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if !proto.Equal(tt.r, before) {
-			t.Errorf("%s: what came in was changed", tt.name)
+			t.Errorf("%s: the input was changed", tt.name)
 		}
 		if !proto.Equal(applyRule(out, tt.rule), out) {
 			t.Errorf("%s: applied again it changes more", tt.name)

@@ -39,7 +39,7 @@ func ParseAddress(s string) (Address, error) {
 	if path, ok := strings.CutPrefix(s, "unix:"); ok {
 		path = strings.TrimPrefix(path, "//")
 		if !filepath.IsAbs(path) {
-			return Address{}, fmt.Errorf("%q: the path of a Unix socket is absolute", s)
+			return Address{}, fmt.Errorf("%q: the path of a Unix socket must be absolute", s)
 		}
 		return Address{"unix", path}, nil
 	}
@@ -72,7 +72,7 @@ func (a Address) Listen(ctx context.Context) (net.Listener, error) {
 	case err != nil:
 		return nil, err
 	case i.Mode()&fs.ModeSocket == 0:
-		return nil, fmt.Errorf("%s is there, and is no socket", a.Addr)
+		return nil, fmt.Errorf("%s exists and is not a socket", a.Addr)
 	default:
 		if err := os.Remove(a.Addr); err != nil {
 			return nil, err
@@ -102,7 +102,7 @@ func (s *Server) Run(ctx context.Context, at Address, config *tls.Config) error 
 	case config != nil:
 		transport = credentials.NewTLS(config)
 	case !at.Private():
-		return fmt.Errorf("extension server on %s: an address that others reach needs TLS", at.Addr)
+		return fmt.Errorf("extension server on %s: an address that is not private needs TLS", at.Addr)
 	}
 	select {
 	case <-ctx.Done():
@@ -125,7 +125,7 @@ func (s *Server) Run(ctx context.Context, at Address, config *tls.Config) error 
 	}
 	s.open.Store(true)
 	defer s.open.Store(false)
-	s.Log.Info("the extension server is open", "address", ln.Addr().String(), "tls", config != nil)
+	s.Log.Info("extension server started", "address", ln.Addr().String(), "tls", config != nil)
 	defer context.AfterFunc(ctx, func() {
 		states.Shutdown()
 		defer time.AfterFunc(2*s.Deadline, g.Stop).Stop() // calls in progress end at their deadline
@@ -152,7 +152,7 @@ func (deterministicCodec) Name() string { return "proto" }
 func (deterministicCodec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("%T is no message", v)
+		return nil, fmt.Errorf("%T is not a message", v)
 	}
 	b, err := marshal.Marshal(m)
 	if err != nil {
@@ -164,7 +164,7 @@ func (deterministicCodec) Marshal(v any) (mem.BufferSlice, error) {
 func (deterministicCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return fmt.Errorf("%T is no message", v)
+		return fmt.Errorf("%T is not a message", v)
 	}
 	return proto.Unmarshal(data.Materialize(), m)
 }
@@ -225,7 +225,7 @@ func (c *Certificates) load() (*tls.Config, error) {
 	}
 	pem, err := os.ReadFile(filepath.Join(c.Dir, "ca.crt"))
 	if err != nil {
-		return nil, fmt.Errorf("authority of Envoy Gateway's certificate: %w", err)
+		return nil, fmt.Errorf("CA of Envoy Gateway's certificate: %w", err)
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {

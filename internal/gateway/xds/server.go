@@ -86,11 +86,11 @@ type published struct {
 func (s *Server) validate() error {
 	switch {
 	case s.Deadline <= 0:
-		return errors.New("extension server: no deadline")
+		return errors.New("extension server: the deadline is not set")
 	case s.MaxMessage <= 0:
-		return errors.New("extension server: no size of messages")
+		return errors.New("extension server: the maximum message size is not set")
 	case s.Log == nil || s.Measure == nil:
-		return errors.New("extension server: nowhere to log or to measure")
+		return errors.New("extension server: log and metrics are required")
 	}
 	return nil
 }
@@ -167,13 +167,13 @@ func respondWithin[M proto.Message](ctx context.Context, s *Server, c call[M], s
 		}
 		return m, Unchanged
 	}
-	s.Log.Error("a hook could not be answered from the newest snapshot", "hook", c.hook, "gateway", c.gateway.String(), "err", err)
+	s.Log.Error("cannot answer a hook from the newest snapshot", "hook", c.hook, "gateway", c.gateway.String(), "err", err)
 	if last, ok := s.good.Load(c.gateway); ok && last != now.snapshot {
 		m, _, err := attempt(ctx, c, last.(*gateway.Snapshot))
 		if err == nil {
 			return m, Fallback
 		}
-		s.Log.Error("nor from the last good one", "hook", c.hook, "gateway", c.gateway.String(), "err", err)
+		s.Log.Error("cannot answer a hook from the last good snapshot", "hook", c.hook, "gateway", c.gateway.String(), "err", err)
 	}
 	return c.echo, Fallback
 }
@@ -209,7 +209,7 @@ func attempt[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapsho
 // recordHostHook records a call of the hook for virtual hosts for a Gateway.
 func (s *Server) recordHostHook(name gateway.Name) { s.hosts.Store(name, true) }
 
-// resetHostHook reports whether the hook for virtual hosts was called since the previous call of asked.
+// resetHostHook reports whether the hook for virtual hosts was called since the previous call of resetHostHook.
 func (s *Server) resetHostHook(name gateway.Name) bool {
 	_, was := s.hosts.LoadAndDelete(name)
 	return was

@@ -188,12 +188,12 @@ func destinations(r *routev3.Route) (names []string) {
 // validate validates the answer as a whole. Its parts were validated when they were created.
 func (t *translation) validate(out *extension.PostTranslateModifyResponse) error {
 	if len(out.Clusters) < len(t.in.Clusters) || len(out.Routes) != len(t.in.Routes) {
-		return fmt.Errorf("%w: there is less than before", errInvalidResult)
+		return fmt.Errorf("%w: clusters or routes are missing", errInvalidResult)
 	}
 	names := make(map[string]bool, len(out.Clusters))
 	for i, c := range out.Clusters {
 		if i >= len(t.in.Clusters) && names[c.GetName()] {
-			return fmt.Errorf("%w: two clusters %s", errInvalidResult, c.GetName())
+			return fmt.Errorf("%w: duplicate cluster %s", errInvalidResult, c.GetName())
 		}
 		names[c.GetName()] = true
 	}
@@ -205,21 +205,21 @@ func (t *translation) validate(out *extension.PostTranslateModifyResponse) error
 		for _, vh := range rc.GetVirtualHosts() {
 			for _, d := range vh.GetDomains() {
 				if domains[d] {
-					return fmt.Errorf("%w: two virtual hosts for %s", errInvalidResult, d)
+					return fmt.Errorf("%w: duplicate virtual host for %s", errInvalidResult, d)
 				}
 				domains[d] = true
 			}
 			for _, r := range vh.GetRoutes() {
 				for _, c := range destinations(r) {
 					if isOwnRoute(r) && c != missingCluster && !names[c] {
-						return fmt.Errorf("%w: route %s leads to no cluster %s", errInvalidResult, r.GetName(), c)
+						return fmt.Errorf("%w: route %s refers to the missing cluster %s", errInvalidResult, r.GetName(), c)
 					}
 				}
 			}
 		}
 	}
 	if size := proto.Size(out); size > t.limit && size > proto.Size(t.in) {
-		return errors.Join(errInvalidResult, fmt.Errorf("%d bytes are more than %d", size, t.limit))
+		return errors.Join(errInvalidResult, fmt.Errorf("%d bytes exceed the limit of %d", size, t.limit))
 	}
 	return nil
 }

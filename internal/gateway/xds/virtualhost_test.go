@@ -43,7 +43,7 @@ func TestInsertIndex(t *testing.T) {
 		t.Errorf("a second time: %v", names(again.Routes))
 	}
 	if len(vh.Routes) != 6 {
-		t.Error("the question was changed")
+		t.Error("the request was changed")
 	}
 }
 
@@ -72,15 +72,15 @@ func TestGTW34_RouteFilters(t *testing.T) {
 		from   string
 		want   string // requirement, "none" for a route without filters, "" for no route
 	}{
-		{"nobody guards anything", []*routev3.Route{foreignRoute("a", "/a"), foreignRoute("b", "/")}, "", "none"},
+		{"no policy protects a route", []*routev3.Route{foreignRoute("a", "/a"), foreignRoute("b", "/")}, "", "none"},
 		{"all agree", []*routev3.Route{withFilter(foreignRoute("a", "/a"), "x"), withFilter(foreignRoute("b", "/"), "x")}, "", "x"},
-		{"all agree, whoever is named", []*routev3.Route{withFilter(foreignRoute("a", "/a"), "x")}, "b", "x"},
+		{"all agree, whichever policy is named", []*routev3.Route{withFilter(foreignRoute("a", "/a"), "x")}, "b", "x"},
 		{"one is open", []*routev3.Route{withFilter(foreignRoute("a", "/a"), "x"), foreignRoute("b", "/")}, "", ""},
 		{"they differ", []*routev3.Route{withFilter(foreignRoute("a", "/a"), "x"), withFilter(foreignRoute("b", "/"), "y")}, "", ""},
 		{"they differ, one is named", []*routev3.Route{withFilter(foreignRoute("a", "/a"), "x"), withFilter(foreignRoute("b", "/"), "y")}, "b", "y"},
 		{"the named one is not here", []*routev3.Route{withFilter(foreignRoute("a", "/a"), "x"), withFilter(foreignRoute("b", "/"), "y")}, "c", ""},
 		{"the named one differs in itself", []*routev3.Route{withFilter(foreignRoute("b", "/a"), "x"), withFilter(foreignRoute("b", "/"), "y")}, "b", ""},
-		{"there is nothing to go by", nil, "", ""},
+		{"there is no policy to inherit", nil, "", ""},
 	} {
 		s := service("web")
 		if tc.from != "" {
@@ -142,7 +142,7 @@ func TestGTW28_Rules(t *testing.T) {
 		want  []string // of the routes of the rule, in order
 	}{
 		{"a mix", foreignRoute("r", "/"), gateway.Rule{Mixed: []gateway.WeightedCluster{{Cluster: web, Weight: 20}}, OwnWeight: 80}, []string{own + "=80 " + web + "=20"}},
-		{"two of ours", foreignRoute("r", "/"), gateway.Rule{Mixed: []gateway.WeightedCluster{{Cluster: api, Weight: 1}, {Cluster: web, Weight: 2}}}, []string{api + "=1 " + web + "=2"}},
+		{"two own rules", foreignRoute("r", "/"), gateway.Rule{Mixed: []gateway.WeightedCluster{{Cluster: api, Weight: 1}, {Cluster: web, Weight: 2}}}, []string{api + "=1 " + web + "=2"}},
 		{"a cluster of each of the others", several, gateway.Rule{Mixed: []gateway.WeightedCluster{{Cluster: web, Weight: 20}}, OwnWeight: 80}, []string{own + "/backend/0=30 " + own + "/backend/2=50 " + web + "=20"}},
 		{"a share is refused", foreignRoute("r", "/"), gateway.Rule{Mixed: []gateway.WeightedCluster{{Cluster: web, Weight: 20}}, OwnWeight: 80, RefusedWeight: 7}, []string{missingCluster + "=7 " + own + "=80 " + web + "=20"}},
 		{"all is refused", foreignRoute("r", "/"), gateway.Rule{RefusedWeight: 7}, []string{missingCluster}},
@@ -168,7 +168,7 @@ func TestGTW28_Rules(t *testing.T) {
 				t.Errorf("%s: %v", tc.why, err)
 			}
 			if strings.Contains(destinationsText(r), missingCluster) && r.GetRoute().GetClusterNotFoundResponseCode() != routev3.RouteAction_INTERNAL_SERVER_ERROR {
-				t.Errorf("%s: what is refused is not answered with 500", tc.why)
+				t.Errorf("%s: a refused share does not return 500", tc.why)
 			}
 		}
 		if !slices.Equal(got, tc.want) {

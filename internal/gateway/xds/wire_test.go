@@ -262,7 +262,7 @@ func TestGTW36_OnlyEnvoyGatewayIsAccepted(t *testing.T) {
 		}
 	}
 	if n := len(calls()); n != before {
-		t.Errorf("%d calls of strangers were answered", n-before)
+		t.Errorf("%d calls of unknown clients were answered", n-before)
 	}
 	other.issue(t, dir, "extension")
 	if err := request(other, other, ClientName); err != nil {
@@ -272,7 +272,7 @@ func TestGTW36_OnlyEnvoyGatewayIsAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := request(other, other, ClientName); err != nil {
-		t.Error("what cannot be read must leave the last good certificates:", err)
+		t.Error("unreadable files must leave the last good certificates:", err)
 	}
 }
 

@@ -53,7 +53,7 @@ func (a *caCache) get(ctx context.Context, c Cluster, has []byte, now time.Time,
 	a.fetching.Go(func() {
 		pem, err := a.fetchCA(ctx, c)
 		if err != nil {
-			err = fmt.Errorf("the certificate authority of cluster %s (%s): %w", c.Name, c.ID, err)
+			err = fmt.Errorf("CA certificates of cluster %s (%s): %w", c.Name, c.ID, err)
 		}
 		a.errorLog.outcome(ctx, "authority of "+c.ID, err)
 		a.mu.Lock()
@@ -80,7 +80,7 @@ func (a *caCache) fetchCA(ctx context.Context, c Cluster) ([]byte, error) {
 		return nil, err
 	}
 	if hash != c.CAHash {
-		return nil, fmt.Errorf("it is %s, but its record says %s; it is not published", hash, c.CAHash)
+		return nil, fmt.Errorf("the hash is %s, but the record has %s; the certificates are not published", hash, c.CAHash)
 	}
 	return clean, nil
 }
@@ -115,13 +115,13 @@ func (a *caCache) wait() { a.fetching.Wait() }
 // is "sha256:" and the hex SHA-256 of their sorted and concatenated DER forms.
 func certificates(text []byte) (clean []byte, hash string, err error) {
 	if len(text) > maxCABytes {
-		return nil, "", fmt.Errorf("it has %d bytes; at most %d are published", len(text), maxCABytes)
+		return nil, "", fmt.Errorf("the certificates have %d bytes, more than %d", len(text), maxCABytes)
 	}
 	var ders [][]byte
 	for rest := text; len(bytes.TrimSpace(rest)) > 0; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil || block.Type != "CERTIFICATE" {
-			return nil, "", errors.New("it holds something that is no certificate in PEM")
+			return nil, "", errors.New("it contains data that is not a PEM certificate")
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return nil, "", fmt.Errorf("certificate %d: %w", len(ders)+1, err)
@@ -130,7 +130,7 @@ func certificates(text []byte) (clean []byte, hash string, err error) {
 		clean = append(clean, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: block.Bytes})...)
 	}
 	if len(ders) == 0 {
-		return nil, "", errors.New("it holds no certificate")
+		return nil, "", errors.New("it contains no certificate")
 	}
 	slices.SortFunc(ders, bytes.Compare)
 	sum := sha256.Sum256(bytes.Join(ders, nil))

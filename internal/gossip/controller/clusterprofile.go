@@ -115,21 +115,21 @@ func (s clusterStatus) goneSince(o *unstructured.Unstructured, now time.Time, se
 func (s clusterStatus) health() (status metav1.ConditionStatus, reason, message string) {
 	switch {
 	case s.isConflicting:
-		return metav1.ConditionUnknown, "NotVerified", "Nothing vouches any more that the cluster is the one it says."
+		return metav1.ConditionUnknown, "NotVerified", "The identity of the cluster is no longer verified."
 	case s.Cluster == nil:
-		return metav1.ConditionUnknown, "NotListed", "The cluster is not in the list of members."
+		return metav1.ConditionUnknown, "NotListed", "The list of members does not contain the cluster."
 	}
 	switch s.State {
 	case gossip.Alive:
-		return metav1.ConditionTrue, "Alive", "An access server of the cluster is heard; its API server was not asked."
+		return metav1.ConditionTrue, "Alive", "An access server of the cluster is alive. The API server of the cluster was not checked."
 	case gossip.Dead:
-		return metav1.ConditionFalse, "Dead", "No access server of the cluster is heard any more."
+		return metav1.ConditionFalse, "Dead", "All access servers of the cluster are dead."
 	case gossip.Gone:
-		return metav1.ConditionUnknown, "Left", "The access servers of the cluster have said goodbye."
+		return metav1.ConditionUnknown, "Left", "The access servers of the cluster have left the gossip network."
 	case gossip.Suspect:
-		return metav1.ConditionUnknown, "Suspect", "The access servers of the cluster have been silent for a while."
+		return metav1.ConditionUnknown, "Suspect", "The access servers of the cluster have not sent a message for some time."
 	}
-	return metav1.ConditionUnknown, "Unknown", "The access servers of the cluster have not been heard, or this one hears nobody."
+	return metav1.ConditionUnknown, "Unknown", "This server has no message from the access servers of the cluster, or from no other server at all."
 }
 
 // desiredProfile returns a copy of o with the desired metadata and spec. o is nil for a cluster that has no profile yet. describe does not modify

@@ -220,7 +220,7 @@ func (b *membersWriter) write(ctx context.Context, now time.Time, clusters []Clu
 	}
 	b.there, b.written, b.full = next, clusters, nil
 	if omitted > 0 {
-		b.full = fmt.Errorf("the ConfigMap %s has no room for %d of %d clusters; it says so, and has those that people can sign in to first", b.key, omitted, len(clusters))
+		b.full = fmt.Errorf("the ConfigMap %s has no space for %d of %d clusters; it keeps the clusters that people can sign in to, and reports the omission", b.key, omitted, len(clusters))
 	}
 	return b.full
 }

@@ -31,7 +31,7 @@ func TestDue(t *testing.T) {
 		{"no labels and none", func(c []Cluster) []Cluster { c[0].Members[0].LastSeen = noon.Local(); return c }, false},
 		{"seen 59 s later", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(59 * time.Second); return c }, false},
 		{"its server seen 59 s later", func(c []Cluster) []Cluster { c[1].Members[0].LastSeen = noon.Add(59 * time.Second); return c }, false},
-		{"seen earlier, by a leader who heard less", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(-time.Hour); return c }, false},
+		{"seen earlier, by a leader with fewer contacts", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(-time.Hour); return c }, false},
 		{"seen a minute later", func(c []Cluster) []Cluster { c[0].LastSeen = noon.Add(time.Minute); return c }, true},
 		{"its server seen a minute later", func(c []Cluster) []Cluster { c[1].Members[0].LastSeen = noon.Add(time.Minute); return c }, true},
 		{"a state", func(c []Cluster) []Cluster { c[1].State = gossip.Suspect; return c }, true},
@@ -171,7 +171,7 @@ func TestMembersConfigMap(t *testing.T) {
 	}
 	many[2999].Self = true
 	for range 2 { // the error is returned as long as it lasts
-		if err := b.write(t.Context(), noon, sortedClusters(many)); err == nil || !strings.Contains(err.Error(), "no room for") {
+		if err := b.write(t.Context(), noon, sortedClusters(many)); err == nil || !strings.Contains(err.Error(), "no space for") {
 			t.Errorf("too many: %v", err)
 		}
 	}
@@ -190,7 +190,7 @@ func TestMembersConfigMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	west.Name = "occident"
-	if err := b.write(t.Context(), noon, sortedClusters([]Cluster{east, west})); err == nil || !strings.Contains(err.Error(), "belongs to the manifests") {
+	if err := b.write(t.Context(), noon, sortedClusters([]Cluster{east, west})); err == nil || !strings.Contains(err.Error(), "the manifests must create it") {
 		t.Errorf("no ConfigMap: %v", err)
 	}
 	b.key, b.there = client.ObjectKey{Namespace: "default", Name: MembersConfigMap}, nil

@@ -128,7 +128,7 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 		p.known = gossip.Memory{Generation: m.Generation, Clusters: maps.Clone(m.Clusters), Nodes: maps.Clone(m.Nodes), Absent: maps.Clone(m.Absent)}
 		return nil
 	}
-	return fmt.Errorf("the ConfigMap %s is changed by others all the time", p.key)
+	return fmt.Errorf("other clients change the ConfigMap %s continually", p.key)
 }
 
 // bound drops the servers of this cluster that started longest ago, beyond a number that no cluster reaches. Node ids are never reused.
@@ -171,11 +171,11 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, storedPins, error) 
 	}
 	if text := cm.Data[pinsData]; text != "" {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
-			return nil, s, fmt.Errorf("the ConfigMap %s, data %s: %w; correct it, or remove the data and let every cluster be met anew", p.key, pinsData, err)
+			return nil, s, fmt.Errorf("the ConfigMap %s, data %s: %w; correct it, or remove the data so that this server pins every cluster again on first contact", p.key, pinsData, err)
 		}
 	}
 	if s.Clusters == nil || s.Nodes == nil || s.Absent == nil || s.Generations == nil { // null is not a valid map
-		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes, absent and generations are objects; correct it, or remove the data and let every cluster be met anew", p.key, pinsData)
+		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes, absent and generations must be objects; correct it, or remove the data so that this server pins every cluster again on first contact", p.key, pinsData)
 	}
 	if limit := uint64(time.Now().Add(generationAhead).Unix()); s.Generations[p.node] > limit {
 		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: the generation of %s is %d, years ahead of the clock; set it to 0", p.key, pinsData, p.node, s.Generations[p.node])

@@ -41,7 +41,7 @@ func TestPins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := one.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to the manifests") {
+	if _, err := one.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "the manifests must create it") {
 		t.Errorf("no ConfigMap: %v", err)
 	}
 	if err := admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: PinsConfigMap}}); err != nil {

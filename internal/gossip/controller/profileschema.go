@@ -36,7 +36,7 @@ func discoverKind(ctx context.Context, c rest.Interface) (servedKind, error) {
 		if apierrors.IsNotFound(err) {
 			continue
 		} else if apierrors.IsForbidden(err) {
-			return servedKind{}, fmt.Errorf("this account may not read the schema of %s under /openapi/v3; the ClusterRole system:discovery gives that to everybody", profileGroup)
+			return servedKind{}, fmt.Errorf("this account may not read the schema of %s under /openapi/v3; the ClusterRole system:discovery normally grants this right to all accounts", profileGroup)
 		} else if err != nil {
 			return servedKind{}, fmt.Errorf("schema of %s/%s: %w", profileGroup, version, err)
 		}

@@ -146,7 +146,7 @@ func (f *profileWriter) discoverSchema(ctx context.Context, now time.Time) error
 	}
 	if changed := s != f.served; changed || first {
 		if s.version == "" {
-			f.errorLog.log.Info("ClusterProfiles are off: the API server does not have the kind", "group", profileGroup)
+			f.errorLog.log.Info("ClusterProfiles are off: the API server does not have this kind", "group", profileGroup)
 		} else {
 			f.errorLog.log.Info("ClusterProfiles are written", "namespace", f.Namespace, "version", s.version, "accessProviders", s.access)
 		}
@@ -206,7 +206,7 @@ func (f *profileWriter) writeErrors() error {
 		return nil
 	}
 	first := slices.Min(slices.Collect(maps.Keys(f.blocked)))
-	return fmt.Errorf("%d of the ClusterProfiles in %s; that of cluster %s: %w", len(f.blocked), f.Namespace, first, f.blocked[first].err)
+	return fmt.Errorf("%d ClusterProfiles in %s failed; the first is of cluster %s: %w", len(f.blocked), f.Namespace, first, f.blocked[first].err)
 }
 
 func (f *profileWriter) explain(doing string, err error) error {
@@ -217,7 +217,7 @@ func (f *profileWriter) explain(doing string, err error) error {
 }
 
 // errNameTaken is the error for an object that Tailplane did not create.
-var errNameTaken = errors.New("there is a ClusterProfile of that name that Tailplane did not make; it is left alone")
+var errNameTaken = errors.New("a ClusterProfile of that name exists that Tailplane did not create; Tailplane does not change it")
 
 // A profilePass is the work of one pass.
 type profilePass struct {
@@ -283,6 +283,6 @@ func (p *profilePass) deleteProfile(id string, o *unstructured.Unstructured) err
 	}
 	delete(p.known, id)
 	delete(p.sent, id)
-	p.errorLog.log.Info("the ClusterProfile of a cluster that is gone was removed", "cluster", id, "profile", o.GetName())
+	p.errorLog.log.Info("deleted the ClusterProfile of a removed cluster", "cluster", id, "profile", o.GetName())
 	return nil
 }

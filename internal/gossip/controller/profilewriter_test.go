@@ -89,7 +89,7 @@ func (h *profilesEnv) install(file string, want servedKind) {
 func (h *profilesEnv) profiler(began time.Time, ca func(context.Context, Cluster) ([]byte, error)) *profileWriter {
 	h.t.Helper()
 	if ca == nil {
-		ca = func(context.Context, Cluster) ([]byte, error) { return nil, errors.New("nobody asked") }
+		ca = func(context.Context, Cluster) ([]byte, error) { return nil, errors.New("no request was made") }
 	}
 	config := rest.CopyConfig(h.config)
 	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { return counting{rt, h.writes} })
@@ -196,7 +196,7 @@ func TestClusterProfiles(t *testing.T) {
 	run("edited", (*profilesEnv).edited)
 	run("many", (*profilesEnv).many)
 	run("no rights", (*profilesEnv).rights)
-	run("the kind goes away", (*profilesEnv).away)
+	run("the kind disappears", (*profilesEnv).away)
 }
 
 // Without the kind: one log line, no write and no error. When the kind appears, the profiler finds it.
@@ -475,7 +475,7 @@ func (h *profilesEnv) authority() {
 		}
 		now = now.Add(caRetryAfter)
 	}
-	if h.log.count("its record says "+hash) < 1 || h.log.count(wrongHash) < 1 {
+	if h.log.count("the record has "+hash) < 1 || h.log.count(wrongHash) < 1 {
 		t.Error(h.log.String())
 	}
 	n := questions()
@@ -488,19 +488,19 @@ func (h *profilesEnv) authority() {
 	again := h.profiler(noon.Add(-time.Hour), ca)
 	h.pass(again, now.Add(time.Second), east)
 	if questions() != n+1 || string(published()) != string(good) {
-		t.Errorf("asked %d times", questions()-n)
+		t.Errorf("%d requests", questions()-n)
 	}
 	// Dead clusters are not queried, and their authority stays.
 	east.State = gossip.Dead
 	h.pass(again, now.Add(2*time.Second), east)
 	if questions() != n+1 || string(published()) != string(good) {
-		t.Error("a dead one was asked or lost its authority")
+		t.Error("a dead server was contacted or its CA certificates were removed")
 	}
 	// With another hash, the old authority is removed at once, before the new one is known.
 	east.State, east.CAHash = gossip.Alive, wrongHash
 	h.pass(again, now.Add(3*time.Second), east)
 	if published() != nil {
-		t.Error("an authority that does not fit any more is published")
+		t.Error("outdated CA certificates are published")
 	}
 	// Without a hash, no authority can be verified.
 	n = questions()
@@ -545,7 +545,7 @@ func (h *profilesEnv) others() {
 	var errorLog string
 	for i := range 3 {
 		err := f.writeAll(t.Context(), noon.Add(time.Duration(i)*blockTime), sortedClusters([]Cluster{clusterNamed("own"), taken, also}))
-		if !errors.Is(err, errNameTaken) || !strings.Contains(err.Error(), "2 of the ClusterProfiles") {
+		if !errors.Is(err, errNameTaken) || !strings.Contains(err.Error(), "2 ClusterProfiles in") {
 			t.Errorf("pass %d: %v", i, err)
 		} else if errorLog != "" && err.Error() != errorLog {
 			t.Errorf("one trouble in other words: %v", err)
@@ -555,7 +555,7 @@ func (h *profilesEnv) others() {
 	}
 	after := versions(h.all(best))
 	if after[profileName(clusterNamed("own"))] == "" {
-		t.Error("one that is taken keeps others from being written")
+		t.Error("a taken name prevents other writes")
 	}
 	delete(after, profileName(clusterNamed("own")))
 	delete(before, profileName(clusterNamed("lost"))) // this one was ours, and its cluster is long gone
@@ -605,7 +605,7 @@ func (h *profilesEnv) edited() {
 		t.Errorf("after an edit: %v", o.Object)
 	}
 	if h.all(best)[profileName(west)] == nil {
-		t.Error("what somebody deleted is not made again")
+		t.Error("a deleted profile is not created again")
 	}
 	// An unseen edit is not overwritten; the next pass reads it.
 	patch(`{"metadata":{"labels":{"team":"b"}}}`)

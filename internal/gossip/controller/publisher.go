@@ -73,10 +73,10 @@ func (p *Publisher) Leads() bool { return p.leading.Load() }
 // it logs later failures and retries. Run must not be called twice.
 func (p *Publisher) Run(ctx context.Context) error {
 	if p.Config == nil || p.Namespace == "" || p.Clusters == nil || p.Log == nil || p.Now == nil {
-		return errors.New("the publisher of members lacks a setting: configuration, namespace, clusters, log and clock are required")
+		return errors.New("the publisher of members needs configuration, namespace, clusters, log and clock")
 	}
 	if f := p.Profiles; f != nil && (f.Namespace == "" || f.ForgetAfter <= 0 || f.CA == nil) {
-		return errors.New("ClusterProfiles lack a setting: namespace, time to forget and authority are required")
+		return errors.New("ClusterProfiles need a namespace, a time to forget and an authority")
 	}
 	config := kube.Unthrottled(p.Config)
 	w := &leaderWork{Publisher: p, errorLog: &errorLog{log: p.Log, byWhat: map[string]string{}}, leads: make(chan context.Context, 1)}
@@ -161,7 +161,7 @@ func (w *leaderWork) runTerm(lead context.Context) {
 	}
 	w.leading.Store(true)
 	defer w.leading.Store(false)
-	w.Log.Info("this server publishes the members")
+	w.Log.Info("this server is the publisher of the member list")
 	for lead.Err() == nil {
 		w.publish(lead)
 		// A ticker would start the next pass too early after a slow one.
@@ -294,9 +294,9 @@ func (r *errorLog) outcome(ctx context.Context, what string, err error) {
 	switch {
 	case text == was:
 	case text == "":
-		r.log.Info("publishing works again", "what", what)
+		r.log.Info("publishing the member list works again", "what", what)
 	default:
-		r.log.Warn("publishing fails; it is tried again", "what", what, "err", text)
+		r.log.Warn("publishing the member list fails; trying again", "what", what, "err", text)
 	}
 }
 

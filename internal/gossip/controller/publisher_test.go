@@ -102,16 +102,16 @@ func TestNobodyHeard(t *testing.T) {
 	p.until("it shows itself", func() bool { return shown() == "east " })
 	stop()
 	stop = background(t, server("east", "west").Run)
-	p.until("another one is added", func() bool { return shown() == "east west " })
+	p.until("another server is added", func() bool { return shown() == "east west " })
 	stop()
 	looks.Store(0)
 	background(t, server("east").Run)
 	p.until("it has looked more than once", func() bool { return looks.Load() > 2 })
 	if shown() != "east west " {
-		t.Errorf("who has heard nobody shows %s", shown())
+		t.Errorf("a server without contacts shows %s", shown())
 	}
 	heard.Store(true)
-	p.until("who is not there any more is taken off", func() bool { return shown() == "east " })
+	p.until("a server that is gone is removed", func() bool { return shown() == "east " })
 	if n := log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings: %s", n, log.String())
 	}
@@ -127,15 +127,15 @@ func TestNoLease(t *testing.T) {
 	var log recordingLog
 	s := &Publisher{Config: p.config, Namespace: p.ns, Log: log.logger(), Now: time.Now, Clusters: func() []Cluster { return []Cluster{clusterNamed("east")} }}
 	background(t, s.Run)
-	p.until("it is said", func() bool {
-		return log.count("the Lease "+p.ns+"/"+LeaseName+" is not there; it belongs to the manifests") == 1
+	p.until("the error is logged", func() bool {
+		return log.count("the Lease "+p.ns+"/"+LeaseName+" does not exist; the manifests must create it") == 1
 	})
 	l.ResourceVersion, l.UID = "", ""
 	if err := p.admin.Create(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
 	p.until("it leads", s.Leads)
-	if log.count("belongs to the manifests") != 1 || log.count("works again") != 1 {
+	if log.count("the manifests must create it") != 1 || log.count("works again") != 1 {
 		t.Error(log.String())
 	}
 }

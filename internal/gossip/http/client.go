@@ -74,7 +74,7 @@ func (c *Client) dial(ctx context.Context, _, target string) (net.Conn, error) {
 	}
 	p, ok := c.config.Netmap().Find(id)
 	if !ok || len(p.Addrs) == 0 {
-		return nil, fmt.Errorf("dial %s: it is not in the tailnet", id)
+		return nil, fmt.Errorf("dial %s: the node is not in the tailnet", id)
 	}
 	var errs []error
 	ctx = untraced{ctx}
@@ -116,7 +116,7 @@ func (c *Client) Exchange(ctx context.Context, p gossip.Peer, body []byte) ([]by
 func (c *Client) FetchCA(ctx context.Context, p gossip.Peer) ([]byte, error) {
 	pem, err := c.do(ctx, p, http.MethodGet, caPath, nil)
 	if err != nil {
-		return nil, fmt.Errorf("authority of %s: %w", p.Name, err)
+		return nil, fmt.Errorf("CA certificates of %s: %w", p.Name, err)
 	}
 	return pem, nil
 }
@@ -148,9 +148,9 @@ func (c *Client) do(ctx context.Context, p gossip.Peer, method, path string, bod
 	answer, err := io.ReadAll(io.LimitReader(res.Body, gossip.MaxMessage+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("the answer broke off: %w", err)
+		return nil, fmt.Errorf("read the response: %w", err)
 	case res.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("it answered %s", res.Status)
+		return nil, fmt.Errorf("the response is %s", res.Status)
 	}
 	return answer, nil
 }

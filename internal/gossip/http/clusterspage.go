@@ -17,7 +17,7 @@ var clustersTemplate = template.Must(template.New("clusters").Funcs(template.Fun
 <html lang="en"><meta charset="utf-8"><title>Clusters</title>
 <style>body{font:16px sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:.3em .8em;text-align:left;border-bottom:1px solid #ccc}</style>
 <h1>Clusters</h1>
-{{if .Isolated}}<p><strong>This server hears none of the others, so it cannot say how they are.</strong></p>
+{{if .Isolated}}<p><strong>This server cannot reach any other server, so the state of the other clusters is unknown.</strong></p>
 {{end}}<table><thead><tr><th>Name<th>State<th>API<th>Sign-in<th>Labels<th>Last seen<th>Notes</thead><tbody>
 {{range .Clusters}}<tr><td>{{.Name}}<td>{{.State}}<td>{{.APIEndpoint}}<td>{{.URL}}<td>{{range $k, $v := .Labels}}{{$k}}={{$v}} {{end}}<td>{{time .LastSeen}}<td>{{if .Self}}this one {{end}}{{if not .Verified}}unverified {{end}}{{if .Conflict}}in conflict{{end}}
 {{end}}</tbody></table>

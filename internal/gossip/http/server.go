@@ -25,7 +25,7 @@ func ServeExchange(handle func(from string, body []byte) ([]byte, error), now fu
 
 // exchange is the operation that members call on each other.
 var exchange = httpapi.Op[rawMessage, encodedMessage]{Pattern: "POST " + ExchangePath, Verb: access.GossipExchange, Routine: true,
-	Doc: "Exchange what two access servers know of all: a digest, and the signed records that the other lacks."}
+	Doc: "Exchange the state of all members between two access servers: a digest, and the signed records that the other server does not have."}
 
 // rawMessage is an undecoded message. Package gossip decodes it itself, with bounds on what it keeps, and skips fields that a newer version
 // added.
@@ -54,7 +54,7 @@ const caPath = "/gossip/v1/authority"
 // fetchCA is the operation by which members fetch the CA certificates of a cluster's API server. The certificates are public, and the
 // caller verifies them against the hash in a signed record.
 var fetchCA = httpapi.Op[struct{}, caCertificates]{Pattern: "GET " + caPath, Verb: access.GossipExchange, Routine: true,
-	Doc: "Get the certificate authority of this cluster's API server."}
+	Doc: "Get the CA certificates of this cluster's API server."}
 
 // caCertificates are PEM.
 type caCertificates []byte

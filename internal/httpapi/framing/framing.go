@@ -53,7 +53,7 @@ type conn struct {
 	began   bool
 }
 
-var errFraming = errors.New("the request is not framed as HTTP/1 demands")
+var errFraming = errors.New("the framing of the request is not valid HTTP/1")
 
 // Read implements [net.Conn].
 func (c *conn) Read(p []byte) (int, error) {

@@ -56,7 +56,7 @@ func TestFraming(t *testing.T) {
 		{"chunk size with a space", post + "Transfer-Encoding: chunked\r\n\r\n2 \r\n{}\r\n0\r\n\r\n", -1},
 		{"chunk with bare LF", post + "Transfer-Encoding: chunked\r\n\r\n2\n{}\r\n0\r\n\r\n", -1},
 		{"chunk without its end", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n", -1},
-		{"chunk longer than it says", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}}\r\n0\r\n\r\n", -1},
+		{"chunk longer than its size field", post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}}\r\n0\r\n\r\n", -1},
 		{"trailer", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\n", -1},
 		{"HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", -1},
 		{"HTTP/1.10", "GET / HTTP/1.10\r\n\r\n", -1},
@@ -125,7 +125,7 @@ func TestLongLinesGoOn(t *testing.T) {
 		t.Errorf("%d of %d bytes", n, len(long))
 	}
 	if n := f.feed(bytes.Repeat([]byte("x"), 16<<10)); n != 0 {
-		t.Errorf("a line without end goes on")
+		t.Errorf("an endless line continues")
 	}
 }
 

@@ -69,7 +69,7 @@ func (r Reference) JSON() ([]byte, error) {
 	for _, op := range r.Operations {
 		method, path, ok := strings.Cut(op.Pattern, " ")
 		if !ok {
-			return nil, fmt.Errorf("%q names no method", op.Pattern)
+			return nil, fmt.Errorf("%q has no method", op.Pattern)
 		}
 		described, err := w.operation(op, method)
 		if err != nil {
@@ -107,7 +107,7 @@ func (w writer) operation(op httpapi.Declaration, method string) (object, error)
 	parameters := []object{}
 	if !w.Unproved {
 		parameters = append(parameters, object{"name": httpapi.NonceHeader, "in": "header", "required": false,
-			"description": "16 to 64 bytes, base64url without padding; the answer then carries " + httpapi.ProofHeader + ".", "schema": object{"type": "string"}})
+			"description": "16 to 64 bytes, base64url without padding; the response then has the header " + httpapi.ProofHeader + ".", "schema": object{"type": "string"}})
 	}
 	outside, err := ParametersOf(op)
 	if err != nil {
@@ -140,7 +140,7 @@ func (w writer) responses(op httpapi.Declaration) (object, error) {
 	headers := func(retry bool) object {
 		h := object{"X-Request-Id": object{"description": "The audit id of the request.", "schema": object{"type": "string"}}}
 		if !w.Unproved {
-			h[httpapi.ProofHeader] = object{"description": "Ed25519 signature by the cluster's key, when a nonce was sent.", "schema": object{"type": "string"}}
+			h[httpapi.ProofHeader] = object{"description": "Ed25519 signature by the cluster's key, if the request has a nonce.", "schema": object{"type": "string"}}
 		}
 		if retry {
 			h["Retry-After"] = object{"description": "Seconds.", "schema": object{"type": "integer"}}
@@ -303,7 +303,7 @@ func (w writer) schema(t reflect.Type) object {
 		maps.Copy(described, w.properties(t))
 		return ref
 	}
-	panic(fmt.Sprintf("openapi: a field of type %v; say how it is described", t))
+	panic(fmt.Sprintf("openapi: no schema is defined for a field of type %v", t))
 }
 
 func (w writer) properties(t reflect.Type) object {

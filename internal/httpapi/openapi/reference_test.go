@@ -23,10 +23,10 @@ var update = flag.Bool("update", false, "write the reference of the sign-in API 
 func signinAPI() openapi.Reference {
 	return openapi.Reference{
 		Title: "Sign-in API", Version: "v1alpha1", Server: "https://tka.tail1234.ts.net",
-		About: "Served by `tailplaned access` on the tailnet. Who is calling is a property of the connection: there is no login, no key and no header for it. " +
+		About: "`tailplaned access` serves this API on the tailnet. The connection identifies the caller: there is no login, key or header for it. " +
 			"Bodies are JSON, at most 16 KiB, and strict; an empty body means `{}`. " +
-			"A request with the header `Tailplane-Nonce` is answered with `Tailplane-Proof`, by which the server proves which cluster it serves. " +
-			"[openapi.json](openapi.json) is the same for machines.",
+			"If a request has the header `Tailplane-Nonce`, the response has the header `Tailplane-Proof`. It proves which cluster the server serves. " +
+			"[openapi.json](openapi.json) is the same reference for programs.",
 		Operations: signin.Operations(),
 	}
 }
@@ -34,9 +34,9 @@ func signinAPI() openapi.Reference {
 func planeAPI() openapi.Reference {
 	return openapi.Reference{
 		Title: "Operator plane", Version: "v1", Server: "https://dashboard.tail1234.ts.net",
-		About: "Served by `tailplaned plane` on the tailnet, and nowhere else. Who is calling is a property of the connection. " +
-			"Every answer of JSON is one envelope; in it `data` is null where something is not known, and `meta.sources` says why. " +
-			"Whatever changes something takes a `reason`. [openapi.json](openapi.json) is the same for machines.",
+		About: "`tailplaned plane` serves this API on the tailnet only. The connection identifies the caller. " +
+			"Every JSON response is an envelope: `data` is null for unknown values, and `meta.sources` gives the reason. " +
+			"Every operation that changes something takes a `reason`. [openapi.json](openapi.json) is the same reference for programs.",
 		Operations: slices.Concat(plane.Operations(), plane.FleetOperations(), plane.RunnerOperations(), plane.MetricsOperations(), plane.ChangeOperations(), plane.EnrollmentOperations()), Refusal: plane.Envelope[*plane.Empty]{}, Unproved: true,
 	}
 }

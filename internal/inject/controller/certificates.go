@@ -95,9 +95,9 @@ func (c *Certificates) Ready(context.Context) error {
 	case s == nil:
 		return errors.New("there is no certificate yet")
 	case now.After(s.certificate.Leaf.NotAfter):
-		return fmt.Errorf("the certificate ended at %s", s.certificate.Leaf.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf("the certificate expired at %s", s.certificate.Leaf.NotAfter.Format(time.RFC3339))
 	case now.Sub(s.read) > stalePolls*c.PollInterval:
-		return fmt.Errorf("the Secret %s was last read at %s; its certificate may not be what the API server trusts", c.Secret, s.read.UTC().Format(time.RFC3339))
+		return fmt.Errorf("the Secret %s was last read at %s; the API server may not trust its certificate", c.Secret, s.read.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (c *Certificates) Ready(context.Context) error {
 func (c *Certificates) Run(ctx context.Context) error {
 	if c.Config == nil || c.Namespace == "" || c.Secret == "" || c.Log == nil || c.Now == nil || c.PollInterval <= 0 ||
 		!c.External && (c.Lease == "" || c.Webhook == "" || c.Identity == "" || len(c.Hosts) == 0 || c.Lifetime <= 0 || c.PublishTime <= 0 || c.KeepCA <= 0) {
-		return errors.New("the webhook's certificates lack a setting")
+		return errors.New("the webhook's certificates: a required field is missing")
 	}
 	var err error
 	if c.client, err = kubernetes.NewForConfig(kube.Unthrottled(c.Config)); err != nil {
@@ -237,7 +237,7 @@ func runAsLeader(ctx context.Context, client *kubernetes.Clientset, namespace, l
 
 // runRotation performs each step when it is due, and checks again whenever the webhook configuration changes.
 func (c *Certificates) runRotation(ctx context.Context) {
-	c.Log.Info("this replica keeps the webhook's certificates", "lease", c.Lease)
+	c.Log.Info("this replica manages the webhook's certificates", "lease", c.Lease)
 	touched := make(chan struct{}, 1)
 	watched := make(chan struct{})
 	go func() {
@@ -252,7 +252,7 @@ func (c *Certificates) runRotation(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			wake = c.Now().Add(c.PollInterval)
 			if message = err.Error(); message != reported && !kube.IsStale(err) {
-				c.Log.Error("the webhook's certificates cannot be kept", "err", err)
+				c.Log.Error("the rotation of the webhook's certificates failed", "err", err)
 			}
 		}
 		reported = message
@@ -291,7 +291,7 @@ func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err erro
 	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
 		return time.Time{}, kube.ExplainManifestObject("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
 	}
-	c.Log.Info("a step of the webhook's certificates", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+	c.Log.Info("a rotation step of the webhook's certificates is stored", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
 	select {
 	case c.trigger <- struct{}{}:
 	default:
@@ -328,7 +328,7 @@ func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("what the API server trusts, in the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
+		return fmt.Errorf("CA bundle of the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
 	}
 	validating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	err = c.updateBundle(bundle, func() (patches []webhookBundle, err error) {
@@ -345,7 +345,7 @@ func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("what the API server trusts, in the ValidatingWebhookConfiguration %s: %w", c.Webhook, err)
+		return fmt.Errorf("CA bundle of the ValidatingWebhookConfiguration %s: %w", c.Webhook, err)
 	}
 	return nil
 }
@@ -386,9 +386,9 @@ func (c *Certificates) updateBundle(bundle []byte, read func() ([]webhookBundle,
 		if err := write(b); err != nil {
 			return err
 		}
-		c.Log.Info("the API server is told what to trust", "webhook", c.Webhook)
+		c.Log.Info("the CA bundle is written for the API server", "webhook", c.Webhook)
 	}
-	return errors.New("somebody else writes it too")
+	return errors.New("another writer also changes it")
 }
 
 // watchBundles notifies touched when the webhook configuration changes.

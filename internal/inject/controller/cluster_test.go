@@ -61,7 +61,7 @@ func (p *env) manifests(address string, names ...string) {
 		}
 		text := service.ReplaceAllString(string(b), "url: https://"+address+"$1")
 		if name == "webhook" && strings.Count(text, "url: ") != 3 {
-			p.t.Fatal("the manifest of the webhook is another one")
+			p.t.Fatal("the manifest of the webhook changed")
 		}
 		p.apply(text)
 	}
@@ -144,7 +144,7 @@ func (p *env) replica(ln net.Listener, change func(*Certificates)) *replica {
 					p.t.Error(err)
 				}
 			case <-time.After(long):
-				p.t.Error("the replica does not end")
+				p.t.Error("the replica does not stop")
 			}
 		}
 	}
@@ -224,7 +224,7 @@ func (p *env) namespace(labels map[string]string) string {
 func injected(pod *corev1.Pod) error {
 	if len(pod.Spec.InitContainers) == 0 || pod.Spec.InitContainers[0].Name != "mca" || pod.Spec.InitContainers[0].Image != image ||
 		pod.Spec.InitContainers[0].RestartPolicy == nil || *pod.Spec.InitContainers[0].RestartPolicy != corev1.ContainerRestartPolicyAlways {
-		return fmt.Errorf("the adapter is not first among %d init containers", len(pod.Spec.InitContainers))
+		return fmt.Errorf("the adapter is not the first of %d init containers", len(pod.Spec.InitContainers))
 	}
 	if pod.Spec.AutomountServiceAccountToken == nil || *pod.Spec.AutomountServiceAccountToken || pod.Spec.Volumes[0].Name != "kube-api-access-sa" {
 		return fmt.Errorf("automount %v, first volume %s", pod.Spec.AutomountServiceAccountToken, pod.Spec.Volumes[0].Name)

@@ -142,7 +142,7 @@ func TestRotationOnAPIServer(t *testing.T) {
 		p.waitUntil(func() error {
 			d := secret()
 			if bytes.Equal(d[certificateKey], was[certificateKey]) || d[previousKey] != nil || d[nextCertificateKey] != nil {
-				return fmt.Errorf("the rotation is not over: next %v, previous %v", d[nextCertificateKey] != nil, d[previousKey] != nil)
+				return fmt.Errorf("the rotation is not complete: next %v, previous %v", d[nextCertificateKey] != nil, d[previousKey] != nil)
 			}
 			return nil
 		})

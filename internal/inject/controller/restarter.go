@@ -65,7 +65,7 @@ func (r *Restarter) Run(ctx context.Context) error {
 		defer tick.Stop()
 		for {
 			if _, err := r.restartOutdated(ctx, client); err != nil && ctx.Err() == nil {
-				r.Log.Warn("workloads of another day's adapter are not restarted", "err", err)
+				r.Log.Warn("workloads with an outdated adapter are not restarted", "err", err)
 			}
 			select {
 			case <-tick.C:
@@ -95,7 +95,7 @@ func (r *Restarter) restartOutdated(ctx context.Context, client *kubernetes.Clie
 		}
 		done := w.template.Annotations[inject.RestartedFor]
 		if done != "" && w.rollingOut {
-			r.Log.Info("a workload is on its way to the adapter of today; others wait for it", "workload", w.String())
+			r.Log.Info("a workload is still restarting with the current adapter; other restarts wait", "workload", w.String())
 			return "", nil
 		}
 		if done != hash {
@@ -117,7 +117,7 @@ func (r *Restarter) restartOutdated(ctx context.Context, client *kubernetes.Clie
 			}
 			return "", fmt.Errorf("restart %s: %w", w, err)
 		}
-		r.Log.Info("a workload is restarted, as it asks for, with the adapter of today", "workload", w.String(), "pods", outdated)
+		r.Log.Info("a workload is restarted with the current adapter, because its annotation requests it", "workload", w.String(), "pods", outdated)
 		return w.String(), nil
 	}
 	return "", nil

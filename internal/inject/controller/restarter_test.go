@@ -58,7 +58,7 @@ func waitSettled(t *testing.T, client *kubernetes.Clientset, ns, name string) {
 			_, _ = client.CoreV1().Pods(ns).UpdateStatus(t.Context(), &p, metav1.UpdateOptions{})
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s does not come to rest: %d pods", name, len(pods.Items))
+			t.Fatalf("%s does not settle: %d pods", name, len(pods.Items))
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("%s: next %v, published %v, previous %v", want.why, got, next.published, next.previous != nil)
 		}
 		if wake.Before(now) {
-			t.Errorf("%s: to wake before now", want.why)
+			t.Errorf("%s: the next step is in the past", want.why)
 		}
 		// A replica or API server that is one stage behind must still work.
 		for _, leaf := range [][]byte{served, next.serving.certificate} {
@@ -70,7 +70,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("%d certificates for one rotation", made)
 	}
 	if d := s.data(map[string][]byte{"other": []byte("x"), nextKeyKey: []byte("y")}); string(d["other"]) != "x" || d[nextKeyKey] != nil {
-		t.Error("the Secret's other members, and what is over")
+		t.Error("the Secret lost other keys, or kept expired data")
 	}
 }
 
@@ -97,11 +97,11 @@ func TestRotationRecovers(t *testing.T) {
 	}
 	broken := rotationState{serving: keyPair{first.ca, first.certificate, []byte("no key")}}
 	if next, _, err := broken.advance(now, w, make); err != nil || bytes.Equal(next.serving.certificate, first.certificate) {
-		t.Errorf("a key that is none: %v", err)
+		t.Errorf("an invalid key: %v", err)
 	}
 	half := rotationState{serving: first, next: keyPair{certificate: []byte("none")}, published: now}
 	if next, _, err := half.advance(now, w, make); err != nil || next.next.certificate != nil || !bytes.Equal(next.serving.certificate, first.certificate) {
-		t.Errorf("a next one that is none: %v", err)
+		t.Errorf("an invalid next certificate: %v", err)
 	}
 	second, err := make(now)
 	if err != nil {
@@ -109,7 +109,7 @@ func TestRotationRecovers(t *testing.T) {
 	}
 	late := rotationState{serving: first, next: second, published: now.Add(2*time.Hour - time.Second)}
 	if next, _, err := late.advance(now.Add(2*time.Hour), w, make); err != nil || !bytes.Equal(next.serving.certificate, second.certificate) {
-		t.Errorf("a leaf that is over: %v", err)
+		t.Errorf("an expired leaf: %v", err)
 	}
 	back := rotationState{serving: first, previous: second.ca, switched: now.Add(time.Hour)}
 	if next, _, err := back.advance(now, w, make); err != nil || next.previous != nil {

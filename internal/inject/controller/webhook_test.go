@@ -241,7 +241,7 @@ spec:
 			t.Error(err)
 		}
 		if err := create("bad", "other"); err != nil {
-			t.Errorf("a ConfigMap of somebody else: %v", err)
+			t.Errorf("an unrelated ConfigMap: %v", err)
 		}
 	})
 
@@ -259,12 +259,12 @@ spec:
 			return slices.DeleteFunc(d.Pods, func(x OutdatedPod) bool { return x.Namespace != ns }), d.Injected
 		}
 		if here, injected := found(options()); len(here) > 0 || injected == 0 {
-			t.Errorf("a pod of today: %v of %d", here, injected)
+			t.Errorf("a pod with the current adapter: %v of %d", here, injected)
 		}
 		newer := options()
 		newer.Sidecar.Image = strings.ReplaceAll(image, "a", "b")
 		if here, _ := found(newer); len(here) != 1 || here[0] != (OutdatedPod{ns, pod.Name, "", "v1.2.3"}) {
-			t.Errorf("a pod of another day: %+v", here)
+			t.Errorf("a pod with an outdated adapter: %+v", here)
 		}
 	})
 
@@ -296,7 +296,7 @@ spec:
 		forged.ObjectMeta = metav1.ObjectMeta{GenerateName: "p-", Annotations: pod.Annotations}
 		forged.Spec.Containers[0].VolumeMounts[0].Name = "kube-api-access-sa"
 		if _, err := p.admin.CoreV1().Pods(ns).Create(t.Context(), forged, metav1.CreateOptions{}); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-			t.Errorf("a pod with the real credential beside the adapter: %v", err)
+			t.Errorf("a pod with the real credential and the adapter: %v", err)
 		}
 		forged.Spec.Containers[0].VolumeMounts[0].Name = "mca-access"
 		if _, err := p.admin.CoreV1().Pods(ns).Create(t.Context(), forged, metav1.CreateOptions{}); err != nil {

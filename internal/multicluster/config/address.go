@@ -20,13 +20,13 @@ func CheckServer(server string, allowLoopback bool) (*url.URL, error) {
 	case u.Scheme != "https":
 		return nil, fmt.Errorf("it begins with %.20q, want https://", u.Scheme)
 	case u.User != nil:
-		return nil, errors.New("it has a user name or password in it")
+		return nil, errors.New("it contains a user name or password")
 	case u.Opaque != "" || u.Host == "" || u.Hostname() == "":
-		return nil, errors.New("it names no host")
+		return nil, errors.New("it has no host")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return nil, errors.New("it has a query or a fragment")
 	case u.RawPath != "" || strings.Contains(u.Path, "//") || strings.Contains(u.Path+"/", "/./") || strings.Contains(u.Path+"/", "/../"):
-		return nil, errors.New("its path is not a plain one")
+		return nil, errors.New("its path is not plain")
 	}
 	if port := u.Port(); port != "" || strings.HasSuffix(u.Host, ":") {
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
@@ -47,13 +47,13 @@ func checkName(name string, allowLoopback bool) error {
 	case len(name) > 253 || !dnsName.MatchString(name):
 		return errors.New("its host is neither a DNS name nor an IP address")
 	case strings.Trim(last, "0123456789") == "" || strings.HasPrefix(last, "0x"):
-		return errors.New("its host is an IP address in a form that is read in several ways")
+		return errors.New("its host is an ambiguous form of an IP address")
 	case name == "localhost" || last == "localhost" || strings.HasPrefix(name, "localhost."):
 		if !allowLoopback {
-			return errors.New("its host is this machine; allowLoopback: true permits that")
+			return errors.New("its host is this machine; to allow that, set allowLoopback: true")
 		}
 	case name == "metadata" || name == "instance-data" || strings.HasPrefix(name, "metadata.") || strings.HasPrefix(name, "instance-data."):
-		return errors.New("its host is a metadata service of a cloud")
+		return errors.New("its host is a cloud metadata service")
 	}
 	return nil
 }
@@ -74,27 +74,27 @@ var (
 // multicast addresses and unspecified ones. It also checks an IPv4 address embedded in an IPv6 address.
 func CheckAddress(a netip.Addr, allowLoopback bool) error {
 	if a.Zone() != "" {
-		return errors.New("its host is an address with a zone")
+		return errors.New("its host is an IP address with a zone")
 	}
 	if localNAT64.Contains(a) || teredo.Contains(a) {
-		return fmt.Errorf("its host %v leads to an IPv4 address in a form that is read in several ways", a)
+		return fmt.Errorf("its host %v is an ambiguous form of an IPv4 address", a)
 	}
 	for _, a := range append(embeddedAddresses(a), a.Unmap()) {
 		switch {
 		case !a.IsValid() || a.IsUnspecified() || a.Is4() && a.As4()[0] == 0:
-			return fmt.Errorf("its host %v is no address", a)
+			return fmt.Errorf("its host %v is not a host address", a)
 		case a.IsLoopback():
 			if !allowLoopback {
-				return fmt.Errorf("its host %v is this machine; allowLoopback: true permits that", a)
+				return fmt.Errorf("its host %v is this machine; to allow that, set allowLoopback: true", a)
 			}
 		case a.IsLinkLocalUnicast():
-			return fmt.Errorf("its host %v is link-local, as the metadata services of clouds are", a)
+			return fmt.Errorf("its host %v is link-local, like cloud metadata services", a)
 		case a.IsMulticast() || a.Is4() && a.As4()[0] >= 240:
-			return fmt.Errorf("its host %v is not one machine's address", a)
+			return fmt.Errorf("its host %v is not the address of a single machine", a)
 		}
 		for _, m := range metadataAddresses {
 			if a == m {
-				return fmt.Errorf("its host %v is a metadata service of a cloud", a)
+				return fmt.Errorf("its host %v is a cloud metadata service", a)
 			}
 		}
 	}

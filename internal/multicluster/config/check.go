@@ -15,7 +15,7 @@ func (p *parser) check(root *yaml.Node) {
 	for i, c := range d.Clusters {
 		at := p.at[elementKey{"clusters", i, ""}]
 		if c.Name != "" && names[c.Name] {
-			p.fail(at, "the cluster %s is there twice", c.Name)
+			p.fail(at, "the cluster %s occurs twice", c.Name)
 		}
 		names[c.Name] = true
 		if other, used := slots[c.Slot]; used && c.Slot >= 0 {
@@ -23,40 +23,40 @@ func (p *parser) check(root *yaml.Node) {
 		}
 		slots[c.Slot] = c.Name
 		if other, used := secrets[c.Secret]; used && c.Secret != "" {
-			p.fail(at, "the clusters %s and %s have one Secret: they are one cluster", other, c.Name)
+			p.fail(at, "the clusters %s and %s have the same Secret, so they are the same cluster", other, c.Name)
 		}
 		secrets[c.Secret] = c.Name
 		if other, used := uids[c.UID]; used && c.UID != "" {
-			p.fail(at, "the clusters %s and %s have one uid: they are one cluster", other, c.Name)
+			p.fail(at, "the clusters %s and %s have the same uid, so they are the same cluster", other, c.Name)
 		}
 		uids[c.UID] = c.Name
 		for _, s := range c.Servers {
 			if other, used := servers[s]; used && other != c.Name {
-				p.fail(p.at[elementKey{"servers", i, s}], "the clusters %s and %s have one server: they are one cluster", other, c.Name)
+				p.fail(p.at[elementKey{"servers", i, s}], "the clusters %s and %s have the same server, so they are the same cluster", other, c.Name)
 			}
 			servers[s] = c.Name
 		}
 		if c.InCluster {
 			if inCluster != "" {
-				p.fail(at, "the clusters %s and %s are both inCluster: they are one cluster", inCluster, c.Name)
+				p.fail(at, "the clusters %s and %s are both inCluster, so they are the same cluster", inCluster, c.Name)
 			}
 			inCluster = c.Name
 		}
 	}
 	if len(d.Clusters) > 1 && d.Epoch == 0 {
-		p.fail(root, "the document has no epoch, which two clusters need; begin with 1")
+		p.fail(root, "the configuration has no epoch, which is required for two or more clusters; start with 1")
 	}
 	if p.home != nil && !names[d.Home] {
-		p.fail(p.home, "home is %.60q, which is none of the clusters", d.Home)
+		p.fail(p.home, "home is %.60q, which is not one of the clusters", d.Home)
 	}
 	if d.Tracing.Ratio > 0 && d.Tracing.Endpoint == "" {
-		p.fail(root, "tracing has a ratio and no endpoint to send to")
+		p.fail(root, "tracing has a ratio but no endpoint")
 	}
 	rules := map[string]int{}
 	for i := range d.Rules {
 		r := &d.Rules[i]
 		if first, used := rules[r.Name]; used && r.Name != "" {
-			p.fail(p.at[elementKey{"rules", i, ""}], "the rule %s is there twice, first in line %d", r.Name, d.Rules[first].Line)
+			p.fail(p.at[elementKey{"rules", i, ""}], "the rule %s occurs twice, first in line %d", r.Name, d.Rules[first].Line)
 		} else {
 			rules[r.Name] = i
 		}
@@ -71,13 +71,13 @@ func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
 		return // the missing target is already reported
 	}
 	if c := r.Target.Cluster; c != "" && !clusters[c] {
-		p.fail(at, "the target %.60q is none of the clusters", c)
+		p.fail(at, "the target %.60q is not one of the clusters", c)
 	}
 	if r.Match.Verbs != nil && r.Target.Deny == "" && !r.AllowVerbSplit {
-		p.fail(p.at[elementKey{"rules", i, "verbs"}], "the rule sends some verbs of objects elsewhere than others: a client would not find what it wrote. Remove verbs, or say allowVerbSplit: true")
+		p.fail(p.at[elementKey{"rules", i, "verbs"}], "the rule sends some verbs of an object to another cluster: a client would not find what it wrote. Remove verbs, or set allowVerbSplit: true")
 	}
 	if r.Target.OwnerReferences == HideOwners && len(clusters) < 2 {
-		p.fail(at, "ownerReferences: shelter says nothing with one cluster, which has all owners")
+		p.fail(at, "ownerReferences: shelter has no effect with one cluster, which has all owners")
 	}
 	s := r.Target.Spread
 	if s == nil {
@@ -90,43 +90,43 @@ func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
 		return at
 	}
 	if len(s.Members) < 2 {
-		p.fail(where("members"), "a spread needs two members")
+		p.fail(where("members"), "a spread needs at least two members")
 	}
 	for _, m := range s.Members {
 		if !clusters[m] {
-			p.fail(where("members"), "the member %.60q is none of the clusters", m)
+			p.fail(where("members"), "the member %.60q is not one of the clusters", m)
 		}
 	}
 	if r.Match.Resources == nil {
-		p.fail(at, "a spread lists its resources by name")
+		p.fail(at, "a spread must list its resources by name")
 	}
 	for _, res := range r.Match.Resources {
 		if res.Subresource != "" {
-			p.fail(p.at[elementKey{"rules", i, "resources"}], "a subresource is where its object is: %s cannot be spread", res)
+			p.fail(p.at[elementKey{"rules", i, "resources"}], "%s cannot be spread: a subresource is in the cluster of its object", res)
 		}
 	}
 	if r.Match.Names != nil {
-		p.fail(p.at[elementKey{"rules", i, "names"}], "a spread cannot be of some names: a list has none")
+		p.fail(p.at[elementKey{"rules", i, "names"}], "a spread cannot select names, because a list has no name")
 	}
 	for _, place := range s.Place {
 		if !slices.Contains(s.Members, place.Cluster) {
-			p.fail(p.at[elementKey{"place", i, place.Cluster}], "place names %.60q, which is no member", place.Cluster)
+			p.fail(p.at[elementKey{"place", i, place.Cluster}], "place has the cluster %.60q, which is not a member", place.Cluster)
 		}
 	}
 	sum := 0
 	for name, w := range s.Weights {
 		if !slices.Contains(s.Members, name) {
-			p.fail(where("weights"), "weights names %.60q, which is no member", name)
+			p.fail(where("weights"), "weights has the cluster %.60q, which is not a member", name)
 		}
 		sum += w
 	}
 	switch {
 	case s.Weights != nil && s.Strategy != StrategyHash && s.Strategy != StrategyWeighted:
-		p.fail(where("weights"), "weights say nothing with strategy %s", s.Strategy)
+		p.fail(where("weights"), "weights have no effect with strategy %s", s.Strategy)
 	case s.Weights != nil && sum == 0:
 		p.fail(where("weights"), "no member has a weight")
 	case s.Create == "spill" && s.Strategy != StrategyHash && s.Strategy != StrategyWeighted:
-		p.fail(where("onUnavailable"), "onUnavailable.create: spill goes with strategy hash or weighted")
+		p.fail(where("onUnavailable"), "onUnavailable.create: spill requires strategy hash or weighted")
 	}
 }
 
@@ -135,7 +135,7 @@ func (p *parser) checkShadowed() {
 	for j := range p.config.Rules {
 		for i := range p.config.Rules[:j] {
 			if p.config.Rules[i].Match.covers(&p.config.Rules[j].Match) {
-				p.fail(p.at[elementKey{"rules", j, ""}], "the rule %s never matches: %s in line %d takes everything before it",
+				p.fail(p.at[elementKey{"rules", j, ""}], "the rule %s never matches: the earlier rule %s in line %d matches all its requests",
 					p.config.Rules[j].Name, p.config.Rules[i].Name, p.config.Rules[i].Line)
 				break
 			}
@@ -175,7 +175,7 @@ func containsAll(all, some []string) bool {
 func (p *parser) checkAdvice() {
 	d := p.config
 	if h := d.Cluster(d.Home); !h.InCluster {
-		p.warn(h.Line, "home %s is not the cluster this pod runs in: what no rule sends elsewhere, leader election among it, goes there", d.Home)
+		p.warn(h.Line, "home %s is not the cluster of this pod: requests that no rule matches, including leader election, go to it", d.Home)
 	}
 	used := map[string]bool{d.Home: true}
 	events, leases := false, false
@@ -188,13 +188,13 @@ func (p *parser) checkAdvice() {
 		events = events || named("events")
 		leases = leases || m.Namespaces == nil && (named("leases") || m.Resources == nil && slices.Contains(m.APIGroups, "coordination.k8s.io"))
 		if m.Verbs != nil && r.Target.Deny == "" {
-			p.warn(r.Line, "the rule %s splits verbs: what is written in one cluster is read from another", r.Name)
+			p.warn(r.Line, "the rule %s splits verbs: clients write to one cluster and read from another", r.Name)
 		}
 		if m.Names != nil && r.Target.Cluster != "" {
-			p.warn(r.Line, "the rule %s takes objects by name, but lists of their namespace do not show them", r.Name)
+			p.warn(r.Line, "the rule %s selects objects by name, but lists of their namespace do not contain them", r.Name)
 		}
 		if m.Resources == nil && m.Namespaces != nil && m.APIGroups == nil && r.Target.Cluster != "" && r.Target.Cluster != d.Home && !leases {
-			p.warn(r.Line, "the rule %s takes the leases of its namespaces too: leader election moves to %s, unless a rule before it keeps coordination.k8s.io at home", r.Name, r.Target.Cluster)
+			p.warn(r.Line, "the rule %s also matches the leases of its namespaces: leader election moves to %s, unless an earlier rule keeps coordination.k8s.io at home", r.Name, r.Target.Cluster)
 		}
 		s := r.Target.Spread
 		if s == nil {
@@ -204,18 +204,18 @@ func (p *parser) checkAdvice() {
 			used[m] = true
 		}
 		if core && named("pods") && !events {
-			p.warn(r.Line, "the rule %s spreads pods but no rule up to it spreads events: what the members say about their pods is not seen at home", r.Name)
+			p.warn(r.Line, "the rule %s spreads pods, but neither it nor an earlier rule spreads events: the home cluster does not show the events of these pods", r.Name)
 		}
 		if s.Create == "spill" {
-			p.warn(r.Line, "the rule %s makes objects elsewhere while a member is down: one of the same name may be in that member", r.Name)
+			p.warn(r.Line, "the rule %s creates objects in other members while a member is down: that member may have an object with the same name", r.Name)
 		}
 		if s.DeleteAllCollection {
-			p.warn(r.Line, "the rule %s lets one request delete objects in all of %s", r.Name, strings.Join(s.Members, ", "))
+			p.warn(r.Line, "the rule %s lets one request delete objects in all of these clusters: %s", r.Name, strings.Join(s.Members, ", "))
 		}
 	}
 	for _, c := range d.Clusters {
 		if !used[c.Name] {
-			p.warn(c.Line, "no rule sends anything to the cluster %s", c.Name)
+			p.warn(c.Line, "no rule uses the cluster %s", c.Name)
 		}
 	}
 }

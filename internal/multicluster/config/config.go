@@ -53,12 +53,12 @@ type Cluster struct {
 	Name      string `json:"name"`
 	Slot      int    `json:"slot"`
 	InCluster bool   `json:"inCluster,omitempty"` // the pod's own cluster
-	// Secret is the folder, in the credentials folder, that has the address, the CA and the credential.
+	// Secret is the directory, in the credentials directory, that has the address, the CA and the credential.
 	Secret string `json:"secret,omitempty"`
 	// Servers are addresses of the same cluster. They receive only a token with an audience of their own, so
 	// that an author of the configuration cannot collect other credentials.
 	Servers       []string `json:"servers,omitempty"`
-	CAFile        string   `json:"caFile,omitempty"` // in the credentials folder; only with Servers
+	CAFile        string   `json:"caFile,omitempty"` // in the credentials directory; only with Servers
 	UID           string   `json:"uid,omitempty"`    // of its kube-system namespace; "": not checked
 	AllowLoopback bool     `json:"allowLoopback,omitempty"`
 	Limits        Limits   `json:"limits"`

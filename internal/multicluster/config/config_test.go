@@ -25,7 +25,7 @@ func example(t testing.TB) string {
 func change(t testing.TB, doc, old, new string) string {
 	t.Helper()
 	if !strings.Contains(doc, old) {
-		t.Fatalf("the document has no %q", old)
+		t.Fatalf("the configuration has no %q", old)
 	}
 	return strings.Replace(doc, old, new, 1)
 }
@@ -68,11 +68,11 @@ var refused = []struct {
 	says   string
 }{
 	{[2]string{"kind: Config", "kind: Other"}, `2:7: kind is "Other"`},
-	{[2]string{"apiVersion: mca.tailplane.dev/v1alpha1\n", ""}, "1:1: the document has no apiVersion"},
-	{[2]string{"epoch: 7", "epohc: 7"}, `3:1: the document has no field "epohc"`},
-	{[2]string{"epoch: 7\n", ""}, "1:1: the document has no epoch"},
+	{[2]string{"apiVersion: mca.tailplane.dev/v1alpha1\n", ""}, "1:1: the configuration has no apiVersion"},
+	{[2]string{"epoch: 7", "epohc: 7"}, `3:1: the configuration has no field "epohc"`},
+	{[2]string{"epoch: 7\n", ""}, "1:1: the configuration has no epoch"},
 	{[2]string{"epoch: 7", "epoch: 10000000000"}, "3:8: epoch"},
-	{[2]string{"epoch: 7", "epoch: 7\nepoch: 8"}, "4:1: the document has epoch twice"},
+	{[2]string{"epoch: 7", "epoch: 7\nepoch: 8"}, "4:1: the configuration has epoch twice"},
 	{[2]string{"home: here", "home: there"}, `4:7: home is "there"`},
 	{[2]string{"home: here", "home: &a here"}, "4:7: anchors"},
 	{[2]string{"home: here", "home: !x here"}, "4:7: the tag"},
@@ -89,31 +89,31 @@ var refused = []struct {
 	{[2]string{"slot: 1", "slot: 2"}, "13:3: the clusters east and west have the same slot 2"},
 	{[2]string{"slot: 1", "slot: 32"}, "8:9: slot is \"32\""},
 	{[2]string{"  slot: 1\n", ""}, "7:3: the cluster has no slot"},
-	{[2]string{"name: west", "name: east"}, "the cluster east is there twice"},
-	{[2]string{"name: west", "name: merged"}, "the name merged is taken"},
+	{[2]string{"name: west", "name: east"}, "the cluster east occurs twice"},
+	{[2]string{"name: west", "name: merged"}, "the name merged is reserved"},
 	{[2]string{"name: west", "name: West"}, `"West" is not a DNS label`},
 	{[2]string{"uid: 5d0f2c1e", "uid: x"}, "10:8: uid"},
-	{[2]string{"slot: 2\n", "slot: 2\n  uid: 5d0f2c1e-0000-4000-8000-000000000001\n"}, "the clusters east and west have one uid"},
+	{[2]string{"slot: 2\n", "slot: 2\n  uid: 5d0f2c1e-0000-4000-8000-000000000001\n"}, "the clusters east and west have the same uid"},
 	{[2]string{"secret: east", "secret: ../east"}, "is not the name of a Secret"},
 	{[2]string{"caFile: west/ca.crt", "caFile: ../ca.crt"}, "is not a plain path"},
 	{[2]string{"caFile: west/ca.crt", "caFile: /etc/ca.crt"}, "is not a plain path"},
 	{[2]string{"  caFile: west/ca.crt\n", ""}, "servers need a caFile"},
 	{[2]string{"{audienceToken: true}", "{secret: west}"}, "come from the Secret"},
-	{[2]string{"  credentials: {audienceToken: true}\n", ""}, "servers may get nothing but a token of their own"},
+	{[2]string{"  credentials: {audienceToken: true}\n", ""}, "servers must receive only a token with a separate audience"},
 	{[2]string{east + "\n", ""}, "the cluster needs one of"},
 	{[2]string{east, "  inCluster: true"}, "both inCluster"},
 	{[2]string{east, east + "\n  inCluster: true"}, "the cluster is inCluster"},
-	{[2]string{east, "  access: http://127.0.0.1:1"}, "access is not built"},
-	{[2]string{east, "  credentials: {exec: {command: x}}"}, `no field "exec": no program is run`},
+	{[2]string{east, "  access: http://127.0.0.1:1"}, "access is not supported yet"},
+	{[2]string{east, "  credentials: {exec: {command: x}}"}, `no field "exec": the adapter runs no program`},
 	{[2]string{east, "  credentials: {auth-provider: x}"}, `no field "auth-provider"`},
 	{[2]string{east, east + "\n  proxy-url: http://x"}, `no field "proxy-url"`},
-	{[2]string{east, east + "\n  insecure-skip-tls-verify: true"}, `no field "insecure-skip-tls-verify": a cluster is known by its certificate`},
-	{[2]string{east, "  credentials: {tokenFile: /etc/x}"}, `no field "tokenFile": a credential is what its Secret holds`},
+	{[2]string{east, east + "\n  insecure-skip-tls-verify: true"}, `no field "insecure-skip-tls-verify": the adapter identifies a cluster by its certificate`},
+	{[2]string{east, "  credentials: {tokenFile: /etc/x}"}, `no field "tokenFile": a credential must be the content of its Secret`},
 	{[2]string{east, east + "\n  client-certificate: /x"}, `no field "client-certificate"`},
 	{[2]string{"path: /readyz", `path: "/a?b"`}, "health.path"},
 	{[2]string{"interval: 30s", "interval: 1ms"}, "health.interval"},
 	{[2]string{"qps: 50", "qps: -1"}, "limits.qps"},
-	{[2]string{"qps: 50, ", ""}, "limits.burst says nothing"},
+	{[2]string{"qps: 50, ", ""}, "limits.burst has no effect"},
 
 	{server("http://10.1.0.1:6443"), `15:13: the server is refused: it begins with "http"`},
 	{server("https://u:p@10.1.0.1"), "user name or password"},
@@ -123,51 +123,51 @@ var refused = []struct {
 	{server("https://[::1]"), "is this machine"},
 	{server("https://localhost."), "is this machine"},
 	{server("https://[::ffff:169.254.169.254]"), "link-local"},
-	{server("https://2130706433"), "several ways"},
+	{server("https://2130706433"), "ambiguous"},
 	{server("https://10.1.0.2:6443"), "listed twice"},
 
-	{[2]string{"name: batch\n", "name: production\n"}, "22:3: the rule production is there twice, first in line 21"},
+	{[2]string{"name: batch\n", "name: production\n"}, "22:3: the rule production occurs twice, first in line 21"},
 	{[2]string{"  match: {apiGroups: [batch]", "  match: {apigroups: [batch]"}, `no field "apigroups"`},
-	{[2]string{"verbs: [create, delete]", "verbs: [POST]"}, "not HTTP's methods"},
-	{[2]string{"cluster: here}}", "cluster: there}}"}, "is none of the clusters"},
+	{[2]string{"verbs: [create, delete]", "verbs: [POST]"}, "not HTTP methods"},
+	{[2]string{"cluster: here}}", "cluster: there}}"}, "is not one of the clusters"},
 	{[2]string{"{cluster: here}", "{cluster: here, deny: no}"}, "2 of cluster, spread and deny"},
 	{[2]string{"{cluster: here}", "{}"}, "0 of cluster, spread and deny"},
-	{[2]string{"members: [east, west]", "members: [east]"}, "26:7: a spread needs two members"},
+	{[2]string{"members: [east, west]", "members: [east]"}, "26:7: a spread needs at least two members"},
 	{[2]string{"members: [east, west]", "members: [east, east, west]"}, "listed twice"},
-	{[2]string{"members: [east, west]", "members: [east, north]"}, `"north" is none of the clusters`},
-	{[2]string{"resources: [jobs], ", ""}, "a spread lists its resources by name"},
-	{[2]string{"resources: [jobs]", `resources: ["*"]`}, "a spread lists its resources by name"},
-	{[2]string{"resources: [jobs]", `resources: [jobs/status]`}, "a subresource is where its object is"},
+	{[2]string{"members: [east, west]", "members: [east, north]"}, `"north" is not one of the clusters`},
+	{[2]string{"resources: [jobs], ", ""}, "a spread must list its resources by name"},
+	{[2]string{"resources: [jobs]", `resources: ["*"]`}, "a spread must list its resources by name"},
+	{[2]string{"resources: [jobs]", `resources: [jobs/status]`}, "a subresource is in the cluster of its object"},
 	{[2]string{"resources: [jobs]", `resources: [Jobs]`}, `the resource "Jobs"`},
-	{[2]string{"resources: [jobs]", `resources: [jobs], names: [a]`}, "a list has none"},
+	{[2]string{"resources: [jobs]", `resources: [jobs], names: [a]`}, "a list has no name"},
 	{[2]string{"resources: [jobs]", `resources: [jobs], verbs: [get]`}, "allowVerbSplit: true"},
 	{[2]string{"namespaces: [batch]", "namespaces: []"}, "empty list"},
 	{[2]string{"namespaces: [batch]", `namespaces: ["a*b*"]`}, `more than one "*"`},
 	{[2]string{"weights: {east: 70, west: 30}", "weights: {east: 0}"}, "no member has a weight"},
-	{[2]string{"weights: {east: 70, west: 30}", "weights: {here: 1}"}, "which is no member"},
-	{[2]string{"strategy: hash", "strategy: none"}, "weights say nothing"},
+	{[2]string{"weights: {east: 70, west: 30}", "weights: {here: 1}"}, "which is not a member"},
+	{[2]string{"strategy: hash", "strategy: none"}, "weights have no effect"},
 	{[2]string{"tier in (gold)", "tier in gold"}, "not a selector"},
-	{[2]string{"cluster: east}]", "cluster: here}]"}, "place names \"here\""},
+	{[2]string{"cluster: east}]", "cluster: here}]"}, "place has the cluster \"here\""},
 	{[2]string{"onConflict: reject", "onConflict: maybe"}, "onConflict is"},
 	{[2]string{"read: fail", "read: try"}, "onUnavailable.read"},
 	{[2]string{"{audienceToken: true}\nrules", "{secret: east}\nrules"}, "come from the Secret"},
-	{[2]string{"  servers: [\"https://10.1.0.1:6443\", \"https://10.1.0.2:6443\"]\n  caFile: west/ca.crt\n  credentials: {audienceToken: true}", "  credentials: {secret: east}"}, "east and west have one Secret"},
+	{[2]string{"  servers: [\"https://10.1.0.1:6443\", \"https://10.1.0.2:6443\"]\n  caFile: west/ca.crt\n  credentials: {audienceToken: true}", "  credentials: {secret: east}"}, "east and west have the same Secret"},
 	{[2]string{"  servers: [\"https://10.1.0.1:6443\", \"https://10.1.0.2:6443\"]\n  caFile: west/ca.crt\n", ""}, "an audienceToken needs servers"},
-	{[2]string{east, "  servers: [\"https://10.1.0.1:6443\"]\n  caFile: a\n  credentials: {audienceToken: true}"}, "east and west have one server"},
+	{[2]string{east, "  servers: [\"https://10.1.0.1:6443\"]\n  caFile: a\n  credentials: {audienceToken: true}"}, "east and west have the same server"},
 	{[2]string{"- name: east\n", "-\n"}, "the cluster has no name"},
 	{[2]string{"clusters:\n", "clusters:\n- here\n"}, "the cluster is not a mapping"},
 	{[2]string{"name: no-crds, ", ""}, "the rule has no name"},
 	{[2]string{", target: {cluster: east}}", "}"}, "the rule has no target"},
 	{[2]string{"resources: [jobs]", `resources: [""]`}, "a resource is empty"},
-	{[2]string{"resources: [jobs]", `resources: ["*", jobs]`}, `resources has "*" beside others`},
+	{[2]string{"resources: [jobs]", `resources: ["*", jobs]`}, `resources has "*" and other entries`},
 	{[2]string{"namespaces: [batch]", `namespaces: [""]`}, "namespaces has an empty entry"},
-	{[2]string{"{cluster: here}", "{deny: no, ownerReferences: keep}"}, "ownerReferences of a target goes with cluster"},
-	{[2]string{`"tier in (gold)"`, `""`}, "it would take everything"},
-	{[2]string{"strategy: hash\n      weights: {east: 70, west: 30}\n      ownerReferences: follow\n      onConflict: reject\n      onUnavailable: {read: fail, create: fail}", "strategy: roundRobin\n      onUnavailable: {create: spill}"}, "spill goes with strategy hash or weighted"},
+	{[2]string{"{cluster: here}", "{deny: no, ownerReferences: keep}"}, "ownerReferences of a target requires cluster"},
+	{[2]string{`"tier in (gold)"`, `""`}, "it would match all objects"},
+	{[2]string{"strategy: hash\n      weights: {east: 70, west: 30}\n      ownerReferences: follow\n      onConflict: reject\n      onUnavailable: {read: fail, create: fail}", "strategy: roundRobin\n      onUnavailable: {create: spill}"}, "spill requires strategy hash or weighted"},
 	{[2]string{"audit: {level: metadata}", "audit: metadata"}, "audit is not a mapping"},
 	{[2]string{"members: [east, west]", "members: east"}, "members is not a list"},
-	{[2]string{"epoch: 7", "7: 7"}, "a key that is not a text"},
-	{[2]string{"namespaces: [batch]", "namespaces: [prod-a]"}, "22:3: the rule batch never matches: production in line 21"},
+	{[2]string{"epoch: 7", "7: 7"}, "a key that is not a string"},
+	{[2]string{"namespaces: [batch]", "namespaces: [prod-a]"}, "22:3: the rule batch never matches: the earlier rule production in line 21"},
 }
 
 // ADP-20: each error names its position and reason. AD-08 is covered too.
@@ -216,15 +216,15 @@ func TestAllAtOnce(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	batch := "{apiGroups: [batch], resources: [jobs], namespaces: [batch]}"
 	for _, tt := range []struct{ old, new, says string }{
-		{"home: here", "home: east", "home east is not the cluster this pod runs in"},
-		{"{name: elections-at-home, match: {apiGroups: [coordination.k8s.io]}, target: {cluster: here}}", "{name: other, match: {apiGroups: [x.io]}, target: {cluster: here}}", "takes the leases"},
-		{batch, `{apiGroups: [""], resources: [pods], namespaces: [batch]}`, "spreads pods but no rule up to it spreads events"},
-		{"read: fail", "read: stale", "onUnavailable.read: stale was removed and works as fail"},
-		{"create: fail", "create: spill", "one of the same name may be in that member"},
-		{"deleteCollection: refuse", "deleteCollection: all", "delete objects in all of east, west"},
+		{"home: here", "home: east", "home east is not the cluster of this pod"},
+		{"{name: elections-at-home, match: {apiGroups: [coordination.k8s.io]}, target: {cluster: here}}", "{name: other, match: {apiGroups: [x.io]}, target: {cluster: here}}", "matches the leases"},
+		{batch, `{apiGroups: [""], resources: [pods], namespaces: [batch]}`, "spreads pods, but neither it nor an earlier rule spreads events"},
+		{"read: fail", "read: stale", "onUnavailable.read: stale was removed and behaves like fail"},
+		{"create: fail", "create: spill", "that member may have an object with the same name"},
+		{"deleteCollection: refuse", "deleteCollection: all", "delete objects in all of these clusters: east, west"},
 		{"{namespaces: [production, \"prod-*\"]}, target: {cluster: east}", "{namespaces: [production, \"prod-*\"], verbs: [get]}, allowVerbSplit: true, target: {cluster: east}", "splits verbs"},
-		{"{namespaces: [production, \"prod-*\"]}", "{namespaces: [production, \"prod-*\"], names: [x]}", "lists of their namespace do not show them"},
-		{"members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "no rule sends anything to the cluster west"},
+		{"{namespaces: [production, \"prod-*\"]}", "{namespaces: [production, \"prod-*\"], names: [x]}", "lists of their namespace do not contain them"},
+		{"members: [east, west]\n      place: [{labels: \"tier in (gold)\", cluster: east}]\n      strategy: hash\n      weights: {east: 70, west: 30}", "members: [east, here]", "no rule uses the cluster west"},
 	} {
 		t.Run(tt.says, func(t *testing.T) {
 			_, warnings, err := Parse([]byte(change(t, example(t), tt.old, tt.new)))
@@ -232,7 +232,7 @@ func TestWarnings(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.ContainsFunc(warnings, func(f Diagnostic) bool { return strings.Contains(f.Message, tt.says) && f.Line > 0 }) {
-				t.Errorf("warned of %v, want %q", warnings, tt.says)
+				t.Errorf("warnings %v, want %q", warnings, tt.says)
 			}
 		})
 	}
@@ -253,7 +253,7 @@ func TestReadStaleIsTheDefault(t *testing.T) {
 	}
 	about := slices.DeleteFunc(warnings, func(f Diagnostic) bool { return !strings.Contains(f.Message, "stale") })
 	if len(about) != 1 {
-		t.Errorf("it is warned about %d times: %v", len(about), about)
+		t.Errorf("%d warnings: %v", len(about), about)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestDefault(t *testing.T) {
 	}
 	d.Clusters[0].Line = 0
 	if want := Default(); !reflect.DeepEqual(d, want) {
-		t.Errorf("the smallest document is %+v, without one it is %+v", d, want)
+		t.Errorf("the smallest configuration is %+v, no configuration is %+v", d, want)
 	}
 }
 
@@ -311,11 +311,11 @@ func TestServers(t *testing.T) {
 	}
 	for _, s := range []string{"https://169.254.169.254", "https://[::ffff:169.254.169.254]"} {
 		if _, err := CheckServer(s, true); err == nil {
-			t.Errorf("allowLoopback lets %s through", s)
+			t.Errorf("allowLoopback allows %s", s)
 		}
 	}
 	if err := CheckAddress(netip.Addr{}, true); err == nil {
-		t.Error("no address is accepted as one")
+		t.Error("a missing address is accepted")
 	}
 }
 

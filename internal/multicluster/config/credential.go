@@ -64,14 +64,14 @@ func ReadCredential(files map[string][]byte, allowLoopback bool) (*Credential, e
 		switch name {
 		case FileServer, FileCA, FileToken, FileCert, FileKey, FileServerName, FileKubeconfig, fileNamespace:
 		default:
-			return nil, fmt.Errorf("the Secret has the key %.60q, which is none of server, ca.crt, token, tls.crt, tls.key, tls-server-name and kubeconfig%s", name, forbiddenFieldReason(name))
+			return nil, fmt.Errorf("the Secret has the key %.60q, which is unknown; it can have server, ca.crt, token, tls.crt, tls.key, tls-server-name and kubeconfig%s", name, forbiddenFieldReason(name))
 		}
 	}
 	var c *Credential
 	var servers []string
 	if k, ok := files[FileKubeconfig]; ok {
 		if len(files) > 1 {
-			return nil, errors.New("the Secret has a kubeconfig and other keys; what holds would be a guess")
+			return nil, errors.New("the Secret has a kubeconfig and other keys, which is ambiguous")
 		}
 		var server string
 		var err error
@@ -101,7 +101,7 @@ var tokenForm = regexp.MustCompile(`^[\x21-\x7e]+$`)
 
 func (c *Credential) check() error {
 	if !x509.NewCertPool().AppendCertsFromPEM(c.CA) {
-		return errors.New("ca.crt holds no certificate by which the cluster could be known")
+		return errors.New("ca.crt contains no certificate to verify the cluster")
 	}
 	if c.TLSServerName != "" && (len(c.TLSServerName) > 253 || !dnsName.MatchString(c.TLSServerName)) {
 		return errors.New("tls-server-name is not a DNS name")
@@ -109,15 +109,15 @@ func (c *Credential) check() error {
 	certificate := len(c.Certificate) > 0 || c.Key != ""
 	switch {
 	case c.Token != "" && certificate:
-		return errors.New("there are a token and a client certificate; which one is meant would be a guess")
+		return errors.New("there are a token and a client certificate, which is ambiguous")
 	case c.Token == "" && !certificate:
 		return errors.New("there is neither a token nor a client certificate")
 	case certificate:
 		if _, err := tls.X509KeyPair(c.Certificate, []byte(c.Key)); err != nil {
-			return errors.New("tls.crt and tls.key are not a certificate and its key")
+			return errors.New("tls.crt and tls.key are not a certificate with its key")
 		}
 	case !tokenForm.MatchString(string(c.Token)):
-		return errors.New("the token has a space or a character that no token has")
+		return errors.New("the token has a space or a character that is not valid in a token")
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func readKubeconfig(b []byte) (*Credential, string, error) {
 				var inner *yaml.Node
 				r.mapping(item, "the "+kind, map[string]fieldFunc{"name": r.text("the name of the "+kind, &name), kind: func(n *yaml.Node) { inner = n }})
 				if seen[name] {
-					r.fail(item, "two %ss have one name", kind)
+					r.fail(item, "two %ss have the same name", kind)
 				}
 				if seen[name] = true; inner != nil {
 					take(name, inner)
@@ -224,11 +224,11 @@ func readKubeconfig(b []byte) (*Credential, string, error) {
 	user, hasUser := users[at.user]
 	switch {
 	case apiVersion != "v1" || kind != "Config":
-		return nil, "", errors.New("the kubeconfig is not of apiVersion v1 and kind Config")
+		return nil, "", errors.New("the kubeconfig does not have apiVersion v1 and kind Config")
 	case current == "" || !ok:
-		return nil, "", errors.New("the kubeconfig's current-context is none of its contexts")
+		return nil, "", errors.New("the kubeconfig's current-context is not one of its contexts")
 	case !hasCluster || !hasUser:
-		return nil, "", errors.New("the kubeconfig's current context names a cluster or user that it does not have")
+		return nil, "", errors.New("the kubeconfig's current context has a cluster or user that does not exist in it")
 	}
 	user.CA, user.TLSServerName = cl.ca, cl.serverName
 	return user, cl.server, nil
@@ -260,7 +260,7 @@ func CheckAudience(token, home Secret) error {
 	}
 	for _, a := range clusterAudiences {
 		if slices.Contains(homeAudiences, a) {
-			return fmt.Errorf("the token is for the audience %.100q, which is that of the home token too", a)
+			return fmt.Errorf("the token is for the audience %.100q, which is also an audience of the home token", a)
 		}
 	}
 	return nil

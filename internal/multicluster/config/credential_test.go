@@ -99,11 +99,11 @@ func TestCredentialRefused(t *testing.T) {
 		{map[string]string{"server": "https://u:" + canary + "@10.1.0.1"}, "user name or password"},
 		{map[string]string{"server": "https://10.1.0.1 https://169.254.169.254"}, "link-local"},
 		{map[string]string{"server": "https://127.0.0.1"}, "this machine"},
-		{map[string]string{"ca.crt": ""}, "no certificate by which"},
+		{map[string]string{"ca.crt": ""}, "no certificate to verify"},
 		{map[string]string{"token": ""}, "neither a token nor"},
-		{map[string]string{"token": canary + " " + canary}, "no token has"},
+		{map[string]string{"token": canary + " " + canary}, "not valid in a token"},
 		{map[string]string{"tls.crt": string(cert), "tls.key": string(key)}, "a token and a client certificate"},
-		{map[string]string{"token": "", "tls.crt": string(other), "tls.key": string(key)}, "are not a certificate and its key"},
+		{map[string]string{"token": "", "tls.crt": string(other), "tls.key": string(key)}, "are not a certificate with its key"},
 		{map[string]string{"tls-server-name": "a b"}, "tls-server-name"},
 		{map[string]string{"exec": "x"}, `the key "exec"`},
 		{map[string]string{"kubeconfig": "x"}, "a kubeconfig and other keys"},
@@ -114,16 +114,16 @@ func TestCredentialRefused(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct{ cluster, user, says string }{
-		{"", "exec: {command: x}", "exec is refused: no program is run"},
+		{"", "exec: {command: x}", "exec is refused: the adapter runs no program"},
 		{"", "auth-provider: {name: x}", "auth-provider is refused"},
-		{"", "tokenFile: /etc/x", "tokenFile is refused: a credential is what its Secret holds"},
+		{"", "tokenFile: /etc/x", "tokenFile is refused: a credential must be the content of its Secret"},
 		{"", "client-certificate: /x", "client-certificate is refused"},
 		{"", "client-key: /x", "client-key is refused"},
 		{"", "username: a, password: " + canary, "password is refused"},
 		{"", "token: a, as: system:masters", "as is refused"},
 		{"", "token: a, as-groups: [x]", "as-groups is refused"},
-		{"", canary + ": a", "a field here that it should not have"},
-		{"", "token: [" + canary + "]", "token is not a text"},
+		{"", canary + ": a", "a field here that is not allowed"},
+		{"", "token: [" + canary + "]", "token is not a string"},
 		{"", "token: " + canary + ", token: a", "token twice"},
 		{", insecure-skip-tls-verify: true", "token: a", "insecure-skip-tls-verify is refused"},
 		{", proxy-url: http://x", "token: a", "proxy-url is refused"},
@@ -139,8 +139,8 @@ func TestCredentialRefused(t *testing.T) {
 	}
 	whole := kubeconfig(cert, "", "token: "+canary)
 	for _, tt := range []struct{ old, new, says string }{
-		{"current-context: c", "current-context: d", "none of its contexts"},
-		{"cluster: k,", "cluster: other,", "names a cluster or user"},
+		{"current-context: c", "current-context: d", "not one of its contexts"},
+		{"cluster: k,", "cluster: other,", "has a cluster or user"},
 		{"kind: Config", "kind: Other", "kind Config"},
 		{"server: \"https://10.1.0.1:6443\"", "server: \"https://[::ffff:169.254.169.254]\"", "link-local"},
 		{"apiVersion: v1", "a: *" + canary, "cannot be read"},
@@ -197,7 +197,7 @@ func TestCheckAudience(t *testing.T) {
 		}
 	}
 	if err := CheckAudience(jwt(`{"aud":"west"}`), "opaque"); err == nil {
-		t.Error("a home token of unknown audience is taken for a different one")
+		t.Error("a home token with an unknown audience counts as different")
 	}
 }
 

@@ -57,7 +57,7 @@ type elementKey struct {
 
 func (p *parser) parseRoot(root *yaml.Node) {
 	var version, kind string
-	keys := p.mapping(root, "the document", map[string]fieldFunc{
+	keys := p.mapping(root, "the configuration", map[string]fieldFunc{
 		"apiVersion":        enum(&p.yamlReader, "apiVersion", &version, APIVersion),
 		"kind":              enum(&p.yamlReader, "kind", &kind, Kind),
 		"epoch":             p.number("epoch", 1, MaxEpoch, func(v int64) { p.config.Epoch = v }),
@@ -81,7 +81,7 @@ func (p *parser) parseRoot(root *yaml.Node) {
 	})
 	for _, required := range []string{"apiVersion", "kind", "home", "clusters"} {
 		if keys != nil && keys[required] == nil {
-			p.fail(root, "the document has no %s", required)
+			p.fail(root, "the configuration has no %s", required)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (p *parser) cluster(n *yaml.Node) {
 			})
 		},
 		"access": func(n *yaml.Node) {
-			p.fail(n, "access is not built: the credential of a Tailplane access server cannot be used yet")
+			p.fail(n, "access is not supported yet: the adapter cannot use the credential of a Tailplane access server")
 		},
 		"uid":           p.name("uid", uidForm, 36, "the UID of a namespace", &c.UID),
 		"allowLoopback": p.boolean("allowLoopback", &c.AllowLoopback),
@@ -148,7 +148,7 @@ func (p *parser) cluster(n *yaml.Node) {
 				"inFlight": p.number("limits.inFlight", 1, 1e6, func(v int64) { c.Limits.InFlight = int(v) }),
 			})
 			if c.Limits.Burst > 0 && c.Limits.QPS == 0 {
-				p.fail(n, "limits.burst says nothing without limits.qps")
+				p.fail(n, "limits.burst has no effect without limits.qps")
 			}
 		},
 		"health": func(n *yaml.Node) {
@@ -171,7 +171,7 @@ func (p *parser) cluster(n *yaml.Node) {
 		p.fail(n, "the cluster has no slot")
 	}
 	if c.Name == "merged" {
-		p.fail(keys["name"], "the name merged is taken: it marks the answers of several clusters")
+		p.fail(keys["name"], "the name merged is reserved for the joint answers of several clusters")
 	}
 	if keys["access"] == nil {
 		p.source(n, &c, audience)
@@ -183,18 +183,18 @@ func (p *parser) cluster(n *yaml.Node) {
 func (p *parser) source(n *yaml.Node, c *Cluster, audience bool) {
 	switch {
 	case c.InCluster && (c.Secret != "" || len(c.Servers) > 0 || c.CAFile != "" || audience || c.AllowLoopback):
-		p.fail(n, "the cluster is inCluster, and its address, CA and token are those of the pod: it may have no others")
+		p.fail(n, "the cluster is inCluster, so it uses the address, CA and token of the pod and must not have others")
 	case c.InCluster:
 	case c.Secret != "" && (len(c.Servers) > 0 || c.CAFile != "" || audience):
-		p.fail(n, "address and CA of the cluster come from the Secret of its credential: whoever writes this file may not send that elsewhere")
+		p.fail(n, "address and CA of the cluster come from the Secret of its credential: this file must not send the credential to another address")
 	case c.Secret != "":
 	case len(c.Servers) > 0 && !audience:
-		p.fail(n, "servers may get nothing but a token of their own: add credentials: {audienceToken: true}")
+		p.fail(n, "servers must receive only a token with a separate audience: add credentials: {audienceToken: true}")
 	case len(c.Servers) > 0 && c.CAFile == "":
-		p.fail(n, "servers need a caFile, by which they are known")
+		p.fail(n, "servers need a caFile to verify them")
 	case len(c.Servers) > 0:
 	case audience:
-		p.fail(n, "an audienceToken needs servers, to which it goes")
+		p.fail(n, "an audienceToken needs servers that receive it")
 	default:
 		p.fail(n, "the cluster needs one of inCluster: true, credentials: {secret: NAME}, or servers with credentials: {audienceToken: true}")
 	}
@@ -212,7 +212,7 @@ func (p *parser) localFile(what string, to *string) fieldFunc {
 			return
 		}
 		if !filepath.IsLocal(s) || path.Clean(s) != s || strings.ContainsAny(s, "\\\x00") {
-			p.fail(n, "%s %.60q is not a plain path below the credentials folder", what, s)
+			p.fail(n, "%s %.60q is not a plain path below the credentials directory", what, s)
 			return
 		}
 		*to = s
@@ -270,7 +270,7 @@ func (p *parser) rule(n *yaml.Node) {
 	}
 	if slices.Contains(r.Match.Resources, Resource{Name: "*"}) {
 		if len(r.Match.Resources) > 1 {
-			p.fail(p.at[elementKey{"rules", i, "resources"}], `resources has "*" beside others`)
+			p.fail(p.at[elementKey{"rules", i, "resources"}], `resources has "*" and other entries`)
 		}
 		r.Match.Resources = nil
 	}
@@ -305,7 +305,7 @@ func (p *parser) verb(n *yaml.Node, m *Match) {
 		hint := ""
 		switch strings.ToUpper(s) {
 		case "GET", "HEAD", "POST", "PUT", "OPTIONS":
-			hint = ": these are Kubernetes' verbs, not HTTP's methods"
+			hint = ": these are Kubernetes verbs, not HTTP methods"
 		}
 		p.fail(n, "the verb is %.40q, want one of %v%s", s, verbs, hint)
 		return
@@ -333,7 +333,7 @@ func (p *parser) target(n *yaml.Node, i int, t *Target) {
 	keys := p.mapping(n, "target", map[string]fieldFunc{
 		"cluster":         p.text("target.cluster", &t.Cluster),
 		"ownerReferences": enum(&p.yamlReader, "target.ownerReferences", &t.OwnerReferences, FollowOwners, HideOwners, KeepOwners),
-		"deny":            p.name("target.deny", plainText, 300, "a sentence of plain characters", &t.Deny),
+		"deny":            p.name("target.deny", plainText, 300, "a sentence of printable characters", &t.Deny),
 		"spread":          func(n *yaml.Node) { t.Spread = &Spread{}; p.spread(n, i, t.Spread) },
 	})
 	if keys == nil {
@@ -346,11 +346,11 @@ func (p *parser) target(n *yaml.Node, i int, t *Target) {
 		}
 	}
 	if ways != 1 {
-		p.fail(n, "the target has %d of cluster, spread and deny, want one", ways)
+		p.fail(n, "the target has %d of cluster, spread and deny, want exactly one", ways)
 	}
 	switch {
 	case t.OwnerReferences != "" && t.Cluster == "":
-		p.fail(keys["ownerReferences"], "ownerReferences of a target goes with cluster")
+		p.fail(keys["ownerReferences"], "ownerReferences of a target requires cluster")
 	case t.Cluster != "" && t.OwnerReferences == "":
 		t.OwnerReferences = FollowOwners
 	}
@@ -363,8 +363,8 @@ func (p *parser) readWithout(to *string) fieldFunc {
 	return func(n *yaml.Node) {
 		if n.Kind == yaml.ScalarNode && n.Tag == "!!str" && n.Value == "stale" {
 			*to = "fail"
-			p.warn(n.Line, "onUnavailable.read: stale was removed and works as fail: a list is 503 while a member is down. "+
-				"The next release refuses it: write fail or skip")
+			p.warn(n.Line, "onUnavailable.read: stale was removed and behaves like fail: a list returns 503 while a member is down. "+
+				"The next release rejects it: use fail or skip")
 			return
 		}
 		want(n)
@@ -392,7 +392,7 @@ func (p *parser) spread(n *yaml.Node, i int, s *Spread) {
 			if at.Selector, err = labels.Parse(at.Labels); err != nil {
 				p.fail(n, "labels is not a selector: %.200v", err)
 			} else if at.Selector.Empty() {
-				p.fail(n, "place has no labels; it would take everything")
+				p.fail(n, "place has no labels; it would match all objects")
 			}
 			p.at[elementKey{"place", i, at.Cluster}] = n
 			s.Place = append(s.Place, at)

@@ -40,22 +40,22 @@ func TestPatterns(t *testing.T) {
 				}
 			}
 			if p.MatchPrefix(b) && !p.Match(b+"anything") {
-				t.Errorf("%q does not match what begins with %q", a, b)
+				t.Errorf("%q does not match a name that begins with %q", a, b)
 			}
 		}
 	}
 	if !pattern(t, "a*").Covers(pattern(t, "ab*")) || pattern(t, "ab*").Covers(pattern(t, "a*")) || pattern(t, "a").Covers(pattern(t, "a*")) {
-		t.Error("what covers what")
+		t.Error("wrong result of covers")
 	}
 	if !pattern(t, "job-*").MatchPrefix("job-x") || pattern(t, "job-*").MatchPrefix("job") || pattern(t, "job-*x").MatchPrefix("job-") {
-		t.Error("what begins with what")
+		t.Error("wrong result of the prefix check")
 	}
 	b, err := json.Marshal([]Pattern{pattern(t, "a*b")})
 	if err != nil || string(b) != `["a*b"]` {
 		t.Errorf("%s, %v", b, err)
 	}
 	if !MatchAny(nil, "x") || MatchAny([]Pattern{}, "x") {
-		t.Error("no patterns at all match all, none of them matches nothing")
+		t.Error("no pattern list must match all names, and an empty one must match none")
 	}
 }
 

@@ -47,7 +47,7 @@ func knownFields(t *testing.T) (known []string) {
 		}
 		_, list, ok := strings.Cut(err.Error(), `no field "zzz"; it has `)
 		if !ok {
-			t.Fatalf("the refusal of %szzz does not say what there is: %v", l.prefix, err)
+			t.Fatalf("the refusal of %szzz does not list the known fields: %v", l.prefix, err)
 		}
 		list, _, _ = strings.Cut(list, "\n")
 		for _, f := range strings.Split(list, ", ") {
@@ -97,7 +97,7 @@ func TestReference(t *testing.T) {
 	documented := map[string]string{}
 	for _, m := range rowForm.FindAllStringSubmatch(text, -1) {
 		if _, twice := documented[m[1]]; twice {
-			t.Errorf("%s is there twice", m[1])
+			t.Errorf("%s occurs twice", m[1])
 		}
 		documented[m[1]] = strings.Trim(m[2], " `")
 	}
@@ -144,7 +144,7 @@ func TestReference(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatal("the refusals in the reference are not those of the reader; run with -update")
+		t.Fatal("the refusals in the reference do not match the reader; run with -update")
 	}
 	if err := os.WriteFile(page, []byte(before+begin+is+end+after), 0o644); err != nil {
 		t.Fatal(err)

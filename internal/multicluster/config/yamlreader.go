@@ -103,7 +103,7 @@ func (r *yamlReader) root(b []byte) *yaml.Node {
 		r.syntax(err)
 		return nil
 	default:
-		r.fail(&second, "a second document begins here; the file is one document")
+		r.fail(&second, "a second document begins here; the file must be one document")
 	}
 	if r.aliases(&n) {
 		return nil
@@ -160,11 +160,11 @@ func (r *yamlReader) mapping(n *yaml.Node, what string, fields map[string]fieldF
 		read, known := fields[key.Value]
 		switch {
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str":
-			r.fail(key, "%s has a key that is not a text", what)
+			r.fail(key, "%s has a key that is not a string", what)
 		case seen[key.Value] != nil:
 			r.fail(key, "%s has %s twice", what, key.Value)
 		case !known && r.secret && forbiddenFieldReason(key.Value) == "":
-			r.fail(key, "%s has a field here that it should not have", what)
+			r.fail(key, "%s has a field here that is not allowed", what)
 		case !known:
 			why := forbiddenFieldReason(key.Value)
 			if why == "" {
@@ -183,13 +183,13 @@ func (r *yamlReader) mapping(n *yaml.Node, what string, fields map[string]fieldF
 func forbiddenFieldReason(field string) string {
 	switch field {
 	case "exec", "auth-provider", "authProvider":
-		return ": no program is run for a credential"
+		return ": the adapter runs no program to get a credential"
 	case "proxy-url", "proxyURL", "proxyUrl":
-		return ": a credential goes to its cluster and nowhere else"
+		return ": the adapter sends a credential only to its cluster"
 	case "insecure-skip-tls-verify", "insecureSkipTLSVerify":
-		return ": a cluster is known by its certificate"
+		return ": the adapter identifies a cluster by its certificate"
 	case "tokenFile", "token", "client-certificate", "client-key", "certificate-authority", "certFile", "keyFile":
-		return ": a credential is what its Secret holds, and no path"
+		return ": a credential must be the content of its Secret, not a path"
 	case "server":
 		return ": the address comes from the Secret, or from servers"
 	}
@@ -200,7 +200,7 @@ func forbiddenFieldReason(field string) string {
 func (r *yamlReader) text(what string, to *string) fieldFunc {
 	return func(n *yaml.Node) {
 		if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
-			r.fail(n, "%s is not a text", what)
+			r.fail(n, "%s is not a string", what)
 			return
 		}
 		*to = n.Value
@@ -270,7 +270,7 @@ func (r *yamlReader) duration(what string, least, most time.Duration, to *time.D
 	return func(n *yaml.Node) {
 		v, err := time.ParseDuration(n.Value)
 		if n.Kind != yaml.ScalarNode || err != nil || v < least || v > most {
-			r.fail(n, "%s is %.40q, want a time from %v to %v, such as \"30s\"", what, n.Value, least, most)
+			r.fail(n, "%s is %.40q, want a duration from %v to %v, such as \"30s\"", what, n.Value, least, most)
 			return
 		}
 		*to = v

@@ -305,7 +305,7 @@ func realWatch(ctx context.Context, t *testing.T, c *Collection, there []string,
 			t.Errorf("ended with %v", err)
 		}
 		if q.RV != "" && strings.Contains(fmt.Sprint(sink.events), there[0]) {
-			t.Errorf("from its position it saw %v", sink.events)
+			t.Errorf("from its position, it received %v", sink.events)
 		}
 	}
 }

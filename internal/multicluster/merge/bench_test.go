@@ -238,7 +238,7 @@ func TestWatchMemory(t *testing.T) {
 	case err := <-errs:
 		t.Errorf("a watch ended: %v", err)
 	case <-time.After(2 * time.Minute):
-		t.Error("not all events came")
+		t.Error("events are missing")
 	}
 	took := int64(used()) - int64(before)
 	t.Logf("%d watches of 3 members: %.1f MiB", watches, float64(took)/(1<<20))

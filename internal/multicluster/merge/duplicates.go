@@ -123,7 +123,7 @@ func (p *copySearch) search(ctx context.Context, results chan<- *copySearch) {
 			}
 		}
 		if status, ok := err.(*codec.Status); ok && (status.Code == 410 || status.Code == 422) {
-			p.err = clientError(f.member, expiredStatus("a copy of an object was shown that is gone, and the next cannot be asked for"))
+			p.err = clientError(f.member, expiredStatus("the shown copy of an object is deleted, and the next copy cannot be fetched"))
 			select {
 			case results <- p:
 			case <-ctx.Done():

@@ -55,7 +55,7 @@ func TestExpiredStatus(t *testing.T) {
 		l, stop = watched(Query{RV: rv})
 		expect(t, l, "ERROR 410 Expired")
 		if stop(); expired != "a" {
-			t.Errorf("by an event, %q", expired)
+			t.Errorf("expiry by an event: %q", expired)
 		}
 		rv = positionOf(t, c)
 		c.stores[1].refuse = errGone
@@ -68,7 +68,7 @@ func TestExpiredStatus(t *testing.T) {
 		_, stop = watched(Query{RV: "77"})
 		synctest.Wait()
 		if stop(); expired != "" {
-			t.Errorf("by a position that nobody gave out, %q", expired)
+			t.Errorf("expiry by an unknown position: %q", expired)
 		}
 	})
 }

@@ -83,7 +83,7 @@ func (c *Collection) relayError(ctx context.Context, a MemberRequest) error {
 	body, err := c.Fetch(ctx, m, a)
 	if err == nil {
 		body.Close()
-		return badRequestStatus("the combination of parameters has no meaning for several clusters")
+		return badRequestStatus("this combination of parameters is not possible for several clusters")
 	}
 	if s, ok := errors.AsType[*codec.Status](err); ok {
 		return s
@@ -115,7 +115,7 @@ func (l *List) add(a memberResponse, r io.Reader, whole *codec.ListReader) error
 	}
 	rv := s.meta().Meta.ResourceVersion
 	if rv == 0 && a.body.Format.Proto {
-		return clientError(a.member, errors.New("a list without a resourceVersion"))
+		return clientError(a.member, errors.New("a list has no resourceVersion"))
 	}
 	l.late = l.late || rv == 0
 	l.vector.Raise(a.member.Slot, rv)
@@ -277,7 +277,7 @@ func (l *List) isFirstCopy(s *listSource, bit uint32) (bool, error) {
 		return true, nil
 	}
 	if len(s.list.Name) == 0 && l.c.needsNames(s.member) {
-		return false, errors.New("an item without a name")
+		return false, errors.New("an item has no name")
 	}
 	if s.member.Keep != nil && !s.member.Keep(s.list.Namespace) {
 		return false, nil
@@ -300,13 +300,13 @@ func (l *List) isFirstCopy(s *listSource, bit uint32) (bool, error) {
 func (l *List) checkComplete(s *listSource) error {
 	m := s.meta().Meta
 	if m.ResourceVersion == 0 {
-		return clientError(s.member, errors.New("a list without a resourceVersion"))
+		return clientError(s.member, errors.New("a list has no resourceVersion"))
 	}
 	if err := l.sameKind(s); err != nil {
 		return err
 	}
 	if m.Continue != "" && (!l.paged || s != l.sources[len(l.sources)-1]) {
-		return clientError(s.member, errors.New("a page where all was asked for"))
+		return clientError(s.member, errors.New("a list is a page, although all items were requested"))
 	}
 	l.vector.Raise(s.member.Slot, m.ResourceVersion)
 	return nil

@@ -56,7 +56,7 @@ func readList(t *testing.T, c *clusters, q Query) (*corev1.ConfigMapList, *List,
 		return nil, l, err
 	}
 	if n != int64(b.Len()) {
-		t.Errorf("wrote %d bytes and said %d", b.Len(), n)
+		t.Errorf("wrote %d bytes, returned %d", b.Len(), n)
 	}
 	var got corev1.ConfigMapList
 	if err := decode(b.Bytes(), &got, c.format.Proto); err != nil {
@@ -96,7 +96,7 @@ func TestPagesAreTheList(t *testing.T) {
 						break
 					}
 					if pages > 20 {
-						t.Fatalf("limit %d: there is no end", limit)
+						t.Fatalf("limit %d: the list does not end", limit)
 					}
 					q.Continue = page.Continue
 				}
@@ -177,7 +177,7 @@ func TestPagesThatCannotGoOn(t *testing.T) {
 	c.stores[1].configure(true)
 	c.skip = true // it does not apply to pages
 	if _, _, err := readList(t, c, Query{Limit: 5, Continue: again.Continue}); code(err) != 503 {
-		t.Errorf("a page, though its member is down: %v", err)
+		t.Errorf("a page although its member is down: %v", err)
 	}
 	page, _, err := readList(t, c, Query{Limit: 5, Continue: first.Continue})
 	if code(err) != 410 {
@@ -221,13 +221,13 @@ func TestListFails(t *testing.T) {
 			t.Errorf("%s: %v", row.why, err)
 		}
 		if s, _ := errors.AsType[*codec.Status](err); s != nil && s.Code == 503 && s.RetryAfter == 0 {
-			t.Errorf("%s: nobody is told to come back", row.why)
+			t.Errorf("%s: there is no Retry-After", row.why)
 		}
 		c.skip = true
 		got, l, err := readList(t, c, Query{})
 		if row.code == 410 {
 			if code(err) != 410 {
-				t.Errorf("%s: a 410 may not be left out: %v", row.why, err)
+				t.Errorf("%s: a 410 must not be skipped: %v", row.why, err)
 			}
 			continue
 		}
@@ -248,7 +248,7 @@ func TestListFails(t *testing.T) {
 	c.skip = true
 	c.stores[0].down, c.stores[1].down = true, true
 	if _, _, err := readList(t, c, Query{}); code(err) != 503 {
-		t.Errorf("nobody is left, and the list is %v", err)
+		t.Errorf("no member is left, and the list is %v", err)
 	}
 }
 
@@ -275,7 +275,7 @@ func TestListBreaksOff(t *testing.T) {
 			t.Errorf("proto=%v: %v", f.Proto, err)
 		}
 		if err := decode(b.Bytes(), &corev1.ConfigMapList{}, f.Proto); err == nil {
-			t.Errorf("proto=%v: half a list is one", f.Proto)
+			t.Errorf("proto=%v: half of a list is accepted", f.Proto)
 		}
 		l.Close()
 	}

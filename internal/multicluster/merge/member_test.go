@@ -153,7 +153,7 @@ func (s *memberStore) fetch(ctx context.Context, a MemberRequest, f codec.Format
 	if a.RV != "" {
 		var err error
 		if rv, err = strconv.ParseUint(a.RV, 10, 64); err != nil {
-			return nil, fmt.Errorf("a member was asked for %q", a.RV)
+			return nil, fmt.Errorf("a member received a request for %q", a.RV)
 		}
 	}
 	if a.isInitial() && s.old {

@@ -60,7 +60,7 @@ type Collection struct {
 
 // ErrMixedFormats reports that members answered in different encodings. Every member supports JSON, so the caller
 // can retry with it.
-var ErrMixedFormats = errors.New("members answered in different forms")
+var ErrMixedFormats = errors.New("members answered in different formats")
 
 // retryAfter is the Retry-After in seconds if members do not respond.
 const retryAfter = 1
@@ -80,7 +80,7 @@ func (c *Collection) member(slot int) Member {
 			return m
 		}
 	}
-	panic(fmt.Sprintf("no member in slot %d was planned for", slot))
+	panic(fmt.Sprintf("there is no plan for a member in slot %d", slot))
 }
 
 // failedMember returns the member that caused a Status; nil if no member did.

@@ -426,7 +426,7 @@ func runModel(t *testing.T, seed uint64) {
 				}
 				for key := range cl.cache {
 					if _, ok := want[key]; !ok {
-						t.Errorf("client %d: %s is there still: %q", i, key, cl.cache[key])
+						t.Errorf("client %d: %s still exists: %q", i, key, cl.cache[key])
 					}
 				}
 				cl.mu.Unlock()
@@ -440,6 +440,6 @@ func runModel(t *testing.T, seed uint64) {
 		for _, b := range cl.broken[:min(len(cl.broken), 5)] {
 			t.Errorf("client %d: %s", i, b)
 		}
-		t.Logf("client %d: %d relists, told %d times that it expired", i, cl.relists, cl.expired)
+		t.Logf("client %d: %d relists, %d responses with expired", i, cl.relists, cl.expired)
 	}
 }

@@ -116,7 +116,7 @@ func readPosition(a memberResponse) (uint64, error) {
 			return 0, err
 		}
 		if !ok && list.Meta.ResourceVersion == 0 {
-			return 0, errors.New("a list without a resourceVersion")
+			return 0, errors.New("a list has no resourceVersion")
 		}
 	}
 	return list.Meta.ResourceVersion, nil

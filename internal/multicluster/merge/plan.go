@@ -50,7 +50,7 @@ func (p Planner) Plan(q Query) (Plan, *codec.Status) {
 	if rv.Plain > 0 && q.Watch && !q.wantsInitial() {
 		v, ok := p.ringPosition(rv.Plain)
 		if !ok {
-			return Plan{}, expiredStatus("too old resource version: " + q.RV + " is of one cluster, and several keep this collection")
+			return Plan{}, expiredStatus("too old resource version: " + q.RV + " belongs to one cluster, but several clusters have this collection")
 		}
 		rv = ResourceVersion{Vector: &v}
 	}
@@ -70,7 +70,7 @@ func (p Planner) Plan(q Query) (Plan, *codec.Status) {
 		return plan, nil
 	case v == nil, v.Epoch < p.Epoch, p.isForeign(*v):
 		if q.isExact() || q.Watch && !q.wantsInitial() {
-			return Plan{}, expiredStatus("too old resource version: the clusters of this collection have changed since")
+			return Plan{}, expiredStatus("too old resource version: the clusters of this collection changed since then")
 		}
 		for _, slot := range p.Slots {
 			plan.Requests = append(plan.Requests, requestMostRecent(slot, q))
@@ -85,7 +85,7 @@ func (p Planner) Plan(q Query) (Plan, *codec.Status) {
 	for _, slot := range p.Slots {
 		field := v.At(slot)
 		if field == 0 && q.isExact() {
-			return Plan{}, expiredStatus("too old resource version: not every cluster had been read")
+			return Plan{}, expiredStatus("too old resource version: it does not include every cluster")
 		}
 		plan.Requests = append(plan.Requests, requestFrom(slot, field, q))
 	}
@@ -182,7 +182,7 @@ func (p Planner) page(q Query) (Plan, *codec.Status) {
 		return Plan{}, bad
 	}
 	if p.isForeign(t.Vector) {
-		return Plan{}, expiredStatus("the continue token is too old: the clusters of this collection have changed since")
+		return Plan{}, expiredStatus("the continue token is too old: the clusters of this collection changed since then")
 	}
 	plan := Plan{Vector: t.Vector.Clone(), Known: true, Token: &t}
 	plan.Vector.widen(p.Width)
@@ -198,7 +198,7 @@ func (p Planner) page(q Query) (Plan, *codec.Status) {
 		}
 	}
 	if len(plan.Requests) == 0 || plan.Requests[0].Slot != t.Slot {
-		return Plan{}, expiredStatus("the continue token is too old: its cluster is no longer of this collection")
+		return Plan{}, expiredStatus("the continue token is too old: this collection no longer includes its cluster")
 	}
 	return plan, nil
 }
@@ -237,7 +237,7 @@ func (p Planner) ObjectVersion(rv string, slot int, merged bool) (string, *codec
 // collection. If the request has neither, changed is false and the caller forwards it as is.
 func (p Planner) SingleCluster(q Query, slot int) (a MemberRequest, changed bool, refusal *codec.Status) {
 	if q.Continue != "" && isToken(q.Continue) {
-		return MemberRequest{}, false, expiredStatus("the continue token is too old: one cluster keeps the collection now")
+		return MemberRequest{}, false, expiredStatus("the continue token is too old: only one cluster has the collection now")
 	}
 	rv, bad := ParseResourceVersion(q.RV)
 	if bad != nil || rv.Vector == nil {
@@ -251,7 +251,7 @@ func (p Planner) SingleCluster(q Query, slot int) (a MemberRequest, changed bool
 		a.Slot = slot
 		return a, true, nil
 	case q.isExact() || q.Watch && !q.wantsInitial():
-		return MemberRequest{}, false, expiredStatus("too old resource version: one cluster keeps the collection now")
+		return MemberRequest{}, false, expiredStatus("too old resource version: only one cluster has the collection now")
 	}
 	a = requestMostRecent(slot, q)
 	a.Continue = q.Continue

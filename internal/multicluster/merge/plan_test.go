@@ -84,7 +84,7 @@ func TestVectorGrows(t *testing.T) {
 	number := func(v Vector) *big.Int {
 		n, ok := new(big.Int).SetString(v.String(), 10)
 		if !ok {
-			t.Fatalf("%s is no number", v)
+			t.Fatalf("%s is not a number", v)
 		}
 		return n
 	}
@@ -120,7 +120,7 @@ func TestVectorGrows(t *testing.T) {
 		shrunk := v.Clone()
 		shrunk.Raise(i, 0)
 		if !shrunk.Equal(v) {
-			t.Fatal("a field went down")
+			t.Fatal("a field decreased")
 		}
 	}
 }
@@ -224,7 +224,7 @@ func TestPlan(t *testing.T) {
 					v, _ := url.ParseQuery(row.query)
 					a.Set(v)
 					if a.Watch != row.watch || a.Watch && (v.Get("allowWatchBookmarks") != "true" || v.Get("watch") != "true") || v.Has("timeoutSeconds") {
-						t.Errorf("member %d is asked %s", i, v.Encode())
+						t.Errorf("member %d receives %s", i, v.Encode())
 					}
 					v.Del("watch")
 					v.Del("allowWatchBookmarks")
@@ -393,15 +393,15 @@ func TestRing(t *testing.T) {
 	v := func(a, b uint64) Vector { return Vector{7, []uint64{a, b}} }
 	known := func(rv uint64) bool { _, ok := r.Get(7, rv, both, later); return ok }
 	if known(5) {
-		t.Error("an empty ring knows something")
+		t.Error("an empty ring knows a position")
 	}
 	addEvent(&r, 0, 5, v(5, 2))
 	if known(5) {
-		t.Error("5 may be of the other cluster as well, of which nothing is known")
+		t.Error("5 may also belong to the other cluster, which has no known position")
 	}
 	moveTo(&r, 1, 2, 3, v(5, 2))
 	if known(5) {
-		t.Error("5 may be of the other cluster as well, which is not so far yet here")
+		t.Error("5 may also belong to the other cluster, which has not reached it here yet")
 	}
 	moveTo(&r, 1, 3, 9, v(5, 9))
 	addEvent(&r, 0, 5, v(5, 2))
@@ -409,14 +409,14 @@ func TestRing(t *testing.T) {
 		t.Errorf("%v %v", got, ok)
 	}
 	if _, ok := r.Get(7, 5, both, later.Add(-1)); ok {
-		t.Error("a ring that is too young")
+		t.Error("the ring is too young")
 	}
 	if _, ok := r.Get(8, 5, both, later); ok {
-		t.Error("a position of another epoch")
+		t.Error("a position of another epoch is accepted")
 	}
 	moveTo(&r, 1, 20, 30, v(5, 30))
 	if known(5) {
-		t.Error("of the other cluster there is a gap around 5")
+		t.Error("the other cluster has a gap around 5")
 	}
 	moveTo(&r, 1, 2, 20, v(5, 30))
 	if !known(5) {
@@ -424,40 +424,40 @@ func TestRing(t *testing.T) {
 	}
 	addEvent(&r, 0, 5, v(5, 3))
 	if known(5) {
-		t.Error("two places under one number")
+		t.Error("two positions with one number")
 	}
 	addEvent(&r, 0, 5, v(5, 3))
 	if known(5) {
-		t.Error("two places under one number, and one of them again")
+		t.Error("two positions with one number, and one of them again")
 	}
 	addEvent(&r, 0, 6, v(6, 3))
 	addEvent(&r, 1, 6, v(6, 3))
 	if known(6) {
-		t.Error("a number of two clusters")
+		t.Error("a number that two clusters use")
 	}
 	addEvent(&r, 0, 8, v(8, 3))
 	r.AddObject(1, 4, v(8, 3))
 	r.AddObject(1, 12, v(8, 3))
 	if known(8) {
-		t.Error("8 may be of an object that a stream began with")
+		t.Error("8 may belong to an object from the start of a stream")
 	}
 
 	moveTo(&r, 1, 9, 19, v(8, 19))
 	r.AddStep(Step{Sent: 13, Nowhere: true}, v(13, 19), later)
 	addEvent(&r, 0, 13, v(13, 19))
 	if known(13) {
-		t.Error("a client that stood nowhere")
+		t.Error("a client without a position")
 	}
 
 	r = Ring{}
 	moveTo(&r, 1, 2, 9, v(5, 9))
 	addEvent(&r, 0, maxDistance+9, v(maxDistance+9, 9))
 	if known(maxDistance + 9) {
-		t.Error("the other cluster may be so far")
+		t.Error("the other cluster may have reached it")
 	}
 	addEvent(&r, 0, maxDistance+10, v(maxDistance+10, 9))
 	if !known(maxDistance + 10) {
-		t.Error("the other cluster cannot be so far")
+		t.Error("the other cluster cannot have reached it")
 	}
 
 	r = Ring{}
@@ -466,22 +466,22 @@ func TestRing(t *testing.T) {
 		addEvent(&r, 0, 1000+i, v(1000+i, 9999))
 	}
 	if !known(1000) {
-		t.Error("the oldest of the last ones is gone")
+		t.Error("the oldest recent position is missing")
 	}
 	addEvent(&r, 0, 9000, v(9000, 9999))
 	if known(1000) {
-		t.Error("more than the last ones are there")
+		t.Error("an overwritten position is still known")
 	}
 	addEvent(&r, 0, 999, v(9000, 9999))
 	if known(999) {
-		t.Error("the other cluster's event of that number may be forgotten")
+		t.Error("the ring may have dropped the other cluster's event with that number")
 	}
 	if len(r.keys) != ringSize {
 		t.Errorf("%d keys", len(r.keys))
 	}
 	addEvent(&r, 0, 9001, Vector{7, []uint64{1, 2, 3}})
 	if known(9000) {
-		t.Error("places of a narrower document")
+		t.Error("positions of a smaller configuration")
 	}
 }
 

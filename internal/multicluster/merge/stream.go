@@ -151,7 +151,7 @@ func (s *watchStream) handleUpdate(h feedUpdate) error {
 			return clientError(f.member, h.err)
 		}
 		if f.initial && f.delivered {
-			return clientError(f.member, expiredStatus("its stream broke off before it had sent what was there"))
+			return clientError(f.member, expiredStatus("its stream ended before it had sent the existing objects"))
 		}
 		if s.OnMemberState != nil {
 			s.OnMemberState(f.member, h.err)
@@ -197,7 +197,7 @@ func (s *watchStream) handleEvent(f *feed, ev *codec.Event) error {
 	}
 	deliver := f.member.Keep == nil || f.member.Keep(ev.Namespace)
 	if len(ev.Name) == 0 && s.c.needsNames(f.member) {
-		return fmt.Errorf("watch of cluster %s: an event without a name", f.member.Name)
+		return fmt.Errorf("watch of cluster %s: an event has no name", f.member.Name)
 	}
 	var lost *copySearch
 	if deliver && s.names != nil {

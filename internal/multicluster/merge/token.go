@@ -56,7 +56,7 @@ func decodeToken(s, hash string, epoch uint64) (continueToken, *codec.Status) {
 	var t tokenJSON
 	b, version := tokenVersionOf(s)
 	if version == "meta.k8s.io/v1" {
-		return continueToken{}, expiredStatus("the continue token was given out by one cluster, and several keep the collection now")
+		return continueToken{}, expiredStatus("the continue token is from one cluster, but several clusters have the collection now")
 	}
 	if version != tokenVersion || json.Unmarshal(b, &t) != nil {
 		return continueToken{}, badRequestStatus("continue key is not valid")
@@ -70,7 +70,7 @@ func decodeToken(s, hash string, epoch uint64) (continueToken, *codec.Status) {
 	}
 	switch e := rv.Vector.Epoch; {
 	case e < epoch:
-		return continueToken{}, expiredStatus("the continue token is too old: the clusters have changed since")
+		return continueToken{}, expiredStatus("the continue token is too old: the clusters changed since then")
 	case e > epoch:
 		return continueToken{}, newerEpochStatus(e, epoch)
 	}

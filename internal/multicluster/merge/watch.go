@@ -146,7 +146,7 @@ func (w *Watch) open(ctx context.Context, requests []MemberRequest) error {
 		if f.body == nil && !f.initial {
 			if w.c.Spread && len(requests) > 1 {
 				closeAll(responses)
-				return clientError(f.member, expiredStatus("it cannot be asked which names it has, so the collection must be read again without it"))
+				return clientError(f.member, expiredStatus("its names cannot be fetched, so the collection must be read again without it"))
 			}
 			f.request = requestAt(a.Slot, w.vector.At(a.Slot))
 			f.initial = f.request.isInitial()

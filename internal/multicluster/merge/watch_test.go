@@ -184,7 +184,7 @@ func TestInitialEventsEnd(t *testing.T) {
 		expect(t, l, "ADDED b0@b, BOOKMARK [105 202] end")
 		time.Sleep(3 * time.Minute)
 		if strings.Contains(l.since(), "end") {
-			t.Error("the end was told twice")
+			t.Error("the end was reported twice")
 		}
 		stop()
 
@@ -297,7 +297,7 @@ func TestMemberComesBack(t *testing.T) {
 			t.Errorf("%v", reports)
 		}
 		if n := len(reports); n < 100 || n > 400 {
-			t.Errorf("in an hour it was tried %d times", n) // every 15 to 45 s
+			t.Errorf("%d attempts in an hour", n) // every 15 to 45 s
 		}
 	})
 }
@@ -445,10 +445,10 @@ func TestNoPositionBetweenCopies(t *testing.T) {
 		}
 		places := c.collection(&instance{ring: ring}).planner()
 		if _, ok := ring.Get(1, 10_000_000_102, places.Slots, time.Now()); !ok {
-			t.Error("the event before it is a place to come back to")
+			t.Error("the event before it is a valid position")
 		}
 		if _, ok := ring.Get(1, 10_000_000_103, places.Slots, time.Now()); ok {
-			t.Error("the DELETED is a place to come back to")
+			t.Error("the DELETED event is a valid position")
 		}
 		// A client that resumes at its last position gets the copy.
 		c.stores[1].configure(false)

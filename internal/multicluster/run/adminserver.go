@@ -103,7 +103,7 @@ func (p *AdminServer) Handler() http.Handler {
 	return checkRequest(isLoopbackHost, func(w http.ResponseWriter, r *http.Request) {
 		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !p.hasToken(r) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			writeText(w, http.StatusUnauthorized, "the request does not carry the token of this pod\n")
+			writeText(w, http.StatusUnauthorized, "the request does not have the token of this pod\n")
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -135,9 +135,9 @@ func checkRequest(allowed func(host string) bool, next http.HandlerFunc) http.Ha
 		site := r.Header.Get("Sec-Fetch-Site")
 		switch {
 		case !allowed(host):
-			writeText(w, http.StatusMisdirectedRequest, "this is not the host that the request names\n")
+			writeText(w, http.StatusMisdirectedRequest, "the request is for another host\n")
 		case site != "" && site != "none" && site != "same-origin", len(r.Header["Origin"]) > 0:
-			writeText(w, http.StatusForbidden, "requests from a page of the web are refused\n")
+			writeText(w, http.StatusForbidden, "requests from web pages are refused\n")
 		case path.Clean(r.URL.Path) != strings.TrimSuffix(r.URL.Path, "/") && r.URL.Path != "/":
 			writeText(w, http.StatusNotFound, "not here\n")
 		default:
@@ -207,7 +207,7 @@ func printableLine(s string) string {
 func (p *AdminServer) owners(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if len(q["key"]) != 1 || q.Get("key") == "" {
-		writeText(w, http.StatusBadRequest, "ask with ?key=\n")
+		writeText(w, http.StatusBadRequest, "the query needs ?key=\n")
 		return
 	}
 	owner := p.Owners(q.Get("key"))
@@ -224,16 +224,16 @@ func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
 	d.DisallowUnknownFields()
 	err := d.Decode(&q)
 	if err == nil && d.Decode(new(json.RawMessage)) != io.EOF {
-		err = errors.New("something follows the question")
+		err = errors.New("there is data after the JSON object")
 	}
 	if err == nil {
 		q.URL, err = url.ParseRequestURI(q.Path)
 	}
 	if err == nil && !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, q.Method) {
-		err = fmt.Errorf("%.20q is no method that the Kubernetes API has", q.Method)
+		err = fmt.Errorf("%.20q is not a method of the Kubernetes API", q.Method)
 	}
 	if err != nil {
-		writeText(w, http.StatusBadRequest, printableLine(`the question is not {"method": …, "path": …}: `+err.Error()))
+		writeText(w, http.StatusBadRequest, printableLine(`the body is not {"method": …, "path": …}: `+err.Error()))
 		return
 	}
 	decision, err := p.Route(q)
@@ -242,7 +242,7 @@ func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		p.Log.Error("a question about routing failed", "err", err)
+		p.Log.Error("a routing query failed", "err", err)
 		writeText(w, http.StatusInternalServerError, "internal error\n")
 		return
 	}

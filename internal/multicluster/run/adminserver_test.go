@@ -187,9 +187,9 @@ func TestRouteRequests(t *testing.T) {
 		{"a read", `{"method":"GET","path":"/api/v1/pods?limit=5","userAgent":"kubectl"}`, 200, `"rule": "batch"`},
 		{"a create", `{"method":"POST","path":"/api/v1/namespaces/a/pods","body":{"metadata":{"name":"x"}}}`, 200, `"name": "x"`},
 		{"refused", `{"method":"GET","path":"/api/v1//pods"}`, 200, `"reason": "BadRequest"`},
-		{"no JSON", `x`, 400, "question"}, {"two", `{"method":"GET","path":"/api"}{}`, 400, "follows"},
+		{"no JSON", `x`, 400, "the body is not"}, {"two", `{"method":"GET","path":"/api"}{}`, 400, "data after the JSON object"},
 		{"unknown field", `{"method":"GET","path":"/api","token":"x"}`, 400, "token"},
-		{"no path", `{"method":"GET"}`, 400, "question"}, {"a host", `{"method":"GET","path":"api"}`, 400, "question"}, {"a method", `{"method":"BREW","path":"/api"}`, 400, "BREW"},
+		{"no path", `{"method":"GET"}`, 400, "the body is not"}, {"a host", `{"method":"GET","path":"api"}`, 400, "the body is not"}, {"a method", `{"method":"BREW","path":"/api"}`, 400, "BREW"},
 		{"an error", `{"method":"GET","path":"/fail"}`, 500, "internal error"},
 		{"too long", `{"method":"GET","path":"/` + strings.Repeat("a", 3<<20) + `"}`, 400, "too large"},
 	} {

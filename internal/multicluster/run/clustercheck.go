@@ -22,15 +22,15 @@ type clusterCheckFlags struct {
 }
 
 func (f *clusterCheckFlags) register(p *pflag.FlagSet) {
-	p.BoolVar(&f.enabled, "check-clusters", false, "ask each cluster whether an adapter could serve it")
+	p.BoolVar(&f.enabled, "check-clusters", false, "check for each cluster whether an adapter could serve it")
 	credentialFlags(p, &f.paths)
 }
 
 // credentialFlags registers the flags that locate credentials.
 func credentialFlags(p *pflag.FlagSet, f *proxyFlags) {
-	p.StringVar(&f.credentials, "credentials-dir", "/etc/mca/credentials", "where the Secrets of other clusters are mounted, each in a folder of its name")
-	p.StringVar(&f.audiences, "audience-dir", "/var/run/secrets/mca.tailplane.dev", "where tokens for other clusters lie, as <cluster>/token")
-	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "where the pod's real token, ca.crt and namespace lie")
+	p.StringVar(&f.credentials, "credentials-dir", "/etc/mca/credentials", "directory with the mounted Secrets of other clusters, each in a subdirectory with the cluster's name")
+	p.StringVar(&f.audiences, "audience-dir", "/var/run/secrets/mca.tailplane.dev", "directory with the tokens for other clusters, as <cluster>/token")
+	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "directory with the pod's real token, ca.crt and namespace")
 }
 
 // checkClusters queries the clusters of a configuration. text must be valid.
@@ -80,7 +80,7 @@ func (r validateResult) clusterError() error {
 		}
 	}
 	if n > 0 {
-		return exitCode{exitUnreached, fmt.Errorf("%d of %d clusters cannot be asked", n, len(r.Clusters))}
+		return exitCode{exitUnreached, fmt.Errorf("the check of %d of %d clusters failed", n, len(r.Clusters))}
 	}
 	return nil
 }

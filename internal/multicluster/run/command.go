@@ -54,8 +54,8 @@ func usageError(err error) error { return exitCode{exitUsage, err} }
 
 func command() *cobra.Command {
 	root := &cobra.Command{
-		Use: "mca", Short: "The Kubernetes API of its pod",
-		Long:          "A sidecar that is the Kubernetes API of its pod: it alone holds the pod's credentials, and decides which cluster serves a request.",
+		Use: "mca", Short: "The Kubernetes API for the containers of a pod",
+		Long:          "A sidecar that serves the Kubernetes API to its pod. It alone has the pod's credentials, and it decides which cluster serves a request.",
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
@@ -72,7 +72,7 @@ func noArgs(_ *cobra.Command, args []string) error {
 }
 
 func versionCommand() *cobra.Command {
-	return &cobra.Command{Use: "version", Short: "Show which mca this is", Long: "Shows the version of this program and what it was built with.", Args: noArgs,
+	return &cobra.Command{Use: "version", Short: "Show the version of mca", Long: "Shows the version of this program and of the Go toolchain that built it.", Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(c.OutOrStdout(), "mca %s\n%s %s/%s\n", programVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err

@@ -26,11 +26,11 @@ func validateCommand() *cobra.Command {
 	var previous, output string
 	var checks clusterCheckFlags
 	c := &cobra.Command{
-		Use: "validate FILE", Short: "Say what is wrong with a configuration",
-		Long: "Reads a configuration as the adapter would, and prints every error and warning with its line and column. With --previous it says too\n" +
-			"what a running adapter would refuse because the epoch should have been raised. It exits with 3 if the configuration is not valid.\n\n" +
-			"With --check-clusters it asks each cluster, with the credential that an adapter of this pod would use, whether it is ready and has the\n" +
-			"resources that rules send there, and exits with 5 if one cannot be asked. Outside of a pod the pod's own cluster is left out.",
+		Use: "validate FILE", Short: "Validate a configuration",
+		Long: "Reads a configuration as the adapter would, and prints every error and warning with its line and column. With --previous, it also\n" +
+			"prints changes that a running adapter would refuse because the epoch was not raised. It exits with 3 if the configuration is not valid.\n\n" +
+			"With --check-clusters, it checks, with the credential that an adapter of this pod would use, whether each cluster is ready and has the\n" +
+			"resources that rules send to it. It exits with 5 if a check fails. Outside of a pod, it skips the pod's own cluster.",
 		Example: "  mca validate config.yaml\n  mca validate --previous old.yaml new.yaml\n  mca validate --check-clusters --credentials-dir secrets config.yaml",
 		Args:    exactArgs(1, "the configuration; - is standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -63,8 +63,8 @@ func validateCommand() *cobra.Command {
 			return r.clusterError()
 		},
 	}
-	c.Flags().StringVar(&previous, "previous", "", "the configuration that it replaces")
-	c.Flags().StringVarP(&output, "output", "o", "", "json, or lines of text")
+	c.Flags().StringVar(&previous, "previous", "", "the configuration that this one replaces")
+	c.Flags().StringVarP(&output, "output", "o", "", "json; without it, lines of text")
 	checks.register(c.Flags())
 	return c
 }
@@ -76,7 +76,7 @@ func printReport(c *cobra.Command, name, output string, r validateResult) error 
 		return printJSON(out, r)
 	case "":
 	default:
-		return usageError(fmt.Errorf("--output %q: it is json", output))
+		return usageError(fmt.Errorf("--output %q: must be json", output))
 	}
 	for _, f := range r.Errors {
 		fmt.Fprintf(out, "%s:%v\n", name, f)
@@ -94,9 +94,9 @@ func printReport(c *cobra.Command, name, output string, r validateResult) error 
 func routeCommand() *cobra.Command {
 	var config, body, contentType, agent, scope, output string
 	c := &cobra.Command{
-		Use: "route METHOD PATH", Short: "Say which cluster would serve a request, and why",
-		Long: "Decides on a request as the adapter would with a configuration, and says why. Where an object of several clusters lies, and which\n" +
-			"cluster is up, only the running adapter knows. It exits with 3 if the request is refused.",
+		Use: "route METHOD PATH", Short: "Show which cluster would serve a request, and why",
+		Long: "Routes a request as the adapter would with a configuration, and prints the reason. Only the running adapter knows the cluster of an\n" +
+			"object of several clusters, and which clusters are up. It exits with 3 if the request is refused.",
 		Example: "  mca route --config config.yaml GET /api/v1/namespaces/shop/pods\n  mca route --config config.yaml --body job.yaml POST /apis/batch/v1/namespaces/batch/jobs",
 		Args:    exactArgs(2, "a method and a path, such as GET /api/v1/pods"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -120,7 +120,7 @@ func routeCommand() *cobra.Command {
 			}
 			scopes, ok := map[string]multiclusterconfig.Scope{"": multiclusterconfig.ScopeUnknown, "namespaced": multiclusterconfig.ScopeNamespaced, "cluster": multiclusterconfig.ScopeCluster}[scope]
 			if !ok {
-				return usageError(fmt.Errorf("the scope %q is neither namespaced nor cluster", scope))
+				return usageError(fmt.Errorf("--scope %q: must be namespaced or cluster", scope))
 			}
 			e := multicluster.NewTable(doc, func(_, _ string) multiclusterconfig.Scope { return scopes }).Explain(strings.ToUpper(args[0]), u, agent, contentType, object)
 			if err := printExplanation(c.OutOrStdout(), output, e); err != nil {
@@ -134,11 +134,11 @@ func routeCommand() *cobra.Command {
 	}
 	p := c.Flags()
 	p.StringVar(&config, "config", "/etc/mca/config/config.yaml", "the configuration; - is standard input")
-	p.StringVar(&body, "body", "", "a file with the object that is sent")
-	p.StringVar(&contentType, "content-type", "application/yaml", "what the body is")
-	p.StringVar(&agent, "user-agent", "", "the client's name")
-	p.StringVar(&scope, "scope", "", "namespaced or cluster: what a resource is that is not Kubernetes' own")
-	p.StringVarP(&output, "output", "o", "", "json, or lines of text")
+	p.StringVar(&body, "body", "", "a file with the request body")
+	p.StringVar(&contentType, "content-type", "application/yaml", "the Content-Type of the body")
+	p.StringVar(&agent, "user-agent", "", "the User-Agent of the client")
+	p.StringVar(&scope, "scope", "", "namespaced or cluster: the scope of a resource that is not built into Kubernetes")
+	p.StringVarP(&output, "output", "o", "", "json; without it, lines of text")
 	return c
 }
 
@@ -148,7 +148,7 @@ func printExplanation(out io.Writer, output string, e multicluster.Explanation) 
 		return printJSON(out, e)
 	case "":
 	default:
-		return usageError(fmt.Errorf("--output %q: it is json", output))
+		return usageError(fmt.Errorf("--output %q: must be json", output))
 	}
 	fmt.Fprintf(out, "%v: %s\n", e.Kind, e.Why)
 	if e.Rule != "" {

@@ -26,22 +26,22 @@ type injectFlags struct {
 func injectCommand() *cobra.Command {
 	var f injectFlags
 	c := &cobra.Command{
-		Use: "inject", Short: "Put the adapter into manifests",
-		Long: "Puts the adapter into every pod template of manifests, as the webhook does with pods. What it does not change stays as it is, byte for\n" +
-			"byte. If one template cannot have it, nothing is written and the exit code is 3.",
+		Use: "inject", Short: "Add the adapter to manifests",
+		Long: "Adds the adapter to every pod template of manifests, as the webhook does for pods. All other text stays the same, byte for\n" +
+			"byte. If one template cannot have the adapter, the command writes nothing and exits with 3.",
 		Example: "  mca inject -f deployment.yaml --image registry.example.com/mca@sha256:…\n  kustomize build . | mca inject --image … | kubectl apply -f -",
 		Args:    noArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return runInject(c, f) },
 	}
 	p := c.Flags()
-	p.StringVarP(&f.file, "filename", "f", "-", "a file, a folder of .yaml, .yml and .json files, or - for standard input")
-	p.StringVarP(&f.output, "output", "o", "", "where to write: a file, a folder if a folder is read, or - for standard output; without it, standard output, or each file in its place if a folder is read")
+	p.StringVarP(&f.file, "filename", "f", "-", "a file, a directory with .yaml, .yml and .json files, or - for standard input")
+	p.StringVarP(&f.output, "output", "o", "", "output: a file, a directory if the input is a directory, or - for standard output; without it, standard output, or each file in place if the input is a directory")
 	p.StringVar(&f.configMap, "config-map", "", "the ConfigMap with the adapter's configuration")
 	p.StringSliceVar(&f.credentials, "credentials", nil, "a Secret with the credential of another cluster; may be repeated")
 	p.StringVar(&f.image, "image", "", "the adapter's image, by digest; required")
-	p.StringVar(&f.kube, "kube-version", "", "the version of the API server, such as 1.37: one that knows no sidecars is refused")
-	p.BoolVar(&f.diff, "diff", false, "show what would change, and write nothing")
-	p.BoolVar(&f.check, "check", false, "write nothing, and exit with 3 if something would change")
+	p.StringVar(&f.kube, "kube-version", "", "the version of the API server, such as 1.37; versions without sidecar containers are refused")
+	p.BoolVar(&f.diff, "diff", false, "show the changes and write nothing")
+	p.BoolVar(&f.check, "check", false, "write nothing, and exit with 3 if a file would change")
 	return c
 }
 
@@ -127,7 +127,7 @@ func readSources(name string, stdin io.Reader) (in []inject.Source, folder bool,
 	return in, true, err
 }
 
-// writeSources writes the result. In a folder it writes only the files that changed, unless --output names
+// writeSources writes the result. In a directory it writes only the files that changed, unless --output names
 // another place.
 func writeSources(stdout io.Writer, f injectFlags, folder bool, in, out []inject.Source) error {
 	if !folder {

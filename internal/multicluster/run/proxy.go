@@ -42,8 +42,8 @@ func proxyCommand() *cobra.Command {
 	var f proxyFlags
 	cmd := &cobra.Command{
 		Use: "proxy", Short: "Serve the Kubernetes API to the containers of this pod",
-		Long: "Serves the Kubernetes API on a loopback address to the containers of its pod, with a certificate and a token that it makes for them, " +
-			"and asks the clusters with the pod's own credentials.",
+		Long: "Serves the Kubernetes API on a loopback address to the containers of its pod, with a certificate and a token that it creates for them, " +
+			"and sends requests to the clusters with the pod's own credentials.",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.check {
@@ -53,18 +53,18 @@ func proxyCommand() *cobra.Command {
 		},
 	}
 	p := cmd.Flags()
-	p.StringVar(&f.listen, "listen", "127.0.0.1:6443", "where applications of the pod reach the API; a loopback address")
-	p.StringVar(&f.admin, "admin", "127.0.0.1:9006", "where health is served; a loopback address")
-	p.StringVar(&f.metrics, "metrics", "", "where else metrics are served, such as :9007; they are on the admin port in any case")
-	p.StringVar(&f.config, "config", "/etc/mca/config/config.yaml", "the configuration; without the file there is one cluster, the pod's own")
+	p.StringVar(&f.listen, "listen", "127.0.0.1:6443", "address of the API for the applications of the pod; a loopback address")
+	p.StringVar(&f.admin, "admin", "127.0.0.1:9006", "address of the admin port, with health; a loopback address")
+	p.StringVar(&f.metrics, "metrics", "", "additional address for metrics, such as :9007; the admin port always has them")
+	p.StringVar(&f.config, "config", "/etc/mca/config/config.yaml", "the configuration; without the file, there is one cluster, the pod's own")
 	credentialFlags(p, &f)
-	p.StringVar(&f.share, "share-dir", "/var/run/secrets/kubernetes.io/mca-serviceaccount", "where the files for the other containers are written")
-	p.StringVar(&f.state, "state-dir", "/var/run/mca", "what survives a restart of the container, unseen by the others")
-	p.StringVar(&f.audit, "audit", "", "the audit record: a file, or - for standard output")
+	p.StringVar(&f.share, "share-dir", "/var/run/secrets/kubernetes.io/mca-serviceaccount", "directory for the files that the other containers read")
+	p.StringVar(&f.state, "state-dir", "/var/run/mca", "directory for state that survives a restart of the container, which the other containers cannot read")
+	p.StringVar(&f.audit, "audit", "", "the audit log: a file, or - for standard output")
 	p.BoolVar(&f.pprof, "pprof", false, "serve profiles of the process on the admin port")
-	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug has a line for each read too")
+	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs each read")
 	p.StringVar(&f.logFormat, "log-format", "json", "json or text")
-	p.BoolVar(&f.check, "check", false, "ask the admin port whether the adapter is ready, and exit with 0 or 4")
+	p.BoolVar(&f.check, "check", false, "query the admin port for readiness, and exit with 0 (ready) or 4")
 	return cmd
 }
 
@@ -194,10 +194,10 @@ func runProxy(ctx context.Context, f proxyFlags) error {
 func homeUpstream(f proxyFlags) (home apiproxy.UpstreamConfig, namespace string, _ error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return home, "", errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were replaced")
+		return home, "", errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were changed")
 	}
 	if at, err := netip.ParseAddrPort(f.listen); err == nil && net.JoinHostPort(host, port) == at.String() && at.Port() != 0 {
-		return home, "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are %s, which is this adapter itself", at)
+		return home, "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are %s, which is the adapter itself", at)
 	}
 	in := func(name string) string { return filepath.Join(f.account, name) }
 	b, err := os.ReadFile(in("namespace"))
@@ -241,7 +241,7 @@ func writeAddresses(dir string, a boundAddresses) error {
 func logger(f proxyFlags) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return nil, fmt.Errorf("--log-level %q: it is debug, info, warn or error", f.logLevel)
+		return nil, fmt.Errorf("--log-level %q: must be debug, info, warn or error", f.logLevel)
 	}
 	o := &slog.HandlerOptions{Level: level}
 	switch f.logFormat {
@@ -250,5 +250,5 @@ func logger(f proxyFlags) (*slog.Logger, error) {
 	case "text":
 		return slog.New(slog.NewTextHandler(os.Stderr, o)), nil
 	}
-	return nil, fmt.Errorf("--log-format %q: it is json or text", f.logFormat)
+	return nil, fmt.Errorf("--log-format %q: must be json or text", f.logFormat)
 }

@@ -93,7 +93,7 @@ func (s *telemetry) setConfig(doc *config.Config) error {
 func (s *telemetry) run(ctx context.Context) {
 	if s.auditLog != nil {
 		if err := s.auditLog.Run(ctx); err != nil {
-			s.log.Error("the audit record is not whole", "err", err)
+			s.log.Error("the audit log is incomplete", "err", err)
 		}
 	}
 	<-ctx.Done()
@@ -127,7 +127,7 @@ func (s *telemetry) adminHandler(loader *multicluster.ConfigLoader, router *mult
 		ReadyDetails: func() []string {
 			lines := router.MissingResources()
 			if err := loader.Err(); err != nil {
-				lines = append([]string{"configuration: the last good one serves: " + err.Error()}, lines...)
+				lines = append([]string{"configuration: the last good one stays active: " + err.Error()}, lines...)
 			}
 			return lines
 		},

@@ -56,10 +56,10 @@ func (p *proxy) serve(w http.ResponseWriter, r *http.Request, permit access.Perm
 	}
 	switch {
 	case !slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}, r.Method):
-		refuse(w, problem.New(problem.MethodNotAllowed, "This address does not take that method.", "Use GET, HEAD, POST, PUT, PATCH or DELETE."))
+		refuse(w, problem.New(problem.MethodNotAllowed, "This address does not support this method.", "Use GET, HEAD, POST, PUT, PATCH or DELETE."))
 		return
 	case v == access.ObserveRead && isAdminPath(r.URL.Path):
-		refuse(w, problem.New(problem.NotFound, "There is nothing at this path.", "Use the upstream's own paths."))
+		refuse(w, problem.New(problem.NotFound, "This path does not exist.", "Use the upstream's own paths."))
 		return
 	case p.Access != AccessIdentified && r.ContentLength > maxBody:
 		refuse(w, tooLarge())
@@ -152,7 +152,7 @@ func (p *proxy) modifyResponse(res *http.Response) error {
 }
 
 func tooLarge() *problem.Error {
-	return problem.New(problem.TooLarge, "The request is larger than 10 MiB.", "Send less at once.")
+	return problem.New(problem.TooLarge, "The request is larger than 10 MiB.", "Send a smaller request.")
 }
 
 // handleError responds when the upstream does not.
@@ -162,9 +162,9 @@ func (p *proxy) handleError(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	if r.Context().Err() == nil { // otherwise the client has disconnected or lost its role
-		p.Log.Warn("an exposed service does not answer", "exposure", p.Name, "err", err)
+		p.Log.Warn("an exposed service does not respond", "exposure", p.Name, "err", err)
 	}
-	refuse(w, problem.New(problem.Unavailable, p.Name+" does not answer.", "Try again in a moment."))
+	refuse(w, problem.New(problem.Unavailable, p.Name+" does not respond.", "Try again in a moment."))
 }
 
 // refuse responds with a problem, in the format of the sign-in API.

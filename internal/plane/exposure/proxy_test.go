@@ -39,7 +39,7 @@ func TestPLANE03_WhoSeesWhat(t *testing.T) {
 		{"platform admin", admin, "", "", "", "Admin"},
 		{"viewer, and operator of one", person("x@example.com", `{"role":"operator","orgs":["acme"]}`, `{"role":"viewer","orgs":["*"]}`), "", problem.Forbidden, "", "Viewer"},
 		{"operator of one", scoped, problem.Forbidden, problem.Forbidden, "", ""},
-		{"nobody's role", unknown, problem.NotAuthorized, problem.NotAuthorized, "", ""},
+		{"no role", unknown, problem.NotAuthorized, problem.NotAuthorized, "", ""},
 		{"a tagged node with a grant", tagged, problem.TaggedNode, problem.TaggedNode, problem.TaggedNode, ""},
 		{"a shared device with a grant", shared, "", problem.Forbidden, problem.ForeignNode, "Viewer"},
 		{"a shared device", sharedUnknown, problem.NotAuthorized, problem.NotAuthorized, problem.ForeignNode, ""},
@@ -75,12 +75,12 @@ func TestPLANE03_WhoSeesWhat(t *testing.T) {
 				}
 				if try.want != "" {
 					if len(requested) != 0 || a.Status != try.want.Status() {
-						t.Errorf("%s %s: refused with %d, but the upstream was asked %v", try.method, try.path, a.Status, requested)
+						t.Errorf("%s %s: refused with %d, but the upstream got the request %v", try.method, try.path, a.Status, requested)
 					}
 					continue
 				}
 				if a.Status != http.StatusOK || a.Body != "shown" || len(requested) != 1 || requested[0].URI != try.path || requested[0].Method != try.method || "http://"+requested[0].Host != try.u.URL {
-					t.Errorf("%s %s: %+v, the upstream was asked %+v", try.method, try.path, a, requested)
+					t.Errorf("%s %s: %+v, the upstream got %+v", try.method, try.path, a, requested)
 					continue
 				}
 				user, role := "", ""
@@ -88,7 +88,7 @@ func TestPLANE03_WhoSeesWhat(t *testing.T) {
 					user, role = string(tt.caller.Login), tt.role
 				}
 				if got := requested[0].Header; got.Get("X-Webauth-User") != user || got.Get("X-Webauth-Role") != role {
-					t.Errorf("%s %s: the upstream was told %v", try.method, try.path, got)
+					t.Errorf("%s %s: the upstream got the headers %v", try.method, try.path, got)
 				}
 			}
 		})
@@ -131,7 +131,7 @@ func TestPL10_TheUpstreamReceivesOnlyTheCaller(t *testing.T) {
 		}
 		got := requested[0].Header
 		if u, r := got["X-Webauth-User"], got["X-Webauth-Role"]; len(u) != 1 || u[0] != "vic@example.com" || len(r) != 1 || r[0] != "Viewer" {
-			t.Errorf("%s: the upstream was told %q, %q", how, u, r)
+			t.Errorf("%s: the upstream got the headers %q, %q", how, u, r)
 		}
 		for name, values := range got {
 			s := strings.ToLower(fmt.Sprint(name, values))
@@ -181,7 +181,7 @@ func TestPL10_RefusedBeforeDialing(t *testing.T) {
 	} {
 		a := h.do(t, tt.method, tt.uri, tt.host, nil, tt.lines...)
 		if requested := up.takeRequests(); a.Code != tt.want || a.Status != tt.want.Status() || len(requested) != 0 {
-			t.Errorf("%s: %d %q, the upstream was asked %+v", tt.why, a.Status, a.Code, requested)
+			t.Errorf("%s: %d %q, the upstream got %+v", tt.why, a.Status, a.Code, requested)
 		}
 	}
 	// The controls: a link on another site, and the site's own page.
@@ -263,7 +263,7 @@ func TestPL10_Answers(t *testing.T) {
 			t.Errorf("%s from %s: %+v", tt.to, tt.u.URL, a)
 		}
 		if requested := up.takeRequests(); len(requested) != 1 {
-			t.Errorf("%s: the upstream was asked %+v", tt.to, requested)
+			t.Errorf("%s: the upstream got %+v", tt.to, requested)
 		} else if want := map[bool]string{false: "/x", true: "/prometheus/x"}[tt.u.URL == below.URL]; requested[0].URI != want {
 			t.Errorf("asked %s, want %s", requested[0].URI, want)
 		}
@@ -355,25 +355,25 @@ func TestPL10_NeverExposed(t *testing.T) {
 			t.Errorf("%s: %v", to, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "secret") {
-			t.Errorf("the error tells the password: %v", err)
+			t.Errorf("the error contains the password: %v", err)
 		}
 	}
 	for why, change := range map[string]func(*Upstream){
-		"no name":                  func(u *Upstream) { u.Name = "" },
-		"a name with a dot":        func(u *Upstream) { u.Name = "a.b" },
-		"no access":                func(u *Upstream) { u.Access = "" },
-		"another access":           func(u *Upstream) { u.Access = "public" },
-		"headers for all":          func(u *Upstream) { u.Access = AccessIdentified },
-		"a header that is HTTP's":  func(u *Upstream) { u.UserHeader = "host" },
-		"a header of browsers":     func(u *Upstream) { u.UserHeader = "Sec-Fetch-User" },
-		"a header that is none":    func(u *Upstream) { u.UserHeader = "X User" },
-		"a header with _":          func(u *Upstream) { u.UserHeader = "X_WEBAUTH_USER" },
-		"a token":                  func(u *Upstream) { u.RoleHeader = "Authorization" },
-		"one header for two":       func(u *Upstream) { u.RoleHeader = "x-webauth-user" },
-		"a role without a user":    func(u *Upstream) { u.UserHeader = "" },
-		"no way to reach it":       func(u *Upstream) { u.Transport = nil },
-		"nowhere to say something": func(u *Upstream) { u.Log = nil },
-		"no clock":                 func(u *Upstream) { u.Now = nil },
+		"no name":                 func(u *Upstream) { u.Name = "" },
+		"a name with a dot":       func(u *Upstream) { u.Name = "a.b" },
+		"no access":               func(u *Upstream) { u.Access = "" },
+		"another access":          func(u *Upstream) { u.Access = "public" },
+		"headers for all":         func(u *Upstream) { u.Access = AccessIdentified },
+		"a header that is HTTP's": func(u *Upstream) { u.UserHeader = "host" },
+		"a header of browsers":    func(u *Upstream) { u.UserHeader = "Sec-Fetch-User" },
+		"an invalid header":       func(u *Upstream) { u.UserHeader = "X User" },
+		"a header with _":         func(u *Upstream) { u.UserHeader = "X_WEBAUTH_USER" },
+		"a token":                 func(u *Upstream) { u.RoleHeader = "Authorization" },
+		"one header for two":      func(u *Upstream) { u.RoleHeader = "x-webauth-user" },
+		"a role without a user":   func(u *Upstream) { u.UserHeader = "" },
+		"no way to reach it":      func(u *Upstream) { u.Transport = nil },
+		"no log":                  func(u *Upstream) { u.Log = nil },
+		"no clock":                func(u *Upstream) { u.Now = nil },
 	} {
 		u := good
 		change(&u)
@@ -398,11 +398,11 @@ func TestRoutes(t *testing.T) {
 		t.Errorf("%v", routes)
 	}
 	if _, err := attic(t, up).Decide(nil)(viewer, access.ObserveRead, time.Now()); err == nil {
-		t.Error("a verb that nobody decided about is let through")
+		t.Error("a verb without a rule is permitted")
 	}
 	p, err := attic(t, up).Decide(nil)(unknown, UpstreamUse, time.Now())
 	if err != nil || p.Require(access.ObserveRead, time.Now()) == nil || p.Require(UpstreamUse, time.Now()) == nil {
-		t.Errorf("who is identified got a permit for something: %v", err)
+		t.Errorf("an identified caller got a permit: %v", err)
 	}
 	// A permit for another verb, or none, permits nothing.
 	read, err := access.DecidePlane(admin, access.ObserveRead, policy, time.Now())

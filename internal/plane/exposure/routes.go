@@ -50,7 +50,7 @@ func (u Upstream) Decide(plane func(access.Caller, access.Verb, time.Time) (acce
 			return access.Permit{}, err
 		}
 		if c.Tagged() {
-			return access.Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node, and nobody's.", c.Device.Name),
+			return access.Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node, which belongs to no person.", c.Device.Name),
 				"Use a device that belongs to a person.")
 		}
 		if u.Access == AccessObserve {
@@ -58,7 +58,7 @@ func (u Upstream) Decide(plane func(access.Caller, access.Verb, time.Time) (acce
 		}
 		switch {
 		case v != UpstreamUse:
-			return access.Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("nobody decided about the verb %q", v))
+			return access.Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("no access rule covers the verb %q", v))
 		case c.Shared:
 			return access.Permit{}, problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared in from another tailnet.", c.Device.Name),
 				"Use a device of this tailnet.")

@@ -75,7 +75,7 @@ func (k Server) serve(ctx context.Context) error {
 	leave()
 	atNode.Wait()
 	if err = errors.Join(nodeErr, err); err == nil {
-		err = errors.New("the node has ended")
+		err = errors.New("the node has stopped")
 	}
 	return err
 }

@@ -76,7 +76,7 @@ func TestServer(t *testing.T) {
 		case s := <-reported:
 			return s
 		case <-time.After(long):
-			t.Fatal("nothing is told")
+			t.Fatal("no status is reported")
 			return ""
 		}
 	}
@@ -102,7 +102,7 @@ func TestServer(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 	if want := []string{"no key", "serving prometheus", "the key has expired", "serving prometheus"}; !slices.Equal(received, want) || len(reported) > 0 {
-		t.Errorf("told was %q, want %q", received, want)
+		t.Errorf("reported %q, want %q", received, want)
 	}
 	if _, err := net.Dial("tcp", at); err == nil {
 		t.Error("it listens on")

@@ -113,11 +113,11 @@ func TestPLANE03_OnATailnet(t *testing.T) {
 		requested := up.takeRequests()
 		switch {
 		case a.Code != tt.want || (tt.want == "") != (len(requested) == 1 && a.Status == http.StatusOK):
-			t.Errorf("%s, %s: %+v, the upstream was asked %+v", tt.who, tt.request, a, requested)
+			t.Errorf("%s, %s: %+v, the upstream got %+v", tt.who, tt.request, a, requested)
 		case tt.want == "":
 			if got := requested[0].Header; got.Get("X-Webauth-User") != tt.who+"@example.com" || got.Get("X-Webauth-Role") != tt.role || len(got["X-Webauth-User"]) != 1 ||
 				got.Get("X-Forwarded-For") != "" || got.Get("Tailscale-User-Login") != "" {
-				t.Errorf("%s, %s: the upstream heard %v", tt.who, tt.request, got)
+				t.Errorf("%s, %s: the upstream got the headers %v", tt.who, tt.request, got)
 			}
 		}
 	}

@@ -1,7 +1,7 @@
 // Package exposure exposes services of the cluster, such as Prometheus and Grafana, on the tailnet. Each has its own server with a reverse
 // proxy. It keeps law 1 for outgoing requests: the service receives the caller's identity from the server, and none of the client's claims.
 //
-// It is a package of its own because tka, which links package plane, must not link a reverse proxy and package identity.
+// It is a separate package because tka, which links package plane, must not link a reverse proxy and package identity.
 package exposure
 
 import (
@@ -60,25 +60,25 @@ func (u Upstream) Check() error {
 
 func (u Upstream) check() error {
 	if !labelPattern.MatchString(u.Name) {
-		return errors.New("the name is not one of a host")
+		return errors.New("the name is not a valid host name")
 	}
 	if u.Access != AccessObserve && u.Access != AccessIdentified {
-		return fmt.Errorf("access is %.40q, and neither %s nor %s", u.Access, AccessObserve, AccessIdentified)
+		return fmt.Errorf("access is %.40q; it must be %s or %s", u.Access, AccessObserve, AccessIdentified)
 	}
 	for _, name := range []string{u.UserHeader, u.RoleHeader} {
 		switch {
 		case name == "":
 		case u.Access != AccessObserve:
-			return errors.New("who is only identified has no role here, and the upstream asks who it is itself: leave the headers out")
+			return errors.New("userHeader and roleHeader must be empty, because identified callers have no role here and the upstream identifies them itself")
 		case !headerPattern.MatchString(name) || reserved(name):
-			return fmt.Errorf("%.60q cannot be the header that names the caller", name)
+			return fmt.Errorf("%.60q is not allowed as a header for the caller", name)
 		}
 	}
 	if u.UserHeader != "" && identity.SameHeader(u.UserHeader, u.RoleHeader) {
-		return errors.New("one header cannot say both the user and the role")
+		return errors.New("the user and the role must use different headers")
 	}
 	if u.RoleHeader != "" && u.UserHeader == "" {
-		return errors.New("a role without a user is nobody's")
+		return errors.New("roleHeader requires userHeader")
 	}
 	if u.Transport == nil || u.Log == nil || u.Now == nil {
 		return errors.New("a required field is missing")
@@ -105,7 +105,7 @@ func (u Upstream) target() (*url.URL, error) {
 	case t.Scheme != "http" && t.Scheme != "https":
 		return nil, errors.New("the upstream is neither http nor https")
 	case t.User != nil || t.RawQuery != "" || t.Fragment != "" || t.RawPath != "" || t.Opaque != "":
-		return nil, errors.New("the upstream is more than a scheme, a host and a path")
+		return nil, errors.New("the upstream must have only a scheme, a host and a path")
 	}
 	host := strings.TrimSuffix(t.Hostname(), ".cluster.local")
 	part := strings.Split(host, ".")
@@ -113,10 +113,10 @@ func (u Upstream) target() (*url.URL, error) {
 		return nil, fmt.Errorf("the upstream %.100s is not a Service: name.namespace.svc", t.Host)
 	}
 	if why := forbiddenTarget(part[0], part[1], t.Port()); why != "" {
-		return nil, fmt.Errorf("the upstream %s is never on the tailnet: %s", t.Host, why)
+		return nil, fmt.Errorf("the upstream %s must not be exposed: %s", t.Host, why)
 	}
 	if slices.Contains(u.Never, part[1]) {
-		return nil, fmt.Errorf("the upstream %s is in the namespace %s, of which nothing is exposed", t.Host, part[1])
+		return nil, fmt.Errorf("the upstream %s is in the namespace %s, whose Services must not be exposed", t.Host, part[1])
 	}
 	return t, nil
 }
@@ -128,20 +128,20 @@ func forbiddenTarget(service, namespace, port string) string {
 		words := strings.Split(name, "-")
 		switch {
 		case slices.Contains(words, "arc"), slices.Contains(words, "gha"), strings.Contains(name, "actions-runner"):
-			return "the controller of runners needs no API outside"
+			return "the controller of runners needs no access from outside"
 		case strings.Contains(name, "runner"):
-			return "runners are reached by nobody"
+			return "runners accept no connections"
 		case strings.Contains(name, "postgres"), strings.Contains(name, "cnpg"), strings.Contains(name, "pgbouncer"):
-			return "PostgreSQL is the business of its operator"
+			return "only the operator of PostgreSQL needs access"
 		case strings.Contains(name, "rustfs"):
-			return "RustFS serves the cache only"
+			return "only the cache needs access to RustFS"
 		}
 	}
 	switch {
 	case port == "5432":
-		return "PostgreSQL is the business of its operator"
+		return "only the operator of PostgreSQL needs access"
 	case service == "kubernetes" && namespace == "default":
-		return "the API server is reached by signing in"
+		return "the sign-in server gives access to the API server"
 	}
 	return ""
 }

@@ -441,7 +441,7 @@ func TestPLANE11_Flow(t *testing.T) {
 		f.apply("RunnerPool", "gh-nix")
 		f.state(c.ID, "applied")
 		if o, _ := f.changes.Plane.Store.Get(plane.KindChange, c.ID); o.(plane.Change).MergedAt == nil || o.(plane.Change).AppliedAt == nil {
-			t.Errorf("nobody knows since when it is applied: %+v", o)
+			t.Errorf("the time of the application is not set: %+v", o)
 		}
 		for who, want := range map[string]problem.Code{"pat@platform.dev": "", "amy@acme.dev": problem.NotFound, "nobody@example.com": problem.NotAuthorized} {
 			if code := f.do(who, "GET", "/changes/"+c.ID, nil, nil); code != want {
@@ -475,10 +475,10 @@ func TestPL06_Flow(t *testing.T) {
 		}
 		f.push(c.Branch, "mallory@acme.dev", strings.Replace(f.text, f.node[0], f.node[1], 1))
 		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
-			t.Errorf("what was pushed since was merged: %s", code)
+			t.Errorf("a later push was merged: %s", code)
 		}
 		if code := approve("ann@acme.dev", c.Head); code != problem.Conflict {
-			t.Errorf("what was looked at is not the head: %s", code)
+			t.Errorf("the reviewed commit is not the head: %s", code)
 		}
 		if f.onMain() != f.text {
 			t.Fatal("it is on main")
@@ -486,9 +486,9 @@ func TestPL06_Flow(t *testing.T) {
 		// A quota needs more than another administrator of the organisation.
 		var quota plane.Change
 		if code := f.do("amy@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), nil); code != problem.Conflict {
-			t.Errorf("what somebody pushed to was written over: %s", code)
+			t.Errorf("a push was overwritten: %s", code)
 		}
-		if code := f.do("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "somebody else writes into it"}, &c); code != "" || c.State != "closed" {
+		if code := f.do("amy@acme.dev", "POST", "/changes/"+c.ID+"/close", map[string]any{"reason": "another person pushes to it"}, &c); code != "" || c.State != "closed" {
 			t.Fatal(code, c.State)
 		}
 		if code := f.do("amy@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"quota":{"cpu":"64"}}`), &quota); code != "" || !quota.Platform {
@@ -505,7 +505,7 @@ func TestPL06_Flow(t *testing.T) {
 		f.pat = false
 		f.mu.Unlock()
 		if code := merge("ann@acme.dev", c.Head); code != problem.Conflict {
-			t.Errorf("who approved has no role any more: %s", code)
+			t.Errorf("the approver has lost the role: %s", code)
 		}
 		f.mu.Lock()
 		f.pat, f.now = true, f.now.Add(gitops.ApprovalLifetime+time.Hour)
@@ -564,7 +564,7 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 			t.Fatalf("the change is %s, not %s", c.ID, id)
 		}
 		if !c.Platform || c.DiffOf == c.Head {
-			t.Errorf("what was on the branch before is not told: %+v", c)
+			t.Errorf("earlier commits of the branch are not reported: %+v", c)
 		}
 		if code := approve(f, "ann@acme.dev", c); code != problem.Forbidden {
 			t.Errorf("it is approved as acme's own: %q", code)
@@ -591,17 +591,17 @@ func TestPL06_MoreThanTheDiffShows(t *testing.T) {
 		}
 		pushed("mallory@acme.dev", evil)
 		if code := approve(f, "ann@acme.dev", c); code != problem.Forbidden {
-			t.Errorf("what was pushed is approved as acme's own: %q", code)
+			t.Errorf("the push is approved as acme's own change: %q", code)
 		}
 		if code := f.do("amy@acme.dev", "POST", "/changes", own("cid@acme.dev"), nil); code != problem.Conflict {
-			t.Errorf("another edit hides what was pushed: %q", code)
+			t.Errorf("another edit hides the push: %q", code)
 		}
 		if code := approve(f, "pat@platform.dev", c); code != "" {
-			t.Errorf("those who run the platform: %q", code)
+			t.Errorf("a platform-admin: %q", code)
 		}
 		pushed("pat-hub", evil+"# mine\n")
 		if code := approve(f, "pat@platform.dev", c); code != problem.SelfApproval {
-			t.Errorf("who wrote some of it under another name: %q", code)
+			t.Errorf("an author under another name: %q", code)
 		}
 	})
 }
@@ -661,7 +661,7 @@ func TestPL09_Flow(t *testing.T) {
 		t.Errorf("min above max: %s, %+v", code, seen)
 	}
 	if code := ask(`{"scalling":{"min":1}}`); code != "" || !strings.Contains(seen.Refused, "scalling") {
-		t.Errorf("a key that is none: %s, %q", code, seen.Refused)
+		t.Errorf("an unknown key: %s, %q", code, seen.Refused)
 	}
 	if code := f.do("pat@platform.dev", "POST", "/changes", editBody("RunnerPool", "gh-nix", `{"scalling":{"min":1}}`), nil); code != problem.Validation {
 		t.Errorf("it was proposed: %s", code)
@@ -732,7 +732,7 @@ func TestFLEET15_MovedBase(t *testing.T) {
 				t.Errorf("a kind without a stack: %s", code)
 			}
 			if code := preview("RunnerPool", `{"scaling":{"min":9}}`); code != "" || seen.Refused != "" || seen.Note == "" {
-				t.Errorf("min above max is for the plan to say: %s, %+v", code, seen)
+				t.Errorf("min above max is left to the plan: %s, %+v", code, seen)
 			}
 			if n := len(f.github.Pulls(f.repository)); n != 0 {
 				t.Errorf("%d pull requests", n)
@@ -843,7 +843,7 @@ mallory lists 0not_authorized_user
 	defer f.mu.Unlock()
 	for _, e := range f.entries {
 		if e.Verb == "" || e.Actor.Login == "" {
-			t.Errorf("an entry says neither who nor what: %+v", e)
+			t.Errorf("an entry has no actor or no object: %+v", e)
 		}
 	}
 	if len(f.entries) < 60 {

@@ -105,7 +105,7 @@ func TestGitDriftOfFiles(t *testing.T) {
 			before := d.calls()
 			d.same(d.reconcile(time.Minute), "-a Missing")
 			if requested := d.calls()[len(before):]; len(requested) != 1 || requested[0].Method != http.MethodGet {
-				t.Errorf("nobody committed anything, and the forge was asked %v", requested)
+				t.Errorf("without a commit the forge got the requests %v", requested)
 			}
 			d.file = "fleet/runnerpool/" + names[0] + ".yaml"
 			d.apply("RunnerPool", names[0])
@@ -138,7 +138,7 @@ func TestFiles(t *testing.T) {
 			if d.github != nil {
 				d.github.TreeLimit(d.repository, 2)
 				if _, err := d.Files(t.Context()); problem.CodeOf(err) != problem.TooLarge {
-					t.Errorf("a part is told: %v", err)
+					t.Errorf("a part is reported: %v", err)
 				}
 				d.github.TreeLimit(d.repository, 100_000)
 			}
@@ -187,7 +187,7 @@ func TestGitDrift(t *testing.T) {
 	// The forge is down: the drift stays, and its source says so.
 	f.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
 	if err := check.Reconcile(t.Context()); err == nil {
-		t.Error("the forge is away, and nothing is wrong")
+		t.Error("the forge is down, but there is no error")
 	}
 	if l := store.List(plane.KindDrift); len(l.Objects) != 2 || l.Sources[0].Status != plane.StatusDegraded {
 		t.Errorf("%+v", l)

@@ -125,7 +125,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 				}
 			}
 			if code := f.do("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x"}, nil); code != problem.Validation {
-				t.Errorf("without a look: %s", code)
+				t.Errorf("without a reviewed version: %s", code)
 			}
 			if code := f.do("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": "0123456"}, nil); code != problem.Conflict {
 				t.Errorf("of another commit: %s", code)
@@ -164,9 +164,9 @@ func TestFLEET15_Enroll(t *testing.T) {
 			// The rotation changes the same file. A platform administrator approves it, but not the requester.
 			do("pat@platform.dev", "POST", "/enrollments/globex/rotate", map[string]any{"reason": "a laptop was lost"}, "proposed")
 			if code := f.do("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "x", "seen": o.Seen}, nil); code != problem.SelfApproval {
-				t.Errorf("one's own: %s", code)
+				t.Errorf("the caller's own: %s", code)
 			}
-			if code := f.do("pat@platform.dev", "POST", "/changes/"+o.Change.ID+"/close", map[string]any{"reason": "somebody else asks"}, nil); code != "" {
+			if code := f.do("pat@platform.dev", "POST", "/changes/"+o.Change.ID+"/close", map[string]any{"reason": "another person requests it"}, nil); code != "" {
 				t.Fatal(code)
 			}
 			do("gus@globex.dev", "POST", "/enrollments/globex/rotate", map[string]any{"reason": "a laptop was lost"}, "proposed")
@@ -184,7 +184,7 @@ func TestFLEET15_Enroll(t *testing.T) {
 				t.Fatalf("%+v", again)
 			}
 			if code := f.do("gus@globex.dev", "PATCH", "/enrollments/globex", map[string]any{"reason": "x", "patch": map[string]any{"approval": map[string]any{"by": "gus@globex.dev"}}}, nil); code != problem.Validation {
-				t.Errorf("an approval of one's own: %s", code)
+				t.Errorf("a self-approval: %s", code)
 			}
 			merge("an end")
 			if text, found := onMain(); found {
@@ -243,7 +243,7 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 	}
 	request["reason"] = "our builds wait"
 	if code := do("ivy@initech.dev", "POST", "/enrollments", request, "written"); code != "" {
-		t.Fatal("asked for again", code)
+		t.Fatal("requested again", code)
 	}
 	if code := do("pat@platform.dev", "POST", "/enrollments/initech/approve?dryRun=true", map[string]any{"reason": "x"}, "nothing"); code != "" || o.Would != "approved" {
 		t.Fatal(code, o)
@@ -386,7 +386,7 @@ func TestRoles(t *testing.T) {
 	wants := strings.Split(string(want), "\n")
 	for i, line := range strings.Split(got.String(), "\n") {
 		if i >= len(wants) || wants[i] != line {
-			t.Errorf("line %d is\n%s\nnot as in %s; look, and write it with -update", i+1, line, golden)
+			t.Errorf("line %d is\n%s\nnot as in %s; check it, and write it with -update", i+1, line, golden)
 		}
 	}
 }

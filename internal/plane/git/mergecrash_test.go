@@ -67,7 +67,7 @@ func TestPLANE18_Merge(t *testing.T) {
 				<-ended
 				f.changes.Repository = repository
 				if c = f.state(c.ID, "merging"); len(c.Approvals) != 0 {
-					t.Errorf("what was approved is approved still: %+v", c.Approvals)
+					t.Errorf("the approval is still there: %+v", c.Approvals)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
@@ -78,7 +78,7 @@ func TestPLANE18_Merge(t *testing.T) {
 				} else {
 					f.state(c.ID, "open")
 					if f.onMain() != text {
-						t.Error("it is on main, and nobody says so")
+						t.Error("it is on main, but not reported")
 					}
 				}
 				if code := f.do("pat@platform.dev", "POST", "/changes/"+c.ID+"/merge", decide, nil); code != problem.Conflict {
@@ -92,7 +92,7 @@ func TestPLANE18_Merge(t *testing.T) {
 				}
 				for _, what := range []string{"approve", "merge"} {
 					if code := f.do("pat@platform.dev", "POST", "/changes/"+c.ID+"/"+what, decide, nil); code != "" {
-						t.Fatalf("%s anew: %s", what, code)
+						t.Fatalf("%s again: %s", what, code)
 					}
 				}
 				f.state(c.ID, "merged", "applied")

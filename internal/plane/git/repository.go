@@ -117,7 +117,7 @@ func (r *Repository) Files(ctx context.Context, pattern string) (plane.Repositor
 	folder, deep := gitops.PatternFolder(pattern)
 	all, err := r.forge.Files(ctx, head, folder, deep)
 	if forge.ClassOf(err) == forge.Invalid {
-		return plane.RepositoryFiles{}, problem.New(problem.TooLarge, "The repository of the configuration: "+err.Error()+".", "Keep the objects in a folder of their own, or all of them in one file (plane.gitops.path).")
+		return plane.RepositoryFiles{}, problem.New(problem.TooLarge, "The configuration repository: "+err.Error()+".", "Keep the objects in a separate folder, or all of them in one file (plane.gitops.path).")
 	}
 	if err != nil {
 		return plane.RepositoryFiles{}, forgeError(err)
@@ -168,18 +168,18 @@ func forgeError(err error) error {
 	if err == nil {
 		return nil
 	}
-	message := "The repository of the configuration: " + err.Error() + "."
+	message := "The configuration repository: " + err.Error() + "."
 	switch forge.ClassOf(err) {
 	case forge.Conflict:
-		return problem.New(problem.Conflict, message, "Look at the change, or preview it, as it is now.")
+		return problem.New(problem.Conflict, message, "Check the current state of the change, or preview it again.")
 	case forge.NotFound, forge.Invalid:
-		return problem.New(problem.Conflict, message, "Look at the pull request at the forge.")
+		return problem.New(problem.Conflict, message, "Check the pull request at the forge.")
 	case forge.Refused, forge.Forbidden:
-		return problem.New(problem.Unavailable, message, "Whoever runs the plane has to renew its credential for the repository (plane.gitops).").WithRetryAfter(time.Minute)
+		return problem.New(problem.Unavailable, message, "The administrator of this server must renew its credential for the repository (plane.gitops).").WithRetryAfter(time.Minute)
 	}
 	wait := 10 * time.Second
 	if e, ok := errors.AsType[*forge.Error](err); ok && e.RetryAfter > 0 {
 		wait = e.RetryAfter
 	}
-	return problem.New(problem.Unavailable, message, "Try again in a while.").WithRetryAfter(wait)
+	return problem.New(problem.Unavailable, message, "Try again later.").WithRetryAfter(wait)
 }

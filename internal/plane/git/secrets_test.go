@@ -59,7 +59,7 @@ func TestFLEET12_Changes(t *testing.T) {
 			}
 			secrets := append(f.secrets, tokens()...)
 			if len(secrets) == 0 {
-				t.Fatal("nothing to look for")
+				t.Fatal("no secrets to search for")
 			}
 			said := f.said.String() + f.made() + fmt.Sprintf("%+v", f.entries)
 			for _, s := range secrets {
@@ -68,7 +68,7 @@ func TestFLEET12_Changes(t *testing.T) {
 				}
 			}
 			if said := f.said.String() + f.made(); strings.Contains(said, "c4n4ry") { // the audit log masks it when it writes
-				t.Errorf("what was refused is in %s", said)
+				t.Errorf("the refused text is in %s", said)
 			}
 		})
 	}

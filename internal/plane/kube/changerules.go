@@ -27,7 +27,7 @@ func (s *ChangeStore) BrokenRules(ctx context.Context, rules fleet.Rules, r gito
 	var enrollments v1alpha1.RunnerEnrollmentList
 	for _, l := range []client.ObjectList{&forges, &pools, &enrollments} {
 		if err := s.client.List(ctx, l); err != nil {
-			return nil, problem.New(problem.Unavailable, "The API server does not say what else there is.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("list for a preview: %w", err))
+			return nil, problem.New(problem.Unavailable, "The API server did not return the other objects.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("list for a preview: %w", err))
 		}
 	}
 	v.Forges, v.Pools, v.Enrollments = forges.Items, pools.Items, enrollments.Items

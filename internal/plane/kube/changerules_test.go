@@ -59,15 +59,15 @@ func TestFL01_Breaks(t *testing.T) {
 		spec             any
 		want             string
 	}{
-		{"one's own", "RunnerEnrollment", "rules-a", enrolled("rules-a", "rules-nix"), ""},
+		{"its own pool", "RunnerEnrollment", "rules-a", enrolled("rules-a", "rules-nix"), ""},
 		{"another's pool", "RunnerEnrollment", "rules-a", enrolled("rules-a", "rules-own"), "rules-a rules-own PoolDedicated"},
 		{"another's place", "RunnerEnrollment", "rules-a", enrolled("rules-b", "rules-nix"), "rules-a  ConfigURLTaken"},
-		{"a pool that is none", "RunnerEnrollment", "rules-a", enrolled("rules-a", "rules-none"), "rules-a rules-none PoolNotFound"},
+		{"an unknown pool", "RunnerEnrollment", "rules-a", enrolled("rules-a", "rules-none"), "rules-a rules-none PoolNotFound"},
 		{"as it is", "RunnerEnrollment", "rules-b", own, ""},
-		{"a pool for somebody else", "RunnerPool", "rules-own", pool("rules-a"), "rules-b rules-own PoolDedicated"},
-		{"a pool that goes", "RunnerPool", "rules-own", nil, "rules-b rules-own PoolNotFound"},
-		{"what is not there goes", "RunnerPool", "rules-none", nil, ""},
-		{"the forge goes", "RunnerForge", "rules-hub", nil, "rules-b  ForgeNotFound"},
+		{"a pool for another organisation", "RunnerPool", "rules-own", pool("rules-a"), "rules-b rules-own PoolDedicated"},
+		{"a removed pool", "RunnerPool", "rules-own", nil, "rules-b rules-own PoolNotFound"},
+		{"removal of an unknown pool", "RunnerPool", "rules-none", nil, ""},
+		{"a removed forge", "RunnerForge", "rules-hub", nil, "rules-b  ForgeNotFound"},
 	} {
 		if got := strings.Join(would(x.kind, x.name, x.spec), ", "); got != x.want {
 			t.Errorf("%s: %q, want %q", x.what, got, x.want)
@@ -75,6 +75,6 @@ func TestFL01_Breaks(t *testing.T) {
 	}
 	p.Must(p.Admin.Delete(t.Context(), &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "rules-own"}}))
 	if got := would("RunnerEnrollment", "rules-b", own); len(got) > 0 {
-		t.Errorf("what is broken already: %q", got)
+		t.Errorf("rules that are broken already: %q", got)
 	}
 }

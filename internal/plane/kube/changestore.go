@@ -38,7 +38,7 @@ type ChangeStore struct {
 // NewChangeStore returns a store of changes. It sends no request yet.
 func NewChangeStore(config *rest.Config, namespace string) (*ChangeStore, error) {
 	if config == nil || namespace == "" {
-		return nil, errors.New("keeping changes takes a client configuration and a namespace")
+		return nil, errors.New("the change store needs a client configuration and a namespace")
 	}
 	c, err := newClient(kube.Unthrottled(config))
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *ChangeStore) Get(ctx context.Context, id string) (plane.StoredChange, e
 	m := new(corev1.ConfigMap)
 	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: changeName(id)}, m)
 	if apierrors.IsNotFound(err) || err == nil && m.Labels[changeLabel] == "" {
-		return plane.StoredChange{}, problem.New(problem.NotFound, "There is no such change, or you may not see it.", "List those that you may see.")
+		return plane.StoredChange{}, problem.New(problem.NotFound, "The change does not exist, or you may not see it.", "List the changes that you may see.")
 	}
 	if err != nil {
 		return plane.StoredChange{}, changeUnavailable(fmt.Errorf("read the change %s: %w", id, err))
@@ -71,7 +71,7 @@ func (s *ChangeStore) Create(ctx context.Context, c gitops.Change) (plane.Stored
 	case apierrors.IsAlreadyExists(err):
 		return s.Get(ctx, c.ID)
 	case err != nil:
-		return plane.StoredChange{}, changeUnavailable(fmt.Errorf("keep the change %s: %w", c.ID, err))
+		return plane.StoredChange{}, changeUnavailable(fmt.Errorf("store the change %s: %w", c.ID, err))
 	}
 	return parseChange(m)
 }
@@ -86,9 +86,9 @@ func (s *ChangeStore) Save(ctx context.Context, k plane.StoredChange) (plane.Sto
 		Data: map[string]string{changeKey: string(text)}}
 	switch err := s.client.Update(ctx, m); {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return k, problem.New(problem.Conflict, "Somebody has decided about this change meanwhile.", "Look at it as it is now.")
+		return k, problem.New(problem.Conflict, "Another request has changed this change in the meantime.", "Check its current state.")
 	case err != nil:
-		return k, changeUnavailable(fmt.Errorf("keep the change %s: %w", k.ID, err))
+		return k, changeUnavailable(fmt.Errorf("store the change %s: %w", k.ID, err))
 	}
 	return parseChange(m)
 }
@@ -122,7 +122,7 @@ func (s *ChangeStore) DryRunSpec(ctx context.Context, r gitops.Ref, spec map[str
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err), isUndeclaredField(err):
 		return nil, problem.New(problem.Validation, err.Error())
 	}
-	return nil, problem.New(problem.Unavailable, "The API server has not said whether it would take the object.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("dry run of %s: %w", r, err))
+	return nil, problem.New(problem.Unavailable, "The API server did not say whether it would accept the object.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("dry run of %s: %w", r, err))
 }
 
 // isUndeclaredField reports whether an apply failed because the kind does not have a field. API servers up to 1.37 call this an internal error.
@@ -165,7 +165,7 @@ func changeName(id string) string { return "change-" + id }
 func parseChange(m *corev1.ConfigMap) (plane.StoredChange, error) {
 	k := plane.StoredChange{StoreVersion: m.ResourceVersion}
 	if err := json.Unmarshal([]byte(m.Data[changeKey]), &k.Change); err != nil || changeName(k.ID) != m.Name {
-		return k, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("the ConfigMap %s is no change: %w", m.Name, err))
+		return k, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("the ConfigMap %s does not contain a change: %w", m.Name, err))
 	}
 	return k, nil
 }
@@ -180,5 +180,5 @@ func changeOf(m *corev1.ConfigMap, now time.Time) ([]plane.Object, string) {
 }
 
 func changeUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server has not said what has become of the change.", "Look at it, and try again in a moment: what was done is found again.").WithRetryAfter(time.Second).WithCause(err)
+	return problem.New(problem.Unavailable, "The API server did not confirm the write of the change.", "Check the object, and try again in a moment. A repeated request finds an earlier result.").WithRetryAfter(time.Second).WithCause(err)
 }

@@ -67,9 +67,9 @@ func (m *clusterList) stale(now time.Time) string {
 	defer m.mu.Unlock()
 	switch {
 	case now.Sub(m.at) > maxClusterListAge:
-		return fmt.Sprintf("No access server has published who is there since %s.", m.at.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("No access server has published the clusters since %s.", m.at.UTC().Format(time.RFC3339))
 	case m.omitted > 0:
-		return fmt.Sprintf("There was no room for %d clusters in what the access server publishes.", m.omitted)
+		return fmt.Sprintf("The access server's list omits %d clusters for lack of space.", m.omitted)
 	}
 	return ""
 }

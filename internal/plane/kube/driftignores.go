@@ -55,7 +55,7 @@ type ignoreEntry struct {
 // NewDriftIgnores returns an Ignores. It sends no request yet.
 func NewDriftIgnores(config *rest.Config, namespace string, store *plane.Store, now func() time.Time) (*DriftIgnores, error) {
 	if config == nil || namespace == "" || store == nil || now == nil {
-		return nil, errors.New("ignoring drift takes a client configuration, a namespace, a board and a clock")
+		return nil, errors.New("the store of ignored drift needs a client configuration, a namespace, a plane store and a clock")
 	}
 	c, err := newClient(kube.Unthrottled(config))
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *DriftIgnores) Set(ctx context.Context, p access.Permit, o plane.Drift, 
 	if !i.Until.IsZero() {
 		var err error
 		if is.FindingIgnore, err = fleet.NewFindingIgnore(o.ID, fleet.Severity(o.Severity), i.By, i.Reason, i.Until.UTC(), now); err != nil {
-			return problem.New(problem.Validation, "It cannot be ignored: "+err.Error()+".", "Look at the reason, and at the time.")
+			return problem.New(problem.Validation, "The drift cannot be ignored: "+err.Error()+".", "Check the reason and the time.")
 		}
 		if o.Kind == plane.DriftGit {
 			is.Have = o.Have
@@ -90,14 +90,14 @@ func (s *DriftIgnores) Set(ctx context.Context, p access.Permit, o plane.Drift, 
 		case apierrors.IsConflict(err) && n < tries, apierrors.IsAlreadyExists(err) && n < tries:
 			continue
 		case apierrors.IsForbidden(err):
-			return problem.New(problem.Unavailable, "This server's account may not keep which drift is ignored.", "Let it update the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
+			return problem.New(problem.Unavailable, "This server's account may not store ignored drift.", "Allow it to update the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
 		case err == nil:
 			return nil
 		}
 		if _, own := errors.AsType[*problem.Error](err); own {
 			return err
 		}
-		return problem.New(problem.Unavailable, "The API server has not said whether that is kept.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
+		return problem.New(problem.Unavailable, "The API server did not confirm the write.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
 	}
 }
 
@@ -107,16 +107,16 @@ func (s *DriftIgnores) write(ctx context.Context, is ignoreEntry, now time.Time,
 	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: ignoresConfigMap}, m)
 	absent := apierrors.IsNotFound(err)
 	if err != nil && !absent {
-		return fmt.Errorf("read which drift is ignored: %w", err)
+		return fmt.Errorf("read the ignored drift: %w", err)
 	}
 	all, err := parseIgnores(m)
 	if err != nil {
-		return problem.New(problem.Unavailable, "What is kept of ignored drift cannot be read.", "Mend or empty the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
+		return problem.New(problem.Unavailable, "The stored list of ignored drift cannot be read.", "Correct or empty the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
 	}
 	all = slices.DeleteFunc(all, func(k ignoreEntry) bool { return k.ID == is.ID || !now.Before(k.Until) })
 	if !is.Until.IsZero() {
 		if len(all) >= maxIgnores {
-			return problem.New(problem.Conflict, fmt.Sprintf("%d drifts are ignored already.", maxIgnores), "Mend some, or ignore them no more.")
+			return problem.New(problem.Conflict, fmt.Sprintf("%d drifts are ignored already, which is the maximum.", maxIgnores), "Resolve some of them, or stop ignoring them.")
 		}
 		all = append(all, is)
 	}
@@ -157,7 +157,7 @@ func (s *DriftIgnores) set(o client.Object) {
 	s.problem = ""
 	all, err := parseIgnores(m)
 	if err != nil { // nothing is ignored then
-		all, s.problem = nil, fmt.Sprintf("The ConfigMap %s cannot be read: all drift is told.", ignoresConfigMap)
+		all, s.problem = nil, fmt.Sprintf("The ConfigMap %s cannot be read, so all drift is reported.", ignoresConfigMap)
 	}
 	s.entries = all
 	s.apply()

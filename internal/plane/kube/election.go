@@ -43,7 +43,7 @@ const (
 )
 
 // ErrLeaseLost means that a term ended because the Lease could not be renewed or another replica took it.
-var ErrLeaseLost = errors.New("this replica has lost the Lease " + LeaseName + ", by which it is the plane's node")
+var ErrLeaseLost = errors.New("this replica has lost the Lease " + LeaseName + ", so it is no longer the plane's node")
 
 // Election runs a function on one replica at a time. All exported fields are required.
 type Election struct {
@@ -62,7 +62,7 @@ type Election struct {
 // Run then returns ErrLeaseLost. It releases the Lease only after term has returned.
 func (e *Election) Run(ctx context.Context, term func(context.Context) error) error {
 	if e.Config == nil || e.Namespace == "" || e.Log == nil || e.Overdue == nil {
-		return errors.New("the plane's election lacks a setting: configuration, namespace, log and what to do when a term is overdue are required")
+		return errors.New("the plane's election needs a configuration, a namespace, a log and a function for overdue terms")
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -94,7 +94,7 @@ func (e *Election) Run(ctx context.Context, term func(context.Context) error) er
 		defer close(lost)
 		elector.Run(klog.NewContext(elect, logr.Discard()))
 	})
-	e.Log.Info("waiting to be the plane's node", "lease", e.Namespace+"/"+LeaseName)
+	e.Log.Info("waiting to become the plane's node", "lease", e.Namespace+"/"+LeaseName)
 	select {
 	case <-began:
 	case <-lost: // the Lease was won and lost at once, or ctx has ended
@@ -155,7 +155,7 @@ func (e *Election) report(err error) {
 		e.err.Store(nil)
 	case was == nil || (*was).Error() != err.Error():
 		e.err.Store(&err)
-		e.Log.Warn("the election of the plane's node cannot go on; it is tried again", "err", err)
+		e.Log.Warn("the election of the plane's node failed; it is tried again", "err", err)
 	}
 }
 

@@ -95,7 +95,7 @@ func TestPLANE18_Election(t *testing.T) {
 	lease := new(coordinationv1.Lease)
 	p.Must(p.Admin.Get(t.Context(), client.ObjectKey{Namespace: p.Namespace, Name: LeaseName}, lease))
 	if lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "" {
-		t.Errorf("nobody leads, and the Lease is %s's", *lease.Spec.HolderIdentity)
+		t.Errorf("no replica leads, but %s holds the Lease", *lease.Spec.HolderIdentity)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestElectionTrouble(t *testing.T) {
 	}()
 	p.Until("it says that the Lease is missing", func() bool {
 		err := e.Err()
-		return err != nil && strings.Contains(err.Error(), "is not there")
+		return err != nil && strings.Contains(err.Error(), "does not exist")
 	})
 	if leads.Load() {
 		t.Error("it leads without a Lease")
@@ -148,9 +148,9 @@ func TestElectionOverdue(t *testing.T) {
 	}()
 	<-leads
 	gate.Set(true, false)
-	p.Until("it is told of", reported.Load)
+	p.Until("it is reported", reported.Load)
 	if late := renewDeadline + retryPeriod + maxTermEnd; late >= leaseDuration {
-		t.Errorf("it may be told of %v after the last renewal, when another replica may lead", late)
+		t.Errorf("it may be reported %v after the last renewal, when another replica may lead", late)
 	}
 	close(release)
 	if err := <-done; !errors.Is(err, ErrLeaseLost) {

@@ -37,7 +37,7 @@ var _ plane.EnrollmentWriter = (*EnrollmentWriter)(nil)
 // NewEnrollmentWriter returns a writer of enrollments. approver reports whether the fleet accepts a login's approval. It sends no request yet.
 func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, now func() time.Time) (*EnrollmentWriter, error) {
 	if config == nil || approver == nil || now == nil {
-		return nil, errors.New("writing enrollments takes a client configuration, approvers and a clock")
+		return nil, errors.New("the enrollment writer needs a client configuration, approvers and a clock")
 	}
 	c, err := newClient(kube.Unthrottled(config))
 	if err != nil {
@@ -49,7 +49,7 @@ func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, 
 // requirePermit returns an error unless p permits one of the verbs for one organisation. It does not trust the caller's own checks.
 func (s *EnrollmentWriter) requirePermit(p access.Permit, verbs ...access.Verb) error {
 	if p.Org() == "" {
-		return problem.New(problem.Internal, "internal error").WithCause(errors.New("a permit for no organisation was used for an enrollment"))
+		return problem.New(problem.Internal, "internal error").WithCause(errors.New("a permit without an organisation was used for an enrollment"))
 	}
 	var err error
 	for _, v := range verbs {
@@ -60,13 +60,14 @@ func (s *EnrollmentWriter) requirePermit(p access.Permit, verbs ...access.Verb) 
 	return err
 }
 
-// checkPermit is like permitted, for an action that more people may request than make. asks is the verb of the request, does that of the action.
+// checkPermit is like requirePermit, for an action that more people may request than make. asks is the verb of the request, and does is the verb
+// of the action.
 func (s *EnrollmentWriter) checkPermit(p access.Permit, asks, does access.Verb) error {
 	if err := s.requirePermit(p, asks); err != nil {
 		return err
 	}
 	if !plane.ViewerOf(p).In(p.Org(), does) {
-		refused := problem.New(problem.Forbidden, "Your role allows to ask for it, not to do it.")
+		refused := problem.New(problem.Forbidden, "Your role allows you to request this change but not to make it.")
 		refused.Needed = &problem.Need{Verb: string(does), Org: p.Org()}
 		return refused
 	}
@@ -77,7 +78,7 @@ func (s *EnrollmentWriter) read(ctx context.Context, org string) (*v1alpha1.Runn
 	e := new(v1alpha1.RunnerEnrollment)
 	switch err := s.client.Get(ctx, client.ObjectKey{Name: org}, e); {
 	case apierrors.IsNotFound(err):
-		return nil, problem.New(problem.NotFound, "There is no such organisation, or you may not see it.", "List those that you may see.")
+		return nil, problem.New(problem.NotFound, "The organisation does not exist, or you may not see it.", "List the organisations that you may see.")
 	case err != nil:
 		return nil, enrollmentUnavailable(fmt.Errorf("read the enrollment %s: %w", org, err))
 	}
@@ -118,7 +119,7 @@ func (s *EnrollmentWriter) Create(ctx context.Context, p access.Permit, spec jso
 		case err != nil:
 			return out, false, err
 		case is.Annotations[requestAnnotation] != request:
-			return out, false, problem.New(problem.Conflict, "The organisation is enrolled, or asked for, already.", "Look at it, and change what is there.")
+			return out, false, problem.New(problem.Conflict, "The organisation is already enrolled or requested.", "Check its enrollment, and change that one.")
 		}
 		return s.convert(is), false, nil
 	case err != nil:
@@ -134,7 +135,7 @@ func (s *EnrollmentWriter) change(ctx context.Context, org string, dryRun bool, 
 		return plane.Enrollment{}, err
 	}
 	if !was.DeletionTimestamp.IsZero() {
-		return plane.Enrollment{}, problem.New(problem.Conflict, "It is ending already.", "Look at how far it has come.")
+		return plane.Enrollment{}, problem.New(problem.Conflict, "The enrollment is already ending.", "Check its progress.")
 	}
 	is := was.DeepCopy()
 	if err := as(is); err != nil {
@@ -187,7 +188,7 @@ func (s *EnrollmentWriter) Approve(ctx context.Context, p access.Permit, digest 
 // checkDigest returns an error unless the enrollment still has the digest that the caller has reviewed.
 func checkDigest(e *v1alpha1.RunnerEnrollment, digest string) error {
 	if digest != fleet.Digest(e) {
-		return problem.New(problem.Conflict, "It is not what was looked at: somebody has changed it since.", "Look at it as it is now.")
+		return problem.New(problem.Conflict, "The enrollment has changed since you reviewed it.", "Check its current state.")
 	}
 	return nil
 }
@@ -209,7 +210,7 @@ func (s *EnrollmentWriter) Decline(ctx context.Context, p access.Permit, digest 
 	case err != nil:
 		return plane.Enrollment{}, err
 	case !onlyRequested(e):
-		return plane.Enrollment{}, problem.New(problem.Conflict, "It is more than asked for: somebody has approved it, or it has runners.", "Offboard it, if it is to end.")
+		return plane.Enrollment{}, problem.New(problem.Conflict, "The enrollment is no longer only a request: it is approved, or it has runners.", "To end it, offboard the organisation.")
 	}
 	if err := dryRunClient(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(e.UID), ResourceVersion: new(e.ResourceVersion)}); err != nil {
 		return plane.Enrollment{}, s.refused(p.Org(), err)
@@ -228,9 +229,9 @@ func onlyRequested(e *v1alpha1.RunnerEnrollment) bool {
 func (s *EnrollmentWriter) checkApprover(c access.Caller) error {
 	switch {
 	case c.Tagged() || c.Shared:
-		return problem.New(problem.Forbidden, "Only a person of this tailnet decides about an enrollment.")
+		return problem.New(problem.Forbidden, "Only a person of this tailnet can decide about an enrollment.")
 	case !s.approver(c.Identity()):
-		return problem.New(problem.Forbidden, "Your approval does not count with the fleet.", "Ask somebody who is listed in fleet.approvers.")
+		return problem.New(problem.Forbidden, "The fleet does not accept your approval.", "Ask a person who is listed in fleet.approvers.")
 	}
 	return nil
 }
@@ -246,9 +247,9 @@ func (s *EnrollmentWriter) setApproval(e *v1alpha1.RunnerEnrollment, c access.Ca
 	}
 	switch {
 	case slices.ContainsFunc(s.convert(e).RequestedBy, func(l string) bool { return strings.EqualFold(l, by) }):
-		return own("You asked for some of this.")
+		return own("You requested a part of this enrollment.")
 	case fleet.IsMember(e, by):
-		return own("You belong to this organisation.")
+		return own("You are a member of this organisation.")
 	}
 	e.Spec.Approval = &v1alpha1.EnrollmentApproval{By: by, At: metav1.NewTime(s.now().UTC().Truncate(time.Second)), Digest: fleet.Digest(e)}
 	return nil
@@ -319,13 +320,13 @@ func (s *EnrollmentWriter) Offboard(ctx context.Context, p access.Permit, dryRun
 func (s *EnrollmentWriter) refused(org string, err error) error {
 	switch {
 	case apierrors.IsConflict(err):
-		return problem.New(problem.Conflict, "Somebody has changed it meanwhile.", "Look at it as it is now, and ask again.")
+		return problem.New(problem.Conflict, "The enrollment has changed in the meantime.", "Check its current state, and send the request again.")
 	case apierrors.IsNotFound(err):
-		return problem.New(problem.NotFound, "There is no such organisation any more.", "List those that you may see.")
+		return problem.New(problem.NotFound, "The organisation no longer exists.", "List the organisations that you may see.")
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return problem.New(problem.Validation, "The API server does not take it: "+err.Error()).WithCause(err)
+		return problem.New(problem.Validation, "The API server rejects it: "+err.Error()).WithCause(err)
 	case apierrors.IsForbidden(err):
-		return problem.New(problem.Unavailable, "The API server does not let the plane write enrollments.", "Whoever runs the plane looks at fleet.approval and at its rights.").WithRetryAfter(time.Minute).WithCause(err)
+		return problem.New(problem.Unavailable, "The API server does not allow the plane to write enrollments.", "The administrator of this server must check fleet.approval and the rights of its account.").WithRetryAfter(time.Minute).WithCause(err)
 	}
 	return enrollmentUnavailable(fmt.Errorf("write the enrollment %s: %w", org, err))
 }
@@ -335,7 +336,7 @@ func parseSpec(text json.RawMessage) (spec v1alpha1.RunnerEnrollmentSpec, err er
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&spec); err != nil {
-		return spec, problem.New(problem.Validation, "That is no spec of a RunnerEnrollment: "+err.Error()+".")
+		return spec, problem.New(problem.Validation, "The request is not a valid spec of a RunnerEnrollment: "+err.Error()+".")
 	}
 	return spec, nil
 }
@@ -351,7 +352,7 @@ func mergeSpec(spec v1alpha1.RunnerEnrollmentSpec, patch json.RawMessage) (v1alp
 		return spec, err
 	}
 	if err := json.Unmarshal(patch, &changes); err != nil {
-		return spec, problem.New(problem.Validation, "That is no merge patch of a spec.")
+		return spec, problem.New(problem.Validation, "The request is not a valid merge patch of a spec.")
 	}
 	if text, err = json.Marshal(gitops.MergePatch(was, changes)); err != nil {
 		return spec, err
@@ -373,5 +374,5 @@ func annotate(e *v1alpha1.RunnerEnrollment, key, value string) {
 }
 
 func enrollmentUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server has not said what has become of the enrollment.", "Look at it, and try again in a moment: what was done is found again.").WithRetryAfter(time.Second).WithCause(err)
+	return problem.New(problem.Unavailable, "The API server did not confirm the write of the enrollment.", "Check the object, and try again in a moment. A repeated request finds an earlier result.").WithRetryAfter(time.Second).WithCause(err)
 }

@@ -103,7 +103,7 @@ func TestPL06_Enrollments(t *testing.T) {
 		put(is)
 		p.Must(p.Admin.Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
 		p.Must(p.Admin.Status().Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
-		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "more than asked for") {
+		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "no longer only a request") {
 			t.Errorf("%s: %v", what, err)
 		}
 		p.Must(p.Admin.Status().Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
@@ -118,7 +118,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false)
 	refused(err, problem.NotFound)
 	if _, created, err := s.Create(t.Context(), nora, spec, "r1", false); err != nil || !created {
-		t.Fatalf("asked for again: %v", err)
+		t.Fatalf("requested again: %v", err)
 	}
 
 	// Another caller than the requester approves it, at the reviewed digest.
@@ -138,7 +138,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), digest, false)
 	refused(err, problem.SelfApproval)
 	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"members":null}`), true); err != nil || !slices.Contains(e.RequestedBy, "paula@platform.dev") {
-		t.Errorf("who leaves the organisation to approve for it has written some of it: %+v, %v", e, err)
+		t.Errorf("a member that leaves the organisation counts as an author: %+v, %v", e, err)
 	}
 	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":null}`), false)
 	p.Must(err)
@@ -182,7 +182,7 @@ func TestPL06_Enrollments(t *testing.T) {
 	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"`+fleet.Digest(stored())+`"}}`), false)
 	p.Must(err)
 	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
-		t.Fatalf("who edits approves: %+v", c)
+		t.Fatalf("an editor approves: %+v", c)
 	}
 
 	// It ends.

@@ -114,7 +114,7 @@ func (f *feed) report() {
 	r := plane.Source{Name: f.source(), Status: plane.StatusDown}
 	switch {
 	case f.unreachable != nil:
-		r.Message = fmt.Sprintf("The API server does not answer: %v.", f.unreachable)
+		r.Message = fmt.Sprintf("The API server does not respond: %v.", f.unreachable)
 	case f.missing():
 		r.Status, r.Message = plane.StatusDegraded, f.absent
 	case apierrors.IsForbidden(f.failed):
@@ -155,7 +155,7 @@ func (f *feed) Update(o any) error { return f.set(o) }
 func (f *feed) set(o any) error {
 	object, ok := o.(client.Object)
 	if !ok {
-		return fmt.Errorf("%T is no object", o)
+		return fmt.Errorf("%T is not an object", o)
 	}
 	defer f.locked()()
 	if f.sink != nil {
@@ -187,7 +187,7 @@ func (f *feed) set(o any) error {
 func (f *feed) Delete(o any) error {
 	object, ok := o.(client.Object)
 	if !ok {
-		return fmt.Errorf("%T is no object", o)
+		return fmt.Errorf("%T is not an object", o)
 	}
 	defer f.locked()()
 	if f.sink != nil {
@@ -216,7 +216,7 @@ func (f *feed) Replace(list []any, _ string) error {
 	for _, o := range list {
 		object, ok := o.(client.Object)
 		if !ok {
-			return fmt.Errorf("%T is no object", o)
+			return fmt.Errorf("%T is not an object", o)
 		}
 		if objects = append(objects, object); f.sink != nil {
 			continue

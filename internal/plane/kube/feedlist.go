@@ -74,7 +74,7 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 		{resource: "tailscaleproxygroups", kind: plane.KindProxyGroup, object: new(gatewayv1alpha1.TailscaleProxyGroup), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleProxyGroupList) },
 			absent: noGateway, convert: convertOne(proxyGroupOf)},
 		{resource: "runnerenrollments", object: new(v1alpha1.RunnerEnrollment), list: func() client.ObjectList { return new(v1alpha1.RunnerEnrollmentList) },
-			absent: "The cluster does not have this kind: nobody has a role as owner or member of an organisation.",
+			absent: "The cluster does not have this kind, so no person has a role as owner or member of an organisation.",
 			kind:   plane.KindEnrollment, dependent: []plane.Kind{plane.KindPool, plane.KindDrift, plane.KindRunner}, lock: &runners.mu, sink: twoSinks{&w.orgs, runners.enrollmentSink()}},
 		{resource: "runnerpools", kind: plane.KindPool, object: new(v1alpha1.RunnerPool), list: func() client.ObjectList { return new(v1alpha1.RunnerPoolList) },
 			absent: noFleet, lock: &runners.mu, sink: runners.poolSink()},
@@ -96,14 +96,14 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 	beat := &fleetActivity{}
 	all = append(all, &feed{resource: "fleet", dependent: []plane.Kind{plane.KindPool, plane.KindEnrollment, plane.KindHold, plane.KindForge, plane.KindDrift}, namespace: w.FleetNamespace, name: fleetLease, object: new(coordinationv1.Lease),
 		list:   func() client.ObjectList { return new(coordinationv1.LeaseList) },
-		absent: fmt.Sprintf("The Lease %s/%s is not there: Tailplane's fleet is not installed.", w.FleetNamespace, fleetLease), sink: beat, stale: beat.stale})
+		absent: fmt.Sprintf("The Lease %s/%s does not exist: Tailplane's fleet is not installed.", w.FleetNamespace, fleetLease), sink: beat, stale: beat.stale})
 	all = append(all, &feed{resource: "ignoreddrift", kind: plane.KindDrift, namespace: w.SystemNamespace, name: ignoresConfigMap, object: new(corev1.ConfigMap),
 		// No ConfigMap means that nothing is ignored.
 		list: func() client.ObjectList { return new(corev1.ConfigMapList) }, sink: w.DriftIgnores, stale: w.DriftIgnores.stale})
 	published := &clusterList{version: w.Version}
 	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: controller.MembersConfigMap, object: new(corev1.ConfigMap),
 		list:    func() client.ObjectList { return new(corev1.ConfigMapList) },
-		absent:  fmt.Sprintf("The ConfigMap %s/%s is not there: no access server with discovery runs here.", w.SystemNamespace, controller.MembersConfigMap),
+		absent:  fmt.Sprintf("The ConfigMap %s/%s does not exist: no access server with discovery runs here.", w.SystemNamespace, controller.MembersConfigMap),
 		convert: convertMany(published.clusters), stale: published.stale})
 	for _, f := range all {
 		f.client, f.store, f.log, f.now, f.shown = c, w.Store, w.Log, w.Now, map[string][]string{}
@@ -136,7 +136,7 @@ func convertMany[T any](convert func(o *T, now time.Time) ([]plane.Object, strin
 	return func(o any, now time.Time) ([]plane.Object, string) {
 		is, ok := o.(*T)
 		if !ok {
-			return nil, fmt.Sprintf("The API server has sent a %T.", o)
+			return nil, fmt.Sprintf("The API server returned an unexpected %T.", o)
 		}
 		return convert(is, now.UTC())
 	}

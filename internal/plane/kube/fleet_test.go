@@ -68,11 +68,11 @@ func TestFLEET03_State(t *testing.T) {
 		want string
 	}{
 		{"all is well", enrolled(active), runs(nil), nil, plane.PoolActive},
-		{"nobody has said anything", enrolled(""), nil, nil, plane.StateUnknown},
-		{"nobody has said anything of the pool", enrolled(active), nil, nil, plane.StateUnknown},
-		{"nobody knows how many there may be", enrolled(active), runs(func(s *v1alpha1.EnrolledPoolStatus) { s.EffectiveMax = nil }), nil, plane.StateUnknown},
+		{"no status yet", enrolled(""), nil, nil, plane.StateUnknown},
+		{"no status of the pool yet", enrolled(active), nil, nil, plane.StateUnknown},
+		{"the maximum is not known", enrolled(active), runs(func(s *v1alpha1.EnrolledPoolStatus) { s.EffectiveMax = nil }), nil, plane.StateUnknown},
 		{"it is being made", enrolled(v1alpha1.PhaseProvisioning), runs(nil), nil, plane.PoolProvisioning},
-		{"its listener starts anew", enrolled(active, metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: fleet.ReasonRestarts, Message: "It starts."}), runs(nil), nil, plane.PoolProvisioning},
+		{"its listener restarts", enrolled(active, metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: fleet.ReasonRestarts, Message: "It starts."}), runs(nil), nil, plane.PoolProvisioning},
 		{"it waits for approval", enrolled(v1alpha1.PhaseRequested), nil, nil, plane.PoolProvisioning},
 		{"its credential is refused", enrolled(v1alpha1.PhaseSuspended), runs(nil), nil, plane.PoolFailing},
 		{"a rule is broken, and it is held", enrolled(active, condition("PolicyViolation", metav1.ConditionTrue, "no")), held("h"), []*v1alpha1.RunnerHold{hold("Pause", applied)}, plane.PoolFailing},
@@ -102,7 +102,7 @@ func TestFLEET03_State(t *testing.T) {
 func TestPausedByDrain(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{Status: v1alpha1.RunnerEnrollmentStatus{Phase: v1alpha1.PhaseActive}}
 	h := &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "h"}, Spec: v1alpha1.RunnerHoldSpec{Mode: v1alpha1.HoldPause}}
-	if state, why := poolState(e, "nix", &v1alpha1.EnrolledPoolStatus{Name: "nix", Hold: "h", Drift: []string{"PauseByDrain"}}, []*v1alpha1.RunnerHold{h}); state != plane.PoolPausing || !strings.Contains(why, "managers are ended") {
+	if state, why := poolState(e, "nix", &v1alpha1.EnrolledPoolStatus{Name: "nix", Hold: "h", Drift: []string{"PauseByDrain"}}, []*v1alpha1.RunnerHold{h}); state != plane.PoolPausing || !strings.Contains(why, "managers are stopped") {
 		t.Errorf("%s: %s", state, why)
 	}
 }
@@ -135,9 +135,9 @@ func TestRunners(t *testing.T) {
 	}
 	stored, _ := objectOf[plane.Enrollment](store, plane.KindEnrollment, org)
 	if want := []plane.Adoption{{Pool: "old", Namespace: "old-runners", Workload: "nix", Max: new(9), Counts: plane.Counts{Busy: new(1)}, Hold: "freeze"}}; !reflect.DeepEqual(stored.ExternalScaleSets, want) {
-		t.Errorf("of what somebody else keeps it tells %+v", stored.ExternalScaleSets)
+		t.Errorf("the external scale sets are %+v", stored.ExternalScaleSets)
 	}
-	p.Until("the forge knows who is there", func() bool {
+	p.Until("the forge lists its organisations", func() bool {
 		f, _ := objectOf[plane.Forge](store, plane.KindForge, forge)
 		return f.Reachable != nil && *f.Reachable && slices.Equal(f.EnrolledOrgs, []string{org})
 	})
@@ -147,12 +147,12 @@ func TestRunners(t *testing.T) {
 	passing.ID, passing.Settled = p.Namespace+"-passing", false
 	e.Status.Findings = []v1alpha1.EnrollmentFinding{found, passing}
 	p.Must(p.Admin.Status().Update(t.Context(), e))
-	p.Until("what is not as it should be is shown", func() bool {
+	p.Until("the drift is shown", func() bool {
 		d, there := objectOf[plane.Drift](store, plane.KindDrift, p.Namespace)
 		return there && d.Org() == org && d.Kind == plane.DriftForge && *d.Have == "docker" && d.Forge == forge
 	})
 	if _, there := store.Get(plane.KindDrift, passing.ID); there {
-		t.Error("what may pass is shown")
+		t.Error("the temporary difference is shown")
 	}
 	p.ignored(store, e)
 	e.Status.Findings = nil
@@ -215,11 +215,11 @@ func (p *env) ignored(store *plane.Store, e *v1alpha1.RunnerEnrollment) {
 		p.Errorf("a permit that is for no organisation: %v", err)
 	}
 	if err := s.Set(p.Context(), in, drift(), plane.DriftIgnore{By: "olga@example.com", Reason: "for ever", Until: now.Add(9999 * time.Hour)}, false); problem.CodeOf(err) != problem.Validation {
-		p.Errorf("for ever: %v", err)
+		p.Errorf("without a limit: %v", err)
 	}
 	p.Must(s.Set(p.Context(), in, drift(), own, true))
 	if d, _ := objectOf[plane.Drift](other, plane.KindDrift, p.Namespace); d.IgnoredUntil != nil {
-		p.Error("a dry run has kept it")
+		p.Error("a dry run has stored it")
 	}
 	p.Must(s.Set(p.Context(), in, drift(), own, false))
 	p.Until("another replica shows that it is ignored", func() bool {
@@ -229,7 +229,7 @@ func (p *env) ignored(store *plane.Store, e *v1alpha1.RunnerEnrollment) {
 
 	e.Status.Findings[0].Severity = "error"
 	p.Must(p.Admin.Status().Update(p.Context(), e))
-	p.Until("what got worse is told", func() bool { return drift().CurrentState() == "error" })
+	p.Until("a worse drift is reported", func() bool { return drift().CurrentState() == "error" })
 	e.Status.Findings[0].Severity = "warning"
 	p.Must(p.Admin.Status().Update(p.Context(), e))
 	p.Until("as it was it is ignored", func() bool { return drift().CurrentState() == plane.DriftIgnored })
@@ -239,7 +239,7 @@ func (p *env) ignored(store *plane.Store, e *v1alpha1.RunnerEnrollment) {
 		return d
 	}
 	if here().CurrentState() != plane.DriftIgnored {
-		p.Errorf("where it was asked for: %+v", here())
+		p.Errorf("after the request: %+v", here())
 	}
 	mu.Lock()
 	now = until
@@ -251,14 +251,14 @@ func (p *env) ignored(store *plane.Store, e *v1alpha1.RunnerEnrollment) {
 	now = until.Add(-time.Hour) // of the permit
 	mu.Unlock()
 	p.Must(s.Set(p.Context(), in, drift(), plane.DriftIgnore{By: own.By, Reason: "mended"}, false))
-	p.Until("nobody ignores it any more", func() bool { return drift().IgnoredUntil == nil })
+	p.Until("it is no longer ignored", func() bool { return drift().IgnoredUntil == nil })
 
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: ignoresConfigMap}, Data: map[string]string{ignoredKey: "{"}}
 	p.Must(p.Admin.Update(p.Context(), m))
-	p.Until("what cannot be read is said", func() bool { return sourceOf(store, "ignoreddrift").Status == plane.StatusDegraded })
+	p.Until("unreadable content is reported", func() bool { return sourceOf(store, "ignoreddrift").Status == plane.StatusDegraded })
 	if err := s.Set(p.Context(), in, drift(), plane.DriftIgnore{By: own.By, Reason: "again", Until: until.Add(time.Hour)}, false); problem.CodeOf(err) != problem.Unavailable {
-		p.Errorf("what cannot be read is written over: %v", err)
+		p.Errorf("unreadable content is overwritten: %v", err)
 	}
 	p.Must(p.Admin.Delete(p.Context(), m)) // nothing is ignored then
-	p.Until("where there is none all is well", func() bool { return sourceOf(store, "ignoreddrift").Status == plane.StatusOK })
+	p.Until("without the ConfigMap the status is ok", func() bool { return sourceOf(store, "ignoreddrift").Status == plane.StatusOK })
 }

@@ -31,27 +31,27 @@ func poolState(e *v1alpha1.RunnerEnrollment, pool string, s *v1alpha1.EnrolledPo
 	}
 	switch {
 	case e.Status.Phase == "":
-		return plane.StateUnknown, "The fleet has said nothing of this organisation yet."
+		return plane.StateUnknown, "The fleet has not reported a status for this organisation yet."
 	case e.Status.Phase == v1alpha1.PhaseDraining || !e.DeletionTimestamp.IsZero():
-		return plane.PoolDraining, "The organisation's enrollment ends."
+		return plane.PoolDraining, "The organisation's enrollment is ending."
 	case e.Status.Phase == v1alpha1.PhaseOffboarded:
 		return plane.PoolDrained, "The organisation's enrollment has ended."
 	case len(in) > 0:
 		return heldPoolState(e.Name, pool, s, in)
 	case e.Status.Phase == v1alpha1.PhaseActive && s == nil:
-		return plane.StateUnknown, "The fleet has said nothing of it yet."
+		return plane.StateUnknown, "The fleet has not reported a status for this pool yet."
 	case s == nil, e.Status.Phase != v1alpha1.PhaseActive:
 		return plane.PoolProvisioning, "The organisation's enrollment is " + string(e.Status.Phase) + "."
 	case !slices.ContainsFunc(e.Spec.Pools, func(p v1alpha1.EnrolledPool) bool { return p.Name == pool }):
-		return plane.PoolDraining, "The organisation does not use this pool any more."
+		return plane.PoolDraining, "The organisation no longer uses this pool."
 	case ready != nil && ready.Status == metav1.ConditionFalse && ready.Reason == fleet.ReasonRestarts && s.Hold == "" && len(s.Drift) == 0:
 		return plane.PoolProvisioning, ready.Message
 	case s.Hold != "":
-		return plane.PoolResuming, "The hold " + s.Hold + " is gone, and the fleet has not said that jobs are taken again."
+		return plane.PoolResuming, "The hold " + s.Hold + " is gone, and the fleet has not yet confirmed that the runners take jobs again."
 	case s.EffectiveMax == nil:
-		return plane.StateUnknown, "It is not known how many runners there may be."
+		return plane.StateUnknown, "The maximum number of runners is not known."
 	case len(s.Drift) > 0:
-		return plane.PoolDegraded, "Not as it should be: " + s.Drift[0] + "."
+		return plane.PoolDegraded, "Drift: " + s.Drift[0] + "."
 	case s.Failed != nil && *s.Failed > 0:
 		return plane.PoolDegraded, fmt.Sprintf("%d of its runners have failed.", *s.Failed)
 	}
@@ -72,7 +72,7 @@ func heldPoolState(org, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alp
 	}
 	why = fmt.Sprintf("Hold %s by %s: %s", h.Name, h.Spec.RequestedBy, h.Spec.Reason)
 	if s != nil && slices.Contains(s.Drift, "PauseByDrain") {
-		why += " (its managers are ended for that: GitLab cannot be told to pause it)"
+		why += " (its runner managers are stopped, because GitLab cannot pause it)"
 	}
 	ends := h.Spec.Mode != v1alpha1.HoldPause
 	switch {

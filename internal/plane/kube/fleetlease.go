@@ -46,5 +46,5 @@ func (p *fleetActivity) stale(now time.Time) string {
 	if p.renewed.IsZero() || p.held && now.Sub(p.renewed) <= maxFleetSilence {
 		return ""
 	}
-	return fmt.Sprintf("The fleet is not at work since %s: what is shown of runners is what it said last, and nothing changes them.", p.renewed.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("The fleet has not run since %s. The runners show its last report, and no controller changes them.", p.renewed.UTC().Format(time.RFC3339))
 }

@@ -66,11 +66,11 @@ func settingsOf(e *v1alpha1.RunnerEnrollment, pool *v1alpha1.RunnerPool, s *v1al
 	add("containerMode", string(cmp.Or(pool.Spec.ContainerMode, v1alpha1.ModeDefault)), own)
 	switch {
 	case pool.Spec.Template != nil:
-		add("image", "that of its template", own)
+		add("image", "image of its template", own)
 	case pool.Spec.Image != "":
 		add("image", pool.Spec.Image, own)
 	default:
-		add("image", "that of the fleet", fromDefault)
+		add("image", "the fleet's default image", fromDefault)
 	}
 	if pool.Spec.DedicatedTo != "" {
 		add("dedicatedTo", pool.Spec.DedicatedTo, own)

@@ -28,7 +28,7 @@ type HoldWriter struct {
 // NewHoldWriter returns a Holds. It sends no request yet.
 func NewHoldWriter(config *rest.Config, now func() time.Time) (*HoldWriter, error) {
 	if config == nil || now == nil {
-		return nil, errors.New("making holds takes a client configuration and a clock")
+		return nil, errors.New("the hold writer needs a client configuration and a clock")
 	}
 	c, err := newClient(kube.Unthrottled(config))
 	if err != nil {
@@ -64,9 +64,9 @@ func (s *HoldWriter) Create(ctx context.Context, p access.Permit, d plane.HoldDr
 	case apierrors.IsAlreadyExists(err):
 		return s.existing(ctx, d, p.Caller().Identity())
 	case apierrors.IsInvalid(err):
-		return plane.Hold{}, false, problem.New(problem.Validation, "The API server does not take this hold.", "Look at the names in its scope, and at the reason.").WithCause(err)
+		return plane.Hold{}, false, problem.New(problem.Validation, "The API server rejects this hold.", "Check the names in its scope, and the reason.").WithCause(err)
 	case err != nil:
-		return plane.Hold{}, false, holdUnavailable("The API server has not said that the hold was made.", fmt.Errorf("make the hold %s: %w", d.Name, err))
+		return plane.Hold{}, false, holdUnavailable("The API server did not confirm that the hold was created.", fmt.Errorf("create the hold %s: %w", d.Name, err))
 	}
 	o := holdOf(h, s.now().UTC())
 	if d.Scope.Org != "" {
@@ -79,11 +79,11 @@ func (s *HoldWriter) Create(ctx context.Context, p access.Permit, d plane.HoldDr
 func (s *HoldWriter) existing(ctx context.Context, d plane.HoldDraft, by string) (plane.Hold, bool, error) {
 	is := new(v1alpha1.RunnerHold)
 	if err := s.client.Get(ctx, client.ObjectKey{Name: d.Name}, is); err != nil {
-		return plane.Hold{}, false, holdUnavailable("The API server has not said which hold has this name.", fmt.Errorf("read the hold %s: %w", d.Name, err))
+		return plane.Hold{}, false, holdUnavailable("The API server did not return the hold with this name.", fmt.Errorf("read the hold %s: %w", d.Name, err))
 	}
 	o := holdOf(is, s.now().UTC())
 	if o.Digest != d.Digest || o.RequestedBy != by || o.Scope != d.Scope || o.Mode != d.Mode {
-		return plane.Hold{}, false, problem.New(problem.Conflict, "A hold of this name is there, for something else.", "Look at "+d.Name+", and ask again in a moment.")
+		return plane.Hold{}, false, problem.New(problem.Conflict, "A hold with this name exists already for a different request.", "Check "+d.Name+", and try again in a moment.")
 	}
 	if d.Scope.Org != "" {
 		o.HeldOrgs = []string{d.Scope.Org}
@@ -100,7 +100,7 @@ func (s *HoldWriter) Lift(ctx context.Context, p access.Permit, h plane.Hold, dr
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // deleted, or another hold has the name now
 		return holdNotFound()
 	case err != nil:
-		return holdUnavailable("The API server has not said that the hold was lifted.", fmt.Errorf("lift the hold %s: %w", h.Name, err))
+		return holdUnavailable("The API server did not confirm that the hold was lifted.", fmt.Errorf("lift the hold %s: %w", h.Name, err))
 	}
 	return nil
 }
@@ -115,11 +115,11 @@ func (s *HoldWriter) Reschedule(ctx context.Context, p access.Permit, h plane.Ho
 	case apierrors.IsNotFound(err):
 		return plane.Hold{}, holdNotFound()
 	case err != nil:
-		return plane.Hold{}, holdUnavailable("The API server has not said how the hold is.", fmt.Errorf("read the hold %s: %w", h.Name, err))
+		return plane.Hold{}, holdUnavailable("The API server did not return the hold.", fmt.Errorf("read the hold %s: %w", h.Name, err))
 	case string(is.UID) != h.UID || is.DeletionTimestamp != nil:
 		return plane.Hold{}, holdNotFound()
 	case holdOf(is, s.now().UTC()).Version != h.Version:
-		return plane.Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.")
+		return plane.Hold{}, problem.New(problem.Conflict, "The hold has changed in the meantime.", "Check the hold again.")
 	}
 	was := is.DeepCopy()
 	is.Spec.ExpiresAt = nil
@@ -130,18 +130,18 @@ func (s *HoldWriter) Reschedule(ctx context.Context, p access.Permit, h plane.Ho
 	case apierrors.IsNotFound(err):
 		return plane.Hold{}, holdNotFound()
 	case apierrors.IsConflict(err):
-		return plane.Hold{}, problem.New(problem.Conflict, "The hold has changed meanwhile.", "Look at it again.").WithCause(err)
+		return plane.Hold{}, problem.New(problem.Conflict, "The hold has changed in the meantime.", "Check the hold again.").WithCause(err)
 	case err != nil:
-		return plane.Hold{}, holdUnavailable("The API server has not said that the hold was changed.", fmt.Errorf("change the end of the hold %s: %w", h.Name, err))
+		return plane.Hold{}, holdUnavailable("The API server did not confirm that the hold was changed.", fmt.Errorf("change the expiry of the hold %s: %w", h.Name, err))
 	}
 	return holdOf(is, s.now().UTC()), nil
 }
 
 func holdNotFound() error {
-	return problem.New(problem.NotFound, "There is no such hold any more.", "List the holds that you may see.")
+	return problem.New(problem.NotFound, "The hold no longer exists.", "List the holds that you may see.")
 }
 
 // holdUnavailable returns the problem for a request whose result is unknown.
 func holdUnavailable(message string, err error) error {
-	return problem.New(problem.Unavailable, message, "Look at the holds, and try again in a moment: what was done is found again.").WithRetryAfter(time.Second).WithCause(err)
+	return problem.New(problem.Unavailable, message, "Check the holds, and try again in a moment. A repeated request finds an earlier result.").WithRetryAfter(time.Second).WithCause(err)
 }

@@ -31,7 +31,7 @@ func TestFLEET04_Holds(t *testing.T) {
 	}
 	draft := plane.HoldDraft{Name: p.Namespace + "-h", Scope: plane.Scope{Org: org, Pool: pool}, Mode: plane.ModePause, Reason: "test", Digest: "d1"}
 	if _, _, err := holds.Create(t.Context(), in(access.HoldsCreate), draft, true); err != nil {
-		t.Errorf("asked whether: %v", err)
+		t.Errorf("dry run: %v", err)
 	}
 	if err := p.Admin.Get(t.Context(), client.ObjectKey{Name: draft.Name}, new(v1alpha1.RunnerHold)); !apierrors.IsNotFound(err) {
 		t.Errorf("a dry run has made it: %v", err)
@@ -72,14 +72,14 @@ func TestFLEET04_Holds(t *testing.T) {
 		t.Errorf("the end, by a permit for something else: %v", err)
 	}
 	if _, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, &later, true); err != nil {
-		t.Errorf("asked whether it would end later: %v", err)
+		t.Errorf("dry run of a later expiry: %v", err)
 	}
 	moved, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, &later, false)
 	if err != nil || moved.ExpiresAt == nil || !moved.ExpiresAt.Equal(later) || moved.Version == h.Version {
 		t.Errorf("%+v, %v", moved, err)
 	}
 	if _, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, nil, false); problem.CodeOf(err) != problem.Conflict {
-		t.Errorf("the end of what has changed meanwhile: %v", err)
+		t.Errorf("the expiry of a hold that has changed: %v", err)
 	}
 	if moved, err = holds.Reschedule(t.Context(), in(access.HoldsLift), moved, nil, false); err != nil || moved.ExpiresAt != nil {
 		t.Errorf("%+v, %v", moved, err)

@@ -259,7 +259,7 @@ func adapterOf(o *corev1.Pod, now time.Time) plane.Object {
 	if version, _, ok := inject.Current(o.Annotations, inject.Options{}); ok {
 		a.Version = &version
 	} else {
-		a.Message = "The pod asks for the adapter, and has none: it was made while there was no injection."
+		a.Message = "The pod requests the adapter but has none, because it was created while injection was off."
 	}
 	for _, s := range slices.Concat(o.Status.InitContainerStatuses, o.Status.ContainerStatuses) {
 		if s.Name != adapterContainer {

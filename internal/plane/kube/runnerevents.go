@@ -44,7 +44,7 @@ type cachedEvents struct {
 // NewEventReader returns an Events. It sends no request yet.
 func NewEventReader(config *rest.Config, now func() time.Time) (*EventReader, error) {
 	if config == nil || now == nil {
-		return nil, errors.New("reading events takes a client configuration and a clock")
+		return nil, errors.New("the event reader needs a client configuration and a clock")
 	}
 	c, err := newClient(kube.Unthrottled(config))
 	if err != nil {

@@ -27,7 +27,7 @@ type LogReader struct {
 // NewLogReader returns a Logs. It sends no request yet.
 func NewLogReader(config *rest.Config, now func() time.Time) (*LogReader, error) {
 	if config == nil || now == nil {
-		return nil, errors.New("reading logs takes a client configuration and a clock")
+		return nil, errors.New("the log reader needs a client configuration and a clock")
 	}
 	c, err := corev1client.NewForConfig(kube.Unthrottled(config))
 	if err != nil {
@@ -49,11 +49,11 @@ func (s *LogReader) Open(ctx context.Context, p access.Permit, o plane.LogOption
 	case err == nil:
 		return text, nil
 	case apierrors.IsNotFound(err):
-		return nil, problem.New(problem.NotFound, "There is no such log any more.", "The pod has gone: look at the job at its forge.").WithCause(err)
+		return nil, problem.New(problem.NotFound, "The log no longer exists.", "The pod is gone. Check the job at its forge.").WithCause(err)
 	case apierrors.IsBadRequest(err): // the container has not started, or does not exist
-		return nil, problem.New(problem.Conflict, "There is no log of it yet.", "Look at the runner's pod, and try again in a moment.").WithCause(err)
+		return nil, problem.New(problem.Conflict, "The runner has no log yet.", "Check the runner's pod, and try again in a moment.").WithCause(err)
 	case apierrors.IsForbidden(err):
-		return nil, problem.New(problem.Unavailable, "This server's account may not read logs.", "Give it get on pods/log: the chart does with plane.logs.enabled: true.").WithCause(err)
+		return nil, problem.New(problem.Unavailable, "This server's account may not read logs.", "Grant it get on pods/log. The chart does this with plane.logs.enabled: true.").WithCause(err)
 	}
-	return nil, problem.New(problem.Unavailable, "The log cannot be read now.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("log of %s: %w", o.Runner.ID, err))
+	return nil, problem.New(problem.Unavailable, "The log cannot be read at the moment.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(fmt.Errorf("log of %s: %w", o.Runner.ID, err))
 }

@@ -53,7 +53,7 @@ func TestFLEET02_Runners(t *testing.T) {
 	arc.Assign(p.Namespace, "mine", arctest.Job{ID: "j1", Repository: "acme/shop", Workflow: "acme/shop/.github/workflows/ci.yaml@refs/heads/main", Name: "build\x1b[31m", Run: 9001})
 	p.Must(arc.Start(t.Context(), "j1"))
 	if got := p.waitForRunners(store, ""); len(got) > 0 {
-		t.Fatalf("nobody has a workload, and shown are %+v", got)
+		t.Fatalf("no organisation has a workload, but the runners are %+v", got)
 	}
 
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: org}, Spec: v1alpha1.RunnerEnrollmentSpec{Forge: forge, ConfigURL: "https://github.example/acme",
@@ -75,7 +75,7 @@ func TestFLEET02_Runners(t *testing.T) {
 	}
 	for _, r := range p.waitForRunners(store, "") {
 		if strings.HasPrefix(r.Name, "other") {
-			t.Errorf("%s is nobody's", r.ID)
+			t.Errorf("%s has no organisation", r.ID)
 		}
 	}
 
@@ -110,7 +110,7 @@ func TestFLEET02_Runners(t *testing.T) {
 
 	// A runner disappears when the enrollment no longer has its workload, or when it is deleted.
 	p.Must(arc.Finish(t.Context(), "j1"))
-	p.Until("the runner that has finished goes", func() bool { _, found := store.Get(plane.KindRunner, busy.ID); return !found })
+	p.Until("the finished runner disappears", func() bool { _, found := store.Get(plane.KindRunner, busy.ID); return !found })
 	e.Status.Pools[0].Workload = "another"
 	p.Must(p.Admin.Status().Update(t.Context(), e))
 	p.Until("runners of no workload go", func() bool {
@@ -149,7 +149,7 @@ func TestEvents(t *testing.T) {
 	p.Must(p.Admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "b"}, InvolvedObject: of, Type: "Normal", Reason: "Pulled", Action: "Pull", EventTime: micro, ReportingController: "kubelet", ReportingInstance: "n1",
 		Series: &corev1.EventSeries{Count: 7, LastObservedTime: micro}}))
 	if again, err := events.List(t.Context(), p.Namespace); err != nil || len(again) != 1 {
-		t.Errorf("asked again at once: %+v, %v", again, err)
+		t.Errorf("a second request at once: %+v, %v", again, err)
 	}
 	now = now.Add(maxEventsAge)
 	got, err = events.List(t.Context(), p.Namespace)

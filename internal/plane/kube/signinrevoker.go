@@ -27,7 +27,7 @@ type SigninRevoker struct {
 // NewSigninRevoker returns a Signins for one namespace. It sends no request yet.
 func NewSigninRevoker(config *rest.Config, namespace string, now func() time.Time) (*SigninRevoker, error) {
 	if config == nil || namespace == "" || now == nil {
-		return nil, errors.New("ending sign-ins takes a client configuration, a namespace and a clock")
+		return nil, errors.New("the sign-in revoker needs a client configuration, a namespace and a clock")
 	}
 	c, err := newClient(kube.Unthrottled(config))
 	if err != nil {
@@ -46,7 +46,7 @@ const tokenCacheTime = 10 * time.Second
 // A caller that may not see a sign-in receives NotFound. Revoke reports success only if the API server confirmed the deletion; a missing
 // response is an error.
 func (s *SigninRevoker) Revoke(ctx context.Context, p access.Permit, namespace, name, _ string, dryRun bool) (plane.Revocation, error) {
-	none := problem.New(problem.NotFound, "There is no such sign-in, or you may not end it.", "List the sign-ins that you may see.")
+	none := problem.New(problem.NotFound, "The sign-in does not exist, or you may not end it.", "List the sign-ins that you may see.")
 	if err := p.Require(access.SigninsRevoke, s.now()); err != nil {
 		return plane.Revocation{}, err
 	}
@@ -79,6 +79,6 @@ func (s *SigninRevoker) Revoke(ctx context.Context, p access.Permit, namespace, 
 }
 
 func signinUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server has not said that the sign-in was ended.", "Try again in a moment, and look whether it is still there.").
+	return problem.New(problem.Unavailable, "The API server did not confirm that the sign-in was ended.", "Try again in a moment, and check whether the sign-in still exists.").
 		WithRetryAfter(time.Second).WithCause(err)
 }

@@ -34,7 +34,7 @@ func TestPL08_Revoke(t *testing.T) {
 	revoke := func(permit access.Permit, ns, name string, dry bool) (deleted bool, code problem.Code) {
 		r, err := service.Revoke(t.Context(), permit, ns, name, "test", dry)
 		if r.Deleted != (r.RefusedBy != nil) {
-			t.Errorf("%+v says two things", r)
+			t.Errorf("%+v is ambiguous", r)
 		}
 		if err != nil {
 			code = problem.CodeOf(err)
@@ -49,7 +49,7 @@ func TestPL08_Revoke(t *testing.T) {
 	}{
 		{"no permit", access.Permit{}, p.Namespace, "alices", problem.Internal},
 		{"a permit for another thing", p.Permit("alice@example.com", operator, access.SigninsRead), p.Namespace, "alices", problem.Internal},
-		{"somebody else's", p.Permit("vic@example.com", viewer, access.SigninsRevoke), p.Namespace, "alices", problem.NotFound},
+		{"another person's", p.Permit("vic@example.com", viewer, access.SigninsRevoke), p.Namespace, "alices", problem.NotFound},
 		{"a login that begins like the owner's", p.Permit("alice@example.com.evil.example", viewer, access.SigninsRevoke), p.Namespace, "alices", problem.NotFound},
 		{"another namespace", p.Permit("pat@example.com", operator, access.SigninsRevoke), "default", "alices", problem.NotFound},
 		{"none", p.Permit("pat@example.com", operator, access.SigninsRevoke), p.Namespace, "", problem.NotFound},
@@ -67,14 +67,14 @@ func TestPL08_Revoke(t *testing.T) {
 		t.Fatal("it is gone")
 	}
 	if deleted, code := revoke(p.Permit("alice@example.com", viewer, access.SigninsRevoke), p.Namespace, "alices", false); !deleted || code != "" || found() {
-		t.Errorf("one's own: %v %q", deleted, code)
+		t.Errorf("the caller's own: %v %q", deleted, code)
 	}
 	if deleted, code := revoke(all, p.Namespace, "alices", false); deleted || code != problem.NotFound {
 		t.Errorf("again: %v %q", deleted, code)
 	}
 	p.Create(p.Signin("bobs", "bob@example.com"))
 	if deleted, code := revoke(all, p.Namespace, "bobs", false); !deleted || code != "" {
-		t.Errorf("anybody's, by an operator of all: %v %q", deleted, code)
+		t.Errorf("another person's, by an operator of all: %v %q", deleted, code)
 	}
 
 	// An API server that does not respond has ended nothing.

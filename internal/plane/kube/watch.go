@@ -63,7 +63,7 @@ type Watcher struct {
 // plane's store and are retried. Run may be called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	if w.Config == nil || w.Store == nil || w.SigninNamespace == "" || w.SystemNamespace == "" || w.FleetNamespace == "" || w.DriftIgnores == nil || w.Log == nil || w.Now == nil {
-		return errors.New("the plane's watch lacks a setting: configuration, board, namespaces, ignored drift, log and clock are required")
+		return errors.New("the plane's watch needs a configuration, a store, namespaces, ignored drift, a log and a clock")
 	}
 	if w.ProbeEvery == 0 {
 		w.ProbeEvery = probeEvery
@@ -113,9 +113,9 @@ func (w *Watcher) runFeeds(ctx context.Context, feeds []*feed, probe func(contex
 		}
 		switch {
 		case err != nil && !down:
-			w.Log.Warn("the API server does not answer; what is shown is what was read last", "err", err)
+			w.Log.Warn("the API server does not respond; the plane shows the last known state", "err", err)
 		case err == nil && down:
-			w.Log.Info("the API server answers again; everything is read anew")
+			w.Log.Info("the API server responds again; the plane reads everything again")
 		}
 		for _, f := range feeds {
 			f.recordProbe(err)

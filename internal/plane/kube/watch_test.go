@@ -41,23 +41,23 @@ func TestWatch(t *testing.T) {
 	// Only Kubernetes is installed.
 	missing := []string{"tkasignins", "tailscaletailnets", "tailscalegateways", "gateways", "tailscaleroutepolicies", "tailscaleservices", "httproutes", "tailscaleproxygroups", "runnerpools", "runnerforges", "runnerholds"} // and runnerenrollments
 	for _, r := range missing {
-		p.Until(r+" are said not to be there", func() bool {
+		p.Until(r+" are reported as missing", func() bool {
 			s := sourceOf(store, r)
 			return s.Status == plane.StatusDegraded && strings.Contains(s.Message, "not installed")
 		})
 	}
 	p.Until("pods are read", func() bool { return sourceOf(store, "pods").Status == plane.StatusOK })
-	p.Until("the list of members is said not to be there", func() bool {
+	p.Until("the list of members is reported as missing", func() bool {
 		s := sourceOf(store, "members")
-		return s.Status == plane.StatusDegraded && strings.Contains(s.Message, "is not there")
+		return s.Status == plane.StatusDegraded && strings.Contains(s.Message, "does not exist")
 	})
-	p.Until("the fleet is said not to be there", func() bool {
+	p.Until("the fleet is reported as missing", func() bool {
 		s := sourceOf(store, "fleet")
 		return s.Status == plane.StatusDegraded && strings.Contains(s.Message, "not installed")
 	})
 	for _, k := range []plane.Kind{plane.KindSignin, plane.KindTailnet, plane.KindGateway, plane.KindRoute, plane.KindProxyGroup, plane.KindCluster, plane.KindPool, plane.KindEnrollment, plane.KindHold, plane.KindForge} {
 		if store.List(k).Known {
-			t.Errorf("%s: an empty list that looks true", k)
+			t.Errorf("%s: an empty list without an error", k)
 		}
 	}
 	if l := store.List(plane.KindAdapter); !l.Known || len(l.Objects) != 0 {
@@ -98,7 +98,7 @@ func TestWatch(t *testing.T) {
 		show := func() plane.Tailnet { s, _ := objectOf[plane.Tailnet](store, plane.KindTailnet, p.Namespace); return s }
 		p.Until("it is shown", func() bool { return show().Name != "" })
 		if s := show(); s.Devices != nil || s.Credential.Valid != nil || s.Domain != nil || s.Credential.CheckedAt != nil {
-			t.Errorf("nobody has looked at it, and yet: %+v", s)
+			t.Errorf("it has a status without a controller: %+v", s)
 		}
 		o.Status = gatewayv1alpha1.TailscaleTailnetStatus{TailnetInfo: &gatewayv1alpha1.TailnetInfo{Name: "tail1.ts.net"}, LastSyncTime: new(metav1.Now()),
 			Conditions: []metav1.Condition{{Type: gatewayv1alpha1.ConditionAuthenticated, Status: metav1.ConditionFalse, Reason: gatewayv1alpha1.ReasonInvalidCredentials, LastTransitionTime: metav1.Now()}}}
@@ -151,7 +151,7 @@ func TestWatch(t *testing.T) {
 			r, _ := objectOf[plane.Route](store, plane.KindRoute, "HTTPRoute/"+p.Namespace+"/ours")
 			return r
 		}
-		p.Until("what was refused is shown", func() bool { return len(show().Refused) > 0 })
+		p.Until("the refusal is shown", func() bool { return len(show().Refused) > 0 })
 		if r := show(); r.Target != "Gateway "+p.Namespace+"/eg" || len(r.Rules) != 2 || r.Rules[1].Backend != "TailscaleService "+p.Namespace+"/db:80" || r.Refused[0].Message != "no db" || r.Hostnames[0] != "x.example" {
 			t.Errorf("%+v", r)
 		}
@@ -173,7 +173,7 @@ func TestWatch(t *testing.T) {
 		}
 		p.Until("it is shown", func() bool { return show().Wanted == 3 })
 		if g := show(); g.Ready != nil {
-			t.Errorf("nobody has counted, and yet %d are ready", *g.Ready)
+			t.Errorf("%d are ready without a count", *g.Ready)
 		}
 		o.Status = gatewayv1alpha1.TailscaleProxyGroupStatus{ObservedGeneration: 1, ReadyReplicas: 0, Devices: []gatewayv1alpha1.RelayDevice{{Ordinal: 0, Hostname: "pg-0", Reason: "Joining"}}}
 		p.Must(p.Admin.Status().Update(t.Context(), o))
@@ -232,7 +232,7 @@ func TestWatch(t *testing.T) {
 		change(p.members(time.Now().Add(-time.Hour), controller.Cluster{ID: "c1"}, controller.Cluster{ID: "c2"}, controller.Cluster{ID: "c3"}))
 		says("since")
 		p.Must(p.Admin.Delete(t.Context(), cm))
-		says("is not there")
+		says("does not exist")
 		again := p.members(time.Now(), controller.Cluster{ID: "c2", Name: "west", State: "alive"})
 		p.Must(p.Admin.Create(t.Context(), again))
 		p.Until("one is shown, and it is well", func() bool {
@@ -252,7 +252,7 @@ func TestWatch(t *testing.T) {
 		p.Must(p.Admin.Delete(p.Context(), o))
 		p.Until("it is gone", func() bool { return len(w.Orgs()) == 0 })
 	})
-	p.Step("a kind that goes", func() { // must not end the watch
+	p.Step("a kind that is removed", func() { // must not end the watch
 		out, errs, exit := kubetest.Kubectl(t.Context(), c.Kubeconfig, "delete", "crd", "tailscaleservices.gateway.tailscale.com")
 		if exit != 0 {
 			t.Fatal(out, errs)
@@ -285,14 +285,14 @@ func TestPL07_TheFleetGoesAway(t *testing.T) {
 	p.Until("it is at work", is(plane.StatusOK))
 	last := time.Now().Add(-2 * maxFleetSilence)
 	says("pod-1", last)
-	p.Until("it has said nothing for long", is(plane.StatusDegraded, "not at work since "+last.UTC().Format(time.RFC3339)))
+	p.Until("it has been silent for too long", is(plane.StatusDegraded, "has not run since "+last.UTC().Format(time.RFC3339)))
 	if !slices.ContainsFunc(store.List(plane.KindPool).Sources, func(s plane.Source) bool { return s.Name == "kubernetes:fleet" && s.Status == plane.StatusDegraded }) {
-		t.Error("a list of pools does not say so")
+		t.Error("the list of pools does not report it")
 	}
 	says("pod-2", time.Now())
 	p.Until("another one is at work", is(plane.StatusOK))
 	says("", time.Now())
-	p.Until("it has stopped", is(plane.StatusDegraded, "not at work since"))
+	p.Until("it has stopped", is(plane.StatusDegraded, "has not run since "))
 }
 
 // PLANE-06, PL-07: while the API server is unreachable or hangs, all data stays as last read and every source is down. When it is back, all
@@ -333,7 +333,7 @@ func TestPL07_TheAPIServerGoesAway(t *testing.T) {
 		before := truth()
 		began := time.Now()
 		gate.Set(way.shut, way.mute)
-		p.Until(way.name+": every source is down, and says so", func() bool {
+		p.Until(way.name+": every source is down and reports it", func() bool {
 			for _, s := range store.Sources() {
 				if s.Status != plane.StatusDown || s.Since.Before(began) || s.Message == "" || s.ObservedAt.IsZero() || s.ObservedAt.After(s.Since) {
 					return false
@@ -366,7 +366,7 @@ func TestWatchForbidden(t *testing.T) {
 		return exit == 0 && out+errs != ""
 	})
 	store := p.startWatch(p.Config)
-	p.Until("what may not be read is said", func() bool {
+	p.Until("the missing right is reported", func() bool {
 		s := sourceOf(store, "pods")
 		return s.Status == plane.StatusDown && strings.Contains(s.Message, "account may not read pods")
 	})

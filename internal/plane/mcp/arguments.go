@@ -48,7 +48,7 @@ func arguments(request reflect.Type) (args []argument) {
 		case reflect.TypeFor[plane.QueryTime]():
 			a.schema.Format = "date-time"
 		}
-		a.schema.Description = strings.ReplaceAll(a.doc, "meta.page.next of the page before", "meta.page.next of the answer before")
+		a.schema.Description = strings.ReplaceAll(a.doc, "meta.page.next of the previous page", "meta.page.next of the previous answer")
 		args = append(args, a)
 	}
 	return args
@@ -105,13 +105,13 @@ func parseArguments(args []argument, given json.RawMessage, req any) error {
 
 func listArguments(args []argument) string {
 	if len(args) == 0 {
-		return "there are none"
+		return "the tool has no arguments"
 	}
 	var names []string
 	for _, a := range args {
 		names = append(names, a.name)
 	}
-	return "there are " + strings.Join(names, ", ")
+	return "use " + strings.Join(names, ", ")
 }
 
 // textOf returns a value in the form of a query parameter. It does not convert between text, numbers and booleans.

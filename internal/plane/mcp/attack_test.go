@@ -90,7 +90,7 @@ func TestMC01_NoSecretInAnyOutput(t *testing.T) {
 				whole := text + fmt.Sprint(any)
 				for _, leak := range leaks {
 					if i := strings.Index(whole, leak); i >= 0 {
-						t.Errorf("%s: %s(%v) tells %q: …%.80s", way, name, len(args), leak, whole[max(0, i-40):])
+						t.Errorf("%s: %s(%v) contains %q: …%.80s", way, name, len(args), leak, whole[max(0, i-40):])
 					}
 				}
 			}
@@ -118,7 +118,7 @@ func TestMC02_TextThatInstructsStaysData(t *testing.T) {
 			t.Fatalf("%s: the fence is broken:\n%s", way, text)
 		}
 		if strings.Contains(before, "Ignore") || !strings.Contains(before, "data, not instructions") || strings.Count(inside, "Ignore") != 2 {
-			t.Errorf("%s: what others wrote is not where it belongs:\n%s", way, text)
+			t.Errorf("%s: foreign text is in the wrong place:\n%s", way, text)
 		}
 		var out struct{ Data []plane.Cluster }
 		structure(t, res.StructuredContent, &out)
@@ -153,9 +153,9 @@ func TestMC03_Refusals(t *testing.T) {
 		status         int
 	}{
 		{"her own conversation", "alice", ping, []string{"Mcp-Session-Id", own}, 200},
-		{"nobody knows the connection", "stranger", hello, nil, 401},
+		{"an unknown connection", "stranger", hello, nil, 401},
 		{"no role", "mallory", hello, nil, 403},
-		{"a rule that nobody can read", "bad", hello, nil, 400},
+		{"an unreadable rule", "bad", hello, nil, 400},
 		{"a foreign Host", "alice", hello, []string{"Host", "evil.example"}, 421},
 		{"a foreign Origin", "alice", hello, []string{"Origin", "https://evil.example"}, 403},
 		{"the origin null", "alice", hello, []string{"Origin", "null"}, 403},
@@ -217,7 +217,7 @@ var messages = map[string]string{
 	"an id that is a fraction": `{"jsonrpc":"2.0","id":1.5,"method":"ping"}`,
 	"an id in another form":    `{"jsonrpc":"2.0","id":1e0,"method":"ping"}`,
 	"an id beyond 2^53":        `{"jsonrpc":"2.0","id":9007199254740993,"method":"ping"}`,
-	"an id of minus nought":    `{"jsonrpc":"2.0","id":-0,"method":"ping"}`,
+	"an id of minus zero":      `{"jsonrpc":"2.0","id":-0,"method":"ping"}`,
 	"an id that is an object":  `{"jsonrpc":"2.0","id":{},"method":"ping"}`,
 	"a request and an answer":  `{"jsonrpc":"2.0","id":2,"method":"ping","result":{}}`,
 	"neither":                  `{"jsonrpc":"2.0","id":2}`,
@@ -248,7 +248,7 @@ func TestMC04_StrictJSONRPC(t *testing.T) {
 	}
 	for _, entry := range of.auditEntries() {
 		if entry.Surface == "mcp" {
-			t.Errorf("something was asked: %+v", entry)
+			t.Errorf("the plane got a request: %+v", entry)
 		}
 	}
 }
@@ -270,7 +270,7 @@ func TestMC04_IDReuse(t *testing.T) {
 	select {
 	case <-held:
 	case <-time.After(waitLimit):
-		t.Fatal("the plane is not asked")
+		t.Fatal("the plane gets no request")
 	}
 	if r := p.do(t, `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`); r.Error == nil {
 		t.Errorf("an id that is in use: %+v", r)
@@ -302,7 +302,7 @@ func TestMC05_TwoCallersInterleaved(t *testing.T) {
 					return
 				}
 				if text := res.Content[0].(*mcp.TextContent).Text; !strings.HasPrefix(text, "You are "+turn.who+" on ") {
-					failures <- fmt.Errorf("%s is told: %s", turn.who, text)
+					failures <- fmt.Errorf("%s gets: %s", turn.who, text)
 				}
 			}
 		})
@@ -365,7 +365,7 @@ func TestMC05_RoleRevokedBetweenCalls(t *testing.T) {
 	less.Rules = nil
 	of.setCaller("alice", less)
 	if _, err := s.CallTool(t.Context(), params("whoami")); err == nil {
-		t.Error("somebody without any role is served")
+		t.Error("a caller without a role is served")
 	}
 	if res, text := call(t, lines, "whoami", nil); !res.IsError || !strings.Contains(text, "403 not_authorized_user") {
 		t.Errorf("without any role: %s", text)
@@ -383,11 +383,11 @@ func TestMC05_ArgumentsAreStrict(t *testing.T) {
 		}
 	}
 	requested := len(of.auditEntries())
-	if res, text := call(t, s, "list_clusters", map[string]any{"qeury": "x"}); !res.IsError || !strings.Contains(text, `"qeury" is not an argument; there are query, state`) {
+	if res, text := call(t, s, "list_clusters", map[string]any{"qeury": "x"}); !res.IsError || !strings.Contains(text, `"qeury" is not an argument; use query, state`) {
 		t.Errorf("a misspelt argument: %s", text)
 	}
 	if got := len(of.auditEntries()); got != requested {
-		t.Errorf("the plane was asked %d times", got-requested)
+		t.Errorf("the plane got %d requests", got-requested)
 	}
 }
 

@@ -23,13 +23,13 @@ func changeTools() []tool {
 		func(e *plane.Envelope[[]plane.Change]) plane.Envelope[[]plane.Change] { return *e }, func(all []plane.Change, m plane.Meta) string { return pageSummary(len(all), "change", m) }, changes)
 	list.view.fewer = func(r any, n int) { r.(*plane.ChangeListRequest).Limit = plane.PageLimit(n) }
 	list.view.length = func(all any) int { return len(*all.(*[]plane.Change)) }
-	propose := requestTool(tool{name: "propose_change", title: "Propose a change", set: Config, verb: plane.ProposeChange.Verb, doc: "Propose a change of the configuration by pull request; nothing is changed before people have approved it. Preview it first.",
+	propose := requestTool(tool{name: "propose_change", title: "Propose a change", set: Config, verb: plane.ProposeChange.Verb, doc: "Propose a change of the configuration by pull request. Nothing is changed before people have approved it. Preview it first.",
 		pattern: plane.ProposeChange.Pattern, maxResponse: plane.ProposeChange.MaxResponse},
 		func(a *proposeArgs) (string, any, error) {
 			return plane.ProposeChange.Pattern, &plane.ProposeRequest{Edit: a.edit(), Title: string(a.Title), Reason: plane.Reason(a.Reason), Version: string(a.Version)}, nil
 		},
 		func(o plane.Change, _ plane.Meta) string {
-			return "It is proposed, as " + o.ID + ", number " + strconv.Itoa(o.Number) + ". People have to approve it."
+			return "The change is proposed as " + o.ID + ", number " + strconv.Itoa(o.Number) + ". People must approve it."
 		}, alone)
 	propose.readOnly, propose.destructive, propose.idempotent = false, false, true
 	return []tool{
@@ -44,14 +44,14 @@ func changeTools() []tool {
 			},
 			func(o plane.Preview, _ plane.Meta) string {
 				if o.Refused != "" {
-					return "The API server would not take it: " + o.Refused
+					return "The API server would reject it: " + o.Refused
 				}
 				if o.Note != "" {
 					return o.Note + " Risk: " + o.Risk.Level + "."
 				}
-				messages := "The API server would take it. Risk: " + o.Risk.Level + "."
+				messages := "The API server would accept it. Risk: " + o.Risk.Level + "."
 				if len(o.Rules) > 0 {
-					messages += fmt.Sprintf(" It would break %d rules of the fleet: nothing is made of what breaks one.", len(o.Rules))
+					messages += fmt.Sprintf(" It would break %d rules of the fleet. The fleet does not apply an object that breaks a rule.", len(o.Rules))
 				}
 				return messages
 			}, nil),
@@ -75,9 +75,9 @@ func (a editArgs) edit() plane.Edit {
 
 type proposeArgs struct {
 	editArgs
-	Title   plane.Text `query:"title" doc:"of the pull request"`
-	Reason  plane.Text `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
-	Version plane.Text `query:"version" doc:"of the file, from the preview: if it is another one by now it is refused"`
+	Title   plane.Text `query:"title" doc:"title of the pull request"`
+	Reason  plane.Text `query:"reason" required:"true" doc:"reason for the audit log, 1 to 500 characters"`
+	Version plane.Text `query:"version" doc:"version of the file, from the preview; if the file has changed since, the request is refused"`
 }
 
 // object is an argument that is a JSON object, unchanged.

@@ -85,7 +85,7 @@ func TestChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.IsError || !strings.Contains(text, "would take it. Risk: high") || !strings.Contains(string(b), "+  - amy@acme.dev") && !strings.Contains(string(b), "amy@acme.dev") {
+	if res.IsError || !strings.Contains(text, "would accept it. Risk: high") || !strings.Contains(string(b), "+  - amy@acme.dev") && !strings.Contains(string(b), "amy@acme.dev") {
 		t.Errorf("%s %s", text, b)
 	}
 	for _, bad := range []any{`{"owners":[]}`, []string{"a"}, nil, 7, true} {
@@ -95,7 +95,7 @@ func TestChanges(t *testing.T) {
 		}
 	}
 	want["patch"], want["reason"] = map[string]any{"owners": []string{"amy@acme.dev"}}, "she asked for it"
-	if res, text := call(t, s, "propose_change", want); res.IsError || !strings.Contains(text, "number 7. People have to approve it.") {
+	if res, text := call(t, s, "propose_change", want); res.IsError || !strings.Contains(text, "number 7. People must approve it.") {
 		t.Errorf("%s", text)
 	}
 }

@@ -12,21 +12,21 @@ import (
 // because people must do that.
 
 func enrollmentTools() []tool {
-	request := requestTool(tool{name: "request_enrollment", title: "Ask for runners", set: Enrollment, verb: plane.RequestEnrollment.Verb, pattern: plane.RequestEnrollment.Pattern, maxResponse: plane.RequestEnrollment.MaxResponse,
-		doc: "Ask for runners of an organisation that has none. Nothing is made before people have approved it: the answer is the pull request that was opened, or the enrollment that waits for approval."},
+	request := requestTool(tool{name: "request_enrollment", title: "Request runners", set: Enrollment, verb: plane.RequestEnrollment.Verb, pattern: plane.RequestEnrollment.Pattern, maxResponse: plane.RequestEnrollment.MaxResponse,
+		doc: "Request runners for an organisation that has none. Nothing is created before people have approved it. The answer is the opened pull request, or the enrollment that waits for approval."},
 		requestEnrollment, outcomeSummary, nil)
 	request.readOnly, request.destructive, request.idempotent = false, false, true
 	return []tool{request}
 }
 
 type enrollArgs struct {
-	Org       plane.Text `query:"org" required:"true" doc:"the organisation's name here: a DNS label of at most 40 characters"`
-	Forge     plane.Text `query:"forge" required:"true" doc:"where it is; list_forges names them"`
-	Pools     plane.Text `query:"pools" required:"true" doc:"names of the pools that it is to use, with commas between"`
-	Isolation plane.Text `query:"isolation" doc:"what keeps its runners apart from others: None, Namespace or Node; None without it"`
-	Owners    plane.Text `query:"owners" doc:"full logins of who administers it here, with commas between"`
-	Reason    plane.Text `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
-	DryRun    plane.Flag `query:"dryRun" doc:"true: show what it would become, and change nothing"`
+	Org       plane.Text `query:"org" required:"true" doc:"the organisation's name in Tailplane: a DNS label of at most 40 characters"`
+	Forge     plane.Text `query:"forge" required:"true" doc:"the organisation's forge, from list_forges"`
+	Pools     plane.Text `query:"pools" required:"true" doc:"comma-separated names of the pools to use"`
+	Isolation plane.Text `query:"isolation" doc:"isolation from other organisations' runners: None, Namespace or Node (default None)"`
+	Owners    plane.Text `query:"owners" doc:"comma-separated full logins of the administrators"`
+	Reason    plane.Text `query:"reason" required:"true" doc:"reason for the audit log, 1 to 500 characters"`
+	DryRun    plane.Flag `query:"dryRun" doc:"true: show the result, and change nothing"`
 }
 
 func requestEnrollment(a *enrollArgs) (string, any, error) {
@@ -36,7 +36,7 @@ func requestEnrollment(a *enrollArgs) (string, any, error) {
 	}
 	r.Owners = split(a.Owners)
 	if strings.Contains(string(a.Pools+a.Org+a.Forge), "*") { // no wildcards (MC-05)
-		return "", nil, problem.New(problem.Validation, "\"*\" is no name.", "Name each pool.")
+		return "", nil, problem.New(problem.Validation, "\"*\" is not a name.", "Name each pool.")
 	}
 	return plane.RequestEnrollment.Pattern, r, nil
 }
@@ -54,13 +54,13 @@ func split(list plane.Text) (names []plane.Text) {
 func outcomeSummary(o plane.Outcome, _ plane.Meta) string {
 	switch {
 	case o.Would != "" && o.Preview != nil && o.Preview.Refused != "":
-		return "Nothing was changed. The API server would not take it: " + o.Preview.Refused
+		return "Nothing was changed. The API server would reject it: " + o.Preview.Refused
 	case o.Would != "":
-		return "Nothing was changed. It would be " + o.Would + "."
+		return "Nothing was changed. The enrollment would be " + o.Would + "."
 	case o.Change != nil:
-		return "It is proposed, as " + o.Change.ID + ", number " + strconv.Itoa(o.Change.Number) + ", at " + o.Change.URL + ". People have to approve it."
+		return "The enrollment is proposed as " + o.Change.ID + ", number " + strconv.Itoa(o.Change.Number) + ", at " + o.Change.URL + ". People must approve it."
 	case o.Done == plane.OutcomeNothing:
-		return o.OrgName + " was asked for already, by the same request."
+		return o.OrgName + " was already requested by the same request."
 	}
-	return o.OrgName + " is asked for. Somebody who runs the platform has to approve it."
+	return o.OrgName + " is requested. A platform-admin must approve it."
 }

@@ -37,11 +37,11 @@ func TestEnroll(t *testing.T) {
 		}
 	}
 	want := map[string]any{"org": "newco", "forge": "github", "pools": "gh-nix, gh-docker", "owners": "nora@newco.dev", "reason": "their builds wait", "dryRun": true}
-	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "Nothing was changed. It would be proposed.") {
+	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "Nothing was changed. The enrollment would be proposed.") {
 		t.Errorf("%s", text)
 	}
 	want["dryRun"] = false
-	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "number 7, at https://forge.example/7. People have to approve it.") {
+	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "number 7, at https://forge.example/7. People must approve it.") {
 		t.Errorf("%s", text)
 	}
 	for _, bad := range []map[string]any{{"pools": "*"}, {"pools": ""}, {"forge": "nowhere"}, {"org": "Newco Inc"}, {"reason": ""}} {
@@ -58,7 +58,7 @@ func TestEnroll(t *testing.T) {
 	}
 	service := &fakeEnrollmentWriter{}
 	of.enroll.Writer = service
-	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "newco is asked for. Somebody who runs the platform has to approve it.") {
+	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "newco is requested. A platform-admin must approve it.") {
 		t.Errorf("%s", text)
 	}
 	if !strings.HasPrefix(service.spec, "pat@") || !strings.Contains(service.spec, `"pools":[{"name":"gh-nix"},{"name":"gh-docker"}]`) || !strings.Contains(service.spec, `"owners":["nora@newco.dev"]`) {

@@ -173,7 +173,7 @@ func (of *env) identify(r *http.Request) (access.Caller, error) {
 	r.Header.Del(personaHeader)
 	c, ok := of.callers[name]
 	if !ok {
-		return access.Caller{}, problem.New(problem.NoIdentity, "Nobody knows this connection.")
+		return access.Caller{}, problem.New(problem.NoIdentity, "The connection is unknown.")
 	}
 	return c, nil
 }
@@ -481,5 +481,5 @@ func speaksOnlyMessages(t *testing.T, in []byte) {
 type unreachable struct{}
 
 func (unreachable) RoundTrip(*http.Request) (*http.Response, error) {
-	return nil, fmt.Errorf("there is nobody")
+	return nil, fmt.Errorf("there is no caller")
 }

@@ -49,10 +49,10 @@ func fleetTools() []tool {
 		pagedTool(tool{name: "list_holds", title: "Holds", set: Fleet, verb: plane.ListHolds.Verb, doc: plane.ListHolds.Doc, pattern: plane.ListHolds.Pattern, maxResponse: plane.ListHolds.MaxResponse}, "hold", holds),
 		pagedTool(tool{name: "list_drift", title: "Drift", set: Fleet, verb: plane.ListDrift.Verb, doc: plane.ListDrift.Doc, pattern: plane.ListDrift.Pattern, maxResponse: plane.ListDrift.MaxResponse}, "drift", drifts),
 		writeTool(requestTool(tool{name: "pause_runner", title: "Pause runners", set: Fleet, verb: plane.CreateHold.Verb, pattern: plane.CreateHold.Pattern, maxResponse: plane.CreateHold.MaxResponse,
-			doc: "Pause runners: they take no new job, and running jobs finish. Give exactly one of pool, org, forge, and all: true, the emergency pause. What goes further than one pool is refused first, with a phrase to call again with."},
+			doc: "Pause runners: they take no new jobs, and running jobs finish. Give exactly one of pool, org, forge, or all: true (the emergency pause). The first call with a wider scope than one pool is refused; its answer has a phrase for a second call."},
 			pauseRequest, createdSummary, func(c plane.Created) table { return holds([]plane.Hold{c.Hold}) }), true),
 		writeTool(requestTool(tool{name: "resume_runner", title: "Resume runners", set: Fleet, verb: plane.LiftHold.Verb, pattern: plane.LiftHold.Pattern, maxResponse: plane.LiftHold.MaxResponse,
-			doc: "Lift a hold, or what holds exactly one pool of an organisation. A hold of more takes a code, which only a person can get, at the page that the refusal names."},
+			doc: "Lift a hold, or the holds of exactly one pool of an organisation. A hold with a wider scope needs a code, which only a person can get, at the page that the refusal names."},
 			resumeRequest, liftedSummary, nil), false),
 	}
 }
@@ -66,15 +66,15 @@ type orgArgs struct {
 }
 
 type pauseArgs struct {
-	Reason    plane.Text       `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
+	Reason    plane.Text       `query:"reason" required:"true" doc:"reason for the audit log, 1 to 500 characters"`
 	Pool      plane.Text       `query:"pool" doc:"one pool of one organisation: forge/org/pool, the id in list_runners"`
-	Org       plane.Text       `query:"org" doc:"all of one organisation"`
-	Forge     plane.Text       `query:"forge" doc:"all of one forge"`
-	All       plane.Flag       `query:"all" doc:"true: every runner of the fleet"`
-	Drain     plane.Flag       `query:"drain" doc:"true: when the last job has ended, what ran it goes"`
-	ExpiresIn httpapi.Duration `query:"expiresIn" doc:"when it ends by itself, such as 2h; without it, it does not"`
-	DryRun    plane.Flag       `query:"dryRun" doc:"true: ask whether it would be done, and change nothing"`
-	Confirm   plane.Text       `query:"confirm" doc:"the phrase that the refusal confirmation_required named"`
+	Org       plane.Text       `query:"org" doc:"all runners of one organisation"`
+	Forge     plane.Text       `query:"forge" doc:"all runners of one forge"`
+	All       plane.Flag       `query:"all" doc:"true: all runners of the fleet"`
+	Drain     plane.Flag       `query:"drain" doc:"true: also remove each workload after its last job"`
+	ExpiresIn httpapi.Duration `query:"expiresIn" doc:"when it expires automatically, such as 2h; without it, never"`
+	DryRun    plane.Flag       `query:"dryRun" doc:"true: check whether the request would succeed, and change nothing"`
+	Confirm   plane.Text       `query:"confirm" doc:"the phrase from the error confirmation_required"`
 }
 
 func pauseRequest(a *pauseArgs) (string, any, error) {
@@ -91,9 +91,9 @@ func pauseRequest(a *pauseArgs) (string, any, error) {
 	}
 	switch {
 	case given != 1:
-		return "", nil, problem.New(problem.Validation, "Exactly one of pool, org, forge and all says what is paused.", "For everything: all: true.")
+		return "", nil, problem.New(problem.Validation, "Give exactly one of pool, org, forge and all.", "To pause all runners, use all: true.")
 	case strings.Contains(string(a.Pool+a.Org+a.Forge), "*"): // no wildcards (MC-05)
-		return "", nil, problem.New(problem.Validation, "\"*\" is no name.", "For everything: all: true.")
+		return "", nil, problem.New(problem.Validation, "\"*\" is not a name.", "To pause all runners, use all: true.")
 	case a.Pool == "":
 		return plane.CreateHold.Pattern, r, nil
 	}
@@ -102,19 +102,19 @@ func pauseRequest(a *pauseArgs) (string, any, error) {
 }
 
 type resumeArgs struct {
-	Reason  plane.Text `query:"reason" required:"true" doc:"why, 1 to 500 characters: it stands in the record"`
+	Reason  plane.Text `query:"reason" required:"true" doc:"reason for the audit log, 1 to 500 characters"`
 	Hold    plane.Text `query:"hold" doc:"the name of the hold"`
 	Pool    plane.Text `query:"pool" doc:"or one pool of one organisation: forge/org/pool"`
-	DryRun  plane.Flag `query:"dryRun" doc:"true: ask whether it would be done, and change nothing"`
-	Confirm plane.Text `query:"confirm" doc:"the code that a person got for it on the dashboard"`
+	DryRun  plane.Flag `query:"dryRun" doc:"true: check whether the request would succeed, and change nothing"`
+	Confirm plane.Text `query:"confirm" doc:"the code that a person got on the dashboard"`
 }
 
 func resumeRequest(a *resumeArgs) (string, any, error) {
 	switch {
 	case (a.Hold == "") == (a.Pool == ""):
-		return "", nil, problem.New(problem.Validation, "Exactly one of hold and pool says what is resumed.", "list_holds names the holds.")
+		return "", nil, problem.New(problem.Validation, "Give exactly one of hold and pool.", "list_holds shows the names of the holds.")
 	case strings.ContainsAny(string(a.Hold), "*/"):
-		return "", nil, problem.New(problem.Validation, "That is not the name of a hold.", "list_holds names the holds.")
+		return "", nil, problem.New(problem.Validation, "The value is not the name of a hold.", "list_holds shows the names of the holds.")
 	case a.Hold != "":
 		return plane.LiftHold.Pattern, &plane.LiftRequest{Name: string(a.Hold), Reason: plane.Reason(a.Reason), Confirm: a.Confirm, DryRun: a.DryRun}, nil
 	}
@@ -126,23 +126,23 @@ func resumeRequest(a *resumeArgs) (string, any, error) {
 func splitPoolID(id string) (forge, org, pool string, err error) {
 	p := strings.Split(id, "/")
 	if len(p) != 3 || strings.Contains(id, "*") || p[0] == "" || p[1] == "" || p[2] == "" {
-		return "", "", "", problem.New(problem.Validation, "That is not the id of a pool.", "It is forge/org/pool, as list_runners has it.")
+		return "", "", "", problem.New(problem.Validation, "The value is not the id of a pool.", "Use forge/org/pool, from list_runners.")
 	}
 	return p[0], p[1], p[2], nil
 }
 
 func createdSummary(c plane.Created, _ plane.Meta) string {
-	about := "It is not known how many workloads it is about."
+	about := "The number of affected workloads is not known."
 	if c.Targets != nil {
-		about = "It is about " + countOf(*c.Targets, "workload") + "."
+		about = "It affects " + countOf(*c.Targets, "workload") + "."
 	}
 	switch {
 	case c.DryRun:
-		return "Nothing was changed: this hold would be made. " + about
+		return "Nothing was changed. This hold would be created. " + about
 	case c.Created:
-		return "The hold is made. " + about + " Runners are paused when list_runners says so, and not before."
+		return "The hold is created. " + about + " Runners are paused only when list_runners shows the state Paused."
 	}
-	return "You hold it already. " + about
+	return "You already have this hold. " + about
 }
 
 func liftedSummary(l plane.Lifted, _ plane.Meta) string {
@@ -151,7 +151,7 @@ func liftedSummary(l plane.Lifted, _ plane.Meta) string {
 		s = "Nothing was changed. It would be: " + s
 	}
 	if len(l.Remaining) > 0 {
-		s += " The same runners are held still by " + strings.Join(l.Remaining, ", ") + "."
+		s += " The same runners are still held by " + strings.Join(l.Remaining, ", ") + "."
 	}
 	return s
 }

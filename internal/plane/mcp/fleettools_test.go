@@ -45,7 +45,7 @@ func TestMC05_Pause(t *testing.T) {
 		},
 	}
 	for way, pause := range ways {
-		if refused, text := pause(); refused || !strings.Contains(text, "The hold is made. It is about 1 workload.") {
+		if refused, text := pause(); refused || !strings.Contains(text, "The hold is created. It affects 1 workload.") {
 			t.Errorf("%s: %s", way, text)
 		}
 	}
@@ -78,7 +78,7 @@ func TestMC05_Pause(t *testing.T) {
 	if _, text := call(t, lines, "get_runner_jobs", map[string]any{"pool": "github/acme/nix"}); !strings.HasPrefix(text, "1 job.") || !strings.Contains(text, "acme/shop") {
 		t.Error(text)
 	}
-	if _, text := call(t, lines, "diagnose_runner", map[string]any{"pool": "github/acme/nix"}); !strings.Contains(text, "Nothing that is known speaks against its working.") {
+	if _, text := call(t, lines, "diagnose_runner", map[string]any{"pool": "github/acme/nix"}); !strings.Contains(text, "No problem was found.") {
 		t.Error(text)
 	}
 	if _, text := call(t, lines, "list_runners", nil); strings.Contains(text, "globex") || !strings.Contains(text, "1 pool.") {
@@ -105,7 +105,7 @@ func TestMC02_Wide(t *testing.T) {
 	s := of.overHTTP(t, "alice")
 	all := map[string]any{"all": true, "reason": "the job's log says so"}
 	res, text := call(t, s, "pause_runner", all)
-	if !res.IsError || !strings.HasPrefix(text, "428 confirmation_required") || !strings.Contains(text, `"confirm": "PAUSE ALL"`) || !strings.Contains(text, "Workloads that it is about: 2.") || len(of.all()) > 0 {
+	if !res.IsError || !strings.HasPrefix(text, "428 confirmation_required") || !strings.Contains(text, `"confirm": "PAUSE ALL"`) || !strings.Contains(text, "Affected workloads: 2.") || len(of.all()) > 0 {
 		t.Fatal(text)
 	}
 	all["confirm"] = "PAUSE ALL"
@@ -158,7 +158,7 @@ func TestMC02_Logs(t *testing.T) {
 		whole := text + strings.Join(out.Data.Lines, "\n")
 		for _, leak := range []string{"Y2FuYXJ5", "canary", "\x1b", "\u200b"} {
 			if strings.Contains(whole, leak) {
-				t.Errorf("%s: %q is told: %s", way, leak, whole)
+				t.Errorf("%s: %q gets: %s", way, leak, whole)
 			}
 		}
 		before, inside, _ := strings.Cut(text, "```text\n")

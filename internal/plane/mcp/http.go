@@ -24,7 +24,7 @@ import (
 
 // Endpoint is the endpoint for clients of the Model Context Protocol. It accepts any role; each tool call checks the role that the tool needs.
 var Endpoint = httpapi.Op[plane.Empty, plane.Empty]{Pattern: "POST /mcp", Verb: access.PlaneSelf,
-	Doc: "Ask by the Model Context Protocol (Streamable HTTP): one JSON-RPC message."}
+	Doc: "Send one JSON-RPC message of the Model Context Protocol (Streamable HTTP)."}
 
 // sessionHeader carries the session id of a message.
 const sessionHeader = "Mcp-Session-Id"
@@ -60,7 +60,7 @@ func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, p access.Perm
 		if _, large := errors.AsType[*http.MaxBytesError](err); large {
 			status = http.StatusRequestEntityTooLarge
 		}
-		refuse(w, status, &rpcError{code: codeInvalid, text: "the message has more than 1048576 bytes, or broke off"})
+		refuse(w, status, &rpcError{code: codeInvalid, text: "the message has more than 1048576 bytes, or is incomplete"})
 		return
 	}
 	body = bytes.TrimSpace(body)
@@ -72,7 +72,7 @@ func (h *httpServer) serve(w http.ResponseWriter, r *http.Request, p access.Perm
 	ids := r.Header.Values(sessionHeader)
 	switch {
 	case len(ids) > 1 || len(ids) == 1 && !h.ownsSession(ids[0], p.Caller()):
-		refuse(w, http.StatusNotFound, &rpcError{code: codeInvalid, text: "there is no such conversation of yours: begin a new one", id: m.id})
+		refuse(w, http.StatusNotFound, &rpcError{code: codeInvalid, text: "the session does not exist or is not yours; start a new one", id: m.id})
 		return
 	case m.method == "initialize":
 		header.Set(sessionHeader, h.newSession(p.Caller()))

@@ -58,7 +58,7 @@ func allTools() []tool {
 
 // auditTool returns the tool for the audit log.
 func auditTool() tool {
-	t := readTool[plane.HistoryRequest](tool{name: "list_audit", title: "Audit record", doc: "List entries of the audit record, the newest first: the caller's own, or all.", set: Audit,
+	t := readTool[plane.HistoryRequest](tool{name: "list_audit", title: "Audit log", doc: "List entries of the audit log, the newest first: the caller's own entries, or all.", set: Audit,
 		verb: plane.ListAudit.Verb, pattern: plane.ListAudit.Pattern, maxResponse: plane.ListAudit.MaxResponse},
 		func(h *plane.History) plane.Envelope[[]audit.Entry] { return h.Envelope },
 		func(all []audit.Entry, m plane.Meta) string { return pageSummary(len(all), "entry", m) },
@@ -127,13 +127,13 @@ func overviewSummary(o plane.Overview, _ plane.Meta) string {
 		}
 	}
 	if len(o.Hidden) > 0 {
-		parts = append(parts, countOf(len(o.Hidden), "kind")+" not for you to see")
+		parts = append(parts, countOf(len(o.Hidden), "kind")+" not visible to you")
 	}
 	needs := "Nothing needs attention."
 	if n := len(o.Attention) + o.More; n == 1 {
-		needs = "1 thing needs attention."
+		needs = "1 problem needs attention."
 	} else if n > 1 {
-		needs = fmt.Sprintf("%d things need attention.", n)
+		needs = fmt.Sprintf("%d problems need attention.", n)
 	}
 	return strings.Join(parts, "; ") + ". " + needs
 }
@@ -160,14 +160,14 @@ func shrinkOverview(t tool) tool {
 // pageSummary describes how much of a list a page holds.
 func pageSummary(n int, noun string, m plane.Meta) string {
 	if m.Page == nil {
-		return "It is not known which " + plural(noun) + " there are."
+		return "The " + plural(noun) + " are not known."
 	}
 	s := countOf(n, noun)
 	if m.Page.Total != nil && *m.Page.Total != n {
 		s = fmt.Sprintf("%d of %s", n, countOf(*m.Page.Total, noun))
 	}
 	if m.Page.Next != "" {
-		return s + "; more with the cursor in meta.page.next."
+		return s + "; the cursor for more is in meta.page.next."
 	}
 	return s + "."
 }

@@ -94,7 +94,7 @@ func parseMessage(b []byte) (message, *rpcError) {
 	case err != nil:
 		return refuse(codeParse, "the message is not JSON")
 	case first == json.Delim('['):
-		return refuse(codeInvalid, "a batch is not taken: send one message at a time")
+		return refuse(codeInvalid, "batches are not supported; send one message at a time")
 	case first != json.Delim('{'):
 		return refuse(codeInvalid, "the message is not an object")
 	}
@@ -106,7 +106,7 @@ func parseMessage(b []byte) (message, *rpcError) {
 		return refuse(code, "%v", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return refuse(codeParse, "something follows the message")
+		return refuse(codeParse, "there is more data after the message")
 	}
 	var parts map[string]json.RawMessage // walk has rejected duplicate names
 	if err := json.Unmarshal(b, &parts); err != nil {
@@ -142,7 +142,7 @@ func parseMessage(b []byte) (message, *rpcError) {
 		}
 		for name := range of {
 			if i := slices.IndexFunc(reserved, func(r string) bool { return strings.EqualFold(r, name) }); i >= 0 && reserved[i] != name {
-				return refuse(codeInvalid, "%.40q is not a parameter; it is spelt %q", name, reserved[i])
+				return refuse(codeInvalid, "%.40q is not a parameter; use %q", name, reserved[i])
 			}
 		}
 	}
@@ -159,7 +159,7 @@ func checkTokens(d *json.Decoder, t json.Token, depth int) error {
 		return nil
 	}
 	if depth > maxDepth {
-		return fmt.Errorf("the message is more than %d deep", maxDepth)
+		return fmt.Errorf("the message is nested deeper than %d levels", maxDepth)
 	}
 	seen := map[string]bool{}
 	for d.More() {
@@ -171,7 +171,7 @@ func checkTokens(d *json.Decoder, t json.Token, depth int) error {
 			name, _ := t.(string)
 			folded := strings.ToLower(strings.ToUpper(name))
 			if seen[folded] {
-				return fmt.Errorf("%.40q is given twice in one object, or in two letter cases", name)
+				return fmt.Errorf("%.40q occurs twice in one object, possibly in different letter cases", name)
 			}
 			seen[folded] = true
 			if t, err = d.Token(); err != nil {

@@ -163,7 +163,7 @@ func TestMC05_HiddenMeansRefused(t *testing.T) {
 type failing struct{}
 
 func (failing) RoundTrip(*http.Request) (*http.Response, error) {
-	return nil, errors.New("there is nobody")
+	return nil, errors.New("there is no caller")
 }
 
 // MC-06: a panic in a tool ends only its call. The output stays valid messages, and the panic goes to the log.
@@ -200,7 +200,7 @@ func TestConversationSeal(t *testing.T) {
 	who := access.Caller{Login: "a@example.com", Tailnet: "example.com", Device: access.Device{ID: "n1"}, Via: access.ViaTailnet}
 	id := h.newSession(who)
 	if !h.ownsSession(id, who) {
-		t.Error("not one's own")
+		t.Error("another process's")
 	}
 	for _, change := range []func(*access.Caller){
 		func(c *access.Caller) { c.Login = "b@example.com" }, func(c *access.Caller) { c.Tailnet = "other.com" },

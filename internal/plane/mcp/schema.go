@@ -51,7 +51,7 @@ func schemaOf(t reflect.Type) *jsonschema.Schema {
 		}
 		return s
 	}
-	panic(fmt.Sprintf("mcp: there is no schema of %v", t))
+	panic(fmt.Sprintf("mcp: no schema for the type %v", t))
 }
 
 // noOtherFields returns the schema that matches no value: false.

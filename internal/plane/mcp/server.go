@@ -113,7 +113,7 @@ func encodeSchema(s *jsonschema.Schema) json.RawMessage {
 // check returns a fault for a method or a tool that the caller does not have, before the SDK sees the message.
 func (s *server) check(m message) *rpcError {
 	if !slices.Contains(methods, m.method) {
-		return &rpcError{code: codeNoMethod, text: "there is no method " + clip(sanitize(m.method), 60), id: m.id}
+		return &rpcError{code: codeNoMethod, text: "unknown method " + clip(sanitize(m.method), 60), id: m.id}
 	}
 	if m.method != "tools/call" {
 		return nil

@@ -150,7 +150,7 @@ func (l *lineConnection) accept(text []byte) (jsonrpc.Message, error) {
 		return nil, nil
 	}
 	if !l.begin(m.id) { // the client would take a response with this id for the other request's
-		return nil, l.writeLine((&rpcError{code: codeInvalid, text: "the id is that of a request which has no answer yet"}).response())
+		return nil, l.writeLine((&rpcError{code: codeInvalid, text: "the id belongs to a request that has no answer yet"}).response())
 	}
 	msg, err := jsonrpc.DecodeMessage(text)
 	if refused = l.check(m); refused == nil && err != nil {

@@ -98,7 +98,7 @@ func readTool[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data]
 func (t tool) call(ctx context.Context, c httpapi.Client, given json.RawMessage, maxBytes int) (*mcp.CallToolResult, error) {
 	req := t.view.request()
 	if err := parseArguments(t.args, given, req); err != nil {
-		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are wrong: %v.", t.name, err))
+		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The arguments of %s are not valid: %v.", t.name, err))
 	}
 	pattern := t.pattern
 	if t.view.buildRequest != nil {
@@ -132,7 +132,7 @@ func (t tool) call(ctx context.Context, c httpapi.Client, given json.RawMessage,
 }
 
 func tooLarge(maxBytes int) error {
-	return problem.New(problem.TooLarge, fmt.Sprintf("The answer has more than the %d bytes that one may have.", maxBytes), "Ask for less, or have the person raise --max-bytes.")
+	return problem.New(problem.TooLarge, fmt.Sprintf("The answer is larger than the limit of %d bytes.", maxBytes), "Request less, or ask the person to raise --max-bytes.")
 }
 
 // result makes the tool result. If it is too large and the operation has pages, it returns nil and the length n of this page.
@@ -221,14 +221,14 @@ func (s *server) call(ctx context.Context, t tool, arguments json.RawMessage) (r
 	defer context.AfterFunc(s.life, cancel)()
 	defer func() {
 		if p := recover(); p != nil {
-			s.log.Error("a tool panicked", "tool", t.name, "panic", redact.Text(fmt.Sprint(p)), "stack", string(debug.Stack()))
+			s.log.Error("MCP tool panicked", "tool", t.name, "panic", redact.Text(fmt.Sprint(p)), "stack", string(debug.Stack()))
 			res = errorResult(problem.From(errors.New("panic")))
 		}
 	}()
 	res, err := t.call(ctx, s.clientFor(t.name), arguments, cmp.Or(s.options.MaxBytes, DefaultBytes))
 	if err != nil {
 		if _, refused := errors.AsType[*problem.Error](err); !refused {
-			s.log.Warn("a tool failed", "tool", t.name, "err", redact.Text(err.Error()))
+			s.log.Warn("MCP tool failed", "tool", t.name, "err", redact.Text(err.Error()))
 		}
 		return errorResult(err)
 	}
@@ -249,14 +249,14 @@ func errorResult(err error) *mcp.CallToolResult {
 			fmt.Fprintf(&text, "Needed: %s on %s. Held: %s.\n", sanitize(p.Needed.Verb), sanitize(cmp.Or(p.Needed.Org, "all organisations")), sanitize(cmp.Or(strings.Join(p.Have, ", "), "no role")))
 		}
 		if c := p.Confirm; c != nil {
-			about := "a number that is not known"
+			about := "unknown"
 			if c.Targets != nil {
 				about = fmt.Sprint(*c.Targets)
 			}
-			fmt.Fprintf(&text, "Workloads that it is about: %s. It can be confirmed until %s.\n", about, formatTime(c.Until))
+			fmt.Fprintf(&text, "Affected workloads: %s. Confirm before %s.\n", about, formatTime(c.Until))
 		}
 		if p.Seen != nil {
-			fmt.Fprintf(&text, "Seen as %s on %s, via %s.\n", sanitize(cmp.Or(p.Seen.Login, "nobody")), sanitize(p.Seen.Node), sanitize(p.Seen.Via))
+			fmt.Fprintf(&text, "Seen as %s on %s, via %s.\n", sanitize(cmp.Or(p.Seen.Login, "no login")), sanitize(p.Seen.Node), sanitize(p.Seen.Via))
 		}
 		for _, a := range p.Advice[:min(len(p.Advice), 8)] {
 			fmt.Fprintf(&text, "Try: %s\n", sanitize(a))
@@ -265,7 +265,7 @@ func errorResult(err error) *mcp.CallToolResult {
 			fmt.Fprintf(&text, "Audit id: %s\n", sanitize(p.AuditID))
 		}
 	default:
-		fmt.Fprintf(&text, "The operator plane did not answer: %s\nTry: tailscale status\n", sanitize(err.Error()))
+		fmt.Fprintf(&text, "The operator plane did not respond: %s\nTry: tailscale status\n", sanitize(err.Error()))
 	}
 	return &mcp.CallToolResult{IsError: true, Content: textContent(strings.TrimSpace(text.String()))}
 }

@@ -174,7 +174,7 @@ func TestToolsPage(t *testing.T) {
 	}
 	res, text := call(t, of.overLines(t, "alice", mcp.Options{MaxBytes: 300}), "list_adapters", nil)
 	if !res.IsError || !strings.HasPrefix(text, "413 too_large: ") {
-		t.Errorf("what does not fit at all: %s", text)
+		t.Errorf("an answer that does not fit: %s", text)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestToolsetsAndHints(t *testing.T) {
 		t.Errorf("tools are %v, want %v", got, want)
 	}
 	if _, err := mcp.ParseToolsets("infra,observe"); err == nil || !strings.Contains(err.Error(), "observe") {
-		t.Errorf("a toolset that there is none of: %v", err)
+		t.Errorf("an unknown toolset: %v", err)
 	}
 	if sets, err := mcp.ParseToolsets("infra, audit"); err != nil || len(sets) != 2 {
 		t.Errorf("%v %v", sets, err)

@@ -1,4 +1,4 @@
-// Package metrics queries a Prometheus for series over time, with Prometheus' own client. It is a package of its own because tka, which
+// Package metrics queries a Prometheus for series over time, with Prometheus' own client. It is a separate package because tka, which
 // links [plane.MetricsService] in package plane, must not link that client. Responses have a size limit, and no error contains the URL
 // or password of the Prometheus.
 package metrics
@@ -51,7 +51,7 @@ func HTTPClient() *http.Client {
 		Transport: &http.Transport{TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: maxConns / 4, MaxConnsPerHost: maxConns}}
 }
 
-var errPaused = errors.New("it did not answer a moment ago, and is asked again soon")
+var errPaused = errors.New("it did not respond a moment ago; the next request follows soon")
 
 // Query implements [plane.MetricsQuery].
 func (c *Client) Query(ctx context.Context, expr string, g plane.MetricsGrid) ([]plane.QueryResult, error) {
@@ -79,7 +79,7 @@ func (c *Client) recordResult(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if a, is := errors.AsType[unreachableError](err); is && c.last == nil {
-		c.Log.Warn("the Prometheus does not answer", "err", withoutURL(a.cause))
+		c.Log.Warn("the Prometheus server does not respond", "err", withoutURL(a.cause))
 	}
 	if c.last = err; err == nil {
 		c.pause, c.until = 0, time.Time{}
@@ -106,7 +106,7 @@ func (c *Client) query(ctx context.Context, expr string, g plane.MetricsGrid) ([
 	own.Transport = limitedTransport{own.Transport}
 	inner, err := api.NewClient(api.Config{Address: c.URL, Client: &own})
 	if err != nil {
-		return nil, unreachableError{"its URL is none", err}
+		return nil, unreachableError{"its URL is not valid", err}
 	}
 	x := &statusClient{Client: inner}
 	over := v1.Range{Start: g.From, End: g.From.Add(time.Duration(g.N-1) * g.Step), Step: g.Step}

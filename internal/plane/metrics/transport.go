@@ -55,7 +55,7 @@ func (x *statusClient) Do(ctx context.Context, r *http.Request) (*http.Response,
 	case err != nil && res == nil:
 		x.failure = unreachableError{"it cannot be reached", err}
 	case err != nil:
-		x.failure = unreachableError{"its answer broke off", err}
+		x.failure = unreachableError{"its answer is incomplete", err}
 	case x.status/100 == 2 && x.status != http.StatusOK: // the library treats it as success
 		x.failure = fmt.Errorf("it answered %d", x.status)
 	}
@@ -70,7 +70,7 @@ func (x *statusClient) refused(err error) error {
 	if e, is := errors.AsType[*v1.Error](err); is && e.Type != v1.ErrBadResponse {
 		return fmt.Errorf("it answered %d %.60q", x.status, e.Type)
 	}
-	return fmt.Errorf("it answered %d, and no Prometheus answers so", x.status)
+	return fmt.Errorf("it answered %d, which is not an answer of Prometheus", x.status)
 }
 
 // unreachableError says why there is no response. Every caller that sees the sources sees it. The cause may contain the URL of the Prometheus and

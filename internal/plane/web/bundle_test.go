@@ -133,7 +133,7 @@ func TestPageRefersToTheBundle(t *testing.T) {
 		}
 	}
 	if inline := regexp.MustCompile(`<script[^>]*>[^<]`).FindString(page); inline != "" {
-		t.Errorf("the page has a script of its own: %s", inline)
+		t.Errorf("the page has an inline script: %s", inline)
 	}
 }
 

@@ -69,11 +69,11 @@ func (s Site) refusalPage(about httpapi.RequestInfo, p *problem.Error) []byte {
 		fmt.Fprintf(&b, "<dl>\n<dt>Login</dt><dd>%s</dd>\n<dt>Device</dt><dd>%s</dd>\n<dt>Known by</dt><dd>%s</dd>\n</dl>\n", cmp.Or(esc(string(c.Login)), "none"), esc(c.Device.Name), esc(string(c.Via)))
 	}
 	if p.Code == problem.NotAuthorized {
-		ask := "Ask whoever keeps the policy of this tailnet."
+		ask := "Ask the administrator of the tailnet policy."
 		if s.Contact != "" {
 			ask = "Ask " + esc(s.Contact) + "."
 		}
-		fmt.Fprintf(&b, "<h2>How to come in</h2>\n<p>%s This grant in the tailnet policy would let you look:</p>\n<pre>%s</pre>\n", ask, esc(s.grantExample(string(c.Login))))
+		fmt.Fprintf(&b, "<h2>How to get access</h2>\n<p>%s This grant in the tailnet policy would give you read access:</p>\n<pre>%s</pre>\n", ask, esc(s.grantExample(string(c.Login))))
 	} else {
 		for _, advice := range p.Advice {
 			fmt.Fprintf(&b, "<p>%s</p>\n", esc(advice))
@@ -82,7 +82,7 @@ func (s Site) refusalPage(about httpapi.RequestInfo, p *problem.Error) []byte {
 	if p.Code == problem.NotFound {
 		b.WriteString("<p><a href=\"/\">To the overview</a></p>\n")
 	}
-	fmt.Fprintf(&b, "<p class=\"small\">Refused with %d %s. Request %s, of which the record of this server has an entry.</p>\n</main>\n</html>\n", p.Code.Status(), esc(string(p.Code)), esc(about.RequestID))
+	fmt.Fprintf(&b, "<p class=\"small\">Refused with %d %s. The audit log of this server has an entry for request %s.</p>\n</main>\n</html>\n", p.Code.Status(), esc(string(p.Code)), esc(about.RequestID))
 	return []byte(b.String())
 }
 
@@ -92,18 +92,18 @@ func refusalTitle(c problem.Code) string {
 	case problem.NotAuthorized:
 		return "You have no role here"
 	case problem.TaggedNode:
-		return "This device is nobody’s"
+		return "This device belongs to no person"
 	case problem.NotFound:
 		return "There is nothing at this address"
 	case problem.BadRequest:
-		return "This address cannot be read"
+		return "This address is not valid"
 	case problem.RateLimited:
 		return "Too many requests"
 	}
 	if c.Status() >= 500 {
-		return "This server cannot answer now"
+		return "This server cannot respond now"
 	}
-	return "You may not come in"
+	return "You have no access"
 }
 
 // grantExample returns an example grant for the tailnet policy that would admit the login.

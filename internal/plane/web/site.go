@@ -131,7 +131,7 @@ func (s Site) Routes() []httpapi.Route {
 		asset.Serve(func(_ context.Context, p access.Permit, req AssetRequest) (File, error) {
 			f, ok := files["assets/"+req.File]
 			if !ok {
-				return File{}, problem.New(problem.NotFound, "There is no such file.", "Reload the page: it is of another version of the server.")
+				return File{}, problem.New(problem.NotFound, "The file does not exist.", "Reload the page. It belongs to a different version of the server.")
 			}
 			return f.forEncoding(req.Encoding), p.Require(access.PlaneApp, s.Now())
 		}),
@@ -162,7 +162,7 @@ func bundle() map[string]File {
 		})
 	}
 	if err != nil || files["index.html"].plain == nil {
-		panic("web: the program was built without its dashboard") // go:embed would have failed
+		panic("web: the program was built without the dashboard") // go:embed would have failed
 	}
 	return files
 }

@@ -36,7 +36,7 @@ func siteFor(who func() access.Caller) http.Handler {
 			}
 			return plane.Envelope[plane.Overview]{
 				Data: plane.Overview{Clusters: &plane.Tally{Total: 3, States: map[string]int{"Alive": 2, "Dead": 1}}, Hidden: []plane.Kind{plane.KindRoute},
-					Attention: []plane.Attention{{Severity: plane.SeverityError, Kind: plane.KindCluster, ID: "edge\x1b[2J\u202e", Reason: "Dead", Message: "None of its access servers answers."}}, More: 4},
+					Attention: []plane.Attention{{Severity: plane.SeverityError, Kind: plane.KindCluster, ID: "edge\x1b[2J\u202e", Reason: "Dead", Message: "None of its access servers responds."}}, More: 4},
 				Meta: plane.Meta{Sources: []plane.Source{{Name: "gossip", Status: plane.StatusDown, Message: "no\nanswer"}}},
 			}, nil
 		}}
@@ -192,7 +192,7 @@ func TestDeniedPage(t *testing.T) {
 // An address that the pages do not accept also gives an error page.
 func TestUnreadableAddress(t *testing.T) {
 	r := get(site(viewer()), "/clusters?utm_source=x", "Accept", "text/html")
-	if page := body(t, r); r.StatusCode != http.StatusBadRequest || !strings.Contains(page, "This address cannot be read") || !strings.Contains(page, "utm_source") {
+	if page := body(t, r); r.StatusCode != http.StatusBadRequest || !strings.Contains(page, "This address is not valid") || !strings.Contains(page, "utm_source") {
 		t.Errorf("%d: %s", r.StatusCode, page)
 	}
 }
@@ -214,7 +214,7 @@ func TestText(t *testing.T) {
 	if r.StatusCode != http.StatusOK || r.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Fatalf("%d, %s", r.StatusCode, r.Header.Get("Content-Type"))
 	}
-	for _, want := range []string{`(?m)^Clusters +3 +2 Alive, 1 Dead$`, `(?m)^Sign-ins +not known$`, `(?m)^Routes +not for you$`, `error +cluster edge�\[2J� +Dead +None of its`, `and 4 more`, `gossip +down +has never answered +no�answer`, `vic@acme\.dev`} {
+	for _, want := range []string{`(?m)^Clusters +3 +2 Alive, 1 Dead$`, `(?m)^Sign-ins +not known$`, `(?m)^Routes +no access$`, `error +cluster edge�\[2J� +Dead +None of its`, `and 4 more`, `gossip +down +has never responded +no�answer`, `vic@acme\.dev`} {
 		if !regexp.MustCompile(want).MatchString(text) {
 			t.Errorf("%s is not in\n%s", want, text)
 		}

@@ -44,7 +44,7 @@ func renderText(e plane.Envelope[plane.Overview], c access.Caller, now time.Time
 	} {
 		switch {
 		case slices.Contains(o.Hidden, of.kind):
-			fmt.Fprintf(w, "%s\t\tnot for you\n", of.name)
+			fmt.Fprintf(w, "%s\t\tno access\n", of.name)
 		case of.tally == nil && of.kind == plane.KindChange: // most installations have no repository
 		case of.tally == nil:
 			fmt.Fprintf(w, "%s\t\tnot known\n", of.name)
@@ -66,11 +66,11 @@ func renderText(e plane.Envelope[plane.Overview], c access.Caller, now time.Time
 	case o.More > 0:
 		fmt.Fprintf(&out, "  and %d more\n", o.More)
 	case len(o.Attention) == 0:
-		out.WriteString("  nothing of what you may see\n")
+		out.WriteString("  nothing that you may see\n")
 	}
 	out.WriteString("\nSources\n")
 	for _, src := range e.Meta.Sources {
-		answered := "has never answered"
+		answered := "has never responded"
 		if !src.ObservedAt.IsZero() {
 			answered = "answered " + src.ObservedAt.UTC().Format(time.RFC3339)
 		}

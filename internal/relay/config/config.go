@@ -175,7 +175,7 @@ func Parse(data map[string]string) (Config, error) {
 		size += len(v)
 	}
 	if size > maxBytes {
-		return c, fmt.Errorf("the document has %d bytes; at most %d are read", size, maxBytes)
+		return c, fmt.Errorf("the configuration has %d bytes; the limit is %d", size, maxBytes)
 	}
 	var egress map[string]EgressService
 	if text, ok := data[EgressKey]; ok {
@@ -193,7 +193,7 @@ func Parse(data map[string]string) (Config, error) {
 		return c, err
 	}
 	if len(egress) > maxServices || len(file.Ingress) > maxExposed {
-		return c, fmt.Errorf("%d services and %d exposed ones; at most %d and %d are carried", len(egress), len(file.Ingress), maxServices, maxExposed)
+		return c, fmt.Errorf("%d services and %d exposed services; the limits are %d and %d", len(egress), len(file.Ingress), maxServices, maxExposed)
 	}
 	taken := map[Port]string{} // keys have no Target
 	for _, name := range slices.Sorted(maps.Keys(egress)) {
@@ -223,7 +223,7 @@ func decode(text string, into any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("more follows the document")
+		return errors.New("trailing data follows the configuration")
 	}
 	return nil
 }
@@ -240,14 +240,14 @@ func (c *Config) parseSettings(f RelayFile, pings string) error {
 	if f.DrainTimeout != "" {
 		d, err := time.ParseDuration(f.DrainTimeout)
 		if err != nil || d < 0 || d > maxDrain {
-			return fmt.Errorf("%s: drainTimeout %.20q is not a time from 0s to %v", RelayKey, f.DrainTimeout, maxDrain)
+			return fmt.Errorf("%s: drainTimeout %.20q is not a duration from 0s to %v", RelayKey, f.DrainTimeout, maxDrain)
 		}
 		c.DrainTimeout = d
 	}
 	c.Limits, c.Tailnet = f.Limits, f.Tailnet
 	for _, l := range []*int{&c.Limits.Connections, &c.Limits.Flows} {
 		if *l < 0 || *l > maxConnections {
-			return fmt.Errorf("%s: a limit of %d is not one from 1 to %d", RelayKey, *l, maxConnections)
+			return fmt.Errorf("%s: the limit %d is not from 1 to %d", RelayKey, *l, maxConnections)
 		}
 	}
 	c.Limits.Connections = cmp.Or(c.Limits.Connections, DefaultConnections)
@@ -264,7 +264,7 @@ func parseService(name string, e EgressService, several []Target, taken map[Port
 		s.Targets = []Target{e.TailnetTarget}
 	}
 	if len(s.Targets) > maxTargets {
-		return s, fmt.Errorf("%d targets; at most %d are tried", len(s.Targets), maxTargets)
+		return s, fmt.Errorf("%d targets; the limit is %d", len(s.Targets), maxTargets)
 	}
 	s.Targets = slices.Clone(s.Targets)
 	for i := range s.Targets {
@@ -275,12 +275,12 @@ func parseService(name string, e EgressService, several []Target, taken map[Port
 	if e.HealthCheckEndpoint != "" {
 		u, err := url.Parse(e.HealthCheckEndpoint)
 		if err != nil || u.Scheme != "http" || u.Host == "" || u.User != nil || u.Fragment != "" {
-			return s, errors.New("its healthCheckEndpoint is not an http address") // value not shown: it may contain a password
+			return s, errors.New("its healthCheckEndpoint is not an http URL") // value not shown: it may contain a password
 		}
 		s.Health = u
 	}
 	if len(e.Ports) == 0 || len(e.Ports) > maxPorts {
-		return s, fmt.Errorf("it maps %d ports; 1 to %d can be", len(e.Ports), maxPorts)
+		return s, fmt.Errorf("it maps %d ports; it must map 1 to %d", len(e.Ports), maxPorts)
 	}
 	own := map[Port]bool{}
 	for _, p := range e.Ports {
@@ -289,9 +289,9 @@ func parseService(name string, e EgressService, several []Target, taken map[Port
 		case p.Protocol == "":
 			return s, fmt.Errorf("port %d has no protocol", p.Match)
 		case p.Match < MinMatchPort || p.Match > MaxMatchPort:
-			return s, fmt.Errorf("port %d is not one of %d to %d", p.Match, MinMatchPort, MaxMatchPort)
+			return s, fmt.Errorf("port %d is not from %d to %d", p.Match, MinMatchPort, MaxMatchPort)
 		case p.Target == 0:
-			return s, fmt.Errorf("port %d leads to port 0", p.Match)
+			return s, fmt.Errorf("port %d has the target port 0", p.Match)
 		case is || own[at]:
 			return s, fmt.Errorf("%s port %d belongs to %s", p.Protocol, p.Match, cmp.Or(other, name))
 		}
@@ -308,7 +308,7 @@ func validateName(name string) error {
 	if name == "" || len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_' && r != ':'
 	}) || strings.Trim(name, ".") == "" {
-		return errors.New("its name is not one of small letters, digits, dashes and dots")
+		return errors.New("its name has characters other than lower-case letters, digits, dashes and dots")
 	}
 	return nil
 }
@@ -322,7 +322,7 @@ func (t *Target) validate() error {
 		}
 	}
 	if n != 1 {
-		return errors.New("a target has exactly one of ip, fqdn and tags")
+		return errors.New("a target must have exactly one of ip, fqdn and tags")
 	}
 	if t.IP != "" {
 		a, err := netip.ParseAddr(t.IP)
@@ -330,7 +330,7 @@ func (t *Target) validate() error {
 			return fmt.Errorf("the target %.60q is not an address", t.IP)
 		}
 		if !Allowed(a) {
-			return fmt.Errorf("the target %s is not an address of a tailnet's node or service", a)
+			return fmt.Errorf("the target %s is not the address of a tailnet node or service", a)
 		}
 		t.IP = a.String()
 	}
@@ -353,11 +353,11 @@ func (t *Target) validate() error {
 func validateHost(name string) error {
 	labels := strings.Split(name, ".")
 	if len(name) > 253 || len(labels) < 2 {
-		return fmt.Errorf("the target %.60q is not a full name", name)
+		return fmt.Errorf("the target %.60q is not a fully qualified name", name)
 	}
 	for _, l := range labels {
 		if validateLabel(l) != nil {
-			return fmt.Errorf("the target %.60q is not a full name", name)
+			return fmt.Errorf("the target %.60q is not a fully qualified name", name)
 		}
 	}
 	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' { // some resolvers parse names such as 0x7f.1 and 127.1 as addresses
@@ -387,11 +387,11 @@ func validateExposed(name string, e IngressService, taken map[string]string) err
 	}
 	if e.Terminates() {
 		if err := validateHost(e.Domain); err != nil {
-			return fmt.Errorf("TLS ends here, and its name is none: %w", err)
+			return fmt.Errorf("TLS is terminated here, but its domain is not valid: %w", err)
 		}
 	}
 	if len(e.Ports) == 0 || len(e.Ports) > 32 {
-		return fmt.Errorf("it maps %d ports; 1 to 32 can be", len(e.Ports))
+		return fmt.Errorf("it maps %d ports; it must map 1 to 32", len(e.Ports))
 	}
 	for _, p := range e.Ports {
 		key := fmt.Sprintf("%s/%s/%d", e.VIP, p.Protocol, p.Port)
@@ -400,11 +400,11 @@ func validateExposed(name string, e IngressService, taken map[string]string) err
 		case p.Protocol == "" || p.Port == 0:
 			return errors.New("a port needs a protocol and a number")
 		case p.Protocol == UDP && e.VIP != "":
-			return errors.New("a service of the tailnet takes TCP only; UDP works on the relay's own node")
+			return errors.New("a service of the tailnet supports only TCP; UDP works on the relay's own node")
 		case p.Protocol == UDP && p.Terminate:
-			return errors.New("TLS is ended of TCP only")
+			return errors.New("TLS can be terminated only for TCP")
 		case p.Protocol == UDP && e.ProxyProtocol:
-			return errors.New("there is no PROXY header for UDP")
+			return errors.New("UDP does not support the PROXY header")
 		case !ok || port == 0 || host == "":
 			return fmt.Errorf("the backend %.60q is not host:port", p.Backend)
 		case taken[key] != "":

@@ -78,7 +78,7 @@ func TestParseNothing(t *testing.T) {
 		{"too large", map[string]string{RelayKey: strings.Repeat(" ", maxBytes+1)}},
 	} {
 		if c, err := Parse(tt.data); err == nil {
-			t.Errorf("%s: taken as %+v", tt.why, c)
+			t.Errorf("%s: accepted as %+v", tt.why, c)
 		}
 	}
 }
@@ -91,22 +91,22 @@ func TestParseRefused(t *testing.T) {
 		return `{"tailnetTarget":{` + to + `},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}`
 	}
 	for _, tt := range []struct{ why, service, want string }{
-		{"below the range", ports(`{"protocol":"tcp","matchPort":9002,"targetPort":80}`), "not one of 10000 to 10999"},
-		{"above the range", ports(`{"protocol":"tcp","matchPort":11000,"targetPort":80}`), "not one of"},
+		{"below the range", ports(`{"protocol":"tcp","matchPort":9002,"targetPort":80}`), "not from 10000 to 10999"},
+		{"above the range", ports(`{"protocol":"tcp","matchPort":11000,"targetPort":80}`), "not from"},
 		{"to port 0", ports(`{"protocol":"tcp","matchPort":10000}`), "port 0"},
 		{"no protocol", ports(`{"matchPort":10000,"targetPort":80}`), "no protocol"},
 		{"no ports", ports(``), "maps 0 ports"},
 		{"twice", ports(`{"protocol":"tcp","matchPort":10000,"targetPort":80},{"protocol":"TCP","matchPort":10000,"targetPort":81}`), "belongs to"},
-		{"somebody else's", ports(`{"protocol":"tcp","matchPort":10999,"targetPort":80}`), "belongs to good"},
+		{"another service's", ports(`{"protocol":"tcp","matchPort":10999,"targetPort":80}`), "belongs to good"},
 		{"no target", target(``), "exactly one"},
 		{"two targets", target(`"ip":"100.64.0.7","fqdn":"a.ts.net"`), "exactly one"},
-		{"loopback", target(`"ip":"127.0.0.1"`), "not an address of a tailnet"},
-		{"a short name", target(`"fqdn":"web"`), "not a full name"},
+		{"loopback", target(`"ip":"127.0.0.1"`), "not the address of a tailnet node"},
+		{"a short name", target(`"fqdn":"web"`), "not a fully qualified name"},
 		{"an address as a name", target(`"fqdn":"169.254.169.254"`), "a number"},
-		{"a name with a path", target(`"fqdn":"a.ts.net/x"`), "not a full name"},
+		{"a name with a path", target(`"fqdn":"a.ts.net/x"`), "not a fully qualified name"},
 		{"no tag", target(`"tags":["web"]`), "not a tag"},
-		{"an endpoint on https", `{"healthCheckEndpoint":"https://a/","tailnetTarget":{"ip":"100.64.0.7"},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}`, "not an http address"},
-		{"an endpoint with a password", `{"healthCheckEndpoint":"http://u:hunter2@a/","tailnetTarget":{"ip":"100.64.0.7"},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}`, "not an http address"},
+		{"an endpoint on https", `{"healthCheckEndpoint":"https://a/","tailnetTarget":{"ip":"100.64.0.7"},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}`, "not an http URL"},
+		{"an endpoint with a password", `{"healthCheckEndpoint":"http://u:hunter2@a/","tailnetTarget":{"ip":"100.64.0.7"},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}`, "not an http URL"},
 	} {
 		c := parse(t, "{"+good+`,"worse":`+tt.service+"}", "")
 		if len(c.Services) != 1 || c.Services[0].Name != "good" || !strings.Contains(c.Refused["worse"], tt.want) || strings.Contains(c.Refused["worse"], "hunter2") {
@@ -116,16 +116,16 @@ func TestParseRefused(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "a/b", "A", "a b", "\x1b[2J", strings.Repeat("a", 254)} {
 		c, err := Parse(map[string]string{EgressKey: `{` + quote(name) + `:` + web + `}`})
 		if err == nil && len(c.Refused) != 1 {
-			t.Errorf("the name %q was taken", name)
+			t.Errorf("the name %q was accepted", name)
 		}
 	}
 	for _, tt := range []struct{ why, exposed, want string }{
 		{"no service", `{"vip":"grafana","ports":[{"protocol":"tcp","port":80,"backend":"10.0.0.1:80"}]}`, "not the name of a service"},
-		{"UDP of a service", `{"vip":"svc:a","ports":[{"protocol":"udp","port":80,"backend":"10.0.0.1:80"}]}`, "TCP only"},
+		{"UDP of a service", `{"vip":"svc:a","ports":[{"protocol":"udp","port":80,"backend":"10.0.0.1:80"}]}`, "only TCP"},
 		{"a header for UDP", `{"proxyProtocol":true,"ports":[{"protocol":"udp","port":80,"backend":"10.0.0.1:80"}]}`, "PROXY"},
 		{"no backend", `{"ports":[{"protocol":"tcp","port":80}]}`, "not host:port"},
 		{"a backend without a port", `{"ports":[{"protocol":"tcp","port":80,"backend":"a.b.svc"}]}`, "not host:port"},
-		{"somebody else's port", `{"vip":"svc:a","ports":[{"protocol":"tcp","port":443,"backend":"10.0.0.1:80"}]}`, "belongs to a"},
+		{"another service's port", `{"vip":"svc:a","ports":[{"protocol":"tcp","port":443,"backend":"10.0.0.1:80"}]}`, "belongs to a"},
 	} {
 		c := parse(t, "", `{"ingress":{"a":{"vip":"svc:a","ports":[{"protocol":"tcp","port":443,"backend":"[fd00::1]:80"}]},"b":`+tt.exposed+`}}`)
 		if len(c.Exposed) != 1 || !strings.Contains(c.Refused["b"], tt.want) {

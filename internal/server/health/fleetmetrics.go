@@ -20,8 +20,8 @@ type FleetMetrics struct {
 func NewFleetMetrics(version, commit string) *FleetMetrics {
 	m := &FleetMetrics{
 		Registry: newProcessRegistry(version, commit),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_fleet_forge_requests_total", Help: "Requests to forges, by the status of the answer; none: there was no answer."}, []string{"forge", "org", "code"}),
-		allocate: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_fleet_allocate_seconds", Help: "Time to share the budgets of all pools.", Buckets: hookBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_fleet_forge_requests_total", Help: "Requests to forges, by response status; none: no response."}, []string{"forge", "org", "code"}),
+		allocate: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_fleet_allocate_seconds", Help: "Time to allocate the budgets of all pools.", Buckets: hookBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
 	}
 	m.MustRegister(m.requests, m.allocate)
 	return m
@@ -68,13 +68,13 @@ func (m *FleetMetrics) AddValues(count func() (FleetValues, bool)) {
 	}
 	m.MustRegister(fleetCollector{count,
 		desc("tailplane_fleet_runners", "Runners of a pool for an organisation, by state: idle, busy, pending or failed.", "forge", "org", "pool", "state"),
-		desc("tailplane_fleet_effective_max", "How many runners there may be now: the allocation, and 0 under a hold.", "forge", "org", "pool"),
-		desc("tailplane_fleet_drift_findings", "What of a pool for an organisation is not as it should be.", "forge", "org", "pool"),
-		desc("tailplane_fleet_pool_failing", "Whether a pool of an organisation is out of order: its enrollment has failed or is suspended, or a rule keeps it from the pool.", "forge", "org", "pool"),
-		desc("tailplane_fleet_stranded_jobs", "Jobs that GitHub gave a pool of an organisation and that cannot start, while it may have no runner.", "forge", "org", "pool"),
-		desc("tailplane_fleet_rate_limit_remaining", "How often the forge may still be asked until its limit begins anew.", "forge", "org"),
-		desc("tailplane_fleet_credential_expiry_seconds", "How long until the credential of an organisation ends.", "forge", "org"),
-		desc("tailplane_fleet_holds", "Holds that hold something."),
+		desc("tailplane_fleet_effective_max", "Maximum number of runners now: the allocation, or 0 under a hold.", "forge", "org", "pool"),
+		desc("tailplane_fleet_drift_findings", "Drift findings of a pool for an organisation.", "forge", "org", "pool"),
+		desc("tailplane_fleet_pool_failing", "1 if a pool of an organisation does not work: its enrollment has failed or is suspended, or a rule excludes it from the pool.", "forge", "org", "pool"),
+		desc("tailplane_fleet_stranded_jobs", "Jobs that GitHub assigned to a pool of an organisation and that cannot start, because the pool may have no runner.", "forge", "org", "pool"),
+		desc("tailplane_fleet_rate_limit_remaining", "Remaining requests to the forge until its rate limit resets.", "forge", "org"),
+		desc("tailplane_fleet_credential_expiry_seconds", "Time until the credential of an organisation expires.", "forge", "org"),
+		desc("tailplane_fleet_holds", "Active holds."),
 	})
 }
 

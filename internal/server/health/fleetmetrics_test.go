@@ -48,7 +48,7 @@ func TestFleetMetrics(t *testing.T) {
 	if got := gather(); got["forge_requests_total 200 github acme"] != 2 || got["forge_requests_total none github acme"] != 1 || got["allocate_seconds"] != 1 {
 		t.Errorf("%v", got)
 	} else if _, there := got["holds"]; there {
-		t.Errorf("nobody knows, and it is shown: %v", got)
+		t.Errorf("an unknown value is shown: %v", got)
 	}
 	known = true
 	got := gather()

@@ -37,20 +37,20 @@ func NewGatewayMetrics(version, commit string, unwell func() int, hooks, results
 	}
 	m := &GatewayMetrics{
 		Registry: newProcessRegistry(version, commit),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_tailnet_api_requests_total", Help: "Requests to Tailscale's API, by what was asked and what became of it."}, []string{"op", "class"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_tailnet_api_requests_total", Help: "Requests to Tailscale's API, by operation and result."}, []string{"op", "class"}),
 		seconds:  prometheus.NewHistogramVec(histogram("tailplane_tailnet_api_seconds", "Time of one request to Tailscale's API.", prometheus.DefBuckets), []string{"op"}),
-		calls:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_gateway_hook_calls_total", Help: "Calls of Envoy Gateway, by hook and by how they were answered."}, []string{"hook", "result"}),
+		calls:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_gateway_hook_calls_total", Help: "Calls of Envoy Gateway, by hook and result."}, []string{"hook", "result"}),
 		duration: prometheus.NewHistogramVec(histogram("tailplane_gateway_hook_seconds", "Time to answer one call of Envoy Gateway.", hookBuckets), []string{"hook"}),
-		bytes:    prometheus.NewHistogramVec(histogram("tailplane_gateway_hook_bytes", "Size of one message, in from Envoy Gateway or out to it.", prometheus.ExponentialBuckets(256, 4, 10)), []string{"hook", "direction"}),
-		last:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_gateway_last_hook_timestamp_seconds", Help: "When Envoy Gateway last called; 0 if it has not."}),
-		build:    prometheus.NewHistogram(histogram("tailplane_gateway_build_seconds", "Time of one decision about everything.", prometheus.DefBuckets)),
-		faults:   prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_gateway_build_faults_total", Help: "Decisions that could not be made; the one before stays in force."}),
-		routes:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_gateway_snapshot_routes", Help: "Routes of services in what is rendered, of all Gateways."}),
-		clusters: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_gateway_snapshot_clusters", Help: "Clusters in what is rendered, of all Gateways."}),
+		bytes:    prometheus.NewHistogramVec(histogram("tailplane_gateway_hook_bytes", "Size of one message from (in) or to (out) Envoy Gateway.", prometheus.ExponentialBuckets(256, 4, 10)), []string{"hook", "direction"}),
+		last:     prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_gateway_last_hook_timestamp_seconds", Help: "Time of Envoy Gateway's last call; 0 if there was none."}),
+		build:    prometheus.NewHistogram(histogram("tailplane_gateway_build_seconds", "Time to compute one complete snapshot.", prometheus.DefBuckets)),
+		faults:   prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_gateway_build_faults_total", Help: "Snapshots that could not be computed; the previous one stays in effect."}),
+		routes:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_gateway_snapshot_routes", Help: "Rendered routes of services, of all Gateways."}),
+		clusters: prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_gateway_snapshot_clusters", Help: "Rendered clusters, of all Gateways."}),
 		restores: prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_gateway_status_restores_total", Help: "Statuses of policies that were written again after Envoy Gateway erased them."}),
-		keys:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_gateway_auth_keys_total", Help: "Auth keys of relays, by what was done."}, []string{"op"}),
+		keys:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_gateway_auth_keys_total", Help: "Auth keys of relays, by action."}, []string{"op"}),
 	}
-	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_tailnet_circuit_open", Help: "Tailnets whose API is left alone because it failed too often."},
+	open := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_tailnet_circuit_open", Help: "Tailnets whose API is not called now because it failed too often."},
 		func() float64 { return float64(unwell()) })
 	m.MustRegister(m.requests, m.seconds, open, m.calls, m.duration, m.bytes, m.last, m.build, m.faults, m.routes, m.clusters, m.restores, m.keys)
 	for _, hook := range hooks { // an alert on a missing series would never fire
@@ -114,13 +114,13 @@ func (m *GatewayMetrics) AddTailnets(count func() (TailnetCounts, bool)) {
 		}})
 	}
 	show("tailplane_tailnet_ready", "Tailnets that are ready.", func(t TailnetCounts) int { return t.Ready })
-	show("tailplane_tailnet_degraded", "Tailnets that work on what was known last.", func(t TailnetCounts) int { return t.Degraded })
-	show("tailplane_tailnet_discovery_services", "Services that discovery knows, of all tailnets.", func(t TailnetCounts) int { return t.Services })
+	show("tailplane_tailnet_degraded", "Tailnets that work with the last known state.", func(t TailnetCounts) int { return t.Degraded })
+	show("tailplane_tailnet_discovery_services", "Services that discovery has found, of all tailnets.", func(t TailnetCounts) int { return t.Services })
 }
 
 // AddOmittedNamespaces adds a gauge of the namespaces in which the account lacks required read access. count runs at each scrape.
 func (m *GatewayMetrics) AddOmittedNamespaces(count func() int) {
-	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_gateway_namespaces_left_out", Help: "Namespaces where this account may not read what it should; the others go on."},
+	m.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "tailplane_gateway_namespaces_left_out", Help: "Namespaces where this account lacks the right to read; the other namespaces continue to work."},
 		func() float64 { return float64(count()) }))
 }
 

@@ -33,7 +33,7 @@ func TestGatewayMetrics(t *testing.T) {
 		}
 	}
 	if got["tailplane_gateway_last_hook_timestamp_seconds"] < 1e9 {
-		t.Error("nobody knows when the last call was")
+		t.Error("the time of the last call is missing")
 	}
 	for name, want := range map[string]float64{"tailplane_tailnet_api_requests_total": 2, "tailplane_tailnet_api_seconds": 1, "tailplane_tailnet_circuit_open": 2, "tailplane_build_info": 1,
 		"tailplane_gateway_hook_calls_total": 1, "tailplane_gateway_hook_seconds": 1, "tailplane_gateway_hook_bytes": 2, "tailplane_gateway_build_seconds": 1, "tailplane_gateway_build_faults_total": 1,

@@ -21,15 +21,15 @@ func (m *Metrics) AddGossip(stats func() gossip.Stats, members func() *gossip.Me
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	m.MustRegister(m.merge, gossipCollector{stats, members, meter,
-		desc("tailplane_members", "Access servers that are known of, this one included, by state.", "state"),
-		desc("tailplane_gossip_rounds_total", "Rounds that were begun, and those among them that came so late that everybody got a fresh start.", "result"),
-		desc("tailplane_gossip_exchange_failures_total", "Exchanges that this server began and that broke off."),
-		desc("tailplane_gossip_messages_total", "Messages, by direction and what they carry; of those that came in that is not counted.", "direction", "kind"),
-		desc("tailplane_gossip_bytes_total", "Bytes of messages, without what HTTP adds.", "direction"),
-		desc("tailplane_gossip_wire_bytes_total", "Bytes of the connections that messages go over, HTTP included.", "direction"),
-		desc("tailplane_gossip_rejected_total", "Messages and parts of messages that did not count, by reason.", "reason"),
-		desc("tailplane_gossip_isolated", "1 while this server hears none of the others, and so calls none of them dead."),
-		desc("tailplane_gossip_oldest_contact_seconds", "How long ago that member was heard that has not been heard itself for longest."),
+		desc("tailplane_members", "Known access servers, including this one, by state.", "state"),
+		desc("tailplane_gossip_rounds_total", "Rounds that were started, and rounds that were so late that the failure detector was reset for all members.", "result"),
+		desc("tailplane_gossip_exchange_failures_total", "Failed exchanges that this server started."),
+		desc("tailplane_gossip_messages_total", "Messages, by direction and content; the content of incoming messages is not counted.", "direction", "kind"),
+		desc("tailplane_gossip_bytes_total", "Bytes of messages, without the HTTP overhead.", "direction"),
+		desc("tailplane_gossip_wire_bytes_total", "Bytes on the connections of messages, including HTTP.", "direction"),
+		desc("tailplane_gossip_rejected_total", "Rejected messages and parts of messages, by reason.", "reason"),
+		desc("tailplane_gossip_isolated", "1 while this server receives no messages from the others; it then declares none of them dead."),
+		desc("tailplane_gossip_oldest_contact_seconds", "Time since the last direct message, of the member with the longest such time."),
 	})
 }
 

@@ -25,13 +25,13 @@ type InjectMetrics struct {
 func NewInjectMetrics(version, commit string, results []string) *InjectMetrics {
 	m := &InjectMetrics{
 		Registry: newProcessRegistry(version, commit), results: results,
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_inject_requests_total", Help: "Questions of API servers, by what became of the pod."}, []string{"result"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_inject_request_duration_seconds", Help: "Time to answer one question.", Buckets: injectBuckets,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_inject_requests_total", Help: "Admission reviews, by the result for the pod."}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_inject_request_duration_seconds", Help: "Time to answer one admission review.", Buckets: injectBuckets,
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
 	}
 	m.MustRegister(m.requests, m.seconds)
 	m.outdated.Store(-1)
-	m.MustRegister(gaugeCollector{prometheus.NewDesc("tailplane_inject_outdated_pods", "Pods whose adapter is not the one that is injected today; nothing while they are not counted.", nil, nil), func() (float64, bool) {
+	m.MustRegister(gaugeCollector{prometheus.NewDesc("tailplane_inject_outdated_pods", "Pods whose adapter differs from the currently injected one; absent while they are not counted.", nil, nil), func() (float64, bool) {
 		n := m.outdated.Load()
 		return float64(n), n >= 0
 	}})

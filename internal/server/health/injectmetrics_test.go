@@ -41,12 +41,12 @@ func TestInjectMetrics(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "stranger") || strings.Contains(text, "outdated_pods") {
-		t.Errorf("what nobody counted is shown:\n%s", text)
+		t.Errorf("a value that was not counted is shown:\n%s", text)
 	}
 	if m.SetOutdated(0); !strings.Contains(scrape(), "tailplane_inject_outdated_pods 0") {
 		t.Error("none is a number too")
 	}
 	if m.SetOutdated(-1); strings.Contains(scrape(), "outdated_pods") {
-		t.Error("what is not known any more is shown")
+		t.Error("an outdated value is shown")
 	}
 }

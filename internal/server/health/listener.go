@@ -85,7 +85,7 @@ func (l *Listener) Results(ctx context.Context) []Result {
 	checks, stopping := slices.Clone(l.checks), l.stopping
 	l.mu.Unlock()
 	if stopping {
-		checks = append(checks, check{"shutdown", func(context.Context) error { return errors.New("the process is about to end") }})
+		checks = append(checks, check{"shutdown", func(context.Context) error { return errors.New("the process is stopping") }})
 	}
 	results := make([]Result, len(checks))
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
@@ -145,16 +145,16 @@ func (l *Listener) Handler() http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if !isOwnHost(r.Host) {
-			writeText(w, http.StatusMisdirectedRequest, "ask by an address, localhost or the name of a Service\n")
+			writeText(w, http.StatusMisdirectedRequest, "use an address, localhost or the name of a Service as the host\n")
 			return
 		}
 		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
-			writeText(w, http.StatusForbidden, "not for other sites' pages\n")
+			writeText(w, http.StatusForbidden, "requests from pages of other sites are refused\n")
 			return
 		}
 		if r.ContentLength != 0 { // a body could also hide another request
 			w.Header().Set("Connection", "close")
-			writeText(w, http.StatusBadRequest, "a probe has no body\n")
+			writeText(w, http.StatusBadRequest, "a probe must not have a body\n")
 			return
 		}
 		if path.Clean(r.URL.Path) != r.URL.Path { // the mux would redirect other spellings

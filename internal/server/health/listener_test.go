@@ -66,7 +66,7 @@ func TestReadiness(t *testing.T) {
 	}
 	down = nil
 	l.Stop()
-	if status, body := get(t, h, "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "about to end") {
+	if status, body := get(t, h, "/readyz"); status != http.StatusServiceUnavailable || !strings.Contains(body, "the process is stopping") {
 		t.Errorf("stopping: %d %q", status, body)
 	}
 	if status, _ := get(t, h, "/livez"); status != http.StatusOK {
@@ -180,7 +180,7 @@ func TestMetrics(t *testing.T) {
 		return []signin.Signin{{Phase: signin.PhaseReady}, {Phase: signin.PhaseReady}, {Phase: signin.PhaseReady, Deleting: true}, {}}, true
 	})
 	m.AddGauge("tailplane_tailnet_up", "1 while the node is in its tailnet.", func() (float64, bool) { return 1, true })
-	m.AddGauge("tailplane_node_key_expiry_seconds", "Until somebody must sign the node in again.", func() (float64, bool) { return 0, false })
+	m.AddGauge("tailplane_node_key_expiry_seconds", "Time until a person must sign the node in again.", func() (float64, bool) { return 0, false })
 	begin := m.MeasureServer("tailnet")
 	begin()(httpapi.Outcome{Verb: access.SigninLogin, Status: 202, Took: 30 * time.Millisecond})
 	begin()(httpapi.Outcome{Verb: access.SigninKubeconfig, Status: 200, Took: 3 * time.Second, Waited: 2 * time.Second})
@@ -192,7 +192,7 @@ func TestMetrics(t *testing.T) {
 	})
 	m.ObserveWhoIs(time.Millisecond)
 	m.CountEnded(signin.CauseGrant)
-	m.CountEnded("a cause that a stranger made up")
+	m.CountEnded("a cause that a stranger invented")
 	m.ObserveReady(20 * time.Millisecond)
 	m.CountSwept()
 	status, body := get(t, l.Handler(), "/metrics")

@@ -8,7 +8,7 @@ import (
 // newRegistry returns a registry with the build information of the running program.
 func newRegistry(version, commit string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels say what is running."}, []string{"version", "commit"})
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_build_info", Help: "1; the labels describe the running program."}, []string{"version", "commit"})
 	build.WithLabelValues(version, commit).Set(1)
 	r.MustRegister(build)
 	return r

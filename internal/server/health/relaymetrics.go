@@ -27,12 +27,12 @@ type RelayMetrics struct {
 func NewRelayMetrics(version, commit string) *RelayMetrics {
 	m := &RelayMetrics{
 		Registry: newProcessRegistry(version, commit),
-		connections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_connections_total", Help: "Connections and UDP flows, by what became of them."},
+		connections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_connections_total", Help: "Connections and UDP flows, by result."},
 			[]string{"direction", "protocol", "result"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_bytes_total", Help: "Bytes carried, into the tailnet (out) and from it (in); of a connection when it ends."}, []string{"direction"}),
-		open:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_relay_open_connections", Help: "TCP connections being carried."}),
-		dial:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_dial_seconds", Help: "Time to reach a target or a backend, or to fail.", Buckets: dialBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
-		drain: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_drain_seconds", Help: "Time from the wish to end until nothing was open.", Buckets: drainBuckets}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_bytes_total", Help: "Bytes to the tailnet (out) and from it (in); counted when a connection ends."}, []string{"direction"}),
+		open:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_relay_open_connections", Help: "Open TCP connections."}),
+		dial:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_dial_seconds", Help: "Time to connect to a target or a backend, or to fail.", Buckets: dialBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
+		drain: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_drain_seconds", Help: "Time from the start of a drain until no connection was open.", Buckets: drainBuckets}),
 	}
 	m.MustRegister(m.connections, m.bytes, m.open, m.dial, m.drain)
 	return m

@@ -53,17 +53,17 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 	}
 	m := &Metrics{
 		Registry:   newRegistry(version, commit),
-		requests:   counter("tailplane_requests_total", "Requests, by operation and class of the answer's status.", "listener", "op", "code"),
-		seconds:    prometheus.NewHistogramVec(histogram("tailplane_request_seconds", "Time to answer, without what the caller chose to wait.", requestBuckets), []string{"listener", "op"}),
+		requests:   counter("tailplane_requests_total", "Requests, by operation and class of the response status.", "listener", "op", "code"),
+		seconds:    prometheus.NewHistogramVec(histogram("tailplane_request_seconds", "Time to answer, without the wait that the caller requested.", requestBuckets), []string{"listener", "op"}),
 		inFlight:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_requests_in_flight", Help: "Requests being answered or waiting."}, []string{"listener"}),
-		refusals:   counter("tailplane_refusals_total", "Requests that were not served, by the code that the caller was told.", "reason"),
+		refusals:   counter("tailplane_refusals_total", "Refused requests, by the code in the response.", "reason"),
 		wait:       prometheus.NewHistogram(histogram("tailplane_kubeconfig_wait_seconds", "How long requests for a kubeconfig waited for their sign-in.", requestBuckets)),
-		whois:      prometheus.NewHistogram(histogram("tailplane_whois_seconds", "Time to learn who is calling.", whoisBuckets)),
-		tokens:     counter("tailplane_token_requests_total", "Tokens asked of the API server.", "result"),
-		ends:       counter("tailplane_signin_ends_total", "Sign-ins that this process ended, or whose end it found, by cause.", "cause"),
-		ready:      prometheus.NewHistogram(histogram("tailplane_signin_ready_seconds", "Time from a new sign-in to its being ready.", requestBuckets)),
-		swept:      prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_signin_sweep_deleted_total", Help: "ServiceAccounts and bindings that were removed because no sign-in accounts for them."}),
-		merge:      prometheus.NewHistogram(histogram("tailplane_gossip_merge_seconds", "Time to take in one message of gossip.", mergeBuckets)),
+		whois:      prometheus.NewHistogram(histogram("tailplane_whois_seconds", "Time to identify the caller.", whoisBuckets)),
+		tokens:     counter("tailplane_token_requests_total", "Tokens requested from the API server.", "result"),
+		ends:       counter("tailplane_signin_ends_total", "Sign-ins that this process ended or found ended, by cause.", "cause"),
+		ready:      prometheus.NewHistogram(histogram("tailplane_signin_ready_seconds", "Time until a new sign-in is ready.", requestBuckets)),
+		swept:      prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_signin_sweep_deleted_total", Help: "ServiceAccounts and bindings that were deleted because they belonged to no sign-in."}),
+		merge:      prometheus.NewHistogram(histogram("tailplane_gossip_merge_seconds", "Time to merge one gossip message.", mergeBuckets)),
 		operations: operations,
 	}
 	m.MustRegister(m.requests, m.seconds, m.inFlight, m.refusals, m.wait, m.whois, m.tokens, m.ends, m.ready, m.swept)
@@ -119,9 +119,9 @@ func (m *Metrics) AddAudit(stats func() audit.Stats) {
 		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	m.MustRegister(auditCollector{stats,
-		desc("tailplane_audit_entries_total", "Entries that the audit record took, by the result that they report.", "result"),
-		desc("tailplane_audit_dropped_total", "Entries that are lost to the audit record."),
-		desc("tailplane_audit_up", "1 while entries reach the audit record."),
+		desc("tailplane_audit_entries_total", "Entries that the audit log accepted, by the result that they report.", "result"),
+		desc("tailplane_audit_dropped_total", "Lost audit entries."),
+		desc("tailplane_audit_up", "1 while entries reach the audit log."),
 	})
 }
 

@@ -238,7 +238,7 @@ func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step 
 		note = "It ends at " + step.Report.ValidUntil.UTC().Format(time.RFC3339) + "."
 	case signin.Correct:
 		reason, action = "Corrected", "Provision"
-		note = "A binding was changed by somebody else. " + note
+		note = "Another client changed a binding. " + note
 	case signin.Refuse:
 		if f.Phase == signin.PhaseRefused && f.Reason == step.Report.Reason {
 			return
@@ -248,7 +248,7 @@ func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step 
 		reason, action = "Expired", "Expire"
 	case signin.End:
 		reason, action = "Revoked", "End"
-		note = "Its ServiceAccount was deleted or made anew by somebody else, so it ends."
+		note = "Another client deleted or recreated its ServiceAccount, so the sign-in ends."
 	case signin.Revoke:
 		if !step.RemoveFinalizer || f.BoundRole == "" {
 			return

@@ -55,7 +55,7 @@ func TestSGN17_ClocksApart(t *testing.T) {
 					t.Fatalf("%+v, %v", no, err)
 				}
 				if accounts, everywhere, somewhere := w.made(); len(accounts)+len(everywhere)+len(somewhere) > 0 {
-					t.Error("something was made for a sign-in from the future")
+					t.Error("an object was created for a sign-in from the future")
 				}
 				if err := w.invariantsAt(w.clock(w.operator)); err != nil {
 					t.Error(err)

@@ -42,7 +42,7 @@ type ClusterKey = KeySecret[httpapi.Key]
 
 // NewClusterKey returns the cluster key Secret in namespace. It makes no request yet.
 func NewClusterKey(config *rest.Config, namespace string) (*ClusterKey, error) {
-	return NewKeySecret(config, namespace, ClusterKeySecret, "have everybody pin the new one", httpapi.NewKey,
+	return NewKeySecret(config, namespace, ClusterKeySecret, "pin the new key in all clients", httpapi.NewKey,
 		func(k httpapi.Key) string { return k.Public().String() })
 }
 
@@ -105,7 +105,7 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 			return none, kube.ExplainManifestObject("write", "Secret", k.key, err)
 		}
 	}
-	return none, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
+	return none, fmt.Errorf("other clients change the Secret %s continually", k.key)
 }
 
 // Previous reads the key that an administrator has replaced, if the Secret still has it. That key
@@ -129,7 +129,7 @@ func (k *KeySecret[K]) Previous(ctx context.Context) (none K, ok bool, err error
 const writeTries = 5
 
 // ErrForbidden means that this account lacks the permission for the request.
-var ErrForbidden = errors.New("this account may not ask")
+var ErrForbidden = errors.New("this account lacks the permission")
 
 // ClusterUID returns the UID of the namespace kube-system, which serves as the identity of the
 // cluster. It returns ErrForbidden if the account may not read the namespace.

@@ -97,7 +97,7 @@ func TestClusterKeyIsMadeOnce(t *testing.T) {
 	}
 	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
 	if err != nil || len(s.Data) != 1 || len(s.Data[clusterKeyData]) != 32 {
-		t.Errorf("the Secret holds %d items, %v", len(s.Data), err)
+		t.Errorf("the Secret has %d items, %v", len(s.Data), err)
 	}
 }
 
@@ -121,12 +121,12 @@ func TestClusterKeyRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	if s, err := secrets.Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil || string(s.Data["note"]) != "kept" || len(s.Data[clusterKeyData]) != 32 {
-		t.Errorf("the rest of the Secret was not kept: %d items, %v", len(s.Data), err)
+		t.Errorf("the rest of the Secret was changed: %d items, %v", len(s.Data), err)
 	}
 	if err := secrets.Delete(t.Context(), ClusterKeySecret, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load(t, config, p.ns); err == nil || !strings.Contains(err.Error(), "is not there") {
+	if _, err := load(t, config, p.ns); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("no Secret: %v", err)
 	}
 	other := newEnv(t)
@@ -165,7 +165,7 @@ func TestKeySecret(t *testing.T) {
 	}
 	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
 	if err != nil || s.Annotations[PublicKeyAnnotation] != first.Public().String() {
-		t.Errorf("the Secret says %v, %v", s.Annotations, err)
+		t.Errorf("the Secret has %v, %v", s.Annotations, err)
 	}
 	s.Data[clusterKeyData] = []byte("canary, and too short")
 	if _, err := k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {

@@ -103,10 +103,10 @@ func (o *Controller) Synced() bool { return o.synced.Load() }
 func (o *Controller) Run(ctx context.Context) error {
 	if o.Config == nil || o.Namespace == "" || o.Log == nil || o.Now == nil || len(o.Rules.Roles) == 0 ||
 		o.Rules.Min <= 0 || o.Rules.Max < o.Rules.Min || o.Rules.KeepExpired <= 0 || o.Rules.Recheck <= 0 {
-		return errors.New("the sign-in operator lacks a setting: configuration, namespace, rules, log and clock are required")
+		return errors.New("the sign-in operator needs configuration, namespace, rules, log and clock")
 	}
 	if o.Namespace == o.LeaseNamespace {
-		return errors.New("sign-ins must have a namespace of their own: whoever may make tokens there could make the operator's")
+		return errors.New("sign-ins need a separate namespace: a client that may create tokens there could create a token of the operator")
 	}
 	o.Rules.Reserved = append(slices.Clone(o.Rules.Reserved), o.Namespace, o.LeaseNamespace)
 	config := kube.Unthrottled(o.Config)
@@ -316,7 +316,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, r.sweepOne(ctx, req.Name)
 		}
 		if err != nil {
-			return reconcile.Result{}, r.reportFailure(ctx, o, f, signin.Step{}, fmt.Errorf("look at the sign-in %s: %w", req.Name, err))
+			return reconcile.Result{}, r.reportFailure(ctx, o, f, signin.Step{}, fmt.Errorf("read the sign-in %s: %w", req.Name, err))
 		}
 		if !live && r.written.contains(o) {
 			return reconcile.Result{RequeueAfter: cacheLag}, nil // an earlier reconcile already handled this version; wait for the cache
@@ -347,5 +347,5 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err == nil {
 		return reconcile.Result{RequeueAfter: minRetryDelay}, nil // all steps succeeded, and more remain
 	}
-	return reconcile.Result{}, r.reportFailure(ctx, o, f, step, fmt.Errorf("%s the sign-in %s, and somebody else writes as well: %w", step.Action, req.Name, err))
+	return reconcile.Result{}, r.reportFailure(ctx, o, f, step, fmt.Errorf("%s the sign-in %s, which another client also changes: %w", step.Action, req.Name, err))
 }

@@ -88,7 +88,7 @@ func TestHostileContent(t *testing.T) {
 				t.Errorf("reason %s (%s), want %s", no.Reason, no.Message, tt.reason)
 			}
 			if accounts, everywhere, somewhere := p.made(); len(accounts)+len(everywhere)+len(somewhere) > 0 {
-				t.Error("something was made for it")
+				t.Error("an object was created for it")
 			}
 			end(p, s, u.GetName())
 		})

@@ -83,7 +83,7 @@ func TestLife(t *testing.T) {
 	}
 	accounts, everywhere, somewhere := p.made()
 	if len(accounts) != 1 || len(everywhere) != 1 || len(somewhere) != 0 {
-		t.Fatalf("made %d ServiceAccounts, %d ClusterRoleBindings, %d RoleBindings", len(accounts), len(everywhere), len(somewhere))
+		t.Fatalf("created %d ServiceAccounts, %d ClusterRoleBindings, %d RoleBindings", len(accounts), len(everywhere), len(somewhere))
 	}
 	if sa := accounts[0]; sa.Name != ready.Name || !metav1.IsControlledBy(&sa, o) || sa.AutomountServiceAccountToken == nil || *sa.AutomountServiceAccountToken {
 		t.Errorf("ServiceAccount %+v", sa)
@@ -205,18 +205,18 @@ func TestExtend(t *testing.T) {
 			t.Error("an extension is ready before the operator saw it")
 		}
 		if _, err := s.Extend(t.Context(), stale); !errors.Is(err, signin.ErrConflict) {
-			t.Errorf("Extend of a version that is no more: %v, want ErrConflict", err)
+			t.Errorf("Extend of an old version: %v, want ErrConflict", err)
 		}
 		ready := p.await(s, first.Name, in(signin.Ready))
 		if want := ready.AskedAt.Add(period); !ready.ValidUntil.Equal(want) {
 			t.Errorf("valid until %v, want %v", ready.ValidUntil, want)
 		}
 		if ready.ServiceAccountUID != first.ServiceAccountUID {
-			t.Error("an extension made another ServiceAccount")
+			t.Error("an extension created another ServiceAccount")
 		}
 	}
 	if _, after, _ := p.made(); len(after) != 1 || after[0].UID != before[0].UID {
-		t.Error("an extension made another binding")
+		t.Error("an extension created another binding")
 	}
 	if err := p.mayList(token, "default"); err != nil {
 		t.Errorf("the token from before the extension: %v", err)
@@ -298,7 +298,7 @@ func TestExpiryWhileAway(t *testing.T) {
 	ready := p.login(s, newSignin(p.owner("alice@a.example", "laptop"), "view", time.Hour))
 	stop()
 	if x, err := s.Get(t.Context(), ready.Name); err != nil || x.State(ready.ValidUntil.Add(-1)) != signin.Ready || x.State(ready.ValidUntil) != signin.Ended {
-		t.Errorf("at the end, with nobody to act: %+v, %v; want ended", x, err)
+		t.Errorf("at the end, without an operator: %+v, %v; want ended", x, err)
 	}
 	p.ahead = time.Hour
 	p.operate()
@@ -451,7 +451,7 @@ func TestNoNamespace(t *testing.T) {
 		t.Errorf("reason %s: %s", no.Reason, no.Message)
 	}
 	if accounts, everywhere, somewhere := p.made(); len(accounts)+len(everywhere)+len(somewhere) > 0 {
-		t.Error("something was made for a refused sign-in")
+		t.Error("an object was created for a refused sign-in")
 	}
 	p.events(want.Name, "Refused")
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: later}}
@@ -508,7 +508,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("role that is not there: %s", no.Reason)
 	}
 	if accounts, everywhere, somewhere := p.made(); len(accounts)+len(everywhere)+len(somewhere) > 0 {
-		t.Error("something was made for a refused sign-in")
+		t.Error("an object was created for a refused sign-in")
 	}
 	cr := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: string(role)}}
 	if err := p.admin.Create(t.Context(), cr); err != nil {
@@ -606,7 +606,7 @@ func TestStore(t *testing.T) {
 	wg.Wait()
 	s.mu.Lock()
 	if n := len(s.waiting); n != 0 {
-		t.Errorf("%d names are waited for by nobody", n)
+		t.Errorf("%d names have no waiter", n)
 	}
 	s.mu.Unlock()
 	p.nothingLeft()

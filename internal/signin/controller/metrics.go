@@ -99,7 +99,7 @@ func endOf(f signin.Facts, step signin.Step, requested bool) (EndedSignin, bool)
 	case step.Action == signin.Revoke && step.RemoveFinalizer && !requested:
 		reason := "It was deleted in the cluster."
 		if f.ServiceAccountUID != "" && (f.Account == nil || f.Account.UID != f.ServiceAccountUID) {
-			reason = "Its ServiceAccount was deleted or made anew in the cluster."
+			reason = "Its ServiceAccount was deleted or recreated in the cluster."
 		}
 		return EndedSignin{f.Signin, signin.CauseAdmin, reason}, true
 	}

@@ -27,8 +27,8 @@ import (
 )
 
 var (
-	modelSeed = flag.Uint64("model.seed", 0, "the one seed that TestModel replays; 0: new ones")
-	modelTime = flag.Duration("model.time", 40*time.Second, "how long TestModel goes on; lives then come to their end")
+	modelSeed = flag.Uint64("model.seed", 0, "the seed that TestModel replays; 0: new seeds")
+	modelTime = flag.Duration("model.time", 40*time.Second, "how long TestModel runs before it ends the simulated sign-ins")
 )
 
 // A rights is a role and the places where it holds. The zero value is no access.
@@ -400,7 +400,7 @@ func (l *modelRun) tamper(x *person) {
 		l.logf("tamper: the account of %s on %s is deleted", x.owner.Login, x.owner.DeviceName)
 		l.editObject(l.admin.Delete(ctx, account))
 	case n == 1:
-		l.logf("tamper: the account of %s on %s is made anew", x.owner.Login, x.owner.DeviceName)
+		l.logf("tamper: the account of %s on %s is recreated", x.owner.Login, x.owner.DeviceName)
 		l.editObject(l.admin.Delete(ctx, account))
 		l.editObject(l.admin.Create(ctx, account))
 	case n == 2:

@@ -193,7 +193,7 @@ func (h *history) isCurrent() {
 			h.p.t.Fatal(err)
 		}
 	}
-	h.p.until("all that was stored is heard of", func() bool {
+	h.p.until("the watch has reported every stored object", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return h.marks[name] == len(marks)

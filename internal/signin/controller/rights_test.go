@@ -240,19 +240,19 @@ func TestForged(t *testing.T) {
 	elsewhere := func(o *v1alpha1.TkaSignin) { o.Status.Role = "cluster-admin" }
 	noFinalizer := func(o *v1alpha1.TkaSignin) { o.Finalizers = nil }
 	for what, err := range map[string]error{
-		"a tenant extends":                          change(mallory, longer),
-		"an administrator extends":                  change(p.admin, longer),
-		"the operator extends":                      change(operator, longer),
-		"a tenant writes the status":                status(mallory, elsewhere),
-		"an administrator writes the status":        status(p.admin, elsewhere),
-		"a tenant takes the finalizer off":          change(mallory, noFinalizer),
-		"an administrator takes the finalizer off":  change(p.admin, noFinalizer),
-		"the access server takes the finalizer off": change(server, noFinalizer),
-		"a tenant sets a label of ours":             change(mallory, func(o *v1alpha1.TkaSignin) { metav1.SetMetaDataLabel(&o.ObjectMeta, "tailplane.dev/x", "y") }),
-		"a tenant changes an annotation of ours": change(mallory, func(o *v1alpha1.TkaSignin) {
+		"a tenant extends":                        change(mallory, longer),
+		"an administrator extends":                change(p.admin, longer),
+		"the operator extends":                    change(operator, longer),
+		"a tenant writes the status":              status(mallory, elsewhere),
+		"an administrator writes the status":      status(p.admin, elsewhere),
+		"a tenant removes the finalizer":          change(mallory, noFinalizer),
+		"an administrator removes the finalizer":  change(p.admin, noFinalizer),
+		"the access server removes the finalizer": change(server, noFinalizer),
+		"a tenant sets a label of Tailplane":      change(mallory, func(o *v1alpha1.TkaSignin) { metav1.SetMetaDataLabel(&o.ObjectMeta, "tailplane.dev/x", "y") }),
+		"a tenant changes an annotation of Tailplane": change(mallory, func(o *v1alpha1.TkaSignin) {
 			metav1.SetMetaDataAnnotation(&o.ObjectMeta, v1alpha1.LastAttemptAnnotation, "never")
 		}),
-		"a tenant removes an annotation of ours": change(mallory, func(o *v1alpha1.TkaSignin) { delete(o.Annotations, v1alpha1.LastAttemptAnnotation) }),
+		"a tenant removes an annotation of Tailplane": change(mallory, func(o *v1alpha1.TkaSignin) { delete(o.Annotations, v1alpha1.LastAttemptAnnotation) }),
 	} {
 		if !denied(err) {
 			t.Errorf("%s: %v, want denied", what, err)
@@ -262,9 +262,9 @@ func TestForged(t *testing.T) {
 		t.Errorf("the access server writes the status: %v, want Forbidden", err)
 	}
 	for what, err := range map[string]error{
-		"a tenant sets a label of their own": change(mallory, func(o *v1alpha1.TkaSignin) { metav1.SetMetaDataLabel(&o.ObjectMeta, "team", "x") }),
-		"a tenant adds a finalizer":          change(mallory, func(o *v1alpha1.TkaSignin) { o.Finalizers = append(o.Finalizers, "example.test/x") }),
-		"a tenant takes it off":              change(mallory, func(o *v1alpha1.TkaSignin) { o.Finalizers = []string{v1alpha1.SigninFinalizer} }),
+		"a tenant sets another label": change(mallory, func(o *v1alpha1.TkaSignin) { metav1.SetMetaDataLabel(&o.ObjectMeta, "team", "x") }),
+		"a tenant adds a finalizer":   change(mallory, func(o *v1alpha1.TkaSignin) { o.Finalizers = append(o.Finalizers, "example.test/x") }),
+		"a tenant removes that label": change(mallory, func(o *v1alpha1.TkaSignin) { o.Finalizers = []string{v1alpha1.SigninFinalizer} }),
 	} {
 		if err != nil && !apierrors.IsConflict(err) {
 			t.Errorf("%s: %v", what, err)
@@ -309,7 +309,7 @@ func TestPolicyMissing(t *testing.T) {
 			t.Errorf("reason %s (%s)", no.Reason, no.Message)
 		}
 		if accounts, everywhere, _ := p.made(); len(accounts)+len(everywhere) > 0 {
-			t.Error("something was made without the policy")
+			t.Error("an object was created without the policy")
 		}
 		if err := p.admin.Create(ctx, again); err != nil {
 			t.Fatal(err)
@@ -339,7 +339,7 @@ func TestForgedWithoutPolicy(t *testing.T) {
 		forge       func(*v1alpha1.TkaSignin)
 	}{
 		{"a role that is not listed", signin.ReasonRoleNotAllowed, func(o *v1alpha1.TkaSignin) { o.Spec.Role = "cluster-admin" }},
-		{"a name that is nobody's", signin.ReasonNameTaken, func(o *v1alpha1.TkaSignin) { o.Name = "ceo-0123456789abcdef0123" }},
+		{"a name of no user and device", signin.ReasonNameTaken, func(o *v1alpha1.TkaSignin) { o.Name = "ceo-0123456789abcdef0123" }},
 		{"another login under this name", signin.ReasonNameTaken, func(o *v1alpha1.TkaSignin) { o.Spec.User.Login = "ceo@a.example" }},
 		{"our own namespace", signin.ReasonRoleNotAllowed, func(o *v1alpha1.TkaSignin) { o.Spec.Namespaces = []string{p.ns} }},
 		{"a template", signin.ReasonRoleNotAllowed, func(o *v1alpha1.TkaSignin) { o.Spec.Role = "{{ .Values.role }}" }},
@@ -355,7 +355,7 @@ func TestForgedWithoutPolicy(t *testing.T) {
 				t.Errorf("reason %s (%s), want %s", no.Reason, no.Message, tt.reason)
 			}
 			if accounts, everywhere, somewhere := p.made(); len(accounts)+len(everywhere)+len(somewhere) > 0 {
-				t.Error("something was made for it")
+				t.Error("an object was created for it")
 			}
 			p.events(o.Name, "Refused")
 			end(p, s, o.Name)
@@ -503,7 +503,7 @@ func TestOutOfReach(t *testing.T) {
 		"operator binds a foreign account as second": create(operator, crb(func(b *rbacv1.ClusterRoleBinding) {
 			b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: "default", Name: "default"})
 		})),
-		"operator binds nobody":                    create(operator, crb(func(b *rbacv1.ClusterRoleBinding) { b.Subjects = nil })),
+		"operator binds no subject":                create(operator, crb(func(b *rbacv1.ClusterRoleBinding) { b.Subjects = nil })),
 		"operator binds without labels":            create(operator, crb(func(b *rbacv1.ClusterRoleBinding) { b.Labels = nil })),
 		"operator binds in tailplane-system":       create(operator, rb("tailplane-system", "ClusterRole", "view")),
 		"operator binds in tailplane-signins":      create(operator, rb(p.ns, "ClusterRole", "view")),
@@ -556,7 +556,7 @@ func TestManifestRules(t *testing.T) {
 				continue
 			}
 			if o.Metadata.Labels["app.kubernetes.io/name"] != "tailplane" || o.Metadata.Labels["app.kubernetes.io/part-of"] != "tailplane" {
-				t.Errorf("%s %s lacks our labels", o.Kind, o.Metadata.Name)
+				t.Errorf("%s %s has no labels of Tailplane", o.Kind, o.Metadata.Name)
 			}
 			for _, r := range o.Rules {
 				seen++
@@ -594,7 +594,7 @@ func TestKustomizeBase(t *testing.T) {
 		t.Fatalf("kubectl kustomize: %d: %s", code, errs)
 	}
 	if have, want := count([]byte(out)), count(manifests(t)...); have != want || want < 20 {
-		t.Errorf("kustomize builds %d objects, the files hold %d", have, want)
+		t.Errorf("kustomize builds %d objects, the files have %d", have, want)
 	}
 }
 
@@ -658,11 +658,11 @@ func TestNamespaceDeletionUnderPolicies(t *testing.T) {
 // Sign-ins in the operator's namespace would let the access server create a token of the operator.
 func TestSameNamespaceIsRefused(t *testing.T) {
 	p := &env{t: t, ns: "one", lease: "one", rules: signin.Rules{Roles: []access.Role{"view"}, Min: time.Minute, Max: time.Hour, KeepExpired: time.Minute, Recheck: time.Second}}
-	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "a namespace of their own") {
+	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "a separate namespace") {
 		t.Errorf("Run: %v", err)
 	}
 	p.ns, p.rules.Roles = "two", nil
-	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "lacks a setting") {
+	if err := p.operator(&rest.Config{Host: "https://127.0.0.1:1"}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "needs configuration") {
 		t.Errorf("Run without roles: %v", err)
 	}
 }

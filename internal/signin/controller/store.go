@@ -227,7 +227,7 @@ func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 			return err
 		}
 		if now.UID != which.UID {
-			return fmt.Errorf("end the sign-in %s: another one has its name: %w", which.Name, signin.ErrNotFound)
+			return fmt.Errorf("end the sign-in %s: another sign-in has its name: %w", which.Name, signin.ErrNotFound)
 		}
 	}
 	return fmt.Errorf("end the sign-in %s: %w", which.Name, signin.ErrConflict)
@@ -300,18 +300,18 @@ func (s *Store) IssueToken(ctx context.Context, which signin.Signin, life time.D
 		Spec:       authenticationv1.TokenRequestSpec{Audiences: s.audiences, ExpirationSeconds: new(int64(max(life, minTokenLife) / time.Second))},
 	}
 	if err := s.client.SubResource("token").Create(ctx, account, request); err != nil {
-		return signin.Token{}, time.Time{}, wrapError("make a token for", which.Name, err)
+		return signin.Token{}, time.Time{}, wrapError("create a token for", which.Name, err)
 	}
 	token := request.Status.Token
 	if token == "" {
-		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: the API server returned an empty one", which.Name)
+		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: the API server returned an empty token", which.Name)
 	}
 	uid, err := accountUID(token)
 	if err != nil {
 		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: %w", which.Name, err)
 	}
 	if uid != which.ServiceAccountUID {
-		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: it is for another ServiceAccount of that name: %w", which.Name, signin.ErrConflict)
+		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: the token is for another ServiceAccount of that name: %w", which.Name, signin.ErrConflict)
 	}
 	return signin.NewToken(token), request.Status.ExpirationTimestamp.Time, nil
 }
@@ -321,7 +321,7 @@ func (s *Store) IssueToken(ctx context.Context, which signin.Signin, life time.D
 func accountUID(token string) (string, error) {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return "", errors.New("the API server returned something that is not a JSON web token")
+		return "", errors.New("the API server returned a token that is not a JSON Web Token")
 	}
 	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // if the finalizer and the owner reference fail.
 func (r *reconciler) runSweeps(ctx context.Context) error {
 	r.synced.Store(true)
-	r.Log.Info("operator is working", "namespace", r.Namespace)
+	r.Log.Info("the sign-in operator is running", "namespace", r.Namespace)
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
@@ -116,7 +116,7 @@ func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, ex
 	}
 	live, err := exist(ctx)
 	if err != nil {
-		return fmt.Errorf("sweep: sign-ins that exist: %w", err)
+		return fmt.Errorf("sweep: list the existing sign-ins: %w", err)
 	}
 	var errs []error
 	for _, o := range suspects {
@@ -134,7 +134,7 @@ func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, ex
 		case *rbacv1.RoleBinding:
 			kind = "RoleBinding"
 		}
-		r.Log.Info("swept what no sign-in accounts for", "uid", r.ownerUID(o), "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName())
+		r.Log.Info("deleted an orphaned object", "uid", r.ownerUID(o), "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName())
 		if r.OnSweep != nil {
 			r.OnSweep(kind, o.GetNamespace(), o.GetName())
 		}

@@ -59,7 +59,7 @@ func TestTamper(t *testing.T) {
 			update(w.binding)
 		}, corrected, "Corrected"},
 		{"the binding has no subjects", func(w victim) { w.binding.Subjects = nil; update(w.binding) }, corrected, "Corrected"},
-		{"the binding is made anew with another role", func(w victim) {
+		{"the binding is recreated with another role", func(w victim) {
 			remove(w.binding)
 			b := w.binding.DeepCopy()
 			b.ObjectMeta = metav1.ObjectMeta{Name: b.Name, Labels: b.Labels}
@@ -75,7 +75,7 @@ func TestTamper(t *testing.T) {
 			update(w.binding)
 		}, corrected, "Replaced"},
 		{"the ServiceAccount is deleted", func(w victim) { remove(w.account) }, ended, "Revoked"},
-		{"the ServiceAccount is made anew", func(w victim) {
+		{"the ServiceAccount is recreated", func(w victim) {
 			remove(w.account)
 			if err := p.admin.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: w.account.Name}}); err != nil {
 				t.Fatal(err)

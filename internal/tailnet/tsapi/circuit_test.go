@@ -92,7 +92,7 @@ func TestCircuit(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		_, err = c.Lists(t.Context(), 0)
 		if f := failure(err); f == nil || f.Class != CircuitOpen || f.RetryAfter != 30*time.Second || len(w.asked) != requested || requested != 6 {
-			t.Fatalf("in between: %v, %d asked", err, len(w.asked))
+			t.Fatalf("in between: %v, %d requests", err, len(w.asked))
 		}
 		_, err = c.CreateKey(t.Context(), KeyRequest{})
 		if f := failure(err); f == nil || f.Class != CircuitOpen {
@@ -106,7 +106,7 @@ func TestCircuit(t *testing.T) {
 		go func() { _, err := c.Keys(t.Context()); got <- err }()
 		synctest.Wait()
 		if _, err := c.CreateKey(t.Context(), KeyRequest{}); failure(err) == nil || failure(err).Class != CircuitOpen {
-			t.Errorf("beside the probe: %v", err)
+			t.Errorf("during the probe: %v", err)
 		}
 		begun := time.Now()
 		if f := failure(<-got); f == nil || f.Class != Unavailable || time.Since(begun) != attemptTime {

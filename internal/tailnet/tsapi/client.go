@@ -82,11 +82,11 @@ type Client struct {
 func New(c Config) (*Client, error) {
 	base, err := ParseBaseURL(c.BaseURL)
 	if err != nil {
-		return nil, fmt.Errorf("API of a tailnet: %w", err)
+		return nil, fmt.Errorf("tailnet API: %w", err)
 	}
 	if c.Tailnet == "" || c.Credential.ClientID == "" || c.Credential.Secret.IsZero() == (c.Credential.Assert == nil) ||
 		c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 || c.Now == nil {
-		return nil, errors.New("API of a tailnet: tailnet, credential (one of two kinds), user agent, limits and clock are required")
+		return nil, errors.New("tailnet API: tailnet, credential (one of two kinds), user agent, limits and clock are required")
 	}
 	own := &Client{config: c, base: base, wire: c.transport, limit: rate.NewLimiter(rate.Limit(c.PerSecond), c.Burst)}
 	own.working, own.stop = context.WithCancel(context.Background())

@@ -108,14 +108,14 @@ func TestKeys(t *testing.T) {
 		t.Errorf("a key with a foreign tag: %v", err)
 	}
 	if n := count(api, "POST /oauth/token"); n != 1 {
-		t.Errorf("%d tokens were asked for", n)
+		t.Errorf("%d token requests", n)
 	}
 	if got := c.Scopes(); !slices.Equal(got, allScopes) {
 		t.Errorf("scopes %v", got)
 	}
 	for _, r := range api.Requests() {
 		if r.Route == keysRoute && !slices.Contains(r.Scopes, "auth_keys") {
-			t.Errorf("asked with %v", r.Scopes)
+			t.Errorf("requests with %v", r.Scopes)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestServices(t *testing.T) {
 		t.Fatalf("a service that is not there: %v", err)
 	}
 	if c.State().Last != nil {
-		t.Errorf("that a thing is not there counts as trouble: %v", c.State().Last)
+		t.Errorf("a missing object counts as a failure: %v", c.State().Last)
 	}
 	want := Service{Name: "svc:web", Ports: []string{"tcp:443"}, Tags: []string{"tag:web"}, Comment: "hello", Annotations: map[string]string{"a": "b"}}
 	if err := c.PutService(ctx, want); err != nil {
@@ -212,11 +212,11 @@ func TestClasses(t *testing.T) {
 				t.Errorf("%+v (%v), want %s %d", f, err, x.want, x.status)
 			}
 			if d, v := c.LastRead(); !d.IsZero() && !v.IsZero() {
-				t.Error("something is known all the same")
+				t.Error("a state is known nevertheless")
 			}
 			if x.want == RateLimited {
 				if _, err := c.Lists(within(t), time.Minute); failure(err).Class != RateLimited || failure(err).Status != 0 {
-					t.Errorf("asked again at once: %v", err)
+					t.Errorf("a new request at once: %v", err)
 				}
 				return
 			}
@@ -247,7 +247,7 @@ func TestLastKnownGood(t *testing.T) {
 		}
 		remove()
 		if v, err := c.Services(ctx, time.Hour); err != nil || len(v.Services) != 1 || !v.At.Equal(first.At) && v.At.Before(first.At) {
-			t.Fatalf("after %+v something else is known: %+v, %v", f, v, err)
+			t.Fatalf("after %+v the state differs: %+v, %v", f, v, err)
 		}
 	}
 	// The service feature may be off, or its scope missing. The devices are still valid.
@@ -333,7 +333,7 @@ func TestRedirects(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(elsewhere) > 0 {
-		t.Errorf("somebody else was asked: %q", elsewhere)
+		t.Errorf("another server got the request: %q", elsewhere)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestIsolation(t *testing.T) {
 		}
 		for id := range used {
 			if id != s.clients[0].ID && id != s.clients[1].ID {
-				t.Errorf("%s was asked by %q", s.name, id)
+				t.Errorf("%s got a request from %q", s.name, id)
 			}
 		}
 		if len(used) != 2 {
@@ -434,8 +434,8 @@ func TestSwap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same, err := set.Put("corp", Version{Credential: "1"}, func() (Config, error) { return Config{}, errors.New("is not asked") }); err != nil || same != old {
-		t.Fatal("the same version made another client")
+	if same, err := set.Put("corp", Version{Credential: "1"}, func() (Config, error) { return Config{}, errors.New("gets no request") }); err != nil || same != old {
+		t.Fatal("the same version created another client")
 	}
 	api.Fault(fakeapi.Fault{Route: devicesRoute, Delay: 300 * time.Millisecond, Times: 1})
 	got := make(chan error, 1)
@@ -445,7 +445,7 @@ func TestSwap(t *testing.T) {
 	}()
 	for start := time.Now(); count(api, devicesRoute) == 0; time.Sleep(time.Millisecond) {
 		if time.Since(start) > time.Minute {
-			t.Fatal("the list was never asked for")
+			t.Fatal("the list was never requested")
 		}
 	}
 	fresh, err := set.Put("corp", Version{Credential: "2"}, config)
@@ -462,7 +462,7 @@ func TestSwap(t *testing.T) {
 			break
 		}
 		if time.Since(start) > time.Minute {
-			t.Fatal("the old client goes on for ever")
+			t.Fatal("the old client never stops")
 		}
 	}
 	if _, err := old.Keys(within(t)); failure(err) == nil || failure(err).Class != Dropped {
@@ -535,7 +535,7 @@ func TestWorkloadIdentity(t *testing.T) {
 	}{
 		{"right", func(context.Context) (Secret, error) { return claims("right"), nil }, ""},
 		{"another audience", func(context.Context) (Secret, error) { return claims("wrong"), nil }, Refused},
-		{"no token of ours", func(context.Context) (Secret, error) { return Secret{}, errors.New("the API server says no") }, NoToken},
+		{"not one of the issued tokens", func(context.Context) (Secret, error) { return Secret{}, errors.New("the API server says no") }, NoToken},
 	} {
 		config := configOf(api, fakeapi.OAuthClient{ID: "kwif"})
 		config.Credential.Assert = x.assert
@@ -545,7 +545,7 @@ func TestWorkloadIdentity(t *testing.T) {
 			t.Errorf("%s: %v", x.why, err)
 		}
 		if x.want == NoToken && !strings.Contains(err.Error(), "the API server says no") {
-			t.Errorf("%s: %v does not say why", x.why, err)
+			t.Errorf("%s: %v has no reason", x.why, err)
 		}
 	}
 	if n := count(api, "POST /oauth/token-exchange"); n != 2 {

@@ -118,7 +118,7 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	if assert := c.config.Credential.Assert; assert != nil {
 		jwt, err := assert(ctx)
 		if err != nil {
-			return nil, &tokenError{isLocal: true, cause: fmt.Errorf("vouch for ourselves: %w", err)}
+			return nil, &tokenError{isLocal: true, cause: fmt.Errorf("create the assertion: %w", err)}
 		}
 		path, form["jwt"] = "/api/v2/oauth/token-exchange", []string{jwt.Reveal()}
 	} else {
@@ -156,12 +156,12 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	}
 	if err == nil {
 		if err = json.Unmarshal(body, &out); err != nil {
-			err = errors.New("the answer is not JSON") // the decoder's error may quote the input
+			err = errors.New("the response is not JSON") // the decoder's error may quote the input
 		}
 	}
 	if err == nil && (out.AccessToken == "" || strings.ContainsFunc(out.AccessToken, func(r rune) bool { return r <= ' ' || r > '~' }) ||
 		out.TokenType != "" && !strings.EqualFold(out.TokenType, "Bearer")) {
-		err = errors.New("the answer holds no bearer token")
+		err = errors.New("the response has no bearer token")
 	}
 	if err != nil {
 		return nil, &tokenError{status: res.StatusCode, cause: err}

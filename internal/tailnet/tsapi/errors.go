@@ -101,9 +101,9 @@ func (e *Error) Error() string {
 	fmt.Fprintf(&b, "%s: ", e.Op)
 	switch e.Class {
 	case CircuitOpen:
-		fmt.Fprintf(&b, "not asked, the API failed %d times in a row", circuitAfter)
+		fmt.Fprintf(&b, "not sent: the API failed %d times in a row", circuitAfter)
 	case Dropped:
-		b.WriteString("not asked, this client was given up")
+		b.WriteString("not sent: this client was retired")
 	default:
 		if e.AtToken {
 			b.WriteString("no access token: ")
@@ -112,7 +112,7 @@ func (e *Error) Error() string {
 		case e.Status != 0:
 			fmt.Fprintf(&b, "%d %s", e.Status, http.StatusText(e.Status))
 		case e.Class == RateLimited:
-			b.WriteString("not asked, the API wants a pause")
+			b.WriteString("not sent: the API requests a pause")
 		default:
 			b.WriteString("no answer")
 		}

@@ -29,7 +29,7 @@ type exchange struct {
 }
 
 // errBusy means that this client's rate limit does not allow the request in time.
-var errBusy = errors.New("too many requests of our own wait for this tailnet's API")
+var errBusy = errors.New("too many requests of this process wait for this tailnet's API")
 
 // run executes do and returns nil or a classified error.
 func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error) *Error {
@@ -111,7 +111,7 @@ func (x *exchange) send(req *http.Request, again bool) (*http.Response, error) {
 		return nil, err
 	}
 	if res.StatusCode/100 == 3 { // 304 passes the transport, and the library treats it as success
-		return nil, &httptransport.Error{Status: res.StatusCode, Message: "the API says that nothing has changed, which was not asked"}
+		return nil, &httptransport.Error{Status: res.StatusCode, Message: "the API answered 304 to an unconditional request"}
 	}
 	if x.body, err = io.ReadAll(res.Body); err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 			return err
 		}
 		if answer.Hosts == nil {
-			return errors.New(`the answer has no "hosts"`)
+			return errors.New(`the response has no "hosts"`)
 		}
 		out = make([]Host, 0, len(*answer.Hosts))
 		for _, h := range *answer.Hosts {

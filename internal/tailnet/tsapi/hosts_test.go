@@ -31,7 +31,7 @@ func TestHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if hosts, err := c.Hosts(ctx, "svc:web"); err != nil || hosts == nil || len(hosts) != 0 {
-		t.Fatalf("before anybody offers it: %+v, %v", hosts, err)
+		t.Fatalf("before a host offers it: %+v, %v", hosts, err)
 	}
 	lc, err := node.LocalClient()
 	if err != nil {

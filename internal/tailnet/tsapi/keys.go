@@ -39,7 +39,7 @@ func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
 			return err
 		}
 		if k.ID == "" || k.Key == "" {
-			return errors.New("the answer holds no key")
+			return errors.New("the response has no key")
 		}
 		out = Key{ID: k.ID, Secret: NewSecret(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
 		return nil
@@ -70,7 +70,7 @@ func (c *Client) Key(ctx context.Context, id string) (Key, error) {
 			return err
 		}
 		if k.ID != id {
-			return errors.New("the answer is another key")
+			return errors.New("the response is another key")
 		}
 		out = Key{ID: k.ID, Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
 		return nil

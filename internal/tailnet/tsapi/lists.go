@@ -241,7 +241,7 @@ func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Co
 			return err
 		}
 		if _, ok := form[key]; !ok {
-			return fmt.Errorf("the answer has no %q", key)
+			return fmt.Errorf("the response has no %q", key)
 		}
 		return nil
 	})
@@ -261,7 +261,7 @@ const maxTagged = 64 // lists per tailnet: enough for all of its gateways
 func (c *Client) Tagged(ctx context.Context, maxAge time.Duration, tags ...string) ([]Device, time.Time, error) {
 	tags = slices.Compact(slices.Sorted(slices.Values(tags)))
 	if len(tags) == 0 {
-		return nil, time.Time{}, errors.New("no tags to look for")
+		return nil, time.Time{}, errors.New("no tags to match")
 	}
 	key := strings.Join(tags, " ")
 	t := &c.tagged

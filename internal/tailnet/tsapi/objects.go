@@ -35,7 +35,7 @@ func (c *Client) Service(ctx context.Context, name string) (Service, error) {
 			return err
 		}
 		if s.Name != name {
-			return errors.New("the answer is another service")
+			return errors.New("the response is another service")
 		}
 		out, err = service(s)
 		return err

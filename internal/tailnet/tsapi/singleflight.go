@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-var errDropped = errors.New("the client was given up")
+var errDropped = errors.New("the client was retired")
 
 // A flight merges concurrent fetches of the same value into one. The fetch uses the client's
 // lifetime and not a caller's context.

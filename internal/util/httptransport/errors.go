@@ -72,7 +72,7 @@ func broken(ctx context.Context, err error) *Error {
 	if cause := contextError(err); cause != nil {
 		message := "the request was cancelled"
 		if cause == context.DeadlineExceeded {
-			message = "no whole answer within the time limit"
+			message = "no complete answer within the time limit"
 		}
 		return &Error{Message: message, cause: cause}
 	}
@@ -85,7 +85,7 @@ func broken(ctx context.Context, err error) *Error {
 	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
 		return &Error{Message: "no answer within the time limit"}
 	}
-	return &Error{Message: "the connection broke, or the answer is not HTTP"}
+	return &Error{Message: "the connection ended, or the answer is not HTTP"}
 }
 
 // certificateProblem describes the error without the names in the peer's certificate.
@@ -111,10 +111,10 @@ func ParseBase(text string) (*url.URL, error) {
 	case err != nil || u.Host == "" || u.Opaque != "":
 		return nil, errors.New("not a URL with a scheme and a host")
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.RawPath != "": // an escaped slash
-		return nil, fmt.Errorf("the URL of %s must have a scheme, a host and a path only", strconv.Quote(u.Host))
+		return nil, fmt.Errorf("the URL of %s must have only a scheme, a host and a path", strconv.Quote(u.Host))
 	case u.Scheme == "http":
 		if ip, err := netip.ParseAddr(u.Hostname()); (err != nil || !ip.IsLoopback()) && u.Hostname() != "localhost" {
-			return nil, fmt.Errorf("%q would carry a credential in the clear: use https", u)
+			return nil, fmt.Errorf("%q would send a credential unencrypted; use https", u)
 		}
 	case u.Scheme != "https":
 		return nil, fmt.Errorf("%q is not an https URL", u)

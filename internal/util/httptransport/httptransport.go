@@ -175,18 +175,18 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 func (t *Transport) pinned(r *http.Request) *Error {
 	refuse := func(why string) *Error { return &Error{Message: "the request was not sent: " + why} }
 	if r.URL == nil || r.URL.Opaque != "" || r.URL.User != nil {
-		return refuse("its URL is not a plain one")
+		return refuse("its URL has parts that are not allowed")
 	}
 	if !sameOrigin(r.URL, t.config.Base) || r.Host != "" && !sameHost(t.config.Base.Scheme, r.Host, t.config.Base.Host) {
-		return refuse("it leads to another host")
+		return refuse("it leads to a different host")
 	}
 	base := strings.TrimRight(t.config.Base.EscapedPath(), "/")
 	if path := r.URL.EscapedPath(); path != base && !strings.HasPrefix(path, base+"/") {
-		return refuse("it leads to another path than the API's")
+		return refuse("it leads outside the API's path")
 	}
 	for part := range strings.SplitSeq(r.URL.Path, "/") { // unescaped, so it also finds "%2e%2E%2f"
 		if part == "." || part == ".." {
-			return refuse("its path leads up")
+			return refuse("its path has .. elements")
 		}
 	}
 	return nil
@@ -211,19 +211,19 @@ func (t *Transport) redirected(next, last *http.Request, response *http.Response
 	to, err := last.URL.Parse(location)
 	switch {
 	case err != nil || location == "":
-		return refuse("a redirect to nowhere")
+		return refuse("a redirect without a valid location")
 	case !sameOrigin(to, t.config.Base) || to.User != nil:
-		return refuse("a redirect to another host, which is not followed")
+		return refuse("a redirect to a different host, which is not followed")
 	case !t.config.FollowReads:
 		return refuse("a redirect, which is not followed")
 	case next.Method != http.MethodGet && next.Method != http.MethodHead, next.Body != nil && next.Body != http.NoBody:
-		return refuse("a redirect of what is not a read, which is not followed")
+		return refuse("a redirect of a request that is not a read, which is not followed")
 	case hop == maxRedirects:
 		return refuse("too many redirects")
 	}
 	next.URL, next.Host = to, ""
 	if t.pinned(next) != nil {
-		return refuse("a redirect to another path than the API's, which is not followed")
+		return refuse("a redirect outside the API's path, which is not followed")
 	}
 	return next, nil
 }
@@ -276,10 +276,10 @@ func (t *Transport) once(r *http.Request) (*http.Response, error) {
 // must check.
 func (t *Transport) wrong(r *http.Request, response *http.Response, body []byte) string {
 	if e := response.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return "the answer has an encoding that nobody asked for"
+		return "the answer has an encoding that was not requested"
 	}
 	if response.StatusCode == http.StatusPartialContent {
-		return "the answer is a part of one"
+		return "the answer is only a part"
 	}
 	if response.StatusCode/100 != 2 || r.Method == http.MethodHead || t.config.AllowText {
 		return ""

@@ -116,7 +116,7 @@ func TestAnswers(t *testing.T) {
 		{"half a value", "GET", answerJSON(`[{"id":1},`), "not JSON"},
 		{"a web page", "GET", header(200, "text/html; charset=utf-8", "<html>"), "web page"},
 		{"a web page for a deletion", "DELETE", header(200, "text/html", "<html>"), "web page"},
-		{"JSON that says it is text", "GET", header(200, "text/plain", "[]"), "not of a JSON type"},
+		{"JSON with the type of text", "GET", header(200, "text/plain", "[]"), "not of a JSON type"},
 		{"no type", "GET", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header()["Content-Type"] = nil
 			io.WriteString(w, "[]")
@@ -164,16 +164,16 @@ func TestPinned(t *testing.T) {
 	root := strings.TrimSuffix(base, "/api")
 	port := root[strings.LastIndex(root, ":"):]
 	for why, address := range map[string]string{
-		"another host":         "http://localhost" + port + "/api/x",
-		"another port":         "http://127.0.0.1:1/api/x",
-		"another scheme":       "https://127.0.0.1" + port + "/api/x",
-		"a user":               "http://u:" + canary + "@127.0.0.1" + port + "/api/x",
-		"beside the base path": root + "/x",
-		"a longer base path":   base + "x",
-		"up":                   base + "/../x?token=" + canary,
-		"up, escaped":          base + "/projects/%2e%2e/x",
-		"up behind a slash":    base + "/projects/acme%2F..%2Fother",
-		"on the spot":          base + "/./x",
+		"another host":          "http://localhost" + port + "/api/x",
+		"another port":          "http://127.0.0.1:1/api/x",
+		"another scheme":        "https://127.0.0.1" + port + "/api/x",
+		"a user":                "http://u:" + canary + "@127.0.0.1" + port + "/api/x",
+		"outside the base path": root + "/x",
+		"a longer base path":    base + "x",
+		"up":                    base + "/../x?token=" + canary,
+		"up, escaped":           base + "/projects/%2e%2e/x",
+		"up behind a slash":     base + "/projects/acme%2F..%2Fother",
+		"on the spot":           base + "/./x",
 	} {
 		_, _, err := do(t, client, "GET", address, "")
 		if err == nil || !strings.Contains(err.Error(), "not sent") {
@@ -260,7 +260,7 @@ func TestRedirects(t *testing.T) {
 		}
 	}
 	if elsewhere.Load() != 0 {
-		t.Errorf("another host was asked %d times", elsewhere.Load())
+		t.Errorf("another host got %d requests", elsewhere.Load())
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -560,9 +560,9 @@ func TestObserveAndWith(t *testing.T) {
 	}
 	r.URL.Path = "/lost"
 	if _, err := view.RoundTrip(r); err == nil {
-		t.Error("a lost answer is none")
+		t.Error("a lost answer gives no error")
 	}
 	if got := strings.Join(told, ", "); got != "first 500 , second 500 second, second 0 " || r.Header.Get("Authorization") != "" {
-		t.Errorf("told %q; the caller's request has %v", got, r.Header)
+		t.Errorf("observed %q; the caller's request has %v", got, r.Header)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // nodeOfJSON reads JSON and keeps its order. The YAML parser cannot do that, because it does not accept tabs and all escapes of JSON.
 func nodeOfJSON(d *json.Decoder, text []byte, depth int) (*yaml.Node, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("it is nested deeper than %d", maxDepth)
+		return nil, fmt.Errorf("it is nested deeper than %d levels", maxDepth)
 	}
 	t, err := d.Token()
 	if err != nil {

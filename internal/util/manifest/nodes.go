@@ -43,7 +43,7 @@ func treeOf(n *yaml.Node) (any, error) { return treeAt(n, 0, new(int)) }
 
 func treeAt(n *yaml.Node, depth int, nodes *int) (any, error) {
 	if *nodes++; depth > maxDepth || *nodes > maxNodes {
-		return nil, fmt.Errorf("line %d: it is nested deeper than %d, or has more than %d values", n.Line, maxDepth, maxNodes)
+		return nil, fmt.Errorf("line %d: the document is nested deeper than %d levels, or has more than %d values", n.Line, maxDepth, maxNodes)
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -80,7 +80,7 @@ func treeAt(n *yaml.Node, depth int, nodes *int) (any, error) {
 				continue
 			}
 			if _, twice := m[k.Value]; twice {
-				return nil, fmt.Errorf("line %d: the key %.60q is there twice", k.Line, k.Value)
+				return nil, fmt.Errorf("line %d: the key %.60q occurs twice", k.Line, k.Value)
 			}
 			m[k.Value] = v
 		}
@@ -121,7 +121,7 @@ func scalar(n *yaml.Node) (any, error) {
 		}
 		b, err := json.Marshal(f)
 		if err != nil {
-			return nil, fmt.Errorf("line %d: %s is no number of JSON", n.Line, n.Value)
+			return nil, fmt.Errorf("line %d: %s is not a JSON number", n.Line, n.Value)
 		}
 		return json.Number(b), nil
 	}

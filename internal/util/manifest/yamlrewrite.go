@@ -42,7 +42,7 @@ func (d Document) rewrite(want map[string]any, o order) ([]byte, error) {
 	}
 	b.Write(out)
 	if !means(b.Bytes()) {
-		return nil, errors.New("what has to change is shared by a YAML anchor; write it out")
+		return nil, errors.New("a YAML anchor shares the value to change; write the value out")
 	}
 	return b.Bytes(), nil
 }
@@ -154,7 +154,7 @@ func (s *splicer) node(n *yaml.Node, was, want any) {
 			return
 		}
 	}
-	s.fail(n, "it is of another kind")
+	s.fail(n, "it has a different kind")
 }
 
 // block reports whether n can be edited line by line.

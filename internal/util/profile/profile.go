@@ -23,7 +23,7 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 	if name != "profile" {
 		p := pprof.Lookup(name)
 		if p == nil {
-			http.Error(w, "there is no such profile", http.StatusNotFound)
+			http.Error(w, "unknown profile", http.StatusNotFound)
 			return
 		}
 		debug, _ := strconv.Atoi(q.Get("debug")) // an invalid number is 0: the format of go tool pprof
@@ -41,12 +41,12 @@ func Serve(w http.ResponseWriter, r *http.Request) {
 	took := min(time.Duration(seconds)*time.Second, longest)
 	// The server's write timeout is for immediate responses.
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(took + 10*time.Second)); err != nil {
-		http.Error(w, "the time for an answer cannot be extended", http.StatusInternalServerError)
+		http.Error(w, "cannot extend the time limit of the answer", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if err := pprof.StartCPUProfile(w); err != nil {
-		http.Error(w, "another profile is being taken", http.StatusConflict)
+		http.Error(w, "another profile is in progress", http.StatusConflict)
 		return
 	}
 	defer pprof.StopCPUProfile()

@@ -29,12 +29,12 @@ func checkPrivateDir(dir string) error {
 	case !ownedByUser(st):
 		return &Error{dir, "belongs to another user"}
 	case openToOthers(st):
-		return errors.Join(&Error{dir, "can be looked into by other users"}, errOpenToOthers)
+		return errors.Join(&Error{dir, "is accessible to other users"}, errOpenToOthers)
 	}
 	return nil
 }
 
-var errOpenToOthers = errors.New("others may")
+var errOpenToOthers = errors.New("other users have access")
 
 // Create creates a new file in a private folder. It fails if the file exists.
 func Create(path string, data []byte) error {

@@ -142,7 +142,7 @@ func (l *LockFiles) acquire(ctx context.Context, name string) error {
 		st, statErr := os.Lstat(name)
 		if statErr == nil {
 			if age := time.Since(st.ModTime()); age > lockStale {
-				return &Error{name, fmt.Sprintf("has been there for %v: the program that made it is gone", age.Truncate(time.Second))}
+				return &Error{name, fmt.Sprintf("has existed for %v: the program that created it is gone", age.Truncate(time.Second))}
 			}
 		}
 		if retry.Sleep(wait, delay) != nil {

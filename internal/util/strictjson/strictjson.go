@@ -50,7 +50,7 @@ func (c *Cursor) readItems(open, closing byte, item func() error) error {
 		return ErrSyntax
 	}
 	if c.deep++; c.deep > maxNesting {
-		return fmt.Errorf("it is nested deeper than %d", maxNesting)
+		return fmt.Errorf("it is nested deeper than %d levels", maxNesting)
 	}
 	defer func() { c.deep-- }()
 	if c.skipByte(closing) {
@@ -83,7 +83,7 @@ func (c *Cursor) Object(field func(name string) error) error {
 			twice = twice || s == name
 		}
 		if twice {
-			return fmt.Errorf("%.40q is given twice", name)
+			return fmt.Errorf("%.40q occurs twice", name)
 		}
 		if seen = append(seen, name); len(seen) == 64 {
 			if many == nil {
@@ -165,12 +165,12 @@ func (c *Cursor) Count(limit uint64) (uint64, error) {
 	}
 	digits := c.i - start
 	if digits == 0 || digits > 1 && c.b[start] == '0' {
-		return 0, errors.New("a number is not a count")
+		return 0, errors.New("a number is not a non-negative integer")
 	}
 	if c.i < len(c.b) {
 		switch c.b[c.i] {
 		case '.', 'e', 'E':
-			return 0, errors.New("a number is not a count")
+			return 0, errors.New("a number is not a non-negative integer")
 		}
 	}
 	return n, nil
@@ -187,7 +187,7 @@ func (c *Cursor) Row(limits [3]uint64) (text []byte, counts [3]uint64, err error
 		case 0:
 			var plain bool
 			if text, plain, err = c.Raw(); err == nil && !plain {
-				err = errors.New("a name is not plain")
+				err = errors.New("a name contains a quote or an escape")
 			}
 		case 1, 2, 3:
 			counts[field-1], err = c.Count(limits[field-1])
@@ -269,7 +269,7 @@ end:
 // End returns an error if anything but white space follows.
 func (c *Cursor) End() error {
 	if c.peek(); c.i < len(c.b) {
-		return errors.New("something follows it")
+		return errors.New("there is more data after it")
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestWhatIsTaken(t *testing.T) {
 		{`{"a" 1}`, false, "no colon"},
 		{`{a:1}`, false, "a bare name"},
 		{"\"a\nb\"", false, "a line's end in a string"},
-		{`"\x"`, false, "an escape that is none"},
+		{`"\x"`, false, "an invalid escape"},
 		{`tru`, false, "half a word"},
 		{`01`, false, "a zero in front"},
 		{``, false, "nothing"},
@@ -52,7 +52,7 @@ func TestWhatIsTaken(t *testing.T) {
 		t.Errorf("200 names: %v", err)
 	}
 	if whole(`{`+names.String()+`"nxxx":1}`) == nil {
-		t.Error("one of 200 names is given twice, and taken")
+		t.Error("one of 200 names occurs twice, and is accepted")
 	}
 }
 
@@ -101,7 +101,7 @@ func FuzzSkip(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if whole(string(b)) == nil && !json.Valid(b) {
-			t.Errorf("%q is taken, and is no JSON", b)
+			t.Errorf("%q is accepted, but is not JSON", b)
 		}
 	})
 }

@@ -246,11 +246,11 @@ func TestAD03_TheRealTokenIsNotToBeFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if seen.Len() < 1000 || !bytes.Contains(seen.Bytes(), []byte(p.token)) {
-		t.Fatal("this test has not looked")
+		t.Fatal("this test has searched nothing")
 	}
 	for _, canary := range []string{realToken, "real-service-account-token-canary"} {
 		if i := bytes.Index(seen.Bytes(), []byte(canary)); i >= 0 {
-			t.Errorf("the real token is there: …%s…", seen.Bytes()[max(0, i-200):min(seen.Len(), i+60)])
+			t.Errorf("the real token is readable: …%s…", seen.Bytes()[max(0, i-200):min(seen.Len(), i+60)])
 		}
 	}
 	if strings.Contains(p.Output(), p.token) {
@@ -266,7 +266,7 @@ func TestAD03_TheRealTokenIsNotToBeFound(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(p.Share, "identity.pem")); err == nil {
-		t.Error("the authority's key is where the application can read it")
+		t.Error("the application can read the key of the certificate authority")
 	}
 }
 

@@ -343,7 +343,7 @@ func unasked(t *testing.T, what string, fronts []*recordingProxy, f func()) {
 	f()
 	for i, front := range fronts {
 		if lines := front.asked(before[i]); len(lines) > 0 {
-			t.Errorf("%s: a cluster was asked %q", what, lines)
+			t.Errorf("%s: a cluster received %q", what, lines)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 				t.Errorf("%s: %d %.200s", field, code, text)
 			}
 			if strings.Contains(text, genuine["token"]) {
-				t.Errorf("%s: the answer holds the token", field)
+				t.Errorf("%s: the answer contains the token", field)
 			}
 			serves(field, "east")
 			attacktest.Eventually(t, attacktest.Long, "the log names "+field, func() bool {
@@ -112,7 +112,7 @@ func TestAD08_EditedClusters(t *testing.T) {
 		}
 		attacktest.Eventually(t, attacktest.Long, "the document is refused", func() bool {
 			for line := range strings.Lines(h.Output()) {
-				if strings.Contains(line, "the configuration is not taken") && strings.Contains(line, strings.TrimPrefix(field, "169.254.169.254")) && strings.Contains(line, ".yaml") {
+				if strings.Contains(line, "the configuration is rejected") && strings.Contains(line, strings.TrimPrefix(field, "169.254.169.254")) && strings.Contains(line, ".yaml") {
 					return true
 				}
 			}
@@ -208,7 +208,7 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 		for _, a := range f.arrived()[before[i]:] {
 			// The home cluster receives requests for types that no API server has, and answers that itself.
 			if a.Method == "DELETE" || f != h.home && strings.Contains(a.URI, "/configmaps") {
-				t.Errorf("a cluster was asked to %s %s", a.Method, a.URI)
+				t.Errorf("a cluster received %s %s", a.Method, a.URI)
 			}
 		}
 	}
@@ -231,10 +231,10 @@ func TestAD10_ManyAtOnce(t *testing.T) {
 	h.options.Config = strings.Replace(h.options.Config, "strategy: hash\n", "strategy: hash\n      deleteCollection: all\n", 1)
 	all := h.adapter(t)
 	if code, _, text := all.do(t, "DELETE", path+"?labelSelector=set%3Db", ""); code != http.StatusOK || there() != "a-of-east a-of-west" {
-		t.Errorf("as the rule says: %d %.200s, left: %s", code, text, there())
+		t.Errorf("according to the rule: %d %.200s, left: %s", code, text, there())
 	}
 	if code, _, text := all.do(t, "PATCH", path, `{}`, "Content-Type", "application/merge-patch+json"); code/100 == 2 {
-		t.Errorf("that was for deleting only: %d %.200s", code, text)
+		t.Errorf("only deletion was meant: %d %.200s", code, text)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 		return apierrors.IsNotFound(err)
 	})
 	if still, err := west.Get(t.Context(), "sheltered", metav1.GetOptions{}); err != nil || still.UID != made.UID {
-		t.Errorf("the garbage collector took the child: %v", err)
+		t.Errorf("the garbage collector deleted the child: %v", err)
 	}
 
 	// Without the setting: the child is placed in the cluster of its owner, or refused.
@@ -317,15 +317,15 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 	}
 	fixed := strings.Replace(h.options.Config, "target: {spread: {members: [east, west]}}", "target: {cluster: west}", 1)
 	if fixed == h.options.Config {
-		t.Fatal("the configuration is another one")
+		t.Fatal("the configuration does not have the expected target")
 	}
 	h.options.Config = fixed
 	refuses := h.adapter(t)
 	if _, err := refuses.kube(t).CoreV1().Secrets(h.namespace).Create(t.Context(), child("refused"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
-		t.Errorf("a child in west of an owner in east: %v", err)
+		t.Errorf("a child in west with an owner in east: %v", err)
 	}
 	if _, err := west.Get(t.Context(), "refused", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("it was made: %v", err)
+		t.Errorf("it was created: %v", err)
 	}
 }
 

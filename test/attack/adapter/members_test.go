@@ -85,7 +85,7 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 		n := len(h.home.arrived())
 		code, _, text := h.do(t, "POST", "/api/v1/namespaces/"+url+"/configmaps", object(name, `,"labels":{"tier":"gold"},"namespace":"`+body+`"`), "Content-Type", "application/json")
 		if code != http.StatusBadRequest || h.in(t, url, name)+h.in(t, body, name) != "" || len(h.home.asked(n)) > 0 {
-			t.Errorf("the namespace of the body: %d %.200s; home was asked %q", code, text, h.home.asked(n))
+			t.Errorf("the namespace of the body: %d %.200s; home received %q", code, text, h.home.asked(n))
 		}
 	}
 
@@ -130,7 +130,7 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 		if in := h.in(t, h.namespace, name); in == "east" {
 			break // placed by its name alone; gold would select west
 		} else if i == 49 {
-			t.Errorf("fifty of fifty are in %s; east was asked %q", in, h.east.asked(n))
+			t.Errorf("fifty of fifty are in %s; east received %q", in, h.east.asked(n))
 		}
 	}
 
@@ -146,12 +146,12 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 		for method, at := range map[string]string{"POST": "", "PUT": "/" + control, "PATCH": "/" + control, "DELETE": "/" + control, "GET": "/" + control} {
 			code, _, text := strict.do(t, method, "/api/v1/namespaces/default/configmaps"+at, object(control, ""), "Content-Type", map[string]string{"PATCH": "application/merge-patch+json"}[method]+map[string]string{"POST": "application/json", "PUT": "application/json"}[method])
 			if told, _ := status(text); code != http.StatusForbidden || told != code {
-				t.Errorf("%s of what no rule is about: %d %.200s", method, code, text)
+				t.Errorf("%s without a matching rule: %d %.200s", method, code, text)
 			}
 		}
 	})
 	if code, _, text := strict.do(t, "POST", path, object("matched", `,"labels":{"tier":"gold"}`), "Content-Type", "application/json"); code != http.StatusCreated {
-		t.Errorf("what a rule is about: %d %s", code, text)
+		t.Errorf("with a matching rule: %d %s", code, text)
 	}
 	made("matched", "matched", "west")
 }
@@ -218,11 +218,11 @@ func TestAD05_TheOwnerIsAway(t *testing.T) {
 		}
 		for _, line := range h.east.asked(east) {
 			if !strings.HasPrefix(line, "GET ") || strings.Contains(line, "/exec") || strings.Contains(line, "/log") || p == h.podUnderAttack {
-				t.Errorf("%s: the other cluster was asked %s", why, line)
+				t.Errorf("%s: the other cluster received %s", why, line)
 			}
 		}
 		if lines := h.home.asked(home); len(lines) > 0 {
-			t.Errorf("%s: home was asked %q", why, lines)
+			t.Errorf("%s: home received %q", why, lines)
 		}
 	}
 	if in := h.in(t, h.namespace, "owned"); in != "west" {
@@ -333,7 +333,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 		}
 		d := json.NewDecoder(strings.NewReader(text))
 		if err := d.Decode(&e); err != nil || code != http.StatusOK || e.Type != "ERROR" || e.Object.Code != 410 || d.More() {
-			t.Errorf("%s: a watch: %d %.300s, want one event that says 410", why, code, text)
+			t.Errorf("%s: a watch: %d %.300s, want one event with 410", why, code, text)
 		}
 	}
 	h.west.play(nil)
@@ -385,19 +385,19 @@ func TestAD06_OneMemberFails(t *testing.T) {
 			}
 		}
 	}()
-	attacktest.Eventually(t, attacktest.Long, "west is asked", func() bool { return len(h.west.asked(n)) > 0 })
+	attacktest.Eventually(t, attacktest.Long, "west receives a request", func() bool { return len(h.west.asked(n)) > 0 })
 	close(release)
 	said := <-initial
 	h.west.play(nil)
 	if parts := strings.Split(said, ", "); !slices.Equal(slices.Sorted(slices.Values(parts[:len(parts)-1])), []string{"ADDED of-east", "ADDED of-west"}) || parts[len(parts)-1] != "end" {
-		t.Errorf("what was there came as %q", said)
+		t.Errorf("the existing objects arrived as %q", said)
 	}
 
 	// Cut and restored: clients notice nothing.
 	h.west.gate.cut(true)
 	h.make(t, "east", "of-east-2")
 	sees("of-east", "of-east-2", "of-west")
-	attacktest.Eventually(t, attacktest.Long, "a list says who is down", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "a list reports the cluster that is down", func() bool {
 		names, code, _, _, text := list(h.podUnderAttack)
 		return code == http.StatusServiceUnavailable && len(names) == 0 && strings.Contains(text, "west")
 	})
@@ -414,7 +414,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(deleted) > 0 {
-		t.Errorf("told as deleted: %q", deleted)
+		t.Errorf("reported as deleted: %q", deleted)
 	}
 }
 
@@ -486,7 +486,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 	}
 	for _, line := range append(h.east.asked(east), h.west.asked(west)...) {
 		if !strings.HasPrefix(line, "GET ") {
-			t.Errorf("of what is in conflict: %s", line)
+			t.Errorf("of the conflicting object: %s", line)
 		}
 	}
 	// An informer keeps the visible object, whatever changes in the hidden one.
@@ -524,14 +524,14 @@ func TestAD07_OneNameTwice(t *testing.T) {
 		select {
 		case <-shown:
 		case <-time.After(attacktest.Long):
-			t.Fatal("nobody watches west")
+			t.Fatal("there is no watch of west")
 		}
 	}
 	h.make(t, "east", "after") // its arrival shows that all earlier events have arrived
 	attacktest.Eventually(t, attacktest.Long, "a later event", func() bool { _, err := informer.Lister().ConfigMaps(h.namespace).Get("after"); return err == nil })
 	mu.Lock()
 	if of() != "east" || len(deleted) > 0 {
-		t.Errorf("the informer has that of %q, and was told of %q as deleted", of(), deleted)
+		t.Errorf("the informer has the object of %q, and received a deletion from %q", of(), deleted)
 	}
 	mu.Unlock()
 	cancel()
@@ -555,7 +555,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 	wg.Wait()
 	slices.Sort(codes)
 	if want := []int{201, 409, 409, 409, 409, 409, 409, 409}; !slices.Equal(codes, want) {
-		t.Errorf("eight creates of one name: %v", codes)
+		t.Errorf("eight creates with one name: %v", codes)
 	}
 	if in := h.in(t, h.namespace, "race"); in != "east" && in != "west" {
 		t.Errorf("it is in %q", in)
@@ -573,7 +573,7 @@ func TestAD07_OneNameTwice(t *testing.T) {
 		}
 		unasked(t, "a generated name", []*recordingProxy{other, h.home}, func() {
 			if code, again, text := h.do(t, "GET", path+"/"+made.Name, ""); code != http.StatusOK || again.Get("Mca-Cluster") != header.Get("Mca-Cluster") {
-				t.Errorf("it was made by %s and is asked of %s: %d %.200s", header.Get("Mca-Cluster"), again.Get("Mca-Cluster"), code, text)
+				t.Errorf("it was created by %s and requested from %s: %d %.200s", header.Get("Mca-Cluster"), again.Get("Mca-Cluster"), code, text)
 			}
 		})
 	}

@@ -274,7 +274,7 @@ func TestPX07_RedirectsAreNotFollowed(t *testing.T) {
 		}
 		res.Body.Close()
 		if got := res.Header.Get("Location"); got != "/api/v1/nodes?limit=1" {
-			t.Errorf("of its own host: %s", got)
+			t.Errorf("with its own host: %s", got)
 		}
 	})
 }
@@ -350,7 +350,7 @@ func TestPX09_ProxySubresources(t *testing.T) {
 		}
 	})
 	if log := p.Output(); !strings.Contains(log, `"subresource":"proxy"`) || strings.Contains(log, "token=z") {
-		t.Error("the class is in the log, and the query is not")
+		t.Error("the log must have the class and not the query")
 	}
 }
 

@@ -56,7 +56,7 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 		}
 		for _, r := range string(text[m.Product:]) {
 			if r != '\n' && !unicode.IsPrint(r) {
-				t.Errorf("%s: the record holds %U", what, r)
+				t.Errorf("%s: the audit log contains %U", what, r)
 			}
 		}
 	}
@@ -117,13 +117,13 @@ func TestAU02_OneEventIsOneLine(t *testing.T) {
 		}
 		for _, r := range string(line) {
 			if !unicode.IsPrint(r) {
-				t.Errorf("the log holds %U: %.300q", r, line)
+				t.Errorf("the log contains %U: %.300q", r, line)
 			}
 		}
 	})
 	key := ""
 	for line := range strings.Lines(s.Access.Output()) {
-		if _, after, ok := strings.Cut(line, `"the audit record is open","key":"`); ok {
+		if _, after, ok := strings.Cut(line, `"the audit log is open","key":"`); ok {
 			key, _, _ = strings.Cut(after, `"`)
 		}
 	}

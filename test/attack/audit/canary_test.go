@@ -137,7 +137,7 @@ func TestAU01_Canary(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
 	defer cancel()
-	if err := operator.WaitLog(ctx, `"operator is working"`); err != nil {
+	if err := operator.WaitLog(ctx, `"the sign-in operator is running"`); err != nil {
 		t.Fatal(err)
 	}
 	x := s.StartServer(t, "canary-access", attacktest.ServerOptions{Env: talk, Args: []string{"--log-level", "debug"}})
@@ -188,7 +188,7 @@ func TestAU01_Canary(t *testing.T) {
 			t.Errorf("%s: exit %d, want %v\n%s%s", line, r.Exit, codes, r.Stdout, r.Stderr)
 		}
 		if !strings.HasPrefix(line, "tka credential") && !strings.HasPrefix(line, "tka kubeconfig --token") {
-			c.Put("what commands say", r.Stdout+r.Stderr, login)
+			c.Put("the output of commands", r.Stdout+r.Stderr, login)
 		}
 		return r.Stdout
 	}
@@ -287,7 +287,7 @@ func TestAU01_Canary(t *testing.T) {
 	}
 	run(ok, "tka logout")
 	if found := lookout.End(t, "tka", "kubectl"); len(found) > 0 {
-		t.Errorf("in sight of everybody: %v", found)
+		t.Errorf("readable by every user: %v", found)
 	}
 	if err := x.Stop(attacktest.Long); err != nil {
 		t.Fatal(err)
@@ -329,7 +329,7 @@ func TestAU01_Canary(t *testing.T) {
 	}
 	for where, text := range c.Out {
 		if want := c.Expect[where]; !strings.Contains(text, want) {
-			t.Errorf("%s: there is no %q in it, so it is not what it should be: %.2000s", where, want, text)
+			t.Errorf("%s: it lacks %q, so it is not the expected file: %.2000s", where, want, text)
 		}
 		for _, found := range c.Scan(where, text) {
 			t.Error(found)

@@ -150,8 +150,8 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 		if f.Fault != tt.fault || f.At.Line != tt.line && tt.line > 0 || tt.id != "" && f.At.RequestID != tt.id {
 			t.Errorf("%s: %v at line %d, %s; want %s at line %d, %s", tt.what, f, f.At.Line, f.At.RequestID, tt.fault, tt.line, tt.id)
 		}
-		if tt.line > 0 && !strings.Contains(said, fmt.Sprintf("%s:%d: %s: ", file, tt.line, tt.fault)) || !strings.Contains(said, "The record is not what was written.") && tt.lines != nil {
-			t.Errorf("%s: it says\n%s", tt.what, said)
+		if tt.line > 0 && !strings.Contains(said, fmt.Sprintf("%s:%d: %s: ", file, tt.line, tt.fault)) || !strings.Contains(said, "The audit log is not intact.") && tt.lines != nil {
+			t.Errorf("%s: the output is\n%s", tt.what, said)
 		}
 	}
 
@@ -237,7 +237,7 @@ func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 		}
 		for _, theirs := range []string{"stranger", "au06", "example", "BREW", "x0", "BREWx"} {
 			if strings.Contains(name, theirs) {
-				t.Errorf("a label of theirs: %s", name)
+				t.Errorf("a label of the audit log: %s", name)
 			}
 		}
 	}
@@ -255,7 +255,7 @@ func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 		t.Errorf("%d visits are %v refusals, %v requests and %d entries", n, refused, requests, recorded)
 	}
 	if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 50 { // the server's own background requests
-		t.Errorf("the API server was asked %d times", len(asked))
+		t.Errorf("%d requests to the API server", len(asked))
 	}
 	if said := attacktest.FileSize(t, s.Access.Log) - log; said > 64<<10 {
 		t.Errorf("the log grew by %d bytes", said)

@@ -205,7 +205,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 			got := 0
 			for _, e := range attacktest.EntriesOf(t, attacktest.LinesOf(t, path)) {
 				if e.Args["path"] != "/nothing" {
-					t.Logf("somebody else's visit: %+v", e)
+					t.Logf("a request of another caller: %+v", e)
 					continue
 				}
 				if got++; seen[e.RequestID] {
@@ -223,7 +223,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		s.NewMachine(t, alice).Exec(0, "tka", "audit", "verify", "--key", x.AuditKey(t), moved, gone, x.Record)
 		// Control.
 		if r := s.NewMachine(t, alice).Exec(3, "tka", "audit", "verify", "--key", x.AuditKey(t), moved, x.Record); !strings.Contains(r.Stdout, ": cut: ") {
-			t.Errorf("without one of them: %s", r.Stdout)
+			t.Errorf("without one entry: %s", r.Stdout)
 		}
 	})
 	t.Run("slow, and then stuck", func(t *testing.T) {
@@ -250,7 +250,7 @@ func TestAU04_TheSinkFails(t *testing.T) {
 			t.Errorf("a login while the record is stuck, and not required: %v", a)
 		}
 		state := s.Samples(t, x.Process)
-		t.Logf("while nobody takes the record, the longest of %d visits took %v, memory grew by %d KiB, and %v entries were lost",
+		t.Logf("while no process reads the audit log, the longest of %d requests took %v, memory grew by %d KiB, and %v entries were lost",
 			slow, most.Round(time.Millisecond), grown>>10, state["tailplane_audit_dropped_total"])
 		if most > attacktest.Soon || grown > 128<<20 || state["tailplane_audit_up"] != 0 || state["tailplane_audit_dropped_total"] < 1 {
 			t.Errorf("the longest took %v; memory grew by %d bytes; %v lost; up %v", most, grown, state["tailplane_audit_dropped_total"], state["tailplane_audit_up"])

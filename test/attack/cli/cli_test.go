@@ -101,7 +101,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 				t.Errorf("%s, %v:\n%s%s", what, args, r.Stdout, r.Stderr)
 			}
 			if asked := w.asked(); !slices.Equal(asked, []string{"GET /cluster-info"}) {
-				t.Errorf("%s, %v: the thief was asked %v", what, args, asked)
+				t.Errorf("%s, %v: the impostor received %v", what, args, asked)
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 			}
 		}
 		if e := mk.Entries(t); len(e) > 0 {
-			t.Errorf("the server that the redirects name was visited: %+v", e)
+			t.Errorf("the redirect target received requests: %+v", e)
 		}
 		m := s.NewMachine(t, alice)
 		grant := signin.Kubeconfig{Cluster: "wrong", Prefix: "tka-", Server: info.ServerURL, CA: info.CAData, Token: signin.NewToken("opaque")}
@@ -154,7 +154,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 			w.answers(w.honest)
 			w.listen(t, wrap(raw))
 			for _, args := range [][]string{{"login", "--server", server}, {"status", "--server", server}, {"logout", "--server", server}} {
-				if r := m.Exec(3, "tka", args...); !strings.Contains(r.Stderr, "does not prove that it is the one") {
+				if r := m.Exec(3, "tka", args...); !strings.Contains(r.Stderr, "did not prove its identity") {
 					t.Errorf("%s, %v: %s", what, args, r.Stderr)
 				}
 			}
@@ -235,8 +235,8 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 		{"two clusters", "one cluster", func(_, _, _, top object) { top["clusters"].(object)["mine"] = object{"server": "https://" + w.name} }},
 		{"two users", "one user", func(_, _, _, top object) { top["users"].(object)["mine"] = object{"token": "x"} }},
 		{"two contexts", "one context", func(_, _, _, top object) { top["contexts"].(object)["mine"] = object{"user": "mine"} }},
-		{"another current context", "fit together", func(_, _, _, top object) { top["current-context"] = "mine" }},
-		{"another place than was proved", "another place", func(c, _, _, _ object) { c["server"] = "https://" + w.name + ":6443" }},
+		{"another current context", "do not match", func(_, _, _, top object) { top["current-context"] = "mine" }},
+		{"another API server than the server proved", "not the one that the server proved", func(c, _, _, _ object) { c["server"] = "https://" + w.name + ":6443" }},
 		{"an address without TLS", "not https", func(c, _, _, _ object) { c["server"] = "http://" + w.name }},
 		{"a metadata service", "metadata", func(c, _, _, _ object) { c["server"] = "https://169.254.169.254" }},
 		{"no authority", "empty", func(c, _, _, _ object) { c["certificate-authority-data"] = "" }},
@@ -252,7 +252,7 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 			top["users"] = object{"tka-" + name: object{"token": token}}
 			top["current-context"] = "tka-" + name
 		}},
-		{"a token that ends a header", "the token holds", func(_, u, _, _ object) { u["token"] = token + "\r\nImpersonate-User: admin" }},
+		{"a token that ends a header", "the token contains", func(_, u, _, _ object) { u["token"] = token + "\r\nImpersonate-User: admin" }},
 	} {
 		var top object
 		if err := json.Unmarshal(good, &top); err != nil {
@@ -392,7 +392,7 @@ func TestCL07_HostileServer(t *testing.T) {
 			sent := w.sent
 			w.mu.Unlock()
 			if held > 200<<10 || sent > 32<<20 { // bytes in socket buffers count as sent
-				t.Errorf("%d bytes were sent, and it held %d KiB", sent, held)
+				t.Errorf("%d bytes were sent, and tka used %d KiB", sent, held)
 			}
 			if attacktest.Exists(m.Kubeconfig()) {
 				t.Error("a kubeconfig was written")

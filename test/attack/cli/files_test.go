@@ -41,10 +41,10 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 			t.Errorf("%s", r.Stderr)
 		}
 		if to, err := os.Readlink(m.Kubeconfig()); err != nil || to != m.Path("elsewhere") || m.Read("elsewhere") != mine {
-			t.Errorf("it is %q (%v), and what it leads to %s", to, err, m.Read("elsewhere"))
+			t.Errorf("it is %q (%v), and its target is %s", to, err, m.Read("elsewhere"))
 		}
 		if e := mk.Entries(t); len(e) > 0 {
-			t.Errorf("the server was asked before: %+v", e)
+			t.Errorf("the server received a request before: %+v", e)
 		}
 		m.Exec(0, "tka", "login", "--kubeconfig", m.Path("elsewhere")) // control: the file by its own name
 	})
@@ -128,7 +128,7 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 		text := m.Read(".kube/config")
 		for i := range n {
 			if got := strings.Count(text, fmt.Sprintf("name: p%d-east\n", i)); got != 3 {
-				t.Errorf("p%d-east is there %d times, want a cluster, a user and a context", i, got)
+				t.Errorf("p%d-east occurs %d times, want a cluster, a user and a context", i, got)
 			}
 		}
 		for _, want := range []string{"# mine\n", "{token: abc}", "current-context: mine\n"} {
@@ -206,7 +206,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	writer.Close()
-	attacktest.Eventually(t, attacktest.Long, "the plugin waits for whoever reads", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "the plugin waits for a reader", func() bool {
 		// One of its threads is in a write(2) call to standard output: system call 1, file descriptor 1.
 		calls, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", cmd.Process.Pid))
 		return err == nil && slices.ContainsFunc(calls, func(path string) bool {
@@ -224,7 +224,7 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 	}
 
 	if found := w.End(t, "tka", "kubectl", "bash"); len(found) > 0 {
-		t.Errorf("tokens in sight of everybody: %v", found)
+		t.Errorf("tokens that every process can read: %v", found)
 	}
 	for what, text := range said {
 		if at := attacktest.TokenForm.FindStringIndex(text); at != nil {
@@ -240,15 +240,15 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 		return names
 	}
 	if got := holds(); len(got) != 1 || !strings.HasPrefix(got[0], ".run/tka/tokens/") {
-		t.Errorf("tokens lie in %v; one in the cache is wanted", got) // also the control for the scan of files
+		t.Errorf("tokens are in %v; want one in the cache", got) // also the control for the scan of files
 	}
 	if r := m.Exec(0, "tka", "credential", "--cluster", "east"); !attacktest.TokenForm.MatchString(r.Stdout) {
-		t.Error("the control: no token where one is wanted")
+		t.Error("the control: the expected token is missing")
 	}
 	m.Exec(0, "tka", "logout")
 	for name, text := range m.Files() {
 		if attacktest.TokenForm.MatchString(text) || strings.HasPrefix(name, ".run/") || strings.Contains(text, "tka-east") && name != "history" && name != "own" {
-			t.Errorf("left after logout: %s", name)
+			t.Errorf("still present after logout: %s", name)
 		}
 	}
 	if rooms, err := filepath.Glob(m.Path(".run/tka/shells/room-*")); err != nil || len(rooms) > 0 {
@@ -315,7 +315,7 @@ func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 			}
 			ran(t, m)
 			if len(s.SignIns(t, "alice@example.com")) != 0 {
-				t.Error("logout was not heard")
+				t.Error("the server received no logout")
 			}
 		})
 	}

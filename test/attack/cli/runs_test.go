@@ -53,7 +53,7 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 		}
 	}
 	if v := visitsSince(t, mk, "cl06-laptop"); v[access.SigninKubeconfig] != 1 || v[access.SigninLogin] != 0 {
-		t.Errorf("%d kubectl asked the server %v, want one token and no login", n, v)
+		t.Errorf("%d kubectl processes sent the server %v, want one token and no login", n, v)
 	}
 
 	credential := func(what string, env ...string) {
@@ -74,7 +74,7 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 			want += "beta1"
 		}
 		if c.APIVersion != want {
-			t.Errorf("%s: it is of %s, want %s", what, c.APIVersion, want)
+			t.Errorf("%s: it belongs to %s, want %s", what, c.APIVersion, want)
 		}
 	}
 	caches, err := filepath.Glob(m.Path(".run/tka/tokens/*.json"))
@@ -117,7 +117,7 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 	m.Write("older", strings.Replace(text, "client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1", 1))
 	m.Exec(0, "kubectl", "--kubeconfig", m.Path("older"), "get", "pods", "-n", "shop")
 
-	// A home directory that cannot be written to. Files replace its folders, because root ignores file modes.
+	// A home directory that cannot be written to. Files replace its directories, because root ignores file modes.
 	for _, dir := range []string{".run", ".cache"} {
 		if err := os.RemoveAll(m.Path(dir)); err != nil {
 			t.Fatal(err)
@@ -137,7 +137,7 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 		t.Errorf("kubectl, signed out: %s", r.Stderr)
 	}
 	if v := visitsSince(t, mk, "cl06-laptop"); v[access.SigninLogin] != 0 || v[access.SigninKubeconfig] == 0 {
-		t.Errorf("signed out, the server was asked %v", v)
+		t.Errorf("signed out, the server received %v", v)
 	}
 	if left := s.SignIns(t, "alice@example.com"); slices.ContainsFunc(left, func(o v1alpha1.TkaSignin) bool { return strings.HasPrefix(o.Spec.Device.Name, "cl06") }) {
 		t.Errorf("sign-ins: %v", left)
@@ -246,7 +246,7 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 					select {
 					case <-reached:
 					case <-time.After(attacktest.Long):
-						t.Fatalf("%s: never got there: %v", what, w.asked())
+						t.Fatalf("%s: the step was never reached: %v", what, w.asked())
 					}
 					c.Process.Signal(sig)
 					r := c.End()
@@ -255,13 +255,13 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 					ended := slices.Contains(asked, "POST /logout")
 					switch {
 					case step == "POST /logout":
-						if r.Exit != 0 || !strings.Contains(r.Stderr, "goes on") {
+						if r.Exit != 0 || !strings.Contains(r.Stderr, "continues") {
 							t.Errorf("%s: exit %d: %s", what, r.Exit, r.Stderr) // exit code of the child, which had finished
 						}
 					case r.Exit != 130 || !strings.Contains(r.Stderr, "error: interrupted"):
 						t.Errorf("%s: exit %d: %s", what, r.Exit, r.Stderr)
 					case command == "login" && i >= 1 && !strings.Contains(r.Stderr, "tka logout"), begun && command == "shell" && !ended && !strings.Contains(r.Stderr, "tka logout"):
-						t.Errorf("%s: neither ended nor said to live on: asked %v: %s", what, asked, r.Stderr)
+						t.Errorf("%s: the sign-in neither ended nor was reported as continuing: requests %v: %s", what, asked, r.Stderr)
 					}
 					if now := m.Read(".kube/config"); now != before {
 						t.Errorf("%s: the kubeconfig is now %s", what, now)

@@ -99,7 +99,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 					return o == "Secret "+attacktest.FleetNamespace+"/"+org+"-credential" || own
 				})
 				if len(made) > 0 {
-					t.Errorf("for %s were made %q", org, made)
+					t.Errorf("for %s the fleet created %q", org, made)
 				}
 			}
 			for _, name := range y.listed(t, things[1], org) {
@@ -121,7 +121,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 			// The fleet cannot even identify the organisation of these enrollments.
 			for _, org := range []string{"fl1-secret", "fl1-place", "fl1-slash", "fl1-forge"} {
 				if strings.HasSuffix(c.Path, "/"+org) || strings.Contains(c.Path, "/"+org+"/") {
-					t.Errorf("GitHub was asked about %s: %+v", org, c)
+					t.Errorf("the fleet queried GitHub about %s: %+v", org, c)
 				}
 			}
 		}
@@ -141,7 +141,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 		}
 		hers := holds.Items[0]
 		t.Cleanup(func() { y.drop(t, &hers) })
-		attacktest.Eventually(t, attacktest.Long, "the plane knows of it", func() bool { return y.Request(t, alice, "GET", "/api/v1/holds/"+hers.Name, "").Status == http.StatusOK })
+		attacktest.Eventually(t, attacktest.Long, "the plane shows it", func() bool { return y.Request(t, alice, "GET", "/api/v1/holds/"+hers.Name, "").Status == http.StatusOK })
 		m := y.Mark(t)
 		const pause = `{"reason":"mine"}`
 		for _, x := range []struct {
@@ -174,10 +174,10 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 		}
 		for _, path := range []string{"/api/v1/pools", "/api/v1/enrollments", "/api/v1/holds", "/api/runners", "/api/v1/overview"} {
 			if a := y.Request(t, amy, "GET", path, ""); a.Status != http.StatusOK || strings.Contains(a.Body, "fl1-b") || strings.Contains(a.Body, "fl1-l") {
-				t.Errorf("%s tells of others: %d %s", path, a.Status, a.Body)
+				t.Errorf("%s reveals others: %d %s", path, a.Status, a.Body)
 			}
 		}
-		y.Untouched(t, m, "what amy asked for")
+		y.Untouched(t, m, "amy's request")
 		e := y.RecordedBy(t, "amy@acme.dev")
 		refusals := 0
 		for _, x := range e {
@@ -193,7 +193,7 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 			t.Fatalf("her own: %d %s", a.Status, a.Body)
 		}
 		attacktest.Eventually(t, attacktest.Long, "her own is held", func() bool { return y.maxOf(t, attacktest.SharedRunners, "fl1-a-fl1-nix") == 0 })
-		attacktest.Eventually(t, attacktest.Long, "the plane knows of it", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "the plane shows it", func() bool {
 			shown, _ := y.shown(t, amy, "github", "fl1-a", "fl1-nix")
 			return len(shown.Holds) > 0
 		})
@@ -243,11 +243,11 @@ func TestFL06_Holds(t *testing.T) {
 		all := y.hold(t, "fl6-all", by, v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{All: true}, Mode: v1alpha1.HoldPause})
 		org := y.hold(t, "fl6-org", "amy@acme.dev", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl6"}, Mode: v1alpha1.HoldDrain})
 		pool := y.hold(t, "fl6-pool", "amy@acme.dev", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl6", Pool: "fl6-nix"}, Mode: v1alpha1.HoldPause})
-		y.comes(t, "fl6", "the strongest is in force", inForce("fl6-org"))
+		y.comes(t, "fl6", "the strongest hold is in force", inForce("fl6-org"))
 		attacktest.Eventually(t, attacktest.Long, "all are confirmed", func() bool {
 			for _, name := range []string{"fl6-all", "fl6-org", "fl6-pool"} {
 				if _, is := y.applied(t, name); is && !shut() {
-					t.Fatalf("%s is called applied, and it may have runners", name)
+					t.Fatalf("%s is reported as applied, but may have runners", name)
 				} else if !is {
 					return false
 				}
@@ -255,19 +255,19 @@ func TestFL06_Holds(t *testing.T) {
 			return true
 		})
 		y.must(t, y.KubeClient.Delete(t.Context(), org))
-		y.comes(t, "fl6", "the oldest of the others is", inForce("fl6-all"))
+		y.comes(t, "fl6", "the oldest of the others is in force", inForce("fl6-all"))
 		y.must(t, y.KubeClient.Delete(t.Context(), all))
-		y.comes(t, "fl6", "the last one is", inForce("fl6-pool"))
-		attacktest.Always(t, time.Second, "it stays shut", shut)
+		y.comes(t, "fl6", "the last one is in force", inForce("fl6-pool"))
+		attacktest.Always(t, time.Second, "it stays paused", shut)
 		y.must(t, y.KubeClient.Delete(t.Context(), pool))
 		attacktest.Eventually(t, attacktest.Long, "all is as it was", open)
 	})
 
-	t.Run("nobody is there", func(t *testing.T) {
+	t.Run("no runner exists", func(t *testing.T) {
 		ends := metav1.NewTime(time.Now().Add(8 * time.Second))
 		y.hold(t, "fl6-ends", by, v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl6"}, Mode: v1alpha1.HoldPause, ExpiresAt: &ends})
 		stays := y.hold(t, "fl6-stays", by, v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Pool: "fl6-nix"}, Mode: v1alpha1.HoldPause})
-		attacktest.Eventually(t, attacktest.Long, "it is shut", shut)
+		attacktest.Eventually(t, attacktest.Long, "it is paused", shut)
 		again := fmt.Appendf(nil, `{apiVersion: tailplane.dev/v1alpha1, kind: RunnerPool, metadata: {name: fl6-nix}, spec: {forge: github, runsOn: [self-hosted, fl6-nix], scaling: {max: 3, budget: 30}}}
 ---
 {apiVersion: tailplane.dev/v1alpha1, kind: RunnerEnrollment, metadata: {name: fl6}, spec: {forge: github, configURL: "%s/fl6", isolation: None, owners: [amy@acme.dev], pools: [{name: fl6-nix, type: Shared}], credentials: {secretName: fl6-credential}}}`, y.github.URL)
@@ -275,13 +275,13 @@ func TestFL06_Holds(t *testing.T) {
 			y.must(t, y.Cluster.Apply(t.Context(), again))
 			<-time.After(time.Until(ends.Time))
 			if !shut() {
-				t.Error("it was opened by nobody")
+				t.Error("it was resumed without a request")
 			}
 		})
 		y.comes(t, "fl6", "only what has not expired holds", inForce("fl6-stays"))
 		y.must(t, y.Cluster.Apply(t.Context(), again)) // and again while the fleet runs
-		attacktest.Always(t, 2*time.Second, "it stays shut", shut)
-		attacktest.Eventually(t, attacktest.Long, "the end is written down", func() bool {
+		attacktest.Always(t, 2*time.Second, "it stays paused", shut)
+		attacktest.Eventually(t, attacktest.Long, "the expiry is recorded", func() bool {
 			s, _ := y.applied(t, "fl6-ends")
 			return meta.IsStatusConditionTrue(s.Conditions, "Expired")
 		})
@@ -290,16 +290,16 @@ func TestFL06_Holds(t *testing.T) {
 		// The same state; only the end of the hold opens the pool again.
 		ends = metav1.NewTime(time.Now().Add(5 * time.Second))
 		y.hold(t, "fl6-short", by, v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl6"}, Mode: v1alpha1.HoldPause, ExpiresAt: &ends})
-		attacktest.Eventually(t, attacktest.Long, "it is shut", shut)
+		attacktest.Eventually(t, attacktest.Long, "it is paused", shut)
 		y.without(t, func() { <-time.After(time.Until(ends.Time)) })
-		attacktest.Eventually(t, attacktest.Long, "it was over when the fleet came back", open)
+		attacktest.Eventually(t, attacktest.Long, "it had expired when the fleet restarted", open)
 	})
 
-	t.Run("whose it is", func(t *testing.T) {
+	t.Run("its owner", func(t *testing.T) {
 		alice, amy := y.Visitor(t, "alice-fleet", by), y.Visitor(t, "amy-fleet", "amy@acme.dev")
 		y.Allowed(t, amy, true)
 		y.hold(t, "fl6-all", by, v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{All: true}, Mode: v1alpha1.HoldPause})
-		attacktest.Eventually(t, attacktest.Long, "both know of it", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "both show it", func() bool {
 			shown, _ := y.shown(t, amy, "github", "fl6", "fl6-nix")
 			return slices.Contains(shown.Holds, "fl6-all")
 		})
@@ -307,12 +307,12 @@ func TestFL06_Holds(t *testing.T) {
 			t.Fatalf("amy pauses: %d %s", a.Status, a.Body)
 		}
 		var lifted struct{ Lifted, Remaining []string }
-		attacktest.Eventually(t, attacktest.Long, "the plane knows of it", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "the plane shows it", func() bool {
 			shown, _ := y.shown(t, amy, "github", "fl6", "fl6-nix")
 			return len(shown.Holds) == 2
 		})
 		if a := y.Request(t, amy, "POST", "/api/v1/pools/github/fl6/fl6-nix/resume", `{"reason":"mine"}`); a.Status != http.StatusOK || json.Unmarshal(a.Data, &lifted) != nil {
-			t.Errorf("amy resumes what is hers: %d %s", a.Status, a.Body)
+			t.Errorf("amy resumes her pool: %d %s", a.Status, a.Body)
 		}
 		if len(lifted.Lifted) != 1 || !slices.Equal(lifted.Remaining, []string{"fl6-all"}) {
 			t.Errorf("%+v", lifted)
@@ -322,7 +322,7 @@ func TestFL06_Holds(t *testing.T) {
 				t.Errorf("amy lifts everything by %s: %d %s", x.path, a.Status, a.Body)
 			}
 		}
-		attacktest.Always(t, time.Second, "it stays shut", shut)
+		attacktest.Always(t, time.Second, "it stays paused", shut)
 		for _, body := range []string{`{"scope":{"org":"fl6"},"reason":"x","requestedBy":"pat@platform.example"}`, `{"scope":{"org":"fl6"},"reason":"x","spec":{"requestedBy":"pat@platform.example"}}`} {
 			if a := y.Request(t, alice, "POST", "/api/v1/holds", body); a.Status != http.StatusBadRequest && a.Status != http.StatusUnprocessableEntity {
 				t.Errorf("%s: %d %s", body, a.Status, a.Body)
@@ -337,7 +337,7 @@ func TestFL06_Holds(t *testing.T) {
 		}
 	})
 
-	t.Run("what a client writes", func(t *testing.T) {
+	t.Run("a client's text", func(t *testing.T) {
 		mallory, masters := y.somebody(t, "mallory@acme.dev"), y.writer(t, "argo")
 		hold := func(by string) *v1alpha1.RunnerHold {
 			return &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "fl6-forged"}, Spec: v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl6"}, Mode: v1alpha1.HoldPause, Reason: "x", RequestedBy: by}}
@@ -352,7 +352,7 @@ func TestFL06_Holds(t *testing.T) {
 		}
 		e := y.get(t, "fl6")
 		approved := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"approval":{"by":"pat@platform.example","at":"2026-01-01T00:00:00Z","digest":"sha256:`+strings.Repeat("0", 64)+`"}}}`))
-		for who, c := range map[string]client.Client{"mallory": mallory, "amy, who owns it": y.somebody(t, "amy@acme.dev"), "who applies what was reviewed": masters, "the fleet": y.ClientFor(t, y.fleetConfig(t))} {
+		for who, c := range map[string]client.Client{"mallory": mallory, "amy, who owns it": y.somebody(t, "amy@acme.dev"), "the account that applies reviewed changes": masters, "the fleet": y.ClientFor(t, y.fleetConfig(t))} {
 			if err := c.Patch(t.Context(), e.DeepCopy(), approved, client.DryRunAll); err == nil || !apierrors.IsForbidden(err) {
 				t.Errorf("%s approves: %v", who, err)
 			}
@@ -398,18 +398,18 @@ func TestFL06_Holds(t *testing.T) {
 			return s.Targets == n+2 && s.Applied == n+1
 		})
 		t.Logf("%d of %d held and confirmed %v after the write (the row says 10 s for 99 %%), by %d writes", s.Applied, s.Targets, time.Since(began).Round(time.Millisecond), len(y.told(t, m)))
-		attacktest.Eventually(t, attacktest.Long, "what is not is named", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "the others are named", func() bool {
 			var is bool
 			s, is = y.applied(t, h.Name)
 			return !is && slices.Equal(s.Failed, []v1alpha1.HoldFailure{{Pool: "fl6-docker", Org: "fl6-down", Reason: "ForgeUnreachable"}})
 		})
 		if got := shares(); got != 0 {
-			t.Errorf("%d of those that are called held may have runners", got)
+			t.Errorf("%d workloads that are reported as held may have runners", got)
 		}
 		y.gitlab.Fault(nil)
 		attacktest.Eventually(t, attacktest.Long, "the last one is frozen", func() bool { _, is := y.applied(t, h.Name); return is })
 		y.must(t, y.KubeClient.Delete(t.Context(), h))
-		attacktest.Eventually(t, attacktest.Long, "all go on", func() bool { return shares() == n })
+		attacktest.Eventually(t, attacktest.Long, "all resume", func() bool { return shares() == n })
 	})
 }
 

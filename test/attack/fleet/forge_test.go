@@ -79,12 +79,12 @@ func TestFL04_NoAnswer(t *testing.T) {
 		t.Helper()
 		for _, k := range y.told(t, m) {
 			if strings.HasPrefix(k.Verb, "delete") {
-				t.Errorf("it asked to %s", k)
+				t.Errorf("it requested to %s", k)
 			}
 		}
 		for _, c := range y.gitlab.Calls()[asked:] {
 			if c.Method != http.MethodGet {
-				t.Errorf("it asked GitLab to %s %s", c.Method, c.Path)
+				t.Errorf("it requested GitLab to %s %s", c.Method, c.Path)
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 				y.gitlab.Fault(f)
 				atHub, atLab = len(y.github.Calls()), len(y.gitlab.Calls())
 			})
-			attacktest.Eventually(t, attacktest.Long, "both were asked", func() bool {
+			attacktest.Eventually(t, attacktest.Long, "both got requests", func() bool {
 				if s.why == "" { // not every request fails, or not soon
 					return len(y.gitlab.Calls()) > atLab
 				}
@@ -132,24 +132,24 @@ func TestFL04_NoAnswer(t *testing.T) {
 			return there && !y.gone(t, "fl4-leaves") && y.secret(t, attacktest.FleetNamespace, "fl4-leaves-credential") != nil && len(y.listed(t, things[5], "fl4-leaves")) == 1 &&
 				!y.gone(t, "fl4-goes") && y.secret(t, attacktest.FleetNamespace, "fl4-goes-credential") != nil && y.atGitHubHas("fl4-goes-fl4-nix")
 		}
-		attacktest.Eventually(t, attacktest.Long, "GitLab was asked, and ARC", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "GitLab and ARC got requests", func() bool {
 			u := y.setOf(t, attacktest.SharedRunners, "fl4-goes-fl4-nix")
 			return len(y.gitlab.Calls()) > atLab && u != nil && u.GetDeletionTimestamp() != nil
 		})
 		attacktest.Always(t, 3*time.Second, "nothing goes", whole)
 		for _, k := range y.told(t, m) {
 			if strings.HasPrefix(k.Verb, "delete") && k.ObjectRef.Resource != "autoscalingrunnersets" {
-				t.Errorf("it asked to %s", k)
+				t.Errorf("it requested to %s", k)
 			}
 		}
 		for _, f := range []forgetest.Fault{*silence("429 with a pause", nil), says(http.StatusInternalServerError), {Drop: true}, says(http.StatusNotFound)} {
 			asked := len(y.gitlab.Calls())
 			y.gitlab.Fault(toDeletion(f))
-			attacktest.Eventually(t, attacktest.Long, "GitLab was asked to delete it", func() bool {
+			attacktest.Eventually(t, attacktest.Long, "GitLab got a request to delete it", func() bool {
 				y.managersRun(t)
 				return slices.ContainsFunc(y.gitlab.Calls()[asked:], func(c forgetest.Call) bool { return c.Method == http.MethodDelete && c.Status == f.Status })
 			})
-			attacktest.Always(t, time.Second, "it is not taken for gone", whole)
+			attacktest.Always(t, time.Second, "it does not count as deleted", whole)
 		}
 		y.gitlab.Fault(nil)
 		y.denied.Delete(y.github.URL + "/fl4-goes")
@@ -171,7 +171,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 			y.hold(t, org, "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: org}, Mode: v1alpha1.HoldPause})
 		}
 		attacktest.Eventually(t, attacktest.Long, "it is written", func() bool { return y.maxOf(t, attacktest.SharedRunners, "fl4-hub-fl4-nix") == 0 })
-		attacktest.Always(t, 3*time.Second, "neither is called applied", func() bool {
+		attacktest.Always(t, 3*time.Second, "neither is reported as applied", func() bool {
 			_, a := y.applied(t, "fl4-hub")
 			_, b := y.applied(t, "fl4-lab")
 			return !a && !b
@@ -183,7 +183,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 			_, b := y.applied(t, "fl4-lab")
 			r, _ := runner("fl4-lab")
 			if b && !r.Paused {
-				t.Fatal("it is called applied, and the runner takes jobs")
+				t.Fatal("it is reported as applied, but the runner takes jobs")
 			}
 			return a && b
 		})
@@ -193,7 +193,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 		attacktest.Eventually(t, attacktest.Long, "all take jobs again", func() bool { y.managersRun(t); return hub() && lab() })
 	})
 
-	t.Run("ARC is away", func(t *testing.T) {
+	t.Run("ARC is not running", func(t *testing.T) {
 		m := y.Mark(t)
 		_, err := y.arc.Upgrade(t.Context(), "0.14.2")
 		y.must(t, err)
@@ -201,7 +201,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 		y.says(t, "fl4-hub", "Degraded", "True/ARCMissing")
 		y.atGitHub(t, "fl4-new", []string{"fl4-nix"})
 		y.says(t, "fl4-new", "Ready", "False/ARCMissing")
-		attacktest.Always(t, 2*time.Second, "what there is stays, and nothing is made", func() bool { return hub() && y.setOf(t, attacktest.SharedRunners, "fl4-new-fl4-nix") == nil })
+		attacktest.Always(t, 2*time.Second, "existing objects stay, and no object is created", func() bool { return hub() && y.setOf(t, attacktest.SharedRunners, "fl4-new-fl4-nix") == nil })
 		untaken(t, m, len(y.gitlab.Calls()))
 		start, err := y.arc.Upgrade(t.Context(), "0.14.2")
 		y.must(t, err)
@@ -216,17 +216,17 @@ func TestFL04_NoAnswer(t *testing.T) {
 		y.must(t, start(t.Context())) // and it deletes the previous version's scale sets, whichever tool created them
 		y.says(t, "fl4-hub", "Degraded", "True/ARCVersionUnsupported")
 		attacktest.Eventually(t, attacktest.Long, "ARC has deleted it", func() bool { return y.setOf(t, attacktest.SharedRunners, "fl4-hub-fl4-nix") == nil })
-		attacktest.Always(t, 3*time.Second, "it is not made again", func() bool { return y.setOf(t, attacktest.SharedRunners, "fl4-hub-fl4-nix") == nil })
+		attacktest.Always(t, 3*time.Second, "it is not created again", func() bool { return y.setOf(t, attacktest.SharedRunners, "fl4-hub-fl4-nix") == nil })
 		untaken(t, m, len(y.gitlab.Calls()))
 		if y.secret(t, attacktest.FleetNamespace, "fl4-hub-credential") == nil {
-			t.Error("its credential went")
+			t.Error("its credential was deleted")
 		}
 		start, err = y.arc.Upgrade(t.Context(), "0.14.2")
 		y.must(t, err)
 		y.must(t, start(t.Context()))
-		attacktest.Eventually(t, attacktest.Long, "it is made again", hub)
+		attacktest.Eventually(t, attacktest.Long, "it is created again", hub)
 	})
-	t.Run("ARC deletes what it is given", func(t *testing.T) {
+	t.Run("ARC deletes the new objects", func(t *testing.T) {
 		y.arc.Lie("0.13.1")
 		t.Cleanup(func() { y.arc.Lie("0.14.2") })
 		m := y.Mark(t)
@@ -240,7 +240,7 @@ func TestFL04_NoAnswer(t *testing.T) {
 		}
 		y.atGitHub(t, "fl4-loop", []string{"fl4-nix"})
 		y.says(t, "fl4-loop", "Degraded", "True/ARCDeletesScaleSets")
-		attacktest.Always(t, 5*time.Second, "it is not made again", func() bool { y.look(t, "fl4-loop"); return made() == 2 })
+		attacktest.Always(t, 5*time.Second, "it is not created again", func() bool { y.look(t, "fl4-loop"); return made() == 2 })
 		if y.atGitHubHas("fl4-loop-fl4-nix") {
 			t.Error("GitHub has it")
 		}

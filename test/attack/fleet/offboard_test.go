@@ -126,7 +126,7 @@ func (y *env) later(t *testing.T, org string) {
 // released waits until the fleet has removed its finalizer from a witnessed enrollment.
 func (y *env) released(t *testing.T, org string) *v1alpha1.RunnerEnrollment {
 	t.Helper()
-	return y.comes(t, org, "the fleet has let it go", func(e *v1alpha1.RunnerEnrollment) bool {
+	return y.comes(t, org, "the fleet has removed its finalizer", func(e *v1alpha1.RunnerEnrollment) bool {
 		return !slices.Contains(e.Finalizers, v1alpha1.FleetFinalizer)
 	})
 }
@@ -190,7 +190,7 @@ func inOrder(t *testing.T, asked []attacktest.KubeRequest, steps ...string) {
 		verb, resource, _ := strings.Cut(step, " ")
 		i := slices.IndexFunc(asked, func(k attacktest.KubeRequest) bool { return k.Verb == verb && k.ObjectRef.Resource == resource })
 		if i <= last {
-			t.Errorf("%q was first asked for as number %d, after %d: %v", step, i, last, asked)
+			t.Errorf("%q was first requested as number %d, after %d: %v", step, i, last, asked)
 		}
 		last = i
 	}
@@ -279,11 +279,11 @@ func TestFL02_Offboarding(t *testing.T) {
 				t.Fatal("it is being deregistered while a job runs")
 			}
 			if y.atGitHubHas(set) && y.secret(t, attacktest.FleetNamespace, "fl2-hub-credential") == nil {
-				t.Error("the credential went before the scale set")
+				t.Error("the credential was deleted before the scale set")
 			}
 			if u != nil {
 				if name, _, _ := unstructured.NestedString(u.Object, "spec", "githubConfigSecret"); y.secret(t, ns, name) == nil {
-					t.Errorf("the scale set is there, and its Secret %q is not", name)
+					t.Errorf("the scale set exists, but its Secret %q does not", name)
 				}
 			}
 		})
@@ -312,10 +312,10 @@ func TestFL02_Offboarding(t *testing.T) {
 				return
 			}
 			if y.secret(t, attacktest.FleetNamespace, "fl2-lab-credential") == nil || y.secret(t, attacktest.SharedRunners, "fl2-lab-fl2-docker-runner-token") == nil {
-				t.Error("the credential went before the runner")
+				t.Error("the credential was deleted before the runner")
 			}
 			if len(y.listed(t, things[5], "fl2-lab")) == 0 {
-				t.Error("the managers went before the runner")
+				t.Error("the managers were deleted before the runner")
 			}
 		})
 		t.Logf("killed after: %s", strings.Join(wrote, ", "))
@@ -326,7 +326,7 @@ func TestFL02_Offboarding(t *testing.T) {
 		y.nothingOf(t, "fl2-lab")
 	})
 
-	t.Run("what has gone already", func(t *testing.T) {
+	t.Run("objects that are already deleted", func(t *testing.T) {
 		y.gitlab.RemoveRunner(runner["fl2-404"]) // another client deleted it first
 		gone := says(http.StatusGone)
 		gone.After = true
@@ -338,7 +338,7 @@ func TestFL02_Offboarding(t *testing.T) {
 		}
 		y.drop(t, y.secret(t, "tailplane-org-fl2-copy", copied))
 		for _, org := range []string{"fl2-404", "fl2-410", "fl2-copy", "fl2-source"} {
-			attacktest.Eventually(t, attacktest.Long, org+" has gone", func() bool { y.managersRun(t); return y.gone(t, org) })
+			attacktest.Eventually(t, attacktest.Long, org+" is deleted", func() bool { y.managersRun(t); return y.gone(t, org) })
 			y.nothingOf(t, org)
 		}
 		if _, there := y.runnerOf("fl2-410-fl2-docker"); there || y.atGitHubHas("fl2-copy-fl2-nix") || y.atGitHubHas("fl2-source-fl2-nix") {
@@ -346,7 +346,7 @@ func TestFL02_Offboarding(t *testing.T) {
 		}
 	})
 
-	t.Run("what is refused", func(t *testing.T) {
+	t.Run("refused deletions", func(t *testing.T) {
 		attacktest.Eventually(t, attacktest.Long, "all were refused five times", func() bool {
 			over := true
 			for org := range let {
@@ -359,27 +359,27 @@ func TestFL02_Offboarding(t *testing.T) {
 		for _, org := range []string{"fl2-401", "fl2-403", "fl2-none"} {
 			e := y.released(t, org)
 			if o := e.Status.Offboard; o == nil || !slices.Equal(o.Leaked, []int64{runner[org]}) {
-				t.Errorf("%s: what stays at GitLab is %d, and written down is %+v", org, runner[org], o)
+				t.Errorf("%s: %d stays at GitLab, but the status has %+v", org, runner[org], o)
 			}
 			if _, there := y.runnerOf(org + "-fl2-docker"); !there {
-				t.Errorf("%s: the runner is not there: this test shows nothing", org)
+				t.Errorf("%s: the runner does not exist: this test is not conclusive", org)
 			}
 			let[org]()
 			y.nothingOf(t, org)
 		}
 		// At GitHub, a person decides.
 		const set = "fl2-app-fl2-nix"
-		y.comes(t, "fl2-app", "a person is asked", func(e *v1alpha1.RunnerEnrollment) bool { return e.Status.Phase == v1alpha1.PhaseFailed })
+		y.comes(t, "fl2-app", "a person must decide", func(e *v1alpha1.RunnerEnrollment) bool { return e.Status.Phase == v1alpha1.PhaseFailed })
 		y.says(t, "fl2-app", "DecisionNeeded", "True/ForgeCleanupSkipped")
 		u := y.setOf(t, attacktest.SharedRunners, set)
 		if u == nil || len(u.GetFinalizers()) == 0 || y.secret(t, attacktest.FleetNamespace, "fl2-app-credential") == nil || !y.atGitHubHas(set) {
-			t.Fatalf("something went without a word of GitHub's or a person's: %v", u)
+			t.Fatalf("an object was deleted without an answer from GitHub or a person: %v", u)
 		}
 		id := u.GetAnnotations()["runner-scale-set-id"]
 		y.must(t, y.KubeClient.Patch(t.Context(), y.get(t, "fl2-app"), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"the organisation has gone"}}}`))))
 		e := y.released(t, "fl2-app")
 		if o := e.Status.Offboard; o == nil || fmt.Sprint(o.Leaked) != "["+id+"]" {
-			t.Errorf("what stays at GitHub is %s, and written down is %+v", id, o)
+			t.Errorf("%s stays at GitHub, but the status has %+v", id, o)
 		}
 		let["fl2-app"]()
 		y.nothingOf(t, "fl2-app")

@@ -29,7 +29,7 @@ func (y *env) forgeShown(t *testing.T, p *testenv.Person, name string) (f plane.
 	return f
 }
 
-// PL-07. The fleet and a forge fail in turn. The plane invents nothing meanwhile: values without a source are null or
+// PL-07. The fleet and a forge fail in turn. The plane invents nothing in the meantime: values without a source are null or
 // unknown, and known values stay at their last report. A hold is shown in force only after the forge confirms it. A
 // forge that is away is named. The API server: TestPL07_TheAPIServerGoesAway of internal/plane/kube.
 //
@@ -70,20 +70,20 @@ func TestPL07_SourcesDie(t *testing.T) {
 				return a.Status == http.StatusOK
 			})
 			if fresh.State != plane.StateUnknown || fresh.Counts != (plane.Counts{}) || fresh.EffectiveMax != nil || fresh.Allocated != nil || fresh.ScaleSetID != nil {
-				t.Errorf("of who is new is said: %+v", fresh)
+				t.Errorf("the new enrollment is shown as: %+v", fresh)
 			}
 			y.hold(t, "pl7", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "pl7-hub"}, Mode: v1alpha1.HoldPause})
 			attacktest.Eventually(t, attacktest.Long, "the hold is shown", func() bool { return state("github", "pl7-hub", "pl7-nix") == plane.PoolPausing })
 			attacktest.Always(t, 3*time.Second, "it is not shown in force", func() bool { return state("github", "pl7-hub", "pl7-nix") == plane.PoolPausing })
 			now, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
 			if now.Allocated == nil || *now.Allocated != *shown.Allocated || now.ScaleSetID == nil || *now.ScaleSetID != *shown.ScaleSetID {
-				t.Errorf("what was known is %+v, was %+v", now, shown)
+				t.Errorf("the known state is %+v, was %+v", now, shown)
 			}
 		})
 		attacktest.Eventually(t, attacktest.Long, "the fleet is back", func() bool {
 			if state("github", "pl7-hub", "pl7-nix") == plane.PoolPaused {
 				if n := y.maxOf(t, attacktest.SharedRunners, "pl7-hub-pl7-nix"); n != 0 {
-					t.Fatalf("it is shown paused, and may have %d", n)
+					t.Fatalf("it is shown as paused, but may have %d", n)
 				}
 				return true
 			}
@@ -101,7 +101,7 @@ func TestPL07_SourcesDie(t *testing.T) {
 		attacktest.Eventually(t, attacktest.Long, "it is named", func() bool {
 			y.look(t, "pl7-lab")
 			if s := state("gitlab", "pl7-lab", "pl7-docker"); s == plane.PoolPaused || s == plane.PoolDrained {
-				t.Fatalf("it is shown %s, and GitLab was not reached", s)
+				t.Fatalf("it is shown as %s, but GitLab was not reached", s)
 			}
 			f = y.forgeShown(t, alice, "gitlab")
 			return f.Reachable != nil && !*f.Reachable

@@ -96,7 +96,7 @@ func TestFL03_Tokens(t *testing.T) {
 	})
 	lost, ok := y.runnerOf("fl3-lab-fl3-docker")
 	if !ok || y.secret(t, attacktest.SharedRunners, "fl3-lab-fl3-docker-runner-token") != nil {
-		t.Fatalf("the runner whose token is lost: %+v, %v", lost, ok)
+		t.Fatalf("the runner with the lost token: %+v, %v", lost, ok)
 	}
 	y.must(t, y.begin(t.Context(), fleetSettings))
 
@@ -144,7 +144,7 @@ func TestFL03_Tokens(t *testing.T) {
 	asked := len(y.gitlab.Calls())
 	// Without a hold the fleet queries the runner rarely.
 	y.hold(t, "fl3-lab", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "fl3-lab"}, Mode: v1alpha1.HoldPause})
-	attacktest.Eventually(t, attacktest.Long, "GitLab repeats what it was sent", func() bool { y.look(t, "fl3-lab"); return len(y.gitlab.Calls()) > asked })
+	attacktest.Eventually(t, attacktest.Long, "GitLab repeats its input", func() bool { y.look(t, "fl3-lab"); return len(y.gitlab.Calls()) > asked })
 	y.gitlab.Fault(nil)
 	y.drop(t, &v1alpha1.RunnerHold{ObjectMeta: metav1.ObjectMeta{Name: "fl3-lab"}})
 	y.leave(t, "fl3-bad")
@@ -170,16 +170,16 @@ func TestFL03_Tokens(t *testing.T) {
 	}
 	for where, text := range c.Out {
 		if want := c.Expect[where]; !strings.Contains(text, want) {
-			t.Errorf("%s: there is no %q in it, so it is not what it should be: %.1000s", where, want, text)
+			t.Errorf("%s: it does not contain %q, so it is not the expected output: %.1000s", where, want, text)
 		}
 		for _, found := range c.Scan(where, text) {
 			t.Error(found)
 		}
 	}
 	if len(c.Secrets) < 5 || !strings.Contains(c.Out["objects of kind RunnerEnrollment"], "fl3-hub") {
-		t.Errorf("%d secrets were looked for in %d places", len(c.Secrets), len(c.Out))
+		t.Errorf("%d secrets were searched in %d places", len(c.Secrets), len(c.Out))
 	}
-	t.Logf("%d secrets were looked for in %d places", len(c.Secrets), len(c.Out))
+	t.Logf("%d secrets were searched in %d places", len(c.Secrets), len(c.Out))
 }
 
 // FL-05. The stored objects block every access from a job of a shared pool: to cloud metadata, the tailnet, the API
@@ -207,7 +207,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 			pod := y.podOf(t, ns, org)
 			policies := y.policies(t, ns)
 			if !isolated(policies, pod.Labels) {
-				t.Errorf("somebody may connect to it: %+v", policies)
+				t.Errorf("peers may connect to it: %+v", policies)
 			}
 			for _, x := range []struct {
 				why, to string
@@ -216,7 +216,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 			}{
 				{"the control: a forge", "140.82.112.3", 443, true}, {"the control: by IPv6", "2606:50c0:8000::153", 443, true},
 				{"another port of it", "140.82.112.3", 22, false}, {"in the clear", "140.82.112.3", 80, false},
-				{"metadata", "169.254.169.254", 443, false}, {"metadata, in the clear", "169.254.169.254", 80, false}, {"metadata by IPv6", "fd00:ec2::254", 443, false}, {"what is link-local", "fe80::1", 443, false},
+				{"metadata", "169.254.169.254", 443, false}, {"metadata, in the clear", "169.254.169.254", 80, false}, {"metadata by IPv6", "fd00:ec2::254", 443, false}, {"a link-local address", "fe80::1", 443, false},
 				{"the tailnet", "100.64.0.10", 443, false}, {"its end", "100.127.255.254", 443, false}, {"the tailnet's own service", "100.100.100.100", 443, false}, {"the tailnet by IPv6", "fd7a:115c:a1e0::1", 443, false},
 				{"the API server", "10.96.0.1", 443, false}, {"behind its Service", "10.0.0.1", 443, false}, {"the dashboard's Service", "10.96.17.4", 443, false}, {"another's pod", "10.244.3.9", 443, false},
 				{"a private network", "192.168.1.1", 443, false}, {"another one", "172.16.9.9", 443, false},
@@ -236,7 +236,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 				{"another port of DNS", "kube-system", map[string]string{"k8s-app": "kube-dns"}, 9153, false}, {"another pod of kube-system", "kube-system", map[string]string{"k8s-app": "kube-proxy"}, 53, false},
 				{"DNS of another namespace", "evil", map[string]string{"k8s-app": "kube-dns"}, 53, false}, {"another pod of the cache", "cache", map[string]string{"app": "other"}, 8080, false},
 				{"the server", "tailplane-system", map[string]string{"app.kubernetes.io/component": "plane"}, 443, false}, {"the fleet", attacktest.FleetNamespace, map[string]string{"app.kubernetes.io/component": "fleet"}, 9091, false},
-				{"a job of fl5-b", attacktest.SharedRunners, map[string]string{v1alpha1.OrgLabel: "fl5-b"}, 443, false}, {"a job of its own", ns, map[string]string{v1alpha1.OrgLabel: org}, 443, false},
+				{"a job of fl5-b", attacktest.SharedRunners, map[string]string{v1alpha1.OrgLabel: "fl5-b"}, 443, false}, {"another job of its organisation", ns, map[string]string{v1alpha1.OrgLabel: org}, 443, false},
 				{"a job apart", "tailplane-org-fl5-c", map[string]string{v1alpha1.OrgLabel: "fl5-c"}, 443, false},
 			} {
 				if got := connects(policies, pod.Labels, x.namespace, x.labels, x.port); got != x.open {
@@ -264,13 +264,13 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 				y.atGitHub(t, name+"-y", []string{name})
 				y.says(t, name+"-y", "PolicyViolation", "True/ContainerModeRefused")
 				if made := y.listed(t, things[8], name+"-y"); len(made) > 0 {
-					t.Errorf("%s: made %q", mode, made)
+					t.Errorf("%s: created %q", mode, made)
 				}
 				continue
 			}
 			y.says(t, name+"-x", "PolicyViolation", "True/ContainerModeRefused")
 			if made := y.listed(t, things[8], name+"-x"); len(made) > 0 {
-				t.Errorf("%s: made %q", mode, made)
+				t.Errorf("%s: created %q", mode, made)
 			}
 			y.atGitHub(t, name+"-z", []string{name}, apart) // control
 			y.active(t, name+"-z")
@@ -278,7 +278,7 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 	})
 
 	t.Run("on the wire", func(t *testing.T) {
-		t.Skip("SKIP a network plugin that enforces the policies: pods of the testbed have none; what the policies say is read as a plugin does")
+		t.Skip("SKIP a network plugin that enforces the policies: pods of the testbed have none; the test evaluates the policies like a plugin")
 	})
 }
 

@@ -48,10 +48,10 @@ func TestGW06_API(t *testing.T) {
 	kept := func(why string) {
 		t.Helper()
 		if u := w.get(t, object); u == nil || u.GetUID() != uid || u.GetDeletionTimestamp() != nil {
-			t.Errorf("%s: the service is gone", why)
+			t.Errorf("%s: the service is deleted", why)
 		}
 		if !w.webServed(t) {
-			t.Errorf("%s: the route is gone", why)
+			t.Errorf("%s: the route is deleted", why)
 		}
 	}
 	for _, x := range []struct {
@@ -68,10 +68,10 @@ func TestGW06_API(t *testing.T) {
 		remove := w.corp.Fault(x.fault)
 		look()
 		message := ""
-		attacktest.Eventually(t, attacktest.Long, x.why+" is said", func() (stale bool) { stale, message = said(); return stale })
+		attacktest.Eventually(t, attacktest.Long, x.why+" is reported", func() (stale bool) { stale, message = said(); return stale })
 		kept(x.why)
 		if len(message) < 10 {
-			t.Errorf("%s: it says %q", x.why, message)
+			t.Errorf("%s: the message is %q", x.why, message)
 		}
 		w.says(t, attachment, "Degraded", "True/APIUnavailable")
 		remove()
@@ -93,7 +93,7 @@ func TestGW06_API(t *testing.T) {
 				}
 			}
 			if pause := next.Sub(refused); refused.IsZero() || next.IsZero() || pause < 1900*time.Millisecond {
-				t.Errorf("asked again %v after it was told to wait 2 s", pause)
+				t.Errorf("requested again %v after a Retry-After of 2 s", pause)
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 	attacktest.Eventually(t, attacktest.Long, "web is served", func() bool { return w.webServed(t) })
 	settled := func() int {
 		last, at := -1, time.Now()
-		attacktest.Eventually(t, attacktest.Long, "no more keys are made", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "no further keys are created", func() bool {
 			if n := w.corp.count(newKey); n != last {
 				last, at = n, time.Now()
 			}
@@ -143,14 +143,14 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 		seen := strings.Count(w.Output(), "\n")
 		from := attacktest.FileSize(t, w.asked)
 		w.patch(t, corp, `{"metadata":{"annotations":{"test/look":"`+strconv.Itoa(i)+`"}}}`)
-		attacktest.Eventually(t, attacktest.Long, "it looks", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "it reconciles", func() bool {
 			return slices.ContainsFunc(w.requests(t, from), func(r attacktest.KubeRequest) bool {
 				return r.ObjectRef.Resource == "secrets" && r.ObjectRef.Name == "corp" && r.Verb == "get"
 			}) || strings.Count(w.Output(), "\n") > seen+1000
 		})
 	}
 	if n := settled() - before; n != 0 {
-		t.Errorf("%d keys were made by ten looks", n)
+		t.Errorf("ten reconciles created %d keys", n)
 	}
 
 	// Another OAuth client in the Secret: after one verification, all requests use it.
@@ -184,7 +184,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 	w.says(t, corp, "Ready", "True/Ready")
 	for _, r := range w.corp.Requests()[from:] {
 		if r.Client == old.ID {
-			t.Errorf("the former client still asks: %s", r.Route)
+			t.Errorf("the former client still sends requests: %s", r.Route)
 		}
 	}
 
@@ -192,7 +192,7 @@ func TestGW11_QuietAndSecret(t *testing.T) {
 	for name, pair := range map[string][2]*tailnetAPI{"corp": {w.corp, w.dev}, "dev": {w.dev, w.corp}} {
 		for _, r := range pair[0].Requests() {
 			if r.Client == pair[1].own.ID || r.Status == http.StatusUnauthorized && r.Route == "POST /oauth/token" {
-				t.Errorf("%s was asked with a credential that is not its own: %s %d", name, r.Route, r.Status)
+				t.Errorf("%s got a request with another tailnet's credential: %s %d", name, r.Route, r.Status)
 			}
 		}
 	}

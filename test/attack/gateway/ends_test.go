@@ -40,7 +40,7 @@ func TestGW10_EndsByHand(t *testing.T) {
 	t.Run("services", w.servicesEnd)
 	for _, id := range before {
 		if !slices.Contains(w.corp.deviceIDs(), id) {
-			t.Errorf("somebody else's device %s is gone", id)
+			t.Errorf("another owner's device %s is deleted", id)
 		}
 	}
 }
@@ -50,18 +50,18 @@ func (w *env) devicesEnd(t *testing.T) {
 	const group = "TailscaleProxyGroup relays/byhand"
 	uid := w.relayGroup(t, "relays", "byhand", 2)
 	first, second := w.join(t, "relays", "byhand-0"), w.join(t, "relays", "byhand-1")
-	attacktest.Eventually(t, attacktest.Long, "both devices are written down", func() bool { return slices.Equal(w.recorded(t, group), []string{first, second}) })
+	attacktest.Eventually(t, attacktest.Long, "both devices are recorded", func() bool { return slices.Equal(w.recorded(t, group), []string{first, second}) })
 
 	err := w.cluster.Apply(t.Context(), []byte(strings.ReplaceAll(relayGroup("relays", "byhand", 2), "type: egress", "type: ingress")))
 	if !apierrors.IsInvalid(err) {
 		t.Errorf("its type was changed: %v", err)
 	}
 	w.patch(t, group, `{"spec":{"replicas":1}}`)
-	attacktest.Eventually(t, attacktest.Long, "the second device and its Secrets are gone", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "the second device and its Secrets are deleted", func() bool {
 		return !slices.Contains(w.corp.deviceIDs(), second) && w.get(t, "Secret relays/byhand-1") == nil && w.get(t, "Secret relays/byhand-1-config") == nil
 	})
 	if !slices.Contains(w.corp.deviceIDs(), first) || w.get(t, "Secret relays/byhand-0") == nil {
-		t.Error("the first relay went too")
+		t.Error("the first relay was deleted too")
 	}
 	if err := w.corp.hand.DeleteDevice(t.Context(), first); err != nil {
 		t.Fatal(err)
@@ -77,17 +77,17 @@ func (w *env) devicesEnd(t *testing.T) {
 func (w *env) namespaceEnds(t *testing.T) {
 	uid := w.relayGroup(t, "fleeting", "lost", 2)
 	device := w.join(t, "fleeting", "lost-0")
-	attacktest.Eventually(t, attacktest.Long, "a device, and a key that nobody has used", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "a device and an unused key", func() bool {
 		return slices.Equal(w.recorded(t, "TailscaleProxyGroup fleeting/lost"), []string{device}) && len(w.corp.keysOf(t, uid)) == 1
 	})
 	w.remove(t, "Namespace fleeting")
-	took := attacktest.Eventually(t, attacktest.Long, "the namespace is gone", func() bool { return w.get(t, "Namespace fleeting") == nil })
-	t.Logf("gone after %v", took.Round(time.Millisecond))
+	took := attacktest.Eventually(t, attacktest.Long, "the namespace is deleted", func() bool { return w.get(t, "Namespace fleeting") == nil })
+	t.Logf("deleted after %v", took.Round(time.Millisecond))
 	if slices.Contains(w.corp.deviceIDs(), device) {
 		t.Error("the device is left")
 	}
 	if left := w.corp.keysOf(t, uid); len(left) > 0 {
-		t.Errorf("keys are left that still open: %v", left)
+		t.Errorf("valid keys are left: %v", left)
 	}
 
 	// A gateway that starts now has no read access there. It still answers, and reports the problem once.
@@ -98,7 +98,7 @@ func (w *env) namespaceEnds(t *testing.T) {
 		return strings.TrimSpace(strings.TrimPrefix(metricLines(t, w.Probes, "tailplane_gateway_namespaces_left_out"), "tailplane_gateway_namespaces_left_out"))
 	}
 	if n := leftOut(); n != "1" {
-		t.Errorf("%q namespaces are left out", n)
+		t.Errorf("%q namespaces are skipped", n)
 	}
 	uid = w.relayGroup(t, "relays", "beside", 1)
 	w.key(t, "relays", "beside-0")
@@ -119,14 +119,14 @@ func (w *env) namespaceEnds(t *testing.T) {
 	}
 	w.apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: fleeting, labels: {net: any}}\n", "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: {net: corp}}\n",
 		"apiVersion: v1\nkind: Namespace\nmetadata: {name: relays, labels: {net: any}}\n")
-	attacktest.Eventually(t, attacktest.Long, "it is taken in", func() bool { return leftOut() == "0" })
+	attacktest.Eventually(t, attacktest.Long, "it is included", func() bool { return leftOut() == "0" })
 	w.relayGroup(t, "fleeting", "back", 1)
 	w.key(t, "fleeting", "back-0")
 	w.remove(t, "TailscaleProxyGroup fleeting/back")
 	w.gone(t, "TailscaleProxyGroup fleeting/back")
-	for line, want := range map[string]int{"a namespace is left out": 1, "may read again": 1, "Failed to watch": 0} {
+	for line, want := range map[string]int{"a namespace is skipped": 1, "may read again": 1, "Failed to watch": 0} {
 		if n := strings.Count(w.Output(), line); n != want {
-			t.Errorf("the log says %q %d times, want %d", line, n, want)
+			t.Errorf("the log has %q %d times, want %d", line, n, want)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (w *env) servicesEnd(t *testing.T) {
 	w.remove(t, foreign)
 	w.gone(t, foreign)
 	if is, err := w.corp.hand.Service(ctx, "svc:foreign"); err != nil || fmt.Sprintf("%+v", is) != fmt.Sprintf("%+v", was) {
-		t.Errorf("somebody else's service was touched: %+v, %+v, %v", was, is, err)
+		t.Errorf("another owner's service was changed: %+v, %+v, %v", was, is, err)
 	}
 
 	// Another operator, of another cluster, on the same service.
@@ -212,7 +212,7 @@ func (w *env) servicesEnd(t *testing.T) {
 	if err := w.corp.hand.DeleteService(ctx, "svc:page"); err != nil {
 		t.Fatal(err)
 	}
-	took = attacktest.Eventually(t, attacktest.Long, "what was deleted by hand is back", owners("tp-other"))
+	took = attacktest.Eventually(t, attacktest.Long, "the manually deleted service exists again", owners("tp-other"))
 	t.Logf("back after %v", took.Round(time.Millisecond))
 	if !slices.Equal(made.Addrs, addresses) {
 		t.Errorf("with other addresses: %v, not %v", made.Addrs, addresses)
@@ -223,7 +223,7 @@ func (w *env) servicesEnd(t *testing.T) {
 	other.remove(t, page)
 	other.gone(t, page)
 	if !owners()() {
-		t.Errorf("the last owner has left it behind: %+v", made)
+		t.Errorf("the last owner has not deleted it: %+v", made)
 	}
 }
 

@@ -443,7 +443,7 @@ func (w *env) remove(t *testing.T, objects ...string) {
 func (w *env) gone(t *testing.T, objects ...string) {
 	t.Helper()
 	for _, what := range objects {
-		attacktest.Eventually(t, attacktest.Long, what+" is gone", func() bool { return w.get(t, what) == nil })
+		attacktest.Eventually(t, attacktest.Long, what+" is deleted", func() bool { return w.get(t, what) == nil })
 	}
 }
 
@@ -485,7 +485,7 @@ func (w *env) says(t *testing.T, what, kind, want string) (message string) {
 			t.Logf("%s: %s is %s, %s", what, kind, is, message)
 		}
 	}()
-	attacktest.Eventually(t, attacktest.Long, fmt.Sprintf("%s says %s %s", what, kind, want), func() bool {
+	attacktest.Eventually(t, attacktest.Long, fmt.Sprintf("%s has %s %s", what, kind, want), func() bool {
 		is, message = w.condition(t, what, kind)
 		return is == want
 	})

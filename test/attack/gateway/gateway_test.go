@@ -51,7 +51,7 @@ spec: {type: ingress, tailnetRef: {name: corp}, vipService: {name: "svc:leak", t
 		return added(w.ask(t, question(xdsHost(t, "mixing.example.com", xdsRoute(t, "shop", "mixing", "/")))))
 	}
 	const relays = "billing-proxy-group." + gatewayNamespace + ".svc.cluster.local"
-	attacktest.Eventually(t, attacktest.Long, "who may is led there", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "a permitted route leads there", func() bool {
 		return w.sole(t, "bank", "same") == relays && w.sole(t, "shop", "own") != "" && slices.Contains(mixed(), "tailscale-cluster-shop_wiki_80")
 	})
 	if at := w.sole(t, "shop", "crossing"); at != "" {
@@ -70,13 +70,13 @@ metadata: {name: let, namespace: bank}
 spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}, {group: gateway.tailscale.com, kind: TailscaleService, namespace: shop}],
   to: [{group: gateway.tailscale.com, kind: TailscaleService, name: billing}, {group: "", kind: Service, name: vault}]}
 `)
-	attacktest.Eventually(t, attacktest.Long, "with a grant it is led there", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "with a grant the route leads there", func() bool {
 		return w.sole(t, "shop", "crossing") == relays && slices.Contains(mixed(), "tailscale-cluster-bank_billing_80")
 	})
 	w.says(t, "TailscaleService shop/leak", "ResolvedRefs", "True/ResolvedRefs")
 	attacktest.Eventually(t, attacktest.Long, "with a grant it is on the tailnet", func() bool { _, err := w.corp.hand.Service(t.Context(), "svc:leak"); return err == nil })
 	w.remove(t, "ReferenceGrant bank/let")
-	took := attacktest.Eventually(t, attacktest.Long, "when the grant is gone it is no more", func() bool {
+	took := attacktest.Eventually(t, attacktest.Long, "without the grant the route is removed", func() bool {
 		return w.sole(t, "shop", "crossing") == "" && !slices.Contains(mixed(), "tailscale-cluster-bank_billing_80") && w.sole(t, "shop", "own") != ""
 	})
 	t.Logf("no cluster any more %v after the grant was taken back", took.Round(time.Millisecond))
@@ -116,15 +116,15 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 		words[name] = w.says(t, name, said[0], said[1])
 	}
 	if words[names[0]] != words[names[1]] || words[names[2]] != words[names[3]] || words[names[4]] != words[names[5]] {
-		t.Errorf("the status tells what there is: %q", words)
+		t.Errorf("the status reveals existing objects: %q", words)
 	}
 	for _, group := range []string{"forbidden", "missing", "group", "nogroup"} {
 		if w.get(t, "TailscaleProxyGroup "+gatewayNamespace+"/"+group+"-proxy-group") != nil {
-			t.Errorf("relays were made for %s", group)
+			t.Errorf("relays were created for %s", group)
 		}
 	}
 	if n := w.corp.count("POST /tailnet/{tailnet}/keys") - minted; n != 0 {
-		t.Errorf("%d keys were made", n)
+		t.Errorf("%d keys were created", n)
 	}
 	// Control: the same request from a namespace that is allowed to make it.
 	w.apply(t, strings.ReplaceAll(service("forbidden", "tailnetRef: {name: corp}"), "namespace: thief", "namespace: bank"))
@@ -133,7 +133,7 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 
 	// Tenants cannot create tailnets: only an administrator may name hosts and Secrets.
 	if _, _, code := kubetest.Kubectl(t.Context(), w.cluster.Kubeconfig, "auth", "can-i", "create", "tailscaletailnets", "--as=mallory", "--as-group=system:authenticated"); code == 0 {
-		t.Error("anybody may make tailnets")
+		t.Error("an unprivileged account may create tailnets")
 	}
 
 	// The hosts to which a credential may go, and the Secrets from which it may come.
@@ -153,7 +153,7 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 	w.says(t, tailnetsOf[0], "Authenticated", "False/APIBaseURLNotAllowed")
 	there, nowhere := w.says(t, tailnetsOf[1], "Authenticated", "False/SecretNamespaceNotAllowed"), w.says(t, tailnetsOf[2], "Authenticated", "False/SecretNamespaceNotAllowed")
 	if there != nowhere {
-		t.Errorf("it tells whether a Secret is there: %q, %q", there, nowhere)
+		t.Errorf("it reveals whether a Secret exists: %q, %q", there, nowhere)
 	}
 	for _, r := range w.requests(t, from) {
 		if r.ObjectRef.Resource == "secrets" && !slices.Contains([]string{gatewayNamespace, relayNamespace, "fleeting"}, r.ObjectRef.Namespace) {
@@ -169,7 +169,7 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 	remove()
 	select {
 	case what := <-visited:
-		t.Errorf("somebody else's host was asked: %s", what)
+		t.Errorf("a foreign host got a request: %s", what)
 	default:
 	}
 	w.patch(t, tailnetsOf[3], `{"metadata":{"annotations":{"test/again":"1"}}}`)
@@ -203,11 +203,11 @@ func TestGW07_TargetsOutside(t *testing.T) {
 		t.Cleanup(func() { w.remove(t, name) })
 		w.says(t, name, "Accepted", "False/TargetForbidden")
 		if w.get(t, fmt.Sprintf("TailscaleProxyGroup %s/out-%d-proxy-group", gatewayNamespace, i)) != nil {
-			t.Errorf("%s: relays were made for it", target)
+			t.Errorf("%s: relays were created for it", target)
 		}
 	}
 	if stored < 4 {
-		t.Errorf("the schema stored only %d: the decision is not asked", stored)
+		t.Errorf("the schema accepted only %d: the decision is not tested", stored)
 	}
 	// Control: an address and a name of the tailnet.
 	for i, target := range []string{"ip: 100.64.0.77", `ip: "fd7a:115c:a1e0::77"`, "fqdn: billing." + w.corp.net.Suffix()} {

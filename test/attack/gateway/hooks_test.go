@@ -43,11 +43,11 @@ import (
 func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTranslateModifyResponse) error {
 	same := func(what string, n, m int, equal func(i int) bool) error {
 		if m < n {
-			return fmt.Errorf("of %d %s only %d came back", n, what, m)
+			return fmt.Errorf("of %d %s only %d were returned", n, what, m)
 		}
 		for i := range n {
 			if !equal(i) {
-				return fmt.Errorf("%s %d came back otherwise", what, i)
+				return fmt.Errorf("%s %d was returned changed", what, i)
 			}
 		}
 		return nil
@@ -87,7 +87,7 @@ func lawful(in *extension.PostTranslateModifyRequest, out *extension.PostTransla
 		for _, h := range rc.GetVirtualHosts() {
 			for _, r := range h.GetRoutes() {
 				if to := r.GetRoute().GetCluster(); strings.HasPrefix(r.GetName(), "tailscale-") && to != "" && !names[to] {
-					err = errors.Join(err, fmt.Errorf("%s leads to %s, which is not there", r.GetName(), to))
+					err = errors.Join(err, fmt.Errorf("%s leads to %s, which does not exist", r.GetName(), to))
 				}
 			}
 		}
@@ -116,17 +116,17 @@ func TestGW03_Echo(t *testing.T) {
 	unknown.Routes[0].VirtualHosts[0].Metadata = nil
 	unknown.Routes[0].ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 9999, protowire.VarintType), 7))
 	for why, in := range map[string]*extension.PostTranslateModifyRequest{
-		"another Gateway": other, "a host that says nothing of itself": bare, "a host of nobody": named, "fields of tomorrow": unknown,
-		"nothing at all":         {},
-		"a revision of nobody":   {PostTranslateContext: &extension.PostTranslateExtensionContext{ExtensionResources: []*extension.ExtensionResource{{UnstructuredBytes: []byte(`{"kind":"TailscaleRoutePolicy","spec":{"revision":"x"}}`)}, {}, nil}}},
-		"a policy of no form":    {PostTranslateContext: &extension.PostTranslateExtensionContext{ExtensionResources: []*extension.ExtensionResource{{UnstructuredBytes: []byte(`{{{`)}}}},
-		"members that are empty": {Clusters: []*clusterv3.Cluster{{}}, Routes: []*routev3.RouteConfiguration{{}, {VirtualHosts: []*routev3.VirtualHost{{}}}}, Listeners: []*listenerv3.Listener{{}}},
+		"another Gateway": other, "a host without metadata": bare, "a host without an owner": named, "fields of tomorrow": unknown,
+		"nothing at all":              {},
+		"a revision without an owner": {PostTranslateContext: &extension.PostTranslateExtensionContext{ExtensionResources: []*extension.ExtensionResource{{UnstructuredBytes: []byte(`{"kind":"TailscaleRoutePolicy","spec":{"revision":"x"}}`)}, {}, nil}}},
+		"a malformed policy":          {PostTranslateContext: &extension.PostTranslateExtensionContext{ExtensionResources: []*extension.ExtensionResource{{UnstructuredBytes: []byte(`{{{`)}}}},
+		"members that are empty":      {Clusters: []*clusterv3.Cluster{{}}, Routes: []*routev3.RouteConfiguration{{}, {VirtualHosts: []*routev3.VirtualHost{{}}}}, Listeners: []*listenerv3.Listener{{}}},
 	} {
 		in.Secrets, in.Listeners = append(in.Secrets, certificate), append(in.Listeners, &listenerv3.Listener{Name: "shop/eg/http"})
 		out := w.ask(t, in)
 		want := &extension.PostTranslateModifyResponse{Clusters: in.Clusters, Secrets: in.Secrets, Listeners: in.Listeners, Routes: in.Routes}
 		if !proto.Equal(out, want) {
-			t.Errorf("%s: it came back otherwise: %v", why, out)
+			t.Errorf("%s: it was returned changed: %v", why, out)
 		}
 	}
 	// Control: the same request for a Gateway with rendered resources.
@@ -151,13 +151,13 @@ func TestGW03_Echo(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	attacktest.Eventually(t, attacktest.Long, "it has seen what it may not read", func() bool { return strings.Contains(late.Output(), "forbidden") })
+	attacktest.Eventually(t, attacktest.Long, "it has logged the missing permissions", func() bool { return strings.Contains(late.Output(), "forbidden") })
 	if c, err := net.Dial("tcp", late.Extension); err == nil {
 		c.Close()
-		t.Error("a replica listens that knows nothing")
+		t.Error("a replica without a snapshot listens")
 	}
 	if code := probe(late.Probes, "/readyz"); code != http.StatusServiceUnavailable {
-		t.Errorf("it says %d of its readiness", code)
+		t.Errorf("its readiness is %d", code)
 	}
 	w.apply(t, fmt.Sprintf(`apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -230,7 +230,7 @@ func TestGW04_LargeAndMalformed(t *testing.T) {
 		t.Error(err)
 	}
 	if !slices.Contains(added(out), "tailscale-cluster-web") || proto.Size(out) < proto.Size(in) {
-		t.Errorf("ours is missing: %v", added(out))
+		t.Errorf("Tailplane's cluster is missing: %v", added(out))
 	}
 	for _, wait := range []time.Duration{time.Second, 100 * time.Millisecond, time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -243,9 +243,9 @@ func TestGW04_LargeAndMalformed(t *testing.T) {
 		} else if c := grpcstatus.Code(err); c == codes.DeadlineExceeded || c == codes.Canceled {
 			err = nil
 		}
-		t.Logf("who waits %v is answered after %v: %d clusters", wait, time.Since(began).Round(time.Millisecond), len(out.GetClusters()))
+		t.Logf("a client that waits %v gets an answer after %v: %d clusters", wait, time.Since(began).Round(time.Millisecond), len(out.GetClusters()))
 		if err != nil {
-			t.Errorf("who waits %v: %v", wait, err)
+			t.Errorf("a client that waits %v: %v", wait, err)
 		}
 	}
 	listener, err := w.eg.PostHTTPListenerModify(t.Context(), &extension.PostHTTPListenerModifyRequest{Listener: in.Listeners[0]})
@@ -253,7 +253,7 @@ func TestGW04_LargeAndMalformed(t *testing.T) {
 		t.Errorf("a listener that cannot be read: %v, %v", listener, err)
 	}
 	if !w.webServed(t) {
-		t.Error("afterwards the server has lost web")
+		t.Error("afterwards web is not served")
 	}
 	if strings.Contains(w.Output(), `"panic"`) {
 		t.Error("the server panicked")
@@ -301,7 +301,7 @@ func TestGW05_Collisions(t *testing.T) {
 				t.Errorf("%s: the route to web in %s is number %d", why, h.Name, at)
 			}
 			if user := slices.IndexFunc(h.Routes, func(r *routev3.Route) bool { return r.GetDirectResponse() != nil }); why == "a path of a user" && (user < 0 || user > at) {
-				t.Errorf("the user's route to the same path is number %d, ours %d", user, at)
+				t.Errorf("the user's route to the same path is number %d, Tailplane's is number %d", user, at)
 			}
 		}
 	}
@@ -350,7 +350,7 @@ func TestGW08_Strangers(t *testing.T) {
 		}
 	}
 	if after := calls(); after != before {
-		t.Errorf("strangers were answered: %s, before %s", after, before)
+		t.Errorf("unknown clients got answers: %s, before %s", after, before)
 	}
 	cc, err := w.dial(w.Extension, root, own)
 	if err != nil {
@@ -367,18 +367,18 @@ func TestGW08_Strangers(t *testing.T) {
 	}
 	printed, err := exec.CommandContext(t.Context(), program, "gateway", "envoy-config").Output()
 	if err != nil || !strings.Contains(string(printed), "secret: {includeAll: false}") || !strings.Contains(string(printed), "clientCertificateRef: {name: tailplane-extension-client") {
-		t.Errorf("what is printed for Envoy Gateway: %v\n%s", err, printed)
+		t.Errorf("the printed configuration for Envoy Gateway: %v\n%s", err, printed)
 	}
 
 	const canary = "canary-7f1d-private-key"
 	in := question(xdsHost(t, "example.com", xdsRoute(t, "shop", "plain", "/")))
 	in.Secrets = []*tlsv3.Secret{secretOf("shop/tls", canary)}
 	if out := w.ask(t, in); len(out.Secrets) != 1 || !proto.Equal(out.Secrets[0], in.Secrets[0]) {
-		t.Errorf("the secret came back as %v", out.Secrets)
+		t.Errorf("the secret was returned as %v", out.Secrets)
 	}
 	in.Clusters[0].Name = "\xff" // and for a request that cannot be answered
 	if _, err := w.eg.PostTranslateModify(t.Context(), in); err == nil {
-		t.Error("a name that is no text was taken")
+		t.Error("a name that is not text was accepted")
 	}
 	for what, text := range map[string]string{"the log": w.Output(), "the metrics": metricLines(t, w.Probes, ""), "the API server's log": read(t, w.asked)} {
 		if strings.Contains(text, canary) {

@@ -192,7 +192,7 @@ func idleSince(t *testing.T, m attacktest.LogMark) {
 	for _, account := range []string{attacktest.AccessAccount, attacktest.OperatorAccount} {
 		for _, k := range m.Writes(t, account) {
 			if ours := k.ObjectRef.Name == controller.PinsConfigMap || k.ObjectRef.Name == controller.MembersConfigMap; k.Verb != "update" || k.ObjectRef.Resource != "configmaps" || !ours {
-				t.Errorf("because of what a member said %s asked to %v", account, k)
+				t.Errorf("because of a message of a member, %s sent the request %v", account, k)
 			}
 		}
 	}

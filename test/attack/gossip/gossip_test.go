@@ -86,7 +86,7 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		r.says(func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, message(r.claim(), must(r.sealed(evil(genuine.Facts), top, gossip.Up)), r.own()))
 		})
-		attacktest.Eventually(t, attacktest.Long, "the server has asked, and not taken the answer", func() bool { return rejectedBy(t, at.server, gossip.Binding) > counted && r.count(&r.asked) > asked })
+		attacktest.Eventually(t, attacktest.Long, "the server sent a request and rejected the response", func() bool { return rejectedBy(t, at.server, gossip.Binding) > counted && r.count(&r.asked) > asked })
 		r.says(nil)
 		unmoved(t, at.server, "as an answer", before)
 		for _, c := range clustersOf(t, at.server) {
@@ -149,7 +149,7 @@ func TestGO02_NothingOldComesBack(t *testing.T) {
 		io.WriteString(w, message(r.claim(), old[0].Signed, old[1].Signed, r.own()))
 	})
 	asked := r.count(&r.asked)
-	attacktest.Eventually(t, attacktest.Long, "both have asked", func() bool { return r.count(&r.asked) >= asked+8 })
+	attacktest.Eventually(t, attacktest.Long, "both have sent a request", func() bool { return r.count(&r.asked) >= asked+8 })
 	for _, s := range []*attacktest.Env{east, west} {
 		if !fewer(s) {
 			c, _ := clusterOf(t, s, "west")
@@ -179,7 +179,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	m := east.Mark(t)
 	refuses := func(r *rogueMember, cluster, why string) {
 		t.Helper()
-		for name, why := range map[string]string{cluster: why, r.facts.ClusterID + "x": "no cluster of that name"} {
+		for name, why := range map[string]string{cluster: why, r.facts.ClusterID + "x": "no cluster with that name"} {
 			// Or that the other server is away.
 			attacktest.Eventually(t, attacktest.Long, "tka login --cluster "+name+" is refused: "+why, func() bool {
 				res := runTKA(t, east, "login", "--cluster", name)
@@ -211,7 +211,7 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		if rejectedBy(t, east, gossip.Binding) <= counted {
 			t.Error("it is not counted")
 		}
-		refuses(r, c.Name, "somebody else is known as this cluster")
+		refuses(r, c.Name, "another server is known as this cluster")
 		if pins := pinsOf(t, east); pins.Clusters[c.ID] != before[claimed].Key.String() || pins.Nodes[string(r.id)] != "" {
 			t.Errorf("the pins are %v", pins)
 		}
@@ -234,14 +234,14 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	if c := of(east, "hearsay"); c.Verified || c.Conflict || c.State == gossip.Alive {
 		t.Errorf("hearsay is listed as %+v", c)
 	}
-	refuses(silent, "hearsay", "has not met it itself")
+	refuses(silent, "hearsay", "has not contacted it yet")
 	asked := silent.count(&silent.asked)
-	attacktest.Eventually(t, attacktest.Long, "the node itself is asked", func() bool { return silent.count(&silent.asked) > asked })
+	attacktest.Eventually(t, attacktest.Long, "the node itself gets a request", func() bool { return silent.count(&silent.asked) > asked })
 	if c := of(east, "hearsay"); c.Verified {
-		t.Errorf("with the node asked in vain hearsay is listed as %+v", c)
+		t.Errorf("without a response of the node, the relayed record is listed as %+v", c)
 	}
 	silent.says(nil)
-	attacktest.Eventually(t, attacktest.Long, "its own word counts, of a lower order though it is", func() bool { return aliveTo(t, east, "go03c") })
+	attacktest.Eventually(t, attacktest.Long, "the node's own record is accepted, although its order is lower", func() bool { return aliveTo(t, east, "go03c") })
 	if _, ok := clusterOf(t, east, "hearsay"); ok {
 		t.Error("hearsay is still listed")
 	}
@@ -253,6 +253,6 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 	})
 	twin := newRogue(t, east, "go03e", func(r *rogueMember) { r.facts.ClusterName = "west" })
 	twin.taken(t, east, message(twin.claim(), twin.record))
-	refuses(twin, "west", "several clusters by the name west")
+	refuses(twin, "west", "several clusters with the name west")
 	idleSince(t, m)
 }

@@ -40,7 +40,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 	node := nodeOf(t, east, "west")
 	m := east.Mark(t)
 
-	t.Run("one member says so", func(t *testing.T) {
+	t.Run("one member reports it", func(t *testing.T) {
 		genuine := r.learn(t, east)[node]
 		var others []gossip.Signed // records in west's name, signed with the rogue's key
 		for _, status := range []gossip.Status{gossip.Left, "dead", "suspect"} {
@@ -71,7 +71,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 			// In each round the server itself sends at most fanout + 1 messages, each with a third part of the
 			// exchange, and answers each of west's.
 			perSecond := (sent() - before - float64(n)) / time.Since(began).Seconds()
-			t.Logf("%d lies; beside the answers to them the server sent %.1f messages a second", n, perSecond)
+			t.Logf("%d false messages; in addition to the responses, the server sent %.1f messages a second", n, perSecond)
 			if perSecond > 50 {
 				t.Errorf("the server sent %.1f messages a second", perSecond)
 			}
@@ -82,7 +82,7 @@ func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
 		})
 	})
 	t.Run("one that was held up", func(t *testing.T) {
-		inOneOf(t, "the one that was held up calls others dead", func() error {
+		inOneOf(t, "the delayed server declares others dead", func() error {
 			w, late := west.Mark(t), west.Metrics(t, west.Access)[`tailplane_gossip_rounds_total{result="late"}`]
 			if err := west.Access.Pause(t.Context()); err != nil {
 				t.Fatal(err)
@@ -131,7 +131,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 	const all, others = `{"src": ["*"], "dst": ["tag:tailplane", "tag:other"]`, `{"src": ["autogroup:member", "tag:other"], "dst": ["tag:tailplane", "tag:other"]`
 	before := east.Net.Policy()
 	if !strings.Contains(before, all) {
-		t.Fatal("the policy is another one")
+		t.Fatal("the policy has changed")
 	}
 	if err := east.Net.SetPolicy(strings.Replace(before, all, others, 1)); err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 			}
 		}
 	}
-	inOneOf(t, "somebody flaps", func() error {
+	inOneOf(t, "a member flaps", func() error {
 		attacktest.Eventually(t, attacktest.Long, "all are alive", func() bool {
 			return aliveTo(t, east, "west") && aliveTo(t, west, "east") && aliveTo(t, east, "go09-slow") && aliveTo(t, east, "go09-fast")
 		})
@@ -228,7 +228,7 @@ func TestGO10_CrashAndRestart(t *testing.T) {
 	r.says(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, message(r.claim()+","+claim, last.Signed, r.own()))
 	})
-	attacktest.Always(t, 3*time.Second, "it stays gone", func() bool {
+	attacktest.Always(t, 3*time.Second, "it remains absent", func() bool {
 		r.taken(t, east, message(r.claim()+","+claim, last.Signed))
 		time.Sleep(200 * time.Millisecond)
 		return !availableTo(t, east, "west")

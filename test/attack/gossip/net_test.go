@@ -117,9 +117,9 @@ func TestGO05_Bombs(t *testing.T) {
 			waits = append(waits, longest)
 		}
 		r.says(nil)
-		t.Logf("it is told to wait for %d s", waits)
+		t.Logf("Retry-After is %d s", waits)
 		if waits[len(waits)-1] <= waits[0] {
-			t.Errorf("it is told to wait for %d s", waits)
+			t.Errorf("Retry-After is %d s", waits)
 		}
 		r.forgiven(t, east)
 	})
@@ -159,7 +159,7 @@ func TestGO05_Bombs(t *testing.T) {
 			r.forgiven(t, east)
 			asked := r.count(&r.asked)
 			r.says(h)
-			attacktest.Eventually(t, attacktest.Long, name+": the server has asked", func() bool { return r.count(&r.asked) >= asked+2 })
+			attacktest.Eventually(t, attacktest.Long, name+": the server has sent a request", func() bool { return r.count(&r.asked) >= asked+2 })
 			r.says(nil)
 		}
 		if n := elsewhere.Load(); n > 0 {
@@ -179,7 +179,7 @@ func TestGO05_Bombs(t *testing.T) {
 			got := probe.learn(t, west)[string(r.id)]
 			return got != nil && string(got.Signed.Payload) == payload
 		})
-		attacktest.Eventually(t, attacktest.Long, "a record with fields of a newer version counts", func() bool { return aliveTo(t, east, "go05") && aliveTo(t, west, "go05") })
+		attacktest.Eventually(t, attacktest.Long, "a record with fields of a newer version is accepted", func() bool { return aliveTo(t, east, "go05") && aliveTo(t, west, "go05") })
 	})
 	// The others keep working, no object was written, and no process has grown.
 	attacktest.Eventually(t, attacktest.Long, "the others see each other", func() bool { return aliveTo(t, east, "west") && aliveTo(t, west, "east") })
@@ -283,7 +283,7 @@ func TestGO06_Strangers(t *testing.T) {
 		return err != nil || strings.Contains(string(body), string(problem.NodeExpired))
 	})
 	if a, err := offer(t, r.node.Dial, name, "", ""); err != nil || a.Status != http.StatusContinue {
-		t.Errorf("a member is not asked for its message, so this shows nothing: %v %v", a, err) // control
+		t.Errorf("a member gets no request for its message, so this proves nothing: %v %v", a, err) // control
 	}
 	t.Run("from a pod", func(t *testing.T) { // a pod reaches the ports that the process opens on the machine's own network
 		for _, port := range attacktest.ListeningPorts(t, east.Access.PID()) {
@@ -340,7 +340,7 @@ func TestGO06_Strangers(t *testing.T) {
 			}
 			<-p.Done()
 			if !strings.Contains(p.Output(), "goroutine 1 ") {
-				t.Fatalf("it said nothing: %.300s", p.Output())
+				t.Fatalf("no output: %.300s", p.Output())
 			}
 			return p.Output()
 		}
@@ -420,13 +420,13 @@ func TestGO07_PointsInside(t *testing.T) {
 		refused("apiEndpoint "+host, east, f)
 	}
 	for what, edit := range map[string]func(*gossip.Facts){
-		"http":                          func(f *gossip.Facts) { f.APIEndpoint = "http://k8s.example.com:6443" },
-		"userinfo":                      func(f *gossip.Facts) { f.APIEndpoint = "https://k8s.example.com@10.0.0.1:6443" },
-		"another port than it says":     func(f *gossip.Facts) { f.APIPort = 443 },
-		"the sign-in of another":        func(f *gossip.Facts) { f.URL = theirs.URL },
-		"a sign-in outside the tailnet": func(f *gossip.Facts) { f.URL = "https://tka.evil.example" },
-		"another's name":                func(f *gossip.Facts) { f.Host = theirs.Host },
-		"another's address":             func(f *gossip.Facts) { f.IPs = theirs.IPs },
+		"http":                            func(f *gossip.Facts) { f.APIEndpoint = "http://k8s.example.com:6443" },
+		"userinfo":                        func(f *gossip.Facts) { f.APIEndpoint = "https://k8s.example.com@10.0.0.1:6443" },
+		"another port than in the record": func(f *gossip.Facts) { f.APIPort = 443 },
+		"the sign-in of another":          func(f *gossip.Facts) { f.URL = theirs.URL },
+		"a sign-in outside the tailnet":   func(f *gossip.Facts) { f.URL = "https://tka.evil.example" },
+		"another's name":                  func(f *gossip.Facts) { f.Host = theirs.Host },
+		"another's address":               func(f *gossip.Facts) { f.IPs = theirs.IPs },
 	} {
 		f := r.facts
 		edit(&f)
@@ -497,6 +497,6 @@ func TestGO08_HostileText(t *testing.T) {
 		}
 	}
 	if strings.ContainsAny(east.Access.Output(), "\x1b\u202e\u200b\x00") {
-		t.Error("the log holds what was sent")
+		t.Error("the log contains the sent data")
 	}
 }

@@ -120,7 +120,7 @@ func TestID05_MalformedRules(t *testing.T) {
 				method, path := split(rt)
 				ans, e := s.Refused(t, what+", "+rt.Pattern, a.Code(), func() attacktest.Answer { return s.Ask(t, p, method, path, "") })
 				if !huge && !strings.Contains(ans.Problem.Message, "Rule ") || len(ans.Body) > 2000 || len(e.Error) > 1000 {
-					t.Errorf("%s: told %.300s", what, ans.Body)
+					t.Errorf("%s: got %.300s", what, ans.Body)
 				}
 			}
 		}
@@ -188,18 +188,18 @@ func TestID05_MalformedRules(t *testing.T) {
 		defer srv.Close()
 		const good = `{"role": "viewer", "orgs": ["acme"]}`
 		for what, rule := range map[string]string{
-			"no role that there is":  `{"role": "root", "orgs": ["*"]}`,
-			"another letter case":    `{"Role": "platform-admin", "orgs": ["*"]}`,
-			"no organisation":        `{"role": "platform-admin"}`,
-			"null for organisations": `{"role": "platform-admin", "orgs": null}`,
-			"a string for a list":    `{"role": "platform-admin", "orgs": "*"}`,
-			"all, and one":           `{"role": "platform-admin", "orgs": ["*", "acme"]}`,
-			"an unknown field":       `{"role": "platform-admin", "orgs": ["*"], "until": "never"}`,
-			"a field twice":          `{"role": "viewer", "role": "platform-admin", "orgs": ["*"]}`,
-			"something after it":     `{"role": "viewer", "orgs": ["*"]} {"role": "platform-admin", "orgs": ["*"]}`,
-			"10,000 deep":            strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
-			"a megabyte":             `{"role": "` + strings.Repeat("a", 1<<20) + `", "orgs": ["*"]}`,
-			"10,000 organisations":   `{"role": "platform-admin", "orgs": [` + many(`"a"`, 10_000) + `]}`,
+			"a role that does not exist": `{"role": "root", "orgs": ["*"]}`,
+			"another letter case":        `{"Role": "platform-admin", "orgs": ["*"]}`,
+			"no organisation":            `{"role": "platform-admin"}`,
+			"null for organisations":     `{"role": "platform-admin", "orgs": null}`,
+			"a string for a list":        `{"role": "platform-admin", "orgs": "*"}`,
+			"all, and one":               `{"role": "platform-admin", "orgs": ["*", "acme"]}`,
+			"an unknown field":           `{"role": "platform-admin", "orgs": ["*"], "until": "never"}`,
+			"a field twice":              `{"role": "viewer", "role": "platform-admin", "orgs": ["*"]}`,
+			"something after it":         `{"role": "viewer", "orgs": ["*"]} {"role": "platform-admin", "orgs": ["*"]}`,
+			"10,000 deep":                strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000),
+			"a megabyte":                 `{"role": "` + strings.Repeat("a", 1<<20) + `", "orgs": ["*"]}`,
+			"10,000 organisations":       `{"role": "platform-admin", "orgs": [` + many(`"a"`, 10_000) + `]}`,
 		} {
 			for _, list := range [][]string{{good, rule}, {rule, good}, {rule}, slices.Repeat([]string{rule}, 5_000)} {
 				rules = nil
@@ -216,7 +216,7 @@ func TestID05_MalformedRules(t *testing.T) {
 						t.Errorf("%s, %d rules: %+v, %v", what, len(list), me.Data, err)
 					}
 				} else if err != nil || len(me.Data.Warnings) != 1 || len(me.Data.Roles) != 1 || me.Data.Roles[0].Role != "viewer" || !slices.Equal(me.Data.Roles[0].Orgs, []string{"acme"}) {
-					t.Errorf("%s beside a good one: %+v, %v", what, me.Data, err)
+					t.Errorf("%s next to a good one: %+v, %v", what, me.Data, err)
 				}
 			}
 		}

@@ -88,7 +88,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 			}
 			e := refusedWith(t, s, alice, method, path, problem.WrongHost, "Host", host)
 			if e.Actor.Login != "" || e.Actor.NodeID != "" {
-				t.Errorf("%s with Host %q: somebody was asked who is calling: %+v", rt.Pattern, host, e.Actor)
+				t.Errorf("%s with Host %q: the caller was identified: %+v", rt.Pattern, host, e.Actor)
 			}
 		}
 	}
@@ -115,7 +115,7 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 			t.Errorf("%q: %v %v", raw, a, err)
 		}
 		if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 0 {
-			t.Errorf("%q: the API server was asked %v", raw, asked)
+			t.Errorf("%q: requests to the API server: %v", raw, asked)
 		}
 		for _, e := range m.Entries(t) {
 			if e.Code != problem.WrongHost || e.Actor.Login != "" {
@@ -225,12 +225,12 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 		}
 		asked, carried := m.Bodies(t, attacktest.AccessAccount), 0
 		if len(asked) < 3 { // read, create and token requests
-			t.Fatalf("the API server was asked %v", asked)
+			t.Fatalf("requests to the API server: %v", asked)
 		}
 		for _, k := range asked {
 			// The API server's audit log would list the addresses of X-Forwarded-For.
 			if k.ImpersonatedUser != nil || !slices.Equal(k.SourceIPs, []string{"127.0.0.1"}) || strings.Contains(k.UserAgent, "root") || strings.Contains(string(k.RequestObject), "root@") {
-				t.Errorf("the API server was told %+v", k)
+				t.Errorf("writes to the API server: %+v", k)
 			}
 			if strings.Contains(string(k.RequestObject), "alice@example.com") {
 				carried++
@@ -260,7 +260,7 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 			}
 		}
 		if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 0 {
-			t.Errorf("the API server was asked %v", asked)
+			t.Errorf("requests to the API server: %v", asked)
 		}
 	})
 	// Control: alice has a grant and sends no such header.
@@ -348,7 +348,7 @@ func TestID08_NoHeaderModeAndNoOtherListener(t *testing.T) {
 		}
 	}
 	if seen != 2 {
-		t.Errorf("%d listeners of probes are known, of 2 processes", seen)
+		t.Errorf("found %d listeners of probes, of 2 processes", seen)
 	}
 	if e, asked := m.Entries(t), m.Requests(t, attacktest.AccessAccount); len(e)+len(asked) > 0 {
 		t.Errorf("a visit came by another way than the tailnet: %+v, %v", e, asked)
@@ -384,27 +384,27 @@ func TestID10_CrossSite(t *testing.T) {
 	}
 	page := []string{"Sec-Fetch-Site", "cross-site"}
 	for what, headers := range map[string][]string{
-		"a foreign page's fetch":           {"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"},
-		"a sandboxed page":                 {"Origin", "null"},
-		"a sandboxed page that says more":  {"Origin", "null", "Sec-Fetch-Site", "cross-site"},
-		"an old browser":                   {"Origin", "https://evil.example"},
-		"another node's page":              {"Origin", "https://bob-laptop." + s.Net.Suffix(), "Sec-Fetch-Site", "same-site"},
-		"another port's page":              {"Origin", s.Server() + ":8443", "Sec-Fetch-Site", "same-site"},
-		"a page that lies about its site":  {"Origin", "https://evil.example", "Sec-Fetch-Site", "same-origin"},
-		"a site that no browser knows":     {"Sec-Fetch-Site", "trust-me"},
-		"an image":                         append([]string{"Sec-Fetch-Dest", "image", "Sec-Fetch-Mode", "no-cors"}, page...),
-		"a fetch without CORS":             append([]string{"Sec-Fetch-Dest", "empty", "Sec-Fetch-Mode", "no-cors"}, page...),
-		"a link that is followed":          append([]string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Sec-Fetch-User", "?1"}, page...),
-		"a form":                           append([]string{"Origin", "https://evil.example", "Content-Type", "text/plain", "Sec-Fetch-Mode", "navigate"}, page...),
-		"an origin that is no address":     {"Origin", "evil"},
-		"our name in a foreign origin":     {"Origin", "https://evil.example/" + strings.TrimPrefix(s.Server(), "https://")},
-		"our name before a foreign origin": {"Origin", s.Server() + ".evil.example"},
+		"a foreign page's fetch":             {"Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"},
+		"a sandboxed page":                   {"Origin", "null"},
+		"a sandboxed page with more headers": {"Origin", "null", "Sec-Fetch-Site", "cross-site"},
+		"an old browser":                     {"Origin", "https://evil.example"},
+		"another node's page":                {"Origin", "https://bob-laptop." + s.Net.Suffix(), "Sec-Fetch-Site", "same-site"},
+		"another port's page":                {"Origin", s.Server() + ":8443", "Sec-Fetch-Site", "same-site"},
+		"a page that lies about its site":    {"Origin", "https://evil.example", "Sec-Fetch-Site", "same-origin"},
+		"a site value that no browser sends": {"Sec-Fetch-Site", "trust-me"},
+		"an image":                           append([]string{"Sec-Fetch-Dest", "image", "Sec-Fetch-Mode", "no-cors"}, page...),
+		"a fetch without CORS":               append([]string{"Sec-Fetch-Dest", "empty", "Sec-Fetch-Mode", "no-cors"}, page...),
+		"a link that is followed":            append([]string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Sec-Fetch-User", "?1"}, page...),
+		"a form":                             append([]string{"Origin", "https://evil.example", "Content-Type", "text/plain", "Sec-Fetch-Mode", "navigate"}, page...),
+		"an origin that is no address":       {"Origin", "evil"},
+		"our name in a foreign origin":       {"Origin", "https://evil.example/" + strings.TrimPrefix(s.Server(), "https://")},
+		"our name before a foreign origin":   {"Origin", s.Server() + ".evil.example"},
 	} {
 		for _, rt := range routes() {
 			method, path := split(rt)
 			e := refusedWith(t, s, alice, method, path, problem.CrossOrigin, headers...)
 			if e.Actor.Login != "" {
-				t.Errorf("%s, %s: somebody was asked who is calling", what, rt.Pattern)
+				t.Errorf("%s, %s: the caller was identified", what, rt.Pattern)
 			}
 			noCORS(what, s.Ask(t, alice, method, path, "", headers...))
 			noCORS(what, s.Ask(t, alice, "OPTIONS", path, "", append([]string{"Access-Control-Request-Method", method, "Access-Control-Request-Headers", "content-type"}, headers...)...))
@@ -495,13 +495,13 @@ func TestID11_PathsAreExact(t *testing.T) {
 				switch {
 				case a.Status == http.StatusBadRequest, a.Status == http.StatusNotFound && a.Code() == problem.NotFound, a.Status == http.StatusMisdirectedRequest:
 					if len(asked) > 0 {
-						t.Errorf("%s %q: %v, and the API server was asked %v", method, spelt, a, asked)
+						t.Errorf("%s %q: %v, and requests to the API server: %v", method, spelt, a, asked)
 					}
 				case !exact:
 					t.Errorf("%s %q: %v, recorded %+v", method, spelt, a, entries)
 				case p == bob && rt.Verb == access.Whoami && a.Status == http.StatusOK:
 				case p == bob && (a.Code() != problem.NoCapability || len(asked) > 0):
-					t.Errorf("%s %q by bob: %v, the API server was asked %v", method, spelt, a, asked)
+					t.Errorf("%s %q by bob: %v, requests to the API server: %v", method, spelt, a, asked)
 				}
 				if exact && !strings.Contains(spelt, "%"+fmt.Sprintf("%02x", path[strings.LastIndexByte(path, '/')+1])) && !strings.HasPrefix(spelt, "//"+host) {
 					t.Errorf("%s %q is taken for %s: %v", method, spelt, rt.Pattern, a)

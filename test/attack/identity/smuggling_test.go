@@ -87,12 +87,12 @@ func TestID15_Smuggling(t *testing.T) {
 				}
 			}
 			if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 0 {
-				t.Errorf("the API server was asked %v", asked)
+				t.Errorf("requests to the API server: %v", asked)
 			}
 		})
 	}
 	if now := s.SignIns(t, st.Username); len(now) != 1 || now[0].UID != uid {
-		t.Fatalf("the hidden request was heard: %+v", now)
+		t.Fatalf("the hidden request was processed: %+v", now)
 	}
 	// Probes accept no body, so a request hidden in a body is more likely to be processed there.
 	for _, p := range []*testenv.Process{s.Access, s.Operator} {

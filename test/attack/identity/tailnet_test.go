@@ -69,7 +69,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 			for _, rt := range routes() {
 				method, path := split(rt)
 				if e := refusedWith(t, s, alice, method, path, problem.FunnelRefused, headers...); e.Actor.Login != "" || e.Actor.NodeID != "" || e.Actor.Via != access.ViaFunnel {
-					t.Errorf("%s with %q: somebody was asked who is calling: %+v", rt.Pattern, headers, e.Actor)
+					t.Errorf("%s with %q: the caller was identified: %+v", rt.Pattern, headers, e.Actor)
 				}
 			}
 		}
@@ -96,7 +96,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 	edgeIP, _ := edge.Node.TailscaleIPs()
 	who, err := lc.WhoIs(ctx, edgeIP.String())
 	if err != nil || len(who.CapMap["tailplane.dev/cap/access"]) != 1 {
-		t.Fatalf("the ingress node holds no grant, so this test shows nothing: %+v %v", who, err)
+		t.Fatalf("the ingress node has no grant, so this test proves nothing: %+v %v", who, err)
 	}
 	id, err := s.Net.ID(edge.Node)
 	if err != nil || !s.Net.SetIngress(id) {
@@ -114,7 +114,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 		internet := func(ctx context.Context, _, addr string) (net.Conn, error) {
 			return s.Net.FunnelDial(ctx, edge.Node, addr, "203.0.113.9:4444")
 		}
-		attacktest.Eventually(t, attacktest.Long, "Funnel takes connections", func() bool {
+		attacktest.Eventually(t, attacktest.Long, "Funnel accepts connections", func() bool {
 			c, err := internet(ctx, "tcp", name+":443")
 			if err != nil {
 				return false
@@ -271,7 +271,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			}
 		}
 		if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 0 || len(s.SignIns(t, "carol@example.com")) > 0 {
-			t.Errorf("after the end the API server was asked %v", asked)
+			t.Errorf("requests to the API server after the end: %v", asked)
 		}
 	}
 	t.Run("expired, on a warm connection", func(t *testing.T) {
@@ -342,22 +342,22 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			caller, fails = good, nil
 			before := asked
 			if err := call(); err != nil || asked != before+1 {
-				t.Errorf("after %s: %v, asked %d times", what, err, asked-before)
+				t.Errorf("after %s: %v, %d requests", what, err, asked-before)
 			}
 			if _, through := at.Entries(t); len(through) != 1 || through[0].Login != "alice@example.com" {
 				t.Errorf("after %s: through %+v", what, through)
 			}
 		}
 		fails = errors.New("backend on fire: /var/run/tailscale.sock")
-		want("a failure that nobody foresaw", problem.Internal)
-		fails = problem.New(problem.IdentityUnavailable, "This server cannot ask its tailnet who you are.", "Try again in a moment.")
+		want("an unexpected failure", problem.Internal)
+		fails = problem.New(problem.IdentityUnavailable, "This server cannot get your identity from its tailnet.", "Try again in a moment.")
 		want("a WhoIs that was given up", problem.IdentityUnavailable)
 		for what, hollow := range map[string]access.Caller{
 			"nothing":                  {},
 			"no login":                 with(func(c *access.Caller) { c.Login = "" }),
 			"no device":                with(func(c *access.Caller) { c.Device = access.Device{} }),
 			"no way":                   with(func(c *access.Caller) { c.Via = "" }),
-			"a way nobody knows":       with(func(c *access.Caller) { c.Via = "serve" }),
+			"an unknown way":           with(func(c *access.Caller) { c.Via = "serve" }),
 			"a person with a tag":      with(func(c *access.Caller) { c.Tags = []access.Tag{"tag:ci"} }),
 			"an empty name of a robot": with(func(c *access.Caller) { c.Login, c.Device = "", access.Device{} }),
 		} {
@@ -485,7 +485,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 				marks++
 			}
 			if k.Verb != "delete" && (k.Verb != "patch" || marks > 1) {
-				t.Errorf("%s: the API server was asked %v", what, k)
+				t.Errorf("%s: requests to the API server: %v", what, k)
 			}
 		}
 	}
@@ -520,7 +520,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 			}
 		}
 		if tokens != 0 {
-			t.Errorf("%d tokens were made for a refusal", tokens)
+			t.Errorf("%d tokens were created for a refusal", tokens)
 		}
 	})
 	t.Run("the connection is another's", func(t *testing.T) {

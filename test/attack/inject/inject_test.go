@@ -277,7 +277,7 @@ func TestIN01_WebhookAway(t *testing.T) {
 		}
 	}
 	p.set(p.webhook(t).Address)
-	attacktest.Eventually(t, attacktest.Long, "the webhook to be back by itself", func() bool {
+	attacktest.Eventually(t, attacktest.Long, "the webhook is back without help", func() bool {
 		pod, err := p.pod(ns, asks)
 		return err == nil && adapted(pod)
 	})

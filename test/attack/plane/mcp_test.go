@@ -82,7 +82,7 @@ func told(ctx context.Context, hc *http.Client, dashboard, id, login string) err
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
 	if err == nil && !strings.Contains(string(b), `"You are `+login+` on `) {
-		err = fmt.Errorf("%s is told %s", login, b)
+		err = fmt.Errorf("%s gets %s", login, b)
 	}
 	return err
 }
@@ -125,12 +125,12 @@ func TestMC01_NoCredentials(t *testing.T) {
 		a := call(tool.Name, `{}`)
 		for _, s := range secrets {
 			if strings.Contains(a.Text, s[:14]) {
-				t.Errorf("%s tells %s: %s", tool.Name, s, a.Text)
+				t.Errorf("%s contains %s: %s", tool.Name, s, a.Text)
 			}
 		}
 	}
 	if a := call("list_audit", `{"verb":"signins.revoke","limit":5}`); a.Result.IsError || !strings.Contains(a.Text, "it said") {
-		t.Errorf("the record without what was written: %s", a.Text)
+		t.Errorf("the audit log misses the text: %s", a.Text)
 	}
 	for _, m := range []string{`"resources/list"`, `"resources/read","params":{"uri":"file:///var/run/secrets/kubernetes.io/serviceaccount/token"}`, `"prompts/list"`, `"completion/complete"`} {
 		if a := post(t, o, alice, `{"jsonrpc":"2.0","id":3,"method":`+m+`}`, "Mcp-Session-Id", id); a.Error == nil {
@@ -168,7 +168,7 @@ func TestMC02_TextStaysData(t *testing.T) {
 		}
 	}
 	if !strings.Contains(a.Text, "Ignore previous instructions") {
-		t.Error("the control has gone with it: what was written is not told at all")
+		t.Error("the text is missing together with the control characters")
 	}
 }
 
@@ -193,7 +193,7 @@ func TestMC03_WhoMaySpeak(t *testing.T) {
 		status  int
 	}{
 		{"her own conversation", alice, ping, []string{"Mcp-Session-Id", id}, 200},
-		{"who has no role", bob, hello, nil, 403},
+		{"a caller without a role", bob, hello, nil, 403},
 		{"a foreign Host", alice, hello, []string{"Host", "evil.example"}, 421},
 		{"a name bound to our address", alice, hello, []string{"Host", "127.0.0.1"}, 421},
 		{"a foreign Origin", alice, hello, []string{"Origin", "https://evil.example"}, 403},

@@ -144,7 +144,7 @@ func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 				}
 				for _, word := range []string{"acme", "globex", "alice", "east", "kubernetes", "<script", "/assets/"} {
 					if strings.Contains(strings.ReplaceAll(a.Body, "TAG OF THIS SERVER", ""), word) {
-						t.Errorf("%s: GET %s tells of %s:\n%s", why, path, word, a.Body)
+						t.Errorf("%s: GET %s contains %s:\n%s", why, path, word, a.Body)
 					}
 				}
 			}
@@ -190,7 +190,7 @@ func TestPL02_TokensGiveNothing(t *testing.T) {
 		{"not yet", claim("nbf", now+90), problem.InvalidToken},
 		{"alg none", claim("alg", "none"), problem.InvalidToken},
 		{"HS256 with the public key", claim("alg", "HS256"), problem.InvalidToken},
-		{"an address that nobody verified", claim("email_verified", false), problem.InvalidToken},
+		{"an unverified address", claim("email_verified", false), problem.InvalidToken},
 		{"verified, as text", claim("email_verified", "true"), problem.InvalidToken},
 		{"no address", claim("email", ""), problem.InvalidToken},
 		{"another tailnet's", claim("tailnet", "evil.ts.net"), problem.InvalidToken},
@@ -213,7 +213,7 @@ func TestPL02_TokensGiveNothing(t *testing.T) {
 	}
 	for _, e := range o.RecordedBy(t, "eve@example.com") {
 		if strings.Contains(fmt.Sprint(e.Args), "eyJ") {
-			t.Errorf("the record keeps a token: %v", e.Args)
+			t.Errorf("the audit log contains a token: %v", e.Args)
 		}
 	}
 }
@@ -369,7 +369,7 @@ func TestPL04_StoredScript(t *testing.T) {
 	})
 	var adapters []plane.Adapter
 	if err := json.Unmarshal(list.Data, &adapters); err != nil || !strings.Contains(adapters[0].Message, "<script>") {
-		t.Errorf("%v: what is there is not told as it is: %s", err, list.Data)
+		t.Errorf("%v: the text is changed: %s", err, list.Data)
 	}
 	if list.Header.Get("Content-Type") != "application/json" || list.Header.Get("X-Content-Type-Options") != "nosniff" || strings.ContainsAny(list.Body, "\x1b\x07") {
 		t.Errorf("the list: %v %q", list.Header, list.Body)
@@ -380,7 +380,7 @@ func TestPL04_StoredScript(t *testing.T) {
 	}
 	refused := o.Request(t, mallory, "GET", "/", "", "Accept", "text/html")
 	if refused.Status != http.StatusForbidden || strings.Contains(refused.Body, "<img") || !strings.Contains(refused.Body, "&lt;img/src=x/onerror=alert(1)&gt;@evil.example") {
-		t.Errorf("the page for who has no role: %d %s", refused.Status, refused.Body)
+		t.Errorf("the page for a caller without a role: %d %s", refused.Status, refused.Body)
 	}
 	for what, h := range map[string]http.Header{"the refusal": refused.Header, "the dashboard": o.Request(t, alice, "GET", "/", "").Header, "the text": text.Header} {
 		if csp := h.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(csp, "http") {
@@ -410,7 +410,7 @@ func TestPL05_OthersThings(t *testing.T) {
 		a := o.Request(t, amy, "GET", path, "")
 		for _, word := range []string{name, "bob@", "globex", "alice@"} {
 			if strings.Contains(a.Body, word) && !(strings.Contains(path, word) && a.Status >= 400) {
-				t.Errorf("GET %s tells amy of %s: %d %s", path, word, a.Status, a.Body)
+				t.Errorf("GET %s shows amy %s: %d %s", path, word, a.Status, a.Body)
 			}
 		}
 		if total := a.Meta.Page.Total; total != nil && *total > 0 && strings.Contains(path, "signins") {
@@ -423,7 +423,7 @@ func TestPL05_OthersThings(t *testing.T) {
 	real := o.Request(t, amy, "DELETE", "/api/v1/signins/"+testenv.SigninNamespace+"/"+name, `{"reason":"mine"}`)
 	none := o.Request(t, amy, "DELETE", "/api/v1/signins/"+testenv.SigninNamespace+"/nobodys", `{"reason":"mine"}`)
 	if real.Status != http.StatusNotFound || none.Status != http.StatusNotFound || len(real.Body)-len(name) != len(none.Body)-len("nobodys") && strings.Contains(real.Body, name) {
-		t.Errorf("bob's: %d %s; nobody's: %d %s", real.Status, real.Body, none.Status, none.Body)
+		t.Errorf("bob's: %d %s; a missing one: %d %s", real.Status, real.Body, none.Status, none.Body)
 	}
 	o.Untouched(t, m, "amy")
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
@@ -441,7 +441,7 @@ func TestPL05_OthersThings(t *testing.T) {
 	lines.Buffer(nil, 1<<20)
 	for snapshot := false; lines.Scan(); {
 		if strings.Contains(lines.Text(), name) || strings.Contains(lines.Text(), "globex") {
-			t.Errorf("the stream tells amy: %.300s", lines.Text())
+			t.Errorf("the stream shows amy: %.300s", lines.Text())
 		}
 		if snapshot = snapshot || lines.Text() == "event: snapshot"; snapshot && strings.HasPrefix(lines.Text(), "data: ") {
 			break
@@ -466,16 +466,16 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 	ctx, list := t.Context(), metav1.ListOptions{}
 	as := o.ClientFor(t, o.AccountConfig(t, "tailplane-plane"))
 	for what, err := range map[string]error{
-		"lists Secrets":         attacktest.ErrorOf(k.CoreV1().Secrets("").List(ctx, list)),
-		"reads another Secret":  attacktest.ErrorOf(k.CoreV1().Secrets(testenv.SystemNamespace).Get(ctx, "tailplane-cluster-key", metav1.GetOptions{})),
-		"makes a sign-in":       as.Create(ctx, attacktest.ForgedSignIn("pat@platform.example", "laptop", "edit")),
-		"runs a command":        k.CoreV1().RESTClient().Post().Namespace("shop").Resource("pods").Name("x").SubResource("exec").Param("command", "id").Do(ctx).Error(),
-		"reads a log":           k.CoreV1().Pods("shop").GetLogs("x", &corev1.PodLogOptions{}).Do(ctx).Error(),
-		"makes a pod":           attacktest.ErrorOf(k.CoreV1().Pods("shop").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}}, metav1.CreateOptions{})),
-		"looks at accounts":     attacktest.ErrorOf(k.CoreV1().ServiceAccounts(testenv.SigninNamespace).List(ctx, list)),
-		"looks at roles":        attacktest.ErrorOf(k.RbacV1().RoleBindings("").List(ctx, list)),
-		"looks at namespaces":   attacktest.ErrorOf(k.CoreV1().Namespaces().List(ctx, list)),
-		"looks at other places": attacktest.ErrorOf(k.CoordinationV1().Leases("default").List(ctx, list)),
+		"lists Secrets":        attacktest.ErrorOf(k.CoreV1().Secrets("").List(ctx, list)),
+		"reads another Secret": attacktest.ErrorOf(k.CoreV1().Secrets(testenv.SystemNamespace).Get(ctx, "tailplane-cluster-key", metav1.GetOptions{})),
+		"makes a sign-in":      as.Create(ctx, attacktest.ForgedSignIn("pat@platform.example", "laptop", "edit")),
+		"runs a command":       k.CoreV1().RESTClient().Post().Namespace("shop").Resource("pods").Name("x").SubResource("exec").Param("command", "id").Do(ctx).Error(),
+		"reads a log":          k.CoreV1().Pods("shop").GetLogs("x", &corev1.PodLogOptions{}).Do(ctx).Error(),
+		"makes a pod":          attacktest.ErrorOf(k.CoreV1().Pods("shop").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}}, metav1.CreateOptions{})),
+		"lists accounts":       attacktest.ErrorOf(k.CoreV1().ServiceAccounts(testenv.SigninNamespace).List(ctx, list)),
+		"lists roles":          attacktest.ErrorOf(k.RbacV1().RoleBindings("").List(ctx, list)),
+		"lists namespaces":     attacktest.ErrorOf(k.CoreV1().Namespaces().List(ctx, list)),
+		"reads other places":   attacktest.ErrorOf(k.CoordinationV1().Leases("default").List(ctx, list)),
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("it %s: %v, want Forbidden", what, err)
@@ -490,7 +490,7 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 			continue // requests of this test itself
 		}
 		if secret || r.ImpersonatedUser != nil || r.ObjectRef.Subresource == "exec" || r.ObjectRef.Subresource == "token" || r.Writes() && !slices.Contains([]string{"tkasignins", "runnerholds", "secrets", "events"}, r.ObjectRef.Resource) {
-			t.Errorf("the program asked to %v", r)
+			t.Errorf("the program requested %v", r)
 		}
 	}
 }
@@ -534,7 +534,7 @@ func TestPL10_ExposedServices(t *testing.T) {
 		a := look(eve, "GET", "/graph", headers...)
 		got := o.Took()
 		if a.Status != http.StatusOK || len(got) != 1 {
-			t.Fatalf("%s: %v, asked %d times", why, a, len(got))
+			t.Fatalf("%s: %v, %d requests", why, a, len(got))
 		}
 		h := got[0].Header
 		if !slices.Equal(h.Values("X-Webauth-User"), []string{"eve@example.com"}) || !slices.Equal(h.Values("X-Webauth-Role"), []string{"Viewer"}) {
@@ -556,7 +556,7 @@ func TestPL10_ExposedServices(t *testing.T) {
 		{"spelt with a dot", alice, "POST", "/api/v1/./admin/tsdb/delete_series", 404},
 		{"spelt with two", alice, "POST", "/x/../api/v1/admin/tsdb/delete_series", 404},
 		{"encoded", alice, "POST", "/api/v1/%61dmin/tsdb/delete_series", 404},
-		{"with a slash that is none", alice, "POST", "/api/v1%2Fadmin/tsdb/delete_series", 404},
+		{"with an encoded slash", alice, "POST", "/api/v1%2Fadmin/tsdb/delete_series", 404},
 		{"the end of it", alice, "PUT", "/-/quit", 403},
 		{"another name", alice, "GET", "/graph", 421},
 	} {
@@ -573,7 +573,7 @@ func TestPL10_ExposedServices(t *testing.T) {
 			t.Errorf("%s: %v, want %d", x.why, a, x.status)
 		}
 		if got := o.Took(); len(got) > 0 {
-			t.Errorf("%s: the service was asked for %s", x.why, got[0].URL)
+			t.Errorf("%s: the service got a request for %s", x.why, got[0].URL)
 		}
 	}
 	if a := look(eve, "GET", "/away"); a.Status != http.StatusFound || len(o.Took()) != 1 {

@@ -108,7 +108,7 @@ func TestSI11_HostileContent(t *testing.T) {
 		"a masters' role":          set("system:masters", "spec", "role"),
 		"a path for a namespace":   set([]any{"../kube-system"}, "spec", "namespaces"),
 		"a foreign owner":          set([]any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"}}, "metadata", "ownerReferences"),
-		"labels that say much":     set(map[string]any{v1alpha1.SigninUIDLabel: string(before.UID)}, "metadata", "labels"),
+		"large labels":             set(map[string]any{v1alpha1.SigninUIDLabel: string(before.UID)}, "metadata", "labels"),
 		"another's name":           set(before.Name+"x", "metadata", "name"),
 		"a name of 253 characters": set(strings.Repeat("n", 253), "metadata", "name"),
 	} {
@@ -165,7 +165,7 @@ func TestSI11_HostileContent(t *testing.T) {
 			return true
 		})
 		if state == "" {
-			t.Errorf("%s: stored, and the operator says nothing about it", what)
+			t.Errorf("%s: stored, but the operator does not report it", what)
 		}
 		t.Logf("%s: %s", what, state)
 		// Other people are served while the object exists.
@@ -176,7 +176,7 @@ func TestSI11_HostileContent(t *testing.T) {
 			return a.Status == http.StatusAccepted && b.Status == http.StatusOK
 		})
 		if !ok {
-			t.Errorf("%s: nobody else can sign in while it is there", what)
+			t.Errorf("%s: other callers cannot sign in while it exists", what)
 		}
 		if err := request(k.CoreV1().RESTClient().Delete(), name).Do(t.Context()).Error(); client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)
@@ -192,7 +192,7 @@ func TestSI11_HostileContent(t *testing.T) {
 		}
 	}
 	if stored < 5 {
-		t.Errorf("only %d of them are stored: the schema is all that this shows", stored)
+		t.Errorf("only %d of them are stored: this tests only the schema", stored)
 	}
 	for _, p := range []*testenv.Process{s.Access, s.Operator} {
 		select {

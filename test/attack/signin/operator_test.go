@@ -163,7 +163,7 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 			if given := s.AccessOf(t, o.Name); len(given) > 0 {
 				t.Errorf("%s: given %v", what, given)
 			}
-			attacktest.Eventually(t, attacktest.Long, what+": an event says so", func() bool { return slices.Contains(reasonsOf(t, s, o.Name), "Refused") })
+			attacktest.Eventually(t, attacktest.Long, what+": an event reports it", func() bool { return slices.Contains(reasonsOf(t, s, o.Name), "Refused") })
 			if err := mallory.Delete(ctx, o); err != nil {
 				t.Fatal(err)
 			}
@@ -240,11 +240,11 @@ func TestSI02_Tampering(t *testing.T) {
 			}
 		}
 		for what, change := range map[string]func(*v1alpha1.TkaSignin){
-			"period":          func(o *v1alpha1.TkaSignin) { o.Spec.Period = metav1.Duration{Duration: 24 * time.Hour} },
-			"askedAt":         func(o *v1alpha1.TkaSignin) { o.Spec.AskedAt = metav1.NewTime(time.Now().Add(50 * time.Second)) },
-			"the finalizer":   func(o *v1alpha1.TkaSignin) { o.Finalizers = nil },
-			"our annotations": func(o *v1alpha1.TkaSignin) { delete(o.Annotations, v1alpha1.LastAttemptAnnotation) },
-			"a label of ours": func(o *v1alpha1.TkaSignin) { o.Labels["tailplane.dev/x"] = "y" },
+			"period":               func(o *v1alpha1.TkaSignin) { o.Spec.Period = metav1.Duration{Duration: 24 * time.Hour} },
+			"askedAt":              func(o *v1alpha1.TkaSignin) { o.Spec.AskedAt = metav1.NewTime(time.Now().Add(50 * time.Second)) },
+			"the finalizer":        func(o *v1alpha1.TkaSignin) { o.Finalizers = nil },
+			"our annotations":      func(o *v1alpha1.TkaSignin) { delete(o.Annotations, v1alpha1.LastAttemptAnnotation) },
+			"a label of Tailplane": func(o *v1alpha1.TkaSignin) { o.Labels["tailplane.dev/x"] = "y" },
 		} {
 			for who, c := range map[string]client.Client{"a tenant": mallory, "the administrator": s.KubeClient} {
 				o := before.DeepCopy()
@@ -396,7 +396,7 @@ func TestSI02_Tampering(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"the account is made anew": func(t *testing.T, st signin.Status) {
+		"the account is recreated": func(t *testing.T, st signin.Status) {
 			sa := new(corev1.ServiceAccount)
 			if err := s.KubeClient.Get(ctx, client.ObjectKey{Namespace: testenv.SigninNamespace, Name: st.Name}, sa); err != nil {
 				t.Fatal(err)
@@ -487,7 +487,7 @@ func TestSI02_Tampering(t *testing.T) {
 		if err := s.KubeClient.Delete(ctx, ns); err != nil {
 			t.Fatal(err)
 		}
-		attacktest.Eventually(t, attacktest.Long, "the token gives nothing", func() bool { return attacktest.ListPods(t, held, "shop") != nil })
+		attacktest.Eventually(t, attacktest.Long, "the token gives no access", func() bool { return attacktest.ListPods(t, held, "shop") != nil })
 		attacktest.Eventually(t, attacktest.Long, "nothing is left", func() bool { return len(s.AccessOf(t, st.Name)) == 0 })
 		took := attacktest.Eventually(t, 2*attacktest.Long, "the namespace is gone", func() bool { return apierrors.IsNotFound(s.KubeClient.Get(ctx, client.ObjectKeyFromObject(ns), ns)) })
 		t.Logf("the namespace was gone after %v", took.Round(time.Millisecond))

@@ -32,7 +32,7 @@ func startBehind(t *testing.T, s *attacktest.Env, g *attacktest.Gate, role strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	works := `"operator is working"`
+	works := `"the sign-in operator is running"`
 	if role == "access" {
 		works = `"access is serving"`
 	}
@@ -142,7 +142,7 @@ func TestSI06_KilledAfterEachWrite(t *testing.T) {
 					s.Settles(t, "before")
 					g.Arm(0, process)
 					story.act(t.Context())
-					s.Settles(t, "with nobody killed")
+					s.Settles(t, "without a kill")
 					if story.then != nil {
 						story.then(t)
 					}

@@ -93,7 +93,7 @@ func unlawfulBut(rules []rbacv1.PolicyRule, namespace string, relays, runners, w
 				continue // the plane shows which clusters have an adapter
 			}
 			if slices.Contains([]string{"pods/exec", "pods/attach", "pods/portforward", "nodes/proxy", "pods", "deployments", "daemonsets", "certificatesigningrequests"}, resource) {
-				bad("%s, which nobody here needs", resource)
+				bad("%s, which no account here needs", resource)
 			}
 			own := slices.Equal(r.ResourceNames, []string{"tailplane-inject"}) && !has("create", "update", "delete", "list", "deletecollection")
 			if strings.HasSuffix(resource, "webhookconfigurations") && !own {
@@ -149,7 +149,7 @@ func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 			}
 		case "RoleBinding", "ClusterRoleBinding":
 			if slices.Contains(ofRunners, o.RoleRef.Name) {
-				t.Errorf("%s: %s %s gives what only namespaces of runners have", what, o.Kind, o.Metadata.Name)
+				t.Errorf("%s: %s %s grants a right that belongs only in namespaces of runners", what, o.Kind, o.Metadata.Name)
 			}
 			for _, x := range o.Subjects {
 				// Envoy Gateway may read our kinds and write the status of policies. The roles themselves are checked
@@ -279,7 +279,7 @@ func TestSI12_Rights(t *testing.T) {
 		"operator binds admin":                      bind(as["operator"], "admin", labels, signIn),
 		"operator binds a listed role to itself":    bind(as["operator"], "edit", labels, self),
 		"operator binds a listed role to a person":  bind(as["operator"], "edit", labels, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "mallory"}),
-		"operator binds a listed role to everybody": bind(as["operator"], "edit", labels, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:authenticated"}),
+		"operator binds a listed role to all users": bind(as["operator"], "edit", labels, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:authenticated"}),
 		"operator binds without labels":             bind(as["operator"], "edit", nil, signIn),
 		"operator removes a foreign binding":        as["operator"].RbacV1().ClusterRoleBindings().Delete(ctx, "system:basic-user", metav1.DeleteOptions{}),
 		"operator removes its own binding":          as["operator"].RbacV1().ClusterRoleBindings().Delete(ctx, "tailplane-operator", metav1.DeleteOptions{}),

@@ -65,7 +65,7 @@ func TestSI03_RolesThatAreNotGiven(t *testing.T) {
 			attacktest.Eventually(t, attacktest.Soon, fmt.Sprintf("the grant of %q is felt", role), func() bool { return s.Ask(t, p, "GET", attacktest.API+"/login", "").Code() != problem.NoCapability })
 			a, _ := s.Refused(t, fmt.Sprintf("granted %q", role), code, func() attacktest.Answer { return s.Ask(t, p, "POST", attacktest.API+"/login", "{}") })
 			if len(a.Body) > 1500 {
-				t.Errorf("granted %q: told %.200s…", role, a.Body)
+				t.Errorf("granted %q: got %.200s…", role, a.Body)
 			}
 		}
 	})
@@ -95,7 +95,7 @@ func TestSI03_RolesThatAreNotGiven(t *testing.T) {
 			return a.Code() != problem.NotReady
 		})
 		if a.Code() != problem.CannotProvision || !strings.Contains(a.Problem.Message, signin.ReasonRoleNotFound) {
-			t.Errorf("told %v", a)
+			t.Errorf("got %v", a)
 		}
 		stored := s.SignIns(t, "oscar@example.com")
 		if len(stored) != 1 || stored[0].Status.Role != "" || stored[0].Status.ServiceAccount != nil {
@@ -172,13 +172,13 @@ func TestSI04_Periods(t *testing.T) {
 		a := s.Ask(t, p, "POST", attacktest.API+"/login", `{"period":`+body.period+`}`)
 		ok := a.Code() == body.code || body.code == problem.PeriodOutOfBounds && a.Code() == problem.BadRequest
 		if w := m.Writes(t, attacktest.AccessAccount); !ok || len(w) > 0 {
-			t.Errorf("asked for %s: %v, wrote %v", body.period, a, w)
+			t.Errorf("requested %s: %v, wrote %v", body.period, a, w)
 			s.Logout(t, p)
 		}
 	}
 	// Control.
 	if a := s.Ask(t, p, "POST", attacktest.API+"/login", `{"period":"10m"}`); a.Status != http.StatusAccepted {
-		t.Errorf("asked for 10m: %v", a)
+		t.Errorf("requested 10m: %v", a)
 	}
 	s.Logout(t, p)
 }
@@ -274,7 +274,7 @@ func TestSI05_ReLogin(t *testing.T) {
 		}
 		k := s.Kubeconfig(t, p)
 		if bound := boundRoleOf(s, first.Name); bound != role {
-			t.Errorf("a token was made while %q was bound, not %s", bound, role)
+			t.Errorf("a token was created while %q was bound, not %s", bound, role)
 		}
 		now := s.SignIns(t, "trent@example.com")[0]
 		if slices.Contains(uids, now.Status.ServiceAccount.UID) || now.Status.Role != role {
@@ -353,7 +353,7 @@ func TestSI07_TheEndIsTheEnd(t *testing.T) {
 	s.SetPolicy(t, attacktest.Grant("victor@example.com", `{"role": "view", "period": "8h"}`))
 	s.WaitGranted(t, p)
 
-	t.Run("a shorter token than asked for", func(t *testing.T) {
+	t.Run("a shorter token than requested", func(t *testing.T) {
 		// The API server issues tokens for at most one hour, and only adds a warning.
 		st := s.Login(t, p, signin.LoginRequest{})
 		m := s.Mark(t)
@@ -365,36 +365,36 @@ func TestSI07_TheEndIsTheEnd(t *testing.T) {
 		}
 		truth := expiry(t, k)
 		if d := time.Until(truth); d > time.Hour || d < 50*time.Minute || !stated.Equal(truth) {
-			t.Errorf("stated %v, the token says %v, the sign-in %s", stated, truth, st.Until)
+			t.Errorf("stated %v, the token has %v, the sign-in %s", stated, truth, st.Until)
 		}
 		writes := slices.DeleteFunc(m.Bodies(t, attacktest.AccessAccount), func(k attacktest.KubeRequest) bool { return !k.Writes() })
 		if len(writes) != 1 || writes[0].ObjectRef.Subresource != "token" {
-			t.Fatalf("the API server was asked %v", writes)
+			t.Fatalf("requests to the API server: %v", writes)
 		}
 		var asked struct {
 			Spec struct{ ExpirationSeconds int }
 		}
 		attacktest.Decode(t, string(writes[0].RequestObject), &asked)
 		if asked.Spec.ExpirationSeconds < 7*60*60 {
-			t.Errorf("asked for %d s", asked.Spec.ExpirationSeconds)
+			t.Errorf("requested %d s", asked.Spec.ExpirationSeconds)
 		}
 		tokenStored(t, s, k)
 		s.Logout(t, p)
 	})
-	t.Run("a longer token than asked for", func(t *testing.T) {
+	t.Run("a longer token than requested", func(t *testing.T) {
 		// Ten minutes is the shortest lifetime that the API server gives a token.
 		st := s.Login(t, p, signin.LoginRequest{})
 		end := s.EndSignInIn(t, st.Name, 10*time.Second)
 		a := s.Ask(t, p, "GET", attacktest.API+"/kubeconfig", "")
 		k := kubeconfigOf(t, a)
 		if stated, err := time.Parse(time.RFC3339, a.Header.Get(signin.ExpiresHeader)); err != nil || !stated.Equal(end) || !expiry(t, k).After(end.Add(5*time.Minute)) {
-			t.Errorf("stated %v (%v), the token says %v, the sign-in ends at %v", stated, err, expiry(t, k), end)
+			t.Errorf("stated %v (%v), the token has %v, the sign-in ends at %v", stated, err, expiry(t, k), end)
 		}
 		held := s.TokenClient(t, k.Token.Reveal())
 		if err := attacktest.ListPods(t, held, "shop"); err != nil {
 			t.Fatalf("before the end: %v", err)
 		}
-		attacktest.Eventually(t, attacktest.Long, "the token gives nothing any more", func() bool { return attacktest.ListPods(t, held, "shop") != nil })
+		attacktest.Eventually(t, attacktest.Long, "the token gives no access any longer", func() bool { return attacktest.ListPods(t, held, "shop") != nil })
 		if late := time.Since(end); late < 0 || late > attacktest.Soon {
 			t.Errorf("access ended %v after the end", late)
 		} else {
@@ -546,7 +546,7 @@ func TestSI08_Revoke(t *testing.T) {
 			if given := s.AccessOf(t, st.Name); len(given) > 0 {
 				t.Errorf("left: %v", given)
 			}
-			took := attacktest.Eventually(t, attacktest.Soon, "the API server has heard of it, too", func() bool {
+			took := attacktest.Eventually(t, attacktest.Soon, "the API server has seen it, too", func() bool {
 				err := attacktest.ListPods(t, held, "shop")
 				return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
 			})
@@ -642,7 +642,7 @@ func TestSI09_AtOnce(t *testing.T) {
 			return r.op == "login" && r.err == nil && r.st.Name == o.Name && r.role == o.Spec.Role && !r.st.StartedAt.After(o.CreationTimestamp.Time)
 		})
 		if !ok {
-			t.Errorf("nobody was told of the %s that is stored", o.Spec.Role)
+			t.Errorf("no response reported the stored %s", o.Spec.Role)
 		}
 		for i, c := range servers { // both servers report the same state
 			if st, err := signin.Read.Call(t.Context(), c, signin.ReadRequest{}); err != nil || st.Role != o.Spec.Role || st.State != signin.Ready {
@@ -651,7 +651,7 @@ func TestSI09_AtOnce(t *testing.T) {
 		}
 	}
 	if outcomes["login "] == 0 {
-		t.Error("nobody won")
+		t.Error("no request succeeded")
 	}
 }
 
@@ -722,7 +722,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 				// A change of the tailnet takes effect at once; a re-check runs every 30 s.
 				attacktest.Eventually(t, attacktest.Soon, "the sign-in is gone", func() bool { return len(s.AccessOf(t, st.Name)) == 0 })
 				if err := attacktest.ListPods(t, held, "shop"); err == nil {
-					t.Error("the token still gives something")
+					t.Error("the token still gives access")
 				}
 				t.Logf("gone after %v", time.Since(began).Round(time.Millisecond))
 			})
@@ -757,7 +757,7 @@ func TestSI10_GrantWithdrawn(t *testing.T) {
 		attacktest.Eventually(t, attacktest.Soon, "the grant is gone", func() bool { return s.Ask(t, p, "GET", attacktest.API+"/login", "").Code() == problem.NoCapability })
 		s.RestartOperator(t)
 		if a := <-got; a.Status == http.StatusOK || a.Status == 0 {
-			t.Errorf("who waited was told %v", a)
+			t.Errorf("the waiting caller got %v", a)
 		}
 		for _, w := range m.Writes(t, attacktest.AccessAccount) {
 			if w.ObjectRef.Subresource == "token" {

@@ -158,7 +158,7 @@ func TestDS01_Floods(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		t.Logf("bob asked %d times in %v, %d of them beyond his limit; alice's p99 was %v and is %v",
+		t.Logf("bob sent %d requests in %v, %d of them over his limit; alice's p99 was %v and is %v",
 			refused.Load()+limited.Load(), took.Round(time.Millisecond), limited.Load(), before.Round(time.Microsecond), during.Round(time.Microsecond))
 		if most := 5 + int64(took.Minutes()*10) + 1; refused.Load() > most || refused.Load() == 0 || limited.Load() == 0 {
 			t.Errorf("%d of bob's requests came past his limit, at most %d may", refused.Load(), most)
@@ -168,7 +168,7 @@ func TestDS01_Floods(t *testing.T) {
 			t.Errorf("alice's p99 was %v and is %v", before, during)
 		}
 		if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 0 {
-			t.Errorf("the API server was asked %v", asked)
+			t.Errorf("requests to the API server: %v", asked)
 		}
 		var bobs int64
 		for _, e := range recordOf(t, record) {
@@ -200,7 +200,7 @@ func TestDS01_Floods(t *testing.T) {
 				t.Errorf("login: %v %v", a, a.Header)
 			default:
 				if asked := m.Writes(t, attacktest.AccessAccount); len(asked) > 0 {
-					t.Errorf("refused, and the API server was asked %v", asked)
+					t.Errorf("refused, but requests to the API server: %v", asked)
 				}
 			}
 		}
@@ -217,7 +217,7 @@ func TestDS01_Floods(t *testing.T) {
 			onPhone = 1
 		}
 		if !limited {
-			t.Error("another device of the same login has a bucket of its own")
+			t.Error("another device of the same login has a separate bucket")
 		}
 		attacktest.Eventually(t, attacktest.Long, "quinn's kubeconfig", func() bool { return ask(x, "GET", attacktest.API+"/kubeconfig?wait=5s").Status == http.StatusOK })
 		if n := len(s.SignIns(t, "quinn@example.com")); n != 1+onPhone {
@@ -269,6 +269,6 @@ func TestDS01_Floods(t *testing.T) {
 		}
 		leave()
 		waiting.Wait()
-		attacktest.Eventually(t, attacktest.Long, "there is room again", func() bool { return ask(x, "GET", attacktest.API+"/kubeconfig?wait=10ms").Code() == problem.NotReady })
+		attacktest.Eventually(t, attacktest.Long, "there is free capacity again", func() bool { return ask(x, "GET", attacktest.API+"/kubeconfig?wait=10ms").Code() == problem.NotReady })
 	})
 }

@@ -266,7 +266,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 				}
 				// The Pod Security Standard does not require the last two.
 				if err := taken(worse); err == nil && what != "a writable root" && what != "a shell" {
-					t.Errorf("%s with %s: the API server takes it", name, what)
+					t.Errorf("%s with %s: the API server accepts it", name, what)
 				}
 			}
 		}
@@ -353,7 +353,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 		}
 		for name, path := range programs {
 			if found, out, err := vulnerable(t, "file://"+db, path); err != nil || !found || !strings.Contains(out, "GO-9999-0001") {
-				t.Fatalf("%s: what is made up is not found: %v\n%s", name, err, out)
+				t.Fatalf("%s: the invented vulnerability is not found: %v\n%s", name, err, out)
 			}
 		}
 		for name, path := range programs {

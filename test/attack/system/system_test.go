@@ -192,16 +192,16 @@ func TestDS02_SlowAndHuge(t *testing.T) {
 	post := "POST " + attacktest.API + "/login HTTP/1.1\r\nHost: " + host + "\r\nContent-Type: application/json\r\n"
 	big := strings.Repeat(" ", 1<<20)
 	for what, raw := range map[string]string{
-		"a body of 1 MB":            post + "Content-Length: 1048578\r\n\r\n{}" + big,
-		"a body that says it is":    post + "Content-Length: 99999999999\r\n\r\n{}" + big,
-		"a body of 1 MB, in chunks": post + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("400\r\n"+big[:1024]+"\r\n", 1024) + "0\r\n\r\n",
+		"a body of 1 MB":                      post + "Content-Length: 1048578\r\n\r\n{}" + big,
+		"a body that pretends to be the peer": post + "Content-Length: 99999999999\r\n\r\n{}" + big,
+		"a body of 1 MB, in chunks":           post + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("400\r\n"+big[:1024]+"\r\n", 1024) + "0\r\n\r\n",
 	} {
 		if got, err := listeners[0].say(raw); err != nil || got != http.StatusRequestEntityTooLarge {
 			t.Errorf("%s: %d %v, want 413", what, got, err)
 		}
 	}
 	if asked := m.Writes(t, attacktest.AccessAccount); len(asked) > 0 {
-		t.Errorf("huge bodies: the API server was asked %v", asked)
+		t.Errorf("huge bodies: requests to the API server: %v", asked)
 	}
 	control("after the huge ones")
 
@@ -480,7 +480,7 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 	waiters := func(sure bool) {
 		t.Helper()
 		if sure {
-			attacktest.Eventually(t, attacktest.Long, "nobody waits", func() bool { return inFlight() == 0 })
+			attacktest.Eventually(t, attacktest.Long, "no request waits", func() bool { return inFlight() == 0 })
 		}
 		var conns []net.Conn
 		for range 4 {

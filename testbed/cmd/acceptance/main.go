@@ -56,14 +56,14 @@ func run(root string, all bool) (missing int, err error) {
 		case r.waits != "":
 			waiting++
 			if all {
-				fmt.Printf("%-7s waits for %s\n", r.id, r.waits)
+				fmt.Printf("%-7s needs %s\n", r.id, r.waits)
 			}
 		default:
 			missing++
 			fmt.Printf("%-7s has no test: %s\n", r.id, r.what)
 		}
 	}
-	fmt.Printf("%d rows: %d have a test, %d wait for a part that is not built, %d lack one\n", len(rows), owned, waiting, missing)
+	fmt.Printf("%d rows: %d have a test, %d need a part that is not built, %d have no test\n", len(rows), owned, waiting, missing)
 	return missing, nil
 }
 

@@ -73,7 +73,7 @@ func existing(c *buildcache.Cache) []string {
 		if c.Present(name) {
 			return false
 		}
-		fmt.Fprintf(os.Stderr, "%s: its sources are not in this tree\n", name)
+		fmt.Fprintf(os.Stderr, "%s: this tree does not have its sources\n", name)
 		return true
 	})
 }

@@ -83,21 +83,21 @@ func (s *show) adapter(ctx context.Context) error {
 			err = errors.Join(err, cerr)
 		}
 	}()
-	s.note("mca listens as the sidecar of a pod: kubectl knows its address, its authority and a token that opens nothing else")
+	s.note("mca runs as the sidecar of a pod: kubectl has its address, its CA and a token for this adapter only")
 	app := func(run string, exit int, says string, ok func(out string) bool) {
 		out, errs, code := kubetest.Kubectl(limit, a.Kubeconfig, strings.Fields(run)...)
 		s.command("app", "kubectl %s", run)
 		s.output(out + errs)
 		s.claim(code == exit && ok(out+errs), "%s", says)
 	}
-	app("get pods -o wide", 0, "one list of the pods of both clusters", func(out string) bool {
+	app("get pods -o wide", 0, "one list has the pods of both clusters", func(out string) bool {
 		return strings.Contains(out, "in-east") && strings.Contains(out, "in-west") && strings.Contains(out, "CLUSTER")
 	})
-	app("run new --image=example.test/app --labels=tier=gold", 0, "a new pod goes where its labels say", func(string) bool {
+	app("run new --image=example.test/app --labels=tier=gold", 0, "the labels of a new pod select its cluster", func(string) bool {
 		where, err := admin(west, "get pod new -n batch -o name")
 		return err == nil && where == "pod/new"
 	})
-	app("get pod new -o name", 0, "and is found there by its name alone", func(out string) bool { return strings.TrimSpace(out) == "pod/new" })
+	app("get pod new -o name", 0, "kubectl finds the pod by its name", func(out string) bool { return strings.TrimSpace(out) == "pod/new" })
 
 	watched := make(chan string, 1)
 	go func() {
@@ -115,14 +115,14 @@ func (s *show) adapter(ctx context.Context) error {
 	out := <-watched
 	s.command("app", "kubectl get pods --watch-only -o name --request-timeout=5s")
 	s.output(out)
-	s.claim(strings.Contains(out, "seen-east") && strings.Contains(out, "seen-west"), "one watch of both, while pods are made in each")
+	s.claim(strings.Contains(out, "seen-east") && strings.Contains(out, "seen-west"), "one watch shows new pods of both clusters")
 
-	s.note("the API server of west is killed")
+	s.note("the demo kills the API server of west")
 	if err := west.Kill(); err != nil {
 		return err
 	}
-	app("get pods", 1, "half of the list would look like deletions, so there is none, and the error names west", func(out string) bool { return strings.Contains(out, "west") })
-	app("get pod in-east -o name", 0, "what is in east is there as before", func(out string) bool { return strings.Contains(out, "in-east") })
+	app("get pods", 1, "the list fails with an error that names west, because half a list would look like deletions", func(out string) bool { return strings.Contains(out, "west") })
+	app("get pod in-east -o name", 0, "pods in east are still available", func(out string) bool { return strings.Contains(out, "in-east") })
 	if err := west.Restart(limit); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (s *show) adapter(ctx context.Context) error {
 		if code == 0 || limit.Err() != nil {
 			s.command("app", "kubectl get pods -o name")
 			s.output(out + errs)
-			s.claim(strings.Contains(out, "in-west") && strings.Contains(out, "in-east"), "it is whole again as soon as west is back (%.1f s)", time.Since(began).Seconds())
+			s.claim(strings.Contains(out, "in-west") && strings.Contains(out, "in-east"), "the list is complete again after the restart of west (%.1f s)", time.Since(began).Seconds())
 			return nil
 		}
 	}

@@ -66,8 +66,8 @@ health: 127.0.0.1:0
 func (s *show) fleet(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	s.note("a fake of GitHub, one of GitLab, and one of GitHub's runner controller (ARC) stand in for what is not to be had here;")
-	s.note("the fleet, the API server and the plane are the real ones")
+	s.note("fakes replace GitHub, GitLab and GitHub's runner controller (ARC), which are not available here;")
+	s.note("the fleet, the API server and the plane are real")
 	github, stopGitHub := forgetest.OpenGitHub()
 	s.ends = append(s.ends, func() error { stopGitHub(); return nil })
 	gitlab, stopGitLab := forgetest.OpenGitLab()
@@ -80,7 +80,7 @@ func (s *show) fleet(ctx context.Context) error {
 		return err
 	}
 
-	s.note("A Secret for each organisation, and the objects that its repository has:")
+	s.note("the demo applies a Secret for each organisation, and the objects of the team's repository")
 	github.AddAccount("acme", "")
 	group := gitlab.AddGroup("omega")
 	objects := strings.NewReplacer("GITHUB", github.URL, "GITLAB", gitlab.URL).Replace(fleetObjects)
@@ -97,7 +97,7 @@ func (s *show) fleet(ctx context.Context) error {
 		})
 		return all, err
 	}
-	s.note("no node runs pods here, so the demo says for omega's manager that it runs, and speaks to GitLab as it would")
+	s.note("no node runs pods here, so the demo reports omega's manager as running, and contacts GitLab for it")
 	if err := s.manager(limit, gitlab); err != nil {
 		return err
 	}
@@ -108,11 +108,11 @@ func (s *show) fleet(ctx context.Context) error {
 	url := "--url=" + s.env.Dashboard()
 	if err := s.steps(ctx, "alice",
 		step{says: "both organisations have runners", admin: true, run: "kubectl get runnerenrollments", wants: []string{"acme", "omega", "Active"}, lacks: []string{"Provisioning"}},
-		step{says: "and alice sees them", run: "tka fleet runners " + url, wants: []string{"gh-nix", "gl-docker", "Active"}, lacks: []string{"Provisioning"}}); err != nil {
+		step{says: "alice sees the runners", run: "tka fleet runners " + url, wants: []string{"gh-nix", "gl-docker", "Active"}, lacks: []string{"Provisioning"}}); err != nil {
 		return err
 	}
 	sets, runners := github.ScaleSets(), gitlab.Runners()
-	s.claim(len(all) == 2 && len(sets) == 1 && sets[0].Name == "acme-gh-nix" && len(runners) == 1, "GitHub has the scale set acme-gh-nix, and GitLab a runner")
+	s.claim(len(all) == 2 && len(sets) == 1 && sets[0].Name == "acme-gh-nix" && len(runners) == 1, "GitHub has the scale set acme-gh-nix, and GitLab has a runner")
 	if len(sets) != 1 || len(runners) != 1 {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (s *show) fleet(ctx context.Context) error {
 		return err
 	}
 	job := gitlab.StartJob(runners[0].ID, 7)
-	s.note("a job of acme runs, and one of omega; now the nodes are to be upgraded")
+	s.note("one job of acme and one of omega are running; now an administrator wants to upgrade the nodes")
 	if err := s.freeze(ctx, url); err != nil {
 		return err
 	}
@@ -136,23 +136,23 @@ func (s *show) fleet(ctx context.Context) error {
 		return err
 	}
 	waiting, taken, running := arc.Jobs(runs, "acme-gh-nix")
-	s.claim(!slices.ContainsFunc(paused, func(p plane.Pool) bool { return p.State != plane.PoolPaused }) && gitlab.Runners()[0].Paused, "one write has paused both forges, and each has confirmed it")
-	s.claim(running == 1 && taken == 0 && waiting == 1, "the job that ran runs on, and another one waits")
+	s.claim(!slices.ContainsFunc(paused, func(p plane.Pool) bool { return p.State != plane.PoolPaused }) && gitlab.Runners()[0].Paused, "one command paused both forges, and each forge confirmed it")
+	s.claim(running == 1 && taken == 0 && waiting == 1, "the running job continues, and a new job waits")
 	hold, _, _ := kubetest.Kubectl(limit, s.env.Cluster.Kubeconfig, "get", "runnerholds", "-o", "name")
 	name := strings.TrimPrefix(strings.TrimSpace(hold), "runnerhold.tailplane.dev/")
-	if err := s.steps(ctx, "alice", step{says: "the pause is an object that says by whom and why", admin: true, run: "kubectl get runnerholds", wants: []string{"Pause", alice}}); err != nil {
+	if err := s.steps(ctx, "alice", step{says: "the pause is an object with the actor and the reason", admin: true, run: "kubectl get runnerholds", wants: []string{"Pause", alice}}); err != nil {
 		return err
 	}
 
 	if err := s.typed(ctx, "alice", "tka", "fleet", "lift", name, url, "--reason", "the nodes are upgraded", "--confirm", "LIFT ALL"); err != nil {
 		return err
 	}
-	s.claim(s.lastOut.Exit == 0, "alice, who has set it, lifts it")
+	s.claim(s.lastOut.Exit == 0, "alice lifts the pause that she set")
 	if _, err := pools(func(p plane.Pool) bool { return p.State == plane.PoolActive }); err != nil {
 		return err
 	}
 	err = arc.Start(limit, "test")
-	s.claim(err == nil, "the job that has waited gets a runner%s", because(err))
+	s.claim(err == nil, "the waiting job gets a runner%s", because(err))
 	for _, id := range []string{"build", "test"} {
 		if err := arc.Finish(limit, id); err != nil {
 			return err
@@ -160,12 +160,12 @@ func (s *show) fleet(ctx context.Context) error {
 	}
 	gitlab.EndJob(job, "success")
 
-	if err := s.steps(ctx, "alice", step{says: "acme leaves", admin: true, run: "kubectl delete runnerenrollment acme --timeout=2m", wants: []string{"deleted"}}); err != nil {
+	if err := s.steps(ctx, "alice", step{says: "acme is offboarded", admin: true, run: "kubectl delete runnerenrollment acme --timeout=2m", wants: []string{"deleted"}}); err != nil {
 		return err
 	}
 	left, _, _ := kubetest.Kubectl(limit, s.env.Cluster.Kubeconfig, "get", "secrets,autoscalingrunnersets,serviceaccounts", "-A", "-l", "tailplane.dev/org=acme", "-o", "name")
-	s.claim(len(github.ScaleSets()) == 0 && strings.TrimSpace(left) == "", "nothing of it is left, at GitHub or here; its credential went last")
-	s.claim(len(gitlab.Runners()) == 1, "and omega has its runner still")
+	s.claim(len(github.ScaleSets()) == 0 && strings.TrimSpace(left) == "", "nothing of acme remains, at GitHub or in the cluster; its credential was deleted last")
+	s.claim(len(gitlab.Runners()) == 1, "omega still has its runner")
 	return nil
 }
 
@@ -204,7 +204,7 @@ func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.
 
 // startFleet installs the fleet's objects and starts its program with the rights of its account.
 func (s *show) startFleet(ctx context.Context) error {
-	s.note("starting tailplaned fleet, as the ServiceAccount tailplane-fleet, which admission policies keep to namespaces of runners")
+	s.note("starting tailplaned fleet, as the ServiceAccount tailplane-fleet, which admission policies restrict to namespaces of runners")
 	if err := s.env.FleetManifests(ctx); err != nil {
 		return err
 	}
@@ -222,11 +222,11 @@ func (s *show) freeze(ctx context.Context, url string) error {
 	if err := s.typed(ctx, "alice", "tka", args...); err != nil {
 		return err
 	}
-	s.claim(s.lastOut.Exit != 0 && strings.Contains(s.lastOut.Both, "PAUSE ALL"), "what goes that far is asked for twice")
+	s.claim(s.lastOut.Exit != 0 && strings.Contains(s.lastOut.Both, "PAUSE ALL"), "a pause of all runners needs a confirmation")
 	if err := s.typed(ctx, "alice", "tka", append(args, "--confirm", "PAUSE ALL")...); err != nil {
 		return err
 	}
-	s.claim(s.lastOut.Exit == 0, "and then it is done")
+	s.claim(s.lastOut.Exit == 0, "the confirmed command pauses all runners")
 	return nil
 }
 

@@ -53,17 +53,17 @@ func run(ctx context.Context, stay bool) (err error) {
 	defer func() {
 		for _, end := range slices.Backward(s.ends) {
 			if eerr := end(); eerr != nil {
-				err = errors.Join(err, fmt.Errorf("cleaning up: %w", eerr))
+				err = errors.Join(err, fmt.Errorf("clean up: %w", eerr))
 			}
 		}
 		for _, site := range s.sites {
 			if cerr := site.Close(); cerr != nil {
-				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
+				err = errors.Join(err, fmt.Errorf("clean up: %w", cerr))
 			}
 		}
 		if s.env != nil {
 			if cerr := s.env.Close(); cerr != nil {
-				err = errors.Join(err, fmt.Errorf("cleaning up: %w", cerr))
+				err = errors.Join(err, fmt.Errorf("clean up: %w", cerr))
 			}
 		}
 	}()
@@ -73,13 +73,13 @@ func run(ctx context.Context, stay bool) (err error) {
 	}{
 		{"A tailnet, a cluster, and Tailplane between them", s.setUp},
 		{"alice signs in", s.alice},
-		{"bob, a tagged node and the public internet do not", s.refused},
-		{"The grant moves from alice to bob, live", s.moved},
+		{"bob, a tagged node and the public internet are refused", s.refused},
+		{"The grant moves from alice to bob while both are online", s.moved},
 		{"bob signs out", s.signedOut},
-		{"A shell that signs in, and out again", s.shell},
-		{"Two more clusters, which nobody told about each other", s.clusters},
-		{"One Kubernetes API for two clusters, to a program that knows of one", s.adapter},
-		{"What operators see, and what others do not", s.plane},
+		{"A shell signs in, and signs out at its end", s.shell},
+		{"Two more clusters find each other without configuration", s.clusters},
+		{"One Kubernetes API for two clusters, with an unmodified kubectl", s.adapter},
+		{"The dashboard for operators", s.plane},
 		{"CI runners for two organisations", s.fleet},
 	} {
 		s.title(i+1, chapter.title)
@@ -93,7 +93,7 @@ func run(ctx context.Context, stay bool) (err error) {
 	if len(s.untrue) > 0 {
 		return fmt.Errorf("%d claims were not true:\n  %s", len(s.untrue), strings.Join(s.untrue, "\n  "))
 	}
-	fmt.Println("Every claim above was checked and is true.")
+	fmt.Println("The demo checked every claim above: all are true.")
 	if stay {
 		return s.stay(ctx)
 	}
@@ -115,21 +115,21 @@ type show struct {
 }
 
 // The tailnet policy, in Tailscale's own syntax. The grants name GROUP.
-const policy = `// The tailnet policy of the demo. Edit it while the demo runs: it is read again at each write.
+const policy = `// The tailnet policy of the demo. You can edit it while the demo runs: each write takes effect at once.
 {
   "groups": {"group:platform": [%s]},
   "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"]},
   "grants": [
-    // Everybody may reach the sign-in server; this alone lets nobody in.
+    // Every device may connect to the sign-in server. This alone does not allow a sign-in.
     {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
-    // The servers of several clusters may reach each other, and nobody else may reach them there.
+    // Only the servers of the clusters may connect to each other on this port.
     {"src": ["tag:tailplane"], "dst": ["tag:tailplane"], "ip": ["tcp:7946"]},
-    // Who is in the group may look everywhere, and work in the namespace "shop".
+    // Members of the group may view everything, and edit in the namespace "shop".
     {"src": ["group:platform"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [
       {"role": "view", "period": "8h", "priority": 1},
       {"role": "edit", "period": "1h", "namespaces": ["shop"]},
     ]}},
-    // alice may look at everything on the operator plane, and end sign-ins.
+    // alice may view everything on the operator plane, and end sign-ins.
     {"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["*"]}]}},
   ],
 }
@@ -179,27 +179,27 @@ func (s *show) setUp(ctx context.Context) error {
 	if err := s.env.Cluster.Apply(limit, []byte(shop)); err != nil {
 		return err
 	}
-	s.note("joined: the devices of %s, of %s and of nobody (tag:ci)", alice, bob)
+	s.note("joined: the devices of %s and %s, and a device with the tag tag:ci", alice, bob)
 	s.note("policy %s, Kubernetes %s", s.policyFile(), s.env.Cluster.Version)
 	return nil
 }
 
 func (s *show) alice(ctx context.Context) error {
-	s.note("Her grant: view everywhere for 8h, and edit in the namespace shop for 1h.")
+	s.note("Her grant: view in the whole cluster for 8h, and edit in the namespace shop for 1h.")
 	return s.steps(ctx, "alice",
-		step{says: "tka knows where to ask", run: "tka config server tka." + s.env.Net.Suffix()},
+		step{says: "tka knows the sign-in server", run: "tka config server tka." + s.env.Net.Suffix()},
 		step{says: "she is signed in", run: "tka login --use", wants: []string{"view"}},
-		step{says: "no token lies in her kubeconfig", check: s.noTokenOnDisk},
-		step{says: "kubectl asks a plugin for one when it needs it", run: "kubectl config view --minify -o jsonpath={.users[0].user.exec}", wants: []string{"tka", "credential"}},
-		step{says: "she sees what view allows", run: "kubectl get configmaps -n shop", wants: []string{"prices"}},
-		step{says: "she is an ephemeral ServiceAccount", run: "kubectl auth whoami", wants: []string{"system:serviceaccount:tailplane-signins:alice-example-com-"}},
-		step{says: "she may not write as view", run: "kubectl create configmap notes -n shop", exit: 1, wants: []string{"forbidden"}},
-		step{says: "another granted role replaces the first", run: "tka login --role edit", wants: []string{"edit", "shop"}},
-		step{says: "edit writes in shop", run: "kubectl create configmap notes -n shop", wants: []string{"created"}},
-		step{says: "and nowhere else", run: "kubectl create configmap notes -n default", exit: 1, wants: []string{"forbidden"}},
-		step{says: "tka says why, and what to ask for", run: "tka why create configmaps -n default", exit: 3, wants: []string{"default"}},
-		step{says: "tka says what the server sees of her, and why it decides so", run: "tka why", wants: []string{alice, "edit", "view"}},
-		step{says: "the sign-in is an object that an administrator can watch and delete", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{alice, "Ready"}},
+		step{says: "her kubeconfig has no token", check: s.noTokenOnDisk},
+		step{says: "kubectl gets a token from a plugin when it needs one", run: "kubectl config view --minify -o jsonpath={.users[0].user.exec}", wants: []string{"tka", "credential"}},
+		step{says: "she can read with the role view", run: "kubectl get configmaps -n shop", wants: []string{"prices"}},
+		step{says: "the cluster sees her as an ephemeral ServiceAccount", run: "kubectl auth whoami", wants: []string{"system:serviceaccount:tailplane-signins:alice-example-com-"}},
+		step{says: "she cannot write with the role view", run: "kubectl create configmap notes -n shop", exit: 1, wants: []string{"forbidden"}},
+		step{says: "a sign-in with another granted role replaces the first", run: "tka login --role edit", wants: []string{"edit", "shop"}},
+		step{says: "she can write in shop with the role edit", run: "kubectl create configmap notes -n shop", wants: []string{"created"}},
+		step{says: "she cannot write in other namespaces", run: "kubectl create configmap notes -n default", exit: 1, wants: []string{"forbidden"}},
+		step{says: "tka shows the reason, and what to request", run: "tka why create configmaps -n default", exit: 3, wants: []string{"default"}},
+		step{says: "tka shows her identity on the server, and the reason for its decision", run: "tka why", wants: []string{alice, "edit", "view"}},
+		step{says: "an administrator can watch and delete the sign-in as an object", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{alice, "Ready"}},
 	)
 }
 
@@ -209,12 +209,12 @@ func (s *show) refused(ctx context.Context) error {
 		return err
 	}
 	if err := s.steps(ctx, "bob",
-		step{says: "he is told why, and what to ask for", run: "tka login", exit: 3, wants: []string{bob, "grant"}},
-		step{says: "and can ask without trying", run: "tka why", exit: 3, wants: []string{bob}},
+		step{says: "he sees the reason, and what to request", run: "tka login", exit: 3, wants: []string{bob, "grant"}},
+		step{says: "he sees the same without a sign-in attempt", run: "tka why", exit: 3, wants: []string{bob}},
 	); err != nil {
 		return err
 	}
-	if err := s.steps(ctx, "ci", step{says: "a tagged node is nobody", run: "tka login", exit: 3, wants: []string{"tag:ci"}}); err != nil {
+	if err := s.steps(ctx, "ci", step{says: "a tagged node is not a person", run: "tka login", exit: 3, wants: []string{"tag:ci"}}); err != nil {
 		return err
 	}
 	status, body, err := s.funnel(ctx)
@@ -223,12 +223,12 @@ func (s *show) refused(ctx context.Context) error {
 	}
 	s.command("the internet", "curl -X POST %s/api/v1alpha1/login   (through Tailscale Funnel)", s.env.Server())
 	s.output(fmt.Sprintf("HTTP %d %s", status, body))
-	s.claim(status == http.StatusForbidden && strings.Contains(body, "funnel_refused"), "a Funnel request is refused before anybody is asked who it is")
+	s.claim(status == http.StatusForbidden && strings.Contains(body, "funnel_refused"), "the server refuses a Funnel request before it identifies the caller")
 	after, err := s.count(ctx)
 	if err != nil {
 		return err
 	}
-	s.claim(before == after, "none of them caused a write: %d sign-in before, %d after", before, after)
+	s.claim(before == after, "no refused request caused a write: %d sign-in before, %d after", before, after)
 	return nil
 }
 
@@ -253,12 +253,12 @@ func (s *show) moved(ctx context.Context) error {
 	if err := s.grant(bob); err != nil {
 		return err
 	}
-	s.note("the group in the policy file is now: %s", bob)
+	s.note("new members of the group in the policy file: %s", bob)
 	at := time.Now()
 	if err := s.until(ctx, "bob", "tka login --use", 0); err != nil {
 		return err
 	}
-	s.note("%.1f s after the file was written:", time.Since(at).Seconds())
+	s.note("%.1f s after the change of the file:", time.Since(at).Seconds())
 	s.command("bob", "tka login --use")
 	s.output(s.lastOut.Both)
 	s.claim(s.lastOut.Exit == 0, "bob is signed in")
@@ -267,27 +267,27 @@ func (s *show) moved(ctx context.Context) error {
 	}
 	s.command("alice", "kubectl get configmaps -n shop")
 	s.output(s.lastOut.Both)
-	s.claim(s.lastOut.Exit == 1, "alice's access is gone, %.1f s after the file was written", time.Since(at).Seconds())
+	s.claim(s.lastOut.Exit == 1, "alice's access ended %.1f s after the change of the file", time.Since(at).Seconds())
 	return s.steps(ctx, "alice",
 		step{says: "she cannot sign in again", run: "tka login", exit: 3, wants: []string{alice}},
-		step{says: "only bob's sign-in is left", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{bob}, lacks: []string{alice}},
+		step{says: "only bob's sign-in remains", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{bob}, lacks: []string{alice}},
 	)
 }
 
 func (s *show) signedOut(ctx context.Context) error {
 	held := filepath.Join(s.people["bob"].Home, "held")
 	if err := s.steps(ctx, "bob",
-		step{says: "bob keeps a token, to see what becomes of it", run: "tka kubeconfig --token --out " + held},
-		step{says: "it works", run: "kubectl get configmaps -n shop --kubeconfig " + held, wants: []string{"prices"}},
-		step{says: "he is signed out", run: "tka logout"},
+		step{says: "bob saves a token, to test it after the sign-out", run: "tka kubeconfig --token --out " + held},
+		step{says: "the token works", run: "kubectl get configmaps -n shop --kubeconfig " + held, wants: []string{"prices"}},
+		step{says: "bob is signed out", run: "tka logout"},
 	); err != nil {
 		return err
 	}
 	out := time.Now()
-	if err := s.steps(ctx, "bob", step{says: "the kept token has no rights at once", run: "kubectl get configmaps -n shop --kubeconfig " + held, exit: 1, wants: []string{"orbidden"}}); err != nil {
+	if err := s.steps(ctx, "bob", step{says: "the saved token loses its rights at once", run: "kubectl get configmaps -n shop --kubeconfig " + held, exit: 1, wants: []string{"orbidden"}}); err != nil {
 		return err
 	}
-	s.note("The API server keeps a token that it has seen in a cache for 10 s; then it does not know it any more:")
+	s.note("The API server caches the authentication of a token for 10 s. After that it rejects the token:")
 	for {
 		r, err := s.people["bob"].Run(ctx, "kubectl", "get", "configmaps", "-n", "shop", "--kubeconfig", held)
 		if err != nil {
@@ -304,22 +304,22 @@ func (s *show) signedOut(ctx context.Context) error {
 		}
 	}
 	took := time.Since(out)
-	s.claim(took < 13*time.Second, "refused as unknown %.1f s after the sign-out", took.Seconds())
+	s.claim(took < 13*time.Second, "the API server rejects the token %.1f s after the sign-out", took.Seconds())
 	n, err := s.count(ctx)
 	if err != nil {
 		return err
 	}
-	s.claim(n == 0, "nothing is left: %d sign-ins", n)
+	s.claim(n == 0, "no sign-in remains: %d sign-ins", n)
 	return s.steps(ctx, "admin",
-		step{says: "no ServiceAccount but the namespace's own", admin: true, run: "kubectl get serviceaccounts -n tailplane-signins -o name", lacks: []string{"example-com"}},
-		step{says: "no binding", admin: true, run: "kubectl get clusterrolebindings,rolebindings -A -l app.kubernetes.io/managed-by=tailplane -o name", lacks: []string{"example-com"}},
+		step{says: "no ServiceAccount remains, except the default one", admin: true, run: "kubectl get serviceaccounts -n tailplane-signins -o name", lacks: []string{"example-com"}},
+		step{says: "no binding remains", admin: true, run: "kubectl get clusterrolebindings,rolebindings -A -l app.kubernetes.io/managed-by=tailplane -o name", lacks: []string{"example-com"}},
 	)
 }
 
 func (s *show) shell(ctx context.Context) error {
 	if err := s.steps(ctx, "bob",
-		step{says: "the command ran with access of its own", run: "tka shell -- kubectl get configmaps -n shop", wants: []string{"prices"}},
-		step{says: "its exit code is the command's", run: "tka shell -- kubectl auth can-i delete nodes", exit: 1, wants: []string{"no"}},
+		step{says: "the command ran with the access of a separate sign-in", run: "tka shell -- kubectl get configmaps -n shop", wants: []string{"prices"}},
+		step{says: "tka exits with the exit code of the command", run: "tka shell -- kubectl auth can-i delete nodes", exit: 1, wants: []string{"no"}},
 	); err != nil {
 		return err
 	}
@@ -327,7 +327,7 @@ func (s *show) shell(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.claim(n == 0, "each signed out what it had signed in: %d sign-ins", n)
+	s.claim(n == 0, "each shell ended its sign-in: %d sign-ins remain", n)
 	return nil
 }
 
@@ -335,7 +335,7 @@ func (s *show) clusters(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	names := []string{"west", "north"}
-	s.note("starting the clusters west and north, each with Tailplane of its own, on the same tailnet")
+	s.note("starting the clusters west and north on the same tailnet, each with a separate Tailplane")
 	sites, errs := make([]*testenv.Env, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
@@ -352,31 +352,31 @@ func (s *show) clusters(ctx context.Context) error {
 		return err
 	}
 	if err := s.shows(ctx, "alice", "tka clusters", 40*time.Second, met,
-		"the server that alice knows tells her of all three"); err != nil {
+		"the server that alice uses lists all three clusters"); err != nil {
 		return err
 	}
 	if err := s.steps(ctx, "alice",
-		step{says: "she signs in to another one by its name", run: "tka login --cluster west --use", wants: []string{"west"}},
-		step{says: "it is west's own API server that answers", run: "kubectl auth whoami", wants: []string{"alice-example-com-"}},
-		step{says: "or to all of them", run: "tka login --all", wants: []string{"east", "west", "north"}},
+		step{says: "she signs in to another cluster by its name", run: "tka login --cluster west --use", wants: []string{"west"}},
+		step{says: "the API server of west answers", run: "kubectl auth whoami", wants: []string{"alice-example-com-"}},
+		step{says: "she signs in to all clusters", run: "tka login --all", wants: []string{"east", "west", "north"}},
 	); err != nil {
 		return err
 	}
 	north := s.sites[1]
-	s.note("north's access server is killed")
+	s.note("the demo kills north's access server")
 	north.Access.Kill()
 	if err := s.shows(ctx, "alice", "tka clusters --all", 40*time.Second, func(out string) bool { return strings.Contains(out, "dead") },
-		"the others notice by themselves"); err != nil {
+		"the other servers detect the failure"); err != nil {
 		return err
 	}
 	if err := north.StartAccess(limit); err != nil {
 		return err
 	}
 	if err := s.shows(ctx, "alice", "tka clusters", 40*time.Second, met,
-		"it is back as soon as it serves again"); err != nil {
+		"the server is listed again after its restart"); err != nil {
 		return err
 	}
-	return s.steps(ctx, "alice", step{says: "she is signed out everywhere", run: "tka logout --all"})
+	return s.steps(ctx, "alice", step{says: "she is signed out of all clusters", run: "tka logout --all"})
 }
 
 // met reports whether a server lists three clusters and has contacted each itself.
@@ -426,26 +426,26 @@ func (s *show) stay(ctx context.Context) error {
 			return err
 		}
 	}
-	fmt.Print("\nIt stays up until Ctrl-C. alice is granted again. In another terminal:\n\n")
+	fmt.Print("\nThe demo keeps running until Ctrl-C. alice has her grant again. In another terminal:\n\n")
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
 	for _, row := range [][2]string{
-		{filepath.Join(s.dir, "as-alice"), "a shell as alice: tka login, kubectl …"},
-		{filepath.Join(s.dir, "as-bob") + " tka login", "one command as bob"},
-		{s.policyFile(), "the tailnet policy: edit it, and look again"},
-		{s.env.AuditFile(), "the audit record"},
-		{"kubectl --kubeconfig " + s.env.Cluster.Kubeconfig, "the cluster, as its administrator"},
+		{filepath.Join(s.dir, "as-alice"), "start a shell as alice: tka login, kubectl …"},
+		{filepath.Join(s.dir, "as-bob") + " tka login", "run one command as bob"},
+		{s.policyFile(), "the tailnet policy: edit it, and try again"},
+		{s.env.AuditFile(), "the audit log"},
+		{"kubectl --kubeconfig " + s.env.Cluster.Kubeconfig, "use the cluster as its administrator"},
 	} {
 		fmt.Fprintf(table, "  %s\t%s\n", row[0], row[1])
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Print("\nThe dashboard, in a browser that is alice, or bob:\n\n")
+	fmt.Print("\nOpen the dashboard in a browser as alice or bob:\n\n")
 	for _, who := range []string{"alice", "bob"} {
 		fmt.Printf("  chromium --proxy-server=%s --user-data-dir=%s --no-first-run --ignore-certificate-errors %s/\n", s.people[who].Proxy, filepath.Join(s.dir, "browser-"+who), s.env.Dashboard())
 	}
 	fmt.Printf("\n  curl --cacert %s/roots.pem --proxy %s %s/api/v1alpha1/cluster-info\n", s.dir, s.people["alice"].Proxy, s.env.Server())
-	fmt.Println("\nWhile this runs, every program on this machine can use these proxies, and so be alice or bob.")
+	fmt.Println("\nWhile the demo runs, every program on this machine can use these proxies and act as alice or bob.")
 	<-ctx.Done()
 	fmt.Println("\nStopping.")
 	return nil

@@ -16,7 +16,7 @@ import (
 func (s *show) plane(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
-	s.note("starting tailplaned plane, as the ServiceAccount tailplane-plane and the node \"dashboard\"; alice is an operator by a grant, bob is nothing")
+	s.note("starting tailplaned plane, as the ServiceAccount tailplane-plane and the node \"dashboard\"; alice has the role operator from a grant, bob has no role")
 	if err := s.env.StartPlane(limit); err != nil {
 		return err
 	}
@@ -51,8 +51,8 @@ func (s *show) plane(ctx context.Context) error {
 		return err
 	}
 	s.asked("alice", "GET /api/v1/clusters", fmt.Sprintf("%d clusters are alive: %s", len(alive), strings.Join(alive, ", ")))
-	s.claim(len(alive) == 3, "the plane shows the clusters that have found each other")
-	s.claim(len(signins) == 1 && signins[0].Login == alice, "and that alice is signed in to this one")
+	s.claim(len(alive) == 3, "the plane shows all three clusters")
+	s.claim(len(signins) == 1 && signins[0].Login == alice, "the plane shows alice's sign-in to this cluster")
 	if len(signins) != 1 {
 		return nil
 	}
@@ -62,12 +62,12 @@ func (s *show) plane(ctx context.Context) error {
 		return err
 	}
 	s.asked("alice", "GET /", fmt.Sprintf("HTTP %d, %d bytes of HTML", status, len(body)))
-	s.claim(status == http.StatusOK && strings.Contains(body, "<script"), "her browser gets the dashboard")
+	s.claim(status == http.StatusOK && strings.Contains(body, "<script"), "alice's browser gets the dashboard")
 	if status, body, err = s.page(limit, "bob", "/"); err != nil {
 		return err
 	}
 	s.asked("bob", "GET /", fmt.Sprintf("HTTP %d, %d bytes of HTML", status, len(body)))
-	s.claim(status == http.StatusForbidden && strings.Contains(body, bob) && !strings.Contains(body, "<script"), "bob's gets a page that says as whom he is seen and which grant is missing, and nothing else")
+	s.claim(status == http.StatusForbidden && strings.Contains(body, bob) && !strings.Contains(body, "<script"), "bob's browser gets only a page with his identity and the missing grant")
 
 	in := signins[0]
 	done, err := plane.RevokeSignin.Call(limit, desk, plane.RevokeRequest{Namespace: in.Namespace, Name: in.Name, Reason: "the demo is over"})
@@ -78,7 +78,7 @@ func (s *show) plane(ctx context.Context) error {
 	if err := s.until(ctx, "alice", "kubectl get configmaps -n shop", 1); err != nil {
 		return err
 	}
-	s.claim(done.Data.Deleted && s.lastOut.Exit == 1, "her access is gone")
+	s.claim(done.Data.Deleted && s.lastOut.Exit == 1, "alice's access is gone")
 	record, err := plane.ListAudit.Call(limit, desk, plane.HistoryRequest{Limit: 50})
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (s *show) plane(ctx context.Context) error {
 	for _, e := range record.Data {
 		told = told || e.Object == in.ID && e.Reason == "the demo is over"
 	}
-	s.claim(told, "and the record says by whom, and why")
+	s.claim(told, "the audit log has the actor and the reason")
 	return nil
 }
 

@@ -85,7 +85,7 @@ func (s *show) noTokenOnDisk() error {
 		return err
 	}
 	if strings.Contains(string(b), "token:") || !strings.Contains(string(b), "exec:") {
-		return fmt.Errorf("it holds one, or no plugin")
+		return fmt.Errorf("it has a token, or no plugin")
 	}
 	return nil
 }

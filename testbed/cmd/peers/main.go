@@ -59,7 +59,7 @@ func run(ctx context.Context, w io.Writer, testbed string, s gossiptest.Scenario
 	theirs := gossiptest.Result{Protocol: "memberlist", Skipped: fmt.Sprintf("at most %d members", maxPeers)}
 	if s.N <= maxPeers {
 		if theirs, err = simulate(ctx, dir, s, testbed, "./cmd/peers", "TestMemberlist"); missing(err) {
-			theirs = gossiptest.Result{Protocol: "memberlist", Skipped: "its modules are not downloaded, and no proxy serves them"}
+			theirs = gossiptest.Result{Protocol: "memberlist", Skipped: "its modules are not downloaded, and no proxy has them"}
 		} else if err != nil {
 			return err
 		}

@@ -32,13 +32,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "podclient:", err)
 		os.Exit(1)
 	}
-	fmt.Println("stopped in order")
+	fmt.Println("stopped normally")
 }
 
 func run(ctx context.Context) error {
-	name := flag.String("name", "podclient", "of the ConfigMap and the Lease")
+	name := flag.String("name", "podclient", "namespace of the ConfigMap and the Lease")
 	namespace := flag.String("namespace", "default", "of both")
-	listen := flag.String("listen", ":8080", "where health is served, and /crash ends the program")
+	listen := flag.String("listen", ":8080", "address of the health endpoints; a request to /crash ends the program")
 	flag.Parse()
 	var ready atomic.Bool
 	mux := http.NewServeMux()
@@ -84,7 +84,7 @@ func run(ctx context.Context) error {
 		select {
 		case e, ok := <-seen.ResultChan():
 			if !ok {
-				return errors.New("watch: it ended")
+				return errors.New("watch: the stream ended")
 			}
 			c, is := e.Object.(*corev1.ConfigMap)
 			found = is && e.Type == watch.Added && c.Name == made.Name

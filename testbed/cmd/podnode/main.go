@@ -57,7 +57,7 @@ func (p pairs) String() string { return "" }
 func (p pairs) Set(s string) error {
 	name, value, ok := strings.Cut(s, "=")
 	if !ok || name == "" || value == "" {
-		return errors.New("it is NAME=VALUE")
+		return errors.New("the form is NAME=VALUE")
 	}
 	p[name] = value
 	return nil
@@ -65,18 +65,18 @@ func (p pairs) Set(s string) error {
 
 func run(args []string) error {
 	fs := flag.NewFlagSet("podnode", flag.ContinueOnError)
-	kubeconfig := fs.String("kubeconfig", "", "the cluster's admin `file`, as devcluster wrote it")
-	name := fs.String("name", "podnode", "of the node")
-	shared := fs.Bool("shared", false, "do not isolate pods, even where that is possible")
+	kubeconfig := fs.String("kubeconfig", "", "the cluster's admin kubeconfig `file`, as devcluster wrote it")
+	name := fs.String("name", "podnode", "name of the node")
+	shared := fs.Bool("shared", false, "do not isolate pods, even if this machine supports it")
 	logFile := fs.String("log", "", "`file` for the node's log; standard error if empty")
 	images, carry := pairs{}, pairs{}
-	fs.Var(images, "image", "`REFERENCE=PROGRAM`: a static binary, or / for the machine's own programs; may be repeated")
-	fs.Var(carry, "carry", "`ADDRESS=ADDRESS`: what pods reach at the first, with host and port, is at the second; may be repeated")
+	fs.Var(images, "image", "`REFERENCE=PROGRAM`: a static binary, or / for the machine's programs; repeatable")
+	fs.Var(carry, "carry", "`ADDRESS=ADDRESS`: connections of pods to the first host and port go to the second; repeatable")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if *kubeconfig == "" || fs.NArg() > 0 {
-		return errors.New("-kubeconfig is required, and there are no arguments")
+		return errors.New("-kubeconfig is required, and arguments are not allowed")
 	}
 	out := os.Stderr
 	if *logFile != "" {
@@ -124,7 +124,7 @@ func run(args []string) error {
 		Files: kubelet.Files{Cert: filepath.Join(pki, "server.crt"), Key: filepath.Join(pki, "server.key"), ClientCA: filepath.Join(pki, "ca.crt"), Client: "kubernetes-admin"},
 	}
 	if *shared {
-		o.Shared = "it was asked not to isolate them"
+		o.Shared = "a flag turns isolation off"
 	} else if err := sandbox.Possible(ctx); err != nil {
 		o.Shared = err.Error()
 	}

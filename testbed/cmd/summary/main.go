@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	demo := flag.String("demo", "", "pass or fail: how the demo ended")
+	demo := flag.String("demo", "", "result of the demo: pass or fail")
 	flag.Parse()
 	bad, err := run(os.Stdout, *demo, flag.Args())
 	if err != nil {

@@ -30,10 +30,10 @@ var policy string
 
 func main() {
 	var o options
-	flag.StringVar(&o.policy, "policy", "", "policy `file`; a copy of a small one if empty")
+	flag.StringVar(&o.policy, "policy", "", "policy `file`; if empty, a copy of a small policy")
 	flag.StringVar(&o.suffix, "suffix", "tiny.ts.net", "MagicDNS suffix")
-	flag.BoolVar(&o.strict, "strict", false, "open no wildcard socket at all (no Funnel)")
-	flag.BoolVar(&o.exit, "exit", false, "ask every server once as every person, then end")
+	flag.BoolVar(&o.strict, "strict", false, "open no wildcard socket (no Funnel)")
+	flag.BoolVar(&o.exit, "exit", false, "send one request to every server as every person, then exit")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: tailnet [flags] [host=login|host=tag:name …]")
 		flag.PrintDefaults()
@@ -152,10 +152,10 @@ func announce(n *tailnettest.Net, dir, policy string, members []member) error {
 	fmt.Printf("control   %s   a program joins with this control URL and this environment:\n          %s\n",
 		n.ControlURL(), strings.Join(tailnettest.ChildEnv(), " "))
 	fmt.Printf("API       %s   OAuth client in %s\n", api.URL(), filepath.Join(dir, "client_{id,secret}"))
-	fmt.Printf("policy    %s   read again when it changes\n", policy)
+	fmt.Printf("policy    %s   changes take effect at once\n", policy)
 	for _, m := range members {
 		if m.tagged() {
-			fmt.Printf("%-9s %s: http://%s.%s/ tells who asks\n", m.Hostname, m.owner, m.Hostname, n.Suffix())
+			fmt.Printf("%-9s %s: http://%s.%s/ shows the identity of the caller\n", m.Hostname, m.owner, m.Hostname, n.Suffix())
 			continue
 		}
 		proxy, err := n.Persona(m.Server)
@@ -164,7 +164,7 @@ func announce(n *tailnettest.Net, dir, policy string, members []member) error {
 		}
 		fmt.Printf("%-9s curl -x %s http://<host>.%s/   (%s)\n", m.Hostname, proxy, n.Suffix(), m.owner)
 	}
-	fmt.Println("While this runs every program on this machine can be these people. Ctrl-C ends it.")
+	fmt.Println("While this runs, every program on this machine can act as these people. Ctrl-C ends it.")
 	return nil
 }
 
@@ -177,9 +177,9 @@ func askAll(ctx context.Context, members []member) error {
 			}
 			said, err := ask(ctx, m.Server, "http://"+srv.Hostname+"/")
 			if err != nil {
-				return fmt.Errorf("%s asks %s: %w", m.Hostname, srv.Hostname, err)
+				return fmt.Errorf("request from %s to %s: %w", m.Hostname, srv.Hostname, err)
 			}
-			fmt.Printf("%s asks %s: %s\n", m.Hostname, srv.Hostname, said)
+			fmt.Printf("request from %s to %s: %s\n", m.Hostname, srv.Hostname, said)
 		}
 	}
 	return nil

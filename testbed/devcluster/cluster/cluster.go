@@ -267,7 +267,7 @@ func waitOK(ctx context.Context, config *rest.Config, path string) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("not within %v", startLimit))
 	defer cancel()
-	for last := errors.New("not asked yet"); ; {
+	for last := errors.New("not checked yet"); ; {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+path, nil)
 		if err != nil {
 			return err

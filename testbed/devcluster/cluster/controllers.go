@@ -76,7 +76,7 @@ func startControllers(ctx context.Context, fail context.CancelCauseFunc, admin *
 		g.Go("controller "+name, func(ctx context.Context) error { run(ctx); return nil })
 	}
 
-	filling, cancelFilling := context.WithTimeoutCause(running, startLimit, fmt.Errorf("caches not filled within %v", startLimit))
+	filling, cancelFilling := context.WithTimeoutCause(running, startLimit, fmt.Errorf("caches not synchronized within %v", startLimit))
 	defer cancelFilling()
 	for kind, ok := range typed.WaitForCacheSync(filling.Done()) {
 		if !ok {

@@ -70,18 +70,18 @@ func openPKI(dir, name string) (pki, error) {
 func (p pki) check() error {
 	b, err := os.ReadFile(p.serverCert())
 	if err != nil {
-		return fmt.Errorf("kept certificates: %w", err)
+		return fmt.Errorf("stored certificates: %w", err)
 	}
 	block, _ := pem.Decode(b)
 	if block == nil {
-		return fmt.Errorf("kept certificates: no PEM in %s", p.serverCert())
+		return fmt.Errorf("stored certificates: no PEM in %s", p.serverCert())
 	}
 	c, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
-		return fmt.Errorf("kept certificates: %w", err)
+		return fmt.Errorf("stored certificates: %w", err)
 	}
 	if time.Now().After(c.NotAfter) {
-		return fmt.Errorf("the kept certificates ended on %s: remove the state directory", c.NotAfter.Format(time.DateOnly))
+		return fmt.Errorf("the stored certificates expired on %s: remove the state directory", c.NotAfter.Format(time.DateOnly))
 	}
 	return nil
 }

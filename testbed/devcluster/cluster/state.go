@@ -18,7 +18,7 @@ import (
 const longestSocket = 100
 
 // ErrBusy is the error for a state directory that another process holds.
-var ErrBusy = errors.New("another devcluster runs in this state directory")
+var ErrBusy = errors.New("another devcluster is running in this state directory")
 
 // state is a cluster's directory. One process at a time can hold it.
 type state struct {
@@ -33,7 +33,7 @@ type state struct {
 func openState(ctx context.Context, dir, name string) (*state, error) {
 	for _, s := range []string{"etcd.sock", "peer.sock"} {
 		if p := filepath.Join(dir, s); len(p) > longestSocket {
-			return nil, fmt.Errorf("the state directory's path is too long for a Unix socket: %s has %d characters, at most %d are possible; choose a shorter -dir", p, len(p), longestSocket)
+			return nil, fmt.Errorf("the path of the state directory is too long for a Unix socket: %s has %d characters, more than %d; use a shorter -dir", p, len(p), longestSocket)
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -86,7 +86,7 @@ func (s *state) listen(ctx context.Context) (net.Listener, error) {
 			return l, nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(end) {
-			return nil, fmt.Errorf("the port kept in %s: %w", s.dir, err)
+			return nil, fmt.Errorf("read the port in %s: %w", s.dir, err)
 		}
 		select {
 		case <-ctx.Done():

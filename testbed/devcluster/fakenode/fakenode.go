@@ -68,7 +68,7 @@ func (n *Node) Register(ctx context.Context) error {
 	}
 	now := metav1.Now()
 	node.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake", Message: "says that pods run, and runs none",
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Fake", Message: "reports pods as running, but runs none",
 		LastHeartbeatTime: now, LastTransitionTime: now,
 	}}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}, {Type: corev1.NodeHostName, Address: n.name}}
@@ -96,7 +96,7 @@ func (n *Node) Run(ctx context.Context) error {
 	f.Start(ctx.Done())
 	defer f.Shutdown()
 	if !cache.WaitForCacheSync(ctx.Done(), pods.Informer().HasSynced) {
-		return errors.New("stopped before its cache was filled")
+		return errors.New("stopped before its cache was synchronized")
 	}
 	context.AfterFunc(ctx, queue.ShutDown)
 	for {

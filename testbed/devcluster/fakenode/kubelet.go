@@ -45,7 +45,7 @@ func listenKubelet(files TLS) (*kubelet, error) {
 	}
 	clients := x509.NewCertPool()
 	if !clients.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("%s holds no certificate", files.ClientCA)
+		return nil, fmt.Errorf("%s contains no certificate", files.ClientCA)
 	}
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
 		NextProtos: []string{"http/1.1"}, // required by SPDY and WebSocket
@@ -160,7 +160,7 @@ func (s *shell) PortForward(_ context.Context, _, _ string, port int32, stream i
 // AttachContainer implements [remotecommand.Attacher]: the process echoes its input.
 func (s *shell) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, _ io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
 	if out == nil {
-		return errors.New("attached to nothing")
+		return errors.New("not attached to a process")
 	}
 	if _, err := io.WriteString(out, "attached\n"); err != nil || in == nil {
 		return err

@@ -42,7 +42,7 @@ func (g *Group) Go(name string, run func(context.Context) error) {
 		if err == nil {
 			err = errSilent
 		}
-		g.fail(fmt.Errorf("%s ended by itself: %w", name, err))
+		g.fail(fmt.Errorf("%s ended unexpectedly: %w", name, err))
 	})
 }
 

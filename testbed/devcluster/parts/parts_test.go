@@ -20,8 +20,8 @@ func TestAPartThatEndsByItselfIsReported(t *testing.T) {
 		says string
 		why  string
 	}{
-		{broken, "controller x ended by itself: broken", "with an error"},
-		{nil, "controller x ended by itself: it returned without an error", "without one, as most controllers return"},
+		{broken, "controller x ended unexpectedly: broken", "with an error"},
+		{nil, "controller x ended unexpectedly: it returned without an error", "without one, as most controllers return"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, fail := context.WithCancelCause(t.Context())

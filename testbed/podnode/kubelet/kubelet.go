@@ -74,7 +74,7 @@ func Listen(files Files, r Runtime, log *slog.Logger) (*Endpoint, error) {
 	}
 	clients := x509.NewCertPool()
 	if !clients.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("%s holds no certificate", files.ClientCA)
+		return nil, fmt.Errorf("%s contains no certificate", files.ClientCA)
 	}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
@@ -194,7 +194,7 @@ func logOptions(q url.Values) (LogOptions, error) {
 		}
 	}
 	if s := q.Get("stream"); s != "" && s != "All" {
-		errs = append(errs, fmt.Errorf("stream %q: only All is on the testbed", s))
+		errs = append(errs, fmt.Errorf("stream %q: the testbed supports only All", s))
 	}
 	return o, errors.Join(errs...)
 }

@@ -199,7 +199,7 @@ func (s *Sandbox) Listen(ctx context.Context, address string) (net.Listener, err
 	defer c.Close()
 	defer closeAll(files)
 	if len(files) != 1 {
-		return nil, errors.New("no listener came")
+		return nil, errors.New("no listener was received")
 	}
 	l, err := net.FileListener(files[0])
 	if err != nil {
@@ -223,7 +223,7 @@ func (s *Sandbox) Dial(ctx context.Context, address string) (net.Conn, error) {
 	defer c.Close()
 	defer closeAll(files)
 	if len(files) != 1 {
-		return nil, errors.New("no connection came")
+		return nil, errors.New("no connection was received")
 	}
 	return net.FileConn(files[0])
 }

@@ -163,7 +163,7 @@ func TestNetwork(t *testing.T) {
 	}
 	if c, err := s.Dial(t.Context(), "127.0.0.1:1"); err == nil {
 		c.Close()
-		t.Error("nobody listens there")
+		t.Error("no process listens there")
 	}
 }
 

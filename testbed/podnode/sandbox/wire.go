@@ -45,7 +45,7 @@ func send(c *net.UnixConn, m message, files ...*os.File) error {
 		return err
 	}
 	if len(b) > messageLimit {
-		return fmt.Errorf("%s: %d bytes are more than the %d that fit", m.Op, len(b), messageLimit)
+		return fmt.Errorf("%s: %d bytes, more than the limit of %d", m.Op, len(b), messageLimit)
 	}
 	fds := make([]int, len(files))
 	for i, f := range files {

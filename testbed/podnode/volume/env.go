@@ -88,7 +88,7 @@ func (r *Reader) value(ctx context.Context, e corev1.EnvVar, before map[string]s
 		}
 		return missing("Secret", ref.Name, ref.Key, ref.Optional)
 	}
-	return "", false, fmt.Errorf("a source of a kind that is not known here")
+	return "", false, fmt.Errorf("a source of an unknown kind")
 }
 
 func missing(kind, name, key string, optional *bool) (string, bool, error) {

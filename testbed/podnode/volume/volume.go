@@ -84,7 +84,7 @@ func (r *Reader) projection(ctx context.Context, s corev1.VolumeProjection, stan
 		}
 		return map[string]File{s.ServiceAccountToken.Path: {Data: []byte(t), Mode: mode(nil, standard)}}, nil
 	}
-	return nil, fmt.Errorf("a source of a kind that is not known here")
+	return nil, fmt.Errorf("a source of an unknown kind")
 }
 
 // token returns a token of the pod's ServiceAccount that is bound to the pod. It renews the token after four fifths
@@ -242,7 +242,7 @@ func (r *Reader) Field(path string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("field %s is not known here", path)
+	return "", fmt.Errorf("field %s is unknown", path)
 }
 
 // pairs formats labels as the kubelet does.

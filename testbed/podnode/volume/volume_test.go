@@ -39,7 +39,7 @@ func TestWrite(t *testing.T) {
 	}
 	first := write(map[string]File{"a": {[]byte("1"), 0o600}, "d/b": {[]byte("2"), 0o644}})
 	if read("a") != "1" || read("d/b") != "2" {
-		t.Errorf("it holds %q and %q", read("a"), read("d/b"))
+		t.Errorf("it contains %q and %q", read("a"), read("d/b"))
 	}
 	if i, err := os.Stat(filepath.Join(dir, "a")); err != nil || i.Mode().Perm() != 0o600 {
 		t.Errorf("mode: %v, %v", i, err)

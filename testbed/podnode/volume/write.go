@@ -22,7 +22,7 @@ type File struct {
 func Write(dir string, files map[string]File) error {
 	for name := range files {
 		if !filepath.IsLocal(name) || strings.HasPrefix(name, "..") {
-			return fmt.Errorf("%q is no path in a volume", name)
+			return fmt.Errorf("%q is not a path in a volume", name)
 		}
 	}
 	data := filepath.Join(dir, "..data")

@@ -27,9 +27,9 @@ func TestTree(t *testing.T) {
 		t.Errorf("a folder: %s, %v, %v", pools, ok, got)
 	}
 	if _, ok := r.Folder(head, "fle"); ok {
-		t.Error("there is a folder that nobody made")
+		t.Error("there is a folder that was not created")
 	}
 	if _, ok := r.Tree("ef16", true); ok {
-		t.Error("there is a tree of an id that nobody was told")
+		t.Error("there is a tree with an unknown id")
 	}
 }

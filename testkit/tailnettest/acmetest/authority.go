@@ -345,7 +345,7 @@ func (a *Authority) challenge(w http.ResponseWriter, s *signed) error {
 
 func (a *Authority) finalize(w http.ResponseWriter, s *signed) error {
 	if !s.order.valid {
-		return &problem{http.StatusForbidden, "orderNotReady", "the name is not proved"}
+		return &problem{http.StatusForbidden, "orderNotReady", "the name is not validated"}
 	}
 	var req struct{ CSR string }
 	err := json.Unmarshal(s.payload, &req)
@@ -355,7 +355,7 @@ func (a *Authority) finalize(w http.ResponseWriter, s *signed) error {
 		return refuse("badCSR", "%v", err)
 	}
 	if err := csr.CheckSignature(); err != nil || !slices.Equal(csr.DNSNames, []string{s.order.domain}) {
-		return refuse("badCSR", "it is for %v, the order for %s: %v", csr.DNSNames, s.order.domain, err)
+		return refuse("badCSR", "the request is for %v, the order for %s: %v", csr.DNSNames, s.order.domain, err)
 	}
 	t := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: csr.DNSNames,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(90 * 24 * time.Hour),

@@ -138,7 +138,7 @@ func TestCertificate(t *testing.T) {
 	o, chal := m.order(name)
 
 	if _, _, err := m.CreateOrderCert(within(t), o.FinalizeURL, request(t, name), true); kind(err) != "orderNotReady" {
-		t.Errorf("a name that nobody proved: %v", err)
+		t.Errorf("a name without a validation: %v", err)
 	}
 	a.SetTXT("_acme-challenge."+name, "another challenge's")
 	a.SetTXT("_acme-challenge.other.ts.net", m.record(chal))
@@ -247,7 +247,7 @@ func TestSignatures(t *testing.T) {
 		{"signed for another address", "unauthorized", func(jws map[string]string) { header(jws, "/order/0", "/finalize/0") }},
 		{"another account", "accountDoesNotExist", func(jws map[string]string) { header(jws, "/account/0", "/account/7") }},
 		{"no algorithm", "badSignatureAlgorithm", func(jws map[string]string) { header(jws, "ES256", "none") }},
-		{"a nonce of nobody", "badNonce", func(jws map[string]string) { header(jws, `"nonce":"`, `"nonce":"x`) }},
+		{"an unknown nonce", "badNonce", func(jws map[string]string) { header(jws, `"nonce":"`, `"nonce":"x`) }},
 		{"sent before", "badNonce", func(jws map[string]string) {
 			if err := json.Unmarshal(sent, &jws); err != nil {
 				t.Fatal(err)

@@ -171,7 +171,7 @@ func (p *Policy) TagsFor(login string, own, asked []string) ([]string, error) {
 		}
 	}
 	if len(own) == 0 && len(asked) == 0 && login == "" {
-		return nil, errors.New("the key names neither a person nor tags")
+		return nil, errors.New("the key has neither a person nor tags")
 	}
 	tags, as := slices.Clone(own), login
 	if len(own) > 0 {

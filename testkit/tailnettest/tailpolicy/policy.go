@@ -156,7 +156,7 @@ func Parse(text string) (*Policy, error) {
 	}
 	// This must come before the parser: a megabyte of brackets overflows its stack, which is not recoverable.
 	if at := tooDeep(text, maxDepth); at >= 0 {
-		return nil, &Error{Line: 1 + strings.Count(text[:at], "\n"), Msg: fmt.Sprintf("lists and objects lie in each other deeper than %d", maxDepth)}
+		return nil, &Error{Line: 1 + strings.Count(text[:at], "\n"), Msg: fmt.Sprintf("lists and objects are nested deeper than %d", maxDepth)}
 	}
 	ast, err := hujson.Parse([]byte(text))
 	if err != nil {
@@ -224,7 +224,7 @@ func (c *compiler) fail(path, format string, args ...any) *Error {
 
 func (c *compiler) compile() error {
 	if path, found := duplicate(c.ast); found {
-		return c.fail(path, "%q stands twice", path[strings.LastIndexByte(path, '/')+1:])
+		return c.fail(path, "%q occurs twice", path[strings.LastIndexByte(path, '/')+1:])
 	}
 	if err := c.fields("", "this testbed", sections...); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (c *compiler) compile() error {
 	std.Minimize() // standard JSON, and capability values without comments and spaces
 	if err := json.Unmarshal(std.Pack(), &raw); err != nil {
 		if te, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return c.fail("", "%s: a %s stands where it cannot", te.Field, te.Value)
+			return c.fail("", "%s: a %s is not allowed here", te.Field, te.Value)
 		}
 		return c.fail("", "%v", err)
 	}
@@ -283,7 +283,7 @@ func (c *compiler) fields(path, where string, known ...string) error {
 	}
 	for _, m := range object.Members {
 		if name := m.Name.Value.(hujson.Literal).String(); !slices.Contains(known, name) {
-			return c.fail(path+"/"+pointer(name), "%q is not supported by %s, which knows %s", name, where, strings.Join(known, ", "))
+			return c.fail(path+"/"+pointer(name), "%q is not supported by %s, which supports %s", name, where, strings.Join(known, ", "))
 		}
 	}
 	return nil
@@ -336,11 +336,11 @@ func (c *compiler) groups(raw *rawPolicy) error {
 	for name, logins := range raw.Groups {
 		at := "/groups/" + pointer(name)
 		if !groupName.MatchString(name) {
-			return c.fail(at, "%q is no name of a group: they look like group:dev", name)
+			return c.fail(at, "%q is not the name of a group such as group:dev", name)
 		}
 		for i, l := range logins {
 			if !IsLogin(l) {
-				return c.fail(fmt.Sprintf("%s/%d", at, i), "%q is no login: a group holds logins only", l)
+				return c.fail(fmt.Sprintf("%s/%d", at, i), "%q is not a login: a group has logins only", l)
 			}
 		}
 		c.p.groups[name] = logins
@@ -354,7 +354,7 @@ func (c *compiler) hosts(raw *rawPolicy) error {
 		p, ok := parsePrefix(addr)
 		switch {
 		case !hostName.MatchString(name) || isAddress(name):
-			return c.fail(at, "%q is no name of a host", name)
+			return c.fail(at, "%q is not the name of a host", name)
 		case !ok:
 			return c.fail(at, "%q is neither an address nor a CIDR", addr)
 		}
@@ -366,7 +366,7 @@ func (c *compiler) hosts(raw *rawPolicy) error {
 func (c *compiler) tagOwners(raw *rawPolicy) error {
 	for name := range raw.TagOwners { // owners can be tags, so collect all tags first
 		if !tagName.MatchString(name) {
-			return c.fail("/tagOwners/"+pointer(name), "%q is no name of a tag: they look like tag:ci", name)
+			return c.fail("/tagOwners/"+pointer(name), "%q is not the name of a tag such as tag:ci", name)
 		}
 		c.p.tagOwners[name] = nil
 	}
@@ -431,7 +431,7 @@ func capValues[K ~string](c *compiler, at string, app map[string][]json.RawMessa
 	var out map[K][]tailcfg.RawMessage
 	for name, values := range app {
 		if !capName.MatchString(name) {
-			return nil, c.fail(at+"/"+pointer(name), "%q is no name of a capability: they look like example.com/cap/name", name)
+			return nil, c.fail(at+"/"+pointer(name), "%q is not the name of a capability such as example.com/cap/name", name)
 		}
 		if out == nil {
 			out = map[K][]tailcfg.RawMessage{}
@@ -449,7 +449,7 @@ func (c *compiler) acls(raw *rawPolicy) error {
 	for i, a := range raw.ACLs {
 		at := fmt.Sprintf("/acls/%d", i)
 		if a.Action != "accept" {
-			return c.fail(at, "action %q: accept is the only one", a.Action)
+			return c.fail(at, "action %q: only accept is supported", a.Action)
 		}
 		protos, portless, err := parseProto(a.Proto)
 		if err != nil {
@@ -497,7 +497,7 @@ func (c *compiler) nodeAttrs(raw *rawPolicy) error {
 		}
 		for j, x := range a.Attr {
 			if x == "" || strings.ContainsAny(x, " \t\n") {
-				return c.fail(fmt.Sprintf("%s/attr/%d", at, j), "%q is no attribute", x)
+				return c.fail(fmt.Sprintf("%s/attr/%d", at, j), "%q is not an attribute", x)
 			}
 			attrs[tailcfg.NodeCapability(x)] = nil
 		}
@@ -515,7 +515,7 @@ func (c *compiler) selectors(at string, names []string, where place) ([]selector
 			return nil, c.fail(at, "%v", err)
 		}
 		if !slices.Contains(allowedAs[where], sel.kind) {
-			return nil, c.fail(at, "%q cannot stand here", s)
+			return nil, c.fail(at, "%q is not allowed here", s)
 		}
 		out = append(out, sel)
 	}
@@ -564,7 +564,7 @@ func (p *Policy) selector(s string) (selector, error) {
 	if a, ok := p.hosts[s]; ok {
 		return selector{kind: address, prefix: a}, nil
 	}
-	return none, fmt.Errorf("%q is no login, group, tag, autogroup, service, address or name of hosts", s)
+	return none, fmt.Errorf("%q is not a login, group, tag, autogroup, service, address or name of hosts", s)
 }
 
 func parsePrefix(s string) (netip.Prefix, bool) {

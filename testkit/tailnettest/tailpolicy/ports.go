@@ -51,7 +51,7 @@ func parseProto(s string) (nums []int, portless bool, err error) {
 	if !ok {
 		n, err := strconv.ParseUint(s, 10, 8)
 		if err != nil {
-			return nil, false, fmt.Errorf("%q is no protocol", s)
+			return nil, false, fmt.Errorf("%q is not a protocol", s)
 		}
 		nums = []int{int(n)}
 	}
@@ -89,7 +89,7 @@ func parseRange(s string) (tailcfg.PortRange, error) {
 	a, errA := strconv.ParseUint(lo, 10, 16)
 	b, errB := strconv.ParseUint(hi, 10, 16)
 	if errA != nil || errB != nil || a > b {
-		return tailcfg.PortRange{}, fmt.Errorf("%q is no port or range of ports", s)
+		return tailcfg.PortRange{}, fmt.Errorf("%q is not a port or a range of ports", s)
 	}
 	return tailcfg.PortRange{First: uint16(a), Last: uint16(b)}, nil
 }
@@ -103,7 +103,7 @@ func splitPorts(s string) (host string, ranges []tailcfg.PortRange, err error) {
 	host = s[:i]
 	if h, ok := strings.CutPrefix(host, "["); ok {
 		if host, ok = strings.CutSuffix(h, "]"); !ok {
-			return "", nil, fmt.Errorf("%q: the bracket does not close", s)
+			return "", nil, fmt.Errorf("%q: the closing bracket is missing", s)
 		}
 	}
 	for r := range strings.SplitSeq(s[i+1:], ",") {

@@ -25,7 +25,7 @@ func (c *compiler) tests(raw *rawPolicy) error {
 		}
 		sources := c.imagine(from[0])
 		if len(sources) == 0 {
-			return c.fail(at+"/src", "%q is empty: there is nobody to test with", t.Src)
+			return c.fail(at+"/src", "%q is empty: there is no person for the test", t.Src)
 		}
 		for j, d := range t.Accept {
 			if err := c.expect(fmt.Sprintf("%s/accept/%d", at, j), t.Src, sources, d, protos, true); err != nil {
@@ -53,11 +53,11 @@ func (c *compiler) expect(at, src string, sources []Node, dst string, protos []i
 	}
 	targets := c.imagine(sels[0])
 	if len(targets) == 0 {
-		return c.fail(at, "%q is empty: there is nobody to test with", host)
+		return c.fail(at, "%q is empty: there is no person for the test", host)
 	}
 	for _, r := range ranges {
 		if r.First != r.Last {
-			return c.fail(at, "a test names single ports")
+			return c.fail(at, "a test must have single ports")
 		}
 		for _, s := range sources {
 			for _, t := range targets {

@@ -140,7 +140,7 @@ func notFound(what string) error {
 
 func unsupported(c *call) (any, error) {
 	return nil, &apiError{Status: http.StatusNotImplemented,
-		Message: fmt.Sprintf("%s %s is not on the testbed, whose API has only what Tailplane asks for", c.Method, c.URL.Path)}
+		Message: fmt.Sprintf("%s %s is not on the testbed, whose API has only the operations that Tailplane uses", c.Method, c.URL.Path)}
 }
 
 const apiBase = "/api/v2"

@@ -212,7 +212,7 @@ func TestAPIAuth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := string(b); strings.Contains(s, o.Secret) || strings.Contains(s, again.token) || !strings.Contains(s, o.ID) {
-		t.Errorf("the record holds a secret, or not who asked: %s", s)
+		t.Errorf("the record contains a secret, or lacks the caller: %s", s)
 	}
 }
 
@@ -249,7 +249,7 @@ func TestAPITokenExchange(t *testing.T) {
 		{"another audience", "wi", jwt("https://issuer", sub, "kubernetes", soon, "good"), 401},
 		{"expired", "wi", jwt("https://issuer", sub, "tailscale", time.Now().Add(-time.Second), "good"), 401},
 		{"a wrong signature", "wi", jwt("https://issuer", sub, "tailscale", soon, "bad"), 401},
-		{"a client that nobody trusts", "x", jwt("https://issuer", sub, "tailscale", soon, "good"), 401},
+		{"an untrusted client", "x", jwt("https://issuer", sub, "tailscale", soon, "good"), 401},
 		{"a trust that verifies nothing", "careless", jwt("https://issuer", "", "tailscale", soon, "good"), 401},
 	} {
 		r := c.want(x.want, "POST", "/oauth/token-exchange", url.Values{"client_id": {x.client}, "jwt": {x.jwt}}.Encode())
@@ -280,7 +280,7 @@ func TestAPIKeysAndDevices(t *testing.T) {
 	}
 	for why, body := range map[string]string{
 		"a tag that is not the client's": strings.ReplaceAll(capsCI, "tag:ci", "tag:tka") + "}",
-		"a tag that nobody declared":     strings.ReplaceAll(capsCI, "tag:ci", "tag:new") + "}",
+		"an undeclared tag":              strings.ReplaceAll(capsCI, "tag:ci", "tag:new") + "}",
 		"no tags":                        `{"capabilities":{"devices":{"create":{"ephemeral":true}}}}`,
 		"a description with punctuation": capsCI + `,"description":"a_b"}`,
 		"a life too long":                capsCI + `,"expirySeconds":99999999}`,
@@ -429,15 +429,15 @@ func TestAPIServices(t *testing.T) {
 	v4, _ := made.at("addrs/0").(string)
 	v6, _ := made.at("addrs/1").(string)
 	if v4 == "" || v6 == "" {
-		t.Fatalf("made: %s", made.body)
+		t.Fatalf("created: %s", made.body)
 	}
 	addrs := fmt.Sprintf(`"addrs":[%q,%q]`, v4, v6)
 	for why, body := range map[string]string{
-		"an update without the addresses": `{"ports":["tcp:443"],"tags":["tag:tka"]}`,
-		"foreign tags":                    `{` + addrs + `,"tags":["tag:ci"]}`,
-		"a port without a protocol":       `{` + addrs + `,"tags":["tag:tka"],"ports":["443"]}`,
-		"do-not-validate beside a port":   `{` + addrs + `,"tags":["tag:tka"],"ports":["do-not-validate","tcp:1"]}`,
-		"another name":                    `{"name":"svc:x",` + addrs + `,"tags":["tag:tka"]}`,
+		"an update without the addresses":      `{"ports":["tcp:443"],"tags":["tag:tka"]}`,
+		"foreign tags":                         `{` + addrs + `,"tags":["tag:ci"]}`,
+		"a port without a protocol":            `{` + addrs + `,"tags":["tag:tka"],"ports":["443"]}`,
+		"do-not-validate together with a port": `{` + addrs + `,"tags":["tag:tka"],"ports":["do-not-validate","tcp:1"]}`,
+		"another name":                         `{"name":"svc:x",` + addrs + `,"tags":["tag:tka"]}`,
 	} {
 		if r := c.want(400, "PUT", at, body); r.at("message") == nil {
 			t.Errorf("%s: %s", why, r.body)
@@ -513,7 +513,7 @@ func TestAPIFaults(t *testing.T) {
 	a.Fault(tsapi.Fault{Route: "POST /tailnet/{tailnet}/keys", Status: 500, Acts: true, Times: 1})
 	c.want(500, "POST", keys, caps)
 	if minted() != 1 {
-		t.Errorf("the request whose answer was lost: %d keys", minted())
+		t.Errorf("the request with a lost response: %d keys", minted())
 	}
 	a.Fault(tsapi.Fault{Truncate: true, Times: 1})
 	if r, err := c.do("GET", "/tailnet/-/devices", ""); !errors.Is(err, io.ErrUnexpectedEOF) {

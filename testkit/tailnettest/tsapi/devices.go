@@ -159,7 +159,7 @@ func (a *API) changeDevice(c *call, f func(tailcfg.StableNodeID) error) (any, er
 		return nil, err
 	}
 	if d.Hostinfo.ShareeNode() {
-		return nil, &apiError{Status: http.StatusNotImplemented, Message: "the device is of another tailnet"}
+		return nil, &apiError{Status: http.StatusNotImplemented, Message: "the device belongs to another tailnet"}
 	}
 	if err := f(d.StableID); err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func (a *API) nameDevice(c *call) (any, error) {
 	}
 	return a.changeDevice(c, func(id tailcfg.StableNodeID) error {
 		if !a.net.Rename(id, req.Name) {
-			return badRequest("%q is no name, or another device's", req.Name)
+			return badRequest("%q is not a name, or another device has it", req.Name)
 		}
 		return nil
 	})

@@ -44,7 +44,7 @@ func (a *API) putService(c *call) (any, error) {
 	}
 	name := tailcfg.ServiceName(c.PathValue("name"))
 	if err := name.Validate(); err != nil || req.Name != "" && req.Name != name {
-		return nil, badRequest("%q is no name of a service, or not the path's: %v", req.Name, err)
+		return nil, badRequest("%q is not the name of a service, or differs from the path: %v", req.Name, err)
 	}
 	if err := checkPorts(req.Ports); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func checkPorts(ports []string) error {
 		num, ok := strings.CutPrefix(p, "tcp:")
 		n, err := strconv.ParseUint(num, 10, 16)
 		if !ok || err != nil || n == 0 {
-			return badRequest("%q is no port of a service: they look like tcp:443", p)
+			return badRequest("%q is not a port of a service such as tcp:443", p)
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func editFile(text []byte, key []string, change func(*editor, *hclsyntax.Body), 
 		return nil, err
 	}
 	if len(key) == 0 || !hclsyntax.ValidIdentifier(key[0]) {
-		return nil, fmt.Errorf("%w: %.60q is no name of a variable", errLayout, strings.Join(key, "."))
+		return nil, fmt.Errorf("%w: %.60q is not a variable name", errLayout, strings.Join(key, "."))
 	}
 	e := &editor{text: text, eol: "\n"}
 	if bytes.Contains(text, []byte("\r\n")) {
@@ -50,7 +50,7 @@ func editFile(text []byte, key []string, change func(*editor, *hclsyntax.Body), 
 	}
 	mean(want)
 	if got, err := readVariables(out); err != nil || !reflect.DeepEqual(got, want) {
-		return nil, fmt.Errorf("%w: %s: the file is laid out in a way that it cannot be changed in without changing more", errLayout, strings.Join(key, "."))
+		return nil, fmt.Errorf("%w: %s: the layout of the file makes it impossible to change only this value", errLayout, strings.Join(key, "."))
 	}
 	return out, nil
 }
@@ -102,7 +102,7 @@ func (e *editor) set(body *hclsyntax.Body, key []string, value any) {
 	for i, k := range key[1:] {
 		o, ok := expr.(*hclsyntax.ObjectConsExpr)
 		if !ok {
-			e.fail(expr.Range(), strings.Join(key[:i+1], ".")+" is no object")
+			e.fail(expr.Range(), strings.Join(key[:i+1], ".")+" is not an object")
 			return
 		}
 		at := findItem(o, k)
@@ -154,7 +154,7 @@ func (e *editor) delete(body *hclsyntax.Body, key []string) {
 	if len(key) == 1 {
 		from := e.lineStart(a.SrcRange.Start.Byte)
 		if len(bytes.TrimSpace(e.text[from:a.SrcRange.Start.Byte])) > 0 {
-			e.fail(a.SrcRange, "something stands before it")
+			e.fail(a.SrcRange, "other text precedes it on its line")
 		}
 		e.splice(from, e.lineEnd(a.SrcRange.End.Byte), "")
 		return

@@ -62,7 +62,7 @@ func (e *editor) rewrite(r row, next []slot) {
 	case e.isMultiline(r):
 		e.lines(r, next)
 	case e.commented(r.whole):
-		e.fail(r.whole, "there are comments between values that have no lines of their own; give each of them one")
+		e.fail(r.whole, "there are comments between values on the same line; put each value on a separate line")
 	default:
 		e.rewriteRow(r, next)
 	}

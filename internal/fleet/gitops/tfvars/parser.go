@@ -15,7 +15,7 @@ import (
 // The kinds of errors.
 var (
 	errUnreadable = errors.New("the file cannot be read")
-	errLayout     = errors.New("it cannot be written there")
+	errLayout     = errors.New("the value cannot be written there")
 )
 
 // The limits: nesting depth of values, exponent of a number in bits, and items of an edited list.
@@ -47,7 +47,7 @@ func parse(text []byte) (*hclsyntax.Body, map[string]any, error) {
 	}
 	body, ok := f.Body.(*hclsyntax.Body)
 	if !ok || len(body.Blocks) > 0 {
-		return nil, nil, fmt.Errorf("%w: it has blocks, and not values only", errUnreadable)
+		return nil, nil, fmt.Errorf("%w: it has blocks, but only values are supported", errUnreadable)
 	}
 	values := map[string]any{}
 	for name, a := range body.Attributes {
@@ -74,7 +74,7 @@ func scan(text []byte) error {
 			depth--
 		}
 		if depth > maxDepth {
-			return fmt.Errorf("%w: line %d: values lie in one another more than %d deep", errUnreadable, t.Range.Start.Line, maxDepth)
+			return fmt.Errorf("%w: line %d: values are nested more than %d levels deep", errUnreadable, t.Range.Start.Line, maxDepth)
 		}
 		if !slices.Contains(plain, t.Type) || t.Type == hclsyntax.TokenMinus && i+1 < len(tokens) && tokens[i+1].Type != hclsyntax.TokenNumberLit {
 			return notPlain(t.Range)
@@ -104,7 +104,7 @@ func value(text []byte, e hclsyntax.Expression) (any, error) {
 				return nil, err
 			}
 			if _, twice := object[k]; twice {
-				return nil, fmt.Errorf("%w: line %d: %.60q is there twice", errUnreadable, item.KeyExpr.Range().Start.Line, k)
+				return nil, fmt.Errorf("%w: line %d: %.60q is defined twice", errUnreadable, item.KeyExpr.Range().Start.Line, k)
 			}
 			if object[k], err = value(text, item.ValueExpr); err != nil {
 				return nil, err
@@ -162,7 +162,7 @@ func keyOf(item hclsyntax.ObjectConsItem) (string, error) {
 }
 
 func notPlain(r hcl.Range) error {
-	return fmt.Errorf("%w: line %d has more than plain values", errUnreadable, r.Start.Line)
+	return fmt.Errorf("%w: line %d has an expression, but only plain values are supported", errUnreadable, r.Start.Line)
 }
 
 // parseError returns why a file cannot be read. The error does not contain text of the file.
@@ -180,7 +180,7 @@ func canonicalValue(v any) (any, error) { return canonical(v, 0) }
 
 func canonical(v any, depth int) (any, error) {
 	if depth > maxDepth {
-		return nil, fmt.Errorf("%w: values lie in one another more than %d deep", errLayout, maxDepth)
+		return nil, fmt.Errorf("%w: values are nested more than %d levels deep", errLayout, maxDepth)
 	}
 	switch v := v.(type) {
 	case map[string]any:
@@ -212,5 +212,5 @@ func canonical(v any, depth int) (any, error) {
 			return n, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %.40q is no number", errLayout, fmt.Sprint(v))
+	return nil, fmt.Errorf("%w: %.40q is not a number", errLayout, fmt.Sprint(v))
 }

@@ -78,16 +78,16 @@ func validateStack(s Stack) (mappedStack, error) {
 	}
 	for _, p := range s.Names {
 		if _, err := path.Match(p, ""); err != nil {
-			return m, fmt.Errorf("names: %.60q is no pattern", p)
+			return m, fmt.Errorf("names: %.60q is not a valid pattern", p)
 		}
 	}
 	if len(s.Keys) == 0 {
-		return m, errors.New("keys: none are mapped")
+		return m, errors.New("keys: no key is mapped")
 	}
 	all := map[string][]field{} // fields of earlier kinds, by kind
 	for _, kind := range slices.Sorted(maps.Keys(s.Keys)) {
 		if !slices.Contains(gitops.Kinds(), kind) {
-			return m, fmt.Errorf("keys: %.60q is none of %s", kind, strings.Join(gitops.Kinds(), ", "))
+			return m, fmt.Errorf("keys: %.60q is not one of %s", kind, strings.Join(gitops.Kinds(), ", "))
 		}
 		for name, key := range s.Keys[kind] {
 			f, err := parseField(name, key, strings.Contains(s.Path, "{name}"))
@@ -100,7 +100,7 @@ func validateStack(s Stack) (mappedStack, error) {
 		for i, f := range m.fields[kind] {
 			for _, g := range m.fields[kind][:i] {
 				if isUnder(f.path, g.path) {
-					return m, fmt.Errorf("keys.%s.%s: it is part of %s, which has a key of its own", kind, strings.Join(f.path, "."), strings.Join(g.path, "."))
+					return m, fmt.Errorf("keys.%s.%s: it is part of %s, which has another key", kind, strings.Join(f.path, "."), strings.Join(g.path, "."))
 				}
 			}
 		}
@@ -108,7 +108,7 @@ func validateStack(s Stack) (mappedStack, error) {
 			for other, those := range all {
 				for _, g := range those {
 					if mayCollide(f, g, kind == other) {
-						return m, fmt.Errorf("keys: those of %s %s and %s %s could be one, for objects of some names", other, strings.Join(g.path, "."), kind, strings.Join(f.path, "."))
+						return m, fmt.Errorf("keys: %s %s and %s %s could have the same key for objects with some names", other, strings.Join(g.path, "."), kind, strings.Join(f.path, "."))
 					}
 				}
 			}
@@ -123,7 +123,7 @@ func parseField(name, key string, alone bool) (f field, err error) {
 	f.path = strings.Split(name, ".")
 	for _, part := range f.path {
 		if part == "" || strings.Trim(part, letters) != "" {
-			return f, errors.New("it is no field of a spec, such as scaling.max")
+			return f, errors.New("it is not a field of a spec, such as scaling.max")
 		}
 	}
 	named := 0
@@ -136,15 +136,15 @@ func parseField(name, key string, alone bool) (f field, err error) {
 			}
 		}
 		if s.before+s.after == "" && !s.named || strings.Trim(s.before+s.after, letters+"_-") != "" || i == 0 && s.before != "" && strings.ContainsRune("0123456789-", rune(s.before[0])) {
-			return f, fmt.Errorf("%.100q is no key, such as runners.{name}.max", key)
+			return f, fmt.Errorf("%.100q is not a key, such as runners.{name}.max", key)
 		}
 		f.key = append(f.key, s)
 	}
 	switch {
 	case named > 1:
-		return f, errors.New("the name is in its key twice")
+		return f, errors.New("its key contains the name twice")
 	case named == 0 && !alone:
-		return f, errors.New("its key is the same for all objects: {name} or {name_} has to be in it, or {name} in the path")
+		return f, errors.New("its key is the same for all objects: the key must contain {name} or {name_}, or the path must contain {name}")
 	}
 	return f, nil
 }
@@ -236,7 +236,7 @@ func (b Stacks) File(r gitops.Ref) (string, error) {
 
 // Note explains why the API server cannot preview a change.
 func (Stacks) Note() string {
-	return "These are variables of a Tofu stack: what they make of the cluster is said by the plan that CI puts into the pull request, and by no dry run here."
+	return "These are variables of a Tofu stack. A dry run here cannot show their effect on the cluster; see the plan that CI adds to the pull request."
 }
 
 // keyText returns a key as people write it.

@@ -116,7 +116,7 @@ func (m mappedStack) apply(file []byte, r gitops.Ref, e gitops.Edit) ([]byte, er
 	// Verify that the file now has exactly the wanted values.
 	is, _, err := m.spec(w.text, r)
 	if got, _ := withoutEmpty(is).(map[string]any); err != nil || !reflect.DeepEqual(got, want) {
-		return nil, fmt.Errorf("%w: the file would not say what was meant", gitops.ErrInvalidEdit)
+		return nil, fmt.Errorf("%w: the edited file would not have the intended values", gitops.ErrInvalidEdit)
 	}
 	return w.text, nil
 }
@@ -162,7 +162,7 @@ func (w *writer) walk(path []string, old, updated any) {
 			above = above || isUnder(f.path, path)
 		}
 		if !above || updated != nil && !object {
-			w.err = fmt.Errorf("%w: no key of the stack stands for spec.%.200s, so it would not be written (plane.gitops.stacks)", gitops.ErrInvalidEdit, strings.Join(path, "."))
+			w.err = fmt.Errorf("%w: no key of the stack is mapped to spec.%.200s, so it would not be written (plane.gitops.stacks)", gitops.ErrInvalidEdit, strings.Join(path, "."))
 			return
 		}
 	}

@@ -177,10 +177,10 @@ func FuzzSet(f *testing.F) {
 		}
 		setValue(before, path, v)
 		if after, err := readVariables(out); err != nil || !reflect.DeepEqual(after, before) {
-			t.Fatalf("it says %v, and was to say %v (%v)", after, before, err)
+			t.Fatalf("it is %v, want %v (%v)", after, before, err)
 		}
 		if bytes.Equal(hclwrite.Format([]byte(file)), []byte(file)) && !bytes.Equal(hclwrite.Format(out), out) {
-			t.Errorf("it is not formatted any more: %q", out)
+			t.Errorf("it is no longer formatted: %q", out)
 		}
 		if _, err := deleteVariable(out, path); err != nil && !errors.Is(err, errLayout) {
 			t.Error(err)
