@@ -22,8 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/util/retry"
@@ -117,7 +115,7 @@ func (c *Certificates) Run(ctx context.Context) error {
 	go func() {
 		var err error
 		if !c.External {
-			err = c.runElection(ctx)
+			err = newElection(c.Config, c.Namespace, c.Lease, c.Identity, c.Log).RunTerms(ctx, c.runRotation)
 		}
 		rotated <- err
 	}()
@@ -191,47 +189,22 @@ func firstCertificate(text []byte) []byte {
 	return block.Bytes
 }
 
-// runElection rotates the certificates while this replica holds the Lease.
-func (c *Certificates) runElection(ctx context.Context) error {
-	return runAsLeader(ctx, c.client, c.Namespace, c.Lease, c.Identity, c.runRotation)
-}
-
-// runAsLeader calls do each time this replica acquires a Lease, until ctx ends.
-func runAsLeader(ctx context.Context, client *kubernetes.Clientset, namespace, lease, identity string, do func(context.Context)) error {
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: lease}, Client: client.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-	}
-	turns := make(chan context.Context)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true, Name: lease,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(turn context.Context) {
-				select {
-				case turns <- turn:
-				case <-turn.Done():
+// newElection returns the election of the replica that does one of the webhook's tasks.
+func newElection(config *rest.Config, namespace, lease, identity string, log *slog.Logger) *kube.Election {
+	reported := "" // the election makes one request after the other
+	return &kube.Election{
+		Config: config, Namespace: namespace, Lease: lease, Identity: identity,
+		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		Report: func(ctx context.Context, doing string, err error) {
+			message := ""
+			if err != nil && ctx.Err() == nil {
+				err = kube.ExplainManifestObject(doing, "Lease", types.NamespacedName{Namespace: namespace, Name: lease}, err)
+				if message = err.Error(); message != reported {
+					log.Warn("the election failed; it is tried again", "lease", lease, "err", err)
 				}
-			},
-			OnStoppedLeading: func() {},
+			}
+			reported = message
 		},
-	})
-	if err != nil {
-		return err
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			elector.Run(ctx) // returns when the Lease is lost
-		}
-	}()
-	for {
-		select {
-		case turn := <-turns:
-			do(turn)
-		case <-ended:
-			return nil
-		}
 	}
 }
 
