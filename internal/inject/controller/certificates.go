@@ -7,11 +7,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -164,13 +166,13 @@ func (c *Certificates) loadSecret(ctx context.Context) error {
 	}
 	now := c.Now()
 	old := c.current.Load()
-	if old != nil && bytes.Equal(old.certificate.Leaf.Raw, firstCertificate(secret.Data[certificateKey])) {
+	if old != nil && bytes.Equal(old.certificate.Leaf.Raw, firstCertificate(secret.Data[corev1.TLSCertKey])) {
 		c.current.Store(&servedCertificate{old.certificate, now})
 		return nil
 	}
-	certificate, err := tls.X509KeyPair(secret.Data[certificateKey], secret.Data[keyKey])
+	certificate, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		if len(secret.Data[certificateKey]) == 0 {
+		if len(secret.Data[corev1.TLSCertKey]) == 0 {
 			return fmt.Errorf("the Secret %s has no certificate yet", c.Secret)
 		}
 		return fmt.Errorf("the Secret %s: %w", c.Secret, err) // keep serving the previous certificate
@@ -234,28 +236,35 @@ func (c *Certificates) runRotation(ctx context.Context) {
 	}
 }
 
+// rotation returns the rotation of the serving certificate.
+func (c *Certificates) rotation() *kube.Rotation {
+	serving := kube.Leaf{Certificate: corev1.TLSCertKey, Key: corev1.TLSPrivateKeyKey, Usage: x509.ExtKeyUsageServerAuth, Names: c.Hosts}
+	return &kube.Rotation{Name: "tailplane-inject", Leaves: []kube.Leaf{serving}, Lifetime: c.Lifetime, PublishTime: c.PublishTime, RetainTime: c.KeepCA}
+}
+
 // rotateOnce publishes the CA bundle of the stored stage, then performs the next step.
 func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err error) {
 	secret, err := c.getSecret(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
-	was, err := parseState(secret.Data)
+	rotation := c.rotation()
+	was, err := rotation.Parse(secret.Data)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("the Secret %s: %w", c.Secret, err)
 	}
-	if bundle := was.bundle(); len(bundle) > 0 {
+	if bundle := was.Bundle(); len(bundle) > 0 {
 		if err := c.publish(ctx, bundle); err != nil {
 			return time.Time{}, err
 		}
 	}
 	now := c.Now()
-	next, wake, err := was.advance(now, rotationTimes{c.Lifetime, c.PublishTime, c.KeepCA}, func(now time.Time) (keyPair, error) { return issue(c.Hosts, now, c.Lifetime) })
+	next, wake, err := rotation.Advance(was, now)
 	if err != nil {
 		return time.Time{}, err
 	}
-	data := next.data(secret.Data)
-	if sameData(data, secret.Data) {
+	data := rotation.Data(next, secret.Data)
+	if maps.EqualFunc(data, secret.Data, bytes.Equal) {
 		return wake, nil
 	}
 	secret.Data = data
@@ -264,24 +273,12 @@ func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err erro
 	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
 		return time.Time{}, kube.ExplainManifestObject("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
 	}
-	c.Log.Info("a rotation step of the webhook's certificates is stored", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+	c.Log.Info("a rotation step of the webhook's certificates is stored", "next", next.Next != nil, "published", !next.Published.IsZero(), "previous", next.Previous != nil)
 	select {
 	case c.trigger <- struct{}{}:
 	default:
 	}
 	return now, nil // the next call publishes the bundle of the new stage
-}
-
-func sameData(a, b map[string][]byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || !bytes.Equal(v, w) {
-			return false
-		}
-	}
-	return true
 }
 
 // publish writes the bundle into every webhook of the configurations. It returns once it has read the bundle
