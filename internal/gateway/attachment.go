@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // An attachedTailnet is one usable tailnet of a TailscaleGateway.
@@ -40,23 +41,23 @@ func (b *builder) processAttachments() {
 
 func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) AttachmentReport {
 	report := AttachmentReport{
-		Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Programmed: conditionTrue(gatewayv1alpha1.ReasonProgrammed),
+		Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: conditions.True(gatewayv1alpha1.ReasonProgrammed, ""),
 	}
 	target := Name{a.Namespace, a.Spec.TargetRef.Name}
 	object, ok := b.gatewayObjects[target]
 	section := a.Spec.TargetRef.SectionName
 	switch {
 	case !ok && b.foreignGateways[target]:
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonNotEnvoyGateway, "Envoy Gateway does not manage the Gateway")
+		report.Accepted = conditions.False(gatewayv1alpha1.ReasonNotEnvoyGateway, "Envoy Gateway does not manage the Gateway")
 	case !ok:
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonGatewayNotFound, "there is no such Gateway in this namespace")
+		report.Accepted = conditions.False(gatewayv1alpha1.ReasonGatewayNotFound, "there is no such Gateway in this namespace")
 	case section != "" && !object.hasListener(section):
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener with that name")
+		report.Accepted = conditions.False(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener with that name")
 	case b.gatewayStates[target] != nil && b.gatewayStates[target].attachment != nil:
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway already uses this Gateway: "+b.gatewayStates[target].attachment.Name)
+		report.Accepted = conditions.False(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway already uses this Gateway: "+b.gatewayStates[target].attachment.Name)
 	}
-	if !report.Accepted.OK {
-		report.Programmed = conditionFalse(report.Accepted.Reason, report.Accepted.Message)
+	if !report.Accepted.IsTrue() {
+		report.Programmed = conditions.False(report.Accepted.Reason, report.Accepted.Message)
 		return report
 	}
 	r := b.gatewayState(target)
@@ -66,11 +67,11 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 		name := spec.TailnetRef.Name
 		t, ok := b.tailnetFor(name, a.Namespace)
 		if !ok {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, Printable(name)+": "+notPermitted)
+			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTailnetNotPermitted, Printable(name)+": "+notPermitted)
 			continue
 		}
-		if report.ResolvedRefs.OK && !isReady(t) {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; its last known state stays in use")
+		if report.ResolvedRefs.IsTrue() && !isReady(t) {
+			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; its last known state stays in use")
 		}
 		report.TailnetCount++
 		in := attachedTailnet{tailnet: name, spec: spec, byLabel: map[string]member{}}
@@ -93,13 +94,13 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 		}
 		for _, s := range b.services {
 			if rep := b.result.Services[nameOf(s)]; rep.Accepted.Reason == gatewayv1alpha1.ReasonProxyGroupLimit && rep.Tailnet == name && s.Namespace == a.Namespace {
-				report.Programmed = conditionFalse(gatewayv1alpha1.ReasonProxyGroupLimit, rep.Accepted.Message)
+				report.Programmed = conditions.False(gatewayv1alpha1.ReasonProxyGroupLimit, rep.Accepted.Message)
 				break
 			}
 		}
 	}
 	slices.SortFunc(report.Routed, func(x, y gatewayv1alpha1.RoutedService) int { return cmp.Compare(x.Name, y.Name) })
-	if n := len(report.Routed); n > 0 && report.Programmed.OK {
+	if n := len(report.Routed); n > 0 && report.Programmed.IsTrue() {
 		nowhere := 0
 		for _, s := range report.Routed {
 			if s.State == gatewayv1alpha1.ReasonNoVirtualHost {
@@ -107,7 +108,7 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 			}
 		}
 		if nowhere > 0 {
-			report.Programmed = conditionFalse(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has a matching host", nowhere, n))
+			report.Programmed = conditions.False(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has a matching host", nowhere, n))
 		}
 	}
 	return report

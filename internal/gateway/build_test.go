@@ -25,6 +25,7 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 var update = flag.Bool("update", false, "write the result of Build into testdata")
@@ -167,10 +168,10 @@ func render(r gateway.Result) []byte {
 		}
 		fmt.Fprintf(&b, "Gateway %s\n%s\n", g.Name, indent(text))
 	}
-	condition := func(name string, v gateway.Condition) {
-		if !v.OK && v.Reason != "" {
+	condition := func(name string, v conditions.Condition) {
+		if !v.IsTrue() && v.Reason != "" {
 			fmt.Fprintf(&b, "  %s: %s: %s\n", name, v.Reason, v.Message)
-		} else if v.OK {
+		} else if v.IsTrue() {
 			fmt.Fprintf(&b, "  %s\n", name)
 		}
 	}
@@ -295,15 +296,15 @@ func TestGroupsOfOthersReadAsMissing(t *testing.T) {
 		o.Services = append(o.Services, s)
 	}
 	r := gateway.Build(o)
-	if !r.Groups[gateway.Name{Namespace: "ops", Name: "private"}].Accepted.OK {
+	if !r.Groups[gateway.Name{Namespace: "ops", Name: "private"}].Accepted.IsTrue() {
 		t.Fatal("the group itself is refused")
 	}
 	foreign, missing := r.Services[gateway.Name{Namespace: "thief", Name: "of-private"}], r.Services[gateway.Name{Namespace: "thief", Name: "of-nobody"}]
-	if foreign != missing || foreign.Accepted.OK {
+	if foreign != missing || foreign.Accepted.IsTrue() {
 		t.Errorf("%+v for an existing group, %+v for a missing one", foreign, missing)
 	}
 	o.Groups[0].Spec.Consumers.From, o.Tailnets[0].Spec.AllowedNamespaces.From = gatewayv1alpha1.NamespacesAll, gatewayv1alpha1.NamespacesAll
-	if got := gateway.Build(o).Services[gateway.Name{Namespace: "thief", Name: "of-private"}]; !got.Accepted.OK || got.Tailnet != "corp" {
+	if got := gateway.Build(o).Services[gateway.Name{Namespace: "thief", Name: "of-private"}]; !got.Accepted.IsTrue() || got.Tailnet != "corp" {
 		t.Errorf("of a group that it may use: %+v", got)
 	}
 }

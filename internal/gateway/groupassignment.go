@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // noGroupMessage is the message both for a group that does not exist and for a group that the namespace
@@ -57,7 +58,7 @@ func (b *builder) assignGroup(s *gatewayv1alpha1.TailscaleService, report Servic
 	}
 	request, ok := b.groupRequestFor(s, report.Tailnet)
 	if !ok {
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "the TailscaleGateway that discovered it does not exist or does not have this tailnet any more")
+		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTargetNotFound, "the TailscaleGateway that discovered it does not exist or does not have this tailnet any more")
 		return report
 	}
 	if request.Replicas != nil {
@@ -85,7 +86,7 @@ func (b *builder) assignGroup(s *gatewayv1alpha1.TailscaleService, report Servic
 	if limit := int(request.MaxGroups); limit > 0 {
 		key := [2]string{request.gateway.String(), report.Tailnet}
 		if b.createdGroups[key] >= limit {
-			report.Accepted = conditionFalse(gatewayv1alpha1.ReasonProxyGroupLimit, fmt.Sprintf("%s already has its limit of %d proxy groups for this tailnet", request.gateway, limit))
+			report.Accepted = conditions.False(gatewayv1alpha1.ReasonProxyGroupLimit, fmt.Sprintf("%s already has its limit of %d proxy groups for this tailnet", request.gateway, limit))
 			return report
 		}
 		b.createdGroups[key]++
@@ -111,13 +112,13 @@ func (b *builder) assignNamedGroup(s *gatewayv1alpha1.TailscaleService, report S
 	g := b.groupOf[group]
 	switch accepted := b.result.Groups[group]; {
 	case g == nil || !b.selects(g.Spec.Consumers, g.Namespace, s.Namespace):
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, noGroupMessage)
-	case !accepted.Accepted.OK:
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group cannot be used: "+accepted.Accepted.Reason)
+		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, noGroupMessage)
+	case !accepted.Accepted.IsTrue():
+		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group cannot be used: "+accepted.Accepted.Reason)
 	case g.Spec.Type != s.Spec.Type:
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group has the other type")
+		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group has the other type")
 	case accepted.Tailnet != report.Tailnet:
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group is in another tailnet")
+		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group is in another tailnet")
 	default:
 		report.Group = group
 	}
@@ -134,7 +135,7 @@ func (b *builder) groupNameUsable(w DesiredGroup) bool {
 // assignCreatedGroup handles a service whose group the operator creates.
 func (b *builder) assignCreatedGroup(s *gatewayv1alpha1.TailscaleService, report ServiceReport, w DesiredGroup) ServiceReport {
 	if !b.groupNameUsable(w) {
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonServiceNameConflict, "another owner already has a proxy group with the name that this service would get")
+		report.Accepted = conditions.False(gatewayv1alpha1.ReasonServiceNameConflict, "another owner already has a proxy group with the name that this service would get")
 		return report
 	}
 	if existing, ok := b.result.DesiredGroups[w.Name]; ok {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // A listenerAccess holds the access rules that a policy sets for one listener, or for all listeners that
@@ -24,7 +25,7 @@ func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, t
 	if !ok || section != "" && !object.hasListener(section) {
 		return refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "there is no such Gateway of Envoy Gateway, or listener, in this namespace")
 	}
-	report := PolicyReport{Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Programmed: conditionTrue(gatewayv1alpha1.ReasonProgrammed)}
+	report := PolicyReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: conditions.True(gatewayv1alpha1.ReasonProgrammed, "")}
 	if p.Spec.Access == nil {
 		return report // such a policy exists only to make Envoy Gateway translate again
 	}
@@ -36,7 +37,7 @@ func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, t
 	if a.restrict && !object.Private {
 		// Envoy trusts the PROXY header of every peer that can connect, so the listener must admit
 		// no peer.
-		report.Programmed = conditionFalse(gatewayv1alpha1.ReasonServiceExposed, "clients other than relays could connect to this Gateway and forge addresses, so all connections are rejected: its Service must be ClusterIP and the chart's NetworkPolicy must be in place")
+		report.Programmed = conditions.False(gatewayv1alpha1.ReasonServiceExposed, "clients other than relays could connect to this Gateway and forge addresses, so all connections are rejected: its Service must be ClusterIP and the chart's NetworkPolicy must be in place")
 	} else if a.restrict {
 		a.allow = []netip.Prefix{tailnetIPv4, tailnetIPv6}
 		if cidrs := p.Spec.Access.CIDRs; len(cidrs) > 0 {
@@ -45,7 +46,7 @@ func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, t
 				prefix, err := netip.ParsePrefix(c)
 				if err != nil {
 					a.allow = nil
-					report.Programmed = conditionFalse(gatewayv1alpha1.ReasonFailed, "an address range cannot be parsed, so all connections are rejected")
+					report.Programmed = conditions.False(gatewayv1alpha1.ReasonFailed, "an address range cannot be parsed, so all connections are rejected")
 					break
 				}
 				a.allow = append(a.allow, prefix.Masked())

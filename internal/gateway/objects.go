@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // Objects are the inputs of Build: the relevant objects as they are stored now. Lists can be in
@@ -126,18 +127,6 @@ type GrantFrom struct{ Group, Kind, Namespace string }
 // A GrantTo means all objects of one kind, or only the object Name if Name is set.
 type GrantTo struct{ Group, Kind, Name string }
 
-// A Condition is one condition without its times. The zero Condition means that no decision was made.
-type Condition struct {
-	OK      bool
-	Reason  string
-	Message string
-}
-
-func conditionTrue(reason string) Condition { return Condition{OK: true, Reason: reason} }
-func conditionFalse(reason, message string) Condition {
-	return Condition{Reason: reason, Message: message}
-}
-
 // Result is the output of Build.
 type Result struct {
 	Snapshot *Snapshot
@@ -158,18 +147,18 @@ type Result struct {
 
 // A GroupReport is the status of a TailscaleProxyGroup.
 type GroupReport struct {
-	Accepted   Condition `json:"accepted"`
-	Tailnet    string    `json:"tailnet,omitempty"` // the TailscaleTailnet that the group joins, if Accepted
-	Unreadable bool      `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
+	Accepted   conditions.Condition `json:"accepted"`
+	Tailnet    string               `json:"tailnet,omitempty"` // the TailscaleTailnet that the group joins, if Accepted
+	Unreadable bool                 `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
 }
 
 // A ServiceReport is the status of a TailscaleService.
 type ServiceReport struct {
-	Accepted     Condition `json:"accepted"`
-	ResolvedRefs Condition `json:"resolvedRefs"`
-	Tailnet      string    `json:"tailnet,omitempty"`
-	Group        Name      `json:"group,omitzero"`    // the group that carries the service; it may not exist yet
-	Unreadable   bool      `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
+	Accepted     conditions.Condition `json:"accepted"`
+	ResolvedRefs conditions.Condition `json:"resolvedRefs"`
+	Tailnet      string               `json:"tailnet,omitempty"`
+	Group        Name                 `json:"group,omitzero"`    // the group that carries the service; it may not exist yet
+	Unreadable   bool                 `json:"leftOut,omitempty"` // the operator cannot read the group's namespace now
 
 	// Generation is the metadata.generation of the spec that this report is about.
 	Generation int64 `json:"-"`
@@ -179,9 +168,9 @@ type ServiceReport struct {
 // applied the configuration or whether security filters are ambiguous. Only the extension server
 // knows this.
 type AttachmentReport struct {
-	Accepted     Condition `json:"accepted"`
-	ResolvedRefs Condition `json:"resolvedRefs"`
-	Programmed   Condition `json:"programmed"`
+	Accepted     conditions.Condition `json:"accepted"`
+	ResolvedRefs conditions.Condition `json:"resolvedRefs"`
+	Programmed   conditions.Condition `json:"programmed"`
 
 	TailnetCount int                             `json:"tailnetCount"`
 	Routed       []gatewayv1alpha1.RoutedService `json:"routed,omitempty"` // all services, sorted by name
@@ -191,9 +180,9 @@ type AttachmentReport struct {
 
 // A PolicyReport is the status of a TailscaleRoutePolicy.
 type PolicyReport struct {
-	Accepted     Condition                    `json:"accepted"`
-	ResolvedRefs Condition                    `json:"resolvedRefs"`
-	Programmed   Condition                    `json:"programmed"`
+	Accepted     conditions.Condition         `json:"accepted"`
+	ResolvedRefs conditions.Condition         `json:"resolvedRefs"`
+	Programmed   conditions.Condition         `json:"programmed"`
 	Rules        []gatewayv1alpha1.RuleStatus `json:"rules,omitempty"`
 }
 

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 type conditionType = metav1.Condition
@@ -44,8 +45,8 @@ func (b *builder) processPolicies() {
 }
 
 func refusedPolicy(reason, message string) PolicyReport {
-	v := conditionFalse(reason, message)
-	return PolicyReport{Accepted: v, ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Programmed: v}
+	v := conditions.False(reason, message)
+	return PolicyReport{Accepted: v, ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: v}
 }
 
 // processRoutePolicy processes a policy whose target is a route.
@@ -67,32 +68,32 @@ func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, ro
 	for _, k := range keys {
 		b.claimedRules[k] = nameOf(p)
 	}
-	report := PolicyReport{Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Programmed: conditionTrue(gatewayv1alpha1.ReasonProgrammed)}
+	report := PolicyReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: conditions.True(gatewayv1alpha1.ReasonProgrammed, "")}
 	if ref := p.Spec.TailnetRef; ref != nil {
 		if _, ok := b.tailnetFor(ref.Name, p.Namespace); !ok {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)
+			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)
 		}
 	}
 	states := make([]gatewayv1alpha1.RuleState, len(p.Spec.RouteRules))
 	gateways := parents(route)
 	if len(gateways) == 0 {
-		report.Programmed = conditionFalse(gatewayv1alpha1.ReasonNoVirtualHost, "no Gateway has accepted the route")
+		report.Programmed = conditions.False(gatewayv1alpha1.ReasonNoVirtualHost, "no Gateway has accepted the route")
 	}
 	defaults := 0
 	for _, g := range gateways {
-		if _, managed := b.gatewayObjects[g]; managed && report.ResolvedRefs.OK {
+		if _, managed := b.gatewayObjects[g]; managed && report.ResolvedRefs.IsTrue() {
 			defaults += b.applyRules(p, route, keys, b.gatewayState(g), states)
 		}
 	}
 	for i, s := range states {
 		s = cmp.Or(s, gatewayv1alpha1.RuleNotResolved)
 		report.Rules = append(report.Rules, gatewayv1alpha1.RuleStatus{Index: int32(i), State: s})
-		if s == gatewayv1alpha1.RuleNotResolved && report.ResolvedRefs.OK {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "a service of a rule is unknown, may not be used here or has no port on its relays yet")
+		if s == gatewayv1alpha1.RuleNotResolved && report.ResolvedRefs.IsTrue() {
+			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTargetNotFound, "a service of a rule is unknown, may not be used here or has no port on its relays yet")
 		}
 	}
-	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute && defaults == 0 && report.ResolvedRefs.OK {
-		report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "no service selected by tailscaleTarget is ready; the route keeps its own backends")
+	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute && defaults == 0 && report.ResolvedRefs.IsTrue() {
+		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTargetNotFound, "no service selected by tailscaleTarget is ready; the route keeps its own backends")
 	}
 	return report
 }

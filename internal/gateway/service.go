@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // A service is a usable egress TailscaleService.
@@ -31,7 +32,7 @@ func (b *builder) resolveServices() {
 		}
 		report.Generation = s.Generation
 		b.result.Services[nameOf(s)] = report
-		if !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.Type == gatewayv1alpha1.Ingress {
+		if !report.Accepted.IsTrue() || !report.ResolvedRefs.IsTrue() || s.Spec.Type == gatewayv1alpha1.Ingress {
 			continue
 		}
 		r := &service{object: s, name: nameOf(s), tailnet: b.tailnets[report.Tailnet], group: report.Group}
@@ -52,7 +53,7 @@ func (b *builder) resolveServices() {
 		carried[s.group] = append(carried[s.group], s)
 	}
 	for _, g := range b.groups { // the service that a group carries without a TailscaleService
-		if t := g.Spec.TailnetTarget; t != nil && b.result.Groups[nameOf(g)].Accepted.OK {
+		if t := g.Spec.TailnetTarget; t != nil && b.result.Groups[nameOf(g)].Accepted.IsTrue() {
 			b.requireGroupPorts(g, t, carried[nameOf(g)])
 		}
 	}
@@ -80,7 +81,7 @@ func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceR
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
 		name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
 		// A group that this namespace may not use must look like a group that does not exist.
-		if g := b.groupOf[name]; g != nil && b.result.Groups[name].Accepted.OK && b.selects(g.Spec.Consumers, g.Namespace, s.Namespace) {
+		if g := b.groupOf[name]; g != nil && b.result.Groups[name].Accepted.IsTrue() && b.selects(g.Spec.Consumers, g.Namespace, s.Namespace) {
 			tailnet = b.result.Groups[name].Tailnet
 		}
 	}
@@ -88,40 +89,40 @@ func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceR
 		tailnet = s.Spec.TailnetRef.Name
 	}
 	if tailnet == "" {
-		return ServiceReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "set a tailnet: not exactly one tailnet is annotated as the default")}, false
+		return ServiceReport{Accepted: conditions.False(gatewayv1alpha1.ReasonTailnetNotSpecified, "set a tailnet: not exactly one tailnet is annotated as the default")}, false
 	}
 	t, ok := b.tailnetFor(tailnet, s.Namespace)
 	if !ok {
-		return ServiceReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}, false
+		return ServiceReport{Accepted: conditions.False(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}, false
 	}
-	report := ServiceReport{Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), ResolvedRefs: conditionTrue(gatewayv1alpha1.ReasonResolved), Tailnet: tailnet}
+	report := ServiceReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Tailnet: tailnet}
 	if s.Spec.Type == gatewayv1alpha1.Ingress {
 		report.ResolvedRefs = b.validateBackendRef(s)
-		return report, report.ResolvedRefs.OK
+		return report, report.ResolvedRefs.IsTrue()
 	}
 	target := s.Spec.Target
 	if target == nil {
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonTargetNotFound, "there is no target")
+		report.Accepted = conditions.False(gatewayv1alpha1.ReasonTargetNotFound, "there is no target")
 		return report, false
 	}
-	if v := b.validateTarget(target.FQDN, target.IP, t); !v.OK {
+	if v := b.validateTarget(target.FQDN, target.IP, t); !v.IsTrue() {
 		report.Accepted = v
 		return report, false
 	}
 	if label, _ := labelAndTags(s); target.ServiceName != "" && label == "" {
-		report.Accepted = conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the service's name is not a DNS label")
+		report.Accepted = conditions.False(gatewayv1alpha1.ReasonTargetForbidden, "the service's name is not a DNS label")
 		return report, false
 	}
 	if tls := s.Spec.UpstreamTLS; tls != nil && tls.CABundleRef != nil {
 		roots := Name{cmp.Or(tls.CABundleRef.Namespace, s.Namespace), tls.CABundleRef.Name}
 		_, exists := b.o.Roots[roots]
 		if !b.granted(fromService(s), "", "ConfigMap", roots) {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant allows this service to use the CA bundle in caBundleRef")
+			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant allows this service to use the CA bundle in caBundleRef")
 		} else if !exists {
-			report.ResolvedRefs = conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef does not refer to a ConfigMap with ca.crt")
+			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef does not refer to a ConfigMap with ca.crt")
 		}
 	}
-	return report, report.ResolvedRefs.OK
+	return report, report.ResolvedRefs.IsTrue()
 }
 
 func fromService(s *gatewayv1alpha1.TailscaleService) GrantFrom {
@@ -129,10 +130,10 @@ func fromService(s *gatewayv1alpha1.TailscaleService) GrantFrom {
 }
 
 // validateBackendRef checks the backend of an ingress service.
-func (b *builder) validateBackendRef(s *gatewayv1alpha1.TailscaleService) Condition {
+func (b *builder) validateBackendRef(s *gatewayv1alpha1.TailscaleService) conditions.Condition {
 	ref := s.Spec.BackendRef
 	if ref == nil {
-		return conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "there is no backendRef")
+		return conditions.False(gatewayv1alpha1.ReasonBackendNotFound, "there is no backendRef")
 	}
 	name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
 	group, exists := "", b.o.KubeServices[name]
@@ -142,11 +143,11 @@ func (b *builder) validateBackendRef(s *gatewayv1alpha1.TailscaleService) Condit
 	}
 	switch {
 	case !b.granted(fromService(s), group, cmp.Or(ref.Kind, "Service"), name):
-		return conditionFalse(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant allows this service to use the backend")
+		return conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant allows this service to use the backend")
 	case !exists:
-		return conditionFalse(gatewayv1alpha1.ReasonBackendNotFound, "there is no such backend")
+		return conditions.False(gatewayv1alpha1.ReasonBackendNotFound, "there is no such backend")
 	}
-	return conditionTrue(gatewayv1alpha1.ReasonResolved)
+	return conditions.True(gatewayv1alpha1.ReasonResolved, "")
 }
 
 // labelAndTags returns the label of a service in its tailnet and its tags.

@@ -5,6 +5,11 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // NextTailnetAction and TailnetConditions compute the health of a tailnet connection: whether the
@@ -18,17 +23,7 @@ const ValidationKeyLifetime = 300 * time.Second
 // refusedRetry is the time before a refused credential is tried again if nothing changes.
 const refusedRetry = 5 * time.Minute
 
-// Condition types and reasons of a tailnet, as in the API type.
-const (
-	conditionAuthenticated = "Authenticated"
-	conditionValidated     = "Validated"
-	conditionReady         = "Ready"
-	conditionDegraded      = "Degraded"
-
-	statusTrue, statusFalse, statusUnknown = "True", "False", "Unknown"
-
-	metadataFound = "Tailnet metadata discovered successfully"
-)
+const metadataFound = "Tailnet metadata discovered successfully"
 
 // ProofPhase is the progress of the proof of a credential.
 //
@@ -59,9 +54,6 @@ type CredentialProof struct {
 func (p CredentialProof) mayHaveKey(now time.Time) bool {
 	return (p.Phase == ProofInProgress || p.Phase == ProofCleanupPending) && now.Before(p.At.Add(ValidationKeyLifetime))
 }
-
-// A TailnetCondition is a condition without its times.
-type TailnetCondition struct{ Status, Reason, Message string }
 
 // FailureClass classifies a failed request. The values equal those of the tsapi client.
 type FailureClass string
@@ -99,12 +91,12 @@ type TailnetFacts struct {
 
 	// Credential is the version of the credential. If it is empty, CredentialProblem contains the reason.
 	Credential        string
-	CredentialProblem TailnetCondition
+	CredentialProblem conditions.Condition
 
 	// From the status.
 	Proof     CredentialProof
 	NextCheck time.Time // time of the next check
-	Previous  map[string]TailnetCondition
+	Previous  map[string]conditions.Condition
 
 	// Results of this reconcile.
 	Failure    *APIFailure
@@ -170,7 +162,7 @@ func NextTailnetAction(f TailnetFacts, now time.Time) (TailnetAction, time.Time)
 		return TailnetProveCredential, time.Time{}
 	case f.Checked != nil:
 		return TailnetWait, now.Add(f.Interval)
-	case f.NextCheck.IsZero(), !now.Before(f.NextCheck), f.Previous[conditionReady].Status != statusTrue && f.Previous[conditionValidated].Status != statusFalse:
+	case f.NextCheck.IsZero(), !now.Before(f.NextCheck), !f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() && f.Previous[gatewayv1alpha1.ConditionValidated].Status != metav1.ConditionFalse:
 		return TailnetCheck, time.Time{}
 	}
 	// A shorter interval applies immediately.
@@ -205,75 +197,64 @@ func (f *APIFailure) Transient() bool {
 	return true
 }
 
-// TailnetConditions returns the conditions of a tailnet after a reconcile.
-func TailnetConditions(f TailnetFacts) map[string]TailnetCondition {
-	keep := func(kind string, otherwise TailnetCondition) TailnetCondition {
-		if v, ok := f.Previous[kind]; ok {
-			return v
+// TailnetConditions returns the conditions of a tailnet after a reconcile, by their type.
+func TailnetConditions(f TailnetFacts) map[string]conditions.Condition {
+	const authenticated, validated = gatewayv1alpha1.ConditionAuthenticated, gatewayv1alpha1.ConditionValidated
+	const ready, degraded = gatewayv1alpha1.ConditionReady, gatewayv1alpha1.ConditionDegraded
+	pending := conditions.Unknown(gatewayv1alpha1.ReasonPending, "The credential is not tested yet.")
+	asExpected := conditions.False(gatewayv1alpha1.ReasonAsExpected, "")
+	failed := func(message string) conditions.Condition {
+		return conditions.False(gatewayv1alpha1.ReasonFailed, message)
+	}
+	out := map[string]conditions.Condition{
+		// APIUnavailable is the only reason that Authenticated has for Unknown.
+		authenticated: conditions.Unknown(gatewayv1alpha1.ReasonAPIUnavailable, pending.Message), validated: pending,
+		ready: conditions.False(gatewayv1alpha1.ReasonPending, pending.Message), degraded: asExpected,
+	}
+	for kind := range out {
+		if was, ok := f.Previous[kind]; ok && (kind != authenticated || was.Reason != gatewayv1alpha1.ReasonPending) {
+			out[kind] = was
 		}
-		return otherwise
 	}
-	pending := TailnetCondition{statusUnknown, "Pending", "The credential is not tested yet."}
-	asExpected := TailnetCondition{statusFalse, "AsExpected", ""}
-	out := map[string]TailnetCondition{
-		conditionAuthenticated: keep(conditionAuthenticated, TailnetCondition{statusUnknown, "Pending", ""}), conditionValidated: keep(conditionValidated, pending),
-		conditionReady: keep(conditionReady, TailnetCondition{statusFalse, "Pending", pending.Message}), conditionDegraded: keep(conditionDegraded, asExpected),
-	}
-	if out[conditionAuthenticated].Reason == "Pending" {
-		out[conditionAuthenticated] = TailnetCondition{statusUnknown, "APIUnavailable", pending.Message} // the only reason defined for Unknown
-	}
-	issued := TailnetCondition{statusTrue, "TokenIssued", "The API issued an access token."}
-	failed := func(message string) TailnetCondition { return TailnetCondition{statusFalse, "Failed", message} }
+	issued := conditions.True(gatewayv1alpha1.ReasonTokenIssued, "The API issued an access token.")
 	switch fail := f.Failure; {
 	case f.Credential == "":
-		out[conditionAuthenticated] = TailnetCondition{statusFalse, f.CredentialProblem.Reason, f.CredentialProblem.Message}
-		out[conditionValidated], out[conditionReady], out[conditionDegraded] = pending, failed(f.CredentialProblem.Message), asExpected
+		out[authenticated] = conditions.False(f.CredentialProblem.Reason, f.CredentialProblem.Message)
+		out[validated], out[ready], out[degraded] = pending, failed(f.CredentialProblem.Message), asExpected
 	case fail != nil && fail.Transient():
-		reason := "APIUnavailable"
+		reason := gatewayv1alpha1.ReasonAPIUnavailable
 		switch fail.Class {
 		case FailureRateLimited, FailureCircuitOpen:
 			reason = string(fail.Class)
 		}
-		out[conditionDegraded] = TailnetCondition{statusTrue, reason, fail.Message}
-		if f.Previous[conditionReady].Status == statusTrue {
+		out[degraded] = conditions.True(reason, fail.Message)
+		if f.Previous[ready].IsTrue() {
 			break // keep the last known good state
 		}
-		out[conditionReady] = TailnetCondition{statusFalse, "Pending", fail.Message}
-		out[conditionValidated] = TailnetCondition{statusUnknown, "APIUnavailable", fail.Message}
+		out[ready] = conditions.False(gatewayv1alpha1.ReasonPending, fail.Message)
+		out[validated] = conditions.Unknown(gatewayv1alpha1.ReasonAPIUnavailable, fail.Message)
 		if fail.Class == FailureRateLimited {
-			out[conditionValidated] = TailnetCondition{statusUnknown, "RateLimited", fail.Message}
+			out[validated] = conditions.Unknown(gatewayv1alpha1.ReasonRateLimited, fail.Message)
 		}
-		if out[conditionAuthenticated].Status != statusTrue {
-			out[conditionAuthenticated] = TailnetCondition{statusUnknown, "APIUnavailable", fail.Message}
+		if !out[authenticated].IsTrue() {
+			out[authenticated] = conditions.Unknown(gatewayv1alpha1.ReasonAPIUnavailable, fail.Message)
 		}
 	case fail != nil:
-		out[conditionReady], out[conditionDegraded] = failed(fail.Message), asExpected
-		out[conditionAuthenticated] = issued
-		switch fail.Class {
-		case FailureRefused:
-			out[conditionAuthenticated], out[conditionValidated] = TailnetCondition{statusFalse, "InvalidCredentials", fail.Message}, pending
-		case FailureNoToken:
-			out[conditionAuthenticated], out[conditionValidated] = TailnetCondition{statusFalse, "TokenExchangeFailed", fail.Message}, pending
-		case FailureForbidden:
-			m := fmt.Sprintf("The credential lacks the scope %s: %s", fail.Scope, fail.Message)
-			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "InsufficientPermissions", m}, failed(m)
-		case FailureInvalid:
-			m := "The credential may not assign the tags of this tailnet: " + fail.Message
-			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "TagsNotPermitted", m}, failed(m)
-		case FailureNotFound:
-			m := "The API does not know this tailnet: " + fail.Message
-			out[conditionValidated], out[conditionReady] = TailnetCondition{statusFalse, "TailnetNotFound", m}, failed(m)
+		out[authenticated], out[degraded] = issued, asExpected
+		reason, message := fail.refusal()
+		out[validated], out[ready] = conditions.False(reason, message), failed(message)
+		if fail.Class == FailureRefused || fail.Class == FailureNoToken { // without a token nothing else was tested
+			out[authenticated], out[validated] = conditions.False(reason, message), pending
 		}
 	case f.Checked != nil:
-		out[conditionAuthenticated], out[conditionDegraded] = issued, asExpected
-		out[conditionValidated] = TailnetCondition{statusTrue, "Ready", metadataFound}
-		out[conditionReady] = TailnetCondition{statusTrue, "Ready", metadataFound}
+		out[authenticated], out[degraded] = issued, asExpected
+		out[validated] = conditions.True(gatewayv1alpha1.ReasonReady, metadataFound)
 		if TailnetDomain(f.Checked.Names) == "" {
-			out[conditionValidated] = TailnetCondition{statusTrue, "NoDevices", "The credential is valid, but the tailnet has no device yet that shows its domain."}
-			out[conditionReady] = TailnetCondition{statusTrue, "Ready", out[conditionValidated].Message}
+			out[validated] = conditions.True(gatewayv1alpha1.ReasonNoDevices, "The credential is valid, but the tailnet has no device yet that shows its domain.")
 		}
+		out[ready] = conditions.True(gatewayv1alpha1.ReasonReady, out[validated].Message)
 		if f.Checked.ServicesRefused != "" {
-			out[conditionDegraded] = TailnetCondition{statusTrue, "PartialScopes", f.Checked.ServicesRefused}
+			out[degraded] = conditions.True(gatewayv1alpha1.ReasonPartialScopes, f.Checked.ServicesRefused)
 		}
 	}
 	if f.Deleting {
@@ -283,9 +264,24 @@ func TailnetConditions(f TailnetFacts) map[string]TailnetCondition {
 		} else if f.Failure != nil {
 			m = "It is being deleted, but a validation key is not deleted yet: " + f.Failure.Message
 		}
-		out[conditionReady] = TailnetCondition{statusFalse, "Pending", m}
+		out[ready] = conditions.False(gatewayv1alpha1.ReasonPending, m)
 	}
 	return out
+}
+
+// refusal returns the reason and the message of a failure that is not transient.
+func (f *APIFailure) refusal() (reason, message string) {
+	switch f.Class {
+	case FailureRefused:
+		return gatewayv1alpha1.ReasonInvalidCredentials, f.Message
+	case FailureNoToken:
+		return gatewayv1alpha1.ReasonTokenExchangeFailed, f.Message
+	case FailureForbidden:
+		return gatewayv1alpha1.ReasonInsufficientPermissions, fmt.Sprintf("The credential lacks the scope %s: %s", f.Scope, f.Message)
+	case FailureInvalid:
+		return gatewayv1alpha1.ReasonTagsNotPermitted, "The credential may not assign the tags of this tailnet: " + f.Message
+	}
+	return gatewayv1alpha1.ReasonTailnetNotFound, "The API does not know this tailnet: " + f.Message
 }
 
 // joinSome joins the first names of a list.

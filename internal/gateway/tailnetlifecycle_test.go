@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 var tailnetTestTime = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -14,7 +17,7 @@ var tailnetTestTime = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func healthyTailnet() TailnetFacts {
 	return TailnetFacts{HasFinalizer: true, Generation: 1, Interval: 5 * time.Minute, Credential: "c1", NextCheck: tailnetTestTime.Add(time.Minute),
 		Proof:    CredentialProof{Phase: ProofDone, Credential: "c1", Generation: 1, At: tailnetTestTime.Add(-time.Hour)},
-		Previous: map[string]TailnetCondition{conditionReady: {statusTrue, "Ready", ""}, conditionValidated: {statusTrue, "Ready", ""}, conditionAuthenticated: {statusTrue, "TokenIssued", ""}, conditionDegraded: {statusFalse, "AsExpected", ""}}}
+		Previous: map[string]conditions.Condition{gatewayv1alpha1.ConditionReady: conditions.True("Ready", ""), gatewayv1alpha1.ConditionValidated: conditions.True("Ready", ""), gatewayv1alpha1.ConditionAuthenticated: conditions.True("TokenIssued", ""), gatewayv1alpha1.ConditionDegraded: conditions.False("AsExpected", "")}}
 }
 
 func TestNextTailnetAction(t *testing.T) {
@@ -97,7 +100,7 @@ func TestTailnetConditions(t *testing.T) {
 	}{
 		{"nothing yet", func(*TailnetFacts) {}, "Unknown/APIUnavailable Unknown/Pending False/Pending False/AsExpected", "True/TokenIssued True/Ready True/Ready False/AsExpected"},
 		{"no Secret", func(f *TailnetFacts) {
-			f.Credential, f.CredentialProblem = "", TailnetCondition{statusFalse, "SecretNotFound", "gone"}
+			f.Credential, f.CredentialProblem = "", conditions.False("SecretNotFound", "gone")
 		}, "False/SecretNotFound Unknown/Pending False/Failed False/AsExpected", ""},
 		{"refused", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureRefused} }, "False/InvalidCredentials Unknown/Pending False/Failed False/AsExpected", ""},
 		{"no token", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureNoToken, AtToken: true} }, "False/TokenExchangeFailed Unknown/Pending False/Failed False/AsExpected", ""},
@@ -114,14 +117,14 @@ func TestTailnetConditions(t *testing.T) {
 		{"no services", func(f *TailnetFacts) { f.Checked = &CheckResult{Names: []string{"a.b"}, ServicesRefused: "no"} }, "True/TokenIssued True/Ready True/Ready True/PartialScopes", ""},
 		{"deleting, used", func(f *TailnetFacts) { f.Deleting, f.Users = true, []string{"b", "a"} }, "Unknown/APIUnavailable Unknown/Pending False/Pending False/AsExpected", "True/TokenIssued True/Ready False/Pending False/AsExpected"},
 	} {
-		for name, was := range map[string]map[string]TailnetCondition{"fresh": nil, "known": healthyTailnet().Previous} {
+		for name, was := range map[string]map[string]conditions.Condition{"fresh": nil, "known": healthyTailnet().Previous} {
 			f := healthyTailnet()
 			f.Previous = was
 			x.change(&f)
 			v := TailnetConditions(f)
 			var got []string
-			for _, kind := range []string{conditionAuthenticated, conditionValidated, conditionReady, conditionDegraded} {
-				got = append(got, v[kind].Status+"/"+v[kind].Reason)
+			for _, kind := range []string{gatewayv1alpha1.ConditionAuthenticated, gatewayv1alpha1.ConditionValidated, gatewayv1alpha1.ConditionReady, gatewayv1alpha1.ConditionDegraded} {
+				got = append(got, string(v[kind].Status)+"/"+v[kind].Reason)
 			}
 			want := x.fresh
 			if name == "known" && x.known != "" {
@@ -131,11 +134,11 @@ func TestTailnetConditions(t *testing.T) {
 				t.Errorf("%s, %s: %s, want %s", x.why, name, s, want)
 			}
 			// The contract of the columns: only these three words.
-			if r := v[conditionReady]; !slices.Contains([]string{"Ready", "Pending", "Failed"}, r.Reason) || (r.Status == statusTrue) != (r.Reason == "Ready") {
+			if r := v[gatewayv1alpha1.ConditionReady]; !slices.Contains([]string{"Ready", "Pending", "Failed"}, r.Reason) || r.IsTrue() != (r.Reason == "Ready") {
 				t.Errorf("%s, %s: Ready is %+v", x.why, name, r)
 			}
-			if x.why == "deleting, used" && !strings.Contains(v[conditionReady].Message, "a, b") {
-				t.Errorf("the users are not named: %q", v[conditionReady].Message)
+			if x.why == "deleting, used" && !strings.Contains(v[gatewayv1alpha1.ConditionReady].Message, "a, b") {
+				t.Errorf("the users are not named: %q", v[gatewayv1alpha1.ConditionReady].Message)
 			}
 		}
 	}
@@ -147,7 +150,7 @@ func TestTailnetLifecycle(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		now := tailnetTestTime
-		f := TailnetFacts{Generation: 1, Credential: "c1", Interval: 5 * time.Minute, Previous: map[string]TailnetCondition{}}
+		f := TailnetFacts{Generation: 1, Credential: "c1", Interval: 5 * time.Minute, Previous: map[string]conditions.Condition{}}
 		alive := map[string]time.Time{} // expiry of the keys
 		id, proofs := 0, 0
 		storm := true
@@ -247,7 +250,7 @@ func TestTailnetLifecycle(t *testing.T) {
 			now = now.Add(6 * time.Minute)
 			reconcile()
 		}
-		if f.Proof.Phase != ProofDone || f.Proof.Credential != f.Credential || f.Previous[conditionReady].Status != statusTrue || f.Previous[conditionDegraded].Status != statusFalse {
+		if f.Proof.Phase != ProofDone || f.Proof.Credential != f.Credential || !f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() || f.Previous[gatewayv1alpha1.ConditionDegraded].Status != "False" {
 			t.Fatalf("seed %d: %+v", seed, f)
 		}
 		for key, until := range alive {

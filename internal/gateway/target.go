@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // The networks of tailnet addresses, and the two addresses in them that every node uses as its
@@ -25,23 +26,23 @@ func isTailnetAddr(a netip.Addr) bool {
 // validateTarget checks whether a name or an address may be a target in t. If both are empty, target
 // accepts. The schema rejects most invalid targets too, but an object may be older than the
 // schema.
-func (b *builder) validateTarget(fqdn, ip string, t *gatewayv1alpha1.TailscaleTailnet) Condition {
+func (b *builder) validateTarget(fqdn, ip string, t *gatewayv1alpha1.TailscaleTailnet) conditions.Condition {
 	switch {
 	case ip != "":
 		if a, err := netip.ParseAddr(ip); err != nil || !isTailnetAddr(a) {
-			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the address is not a tailnet address")
+			return conditions.False(gatewayv1alpha1.ReasonTargetForbidden, "the address is not a tailnet address")
 		}
 	case fqdn != "":
 		suffix := suffixOf(t)
 		if suffix == "" {
-			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the domain of the tailnet is not known yet, so a name cannot be checked")
+			return conditions.False(gatewayv1alpha1.ReasonTargetForbidden, "the domain of the tailnet is not known yet, so a name cannot be checked")
 		}
 		host, ok := strings.CutSuffix(fqdn, "."+suffix)
 		if !ok || !IsLabel(host) {
-			return conditionFalse(gatewayv1alpha1.ReasonTargetForbidden, "the name is not in the tailnet's domain "+suffix)
+			return conditions.False(gatewayv1alpha1.ReasonTargetForbidden, "the name is not in the tailnet's domain "+suffix)
 		}
 	}
-	return conditionTrue(gatewayv1alpha1.ReasonAccepted)
+	return conditions.True(gatewayv1alpha1.ReasonAccepted, "")
 }
 
 // suffixOf returns the MagicDNS domain of a tailnet. It is empty if the domain is unknown or not a

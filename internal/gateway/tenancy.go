@@ -5,6 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // notPermitted is the message both for a tailnet that does not exist and for a tailnet that the
@@ -97,27 +98,27 @@ func (b *builder) createdByOperator(g *gatewayv1alpha1.TailscaleProxyGroup) bool
 // validateGroup checks one TailscaleProxyGroup.
 func (b *builder) validateGroup(g *gatewayv1alpha1.TailscaleProxyGroup) GroupReport {
 	if g.Namespace != b.o.Namespace && !contains(b.o.ProxyNamespaces, g.Namespace) {
-		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace")}
+		return GroupReport{Accepted: conditions.False(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace")}
 	}
 	if !g.Spec.Runtime.Supported() {
-		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonUnsupportedRuntime, unsupportedRuntime)}
+		return GroupReport{Accepted: conditions.False(gatewayv1alpha1.ReasonUnsupportedRuntime, unsupportedRuntime)}
 	}
 	name := b.defaultTailnetName
 	if g.Spec.TailnetRef != nil {
 		name = g.Spec.TailnetRef.Name
 	} else if name == "" {
-		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotSpecified, "set a tailnet: not exactly one tailnet is annotated as the default")}
+		return GroupReport{Accepted: conditions.False(gatewayv1alpha1.ReasonTailnetNotSpecified, "set a tailnet: not exactly one tailnet is annotated as the default")}
 	}
 	t, ok := b.tailnetFor(name, g.Namespace)
 	if !ok && (t == nil || !b.createdByOperator(g)) { // exempt: each service of such a group was checked itself
-		return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}
+		return GroupReport{Accepted: conditions.False(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}
 	}
 	if target := g.Spec.TailnetTarget; target != nil {
-		if v := b.validateTarget(target.FQDN, target.IP, t); !v.OK {
-			return GroupReport{Accepted: conditionFalse(gatewayv1alpha1.ReasonInvalidTarget, v.Message)}
+		if v := b.validateTarget(target.FQDN, target.IP, t); !v.IsTrue() {
+			return GroupReport{Accepted: conditions.False(gatewayv1alpha1.ReasonInvalidTarget, v.Message)}
 		}
 	}
-	return GroupReport{Accepted: conditionTrue(gatewayv1alpha1.ReasonAccepted), Tailnet: name}
+	return GroupReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), Tailnet: name}
 }
 
 func contains(list []string, s string) bool {

@@ -1,6 +1,7 @@
 // Package kube provides what every package needs to use a Kubernetes API server: a client
 // configuration, a REST mapper for known kinds, and the deletion of exactly one object. It enforces
-// law 7. It distinguishes outdated views from failures, so that no code acts on stale data.
+// law 7. It distinguishes outdated views from failures, so that no code acts on stale data. It also
+// elects leaders, rotates certificates, and keeps keys and the state of tailnet nodes in Secrets.
 package kube
 
 import (

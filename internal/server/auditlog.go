@@ -15,6 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/audit/otlp"
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/controller"
@@ -59,7 +60,7 @@ func (b *auditLog) get(ctx context.Context, config *rest.Config, p *process, inf
 // stores no key: each run generates one, and the log's first line names it.
 func signingKey(ctx context.Context, config *rest.Config, p *process, role settings.Role) (audit.Key, error) {
 	if name := p.set.Audit.KeySecret; name != "" {
-		secret, err := controller.NewKeySecret(config, p.set.Signin.SystemNamespace, name, "give the new public key to those who verify the audit log", audit.KeyFromSeed,
+		secret, err := kube.NewKeySecret(config, p.set.Signin.SystemNamespace, name, "give the new public key to those who verify the audit log", audit.KeyFromSeed,
 			func(k audit.Key) string { return k.Public().String() })
 		if err != nil {
 			return audit.Key{}, err

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin/controller"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
@@ -94,8 +95,8 @@ func clusterID(ctx context.Context, config *rest.Config, set, caHash string, log
 	if set != "" {
 		return set, nil
 	}
-	uid, err := controller.ClusterUID(ctx, config)
-	if !errors.Is(err, controller.ErrForbidden) {
+	uid, err := kube.ClusterUID(ctx, config)
+	if !errors.Is(err, kube.ErrForbidden) {
 		return uid, err
 	}
 	_, digits, _ := strings.Cut(caHash, ":")

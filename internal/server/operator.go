@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/controller"
@@ -62,7 +63,7 @@ func operatorInfo(ctx context.Context, config *rest.Config, p *process) (signin.
 	id := p.set.Cluster.ID
 	if id == "" {
 		var err error
-		if id, err = controller.ClusterUID(ctx, config); err != nil {
+		if id, err = kube.ClusterUID(ctx, config); err != nil {
 			return signin.ClusterInfo{}, fmt.Errorf("find the cluster's id for the audit log: %w; alternatively set cluster.id", err)
 		}
 	}

@@ -28,7 +28,6 @@ import (
 	"github.com/tailplane/tailplane/internal/plane/metrics"
 	"github.com/tailplane/tailplane/internal/plane/web"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/relay"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
@@ -315,12 +314,7 @@ func (s *planeServer) node(ctx context.Context, hostname string, at nodeStorage)
 	c := tailnet.Config{Hostname: hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: at.dir,
 		Port: t.Port, InsecureHTTP: set.Plane.Identity.InsecureHTTP, Capability: set.Plane.Capability, JoinTimeout: time.Duration(t.JoinTimeout), Log: s.log.With("node", hostname)}
 	if at.secret != "" {
-		namespace := set.Signin.SystemNamespace
-		client, err := relay.NewKubeClient(kube.Unthrottled(s.config), namespace)
-		if err != nil {
-			return nil, err
-		}
-		state, err := client.Open(ctx, at.secret)
+		state, err := kube.OpenStateSecret(ctx, s.config, set.Signin.SystemNamespace, at.secret)
 		if err != nil {
 			return nil, err
 		}

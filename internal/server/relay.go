@@ -43,7 +43,7 @@ type relayProcess struct {
 	stateDir string
 	log      *slog.Logger
 	client   *relay.KubeClient
-	state    *relay.StateSecret
+	state    *kube.StateSecret
 	config   chan relayconfig.Config // the first configuration, which identifies the node
 	relay    *relay.Relay
 	life     *relayNode
@@ -74,7 +74,7 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 	if p.client, err = relay.NewKubeClient(config, namespace); err != nil {
 		return err
 	}
-	if p.state, err = p.client.Open(ctx, contract.Secret); err != nil {
+	if p.state, err = kube.OpenStateSecret(ctx, config, namespace, contract.Secret); err != nil {
 		return err
 	}
 	if err := p.reset(ctx); err != nil {

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/relay"
 	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -41,7 +42,7 @@ type relayNode struct {
 }
 
 // nodeState stores the node's state in the state Secret.
-type nodeState struct{ s *relay.StateSecret }
+type nodeState struct{ s *kube.StateSecret }
 
 // ReadState implements [tailnet.State].
 func (n nodeState) ReadState(key string) ([]byte, error) {

@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 const (
@@ -33,7 +34,7 @@ const (
 	// debounce is the time within which several triggers cause one reconcile.
 	debounce = 50 * time.Millisecond
 
-	maxMessage = 1024 // bytes of a message in a status
+	maxMessage = 1024 // characters of a message in a status
 )
 
 // A statusReconciler writes the status of holds, pools and forges. All fields are required.
@@ -359,12 +360,9 @@ func addFailures(conditions []fleet.Condition, failures []fleet.Failure) []fleet
 
 // setCondition sets one condition.
 func setCondition(all *[]metav1.Condition, c fleet.Condition, generation int64, now time.Time) {
-	text := strings.ToValidUTF8(c.Message, "")
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "…"
-	}
-	meta.SetStatusCondition(all, metav1.Condition{Type: c.Type, Status: metav1.ConditionStatus(c.Status.String()), Reason: cmp.Or(c.Reason, fleet.ReasonNone), Message: text,
-		ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)})
+	conditions.Set(all, c.Type, conditions.Condition{
+		Status: metav1.ConditionStatus(c.Status.String()), Reason: cmp.Or(c.Reason, fleet.ReasonNone), Message: conditions.Truncate(c.Message, maxMessage),
+	}, generation, now)
 }
 
 // statusNumber converts a number for a status; nil means not known.

@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // attachmentConflictRequeue is the interval for checking whether a conflicting name is free.
@@ -50,28 +51,28 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 	programmed := report.Programmed
 	var failed error
 	g := result.Snapshot.Gateways[gateway.Name{Namespace: a.Namespace, Name: a.Spec.TargetRef.Name}]
-	if report.Accepted.OK && g != nil && g.Attachment == gatewayName(req.NamespacedName) {
+	if report.Accepted.IsTrue() && g != nil && g.Attachment == gatewayName(req.NamespacedName) {
 		p, taken, later, err := c.ensureRevision(ctx, g, *metav1.NewControllerRef(&a, v1alpha1.GroupVersion.WithKind("TailscaleGateway")))
 		failed = err
 		if p != nil {
-			var condition gateway.Condition
+			var condition conditions.Condition
 			condition, wake = c.translationCondition(p, g, now)
 			if later > 0 {
 				wake = later
 			}
-			if programmed.OK {
+			if programmed.IsTrue() {
 				programmed = condition
 			}
 			status.Revision = revisionStatus(a.Status.Revision, p, now)
 		}
 		if taken {
-			programmed = gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "another owner already has a TailscaleRoutePolicy with the name " + revisionName(g)}
+			programmed = conditions.False(v1alpha1.ReasonConflicted, "another owner already has a TailscaleRoutePolicy with the name "+revisionName(g))
 		}
 	}
 	conflict, err := c.ensureIngresses(ctx, &a, report)
 	failed = errors.Join(failed, err)
-	if conflict != "" && programmed.OK {
-		programmed = gateway.Condition{Reason: v1alpha1.ReasonServiceNameConflict, Message: conflict}
+	if conflict != "" && programmed.IsTrue() {
+		programmed = conditions.False(v1alpha1.ReasonServiceNameConflict, conflict)
 	}
 	if programmed.Reason == v1alpha1.ReasonConflicted || programmed.Reason == v1alpha1.ReasonServiceNameConflict {
 		wake = cmp.Or(wake, attachmentConflictRequeue) // deletion of another owner's object triggers no reconcile
@@ -99,14 +100,14 @@ func sameStatus(is, want *v1alpha1.TailscaleGatewayStatus) bool {
 }
 
 // translationCondition reports whether Envoy Gateway has the current revision, and when to check again.
-func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePolicy, g *gateway.Gateway, now time.Time) (gateway.Condition, time.Duration) {
+func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePolicy, g *gateway.Gateway, now time.Time) (conditions.Condition, time.Duration) {
 	if p.Annotations[v1alpha1.TranslatedAnnotation] != g.Revision {
 		limit := cmp.Or(c.TranslationTimeout, TranslationTimeout)
 		last, ok := requestTime(p)
 		if unreadable := last.Add(limit).Sub(now); ok && unreadable > 0 {
-			return gateway.Condition{Reason: v1alpha1.ReasonPending, Message: "Envoy Gateway has not requested the newest revision yet"}, min(unreadable, limit)
+			return conditions.False(v1alpha1.ReasonPending, "Envoy Gateway has not requested the newest revision yet"), min(unreadable, limit)
 		}
-		return gateway.Condition{Reason: v1alpha1.ReasonExtensionNotCalled, Message: fmt.Sprintf("Envoy Gateway has not requested the newest revision within %v: check that its extension manager is configured and reaches the extension server", limit)}, 0
+		return conditions.False(v1alpha1.ReasonExtensionNotCalled, fmt.Sprintf("Envoy Gateway has not requested the newest revision within %v: check that its extension manager is configured and reaches the extension server", limit)), 0
 	}
 	var seen translationProblems
 	if text := p.Annotations[v1alpha1.TranslationAnnotation]; text != "" {
@@ -116,13 +117,13 @@ func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePo
 	}
 	switch {
 	case seen.Incomplete && len(g.Routes) > 0:
-		return gateway.Condition{Reason: v1alpha1.ReasonEnvoyGatewayConfigIncomplete, Message: "Envoy Gateway neither calls the virtual host hook nor sends its routes: see tailplaned gateway envoy-config"}, 0
+		return conditions.False(v1alpha1.ReasonEnvoyGatewayConfigIncomplete, "Envoy Gateway neither calls the virtual host hook nor sends its routes: see tailplaned gateway envoy-config"), 0
 	case len(seen.Ambiguous) > 0:
-		return gateway.Condition{Reason: v1alpha1.ReasonSecurityAmbiguous, Message: "the routes of a host differ in their security, so no route is added there; select one with inheritFrom: " + joinNames(seen.Ambiguous)}, 0
+		return conditions.False(v1alpha1.ReasonSecurityAmbiguous, "the routes of a host differ in their security, so no route is added there; select one with inheritFrom: "+joinNames(seen.Ambiguous)), 0
 	case len(seen.Conflicted) > 0:
-		return gateway.Condition{Reason: v1alpha1.ReasonConflicted, Message: "clusters with these names already exist: " + joinNames(seen.Conflicted)}, 0
+		return conditions.False(v1alpha1.ReasonConflicted, "clusters with these names already exist: "+joinNames(seen.Conflicted)), 0
 	}
-	return gateway.Condition{OK: true, Reason: v1alpha1.ReasonProgrammed}, 0
+	return conditions.True(v1alpha1.ReasonProgrammed, ""), 0
 }
 
 func joinNames(names []string) string {
@@ -146,12 +147,12 @@ func revisionStatus(was *v1alpha1.GatewayRevision, p *v1alpha1.TailscaleRoutePol
 }
 
 // attachmentDegraded reports whether a TailscaleGateway works with outdated information.
-func attachmentDegraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport, err error) gateway.Condition {
+func attachmentDegraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport, err error) conditions.Condition {
 	if err != nil {
-		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonFailed, Message: "the newest state cannot be decided; the last decision stays in use"}
+		return conditions.True(v1alpha1.ReasonFailed, "the newest state cannot be decided; the last decision stays in use")
 	}
 	if len(report.Unreadable) > 0 {
-		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonNamespaceForbidden, Message: forbiddenMessage(joinNames(report.Unreadable))}
+		return conditions.True(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(joinNames(report.Unreadable)))
 	}
 	var stale []string
 	for _, t := range a.Status.Tailnets {
@@ -160,9 +161,9 @@ func attachmentDegraded(a *v1alpha1.TailscaleGateway, report gateway.AttachmentR
 		}
 	}
 	if len(stale) > 0 {
-		return gateway.Condition{OK: true, Reason: v1alpha1.ReasonAPIUnavailable, Message: "the last known services of these tailnets stay in use: " + joinNames(stale)}
+		return conditions.True(v1alpha1.ReasonAPIUnavailable, "the last known services of these tailnets stay in use: "+joinNames(stale))
 	}
-	return gateway.Condition{Reason: v1alpha1.ReasonAsExpected}
+	return conditions.False(v1alpha1.ReasonAsExpected, "")
 }
 
 // gatewayIngressName is the name of the TailscaleService that exposes a Gateway on a tailnet.
@@ -175,7 +176,7 @@ func gatewayIngressName(gatewayName, tailnet string) string {
 func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport) (conflict string, err error) {
 	desired := map[string]bool{}
 	var taken []string
-	if report.Accepted.OK {
+	if report.Accepted.IsTrue() {
 		for _, t := range a.Spec.Tailnets {
 			if t.RouteGeneration.Ingress == nil {
 				continue
@@ -197,7 +198,7 @@ func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.
 	}
 	for i := range all.Items {
 		s := &all.Items[i]
-		if report.Accepted.OK && s.Spec.Type == v1alpha1.Ingress && metav1.IsControlledBy(s, a) && !desired[s.Name] && s.DeletionTimestamp == nil {
+		if report.Accepted.IsTrue() && s.Spec.Type == v1alpha1.Ingress && metav1.IsControlledBy(s, a) && !desired[s.Name] && s.DeletionTimestamp == nil {
 			if err := kube.Delete(ctx, c.client, s); err != nil {
 				return "", fmt.Errorf("remove the gateway %s/%s from a tailnet: %w", a.Namespace, a.Name, err)
 			}

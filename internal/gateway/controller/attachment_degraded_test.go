@@ -27,7 +27,7 @@ func TestAttachmentDegraded(t *testing.T) {
 		{"rights", stale, unreadable, nil, v1alpha1.ReasonNamespaceForbidden, "tenants"},
 		{"everything", stale, unreadable, errors.New("x"), v1alpha1.ReasonFailed, "the last decision stays"},
 	} {
-		if v := attachmentDegraded(tt.of, tt.report, tt.fault); v.Reason != tt.reason || !strings.Contains(v.Message, tt.says) || v.OK != (tt.says != "") {
+		if v := attachmentDegraded(tt.of, tt.report, tt.fault); v.Reason != tt.reason || !strings.Contains(v.Message, tt.says) || v.IsTrue() != (tt.says != "") {
 			t.Errorf("%s: %+v", tt.name, v)
 		}
 	}

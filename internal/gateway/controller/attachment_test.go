@@ -468,7 +468,7 @@ func TestGatewayIngress(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	p.until("decided", func() bool {
-		return p.publisher.Result().Services[gateway.Name{Namespace: p.ns, Name: name}].ResolvedRefs.OK
+		return p.publisher.Result().Services[gateway.Name{Namespace: p.ns, Name: name}].ResolvedRefs.IsTrue()
 	})
 	p.awaitReason("Ready", v1alpha1.ReasonReady)
 	p.until("without ingress", func() bool {

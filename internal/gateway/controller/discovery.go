@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
@@ -211,7 +212,7 @@ func (f *discoveryReconciliation) reconcileTailnet(ctx context.Context, spec v1a
 	if failed != nil {
 		messages = append([]string{failed.Error()}, messages...)
 	}
-	status := v1alpha1.AttachedTailnetStatus{Name: name, DiscoveredServices: int32(len(r.known.Services())), Stale: r.known.Stale, Message: truncateTailnetMessage(strings.Join(messages, "; "))}
+	status := v1alpha1.AttachedTailnetStatus{Name: name, DiscoveredServices: int32(len(r.known.Services())), Stale: r.known.Stale, Message: conditions.Truncate(strings.Join(messages, "; "), maxMessage)}
 	if !r.known.Synced.IsZero() {
 		status.LastSyncTime = statusTime(r.known.Synced)
 	}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,6 +31,12 @@ const (
 	extensionServerSecret    = "tailplane-extension-server"
 	extensionAuthoritySecret = "tailplane-extension-ca"
 	ExtensionClientSecret    = "tailplane-extension-client"
+)
+
+// Keys of the client's certificate in the server's Secret.
+const (
+	clientCertificateKey = "client.crt"
+	clientKeyKey         = "client.key"
 )
 
 // Default times of a Keeper.
@@ -93,6 +100,14 @@ func (k *ExtensionCertificates) run(ctx context.Context) error {
 	}
 }
 
+// rotation returns the rotation of both sides' certificates.
+func (k *ExtensionCertificates) rotation() *kube.Rotation {
+	return &kube.Rotation{Name: "tailplane-extension", Lifetime: k.Lifetime, PublishTime: k.PublishTime, RetainTime: k.RetainTime, Leaves: []kube.Leaf{
+		{Certificate: corev1.TLSCertKey, Key: corev1.TLSPrivateKeyKey, Usage: x509.ExtKeyUsageServerAuth, Names: k.Names},
+		{Certificate: clientCertificateKey, Key: clientKeyKey, Usage: x509.ExtKeyUsageClientAuth, Names: []string{k.Client}},
+	}}
+}
+
 // rotate distributes the current stage from the server's Secret to both sides and then advances one
 // step.
 func (k *ExtensionCertificates) rotate(ctx context.Context) (wake time.Time, err error) {
@@ -101,30 +116,30 @@ func (k *ExtensionCertificates) rotate(ctx context.Context) (wake time.Time, err
 	if err != nil && !apierrors.IsNotFound(err) {
 		return wake, fmt.Errorf("read the Secret %s: %w", extensionServerSecret, err)
 	}
-	was, err := parseStage(own.Data)
+	rotation := k.rotation()
+	was, err := rotation.Parse(own.Data)
 	if err != nil {
 		return wake, fmt.Errorf("the Secret %s: %w", extensionServerSecret, err)
 	}
-	if _, _, err := was.serving.validity(); err == nil {
+	if rotation.Check(was.Serving) == nil {
 		if err := errors.Join(
-			k.ensureSecret(ctx, extensionAuthoritySecret, corev1.SecretTypeOpaque, map[string][]byte{"tls.crt": was.bundle()}),
-			k.ensureSecret(ctx, ExtensionClientSecret, corev1.SecretTypeTLS, map[string][]byte{"tls.crt": was.serving.client, "tls.key": was.serving.clientKey}),
+			k.ensureSecret(ctx, extensionAuthoritySecret, corev1.SecretTypeOpaque, map[string][]byte{"tls.crt": was.Bundle()}),
+			k.ensureSecret(ctx, ExtensionClientSecret, corev1.SecretTypeTLS, map[string][]byte{corev1.TLSCertKey: was.Serving[clientCertificateKey], corev1.TLSPrivateKeyKey: was.Serving[clientKeyKey]}),
 		); err != nil {
 			return wake, err
 		}
 	}
-	next, wake, err := was.next(k.Now(), rotationTimes{k.Lifetime, k.PublishTime, k.RetainTime}, func(now time.Time) (certificateSet, error) {
-		return issueCertificates(k.Names, k.Client, now, k.Lifetime)
-	})
+	next, wake, err := rotation.Advance(was, k.Now())
 	if err != nil {
 		return wake, err
 	}
-	if data := next.data(); !equalData(data, own.Data) {
+	next.Published, next.Switched = next.Published.Truncate(time.Second), next.Switched.Truncate(time.Second) // as the Secret has them
+	if data := rotation.Data(next, nil); !equalData(data, own.Data) {
 		own.Data, own.Type = data, corev1.SecretTypeTLS
 		if err := k.writeSecret(ctx, &own, extensionServerSecret); err != nil {
 			return wake, err
 		}
-		k.Log.Info("the certificates of the extension server changed stage", "next", next.upcoming.server != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+		k.Log.Info("the certificates of the extension server changed stage", "next", next.Next != nil, "published", !next.Published.IsZero(), "previous", next.Previous != nil)
 		return k.Now(), nil // distribute the new stage first
 	}
 	return wake, nil

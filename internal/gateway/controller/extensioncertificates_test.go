@@ -50,59 +50,6 @@ func parseLeaf(certificate []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// GW-08: at each step of a rotation, each side trusts the certificate of the other. This holds for
-// the files of this step and of the step before, in any combination.
-func TestCertificateRotation(t *testing.T) {
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	w := rotationTimes{extensionCertificateLifetime, authorityPublishTime, authorityRetainTime}
-	fresh := func(now time.Time) (certificateSet, error) {
-		return issueCertificates([]string{"server.example"}, "client.example", now, w.lifetime)
-	}
-	var s rotationStage
-	issued := map[string]bool{}
-	for range 60 {
-		again, err := parseStage(s.data())
-		if err != nil {
-			t.Fatal(err)
-		}
-		next, wake, err := again.next(now, w, fresh)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s.serving.server != nil {
-			for _, have := range []rotationStage{s, next} {
-				for _, trusting := range []rotationStage{s, next} {
-					for _, c := range []struct {
-						certificate []byte
-						name        string
-						usage       x509.ExtKeyUsage
-					}{{have.serving.server, "server.example", x509.ExtKeyUsageServerAuth}, {have.serving.client, "client.example", x509.ExtKeyUsageClientAuth}} {
-						if err := verifyCertificate(trusting.bundle(), c.certificate, c.name, c.usage, now); err != nil {
-							t.Fatalf("at %v: %s: %v", now, c.name, err)
-						}
-					}
-				}
-			}
-		}
-		s = next
-		issued[string(s.serving.server)] = true
-		if wake.After(now) {
-			now = wake
-		}
-	}
-	if len(issued) < 3 {
-		t.Errorf("%d certificates in all that time", len(issued))
-	}
-	touched := s
-	touched.serving.client = []byte("somebody's")
-	if next, _, err := touched.next(now, w, fresh); err != nil || bytes.Equal(next.serving.server, s.serving.server) {
-		t.Errorf("an invalid Secret stays: %v", err)
-	}
-	if _, err := parseStage(map[string][]byte{"published": []byte("soon")}); err == nil {
-		t.Error("an invalid time")
-	}
-}
-
 // The Keeper on a real API server: three Secrets, a rotation, and the repair of manual damage.
 func TestExtensionCertificates(t *testing.T) {
 	c := kubetest.Start(t)

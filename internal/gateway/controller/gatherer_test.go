@@ -110,7 +110,7 @@ func TestGatherer(t *testing.T) {
 	name := gateway.Name{Namespace: ns, Name: "billing"}
 	gathererUntil(t, "a group for the service", func() bool {
 		r := publisher.Result()
-		return r.Services[name].Accepted.OK && r.DesiredGroups["billing-proxy-group"].Tailnet == "corp" && len(r.RequiredPorts) == 1
+		return r.Services[name].Accepted.IsTrue() && r.DesiredGroups["billing-proxy-group"].Tailnet == "corp" && len(r.RequiredPorts) == 1
 	})
 
 	// A change of an irrelevant status triggers no decision.
@@ -182,7 +182,7 @@ func TestGatherer(t *testing.T) {
 	if err := admin.Delete(t.Context(), tailnet); err != nil {
 		t.Fatal(err)
 	}
-	gathererUntil(t, "no tailnet", func() bool { return !publisher.Result().Services[name].Accepted.OK })
+	gathererUntil(t, "no tailnet", func() bool { return !publisher.Result().Services[name].Accepted.IsTrue() })
 }
 
 func TestGathererSettings(t *testing.T) {

@@ -102,7 +102,7 @@ func (l *groupReconciliation) groupFacts() gateway.GroupFacts {
 	f := gateway.GroupFacts{
 		Deleting: g.DeletionTimestamp != nil, HasFinalizer: controllerutil.ContainsFinalizer(g, v1alpha1.Finalizer),
 		SkipRemote: g.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true",
-		Accepted:   l.report.Accepted.OK, Replicas: int(workload.Replicas(g)), NotBefore: l.pausedUntil(),
+		Accepted:   l.report.Accepted.IsTrue(), Replicas: int(workload.Replicas(g)), NotBefore: l.pausedUntil(),
 		HasClient: l.api != nil && (g.DeletionTimestamp != nil || l.tailnetReady()),
 		Ordinals:  map[int]gateway.RelayReplica{},
 	}

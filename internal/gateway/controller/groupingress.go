@@ -80,7 +80,7 @@ func (l *groupReconciliation) gatherIngress(ctx context.Context) (*groupIngress,
 		s := &all.Items[i]
 		report := l.result.Services[objectName(s)]
 		l.retainCertificate(s, report.Group)
-		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != objectName(l.group) || !report.Accepted.OK || !report.ResolvedRefs.OK || s.Spec.BackendRef == nil {
+		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != objectName(l.group) || !report.Accepted.IsTrue() || !report.ResolvedRefs.IsTrue() || s.Spec.BackendRef == nil {
 			continue
 		}
 		if len(out.relay) == maxExposed {

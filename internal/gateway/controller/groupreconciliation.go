@@ -109,7 +109,7 @@ func (l *groupReconciliation) run(ctx context.Context) error {
 	if err := l.findTailnet(ctx); err != nil {
 		return err
 	}
-	alive := l.group.DeletionTimestamp == nil && l.report.Accepted.OK
+	alive := l.group.DeletionTimestamp == nil && l.report.Accepted.IsTrue()
 	if !l.manages(l.group.Namespace) {
 		return l.leaveUnmanaged(ctx)
 	}

@@ -19,13 +19,14 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
 	maxStatusDevices = 100 // maximum in the status
-	maxMessage       = 500 // characters
+	maxMessage       = 500 // characters, of a group or a tailnet
 
 	reasonCleanupBlocked  = "CleanupBlocked" // reason of Degraded and of the event
 	reasonObjectConflict  = "ObjectInTheWay"
@@ -105,19 +106,6 @@ func notReadyReason(desired, pod, joined, asks bool) string {
 	return "PodNotReady"
 }
 
-// A groupCondition is a condition without its times.
-type groupCondition struct {
-	status          metav1.ConditionStatus
-	reason, message string
-}
-
-func conditionTrue(reason, message string) groupCondition {
-	return groupCondition{metav1.ConditionTrue, reason, message}
-}
-func conditionFalse(reason, message string) groupCondition {
-	return groupCondition{metav1.ConditionFalse, reason, message}
-}
-
 // writeStatus writes the status if it changed, and emits events. It is called at the end of every
 // reconcile, and no other function writes the complete status. trouble is the error that ended the
 // reconcile early.
@@ -138,7 +126,8 @@ func (l *groupReconciliation) writeStatus(ctx context.Context, cause error) erro
 		s.Ports = mappedPorts(*l.table)
 	}
 	for kind, v := range l.conditions(cause) {
-		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: v.status, Reason: v.reason, Message: truncateGroupMessage(v.message), ObservedGeneration: l.group.Generation})
+		v.Message = conditions.Truncate(v.Message, maxMessage)
+		conditions.Set(&s.Conditions, kind, v, l.group.Generation, l.Now())
 	}
 	slices.SortStableFunc(s.Conditions, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
 	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
@@ -150,69 +139,69 @@ func (l *groupReconciliation) writeStatus(ctx context.Context, cause error) erro
 	return nil
 }
 
-func (l *groupReconciliation) conditions(cause error) map[string]groupCondition {
+func (l *groupReconciliation) conditions(cause error) map[string]conditions.Condition {
 	if l.forbidden { // the other conditions may still be true
-		out := map[string]groupCondition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
+		out := map[string]conditions.Condition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
 		switch {
 		case l.group.DeletionTimestamp != nil:
-			out[v1alpha1.ConditionReady] = conditionFalse(v1alpha1.ReasonDeleting, "It is being deleted.")
-		case meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady) == nil:
-			out[v1alpha1.ConditionReady] = conditionFalse(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
+			out[v1alpha1.ConditionReady] = conditions.False(v1alpha1.ReasonDeleting, "It is being deleted.")
+		case conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionReady).IsZero():
+			out[v1alpha1.ConditionReady] = conditions.False(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
 		}
 		return out
 	}
 	if cause != nil && l.facts.Ordinals == nil { // the other conditions may still be true
-		return map[string]groupCondition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
+		return map[string]conditions.Condition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
 	}
-	out := map[string]groupCondition{v1alpha1.ConditionAccepted: l.acceptedCondition()}
+	out := map[string]conditions.Condition{v1alpha1.ConditionAccepted: l.acceptedCondition()}
 	ready, desired := int(l.group.Status.ReadyReplicas), l.facts.Replicas
-	out[v1alpha1.ConditionAvailable] = conditionFalse(v1alpha1.ReasonPodsNotReady, "No relay is ready.")
+	out[v1alpha1.ConditionAvailable] = conditions.False(v1alpha1.ReasonPodsNotReady, "No relay is ready.")
 	if ready > 0 {
-		out[v1alpha1.ConditionAvailable] = conditionTrue("Available", fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+		out[v1alpha1.ConditionAvailable] = conditions.True("Available", fmt.Sprintf("%d of %d relays are ready.", ready, desired))
 	}
 	out[v1alpha1.ConditionReady] = l.readyCondition(ready, desired)
 	out[v1alpha1.ConditionDegraded] = l.degradedCondition(cause)
 	return out
 }
 
-func (l *groupReconciliation) acceptedCondition() groupCondition {
+func (l *groupReconciliation) acceptedCondition() conditions.Condition {
 	switch v := l.report.Accepted; {
-	case !v.OK && v.Reason == "": // the group is being deleted, and there is no decision about it
-		return conditionFalse(v1alpha1.ReasonDeleting, "It is being deleted.")
-	case !v.OK:
-		return conditionFalse(v.Reason, v.Message)
+	case v.IsZero(): // the group is being deleted, and there is no decision about it
+		return conditions.False(v1alpha1.ReasonDeleting, "It is being deleted.")
+	case !v.IsTrue():
+		return v
 	case len(l.refused) > 0:
-		return conditionFalse(v1alpha1.ReasonPortsExhausted, fmt.Sprintf("All %d ports of the relays are allocated; %s has none.", gateway.LastPort-gateway.FirstPort+1, joinKeys(l.refused)))
+		return conditions.False(v1alpha1.ReasonPortsExhausted, fmt.Sprintf("All %d ports of the relays are allocated; %s has none.", gateway.LastPort-gateway.FirstPort+1, joinKeys(l.refused)))
 	}
-	return conditionTrue(v1alpha1.ReasonAccepted, "")
+	return conditions.True(v1alpha1.ReasonAccepted, "")
 }
 
-func (l *groupReconciliation) readyCondition(ready, desired int) groupCondition {
+func (l *groupReconciliation) readyCondition(ready, desired int) conditions.Condition {
 	g := l.group
 	extra := len(l.pods) > desired
 	switch {
 	case g.DeletionTimestamp != nil:
-		return conditionFalse(v1alpha1.ReasonDeleting, "It is being deleted.")
-	case !l.report.Accepted.OK:
-		return conditionFalse(l.report.Accepted.Reason, l.report.Accepted.Message)
+		return conditions.False(v1alpha1.ReasonDeleting, "It is being deleted.")
+	case !l.report.Accepted.IsTrue():
+		return l.report.Accepted
 	case ready == desired && !extra:
-		return conditionTrue(v1alpha1.ReasonReady, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+		return conditions.True(v1alpha1.ReasonReady, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
 	case l.failure != nil && l.failure.Op == tsapi.CreateKey:
-		return conditionFalse(v1alpha1.ReasonAuthKeyFailed, l.failure.Error())
+		return conditions.False(v1alpha1.ReasonAuthKeyFailed, l.failure.Error())
 	case !l.facts.HasClient && l.needsKey():
-		return conditionFalse(v1alpha1.ReasonTailnetNotReady, "A relay needs an auth key, but the tailnet is not ready to issue one.")
+		return conditions.False(v1alpha1.ReasonTailnetNotReady, "A relay needs an auth key, but the tailnet is not ready to issue one.")
 	case l.pausedUntil().After(l.Now()) && l.needsKey():
-		if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Reason == v1alpha1.ReasonAuthKeyFailed {
-			return conditionFalse(c.Reason, c.Message) // the API is paused; keep the last failure
+		if c := conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionReady); c.Reason == v1alpha1.ReasonAuthKeyFailed {
+			return c // the API is paused; keep the last failure
 		}
 	case g.Status.ObservedGeneration != 0 && (extra || len(l.pods) < desired && len(l.pods) > 0):
-		return conditionFalse(v1alpha1.ReasonScaling, fmt.Sprintf("There are %d relays; %d are desired.", len(l.pods), desired))
+		return conditions.False(v1alpha1.ReasonScaling, fmt.Sprintf("There are %d relays; %d are desired.", len(l.pods), desired))
 	}
 	if ready == 0 && !meta.IsStatusConditionTrue(l.before.Status.Conditions, v1alpha1.ConditionAvailable) && l.before.Status.ReadyReplicas == 0 &&
 		!slices.ContainsFunc(l.before.Status.Devices, func(d v1alpha1.RelayDevice) bool { return d.FQDN != "" && d.Ready }) {
-		return conditionFalse(v1alpha1.ReasonCreating, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+		return conditions.False(v1alpha1.ReasonCreating, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
 	}
-	return conditionFalse(v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
+	return conditions.False(v1alpha1.ReasonPodsNotReady, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
 }
 
 // needsKey reports whether a desired relay has neither a device nor a key.
@@ -225,7 +214,7 @@ func (l *groupReconciliation) needsKey() bool {
 	return false
 }
 
-func (l *groupReconciliation) degradedCondition(cause error) groupCondition {
+func (l *groupReconciliation) degradedCondition(cause error) conditions.Condition {
 	switch {
 	case l.blocked:
 		why := "the tailnet's API is not available now"
@@ -233,24 +222,24 @@ func (l *groupReconciliation) degradedCondition(cause error) groupCondition {
 			why = l.failure.Error()
 		} else if l.forbidden {
 			why = forbiddenMessage(l.group.Namespace)
-		} else if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Reason == reasonCleanupBlocked {
-			return conditionTrue(c.Reason, c.Message) // the API is paused; keep the last reason
+		} else if c := conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c.Reason == reasonCleanupBlocked {
+			return c // the API is paused; keep the last reason
 		} else if !l.manages(l.group.Namespace) {
 			why = "the operator runs no relays in this namespace any more"
 		}
-		return conditionTrue(reasonCleanupBlocked, fmt.Sprintf("Not deleted yet: %s: %s. The annotation %s=true skips this cleanup.", l.remainingObjects(), why, v1alpha1.SkipRemoteCleanupAnnotation))
+		return conditions.True(reasonCleanupBlocked, fmt.Sprintf("Not deleted yet: %s: %s. The annotation %s=true skips this cleanup.", l.remainingObjects(), why, v1alpha1.SkipRemoteCleanupAnnotation))
 	case l.forbidden:
-		return conditionTrue(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
+		return conditions.True(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
 	case l.failure != nil:
-		return conditionTrue(v1alpha1.ReasonAPIUnavailable, l.failure.Error())
+		return conditions.True(v1alpha1.ReasonAPIUnavailable, l.failure.Error())
 	case cause != nil:
-		return conditionTrue("Failed", "The cluster rejected a change; the operator's log has the reason.")
+		return conditions.True("Failed", "The cluster rejected a change; the operator's log has the reason.")
 	case len(l.conflicts) > 0:
-		return conditionTrue(reasonObjectConflict, "Other owners already have objects with these names: "+strings.Join(l.conflicts, ", "))
+		return conditions.True(reasonObjectConflict, "Other owners already have objects with these names: "+strings.Join(l.conflicts, ", "))
 	case len(l.omitted) > 0:
-		return conditionTrue(reasonServicesOmitted, strings.Join(l.omitted, "; "))
+		return conditions.True(reasonServicesOmitted, strings.Join(l.omitted, "; "))
 	}
-	return conditionFalse(v1alpha1.ReasonAsExpected, "")
+	return conditions.False(v1alpha1.ReasonAsExpected, "")
 }
 
 // remainingObjects lists what must still be deleted at Tailscale. A key is listed by its ID, which is
@@ -283,18 +272,10 @@ func joinKeys(keys []gateway.PortKey) string {
 	return text
 }
 
-// truncateGroupMessage limits a message to the maximum length in the status.
-func truncateGroupMessage(s string) string {
-	if r := []rune(s); len(r) > maxMessage {
-		return string(r[:maxMessage]) + "…"
-	}
-	return s
-}
-
 // emitEvents emits events for actions and changes.
 func (l *groupReconciliation) emitEvents() {
 	event := func(kind, reason, action, format string, args ...any) {
-		l.events.Eventf(l.group, nil, kind, reason, action, "%s", truncateGroupMessage(fmt.Sprintf(format, args...)))
+		l.events.Eventf(l.group, nil, kind, reason, action, "%s", conditions.Truncate(fmt.Sprintf(format, args...), maxMessage))
 	}
 	slices.SortFunc(l.issuedKeys, func(a, b issuedKey) int { return cmp.Compare(a.ordinal, b.ordinal) })
 	for _, m := range l.issuedKeys {
@@ -320,8 +301,8 @@ func (l *groupReconciliation) emitEvents() {
 	if l.allocated > 0 {
 		event(corev1.EventTypeNormal, "PortAllocated", "Allocate", "Allocated %d ports to services of the relays.", l.allocated)
 	}
-	is, was := meta.FindStatusCondition(l.group.Status.Conditions, v1alpha1.ConditionDegraded), meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded)
-	if is.Reason == reasonCleanupBlocked && (was == nil || was.Reason != reasonCleanupBlocked) {
+	is, was := conditions.Get(l.group.Status.Conditions, v1alpha1.ConditionDegraded), conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionDegraded)
+	if is.Reason == reasonCleanupBlocked && was.Reason != reasonCleanupBlocked {
 		event(corev1.EventTypeWarning, reasonCleanupBlocked, "Delete", "%s", is.Message)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // writtenPolicy is the last written status of a policy. Envoy Gateway erases the status when it writes
@@ -55,14 +55,14 @@ func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcil
 	if previous {
 		before = slices.Concat(before, last.conditions) // if a type occurs twice, the first one counts
 	}
-	conditions := conditionsOf(p.Generation, now, before, reportConditions(report.Accepted, report.ResolvedRefs, report.Programmed))
-	if p.Status.ObservedGeneration == p.Generation && equalLists(p.Status.Rules, report.Rules) && equalLists(ownConditions(p.Status.Conditions), conditions) {
+	latest := conditionsOf(p.Generation, now, before, reportConditions(report.Accepted, report.ResolvedRefs, report.Programmed))
+	if p.Status.ObservedGeneration == p.Generation && equalLists(p.Status.Rules, report.Rules) && equalLists(ownConditions(p.Status.Conditions), latest) {
 		return reconcile.Result{}, nil
 	}
 	if wait := attachmentRequeueSoon - now.Sub(last.at); previous && wait > 0 && wait <= attachmentRequeueSoon {
 		return reconcile.Result{RequeueAfter: wait}, nil // limit the rate of rewrites if another party also writes the status
 	}
-	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: conditions}
+	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: latest}
 	if err := c.applyStatus(ctx, "TailscaleRoutePolicy", req.NamespacedName, p.UID, &status); err != nil {
 		return requeueIfStale(fmt.Errorf("write the status of the policy %s: %w", req, err))
 	}
@@ -70,7 +70,7 @@ func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcil
 		c.OnRestore()
 	}
 	c.mu.Lock()
-	c.written[p.UID] = writtenPolicy{req.NamespacedName, p.Generation, conditions, now}
+	c.written[p.UID] = writtenPolicy{req.NamespacedName, p.Generation, latest, now}
 	c.mu.Unlock()
 	return reconcile.Result{}, nil
 }
@@ -101,11 +101,11 @@ func ownConditions(all []metav1.Condition) (out []metav1.Condition) {
 }
 
 // reportConditions returns the conditions of a decision and the summary Ready.
-func reportConditions(accepted, resolved, programmed gateway.Condition) map[string]gateway.Condition {
-	all := map[string]gateway.Condition{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
-	ready := gateway.Condition{OK: true, Reason: v1alpha1.ReasonReady}
-	for _, v := range []gateway.Condition{accepted, resolved, programmed} {
-		if !v.OK {
+func reportConditions(accepted, resolved, programmed conditions.Condition) map[string]conditions.Condition {
+	all := map[string]conditions.Condition{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
+	ready := conditions.True(v1alpha1.ReasonReady, "")
+	for _, v := range []conditions.Condition{accepted, resolved, programmed} {
+		if !v.IsTrue() {
 			ready = v
 			break
 		}
@@ -114,19 +114,18 @@ func reportConditions(accepted, resolved, programmed gateway.Condition) map[stri
 	return all
 }
 
-// conditionsOf adds transition times to conditions. A time stays if the status did not change.
-func conditionsOf(generation int64, now time.Time, before []metav1.Condition, conditions map[string]gateway.Condition) []metav1.Condition {
+// conditionsOf returns the conditions for a status. Their transition times stay if the conditions before have the same
+// status.
+func conditionsOf(generation int64, now time.Time, before []metav1.Condition, decided map[string]conditions.Condition) []metav1.Condition {
 	var all []metav1.Condition
-	for kind, v := range conditions {
-		one := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: cmp.Or(v.Reason, v1alpha1.ReasonPending), Message: v.Message, ObservedGeneration: generation}
-		if v.OK {
-			one.Status = metav1.ConditionTrue
+	for kind, v := range decided {
+		if was := meta.FindStatusCondition(before, kind); was != nil {
+			all = append(all, *was)
 		}
-		one.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
-		if was := meta.FindStatusCondition(before, kind); was != nil && was.Status == one.Status {
-			one.LastTransitionTime = was.LastTransitionTime
+		if v.IsZero() {
+			v = conditions.False(v1alpha1.ReasonPending, "")
 		}
-		all = append(all, one)
+		conditions.Set(&all, kind, v, generation, now)
 	}
 	return ownConditions(all)
 }

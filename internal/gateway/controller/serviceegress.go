@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // conflictRequeue is the interval for checking whether a Service name of another owner is free. If the
@@ -74,11 +75,11 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 		}
 		st = l.object.Status.Egress
 	}
-	l.programmed = serviceCondition{ok: true, reason: v1alpha1.ReasonProgrammed}
+	l.programmed = conditions.True(v1alpha1.ReasonProgrammed, "")
 	if len(lack) > 0 {
-		l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the proxy group " + st.Group + " has no port yet for " + strings.Join(lack, ", ")}
+		l.programmed = conditions.False(v1alpha1.ReasonPending, "the proxy group "+st.Group+" has no port yet for "+strings.Join(lack, ", "))
 		if g != nil && portsExhausted(g) {
-			l.programmed.reason = v1alpha1.ReasonPortsExhausted
+			l.programmed.Reason = v1alpha1.ReasonPortsExhausted
 		}
 	}
 	if len(ports) > 0 {
@@ -87,7 +88,7 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 			return err
 		}
 		if !free {
-			l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "another owner already has the Service " + at}
+			l.programmed = conditions.False(v1alpha1.ReasonServiceNameConflict, "another owner already has the Service "+at)
 		} else if err := l.applySlices(ctx, endpointSlices(l.object, l.decision.Group, uid, ports, relays)); err != nil {
 			return err
 		}
@@ -100,7 +101,7 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 	if err := l.ensureAlias(ctx, st, ports); err != nil {
 		return err
 	}
-	if l.programmed.reason == v1alpha1.ReasonServiceNameConflict {
+	if l.programmed.Reason == v1alpha1.ReasonServiceNameConflict {
 		l.requeueAt(l.Now().Add(conflictRequeue))
 	}
 	l.countRelays(st, ports, lack, relays)
@@ -119,9 +120,9 @@ func (l *serviceReconciliation) countRelays(st *v1alpha1.EgressStatus, ports []p
 	}
 	switch {
 	case st.Endpoints.Ready == 0:
-		l.ready = serviceCondition{reason: v1alpha1.ReasonNoReadyEndpoints, message: "no relay of " + st.Group + " carries the service"}
+		l.ready = conditions.False(v1alpha1.ReasonNoReadyEndpoints, "no relay of "+st.Group+" carries the service")
 	case !reached:
-		l.ready = serviceCondition{reason: v1alpha1.ReasonTargetNotFound, message: "the relays find no such target in the tailnet, or they may not reach it"}
+		l.ready = conditions.False(v1alpha1.ReasonTargetNotFound, "the relays find no such target in the tailnet, or they may not reach it")
 	}
 }
 
@@ -159,13 +160,13 @@ func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.Eg
 		st.ExternalName = ""
 	}
 	switch {
-	case !create && !permitted && l.programmed.ok && (desired.Create == nil || *desired.Create):
-		l.programmed.message = "the operator does not create Services in this namespace: pods reach it by the name of " + st.Service
+	case !create && !permitted && l.programmed.IsTrue() && (desired.Create == nil || *desired.Create):
+		l.programmed.Message = "the operator does not create Services in this namespace: pods reach it by the name of " + st.Service
 		return nil
 	case !create:
 		return nil
 	case serviceName[0] >= '0' && serviceName[0] <= '9':
-		l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "no Service can have the name " + serviceName + ": set another name with clusterService.name"}
+		l.programmed = conditions.False(v1alpha1.ReasonServiceNameConflict, "no Service can have the name "+serviceName+": set another name with clusterService.name")
 		return nil
 	}
 	_, free, err := l.ensureService(ctx, aliasService(l.object, l.decision.Group, serviceName, l.ClusterDomain, ports))
@@ -173,7 +174,7 @@ func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.Eg
 		return err
 	}
 	if !free {
-		l.programmed = serviceCondition{reason: v1alpha1.ReasonServiceNameConflict, message: "another owner already has the Service " + serviceName + ": set another name with clusterService.name"}
+		l.programmed = conditions.False(v1alpha1.ReasonServiceNameConflict, "another owner already has the Service "+serviceName+": set another name with clusterService.name")
 		st.ExternalName = ""
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
@@ -65,7 +66,7 @@ func (l *serviceReconciliation) owner() gateway.VIPOwner {
 // reconcileIngress maintains the tailnet service and its hosts. The group's ConfigMap contains the mapping
 // from relays to the backend.
 func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
-	l.degraded = &serviceCondition{reason: v1alpha1.ReasonAsExpected}
+	l.degraded = conditions.False(v1alpha1.ReasonAsExpected, "")
 	if !l.usable() {
 		return nil // the tailnet service and its addresses stay, but no relay carries it
 	}
@@ -81,7 +82,7 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 			return nil
 		}
 		if !gone {
-			l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the former service " + old.Name + " of the tailnet " + old.Tailnet + " is being removed"}
+			l.programmed = conditions.False(v1alpha1.ReasonPending, "the former service "+old.Name+" of the tailnet "+old.Tailnet+" is being removed")
 			return nil
 		}
 		l.object.Status.VIP = nil
@@ -89,7 +90,7 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 			return err
 		}
 	}
-	l.programmed = serviceCondition{ok: true, reason: v1alpha1.ReasonProgrammed}
+	l.programmed = conditions.True(v1alpha1.ReasonProgrammed, "")
 	if len(desired.Ports) > 0 {
 		if err := l.reconcileVIP(ctx, &t, desired); err != nil {
 			return err
@@ -110,8 +111,8 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 	if err := l.reconcileHosts(ctx, &t, carrying, len(desired.Ports) > 0); err != nil {
 		return err
 	}
-	if why := uncertifiedReason(relays, gateway.ServiceKey(objectName(l.object))); why != "" && l.ready.ok {
-		l.ready = serviceCondition{reason: v1alpha1.ReasonNoCertificate, message: fmt.Sprintf("relays refuse TLS, because no relay has a certificate: %q", why)}
+	if why := uncertifiedReason(relays, gateway.ServiceKey(objectName(l.object))); why != "" && l.ready.IsTrue() {
+		l.ready = conditions.False(v1alpha1.ReasonNoCertificate, fmt.Sprintf("relays refuse TLS, because no relay has a certificate: %q", why))
 	}
 	return nil
 }
@@ -349,14 +350,14 @@ func (l *serviceReconciliation) reportRefused(d gateway.VIPDecision) {
 	case gateway.VIPDuplicate:
 		reason = v1alpha1.ReasonDuplicateOperatorID
 		l.warn(reason, d.Message)
-		l.degraded = &serviceCondition{true, reason, d.Message}
+		l.degraded = conditions.True(reason, d.Message)
 	}
-	l.programmed = serviceCondition{reason: reason, message: d.Message}
+	l.programmed = conditions.False(reason, d.Message)
 }
 
 // warn emits an event when a problem begins.
 func (l *serviceReconciliation) warn(reason, message string) {
-	if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionDegraded); c == nil || c.Reason != reason {
+	if conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionDegraded).Reason != reason {
 		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, reason, "Sync", "%s", message)
 	}
 }
@@ -366,14 +367,14 @@ func (l *serviceReconciliation) warn(reason, message string) {
 func (l *serviceReconciliation) reportFailure(err error, what string) {
 	reason, wait := failureReason(err)
 	l.requeueAt(l.Now().Add(wait))
-	message := truncateServiceMessage(what + ": " + err.Error())
-	l.degraded = &serviceCondition{true, reason, message}
+	message := conditions.Truncate(what+": "+err.Error(), maxServiceMessage)
+	l.degraded = conditions.True(reason, message)
 	l.warn(reason, message)
 	if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionProgrammed); c != nil && c.Status == "True" && c.ObservedGeneration == l.object.Generation {
-		l.programmed = serviceCondition{true, c.Reason, c.Message}
+		l.programmed = conditions.True(c.Reason, c.Message)
 		return
 	}
-	l.programmed = serviceCondition{reason: reason, message: message}
+	l.programmed = conditions.False(reason, message)
 }
 
 // failureReason returns the condition reason for an error and the time before the next try.
@@ -404,10 +405,10 @@ func failureReason(err error) (reason string, wait time.Duration) {
 // reconcileHosts approves the group's relays as hosts of the service and counts them.
 func (l *serviceReconciliation) reconcileHosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying int, exposed bool) error {
 	if carrying == 0 {
-		l.ready = serviceCondition{reason: v1alpha1.ReasonNoReadyEndpoints, message: "no relay carries the service: none is ready, or the backend has no endpoint"}
+		l.ready = conditions.False(v1alpha1.ReasonNoReadyEndpoints, "no relay carries the service: none is ready, or the backend has no endpoint")
 	}
 	st := l.object.Status.VIP
-	if !exposed || st == nil || len(st.Addresses) == 0 || !l.programmed.ok {
+	if !exposed || st == nil || len(st.Addresses) == 0 || !l.programmed.IsTrue() {
 		return nil
 	}
 	g, err := l.carryingGroup(ctx)
@@ -425,8 +426,8 @@ func (l *serviceReconciliation) reconcileHosts(ctx context.Context, t *v1alpha1.
 		if err != nil {
 			reason, wait := failureReason(err)
 			l.requeueAt(l.Now().Add(wait))
-			l.degraded = &serviceCondition{true, reason, truncateServiceMessage(err.Error())}
-			l.warn(reason, l.degraded.message)
+			l.degraded = conditions.True(reason, conditions.Truncate(err.Error(), maxServiceMessage))
+			l.warn(reason, l.degraded.Message)
 		} else if done {
 			m.hosts, m.awaited = key, ""
 		} else {
@@ -441,7 +442,7 @@ func (l *serviceReconciliation) reconcileHosts(ctx context.Context, t *v1alpha1.
 		}
 	}
 	if carrying > 0 && (st.Hosts == nil || st.Hosts.Approved == 0) {
-		l.ready = serviceCondition{reason: v1alpha1.ReasonAwaitingApproval, message: "the tailnet has approved no relay as a host of " + st.Name}
+		l.ready = conditions.False(v1alpha1.ReasonAwaitingApproval, "the tailnet has approved no relay as a host of "+st.Name)
 	}
 	return nil
 }

@@ -9,15 +9,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
+
+// maxServiceMessage is the length of an error in a condition of a service, in characters.
+const maxServiceMessage = 400
 
 // A serviceReconciliation is one reconcile of one service. Its methods change the status in object, and report
 // writes it.
@@ -28,16 +30,9 @@ type serviceReconciliation struct {
 	decision gateway.ServiceReport
 	wake     time.Time // next reconcile without a change; zero means never
 
-	programmed serviceCondition
-	ready      serviceCondition
-	degraded   *serviceCondition // nil leaves the condition unchanged
-}
-
-// A serviceCondition is one condition without its times.
-type serviceCondition struct {
-	ok      bool
-	reason  string
-	message string
+	programmed conditions.Condition
+	ready      conditions.Condition
+	degraded   conditions.Condition // zero leaves the condition unchanged
 }
 
 func objectName(o client.Object) gateway.Name {
@@ -69,7 +64,7 @@ func (l *serviceReconciliation) run(ctx context.Context) error {
 	if at := decision.Group.Namespace; at != "" && (decision.Unreadable || l.Forbidden != nil && l.Forbidden(at)) {
 		return l.reportUnreadable(ctx, at)
 	}
-	l.ready = serviceCondition{ok: true, reason: v1alpha1.ReasonReady}
+	l.ready = conditions.True(v1alpha1.ReasonReady, "")
 	var err error
 	if l.object.Spec.Type == v1alpha1.Ingress {
 		err = l.reconcileIngress(ctx)
@@ -86,31 +81,30 @@ func (l *serviceReconciliation) run(ctx context.Context) error {
 // reportUnreadable handles a service whose relays cannot be read. Its status and its endpoints stay.
 func (l *serviceReconciliation) reportUnreadable(ctx context.Context, namespace string) error {
 	l.requeueAt(l.Now().Add(unreadableRequeue))
-	l.setCondition(v1alpha1.ConditionDegraded, serviceCondition{true, v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(namespace)})
-	if meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionReady) == nil {
-		l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonNamespaceForbidden, message: forbiddenMessage(namespace)})
+	l.setCondition(v1alpha1.ConditionDegraded, conditions.True(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(namespace)))
+	if conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionReady).IsZero() {
+		l.setCondition(v1alpha1.ConditionReady, conditions.False(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(namespace)))
 	}
 	return l.report(ctx)
 }
 
 // usable reports whether the service is accepted and its references are resolved.
 func (l *serviceReconciliation) usable() bool {
-	return l.decision.Accepted.OK && l.decision.ResolvedRefs.OK
+	return l.decision.Accepted.IsTrue() && l.decision.ResolvedRefs.IsTrue()
 }
 
 // setConditions computes the conditions from the results.
 func (l *serviceReconciliation) setConditions() {
-	accepted := serviceCondition{l.decision.Accepted.OK, l.decision.Accepted.Reason, l.decision.Accepted.Message}
-	resolved := serviceCondition{l.decision.ResolvedRefs.OK, l.decision.ResolvedRefs.Reason, l.decision.ResolvedRefs.Message}
-	if resolved.reason == "" {
-		resolved = serviceCondition{reason: v1alpha1.ReasonPending, message: "references are not resolved because the service is not accepted"}
+	accepted, resolved := l.decision.Accepted, l.decision.ResolvedRefs
+	if resolved.IsZero() {
+		resolved = conditions.False(v1alpha1.ReasonPending, "references are not resolved because the service is not accepted")
 	}
-	if !accepted.ok || !resolved.ok {
-		l.programmed = serviceCondition{reason: v1alpha1.ReasonPending, message: "the service is not accepted or its references are not resolved"}
+	if !accepted.IsTrue() || !resolved.IsTrue() {
+		l.programmed = conditions.False(v1alpha1.ReasonPending, "the service is not accepted or its references are not resolved")
 	}
 	ready := l.ready
-	for _, v := range []serviceCondition{l.programmed, resolved, accepted} { // the first failing condition in order of importance wins
-		if !v.ok {
+	for _, v := range []conditions.Condition{l.programmed, resolved, accepted} { // the first failing condition in order of importance wins
+		if !v.IsTrue() {
 			ready = v
 		}
 	}
@@ -119,21 +113,16 @@ func (l *serviceReconciliation) setConditions() {
 	l.setCondition(v1alpha1.ConditionResolvedRefs, resolved)
 	l.setCondition(v1alpha1.ConditionProgrammed, l.programmed)
 	l.setCondition(v1alpha1.ConditionReady, ready)
-	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
-	if l.degraded == nil && was != nil && was.Reason == v1alpha1.ReasonNamespaceForbidden {
-		l.degraded = &serviceCondition{reason: v1alpha1.ReasonAsExpected} // the relays can be read again
+	if l.degraded.IsZero() && conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionDegraded).Reason == v1alpha1.ReasonNamespaceForbidden {
+		l.degraded = conditions.False(v1alpha1.ReasonAsExpected, "") // the relays can be read again
 	}
-	if l.degraded != nil {
-		l.setCondition(v1alpha1.ConditionDegraded, *l.degraded)
+	if !l.degraded.IsZero() {
+		l.setCondition(v1alpha1.ConditionDegraded, l.degraded)
 	}
 }
 
-func (l *serviceReconciliation) setCondition(kind string, v serviceCondition) {
-	status := metav1.ConditionFalse
-	if v.ok {
-		status = metav1.ConditionTrue
-	}
-	meta.SetStatusCondition(&l.object.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: v.reason, Message: v.message, ObservedGeneration: l.object.Generation})
+func (l *serviceReconciliation) setCondition(kind string, v conditions.Condition) {
+	conditions.Set(&l.object.Status.Conditions, kind, v, l.object.Generation, l.Now())
 }
 
 // report writes the status if it changed.
@@ -194,7 +183,7 @@ func (l *serviceReconciliation) finalize(ctx context.Context) error {
 		case err != nil:
 			return l.reportBlocked(ctx, v, err)
 		case !gone && !skip:
-			l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonDeleting, message: "its service of the tailnet is being removed"})
+			l.setCondition(v1alpha1.ConditionReady, conditions.False(v1alpha1.ReasonDeleting, "its service of the tailnet is being removed"))
 			return l.report(ctx)
 		}
 	}
@@ -205,15 +194,14 @@ func (l *serviceReconciliation) finalize(ctx context.Context) error {
 func (l *serviceReconciliation) reportBlocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) error {
 	reason, wait := failureReason(why)
 	l.requeueAt(l.Now().Add(wait))
-	message := fmt.Sprintf("%s of the tailnet %s cannot be removed: %s; the annotation %s: \"true\" skips this cleanup", v.Name, v.Tailnet, truncateServiceMessage(why.Error()), v1alpha1.SkipRemoteCleanupAnnotation)
+	message := fmt.Sprintf("%s of the tailnet %s cannot be removed: %s; the annotation %s: \"true\" skips this cleanup", v.Name, v.Tailnet, conditions.Truncate(why.Error(), maxServiceMessage), v1alpha1.SkipRemoteCleanupAnnotation)
 	// The object may have been degraded for the same reason before its deletion.
-	ready := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionReady)
-	was := meta.FindStatusCondition(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
-	if ready == nil || ready.Reason != v1alpha1.ReasonDeleting || was == nil || was.Reason != reason || was.Status != metav1.ConditionTrue {
+	ready, was := conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionReady), conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
+	if ready.Reason != v1alpha1.ReasonDeleting || was.Reason != reason || !was.IsTrue() {
 		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, "CleanupBlocked", "Delete", "%s", message)
 	}
-	l.setCondition(v1alpha1.ConditionDegraded, serviceCondition{true, reason, truncateServiceMessage(why.Error())})
-	l.setCondition(v1alpha1.ConditionReady, serviceCondition{reason: v1alpha1.ReasonDeleting, message: message})
+	l.setCondition(v1alpha1.ConditionDegraded, conditions.True(reason, conditions.Truncate(why.Error(), maxServiceMessage)))
+	l.setCondition(v1alpha1.ConditionReady, conditions.False(v1alpha1.ReasonDeleting, message))
 	return l.report(ctx)
 }
 
@@ -227,14 +215,6 @@ func (c *serviceReconciler) forget(key types.NamespacedName) {
 			delete(c.written, service)
 		}
 	}
-}
-
-// truncateServiceMessage limits a text to the maximum length in a condition.
-func truncateServiceMessage(s string) string {
-	if runes := []rune(s); len(runes) > 400 {
-		return string(runes[:400]) + "…"
-	}
-	return s
 }
 
 // carryingGroup returns the group that carries the service, or nil if it does not exist yet.
@@ -255,6 +235,6 @@ func (l *serviceReconciliation) carryingGroup(ctx context.Context) (*v1alpha1.Ta
 
 // portsExhausted reports whether a group has no free ports.
 func portsExhausted(g *v1alpha1.TailscaleProxyGroup) bool {
-	c := meta.FindStatusCondition(g.Status.Conditions, v1alpha1.ConditionAccepted)
-	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonPortsExhausted
+	c := conditions.Get(g.Status.Conditions, v1alpha1.ConditionAccepted)
+	return !c.IsTrue() && c.Reason == v1alpha1.ReasonPortsExhausted
 }

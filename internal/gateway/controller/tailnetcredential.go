@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
-	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
@@ -38,12 +38,12 @@ const (
 type foundCredential struct {
 	version    string
 	credential tsapi.Credential
-	problem    gateway.TailnetCondition
+	problem    conditions.Condition
 	secret     types.NamespacedName // the Secret to watch
 }
 
 func missingCredential(reason, format string, args ...any) foundCredential {
-	return foundCredential{problem: gateway.TailnetCondition{Status: string(metav1.ConditionFalse), Reason: reason, Message: fmt.Sprintf(format, args...)}}
+	return foundCredential{problem: conditions.False(reason, fmt.Sprintf(format, args...))}
 }
 
 // credential finds the credential of a tailnet. An error means that it is unknown whether a

@@ -9,13 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 const maxScopes = 64 // maximum length of the list in the API type
@@ -25,14 +25,14 @@ func tailnetFactsOf(o *v1alpha1.TailscaleTailnet) gateway.TailnetFacts {
 	f := gateway.TailnetFacts{
 		Deleting: o.DeletionTimestamp != nil, HasFinalizer: controllerutil.ContainsFinalizer(o, v1alpha1.Finalizer),
 		SkipRemote: o.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true",
-		Generation: o.Generation, Interval: o.Spec.SyncInterval.Duration, Previous: map[string]gateway.TailnetCondition{},
+		Generation: o.Generation, Interval: o.Spec.SyncInterval.Duration, Previous: map[string]conditions.Condition{},
 	}
 	if v := o.Status.Validation; v != nil {
 		f.Proof = gateway.CredentialProof{Phase: gateway.ProofPhase(v.Phase), Credential: v.SecretVersion, Generation: v.Generation, Nonce: v.Nonce, KeyID: v.KeyID, At: timeOf(v.Time)}
 	}
 	f.NextCheck = timeOf(o.Status.NextSyncTime)
 	for _, c := range o.Status.Conditions {
-		f.Previous[c.Type] = gateway.TailnetCondition{Status: string(c.Status), Reason: c.Reason, Message: c.Message}
+		f.Previous[c.Type] = conditions.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message}
 	}
 	return f
 }
@@ -93,17 +93,16 @@ func (l *tailnetReconciliation) report(ctx context.Context, wake time.Time) erro
 	if l.client != nil {
 		l.reportAPI(s)
 	}
-	conditions := gateway.TailnetConditions(l.facts)
-	for _, kind := range slices.Sorted(maps.Keys(conditions)) {
-		v := conditions[kind]
-		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionStatus(v.Status), Reason: v.Reason, Message: v.Message, ObservedGeneration: l.object.Generation})
+	decided := gateway.TailnetConditions(l.facts)
+	for _, kind := range slices.Sorted(maps.Keys(decided)) {
+		conditions.Set(&s.Conditions, kind, decided[kind], l.object.Generation, l.Now())
 	}
 	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
 		if err := l.Status().Patch(ctx, l.object, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("write the status: %w", err)
 		}
 	}
-	l.emitEvents(conditions)
+	l.emitEvents(decided)
 	return nil
 }
 
@@ -114,7 +113,7 @@ func (l *tailnetReconciliation) reportAPI(s *v1alpha1.TailscaleTailnetStatus) {
 		api.LastError = s.API.LastError
 	}
 	if e := state.Last; e != nil {
-		api.LastError = &v1alpha1.TailnetAPIError{Class: string(e.Class), HTTPStatus: int32(e.Status), Message: truncateTailnetMessage(e.Error()), Time: statusTime(state.LastAt)}
+		api.LastError = &v1alpha1.TailnetAPIError{Class: string(e.Class), HTTPStatus: int32(e.Status), Message: conditions.Truncate(e.Error(), maxMessage), Time: statusTime(state.LastAt)}
 	}
 	s.API = api
 	if scopes := l.client.Scopes(); len(scopes) > 0 {
@@ -123,21 +122,12 @@ func (l *tailnetReconciliation) reportAPI(s *v1alpha1.TailscaleTailnetStatus) {
 	}
 }
 
-// truncateTailnetMessage limits a message to the maximum length in the status.
-func truncateTailnetMessage(s string) string {
-	const most = 500
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
-}
-
 // emitEvents emits events for condition changes.
-func (l *tailnetReconciliation) emitEvents(is map[string]gateway.TailnetCondition) {
+func (l *tailnetReconciliation) emitEvents(is map[string]conditions.Condition) {
 	o, before := l.object, l.before
 	was := tailnetFactsOf(before).Previous
 	event := func(kind, reason, format string, args ...any) {
-		l.events.Eventf(o, nil, kind, reason, "Validate", "%s", truncateTailnetMessage(fmt.Sprintf(format, args...)))
+		l.events.Eventf(o, nil, kind, reason, "Validate", "%s", conditions.Truncate(fmt.Sprintf(format, args...), maxMessage))
 		l.Log.Info("tailnet", "tailnet", o.Name, "reason", reason)
 	}
 	const auth, deg = v1alpha1.ConditionAuthenticated, v1alpha1.ConditionDegraded
@@ -145,16 +135,16 @@ func (l *tailnetReconciliation) emitEvents(is map[string]gateway.TailnetConditio
 	rotated := l.facts.Proof.Phase == gateway.ProofDone && (proofWas.Phase != gateway.ProofDone || proofWas.Credential != l.facts.Proof.Credential) &&
 		proofWas.Credential != "" && proofWas.Credential != l.facts.Proof.Credential
 	switch {
-	case is[auth].Status == "True" && (was[auth].Status != "True" || rotated):
+	case is[auth].IsTrue() && (!was[auth].IsTrue() || rotated):
 		event(corev1.EventTypeNormal, "AuthenticationSucceeded", "The API issued an access token.")
-	case is[auth].Status == "False" && (was[auth].Status != "False" || was[auth].Reason != is[auth].Reason):
+	case is[auth].Status == metav1.ConditionFalse && (was[auth].Status != metav1.ConditionFalse || was[auth].Reason != is[auth].Reason):
 		event(corev1.EventTypeWarning, "AuthenticationFailed", "%s: %s", is[auth].Reason, is[auth].Message)
 	}
 	if i := o.Status.TailnetInfo; i != nil && (before.Status.TailnetInfo == nil || before.Status.TailnetInfo.Name != i.Name) {
 		event(corev1.EventTypeNormal, "MetadataDiscovered", "The tailnet is %s (%s).", i.Name, i.Organization)
 	}
-	down := func(v gateway.TailnetCondition) bool {
-		return v.Status == "True" && v.Reason != v1alpha1.ReasonPartialScopes
+	down := func(v conditions.Condition) bool {
+		return v.IsTrue() && v.Reason != v1alpha1.ReasonPartialScopes
 	}
 	switch {
 	case down(is[deg]) && !down(was[deg]):

@@ -3,23 +3,12 @@ package controller
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/uuid"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/kube"
@@ -39,8 +28,6 @@ const (
 
 	// callLimit bounds one request to the API server.
 	callLimit = 10 * time.Second
-	// releaseLimit bounds the release of the Lease when the publisher ends.
-	releaseLimit = 1500 * time.Millisecond
 )
 
 // A Publisher publishes in the cluster what its access servers know of other clusters. Each server runs one; only the leader writes. Fields
@@ -79,7 +66,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 		return errors.New("ClusterProfiles need a namespace, a time to forget and an authority")
 	}
 	config := kube.Unthrottled(p.Config)
-	w := &leaderWork{Publisher: p, errorLog: &errorLog{log: p.Log, byWhat: map[string]string{}}, leads: make(chan context.Context, 1)}
+	w := &leaderWork{Publisher: p, errorLog: &errorLog{log: p.Log, byWhat: map[string]string{}}}
 	var err error
 	if w.members, err = newMembersWriter(config, p.Namespace); err != nil {
 		return err
@@ -90,33 +77,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 		}
 	}
 
-	// Work under the Lease must end before the Lease is released, so the election outlives ctx. The elector must not release the Lease
-	// itself: it would release it before it stops a leader that cannot renew.
-	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	lock, err := newLeaseLock(config, p.Namespace, w.errorLog)
-	if err != nil {
-		return err
+	election := kube.Election{
+		Config: config, Namespace: p.Namespace, Lease: LeaseName, Duration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		Report: w.reportElection,
 	}
-	elections := leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, Name: LeaseName,
-		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: w.beginTerm, OnStoppedLeading: func() {}},
-	}
-	elector, err := leaderelection.NewLeaderElector(elections)
-	if err != nil {
-		return fmt.Errorf("election of a publisher: %w", err)
-	}
-	var election sync.WaitGroup
-	election.Go(func() {
-		for elect.Err() == nil {
-			elector.Run(klog.NewContext(elect, logr.Discard())) // the lock logs each failure once
-		}
-	})
-	w.run(ctx)
-	stop()
-	election.Wait()
-	lock.release(context.WithoutCancel(ctx))
-	return nil
+	return election.RunTerms(ctx, w.runTerm)
 }
 
 // leaderWork is what the leader does.
@@ -125,31 +90,14 @@ type leaderWork struct {
 	members  *membersWriter
 	profiles *profileWriter // nil: none
 	errorLog *errorLog
-	leads    chan context.Context // one context per term
 }
 
-// beginTerm begins a term. The elector calls it in its own goroutine.
-func (w *leaderWork) beginTerm(lead context.Context) {
-	select {
-	case w.leads <- lead:
-	case <-lead.Done():
+// reportElection logs the result of a request for the Lease.
+func (w *leaderWork) reportElection(ctx context.Context, doing string, err error) {
+	if err != nil {
+		err = kube.ExplainManifestObject(doing, "Lease", client.ObjectKey{Namespace: w.Namespace, Name: LeaseName}, err)
 	}
-}
-
-// run runs the terms until ctx ends.
-func (w *leaderWork) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case lead := <-w.leads:
-			lead, end := context.WithCancel(lead)
-			stop := context.AfterFunc(ctx, end)
-			w.runTerm(lead)
-			stop()
-			end()
-		}
-	}
+	w.errorLog.outcome(ctx, "election, "+doing, err)
 }
 
 // runTerm publishes while this server leads. Another server may have led before, so term first drops all cached state.
@@ -189,81 +137,6 @@ func (w *leaderWork) publish(lead context.Context) {
 	w.errorLog.outcome(lead, "members", w.members.write(lead, w.Now(), clusters))
 	if w.profiles != nil {
 		w.errorLog.outcome(lead, "ClusterProfiles", w.profiles.writeAll(lead, w.Now(), clusters))
-	}
-}
-
-// A leaseLock is the election's Lease. It never creates the Lease, and it logs errors in Tailplane's wording. It writes no events, because they
-// would need another right.
-type leaseLock struct {
-	resourcelock.Interface
-	key      client.ObjectKey
-	errorLog *errorLog
-}
-
-func newLeaseLock(config *rest.Config, namespace string, errorLog *errorLog) (*leaseLock, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("name of this server in the election: %w", err)
-	}
-	c, err := coordinationclient.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	return &leaseLock{key: client.ObjectKey{Namespace: namespace, Name: LeaseName}, errorLog: errorLog, Interface: &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: LeaseName},
-		Client:     c,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},
-	}}, nil
-}
-
-func (l *leaseLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	bounded, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	r, b, err := l.Interface.Get(bounded)
-	if !apierrors.IsNotFound(err) { // Create reports this error
-		l.outcome(ctx, "read", err)
-	}
-	return r, b, err
-}
-
-func (l *leaseLock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	bounded, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	err := l.Interface.Update(bounded, r)
-	if !apierrors.IsConflict(err) { // another server was faster
-		l.outcome(ctx, "write", err)
-	}
-	return err
-}
-
-func (l *leaseLock) Create(ctx context.Context, _ resourcelock.LeaderElectionRecord) error {
-	err := apierrors.NewNotFound(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, l.key.Name)
-	l.outcome(ctx, "read", err)
-	return err
-}
-
-func (l *leaseLock) outcome(ctx context.Context, doing string, err error) {
-	if err != nil {
-		err = kube.ExplainManifestObject(doing, "Lease", l.key, err)
-	}
-	l.errorLog.outcome(ctx, "election, "+doing, err)
-}
-
-// release gives up the Lease if this server holds it, so that another server need not wait for it to expire. A failure has no other
-// consequence.
-func (l *leaseLock) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, releaseLimit)
-	defer cancel()
-	for {
-		r, _, err := l.Interface.Get(ctx)
-		if err != nil || r.HolderIdentity != l.Identity() {
-			return
-		}
-		now := metav1.Now()
-		err = l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now, LeaderTransitions: r.LeaderTransitions})
-		if !apierrors.IsConflict(err) { // a last renewal of this server was still under way
-			return
-		}
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/util/retry"
@@ -117,7 +117,7 @@ func (c *Certificates) Run(ctx context.Context) error {
 	go func() {
 		var err error
 		if !c.External {
-			err = c.runElection(ctx)
+			err = newElection(c.Config, c.Namespace, c.Lease, c.Identity, c.Log).RunTerms(ctx, c.runRotation)
 		}
 		rotated <- err
 	}()
@@ -166,13 +166,13 @@ func (c *Certificates) loadSecret(ctx context.Context) error {
 	}
 	now := c.Now()
 	old := c.current.Load()
-	if old != nil && bytes.Equal(old.certificate.Leaf.Raw, firstCertificate(secret.Data[certificateKey])) {
+	if old != nil && bytes.Equal(old.certificate.Leaf.Raw, firstCertificate(secret.Data[corev1.TLSCertKey])) {
 		c.current.Store(&servedCertificate{old.certificate, now})
 		return nil
 	}
-	certificate, err := tls.X509KeyPair(secret.Data[certificateKey], secret.Data[keyKey])
+	certificate, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		if len(secret.Data[certificateKey]) == 0 {
+		if len(secret.Data[corev1.TLSCertKey]) == 0 {
 			return fmt.Errorf("the Secret %s has no certificate yet", c.Secret)
 		}
 		return fmt.Errorf("the Secret %s: %w", c.Secret, err) // keep serving the previous certificate
@@ -191,47 +191,22 @@ func firstCertificate(text []byte) []byte {
 	return block.Bytes
 }
 
-// runElection rotates the certificates while this replica holds the Lease.
-func (c *Certificates) runElection(ctx context.Context) error {
-	return runAsLeader(ctx, c.client, c.Namespace, c.Lease, c.Identity, c.runRotation)
-}
-
-// runAsLeader calls do each time this replica acquires a Lease, until ctx ends.
-func runAsLeader(ctx context.Context, client *kubernetes.Clientset, namespace, lease, identity string, do func(context.Context)) error {
-	lock := &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: lease}, Client: client.CoordinationV1(),
-		LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-	}
-	turns := make(chan context.Context)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true, Name: lease,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(turn context.Context) {
-				select {
-				case turns <- turn:
-				case <-turn.Done():
+// newElection returns the election of the replica that does one of the webhook's tasks.
+func newElection(config *rest.Config, namespace, lease, identity string, log *slog.Logger) *kube.Election {
+	reported := "" // the election makes one request after the other
+	return &kube.Election{
+		Config: config, Namespace: namespace, Lease: lease, Identity: identity,
+		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		Report: func(ctx context.Context, doing string, err error) {
+			message := ""
+			if err != nil && ctx.Err() == nil {
+				err = kube.ExplainManifestObject(doing, "Lease", types.NamespacedName{Namespace: namespace, Name: lease}, err)
+				if message = err.Error(); message != reported {
+					log.Warn("the election failed; it is tried again", "lease", lease, "err", err)
 				}
-			},
-			OnStoppedLeading: func() {},
+			}
+			reported = message
 		},
-	})
-	if err != nil {
-		return err
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			elector.Run(ctx) // returns when the Lease is lost
-		}
-	}()
-	for {
-		select {
-		case turn := <-turns:
-			do(turn)
-		case <-ended:
-			return nil
-		}
 	}
 }
 
@@ -261,28 +236,35 @@ func (c *Certificates) runRotation(ctx context.Context) {
 	}
 }
 
+// rotation returns the rotation of the serving certificate.
+func (c *Certificates) rotation() *kube.Rotation {
+	serving := kube.Leaf{Certificate: corev1.TLSCertKey, Key: corev1.TLSPrivateKeyKey, Usage: x509.ExtKeyUsageServerAuth, Names: c.Hosts}
+	return &kube.Rotation{Name: "tailplane-inject", Leaves: []kube.Leaf{serving}, Lifetime: c.Lifetime, PublishTime: c.PublishTime, RetainTime: c.KeepCA}
+}
+
 // rotateOnce publishes the CA bundle of the stored stage, then performs the next step.
 func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err error) {
 	secret, err := c.getSecret(ctx)
 	if err != nil {
 		return time.Time{}, err
 	}
-	was, err := parseState(secret.Data)
+	rotation := c.rotation()
+	was, err := rotation.Parse(secret.Data)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("the Secret %s: %w", c.Secret, err)
 	}
-	if bundle := was.bundle(); len(bundle) > 0 {
+	if bundle := was.Bundle(); len(bundle) > 0 {
 		if err := c.publish(ctx, bundle); err != nil {
 			return time.Time{}, err
 		}
 	}
 	now := c.Now()
-	next, wake, err := was.advance(now, rotationTimes{c.Lifetime, c.PublishTime, c.KeepCA}, func(now time.Time) (keyPair, error) { return issue(c.Hosts, now, c.Lifetime) })
+	next, wake, err := rotation.Advance(was, now)
 	if err != nil {
 		return time.Time{}, err
 	}
-	data := next.data(secret.Data)
-	if sameData(data, secret.Data) {
+	data := rotation.Data(next, secret.Data)
+	if maps.EqualFunc(data, secret.Data, bytes.Equal) {
 		return wake, nil
 	}
 	secret.Data = data
@@ -291,24 +273,12 @@ func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err erro
 	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
 		return time.Time{}, kube.ExplainManifestObject("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
 	}
-	c.Log.Info("a rotation step of the webhook's certificates is stored", "next", next.next.certificate != nil, "published", !next.published.IsZero(), "previous", next.previous != nil)
+	c.Log.Info("a rotation step of the webhook's certificates is stored", "next", next.Next != nil, "published", !next.Published.IsZero(), "previous", next.Previous != nil)
 	select {
 	case c.trigger <- struct{}{}:
 	default:
 	}
 	return now, nil // the next call publishes the bundle of the new stage
-}
-
-func sameData(a, b map[string][]byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || !bytes.Equal(v, w) {
-			return false
-		}
-	}
-	return true
 }
 
 // publish writes the bundle into every webhook of the configurations. It returns once it has read the bundle

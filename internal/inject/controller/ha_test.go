@@ -133,7 +133,7 @@ func TestRotationOnAPIServer(t *testing.T) {
 		}
 		return s.Data
 	}
-	old := secret()[certificateKey]
+	old := secret()[corev1.TLSCertKey]
 
 	rotate := func() {
 		was := secret()
@@ -141,14 +141,14 @@ func TestRotationOnAPIServer(t *testing.T) {
 		one.speedUp(t, p)
 		p.waitUntil(func() error {
 			d := secret()
-			if bytes.Equal(d[certificateKey], was[certificateKey]) || d[previousKey] != nil || d[nextCertificateKey] != nil {
-				return fmt.Errorf("the rotation is not complete: next %v, previous %v", d[nextCertificateKey] != nil, d[previousKey] != nil)
+			if bytes.Equal(d[corev1.TLSCertKey], was[corev1.TLSCertKey]) || d["previous-ca.crt"] != nil || d["next-tls.crt"] != nil {
+				return fmt.Errorf("the rotation is not complete: next %v, previous %v", d["next-tls.crt"] != nil, d["previous-ca.crt"] != nil)
 			}
 			return nil
 		})
 	}
 	rotate()
-	if bytes.Equal(old, secret()[certificateKey]) {
+	if bytes.Equal(old, secret()[corev1.TLSCertKey]) {
 		t.Error("the same certificate")
 	}
 	// The chart is applied again. Fields that it does not set stay, and overwritten ones are corrected.
@@ -160,10 +160,10 @@ func TestRotationOnAPIServer(t *testing.T) {
 	p.waitUntil(func() error { return three.Ready(t.Context()) })
 	b.set(second.Addr().String(), third.Addr().String())
 	one.end()
-	rotate2 := secret()[certificateKey]
+	rotate2 := secret()[corev1.TLSCertKey]
 	two.speedUp(t, p)
 	p.waitUntil(func() error {
-		if d := secret(); bytes.Equal(d[certificateKey], rotate2) || d[previousKey] != nil || d[nextCertificateKey] != nil {
+		if d := secret(); bytes.Equal(d[corev1.TLSCertKey], rotate2) || d["previous-ca.crt"] != nil || d["next-tls.crt"] != nil {
 			return errors.New("the other leader has not rotated")
 		}
 		return nil
@@ -189,11 +189,15 @@ func (r *replica) speedUp(t *testing.T, p *env) {
 		if err != nil {
 			return err
 		}
-		next, err := issue(r.Hosts, time.Now(), r.Lifetime)
+		rotation := r.rotation()
+		stage, err := rotation.Parse(s.Data)
 		if err != nil {
 			return err
 		}
-		s.Data[nextCAKey], s.Data[nextCertificateKey], s.Data[nextKeyKey] = next.ca, next.certificate, next.key
+		if stage.Next, err = rotation.Issue(time.Now()); err != nil {
+			return err
+		}
+		s.Data = rotation.Data(stage, s.Data)
 		_, err = p.admin.CoreV1().Secrets(systems).Update(t.Context(), s, metav1.UpdateOptions{})
 		return err
 	})

@@ -60,7 +60,7 @@ func (r *Restarter) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return runAsLeader(ctx, client, r.Namespace, r.Lease, r.Identity, func(ctx context.Context) {
+	return newElection(r.Config, r.Namespace, r.Lease, r.Identity, r.Log).RunTerms(ctx, func(ctx context.Context) {
 		tick := time.NewTicker(r.Interval)
 		defer tick.Stop()
 		for {

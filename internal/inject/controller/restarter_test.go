@@ -8,6 +8,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -118,6 +119,9 @@ func TestRestarts(t *testing.T) {
 	}
 
 	// A new adapter version: the loop restarts workloads while it leads.
+	if _, err := client.CoordinationV1().Leases(ns).Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: r.Lease}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	r.Options.Sidecar.Image = "registry.example/mca@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 	tomorrow, err := inject.Hash(nil, r.Options)
 	if err != nil {

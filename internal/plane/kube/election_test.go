@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/planekubetest"
 )
@@ -73,8 +74,8 @@ func TestPLANE18_Election(t *testing.T) {
 	if first.leads.Load() {
 		t.Error("the first one goes on")
 	}
-	if err := <-first.done; !errors.Is(err, ErrLeaseLost) {
-		t.Errorf("the first one ended with %v, want ErrLost", err)
+	if err := <-first.done; !errors.Is(err, kube.ErrLeaseLost) {
+		t.Errorf("the first one ended with %v, want ErrLeaseLost", err)
 	}
 	if first.overdue.Load() {
 		t.Error("its term was overdue, although it ended at once")
@@ -153,7 +154,7 @@ func TestElectionOverdue(t *testing.T) {
 		t.Errorf("it may be reported %v after the last renewal, when another replica may lead", late)
 	}
 	close(release)
-	if err := <-done; !errors.Is(err, ErrLeaseLost) {
-		t.Errorf("it ended with %v, want ErrLost", err)
+	if err := <-done; !errors.Is(err, kube.ErrLeaseLost) {
+		t.Errorf("it ended with %v, want ErrLeaseLost", err)
 	}
 }

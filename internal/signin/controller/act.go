@@ -19,6 +19,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -200,7 +201,7 @@ func (r *reconciler) reportFailure(ctx context.Context, o *v1alpha1.TkaSignin, f
 		err = r.recordAttempt(ctx, o)
 	}
 	if err == nil {
-		err = r.report(ctx, o, signin.Failed(f, step, reason, truncate(cause.Error())))
+		err = r.report(ctx, o, signin.Failed(f, step, reason, conditions.Truncate(cause.Error(), maxMessage)))
 	}
 	if kube.IsStale(err) {
 		err = nil // another writer changed the object; the next reconcile handles it
@@ -208,14 +209,8 @@ func (r *reconciler) reportFailure(ctx context.Context, o *v1alpha1.TkaSignin, f
 	return errors.Join(cause, err)
 }
 
-// truncate limits the length of a condition message.
-func truncate(s string) string {
-	const most = 512
-	if len(s) <= most {
-		return s
-	}
-	return s[:most] + "…"
-}
+// maxMessage is the length of an error in a condition, in characters.
+const maxMessage = 512
 
 // emitTransition emits the event, the log line and the metrics of a transition.
 func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step) {

@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/kube"
 )
@@ -96,7 +94,7 @@ func TestClusterKeyIsMadeOnce(t *testing.T) {
 		t.Errorf("after a restart %v, %v", again.Public(), err)
 	}
 	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
-	if err != nil || len(s.Data) != 1 || len(s.Data[clusterKeyData]) != 32 {
+	if err != nil || len(s.Data) != 1 || len(s.Data["ed25519"]) != 32 {
 		t.Errorf("the Secret has %d items, %v", len(s.Data), err)
 	}
 }
@@ -111,7 +109,7 @@ func TestClusterKeyRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(map[string][]byte{clusterKeyData: []byte("canary, and too short")})
+	put(map[string][]byte{"ed25519": []byte("canary, and too short")})
 	_, err := load(t, config, p.ns)
 	if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "has 32 bytes, not 21") {
 		t.Errorf("a key that is none: %v", err)
@@ -120,7 +118,7 @@ func TestClusterKeyRefusals(t *testing.T) {
 	if _, err := load(t, config, p.ns); err != nil {
 		t.Error(err)
 	}
-	if s, err := secrets.Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil || string(s.Data["note"]) != "kept" || len(s.Data[clusterKeyData]) != 32 {
+	if s, err := secrets.Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil || string(s.Data["note"]) != "kept" || len(s.Data["ed25519"]) != 32 {
 		t.Errorf("the rest of the Secret was changed: %d items, %v", len(s.Data), err)
 	}
 	if err := secrets.Delete(t.Context(), ClusterKeySecret, metav1.DeleteOptions{}); err != nil {
@@ -132,47 +130,6 @@ func TestClusterKeyRefusals(t *testing.T) {
 	other := newEnv(t)
 	if _, err := load(t, config, other.ns); err == nil || !strings.Contains(err.Error(), "may not read") {
 		t.Errorf("another namespace: %v", err)
-	}
-}
-
-// Another key of the same kind is in a separate Secret, with its public key in an annotation. It is
-// not readable without rights on that Secret.
-func TestKeySecret(t *testing.T) {
-	p, config, k := newKeyEnv(t)
-	parse := func(seed []byte) (audit.Key, error) { return audit.KeyFromSeed(seed) }
-	public := func(k audit.Key) string { return k.Public().String() }
-	try := func(name string) (audit.Key, error) {
-		t.Helper()
-		s, err := NewKeySecret(config, p.ns, name, "tell everybody", parse, public)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s.Load(t.Context())
-	}
-	if err := p.cluster.Apply(t.Context(), []byte("apiVersion: v1\nkind: Secret\nmetadata: {name: other, namespace: "+p.ns+"}\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := try("other"); err == nil || !strings.Contains(err.Error(), "may not read") {
-		t.Errorf("a Secret without a right to it: %v", err)
-	}
-	first, err := try(ClusterKeySecret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := try(ClusterKeySecret)
-	if err != nil || again.Public() != first.Public() {
-		t.Errorf("%v and then %v, %v", first.Public(), again.Public(), err)
-	}
-	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
-	if err != nil || s.Annotations[PublicKeyAnnotation] != first.Public().String() {
-		t.Errorf("the Secret has %v, %v", s.Annotations, err)
-	}
-	s.Data[clusterKeyData] = []byte("canary, and too short")
-	if _, err := k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := try(ClusterKeySecret); err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "tell everybody") {
-		t.Errorf("a key that is none: %v", err)
 	}
 }
 
@@ -194,8 +151,8 @@ func TestPreviousClusterKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Data[previousKeyData] = s.Data[clusterKeyData]
-	delete(s.Data, clusterKeyData)
+	s.Data["previous"] = s.Data["ed25519"]
+	delete(s.Data, "ed25519")
 	if _, err = k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -209,25 +166,11 @@ func TestPreviousClusterKey(t *testing.T) {
 	if s, err = k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	s.Data[previousKeyData] = []byte("short and secret")
+	s.Data["previous"] = []byte("short and secret")
 	if _, err = k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok, err := secret.Previous(t.Context()); ok || err == nil || strings.Contains(err.Error(), "secret\"") || strings.Contains(err.Error(), "short and") {
 		t.Errorf("what is no key: %v %v", ok, err)
-	}
-}
-
-func TestClusterUID(t *testing.T) {
-	p, config, k := newKeyEnv(t)
-	n, err := k.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if uid, err := ClusterUID(t.Context(), p.cluster.AdminConfig()); err != nil || uid != string(n.UID) || uid == "" {
-		t.Errorf("%q, %v; want %q", uid, err, n.UID)
-	}
-	if uid, err := ClusterUID(t.Context(), config); !errors.Is(err, ErrForbidden) || uid != "" {
-		t.Errorf("without the right: %q, %v", uid, err)
 	}
 }

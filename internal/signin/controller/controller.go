@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,11 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/uuid"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -128,7 +124,7 @@ func (o *Controller) Run(ctx context.Context) error {
 		}
 	}
 	if o.LeaseNamespace != "" {
-		lock, err := lease(config, o.LeaseNamespace)
+		lock, err := kube.NewLeaseLock(config, o.LeaseNamespace, operatorName, "")
 		if err != nil {
 			return err
 		}
@@ -203,24 +199,6 @@ func kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"),
 			admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"),
 		}
-}
-
-// lease returns the lock for leader election. It emits no events, because they would need
-// permissions in the Lease namespace.
-func lease(config *rest.Config, namespace string) (resourcelock.Interface, error) {
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("name of this operator in the election: %w", err)
-	}
-	c, err := coordinationclient.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	return &resourcelock.LeaseLock{
-		LeaseMeta:  metav1.ObjectMeta{Namespace: namespace, Name: operatorName},
-		Client:     c,
-		LockConfig: resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())},
-	}, nil
 }
 
 // A reconciler is a running operator.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -108,12 +109,7 @@ func statusOf(r signin.Report, old []metav1.Condition, now time.Time) v1alpha1.T
 		st.ServiceAccount = &v1alpha1.SigninAccount{Name: r.ServiceAccount, UID: types.UID(r.ServiceAccountUID)}
 	}
 	set := func(kind string, is bool, reason string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: r.Message,
-			ObservedGeneration: r.Generation, LastTransitionTime: metav1.NewTime(now)}
-		if is {
-			c.Status = metav1.ConditionTrue
-		}
-		meta.SetStatusCondition(&st.Conditions, c)
+		conditions.Set(&st.Conditions, kind, conditions.Of(is, reason, r.Message), r.Generation, now)
 	}
 	bound := r.Reason
 	if r.Role != "" {
