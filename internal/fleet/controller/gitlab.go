@@ -397,7 +397,7 @@ func (l *enrollmentState) compareManager(_ context.Context, w *workload) {
 			m.outdated = append(m.outdated, u)
 		}
 	}
-	w.Current = w.Current && len(m.outdated) == 0 && (m.needsBudget || m.present["PodDisruptionBudget"] == nil) && m.concurrent == managers*concurrent && string(unit.Token) == string(m.token.Data[tokenKey])
+	w.Current = w.Current && len(m.outdated) == 0 && (m.needsBudget || m.present["PodDisruptionBudget"] == nil) && m.concurrent == managers*concurrent && unit.Token.Reveal() == string(m.token.Data[tokenKey])
 }
 
 func (l *enrollmentState) secret(namespace, name string) *corev1.Secret {
