@@ -3,7 +3,6 @@ package signin
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"mime"
 	"net/http"
 	"strconv"
@@ -13,34 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
-
-// A Token is a bearer token. It cannot be printed; only Reveal returns it. It holds a pointer
-// because fmt does not call methods on unexported fields.
-type Token struct{ s *string }
-
-// NewToken wraps s.
-func NewToken(s string) Token { return Token{&s} }
-
-// Reveal returns the token for the code that sends it, or "" for the zero Token.
-func (t Token) Reveal() string {
-	if t.s == nil {
-		return ""
-	}
-	return *t.s
-}
-
-// String hides the token.
-func (t Token) String() string { return "[token]" }
-
-// GoString hides the token from %#v.
-func (t Token) GoString() string { return "[token]" }
-
-// LogValue hides the token from logs.
-func (t Token) LogValue() slog.Value { return slog.StringValue("[token]") }
-
-// MarshalText hides the token from every encoder.
-func (t Token) MarshalText() ([]byte, error) { return []byte("[token]"), nil }
 
 // ExpiresHeader carries the expiry of the kubeconfig's token in RFC 3339.
 const ExpiresHeader = "Tailplane-Expires-At"
@@ -53,7 +26,7 @@ type Kubeconfig struct {
 	InsecureSkipTLSVerify bool
 	Prefix                string // prefix of the context and user names, such as "tka-"
 	Namespace             string // "" keeps the default of kubectl
-	Token                 Token
+	Token                 secret.Text
 	ExpiresAt             time.Time
 	Signin                string // name of the sign-in, for the audit log
 }
@@ -156,7 +129,7 @@ func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("the names in the server's kubeconfig do not fit together")
 	}
 	*k = Kubeconfig{Cluster: x.Cluster, Server: c.Server, CA: c.CA, InsecureSkipTLSVerify: c.InsecureSkipTLSVerify,
-		Prefix: prefix, Namespace: x.Namespace, Token: NewToken(u.Token)}
+		Prefix: prefix, Namespace: x.Namespace, Token: secret.New(u.Token)}
 	return nil
 }
 
