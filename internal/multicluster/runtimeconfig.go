@@ -15,6 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/multicluster/config"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // RuntimeConfig is a configuration with the clients of its clusters. It is immutable.
@@ -158,7 +159,7 @@ func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Up
 			if err != nil {
 				return fmt.Errorf("read the home token to compare audiences: %w", err)
 			}
-			return config.CheckAudience(config.Secret(token), config.Secret(home))
+			return config.CheckAudience(secret.New(string(token)), secret.New(string(home)))
 		}
 	}
 	if p.folder != "" {
@@ -171,7 +172,7 @@ func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Up
 			if !slices.Equal(hostPorts(cred.Servers), p.servers) || cred.TLSServerName != p.serverName {
 				return apiproxy.CredentialData{}, errors.New("the server in the Secret changed since it was loaded")
 			}
-			return apiproxy.CredentialData{CA: cred.CA, Token: []byte(cred.Token), Cert: cred.Certificate, Key: []byte(cred.Key)}, nil
+			return apiproxy.CredentialData{CA: cred.CA, Token: []byte(cred.Token.Reveal()), Cert: cred.Certificate, Key: []byte(cred.Key.Reveal())}, nil
 		}
 	}
 	return apiproxy.NewUpstream(c)
