@@ -3,15 +3,14 @@ package signin
 import (
 	"encoding/json"
 	"fmt"
-	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/util/accept"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
@@ -144,20 +143,14 @@ func (k Kubeconfig) EncodeResponse(accept string) (httpapi.Response, error) {
 	return httpapi.Response{Status: http.StatusOK, Header: h, ContentType: "application/yaml", Body: body}, err
 }
 
-func prefersYAML(accept string) bool {
+func prefersYAML(header string) bool {
 	var asYAML, asJSON float64
-	for part := range strings.SplitSeq(accept, ",") {
-		mt, params, err := mime.ParseMediaType(strings.TrimSpace(part))
-		if err != nil {
+	for r := range accept.Ranges(header) {
+		q, ok := r.Quality()
+		if !ok {
 			continue
 		}
-		q := 1.0
-		if s, ok := params["q"]; ok {
-			if q, err = strconv.ParseFloat(s, 64); err != nil {
-				continue
-			}
-		}
-		switch mt {
+		switch r.Media {
 		case "application/yaml", "text/yaml", "application/x-yaml":
 			asYAML = max(asYAML, q)
 		case "application/json":
