@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -19,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/util/origin"
 	"github.com/tailplane/tailplane/internal/util/profile"
 	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
@@ -114,29 +114,24 @@ func (p *AdminServer) Handler() http.Handler {
 func MetricsHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", scrapeHandler(g, log))
-	return checkRequest(isClusterHost, mux.ServeHTTP)
+	return checkRequest(origin.IsClusterHost, mux.ServeHTTP)
 }
 
 func scrapeHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)})
 }
 
-// checkRequest refuses requests of web pages and ambiguous paths.
+// checkRequest refuses requests of web pages and ambiguous paths. It is stricter than [origin.IsCrossSite]: it also refuses the own
+// origin, because the server has no pages.
 func checkRequest(allowed func(host string) bool, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-		site := r.Header.Get("Sec-Fetch-Site")
 		switch {
-		case !allowed(host):
+		case !allowed(origin.Host(r)):
 			writeText(w, http.StatusMisdirectedRequest, "the request is for another host\n")
-		case site != "" && site != "none" && site != "same-origin", len(r.Header["Origin"]) > 0:
+		case origin.IsCrossSite(r), len(r.Header["Origin"]) > 0:
 			writeText(w, http.StatusForbidden, "requests from web pages are refused\n")
 		case path.Clean(r.URL.Path) != strings.TrimSuffix(r.URL.Path, "/") && r.URL.Path != "/":
 			writeText(w, http.StatusNotFound, "not here\n")
@@ -146,15 +141,11 @@ func checkRequest(allowed func(host string) bool, next http.HandlerFunc) http.Ha
 	})
 }
 
+// isLoopbackHost reports whether host is a loopback address or localhost. The server listens on loopback only, so it accepts fewer
+// hosts than [origin.IsClusterHost].
 func isLoopbackHost(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback() || host == "localhost"
-}
-
-// isClusterHost accepts only hosts that an outsider cannot control: an address, or a name of the cluster's DNS.
-func isClusterHost(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil || host == "localhost" || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
 }
 
 // hasToken reports whether the request has the local token as its only bearer token.
