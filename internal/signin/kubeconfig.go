@@ -12,6 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/util/accept"
 	"github.com/tailplane/tailplane/internal/util/secret"
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
 // ExpiresHeader carries the expiry of the kubeconfig's token in RFC 3339.
@@ -111,10 +112,8 @@ func (k Kubeconfig) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON decodes the map form strictly. It accepts exactly one cluster, one user and one
 // context, and no field that makes kubectl run or read something.
 func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
-	d := json.NewDecoder(strings.NewReader(string(b)))
-	d.DisallowUnknownFields()
 	var m mapForm
-	if err := d.Decode(&m); err != nil {
+	if err := strictjson.UnmarshalKnown(b, &m); err != nil {
 		return fmt.Errorf("the server's kubeconfig: %w", err)
 	}
 	if m.Kind != "Config" || m.APIVersion != "v1" || len(m.Clusters) != 1 || len(m.Users) != 1 || len(m.Contexts) != 1 {

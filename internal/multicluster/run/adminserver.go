@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/util/origin"
 	"github.com/tailplane/tailplane/internal/util/profile"
 	"github.com/tailplane/tailplane/internal/util/sanitize"
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
 // AdminServer is the admin server of one adapter. It listens on a loopback address:
@@ -211,11 +212,9 @@ func (p *AdminServer) owners(w http.ResponseWriter, r *http.Request) {
 
 func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
 	var q RouteRequest
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRouteRequest))
-	d.DisallowUnknownFields()
-	err := d.Decode(&q)
-	if err == nil && d.Decode(new(json.RawMessage)) != io.EOF {
-		err = errors.New("there is data after the JSON object")
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRouteRequest))
+	if err == nil {
+		err = strictjson.UnmarshalKnown(body, &q)
 	}
 	if err == nil {
 		q.URL, err = url.ParseRequestURI(q.Path)
