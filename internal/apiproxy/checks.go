@@ -46,7 +46,7 @@ func checkSite(r *http.Request) error {
 
 // checkToken accepts only requests with the local token, sent as a single bearer token.
 func (v *exchange) checkToken() error {
-	if hasBearerToken(v.r, v.ValidToken) {
+	if HasBearerToken(v.r, v.ValidToken) {
 		return nil
 	}
 	reason := TokenWrong
@@ -58,7 +58,8 @@ func (v *exchange) checkToken() error {
 	return refusalWithReason(http.StatusUnauthorized, "Unauthorized", "the request does not have the token of this pod, which is next to ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
 }
 
-func hasBearerToken(r *http.Request, opens func(string) bool) bool {
+// HasBearerToken reports whether the request has exactly one Authorization header, with a bearer token that opens accepts.
+func HasBearerToken(r *http.Request, opens func(string) bool) bool {
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
 		return false

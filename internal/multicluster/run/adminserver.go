@@ -102,7 +102,7 @@ func (p *AdminServer) Handler() http.Handler {
 		mux.HandleFunc(profile.Path, profile.Serve)
 	}
 	return checkRequest(isLoopbackHost, func(w http.ResponseWriter, r *http.Request) {
-		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !p.hasToken(r) {
+		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !apiproxy.HasBearerToken(r, p.ValidToken) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			writeText(w, http.StatusUnauthorized, "the request does not have the token of this pod\n")
 			return
@@ -147,16 +147,6 @@ func checkRequest(allowed func(host string) bool, next http.HandlerFunc) http.Ha
 func isLoopbackHost(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback() || host == "localhost"
-}
-
-// hasToken reports whether the request has the local token as its only bearer token.
-func (p *AdminServer) hasToken(r *http.Request) bool {
-	values := r.Header["Authorization"]
-	if len(values) != 1 {
-		return false
-	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	return ok && strings.EqualFold(scheme, "Bearer") && p.ValidToken(strings.TrimSpace(token))
 }
 
 func (p *AdminServer) readyz(w http.ResponseWriter, r *http.Request) {
