@@ -56,7 +56,7 @@ var worlds = map[string]string{
 
 // pure lists folders that import only the standard library and packages of the product. Audit's exporter is not
 // included.
-const pure = "internal/access internal/audit internal/problem internal/util/profile internal/util/redact internal/util/sanitize internal/util/secret"
+const pure = "internal/access internal/audit internal/problem internal/util/accept internal/util/origin internal/util/profile internal/util/redact internal/util/sanitize internal/util/secret"
 
 // within reports whether pkg is one of the folders or below one.
 func within(pkg, folders string) bool {

@@ -2,12 +2,11 @@ package apiproxy
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/tailplane/tailplane/internal/util/origin"
 )
 
 func refusalWithReason(status int, reason, format string, args ...any) *Refusal {
@@ -25,21 +24,8 @@ func checkTarget(r *http.Request) error {
 // checkHost refuses host names that are not the listener's. A malicious web page can bind its own name to the
 // loopback address, and the browser then treats requests as same-site.
 func (v *exchange) checkHost() error {
-	host := v.r.Host
-	if h, port, err := net.SplitHostPort(host); err == nil {
-		host = h
-		if local, ok := v.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-			// The API server's names are also valid with port 443.
-			if _, own, err := net.SplitHostPort(local.String()); err == nil && own != port && port != "443" {
-				host = ""
-			}
-		}
-	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-	if addr, err := netip.ParseAddr(host); err == nil {
-		host = addr.String()
-	}
-	if !slices.Contains(v.Hosts, host) {
+	// The API server's names are also valid with port 443.
+	if !slices.Contains(v.Hosts, origin.Host(v.r)) || !origin.IsOwnPort(v.r, "443") {
 		return refusalWithReason(http.StatusMisdirectedRequest, "MisdirectedRequest", "the request is for another host; the names of this server are %s", v.Hosts[0])
 	}
 	return nil
@@ -48,23 +34,15 @@ func (v *exchange) checkHost() error {
 // checkSite refuses requests that a browser sends for another site's page. This includes GET, which can read
 // Secrets here.
 func checkSite(r *http.Request) error {
-	refused := refusalWithReason(http.StatusForbidden, "Forbidden", "cross-site requests are refused")
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "", "none", "same-origin":
-	default:
-		return refused
-	}
-	for _, origin := range r.Header["Origin"] {
-		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
-			return refused
-		}
+	if origin.IsCrossSite(r) {
+		return refusalWithReason(http.StatusForbidden, "Forbidden", "cross-site requests are refused")
 	}
 	return nil
 }
 
 // checkToken accepts only requests with the local token, sent as a single bearer token.
 func (v *exchange) checkToken() error {
-	if hasBearerToken(v.r, v.ValidToken) {
+	if HasBearerToken(v.r, v.ValidToken) {
 		return nil
 	}
 	reason := TokenWrong
@@ -76,7 +54,8 @@ func (v *exchange) checkToken() error {
 	return refusalWithReason(http.StatusUnauthorized, "Unauthorized", "the request does not have the token of this pod, which is next to ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
 }
 
-func hasBearerToken(r *http.Request, opens func(string) bool) bool {
+// HasBearerToken reports whether the request has exactly one Authorization header, with a bearer token that opens accepts.
+func HasBearerToken(r *http.Request, opens func(string) bool) bool {
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
 		return false

@@ -3,10 +3,10 @@ package apiproxy
 import (
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
+	"github.com/tailplane/tailplane/internal/util/accept"
 )
 
 // writeRefusal answers with a Status in the encoding that the client prefers. An error that is not a Refusal
@@ -44,26 +44,18 @@ const mediaTypeProtobuf = "application/vnd.kubernetes.protobuf"
 
 // prefersProtobuf reports whether Accept prefers protobuf to JSON. The first of the two wins, unless the
 // other has a greater weight.
-func prefersProtobuf(accept []string) bool {
+func prefersProtobuf(headers []string) bool {
 	best, protobuf := -1.0, false
-	for _, v := range accept {
-		for clause := range strings.SplitSeq(v, ",") {
-			kind, params, _ := strings.Cut(clause, ";")
-			kind = strings.ToLower(strings.TrimSpace(kind))
-			if kind != mediaTypeProtobuf && kind != "application/json" && kind != "*/*" && kind != "application/*" {
-				continue
-			}
-			weight := 1.0
-			for p := range strings.SplitSeq(params, ";") {
-				if q, ok := strings.CutPrefix(strings.TrimSpace(p), "q="); ok {
-					if n, err := strconv.ParseFloat(q, 64); err == nil {
-						weight = n
-					}
-				}
-			}
-			if weight > best && weight > 0 {
-				best, protobuf = weight, kind == mediaTypeProtobuf
-			}
+	for r := range accept.Ranges(headers...) {
+		if r.Media != mediaTypeProtobuf && r.Media != "application/json" && r.Media != "*/*" && r.Media != "application/*" {
+			continue
+		}
+		weight, ok := r.Quality()
+		if !ok {
+			weight = 1
+		}
+		if weight > best && weight > 0 {
+			best, protobuf = weight, r.Media == mediaTypeProtobuf
 		}
 	}
 	return protobuf

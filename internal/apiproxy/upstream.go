@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // UpstreamConfig configures an Upstream. Fields without a remark are required.
@@ -31,7 +33,7 @@ type UpstreamConfig struct {
 	SecretDir   string
 	ParseSecret func(files map[string][]byte) (CredentialData, error)
 	// CheckToken is optional and can refuse a token before it is used.
-	CheckToken func(token []byte) error
+	CheckToken func(token secret.Text) error
 	// CheckAddress is optional and can refuse an address that a name in Servers resolves to.
 	CheckAddress func(netip.Addr) error
 	Limits       Limits // zero: no limits
@@ -50,7 +52,10 @@ type UpstreamConfig struct {
 
 // CredentialData is the content of a cluster's mounted Secret: the CA, and either a token or a certificate with its
 // key. All but Token are PEM.
-type CredentialData struct{ CA, Token, Cert, Key []byte }
+type CredentialData struct {
+	CA, Cert   []byte
+	Token, Key secret.Text
+}
 
 // Limits limit the requests of one adapter to a cluster. 0 means no limit.
 type Limits struct {
@@ -251,8 +256,8 @@ func (c *Upstream) send(req UpstreamRequest, cred *credential, to *endpoint) (_ 
 	out.URL, out.Host, out.Close, out.RequestURI = &u, "", false, ""
 	out.Header = req.Header.Clone()
 	delete(out.Header, "Authorization")
-	if cred.token != "" {
-		out.Header["Authorization"] = []string{"Bearer " + string(cred.token)}
+	if !cred.token.IsZero() {
+		out.Header["Authorization"] = []string{"Bearer " + cred.token.Reveal()}
 	}
 	if req.GetBody != nil {
 		body, err := req.GetBody()

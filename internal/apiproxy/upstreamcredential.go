@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,25 +16,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
-
-// bearerToken is a token. Printing it shows a placeholder.
-type bearerToken string
-
-// String implements [fmt.Stringer].
-func (bearerToken) String() string { return "(token)" }
-
-// GoString implements [fmt.GoStringer].
-func (bearerToken) GoString() string { return "(token)" }
-
-// LogValue implements [slog.LogValuer].
-func (bearerToken) LogValue() slog.Value { return slog.StringValue("(token)") }
 
 // credential is a snapshot of the cluster's credential files, with the connections that use it. It is
 // immutable.
 type credential struct {
 	files          []fileState // the files it was read from
-	token          bearerToken
+	token          secret.Text
 	identity       [3][]byte // CA, certificate and key, on which connections depend
 	plain, upgrade *http.Transport
 }
@@ -83,7 +72,7 @@ func (c *Upstream) reloadCredential(used *credential) (_ *credential, changed bo
 		c.Log.Warn("the credential cannot be read again", "cluster", c.Name, "err", err)
 		return used, false
 	}
-	return cred, cred.token != used.token || cred.plain != used.plain
+	return cred, !cred.token.Equal(used.token) || cred.plain != used.plain
 }
 
 // loadCredential reads the files. The caller must hold c.loading.
@@ -130,10 +119,10 @@ func (c *Upstream) readFiles(cred *credential, read func(path string) ([]byte, e
 	if c.TokenFile != "" {
 		b, err := read(c.TokenFile)
 		if err == nil {
-			cred.token, err = parseToken(b)
+			cred.token, err = parseToken(string(b))
 		}
 		if err == nil && c.CheckToken != nil {
-			err = c.CheckToken([]byte(cred.token))
+			err = c.CheckToken(cred.token)
 		}
 		if err != nil {
 			return fmt.Errorf("token for cluster %s: %w", c.Name, err)
@@ -198,24 +187,24 @@ func (c *Upstream) readSecret(cred *credential, read func(path string) ([]byte, 
 		return failed(err)
 	}
 	if len(m.Cert) == 0 {
-		if cred.token, err = parseToken(m.Token); err != nil {
+		if cred.token, err = parseToken(m.Token.Reveal()); err != nil {
 			return failed(err)
 		}
 	}
-	cred.identity = [3][]byte{m.CA, m.Cert, m.Key}
+	cred.identity = [3][]byte{m.CA, m.Cert, []byte(m.Key.Reveal())}
 	return nil
 }
 
 // parseToken reads a token as client-go does. It refuses anything but a single line of printable characters.
-func parseToken(b []byte) (bearerToken, error) {
-	token := strings.TrimSpace(string(b))
+func parseToken(text string) (secret.Text, error) {
+	token := strings.TrimSpace(text)
 	if token == "" {
-		return "", errors.New("the file is empty")
+		return secret.Text{}, errors.New("the file is empty")
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		return "", errors.New("the file contains data that is not a token")
+		return secret.Text{}, errors.New("the file contains data that is not a token")
 	}
-	return bearerToken(token), nil
+	return secret.New(token), nil
 }
 
 // makeTransports creates the two transports.

@@ -27,6 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // The server side for CLI tests: the real HTTP server and service, with a store in memory that provisions sign-ins, and a tailnet with one
@@ -170,11 +171,11 @@ func (m *signinStore) Await(ctx context.Context, name string, done func(signin.S
 	}
 }
 
-func (m *signinStore) IssueToken(_ context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+func (m *signinStore) IssueToken(_ context.Context, s signin.Signin, life time.Duration) (secret.Text, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.tokens++
-	return signin.NewToken(fmt.Sprintf("%s-%d", canary, m.tokens)), time.Now().Add(life), nil
+	return secret.New(fmt.Sprintf("%s-%d", canary, m.tokens)), time.Now().Add(life), nil
 }
 
 // canary is the prefix of every token, so that a test can find a leaked token.

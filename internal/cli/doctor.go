@@ -23,6 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 func (t *tka) doctor() *cobra.Command {
@@ -174,7 +175,7 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *client.Client, f *doctor.F
 // gatherAPI queries the API server, first anonymously and then with the token.
 func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, note func(error) doctor.Failure) {
 	f.APIServer = l.Info.ServerURL
-	api, err := client.NewKubeAPI(l.Info.ServerURL, l.Info.CAData, signin.Token{})
+	api, err := client.NewKubeAPI(l.Info.ServerURL, l.Info.CAData, secret.Text{})
 	if err == nil {
 		f.APIVersion, err = api.Version(ctx)
 		if _, answered := errors.AsType[*client.KubeAPIError](err); answered {

@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // loginFlags are the flags of login.
@@ -283,7 +284,7 @@ func (t *tka) checkSameCluster(entry kubeconfig.Entry, l *client.Client) error {
 // planLogin shows what login would do.
 func (t *tka) planLogin(l *client.Client, lf loginFlags, set *config.Settings) error {
 	info := l.Info
-	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: signin.NewToken("none")}
+	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: secret.New("none")}
 	if err := client.CheckKubeconfig(k); err != nil {
 		return l.InvalidResponse("cluster-info", err)
 	}

@@ -1,14 +1,13 @@
 package gateway
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
 // A PortTable allocates the ports of services on a group of relays. It follows law 9: the table is
@@ -53,14 +52,9 @@ type PortTable struct {
 // ParsePortTable parses the output of Encode. It rejects tables that Allocate cannot have produced.
 // Starting with an empty table instead would move ports that are in use.
 func ParsePortTable(text []byte) (PortTable, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
 	var t PortTable
-	if err := d.Decode(&t); err != nil {
+	if err := strictjson.UnmarshalKnown(text, &t); err != nil {
 		return PortTable{}, fmt.Errorf("port table: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return PortTable{}, errors.New("port table: trailing data")
 	}
 	keys := map[PortKey]bool{}
 	for i, p := range t.Ports {

@@ -1,13 +1,11 @@
 package gateway
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 )
 
@@ -79,7 +77,7 @@ func ParseVIPOwners(text string) (VIPOwners, error) {
 	if len(text) > maxOwnersText {
 		return o, fmt.Errorf("owners of a service: %d bytes are too long", len(text))
 	}
-	if err := decodeOwners([]byte(text), &o.rest); err != nil {
+	if err := json.Unmarshal([]byte(text), &o.rest); err != nil {
 		return o, fmt.Errorf("owners of a service: %w", err)
 	}
 	list, ok := o.rest["ownerRefs"]
@@ -88,7 +86,7 @@ func ParseVIPOwners(text string) (VIPOwners, error) {
 	}
 	delete(o.rest, "ownerRefs")
 	var all []json.RawMessage
-	if err := decodeOwners(list, &all); err != nil {
+	if err := json.Unmarshal(list, &all); err != nil {
 		return o, fmt.Errorf("owners of a service: %w", err)
 	}
 	if len(all) > maxOwners {
@@ -96,7 +94,7 @@ func ParseVIPOwners(text string) (VIPOwners, error) {
 	}
 	for _, one := range all {
 		e := ownerEntry{text: one}
-		if err := decodeOwners(one, &e.VIPOwner); err != nil {
+		if err := json.Unmarshal(one, &e.VIPOwner); err != nil {
 			return o, fmt.Errorf("an owner of a service: %w", err)
 		}
 		if e.OperatorID == "" {
@@ -105,17 +103,6 @@ func ParseVIPOwners(text string) (VIPOwners, error) {
 		o.list = append(o.list, e)
 	}
 	return o, nil
-}
-
-func decodeOwners(text []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("trailing data")
-	}
-	return nil
 }
 
 // Len returns the number of owners.

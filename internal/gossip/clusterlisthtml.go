@@ -3,30 +3,22 @@ package gossip
 import (
 	"errors"
 	"fmt"
-	"mime"
-	"strconv"
-	"strings"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/util/accept"
 )
 
 var errStateFilter = errors.New(`it must be "all" or absent`)
 
 // prefersHTML reports whether a client prefers HTML to JSON. A client that accepts anything, such as curl, gets JSON.
-func prefersHTML(accept string) bool {
+func prefersHTML(header string) bool {
 	var page, data, anything float64
-	for part := range strings.SplitSeq(accept, ",") {
-		kind, params, err := mime.ParseMediaType(part)
-		if err != nil {
+	for r := range accept.Ranges(header) {
+		q, ok := r.Quality()
+		if !ok || !(q >= 0 && q <= 1) {
 			continue
 		}
-		q := 1.0
-		if text, ok := params["q"]; ok {
-			if q, err = strconv.ParseFloat(text, 64); err != nil || !(q >= 0 && q <= 1) {
-				continue
-			}
-		}
-		switch kind {
+		switch r.Media {
 		case "text/html":
 			page = max(page, q)
 		case "application/json", "application/*":

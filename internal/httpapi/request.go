@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"path"
 	"runtime/debug"
 	"slices"
@@ -19,6 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/origin"
 )
 
 // A request is one request in progress.
@@ -155,43 +154,18 @@ func (v *request) checkHost() error {
 	if len(names) == 0 {
 		return problem.New(problem.IdentityUnavailable, "This server is not connected to its tailnet.", "Try again in a moment.").WithRetryAfter(time.Second)
 	}
-	host := v.r.Host
-	if h, port, err := net.SplitHostPort(host); err == nil {
-		host = h
-		if local, ok := v.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-			if _, own, err := net.SplitHostPort(local.String()); err == nil && own != port {
-				host = ""
-			}
-		}
-	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-	if addr, err := netip.ParseAddr(host); err == nil {
-		host = addr.String()
-	}
-	if host == "" || !slices.Contains(names, host) {
+	host := origin.Host(v.r)
+	if host == "" || !slices.Contains(names, host) || !origin.IsOwnPort(v.r) {
 		return problem.New(problem.WrongHost, "The host name in the request is not a name of this server.",
 			fmt.Sprintf("Use a name of this server: %s.", names[0]))
 	}
 	return nil
 }
 
-// checkSameSite rejects requests that a browser sends for another site. Go's CrossOriginProtection lets
-// GET through by design, but here a GET can create a token.
+// checkSameSite rejects requests that a browser sends for another site.
 func checkSameSite(r *http.Request) error {
-	refused := problem.New(problem.CrossOrigin, "The server refuses requests from pages of other sites.",
-		"Use tka, or open the page of this server.")
-	switch r.Header.Get("Sec-Fetch-Site") {
-	case "", "none", "same-origin":
-	default:
-		return refused
-	}
-	if origin := r.Header.Get("Origin"); origin != "" {
-		if u, err := url.Parse(origin); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
-			return refused
-		}
-	}
-	if new(http.CrossOriginProtection).Check(r) != nil {
-		return refused
+	if origin.IsCrossSite(r) {
+		return problem.New(problem.CrossOrigin, "The server refuses requests from pages of other sites.", "Use tka, or open the page of this server.")
 	}
 	return nil
 }

@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"mime"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
+	"github.com/tailplane/tailplane/internal/util/accept"
 )
 
 // acceptedFormat is an encoding that a client accepts, and its media type.
@@ -18,35 +17,27 @@ type acceptedFormat struct {
 
 // parseAccept returns the mergeable media types of Accept headers in order of preference. A missing header and a
 // wildcard mean JSON.
-func parseAccept(accept []string) []acceptedFormat {
+func parseAccept(headers []string) []acceptedFormat {
 	type weighted struct {
 		acceptedFormat
 		weight float64
 	}
 	var all []weighted
 	reported := false
-	for _, header := range accept {
-		for clause := range strings.SplitSeq(header, ",") {
-			media, params, err := mime.ParseMediaType(clause)
-			if err != nil {
-				continue
-			}
-			reported = true
-			weight := 1.0
-			if q, ok := params["q"]; ok {
-				if weight, err = strconv.ParseFloat(q, 64); err != nil || weight <= 0 {
-					continue
-				}
-				delete(params, "q")
-			}
-			if media == "*/*" || media == "application/*" {
-				media = "application/json"
-			}
-			delete(params, "profile") // a merged response does not depend on it
-			name := mime.FormatMediaType(media, params)
-			if f, ok := codec.ParseFormat(name); ok {
-				all = append(all, weighted{acceptedFormat{f, name}, weight})
-			}
+	for r := range accept.Ranges(headers...) {
+		reported = true
+		weight, ok := r.Quality()
+		if !ok || weight <= 0 {
+			continue
+		}
+		if r.Media == "*/*" || r.Media == "application/*" {
+			r.Media = "application/json"
+		}
+		delete(r.Params, "q")
+		delete(r.Params, "profile") // a merged response does not depend on it
+		name := mime.FormatMediaType(r.Media, r.Params)
+		if f, ok := codec.ParseFormat(name); ok {
+			all = append(all, weighted{acceptedFormat{f, name}, weight})
 		}
 	}
 	if !reported {

@@ -8,9 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"strings"
+
+	"github.com/tailplane/tailplane/internal/util/accept"
 )
 
 // Media types of discovery documents.
@@ -152,19 +153,13 @@ func writeDocument(w http.ResponseWriter, r *http.Request, contentType string, b
 
 // prefersAggregated reports whether the first supported form in Accept is the aggregated one. Clients list
 // their preferred form first.
-func prefersAggregated(accept []string) bool {
-	for _, header := range accept {
-		for one := range strings.SplitSeq(header, ",") {
-			media, params, err := mime.ParseMediaType(one)
-			if err != nil {
-				continue
-			}
-			if (media == mediaTypeJSON || media == "application/*" || media == "*/*") && params["as"] == "" {
-				return false
-			}
-			if media == mediaTypeJSON && params["g"] == "apidiscovery.k8s.io" && params["v"] == "v2" && params["as"] == "APIGroupDiscoveryList" {
-				return true
-			}
+func prefersAggregated(headers []string) bool {
+	for r := range accept.Ranges(headers...) {
+		if (r.Media == mediaTypeJSON || r.Media == "application/*" || r.Media == "*/*") && r.Params["as"] == "" {
+			return false
+		}
+		if r.Media == mediaTypeJSON && r.Params["g"] == "apidiscovery.k8s.io" && r.Params["v"] == "v2" && r.Params["as"] == "APIGroupDiscoveryList" {
+			return true
 		}
 	}
 	return false
@@ -173,16 +168,13 @@ func prefersAggregated(accept []string) bool {
 func isAggregated(contentType string) bool { return prefersAggregated([]string{contentType}) }
 
 // acceptsType reports whether Accept includes a media type. An empty Accept includes everything.
-func acceptsType(accept []string, want string) bool {
-	if len(accept) == 0 {
+func acceptsType(headers []string, want string) bool {
+	if len(headers) == 0 {
 		return true
 	}
-	for _, header := range accept {
-		for one := range strings.SplitSeq(header, ",") {
-			media, params, err := mime.ParseMediaType(one)
-			if err == nil && params["as"] == "" && (media == want || media == "*/*" || media == "application/*" && strings.HasPrefix(want, "application/")) {
-				return true
-			}
+	for r := range accept.Ranges(headers...) {
+		if r.Params["as"] == "" && (r.Media == want || r.Media == "*/*" || r.Media == "application/*" && strings.HasPrefix(want, "application/")) {
+			return true
 		}
 	}
 	return false

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/multicluster/config"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // RuntimeConfig is a configuration with the clients of its clusters. It is immutable.
@@ -153,12 +154,12 @@ func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Up
 		c.CheckAddress = func(a netip.Addr) error { return config.CheckAddress(a, p.allowLoopback) }
 	}
 	if p.audience {
-		c.CheckToken = func(token []byte) error {
+		c.CheckToken = func(token secret.Text) error {
 			home, err := os.ReadFile(k.Home.TokenFile)
 			if err != nil {
 				return fmt.Errorf("read the home token to compare audiences: %w", err)
 			}
-			return config.CheckAudience(config.Secret(token), config.Secret(home))
+			return config.CheckAudience(token, secret.New(string(home)))
 		}
 	}
 	if p.folder != "" {
@@ -171,7 +172,7 @@ func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Up
 			if !slices.Equal(hostPorts(cred.Servers), p.servers) || cred.TLSServerName != p.serverName {
 				return apiproxy.CredentialData{}, errors.New("the server in the Secret changed since it was loaded")
 			}
-			return apiproxy.CredentialData{CA: cred.CA, Token: []byte(cred.Token), Cert: cred.Certificate, Key: []byte(cred.Key)}, nil
+			return apiproxy.CredentialData{CA: cred.CA, Token: cred.Token, Cert: cred.Certificate, Key: cred.Key}, nil
 		}
 	}
 	return apiproxy.NewUpstream(c)

@@ -15,6 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/accept"
 )
 
 // maxRead is the maximum number of audit entries that one request reads. If a page ends at this limit, its cursor continues there.
@@ -66,12 +67,8 @@ func (h History) WithAuditID(id string) any {
 }
 
 // EncodeResponse implements [httpapi.Responder].
-func (h History) EncodeResponse(accept string) (httpapi.Response, error) {
-	lines := slices.ContainsFunc(strings.Split(accept, ","), func(s string) bool {
-		media, _, _ := strings.Cut(strings.TrimSpace(s), ";")
-		return media == "application/jsonl" || media == "application/x-ndjson"
-	})
-	if !lines {
+func (h History) EncodeResponse(header string) (httpapi.Response, error) {
+	if !accept.Includes([]string{"application/jsonl", "application/x-ndjson"}, header) {
 		return httpapi.Response{Status: http.StatusOK, Body: h.Envelope}, nil
 	}
 	var text bytes.Buffer

@@ -1,10 +1,8 @@
 package plane
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
 // The number of objects in one page.
@@ -229,9 +228,7 @@ func parseCursor(s string, requested listCursor) (listCursor, error) {
 	if err != nil {
 		return at, fmt.Errorf("it was changed")
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&at); err != nil || at.String() != s {
+	if err := strictjson.UnmarshalKnown(b, &at); err != nil || at.String() != s {
 		return at, fmt.Errorf("it was changed")
 	}
 	requested.Value, requested.ID = at.Value, at.ID

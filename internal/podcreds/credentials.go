@@ -12,8 +12,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -21,13 +19,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // stateFile holds the CA, its key and the token in one file. They are created and replaced together, so that
@@ -49,24 +48,11 @@ type Credentials struct {
 	now   func() time.Time
 	ca    *x509.Certificate
 	key   *ecdsa.PrivateKey
-	token Token
-	sum   [sha256.Size]byte // of the token
+	token secret.Text // the local token, which is valid only for the adapter of this pod
 
 	mu   sync.Mutex
 	leaf *tls.Certificate
 }
-
-// Token is the local token, which is valid only for the adapter of this pod. Printing it shows a placeholder.
-type Token string
-
-// String implements [fmt.Stringer].
-func (Token) String() string { return "(local token)" }
-
-// GoString implements [fmt.GoStringer].
-func (Token) GoString() string { return "(local token)" }
-
-// LogValue implements [slog.LogValuer].
-func (Token) LogValue() slog.Value { return slog.StringValue("(local token)") }
 
 // Open loads the credentials from dir, or creates them there. They survive a restart of the container, so
 // that clients that have read the files continue to work. An unreadable state is an error and is never
@@ -141,15 +127,13 @@ func parseState(b []byte) (*Credentials, error) {
 	if len(blocks[tokenBlock]) != tokenBytes {
 		return nil, errors.New("the token is missing or has a wrong length")
 	}
-	token := Token(base64.RawURLEncoding.EncodeToString(blocks[tokenBlock]))
-	return &Credentials{ca: ca, key: key, token: token, sum: sha256.Sum256([]byte(token))}, nil
+	return &Credentials{ca: ca, key: key, token: secret.New(base64.RawURLEncoding.EncodeToString(blocks[tokenBlock]))}, nil
 }
 
 // ValidToken reports whether presented is the local token. It takes constant time, so its duration reveals nothing
 // about the token.
 func (f *Credentials) ValidToken(presented string) bool {
-	sum := sha256.Sum256([]byte(presented))
-	return subtle.ConstantTimeCompare(sum[:], f.sum[:]) == 1
+	return f.token.Equal(secret.New(presented))
 }
 
 // CACertificate returns the CA certificate in PEM, the content of ca.crt.
@@ -167,7 +151,7 @@ func (f *Credentials) WriteFiles(dir, namespace string) error {
 	}{
 		{"namespace", []byte(namespace)},
 		{"ca.crt", f.CACertificate()},
-		{"token", []byte(f.token)},
+		{"token", []byte(f.token.Reveal())},
 	} {
 		if old, err := os.ReadFile(filepath.Join(dir, file.name)); err == nil && string(old) == string(file.content) {
 			continue

@@ -12,22 +12,23 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // authKey reads the key with which a node joins without a person. A node that has joined before needs none.
-func authKey(set settings.File, log *slog.Logger) (tailnet.Secret, error) {
+func authKey(set settings.File, log *slog.Logger) (secret.Text, error) {
 	path := set.Tailnet.AuthKeyFile
 	if path == "" {
-		return tailnet.Secret{}, nil
+		return secret.Text{}, nil
 	}
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return tailnet.Secret{}, fmt.Errorf("tailnet.authKeyFile: %w", err)
+		return secret.Text{}, fmt.Errorf("tailnet.authKeyFile: %w", err)
 	}
 	if err != nil {
 		log.Warn("the auth key file does not exist; continuing without a key", "path", path)
 	}
-	return tailnet.NewSecret(strings.TrimSpace(string(b))), nil
+	return secret.New(strings.TrimSpace(string(b))), nil
 }
 
 func newNode(set settings.File, log *slog.Logger) (*tailnet.Node, error) {

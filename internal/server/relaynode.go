@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet"
 	"github.com/tailplane/tailplane/internal/util/broadcast"
 	"github.com/tailplane/tailplane/internal/util/retry"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 var capVersion = strconv.Itoa(tailnet.CapabilityVersion)
@@ -33,7 +34,7 @@ type relayNode struct {
 	p    *relayProcess
 	node atomic.Pointer[tailnet.Node]
 
-	given tailnet.Secret // from configuration files
+	given secret.Text // from configuration files
 
 	mu       sync.Mutex
 	peers    []tailnet.Peer // the peers from which last was built
@@ -159,7 +160,7 @@ func (l *relayNode) join(ctx context.Context, t config.Tailnet, key string) erro
 	if host == "" {
 		host = l.p.Pod
 	}
-	node, err := tailnet.New(tailnet.Config{Hostname: host, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: tailnet.NewSecret(key),
+	node, err := tailnet.New(tailnet.Config{Hostname: host, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: secret.New(strings.TrimSpace(key)),
 		StateDir: l.p.stateDir, State: nodeState{l.p.state}, Relay: true, JoinTimeout: 24 * time.Hour, Log: l.p.log})
 	if err != nil {
 		return err

@@ -3,44 +3,17 @@ package signin
 import (
 	"encoding/json"
 	"fmt"
-	"log/slog"
-	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/util/accept"
+	"github.com/tailplane/tailplane/internal/util/secret"
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
-
-// A Token is a bearer token. It cannot be printed; only Reveal returns it. It holds a pointer
-// because fmt does not call methods on unexported fields.
-type Token struct{ s *string }
-
-// NewToken wraps s.
-func NewToken(s string) Token { return Token{&s} }
-
-// Reveal returns the token for the code that sends it, or "" for the zero Token.
-func (t Token) Reveal() string {
-	if t.s == nil {
-		return ""
-	}
-	return *t.s
-}
-
-// String hides the token.
-func (t Token) String() string { return "[token]" }
-
-// GoString hides the token from %#v.
-func (t Token) GoString() string { return "[token]" }
-
-// LogValue hides the token from logs.
-func (t Token) LogValue() slog.Value { return slog.StringValue("[token]") }
-
-// MarshalText hides the token from every encoder.
-func (t Token) MarshalText() ([]byte, error) { return []byte("[token]"), nil }
 
 // ExpiresHeader carries the expiry of the kubeconfig's token in RFC 3339.
 const ExpiresHeader = "Tailplane-Expires-At"
@@ -53,7 +26,7 @@ type Kubeconfig struct {
 	InsecureSkipTLSVerify bool
 	Prefix                string // prefix of the context and user names, such as "tka-"
 	Namespace             string // "" keeps the default of kubectl
-	Token                 Token
+	Token                 secret.Text
 	ExpiresAt             time.Time
 	Signin                string // name of the sign-in, for the audit log
 }
@@ -139,10 +112,8 @@ func (k Kubeconfig) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON decodes the map form strictly. It accepts exactly one cluster, one user and one
 // context, and no field that makes kubectl run or read something.
 func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
-	d := json.NewDecoder(strings.NewReader(string(b)))
-	d.DisallowUnknownFields()
 	var m mapForm
-	if err := d.Decode(&m); err != nil {
+	if err := strictjson.UnmarshalKnown(b, &m); err != nil {
 		return fmt.Errorf("the server's kubeconfig: %w", err)
 	}
 	if m.Kind != "Config" || m.APIVersion != "v1" || len(m.Clusters) != 1 || len(m.Users) != 1 || len(m.Contexts) != 1 {
@@ -156,7 +127,7 @@ func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("the names in the server's kubeconfig do not match")
 	}
 	*k = Kubeconfig{Cluster: x.Cluster, Server: c.Server, CA: c.CA, InsecureSkipTLSVerify: c.InsecureSkipTLSVerify,
-		Prefix: prefix, Namespace: x.Namespace, Token: NewToken(u.Token)}
+		Prefix: prefix, Namespace: x.Namespace, Token: secret.New(u.Token)}
 	return nil
 }
 
@@ -171,20 +142,14 @@ func (k Kubeconfig) EncodeResponse(accept string) (httpapi.Response, error) {
 	return httpapi.Response{Status: http.StatusOK, Header: h, ContentType: "application/yaml", Body: body}, err
 }
 
-func prefersYAML(accept string) bool {
+func prefersYAML(header string) bool {
 	var asYAML, asJSON float64
-	for part := range strings.SplitSeq(accept, ",") {
-		mt, params, err := mime.ParseMediaType(strings.TrimSpace(part))
-		if err != nil {
+	for r := range accept.Ranges(header) {
+		q, ok := r.Quality()
+		if !ok {
 			continue
 		}
-		q := 1.0
-		if s, ok := params["q"]; ok {
-			if q, err = strconv.ParseFloat(s, 64); err != nil {
-				continue
-			}
-		}
-		switch mt {
+		switch r.Media {
 		case "application/yaml", "text/yaml", "application/x-yaml":
 			asYAML = max(asYAML, q)
 		case "application/json":

@@ -7,6 +7,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // Base is the base path of the sign-in API.
@@ -34,7 +35,7 @@ var (
 		Doc:     "Return a kubeconfig with a fresh token. The server does not store the token. The request can wait until the sign-in is ready.",
 		Example: KubeconfigRequest{Wait: httpapi.Duration(25 * time.Second)},
 		Responses: []Kubeconfig{{Cluster: "prod-eu", Server: "https://k8s.prod-eu.example:6443", CA: []byte("-----BEGIN CERTIFICATE-----\n"), Prefix: "tka-",
-			Token: NewToken("the token"), ExpiresAt: exampleTime.Add(8 * time.Hour)}},
+			Token: secret.New("the token"), ExpiresAt: exampleTime.Add(8 * time.Hour)}},
 		Refusals: slices.Concat(ungranted, []problem.Code{problem.NotReady, problem.NotSignedIn, problem.GrantRemoved, problem.CannotProvision, problem.AuditUnavailable}),
 	}
 	Logout = httpapi.Op[LogoutRequest, Status]{

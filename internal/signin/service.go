@@ -11,6 +11,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // Errors of a Store.
@@ -42,7 +43,7 @@ type Store interface {
 	Await(ctx context.Context, name string, done func(Signin, bool) bool) error
 	// IssueToken requests a token of the ServiceAccount of s and returns the token's expiry. Error:
 	// ErrConflict if the ServiceAccount is not the one that was created for s.
-	IssueToken(ctx context.Context, s Signin, life time.Duration) (Token, time.Time, error)
+	IssueToken(ctx context.Context, s Signin, life time.Duration) (secret.Text, time.Time, error)
 }
 
 // A Service is the service that handles the requests of callers. It writes and reads sign-ins and
@@ -309,7 +310,7 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigR
 		return Kubeconfig{}, notSignedIn(s)
 	case err != nil:
 		return Kubeconfig{}, unavailable(err)
-	case token.Reveal() == "":
+	case token.IsZero():
 		return Kubeconfig{}, unavailable(errors.New("the API server returned an empty token"))
 	}
 	k := Kubeconfig{Cluster: d.Cluster.Name, Server: d.Cluster.ServerURL, CA: d.Cluster.CAData, InsecureSkipTLSVerify: d.Cluster.InsecureSkipTLSVerify,

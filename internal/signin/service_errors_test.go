@@ -14,6 +14,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // failingStore is a store whose calls can fail. call returns the result for each method name.
@@ -57,9 +58,9 @@ func (t failingStore) Await(ctx context.Context, name string, done func(signin.S
 	return t.memoryStore.Await(ctx, name, done)
 }
 
-func (t failingStore) IssueToken(ctx context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+func (t failingStore) IssueToken(ctx context.Context, s signin.Signin, life time.Duration) (secret.Text, time.Time, error) {
 	if err := t.call(ctx, "Token"); err != nil {
-		return signin.Token{}, time.Time{}, err
+		return secret.Text{}, time.Time{}, err
 	}
 	return t.memoryStore.IssueToken(ctx, s, life)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 var update = flag.Bool("update", false, "write the role matrix into testdata")
@@ -117,8 +118,8 @@ func (m *memoryStore) Await(ctx context.Context, name string, done func(signin.S
 	}
 	return nil
 }
-func (m *memoryStore) IssueToken(_ context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
-	return signin.NewToken("t0k3n"), time.Now().Add(life), m.call(func() error { return nil })
+func (m *memoryStore) IssueToken(_ context.Context, s signin.Signin, life time.Duration) (secret.Text, time.Time, error) {
+	return secret.New("t0k3n"), time.Now().Add(life), m.call(func() error { return nil })
 }
 
 // newHandler returns an HTTP handler for the sign-in service with a store.

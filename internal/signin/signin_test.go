@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // ID-13: Different people and devices have different names. Each name is a DNS-1123 label.
@@ -46,7 +47,7 @@ func TestNames(t *testing.T) {
 
 func sample() signin.Kubeconfig {
 	return signin.Kubeconfig{Cluster: "prod-eu", Server: "https://k8s.example:6443", CA: []byte("PEM"), Prefix: "tka-", Namespace: "shop",
-		Token: signin.NewToken("s3cret"), ExpiresAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+		Token: secret.New("s3cret"), ExpiresAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 }
 
 // The two forms of section 3.3 of the contract.
@@ -115,11 +116,11 @@ func TestKubeconfigIsReadStrictly(t *testing.T) {
 
 // Law 8: A token cannot be printed.
 func TestATokenCannotBePrinted(t *testing.T) {
-	token := signin.NewToken("s3cret")
+	token := secret.New("s3cret")
 	var log strings.Builder
-	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "token", token, "in", struct{ T signin.Token }{token})
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "token", token, "in", struct{ T secret.Text }{token})
 	j, _ := json.Marshal(map[string]any{"t": token})
-	hidden := struct{ t signin.Token }{token}
+	hidden := struct{ t secret.Text }{token}
 	out := fmt.Sprintf("%v %s %+v %#v %q %x %v", token, token, token, token, token, token, &token) + fmt.Sprintf("%v %+v %#v", hidden, hidden, hidden) + log.String() + string(j)
 	if strings.Contains(out, "s3cret") || strings.Contains(out, fmt.Sprintf("%x", "s3cret")) {
 		t.Errorf("printed: %s", out)

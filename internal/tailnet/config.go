@@ -14,6 +14,8 @@ import (
 	"tailscale.com/ipn"
 	"tailscale.com/tailcfg"
 	"tailscale.com/util/dnsname"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A Config is the configuration of a Node. Fields are required unless their comment says otherwise.
@@ -27,7 +29,7 @@ type Config struct {
 	// AuthKey, optional, is an auth key or an OAuth client secret that lets the node join without a
 	// person. A node that has joined before does not need it. If it is empty, Tailscale's library
 	// reads TS_AUTHKEY itself.
-	AuthKey Secret
+	AuthKey secret.Text
 
 	// StateDir stores the node's keys, and therefore its identity, across restarts. Only one
 	// process may use it at a time.

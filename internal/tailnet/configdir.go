@@ -8,13 +8,15 @@ import (
 	"strings"
 
 	"tailscale.com/ipn/conffile"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A File holds the settings of a versioned Tailscale configuration file that a relay uses. Empty
 // fields were not set.
 type File struct {
 	Hostname, ControlURL string
-	AuthKey              Secret
+	AuthKey              secret.Text
 }
 
 // ReadConfigDir reads the file cap-<n>.hujson with the largest n that this program supports.
@@ -47,7 +49,7 @@ func ReadConfigDir(dir string) (File, error) {
 		}
 	}
 	if c.Parsed.AuthKey != nil {
-		f.AuthKey = NewSecret(*c.Parsed.AuthKey)
+		f.AuthKey = secret.New(strings.TrimSpace(*c.Parsed.AuthKey))
 	}
 	return f, nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
@@ -186,7 +187,7 @@ func TestJoinRefused(t *testing.T) {
 	used := tn.AuthKey(tailnettest.AuthKey{Tags: server})
 	{
 		cfg, _ := serverConfig(t, tn)
-		cfg.AuthKey = NewSecret(used)
+		cfg.AuthKey = secret.New(used)
 		n := run(t, cfg)
 		n.up(t)
 		if err := n.end(t); err != nil {
@@ -204,7 +205,7 @@ func TestJoinRefused(t *testing.T) {
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			cfg, book := serverConfig(t, tn)
-			cfg.AuthKey, cfg.Log = NewSecret(tt.key), book.logger(slog.LevelDebug)
+			cfg.AuthKey, cfg.Log = secret.New(tt.key), book.logger(slog.LevelDebug)
 			n := run(t, cfg)
 			listening := make(chan error, 1)
 			go func() { _, err := n.Listen(within(t)); listening <- err }()
@@ -217,8 +218,7 @@ func TestJoinRefused(t *testing.T) {
 			if lerr := <-listening; lerr != err {
 				t.Errorf("Listen: %v", lerr)
 			}
-			secret := tt.key[strings.LastIndex(tt.key, "-")+1:]
-			if strings.Contains(err.Error()+book.String(), secret) {
+			if strings.Contains(err.Error()+book.String(), tt.key[strings.LastIndex(tt.key, "-")+1:]) {
 				t.Error("the auth key was printed")
 			}
 			t.Log(err)
@@ -305,7 +305,7 @@ func TestInteractive(t *testing.T) {
 	t.Parallel()
 	tn := tailnettest.Start(t, policy)
 	cfg, book := serverConfig(t, tn)
-	cfg.AuthKey, cfg.Tags, cfg.JoinTimeout = Secret{}, nil, 10*time.Second
+	cfg.AuthKey, cfg.Tags, cfg.JoinTimeout = secret.Text{}, nil, 10*time.Second
 	cfg.Log = book.logger(slog.LevelDebug)
 	n := run(t, cfg)
 	eventually(t, "it asks for a person", func() bool { return n.Status().LoginURL != "" })
@@ -358,7 +358,7 @@ func TestRestart(t *testing.T) {
 	if err := n.end(t); err != nil {
 		t.Fatal(err)
 	}
-	cfg.AuthKey = Secret{}
+	cfg.AuthKey = secret.Text{}
 	n = run(t, cfg)
 	n.up(t)
 	if n.Status().ID != id || !slices.Equal(n.Names(), names) {
@@ -410,7 +410,7 @@ func TestLost(t *testing.T) {
 	if err := n.end(t); err != nil {
 		t.Fatal(err)
 	}
-	cfg.AuthKey = NewSecret(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}}))
+	cfg.AuthKey = secret.New(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}}))
 	n = run(t, cfg)
 	n.up(t)
 	if n.Status().ID != id {

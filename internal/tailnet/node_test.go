@@ -21,6 +21,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
@@ -104,7 +105,7 @@ func serverConfig(t testing.TB, tn *tailnettest.Net) (Config, *recordingLog) {
 	})
 	return Config{
 		Hostname: "tka", Tags: []string{"tag:tailplane"}, ControlURL: tn.ControlURL(), StateDir: t.TempDir(), Port: 80, InsecureHTTP: true,
-		AuthKey:    NewSecret(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})),
+		AuthKey:    secret.New(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})),
 		Capability: string(testCap), JoinTimeout: long, Log: book.logger(slog.LevelInfo),
 	}, book
 }

@@ -10,6 +10,7 @@ import (
 
 	"tailscale.com/kube/kubeclient"
 
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
@@ -83,7 +84,7 @@ subjects: [{kind: ServiceAccount, name: access, namespace: tailplane-system}]
 	if err := n.end(t); err != nil {
 		t.Fatal(err)
 	}
-	cfg.AuthKey, cfg.StateDir = Secret{}, t.TempDir() // another pod: only the Secret remains
+	cfg.AuthKey, cfg.StateDir = secret.Text{}, t.TempDir() // another pod: only the Secret remains
 	n = run(t, cfg)
 	n.up(t)
 	if got := n.Status().ID; got != id {

@@ -63,8 +63,8 @@ func definitions(t testing.TB) []string {
 	return append(append(files, filepath.Join(folder, "gatewayapi-crds.yaml")), ours...)
 }
 
-// secret writes the files of a Secret to a folder.
-func secret(t testing.TB, c *kubetest.Cluster, name, folder string) {
+// writeSecret writes the files of a Secret to a folder.
+func writeSecret(t testing.TB, c *kubetest.Cluster, name, folder string) {
 	t.Helper()
 	for _, file := range []string{"ca.crt", "tls.crt", "tls.key"} {
 		text := kubectl(t, c, "-n", egNamespace, "get", "secret", name, "-o", "jsonpath={.data."+strings.ReplaceAll(file, ".", `\.`)+"}")
@@ -172,8 +172,8 @@ func provide(t testing.TB, name string) *kubernetesEnv {
 	kubectl(t, c, "create", "namespace", egNamespace)
 	p := &kubernetesEnv{Cluster: c, env: []string{"KUBECONFIG=" + c.Kubeconfig, "ENVOY_GATEWAY_NAMESPACE=" + egNamespace}, proxy: t.TempDir(), certificates: certify(t)}
 	run(t, p.env, "envoy-gateway", "certgen", "--disable-topology-injector")
-	secret(t, c, "envoy-gateway", "/certs") // the path is fixed in Envoy Gateway
-	secret(t, c, "envoy", p.proxy)
+	writeSecret(t, c, "envoy-gateway", "/certs") // the path is fixed in Envoy Gateway
+	writeSecret(t, c, "envoy", p.proxy)
 	p.place(t, c)
 	return p
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
@@ -54,7 +55,7 @@ func startTailnet(t testing.TB) tailnet {
 	own, set := api.Client([]string{"services"}, "tag:k8s-operator"), new(tsapi.Clients)
 	t.Cleanup(func() { set.Drop("t") })
 	client, err := set.Put("t", tsapi.Version{}, func() (tsapi.Config, error) {
-		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: secret.New(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
@@ -261,7 +262,7 @@ func units() (s isolation.Settings, all []isolation.WorkloadSpec) {
 			Forge:      &v1alpha1.RunnerForge{ObjectMeta: metav1.ObjectMeta{Name: string(forge)}, Spec: v1alpha1.RunnerForgeSpec{Type: forge, URL: "https://" + string(forge) + ".com"}},
 			Pool:       &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Name: "nix"}, Spec: v1alpha1.RunnerPoolSpec{Forge: string(forge), RunsOn: []string{"nix"}, Scaling: v1alpha1.PoolScaling{Max: 5, Budget: 20}, ContainerMode: mode}},
 			Enrollment: &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: org}, Spec: v1alpha1.RunnerEnrollmentSpec{Forge: string(forge), ConfigURL: "https://" + string(forge) + ".com/" + org, Isolation: level}},
-			Use:        v1alpha1.EnrolledPool{Name: "nix", Type: v1alpha1.UseShared}, Name: org + "-nix", Capacity: fleet.Capacity{Max: 3}, Credential: org + "-3f9c1a2b", Token: "glrt-0123456789",
+			Use:        v1alpha1.EnrolledPool{Name: "nix", Type: v1alpha1.UseShared}, Name: org + "-nix", Capacity: fleet.Capacity{Max: 3}, Credential: org + "-3f9c1a2b", Token: secret.New("glrt-0123456789"),
 		}
 		if forge == v1alpha1.GitLab {
 			u.Pool.Spec.GitLab = &v1alpha1.PoolGitLab{Replicas: 2}

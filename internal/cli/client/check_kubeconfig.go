@@ -12,6 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // CheckKubeconfig rejects a kubeconfig that could make kubectl trust or run more than a sign-in needs. Decoding has already rejected
@@ -85,7 +86,7 @@ func checkCA(ca []byte) error {
 }
 
 // CheckToken returns an error if the token is not valid in an Authorization header. The error does not show the token.
-func CheckToken(token signin.Token) error {
+func CheckToken(token secret.Text) error {
 	s := token.Reveal()
 	switch {
 	case s == "":

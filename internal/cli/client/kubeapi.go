@@ -15,13 +15,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A KubeAPI is a client for one API server with one token.
 type KubeAPI struct {
 	base  string
-	token signin.Token
+	token secret.Text
 	http  *http.Client
 }
 
@@ -30,7 +30,7 @@ const maxKubeResponse = 8 << 20
 
 // NewKubeAPI returns a client for the server at base, an https URL, with the certificate authority ca in PEM. The zero token makes
 // anonymous requests.
-func NewKubeAPI(base string, ca []byte, token signin.Token) (*KubeAPI, error) {
+func NewKubeAPI(base string, ca []byte, token secret.Text) (*KubeAPI, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
 		return nil, errors.New("the cluster's certificate authority has no certificate")

@@ -16,14 +16,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/internal/util/safefile"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A CachedToken is a token with its expiry. The zero time means unknown; such a token is not stored.
 type CachedToken struct {
-	Token   signin.Token
+	Token   secret.Text
 	Expires time.Time
 }
 
@@ -174,7 +174,7 @@ type storedToken struct {
 // lifetime if that is shorter.
 func (k storedToken) fresh(now time.Time) bool {
 	margin := min(time.Minute, k.Expires.Sub(k.Since)/4)
-	return !now.Before(k.Since) && now.Before(k.Expires.Add(-margin)) && CheckToken(signin.NewToken(k.Token)) == nil
+	return !now.Before(k.Since) && now.Before(k.Expires.Add(-margin)) && CheckToken(secret.New(k.Token)) == nil
 }
 
 // load returns the stored token, unless requester got it before. It ignores a file that is damaged, belongs to another user or is for
@@ -199,7 +199,7 @@ func (f tokenFile) load(now time.Time, requester string) (CachedToken, bool) {
 	if now, err := safefile.Read(f.tokenPath()); err != nil || !bytes.Equal(now, text) {
 		return CachedToken{}, false
 	}
-	return CachedToken{signin.NewToken(k.Token), k.Expires}, true
+	return CachedToken{secret.New(k.Token), k.Expires}, true
 }
 
 // receipt returns a line that records that requester got this token.

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
-	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
-const secret = "eyJSECRET"
+const tokenText = "eyJSECRET"
 
 // A tokenServer issues tokens and counts them.
 type tokenServer struct {
@@ -33,7 +33,7 @@ func (s *tokenServer) fetch(context.Context) (client.CachedToken, error) {
 	if s.fails != nil {
 		return client.CachedToken{}, s.fails
 	}
-	c := client.CachedToken{Token: signin.NewToken(fmt.Sprintf("%s-%d", secret, n))}
+	c := client.CachedToken{Token: secret.New(fmt.Sprintf("%s-%d", tokenText, n))}
 	if s.life != 0 {
 		c.Expires = s.now().Add(s.life)
 	}
@@ -74,7 +74,7 @@ func (e *env) get(requester ...string) string {
 // checkRequests checks which request the next token comes from.
 func (e *env) checkRequests(n int, why string, requester ...string) {
 	e.t.Helper()
-	if got, want := e.get(requester...), fmt.Sprintf("%s-%d", secret, n); got != want {
+	if got, want := e.get(requester...), fmt.Sprintf("%s-%d", tokenText, n); got != want {
 		e.t.Errorf("token %s, want %s: %s", got, want, why)
 	}
 }
@@ -167,7 +167,7 @@ func TestTokenFiftyAtOnce(t *testing.T) {
 		for i := range 50 {
 			wg.Go(func() {
 				c, err := e.cache.Get(t.Context(), e.key, fmt.Sprint(i), e.fetch)
-				if want := fmt.Sprintf("%s-%d", secret, round); err != nil || c.Token.Reveal() != want {
+				if want := fmt.Sprintf("%s-%d", tokenText, round); err != nil || c.Token.Reveal() != want {
 					t.Errorf("round %d, %d: %s, %v", round, i, c.Token.Reveal(), err)
 				}
 			})
@@ -187,8 +187,8 @@ func TestTokenFileDamaged(t *testing.T) {
 		"null":      func(t *testing.T, e *env) { overwriteFile(t, e, ".json", "null") },
 		"list":      func(t *testing.T, e *env) { overwriteFile(t, e, ".json", "[]") },
 		"huge":      func(t *testing.T, e *env) { overwriteFile(t, e, ".json", strings.Repeat(" ", 9<<20)) },
-		"bad token": func(t *testing.T, e *env) { editFile(t, e, secret, `a\r\nHost: evil`) },
-		"no token":  func(t *testing.T, e *env) { editFile(t, e, secret+"-1", "") },
+		"bad token": func(t *testing.T, e *env) { editFile(t, e, tokenText, `a\r\nHost: evil`) },
+		"no token":  func(t *testing.T, e *env) { editFile(t, e, tokenText+"-1", "") },
 		"another's key": func(t *testing.T, e *env) {
 			editFile(t, e, `"key":"`, `"key":"0`)
 		},
@@ -278,7 +278,7 @@ func TestTokenDelete(t *testing.T) {
 		t.Error(err)
 	}
 	for _, f := range e.files() {
-		if text, err := os.ReadFile(f); err != nil || strings.Contains(string(text), secret) {
+		if text, err := os.ReadFile(f); err != nil || strings.Contains(string(text), tokenText) {
 			t.Errorf("%s: %v, %s", f, err, text)
 		}
 	}

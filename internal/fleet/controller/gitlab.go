@@ -23,6 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // These constants describe the Secret with a runner's token. The Secret represents the workload at
@@ -396,7 +397,7 @@ func (l *enrollmentState) compareManager(_ context.Context, w *workload) {
 			m.outdated = append(m.outdated, u)
 		}
 	}
-	w.Current = w.Current && len(m.outdated) == 0 && (m.needsBudget || m.present["PodDisruptionBudget"] == nil) && m.concurrent == managers*concurrent && string(unit.Token) == string(m.token.Data[tokenKey])
+	w.Current = w.Current && len(m.outdated) == 0 && (m.needsBudget || m.present["PodDisruptionBudget"] == nil) && m.concurrent == managers*concurrent && unit.Token.Reveal() == string(m.token.Data[tokenKey])
 }
 
 func (l *enrollmentState) secret(namespace, name string) *corev1.Secret {
@@ -463,7 +464,7 @@ func (l *enrollmentState) resetToken(ctx context.Context, w *workload) error {
 	return l.storeToken(ctx, w.Key, w.Pool, w.Shape, w.Revision, w.RemoteID, token)
 }
 
-func (l *enrollmentState) storeToken(ctx context.Context, k fleet.Key, pool, shape string, revision int, id int64, token forge.Secret) error {
+func (l *enrollmentState) storeToken(ctx context.Context, k fleet.Key, pool, shape string, revision int, id int64, token secret.Text) error {
 	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: isolation.TokenName(k.Name),
 		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: l.e.Name, v1alpha1.PoolLabel: pool},
 		Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision),

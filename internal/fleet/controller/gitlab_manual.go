@@ -12,6 +12,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A runner that a person created at GitLab is known only by its own token. That token allows no API
@@ -69,13 +70,13 @@ func (l *enrollmentState) isOnlyOpen(w *workload) bool {
 // no manager while it must take no jobs, or while another workload of the pool can take them.
 func (l *enrollmentState) managerSpec(w *workload) isolation.WorkloadSpec {
 	u := l.workloadSpec(w.pool, w.use, w.Name, w.capacity)
-	u.Token = isolation.Token(w.gitlab.token.Data[tokenKey])
+	u.Token = secret.New(string(w.gitlab.token.Data[tokenKey]))
 	u.Drained = w.Stopped == fleet.Yes && w.Jobs != nil && *w.Jobs == 0
 	if u.Manual = w.isManual(); !u.Manual {
 		return u
 	}
 	if l.hasManualRunner() {
-		u.Token = isolation.Token(l.session.GitLab.RunnerToken().Reveal())
+		u.Token = l.session.GitLab.RunnerToken()
 	}
 	if !l.isOnlyOpen(w) {
 		u.Capacity.Max = 0
@@ -84,11 +85,11 @@ func (l *enrollmentState) managerSpec(w *workload) isolation.WorkloadSpec {
 }
 
 // storeManualToken stores the token of a runner that a person created, if the token has changed.
-func (l *enrollmentState) storeManualToken(ctx context.Context, w *workload, token isolation.Token) error {
-	if !w.isManual() || string(w.gitlab.token.Data[tokenKey]) == string(token) {
+func (l *enrollmentState) storeManualToken(ctx context.Context, w *workload, token secret.Text) error {
+	if !w.isManual() || string(w.gitlab.token.Data[tokenKey]) == token.Reveal() {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{tokenKey: []byte(token)}})
+	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{tokenKey: []byte(token.Reveal())}})
 	if err != nil {
 		return err
 	}

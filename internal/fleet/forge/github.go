@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-github/v89/github"
 
 	"github.com/tailplane/tailplane/internal/util/httptransport"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // GitHubConfig is the configuration of a GitHub client.
@@ -59,8 +60,8 @@ const (
 type GitHub struct {
 	transport *transport
 	scope     scope
-	app       *app   // nil: authenticate with token
-	token     Secret // used without an app
+	app       *app        // nil: authenticate with token
+	token     secret.Text // used without an app
 }
 
 // NewGitHub returns a client. It returns an error if a URL or the credential is not valid. It sends
@@ -90,7 +91,7 @@ func NewGitHub(c GitHubConfig) (*GitHub, error) {
 		if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 			return nil, errors.New("github_token has characters that are not valid in a token")
 		}
-		g.token = newSecret(token)
+		g.token = secret.New(token)
 	case id == "" || key == "":
 		return nil, errors.New("a GitHub credential needs github_app_id and github_app_private_key, or github_token")
 	default:
@@ -145,7 +146,7 @@ var githubHeaders = http.Header{"Accept": {"application/vnd.github+json"}, "X-Gi
 // call returns a call with the credential of the place.
 func (g *GitHub) call(op, below string, want func([]byte) string) *call {
 	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
-	k.credential = func(ctx context.Context) (Secret, error) {
+	k.credential = func(ctx context.Context) (secret.Text, error) {
 		if g.app == nil {
 			return g.token, nil
 		}
@@ -153,7 +154,7 @@ func (g *GitHub) call(op, below string, want func([]byte) string) *call {
 	}
 	// A token may be revoked within its hour. So a refusal counts only if GitHub refuses a fresh
 	// token too.
-	k.renew = func(used Secret, err error) bool {
+	k.renew = func(used secret.Text, err error) bool {
 		if g.app == nil || ClassOf(err) != Refused || used.IsZero() {
 			return false
 		}
@@ -242,7 +243,7 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 func (g *GitHub) Version(ctx context.Context) (string, error) {
 	k := g.call("get the version", "/meta", wantObject())
 	anonymous := *k
-	anonymous.credential, anonymous.renew = func(context.Context) (Secret, error) { return Secret{}, nil }, nil
+	anonymous.credential, anonymous.renew = func(context.Context) (secret.Text, error) { return secret.Text{}, nil }, nil
 	get := func(c *github.Client) (*github.APIMeta, *github.Response, error) { return c.Meta.Get(ctx) }
 	used := &anonymous
 	_, err := doGitHub(ctx, used, get)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-github/v89/github"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 const (
@@ -29,7 +31,7 @@ type app struct {
 	mu           sync.Mutex
 	installation int64 // verified to belong to the place; 0: not yet
 	permits      github.InstallationPermissions
-	token        Secret
+	token        secret.Text
 	until        time.Time // by GitHub's clock
 }
 
@@ -45,11 +47,11 @@ func newApp(id, key, installation string) (_ *app, err error) {
 }
 
 // forgetToken removes a refused token, unless it was replaced in the meantime.
-func (a *app) forgetToken(t Secret) {
+func (a *app) forgetToken(t secret.Text) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.token == t {
-		a.token, a.until = Secret{}, time.Time{}
+	if a.token.Equal(t) {
+		a.token, a.until = secret.Text{}, time.Time{}
 	}
 }
 
@@ -58,15 +60,15 @@ func (a *app) forgetToken(t Secret) {
 func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
 	var signed time.Time
-	k.credential = func(context.Context) (Secret, error) {
+	k.credential = func(context.Context) (secret.Text, error) {
 		signed = g.transport.now()
 		jwt, err := g.app.key.Sign(signed)
 		if err != nil {
-			return Secret{}, fmt.Errorf("%s: %w", op, err)
+			return secret.Text{}, fmt.Errorf("%s: %w", op, err)
 		}
-		return newSecret(jwt), nil
+		return secret.New(jwt), nil
 	}
-	k.renew = func(_ Secret, err error) bool {
+	k.renew = func(_ secret.Text, err error) bool {
 		return ClassOf(err) == Refused && g.transport.now().Sub(signed).Abs() >= clockOdds
 	}
 	return k
@@ -117,7 +119,7 @@ func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, er
 	defer g.app.mu.Unlock()
 	permits := g.neededPermissions(in.Permissions)
 	if g.app.installation != in.GetID() || !reflect.DeepEqual(g.app.permits, permits) { // changed: drop the old token
-		g.app.installation, g.app.permits, g.app.token, g.app.until = in.GetID(), permits, Secret{}, time.Time{}
+		g.app.installation, g.app.permits, g.app.token, g.app.until = in.GetID(), permits, secret.Text{}, time.Time{}
 	}
 	return in, nil
 }
@@ -156,14 +158,14 @@ func (g *GitHub) neededPermissions(has *github.InstallationPermissions) (out git
 
 // installationToken returns the current token, or fetches a new one. Concurrent callers wait for
 // the same fetch.
-func (g *GitHub) installationToken(ctx context.Context) (Secret, error) {
+func (g *GitHub) installationToken(ctx context.Context) (secret.Text, error) {
 	const op = "get an installation's token"
 	a := g.app
 	select {
 	case a.fetching <- struct{}{}:
 		defer func() { <-a.fetching }()
 	case <-ctx.Done():
-		return Secret{}, fmt.Errorf("%s: %w", op, context.Cause(ctx))
+		return secret.Text{}, fmt.Errorf("%s: %w", op, context.Cause(ctx))
 	}
 	a.mu.Lock()
 	token, until, id := a.token, a.until, a.installation
@@ -174,23 +176,23 @@ func (g *GitHub) installationToken(ctx context.Context) (Secret, error) {
 	known := id != 0
 	if !known {
 		if _, err := g.findInstallation(ctx); err != nil {
-			return Secret{}, err
+			return secret.Text{}, err
 		}
 	}
 	answer, err := g.issueToken(ctx, op)
 	if c := ClassOf(err); known && (c == NotFound || c == Invalid) {
 		// The App was reinstalled and has a new installation ID, or it lost permissions.
 		if _, err := g.findInstallation(ctx); err != nil {
-			return Secret{}, err
+			return secret.Text{}, err
 		}
 		answer, err = g.issueToken(ctx, op)
 	}
 	if err != nil {
-		return Secret{}, g.uninstalled(err)
+		return secret.Text{}, g.uninstalled(err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.token, a.until = newSecret(answer.GetToken()), answer.GetExpiresAt().Add(-tokenMargin)
+	a.token, a.until = secret.New(answer.GetToken()), answer.GetExpiresAt().Add(-tokenMargin)
 	return a.token, nil
 }
 

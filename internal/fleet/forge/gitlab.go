@@ -13,6 +13,7 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 
 	"github.com/tailplane/tailplane/internal/util/httptransport"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // GitLabConfig is the configuration of a GitLab client.
@@ -42,9 +43,9 @@ const (
 // server. Its methods are safe for concurrent use. None of them sends a write request twice.
 type GitLab struct {
 	transport *transport
-	token     Secret // zero: there is only a runner's own token
-	own       Secret // token of a runner that a person created
-	project   string // path; empty: the client makes no changes
+	token     secret.Text // zero: there is only a runner's own token
+	own       secret.Text // token of a runner that a person created
+	project   string      // path; empty: the client makes no changes
 }
 
 // NewGitLab returns a client. It returns an error if the configuration is not valid. It sends no
@@ -87,12 +88,12 @@ func NewGitLab(c GitLabConfig) (*GitLab, error) {
 
 // tokenFrom reads a token from a Secret without surrounding white space. It refuses text that cannot
 // be in a header.
-func tokenFrom(data map[string][]byte, key string) (Secret, error) {
+func tokenFrom(data map[string][]byte, key string) (secret.Text, error) {
 	text := strings.TrimSpace(string(data[key]))
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return Secret{}, fmt.Errorf("the credential's %s is not a GitLab token", key)
+		return secret.Text{}, fmt.Errorf("the credential's %s is not a GitLab token", key)
 	}
-	return newSecret(text), nil
+	return secret.New(text), nil
 }
 
 // gitLabRefusal classifies a failure response. A 404 counts only if GitLab itself sent it, because
@@ -124,9 +125,9 @@ func (g *GitLab) call(op, below string, want func([]byte) string) *call {
 	if !strings.HasSuffix(g.transport.base.Path, gitLabSuffix) {
 		k.strip = gitLabSuffix
 	}
-	k.credential = func(context.Context) (Secret, error) {
+	k.credential = func(context.Context) (secret.Text, error) {
 		if g.token.IsZero() {
-			return Secret{}, &Error{Op: op, Class: Forbidden, Message: "the credential has no access_token"}
+			return secret.Text{}, &Error{Op: op, Class: Forbidden, Message: "the credential has no access_token"}
 		}
 		return g.token, nil
 	}
@@ -164,12 +165,12 @@ func doGitLabNoBody(ctx context.Context, k *call, do func(*gitlab.Client, gitlab
 }
 
 // RunnerToken returns the token of a runner that a person created, if the client has no access token.
-// Otherwise it returns the zero Secret.
-func (g *GitLab) RunnerToken() Secret {
+// Otherwise it returns the zero Text.
+func (g *GitLab) RunnerToken() secret.Text {
 	if g.token.IsZero() {
 		return g.own
 	}
-	return Secret{}
+	return secret.Text{}
 }
 
 // Check returns the identity of the credential. It sends no request for a runner_token alone,
@@ -228,7 +229,7 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 // Version returns GitLab's version. It is empty if GitLab does not report it for this credential.
 func (g *GitLab) Version(ctx context.Context) (string, error) {
 	k := g.call("get the version", "/metadata", wantObject("version"))
-	k.credential = func(context.Context) (Secret, error) { return g.token, nil } // also if it is zero
+	k.credential = func(context.Context) (secret.Text, error) { return g.token, nil } // also if it is zero
 	meta, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Metadata, *gitlab.Response, error) {
 		return c.Metadata.GetMetadata(o)
 	})

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
@@ -80,7 +81,7 @@ func gitLabChanges() []gitLabCall {
 }
 
 // empty lists the texts of empty results.
-var empty = []string{"", "[]", "0", fmt.Sprintf("0%v", Secret{}), fmt.Sprintf("0 %v", Secret{}), fmt.Sprint(Secret{}), fmt.Sprintf("%+v", Identity{}), fmt.Sprintf("%+v", GitLabRunner{})}
+var empty = []string{"", "[]", "0", fmt.Sprintf("0%v", secret.Text{}), fmt.Sprintf("0 %v", secret.Text{}), fmt.Sprint(secret.Text{}), fmt.Sprintf("%+v", Identity{}), fmt.Sprintf("%+v", GitLabRunner{})}
 
 // FL-04: each failure has its class, for every method. No request is sent twice, no partial list is
 // returned, and only GitLab's own answer counts for "gone".
@@ -473,7 +474,7 @@ func TestFL03_GitLabCanary(t *testing.T) {
 	}
 	secrets = append(secrets, token.Reveal(), again.Reveal())
 	say(token)
-	say(struct{ T Secret }{again})
+	say(struct{ T secret.Text }{again})
 	r, err := w.client.Runner(ctx, created.ID)
 	say(r)
 	say(err)

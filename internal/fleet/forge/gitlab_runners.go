@@ -9,6 +9,8 @@ import (
 	"time"
 
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A RunnerSpec is the desired state of a group's runner at GitLab.
@@ -81,10 +83,10 @@ func seconds(d time.Duration) *int64 {
 
 // CreateRunner creates a runner for a group. It sends the request once. If the response is lost, a
 // runner may exist whose token is not known; callers can find it by its note.
-func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, token Secret, err error) {
+func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, token secret.Text, err error) {
 	const op = "create a runner"
 	if err := checkTags(op, s.Tags); err != nil {
-		return 0, Secret{}, err
+		return 0, secret.Text{}, err
 	}
 	k := g.call(op, "/user/runners", wantObject("id", "token"))
 	options := &gitlab.CreateUserRunnerOptions{
@@ -96,11 +98,11 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 	})
 	switch {
 	case err != nil:
-		return 0, Secret{}, err
+		return 0, secret.Text{}, err
 	case created.ID <= 0 || created.Token == "":
-		return 0, Secret{}, k.unusable("the response has no runner with a token")
+		return 0, secret.Text{}, k.unusable("the response has no runner with a token")
 	}
-	return created.ID, newSecret(created.Token), nil
+	return created.ID, secret.New(created.Token), nil
 }
 
 // GroupRunners lists the IDs of all runners that the projects of a group may use, or returns an
@@ -208,7 +210,7 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 // ResetToken gives a runner a new token. The old token is not valid from then on. ResetToken sends
 // the request once. If the response is lost, the new token is not known and the caller must reset
 // it again.
-func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
+func (g *GitLab) ResetToken(ctx context.Context, id int64) (secret.Text, error) {
 	k := g.call("reset a runner's token", runnerPath(id)+"/reset_authentication_token", wantObject("token"))
 	created, err := doGitLab(ctx, k,
 		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerAuthenticationToken, *gitlab.Response, error) {
@@ -216,11 +218,11 @@ func (g *GitLab) ResetToken(ctx context.Context, id int64) (Secret, error) {
 		})
 	switch {
 	case err != nil:
-		return Secret{}, err
+		return secret.Text{}, err
 	case *created.Token == "":
-		return Secret{}, k.unusable("the response has no token")
+		return secret.Text{}, k.unusable("the response has no token")
 	}
-	return newSecret(*created.Token), nil
+	return secret.New(*created.Token), nil
 }
 
 // DeleteRunner deletes a runner; its running jobs fail. If the runner is gone already, that is

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/util/httptransport"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 const (
@@ -86,11 +87,11 @@ type call struct {
 	header    http.Header              // replaces headers of the library
 	want      func(body []byte) string // explains why a success response is not acceptable; nil: accept all
 	secret    bool                     // errors must not repeat any part of the response
-	// credential returns the credential. With the zero Secret, the request has no credential; it then
+	// credential returns the credential. With the zero Text, the request has no credential; it then
 	// neither obeys nor updates the rate limits, because rate limits belong to a credential.
-	credential func(context.Context) (Secret, error)
+	credential func(context.Context) (secret.Text, error)
 	// renew reports whether the request must be sent once more, with another credential.
-	renew func(used Secret, err error) bool
+	renew func(used secret.Text, err error) bool
 
 	// The last response.
 	status         int
@@ -125,7 +126,7 @@ func (k *call) RoundTrip(r *http.Request) (response *http.Response, err error) {
 
 // send sends a request once. Its error is an *[Error], except when the caller's context ended,
 // which says nothing about the forge.
-func (k *call) send(r *http.Request, body []byte, used Secret) (*http.Response, error) {
+func (k *call) send(r *http.Request, body []byte, used secret.Text) (*http.Response, error) {
 	w, ctx := k.transport, r.Context()
 	if wait := w.paused(); wait > 0 && !used.IsZero() {
 		return nil, &Error{Op: k.op, Class: RateLimited, RetryAfter: wait}
@@ -201,7 +202,7 @@ func (k *call) unusable(why string) *Error {
 }
 
 // failure returns the error for a failure response.
-func (k *call) failure(used Secret) *Error {
+func (k *call) failure(used secret.Text) *Error {
 	w := k.transport
 	e := &Error{Op: k.op, Class: classOfStatus(k.status), Status: k.status}
 	now := w.now()
@@ -240,7 +241,7 @@ func (w *transport) recordHeaders(h http.Header, credential bool) {
 }
 
 // errorMessage returns the message in the body of a failure response.
-func errorMessage(body []byte, secrets ...Secret) string {
+func errorMessage(body []byte, secrets ...secret.Text) string {
 	var form struct {
 		Message json.RawMessage `json:"message"` // at GitLab it can be an object of fields and lists
 		Error   string          `json:"error"`

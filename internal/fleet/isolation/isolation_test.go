@@ -28,6 +28,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 var update = flag.Bool("update", false, "write the rendered objects into testdata")
@@ -57,7 +58,7 @@ func testWorkload(forge v1alpha1.ForgeType, use v1alpha1.PoolUse, level v1alpha1
 	if forge == v1alpha1.GitHub {
 		u.Credential = "acme-3f9c1a2b"
 	} else {
-		u.Token = "glrt-0123456789"
+		u.Token = secret.New("glrt-0123456789")
 	}
 	switch use {
 	case v1alpha1.UseDedicated:
@@ -305,9 +306,9 @@ func TestLaws(t *testing.T) {
 			if pod := podOf(t, o); pod != nil {
 				checkPod(t, u, what, o, pod)
 			}
-			if secret, is := o.(*corev1.Secret); is && u.Token != "" && !bytes.Contains(secret.Data["config.toml"], []byte(u.Token)) {
+			if config, is := o.(*corev1.Secret); is && !u.Token.IsZero() && !bytes.Contains(config.Data["config.toml"], []byte(u.Token.Reveal())) {
 				t.Errorf("%s has no token", what)
-			} else if !is && u.Token != "" && bytes.Contains(show(t, []isolation.Object{o}), []byte(u.Token)) {
+			} else if !is && !u.Token.IsZero() && bytes.Contains(show(t, []isolation.Object{o}), []byte(u.Token.Reveal())) {
 				t.Errorf("FL-03: %s has the token", what)
 			}
 		}
@@ -524,7 +525,7 @@ func TestRefused(t *testing.T) {
 			pod(`"initContainers": [{"name": "dind"}]`)(s, u)
 			u.Pool.Spec.ContainerMode = v1alpha1.ModeDind
 		}},
-		{"no token", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Token = "" }},
+		{"no token", v1alpha1.GitLab, func(_ *isolation.Settings, u *isolation.WorkloadSpec) { u.Token = secret.Text{} }},
 		{"no image for GitLab's runner", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Manager = "" }},
 		{"an image for jobs", v1alpha1.GitLab, func(s *isolation.Settings, _ *isolation.WorkloadSpec) { s.Images.Job = "" }},
 		{"only GitHub runners", v1alpha1.GitLab, pod(`"hostNetwork": false`)},
@@ -580,7 +581,7 @@ func TestManagers(t *testing.T) {
 func TestHostileValues(t *testing.T) {
 	u := testWorkload(v1alpha1.GitLab, v1alpha1.UseShared, v1alpha1.IsolationNode)
 	hostile := "a\"\n[runners.kubernetes]\nprivileged = true\t\\\x00\x7f é \xff"
-	u.Pool.Spec.Image, u.Token = hostile, isolation.Token(hostile)
+	u.Pool.Spec.Image, u.Token = hostile, secret.New(hostile)
 	u.Enrollment.Spec.Placement.NodeSelector = map[string]string{hostile: hostile}
 	objects, err := isolation.Objects(testSettings(), u)
 	if err != nil {
@@ -626,16 +627,16 @@ func TestHostileValues(t *testing.T) {
 	if values != 3 || !seen["[[runners]]"] || !seen["[runners.kubernetes]"] {
 		t.Errorf("%d values of %q in:\n%s", values, want, text)
 	}
-	u.Pool, u.Enrollment, u.Token = nil, nil, "glrt-canary"
+	u.Pool, u.Enrollment, u.Token = nil, nil, secret.New("glrt-canary")
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("token", "token", u.Token, "unit", u)
 	slog.New(slog.NewTextHandler(&log, nil)).Info("token", "token", u.Token, "unit", u)
 	for _, printed := range []string{fmt.Sprintf("%v %+v %#v %s %q %x", u.Token, u.Token, u.Token, u.Token, u.Token, u.Token), fmt.Sprintf("%v %+v %#v", u, u, u), fmt.Sprint(fmt.Errorf("a: %s", u.Token)), log.String()} {
-		if strings.Contains(printed, "canary") || !strings.Contains(printed, "(token)") {
+		if strings.Contains(printed, "canary") || !strings.Contains(printed, secret.Redacted) {
 			t.Errorf("a token is printed: %s", printed)
 		}
 	}
-	if b, err := json.Marshal(struct{ T isolation.Token }{u.Token}); err != nil || strings.Contains(string(b), "canary") {
+	if b, err := json.Marshal(struct{ T secret.Text }{u.Token}); err != nil || strings.Contains(string(b), "canary") {
 		t.Errorf("a token in JSON: %s (%v)", b, err)
 	}
 }

@@ -2,7 +2,6 @@ package isolation
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
@@ -14,23 +13,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
-
-// A Token is the authentication token of a GitLab runner. It never prints.
-type Token string
-
-const redacted = "(token)"
-
-// String returns a placeholder.
-func (Token) String() string { return redacted }
-
-// GoString returns a placeholder.
-func (Token) GoString() string { return redacted }
-
-// LogValue returns a placeholder for logs.
-func (Token) LogValue() slog.Value { return slog.StringValue(redacted) }
-
-// MarshalText returns a placeholder for encoders.
-func (Token) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 const (
 	configMount = "/etc/gitlab-runner"
@@ -101,7 +83,7 @@ func managerObjects(s Settings, u WorkloadSpec) ([]Object, error) {
 	case err != nil:
 	case u.Use.Type == v1alpha1.UseOrgPlusUser || u.Use.RunnerGroup != "":
 		err = fmt.Errorf("a GitLab group runner cannot be limited to some projects")
-	case u.Token == "":
+	case u.Token.IsZero():
 		err = fmt.Errorf("it has no token")
 	case s.Images.Manager == "":
 		err = fmt.Errorf("the settings have no image for GitLab's runner")
@@ -167,7 +149,7 @@ func managerConfig(s Settings, u WorkloadSpec, namespace string) (string, error)
 	t.table("runners", true)
 	t.text("name", u.Name)
 	t.text("url", u.Forge.Spec.URL)
-	t.text("token", string(u.Token))
+	t.text("token", u.Token.Reveal())
 	t.text("executor", "kubernetes")
 	t.number("limit", concurrent)
 	t.number("request_concurrency", 1)

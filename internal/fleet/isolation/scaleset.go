@@ -12,6 +12,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A WorkloadSpec is one workload: one organisation's use of one pool.
@@ -27,7 +28,7 @@ type WorkloadSpec struct {
 	// Credential is the name of the copy of the credential, for GitHub.
 	Credential string
 	// Token is the runner's token, for GitLab.
-	Token Token
+	Token secret.Text
 	// Drained says that a hold of mode Drain or Stop is in force and all jobs have ended.
 	Drained bool
 	// Manual says that the fleet cannot pause the runner at GitLab. Without capacity it therefore

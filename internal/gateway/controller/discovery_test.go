@@ -15,6 +15,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
@@ -28,7 +29,7 @@ func createServices(p *tailnetEnv, api *fakeapi.API, names ...string) *tsapi.Cli
 	set := new(tsapi.Clients)
 	p.t.Cleanup(func() { set.Drop("t") })
 	c, err := set.Put("t", tsapi.Version{}, func() (tsapi.Config, error) {
-		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: secret.New(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	p.must(err)

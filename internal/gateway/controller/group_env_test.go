@@ -37,6 +37,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
@@ -112,7 +113,7 @@ func (p *groupEnv) tailnet() {
 	p.must(p.admin.Status().Update(p.t.Context(), o))
 	own := p.api.Client([]string{"devices:core", "auth_keys", "services"}, relayTag)
 	_, err := p.clients.Put(p.ns, tsapi.Version{UID: string(o.UID)}, func() (tsapi.Config, error) {
-		return tsapi.Config{BaseURL: p.api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
+		return tsapi.Config{BaseURL: p.api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: secret.New(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	p.must(err)

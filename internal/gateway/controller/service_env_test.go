@@ -39,6 +39,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
@@ -198,7 +199,7 @@ func (p *serviceEnv) join(name string, api *fakeapi.API) {
 	p.t.Helper()
 	own := api.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s", "tag:web")
 	_, err := p.clients.Put(name, tsapi.Version{UID: "u"}, func() (tsapi.Config, error) {
-		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: secret.New(own.Secret)},
 			UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000, Now: p.now}, nil
 	})
 	p.must(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
@@ -59,7 +60,7 @@ func independentClient(t *testing.T, api *fakeapi.API) *tsapi.Client {
 	var set tsapi.Clients
 	t.Cleanup(func() { set.Drop("t") })
 	c, err := set.Put("t", tsapi.Version{}, func() (tsapi.Config, error) {
-		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: tsapi.NewSecret(own.Secret)},
+		return tsapi.Config{BaseURL: api.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: own.ID, Secret: secret.New(own.Secret)},
 			UserAgent: "test", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 const (
@@ -59,7 +60,7 @@ func (r *tailnetReconciler) credential(ctx context.Context, o *v1alpha1.Tailscal
 	case spec.WorkloadIdentity != nil:
 		w := *spec.WorkloadIdentity
 		return foundCredential{version: "workload-identity", credential: tsapi.Credential{ClientID: w.ClientID,
-			Assert: func(ctx context.Context) (tsapi.Secret, error) { return r.serviceAccountToken(ctx, w.Audience) }}}, nil
+			Assert: func(ctx context.Context) (secret.Text, error) { return r.serviceAccountToken(ctx, w.Audience) }}}, nil
 	case spec.OAuthSecretName != "":
 		return r.secretCredential(ctx, spec)
 	case spec.OAuthSecretNamespace != "":
@@ -96,12 +97,12 @@ func (r *tailnetReconciler) secretCredential(ctx context.Context, spec v1alpha1.
 	case err != nil:
 		return foundCredential{}, fmt.Errorf("read the Secret %s: %w", key, err)
 	default:
-		id, secret := trimNewline(s.Data[keyClientID]), trimNewline(s.Data[keyClientSecret])
-		if id == "" || secret == "" {
+		credential := tsapi.Credential{ClientID: trimNewline(s.Data[keyClientID]), Secret: secret.New(trimNewline(s.Data[keyClientSecret]))}
+		if credential.ClientID == "" || credential.Secret.IsZero() {
 			out = missingCredential(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs non-empty keys %s and %s.", key, keyClientID, keyClientSecret)
 			break
 		}
-		out = foundCredential{version: string(s.UID) + "/" + s.ResourceVersion, credential: tsapi.Credential{ClientID: id, Secret: tsapi.NewSecret(secret)}}
+		out = foundCredential{version: string(s.UID) + "/" + s.ResourceVersion, credential: credential}
 	}
 	out.secret = key
 	return out, nil
@@ -115,17 +116,17 @@ func (r *tailnetReconciler) fileCredential() (foundCredential, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return missingCredential(v1alpha1.ReasonCredentialsMissing, "The operator's mounted credential does not exist."), nil
 	}
-	var id, secret []byte
+	var id, clientSecret []byte
 	if err == nil {
 		id, err = os.ReadFile(r.ClientIDFile)
 	}
 	if err == nil {
-		secret, err = os.ReadFile(r.ClientSecretFile)
+		clientSecret, err = os.ReadFile(r.ClientSecretFile)
 	}
 	if err != nil {
 		return foundCredential{}, fmt.Errorf("read the mounted credential: %w", err)
 	}
-	out := foundCredential{version: version, credential: tsapi.Credential{ClientID: trimNewline(id), Secret: tsapi.NewSecret(trimNewline(secret))}}
+	out := foundCredential{version: version, credential: tsapi.Credential{ClientID: trimNewline(id), Secret: secret.New(trimNewline(clientSecret))}}
 	if out.credential.ClientID == "" || out.credential.Secret.IsZero() {
 		return missingCredential(v1alpha1.ReasonSecretKeyMissing, "The operator's mounted credential is empty."), nil
 	}
@@ -184,20 +185,20 @@ func trimNewline(b []byte) string {
 }
 
 // serviceAccountToken requests a token for the operator's own ServiceAccount.
-func (r *tailnetReconciler) serviceAccountToken(ctx context.Context, audience string) (tsapi.Secret, error) {
+func (r *tailnetReconciler) serviceAccountToken(ctx context.Context, audience string) (secret.Text, error) {
 	me := &authenticationv1.SelfSubjectReview{}
 	if err := r.Create(ctx, me, client.DisableReadYourWritesConsistency); err != nil {
-		return tsapi.Secret{}, fmt.Errorf("get the operator's own account: %w", err)
+		return secret.Text{}, fmt.Errorf("get the operator's own account: %w", err)
 	}
 	name, ok := strings.CutPrefix(me.Status.UserInfo.Username, "system:serviceaccount:")
 	namespace, name, two := strings.Cut(name, ":")
 	if !ok || !two {
-		return tsapi.Secret{}, fmt.Errorf("the operator runs as %q, which is not a ServiceAccount", me.Status.UserInfo.Username)
+		return secret.Text{}, fmt.Errorf("the operator runs as %q, which is not a ServiceAccount", me.Status.UserInfo.Username)
 	}
 	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(assertionLifetime / time.Second))}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := r.SubResource("token").Create(ctx, account, req); err != nil {
-		return tsapi.Secret{}, fmt.Errorf("token for %s/%s: %w", namespace, name, err)
+		return secret.Text{}, fmt.Errorf("token for %s/%s: %w", namespace, name, err)
 	}
-	return tsapi.NewSecret(req.Status.Token), nil
+	return secret.New(req.Status.Token), nil
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/url"
 	"regexp"
@@ -15,22 +14,9 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
-
-// Secret is a token or a private key. Printing it shows a placeholder.
-type Secret string
-
-// String returns a placeholder.
-func (s Secret) String() string { return "[secret]" }
-
-// GoString implements [fmt.GoStringer].
-func (s Secret) GoString() string { return "[secret]" }
-
-// LogValue implements [slog.LogValuer].
-func (s Secret) LogValue() slog.Value { return slog.StringValue("[secret]") }
-
-// MarshalText implements [encoding.TextMarshaler].
-func (s Secret) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
 
 // Credential is the content of one Secret: the addresses of a cluster, its CA and its credential. Either
 // Token or Certificate is set.
@@ -38,9 +24,9 @@ type Credential struct {
 	Servers       []*url.URL // of one cluster
 	CA            []byte     // PEM
 	TLSServerName string     // "": the host of the server
-	Token         Secret
-	Certificate   []byte // PEM, with Key
-	Key           Secret // PEM
+	Token         secret.Text
+	Certificate   []byte      // PEM, with Key
+	Key           secret.Text // PEM
 }
 
 // The files of a cluster's Secret. A kubeconfig must be the only file. namespace and ca.crt also occur in a
@@ -80,8 +66,8 @@ func ReadCredential(files map[string][]byte, allowLoopback bool) (*Credential, e
 		}
 		servers = []string{server}
 	} else {
-		c = &Credential{CA: files[FileCA], Certificate: files[FileCert], Key: Secret(files[FileKey]),
-			TLSServerName: strings.TrimSpace(string(files[FileServerName])), Token: Secret(strings.TrimSpace(string(files[FileToken])))}
+		c = &Credential{CA: files[FileCA], Certificate: files[FileCert], Key: secret.New(string(files[FileKey])),
+			TLSServerName: strings.TrimSpace(string(files[FileServerName])), Token: secret.New(strings.TrimSpace(string(files[FileToken])))}
 		servers = strings.Fields(string(files[FileServer]))
 	}
 	if len(servers) == 0 {
@@ -106,17 +92,17 @@ func (c *Credential) check() error {
 	if c.TLSServerName != "" && (len(c.TLSServerName) > 253 || !dnsName.MatchString(c.TLSServerName)) {
 		return errors.New("tls-server-name is not a DNS name")
 	}
-	certificate := len(c.Certificate) > 0 || c.Key != ""
+	certificate := len(c.Certificate) > 0 || !c.Key.IsZero()
 	switch {
-	case c.Token != "" && certificate:
+	case !c.Token.IsZero() && certificate:
 		return errors.New("there are a token and a client certificate, which is ambiguous")
-	case c.Token == "" && !certificate:
+	case c.Token.IsZero() && !certificate:
 		return errors.New("there is neither a token nor a client certificate")
 	case certificate:
-		if _, err := tls.X509KeyPair(c.Certificate, []byte(c.Key)); err != nil {
+		if _, err := tls.X509KeyPair(c.Certificate, []byte(c.Key.Reveal())); err != nil {
 			return errors.New("tls.crt and tls.key are not a certificate with its key")
 		}
-	case !tokenForm.MatchString(string(c.Token)):
+	case !tokenForm.MatchString(c.Token.Reveal()):
 		return errors.New("the token has a space or a character that is not valid in a token")
 	}
 	return nil
@@ -212,7 +198,7 @@ func readKubeconfig(b []byte) (*Credential, string, error) {
 				fields[f] = refused(f)
 			}
 			r.mapping(n, "the user", fields)
-			c.Token, c.Key = Secret(strings.TrimSpace(token)), Secret(key)
+			c.Token, c.Key = secret.New(strings.TrimSpace(token)), secret.New(string(key))
 			users[name] = &c
 		}),
 	})
@@ -249,7 +235,7 @@ func hideContents(findings []Diagnostic) error {
 
 // CheckAudience returns an error if token has an audience of the home token. Such a token would give its
 // recipient access to the home cluster. Both must be ServiceAccount tokens.
-func CheckAudience(token, home Secret) error {
+func CheckAudience(token, home secret.Text) error {
 	clusterAudiences, err := tokenAudiences(token)
 	if err != nil {
 		return fmt.Errorf("the audience token: %w", err)
@@ -267,8 +253,8 @@ func CheckAudience(token, home Secret) error {
 }
 
 // tokenAudiences returns the aud claim of a JWT. It does not verify the token, which is the pod's own.
-func tokenAudiences(token Secret) ([]string, error) {
-	parts := strings.Split(string(token), ".")
+func tokenAudiences(token secret.Text) ([]string, error) {
+	parts := strings.Split(token.Reveal(), ".")
 	if len(parts) != 3 {
 		return nil, errors.New("it is not a JWT, so its audience is unknown")
 	}

@@ -14,6 +14,8 @@ import (
 	"math/big"
 	"strings"
 	"testing"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 const canary = "canary-token-1234567890"
@@ -54,25 +56,25 @@ func TestReadCredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Servers) != 2 || c.Servers[1].Host != "10.1.0.2:6443" || string(c.Token) != canary {
+	if len(c.Servers) != 2 || c.Servers[1].Host != "10.1.0.2:6443" || c.Token.Reveal() != canary {
 		t.Errorf("read as %v", c)
 	}
 	c, err = ReadCredential(map[string][]byte{"server": []byte("https://10.1.0.1"), "ca.crt": cert, "tls.crt": cert, "tls.key": key, "tls-server-name": []byte("api.east\n")}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(c.Certificate, cert) || string(c.Key) != string(key) || c.TLSServerName != "api.east" {
+	if !bytes.Equal(c.Certificate, cert) || c.Key.Reveal() != string(key) || c.TLSServerName != "api.east" {
 		t.Errorf("read as %v", c)
 	}
 	c, err = ReadCredential(map[string][]byte{"kubeconfig": []byte(kubeconfig(cert, ", tls-server-name: api.east", "token: "+canary))}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Servers) != 1 || c.Servers[0].Host != "10.1.0.1:6443" || string(c.Token) != canary || c.TLSServerName != "api.east" || !bytes.Equal(c.CA, cert) {
+	if len(c.Servers) != 1 || c.Servers[0].Host != "10.1.0.1:6443" || c.Token.Reveal() != canary || c.TLSServerName != "api.east" || !bytes.Equal(c.CA, cert) {
 		t.Errorf("read as %v", c)
 	}
 	data := fmt.Sprintf("client-certificate-data: %q, client-key-data: %q", base64.StdEncoding.EncodeToString(cert), base64.StdEncoding.EncodeToString(key))
-	if c, err = ReadCredential(map[string][]byte{"kubeconfig": []byte(kubeconfig(cert, ", insecure-skip-tls-verify: false", data))}, false); err != nil || string(c.Key) != string(key) {
+	if c, err = ReadCredential(map[string][]byte{"kubeconfig": []byte(kubeconfig(cert, ", insecure-skip-tls-verify: false", data))}, false); err != nil || c.Key.Reveal() != string(key) {
 		t.Errorf("read as %v: %v", c, err)
 	}
 }
@@ -161,7 +163,7 @@ func TestCredentialRefused(t *testing.T) {
 
 // Law 8: a credential cannot be printed.
 func TestSecretsStayInside(t *testing.T) {
-	c := &Credential{Token: canary, Key: canary}
+	c := &Credential{Token: secret.New(canary), Key: secret.New(canary)}
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "token", c.Token, "credential", c)
 	j, err := json.Marshal(c)
@@ -175,28 +177,28 @@ func TestSecretsStayInside(t *testing.T) {
 	}
 }
 
-func jwt(claims string) Secret {
-	return Secret("e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln")
+func jwt(claims string) secret.Text {
+	return secret.New("e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln")
 }
 
 // TestCheckAudience checks that a token that is valid for home is not sent to another cluster.
 func TestCheckAudience(t *testing.T) {
 	home := jwt(`{"aud":["https://kubernetes.default.svc","a"]}`)
 	for _, tt := range []struct {
-		token Secret
+		token secret.Text
 		ok    bool
 	}{
 		{jwt(`{"aud":["west"]}`), true},
 		{jwt(`{"aud":"west"}`), true},
 		{jwt(`{"aud":["west","a"]}`), false},
 		{jwt(`{"aud":"https://kubernetes.default.svc"}`), false},
-		{jwt(`{}`), false}, {jwt(`{"aud":[]}`), false}, {jwt(`{"aud":1}`), false}, {"opaque", false}, {"a.!.c", false}, {home, false},
+		{jwt(`{}`), false}, {jwt(`{"aud":[]}`), false}, {jwt(`{"aud":1}`), false}, {secret.New("opaque"), false}, {secret.New("a.!.c"), false}, {home, false},
 	} {
 		if err := CheckAudience(tt.token, home); (err == nil) != tt.ok {
-			t.Errorf("%s: %v, want ok %v", string(tt.token), err, tt.ok)
+			t.Errorf("%s: %v, want ok %v", tt.token.Reveal(), err, tt.ok)
 		}
 	}
-	if err := CheckAudience(jwt(`{"aud":"west"}`), "opaque"); err == nil {
+	if err := CheckAudience(jwt(`{"aud":"west"}`), secret.New("opaque")); err == nil {
 		t.Error("a home token with an unknown audience counts as different")
 	}
 }
@@ -210,7 +212,7 @@ func FuzzReadCredential(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(c.Servers) != 1 || c.Servers[0].Scheme != "https" || (c.Token == "") == (len(c.Certificate) == 0) {
+		if len(c.Servers) != 1 || c.Servers[0].Scheme != "https" || c.Token.IsZero() == (len(c.Certificate) == 0) {
 			t.Fatalf("accepted: %+v", c)
 		}
 	})

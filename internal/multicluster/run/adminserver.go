@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -19,8 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/util/origin"
 	"github.com/tailplane/tailplane/internal/util/profile"
 	"github.com/tailplane/tailplane/internal/util/sanitize"
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
 // AdminServer is the admin server of one adapter. It listens on a loopback address:
@@ -101,7 +102,7 @@ func (p *AdminServer) Handler() http.Handler {
 		mux.HandleFunc(profile.Path, profile.Serve)
 	}
 	return checkRequest(isLoopbackHost, func(w http.ResponseWriter, r *http.Request) {
-		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !p.hasToken(r) {
+		if (r.URL.Path == "/debug" || strings.HasPrefix(r.URL.Path, "/debug/")) && !apiproxy.HasBearerToken(r, p.ValidToken) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			writeText(w, http.StatusUnauthorized, "the request does not have the token of this pod\n")
 			return
@@ -114,29 +115,24 @@ func (p *AdminServer) Handler() http.Handler {
 func MetricsHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", scrapeHandler(g, log))
-	return checkRequest(isClusterHost, mux.ServeHTTP)
+	return checkRequest(origin.IsClusterHost, mux.ServeHTTP)
 }
 
 func scrapeHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)})
 }
 
-// checkRequest refuses requests of web pages and ambiguous paths.
+// checkRequest refuses requests of web pages and ambiguous paths. It is stricter than [origin.IsCrossSite]: it also refuses the own
+// origin, because the server has no pages.
 func checkRequest(allowed func(host string) bool, next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
-		host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-		site := r.Header.Get("Sec-Fetch-Site")
 		switch {
-		case !allowed(host):
+		case !allowed(origin.Host(r)):
 			writeText(w, http.StatusMisdirectedRequest, "the request is for another host\n")
-		case site != "" && site != "none" && site != "same-origin", len(r.Header["Origin"]) > 0:
+		case origin.IsCrossSite(r), len(r.Header["Origin"]) > 0:
 			writeText(w, http.StatusForbidden, "requests from web pages are refused\n")
 		case path.Clean(r.URL.Path) != strings.TrimSuffix(r.URL.Path, "/") && r.URL.Path != "/":
 			writeText(w, http.StatusNotFound, "not here\n")
@@ -146,25 +142,11 @@ func checkRequest(allowed func(host string) bool, next http.HandlerFunc) http.Ha
 	})
 }
 
+// isLoopbackHost reports whether host is a loopback address or localhost. The server listens on loopback only, so it accepts fewer
+// hosts than [origin.IsClusterHost].
 func isLoopbackHost(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return err == nil && addr.IsLoopback() || host == "localhost"
-}
-
-// isClusterHost accepts only hosts that an outsider cannot control: an address, or a name of the cluster's DNS.
-func isClusterHost(host string) bool {
-	_, err := netip.ParseAddr(host)
-	return err == nil || host == "localhost" || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
-}
-
-// hasToken reports whether the request has the local token as its only bearer token.
-func (p *AdminServer) hasToken(r *http.Request) bool {
-	values := r.Header["Authorization"]
-	if len(values) != 1 {
-		return false
-	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	return ok && strings.EqualFold(scheme, "Bearer") && p.ValidToken(strings.TrimSpace(token))
 }
 
 func (p *AdminServer) readyz(w http.ResponseWriter, r *http.Request) {
@@ -220,11 +202,9 @@ func (p *AdminServer) owners(w http.ResponseWriter, r *http.Request) {
 
 func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
 	var q RouteRequest
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRouteRequest))
-	d.DisallowUnknownFields()
-	err := d.Decode(&q)
-	if err == nil && d.Decode(new(json.RawMessage)) != io.EOF {
-		err = errors.New("there is data after the JSON object")
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRouteRequest))
+	if err == nil {
+		err = strictjson.UnmarshalKnown(body, &q)
 	}
 	if err == nil {
 		q.URL, err = url.ParseRequestURI(q.Path)

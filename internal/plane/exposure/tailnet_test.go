@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
@@ -46,7 +47,7 @@ func TestPLANE03_OnATailnet(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*long)
 	defer cancel()
 	node, err := tailnet.New(tailnet.Config{Hostname: "grafana", Tags: []string{"tag:tailplane"}, ControlURL: tn.ControlURL(), StateDir: t.TempDir(), Port: 80, InsecureHTTP: true,
-		AuthKey: tailnet.NewSecret(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})), Capability: policy.Capability, JoinTimeout: 2 * long, Log: slog.New(slog.DiscardHandler)})
+		AuthKey: secret.New(tn.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})), Capability: policy.Capability, JoinTimeout: 2 * long, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
 // EnrollmentWriter writes enrollments when the plane approves them. It needs get, create, patch and delete on runnerenrollments. The admission
@@ -333,9 +334,7 @@ func (s *EnrollmentWriter) refused(org string, err error) error {
 
 // parseSpec decodes a spec from a caller as strictly as the API server does.
 func parseSpec(text json.RawMessage) (spec v1alpha1.RunnerEnrollmentSpec, err error) {
-	d := json.NewDecoder(strings.NewReader(string(text)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&spec); err != nil {
+	if err := strictjson.UnmarshalKnown(text, &spec); err != nil {
 		return spec, problem.New(problem.Validation, "The request is not a valid spec of a RunnerEnrollment: "+err.Error()+".")
 	}
 	return spec, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/accept"
 )
 
 // Form returns api with one change: a browser that opens a page receives errors as a page. That page contains neither the application nor
@@ -36,12 +37,7 @@ func wantsPage(about httpapi.RequestInfo) bool {
 			return false
 		}
 	}
-	for part := range strings.SplitSeq(about.Accept, ",") {
-		if media, _, _ := strings.Cut(strings.TrimSpace(part), ";"); media == "text/html" {
-			return true
-		}
-	}
-	return false
+	return accept.Includes([]string{"text/html"}, about.Accept)
 }
 
 // style is the complete style of an error page. It is inline because a refused caller must not receive any files. The content security

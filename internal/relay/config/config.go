@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"net/url"
@@ -177,15 +176,16 @@ func Parse(data map[string]string) (Config, error) {
 	if size > maxBytes {
 		return c, fmt.Errorf("the configuration has %d bytes; the limit is %d", size, maxBytes)
 	}
+	// Unknown fields are ignored: a newer operator may add fields before all relays of a group are updated.
 	var egress map[string]EgressService
 	if text, ok := data[EgressKey]; ok {
-		if err := decode(text, &egress); err != nil {
+		if err := json.Unmarshal([]byte(text), &egress); err != nil {
 			return c, fmt.Errorf("%s: %w", EgressKey, err)
 		}
 	}
 	var file RelayFile
 	if text, ok := data[RelayKey]; ok {
-		if err := decode(text, &file); err != nil {
+		if err := json.Unmarshal([]byte(text), &file); err != nil {
 			return c, fmt.Errorf("%s: %w", RelayKey, err)
 		}
 	}
@@ -213,19 +213,6 @@ func Parse(data map[string]string) (Config, error) {
 		c.Exposed = append(c.Exposed, ExposedService{name, file.Ingress[name]})
 	}
 	return c, nil
-}
-
-// decode parses exactly one JSON value. It ignores unknown fields, because a newer operator may
-// add fields before all relays of a group are updated.
-func decode(text string, into any) error {
-	d := json.NewDecoder(strings.NewReader(text))
-	if err := d.Decode(into); err != nil {
-		return err
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("trailing data follows the configuration")
-	}
-	return nil
 }
 
 // parseSettings parses the settings that do not belong to one service.

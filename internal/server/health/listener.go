@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tailplane/tailplane/internal/httpapi/framing"
+	"github.com/tailplane/tailplane/internal/util/origin"
 )
 
 // Listener serves probes and scrapes on its own address, which is never on the tailnet. Fields are required unless noted otherwise.
@@ -144,11 +144,13 @@ func (l *Listener) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		if !isOwnHost(r.Host) {
+		// This listener does not know its names and ports: probes and scrapers come through addresses and Services. Thus it accepts all
+		// hosts that no web page can own.
+		if !origin.IsClusterHost(origin.Host(r)) {
 			writeText(w, http.StatusMisdirectedRequest, "use an address, localhost or the name of a Service as the host\n")
 			return
 		}
-		if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "none" && site != "same-origin" {
+		if origin.IsCrossSite(r) {
 			writeText(w, http.StatusForbidden, "requests from pages of other sites are refused\n")
 			return
 		}
@@ -163,19 +165,6 @@ func (l *Listener) Handler() http.Handler {
 		}
 		mux.ServeHTTP(w, r)
 	})
-}
-
-// isOwnHost reports whether the host is an IP address, "localhost" or a name in the cluster's DNS. It blocks DNS rebinding: a web page cannot
-// own any of these names.
-func isOwnHost(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-	if _, err := netip.ParseAddr(host); err == nil {
-		return true
-	}
-	return host == "localhost" || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".svc.cluster.local")
 }
 
 func (l *Listener) readyz(w http.ResponseWriter, r *http.Request) {

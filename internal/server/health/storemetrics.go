@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // CountingStore returns a store that counts the token requests of s.
@@ -16,7 +17,7 @@ type countingStore struct {
 	m *Metrics
 }
 
-func (c countingStore) IssueToken(ctx context.Context, s signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+func (c countingStore) IssueToken(ctx context.Context, s signin.Signin, life time.Duration) (secret.Text, time.Time, error) {
 	token, expires, err := c.Store.IssueToken(ctx, s, life)
 	result := tokenMade
 	switch {

@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
@@ -306,7 +307,7 @@ func (p *env) object(name string) *v1alpha1.TkaSignin {
 }
 
 // clientFor returns a client that uses a token.
-func (p *env) clientFor(token signin.Token) client.Client {
+func (p *env) clientFor(token secret.Text) client.Client {
 	p.t.Helper()
 	c, err := client.New(p.cluster.TokenConfig(token.Reveal()), client.Options{Scheme: p.admin.Scheme(), Mapper: p.admin.RESTMapper()})
 	if err != nil {

@@ -24,16 +24,17 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 
 // mayList checks whether a token may list pods, by listing them.
-func (p *env) mayList(token signin.Token, ns string) error {
+func (p *env) mayList(token secret.Text, ns string) error {
 	p.t.Helper()
 	return p.clientFor(token).List(p.t.Context(), &corev1.PodList{}, client.InNamespace(ns))
 }
 
-func (p *env) token(s *Store, x signin.Signin) signin.Token {
+func (p *env) token(s *Store, x signin.Signin) secret.Text {
 	p.t.Helper()
 	token, _, err := s.IssueToken(p.t.Context(), x, time.Until(x.ValidUntil))
 	if err != nil {
@@ -160,7 +161,7 @@ func TestTwoPeople(t *testing.T) {
 	if n := s.CountLive("alice@b.example"); n != 1 {
 		t.Errorf("%d live sign-ins of alice@b.example, want 1", n)
 	}
-	tokens := []signin.Token{p.token(s, b), p.token(s, phone)}
+	tokens := []secret.Text{p.token(s, b), p.token(s, phone)}
 	if err := s.Delete(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -575,7 +576,7 @@ func TestStore(t *testing.T) {
 	if life := time.Until(expires); life < 9*time.Minute || life > 11*time.Minute {
 		t.Errorf("a token for a second lives %v, want ten minutes", life)
 	}
-	if fmt.Sprint(token) != "[token]" || fmt.Sprintf("%#v", token) != "[token]" {
+	if fmt.Sprint(token) != secret.Redacted || fmt.Sprintf("%#v", token) != secret.Redacted {
 		t.Error("a token prints itself")
 	}
 	other := ready

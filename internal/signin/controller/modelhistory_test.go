@@ -23,6 +23,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A history contains every version of every object of an environment, in the order of the API
@@ -334,7 +335,7 @@ type tokenHolders struct {
 }
 
 type tokenHolder struct {
-	token     signin.Token
+	token     secret.Text
 	last      time.Time // start of the last accepted request
 	unknown   bool      // the API server returned 401 after the account was deleted
 	succeeded int
@@ -362,7 +363,7 @@ func holdTokens(w *modelEnv) *tokenHolders {
 }
 
 // add adds a token holder. At most twelve are active.
-func (h *tokenHolders) add(account string, token signin.Token) {
+func (h *tokenHolders) add(account string, token secret.Text) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	alive := 0
@@ -407,7 +408,7 @@ func (h *tokenHolders) round(ctx context.Context) {
 }
 
 // use lists pods with a token.
-func (h *tokenHolders) use(ctx context.Context, token signin.Token) (int, error) {
+func (h *tokenHolders) use(ctx context.Context, token secret.Text) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c := h.w.cluster.TokenConfig(token.Reveal())

@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // minTokenLife is the minimum token lifetime that the API server accepts.
@@ -290,9 +291,9 @@ func (s *Store) Await(ctx context.Context, name string, done func(signin.Signin,
 // IssueToken requests a token of the ServiceAccount of which. The request names the UID of the account,
 // and Token compares the UID in the token. API servers before Kubernetes 1.34 only warn about a
 // mismatch.
-func (s *Store) IssueToken(ctx context.Context, which signin.Signin, life time.Duration) (signin.Token, time.Time, error) {
+func (s *Store) IssueToken(ctx context.Context, which signin.Signin, life time.Duration) (secret.Text, time.Time, error) {
 	if which.ServiceAccountUID == "" {
-		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: no ServiceAccount is known: %w", which.Name, signin.ErrConflict)
+		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: no ServiceAccount is known: %w", which.Name, signin.ErrConflict)
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.ServiceAccount}}
 	request := &authenticationv1.TokenRequest{
@@ -300,20 +301,20 @@ func (s *Store) IssueToken(ctx context.Context, which signin.Signin, life time.D
 		Spec:       authenticationv1.TokenRequestSpec{Audiences: s.audiences, ExpirationSeconds: new(int64(max(life, minTokenLife) / time.Second))},
 	}
 	if err := s.client.SubResource("token").Create(ctx, account, request); err != nil {
-		return signin.Token{}, time.Time{}, wrapError("create a token for", which.Name, err)
+		return secret.Text{}, time.Time{}, wrapError("create a token for", which.Name, err)
 	}
 	token := request.Status.Token
 	if token == "" {
-		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: the API server returned an empty token", which.Name)
+		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: the API server returned an empty token", which.Name)
 	}
 	uid, err := accountUID(token)
 	if err != nil {
-		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: %w", which.Name, err)
+		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: %w", which.Name, err)
 	}
 	if uid != which.ServiceAccountUID {
-		return signin.Token{}, time.Time{}, fmt.Errorf("token for %s: the token is for another ServiceAccount of that name: %w", which.Name, signin.ErrConflict)
+		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: the token is for another ServiceAccount of that name: %w", which.Name, signin.ErrConflict)
 	}
-	return signin.NewToken(token), request.Status.ExpirationTimestamp.Time, nil
+	return secret.New(token), request.Status.ExpirationTimestamp.Time, nil
 }
 
 // accountUID returns the UID of the ServiceAccount in its token. It does not verify the signature,

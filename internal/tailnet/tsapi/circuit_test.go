@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A wire is a fake transport for tests with a fake clock.
@@ -39,7 +41,7 @@ var errDone = errors.New("the caller had enough")
 const noDevices = `{"devices":[],"vipServices":[]}`
 
 func bubbleClient(t *testing.T, w *wire) *Client {
-	return newClient(t, Config{BaseURL: "https://api.example.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: NewSecret("s")},
+	return newClient(t, Config{BaseURL: "https://api.example.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: secret.New("s")},
 		UserAgent: "x", PerSecond: 1000, Burst: 1000, Now: time.Now, transport: w})
 }
 

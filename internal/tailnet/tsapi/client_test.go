@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
 )
@@ -41,7 +42,7 @@ func startAPI(t testing.TB) *fakeapi.API {
 }
 
 func configOf(api *fakeapi.API, c fakeapi.OAuthClient) Config {
-	return Config{BaseURL: api.URL(), Tailnet: "-", Credential: Credential{ClientID: c.ID, Secret: NewSecret(c.Secret)},
+	return Config{BaseURL: api.URL(), Tailnet: "-", Credential: Credential{ClientID: c.ID, Secret: secret.New(c.Secret)},
 		UserAgent: "tailplane-gateway/test", PerSecond: 1000, Burst: 1000, Now: time.Now}
 }
 
@@ -515,7 +516,7 @@ func TestShared(t *testing.T) {
 // GTW-11: Workload identity: the client exchanges its token for a Tailscale token.
 func TestWorkloadIdentity(t *testing.T) {
 	api := startAPI(t)
-	claims := func(aud string) Secret {
+	claims := func(aud string) secret.Text {
 		part := func(v any) string {
 			b, err := json.Marshal(v)
 			if err != nil {
@@ -523,19 +524,19 @@ func TestWorkloadIdentity(t *testing.T) {
 			}
 			return base64.RawURLEncoding.EncodeToString(b)
 		}
-		return NewSecret(part(map[string]string{"alg": "none"}) + "." + part(map[string]any{"iss": "https://cluster", "sub": "system:serviceaccount:a:b", "aud": aud,
+		return secret.New(part(map[string]string{"alg": "none"}) + "." + part(map[string]any{"iss": "https://cluster", "sub": "system:serviceaccount:a:b", "aud": aud,
 			"exp": time.Now().Add(10 * time.Minute).Unix()}) + ".c2ln")
 	}
 	api.Trust(fakeapi.TrustedIssuer{ClientID: "kwif", Issuer: "https://cluster", Subject: "system:serviceaccount:a:b", Audience: "right", Scopes: allScopes,
 		Tags: []string{"tag:k8s-operator"}, Verify: func(context.Context, string) error { return nil }})
 	for _, x := range []struct {
 		why    string
-		assert func(context.Context) (Secret, error)
+		assert func(context.Context) (secret.Text, error)
 		want   Class
 	}{
-		{"right", func(context.Context) (Secret, error) { return claims("right"), nil }, ""},
-		{"another audience", func(context.Context) (Secret, error) { return claims("wrong"), nil }, Refused},
-		{"not one of the issued tokens", func(context.Context) (Secret, error) { return Secret{}, errors.New("the API server says no") }, NoToken},
+		{"right", func(context.Context) (secret.Text, error) { return claims("right"), nil }, ""},
+		{"another audience", func(context.Context) (secret.Text, error) { return claims("wrong"), nil }, Refused},
+		{"not one of the issued tokens", func(context.Context) (secret.Text, error) { return secret.Text{}, errors.New("the API server says no") }, NoToken},
 	} {
 		config := configOf(api, fakeapi.OAuthClient{ID: "kwif"})
 		config.Credential.Assert = x.assert
@@ -554,7 +555,7 @@ func TestWorkloadIdentity(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	good := Config{BaseURL: "https://api.tailscale.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: NewSecret("s")}, UserAgent: "x", PerSecond: 1, Burst: 1, Now: time.Now}
+	good := Config{BaseURL: "https://api.tailscale.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: secret.New("s")}, UserAgent: "x", PerSecond: 1, Burst: 1, Now: time.Now}
 	if _, err := New(good); err != nil {
 		t.Fatal(err)
 	}
@@ -571,9 +572,9 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	both := good
-	both.Credential.Assert = func(context.Context) (Secret, error) { return Secret{}, nil }
+	both.Credential.Assert = func(context.Context) (secret.Text, error) { return secret.Text{}, nil }
 	none := good
-	none.Credential.Secret = Secret{}
+	none.Credential.Secret = secret.Text{}
 	for _, c := range []Config{both, none} {
 		if _, err := New(c); err == nil {
 			t.Error("a credential of both kinds, or of none, is taken")
@@ -583,7 +584,7 @@ func TestConfig(t *testing.T) {
 
 // GW-11: Credentials are never printed, even if the API repeats them.
 func TestSecretsDoNotPrint(t *testing.T) {
-	canary := NewSecret("tskey-client-canary")
+	canary := secret.New("tskey-client-canary")
 	inside := newClient(t, Config{BaseURL: "https://api.example.com", Tailnet: "-", Credential: Credential{ClientID: "k", Secret: canary}, UserAgent: "x", PerSecond: 1, Burst: 1, Now: time.Now})
 	inside.token.Store(&token{text: canary})
 	var text strings.Builder

@@ -6,63 +6,30 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/util/httptransport"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
+// redacted replaces a secret in a text from outside.
 const redacted = "[secret]"
-
-// A Secret is a credential that cannot be printed. It holds a pointer because fmt does not call
-// methods on unexported fields.
-type Secret struct{ text *string }
-
-// NewSecret returns text as a Secret. The empty text gives the zero Secret.
-func NewSecret(text string) Secret {
-	if text == "" {
-		return Secret{}
-	}
-	return Secret{&text}
-}
-
-// Reveal returns the text.
-func (s Secret) Reveal() string {
-	if s.text == nil {
-		return ""
-	}
-	return *s.text
-}
-
-// IsZero reports whether s is the zero Secret.
-func (s Secret) IsZero() bool { return s.text == nil }
-
-func (Secret) String() string { return redacted }
-
-// Format implements [fmt.Formatter], for the verbs that do not call String.
-func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
-
-// LogValue implements [slog.LogValuer].
-func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
-
-// MarshalText hides the secret from every encoder.
-func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
 // A Credential is an OAuth client of a tailnet. It authenticates with a secret, or with a token of
 // an issuer that the tailnet trusts. Exactly one of Secret and Assert must be set.
 type Credential struct {
 	ClientID string
-	Secret   Secret
+	Secret   secret.Text
 	// Assert returns a new JWT of the issuer for each access token.
-	Assert func(context.Context) (Secret, error)
+	Assert func(context.Context) (secret.Text, error)
 }
 
 // A token is an access token.
 type token struct {
-	text   Secret
+	text   secret.Text
 	scopes []string
 	until  time.Time // not used after this time
 }
@@ -170,7 +137,7 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	if out.ExpiresIn > 0 && out.ExpiresIn < int64(tokenLife/time.Second)*24 {
 		life = time.Duration(out.ExpiresIn) * time.Second
 	}
-	return &token{text: NewSecret(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
+	return &token{text: secret.New(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
 }
 
 // class returns the class of the error. At the token endpoint, only 401 is a statement about the

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A Class tells the caller how to react to a failure. It is derived from the HTTP status, never
@@ -159,10 +161,10 @@ func retryAfter(h http.Header, now time.Time) time.Duration {
 }
 
 // printable shortens foreign text for a condition or a log line, and redacts the secrets.
-func printable(s string, secrets ...Secret) string {
-	for _, secret := range secrets {
-		if !secret.IsZero() {
-			s = strings.ReplaceAll(s, secret.Reveal(), redacted)
+func printable(s string, secrets ...secret.Text) string {
+	for _, hidden := range secrets {
+		if !hidden.IsZero() {
+			s = strings.ReplaceAll(s, hidden.Reveal(), redacted)
 		}
 	}
 	s = strings.Join(strings.Fields(strings.ToValidUTF8(strings.Map(func(r rune) rune {

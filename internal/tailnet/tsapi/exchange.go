@@ -11,6 +11,7 @@ import (
 	tailscale "tailscale.com/client/tailscale/v2"
 
 	"github.com/tailplane/tailplane/internal/util/httptransport"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // An exchange executes one operation as the transport of the client library. It adds the access
@@ -21,7 +22,7 @@ type exchange struct {
 	client *Client
 	ctx    context.Context // the caller's context
 
-	token  Secret // the access token of the last request
+	token  secret.Text // the access token of the last request
 	status int
 	wait   time.Duration
 	failed *tokenError
@@ -87,7 +88,7 @@ func (x *exchange) send(req *http.Request, again bool) (*http.Response, error) {
 	c := x.client
 	x.status, x.wait, x.body = 0, 0, nil
 	if again {
-		if t := c.token.Load(); t != nil && t.text == x.token {
+		if t := c.token.Load(); t != nil && t.text.Equal(x.token) {
 			c.token.CompareAndSwap(t, nil)
 		}
 	}

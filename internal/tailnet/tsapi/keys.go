@@ -6,6 +6,8 @@ import (
 	"time"
 
 	tailscale "tailscale.com/client/tailscale/v2"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // KeyRequest describes an auth key and the devices that log in with it. Every key is preauthorized
@@ -20,7 +22,7 @@ type KeyRequest struct {
 // Key is an auth key. Secret is set only by CreateKey.
 type Key struct {
 	ID          string
-	Secret      Secret
+	Secret      secret.Text
 	Description string
 	Expires     time.Time
 	Valid       bool
@@ -41,7 +43,7 @@ func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
 		if k.ID == "" || k.Key == "" {
 			return errors.New("the response has no key")
 		}
-		out = Key{ID: k.ID, Secret: NewSecret(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
+		out = Key{ID: k.ID, Secret: secret.New(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
 		return nil
 	})
 	return out, err

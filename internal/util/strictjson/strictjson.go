@@ -3,11 +3,27 @@
 package strictjson
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 )
+
+// UnmarshalKnown decodes b, which must be exactly one JSON value, into v. It refuses fields that v does not have. Unlike a [Cursor], it
+// accepts names that occur twice or in another case, so it is for texts that a trusted program wrote or that the caller checks again.
+func UnmarshalKnown(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("there is data after the JSON object")
+	}
+	return nil
+}
 
 // A Cursor reads a JSON text from beginning to end, value by value. It rejects duplicate names in an object, names in another case, and
 // negative or malformed numbers where a count is required. It bounds nesting. Callers skip unknown fields, because a peer may be newer.

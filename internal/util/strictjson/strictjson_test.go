@@ -56,6 +56,30 @@ func TestWhatIsTaken(t *testing.T) {
 	}
 }
 
+func TestUnmarshalKnown(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		good bool
+		why  string
+	}{
+		{`{"a":1}`, true, "a known field"},
+		{" {} \n", true, "white space around"},
+		{`{"a":1,"b":2}`, false, "an unknown field"},
+		{`{"a":"x"}`, false, "another type"},
+		{`{"a":1}{"a":2}`, false, "two values"},
+		{`{"a":1}]`, false, "a bracket after it"},
+		{`{"a":1`, false, "cut off"},
+		{``, false, "nothing"},
+	} {
+		var v struct {
+			A int `json:"a"`
+		}
+		if err := strictjson.UnmarshalKnown([]byte(tt.text), &v); (err == nil) != tt.good {
+			t.Errorf("%s: %s: %v", tt.why, tt.text, err)
+		}
+	}
+}
+
 func TestCount(t *testing.T) {
 	for text, good := range map[string]bool{"0": true, "41": true, "42": true, "43": false, "-1": false, "1.0": false, "1e1": false, "007": false, `"1"`: false, "18446744073709551617": false} {
 		c := strictjson.New([]byte(text))

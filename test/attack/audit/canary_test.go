@@ -91,7 +91,7 @@ func (r recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 // in any output: logs, the audit log, OpenTelemetry data, metrics, Events, the status of objects, answers, command
 // output, temporary files, arguments and environments.
 //
-// Guard: signin.Token, httpapi.Key, audit.Key, tailnet.Secret and kube's own types (String and LogValue of each),
+// Guard: secret.Text, httpapi.Key, audit.Key and kube's own types (String and LogValue of each),
 // audit.redact (encode), httpapi.(*handler).ServeHTTP (never sends the cause of a problem).
 func TestAU01_Canary(t *testing.T) {
 	s := attacktest.Start(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -134,7 +135,7 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 			t.Errorf("the redirect target received requests: %+v", e)
 		}
 		m := s.NewMachine(t, alice)
-		grant := signin.Kubeconfig{Cluster: "wrong", Prefix: "tka-", Server: info.ServerURL, CA: info.CAData, Token: signin.NewToken("opaque")}
+		grant := signin.Kubeconfig{Cluster: "wrong", Prefix: "tka-", Server: info.ServerURL, CA: info.CAData, Token: secret.New("opaque")}
 		w.answers(w.instead("GET /kubeconfig", func(rw http.ResponseWriter, r *http.Request) { w.kubeconfig(rw, r, grant) }))
 		m.Exec(0, "tka", "login", "--server", server) // control
 	})

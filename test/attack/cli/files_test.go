@@ -158,7 +158,7 @@ const writeToStdout = "1 0x1 "
 // its highest log level or at a crash. After logout, and after a shell ends, nothing of it remains.
 //
 // Guard: cli.(*tka).kubeconfigEntry (a plugin, never a token), cli.(*shellRun).prepareChild, client.(TokenCache).Delete,
-// shellsession.(*Session).Close, signin.Token.
+// shellsession.(*Session).Close, secret.Text.
 func TestCL04_TokensAreNowhere(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)

@@ -65,7 +65,7 @@ func (y *env) everything(t *testing.T) map[string]string {
 // runner and before it stores the token. It then finds the runner by its marker. In the end there is exactly one
 // runner, and its token is stored.
 //
-// Guard: forge.Secret, forge.readable errors; controller.(*enrollmentState).findLostRunners, which reads the ownership markers of runners.
+// Guard: secret.Text, forge.readable errors; controller.(*enrollmentState).findLostRunners, which reads the ownership markers of runners.
 func TestFL03_Tokens(t *testing.T) {
 	y := start(t)
 	y.pool(t, "fl3-nix", "github", 3)

@@ -121,7 +121,7 @@ func TestGW06_API(t *testing.T) {
 // GW-11. Ten reconciles without a change create no key. A changed Secret is used after one verification. A resource
 // of one tailnet is never requested with the credential of another. No secret is stored anywhere except in Secrets.
 //
-// Guard: gateway.NextTailnetAction, controller.tailnetReconciler.credential, tsapi.Clients, tsapi.Secret.
+// Guard: gateway.NextTailnetAction, controller.tailnetReconciler.credential, tsapi.Clients, secret.Text.
 func TestGW11_QuietAndSecret(t *testing.T) {
 	w := start(t)
 	const corp, newKey = "TailscaleTailnet corp", "POST /tailnet/{tailnet}/keys"

@@ -36,6 +36,7 @@ import (
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/buildcache"
 	"github.com/tailplane/tailplane/testkit/kubetest"
@@ -312,7 +313,7 @@ func (w *env) tailnet(dir string) (*tailnetAPI, error) {
 	a.own = a.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator")
 	other := a.Client([]string{"devices:core", "auth_keys", "services"}, "tag:k8s-operator", "tag:web")
 	a.hand, err = w.drop.Put(dir, tsapi.Version{}, func() (tsapi.Config, error) {
-		return tsapi.Config{BaseURL: a.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: other.ID, Secret: tsapi.NewSecret(other.Secret)},
+		return tsapi.Config{BaseURL: a.URL(), Tailnet: "-", Credential: tsapi.Credential{ClientID: other.ID, Secret: secret.New(other.Secret)},
 			UserAgent: "a stranger's hand", PerSecond: 1000, Burst: 1000, Now: time.Now}, nil
 	})
 	return a, err

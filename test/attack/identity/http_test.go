@@ -52,7 +52,7 @@ func serverNames(t *testing.T, s *attacktest.Env) []string {
 // The Host header still carries the attacker's name, so the server refuses the request. This applies to every method,
 // and happens before the server identifies the caller.
 //
-// Guard: httpapi.(*request).checkHost; for probes health.isOwnHost.
+// Guard: httpapi.(*request).checkHost; for probes origin.IsClusterHost.
 func TestID09_HostIsOneOfOurNames(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)

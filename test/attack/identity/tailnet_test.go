@@ -22,6 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -32,7 +33,7 @@ func joined(t *testing.T, n *tailnettest.Net, hostname string) *tailnet.Node {
 	t.Helper()
 	node, err := tailnet.New(tailnet.Config{
 		Hostname: hostname, Tags: []string{"tag:other"}, ControlURL: n.ControlURL(), StateDir: t.TempDir(), Port: 8443,
-		AuthKey:    tailnet.NewSecret(n.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:other"}})),
+		AuthKey:    secret.New(n.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:other"}})),
 		Capability: "tailplane.dev/cap/access", JoinTimeout: attacktest.Long, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

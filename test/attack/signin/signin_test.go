@@ -24,6 +24,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -260,7 +261,7 @@ func TestSI05_ReLogin(t *testing.T) {
 			looks++
 		}
 	}()
-	tokens := map[string]signin.Token{"edit": s.Kubeconfig(t, p).Token}
+	tokens := map[string]secret.Text{"edit": s.Kubeconfig(t, p).Token}
 	uids := []types.UID{s.SignIns(t, "trent@example.com")[0].Status.ServiceAccount.UID}
 	want := []string{"edit"}
 	for _, role := range []string{"view", "edit", "view"} {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 func TestClean(t *testing.T) {
@@ -26,7 +28,7 @@ func TestClean(t *testing.T) {
 		"my own word":     "my [secret] word",
 		"broken \xff\xfe": "broken ?",
 	} {
-		if got := redact(text, newSecret("own"), Secret{}); got != want {
+		if got := redact(text, secret.New("own"), secret.Text{}); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
@@ -41,19 +43,19 @@ func TestClean(t *testing.T) {
 
 // FL-03: a secret does not print, in any surrounding type.
 func TestText(t *testing.T) {
-	s := newSecret("canary")
+	s := secret.New("canary")
 	type holder struct {
-		Public  Secret
-		private Secret
-		deep    map[string]*Secret
+		Public  secret.Text
+		private secret.Text
+		deep    map[string]*secret.Text
 	}
-	h := holder{s, s, map[string]*Secret{"x": &s}}
+	h := holder{s, s, map[string]*secret.Text{"x": &s}}
 	b, err := json.Marshal(h)
 	text := fmt.Sprintf("%v %+v %#v %s %q %x %d|%v %+v %#v %v|%s %v", s, s, s, s, s, s, s, h, &h, h, &h, b, err)
 	if strings.Contains(text, "canary") || strings.Contains(text, "63616e617279") {
 		t.Error(text)
 	}
-	if s.Reveal() != "canary" || s.IsZero() || !newSecret("").IsZero() || newSecret("").Reveal() != "" {
+	if s.Reveal() != "canary" || s.IsZero() || !secret.New("").IsZero() || secret.New("").Reveal() != "" {
 		t.Error("it does not open what it should")
 	}
 }
@@ -62,7 +64,7 @@ func FuzzClean(f *testing.F) {
 	f.Add("ghs_x\x00", "x")
 	f.Add("-----BEGIN", "BEGIN")
 	f.Fuzz(func(t *testing.T, text, own string) {
-		got := redact(text, newSecret(own))
+		got := redact(text, secret.New(own))
 		if utf8.RuneCountInString(got) > 201 || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\r\x1b\u202e") {
 			t.Errorf("%q becomes %q", text, got)
 		}
