@@ -79,7 +79,7 @@ func TestEpoch(t *testing.T) {
 		{"watching is denied", "rules:\n", "rules:\n- {name: first, match: {resources: [secrets], verbs: [watch]}, target: {deny: no}}\n", "rule first is new"},
 		{"a user agent", "match: {namespaces: [production,", "match: {userAgents: [x], namespaces: [production,", "rule production does not match"},
 		{"an object by name", "match: {namespaces: [production,", "match: {names: [x], namespaces: [production,", "rule production does not match"},
-		{"renamed and in another order", "- name: batch\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [east, west]", "- name: jobs\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [west, east]", "rule batch is gone"},
+		{"renamed and in another order", "- name: batch\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [east, west]", "- name: jobs\n  match: {apiGroups: [batch], resources: [jobs], namespaces: [batch]}\n  target:\n    spread:\n      members: [west, east]", "rule batch is removed"},
 		{"allNamespaces", "allNamespaces: union", "allNamespaces: home", "allNamespaces changes from union to home"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
