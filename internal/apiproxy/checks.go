@@ -23,10 +23,11 @@ func checkTarget(r *http.Request) error {
 
 // checkHost refuses host names that are not the listener's. A malicious web page can bind its own name to the
 // loopback address, and the browser then treats requests as same-site.
-func (v *exchange) checkHost() error {
+func (x *Exchange) checkHost() error {
 	// The API server's names are also valid with port 443.
-	if !slices.Contains(v.Hosts, origin.Host(v.r)) || !origin.IsOwnPort(v.r, "443") {
-		return refusalWithReason(http.StatusMisdirectedRequest, "MisdirectedRequest", "the request is for another host; the names of this server are %s", v.Hosts[0])
+	if !slices.Contains(x.server.Hosts, origin.Host(x.In)) || !origin.IsOwnPort(x.In, "443") {
+		return refusalWithReason(http.StatusMisdirectedRequest, "MisdirectedRequest",
+			"the request is for another host; the names of this server are %s", x.server.Hosts[0])
 	}
 	return nil
 }
@@ -41,17 +42,18 @@ func checkSite(r *http.Request) error {
 }
 
 // checkToken accepts only requests with the local token, sent as a single bearer token.
-func (v *exchange) checkToken() error {
-	if HasBearerToken(v.r, v.ValidToken) {
+func (x *Exchange) checkToken() error {
+	if HasBearerToken(x.In, x.server.ValidToken) {
 		return nil
 	}
 	reason := TokenWrong
-	if len(v.r.Header["Authorization"]) == 0 {
+	if len(x.In.Header["Authorization"]) == 0 {
 		reason = TokenMissing
 	}
-	v.Telemetry.Metrics.LocalAuthFailed(reason)
-	v.w.Header().Set("WWW-Authenticate", "Bearer")
-	return refusalWithReason(http.StatusUnauthorized, "Unauthorized", "the request does not have the token of this pod, which is next to ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
+	x.server.Telemetry.Metrics.LocalAuthFailed(reason)
+	x.W.Header().Set("WWW-Authenticate", "Bearer")
+	return refusalWithReason(http.StatusUnauthorized, "Unauthorized",
+		"the request does not have the token of this pod, which is next to ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
 }
 
 // HasBearerToken reports whether the request has exactly one Authorization header, with a bearer token that opens accepts.
@@ -66,13 +68,14 @@ func HasBearerToken(r *http.Request, opens func(string) bool) bool {
 
 // checkImpersonation refuses a request with impersonation headers, unless they are allowed. Without the
 // headers the request would run with all the rights of the pod.
-func (v *exchange) checkImpersonation() error {
-	for name := range v.r.Header {
+func (x *Exchange) checkImpersonation() error {
+	for name := range x.In.Header {
 		plain := normalizeHeader(name)
 		// A name with underscores is not an allowed one, but a server behind the adapter may accept it as
 		// such.
-		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !v.Permissions().Impersonation) {
-			return refusalWithReason(http.StatusForbidden, "Forbidden", "impersonation is refused: the request has a header %.60q. To allow it, set impersonation: allow in the adapter's configuration", name)
+		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !x.server.Permissions().Impersonation) {
+			return refusalWithReason(http.StatusForbidden, "Forbidden",
+				"impersonation is refused: the request has a header %.60q. To allow it, set impersonation: allow in the adapter's configuration", name)
 		}
 	}
 	return nil

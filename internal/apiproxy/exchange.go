@@ -5,125 +5,139 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
 
-// exchange is the state of one request.
-type exchange struct {
-	*Server
-	w         http.ResponseWriter
-	r         *http.Request
-	telemetry *RequestTelemetry
-	parsed    bool
-	req       Request
-	out       *http.Request // as a cluster receives it, without a credential
-	target    Target
-	upgrade   string // the protocol of a requested upgrade; "": none
+// Exchange is one request and its response. [Server.Handle] serves it in three steps. It decides which clusters serve
+// the request, calls Routed, and relays the response of one cluster (Forward, or Send and Relay). If the response does
+// not come from one cluster, it calls Answer instead and writes the response to W. Only Do is safe for concurrent use.
+type Exchange struct {
+	W  http.ResponseWriter // records the status and size of the response
+	In *http.Request       // as the client sent it
+	// Out is the request as a cluster receives it, without a credential. Handle may change its query, its header
+	// fields and its body. If Handle cancels its context, a stream of a cluster ends without an error.
+	Out       *http.Request
+	Request   *Request // nil until it is parsed
+	Telemetry *RequestTelemetry
 
-	code     int // of the response; 0: not started
-	bytes    int64
-	reason   string // of the adapter's own Status; so is message
-	message  string
-	err      error // why it failed, for the log
-	panicked bool
+	server    *Server
+	handshake http.Header     // of the WebSocket that Watch accepts; nil: none
+	ctx       context.Context // of the requests that Send sends; nil: not created yet
+	releases  []func()        // for the end of the exchange
+	routed    bool
+	result    Result // so far
 }
 
 // handle runs all steps of a request in order. The caller answers with the error that it returns.
-func (v *exchange) handle() error {
-	if err := checkTarget(v.r); err != nil {
-		return v.countRefusal(RefusedForm, err)
-	}
-	if err := v.checkHost(); err != nil {
-		return v.countRefusal(RefusedHost, err)
-	}
-	if err := checkSite(v.r); err != nil {
-		return v.countRefusal(RefusedSite, err)
-	}
-	if err := v.checkToken(); err != nil {
+func (x *Exchange) handle() error {
+	if err := x.check(); err != nil {
 		return err
 	}
-	var err error
-	if v.req, err = ParseRequest(v.r.Method, v.r.URL); err != nil {
-		return v.countRefusal(RefusedForm, err)
+	x.Out = x.In.WithContext(x.In.Context())
+	x.Out.Header, x.Out.Trailer, x.Out.TransferEncoding = requestHeaders(x.In.Header), nil, nil
+	if x.Out.ContentLength == 0 || x.result.Upgrade != "" {
+		x.Out.Body = nil
 	}
-	v.parsed = true
-	v.telemetry.SetRequest(&v.req)
-	if v.upgrade, err = upgradeOf(v.r, &v.req); err != nil {
-		return v.countRefusal(RefusedUpgrade, err)
+	defer x.release()
+	err := x.server.Handle(x)
+	if r, ok := errors.AsType[*Refusal](err); ok && r.Status == http.StatusForbidden && !x.routed {
+		x.Telemetry.SetRefused(RefusedDeny)
 	}
-	if err := v.checkImpersonation(); err != nil {
-		return v.countRefusal(RefusedImpersonation, err)
-	}
-	if v.req.Verb == "create" && v.req.Group == "" && v.req.Resource == "serviceaccounts" && v.req.Subresource == "token" && !v.Permissions().TokenRequests {
-		return v.countRefusal(RefusedToken, refusalWithReason(http.StatusForbidden, "Forbidden", "the adapter does not issue ServiceAccount tokens to this pod, because they are real credentials. To allow it, set allowTokenRequest in the adapter's configuration"))
-	}
-	v.out = v.r.WithContext(v.r.Context())
-	v.out.Header, v.out.Trailer, v.out.TransferEncoding = requestHeaders(v.r.Header), nil, nil
-	if v.out.ContentLength == 0 || v.upgrade != "" {
-		v.out.Body = nil
-	}
-	if v.target, err = v.Route(v.out, &v.req); err != nil {
-		if r, ok := errors.AsType[*Refusal](err); ok && r.Status == http.StatusForbidden {
-			v.telemetry.SetRefused(RefusedDeny)
-		}
-		return err
-	}
-	if v.target.Done != nil {
-		defer v.target.Done()
-	}
-	if v.target.Upstream != nil {
-		v.target.Clusters = []string{v.target.Upstream.Name}
-	}
-	v.telemetry.SetRoute(v.target.Rule, v.target.Clusters...)
-	if err := v.telemetry.RequireAudit(); err != nil {
-		v.err = err
-		return refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable", "the audit log cannot be written, and this request must be recorded")
-	}
-	for _, text := range v.target.Warnings {
-		v.w.Header().Add("Warning", "299 mca "+strconv.QuoteToASCII(text))
-	}
-	switch {
-	case v.target.Serve != nil && v.upgrade != "":
-		return v.serveSocket()
-	case v.target.Serve != nil:
-		return v.serveTarget()
-	case v.upgrade != "":
-		return v.switchProtocols()
-	}
-	return v.forward()
+	return err
 }
 
-// serveTarget calls the target's Serve, which ends its streams itself.
-func (v *exchange) serveTarget() error {
-	if v.isStream() {
-		return v.target.Serve(&recordedWriter{v.w, v}, v.out, v.observeCall)
+// check parses the request and refuses what no cluster may receive.
+func (x *Exchange) check() error {
+	if err := checkTarget(x.In); err != nil {
+		return x.countRefusal(RefusedForm, err)
 	}
-	ctx, cancel := v.deadline()
-	defer cancel()
-	return v.target.Serve(&recordedWriter{v.w, v}, v.out.WithContext(ctx), v.observeCall)
+	if err := x.checkHost(); err != nil {
+		return x.countRefusal(RefusedHost, err)
+	}
+	if err := checkSite(x.In); err != nil {
+		return x.countRefusal(RefusedSite, err)
+	}
+	if err := x.checkToken(); err != nil {
+		return err
+	}
+	req, err := ParseRequest(x.In.Method, x.In.URL)
+	if err != nil {
+		return x.countRefusal(RefusedForm, err)
+	}
+	x.Request = &req
+	x.Telemetry.SetRequest(x.Request)
+	if x.result.Upgrade, err = upgradeOf(x.In, x.Request); err != nil {
+		return x.countRefusal(RefusedUpgrade, err)
+	}
+	if err := x.checkImpersonation(); err != nil {
+		return x.countRefusal(RefusedImpersonation, err)
+	}
+	token := req.Verb == "create" && req.Group == "" && req.Resource == "serviceaccounts" && req.Subresource == "token"
+	if token && !x.server.Permissions().TokenRequests {
+		return x.countRefusal(RefusedToken, refusalWithReason(http.StatusForbidden, "Forbidden",
+			"the adapter does not issue ServiceAccount tokens to this pod, because they are real credentials. "+
+				"To allow it, set allowTokenRequest in the adapter's configuration"))
+	}
+	return nil
+}
+
+// Routed records the rule that decided, "" for none, and the clusters that serve the request. No cluster may receive
+// the request before Routed returned nil. The error refuses a request that must be recorded and cannot be.
+func (x *Exchange) Routed(rule string, clusters ...string) error {
+	x.routed = true
+	x.Telemetry.SetRoute(rule, clusters...)
+	if err := x.Telemetry.RequireAudit(); err != nil {
+		x.result.Err = err
+		return refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable",
+			"the audit log cannot be written, and this request must be recorded")
+	}
+	return nil
+}
+
+// Answer prepares a response that Handle writes to W itself. It sets the deadline of the request in Out, unless the
+// response is a stream. The caller must call Routed first.
+func (x *Exchange) Answer() error {
+	if x.result.Upgrade != "" {
+		return x.checkWatchSocket()
+	}
+	if !x.isStream() {
+		x.Out = x.Out.WithContext(x.limit())
+	}
+	return nil
+}
+
+// Stopping returns a channel that is closed when the server starts to stop. Streams must end then.
+func (x *Exchange) Stopping() <-chan struct{} { return x.server.stopping.Done() }
+
+// atEnd calls f when Handle has returned. The last function is called first.
+func (x *Exchange) atEnd(f func()) { x.releases = append(x.releases, f) }
+
+func (x *Exchange) release() {
+	for i := len(x.releases) - 1; i >= 0; i-- {
+		x.releases[i]()
+	}
 }
 
 // recordedWriter records the status and size of a response.
 type recordedWriter struct {
 	http.ResponseWriter
-	v *exchange
+	x *Exchange
 }
 
 // WriteHeader implements [http.ResponseWriter].
 func (n *recordedWriter) WriteHeader(code int) {
-	if n.v.code == 0 {
-		n.v.code = code
+	if n.x.result.Code == 0 {
+		n.x.result.Code = code
 	}
 	n.ResponseWriter.WriteHeader(code)
-	n.v.streamOpened(code)
+	n.x.streamOpened(code)
 }
 
 // Write implements [http.ResponseWriter].
 func (n *recordedWriter) Write(b []byte) (int, error) {
 	m, err := n.ResponseWriter.Write(b)
-	n.v.bytes += int64(m)
+	n.x.result.Bytes += int64(m)
 	return m, err
 }
 
@@ -131,40 +145,40 @@ func (n *recordedWriter) Write(b []byte) (int, error) {
 func (n *recordedWriter) Unwrap() http.ResponseWriter { return n.ResponseWriter }
 
 // recoverPanic converts a panic to an internal error. If a response has started, it aborts the connection.
-func (v *exchange) recoverPanic() {
+func (x *Exchange) recoverPanic() {
 	switch p := recover(); {
 	case p == nil:
 	case p == http.ErrAbortHandler:
 		panic(p)
 	default:
-		v.panicked, v.err = true, fmt.Errorf("panic: %v", p)
-		if v.code != 0 {
+		x.result.Panicked, x.result.Err = true, fmt.Errorf("panic: %v", p)
+		if x.result.Code != 0 {
 			panic(http.ErrAbortHandler)
 		}
-		v.writeRefusal(refusalWithReason(http.StatusInternalServerError, "InternalError", "internal error"))
+		x.writeRefusal(refusalWithReason(http.StatusInternalServerError, "InternalError", "internal error"))
 	}
 }
 
 // countRefusal counts a refusal of the adapter itself.
-func (v *exchange) countRefusal(reason RefusalReason, err error) error {
-	v.telemetry.SetRefused(reason)
+func (x *Exchange) countRefusal(reason RefusalReason, err error) error {
+	x.Telemetry.SetRefused(reason)
 	return err
 }
 
 // streamOpened records the start of a stream.
-func (v *exchange) streamOpened(code int) {
-	if v.isStream() && (code/100 == 2 || code == http.StatusSwitchingProtocols) {
-		v.telemetry.StreamOpened(code)
+func (x *Exchange) streamOpened(code int) {
+	if (code/100 == 2 || code == http.StatusSwitchingProtocols) && x.isStream() {
+		x.Telemetry.StreamOpened(code)
 	}
 }
 
 // isStream reports whether the response continues until the client disconnects. Such a response has no
 // deadline, and each part is flushed at once.
-func (v *exchange) isStream() bool {
-	if v.req.Verb == "watch" || v.upgrade != "" {
+func (x *Exchange) isStream() bool {
+	if x.Request.Verb == "watch" || x.result.Upgrade != "" {
 		return true
 	}
-	switch v.req.Subresource {
+	switch x.Request.Subresource {
 	case "attach", "exec", "log", "portforward", "proxy": // the long-running requests of Kubernetes
 		return true
 	}
@@ -172,90 +186,77 @@ func (v *exchange) isStream() bool {
 }
 
 // isReadOnly reports whether the request changes nothing and may be sent again.
-func (v *exchange) isReadOnly() bool {
-	return !v.isStream() && (v.req.Verb == "get" || v.req.Verb == "list" || v.r.Method == http.MethodHead)
+func (x *Exchange) isReadOnly() bool {
+	return !x.isStream() && (x.Request.Verb == "get" || x.Request.Verb == "list" || x.In.Method == http.MethodHead)
 }
 
 var errNoResponse = errors.New("no answer in time")
 
-// deadline returns the context of the request to the cluster.
-func (v *exchange) deadline() (context.Context, context.CancelFunc) {
-	if v.isStream() {
-		ctx, cancel := context.WithCancel(v.r.Context())
-		if v.upgrade != "" {
-			return ctx, cancel
-		}
-		release := context.AfterFunc(v.stopping, cancel)
-		if until := v.target.Until; until != nil {
-			go func() {
-				select {
-				case <-until:
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
-		}
-		return ctx, func() { release(); cancel() }
+// limit returns the context of the requests to a cluster, which ends with the exchange.
+func (x *Exchange) limit() context.Context {
+	if x.ctx != nil {
+		return x.ctx
 	}
-	limit := requestTimeout
-	if strings.Contains(v.r.URL.RawQuery, "timeout=") {
-		if requested, err := time.ParseDuration(v.r.URL.Query().Get("timeout")); err == nil {
-			limit += min(max(0, requested), maxRequestTimeout)
+	var cancel context.CancelFunc
+	switch {
+	case x.result.Upgrade != "":
+		x.ctx, cancel = context.WithCancel(x.In.Context())
+	case x.isStream():
+		x.ctx, cancel = context.WithCancel(x.Out.Context())
+		stop := context.AfterFunc(x.server.stopping, cancel)
+		x.atEnd(func() { stop() })
+	default:
+		limit := requestTimeout
+		if strings.Contains(x.In.URL.RawQuery, "timeout=") {
+			if requested, err := time.ParseDuration(x.In.URL.Query().Get("timeout")); err == nil {
+				limit += min(max(0, requested), maxRequestTimeout)
+			}
 		}
+		x.ctx, cancel = context.WithTimeoutCause(x.Out.Context(), limit, errNoResponse)
 	}
-	return context.WithTimeoutCause(v.r.Context(), limit, errNoResponse)
+	x.atEnd(cancel)
+	return x.ctx
 }
 
 // endedByServer reports whether the adapter ends the stream. Such an end is not an error, and the client opens the
 // stream again.
-func (v *exchange) endedByServer() bool {
-	select {
-	case <-v.target.Until:
-		return true
-	default:
-		return v.stopping.Err() != nil
-	}
-}
-
-// upstreamRequest returns the request to the cluster.
-func (v *exchange) upstreamRequest(ctx context.Context) UpstreamRequest {
-	out := v.out.WithContext(ctx)
-	return UpstreamRequest{Request: out, ReadOnly: v.isReadOnly(), Proxied: v.req.Subresource == "proxy"}
+func (x *Exchange) endedByServer() bool {
+	return x.server.stopping.Err() != nil || x.Out.Context().Err() != nil && x.In.Context().Err() == nil
 }
 
 // refusalFor returns the refusal for a request that got no response from its cluster.
-func (v *exchange) refusalFor(err error) error {
-	v.err = err
-	if v.r.Context().Err() != nil {
-		v.code = StatusClientClosedRequest
+func (x *Exchange) refusalFor(up *Upstream, err error) error {
+	x.result.Err = err
+	if x.In.Context().Err() != nil {
+		x.result.Code = StatusClientClosedRequest
 		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	f, ok := errors.AsType[*UpstreamError](err)
 	if !ok {
 		return err
 	}
-	name := v.target.Upstream.Name
 	unavailable := refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable", "")
 	unavailable.RetryAfter = time.Second
 	switch {
 	case f.Reason == ErrorLimited:
-		limited := refusalWithReason(http.StatusTooManyRequests, "TooManyRequests", "cluster %s: %v", name, f.Err)
+		limited := refusalWithReason(http.StatusTooManyRequests, "TooManyRequests", "cluster %s: %v", up.Name, f.Err)
 		limited.RetryAfter = time.Second
 		return limited
 	case f.Reason == ErrorCredential:
 		// The cause names files of the adapter, so it is only in the log.
-		unavailable.Message = fmt.Sprintf("credential for cluster %s was rejected or cannot be read", name)
+		unavailable.Message = fmt.Sprintf("credential for cluster %s was rejected or cannot be read", up.Name)
 		return unavailable
 	case !f.Sent:
-		unavailable.Message = fmt.Sprintf("cluster %s cannot be reached: %v", name, f.Err)
+		unavailable.Message = fmt.Sprintf("cluster %s cannot be reached: %v", up.Name, f.Err)
 		return unavailable
 	}
-	if v.stopping.Err() != nil && v.req.Verb == "watch" {
+	if x.server.stopping.Err() != nil && x.Request.Verb == "watch" {
 		unavailable.Message = "this adapter is stopping"
 		return unavailable
 	}
-	unknown := refusalWithReason(http.StatusGatewayTimeout, "Timeout", "cluster %s gave no answer, but may have executed the request: %v", name, f.Err)
-	if v.isReadOnly() || v.req.Verb == "watch" {
+	unknown := refusalWithReason(http.StatusGatewayTimeout, "Timeout",
+		"cluster %s gave no answer, but may have executed the request: %v", up.Name, f.Err)
+	if x.isReadOnly() || x.Request.Verb == "watch" {
 		unknown.RetryAfter = time.Second // clients would retry any verb, so writes get no Retry-After
 	}
 	return unknown

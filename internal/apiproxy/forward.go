@@ -12,38 +12,81 @@ import (
 	"sync"
 )
 
-// forward sends a request to its cluster and relays the response.
-func (v *exchange) forward() error {
-	ctx, cancel := v.deadline()
-	defer cancel()
-	req := v.upstreamRequest(ctx)
-	if req.Body != nil {
-		if err := bufferBody(req.Request); err != nil {
-			v.err = err
-			v.code = StatusClientClosedRequest
-			panic(http.ErrAbortHandler) // the client did not send the whole body
-		}
-		// The transport may read the body after this handler has returned, which net/http forbids.
-		body := &closableBody{ReadCloser: req.Body}
-		req.Body = body
-		defer body.Close()
-	}
-	res, err := CallObserver(v.observeCall).Do(v.target.Upstream, req)
-	if err == nil && v.target.Redirect != nil && (req.Body == nil || req.GetBody != nil) {
-		if next := v.target.Redirect(res.Response); next != nil {
-			res.Close()
-			v.target.Upstream = next
-			res, err = CallObserver(v.observeCall).Do(next, req)
-		}
-	}
+// Do sends a request to a cluster and reports the result to the telemetry. It sets the audit id and, if the request is
+// traced, the trace context. It is safe for concurrent use.
+func (x *Exchange) Do(up *Upstream, req UpstreamRequest) (*UpstreamResponse, error) {
+	call := x.Telemetry.StartCall(up.Name, req.Header)
+	res, err := up.Do(req)
 	if err != nil {
-		return v.refusalFor(err)
+		reason := FailedReset
+		if f, ok := errors.AsType[*UpstreamError](err); ok {
+			reason = CallFailure(f.Reason)
+		}
+		call.End(0, reason)
+		return nil, err
+	}
+	call.End(res.StatusCode, "")
+	return res, nil
+}
+
+// Forward sends the request to a cluster and relays the response.
+func (x *Exchange) Forward(up *Upstream) error {
+	res, err := x.Send(up)
+	if err != nil {
+		return err
 	}
 	defer res.Close()
-	if res.StatusCode == http.StatusSwitchingProtocols {
-		return refusalWithReason(http.StatusInternalServerError, "InternalError", "cluster %s switched protocols without a request for it", v.target.Upstream.Name)
+	return x.Relay(res)
+}
+
+// Send sends the request, or the requested upgrade, to a cluster. The caller must close the response. The error is a
+// *[Refusal]. If Routed has not been called, Send calls it without a rule.
+func (x *Exchange) Send(up *Upstream) (*UpstreamResponse, error) {
+	if !x.routed {
+		if err := x.Routed("", up.Name); err != nil {
+			return nil, err
+		}
 	}
-	return v.relay(res)
+	ctx, body := x.limit(), x.keepBody()
+	req := UpstreamRequest{Request: x.Out.WithContext(ctx), ReadOnly: x.isReadOnly(), Proxied: x.Request.Subresource == "proxy"}
+	req.Body = body
+	if x.result.Upgrade != "" {
+		req.Transport = UpgradeTransport
+		req.Header["Connection"], req.Header["Upgrade"] = []string{"Upgrade"}, []string{x.result.Upgrade}
+	}
+	res, err := x.Do(up, req)
+	switch {
+	case err != nil && x.result.Upgrade != "":
+		x.W.Header().Set("Connection", "close")
+		return nil, x.refusalFor(up, err)
+	case err != nil:
+		return nil, x.refusalFor(up, err)
+	case res.StatusCode == http.StatusSwitchingProtocols && x.result.Upgrade == "":
+		res.Close()
+		return nil, refusalWithReason(http.StatusInternalServerError, "InternalError",
+			"cluster %s switched protocols without a request for it", up.Name)
+	}
+	return res, nil
+}
+
+// CanResend reports whether Send may send the request once more, to another cluster.
+func (x *Exchange) CanResend() bool {
+	return x.result.Upgrade == "" && (x.Out.Body == nil || x.Out.GetBody != nil)
+}
+
+// keepBody returns the body for a cluster. It keeps a small one for a retry.
+func (x *Exchange) keepBody() io.ReadCloser {
+	if x.Out.Body == nil {
+		return nil
+	}
+	if err := bufferBody(x.Out); err != nil {
+		x.result.Err, x.result.Code = err, StatusClientClosedRequest
+		panic(http.ErrAbortHandler) // the client did not send the whole body
+	}
+	// The transport may read the body after the handler has returned, which net/http forbids.
+	body := &closableBody{ReadCloser: x.Out.Body}
+	x.atEnd(func() { body.Close() })
+	return body
 }
 
 // closableBody is a body that returns an error on reads after Close. Its Close does not close the client's
@@ -71,44 +114,42 @@ func (c *closableBody) Close() error {
 	return nil
 }
 
-// relay sends the cluster's response to the client.
-func (v *exchange) relay(a *UpstreamResponse) error {
-	if v.target.OnResponse != nil {
-		v.target.OnResponse(a.Response)
+// Relay sends a cluster's response to the client. If the cluster switched protocols, it takes over the client's
+// connection. It returns nil once it has written, and aborts the connection if the response is truncated.
+func (x *Exchange) Relay(res *UpstreamResponse) error {
+	if res.StatusCode == http.StatusSwitchingProtocols {
+		return x.switchProtocols(res)
 	}
-	h := v.w.Header()
+	h := x.W.Header()
 	warnings := h["Warning"]
-	copyResponseHeaders(h, a.Header, a.Request.URL, v.target.Upstream.Name)
+	copyResponseHeaders(h, res.Header, res.Request.URL, res.Cluster)
 	h["Warning"] = append(slices.Clip(h["Warning"]), warnings...)
 	if len(h["Warning"]) == 0 {
 		delete(h, "Warning")
 	}
-	if v.upgrade != "" {
+	if x.result.Upgrade != "" {
 		h.Set("Connection", "close") // bytes that the client sends after the request are not read (PX-06)
 	}
-	v.code = a.StatusCode
-	v.w.WriteHeader(a.StatusCode)
-	v.streamOpened(a.StatusCode)
+	x.W.WriteHeader(res.StatusCode)
 	flush := func() error { return nil }
-	if v.isStream() || a.ContentLength < 0 {
-		flush = http.NewResponseController(v.w).Flush
+	if x.isStream() || res.ContentLength < 0 {
+		flush = http.NewResponseController(x.W).Flush
 		if err := flush(); err != nil {
-			v.err = err
+			x.result.Err = err
 			panic(http.ErrAbortHandler)
 		}
 	}
-	buf := v.buffers.Get().(*[bufferSize]byte)
-	defer v.buffers.Put(buf)
+	buf := x.server.buffers.Get().(*[bufferSize]byte)
+	defer x.server.buffers.Put(buf)
 	for b := buf[:]; ; {
-		n, err := a.Body.Read(b)
+		n, err := res.Body.Read(b)
 		if n > 0 {
-			m, werr := v.w.Write(b[:n])
-			v.bytes += int64(m)
+			_, werr := x.W.Write(b[:n])
 			if werr == nil {
 				werr = flush()
 			}
 			if werr != nil {
-				v.err = werr
+				x.result.Err = werr
 				panic(http.ErrAbortHandler)
 			}
 		}
@@ -116,8 +157,8 @@ func (v *exchange) relay(a *UpstreamResponse) error {
 			break
 		}
 		if err != nil {
-			v.err = err
-			if v.isStream() && v.endedByServer() {
+			x.result.Err = err
+			if x.isStream() && x.endedByServer() {
 				return nil
 			}
 			panic(http.ErrAbortHandler) // a truncated response must never look complete
@@ -125,51 +166,37 @@ func (v *exchange) relay(a *UpstreamResponse) error {
 		if n == bufferSize && len(b) == bufferSize {
 			// The response is large. HTTP/2 sends a window update for each read, so fewer and larger reads
 			// are better.
-			large := v.large.Get().(*[largeSize]byte)
-			defer v.large.Put(large)
+			large := x.server.large.Get().(*[largeSize]byte)
+			defer x.server.large.Put(large)
 			b = large[:]
 		}
 	}
-	for name, values := range a.Trailer {
+	for name, values := range res.Trailer {
 		h[http.TrailerPrefix+name] = values
 	}
 	return nil
 }
 
-// switchProtocols handles an upgrade. It sends the request to the cluster first. Only if the cluster answers
-// 101 does it take over the client's connection.
-func (v *exchange) switchProtocols() error {
-	ctx, cancel := v.deadline()
-	defer cancel()
-	req := v.upstreamRequest(ctx)
-	req.Transport, req.Body = UpgradeTransport, nil
-	req.Header["Connection"], req.Header["Upgrade"] = []string{"Upgrade"}, []string{v.upgrade}
-	res, err := CallObserver(v.observeCall).Do(v.target.Upstream, req)
-	if err != nil {
-		v.w.Header().Set("Connection", "close")
-		return v.refusalFor(err)
-	}
-	defer res.Close()
-	if res.StatusCode != http.StatusSwitchingProtocols {
-		return v.relay(res)
-	}
+// switchProtocols takes over the client's connection after the cluster has switched protocols.
+func (x *Exchange) switchProtocols(res *UpstreamResponse) error {
 	backend, ok := res.Body.(io.ReadWriteCloser)
-	if !ok || !strings.EqualFold(res.Header.Get("Upgrade"), v.upgrade) {
-		v.w.Header().Set("Connection", "close")
-		return refusalWithReason(http.StatusInternalServerError, "InternalError", "cluster %s switched to another protocol than the requested one", v.target.Upstream.Name)
+	if !ok || !strings.EqualFold(res.Header.Get("Upgrade"), x.result.Upgrade) {
+		x.W.Header().Set("Connection", "close")
+		return refusalWithReason(http.StatusInternalServerError, "InternalError",
+			"cluster %s switched to another protocol than the requested one", res.Cluster)
 	}
-	v.upgrades.Add(1)
-	defer v.upgrades.Done()
-	conn, buffered, err := http.NewResponseController(v.w).Hijack()
+	x.server.upgrades.Add(1)
+	defer x.server.upgrades.Done()
+	conn, buffered, err := http.NewResponseController(x.W).Hijack()
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	client := unwrapConn(conn)
-	v.code = res.StatusCode
-	v.streamOpened(v.code)
+	x.result.Code = res.StatusCode
+	x.streamOpened(res.StatusCode)
 	h := http.Header{}
-	copyResponseHeaders(h, res.Header, res.Request.URL, v.target.Upstream.Name)
+	copyResponseHeaders(h, res.Header, res.Request.URL, res.Cluster)
 	delete(h, "Content-Type")
 	h["Connection"], h["Upgrade"] = []string{"Upgrade"}, res.Header["Upgrade"]
 	var head bytes.Buffer
@@ -177,17 +204,17 @@ func (v *exchange) switchProtocols() error {
 	h.Write(&head)
 	head.WriteString("\r\n")
 	if _, err := client.Write(head.Bytes()); err != nil {
-		v.err = err
+		x.result.Err = err
 		return nil
 	}
 	pending, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
 	if _, err := backend.Write(pending); err != nil {
-		v.err = err
+		x.result.Err = err
 		return nil
 	}
-	release := v.closeOnStop(client, backend)
+	release := x.closeOnStop(client, backend)
 	defer release()
-	v.copyBoth(client, backend)
+	x.copyBoth(client, backend)
 	return nil
 }
 
@@ -203,12 +230,12 @@ func unwrapConn(c net.Conn) net.Conn {
 }
 
 // closeOnStop closes both ends when the server must stop.
-func (v *exchange) closeOnStop(ends ...io.Closer) (release func()) {
+func (x *Exchange) closeOnStop(ends ...io.Closer) (release func()) {
 	done := make(chan struct{})
 	go func() {
 		select {
 		case <-done:
-		case <-v.upgradesCtx.Done():
+		case <-x.server.upgradesCtx.Done():
 			for _, e := range ends {
 				e.Close()
 			}
@@ -219,15 +246,15 @@ func (v *exchange) closeOnStop(ends ...io.Closer) (release func()) {
 
 // copyBoth copies in both directions until both sides have ended. If one side ends its stream, the end is
 // forwarded and the other side may continue. An error closes both.
-func (v *exchange) copyBoth(client net.Conn, backend io.ReadWriteCloser) {
+func (x *Exchange) copyBoth(client net.Conn, backend io.ReadWriteCloser) {
 	type end struct {
 		n   int64
 		err error
 	}
 	ends := make(chan end, 2)
 	carry := func(to io.Writer, from io.Reader) {
-		buf := v.buffers.Get().(*[bufferSize]byte)
-		defer v.buffers.Put(buf)
+		buf := x.server.buffers.Get().(*[bufferSize]byte)
+		defer x.server.buffers.Put(buf)
 		// Without the wrappers, io.CopyBuffer would use another method with its own buffer.
 		n, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
 		if err == nil {
@@ -247,5 +274,5 @@ func (v *exchange) copyBoth(client net.Conn, backend io.ReadWriteCloser) {
 		backend.Close()
 	}
 	second := <-ends
-	v.bytes = first.n + second.n
+	x.result.Bytes = first.n + second.n
 }

@@ -11,20 +11,20 @@ import (
 
 // writeRefusal answers with a Status in the encoding that the client prefers. An error that is not a Refusal
 // becomes an internal error, with its text only in the log.
-func (v *exchange) writeRefusal(err error) {
+func (x *Exchange) writeRefusal(err error) {
 	r, ok := err.(*Refusal)
 	if !ok {
-		v.err = err
+		x.result.Err = err
 		r = refusalWithReason(http.StatusInternalServerError, "InternalError", "internal error")
-	} else if v.err == nil {
-		v.err = r
+	} else if x.result.Err == nil {
+		x.result.Err = r
 	}
 	s := codec.Status{Message: "mca: " + r.Message, Reason: r.Reason, Code: r.Status, RetryAfter: int((r.RetryAfter + time.Second - 1) / time.Second)}
-	if v.parsed && !v.req.NonResource {
-		s.Name, s.Group, s.Resource = v.req.Name, v.req.Group, v.req.Resource
+	if x.Request != nil && !x.Request.NonResource {
+		s.Name, s.Group, s.Resource = x.Request.Name, x.Request.Group, x.Request.Resource
 	}
-	h := v.w.Header()
-	form := codec.Format{Proto: prefersProtobuf(v.r.Header["Accept"])}
+	h := x.W.Header()
+	form := codec.Format{Proto: prefersProtobuf(x.In.Header["Accept"])}
 	body := s.Append(nil, form.Proto)
 	h.Set("Content-Type", form.MediaType(false))
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -33,11 +33,9 @@ func (v *exchange) writeRefusal(err error) {
 	if s.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(s.RetryAfter))
 	}
-	v.code, v.reason, v.message = r.Status, r.Reason, r.Message
-	v.w.WriteHeader(r.Status)
-	if n, err := v.w.Write(body); err == nil {
-		v.bytes = int64(n)
-	}
+	x.result.Reason, x.result.Message = r.Reason, r.Message
+	x.W.WriteHeader(r.Status)
+	x.W.Write(body) // a client that disconnected needs no response
 }
 
 const mediaTypeProtobuf = "application/vnd.kubernetes.protobuf"

@@ -1,10 +1,10 @@
 // Package apiproxy is a reverse proxy in front of Kubernetes API servers. It parses each request as an API server does
 // ([ParseRequest]), authenticates and checks it ([Server]), sends it to a cluster ([Upstream]), relays the response or
-// the upgraded connection byte for byte, and observes it ([Telemetry]). It keeps law 3: every refusal happens before
+// the upgraded connection byte for byte ([Exchange]), and observes it ([Telemetry]). It keeps law 3: every refusal happens before
 // the first byte goes to a cluster. It keeps laws 8 and 10: telemetry contains no secret, and text that a client
 // chooses cannot create a series, end a line or change the direction of text. These are the steps of a request:
 //
-//	form -> host -> same site -> local token -> read -> upgrade -> impersonation -> token request -> route -> credential -> send
+//	form -> host -> same site -> local token -> read -> upgrade -> impersonation -> token request -> route -> audit -> credential -> send
 //
 // The package has no permits. The caller is the pod, which the loopback address and the local token authenticate. RBAC
 // for its ServiceAccount in each cluster authorises it.
@@ -13,7 +13,6 @@ package apiproxy
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -30,9 +29,9 @@ type Server struct {
 	Hosts []string
 	// ValidToken reports whether a bearer token is the local one.
 	ValidToken func(token string) bool
-	// Route returns the target of a request. The request is as a cluster receives it, without the client's
-	// credentials. Route may replace its body. Its error is a *[Refusal].
-	Route func(*http.Request, *Request) (Target, error)
+	// Handle serves a request that passed all checks. Its error is the response, if nothing has been written: a
+	// *[Refusal], or another error, which becomes an internal error.
+	Handle func(*Exchange) error
 	// Permissions returns the optional permissions of the pod. It is called for each request that needs one.
 	Permissions func() Permissions
 	// Telemetry records each request in metrics, traces, the audit log and the log.
@@ -61,59 +60,6 @@ type Permissions struct {
 	TokenRequests bool
 }
 
-// Target is where a request goes, and the rule that decided it.
-type Target struct {
-	Upstream *Upstream
-	Rule     string // "" if no rule matched and the home cluster serves it
-	// Serve is set instead of Upstream if several clusters serve the request. If it returns an error, it has
-	// written nothing. The writer is a [WebSocketWriter] if the client of a watch requested a WebSocket.
-	Serve func(http.ResponseWriter, *http.Request, CallObserver) error
-	// Clusters are the clusters that Serve uses.
-	Clusters []string
-	// Warnings are sent with the response.
-	Warnings []string
-	// OnResponse is optional. It is called with a cluster's response before the client gets it, and may replace
-	// it.
-	OnResponse func(*http.Response)
-	// Redirect is optional. It is called first with the cluster's response, and may return another cluster to
-	// send the request to instead, once.
-	Redirect func(*http.Response) *Upstream
-	// Until is optional. Closing it ends a watch at the cluster.
-	Until <-chan struct{}
-	// Done is optional. It is called when the request has ended, with or without a response.
-	Done func()
-}
-
-// CallObserver is called before a request to a cluster, and may add header fields. The function that it returns
-// must be called with the result: the status, or why there is none.
-type CallObserver func(cluster string, h http.Header) (end func(code int, err error))
-
-// Do sends a request to a cluster and reports the result.
-func (call CallObserver) Do(c *Upstream, req UpstreamRequest) (*UpstreamResponse, error) {
-	end := call(c.Name, req.Header)
-	res, err := c.Do(req)
-	if err != nil {
-		end(0, err)
-		return nil, err
-	}
-	end(res.StatusCode, nil)
-	return res, nil
-}
-
-// observeCall is the CallObserver of an exchange.
-func (v *exchange) observeCall(cluster string, h http.Header) func(int, error) {
-	call := v.telemetry.StartCall(cluster, h)
-	return func(code int, err error) {
-		reason := CallFailure("")
-		if f, ok := errors.AsType[*UpstreamError](err); ok {
-			reason = CallFailure(f.Reason)
-		} else if err != nil {
-			reason = FailedReset
-		}
-		call.End(code, reason)
-	}
-}
-
 // Limits of the listener and of one request.
 const (
 	headerTimeout     = 10 * time.Second
@@ -131,7 +77,8 @@ const (
 // prepare initialises the internal fields.
 func (s *Server) prepare() {
 	s.once.Do(func() {
-		if len(s.Hosts) == 0 || s.ValidToken == nil || s.Route == nil || s.Permissions == nil || s.Telemetry == nil || s.Log == nil || s.Now == nil {
+		if len(s.Hosts) == 0 || s.ValidToken == nil || s.Handle == nil || s.Permissions == nil || s.Telemetry == nil ||
+			s.Log == nil || s.Now == nil {
 			panic("apiproxy.Server: a required field is missing")
 		}
 		s.stopping, s.stop = context.WithCancel(context.Background())
@@ -194,12 +141,11 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 // ServeHTTP implements [http.Handler]. Only Run adds strict framing of connections.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.prepare()
-	v := &exchange{Server: s, w: w, r: r, telemetry: s.Telemetry.Begin(r)}
-	defer func() {
-		v.telemetry.End(Result{Code: v.code, Bytes: v.bytes, Upgrade: v.upgrade, Reason: v.reason, Message: v.message, Err: v.err, Panicked: v.panicked})
-	}()
-	defer v.recoverPanic()
-	if err := v.handle(); err != nil {
-		v.writeRefusal(err)
+	x := &Exchange{In: r, Telemetry: s.Telemetry.Begin(r), server: s}
+	x.W = &recordedWriter{w, x}
+	defer func() { x.Telemetry.End(x.result) }()
+	defer x.recoverPanic()
+	if err := x.handle(); err != nil {
+		x.writeRefusal(err)
 	}
 }

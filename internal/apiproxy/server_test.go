@@ -31,11 +31,12 @@ import (
 // env is a server with one cluster, on a real listener.
 type env struct {
 	*Server
-	addr  string
-	roots *x509.CertPool
-	log   *logBuffer
-	stop  context.CancelFunc
-	ended chan error
+	cluster *Upstream
+	addr    string
+	roots   *x509.CertPool
+	log     *logBuffer
+	stop    context.CancelFunc
+	ended   chan error
 }
 
 // logBuffer collects log lines.
@@ -84,6 +85,7 @@ func startServer(t *testing.T, h http.HandlerFunc, change func(*Server)) *env {
 	log := slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	c := NewUpstream(UpstreamConfig{Name: "east", Servers: []string{u.Host}, CAFile: filepath.Join(dir, "ca.crt"), TokenFile: filepath.Join(dir, "token"), Log: log, Now: time.Now})
 	t.Cleanup(c.Close)
+	p.cluster = c
 	face, err := podcreds.Open(t.TempDir(), time.Now)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +94,12 @@ func startServer(t *testing.T, h http.HandlerFunc, change func(*Server)) *env {
 	p.Server = &Server{Hosts: podcreds.Hosts(), ValidToken: func(token string) bool { return token == localToken }, Log: log, Now: time.Now, Grace: 10 * time.Second,
 		Telemetry:   &Telemetry{Metrics: NewMetrics("test", BuiltinResources()), Log: log, Now: time.Now},
 		Permissions: func() Permissions { return Permissions{} },
-		Route:       func(*http.Request, *Request) (Target, error) { return Target{Upstream: c, Rule: "r"}, nil }}
+		Handle: func(x *Exchange) error {
+			if err := x.Routed("r", c.Name); err != nil {
+				return err
+			}
+			return x.Forward(c)
+		}}
 	if change != nil {
 		change(p.Server)
 	}
@@ -145,8 +152,8 @@ func TestStatusIsKubernetes(t *testing.T) {
 	scheme.AddUnversionedTypes(metav1.SchemeGroupVersion, &metav1.Status{})
 	codecs := serializer.NewCodecFactory(scheme)
 	p := startServer(t, nil, func(s *Server) {
-		s.Route = func(*http.Request, *Request) (Target, error) {
-			return Target{}, &Refusal{Status: 503, Reason: "ServiceUnavailable", Message: "cluster \"ë\" is away", RetryAfter: 1500 * time.Millisecond}
+		s.Handle = func(*Exchange) error {
+			return &Refusal{Status: 503, Reason: "ServiceUnavailable", Message: "cluster \"ë\" is away", RetryAfter: 1500 * time.Millisecond}
 		}
 	})
 	for _, accept := range []string{"", "application/json", "*/*", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json", "application/cbor, application/json", mediaTypeProtobuf, mediaTypeProtobuf + ", application/json",
@@ -188,7 +195,7 @@ func TestStatusIsKubernetes(t *testing.T) {
 func TestPanicSendsNothing(t *testing.T) {
 	var got atomic.Int64
 	p := startServer(t, func(http.ResponseWriter, *http.Request) { got.Add(1) }, func(s *Server) {
-		s.Route = func(*http.Request, *Request) (Target, error) { panic("secret detail") }
+		s.Handle = func(*Exchange) error { panic("secret detail") }
 	})
 	res := p.do(t, "GET", "/api/v1/pods", true)
 	b, err := io.ReadAll(res.Body)

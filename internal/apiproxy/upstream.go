@@ -124,7 +124,8 @@ type UpstreamRequest struct {
 // UpstreamResponse is the response of a cluster. The caller must close it.
 type UpstreamResponse struct {
 	*http.Response
-	done func()
+	Cluster string // the name of the cluster
+	done    func()
 }
 
 // Close closes the response.
@@ -280,13 +281,13 @@ func (c *Upstream) send(req UpstreamRequest, cred *credential, to *endpoint) (_ 
 		return nil, connected.Load(), err
 	}
 	to.lastFailure.Store(0)
-	return &UpstreamResponse{Response: res, done: func() { to.inFlight.Add(-1) }}, true, nil
+	return &UpstreamResponse{Response: res, Cluster: c.Name, done: func() { to.inFlight.Add(-1) }}, true, nil
 }
 
 // bufferBody reads a small body completely, so that it can be sent again. A retry follows a refused
 // credential. HTTP/2 also retries if a server that shuts down reports that it did not process the request.
 func bufferBody(r *http.Request) error {
-	if r.Body == nil || r.ContentLength <= 0 || r.ContentLength > maxReplayedBody {
+	if r.Body == nil || r.GetBody != nil || r.ContentLength <= 0 || r.ContentLength > maxReplayedBody {
 		return nil
 	}
 	b := make([]byte, r.ContentLength)

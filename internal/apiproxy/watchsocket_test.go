@@ -42,38 +42,42 @@ func TestMessagesOfAWatch(t *testing.T) {
 	ended := make(chan error, 2)
 	stopping := make(chan struct{})
 	p := startServer(t, func(http.ResponseWriter, *http.Request) { t.Error("a cluster received a request") }, func(s *Server) {
-		s.Route = func(_ *http.Request, req *Request) (Target, error) {
-			return Target{Clusters: []string{"east", "west"}, Serve: func(w http.ResponseWriter, out *http.Request, _ CallObserver) error {
-				for name := range out.Header {
-					if strings.HasPrefix(name, "Sec-Websocket") {
-						t.Errorf("a cluster would receive %s", name)
-					}
+		s.Handle = func(x *Exchange) error {
+			if err := x.Routed("", "east", "west"); err != nil {
+				return err
+			}
+			if err := x.Answer(); err != nil {
+				return err
+			}
+			for name := range x.Out.Header {
+				if strings.HasPrefix(name, "Sec-Websocket") {
+					t.Errorf("a cluster would receive %s", name)
 				}
-				if req.Namespace == "forbidden" {
-					w.Header().Set("Content-Type", "application/json")
-					w.WriteHeader(http.StatusForbidden)
-					io.WriteString(w, "{}")
-					return nil
-				}
-				w.Header().Set("Mca-Cluster", "merged")
-				w.Header().Set("Content-Type", "application/json")
-				to, ctx, err := w.(WebSocketWriter).Switch()
-				if err != nil {
-					return err
-				}
-				if err := to.Send([]byte(`{"type":"ADDED"}`), true); err != nil {
-					return err
-				}
-				if err := to.Flush(); err != nil {
-					return err
-				}
-				select {
-				case <-ctx.Done():
-				case <-stopping:
-				}
-				ended <- ctx.Err()
+			}
+			if x.Request.Namespace == "forbidden" {
+				x.W.Header().Set("Content-Type", "application/json")
+				x.W.WriteHeader(http.StatusForbidden)
+				io.WriteString(x.W, "{}")
 				return nil
-			}}, nil
+			}
+			x.W.Header().Set("Mca-Cluster", "merged")
+			x.W.Header().Set("Content-Type", "application/json")
+			to, ctx, err := x.Watch()
+			if err != nil {
+				return err
+			}
+			if err := to.Send([]byte(`{"type":"ADDED"}`), true); err != nil {
+				return err
+			}
+			if err := to.Flush(); err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+			case <-stopping:
+			}
+			ended <- ctx.Err()
+			return nil
 		}
 	})
 	first := func(r io.Reader) {

@@ -12,14 +12,14 @@ import (
 // object. The garbage collector of the object's cluster would delete the object as an orphan (AD-11). A
 // reference that the object already has is allowed, because a client that deletes the object must be able to
 // write it.
-func (s *Router) checkAdoption(v *request, t *apiproxy.Target) error {
-	r, d := v.parsed, v.decision
-	if t.Upstream == nil || d.Rule == "" || d.OwnerReferences != config.FollowOwners || v.discovery == nil ||
+func (s *Router) checkAdoption(v *request, up *apiproxy.Upstream) error {
+	r, d := v.Request, v.decision
+	if d.Rule == "" || d.OwnerReferences != config.FollowOwners || v.discovery == nil ||
 		r.Verb != "update" && r.Verb != "patch" || r.Subresource != "" && r.Subresource != "status" {
 		return nil
 	}
-	media, _, err := mime.ParseMediaType(v.out.Header.Get("Content-Type"))
-	if err != nil || v.out.Header.Get("Content-Encoding") != "" {
+	media, _, err := mime.ParseMediaType(v.Out.Header.Get("Content-Type"))
+	if err != nil || v.Out.Header.Get("Content-Encoding") != "" {
 		return nil // the cluster reports the error
 	}
 	protobuf := media == "application/vnd.kubernetes.protobuf"
@@ -50,7 +50,7 @@ func (s *Router) checkAdoption(v *request, t *apiproxy.Target) error {
 	if err == nil {
 		return nil
 	}
-	o := &ownerLookup{Router: s, request: v, cluster: t.Upstream}
+	o := &ownerLookup{Router: s, request: v, cluster: up}
 	if hadOwner, failed := o.hadOwner(ref.UID); failed == nil && hadOwner {
 		return nil
 	}

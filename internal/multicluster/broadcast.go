@@ -35,14 +35,14 @@ func (v *request) sendToAll(members []Member) []memberReply {
 
 func (v *request) sendTo(cluster string) memberReply {
 	r := memberReply{cluster: cluster}
-	out := v.out.WithContext(v.out.Context())
-	out.Header = v.out.Header.Clone()
+	out := v.Out.WithContext(v.Out.Context())
+	out.Header = v.Out.Header.Clone()
 	out.Header["Accept"] = []string{"application/json"}
 	out.Header["Accept-Encoding"] = []string{"identity"}
 	if v.body != nil {
 		out.Body = io.NopCloser(bytes.NewReader(v.body))
 	}
-	res, err := v.observeCall.Do(v.routerState.Upstream(cluster), apiproxy.UpstreamRequest{Request: out})
+	res, err := v.Do(v.Upstream(cluster), apiproxy.UpstreamRequest{Request: out})
 	if err != nil {
 		r.err = err
 		return r
@@ -71,13 +71,15 @@ func (r *memberReply) relay(w http.ResponseWriter, cluster string) error {
 }
 
 // reviewAll sends an access review to all members. It allows the request only if all members allow it.
-func (v *request) reviewAll(w http.ResponseWriter, _ *http.Request, call apiproxy.CallObserver) error {
-	v.observeCall = call
+func (v *request) reviewAll() error {
+	if err := v.routed(); err != nil {
+		return err
+	}
 	replies := v.sendToAll(v.decision.Members)
 	for i := range replies {
 		r := &replies[i]
 		if r.err != nil || r.code/100 != 2 {
-			return r.relay(w, r.cluster)
+			return r.relay(v.W, r.cluster)
 		}
 	}
 	for i := range replies {
@@ -90,35 +92,40 @@ func (v *request) reviewAll(w http.ResponseWriter, _ *http.Request, call apiprox
 			return unavailable("cluster %s answered a review with an object that is not a review", replies[i].cluster)
 		}
 		if !res.Status.Allowed {
-			return replies[i].relay(w, mergedCluster)
+			return replies[i].relay(v.W, mergedCluster)
 		}
 	}
-	return replies[0].relay(w, mergedCluster)
+	return replies[0].relay(v.W, mergedCluster)
 }
 
 // denyReview answers an access review of a request that a rule refuses: not allowed, with the reason.
-func (v *request) denyReview(w http.ResponseWriter, _ *http.Request, _ apiproxy.CallObserver) error {
+func (v *request) denyReview() error {
+	if err := v.routed(); err != nil {
+		return err
+	}
 	body := map[string]any{
-		"apiVersion": v.parsed.Group + "/" + v.parsed.Version, "kind": v.object.Kind,
+		"apiVersion": v.Request.Group + "/" + v.Request.Version, "kind": v.object.Kind,
 		"status": map[string]any{"allowed": false, "denied": true, "reason": "mca: " + v.decision.Refusal.Message},
 	}
 	b, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set(clusterHeader, mergedCluster)
-	w.WriteHeader(http.StatusCreated)
-	w.Write(b)
+	v.W.Header().Set("Content-Type", "application/json")
+	v.W.Header().Set(clusterHeader, mergedCluster)
+	v.W.WriteHeader(http.StatusCreated)
+	v.W.Write(b)
 	return nil
 }
 
 // deleteAll deletes a collection at the members one after the other, if the rule permits it. It stops at the
 // first failure and returns it. Earlier deletions are not undone.
-func (v *request) deleteAll(w http.ResponseWriter, _ *http.Request, call apiproxy.CallObserver) error {
-	v.observeCall = call
-	if v.out.Body != nil {
-		b, err := io.ReadAll(io.LimitReader(v.out.Body, maxBody))
+func (v *request) deleteAll() error {
+	if err := v.routed(); err != nil {
+		return err
+	}
+	if v.Out.Body != nil {
+		b, err := io.ReadAll(io.LimitReader(v.Out.Body, maxBody))
 		if err != nil {
 			return err
 		}
@@ -127,11 +134,11 @@ func (v *request) deleteAll(w http.ResponseWriter, _ *http.Request, call apiprox
 	var last memberReply
 	for _, m := range v.decision.Members {
 		if last = v.sendTo(m.Cluster); last.err != nil || last.code/100 != 2 {
-			return last.relay(w, last.cluster)
+			return last.relay(v.W, last.cluster)
 		}
 	}
 	if v.hidesOwners() {
 		last.body = rewriteResponse(last.body, restoreOwnerReferences)
 	}
-	return last.relay(w, mergedCluster)
+	return last.relay(v.W, mergedCluster)
 }

@@ -15,39 +15,42 @@ import (
 
 // serveCollection serves a list or watch of a collection that several clusters hold. If it returns an error, it
 // has written nothing.
-func (s *Router) serveCollection(w http.ResponseWriter, v *request) error {
-	formats := parseAccept(v.out.Header["Accept"])
+func (s *Router) serveCollection(v *request) error {
+	if err := v.answer(); err != nil {
+		return err
+	}
+	formats := parseAccept(v.Out.Header["Accept"])
 	if v.rewriteFor("") != nil {
 		if formats = rewritableFormats(formats); len(formats) == 0 {
 			return notAcceptable()
 		}
 	}
-	formats = s.supportedFormats(v.parsed, formats)
-	query := v.out.URL.Query()
-	q := merge.ParseQuery(query, v.parsed.Verb == "watch")
+	formats = s.supportedFormats(v.Request, formats)
+	query := v.Out.URL.Query()
+	q := merge.ParseQuery(query, v.Request.Verb == "watch")
 	var last error
 	for _, f := range formats {
 		c, release := s.newCollection(v, query, f)
 		var err error
 		if q.Watch {
-			err = s.serveWatch(w, v, c, q, f)
+			err = s.serveWatch(v, c, q, f)
 		} else {
-			err = s.serveList(w, v, c, q)
+			err = s.serveList(v, c, q)
 		}
 		release()
 		if !needsOtherFormat(err) {
 			if err != nil {
-				return v.writeError(w, v.reportMissingResource(err))
+				return v.writeError(v.reportMissingResource(err))
 			}
 			return nil
 		}
 		if f.Proto {
-			s.setJSONOnly(v.parsed)
+			s.setJSONOnly(v.Request)
 		}
 		last = err
 	}
 	if status, ok := errors.AsType[*codec.Status](last); ok {
-		v.writeStatus(w, status)
+		v.writeStatus(status)
 		return nil
 	}
 	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable",
@@ -101,7 +104,7 @@ func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) (
 		Epoch: planner.Epoch, Width: planner.Width, Spread: v.decision.Kind == DecisionSpread || v.decision.Overlap,
 		Buffers: &s.buffers,
 		Bare:    f.Shape == codec.ShapeTable && query.Get("includeObject") == "None",
-		Hash:    merge.CollectionHash(v.parsed.URLPath(), query.Get("labelSelector"), query.Get("fieldSelector")),
+		Hash:    merge.CollectionHash(v.Request.URLPath(), query.Get("labelSelector"), query.Get("fieldSelector")),
 	}
 	for _, m := range v.decision.Members {
 		member := merge.Member{Slot: doc.Cluster(m.Cluster).Slot, Name: m.Cluster}
@@ -110,10 +113,10 @@ func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) (
 		}
 		c.Members = append(c.Members, member)
 	}
-	header := v.out.Header.Clone()
+	header := v.Out.Header.Clone()
 	header["Accept-Encoding"] = []string{"identity"}
 	delete(header, "If-None-Match")
-	path := v.parsed.URLPath()
+	path := v.Request.URLPath()
 	read := readPolicy(v)
 	c.Fetch = func(ctx context.Context, m merge.Member, a merge.MemberRequest) (*merge.Body, error) {
 		fetched := maps.Clone(query)
@@ -156,7 +159,7 @@ func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) (
 		c.Skip = func(_ merge.Member, err error) bool { return isUnavailable(err) }
 	}
 	if v.decision.Kind == DecisionSpread {
-		key := keyOf(v.parsed)
+		key := keyOf(v.Request)
 		c.OnObject = func(m merge.Member, namespace, name []byte, here bool) {
 			key := key
 			key.Namespace, key.Name = string(namespace), string(name)
@@ -176,9 +179,9 @@ func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) (
 var namesFormat = acceptedFormat{codec.Format{Shape: codec.ShapeMetadata}, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
 
 // writeMergedHeaders sets the headers of a merged response, with a Warning for each missing part.
-func (s *Router) writeMergedHeaders(w http.ResponseWriter, v *request, contentType string, left []merge.Member) {
-	setMergedHeaders(w, contentType)
-	h := w.Header()
+func (s *Router) writeMergedHeaders(v *request, contentType string, left []merge.Member) {
+	v.setMergedHeaders(contentType)
+	h := v.W.Header()
 	for _, text := range v.decision.Warnings {
 		h.Add("Warning", warningHeader(text))
 	}

@@ -133,19 +133,11 @@ func (st *env) get(query string, header ...string) *http.Response {
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	req, err := apiproxy.ParseRequest(r.Method, r.URL)
+	res, _, err := serveRequest(st.Router, r)
 	if err != nil {
 		st.Fatal(err)
 	}
-	t, err := st.Route(r, &req)
-	if err != nil {
-		st.Fatal(err)
-	}
-	w := httptest.NewRecorder()
-	if err := t.Serve(w, r, func(string, http.Header) func(int, error) { return func(int, error) {} }); err != nil {
-		st.Fatal(err)
-	}
-	return w.Result()
+	return res
 }
 
 // checkList checks a response: status, parts of the body, and warnings.

@@ -45,33 +45,33 @@ func hasFixedPosition(q merge.Query) bool {
 	return q.Continue != "" || q.Match == "Exact" || q.Limit > 0 && q.Match == "" && anchorCluster
 }
 
-func (s *Router) serveList(w http.ResponseWriter, v *request, c *merge.Collection, q merge.Query) error {
+func (s *Router) serveList(v *request, c *merge.Collection, q merge.Query) error {
 	if hasFixedPosition(q) {
 		c.Skip = nil
 	}
-	l, err := c.List(v.out.Context(), q)
+	l, err := c.List(v.Out.Context(), q)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
 	begin := func(whole bool) {
-		s.writeMergedHeaders(w, v, l.Format.MediaType(false), l.Skipped)
+		s.writeMergedHeaders(v, l.Format.MediaType(false), l.Skipped)
 		if l.Dropped > 0 {
-			w.Header().Add("Warning", warningHeader(droppedWarning(l.Dropped, whole)))
+			v.W.Header().Add("Warning", warningHeader(droppedWarning(l.Dropped, whole)))
 		}
-		w.WriteHeader(http.StatusOK)
+		v.W.WriteHeader(http.StatusOK)
 	}
-	if v.out.Method == http.MethodHead {
+	if v.Out.Method == http.MethodHead {
 		begin(true)
 		return nil
 	}
-	out := &bufferedList{w: w, begin: begin}
+	out := &bufferedList{w: v.W, begin: begin}
 	if _, err = l.WriteTo(out); err == nil {
 		err = out.flush(true)
 	}
 	switch {
 	case err != nil && out.begun:
-		s.Log.Warn("a merged list was interrupted", "resource", v.parsed.Resource, "group", v.parsed.Group, "err", err)
+		s.Log.Warn("a merged list was interrupted", "resource", v.Request.Resource, "group", v.Request.Group, "err", err)
 		panic(http.ErrAbortHandler) // a truncated list must never look complete
 	case err != nil:
 		if status, ok := errors.AsType[*codec.Status](err); ok {
@@ -80,7 +80,7 @@ func (s *Router) serveList(w http.ResponseWriter, v *request, c *merge.Collectio
 		return &codec.Status{Code: http.StatusServiceUnavailable, Reason: codec.ReasonUnavailable, RetryAfter: 1, Message: "mca: " + err.Error()}
 	}
 	if l.Dropped > 0 {
-		s.Log.Debug("several clusters have objects with the same name; the list shows the first", "resource", v.parsed.Resource, "group", v.parsed.Group, "count", l.Dropped)
+		s.Log.Debug("several clusters have objects with the same name; the list shows the first", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)
 	}
 	return nil
 }

@@ -19,17 +19,16 @@ const (
 	maxWatchTime = 60 * time.Minute
 )
 
-func (s *Router) serveWatch(w http.ResponseWriter, v *request, c *merge.Collection, q merge.Query, f acceptedFormat) error {
-	ctx := v.out.Context()
-	watch, err := c.Watch(ctx, q, f.Format)
+func (s *Router) serveWatch(v *request, c *merge.Collection, q merge.Query, f acceptedFormat) error {
+	watch, err := c.Watch(v.Out.Context(), q, f.Format)
 	if err != nil {
 		return err
 	}
 	watch.Timeout = minWatchTime + rand.N(maxWatchTime-minWatchTime)
-	if p := v.parsed.Params.TimeoutSeconds; p != nil && *p > 0 {
+	if p := v.Request.Params.TimeoutSeconds; p != nil && *p > 0 {
 		watch.Timeout = time.Duration(*p) * time.Second
 	}
-	watch.Drain, watch.Moved = s.Stopping, v.replaced
+	watch.Drain, watch.Moved = v.Stopping(), v.replaced
 	down := map[int]func(){} // by slot: ends the count of a member that is down
 	defer func() {
 		for _, back := range down {
@@ -49,8 +48,8 @@ func (s *Router) serveWatch(w http.ResponseWriter, v *request, c *merge.Collecti
 	watch.OnBookmark = func(why merge.BookmarkReason) { s.Metrics.BookmarkSent(apiproxy.BookmarkReason(why)) }
 	by := ""
 	watch.OnExpired = func(m merge.Member) { by = m.Name }
-	s.writeMergedHeaders(w, v, watch.Format.MediaType(true), watch.Skipped)
-	sink, ctx, err := startStream(ctx, w, watch.Format, &s.buffers)
+	s.writeMergedHeaders(v, watch.Format.MediaType(true), watch.Skipped)
+	sink, ctx, err := v.startStream(watch.Format, &s.buffers)
 	if err != nil {
 		watch.Close()
 		return err
@@ -63,20 +62,22 @@ func (s *Router) serveWatch(w http.ResponseWriter, v *request, c *merge.Collecti
 		return nil
 	}
 	if ctx.Err() == nil {
-		s.Log.Info("a merged watch ended", "resource", v.parsed.Resource, "group", v.parsed.Group, "err", fmt.Sprint(err))
+		s.Log.Info("a merged watch ended", "resource", v.Request.Resource, "group", v.Request.Group, "err", fmt.Sprint(err))
 	}
 	panic(http.ErrAbortHandler)
 }
 
 // startStream starts a stream of events: HTTP frames, or messages if the client requested a WebSocket. The returned
 // context ends when the client disconnects.
-func startStream(ctx context.Context, w http.ResponseWriter, f codec.Format, from *codec.BufferPool) (merge.Sink, context.Context, error) {
-	if to, ok := w.(apiproxy.WebSocketWriter); ok {
-		messages, ctx, err := to.Switch()
-		return &webSocketSink{messages, !f.Proto}, ctx, err
+func (v *request) startStream(f codec.Format, from *codec.BufferPool) (merge.Sink, context.Context, error) {
+	messages, ctx, err := v.Watch()
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case messages != nil:
+		return &webSocketSink{messages, !f.Proto}, ctx, nil
 	}
-	w.WriteHeader(http.StatusOK)
-	return &merge.FrameWriter{Out: w, Proto: f.Proto, FlushFunc: http.NewResponseController(w).Flush, Buffers: from}, ctx, nil
+	return &merge.FrameWriter{Out: v.W, Proto: f.Proto, FlushFunc: http.NewResponseController(v.W).Flush, Buffers: from}, ctx, nil
 }
 
 // webSocketSink sends each event as a message.
@@ -90,7 +91,7 @@ func (s *webSocketSink) Event(payload []byte) error { return s.Send(payload, s.t
 
 // countExpired counts a watch that ended with 410, because of a member or because of the client's position.
 func (s *Router) countExpired(v *request, member string) {
-	rv, bad := merge.ParseResourceVersion(v.parsed.Params.ResourceVersion)
+	rv, bad := merge.ParseResourceVersion(v.Request.Params.ResourceVersion)
 	switch {
 	case member != "":
 		s.Metrics.WatchExpired(member, apiproxy.ExpiredMember)

@@ -97,13 +97,13 @@ func (v *request) reportMissingResource(err error) error {
 	if !ok || status.Code != http.StatusNotFound || status.From == "" || v.discovery == nil {
 		return err
 	}
-	r := v.parsed
+	r := v.Request
 	type told struct{ has, known bool }
 	reported := make([]told, len(v.decision.Members))
 	var wg sync.WaitGroup
 	for i, m := range v.decision.Members {
 		wg.Go(func() {
-			if v.discovery.RefreshCluster(v.out.Context(), m.Cluster, r.Group) == nil {
+			if v.discovery.RefreshCluster(v.Out.Context(), m.Cluster, r.Group) == nil {
 				reported[i].has, reported[i].known = v.discovery.HasResource(m.Cluster, r.Group, r.Version, r.Resource)
 			}
 		})

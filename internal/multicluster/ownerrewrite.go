@@ -29,7 +29,7 @@ func (v *request) hidesOwners() bool {
 	if v.decision.OwnerReferences != config.HideOwners {
 		return false
 	}
-	switch v.parsed.Subresource {
+	switch v.Request.Subresource {
 	case "attach", "exec", "log", "portforward", "proxy": // these carry no objects
 		return false
 	}
@@ -76,17 +76,17 @@ func notAcceptable() error {
 	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: "the adapter rewrites this response, which is available only as JSON"}
 }
 
-// hideOwners hides owner references from the cluster of a target. It moves references to owners in other
-// clusters to a place that the garbage collector does not read. It restores them in the response (AD-11).
-func (s *Router) hideOwners(v *request, t *apiproxy.Target) error {
-	if t.Upstream == nil || !v.hidesOwners() {
+// hideOwners hides owner references from the cluster that receives the request. It moves references to owners in other
+// clusters to a place that the garbage collector does not read. [request.relay] restores them in the response (AD-11).
+func (s *Router) hideOwners(v *request, up *apiproxy.Upstream) error {
+	if !v.hidesOwners() {
 		return nil
 	}
-	if v.parsed.Verb == "watch" {
+	if v.Request.Verb == "watch" {
 		return &apiproxy.Refusal{Status: http.StatusBadRequest, Reason: "BadRequest",
-			Message: "objects of rule " + v.decision.Rule + " cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=" + v.parsed.Name}
+			Message: "objects of rule " + v.decision.Rule + " cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=" + v.Request.Name}
 	}
-	formats := rewritableFormats(parseAccept(v.out.Header["Accept"]))
+	formats := rewritableFormats(parseAccept(v.Out.Header["Accept"]))
 	if len(formats) == 0 {
 		return notAcceptable()
 	}
@@ -94,27 +94,20 @@ func (s *Router) hideOwners(v *request, t *apiproxy.Target) error {
 	for i, f := range formats {
 		accept[i] = f.mediaType
 	}
-	v.out.Header["Accept"], v.out.Header["Accept-Encoding"] = []string{strings.Join(accept, ",")}, []string{"identity"}
-	onResponse := t.OnResponse
-	t.OnResponse = func(res *http.Response) {
-		if onResponse != nil {
-			onResponse(res)
-		}
-		restoreOwners(res)
-	}
-	switch v.parsed.Verb {
+	v.Out.Header["Accept"], v.Out.Header["Accept-Encoding"] = []string{strings.Join(accept, ",")}, []string{"identity"}
+	switch v.Request.Verb {
 	case "create", "update", "patch":
-		return s.hideOwnersInBody(v, t)
+		return s.hideOwnersInBody(v, up)
 	}
 	return nil
 }
 
 // hideOwnersInBody rewrites the body of a write.
-func (s *Router) hideOwnersInBody(v *request, t *apiproxy.Target) error {
+func (s *Router) hideOwnersInBody(v *request, up *apiproxy.Upstream) error {
 	if err := v.readBody(); err != nil {
 		return err
 	}
-	if encoding := v.out.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
+	if encoding := v.Out.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return &apiproxy.Refusal{Status: http.StatusUnsupportedMediaType, Reason: "UnsupportedMediaType",
 			Message: fmt.Sprintf("a body in encoding %.40q cannot be rewritten", encoding)}
 	}
@@ -122,8 +115,8 @@ func (s *Router) hideOwnersInBody(v *request, t *apiproxy.Target) error {
 		return nil // the cluster reports the missing body
 	}
 	hasForeign := false
-	o := &ownerLookup{Router: s, request: v, cluster: t.Upstream}
-	body, err := hideOwnerReferences(v.body, v.out.Header.Get("Content-Type"), func(r ownerReference) (bool, error) {
+	o := &ownerLookup{Router: s, request: v, cluster: up}
+	body, err := hideOwnerReferences(v.body, v.Out.Header.Get("Content-Type"), func(r ownerReference) (bool, error) {
 		foreign, err := o.isForeign(r)
 		hasForeign = hasForeign || foreign
 		return foreign, err
@@ -132,10 +125,11 @@ func (s *Router) hideOwnersInBody(v *request, t *apiproxy.Target) error {
 		return err
 	}
 	if hasForeign {
-		t.Warnings = append(t.Warnings, "the object is in "+t.Upstream.Name+" and has owners in other clusters: no garbage collector deletes it after they are deleted")
+		v.warnings = append(v.warnings,
+			"the object is in "+up.Name+" and has owners in other clusters: no garbage collector deletes it after they are deleted")
 	}
 	v.setBody(body)
-	t.Redirect = nil // a retry at another cluster would need another rewrite
+	v.rewritten = true
 	return nil
 }
 
@@ -189,11 +183,11 @@ func (o *ownerLookup) isForeign(r ownerReference) (bool, error) {
 
 // hadOwner reports whether the stored object has an owner with this UID.
 func (o *ownerLookup) hadOwner(uid string) (bool, error) {
-	if o.parsed.Name == "" {
+	if o.Request.Name == "" {
 		return false, nil // a new object
 	}
 	if o.stored == nil {
-		anchorCluster := o.parsed.ObjectRequest()
+		anchorCluster := o.Request.ObjectRequest()
 		stored, err := o.getMetadata(&anchorCluster)
 		if err != nil {
 			return false, err
@@ -208,9 +202,9 @@ func (o *ownerLookup) hadOwner(uid string) (bool, error) {
 // getMetadata requests an object's metadata from the cluster; nil if it does not exist. An uncertain result is an
 // error, because a wrong guess would delete the object or keep it forever.
 func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
-	ctx, cancel := context.WithTimeout(o.out.Context(), probeTimeout)
+	ctx, cancel := context.WithTimeout(o.Out.Context(), probeTimeout)
 	defer cancel()
-	res, err := o.cluster.Get(ctx, r.URLPath(), http.Header{"Accept": {partialMetadata}, "User-Agent": {o.out.UserAgent()}})
+	res, err := o.cluster.Get(ctx, r.URLPath(), http.Header{"Accept": {partialMetadata}, "User-Agent": {o.Out.UserAgent()}})
 	if err != nil {
 		o.Log.Warn("a cluster did not answer a request for an owner", "cluster", o.cluster.Name, "resource", r.Resource, "group", r.Group, "err", err)
 		return nil, unavailable("cluster %s did not answer whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)

@@ -253,7 +253,7 @@ func TestRestoreOwners(t *testing.T) {
 	}
 }
 
-// sendRequest routes a request and returns it as the cluster receives it.
+// sendRequest sends a request and returns it as the cluster receives it, with the warnings of the response.
 func sendRequest(t *testing.T, s *Router, method, path, body string, header ...string) (*http.Request, []string, error) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
@@ -261,15 +261,14 @@ func sendRequest(t *testing.T, s *Router, method, path, body string, header ...s
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
-	req, err := apiproxy.ParseRequest(r.Method, r.URL)
-	if err != nil {
-		t.Fatal(err)
+	res, out, err := serveRequest(s, r)
+	if out.GetBody != nil { // the cluster has read the body
+		var bodyErr error
+		if out.Body, bodyErr = out.GetBody(); bodyErr != nil {
+			t.Fatal(bodyErr)
+		}
 	}
-	target, err := s.Route(r, &req)
-	if target.Done != nil {
-		defer target.Done()
-	}
-	return r, target.Warnings, err
+	return out, res.Header["Warning"], err
 }
 
 // refusalStatus returns the status of a refusal; 0: none; -1: another error.

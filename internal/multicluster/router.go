@@ -24,11 +24,9 @@ import (
 // Router serves the requests that the routing table sends to several clusters. Fields without a remark are
 // required.
 type Router struct {
-	// Stopping ends merged watches cleanly when it is closed.
-	Stopping <-chan struct{}
-	Log      *slog.Logger
-	Now      func() time.Time
-	Metrics  *apiproxy.Metrics
+	Log     *slog.Logger
+	Now     func() time.Time
+	Metrics *apiproxy.Metrics
 
 	state   atomic.Pointer[routerState]
 	locks   createLocks
@@ -44,15 +42,14 @@ type Router struct {
 
 // request is a request that may go to several clusters.
 type request struct {
-	// out is the request as a cluster receives it, without a credential. Its context ends when the client
-	// disconnects.
-	out      *http.Request
-	parsed   *apiproxy.Request
-	decision *Decision
+	*apiproxy.Exchange
 	*routerState
-	observeCall apiproxy.CallObserver // observes each request to a cluster, except the adapter's own
-	body        []byte                // set once the body has been read
-	object      *requestObject        // the object in body
+	decision *Decision
+	body     []byte         // set once the body has been read
+	object   *requestObject // the object in body
+	// rewritten reports that the body was rewritten for one cluster. No other cluster may receive it.
+	rewritten bool
+	warnings  []string // for the client, in addition to those of the decision
 }
 
 // clusterHeader names the cluster that a response comes from, or merged.
@@ -74,7 +71,7 @@ func (v *request) get(ctx context.Context, cluster string, path string, query ur
 	if err != nil {
 		return nil, err
 	}
-	res, err := v.observeCall.Do(c, apiproxy.UpstreamRequest{Request: r, ReadOnly: read})
+	res, err := v.Do(c, apiproxy.UpstreamRequest{Request: r, ReadOnly: read})
 	if err != nil {
 		return nil, err
 	}
@@ -96,27 +93,27 @@ func readStatus(res *apiproxy.UpstreamResponse) *codec.Status {
 }
 
 // writeStatus writes a Status in the encoding that the client prefers.
-func (v *request) writeStatus(w http.ResponseWriter, s *codec.Status) {
+func (v *request) writeStatus(s *codec.Status) {
 	format := v.preferredFormat()
-	setMergedHeaders(w, format.MediaType(false))
+	v.setMergedHeaders(format.MediaType(false))
 	if s.RetryAfter > 0 {
-		w.Header().Set("Retry-After", fmt.Sprint(s.RetryAfter))
+		v.W.Header().Set("Retry-After", fmt.Sprint(s.RetryAfter))
 	}
-	w.WriteHeader(s.Code)
-	w.Write(s.Append(nil, format.Proto)) // a client that disconnected needs no response
+	v.W.WriteHeader(s.Code)
+	v.W.Write(s.Append(nil, format.Proto)) // a client that disconnected needs no response
 }
 
 // preferredFormat returns the encoding that the client prefers, or JSON if it accepts none.
 func (v *request) preferredFormat() codec.Format {
-	if formats := parseAccept(v.out.Header["Accept"]); len(formats) > 0 {
+	if formats := parseAccept(v.Out.Header["Accept"]); len(formats) > 0 {
 		return formats[0].Format
 	}
 	return codec.Format{}
 }
 
 // setMergedHeaders sets the headers of a response that does not come from a single cluster.
-func setMergedHeaders(w http.ResponseWriter, contentType string) {
-	h := w.Header()
+func (v *request) setMergedHeaders(contentType string) {
+	h := v.W.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Cache-Control", "no-cache, private")
 	h.Set(clusterHeader, mergedCluster)
@@ -124,12 +121,12 @@ func setMergedHeaders(w http.ResponseWriter, contentType string) {
 
 // writeError writes the response for an error, if nothing has been written yet. It returns the error if it is not a
 // Status. It aborts the request if the client has disconnected.
-func (v *request) writeError(w http.ResponseWriter, err error) error {
+func (v *request) writeError(err error) error {
 	if s, ok := errors.AsType[*codec.Status](err); ok {
-		v.writeStatus(w, s)
+		v.writeStatus(s)
 		return nil
 	}
-	if errors.Is(v.out.Context().Err(), context.Canceled) {
+	if errors.Is(v.Out.Context().Err(), context.Canceled) {
 		panic(http.ErrAbortHandler)
 	}
 	return err

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
@@ -18,6 +21,23 @@ const (
 	asProto = "application/vnd.kubernetes.protobuf"
 	asTable = "application/json;as=Table;v=v1;g=meta.k8s.io"
 )
+
+// serveRequest serves a request with a server. It also returns the request as a cluster receives it, and the error of the
+// router.
+func serveRequest(s *Router, r *http.Request) (res *http.Response, out *http.Request, err error) {
+	server := &apiproxy.Server{Hosts: []string{r.Host}, ValidToken: func(string) bool { return true },
+		Permissions: func() apiproxy.Permissions { return apiproxy.Permissions{Impersonation: true} },
+		Telemetry:   &apiproxy.Telemetry{Metrics: s.Metrics, Log: s.Log, Now: s.Now}, Log: s.Log, Now: s.Now,
+		Handle: func(x *apiproxy.Exchange) error {
+			err = s.Handle(x)
+			out = x.Out
+			return err
+		}}
+	r.Header.Set("Authorization", "Bearer local")
+	w := httptest.NewRecorder()
+	server.ServeHTTP(w, r)
+	return w.Result(), out, err
+}
 
 // TestAcceptedFormats checks section 8: Accept is reduced to the encodings that can be merged, in the client's order of
 // preference.

@@ -28,15 +28,15 @@ const probeTimeout = 10 * time.Second
 func (s *Router) probeMembers(v *request, r *apiproxy.Request, members []Member) []ownerAnswer {
 	object := r.ObjectRequest()
 	path := object.URLPath()
-	header := http.Header{"Accept": {partialMetadata}, "User-Agent": {v.out.UserAgent()}}
+	header := http.Header{"Accept": {partialMetadata}, "User-Agent": {v.Out.UserAgent()}}
 	answers := make([]ownerAnswer, len(members))
-	ctx, cancel := context.WithTimeout(v.out.Context(), probeTimeout)
+	ctx, cancel := context.WithTimeout(v.Out.Context(), probeTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for i, m := range members {
 		wg.Go(func() {
 			answers[i].Cluster = m.Cluster
-			res, err := v.routerState.Upstream(m.Cluster).Get(ctx, path, header)
+			res, err := v.Upstream(m.Cluster).Get(ctx, path, header)
 			if err != nil {
 				answers[i].Err = err
 				return
@@ -59,9 +59,9 @@ func (s *Router) probeMembers(v *request, r *apiproxy.Request, members []Member)
 func (s *Router) findOwner(v *request, r *apiproxy.Request, d *Decision) ownerResult {
 	key := keyOf(r)
 	cluster, absent := v.owners.Get(key, s.Now())
-	known := absent || cluster != "" && v.routerState.Upstream(cluster) != nil
+	known := absent || cluster != "" && v.Upstream(cluster) != nil
 	s.Metrics.CacheLookup(apiproxy.CacheOwner, known)
-	if cluster != "" && v.routerState.Upstream(cluster) != nil {
+	if cluster != "" && v.Upstream(cluster) != nil {
 		s.Metrics.OwnerLookup(apiproxy.OwnerLearned)
 		return ownerResult{Owner: cluster}
 	}
@@ -91,112 +91,127 @@ func (s *Router) queryOwner(v *request, r *apiproxy.Request, d *Decision) ownerR
 	return result
 }
 
-// namedTarget routes a request for one object of a spread.
-func (s *Router) namedTarget(v *request) (apiproxy.Target, error) {
-	r, d := v.parsed, v.decision
-	if r.Verb == "create" && r.Name == "" {
-		return s.createTarget(v)
-	}
-	creates := r.Creates(v.out.Header.Get("Content-Type"))
-	release := func() {}
-	if creates {
-		unlock, err := s.locks.lock(v.out.Context(), keyOf(r))
-		if err != nil {
-			return apiproxy.Target{}, err
-		}
-		release = unlock
-	}
-	t, err := s.ownedTarget(v, creates)
-	if err != nil {
-		release()
-		return apiproxy.Target{}, err
-	}
-	t.Done = release
-	if d.Cluster = t.Upstream.Name; r.Params.ResourceVersion != "" {
-		if status := v.translatePositions(); status != nil {
-			release()
-			return s.statusTarget(v, status), nil
-		}
-	}
-	return t, nil
+// destination is the cluster that receives a request for one object of a spread.
+type destination struct {
+	cluster string
+	owner   bool // the cluster had the object when it was last queried
+	creates bool // the request creates the object there
 }
 
-// ownedTarget returns the cluster that has the object, or the cluster where an update creates it.
-func (s *Router) ownedTarget(v *request, creates bool) (apiproxy.Target, error) {
-	r, d := v.parsed, v.decision
-	result := s.findOwner(v, r, d)
-	if result.Refusal != nil {
-		return apiproxy.Target{}, result.Refusal
-	}
-	if result.Absent && creates {
-		if d.MustExist != nil {
-			return apiproxy.Target{}, d.MustExist
+// serveNamed serves a request for one object of a spread.
+func (s *Router) serveNamed(v *request) error {
+	creates := v.Request.Creates(v.Out.Header.Get("Content-Type"))
+	if creates {
+		release, err := s.locks.lock(v.Out.Context(), keyOf(v.Request))
+		if err != nil {
+			return err
 		}
-		if err := v.parseBody(); err != nil {
-			return apiproxy.Target{}, err
-		}
-		return s.placedTarget(v, keyOf(r))
+		defer release()
 	}
-	cluster := result.Owner
-	if result.Absent {
-		cluster = d.Members[0].Cluster // its "not found" is the response
+	to, err := s.findDestination(v, creates)
+	if err != nil {
+		return err
 	}
-	t := apiproxy.Target{Upstream: v.routerState.Upstream(cluster)}
-	if result.Warning != "" {
-		t.Warnings = append(t.Warnings, result.Warning)
-	}
-	key := keyOf(r)
-	t.OnResponse = func(res *http.Response) {
-		gone := r.Verb == "delete" && r.Subresource == "" && res.StatusCode/100 == 2 && !r.Params.DryRun
-		if gone || res.StatusCode == http.StatusNotFound {
-			v.owners.Delete(key, cluster)
+	if v.decision.Cluster = to.cluster; v.Request.Params.ResourceVersion != "" {
+		if status := v.translatePositions(); status != nil {
+			return s.serveStatus(v, status)
 		}
 	}
-	if result.Owner != "" {
-		t.Redirect = func(res *http.Response) *apiproxy.Upstream { return s.newOwner(v, res, cluster) }
+	if to.creates {
+		return s.createAt(v, to.cluster, keyOf(v.Request))
 	}
-	return t, nil
+	return s.sendToOwner(v, to)
+}
+
+// findDestination returns the cluster that has the object, or the cluster where an update creates it.
+func (s *Router) findDestination(v *request, creates bool) (destination, error) {
+	result := s.findOwner(v, v.Request, v.decision)
+	switch {
+	case result.Refusal != nil:
+		return destination{}, result.Refusal
+	case !result.Absent:
+		if result.Warning != "" {
+			v.warnings = append(v.warnings, result.Warning)
+		}
+		return destination{cluster: result.Owner, owner: result.Owner != ""}, nil
+	case !creates:
+		return destination{cluster: v.decision.Members[0].Cluster}, nil // its "not found" is the response
+	case v.decision.MustExist != nil:
+		return destination{}, v.decision.MustExist
+	}
+	if err := v.parseBody(); err != nil {
+		return destination{}, err
+	}
+	cluster, err := s.place(v)
+	return destination{cluster: cluster, creates: true}, err
+}
+
+// sendToOwner sends the request to the cluster that has the object. If the object was deleted there and created in
+// another cluster, it sends the request to that cluster instead.
+func (s *Router) sendToOwner(v *request, to destination) error {
+	r := v.Request
+	res, err := s.send(v, v.Upstream(to.cluster))
+	if err != nil {
+		return err
+	}
+	defer func() { res.Close() }()
+	if to.owner && !v.rewritten && res.StatusCode == http.StatusNotFound && v.CanResend() {
+		if next := s.newOwner(v, to.cluster); next != nil {
+			res.Close()
+			moved, err := v.Send(next)
+			if err != nil {
+				return err
+			}
+			res = moved
+		}
+	}
+	gone := r.Verb == "delete" && r.Subresource == "" && res.StatusCode/100 == 2 && !r.Params.DryRun
+	if gone || res.StatusCode == http.StatusNotFound {
+		v.owners.Delete(keyOf(r), to.cluster)
+	}
+	return v.relay(res)
 }
 
 // newOwner returns the object's new cluster if the previous one no longer has it, because it was deleted there
 // and created elsewhere.
-func (s *Router) newOwner(v *request, res *http.Response, from string) *apiproxy.Upstream {
-	if res.StatusCode != http.StatusNotFound {
-		return nil
-	}
-	v.owners.Delete(keyOf(v.parsed), from)
-	result := s.queryOwner(v, v.parsed, v.decision)
+func (s *Router) newOwner(v *request, from string) *apiproxy.Upstream {
+	v.owners.Delete(keyOf(v.Request), from)
+	result := s.queryOwner(v, v.Request, v.decision)
 	if result.Owner == "" || result.Owner == from {
 		return nil
 	}
-	return v.routerState.Upstream(result.Owner)
+	return v.Upstream(result.Owner)
 }
 
-// createTarget routes a POST to a collection of a spread.
-func (s *Router) createTarget(v *request) (apiproxy.Target, error) {
+// serveCreate serves a POST to a collection of a spread.
+func (s *Router) serveCreate(v *request) error {
 	if err := v.parseBody(); err != nil {
-		return apiproxy.Target{}, err
+		return err
 	}
+	var key ObjectKey
+	var cluster string
+	var err error
 	if v.object.Name == "" {
-		return s.placedTarget(v, ObjectKey{})
+		cluster, err = s.place(v)
+	} else {
+		named := *v.Request
+		named.Name = v.object.Name
+		key = keyOf(&named)
+		release, lockErr := s.locks.lock(v.Out.Context(), key)
+		if lockErr != nil {
+			return lockErr
+		}
+		defer release()
+		cluster, err = s.placeNamed(v, &named)
 	}
-	named := *v.parsed
-	named.Name = v.object.Name
-	key := keyOf(&named)
-	release, err := s.locks.lock(v.out.Context(), key)
 	if err != nil {
-		return apiproxy.Target{}, err
+		return err
 	}
-	t, err := s.createNamedTarget(v, &named)
-	if err != nil {
-		release()
-		return apiproxy.Target{}, err
-	}
-	t.Done = release
-	return t, nil
+	return s.createAt(v, cluster, key)
 }
 
-func (s *Router) createNamedTarget(v *request, named *apiproxy.Request) (apiproxy.Target, error) {
+// placeNamed returns the cluster that receives the create of an object with a name.
+func (s *Router) placeNamed(v *request, named *apiproxy.Request) (string, error) {
 	// The cache can name the owner, but only a query can show that the object does not exist.
 	result := ownerResult{}
 	if cluster, _ := v.owners.Get(keyOf(named), s.Now()); cluster != "" {
@@ -208,56 +223,53 @@ func (s *Router) createNamedTarget(v *request, named *apiproxy.Request) (apiprox
 	switch {
 	case result.Refusal != nil && result.Refusal.Status == http.StatusServiceUnavailable && v.decision.Spread.Create == "spill":
 	case result.Refusal != nil:
-		return apiproxy.Target{}, result.Refusal
+		return "", result.Refusal
 	case result.Owner != "":
 		// That cluster answers "already exists", or creates the object if it was deleted meanwhile.
-		return s.createAt(v, result.Owner, keyOf(named)), nil
+		return result.Owner, nil
 	}
-	return s.placedTarget(v, keyOf(named))
+	return s.place(v)
 }
 
-// placedTarget returns the cluster where a new object is created.
-func (s *Router) placedTarget(v *request, key ObjectKey) (apiproxy.Target, error) {
+// place returns the cluster where a new object is created.
+func (s *Router) place(v *request) (string, error) {
 	anchorCluster, err := s.anchorCluster(v)
 	if err != nil {
-		return apiproxy.Target{}, err
+		return "", err
 	}
-	p, err := placeObject(v.decision.Spread, v.parsed, v.object, placementInput{
+	p, err := placeObject(v.decision.Spread, v.Request, v.object, placementInput{
 		Anchor: anchorCluster, Chance: rand.Float64(), Turn: s.creates.Add(1),
 		Down: func(cluster string) bool {
-			return v.routerState.Upstream(cluster).Health().State == apiproxy.StateUnhealthy
+			return v.Upstream(cluster).Health().State == apiproxy.StateUnhealthy
 		},
 	})
 	if err != nil {
-		return apiproxy.Target{}, err
+		return "", err
 	}
 	s.Metrics.Placed(v.decision.Rule, p.Cluster)
-	t := s.createAt(v, p.Cluster, key)
 	if p.Spilled {
-		t.Warnings = append(t.Warnings, "made in "+p.Cluster+": "+p.Why)
+		v.warnings = append(v.warnings, "made in "+p.Cluster+": "+p.Why)
 	}
-	return t, nil
+	return p.Cluster, nil
 }
 
-// createAt returns a create at a cluster. It records the owner before the client gets the response.
-func (s *Router) createAt(v *request, cluster string, key ObjectKey) apiproxy.Target {
-	t := apiproxy.Target{Upstream: v.routerState.Upstream(cluster)}
-	if v.parsed.Params.DryRun {
-		return t
+// createAt creates the object in a cluster. It records the owner before the client gets the response.
+func (s *Router) createAt(v *request, cluster string, key ObjectKey) error {
+	res, err := s.send(v, v.Upstream(cluster))
+	if err != nil {
+		return err
 	}
-	t.OnResponse = func(res *http.Response) {
-		switch {
-		case res.StatusCode/100 != 2:
-			return
-		case key.Name == "":
-			key = keyOf(v.parsed)
-			if key.Name = createdName(res); key.Name == "" {
-				return // a later query finds it
-			}
+	defer res.Close()
+	if res.StatusCode/100 == 2 && !v.Request.Params.DryRun {
+		if key.Name == "" {
+			key = keyOf(v.Request)
+			key.Name = createdName(res.Response)
 		}
-		v.owners.Set(key, cluster)
+		if key.Name != "" { // otherwise a later query finds it
+			v.owners.Set(key, cluster)
+		}
 	}
-	return t
+	return v.relay(res)
 }
 
 // createdName reads the name of a new object from the response and keeps the body intact.
@@ -300,7 +312,7 @@ func (s *Router) anchorCluster(v *request) (string, error) {
 	if err != nil || !known {
 		return "", err // no cluster has this kind
 	}
-	d := v.Table.Route(&of, RouteInput{UserAgent: v.out.UserAgent()})
+	d := v.Table.Route(&of, RouteInput{UserAgent: v.Out.UserAgent()})
 	switch d.Kind {
 	case DecisionHome, DecisionSingle:
 		return d.Cluster, nil
@@ -323,7 +335,7 @@ func (v *request) requestForKind(apiVersion, kind, name, namespace string) (of a
 	}
 	resource, namespaced, known := v.discovery.Resource(group, version, kind)
 	if !known {
-		if err := v.discovery.Refresh(v.out.Context()); err != nil {
+		if err := v.discovery.Refresh(v.Out.Context()); err != nil {
 			return of, false, unavailable("the owner of the object cannot be determined: %v", err)
 		}
 		if resource, namespaced, known = v.discovery.Resource(group, version, kind); !known {
@@ -332,13 +344,14 @@ func (v *request) requestForKind(apiVersion, kind, name, namespace string) (of a
 	}
 	of = apiproxy.Request{Verb: "get", Group: group, Version: version, Resource: resource, Name: name}
 	if namespaced {
-		of.Namespace = cmp.Or(namespace, v.parsed.Namespace)
+		of.Namespace = cmp.Or(namespace, v.Request.Namespace)
 	}
 	return of, true, nil
 }
 
 func unavailable(format string, args ...any) *apiproxy.Refusal {
-	return &apiproxy.Refusal{Status: http.StatusServiceUnavailable, Reason: "ServiceUnavailable", Message: fmt.Sprintf(format, args...), RetryAfter: retryAfter}
+	return &apiproxy.Refusal{Status: http.StatusServiceUnavailable, Reason: "ServiceUnavailable",
+		Message: fmt.Sprintf(format, args...), RetryAfter: retryAfter}
 }
 
 // createLocks serialise the requests that create an object with one name.

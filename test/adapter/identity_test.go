@@ -108,7 +108,7 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 	c := k.CoreV1().RESTClient() // clients repeat answers with a Retry-After
 	for says, req := range map[string]*rest.Request{
 		"another cluster answers": c.Get().MaxRetries(0),
-		"could not be asked":      c.Post().MaxRetries(0).Body(configMap("shop", "astray", map[string]string{pinKey: "west"})),
+		"did not answer":          c.Post().MaxRetries(0).Body(configMap("shop", "astray", map[string]string{pinKey: "west"})),
 	} {
 		err := req.Namespace("shop").Resource("configmaps").Do(t.Context()).Error()
 		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "west") || !strings.Contains(err.Error(), says) {

@@ -25,8 +25,8 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
-	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/kubetest"
 )
 

@@ -81,7 +81,7 @@ func runProxy(ctx context.Context, f proxyFlags) error {
 	if err != nil {
 		return err
 	}
-	router := &multicluster.Router{Stopping: ctx.Done(), Log: log, Now: time.Now}
+	router := &multicluster.Router{Log: log, Now: time.Now}
 	builtin := apiproxy.BuiltinResources()
 	tel, err := newTelemetry(f.audit, namespace, func(group, resource, subresource string) bool {
 		return builtin(group, resource, subresource) || subresource == "" && router.Scope(group, resource) != config.ScopeUnknown
@@ -140,7 +140,7 @@ func runProxy(ctx context.Context, f proxyFlags) error {
 		return err
 	}
 	server := &apiproxy.Server{
-		Hosts: podcreds.Hosts(), ValidToken: creds.ValidToken, Telemetry: tel.requests, Log: log, Now: time.Now, Grace: upgradeGrace, Route: router.Route,
+		Hosts: podcreds.Hosts(), ValidToken: creds.ValidToken, Telemetry: tel.requests, Log: log, Now: time.Now, Grace: upgradeGrace, Handle: router.Handle,
 		Permissions: func() apiproxy.Permissions {
 			d := loader.Current().Config()
 			return apiproxy.Permissions{Impersonation: d.Impersonation, TokenRequests: d.AllowTokenRequest}
