@@ -13,16 +13,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
-	"github.com/tailplane/tailplane/internal/kube"
 )
 
 // These constants describe the Secret with a runner's token. The Secret represents the workload at
@@ -74,39 +71,9 @@ func (l *enrollmentState) managers(ctx context.Context) error {
 		of[s.Namespace+"/"+name] = w
 		l.workloads = append(l.workloads, w)
 	}
-	pods := map[string]int{} // manager pods, by instance
-	jobs := map[string]int{} // job pods, by pool
-	for _, ns := range l.namespaces {
-		where := []client.ListOption{client.InNamespace(ns), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}}
-		var deployments appsv1.DeploymentList
-		var list corev1.PodList
-		if err := errors.Join(l.direct.List(ctx, &deployments, where...), l.direct.List(ctx, &list, where...)); err != nil {
-			return fmt.Errorf("list managers in %s: %w", ns, err)
-		}
-		for i := range deployments.Items {
-			if w := of[ns+"/"+deployments.Items[i].Name]; w != nil {
-				w.gitlab.deployment = &deployments.Items[i]
-			}
-		}
-		for _, p := range list.Items {
-			if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
-				continue
-			}
-			if instance := p.Labels["app.kubernetes.io/instance"]; instance != "" {
-				pods[ns+"/"+instance]++
-			} else {
-				jobs[ns+"/"+p.Labels[v1alpha1.PoolLabel]]++
-			}
-		}
-		present, err := listManaged(ctx, l.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
-		if err != nil {
-			return err
-		}
-		for name, u := range present {
-			if w := of[ns+"/"+name]; w != nil {
-				w.gitlab.present["PodDisruptionBudget"] = u
-			}
-		}
+	pods, jobs, err := l.readManagerObjects(ctx, of)
+	if err != nil {
+		return err
 	}
 	if err := l.findLostRunners(ctx); err != nil {
 		l.facts.Listed, l.unscanned = false, true
@@ -136,6 +103,45 @@ func (l *enrollmentState) managers(ctx context.Context) error {
 		w.inForce = l.capacityInForce(w)
 	}
 	return nil
+}
+
+// readManagerObjects adds the existing objects of managers to the workloads, which are by namespace and name. It
+// counts the running manager pods, by namespace and instance, and the running job pods, by namespace and pool.
+func (l *enrollmentState) readManagerObjects(ctx context.Context, of map[string]*workload) (pods, jobs map[string]int, err error) {
+	pods, jobs = map[string]int{}, map[string]int{}
+	for _, ns := range l.namespaces {
+		where := []client.ListOption{client.InNamespace(ns), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}}
+		var deployments appsv1.DeploymentList
+		var list corev1.PodList
+		if err := errors.Join(l.direct.List(ctx, &deployments, where...), l.direct.List(ctx, &list, where...)); err != nil {
+			return nil, nil, fmt.Errorf("list managers in %s: %w", ns, err)
+		}
+		for i := range deployments.Items {
+			if w := of[ns+"/"+deployments.Items[i].Name]; w != nil {
+				w.gitlab.deployment = &deployments.Items[i]
+			}
+		}
+		for _, p := range list.Items {
+			if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			if instance := p.Labels["app.kubernetes.io/instance"]; instance != "" {
+				pods[ns+"/"+instance]++
+			} else {
+				jobs[ns+"/"+p.Labels[v1alpha1.PoolLabel]]++
+			}
+		}
+		present, err := listManaged(ctx, l.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+		if err != nil {
+			return nil, nil, err
+		}
+		for name, u := range present {
+			if w := of[ns+"/"+name]; w != nil {
+				w.gitlab.present["PodDisruptionBudget"] = u
+			}
+		}
+	}
+	return pods, jobs, nil
 }
 
 // findLostRunners finds runners with our mark whose token is lost. The response to their creation did not
@@ -310,16 +316,6 @@ func (l *enrollmentState) hasNoManagers(w *workload) bool {
 	return scaledToZero(w.gitlab.deployment) && w.managers == 0 && w.gitlab.jobPods == 0
 }
 
-// stopManagers stops the managers of a runner that the fleet cannot pause at GitLab. The managers finish
-// their jobs first.
-func (l *enrollmentState) stopManagers(ctx context.Context, w *workload) error {
-	d := w.gitlab.deployment
-	if d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 {
-		return nil
-	}
-	return l.direct.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`)))
-}
-
 // readJobs returns the number of jobs that a runner runs; nil if it is not known.
 func (l *enrollmentState) readJobs(ctx context.Context, w *workload) *int {
 	read, requested := l.session.Jobs[w.RemoteID]
@@ -362,43 +358,6 @@ func (l *enrollmentState) capacityInForce(w *workload) int {
 	return n
 }
 
-// compareManager compares a workload with its desired state.
-func (l *enrollmentState) compareManager(_ context.Context, w *workload) {
-	m := w.gitlab
-	if w.use == nil || m.token == nil || w.Lost {
-		return
-	}
-	unit := l.managerSpec(w)
-	objects, err := isolation.Objects(l.settings, unit)
-	if err != nil {
-		w.Failure = fleet.Failure{Reason: reasonUnrendered, Message: err.Error()}
-		return
-	}
-	managers, concurrent := isolation.ManagerCount(unit)
-	// Settings that GitLab did not report stay unchanged.
-	w.Current, m.rendered = w.Remote != fleet.Yes || w.isManual() || l.runnerMatches(w), true
-	for _, o := range objects {
-		u, err := prepareApply(o)
-		if err != nil {
-			w.Failure = fleet.Failure{Reason: reasonUnrendered, Message: err.Error()}
-			return
-		}
-		var is *unstructured.Unstructured
-		switch o := o.(type) {
-		case *corev1.Secret:
-			is = toUnstructured(l.secret(w.Namespace, o.Name))
-		case *appsv1.Deployment:
-			is = toUnstructured(m.deployment)
-		default:
-			is, m.needsBudget = m.present[u.GetKind()], true
-		}
-		if !upToDate(u, is) {
-			m.outdated = append(m.outdated, u)
-		}
-	}
-	w.Current = w.Current && len(m.outdated) == 0 && (m.needsBudget || m.present["PodDisruptionBudget"] == nil) && m.concurrent == managers*concurrent && string(unit.Token) == string(m.token.Data[tokenKey])
-}
-
 func (l *enrollmentState) secret(namespace, name string) *corev1.Secret {
 	for i := range l.secrets {
 		if l.secrets[i].Namespace == namespace && l.secrets[i].Name == name {
@@ -415,180 +374,4 @@ func (l *enrollmentState) runnerSpec(pool *v1alpha1.RunnerPool) forge.RunnerSpec
 		s.RunUntagged, s.Locked, s.Protected, s.MaximumTimeout = g.RunUntagged, g.Locked, g.Protected, cmp.Or(g.MaximumTimeout.Duration, time.Hour)
 	}
 	return s
-}
-
-// runnerMatches reports whether the runner at GitLab has the desired settings.
-func (l *enrollmentState) runnerMatches(w *workload) bool {
-	want, is := l.runnerSpec(w.pool), w.gitlab.runner
-	return slices.Equal(slices.Sorted(slices.Values(want.Tags)), slices.Sorted(slices.Values(is.Tags))) && want.RunUntagged == is.RunUntagged && want.Locked == is.Locked &&
-		want.Protected == is.Protected && want.MaximumTimeout == is.MaximumTimeout
-}
-
-// createRunner creates a runner, paused and with our mark, and stores its token and its ID in the
-// Secret. If the controller fails between the two, it finds the runner by the mark.
-func (l *enrollmentState) createRunner(ctx context.Context, to fleet.DesiredWorkload) error {
-	pool := l.pools[to.Pool]
-	if pool == nil || l.session == nil || l.session.GitLab == nil || l.session.Group == 0 && !l.hasManualRunner() {
-		return nil
-	}
-	var taken []string
-	last := 0
-	for _, w := range l.workloads {
-		taken = append(taken, w.Name)
-		if w.Pool == to.Pool {
-			last = max(last, w.Revision)
-		}
-	}
-	name, revision := fleet.NextWorkloadName(l.e.Name, to.Pool, last, taken)
-	if l.hasManualRunner() {
-		return l.storeToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, 0, l.session.GitLab.RunnerToken())
-	}
-	s := l.runnerSpec(pool)
-	s.Paused, s.Description, s.Note = true, name, runnerMarker(l.e, to.Pool, name, revision)+"\n"+pausedNote+" until its manager is there"
-	id, token, err := l.session.GitLab.CreateRunner(ctx, s)
-	if err != nil {
-		l.session.ScannedAt = time.Time{} // the runner may have been created in spite of the error
-		return err
-	}
-	l.session.Runners[id] = runnerResult{}
-	return l.storeToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, id, token)
-}
-
-// resetToken gives a runner a new token, because the old one is lost.
-func (l *enrollmentState) resetToken(ctx context.Context, w *workload) error {
-	token, err := l.session.GitLab.ResetToken(ctx, w.RemoteID)
-	if err != nil {
-		return err
-	}
-	return l.storeToken(ctx, w.Key, w.Pool, w.Shape, w.Revision, w.RemoteID, token)
-}
-
-func (l *enrollmentState) storeToken(ctx context.Context, k fleet.Key, pool, shape string, revision int, id int64, token forge.Secret) error {
-	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: isolation.TokenName(k.Name),
-		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: l.e.Name, v1alpha1.PoolLabel: pool},
-		Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision),
-			createdAnnotation: l.now.UTC().Format(time.RFC3339)}},
-		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
-	if err := l.direct.Create(ctx, s); err != nil {
-		l.session.ScannedAt = time.Time{} // so that the runner is found by its mark
-		return fmt.Errorf("store the token of runner %d: %w", id, err)
-	}
-	return nil
-}
-
-// applyManager brings the objects of a workload to the desired state.
-func (l *enrollmentState) applyManager(ctx context.Context, w *workload) error {
-	m := w.gitlab
-	if m.token == nil || !m.rendered {
-		return nil
-	}
-	if w.Remote == fleet.Yes && !w.isManual() && !l.runnerMatches(w) {
-		s := l.runnerSpec(w.pool)
-		s.Description, s.Note, s.Paused = m.runner.Description, m.runner.Note, m.runner.Paused
-		if err := l.session.GitLab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
-			return err
-		}
-		delete(l.session.Runners, w.RemoteID)
-	}
-	unit := l.managerSpec(w)
-	if err := l.storeManualToken(ctx, w, unit.Token); err != nil {
-		return err
-	}
-	managers, concurrent := isolation.ManagerCount(unit)
-	if given := managers * concurrent; given != m.concurrent {
-		notes := map[string]any{capacityAnnotation: strconv.Itoa(given)}
-		if before := l.capacityInForce(w); before > given {
-			notes[previousCapacityAnnotation] = fmt.Sprintf("%d %s", before, l.now.Add(configReloadTime).UTC().Format(time.RFC3339))
-		}
-		if err := l.patchAnnotations(ctx, m.token, notes); err != nil {
-			return err
-		}
-	}
-	for _, u := range m.outdated {
-		if err := applyObject(ctx, l.direct, u); err != nil {
-			return err
-		}
-	}
-	if old := m.present["PodDisruptionBudget"]; old != nil && !m.needsBudget {
-		return kube.Delete(ctx, l.direct, old)
-	}
-	return nil
-}
-
-// applyPause writes whether a runner takes jobs. It does not resume a runner that a person paused.
-func (l *enrollmentState) applyPause(ctx context.Context, w *workload) error {
-	m := w.gitlab
-	pause := w.target.Max == 0
-	if pause && (w.isManual() || w.Stopped != fleet.Yes && (l.session == nil || isDenied(m.runner.Err))) {
-		return l.stopManagers(ctx, w)
-	}
-	if w.Remote != fleet.Yes || w.isManual() || m.runner.Err != nil || m.runner.Paused == pause {
-		return nil
-	}
-	line, _, _ := strings.Cut(m.runner.Note, "\n")
-	if _, _, _, managed := parseRunnerMarker(l.e, m.runner.Note); !managed {
-		line = runnerMarker(l.e, w.Pool, w.Name, w.Revision)
-	}
-	if !pause && !strings.Contains(m.runner.Note, pausedNote) {
-		w.drift = append(w.drift, reasonPausedByHand)
-		return nil
-	}
-	note := line
-	if pause {
-		note += "\n" + pausedNote
-		if w.target.Hold != "" {
-			note += ": hold " + w.target.Hold
-		}
-	}
-	r, err := l.session.GitLab.SetPaused(ctx, w.RemoteID, pause, note)
-	if err != nil {
-		delete(l.session.Runners, w.RemoteID)
-		w.reason, w.Stopped = reasonUnreachable, fleet.Unknown
-		if pause && isDenied(err) {
-			return l.stopManagers(ctx, w)
-		}
-		return err
-	}
-	m.runner = runnerResult{GitLabRunner: r, At: l.now}
-	l.session.Runners[w.RemoteID] = m.runner
-	w.Stopped = fleet.AnswerOf(r.Paused)
-	if pause {
-		delete(l.session.Jobs, w.RemoteID)
-		w.Jobs = nil // the next reconcile queries the running jobs
-	}
-	return nil
-}
-
-// cancelJobs requests the end of all jobs that still run.
-func (l *enrollmentState) cancelJobs(ctx context.Context, w *workload) error {
-	var errs []error
-	for _, job := range l.session.Jobs[w.RemoteID].Jobs {
-		errs = append(errs, l.requestEnd(w, job.ID, "A GitLab token needs the scope api to end them, and a role that may cancel jobs in their projects.", func() error {
-			return l.session.GitLab.CancelJob(ctx, job.Project, job.ID)
-		}))
-	}
-	return errors.Join(errs...)
-}
-
-// deleteManager deletes all objects of a workload, its token last.
-func (l *enrollmentState) deleteManager(ctx context.Context, w *workload) error {
-	var all []client.Object
-	if d := w.gitlab.deployment; d != nil {
-		all = append(all, d)
-	}
-	for _, u := range w.gitlab.present {
-		all = append(all, u)
-	}
-	if s := l.secret(w.Namespace, isolation.ConfigName(w.Name)); s != nil {
-		all = append(all, s)
-	}
-	if w.gitlab.token != nil && w.Remote == fleet.No {
-		all = append(all, w.gitlab.token)
-	}
-	for _, o := range all {
-		if err := kube.Delete(ctx, l.direct, o); err != nil {
-			return err
-		}
-	}
-	return nil
 }
