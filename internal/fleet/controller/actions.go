@@ -41,7 +41,7 @@ func (l *enrollmentState) doActions(ctx context.Context, step fleet.Step) error 
 		case "":
 			errs = append(errs, err)
 		default: // a forge's error is a fact to report, not a failed reconcile
-			l.Log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "err", err)
+			l.deps.log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "err", err)
 			l.failures = append(l.failures, fleet.Failure{Reason: reasonUnreachable, Message: err.Error()})
 			l.wake = earliest(l.wake, l.now.Add(max(noAnswerRetry, retryAfter(err))))
 		}
@@ -85,16 +85,16 @@ func (l *enrollmentState) doAction(ctx context.Context, a fleet.Action) error {
 	case fleet.RemoveFinalizer:
 		return l.setFinalizer(ctx, false)
 	case fleet.EnsureNamespace:
-		return l.baseline.applyBase(ctx, l.direct)
+		return l.baseline.applyBase(ctx, l.deps.direct)
 	case fleet.EnsureAccess:
-		return l.baseline.applyAccess(ctx, l.direct)
+		return l.baseline.applyAccess(ctx, l.deps.direct)
 	case fleet.CopyCredential:
-		return l.copyCredential(ctx, fleet.NamespaceOf(l.e, l.Isolation.Shared), l.credentialData)
+		return l.copyCredential(ctx, fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared), l.credentialData)
 	case fleet.CreateRunner:
 		return l.createRunner(ctx, a.Create)
 	case fleet.DeleteCopy:
 		if s := l.secret(a.Copy.Namespace, a.Copy.Name); s != nil {
-			return kube.Delete(ctx, l.direct, s)
+			return kube.Delete(ctx, l.deps.direct, s)
 		}
 		return nil
 	case fleet.DeleteSecrets:
@@ -134,8 +134,8 @@ func (l *enrollmentState) doAction(ctx context.Context, a fleet.Action) error {
 		}
 		return l.deregisterRunner(ctx, w)
 	case fleet.ForceRelease:
-		l.Log.Warn("a scale set is abandoned and stays at GitHub", "enrollment", l.e.Name, "scaleSet", w.Name, "id", w.RemoteID, "because", l.e.Annotations[v1alpha1.ForceCleanupAnnotation])
-		return l.reconciler.arcCache.forceDelete(ctx, l.arcState.Sets[w.Key])
+		l.deps.log.Warn("a scale set is abandoned and stays at GitHub", "enrollment", l.e.Name, "scaleSet", w.Name, "id", w.RemoteID, "because", l.e.Annotations[v1alpha1.ForceCleanupAnnotation])
+		return l.deps.arcCache.forceDelete(ctx, l.arcState.Sets[w.Key])
 	case fleet.DeleteWorkloads:
 		if github {
 			return nil // it is deleted with its object
@@ -167,7 +167,7 @@ func (l *enrollmentState) applyCapacities(ctx context.Context, open []fleet.Key)
 			if err != nil && forgeError(err) == nil {
 				errs = append(errs, err)
 			} else if err != nil {
-				l.Log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "workload", w.Name, "err", err)
+				l.deps.log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "workload", w.Name, "err", err)
 			}
 		})
 		if w.gitlab != nil {
@@ -208,7 +208,7 @@ func (l *enrollmentState) patchAnnotations(ctx context.Context, o client.Object,
 	if err != nil {
 		return err
 	}
-	return l.direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
+	return l.deps.direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
 }
 
 // annotateEnrollment sets an annotation on the enrollment; an empty text removes it.
@@ -235,7 +235,7 @@ func (l *enrollmentState) setFinalizer(ctx context.Context, on bool) error {
 	} else {
 		controllerutil.RemoveFinalizer(l.e, v1alpha1.FleetFinalizer)
 	}
-	err := l.direct.Patch(ctx, l.e, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
+	err := l.deps.direct.Patch(ctx, l.e, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
 	if !on {
 		err = client.IgnoreNotFound(err)
 	}
@@ -252,7 +252,7 @@ func (l *enrollmentState) copyCredential(ctx context.Context, namespace string, 
 	if err != nil {
 		return err
 	}
-	return applyObject(ctx, l.direct, u)
+	return applyObject(ctx, l.deps.direct, u)
 }
 
 // restoreCopies restores copies of the credential that were deleted too early. Without them, ARC
@@ -282,7 +282,7 @@ func (l *enrollmentState) deregisterSet(ctx context.Context, w *workload) error 
 		if err := l.annotateEnrollment(ctx, gateAnnotation+w.Name, ""); err != nil {
 			return err
 		}
-		return kube.Delete(ctx, l.direct, l.arcState.Sets[w.Key])
+		return kube.Delete(ctx, l.deps.direct, l.arcState.Sets[w.Key])
 	}
 	if l.facts.Credential.Valid == fleet.No && l.facts.Credential.InUse != fleet.Yes { // GitHub then refuses ARC too
 		return l.recordDenial(ctx, w)
@@ -331,16 +331,16 @@ func (l *enrollmentState) deleteSecrets(ctx context.Context) error {
 		}
 	}
 	for i := range l.secrets {
-		if err := kube.Delete(ctx, l.direct, &l.secrets[i]); err != nil {
+		if err := kube.Delete(ctx, l.deps.direct, &l.secrets[i]); err != nil {
 			return err
 		}
 	}
 	var source corev1.SecretList
-	if err := l.direct.List(ctx, &source, client.InNamespace(l.Isolation.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}); err != nil {
+	if err := l.deps.direct.List(ctx, &source, client.InNamespace(l.deps.settings.isolation.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}); err != nil {
 		return err
 	}
 	for i := range source.Items {
-		if err := kube.Delete(ctx, l.direct, &source.Items[i]); err != nil {
+		if err := kube.Delete(ctx, l.deps.direct, &source.Items[i]); err != nil {
 			return err
 		}
 	}
@@ -350,19 +350,19 @@ func (l *enrollmentState) deleteSecrets(ctx context.Context) error {
 // deleteNamespace deletes the organisation's own namespace, and its objects in the shared
 // namespace.
 func (l *enrollmentState) deleteNamespace(ctx context.Context) error {
-	left, err := listLeftovers(ctx, l.direct, l.Isolation.Shared, l.e.Name, true)
+	left, err := listLeftovers(ctx, l.deps.direct, l.deps.settings.isolation.Shared, l.e.Name, true)
 	if err != nil {
 		return err
 	}
 	for _, u := range left {
-		if err := kube.Delete(ctx, l.direct, u); err != nil {
+		if err := kube.Delete(ctx, l.deps.direct, u); err != nil {
 			return err
 		}
 	}
 	ns := &corev1.Namespace{}
-	err = l.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(l.e.Name)}, ns)
+	err = l.deps.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(l.e.Name)}, ns)
 	if err != nil || !isManagedFor(ns, l.e.Name) || ns.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}
-	return kube.Delete(ctx, l.direct, ns)
+	return kube.Delete(ctx, l.deps.direct, ns)
 }

@@ -83,8 +83,8 @@ type Controllers struct {
 	// OnAllocation, optional, is called with the time that the allocation of all pools' budgets took.
 	OnAllocation func(took time.Duration)
 
-	synced     atomic.Bool
-	reconciler atomic.Pointer[reconciler]
+	synced   atomic.Bool
+	statuses atomic.Pointer[statusReconciler] // nil: the controllers are not running
 }
 
 // Synced reports whether the controllers have filled their caches and are running. It is false
@@ -106,9 +106,9 @@ func (c *Controllers) Run(ctx context.Context) error {
 
 // Metrics returns the current metrics of the fleet; false while the controllers are not running.
 func (c *Controllers) Metrics() (Metrics, bool) {
-	w := c.reconciler.Load()
+	w := c.statuses.Load()
 	if w == nil || !c.Synced() {
 		return Metrics{}, false
 	}
-	return w.statuses.metrics(context.Background())
+	return w.metrics(context.Background())
 }

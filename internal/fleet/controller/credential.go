@@ -21,7 +21,7 @@ const reasonNoSecret = "SecretNotFound"
 // sourceSecret reads the Secret that an enrollment names; nil if there is none.
 func (l *enrollmentState) sourceSecret(ctx context.Context) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
-	err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.Isolation.Namespace, Name: l.e.Spec.Credentials.SecretName}, s)
+	err := l.deps.direct.Get(ctx, client.ObjectKey{Namespace: l.deps.settings.isolation.Namespace, Name: l.e.Spec.Credentials.SecretName}, s)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -44,14 +44,14 @@ func (l *enrollmentState) checkCredential(ctx context.Context, s *corev1.Secret)
 		l.facts.Credential.Reason, l.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, l.e.Name)
 		return
 	}
-	l.session = l.sessions.get(l.e.Name, l.e, l.forge, s.Data)
+	l.session = l.deps.sessions.get(l.e.Name, l.e, l.forge, s.Data)
 	l.session.check(ctx, l.now, l.live)
 	l.wake = earliest(l.wake, l.session.nextCheck())
 	c := l.session.State
 	l.credentialData = s.Data
 	if c.Valid == fleet.Yes && l.session.GitHub != nil {
 		l.credentialData = withInstallation(s.Data, l.session.Identity.InstallationID)
-		copied, err := isolation.Credential(l.e.Name, l.Isolation.Namespace, l.credentialData)
+		copied, err := isolation.Credential(l.e.Name, l.deps.settings.isolation.Namespace, l.credentialData)
 		if err != nil {
 			c = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
 		} else {
@@ -74,7 +74,7 @@ func (l *enrollmentState) checkOldCredential(ctx context.Context) {
 		if !isCopy(&s) || !slices.ContainsFunc(l.workloads, func(w *workload) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) }) {
 			continue
 		}
-		a := l.sessions.get(l.e.Name+"/"+s.Name, l.e, l.forge, s.Data)
+		a := l.deps.sessions.get(l.e.Name+"/"+s.Name, l.e, l.forge, s.Data)
 		a.check(ctx, l.now, l.live)
 		l.wake = earliest(l.wake, a.nextCheck())
 		l.facts.Credential.InUse = a.State.Valid

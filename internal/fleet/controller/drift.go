@@ -26,11 +26,11 @@ func (l *enrollmentState) checkDrift(ctx context.Context) {
 		}
 		return
 	}
-	if next := l.driftSchedule.next(l.e.Name); next.After(l.now) {
+	if next := l.deps.driftSchedule.next(l.e.Name); next.After(l.now) {
 		l.wake = earliest(l.wake, next)
 		return
 	}
-	l.wake = earliest(l.wake, l.driftSchedule.done(l.e.Name, l.now))
+	l.wake = earliest(l.wake, l.deps.driftSchedule.done(l.e.Name, l.now))
 	o := fleet.DriftInput{Name: l.e.Name, Forge: l.forge.Spec.Type, ForgeVersion: l.forge.Status.Version}
 	if l.facts.Listed && !l.unscanned {
 		o.Complete = fleet.Yes
@@ -153,7 +153,7 @@ func (l *enrollmentState) markedRunners(ctx context.Context) (all []fleet.Regist
 // answered reports whether a forge answered. A missing answer is not a finding: the old findings stay.
 func (l *enrollmentState) answered(err error) bool {
 	if err != nil {
-		l.Log.Warn("cannot compare a forge with the cluster", "enrollment", l.e.Name, "err", err)
+		l.deps.log.Warn("cannot compare a forge with the cluster", "enrollment", l.e.Name, "err", err)
 	}
 	return err == nil
 }

@@ -26,7 +26,7 @@ import (
 
 // An enrollmentState is the state of one reconcile of an enrollment: the collected input and the result.
 type enrollmentState struct {
-	*reconciler
+	deps  deps
 	e     *v1alpha1.RunnerEnrollment
 	forge *v1alpha1.RunnerForge // nil: there is none of that name
 	pools map[string]*v1alpha1.RunnerPool
@@ -84,44 +84,44 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 	e := &v1alpha1.RunnerEnrollment{}
 	// The forge of an enrollment never changes, so the cached value is right. Nothing is queried
 	// before there is a decision, and before it is this enrollment's turn at the forge.
-	if w.cached.Get(ctx, req.NamespacedName, e, client.UnsafeDisableDeepCopy) == nil {
-		if _, _, ok := w.state.allocationFor(e); !ok {
+	if w.deps.cached.Get(ctx, req.NamespacedName, e, client.UnsafeDisableDeepCopy) == nil {
+		if _, _, ok := w.deps.state.allocationFor(e); !ok {
 			return w.requestAllocation()
 		}
 		changed := e.Status.ObservedGeneration != 0 && e.Status.ObservedGeneration != e.Generation
-		leave, err := w.sessions.acquire(ctx, e.Spec.Forge, changed)
+		leave, err := w.deps.sessions.acquire(ctx, e.Spec.Forge, changed)
 		switch {
 		case errors.Is(err, errForgeBusy) && changed:
 			return requeueIn(debounce)
 		case errors.Is(err, errForgeBusy):
-			return requeueIn(w.pollInterval / 4)
+			return requeueIn(w.deps.settings.pollInterval / 4)
 		case err != nil:
 			return reconcile.Result{}, err
 		}
 		defer leave()
 	}
 	e = &v1alpha1.RunnerEnrollment{}
-	err := w.direct.Get(ctx, req.NamespacedName, e)
+	err := w.deps.direct.Get(ctx, req.NamespacedName, e)
 	if apierrors.IsNotFound(err) {
-		w.state.deleteOrg(req.Name)
-		w.sessions.delete(req.Name)
-		w.driftSchedule.delete(req.Name)
-		w.baselines.delete(req.Name)
-		w.allocationTrigger.enqueue("all")
-		w.enqueueHolds(ctx)
+		w.deps.state.deleteOrg(req.Name)
+		w.deps.sessions.delete(req.Name)
+		w.deps.driftSchedule.delete(req.Name)
+		w.deps.baselines.delete(req.Name)
+		w.deps.triggers.allocation.enqueue("all")
+		w.deps.enqueueHolds(ctx)
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the enrollment %s: %w", req.Name, err)
 	}
-	decided, conflicts, ok := w.state.allocationFor(e)
+	decided, conflicts, ok := w.deps.state.allocationFor(e)
 	if !ok {
 		return w.requestAllocation()
 	}
 	var l *enrollmentState
 	var step fleet.Step
 	for _, live := range []bool{false, true} {
-		l = &enrollmentState{reconciler: w, e: e, now: w.Now(), live: live, allocation: decided, conflicts: conflicts}
+		l = &enrollmentState{deps: w.deps, e: e, now: w.deps.now(), live: live, allocation: decided, conflicts: conflicts}
 		if err := l.gather(ctx); err != nil {
 			return reconcile.Result{}, fmt.Errorf("read the enrollment %s: %w", e.Name, err)
 		}
@@ -133,7 +133,7 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 		}
 	}
 	err = errors.Join(l.doActions(ctx, step), l.applyCapacities(ctx, step.Open))
-	l.externals = externalSetsOf(e, l.pools, l.state, func(name string) bool {
+	l.externals = externalSetsOf(e, l.pools, l.deps.state, func(name string) bool {
 		return slices.ContainsFunc(l.workloads, func(x *workload) bool { return x.Name == name })
 	})
 	l.checkDrift(ctx)
@@ -153,7 +153,7 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 // requestAllocation triggers a new decision from the cache and requeues the enrollment. The decision
 // triggers the enrollments that it concerns.
 func (w *reconciler) requestAllocation() (reconcile.Result, error) {
-	w.allocationTrigger.enqueue("all")
+	w.deps.triggers.allocation.enqueue("all")
 	return requeueIn(2 * debounce)
 }
 
@@ -171,7 +171,7 @@ func (l *enrollmentState) requeueAfter(step fleet.Step) time.Duration {
 		moves = moves || w.target.Max == 0 && (w.Stopped != fleet.Yes || w.target.Mode != v1alpha1.HoldPause && (w.Jobs == nil || *w.Jobs > 0))
 	}
 	if moves {
-		after = min(after, l.pollInterval)
+		after = min(after, l.deps.settings.pollInterval)
 	}
 	for _, a := range step.Actions { // actions that take effect at once and have a next step
 		switch a.Kind {
@@ -184,7 +184,7 @@ func (l *enrollmentState) requeueAfter(step fleet.Step) time.Duration {
 
 // gather collects the input for the decision.
 func (l *enrollmentState) gather(ctx context.Context) error {
-	l.facts = fleet.Facts{Enrollment: l.e, Approved: l.approval(l.e), Violations: slices.Clone(l.allocation.Violations[l.e.Name]), Pruned: l.allocation.Pruned[l.e.Name],
+	l.facts = fleet.Facts{Enrollment: l.e, Approved: l.deps.settings.approval(l.e), Violations: slices.Clone(l.allocation.Violations[l.e.Name]), Pruned: l.allocation.Pruned[l.e.Name],
 		HasFinalizer: controllerutil.ContainsFinalizer(l.e, v1alpha1.FleetFinalizer), Listed: true}
 	if err := l.readFleetObjects(ctx); err != nil {
 		return err
@@ -195,7 +195,7 @@ func (l *enrollmentState) gather(ctx context.Context) error {
 		return nil
 	}
 	l.facts.Forge = l.forge.Spec.Type
-	l.facts.Desired = fleet.DesiredWorkloads(l.e, l.forge.Spec.Type, l.pools, l.Isolation.Shared)
+	l.facts.Desired = fleet.DesiredWorkloads(l.e, l.forge.Spec.Type, l.pools, l.deps.settings.isolation.Shared)
 	github := l.forge.Spec.Type == v1alpha1.GitHub
 	if github {
 		if err := l.scaleSets(ctx); err != nil {
@@ -238,7 +238,7 @@ func (l *enrollmentState) readFleetObjects(ctx context.Context) error {
 	var pools v1alpha1.RunnerPoolList
 	var holds v1alpha1.RunnerHoldList
 	for _, list := range []client.ObjectList{&forges, &pools, &holds} {
-		if err := l.cached.List(ctx, list); err != nil {
+		if err := l.deps.cached.List(ctx, list); err != nil {
 			return err
 		}
 	}
@@ -247,7 +247,7 @@ func (l *enrollmentState) readFleetObjects(ctx context.Context) error {
 			l.forge = &forges.Items[i]
 		}
 	}
-	l.pools, l.holds, l.settings = map[string]*v1alpha1.RunnerPool{}, holds.Items, l.Isolation
+	l.pools, l.holds, l.settings = map[string]*v1alpha1.RunnerPool{}, holds.Items, l.deps.settings.isolation
 	for i := range pools.Items {
 		l.pools[pools.Items[i].Name] = &pools.Items[i]
 	}
@@ -266,7 +266,7 @@ type namespaceState struct {
 // readNamespaces finds the namespaces that may contain objects of the enrollment, and the Secrets there.
 func (l *enrollmentState) readNamespaces(ctx context.Context) error {
 	own := fleet.OrgNamespace(l.e.Name)
-	names := []string{l.Isolation.Shared, own}
+	names := []string{l.deps.settings.isolation.Shared, own}
 	found, errs := make([]namespaceState, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
@@ -291,11 +291,11 @@ func (l *enrollmentState) readNamespaces(ctx context.Context) error {
 			if p.name == own {
 				org = l.e.Name
 			}
-			if err := bindFleetRole(ctx, l.direct, types.NamespacedName{Namespace: l.Isolation.Namespace, Name: l.Isolation.Account}, p.name, org); err != nil {
+			if err := bindFleetRole(ctx, l.deps.direct, types.NamespacedName{Namespace: l.deps.settings.isolation.Namespace, Name: l.deps.settings.isolation.Account}, p.name, org); err != nil {
 				return err
 			}
 			l.facts.Listed = false
-			l.wake = earliest(l.wake, l.now.Add(l.pollInterval))
+			l.wake = earliest(l.wake, l.now.Add(l.deps.settings.pollInterval))
 		}
 	}
 	for i := range l.secrets {
@@ -313,22 +313,22 @@ func (l *enrollmentState) inspectNamespace(ctx context.Context, name string) (p 
 	ns := &corev1.Namespace{}
 	var secrets corev1.SecretList
 	list := func() error {
-		return l.direct.List(ctx, &secrets, client.InNamespace(name), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+		return l.deps.direct.List(ctx, &secrets, client.InNamespace(name), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
 	}
 	var listed error
 	var wg sync.WaitGroup
-	if name == l.Isolation.Shared {
+	if name == l.deps.settings.isolation.Shared {
 		wg.Go(func() { listed = list() })
 	}
-	err = l.direct.Get(ctx, client.ObjectKey{Name: name}, ns)
+	err = l.deps.direct.Get(ctx, client.ObjectKey{Name: name}, ns)
 	wg.Wait()
-	if apierrors.IsNotFound(err) || err == nil && name != l.Isolation.Shared && !isManagedFor(ns, l.e.Name) {
+	if apierrors.IsNotFound(err) || err == nil && name != l.deps.settings.isolation.Shared && !isManagedFor(ns, l.e.Name) {
 		return p, nil
 	}
 	if err != nil {
 		return p, fmt.Errorf("get namespace %s: %w", name, err)
 	}
-	if name != l.Isolation.Shared {
+	if name != l.deps.settings.isolation.Shared {
 		listed = list()
 	}
 	switch err = listed; {

@@ -43,13 +43,13 @@ const (
 
 // scaleSets collects the workloads at GitHub.
 func (l *enrollmentState) scaleSets(ctx context.Context) (err error) {
-	if l.arcState, err = l.reconciler.arcCache.get(ctx, l.e.Name, l.live); err != nil {
+	if l.arcState, err = l.deps.arcCache.get(ctx, l.e.Name, l.live); err != nil {
 		return err
 	}
-	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
+	namespace := fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared)
 	if !l.arcState.Synced {
 		l.arcFailure = fleet.Failure{Reason: arc.ReasonMissing, Message: "The actions-runner-controller is not installed, or cannot be read."}
-		l.facts.Listed = l.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !l.e.DeletionTimestamp.IsZero() && l.reconciler.arcCache.notInstalled(ctx)
+		l.facts.Listed = l.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !l.e.DeletionTimestamp.IsZero() && l.deps.arcCache.notInstalled(ctx)
 		return nil
 	}
 	controller, failure := arc.Choose(l.arcState.Controllers, namespace)
@@ -78,7 +78,7 @@ func (l *enrollmentState) scaleSets(ctx context.Context) (err error) {
 			}
 		}
 		if s.Counts != nil && w.Failure.Reason == "" {
-			w.Failure = l.reconciler.arcCache.crashLoop(parts, s.Counts.Desired, l.now)
+			w.Failure = l.deps.arcCache.crashLoop(parts, s.Counts.Desired, l.now)
 		}
 		if s.WaitsForJobs && slices.ContainsFunc(l.arcState.Controllers, func(c arc.Controller) bool { return c.Eventual }) {
 			w.drift = append(w.drift, arc.ReasonResumeWaits)
@@ -104,7 +104,7 @@ func (l *enrollmentState) assignedJobs(parts *arc.Objects, path string) *int {
 	if i < 0 || path == "" {
 		return nil
 	}
-	return l.listenerPoller.assigned(parts.Key, parts.Pods[i].Metrics, path)
+	return l.deps.listenerPoller.assigned(parts.Key, parts.Pods[i].Metrics, path)
 }
 
 // stranded returns the number of jobs that are assigned to a scale set but cannot start, because it
@@ -201,7 +201,7 @@ func (l *enrollmentState) applySet(ctx context.Context, w *workload, to fleet.De
 		return err
 	}
 	if w == nil {
-		if other, taken := l.reconciler.arcCache.conflictWith(set); taken { // GitHub would give this set another set's jobs
+		if other, taken := l.deps.arcCache.conflictWith(set); taken { // GitHub would give this set another set's jobs
 			l.failures = append(l.failures, arc.ConflictFailure(other))
 			return nil
 		}
@@ -211,13 +211,13 @@ func (l *enrollmentState) applySet(ctx context.Context, w *workload, to fleet.De
 	}
 	spec := set.Object["spec"].(map[string]any)
 	spec["minRunners"], spec["maxRunners"] = int64(capacity.Min), int64(capacity.Max)
-	return applyObject(ctx, l.direct, set)
+	return applyObject(ctx, l.deps.direct, set)
 }
 
 // checkGate prevents an endless loop of creation and deletion if ARC deletes a scale set right after its
 // creation.
 func (l *enrollmentState) checkGate(ctx context.Context, set *unstructured.Unstructured) (bool, error) {
-	is, err := getObject(ctx, l.direct, arc.Kind(arc.SetKind), client.ObjectKeyFromObject(set))
+	is, err := getObject(ctx, l.deps.direct, arc.Kind(arc.SetKind), client.ObjectKeyFromObject(set))
 	if err != nil || is != nil && is.GetDeletionTimestamp() != nil {
 		return false, err
 	}
@@ -323,7 +323,7 @@ func (l *enrollmentState) scale(ctx context.Context, w *workload) error {
 	if err != nil {
 		return err
 	}
-	if err := l.direct.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := l.deps.direct.Patch(ctx, u, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		w.reason = reasonUnreachable
 		return fmt.Errorf("scale %s: %w", w.Name, client.IgnoreNotFound(err))
 	}

@@ -30,7 +30,7 @@ func (l *enrollmentState) stopManagers(ctx context.Context, w *workload) error {
 	if d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 {
 		return nil
 	}
-	return l.direct.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`)))
+	return l.deps.direct.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`)))
 }
 
 // compareManager compares a workload with its desired state.
@@ -122,7 +122,7 @@ func (l *enrollmentState) storeToken(ctx context.Context, k fleet.Key, pool, sha
 		Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision),
 			createdAnnotation: l.now.UTC().Format(time.RFC3339)}},
 		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
-	if err := l.direct.Create(ctx, s); err != nil {
+	if err := l.deps.direct.Create(ctx, s); err != nil {
 		l.session.ScannedAt = time.Time{} // so that the runner is found by its mark
 		return fmt.Errorf("store the token of runner %d: %w", id, err)
 	}
@@ -158,12 +158,12 @@ func (l *enrollmentState) applyManager(ctx context.Context, w *workload) error {
 		}
 	}
 	for _, u := range m.outdated {
-		if err := applyObject(ctx, l.direct, u); err != nil {
+		if err := applyObject(ctx, l.deps.direct, u); err != nil {
 			return err
 		}
 	}
 	if old := m.present["PodDisruptionBudget"]; old != nil && !m.needsBudget {
-		return kube.Delete(ctx, l.direct, old)
+		return kube.Delete(ctx, l.deps.direct, old)
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (l *enrollmentState) deleteManager(ctx context.Context, w *workload) error 
 		all = append(all, w.gitlab.token)
 	}
 	for _, o := range all {
-		if err := kube.Delete(ctx, l.direct, o); err != nil {
+		if err := kube.Delete(ctx, l.deps.direct, o); err != nil {
 			return err
 		}
 	}

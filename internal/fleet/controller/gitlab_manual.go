@@ -92,7 +92,7 @@ func (l *enrollmentState) storeManualToken(ctx context.Context, w *workload, tok
 	if err != nil {
 		return err
 	}
-	return l.direct.Patch(ctx, w.gitlab.token, client.RawPatch(types.MergePatchType, patch))
+	return l.deps.direct.Patch(ctx, w.gitlab.token, client.RawPatch(types.MergePatchType, patch))
 }
 
 // pauseByDrainConditions returns the condition that explains how such runners are paused. It returns none if

@@ -113,7 +113,7 @@ func (l *enrollmentState) readManagerObjects(ctx context.Context, of map[string]
 		where := []client.ListOption{client.InNamespace(ns), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}}
 		var deployments appsv1.DeploymentList
 		var list corev1.PodList
-		if err := errors.Join(l.direct.List(ctx, &deployments, where...), l.direct.List(ctx, &list, where...)); err != nil {
+		if err := errors.Join(l.deps.direct.List(ctx, &deployments, where...), l.deps.direct.List(ctx, &list, where...)); err != nil {
 			return nil, nil, fmt.Errorf("list managers in %s: %w", ns, err)
 		}
 		for i := range deployments.Items {
@@ -131,7 +131,7 @@ func (l *enrollmentState) readManagerObjects(ctx context.Context, of map[string]
 				jobs[ns+"/"+p.Labels[v1alpha1.PoolLabel]]++
 			}
 		}
-		present, err := listManaged(ctx, l.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+		present, err := listManaged(ctx, l.deps.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -165,8 +165,8 @@ func (l *enrollmentState) findLostRunners(ctx context.Context) error {
 				return err
 			}
 			a.Group = group
-			l.state.setGroupID(l.e.Name, group)
-			l.allocationTrigger.enqueue("all")
+			l.deps.state.setGroupID(l.e.Name, group)
+			l.deps.triggers.allocation.enqueue("all")
 		}
 	}
 	if !a.ScannedAt.IsZero() && (!ends || a.ScannedAt.After(l.e.DeletionTimestamp.Time)) && !l.live {
@@ -218,7 +218,7 @@ func (l *enrollmentState) readLostRunner(ctx context.Context, id int64) error {
 		return nil
 	}
 	l.session.Runners[id] = runnerResult{GitLabRunner: r, At: l.now}
-	l.workloads = append(l.workloads, &workload{gitlab: &gitlabRunner{present: map[string]*unstructured.Unstructured{}}, Workload: fleet.Workload{Key: fleet.Key{Namespace: fleet.NamespaceOf(l.e, l.Isolation.Shared), Name: name},
+	l.workloads = append(l.workloads, &workload{gitlab: &gitlabRunner{present: map[string]*unstructured.Unstructured{}}, Workload: fleet.Workload{Key: fleet.Key{Namespace: fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared), Name: name},
 		Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true, Object: fleet.No, Denied: l.denialCount(name)}})
 	return nil
 }
@@ -253,7 +253,7 @@ func (l *enrollmentState) readRunner(ctx context.Context, w *workload) {
 	read, requested := a.Runners[w.RemoteID]
 	unsettled := read.Err != nil || read.Status != "online" || read.Paused != (w.capacity.Max == 0) || m.deployment == nil
 	if expected || unsettled {
-		age = l.pollInterval
+		age = l.deps.settings.pollInterval
 		if read.Err != nil {
 			age = max(age, noAnswerRetry)
 			if e, ok := errors.AsType[*forge.Error](read.Err); ok {
@@ -319,7 +319,7 @@ func (l *enrollmentState) hasNoManagers(w *workload) bool {
 // readJobs returns the number of jobs that a runner runs; nil if it is not known.
 func (l *enrollmentState) readJobs(ctx context.Context, w *workload) *int {
 	read, requested := l.session.Jobs[w.RemoteID]
-	age := l.pollInterval
+	age := l.deps.settings.pollInterval
 	if read.Err != nil {
 		age = max(age, noAnswerRetry)
 	} else if len(read.Jobs) == 0 && w.Stopped == fleet.Yes {

@@ -18,13 +18,13 @@ import (
 // namespace.
 func (l *enrollmentState) namespaceTenants(ctx context.Context) (own isolation.Tenant, others []isolation.Tenant, err error) {
 	own = l.tenant(l.e, l.forge)
-	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
-	if namespace != l.Isolation.Shared {
+	namespace := fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared)
+	if namespace != l.deps.settings.isolation.Shared {
 		return own, nil, nil
 	}
 	var enrollments v1alpha1.RunnerEnrollmentList
 	var forges v1alpha1.RunnerForgeList
-	if err := errors.Join(l.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), l.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy)); err != nil {
+	if err := errors.Join(l.deps.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), l.deps.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy)); err != nil {
 		return own, nil, err
 	}
 	byName := map[string]*v1alpha1.RunnerForge{}
@@ -33,8 +33,8 @@ func (l *enrollmentState) namespaceTenants(ctx context.Context) (own isolation.T
 	}
 	for i := range enrollments.Items {
 		e := &enrollments.Items[i]
-		exists := fleet.NamespaceOf(e, l.Isolation.Shared) == namespace && byName[e.Spec.Forge] != nil && mayRun(e)
-		if e.Name != l.e.Name && exists && l.approval(e).Status == fleet.Yes {
+		exists := fleet.NamespaceOf(e, l.deps.settings.isolation.Shared) == namespace && byName[e.Spec.Forge] != nil && mayRun(e)
+		if e.Name != l.e.Name && exists && l.deps.settings.approval(e).Status == fleet.Yes {
 			others = append(others, l.tenant(e, byName[e.Spec.Forge]))
 		}
 	}
@@ -64,9 +64,9 @@ func mayRun(e *v1alpha1.RunnerEnrollment) bool {
 // account, and the caller does not apply the objects that only ARC needs.
 func (l *enrollmentState) baselineSettings() isolation.Settings {
 	s := l.settings
-	s.CacheNamespaces = l.Rules.CacheNamespaces
+	s.CacheNamespaces = l.deps.settings.rules.CacheNamespaces
 	if s.ARC.ServiceAccount == "" {
-		s.ARC.Namespace, s.ARC.ServiceAccount = l.ARCNamespace, "none"
+		s.ARC.Namespace, s.ARC.ServiceAccount = l.deps.settings.arcNamespace, "none"
 	}
 	return s
 }
@@ -78,8 +78,8 @@ func (l *enrollmentState) checkBaseline(ctx context.Context) ([]fleet.Failure, e
 		return nil, nil
 	}
 	if l.forge.Spec.Type == v1alpha1.GitLab { // other organisations in the namespace may use GitHub
-		if v, err := l.reconciler.arcCache.get(ctx, l.e.Name, false); err == nil && v.Synced {
-			c, _ := arc.Choose(v.Controllers, fleet.NamespaceOf(l.e, l.Isolation.Shared))
+		if v, err := l.deps.arcCache.get(ctx, l.e.Name, false); err == nil && v.Synced {
+			c, _ := arc.Choose(v.Controllers, fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared))
 			l.settings.ARC = c.ARC()
 		}
 	}
@@ -97,7 +97,7 @@ func (l *enrollmentState) checkBaseline(ctx context.Context) ([]fleet.Failure, e
 		return []fleet.Failure{{Reason: reasonUnrendered, Message: err.Error()}}, nil
 	}
 	org := ""
-	if fleet.NamespaceOf(l.e, l.Isolation.Shared) != l.Isolation.Shared {
+	if fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared) != l.deps.settings.isolation.Shared {
 		org = l.e.Name
 	}
 	missing := l.settings.ARC.ServiceAccount == ""
@@ -108,7 +108,7 @@ func (l *enrollmentState) checkBaseline(ctx context.Context) ([]fleet.Failure, e
 		}
 		retained = append(retained, o)
 	}
-	l.baseline, err = l.baselines.check(ctx, l.direct, retained, l.e.Name, org, l.now, l.live)
+	l.baseline, err = l.deps.baselines.check(ctx, l.deps.direct, retained, l.e.Name, org, l.now, l.live)
 	if errors.Is(err, errForeignNamespace) {
 		return []fleet.Failure{{Reason: "NamespaceOfAnother", Message: err.Error()}}, nil
 	}
@@ -129,17 +129,17 @@ func (l *enrollmentState) readLeftovers(ctx context.Context) error {
 	}
 	_, l.facts.RunnerGroups = l.remainingGroups(ctx)
 	var source corev1.SecretList
-	if err := l.direct.List(ctx, &source, client.InNamespace(l.Isolation.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}); err != nil {
+	if err := l.deps.direct.List(ctx, &source, client.InNamespace(l.deps.settings.isolation.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}); err != nil {
 		return err
 	}
 	l.facts.Secrets = fleet.AnswerOf(len(source.Items)+len(l.secrets) > 0)
 	ns := &corev1.Namespace{}
-	err := l.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(l.e.Name)}, ns)
+	err := l.deps.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(l.e.Name)}, ns)
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	left, err2 := listLeftovers(ctx, l.direct, l.Isolation.Shared, l.e.Name, true)
-	rest, err3 := listLeftovers(ctx, l.direct, l.Isolation.Shared, l.e.Name, false)
+	left, err2 := listLeftovers(ctx, l.deps.direct, l.deps.settings.isolation.Shared, l.e.Name, true)
+	rest, err3 := listLeftovers(ctx, l.deps.direct, l.deps.settings.isolation.Shared, l.e.Name, false)
 	if err := errors.Join(err2, err3); err != nil {
 		return err
 	}

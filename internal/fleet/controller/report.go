@@ -73,18 +73,18 @@ func (l *enrollmentState) report(ctx context.Context, step fleet.Step) error {
 		}
 	}
 	if (l.facts.Listed || l.unscanned) && l.forge != nil {
-		changed, pools := l.state.observe(l.e.Name, obs)
+		changed, pools := l.deps.state.observe(l.e.Name, obs)
 		if changed {
-			l.allocationTrigger.enqueue("all")
-			l.enqueueHolds(ctx)
+			l.deps.triggers.allocation.enqueue("all")
+			l.deps.enqueueHolds(ctx)
 		}
-		l.reconciler.poolTrigger.enqueue(pools...)
+		l.deps.triggers.pool.enqueue(pools...)
 	}
-	l.forgeTrigger.enqueue(l.e.Spec.Forge)
+	l.deps.triggers.forge.enqueue(l.e.Spec.Forge)
 	if apiequality.Semantic.DeepEqual(old.Status, *s) {
 		return nil
 	}
-	if err := l.direct.Status().Patch(ctx, l.e, client.MergeFrom(old)); err != nil {
+	if err := l.deps.direct.Status().Patch(ctx, l.e, client.MergeFrom(old)); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write its status: %w", err))
 	}
 	if phase != r.Phase {
@@ -92,8 +92,8 @@ func (l *enrollmentState) report(ctx context.Context, step fleet.Step) error {
 		if r.Phase == v1alpha1.PhaseFailed || r.Phase == v1alpha1.PhaseSuspended {
 			kind = corev1.EventTypeWarning
 		}
-		l.events.Eventf(l.e, nil, kind, string(r.Phase), "Reconcile", "%s", conditionMessage(meta.FindStatusCondition(s.Conditions, "Ready")))
-		l.Log.Info("the phase of an enrollment changed", "enrollment", l.e.Name, "was", phase, "is", r.Phase)
+		l.deps.events.Eventf(l.e, nil, kind, string(r.Phase), "Reconcile", "%s", conditionMessage(meta.FindStatusCondition(s.Conditions, "Ready")))
+		l.deps.log.Info("the phase of an enrollment changed", "enrollment", l.e.Name, "was", phase, "is", r.Phase)
 	}
 	l.emitDriftEvents(newFindings(reported, old.Status.Findings))
 	return nil
@@ -105,7 +105,7 @@ func (l *enrollmentState) emitDriftEvents(fresh []fleet.Finding) {
 	for _, f := range fresh {
 		if about := [2]string{string(f.Kind), f.Workload}; !reported[about] && len(reported) < maxDrift {
 			reported[about] = true
-			l.events.Eventf(l.e, nil, corev1.EventTypeWarning, string(f.Kind), "Compare", "%s", findingMessage(f))
+			l.deps.events.Eventf(l.e, nil, corev1.EventTypeWarning, string(f.Kind), "Compare", "%s", findingMessage(f))
 		}
 	}
 }
