@@ -31,7 +31,10 @@ const denialInterval = 30 * time.Second
 
 // doActions carries out the decided actions. A failed action does not prevent the others.
 func (l *enrollmentState) doActions(ctx context.Context, step fleet.Step) error {
-	errs := []error{l.restoreCopies(ctx)}
+	errs := []error{l.bindFleetRoles(ctx), l.restoreCopies(ctx)}
+	if l.o.groupID != 0 && l.deps.state.setGroupID(l.o.e.Name, l.o.groupID) {
+		l.deps.triggers.allocation.enqueue("all")
+	}
 	for _, a := range step.Actions {
 		err := l.doAction(ctx, a)
 		if err != nil {
@@ -41,9 +44,9 @@ func (l *enrollmentState) doActions(ctx context.Context, step fleet.Step) error 
 		case "":
 			errs = append(errs, err)
 		default: // a forge's error is a fact to report, not a failed reconcile
-			l.deps.log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "err", err)
+			l.deps.log.Warn("a forge refused a request or did not answer", "enrollment", l.o.e.Name, "err", err)
 			l.failures = append(l.failures, fleet.Failure{Reason: reasonUnreachable, Message: err.Error()})
-			l.wake = earliest(l.wake, l.now.Add(max(noAnswerRetry, retryAfter(err))))
+			l.wake = earliest(l.wake, l.o.now.Add(max(noAnswerRetry, retryAfter(err))))
 		}
 	}
 	return errors.Join(errs...)
@@ -77,23 +80,23 @@ func actionTarget(a fleet.Action) string {
 }
 
 func (l *enrollmentState) doAction(ctx context.Context, a fleet.Action) error {
-	w := l.findWorkload(a.Workload)
-	github := l.forge != nil && l.forge.Spec.Type == v1alpha1.GitHub
+	w := l.o.findWorkload(a.Workload)
+	github := l.o.forge != nil && l.o.forge.Spec.Type == v1alpha1.GitHub
 	switch a.Kind {
 	case fleet.AddFinalizer:
 		return l.setFinalizer(ctx, true)
 	case fleet.RemoveFinalizer:
 		return l.setFinalizer(ctx, false)
 	case fleet.EnsureNamespace:
-		return l.baseline.applyBase(ctx, l.deps.direct)
+		return l.o.baseline.applyBase(ctx, l.deps.direct)
 	case fleet.EnsureAccess:
-		return l.baseline.applyAccess(ctx, l.deps.direct)
+		return l.o.baseline.applyAccess(ctx, l.deps.direct)
 	case fleet.CopyCredential:
-		return l.copyCredential(ctx, fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared), l.credentialData)
+		return l.copyCredential(ctx, fleet.NamespaceOf(l.o.e, l.o.settings.Shared), l.o.credentialData)
 	case fleet.CreateRunner:
 		return l.createRunner(ctx, a.Create)
 	case fleet.DeleteCopy:
-		if s := l.secret(a.Copy.Namespace, a.Copy.Name); s != nil {
+		if s := l.o.secret(a.Copy.Namespace, a.Copy.Name); s != nil {
 			return kube.Delete(ctx, l.deps.direct, s)
 		}
 		return nil
@@ -102,9 +105,9 @@ func (l *enrollmentState) doAction(ctx context.Context, a fleet.Action) error {
 	case fleet.DeleteNamespace:
 		return l.deleteNamespace(ctx)
 	case fleet.DeleteRunnerGroups:
-		left, _ := l.remainingGroups(ctx)
+		left, _ := remainingGroups(ctx, l.o)
 		for _, g := range left {
-			if err := l.session.GitHub.DeleteRunnerGroup(ctx, g.ID); err != nil {
+			if err := l.o.session.GitHub.DeleteRunnerGroup(ctx, g.ID); err != nil {
 				return err
 			}
 		}
@@ -127,15 +130,15 @@ func (l *enrollmentState) doAction(ctx context.Context, a fleet.Action) error {
 	case fleet.ResetToken:
 		return l.resetToken(ctx, w)
 	case fleet.DeleteRunner:
-		return l.session.GitLab.DeleteRunner(ctx, w.RemoteID)
+		return l.o.session.GitLab.DeleteRunner(ctx, w.RemoteID)
 	case fleet.Deregister:
 		if github {
 			return l.deregisterSet(ctx, w)
 		}
 		return l.deregisterRunner(ctx, w)
 	case fleet.ForceRelease:
-		l.deps.log.Warn("a scale set is abandoned and stays at GitHub", "enrollment", l.e.Name, "scaleSet", w.Name, "id", w.RemoteID, "because", l.e.Annotations[v1alpha1.ForceCleanupAnnotation])
-		return l.deps.arcCache.forceDelete(ctx, l.arcState.Sets[w.Key])
+		l.deps.log.Warn("a scale set is abandoned and stays at GitHub", "enrollment", l.o.e.Name, "scaleSet", w.Name, "id", w.RemoteID, "because", l.o.e.Annotations[v1alpha1.ForceCleanupAnnotation])
+		return l.deps.arcCache.forceDelete(ctx, l.o.arcState.Sets[w.Key])
 	case fleet.DeleteWorkloads:
 		if github {
 			return nil // it is deleted with its object
@@ -152,7 +155,7 @@ func (l *enrollmentState) applyCapacities(ctx context.Context, open []fleet.Key)
 	var wg sync.WaitGroup
 	var errs []error
 	slots := make(chan struct{}, maxConcurrentRequests)
-	for _, w := range l.workloads {
+	for _, w := range l.o.workloads {
 		if slices.Contains(open, w.Key) && w.use != nil {
 			w.target = w.capacity
 		} else if w.capacity.Mode != "" {
@@ -167,7 +170,7 @@ func (l *enrollmentState) applyCapacities(ctx context.Context, open []fleet.Key)
 			if err != nil && forgeError(err) == nil {
 				errs = append(errs, err)
 			} else if err != nil {
-				l.deps.log.Warn("a forge refused a request or did not answer", "enrollment", l.e.Name, "workload", w.Name, "err", err)
+				l.deps.log.Warn("a forge refused a request or did not answer", "enrollment", l.o.e.Name, "workload", w.Name, "err", err)
 			}
 		})
 		if w.gitlab != nil {
@@ -175,7 +178,7 @@ func (l *enrollmentState) applyCapacities(ctx context.Context, open []fleet.Key)
 		}
 	}
 	wg.Wait()
-	for _, w := range l.workloads {
+	for _, w := range l.o.workloads {
 		if w.denial.Reason != "" {
 			l.failures = append(l.failures, w.denial)
 		}
@@ -185,7 +188,7 @@ func (l *enrollmentState) applyCapacities(ctx context.Context, open []fleet.Key)
 
 func (l *enrollmentState) applyCapacity(ctx context.Context, w *workload) error {
 	var err error
-	cancel := w.target.Mode == v1alpha1.HoldStop && !w.target.CancelAt.IsZero() && !l.now.Before(w.target.CancelAt)
+	cancel := w.target.Mode == v1alpha1.HoldStop && !w.target.CancelAt.IsZero() && !l.o.now.Before(w.target.CancelAt)
 	switch {
 	case w.set != nil:
 		err = l.scale(ctx, w)
@@ -194,7 +197,7 @@ func (l *enrollmentState) applyCapacity(ctx context.Context, w *workload) error 
 		}
 	case w.gitlab != nil:
 		err = l.applyPause(ctx, w)
-		if cancel && l.session != nil {
+		if cancel && l.o.session != nil {
 			err = errors.Join(err, l.cancelJobs(ctx, w))
 		}
 	}
@@ -213,29 +216,29 @@ func (l *enrollmentState) patchAnnotations(ctx context.Context, o client.Object,
 
 // annotateEnrollment sets an annotation on the enrollment; an empty text removes it.
 func (l *enrollmentState) annotateEnrollment(ctx context.Context, name, text string) error {
-	if l.e.Annotations[name] == text {
+	if l.o.e.Annotations[name] == text {
 		return nil
 	}
 	value := any(text)
 	if text == "" {
 		value = nil
 	}
-	status := l.e.Status // the response contains a status that may be older than the one that this reconcile writes
-	if err := l.patchAnnotations(ctx, l.e, map[string]any{name: value}); err != nil {
+	status := l.o.e.Status // the response contains a status that may be older than the one that this reconcile writes
+	if err := l.patchAnnotations(ctx, l.o.e, map[string]any{name: value}); err != nil {
 		return fmt.Errorf("record %s: %w", name, err)
 	}
-	l.e.Status = status
+	l.o.e.Status = status
 	return nil
 }
 
 func (l *enrollmentState) setFinalizer(ctx context.Context, on bool) error {
-	old := l.e.DeepCopy()
+	old := l.o.e.DeepCopy()
 	if on {
-		controllerutil.AddFinalizer(l.e, v1alpha1.FleetFinalizer)
+		controllerutil.AddFinalizer(l.o.e, v1alpha1.FleetFinalizer)
 	} else {
-		controllerutil.RemoveFinalizer(l.e, v1alpha1.FleetFinalizer)
+		controllerutil.RemoveFinalizer(l.o.e, v1alpha1.FleetFinalizer)
 	}
-	err := l.deps.direct.Patch(ctx, l.e, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
+	err := l.deps.direct.Patch(ctx, l.o.e, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{}))
 	if !on {
 		err = client.IgnoreNotFound(err)
 	}
@@ -244,7 +247,7 @@ func (l *enrollmentState) setFinalizer(ctx context.Context, on bool) error {
 
 // copyCredential writes a copy of a credential to the namespace of the runners.
 func (l *enrollmentState) copyCredential(ctx context.Context, namespace string, data map[string][]byte) error {
-	s, err := isolation.Credential(l.e.Name, namespace, data)
+	s, err := isolation.Credential(l.o.e.Name, namespace, data)
 	if err != nil {
 		return err
 	}
@@ -255,19 +258,34 @@ func (l *enrollmentState) copyCredential(ctx context.Context, namespace string, 
 	return applyObject(ctx, l.deps.direct, u)
 }
 
+// bindFleetRoles restores the fleet's permissions in its namespaces.
+func (l *enrollmentState) bindFleetRoles(ctx context.Context) error {
+	for _, namespace := range l.o.unbound {
+		org := ""
+		if namespace != l.o.settings.Shared {
+			org = l.o.e.Name
+		}
+		account := types.NamespacedName{Namespace: l.o.settings.Namespace, Name: l.o.settings.Account}
+		if err := bindFleetRole(ctx, l.deps.direct, account, namespace, org); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // restoreCopies restores copies of the credential that were deleted too early. Without them, ARC
 // cannot remove a listener, a runner or a scale set.
 func (l *enrollmentState) restoreCopies(ctx context.Context) error {
-	if l.e.DeletionTimestamp.IsZero() || l.facts.Credential.Valid != fleet.Yes {
+	if l.o.e.DeletionTimestamp.IsZero() || l.o.facts.Credential.Valid != fleet.Yes {
 		return nil
 	}
-	for _, w := range l.workloads {
+	for _, w := range l.o.workloads {
 		for _, name := range w.Copies {
-			exists := slices.Contains(l.facts.Copies, fleet.CredentialCopy{Namespace: w.Namespace, Name: name})
-			if w.set == nil || exists || name != fleet.CredentialName(l.e.Name, l.facts.Credential.Fingerprint) {
+			exists := slices.Contains(l.o.facts.Copies, fleet.CredentialCopy{Namespace: w.Namespace, Name: name})
+			if w.set == nil || exists || name != fleet.CredentialName(l.o.e.Name, l.o.facts.Credential.Fingerprint) {
 				continue
 			}
-			if err := l.copyCredential(ctx, w.Namespace, l.credentialData); err != nil {
+			if err := l.copyCredential(ctx, w.Namespace, l.o.credentialData); err != nil {
 				return fmt.Errorf("copy the credential for %s: %w", w.Name, err)
 			}
 		}
@@ -282,20 +300,20 @@ func (l *enrollmentState) deregisterSet(ctx context.Context, w *workload) error 
 		if err := l.annotateEnrollment(ctx, gateAnnotation+w.Name, ""); err != nil {
 			return err
 		}
-		return kube.Delete(ctx, l.deps.direct, l.arcState.Sets[w.Key])
+		return kube.Delete(ctx, l.deps.direct, l.o.arcState.Sets[w.Key])
 	}
-	if l.facts.Credential.Valid == fleet.No && l.facts.Credential.InUse != fleet.Yes { // GitHub then refuses ARC too
+	if l.o.facts.Credential.Valid == fleet.No && l.o.facts.Credential.InUse != fleet.Yes { // GitHub then refuses ARC too
 		return l.recordDenial(ctx, w)
 	}
 	return nil
 }
 
 func (l *enrollmentState) deregisterRunner(ctx context.Context, w *workload) error {
-	if l.session == nil || l.session.GitLab == nil {
+	if l.o.session == nil || l.o.session.GitLab == nil {
 		return l.recordDenial(ctx, w)
 	}
-	err := l.session.GitLab.DeleteRunner(ctx, w.RemoteID)
-	delete(l.session.Runners, w.RemoteID)
+	err := l.o.session.GitLab.DeleteRunner(ctx, w.RemoteID)
+	delete(l.o.session.Runners, w.RemoteID)
 	switch forge.ClassOf(err) {
 	case forge.Refused, forge.Forbidden:
 		return errors.Join(err, l.recordDenial(ctx, w))
@@ -304,39 +322,39 @@ func (l *enrollmentState) deregisterRunner(ctx context.Context, w *workload) err
 }
 
 // denialCount returns the number of times that the forge refused the removal of a workload.
-func (l *enrollmentState) denialCount(workload string) int {
-	n, _, _ := strings.Cut(l.e.Annotations[deniedAnnotation+workload], " ")
+func (o *observed) denialCount(workload string) int {
+	n, _, _ := strings.Cut(o.e.Annotations[deniedAnnotation+workload], " ")
 	times, _ := strconv.Atoi(n)
 	return times
 }
 
 // recordDenial counts a refusal.
 func (l *enrollmentState) recordDenial(ctx context.Context, w *workload) error {
-	_, last, _ := strings.Cut(l.e.Annotations[deniedAnnotation+w.Name], " ")
+	_, last, _ := strings.Cut(l.o.e.Annotations[deniedAnnotation+w.Name], " ")
 	at, _ := time.Parse(time.RFC3339, last)
-	if next := at.Add(denialInterval); l.now.Before(next) {
+	if next := at.Add(denialInterval); l.o.now.Before(next) {
 		l.wake = earliest(l.wake, next)
 		return nil
 	}
-	l.wake = earliest(l.wake, l.now.Add(denialInterval))
-	return l.annotateEnrollment(ctx, deniedAnnotation+w.Name, fmt.Sprintf("%d %s", w.Denied+1, l.now.UTC().Format(time.RFC3339)))
+	l.wake = earliest(l.wake, l.o.now.Add(denialInterval))
+	return l.annotateEnrollment(ctx, deniedAnnotation+w.Name, fmt.Sprintf("%d %s", w.Denied+1, l.o.now.UTC().Format(time.RFC3339)))
 }
 
 // deleteSecrets deletes all Secrets of the organisation. It deletes the source Secret last, because
 // the others were made from it.
 func (l *enrollmentState) deleteSecrets(ctx context.Context) error {
-	if l.facts.RunnerGroups == fleet.No { // without the credential, no later query about them is possible
+	if l.o.facts.RunnerGroups == fleet.No { // without the credential, no later query about them is possible
 		if err := l.annotateEnrollment(ctx, groupsAnnotation, ""); err != nil {
 			return err
 		}
 	}
-	for i := range l.secrets {
-		if err := kube.Delete(ctx, l.deps.direct, &l.secrets[i]); err != nil {
+	for i := range l.o.secrets {
+		if err := kube.Delete(ctx, l.deps.direct, &l.o.secrets[i]); err != nil {
 			return err
 		}
 	}
 	var source corev1.SecretList
-	if err := l.deps.direct.List(ctx, &source, client.InNamespace(l.deps.settings.isolation.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}); err != nil {
+	if err := l.deps.direct.List(ctx, &source, client.InNamespace(l.o.settings.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: l.o.e.Name}); err != nil {
 		return err
 	}
 	for i := range source.Items {
@@ -350,7 +368,7 @@ func (l *enrollmentState) deleteSecrets(ctx context.Context) error {
 // deleteNamespace deletes the organisation's own namespace, and its objects in the shared
 // namespace.
 func (l *enrollmentState) deleteNamespace(ctx context.Context) error {
-	left, err := listLeftovers(ctx, l.deps.direct, l.deps.settings.isolation.Shared, l.e.Name, true)
+	left, err := listLeftovers(ctx, l.deps.direct, l.o.settings.Shared, l.o.e.Name, true)
 	if err != nil {
 		return err
 	}
@@ -360,8 +378,8 @@ func (l *enrollmentState) deleteNamespace(ctx context.Context) error {
 		}
 	}
 	ns := &corev1.Namespace{}
-	err = l.deps.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(l.e.Name)}, ns)
-	if err != nil || !isManagedFor(ns, l.e.Name) || ns.DeletionTimestamp != nil {
+	err = l.deps.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(l.o.e.Name)}, ns)
+	if err != nil || !isManagedFor(ns, l.o.e.Name) || ns.DeletionTimestamp != nil {
 		return client.IgnoreNotFound(err)
 	}
 	return kube.Delete(ctx, l.deps.direct, ns)

@@ -20,11 +20,11 @@ const enforcementRetry = 10 * time.Second
 // enforcementCondition reports whether the network enforces the policies, as measured by the organisation's
 // canary. It deletes a canary that is no longer wanted.
 func (l *enrollmentState) enforcementCondition(ctx context.Context) fleet.Condition {
-	ns := fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared)
-	if l.deps.settings.isolation.Canary.Image == "" {
-		old := meta.FindStatusCondition(l.e.Status.Conditions, isolation.ConditionEnforced)
+	ns := fleet.NamespaceOf(l.o.e, l.o.settings.Shared)
+	if l.o.settings.Canary.Image == "" {
+		old := meta.FindStatusCondition(l.o.e.Status.Conditions, isolation.ConditionEnforced)
 		if old != nil && old.Message != isolation.EnforcementUnknown().Message {
-			err := l.deps.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(l.e.Name)}})
+			err := l.deps.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(l.o.e.Name)}})
 			if client.IgnoreNotFound(err) != nil {
 				// The next reconcile tries the deletion again.
 				return fleet.Condition{Type: isolation.ConditionEnforced, Status: fleet.Unknown, Reason: old.Reason, Message: old.Message}
@@ -33,12 +33,12 @@ func (l *enrollmentState) enforcementCondition(ctx context.Context) fleet.Condit
 		return isolation.EnforcementUnknown()
 	}
 	var pods corev1.PodList
-	if err := l.deps.direct.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels(isolation.CanaryLabels(l.e.Name))); err != nil {
+	if err := l.deps.direct.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels(isolation.CanaryLabels(l.o.e.Name))); err != nil {
 		return isolation.EnforcementCondition(nil) // before its RoleBinding exists, the fleet may not list pods there
 	}
 	proof := isolation.EnforcementCondition(pods.Items)
 	if proof.Status == fleet.Unknown { // a result is expected soon
-		l.wake = earliest(l.wake, l.now.Add(enforcementRetry))
+		l.wake = earliest(l.wake, l.o.now.Add(enforcementRetry))
 	}
 	return proof
 }

@@ -34,20 +34,20 @@ func (l *enrollmentState) stopManagers(ctx context.Context, w *workload) error {
 }
 
 // compareManager compares a workload with its desired state.
-func (l *enrollmentState) compareManager(_ context.Context, w *workload) {
+func (l *enrollmentState) compareManager(w *workload) {
 	m := w.gitlab
 	if w.use == nil || m.token == nil || w.Lost {
 		return
 	}
-	unit := l.managerSpec(w)
-	objects, err := isolation.Objects(l.settings, unit)
+	unit := l.o.managerSpec(w)
+	objects, err := isolation.Objects(l.o.settings, unit)
 	if err != nil {
 		w.Failure = fleet.Failure{Reason: reasonUnrendered, Message: err.Error()}
 		return
 	}
 	managers, concurrent := isolation.ManagerCount(unit)
 	// Settings that GitLab did not report stay unchanged.
-	w.Current, m.rendered = w.Remote != fleet.Yes || w.isManual() || l.runnerMatches(w), true
+	w.Current, m.rendered = w.Remote != fleet.Yes || w.isManual() || l.o.runnerMatches(w), true
 	for _, o := range objects {
 		u, err := prepareApply(o)
 		if err != nil {
@@ -57,7 +57,7 @@ func (l *enrollmentState) compareManager(_ context.Context, w *workload) {
 		var is *unstructured.Unstructured
 		switch o := o.(type) {
 		case *corev1.Secret:
-			is = toUnstructured(l.secret(w.Namespace, o.Name))
+			is = toUnstructured(l.o.secret(w.Namespace, o.Name))
 		case *appsv1.Deployment:
 			is = toUnstructured(m.deployment)
 		default:
@@ -71,8 +71,8 @@ func (l *enrollmentState) compareManager(_ context.Context, w *workload) {
 }
 
 // runnerMatches reports whether the runner at GitLab has the desired settings.
-func (l *enrollmentState) runnerMatches(w *workload) bool {
-	want, is := l.runnerSpec(w.pool), w.gitlab.runner
+func (o *observed) runnerMatches(w *workload) bool {
+	want, is := o.runnerSpec(w.pool), w.gitlab.runner
 	return slices.Equal(slices.Sorted(slices.Values(want.Tags)), slices.Sorted(slices.Values(is.Tags))) && want.RunUntagged == is.RunUntagged && want.Locked == is.Locked &&
 		want.Protected == is.Protected && want.MaximumTimeout == is.MaximumTimeout
 }
@@ -80,36 +80,36 @@ func (l *enrollmentState) runnerMatches(w *workload) bool {
 // createRunner creates a runner, paused and with our mark, and stores its token and its ID in the
 // Secret. If the controller fails between the two, it finds the runner by the mark.
 func (l *enrollmentState) createRunner(ctx context.Context, to fleet.DesiredWorkload) error {
-	pool := l.pools[to.Pool]
-	if pool == nil || l.session == nil || l.session.GitLab == nil || l.session.Group == 0 && !l.hasManualRunner() {
+	pool := l.o.pools[to.Pool]
+	if pool == nil || l.o.session == nil || l.o.session.GitLab == nil || l.o.session.Group == 0 && !l.o.hasManualRunner() {
 		return nil
 	}
 	var taken []string
 	last := 0
-	for _, w := range l.workloads {
+	for _, w := range l.o.workloads {
 		taken = append(taken, w.Name)
 		if w.Pool == to.Pool {
 			last = max(last, w.Revision)
 		}
 	}
-	name, revision := fleet.NextWorkloadName(l.e.Name, to.Pool, last, taken)
-	if l.hasManualRunner() {
-		return l.storeToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, 0, l.session.GitLab.RunnerToken())
+	name, revision := fleet.NextWorkloadName(l.o.e.Name, to.Pool, last, taken)
+	if l.o.hasManualRunner() {
+		return l.storeToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, 0, l.o.session.GitLab.RunnerToken())
 	}
-	s := l.runnerSpec(pool)
-	s.Paused, s.Description, s.Note = true, name, runnerMarker(l.e, to.Pool, name, revision)+"\n"+pausedNote+" until its manager is there"
-	id, token, err := l.session.GitLab.CreateRunner(ctx, s)
+	s := l.o.runnerSpec(pool)
+	s.Paused, s.Description, s.Note = true, name, runnerMarker(l.o.e, to.Pool, name, revision)+"\n"+pausedNote+" until its manager is there"
+	id, token, err := l.o.session.GitLab.CreateRunner(ctx, s)
 	if err != nil {
-		l.session.ScannedAt = time.Time{} // the runner may have been created in spite of the error
+		l.o.session.ScannedAt = time.Time{} // the runner may have been created in spite of the error
 		return err
 	}
-	l.session.Runners[id] = runnerResult{}
+	l.o.session.Runners[id] = runnerResult{}
 	return l.storeToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, id, token)
 }
 
 // resetToken gives a runner a new token, because the old one is lost.
 func (l *enrollmentState) resetToken(ctx context.Context, w *workload) error {
-	token, err := l.session.GitLab.ResetToken(ctx, w.RemoteID)
+	token, err := l.o.session.GitLab.ResetToken(ctx, w.RemoteID)
 	if err != nil {
 		return err
 	}
@@ -118,12 +118,12 @@ func (l *enrollmentState) resetToken(ctx context.Context, w *workload) error {
 
 func (l *enrollmentState) storeToken(ctx context.Context, k fleet.Key, pool, shape string, revision int, id int64, token forge.Secret) error {
 	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: isolation.TokenName(k.Name),
-		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: l.e.Name, v1alpha1.PoolLabel: pool},
+		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: l.o.e.Name, v1alpha1.PoolLabel: pool},
 		Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision),
-			createdAnnotation: l.now.UTC().Format(time.RFC3339)}},
+			createdAnnotation: l.o.now.UTC().Format(time.RFC3339)}},
 		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
 	if err := l.deps.direct.Create(ctx, s); err != nil {
-		l.session.ScannedAt = time.Time{} // so that the runner is found by its mark
+		l.o.session.ScannedAt = time.Time{} // so that the runner is found by its mark
 		return fmt.Errorf("store the token of runner %d: %w", id, err)
 	}
 	return nil
@@ -135,23 +135,23 @@ func (l *enrollmentState) applyManager(ctx context.Context, w *workload) error {
 	if m.token == nil || !m.rendered {
 		return nil
 	}
-	if w.Remote == fleet.Yes && !w.isManual() && !l.runnerMatches(w) {
-		s := l.runnerSpec(w.pool)
+	if w.Remote == fleet.Yes && !w.isManual() && !l.o.runnerMatches(w) {
+		s := l.o.runnerSpec(w.pool)
 		s.Description, s.Note, s.Paused = m.runner.Description, m.runner.Note, m.runner.Paused
-		if err := l.session.GitLab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
+		if err := l.o.session.GitLab.UpdateRunner(ctx, w.RemoteID, s); err != nil {
 			return err
 		}
-		delete(l.session.Runners, w.RemoteID)
+		delete(l.o.session.Runners, w.RemoteID)
 	}
-	unit := l.managerSpec(w)
+	unit := l.o.managerSpec(w)
 	if err := l.storeManualToken(ctx, w, unit.Token); err != nil {
 		return err
 	}
 	managers, concurrent := isolation.ManagerCount(unit)
 	if given := managers * concurrent; given != m.concurrent {
 		notes := map[string]any{capacityAnnotation: strconv.Itoa(given)}
-		if before := l.capacityInForce(w); before > given {
-			notes[previousCapacityAnnotation] = fmt.Sprintf("%d %s", before, l.now.Add(configReloadTime).UTC().Format(time.RFC3339))
+		if before, _ := l.o.capacityInForce(w); before > given {
+			notes[previousCapacityAnnotation] = fmt.Sprintf("%d %s", before, l.o.now.Add(configReloadTime).UTC().Format(time.RFC3339))
 		}
 		if err := l.patchAnnotations(ctx, m.token, notes); err != nil {
 			return err
@@ -172,15 +172,15 @@ func (l *enrollmentState) applyManager(ctx context.Context, w *workload) error {
 func (l *enrollmentState) applyPause(ctx context.Context, w *workload) error {
 	m := w.gitlab
 	pause := w.target.Max == 0
-	if pause && (w.isManual() || w.Stopped != fleet.Yes && (l.session == nil || isDenied(m.runner.Err))) {
+	if pause && (w.isManual() || w.Stopped != fleet.Yes && (l.o.session == nil || isDenied(m.runner.Err))) {
 		return l.stopManagers(ctx, w)
 	}
 	if w.Remote != fleet.Yes || w.isManual() || m.runner.Err != nil || m.runner.Paused == pause {
 		return nil
 	}
 	line, _, _ := strings.Cut(m.runner.Note, "\n")
-	if _, _, _, managed := parseRunnerMarker(l.e, m.runner.Note); !managed {
-		line = runnerMarker(l.e, w.Pool, w.Name, w.Revision)
+	if _, _, _, managed := parseRunnerMarker(l.o.e, m.runner.Note); !managed {
+		line = runnerMarker(l.o.e, w.Pool, w.Name, w.Revision)
 	}
 	if !pause && !strings.Contains(m.runner.Note, pausedNote) {
 		w.drift = append(w.drift, reasonPausedByHand)
@@ -193,20 +193,20 @@ func (l *enrollmentState) applyPause(ctx context.Context, w *workload) error {
 			note += ": hold " + w.target.Hold
 		}
 	}
-	r, err := l.session.GitLab.SetPaused(ctx, w.RemoteID, pause, note)
+	r, err := l.o.session.GitLab.SetPaused(ctx, w.RemoteID, pause, note)
 	if err != nil {
-		delete(l.session.Runners, w.RemoteID)
+		delete(l.o.session.Runners, w.RemoteID)
 		w.reason, w.Stopped = reasonUnreachable, fleet.Unknown
 		if pause && isDenied(err) {
 			return l.stopManagers(ctx, w)
 		}
 		return err
 	}
-	m.runner = runnerResult{GitLabRunner: r, At: l.now}
-	l.session.Runners[w.RemoteID] = m.runner
+	m.runner = runnerResult{GitLabRunner: r, At: l.o.now}
+	l.o.session.Runners[w.RemoteID] = m.runner
 	w.Stopped = fleet.AnswerOf(r.Paused)
 	if pause {
-		delete(l.session.Jobs, w.RemoteID)
+		delete(l.o.session.Jobs, w.RemoteID)
 		w.Jobs = nil // the next reconcile queries the running jobs
 	}
 	return nil
@@ -215,9 +215,9 @@ func (l *enrollmentState) applyPause(ctx context.Context, w *workload) error {
 // cancelJobs requests the end of all jobs that still run.
 func (l *enrollmentState) cancelJobs(ctx context.Context, w *workload) error {
 	var errs []error
-	for _, job := range l.session.Jobs[w.RemoteID].Jobs {
+	for _, job := range l.o.session.Jobs[w.RemoteID].Jobs {
 		errs = append(errs, l.requestEnd(w, job.ID, "A GitLab token needs the scope api to end them, and a role that may cancel jobs in their projects.", func() error {
-			return l.session.GitLab.CancelJob(ctx, job.Project, job.ID)
+			return l.o.session.GitLab.CancelJob(ctx, job.Project, job.ID)
 		}))
 	}
 	return errors.Join(errs...)
@@ -232,7 +232,7 @@ func (l *enrollmentState) deleteManager(ctx context.Context, w *workload) error 
 	for _, u := range w.gitlab.present {
 		all = append(all, u)
 	}
-	if s := l.secret(w.Namespace, isolation.ConfigName(w.Name)); s != nil {
+	if s := l.o.secret(w.Namespace, isolation.ConfigName(w.Name)); s != nil {
 		all = append(all, s)
 	}
 	if w.gitlab.token != nil && w.Remote == fleet.No {

@@ -50,13 +50,13 @@ type gitlabRunner struct {
 	concurrent  int
 }
 
-// managers collects the workloads at GitLab.
-func (l *enrollmentState) managers(ctx context.Context) error {
+// readManagers collects the workloads at GitLab.
+func readManagers(ctx context.Context, d deps, o *observed) error {
 	of := map[string]*workload{}
-	for i := range l.secrets {
-		s := &l.secrets[i]
+	for i := range o.secrets {
+		s := &o.secrets[i]
 		name, isToken := isolation.WorkloadOfToken(s.Name)
-		if !isToken || s.Labels[v1alpha1.PoolLabel] == "" || !isManagedFor(s, l.e.Name) {
+		if !isToken || s.Labels[v1alpha1.PoolLabel] == "" || !isManagedFor(s, o.e.Name) {
 			continue
 		}
 		id, _ := strconv.ParseInt(s.Annotations[runnerAnnotation], 10, 64)
@@ -67,30 +67,30 @@ func (l *enrollmentState) managers(ctx context.Context) error {
 		}
 		given, _ := strconv.Atoi(s.Annotations[capacityAnnotation])
 		w := &workload{gitlab: &gitlabRunner{token: s, present: map[string]*unstructured.Unstructured{}, concurrent: given}, Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name},
-			Pool: s.Labels[v1alpha1.PoolLabel], Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: created, RemoteID: id, Denied: l.denialCount(name)}}
+			Pool: s.Labels[v1alpha1.PoolLabel], Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: created, RemoteID: id, Denied: o.denialCount(name)}}
 		of[s.Namespace+"/"+name] = w
-		l.workloads = append(l.workloads, w)
+		o.workloads = append(o.workloads, w)
 	}
-	pods, jobs, err := l.readManagerObjects(ctx, of)
+	pods, jobs, err := readManagerObjects(ctx, d, o, of)
 	if err != nil {
 		return err
 	}
-	if err := l.findLostRunners(ctx); err != nil {
-		l.facts.Listed, l.unscanned = false, true
-		l.failures = append(l.failures, fleet.Failure{Reason: reasonUnreachable, Message: err.Error()})
+	if err := findLostRunners(ctx, o); err != nil {
+		o.facts.Listed, o.unscanned = false, true
+		o.failures = append(o.failures, fleet.Failure{Reason: reasonUnreachable, Message: err.Error()})
 	}
-	l.sortWorkloads()
+	o.sortWorkloads()
 	alone := map[string]int{} // workloads by pool
-	for _, w := range l.workloads {
+	for _, w := range o.workloads {
 		alone[w.Namespace+"/"+w.Pool]++
 	}
-	for _, w := range l.workloads {
-		l.resolvePool(w)
+	for _, w := range o.workloads {
+		o.resolvePool(w)
 	}
-	for _, w := range l.workloads {
+	for _, w := range o.workloads {
 		at := w.Namespace + "/" + w.Pool
 		w.managers, w.gitlab.jobPods = pods[w.Namespace+"/"+w.Name], jobs[at]
-		l.readRunner(ctx, w)
+		readRunner(ctx, d, o, w)
 		if alone[at] == 1 {
 			w.busy = new(jobs[at])
 			w.demand = w.busy
@@ -100,20 +100,22 @@ func (l *enrollmentState) managers(ctx context.Context) error {
 		} else if w.Jobs != nil {
 			w.busy, w.demand = w.Jobs, w.Jobs
 		}
-		w.inForce = l.capacityInForce(w)
+		var until time.Time
+		w.inForce, until = o.capacityInForce(w)
+		o.wake = earliest(o.wake, until)
 	}
 	return nil
 }
 
 // readManagerObjects adds the existing objects of managers to the workloads, which are by namespace and name. It
 // counts the running manager pods, by namespace and instance, and the running job pods, by namespace and pool.
-func (l *enrollmentState) readManagerObjects(ctx context.Context, of map[string]*workload) (pods, jobs map[string]int, err error) {
+func readManagerObjects(ctx context.Context, d deps, o *observed, of map[string]*workload) (pods, jobs map[string]int, err error) {
 	pods, jobs = map[string]int{}, map[string]int{}
-	for _, ns := range l.namespaces {
-		where := []client.ListOption{client.InNamespace(ns), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}}
+	for _, ns := range o.namespaces {
+		where := []client.ListOption{client.InNamespace(ns), client.MatchingLabels{v1alpha1.OrgLabel: o.e.Name}}
 		var deployments appsv1.DeploymentList
 		var list corev1.PodList
-		if err := errors.Join(l.deps.direct.List(ctx, &deployments, where...), l.deps.direct.List(ctx, &list, where...)); err != nil {
+		if err := errors.Join(d.direct.List(ctx, &deployments, where...), d.direct.List(ctx, &list, where...)); err != nil {
 			return nil, nil, fmt.Errorf("list managers in %s: %w", ns, err)
 		}
 		for i := range deployments.Items {
@@ -131,7 +133,7 @@ func (l *enrollmentState) readManagerObjects(ctx context.Context, of map[string]
 				jobs[ns+"/"+p.Labels[v1alpha1.PoolLabel]]++
 			}
 		}
-		present, err := listManaged(ctx, l.deps.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name})
+		present, err := listManaged(ctx, d.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: o.e.Name})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -146,16 +148,16 @@ func (l *enrollmentState) readManagerObjects(ctx context.Context, of map[string]
 
 // findLostRunners finds runners with our mark whose token is lost. The response to their creation did not
 // arrive, or the token was not stored.
-func (l *enrollmentState) findLostRunners(ctx context.Context) error {
-	a := l.session
-	ends := !l.e.DeletionTimestamp.IsZero()
-	if a == nil || a.GitLab == nil || !hasFinalizer(l.e) || a.Identity.Kind == "" || len(a.Identity.Missing) > 0 {
+func findLostRunners(ctx context.Context, o *observed) error {
+	a := o.session
+	ends := !o.e.DeletionTimestamp.IsZero()
+	if a == nil || a.GitLab == nil || !hasFinalizer(o.e) || a.Identity.Kind == "" || len(a.Identity.Missing) > 0 {
 		return nil
 	}
 	if a.Group == 0 {
-		if a.Group = l.e.Spec.GroupID; a.Group == 0 {
-			scope, _ := fleet.ParseConfigURL(l.e.Spec.ConfigURL)
-			at, _ := fleet.ParseConfigURL(l.forge.Spec.URL)
+		if a.Group = o.e.Spec.GroupID; a.Group == 0 {
+			scope, _ := fleet.ParseConfigURL(o.e.Spec.ConfigURL)
+			at, _ := fleet.ParseConfigURL(o.forge.Spec.URL)
 			parts, ok := scope.Within(at)
 			if !ok {
 				return nil // a violation reports that
@@ -165,61 +167,62 @@ func (l *enrollmentState) findLostRunners(ctx context.Context) error {
 				return err
 			}
 			a.Group = group
-			l.deps.state.setGroupID(l.e.Name, group)
-			l.deps.triggers.allocation.enqueue("all")
 		}
 	}
-	if !a.ScannedAt.IsZero() && (!ends || a.ScannedAt.After(l.e.DeletionTimestamp.Time)) && !l.live {
-		return l.rereadLostRunners(ctx)
+	if o.e.Spec.GroupID == 0 {
+		o.groupID = a.Group
+	}
+	if !a.ScannedAt.IsZero() && (!ends || a.ScannedAt.After(o.e.DeletionTimestamp.Time)) && !o.live {
+		return rereadLostRunners(ctx, o)
 	}
 	ids, err := a.GitLab.GroupRunners(ctx, a.Group)
 	if err != nil {
 		return err
 	}
 	for _, id := range ids {
-		known := slices.ContainsFunc(l.workloads, func(w *workload) bool { return w.RemoteID == id })
+		known := slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.RemoteID == id })
 		if known || a.Unmarked[id] {
 			continue
 		}
-		if err := l.readLostRunner(ctx, id); err != nil {
+		if err := readLostRunner(ctx, o, id); err != nil {
 			return err
 		}
 	}
-	a.ScannedAt = l.now
+	a.ScannedAt = o.now
 	return nil
 }
 
 // rereadLostRunners reads the lost runners again.
-func (l *enrollmentState) rereadLostRunners(ctx context.Context) error {
-	for id, read := range l.session.Runners {
-		known := slices.ContainsFunc(l.workloads, func(w *workload) bool { return w.RemoteID == id })
+func rereadLostRunners(ctx context.Context, o *observed) error {
+	for id, read := range o.session.Runners {
+		known := slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.RemoteID == id })
 		if known || forge.ClassOf(read.Err) == forge.NotFound {
 			continue
 		}
-		if err := l.readLostRunner(ctx, id); err != nil {
+		if err := readLostRunner(ctx, o, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *enrollmentState) readLostRunner(ctx context.Context, id int64) error {
-	r, err := l.session.GitLab.Runner(ctx, id)
+func readLostRunner(ctx context.Context, o *observed, id int64) error {
+	r, err := o.session.GitLab.Runner(ctx, id)
 	if forge.ClassOf(err) == forge.NotFound {
-		delete(l.session.Runners, id)
+		delete(o.session.Runners, id)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	pool, name, revision, ok := parseRunnerMarker(l.e, r.Note)
+	pool, name, revision, ok := parseRunnerMarker(o.e, r.Note)
 	if !ok {
-		l.session.Unmarked[id] = true
+		o.session.Unmarked[id] = true
 		return nil
 	}
-	l.session.Runners[id] = runnerResult{GitLabRunner: r, At: l.now}
-	l.workloads = append(l.workloads, &workload{gitlab: &gitlabRunner{present: map[string]*unstructured.Unstructured{}}, Workload: fleet.Workload{Key: fleet.Key{Namespace: fleet.NamespaceOf(l.e, l.deps.settings.isolation.Shared), Name: name},
-		Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true, Object: fleet.No, Denied: l.denialCount(name)}})
+	o.session.Runners[id] = runnerResult{GitLabRunner: r, At: o.now}
+	o.workloads = append(o.workloads, &workload{gitlab: &gitlabRunner{present: map[string]*unstructured.Unstructured{}}, Workload: fleet.Workload{Key: fleet.Key{Namespace: fleet.NamespaceOf(o.e, o.settings.Shared), Name: name},
+		Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true, Object: fleet.No, Denied: o.denialCount(name)}})
 	return nil
 }
 
@@ -230,30 +233,30 @@ func hasFinalizer(e *v1alpha1.RunnerEnrollment) bool {
 
 // readRunner reads the state of a runner from GitLab: rarely while the runner takes jobs, and often
 // while a change is expected.
-func (l *enrollmentState) readRunner(ctx context.Context, w *workload) {
-	m, a := w.gitlab, l.session
+func readRunner(ctx context.Context, d deps, o *observed, w *workload) {
+	m, a := w.gitlab, o.session
 	left := m.token != nil || m.deployment != nil
 	if w.isManual() {
-		l.readManualRunner(w)
+		o.readManualRunner(w)
 		return
 	}
 	if w.RemoteID == 0 || a == nil || a.GitLab == nil {
 		w.Remote, w.reason = fleet.Unknown, reasonUnreachable
 		w.Object = fleet.AnswerOf(m.deployment != nil)
-		if l.hasNoManagers(w) {
+		if o.hasNoManagers(w) {
 			w.Stopped, w.Jobs = fleet.Yes, new(0)
 		}
 		return
 	}
 	// For a runner that may be ending, query GitLab for its running jobs. Pods do not show to which
 	// of two runners of a pool they belong.
-	expected := l.live || w.capacity.Mode != "" || !l.isDesired(w) || w.capacity.Max == 0 ||
-		slices.ContainsFunc(l.workloads, func(x *workload) bool { return x != w && x.Pool == w.Pool })
-	age := time.Duration(max(len(l.workloads), 1)) * 90 * time.Second // in addition, the group's runners are listed from time to time
+	expected := o.live || w.capacity.Mode != "" || !o.isDesired(w) || w.capacity.Max == 0 ||
+		slices.ContainsFunc(o.workloads, func(x *workload) bool { return x != w && x.Pool == w.Pool })
+	age := time.Duration(max(len(o.workloads), 1)) * 90 * time.Second // in addition, the group's runners are listed from time to time
 	read, requested := a.Runners[w.RemoteID]
 	unsettled := read.Err != nil || read.Status != "online" || read.Paused != (w.capacity.Max == 0) || m.deployment == nil
 	if expected || unsettled {
-		age = l.deps.settings.pollInterval
+		age = d.settings.pollInterval
 		if read.Err != nil {
 			age = max(age, noAnswerRetry)
 			if e, ok := errors.AsType[*forge.Error](read.Err); ok {
@@ -263,9 +266,9 @@ func (l *enrollmentState) readRunner(ctx context.Context, w *workload) {
 			age = 30 * time.Second // it is in the desired state
 		}
 	}
-	if !requested || l.live || l.now.Sub(read.At) >= age {
+	if !requested || o.live || o.now.Sub(read.At) >= age {
 		r, err := a.GitLab.Runner(ctx, w.RemoteID)
-		read = runnerResult{GitLabRunner: r, At: l.now, Err: err}
+		read = runnerResult{GitLabRunner: r, At: o.now, Err: err}
 		a.Runners[w.RemoteID] = read
 	}
 	m.runner = read
@@ -273,7 +276,7 @@ func (l *enrollmentState) readRunner(ctx context.Context, w *workload) {
 	case read.Err == nil:
 		w.Remote, w.Stopped = fleet.Yes, fleet.AnswerOf(read.Paused)
 		w.Contacted = fleet.AnswerOf(!read.ContactedAt.IsZero())
-		ready := m.deployment != nil && (m.deployment.Status.ReadyReplicas > 0 || l.isIdleWithoutManagers(w))
+		ready := m.deployment != nil && (m.deployment.Status.ReadyReplicas > 0 || o.isIdleWithoutManagers(w))
 		w.Ready = fleet.AnswerOf(read.Status == "online" && ready)
 	case class == forge.NotFound:
 		w.Remote, w.Stopped, w.Ending = fleet.No, fleet.Yes, true // the runner is gone, so its objects can be deleted
@@ -284,7 +287,7 @@ func (l *enrollmentState) readRunner(ctx context.Context, w *workload) {
 	if w.Remote != fleet.No {
 		w.Object = fleet.AnswerOf(m.deployment != nil)
 	}
-	if l.hasNoManagers(w) {
+	if o.hasNoManagers(w) {
 		w.Jobs = new(0)
 		if w.Stopped == fleet.Unknown {
 			w.Stopped = fleet.Yes
@@ -295,14 +298,14 @@ func (l *enrollmentState) readRunner(ctx context.Context, w *workload) {
 	case w.Remote == fleet.No:
 		w.Jobs = new(m.jobPods)
 	case expected || w.Stopped != fleet.No:
-		w.Jobs = l.readJobs(ctx, w)
+		w.Jobs = readJobs(ctx, d, o, w)
 	default:
 		w.Jobs = new(m.jobPods)
 	}
 }
 
 // isIdleWithoutManagers reports whether a hold has ended the managers.
-func (l *enrollmentState) isIdleWithoutManagers(w *workload) bool {
+func (o *observed) isIdleWithoutManagers(w *workload) bool {
 	return (w.capacity.Mode == v1alpha1.HoldDrain || w.capacity.Mode == v1alpha1.HoldStop) && scaledToZero(w.gitlab.deployment)
 }
 
@@ -312,27 +315,27 @@ func scaledToZero(d *appsv1.Deployment) bool {
 }
 
 // hasNoManagers reports whether the cluster has neither a manager nor a job of the workload.
-func (l *enrollmentState) hasNoManagers(w *workload) bool {
+func (o *observed) hasNoManagers(w *workload) bool {
 	return scaledToZero(w.gitlab.deployment) && w.managers == 0 && w.gitlab.jobPods == 0
 }
 
 // readJobs returns the number of jobs that a runner runs; nil if it is not known.
-func (l *enrollmentState) readJobs(ctx context.Context, w *workload) *int {
-	read, requested := l.session.Jobs[w.RemoteID]
-	age := l.deps.settings.pollInterval
+func readJobs(ctx context.Context, d deps, o *observed, w *workload) *int {
+	read, requested := o.session.Jobs[w.RemoteID]
+	age := d.settings.pollInterval
 	if read.Err != nil {
 		age = max(age, noAnswerRetry)
 	} else if len(read.Jobs) == 0 && w.Stopped == fleet.Yes {
 		age = time.Minute
 	}
 	// A number from before the pause may be lower than the current one.
-	if !requested || l.live || l.now.Sub(read.At) >= age || w.Stopped != fleet.Yes {
-		jobs, err := l.session.GitLab.RunningJobs(ctx, w.RemoteID)
-		read = jobsResult{Jobs: jobs, At: l.now, Err: err}
+	if !requested || o.live || o.now.Sub(read.At) >= age || w.Stopped != fleet.Yes {
+		jobs, err := o.session.GitLab.RunningJobs(ctx, w.RemoteID)
+		read = jobsResult{Jobs: jobs, At: o.now, Err: err}
 		if w.Stopped != fleet.Yes {
 			read.At = time.Time{}
 		}
-		l.session.Jobs[w.RemoteID] = read
+		o.session.Jobs[w.RemoteID] = read
 	}
 	if read.Err != nil {
 		w.reason = cmp.Or(w.reason, reasonUnreachable)
@@ -341,35 +344,35 @@ func (l *enrollmentState) readJobs(ctx context.Context, w *workload) *int {
 	return new(len(read.Jobs))
 }
 
-// capacityInForce returns the largest number of jobs that the managers may still run.
-func (l *enrollmentState) capacityInForce(w *workload) int {
+// capacityInForce returns the largest number of jobs that the managers may still run, and when a larger earlier number
+// expires; zero if there is none.
+func (o *observed) capacityInForce(w *workload) (n int, until time.Time) {
 	if w.Stopped == fleet.Yes || w.gitlab.deployment == nil {
-		return 0
+		return 0, until
 	}
-	n := w.gitlab.concurrent
+	n = w.gitlab.concurrent
 	if w.gitlab.token != nil {
-		before, until, _ := strings.Cut(w.gitlab.token.Annotations[previousCapacityAnnotation], " ")
-		at, err := time.Parse(time.RFC3339, until)
-		if had, err2 := strconv.Atoi(before); err == nil && err2 == nil && l.now.Before(at) {
-			n = max(n, had)
-			l.wake = earliest(l.wake, at)
+		before, expires, _ := strings.Cut(w.gitlab.token.Annotations[previousCapacityAnnotation], " ")
+		at, err := time.Parse(time.RFC3339, expires)
+		if had, err2 := strconv.Atoi(before); err == nil && err2 == nil && o.now.Before(at) {
+			return max(n, had), at
 		}
 	}
-	return n
+	return n, until
 }
 
-func (l *enrollmentState) secret(namespace, name string) *corev1.Secret {
-	for i := range l.secrets {
-		if l.secrets[i].Namespace == namespace && l.secrets[i].Name == name {
-			return &l.secrets[i]
+func (o *observed) secret(namespace, name string) *corev1.Secret {
+	for i := range o.secrets {
+		if o.secrets[i].Namespace == namespace && o.secrets[i].Name == name {
+			return &o.secrets[i]
 		}
 	}
 	return nil
 }
 
 // runnerSpec returns the desired settings of a runner at GitLab.
-func (l *enrollmentState) runnerSpec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
-	s := forge.RunnerSpec{GroupID: l.session.Group, Tags: fleet.RunsOn(pool, l.e.Name), Locked: true, MaximumTimeout: time.Hour}
+func (o *observed) runnerSpec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
+	s := forge.RunnerSpec{GroupID: o.session.Group, Tags: fleet.RunsOn(pool, o.e.Name), Locked: true, MaximumTimeout: time.Hour}
 	if g := pool.Spec.GitLab; g != nil {
 		s.RunUntagged, s.Locked, s.Protected, s.MaximumTimeout = g.RunUntagged, g.Locked, g.Protected, cmp.Or(g.MaximumTimeout.Duration, time.Hour)
 	}

@@ -24,23 +24,23 @@ const (
 // report writes the status of an enrollment, sends an event when its phase changes, and updates the
 // store that budgets and holds use.
 func (l *enrollmentState) report(ctx context.Context, step fleet.Step) error {
-	old := l.e.DeepCopy()
-	s := &l.e.Status
+	old := l.o.e.DeepCopy()
+	s := &l.o.e.Status
 	phase := s.Phase
 	r := step.Report
 	reported := l.addDrift()
-	s.Findings = findingsToStatus(l.findings, l.now)
+	s.Findings = findingsToStatus(l.findings, l.o.now)
 	if l.compared || meta.FindStatusCondition(s.Conditions, conditionDrifted) != nil {
-		r.Conditions = append(slices.Clone(r.Conditions), driftCondition(l.findings, l.now))
+		r.Conditions = append(slices.Clone(r.Conditions), driftCondition(l.findings, l.o.now))
 	}
 	r.Conditions = append(slices.Clone(r.Conditions), append(l.pauseByDrainConditions(), l.enforcementCondition(ctx))...)
-	s.ObservedGeneration, s.Phase, s.Offboard = l.e.Generation, r.Phase, r.Offboard
+	s.ObservedGeneration, s.Phase, s.Offboard = l.o.e.Generation, r.Phase, r.Offboard
 	for _, c := range addFailures(r.Conditions, l.reportedFailures()) {
-		setCondition(&s.Conditions, c, l.e.Generation, l.now)
+		setCondition(&s.Conditions, c, l.o.e.Generation, l.o.now)
 	}
 	s.Pools = nil
-	obs := observation{Forge: l.e.Spec.Forge, Pools: map[string]poolObservation{}}
-	for _, w := range l.workloads {
+	obs := observation{Forge: l.o.e.Spec.Forge, Pools: map[string]poolObservation{}}
+	for _, w := range l.o.workloads {
 		s.Pools = append(s.Pools, l.statusOf(w))
 		if before, has := obs.Pools[w.Pool]; has {
 			obs.Pools[w.Pool] = before.plus(poolUseOf(w))
@@ -48,43 +48,43 @@ func (l *enrollmentState) report(ctx context.Context, step fleet.Step) error {
 			obs.Pools[w.Pool] = poolUseOf(w)
 		}
 	}
-	for _, use := range l.e.Spec.Pools { // show the allocation before a workload exists
-		if _, has := obs.Pools[use.Name]; !has && l.pools[use.Name] != nil {
+	for _, use := range l.o.e.Spec.Pools { // show the allocation before a workload exists
+		if _, has := obs.Pools[use.Name]; !has && l.o.pools[use.Name] != nil {
 			s.Pools = append(s.Pools, l.withShare(v1alpha1.EnrolledPoolStatus{Name: use.Name, Type: use.Type}))
 			obs.Pools[use.Name] = poolObservation{poolUsage: poolUsage{Demand: new(0)}, Stopped: fleet.Yes, Jobs: new(0)}
 		}
 	}
 	failing := r.Phase == v1alpha1.PhaseFailed || r.Phase == v1alpha1.PhaseSuspended
 	for pool, use := range obs.Pools {
-		use.Failing = failing || l.broken(l.e.Name, pool)
+		use.Failing = failing || l.o.broken(l.o.e.Name, pool)
 		obs.Pools[pool] = use
 	}
 	s.Adopted = externalSetsStatus(l.externals)
 	s.Pools = s.Pools[:min(len(s.Pools), 200)]
-	if l.session != nil && l.facts.Credential.Valid == fleet.Yes { // otherwise the earlier credential is still in use
-		s.Credential = l.session.status(s.Credential, l.facts.Credential.Fingerprint, l.now)
+	if l.o.session != nil && l.o.facts.Credential.Valid == fleet.Yes { // otherwise the earlier credential is still in use
+		s.Credential = l.o.session.status(s.Credential, l.o.facts.Credential.Fingerprint, l.o.now)
 	}
 	if s.Credential != nil && s.Credential.ExpiresAt != nil {
 		obs.Expires = s.Credential.ExpiresAt.Time
 	}
-	if l.session != nil {
-		if rate := l.session.rate(); rate.Limit > 0 {
+	if l.o.session != nil {
+		if rate := l.o.session.rate(); rate.Limit > 0 {
 			obs.Rate = &rate.Remaining
 		}
 	}
-	if (l.facts.Listed || l.unscanned) && l.forge != nil {
-		changed, pools := l.deps.state.observe(l.e.Name, obs)
+	if (l.o.facts.Listed || l.o.unscanned) && l.o.forge != nil {
+		changed, pools := l.deps.state.observe(l.o.e.Name, obs)
 		if changed {
 			l.deps.triggers.allocation.enqueue("all")
 			l.deps.enqueueHolds(ctx)
 		}
 		l.deps.triggers.pool.enqueue(pools...)
 	}
-	l.deps.triggers.forge.enqueue(l.e.Spec.Forge)
+	l.deps.triggers.forge.enqueue(l.o.e.Spec.Forge)
 	if apiequality.Semantic.DeepEqual(old.Status, *s) {
 		return nil
 	}
-	if err := l.deps.direct.Status().Patch(ctx, l.e, client.MergeFrom(old)); err != nil {
+	if err := l.deps.direct.Status().Patch(ctx, l.o.e, client.MergeFrom(old)); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write its status: %w", err))
 	}
 	if phase != r.Phase {
@@ -92,8 +92,8 @@ func (l *enrollmentState) report(ctx context.Context, step fleet.Step) error {
 		if r.Phase == v1alpha1.PhaseFailed || r.Phase == v1alpha1.PhaseSuspended {
 			kind = corev1.EventTypeWarning
 		}
-		l.deps.events.Eventf(l.e, nil, kind, string(r.Phase), "Reconcile", "%s", conditionMessage(meta.FindStatusCondition(s.Conditions, "Ready")))
-		l.deps.log.Info("the phase of an enrollment changed", "enrollment", l.e.Name, "was", phase, "is", r.Phase)
+		l.deps.events.Eventf(l.o.e, nil, kind, string(r.Phase), "Reconcile", "%s", conditionMessage(meta.FindStatusCondition(s.Conditions, "Ready")))
+		l.deps.log.Info("the phase of an enrollment changed", "enrollment", l.o.e.Name, "was", phase, "is", r.Phase)
 	}
 	l.emitDriftEvents(newFindings(reported, old.Status.Findings))
 	return nil
@@ -105,7 +105,7 @@ func (l *enrollmentState) emitDriftEvents(fresh []fleet.Finding) {
 	for _, f := range fresh {
 		if about := [2]string{string(f.Kind), f.Workload}; !reported[about] && len(reported) < maxDrift {
 			reported[about] = true
-			l.deps.events.Eventf(l.e, nil, corev1.EventTypeWarning, string(f.Kind), "Compare", "%s", findingMessage(f))
+			l.deps.events.Eventf(l.o.e, nil, corev1.EventTypeWarning, string(f.Kind), "Compare", "%s", findingMessage(f))
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (l *enrollmentState) statusOf(w *workload) v1alpha1.EnrolledPoolStatus {
 
 // withShare adds the allocation from a pool.
 func (l *enrollmentState) withShare(p v1alpha1.EnrolledPoolStatus) v1alpha1.EnrolledPoolStatus {
-	share := l.share(p.Name)
+	share := l.o.share(p.Name)
 	p.Allocated = new(int32(share.Allocated))
 	if !share.ChangedAt.IsZero() {
 		p.AllocatedAt = new(metav1.NewTime(share.ChangedAt.Truncate(time.Second)))
@@ -164,8 +164,8 @@ func poolUseOf(w *workload) poolObservation {
 // reportedFailures returns the problems that prevent the controllers from reaching the decided state, the most
 // important one first.
 func (l *enrollmentState) reportedFailures() []fleet.Failure {
-	if l.arcFailure.Reason == "" {
+	if l.o.arcFailure.Reason == "" {
 		return l.failures
 	}
-	return append([]fleet.Failure{l.arcFailure}, l.failures...)
+	return append([]fleet.Failure{l.o.arcFailure}, l.failures...)
 }
