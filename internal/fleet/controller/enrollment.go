@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,31 +14,6 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/kube"
 )
-
-// An enrollmentState is the state of one reconcile of an enrollment: the observed input and the result.
-type enrollmentState struct {
-	deps     deps
-	o        *observed
-	failures []fleet.Failure // reported in addition to the decision
-	wake     time.Time
-
-	externals []externalSet
-	findings  []fleet.Finding // differences between forge, cluster and decisions
-	compared  bool            // in this reconcile
-}
-
-// compare compares the workloads with their desired state.
-func (l *enrollmentState) compare() {
-	for _, w := range l.o.workloads {
-		if w.set != nil {
-			l.compareSet(w)
-		} else {
-			l.compareManager(w)
-		}
-		l.o.facts.Workloads = append(l.o.facts.Workloads, w.Workload)
-	}
-	l.failures = append(l.failures, l.o.baseline.failures...)
-}
 
 // reconcileEnrollment reconciles one enrollment: gather, decide, act, report.
 func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -80,39 +54,42 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 	if !ok {
 		return w.requestAllocation()
 	}
-	var l *enrollmentState
-	var step fleet.Step
-	for _, live := range []bool{false, true} {
-		in := enrollmentInput{e: e, allocation: decided, conflicts: conflicts, now: w.deps.now(), live: live}
-		o, err := gather(ctx, w.deps, in)
-		if err != nil {
-			return reconcile.Result{}, fmt.Errorf("read the enrollment %s: %w", e.Name, err)
+	return reconcileAllocated(ctx, w.deps, enrollmentInput{e: e, allocation: decided, conflicts: conflicts})
+}
+
+// reconcileAllocated reconciles one enrollment that has an allocation.
+func reconcileAllocated(ctx context.Context, d deps, in enrollmentInput) (reconcile.Result, error) {
+	var o *observed
+	var p plan
+	var err error
+	for _, in.live = range []bool{false, true} {
+		in.now = d.now()
+		if o, err = gather(ctx, d, in); err != nil {
+			return reconcile.Result{}, fmt.Errorf("read the enrollment %s: %w", in.e.Name, err)
 		}
-		l = &enrollmentState{deps: w.deps, o: o, failures: o.failures, wake: o.wake}
-		l.compare()
-		step = fleet.Next(o.facts, o.now)
+		p = decide(o)
 		// Law 7: cached data never justifies a removal. Before an irreversible action, gather the
 		// state again without caches.
-		if !slices.ContainsFunc(step.Actions, func(a fleet.Action) bool { return a.Kind.Irreversible() }) {
+		if !p.includes(fleet.ActionKind.Irreversible) {
 			break
 		}
 	}
-	err = errors.Join(l.doActions(ctx, step), l.applyCapacities(ctx, step.Open))
-	l.externals = externalSetsOf(e, l.o.pools, w.deps.state, func(name string) bool {
-		return slices.ContainsFunc(l.o.workloads, func(x *workload) bool { return x.Name == name })
-	})
-	l.checkDrift(ctx)
-	released := slices.ContainsFunc(step.Actions, func(a fleet.Action) bool { return a.Kind == fleet.RemoveFinalizer })
-	if !released || err != nil {
-		err = errors.Join(err, l.report(context.WithoutCancel(ctx), step))
+	done, err := act(ctx, d, o, p)
+	found := checkDrift(ctx, d, o, p, done)
+	var retry time.Time
+	if released := p.includes(func(k fleet.ActionKind) bool { return k == fleet.RemoveFinalizer }); !released || err != nil {
+		ctx := context.WithoutCancel(ctx)
+		var enforced fleet.Condition
+		enforced, retry = enforcementCondition(ctx, d, o)
+		err = errors.Join(err, writeStatus(ctx, d, o, status(o, p, done, found, enforced)))
 	}
 	switch {
 	case kube.IsStale(err):
 		return requeueIn(debounce)
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("enrollment %s: %w", e.Name, err)
+		return reconcile.Result{}, fmt.Errorf("enrollment %s: %w", in.e.Name, err)
 	}
-	return requeueIn(l.requeueAfter(step))
+	return requeueIn(requeueAfter(o, p, done, d.settings.pollInterval, found.next, retry))
 }
 
 // requestAllocation triggers a new decision from the cache and requeues the enrollment. The decision
@@ -120,29 +97,4 @@ func (w *reconciler) reconcileEnrollment(ctx context.Context, req reconcile.Requ
 func (w *reconciler) requestAllocation() (reconcile.Result, error) {
 	w.deps.triggers.allocation.enqueue("all")
 	return requeueIn(2 * debounce)
-}
-
-// requeueAfter returns the time until the next reconcile.
-func (l *enrollmentState) requeueAfter(step fleet.Step) time.Duration {
-	after := maxRequeueAfter
-	for _, wake := range []time.Time{step.Wake, l.wake} {
-		if !wake.IsZero() {
-			after = min(after, max(wake.Sub(l.o.now), 0)+time.Millisecond)
-		}
-	}
-	moves := len(step.Actions) > 0 || slices.Contains([]v1alpha1.EnrollmentPhase{v1alpha1.PhaseApproved, v1alpha1.PhaseProvisioning, v1alpha1.PhaseDraining}, step.Report.Phase) ||
-		slices.ContainsFunc(step.Report.Conditions, func(c fleet.Condition) bool { return c.Type == "Progressing" && c.Status == fleet.Yes })
-	for _, w := range l.o.workloads {
-		moves = moves || w.target.Max == 0 && (w.Stopped != fleet.Yes || w.target.Mode != v1alpha1.HoldPause && (w.Jobs == nil || *w.Jobs > 0))
-	}
-	if moves {
-		after = min(after, l.deps.settings.pollInterval)
-	}
-	for _, a := range step.Actions { // actions that take effect at once and have a next step
-		switch a.Kind {
-		case fleet.AddFinalizer, fleet.EnsureNamespace, fleet.CopyCredential, fleet.EnsureAccess, fleet.CreateRunner, fleet.DeleteCopy, fleet.DeleteSecrets, fleet.DeleteRunnerGroups:
-			after = debounce
-		}
-	}
-	return after
 }

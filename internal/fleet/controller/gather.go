@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,13 +59,12 @@ type observed struct {
 	wake      time.Time       // when to gather again
 }
 
-// A workload is one workload with its observed state.
+// A workload is one workload with its observed state. A GitHub workload has set and state, a GitLab workload has gitlab.
 type workload struct {
 	fleet.Workload
 	use      *v1alpha1.EnrolledPool // nil: the enrollment does not use the pool any more
 	pool     *v1alpha1.RunnerPool
 	capacity fleet.Capacity // capacity if it is open
-	target   fleet.Capacity // capacity to set
 	inForce  int
 	managers int
 	demand   *int
@@ -71,8 +72,7 @@ type workload struct {
 
 	idle, busy, pending, failed *int
 	drift                       []string
-	reason                      string        // why a requested state is not confirmed
-	denial                      fleet.Failure // what the forge does not allow the credential
+	reason                      string // why a requested state is not confirmed
 
 	set    *arc.Set // GitHub
 	state  arc.State
@@ -307,4 +307,11 @@ func earliest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// denialCount returns the number of times that the forge refused the removal of a workload.
+func (o *observed) denialCount(workload string) int {
+	n, _, _ := strings.Cut(o.e.Annotations[deniedAnnotation+workload], " ")
+	times, _ := strconv.Atoi(n)
+	return times
 }

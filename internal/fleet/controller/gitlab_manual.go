@@ -84,24 +84,24 @@ func (o *observed) managerSpec(w *workload) isolation.WorkloadSpec {
 }
 
 // storeManualToken stores the token of a runner that a person created, if the token has changed.
-func (l *enrollmentState) storeManualToken(ctx context.Context, w *workload, token isolation.Token) error {
-	if !w.isManual() || string(w.gitlab.token.Data[tokenKey]) == string(token) {
+func (a *actor) storeManualToken(ctx context.Context, t task, token isolation.Token) error {
+	if !t.isManual() || string(t.gitlab.token.Data[tokenKey]) == string(token) {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"data": map[string][]byte{tokenKey: []byte(token)}})
 	if err != nil {
 		return err
 	}
-	return l.deps.direct.Patch(ctx, w.gitlab.token, client.RawPatch(types.MergePatchType, patch))
+	return a.deps.direct.Patch(ctx, t.gitlab.token.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
 }
 
 // pauseByDrainConditions returns the condition that explains how such runners are paused. It returns none if
 // there is no such runner and never was.
-func (l *enrollmentState) pauseByDrainConditions() (all []fleet.Condition) {
+func pauseByDrainConditions(o *observed, p plan) (all []fleet.Condition) {
 	c := fleet.Condition{Type: reasonPauseByDrain, Status: fleet.No, Reason: fleet.ReasonNone}
-	has := meta.FindStatusCondition(l.o.e.Status.Conditions, c.Type) != nil
-	for _, w := range l.o.workloads {
-		if has = has || w.isManual(); w.isManual() && w.target.Max == 0 {
+	has := meta.FindStatusCondition(o.e.Status.Conditions, c.Type) != nil
+	for i, w := range o.workloads {
+		if has = has || w.isManual(); w.isManual() && p.workloads[i].target.Max == 0 {
 			c.Status, c.Reason, c.Message = fleet.Yes, reasonPauseByDrain, "The fleet has only the runner's token, so it cannot pause the runner at GitLab. It stops the managers instead; they finish their current jobs."
 		}
 	}

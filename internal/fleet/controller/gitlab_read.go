@@ -39,15 +39,12 @@ const (
 
 // A gitlabRunner is the state of one GitLab runner.
 type gitlabRunner struct {
-	token       *corev1.Secret // nil: the token is lost
-	deployment  *appsv1.Deployment
-	present     map[string]*unstructured.Unstructured // its objects, by kind
-	runner      runnerResult                          // zero: it was not queried
-	jobPods     int
-	rendered    bool
-	outdated    []*unstructured.Unstructured // its objects that differ from the desired state
-	needsBudget bool                         // it must have a PodDisruptionBudget
-	concurrent  int
+	token      *corev1.Secret // nil: the token is lost
+	deployment *appsv1.Deployment
+	present    map[string]*unstructured.Unstructured // its objects, by kind
+	runner     runnerResult                          // zero: it was not queried
+	jobPods    int
+	concurrent int
 }
 
 // readManagers collects the workloads at GitLab.
@@ -368,13 +365,4 @@ func (o *observed) secret(namespace, name string) *corev1.Secret {
 		}
 	}
 	return nil
-}
-
-// runnerSpec returns the desired settings of a runner at GitLab.
-func (o *observed) runnerSpec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
-	s := forge.RunnerSpec{GroupID: o.session.Group, Tags: fleet.RunsOn(pool, o.e.Name), Locked: true, MaximumTimeout: time.Hour}
-	if g := pool.Spec.GitLab; g != nil {
-		s.RunUntagged, s.Locked, s.Protected, s.MaximumTimeout = g.RunUntagged, g.Locked, g.Protected, cmp.Or(g.MaximumTimeout.Duration, time.Hour)
-	}
-	return s
 }
