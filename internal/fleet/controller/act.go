@@ -93,11 +93,16 @@ func (a *actor) doActions(ctx context.Context, step fleet.Step) error {
 			errs = append(errs, err)
 		default: // a forge's error is a fact to report, not a failed reconcile
 			a.deps.log.Warn("a forge refused a request or did not answer", "enrollment", a.e.Name, "err", err)
-			a.done.failures = append(a.done.failures, fleet.Failure{Reason: reasonUnreachable, Message: err.Error()})
+			a.fail(reasonUnreachable, err.Error())
 			a.done.wake = earliest(a.done.wake, a.o.now.Add(max(noAnswerRetry, retryAfter(err))))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// fail adds a problem to report.
+func (a *actor) fail(reason, message string) {
+	a.done.failures = append(a.done.failures, fleet.Failure{Reason: reason, Message: message})
 }
 
 // forgeError returns the forge's error in err; nil if there is none.
@@ -381,7 +386,8 @@ func (a *actor) deleteSecrets(ctx context.Context) error {
 		}
 	}
 	var source corev1.SecretList
-	if err := a.deps.direct.List(ctx, &source, client.InNamespace(a.o.settings.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: a.e.Name}); err != nil {
+	where := []client.ListOption{client.InNamespace(a.o.settings.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: a.e.Name}}
+	if err := a.deps.direct.List(ctx, &source, where...); err != nil {
 		return err
 	}
 	for i := range source.Items {

@@ -232,7 +232,8 @@ func compareManager(o *observed, w *workload) (p workloadPlan) {
 func (o *observed) runnerSpec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
 	s := forge.RunnerSpec{GroupID: o.session.Group, Tags: fleet.RunsOn(pool, o.e.Name), Locked: true, MaximumTimeout: time.Hour}
 	if g := pool.Spec.GitLab; g != nil {
-		s.RunUntagged, s.Locked, s.Protected, s.MaximumTimeout = g.RunUntagged, g.Locked, g.Protected, cmp.Or(g.MaximumTimeout.Duration, time.Hour)
+		s.RunUntagged, s.Locked, s.Protected = g.RunUntagged, g.Locked, g.Protected
+		s.MaximumTimeout = cmp.Or(g.MaximumTimeout.Duration, time.Hour)
 	}
 	return s
 }
@@ -240,8 +241,8 @@ func (o *observed) runnerSpec(pool *v1alpha1.RunnerPool) forge.RunnerSpec {
 // runnerMatches reports whether the runner at GitLab has the desired settings.
 func (o *observed) runnerMatches(w *workload) bool {
 	want, is := o.runnerSpec(w.pool), w.gitlab.runner
-	return slices.Equal(slices.Sorted(slices.Values(want.Tags)), slices.Sorted(slices.Values(is.Tags))) && want.RunUntagged == is.RunUntagged &&
-		want.Locked == is.Locked && want.Protected == is.Protected && want.MaximumTimeout == is.MaximumTimeout
+	return slices.Equal(slices.Sorted(slices.Values(want.Tags)), slices.Sorted(slices.Values(is.Tags))) &&
+		want.RunUntagged == is.RunUntagged && want.Locked == is.Locked && want.Protected == is.Protected && want.MaximumTimeout == is.MaximumTimeout
 }
 
 // requeueAfter returns the time until the next reconcile. wakes are the times of the next expected changes; zero
@@ -253,8 +254,8 @@ func requeueAfter(o *observed, p plan, done outcome, pollInterval time.Duration,
 			after = min(after, max(wake.Sub(o.now), 0)+time.Millisecond)
 		}
 	}
-	moves := len(p.step.Actions) > 0 ||
-		slices.Contains([]v1alpha1.EnrollmentPhase{v1alpha1.PhaseApproved, v1alpha1.PhaseProvisioning, v1alpha1.PhaseDraining}, p.step.Report.Phase) ||
+	moving := []v1alpha1.EnrollmentPhase{v1alpha1.PhaseApproved, v1alpha1.PhaseProvisioning, v1alpha1.PhaseDraining}
+	moves := len(p.step.Actions) > 0 || slices.Contains(moving, p.step.Report.Phase) ||
 		slices.ContainsFunc(p.step.Report.Conditions, func(c fleet.Condition) bool { return c.Type == "Progressing" && c.Status == fleet.Yes })
 	for i, w := range done.workloads {
 		target := p.workloads[i].target
@@ -265,7 +266,8 @@ func requeueAfter(o *observed, p plan, done outcome, pollInterval time.Duration,
 	}
 	for _, a := range p.step.Actions { // actions that take effect at once and have a next step
 		switch a.Kind {
-		case fleet.AddFinalizer, fleet.EnsureNamespace, fleet.CopyCredential, fleet.EnsureAccess, fleet.CreateRunner, fleet.DeleteCopy, fleet.DeleteSecrets, fleet.DeleteRunnerGroups:
+		case fleet.AddFinalizer, fleet.EnsureNamespace, fleet.CopyCredential, fleet.EnsureAccess, fleet.CreateRunner,
+			fleet.DeleteCopy, fleet.DeleteSecrets, fleet.DeleteRunnerGroups:
 			after = debounce
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
@@ -84,14 +83,15 @@ type workload struct {
 func gather(ctx context.Context, d deps, in enrollmentInput) (*observed, error) {
 	e := in.e
 	o := &observed{enrollmentInput: in, settings: d.settings.isolation}
-	o.facts = fleet.Facts{Enrollment: e, Approved: d.settings.approval(e), Violations: slices.Clone(in.allocation.Violations[e.Name]), Pruned: in.allocation.Pruned[e.Name],
-		HasFinalizer: controllerutil.ContainsFinalizer(e, v1alpha1.FleetFinalizer), Listed: true}
+	o.facts = fleet.Facts{Enrollment: e, Approved: d.settings.approval(e), Violations: slices.Clone(in.allocation.Violations[e.Name]),
+		Pruned: in.allocation.Pruned[e.Name], HasFinalizer: hasFinalizer(e), Listed: true}
 	if err := readFleetObjects(ctx, d, o); err != nil {
 		return nil, err
 	}
 	if o.forge == nil { // a violation reports that
 		o.facts.Listed = !hasFinalizer(e) || e.DeletionTimestamp.IsZero()
-		o.failures = append(o.failures, fleet.Failure{Reason: fleet.ReasonForgeNotFound, Message: fmt.Sprintf("There is no RunnerForge %q.", e.Spec.Forge)})
+		missing := fleet.Failure{Reason: fleet.ReasonForgeNotFound, Message: fmt.Sprintf("There is no RunnerForge %q.", e.Spec.Forge)}
+		o.failures = append(o.failures, missing)
 		return o, nil
 	}
 	o.facts.Forge = o.forge.Spec.Type
@@ -116,7 +116,8 @@ func gather(ctx context.Context, d deps, in enrollmentInput) (*observed, error) 
 		return nil, err
 	}
 	o.addNamespaces(found, d.settings.pollInterval)
-	o.facts.Namespace, o.facts.Policies, o.facts.Access, o.facts.Unbounded = o.baseline.Namespace, o.baseline.Policies, o.baseline.Access, o.baseline.unbounded
+	o.facts.Namespace, o.facts.Policies, o.facts.Access = o.baseline.Namespace, o.baseline.Policies, o.baseline.Access
+	o.facts.Unbounded = o.baseline.unbounded
 	checkCredential(ctx, d, o, source)
 	if !github {
 		if err := readManagers(ctx, d, o); err != nil {
@@ -252,7 +253,8 @@ func (o *observed) resolvePool(w *workload) {
 func (o *observed) capacityOf(pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool) fleet.Capacity {
 	s := pool.Spec.Scaling
 	s.Max = fleet.MaxRunners(pool, *use)
-	return fleet.Effective(fleet.Target{Forge: o.e.Spec.Forge, Org: o.e.Name, Pool: pool.Name}, s, o.share(pool.Name).Allocated, o.holds, o.now)
+	t := fleet.Target{Forge: o.e.Spec.Forge, Org: o.e.Name, Pool: pool.Name}
+	return fleet.Effective(t, s, o.share(pool.Name).Allocated, o.holds, o.now)
 }
 
 // share returns the allocation from a pool.
@@ -268,7 +270,9 @@ func (o *observed) isDesired(w *workload) bool {
 }
 
 // workloadSpec returns the input for rendering a workload.
-func (o *observed) workloadSpec(pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool, name string, capacity fleet.Capacity) isolation.WorkloadSpec {
+func (o *observed) workloadSpec(
+	pool *v1alpha1.RunnerPool, use *v1alpha1.EnrolledPool, name string, capacity fleet.Capacity,
+) isolation.WorkloadSpec {
 	return isolation.WorkloadSpec{Enrollment: o.e, Forge: o.forge, Pool: pool, Use: *use, Name: name, Capacity: capacity}
 }
 
@@ -290,7 +294,8 @@ func (o *observed) broken(org, pool string) bool {
 // sortWorkloads sorts the workloads by pool, revision, namespace and name.
 func (o *observed) sortWorkloads() {
 	slices.SortFunc(o.workloads, func(a, b *workload) int {
-		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 }
 

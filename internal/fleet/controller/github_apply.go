@@ -43,7 +43,7 @@ func (a *actor) writeSet(ctx context.Context, s setSpec, isNew bool) error {
 	}
 	set, err := renderSet(a.o, s, fleet.CredentialName(a.e.Name, a.o.facts.Credential.Fingerprint))
 	if err != nil {
-		a.done.failures = append(a.done.failures, fleet.Failure{Reason: reasonUnrendered, Message: err.Error()})
+		a.fail(reasonUnrendered, err.Error())
 		return nil
 	}
 	if ok, err := a.ensureRunnerGroup(ctx, s.use); err != nil || !ok {
@@ -72,7 +72,7 @@ func (a *actor) passGate(ctx context.Context, set *unstructured.Unstructured) (b
 	case is != nil && isManagedFor(is, a.e.Name):
 		return true, nil
 	case is != nil: // its creator does not know the fleet's names
-		a.done.failures = append(a.done.failures, fleet.Failure{Reason: arc.ReasonConflict, Message: fmt.Sprintf("The fleet did not create %s/%s.", is.GetNamespace(), is.GetName())})
+		a.fail(arc.ReasonConflict, fmt.Sprintf("The fleet did not create %s/%s.", is.GetNamespace(), is.GetName()))
 		return false, nil
 	}
 	note := gateAnnotation + set.GetName()
@@ -94,7 +94,7 @@ func (a *actor) ensureRunnerGroup(ctx context.Context, use *v1alpha1.EnrolledPoo
 	no := func(err error) (bool, error) {
 		switch forge.ClassOf(err) {
 		case forge.NotFound, forge.Forbidden, forge.Invalid, forge.Refused:
-			a.done.failures = append(a.done.failures, fleet.Failure{Reason: reasonNoGroups, Message: fmt.Sprintf("The runner group %q is not available, so nothing is registered: %v", name, err)})
+			a.fail(reasonNoGroups, fmt.Sprintf("The runner group %q is not available, so nothing is registered: %v", name, err))
 			return false, nil
 		}
 		return false, err
@@ -118,13 +118,16 @@ func (a *actor) ensureRunnerGroup(ctx context.Context, use *v1alpha1.EnrolledPoo
 
 // scale writes the capacity of a scale set.
 func (a *actor) scale(ctx context.Context, t task) error {
-	if t.set.Ending || t.set.Phase == arc.Outdated || t.plan.failure.Reason == arc.ReasonConflict || t.set.Min == t.plan.target.Min && t.set.Max == t.plan.target.Max {
+	target := t.plan.target
+	fixed := t.set.Ending || t.set.Phase == arc.Outdated || t.plan.failure.Reason == arc.ReasonConflict
+	if fixed || t.set.Min == target.Min && t.set.Max == target.Max {
 		return nil
 	}
 	u := newARCObject(arc.SetKind)
 	u.SetNamespace(t.Namespace)
 	u.SetName(t.Name)
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": t.set.UID}, "spec": map[string]any{"minRunners": t.plan.target.Min, "maxRunners": t.plan.target.Max}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": t.set.UID},
+		"spec": map[string]any{"minRunners": target.Min, "maxRunners": target.Max}})
 	if err != nil {
 		return err
 	}
@@ -132,7 +135,7 @@ func (a *actor) scale(ctx context.Context, t task) error {
 		t.done.reason = reasonUnreachable
 		return fmt.Errorf("scale %s: %w", t.Name, client.IgnoreNotFound(err))
 	}
-	t.done.inForce, t.done.stopped = max(t.inForce, t.plan.target.Max), fleet.Unknown // until ARC has applied it
+	t.done.inForce, t.done.stopped = max(t.inForce, target.Max), fleet.Unknown // until ARC has applied it
 	return nil
 }
 
@@ -168,7 +171,8 @@ func (a *actor) requestEnd(t task, id int64, takes string, request func() error)
 	}
 	t.done.reason = cmp.Or(t.done.reason, reasonUnreachable)
 	if class == forge.Forbidden {
-		t.done.denial = fleet.Failure{Reason: reasonMayNotCancel, Message: fmt.Sprintf("The credential may not end the jobs of %s, so they continue. %s %v", t.Name, takes, err)}
+		t.done.denial = fleet.Failure{Reason: reasonMayNotCancel,
+			Message: fmt.Sprintf("The credential may not end the jobs of %s, so they continue. %s %v", t.Name, takes, err)}
 	}
 	if !requested { // no request was sent; the error is an old one
 		return nil

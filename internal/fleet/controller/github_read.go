@@ -39,7 +39,8 @@ func readScaleSets(ctx context.Context, d deps, o *observed) (err error) {
 	namespace := fleet.NamespaceOf(o.e, o.settings.Shared)
 	if !o.arcState.Synced {
 		o.arcFailure = fleet.Failure{Reason: arc.ReasonMissing, Message: "The actions-runner-controller is not installed, or cannot be read."}
-		o.facts.Listed = o.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !o.e.DeletionTimestamp.IsZero() && d.arcCache.notInstalled(ctx)
+		abandoned := o.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !o.e.DeletionTimestamp.IsZero()
+		o.facts.Listed = abandoned && d.arcCache.notInstalled(ctx)
 		return nil
 	}
 	controller, failure := arc.Choose(o.arcState.Controllers, namespace)
@@ -51,8 +52,9 @@ func readScaleSets(ctx context.Context, d deps, o *observed) (err error) {
 		u := o.arcState.Sets[key]
 		revision, _ := strconv.Atoi(u.GetAnnotations()[revisionAnnotation])
 		s := parts.State()
-		w := &workload{set: parts.Set, state: s, Workload: fleet.Workload{Key: key, Pool: parts.Set.Pool, Revision: max(revision, 1), Shape: u.GetAnnotations()[shapeAnnotation],
-			Object: fleet.Yes, Ready: s.Registered, Stopped: s.Stopped, Jobs: s.Running, Ending: parts.Set.Ending, Remote: fleet.Yes, RemoteID: parts.Set.ID,
+		w := &workload{set: parts.Set, state: s, Workload: fleet.Workload{Key: key, Pool: parts.Set.Pool, Revision: max(revision, 1),
+			Shape: u.GetAnnotations()[shapeAnnotation], Object: fleet.Yes, Ready: s.Registered, Stopped: s.Stopped, Jobs: s.Running,
+			Ending: parts.Set.Ending, Remote: fleet.Yes, RemoteID: parts.Set.ID,
 			Denied: o.denialCount(key.Name), Copies: s.Secrets, Failure: s.Failure}}
 		o.resolvePool(w)
 		w.inForce = parts.InForce(w.poolMax())
@@ -89,7 +91,8 @@ func readScaleSets(ctx context.Context, d deps, o *observed) (err error) {
 // listener.
 func assignedJobs(d deps, parts *arc.Objects, path string) *int {
 	i := slices.IndexFunc(parts.Pods, func(pod arc.Pod) bool {
-		return pod.Ready && pod.Metrics.IsValid() && slices.ContainsFunc(parts.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener && !l.Ending })
+		return pod.Ready && pod.Metrics.IsValid() &&
+			slices.ContainsFunc(parts.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener && !l.Ending })
 	})
 	if i < 0 || path == "" {
 		return nil

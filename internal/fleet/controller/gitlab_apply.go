@@ -38,8 +38,9 @@ func (a *actor) createRunner(ctx context.Context, to fleet.DesiredWorkload) erro
 		return nil
 	}
 	name, revision := a.o.nextWorkloadName(to.Pool)
+	key := fleet.Key{Namespace: to.Namespace, Name: name}
 	if a.o.hasManualRunner() {
-		return a.storeToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, 0, a.o.session.GitLab.RunnerToken())
+		return a.storeToken(ctx, key, to.Pool, to.Shape, revision, 0, a.o.session.GitLab.RunnerToken())
 	}
 	s := a.o.runnerSpec(pool)
 	s.Paused, s.Description, s.Note = true, name, runnerMarker(a.e, to.Pool, name, revision)+"\n"+pausedNote+" until its manager is there"
@@ -49,7 +50,7 @@ func (a *actor) createRunner(ctx context.Context, to fleet.DesiredWorkload) erro
 		return err
 	}
 	a.o.session.Runners[id] = runnerResult{}
-	return a.storeToken(ctx, fleet.Key{Namespace: to.Namespace, Name: name}, to.Pool, to.Shape, revision, id, token)
+	return a.storeToken(ctx, key, to.Pool, to.Shape, revision, id, token)
 }
 
 // resetToken gives a runner a new token, because the old one is lost.
@@ -62,10 +63,11 @@ func (a *actor) resetToken(ctx context.Context, t task) error {
 }
 
 func (a *actor) storeToken(ctx context.Context, k fleet.Key, pool, shape string, revision int, id int64, token forge.Secret) error {
-	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: isolation.TokenName(k.Name),
-		Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: a.e.Name, v1alpha1.PoolLabel: pool},
-		Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape, revisionAnnotation: strconv.Itoa(revision),
-			createdAnnotation: a.o.now.UTC().Format(time.RFC3339)}},
+	s := &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: isolation.TokenName(k.Name),
+			Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: a.e.Name, v1alpha1.PoolLabel: pool},
+			Annotations: map[string]string{runnerAnnotation: strconv.FormatInt(id, 10), shapeAnnotation: shape,
+				revisionAnnotation: strconv.Itoa(revision), createdAnnotation: a.o.now.UTC().Format(time.RFC3339)}},
 		Type: corev1.SecretTypeOpaque, Data: map[string][]byte{tokenKey: []byte(token.Reveal())}}
 	if err := a.deps.direct.Create(ctx, s); err != nil {
 		a.o.session.ScannedAt = time.Time{} // so that the runner is found by its mark
@@ -159,9 +161,10 @@ func (a *actor) applyPause(ctx context.Context, t task) error {
 
 // cancelJobs requests the end of all jobs that still run.
 func (a *actor) cancelJobs(ctx context.Context, t task) error {
+	const takes = "A GitLab token needs the scope api to end them, and a role that may cancel jobs in their projects."
 	var errs []error
 	for _, job := range a.o.session.Jobs[t.RemoteID].Jobs {
-		errs = append(errs, a.requestEnd(t, job.ID, "A GitLab token needs the scope api to end them, and a role that may cancel jobs in their projects.", func() error {
+		errs = append(errs, a.requestEnd(t, job.ID, takes, func() error {
 			return a.o.session.GitLab.CancelJob(ctx, job.Project, job.ID)
 		}))
 	}

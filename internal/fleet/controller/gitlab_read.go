@@ -63,8 +63,9 @@ func readManagers(ctx context.Context, d deps, o *observed) error {
 			created = time.Time{} // only a person can create a replacement
 		}
 		given, _ := strconv.Atoi(s.Annotations[capacityAnnotation])
-		w := &workload{gitlab: &gitlabRunner{token: s, present: map[string]*unstructured.Unstructured{}, concurrent: given}, Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name},
-			Pool: s.Labels[v1alpha1.PoolLabel], Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: created, RemoteID: id, Denied: o.denialCount(name)}}
+		w := &workload{gitlab: &gitlabRunner{token: s, present: map[string]*unstructured.Unstructured{}, concurrent: given},
+			Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name}, Pool: s.Labels[v1alpha1.PoolLabel],
+				Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: created, RemoteID: id, Denied: o.denialCount(name)}}
 		of[s.Namespace+"/"+name] = w
 		o.workloads = append(o.workloads, w)
 	}
@@ -130,7 +131,8 @@ func readManagerObjects(ctx context.Context, d deps, o *observed, of map[string]
 				jobs[ns+"/"+p.Labels[v1alpha1.PoolLabel]]++
 			}
 		}
-		present, err := listManaged(ctx, d.direct, policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), ns, client.MatchingLabels{v1alpha1.OrgLabel: o.e.Name})
+		budgets := policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget")
+		present, err := listManaged(ctx, d.direct, budgets, ns, client.MatchingLabels{v1alpha1.OrgLabel: o.e.Name})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -218,8 +220,10 @@ func readLostRunner(ctx context.Context, o *observed, id int64) error {
 		return nil
 	}
 	o.session.Runners[id] = runnerResult{GitLabRunner: r, At: o.now}
-	o.workloads = append(o.workloads, &workload{gitlab: &gitlabRunner{present: map[string]*unstructured.Unstructured{}}, Workload: fleet.Workload{Key: fleet.Key{Namespace: fleet.NamespaceOf(o.e, o.settings.Shared), Name: name},
-		Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true, Object: fleet.No, Denied: o.denialCount(name)}})
+	key := fleet.Key{Namespace: fleet.NamespaceOf(o.e, o.settings.Shared), Name: name}
+	o.workloads = append(o.workloads, &workload{gitlab: &gitlabRunner{present: map[string]*unstructured.Unstructured{}},
+		Workload: fleet.Workload{Key: key, Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true,
+			Object: fleet.No, Denied: o.denialCount(name)}})
 	return nil
 }
 
@@ -308,7 +312,8 @@ func (o *observed) isIdleWithoutManagers(w *workload) bool {
 
 // scaledToZero reports whether a Deployment requests no managers and has none.
 func scaledToZero(d *appsv1.Deployment) bool {
-	return d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 && d.Status.Replicas == 0 && d.Status.ObservedGeneration == d.Generation
+	return d == nil || d.Spec.Replicas != nil && *d.Spec.Replicas == 0 && d.Status.Replicas == 0 &&
+		d.Status.ObservedGeneration == d.Generation
 }
 
 // hasNoManagers reports whether the cluster has neither a manager nor a job of the workload.

@@ -24,7 +24,8 @@ func namespaceTenants(ctx context.Context, d deps, o *observed) (own isolation.T
 	}
 	var enrollments v1alpha1.RunnerEnrollmentList
 	var forges v1alpha1.RunnerForgeList
-	if err := errors.Join(d.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), d.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy)); err != nil {
+	err = errors.Join(d.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), d.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy))
+	if err != nil {
 		return own, nil, err
 	}
 	byName := map[string]*v1alpha1.RunnerForge{}
@@ -135,7 +136,8 @@ func readLeftovers(ctx context.Context, d deps, o *observed) error {
 	}
 	_, o.facts.RunnerGroups = remainingGroups(ctx, o)
 	var source corev1.SecretList
-	if err := d.direct.List(ctx, &source, client.InNamespace(o.settings.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: o.e.Name}); err != nil {
+	where := []client.ListOption{client.InNamespace(o.settings.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: o.e.Name}}
+	if err := d.direct.List(ctx, &source, where...); err != nil {
 		return err
 	}
 	o.facts.Secrets = fleet.AnswerOf(len(source.Items)+len(o.secrets) > 0)

@@ -112,7 +112,8 @@ func writeStatus(ctx context.Context, d deps, o *observed, r statusReport) error
 		if isFailing(phase) {
 			kind = corev1.EventTypeWarning
 		}
-		d.events.Eventf(e, nil, kind, string(phase), "Reconcile", "%s", conditionMessage(meta.FindStatusCondition(r.status.Conditions, "Ready")))
+		ready := meta.FindStatusCondition(r.status.Conditions, "Ready")
+		d.events.Eventf(e, nil, kind, string(phase), "Reconcile", "%s", conditionMessage(ready))
 		d.log.Info("the phase of an enrollment changed", "enrollment", e.Name, "was", old.Phase, "is", phase)
 	}
 	emitDriftEvents(d, e, newFindings(r.drift, old.Findings))
@@ -169,7 +170,8 @@ func (w reportedWorkload) stranded() *int {
 
 // statusOf returns the status of one workload.
 func (o *observed) statusOf(w reportedWorkload, seenAt *metav1.Time) v1alpha1.EnrolledPoolStatus {
-	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name, Idle: statusNumber(w.idle), Busy: statusNumber(w.busy), Pending: statusNumber(w.pending), Failed: statusNumber(w.failed),
+	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name,
+		Idle: statusNumber(w.idle), Busy: statusNumber(w.busy), Pending: statusNumber(w.pending), Failed: statusNumber(w.failed),
 		Assigned: statusNumber(w.assigned), Stranded: statusNumber(w.stranded()), EffectiveMax: new(int32(w.target.Max)), Hold: w.target.Hold}
 	if w.use != nil {
 		p.Type = w.use.Type
@@ -203,8 +205,12 @@ func (o *observed) withShare(p v1alpha1.EnrolledPoolStatus) v1alpha1.EnrolledPoo
 
 // poolUseOf returns the state of one workload as part of its use of the pool.
 func poolUseOf(w reportedWorkload) poolObservation {
-	u := poolObservation{poolUsage: poolUsage{Demand: w.demand, InForce: w.done.inForce, Held: w.target.Mode != "" || w.capacity.Mode != ""}, Stopped: w.done.stopped, Jobs: w.done.jobs, Managers: w.managers, Reason: w.done.reason,
-		Counts: RunnerCounts{Idle: w.idle, Busy: w.busy, Pending: w.pending, Failed: w.failed}, Stranded: w.stranded(), EffectiveMax: w.target.Max, Drift: len(w.drift)}
+	u := poolObservation{
+		poolUsage: poolUsage{Demand: w.demand, InForce: w.done.inForce, Held: w.target.Mode != "" || w.capacity.Mode != ""},
+		Stopped:   w.done.stopped, Jobs: w.done.jobs, Managers: w.managers, Reason: w.done.reason,
+		Counts:   RunnerCounts{Idle: w.idle, Busy: w.busy, Pending: w.pending, Failed: w.failed},
+		Stranded: w.stranded(), EffectiveMax: w.target.Max, Drift: len(w.drift),
+	}
 	if w.busy != nil {
 		u.Busy = *w.busy
 	}

@@ -119,7 +119,8 @@ func (c *Controllers) run(ctx context.Context) error {
 		return err
 	}
 	// Do not use the manager's client: it would cache all objects of every kind that is read.
-	direct, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper, FieldOwner: fieldManager})
+	direct, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper,
+		FieldOwner: fieldManager})
 	if err != nil {
 		return err
 	}
