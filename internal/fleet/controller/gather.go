@@ -299,14 +299,6 @@ func (o *observed) sortWorkloads() {
 	})
 }
 
-func (o *observed) findWorkload(k fleet.Key) *workload {
-	i := slices.IndexFunc(o.workloads, func(w *workload) bool { return w.Key == k })
-	if i < 0 {
-		return nil
-	}
-	return o.workloads[i]
-}
-
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
