@@ -5,7 +5,7 @@
 //
 // A reconcile of an enrollment gathers, decides, acts and reports, with a plain struct between two
 // steps: [gather] returns observed, [decide] a plan, [act] an outcome, and [status] the status to
-// write. Only gather and act use the cluster and the forge, apart from the drift check after them.
+// write. The functions decide and status are pure, except that status reads the forge session's limits.
 //
 // Everything that must survive a restart is stored in objects. The status of a RunnerEnrollment
 // holds the allocations. Annotations of an AutoscalingRunnerSet, or of the Secret with a runner's
