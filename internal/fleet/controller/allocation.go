@@ -21,11 +21,11 @@ func (w *reconciler) reconcileAllocation(ctx context.Context, _ reconcile.Reques
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	conflicts := w.arcCache.conflicts()
-	now, startedAt := w.Now(), time.Now()
-	old, is := w.state.allocate(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.approval(e).Status == fleet.Yes }, conflicts, now)
-	if w.OnAllocation != nil {
-		w.OnAllocation(time.Since(startedAt))
+	conflicts := w.deps.arcCache.conflicts()
+	now, startedAt := w.deps.now(), time.Now()
+	old, is := w.deps.state.allocate(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.deps.settings.approval(e).Status == fleet.Yes }, conflicts, now)
+	if w.onAllocation != nil {
+		w.onAllocation(time.Since(startedAt))
 	}
 	w.enqueueChanged(old, is)
 	if is.Wake.IsZero() {
@@ -42,30 +42,26 @@ func (w *reconciler) enqueueChanged(old, is *allocation) {
 	for name, version := range is.Versions {
 		switch {
 		case old.Versions[name] != version: // its reconcile waits for this decision
-			w.enrollmentTrigger.enqueueNow(name)
+			w.deps.triggers.enrollment.enqueueNow(name)
 		case old.Pruned[name] != is.Pruned[name] || !slices.Equal(old.Violations[name], is.Violations[name]):
-			w.enrollmentTrigger.enqueue(name)
+			w.deps.triggers.enrollment.enqueue(name)
 		}
 	}
 	for use, share := range is.Shares {
 		if old.Shares[use] != share {
-			w.enrollmentTrigger.enqueue(use.Org)
+			w.deps.triggers.enrollment.enqueue(use.Org)
 		}
 	}
 	for name, pool := range is.Pools {
 		if old.Pools[name] != pool {
-			w.poolTrigger.enqueue(name)
+			w.deps.triggers.pool.enqueue(name)
 		}
 	}
 	for name := range old.Pools {
 		if _, still := is.Pools[name]; !still {
-			w.poolTrigger.enqueue(name)
+			w.deps.triggers.pool.enqueue(name)
 		}
 	}
-}
-
-func (w *reconciler) approval(e *v1alpha1.RunnerEnrollment) fleet.Condition {
-	return fleet.Approved(e, w.ByPlane, w.IsAdmin)
 }
 
 // view collects the input for the cross-object rules.
@@ -76,12 +72,11 @@ func (w *reconciler) view(ctx context.Context) (fleet.View, error) {
 	secrets := &metav1.PartialObjectMetadataList{}
 	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
 	for _, list := range []client.ObjectList{&forges, &pools, &enrollments, secrets} {
-		if err := w.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := w.deps.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return fleet.View{}, err
 		}
 	}
-	v := fleet.View{Forges: forges.Items, Pools: pools.Items, Enrollments: enrollments.Items, Rules: w.Rules, Credentials: map[string]fleet.Credential{}, PoolFaults: map[string]string{}}
-	v.Rules.ClusterCIDRs = w.Isolation.ClusterCIDRs
+	v := fleet.View{Forges: forges.Items, Pools: pools.Items, Enrollments: enrollments.Items, Rules: w.deps.settings.rules, Credentials: map[string]fleet.Credential{}, PoolFaults: map[string]string{}}
 	labels := map[string]string{}
 	for _, s := range secrets.Items {
 		labels[s.Name] = s.Labels[v1alpha1.OrgLabel]
@@ -102,7 +97,7 @@ func (w *reconciler) view(ctx context.Context) (fleet.View, error) {
 		types[f.Name] = f.Spec.Type
 	}
 	for i := range pools.Items {
-		if fault := isolation.PoolFault(&pools.Items[i], types[pools.Items[i].Spec.Forge], w.Isolation.Images); fault != "" {
+		if fault := isolation.PoolFault(&pools.Items[i], types[pools.Items[i].Spec.Forge], w.deps.settings.isolation.Images); fault != "" {
 			v.PoolFaults[pools.Items[i].Name] = fault
 		}
 	}

@@ -3,6 +3,10 @@
 // fails, the state is unknown. An unknown state never causes a deletion or a deregistration, and
 // never counts as paused.
 //
+// A reconcile of an enrollment gathers, decides, acts and reports, with a plain struct between two
+// steps: [gather] returns observed, [decide] a plan, [act] an outcome, and [status] the status to
+// write. The functions decide and status are pure, except that status reads the forge session's limits.
+//
 // Everything that must survive a restart is stored in objects. The status of a RunnerEnrollment
 // holds the allocations. Annotations of an AutoscalingRunnerSet, or of the Secret with a runner's
 // token, describe the workload.
@@ -83,8 +87,8 @@ type Controllers struct {
 	// OnAllocation, optional, is called with the time that the allocation of all pools' budgets took.
 	OnAllocation func(took time.Duration)
 
-	synced     atomic.Bool
-	reconciler atomic.Pointer[reconciler]
+	synced   atomic.Bool
+	statuses atomic.Pointer[statusReconciler] // nil: the controllers are not running
 }
 
 // Synced reports whether the controllers have filled their caches and are running. It is false
@@ -106,9 +110,9 @@ func (c *Controllers) Run(ctx context.Context) error {
 
 // Metrics returns the current metrics of the fleet; false while the controllers are not running.
 func (c *Controllers) Metrics() (Metrics, bool) {
-	w := c.reconciler.Load()
+	w := c.statuses.Load()
 	if w == nil || !c.Synced() {
 		return Metrics{}, false
 	}
-	return w.statuses.metrics(context.Background())
+	return w.metrics(context.Background())
 }

@@ -19,9 +19,9 @@ import (
 const reasonNoSecret = "SecretNotFound"
 
 // sourceSecret reads the Secret that an enrollment names; nil if there is none.
-func (l *enrollmentState) sourceSecret(ctx context.Context) (*corev1.Secret, error) {
+func sourceSecret(ctx context.Context, d deps, e *v1alpha1.RunnerEnrollment) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
-	err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.Isolation.Namespace, Name: l.e.Spec.Credentials.SecretName}, s)
+	err := d.direct.Get(ctx, client.ObjectKey{Namespace: d.settings.isolation.Namespace, Name: e.Spec.Credentials.SecretName}, s)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -33,54 +33,54 @@ func (l *enrollmentState) sourceSecret(ctx context.Context) (*corev1.Secret, err
 
 // checkCredential determines the state of an enrollment's credential, from the content of its Secret and
 // from the forge's answer.
-func (l *enrollmentState) checkCredential(ctx context.Context, s *corev1.Secret) {
-	name := l.e.Spec.Credentials.SecretName
-	l.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
+func checkCredential(ctx context.Context, d deps, o *observed, s *corev1.Secret) {
+	name := o.e.Spec.Credentials.SecretName
+	o.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
 	switch {
 	case s == nil:
-		l.checkOldCredential(ctx)
+		checkOldCredential(ctx, d, o)
 		return
-	case s.Labels[v1alpha1.OrgLabel] != l.e.Name: // do not use any of its data
-		l.facts.Credential.Reason, l.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, l.e.Name)
+	case s.Labels[v1alpha1.OrgLabel] != o.e.Name: // do not use any of its data
+		o.facts.Credential.Reason, o.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, o.e.Name)
 		return
 	}
-	l.session = l.sessions.get(l.e.Name, l.e, l.forge, s.Data)
-	l.session.check(ctx, l.now, l.live)
-	l.wake = earliest(l.wake, l.session.nextCheck())
-	c := l.session.State
-	l.credentialData = s.Data
-	if c.Valid == fleet.Yes && l.session.GitHub != nil {
-		l.credentialData = withInstallation(s.Data, l.session.Identity.InstallationID)
-		copied, err := isolation.Credential(l.e.Name, l.Isolation.Namespace, l.credentialData)
+	o.session = d.sessions.get(o.e.Name, o.e, o.forge, s.Data)
+	o.session.check(ctx, o.now, o.live)
+	o.wake = earliest(o.wake, o.session.nextCheck())
+	c := o.session.State
+	o.credentialData = s.Data
+	if c.Valid == fleet.Yes && o.session.GitHub != nil {
+		o.credentialData = withInstallation(s.Data, o.session.Identity.InstallationID)
+		copied, err := isolation.Credential(o.e.Name, o.settings.Namespace, o.credentialData)
 		if err != nil {
 			c = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
 		} else {
 			c.Fingerprint = fleet.Fingerprint(copied.Data)
 		}
-	} else if l.session.GitHub == nil {
+	} else if o.session.GitHub == nil {
 		c.Fingerprint = fleet.Fingerprint(s.Data)
 	}
-	l.facts.Credential = c
-	l.useManualRunner()
-	l.checkOldCredential(ctx)
+	o.facts.Credential = c
+	o.useManualRunner()
+	checkOldCredential(ctx, d, o)
 }
 
 // checkOldCredential checks the older credential that the runners still use, if the new credential is not valid.
-func (l *enrollmentState) checkOldCredential(ctx context.Context) {
-	if l.facts.Credential.Valid != fleet.No || l.forge.Spec.Type != v1alpha1.GitHub {
+func checkOldCredential(ctx context.Context, d deps, o *observed) {
+	if o.facts.Credential.Valid != fleet.No || o.forge.Spec.Type != v1alpha1.GitHub {
 		return
 	}
-	for _, s := range l.secrets {
-		if !isCopy(&s) || !slices.ContainsFunc(l.workloads, func(w *workload) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) }) {
+	for _, s := range o.secrets {
+		if !isCopy(&s) || !slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) }) {
 			continue
 		}
-		a := l.sessions.get(l.e.Name+"/"+s.Name, l.e, l.forge, s.Data)
-		a.check(ctx, l.now, l.live)
-		l.wake = earliest(l.wake, a.nextCheck())
-		l.facts.Credential.InUse = a.State.Valid
+		a := d.sessions.get(o.e.Name+"/"+s.Name, o.e, o.forge, s.Data)
+		a.check(ctx, o.now, o.live)
+		o.wake = earliest(o.wake, a.nextCheck())
+		o.facts.Credential.InUse = a.State.Valid
 		if a.State.Valid == fleet.Yes {
-			if l.session == nil || l.session.State.Valid == fleet.No {
-				l.session = a
+			if o.session == nil || o.session.State.Valid == fleet.No {
+				o.session = a
 			}
 			return
 		}

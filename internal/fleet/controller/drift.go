@@ -16,114 +16,129 @@ import (
 // maxStoredName is the maximum length of a stored name that others can write.
 const maxStoredName = 63
 
-// checkDrift finds differences between the forge, the cluster and the decisions, if a comparison is
-// due. The earlier findings are in the status, so they survive a restart.
-func (l *enrollmentState) checkDrift(ctx context.Context) {
-	l.findings = findingsFromStatus(l.e.Name, l.e.Status.Findings)
-	if l.forge == nil || !l.e.DeletionTimestamp.IsZero() || l.facts.Approved.Status != fleet.Yes {
-		if !l.e.DeletionTimestamp.IsZero() {
-			l.findings = nil // the offboarding status reports its end
-		}
-		return
+// A driftCheck is the result of [checkDrift].
+type driftCheck struct {
+	findings  []fleet.Finding // differences between forge, cluster and decisions
+	compared  bool            // in this reconcile
+	next      time.Time       // time of the next check; zero: none
+	externals []externalSet
+	seenAt    []*metav1.Time // of the observed workloads: first time that GitHub was seen to have a runner of it; nil: never
+}
+
+// checkDrift gathers again, after the actions, to find differences between the forge, the cluster and the decisions, if
+// a comparison is due. The earlier findings are in the status, so they survive a restart.
+func checkDrift(ctx context.Context, d deps, o *observed, p plan, done outcome) (c driftCheck) {
+	c.externals = externalSetsOf(o.e, o.pools, d.state, func(name string) bool {
+		return slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.Name == name })
+	})
+	for _, w := range o.workloads {
+		c.seenAt = append(c.seenAt, w.seenAt)
 	}
-	if next := l.driftSchedule.next(l.e.Name); next.After(l.now) {
-		l.wake = earliest(l.wake, next)
-		return
+	if !o.e.DeletionTimestamp.IsZero() {
+		return c // the offboarding status reports its end
 	}
-	l.wake = earliest(l.wake, l.driftSchedule.done(l.e.Name, l.now))
-	o := fleet.DriftInput{Name: l.e.Name, Forge: l.forge.Spec.Type, ForgeVersion: l.forge.Status.Version}
-	if l.facts.Listed && !l.unscanned {
-		o.Complete = fleet.Yes
+	c.findings = findingsFromStatus(o.e.Name, o.e.Status.Findings)
+	if o.forge == nil || o.facts.Approved.Status != fleet.Yes {
+		return c
 	}
-	if o.Forge == v1alpha1.GitHub {
-		l.observeGitHub(ctx, &o)
+	if c.next = d.driftSchedule.next(o.e.Name); c.next.After(o.now) {
+		return c
+	}
+	c.next = d.driftSchedule.done(o.e.Name, o.now)
+	in := fleet.DriftInput{Name: o.e.Name, Forge: o.forge.Spec.Type, ForgeVersion: o.forge.Status.Version}
+	if o.facts.Listed && !o.unscanned {
+		in.Complete = fleet.Yes
+	}
+	if in.Forge == v1alpha1.GitHub {
+		observeGitHub(ctx, d, o, p, &c, &in)
 	} else {
-		l.observeGitLab(ctx, &o)
+		observeGitLab(ctx, d, o, p, done, &in)
 	}
-	l.findings, l.compared = fleet.CheckDrift(o, l.findings, l.now.Truncate(time.Second)), true
+	c.findings, c.compared = fleet.CheckDrift(in, c.findings, o.now.Truncate(time.Second)), true
+	return c
 }
 
 // driftWorkload returns the desired state of a workload.
-func (l *enrollmentState) driftWorkload(w *workload) fleet.DriftWorkload {
-	x := fleet.DriftWorkload{Pool: w.Pool, Name: w.Name, Ending: w.Ending || w.Lost || !l.isDesired(w), Capacity: w.target}
+func (o *observed) driftWorkload(w *workload, target fleet.Capacity) fleet.DriftWorkload {
+	x := fleet.DriftWorkload{Pool: w.Pool, Name: w.Name, Ending: w.Ending || w.Lost || !o.isDesired(w), Capacity: target}
 	if w.use != nil {
 		s := w.pool.Spec.Scaling
 		s.Max = fleet.MaxRunners(w.pool, *w.use)
-		x.Allocated = fleet.Effective(fleet.Target{}, s, l.share(w.Pool).Allocated, nil, l.now).Max
-		x.Options.Labels = fleet.RunsOn(w.pool, l.e.Name)
+		x.Allocated = fleet.Effective(fleet.Target{}, s, o.share(w.Pool).Allocated, nil, o.now).Max
+		x.Options.Labels = fleet.RunsOn(w.pool, o.e.Name)
 	}
 	return x
 }
 
-func (l *enrollmentState) observeGitHub(ctx context.Context, o *fleet.DriftInput) {
+func observeGitHub(ctx context.Context, d deps, o *observed, p plan, c *driftCheck, in *fleet.DriftInput) {
 	online := map[int64]bool{}
 	var groups []forge.RunnerGroup
-	if l.session != nil && l.session.GitHub != nil {
-		runners, err := l.session.GitHub.Runners(ctx)
-		if l.answered(err) {
-			o.Listed = fleet.Yes
+	if o.session != nil && o.session.GitHub != nil {
+		runners, err := o.session.GitHub.Runners(ctx)
+		if answered(d, o, err) {
+			in.Listed = fleet.Yes
 		}
 		for _, r := range runners {
-			o.Registered = append(o.Registered, fleet.RegisteredRunner{ID: r.ID, Name: truncate(r.Name, 2*maxStoredName), Busy: r.Busy})
+			in.Registered = append(in.Registered, fleet.RegisteredRunner{ID: r.ID, Name: truncate(r.Name, 2*maxStoredName), Busy: r.Busy})
 			online[r.ID] = r.Status == "online"
 		}
-		if slices.ContainsFunc(l.workloads, hasRunnerGroup) {
-			groups, err = l.session.GitHub.RunnerGroups(ctx)
-			l.answered(err)
+		if slices.ContainsFunc(o.workloads, hasRunnerGroup) {
+			groups, err = o.session.GitHub.RunnerGroups(ctx)
+			answered(d, o, err)
 		}
 	}
-	eventual := slices.ContainsFunc(l.arcState.Controllers, func(c arc.Controller) bool { return c.Eventual })
-	for _, w := range l.workloads {
-		x := l.driftWorkload(w)
-		x.Cluster = scaleSetInCluster(l.arcState.Objects[w.Key], w.state, w.assigned, eventual, l.settings.ARC.Version)
-		x.Remote = scaleSetAtGitHub(w.Name, o.Registered, online, o.Listed, w.seenAt != nil)
-		if x.Remote.Registered == fleet.Yes && w.seenAt == nil {
-			w.seenAt = new(metav1.NewTime(l.now.Truncate(time.Second)))
+	eventual := slices.ContainsFunc(o.arcState.Controllers, func(c arc.Controller) bool { return c.Eventual })
+	for i, w := range o.workloads {
+		x := o.driftWorkload(w, p.workloads[i].target)
+		x.Cluster = scaleSetInCluster(o.arcState.Objects[w.Key], w.state, w.assigned, eventual, o.settings.ARC.Version)
+		x.Remote = scaleSetAtGitHub(w.Name, in.Registered, online, in.Listed, c.seenAt[i] != nil)
+		if x.Remote.Registered == fleet.Yes && c.seenAt[i] == nil {
+			c.seenAt[i] = new(metav1.NewTime(o.now.Truncate(time.Second)))
 		}
 		if hasRunnerGroup(w) {
-			name := fleet.RunnerGroupName(l.e, *w.use)
+			name := fleet.RunnerGroupName(o.e, *w.use)
 			x.Group = &fleet.GroupAccess{Name: name, Selected: true, Repositories: w.use.Repositories, AllowsPublic: w.use.AllowPublic}
 			x.Remote.Group = groupAccess(name, groups)
 		}
-		o.Workloads = append(o.Workloads, x)
+		in.Workloads = append(in.Workloads, x)
 	}
-	observeExternalSets(l.externals, o, online, eventual, l.settings.ARC.Version, l.now)
+	observeExternalSets(c.externals, in, online, eventual, o.settings.ARC.Version, o.now)
 }
 
 func hasRunnerGroup(w *workload) bool { return w.use != nil && w.use.Type == v1alpha1.UseOrgPlusUser }
 
-func (l *enrollmentState) observeGitLab(ctx context.Context, o *fleet.DriftInput) {
-	for _, w := range l.workloads {
-		x := l.driftWorkload(w)
-		x.Cluster = managerInCluster(w.gitlab.deployment, w.managers, w.target)
+func observeGitLab(ctx context.Context, d deps, o *observed, p plan, done outcome, in *fleet.DriftInput) {
+	for i, w := range o.workloads {
+		x := o.driftWorkload(w, p.workloads[i].target)
+		x.Cluster = managerInCluster(w.gitlab.deployment, w.managers, p.workloads[i].target)
 		if !w.isManual() { // GitLab cannot be queried about it
-			if w.use != nil && l.session != nil {
-				x.Options = *runnerOptions(l.runnerSpec(w.pool))
+			if w.use != nil && o.session != nil {
+				x.Options = *runnerOptions(o.runnerSpec(w.pool))
 			}
-			x.Remote = runnerAtGitLab(w.gitlab.runner, w.Remote, w.RemoteID)
+			x.Remote = runnerAtGitLab(done.workloads[i].runner, w.Remote, w.RemoteID)
 		}
-		o.Workloads = append(o.Workloads, x)
+		in.Workloads = append(in.Workloads, x)
 	}
-	if l.session == nil || l.session.GitLab == nil || l.session.Group == 0 {
+	if o.session == nil || o.session.GitLab == nil || o.session.Group == 0 {
 		return
 	}
 	var err error
-	o.Registered, err = l.markedRunners(ctx)
-	if l.answered(err) {
-		o.Listed = fleet.Yes
+	in.Registered, err = markedRunners(ctx, o)
+	if answered(d, o, err) {
+		in.Listed = fleet.Yes
 	}
 }
 
 // markedRunners returns the runners of the group that carry our mark.
-func (l *enrollmentState) markedRunners(ctx context.Context) (all []fleet.RegisteredRunner, err error) {
-	a := l.session
+func markedRunners(ctx context.Context, o *observed) (all []fleet.RegisteredRunner, err error) {
+	a := o.session
 	ids, err := a.GitLab.GroupRunners(ctx, a.Group)
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range ids {
-		if i := slices.IndexFunc(l.workloads, func(w *workload) bool { return w.RemoteID == id }); i >= 0 {
-			all = append(all, fleet.RegisteredRunner{ID: id, Name: l.workloads[i].Name})
+		if i := slices.IndexFunc(o.workloads, func(w *workload) bool { return w.RemoteID == id }); i >= 0 {
+			all = append(all, fleet.RegisteredRunner{ID: id, Name: o.workloads[i].Name})
 			continue
 		}
 		if a.Unmarked[id] {
@@ -136,7 +151,7 @@ func (l *enrollmentState) markedRunners(ctx context.Context) (all []fleet.Regist
 		if err != nil {
 			return nil, err
 		}
-		_, name, _, managed := parseRunnerMarker(l.e, r.Note)
+		_, name, _, managed := parseRunnerMarker(o.e, r.Note)
 		if !managed {
 			a.Unmarked[id] = true
 			continue
@@ -151,29 +166,9 @@ func (l *enrollmentState) markedRunners(ctx context.Context) (all []fleet.Regist
 }
 
 // answered reports whether a forge answered. A missing answer is not a finding: the old findings stay.
-func (l *enrollmentState) answered(err error) bool {
+func answered(d deps, o *observed, err error) bool {
 	if err != nil {
-		l.Log.Warn("cannot compare a forge with the cluster", "enrollment", l.e.Name, "err", err)
+		d.log.Warn("cannot compare a forge with the cluster", "enrollment", o.e.Name, "err", err)
 	}
 	return err == nil
-}
-
-// addDrift adds the settled findings to the workloads and to the troubles. It returns these findings.
-func (l *enrollmentState) addDrift() (reported []fleet.Finding) {
-	reported = reportableFindings(l.findings, l.now)
-	for _, f := range reported {
-		for _, w := range l.workloads {
-			if w.Name == f.Workload {
-				w.drift = append(w.drift, string(f.Kind))
-			}
-		}
-		if f.Severity == fleet.SeverityError {
-			l.failures = append(l.failures, fleet.Failure{Reason: string(f.Kind), Message: findingMessage(f)})
-		}
-	}
-	for _, w := range l.workloads {
-		slices.Sort(w.drift)
-		w.drift = slices.Compact(w.drift)
-	}
-	return reported
 }

@@ -18,27 +18,27 @@ import (
 const enforcementRetry = 10 * time.Second
 
 // enforcementCondition reports whether the network enforces the policies, as measured by the organisation's
-// canary. It deletes a canary that is no longer wanted.
-func (l *enrollmentState) enforcementCondition(ctx context.Context) fleet.Condition {
-	ns := fleet.NamespaceOf(l.e, l.Isolation.Shared)
-	if l.Isolation.Canary.Image == "" {
-		old := meta.FindStatusCondition(l.e.Status.Conditions, isolation.ConditionEnforced)
+// canary, and when to read it again; zero means no particular time. It deletes a canary that is no longer wanted.
+func enforcementCondition(ctx context.Context, d deps, o *observed) (c fleet.Condition, retry time.Time) {
+	ns := fleet.NamespaceOf(o.e, o.settings.Shared)
+	if o.settings.Canary.Image == "" {
+		old := meta.FindStatusCondition(o.e.Status.Conditions, isolation.ConditionEnforced)
 		if old != nil && old.Message != isolation.EnforcementUnknown().Message {
-			err := l.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(l.e.Name)}})
+			err := d.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(o.e.Name)}})
 			if client.IgnoreNotFound(err) != nil {
 				// The next reconcile tries the deletion again.
-				return fleet.Condition{Type: isolation.ConditionEnforced, Status: fleet.Unknown, Reason: old.Reason, Message: old.Message}
+				return fleet.Condition{Type: isolation.ConditionEnforced, Status: fleet.Unknown, Reason: old.Reason, Message: old.Message}, retry
 			}
 		}
-		return isolation.EnforcementUnknown()
+		return isolation.EnforcementUnknown(), retry
 	}
 	var pods corev1.PodList
-	if err := l.direct.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels(isolation.CanaryLabels(l.e.Name))); err != nil {
-		return isolation.EnforcementCondition(nil) // before its RoleBinding exists, the fleet may not list pods there
+	if err := d.direct.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels(isolation.CanaryLabels(o.e.Name))); err != nil {
+		return isolation.EnforcementCondition(nil), retry // before its RoleBinding exists, the fleet may not list pods there
 	}
-	proof := isolation.EnforcementCondition(pods.Items)
-	if proof.Status == fleet.Unknown { // a result is expected soon
-		l.wake = earliest(l.wake, l.now.Add(enforcementRetry))
+	c = isolation.EnforcementCondition(pods.Items)
+	if c.Status == fleet.Unknown { // a result is expected soon
+		retry = o.now.Add(enforcementRetry)
 	}
-	return proof
+	return c, retry
 }

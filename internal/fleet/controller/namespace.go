@@ -16,15 +16,16 @@ import (
 
 // namespaceTenants returns the enrollment as a tenant of its namespace, and the other tenants of that
 // namespace.
-func (l *enrollmentState) namespaceTenants(ctx context.Context) (own isolation.Tenant, others []isolation.Tenant, err error) {
-	own = l.tenant(l.e, l.forge)
-	namespace := fleet.NamespaceOf(l.e, l.Isolation.Shared)
-	if namespace != l.Isolation.Shared {
+func namespaceTenants(ctx context.Context, d deps, o *observed) (own isolation.Tenant, others []isolation.Tenant, err error) {
+	own = o.tenant(o.e, o.forge)
+	namespace := fleet.NamespaceOf(o.e, o.settings.Shared)
+	if namespace != o.settings.Shared {
 		return own, nil, nil
 	}
 	var enrollments v1alpha1.RunnerEnrollmentList
 	var forges v1alpha1.RunnerForgeList
-	if err := errors.Join(l.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), l.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy)); err != nil {
+	err = errors.Join(d.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), d.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy))
+	if err != nil {
 		return own, nil, err
 	}
 	byName := map[string]*v1alpha1.RunnerForge{}
@@ -33,18 +34,18 @@ func (l *enrollmentState) namespaceTenants(ctx context.Context) (own isolation.T
 	}
 	for i := range enrollments.Items {
 		e := &enrollments.Items[i]
-		exists := fleet.NamespaceOf(e, l.Isolation.Shared) == namespace && byName[e.Spec.Forge] != nil && mayRun(e)
-		if e.Name != l.e.Name && exists && l.approval(e).Status == fleet.Yes {
-			others = append(others, l.tenant(e, byName[e.Spec.Forge]))
+		exists := fleet.NamespaceOf(e, o.settings.Shared) == namespace && byName[e.Spec.Forge] != nil && mayRun(e)
+		if e.Name != o.e.Name && exists && d.settings.approval(e).Status == fleet.Yes {
+			others = append(others, o.tenant(e, byName[e.Spec.Forge]))
 		}
 	}
 	return own, others, nil
 }
 
-func (l *enrollmentState) tenant(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge) isolation.Tenant {
+func (o *observed) tenant(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.RunnerForge) isolation.Tenant {
 	t := isolation.Tenant{Enrollment: e, Forge: forge}
 	for _, use := range e.Spec.Pools {
-		if pool := l.pools[use.Name]; pool != nil && !l.broken(e.Name, use.Name) {
+		if pool := o.pools[use.Name]; pool != nil && !o.broken(e.Name, use.Name) {
 			t.Pools = append(t.Pools, pool)
 		}
 	}
@@ -60,90 +61,97 @@ func mayRun(e *v1alpha1.RunnerEnrollment) bool {
 	return o.Step == v1alpha1.StepStopIntake || o.Step == v1alpha1.StepDrain || o.Step == v1alpha1.StepDeregister
 }
 
-// baselineSettings returns the settings for namespaces. Without ARC, they name a placeholder service
-// account, and the caller does not apply the objects that only ARC needs.
-func (l *enrollmentState) baselineSettings() isolation.Settings {
-	s := l.settings
-	s.CacheNamespaces = l.Rules.CacheNamespaces
-	if s.ARC.ServiceAccount == "" {
-		s.ARC.Namespace, s.ARC.ServiceAccount = l.ARCNamespace, "none"
-	}
-	return s
+// A baselineResult is the state of the namespace of the runners. Its answers are unknown if it was not compared.
+type baselineResult struct {
+	baselineState
+	unbounded fleet.Failure   // why the policies cannot restrict the jobs
+	failures  []fleet.Failure // to report
 }
 
-// checkBaseline compares the namespace with its desired state. It returns the problems that the
-// caller must report.
-func (l *enrollmentState) checkBaseline(ctx context.Context) ([]fleet.Failure, error) {
-	if !mayRun(l.e) || l.facts.Approved.Status != fleet.Yes {
-		return nil, nil
+// checkBaseline compares the namespace with its desired state.
+func checkBaseline(ctx context.Context, d deps, o *observed) (r baselineResult, err error) {
+	if !mayRun(o.e) || o.facts.Approved.Status != fleet.Yes {
+		return r, nil
 	}
-	if l.forge.Spec.Type == v1alpha1.GitLab { // other organisations in the namespace may use GitHub
-		if v, err := l.reconciler.arcCache.get(ctx, l.e.Name, false); err == nil && v.Synced {
-			c, _ := arc.Choose(v.Controllers, fleet.NamespaceOf(l.e, l.Isolation.Shared))
-			l.settings.ARC = c.ARC()
-		}
-	}
-	own, others, err := l.namespaceTenants(ctx)
+	own, others, err := namespaceTenants(ctx, d, o)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
-	objects, err := isolation.Baseline(l.baselineSettings(), own, others...)
+	settings := o.settings
+	settings.CacheNamespaces = d.settings.rules.CacheNamespaces
+	missing := settings.ARC.ServiceAccount == ""
+	if missing { // a placeholder; the objects that only ARC needs are not applied
+		settings.ARC.Namespace, settings.ARC.ServiceAccount = d.settings.arcNamespace, "none"
+	}
+	objects, err := isolation.Baseline(settings, own, others...)
 	switch {
 	case errors.Is(err, isolation.ErrUnbounded):
-		l.facts.Policies, l.facts.Unbounded = fleet.No, fleet.Failure{Reason: fleet.ReasonUnbounded, Message: err.Error()}
-		l.facts.Namespace, l.facts.Access = fleet.No, fleet.No
-		return nil, nil
+		r.Namespace, r.Policies, r.Access = fleet.No, fleet.No, fleet.No
+		r.unbounded = fleet.Failure{Reason: fleet.ReasonUnbounded, Message: err.Error()}
+		return r, nil
 	case err != nil:
-		return []fleet.Failure{{Reason: reasonUnrendered, Message: err.Error()}}, nil
+		r.failures = []fleet.Failure{{Reason: reasonUnrendered, Message: err.Error()}}
+		return r, nil
 	}
 	org := ""
-	if fleet.NamespaceOf(l.e, l.Isolation.Shared) != l.Isolation.Shared {
-		org = l.e.Name
+	if fleet.NamespaceOf(o.e, o.settings.Shared) != o.settings.Shared {
+		org = o.e.Name
 	}
-	missing := l.settings.ARC.ServiceAccount == ""
 	retained := objects[:0]
-	for _, o := range objects {
-		if b, ok := o.(*rbacv1.RoleBinding); ok && missing && b.Name == isolation.ARCRole {
+	for _, x := range objects {
+		if b, ok := x.(*rbacv1.RoleBinding); ok && missing && b.Name == isolation.ARCRole {
 			continue
 		}
-		retained = append(retained, o)
+		retained = append(retained, x)
 	}
-	l.baseline, err = l.baselines.check(ctx, l.direct, retained, l.e.Name, org, l.now, l.live)
+	r.baselineState, err = d.baselines.check(ctx, d.direct, retained, o.e.Name, org, o.now, o.live)
 	if errors.Is(err, errForeignNamespace) {
-		return []fleet.Failure{{Reason: "NamespaceOfAnother", Message: err.Error()}}, nil
+		return baselineResult{failures: []fleet.Failure{{Reason: "NamespaceOfAnother", Message: err.Error()}}}, nil
 	}
 	if err != nil {
-		return nil, err
+		return baselineResult{}, err
 	}
-	l.facts.Namespace, l.facts.Policies, l.facts.Access = l.baseline.Namespace, l.baseline.Policies, l.baseline.Access
-	if missing && l.forge.Spec.Type == v1alpha1.GitHub {
-		l.facts.Access = fleet.Unknown
+	if missing && o.forge.Spec.Type == v1alpha1.GitHub {
+		r.Access = fleet.Unknown
 	}
-	return nil, nil
+	return r, nil
+}
+
+// arcOfNamespace returns the ARC that serves the namespace of a GitLab enrollment: other organisations in it may use
+// GitHub.
+func arcOfNamespace(ctx context.Context, d deps, o *observed) isolation.ARC {
+	if mayRun(o.e) && o.facts.Approved.Status == fleet.Yes {
+		if v, err := d.arcCache.get(ctx, o.e.Name, false); err == nil && v.Synced {
+			c, _ := arc.Choose(v.Controllers, fleet.NamespaceOf(o.e, o.settings.Shared))
+			return c.ARC()
+		}
+	}
+	return o.settings.ARC
 }
 
 // readLeftovers finds out which objects of an ending enrollment are left.
-func (l *enrollmentState) readLeftovers(ctx context.Context) error {
-	if l.e.DeletionTimestamp.IsZero() || !hasFinalizer(l.e) {
+func readLeftovers(ctx context.Context, d deps, o *observed) error {
+	if o.e.DeletionTimestamp.IsZero() || !hasFinalizer(o.e) {
 		return nil
 	}
-	_, l.facts.RunnerGroups = l.remainingGroups(ctx)
+	_, o.facts.RunnerGroups = remainingGroups(ctx, o)
 	var source corev1.SecretList
-	if err := l.direct.List(ctx, &source, client.InNamespace(l.Isolation.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: l.e.Name}); err != nil {
+	where := []client.ListOption{client.InNamespace(o.settings.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: o.e.Name}}
+	if err := d.direct.List(ctx, &source, where...); err != nil {
 		return err
 	}
-	l.facts.Secrets = fleet.AnswerOf(len(source.Items)+len(l.secrets) > 0)
+	o.facts.Secrets = fleet.AnswerOf(len(source.Items)+len(o.secrets) > 0)
 	ns := &corev1.Namespace{}
-	err := l.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(l.e.Name)}, ns)
+	err := d.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(o.e.Name)}, ns)
 	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	left, err2 := listLeftovers(ctx, l.direct, l.Isolation.Shared, l.e.Name, true)
-	rest, err3 := listLeftovers(ctx, l.direct, l.Isolation.Shared, l.e.Name, false)
+	left, err2 := listLeftovers(ctx, d.direct, o.settings.Shared, o.e.Name, true)
+	rest, err3 := listLeftovers(ctx, d.direct, o.settings.Shared, o.e.Name, false)
 	if err := errors.Join(err2, err3); err != nil {
 		return err
 	}
-	l.facts.OwnNamespace = fleet.AnswerOf(err == nil && isManagedFor(ns, l.e.Name) || len(left) > 0)
-	l.facts.OtherObjects = fleet.AnswerOf(len(rest) > 0)
+	o.facts.OwnNamespace = fleet.AnswerOf(err == nil && isManagedFor(ns, o.e.Name) || len(left) > 0)
+	o.facts.OtherObjects = fleet.AnswerOf(len(rest) > 0)
 	return nil
 }

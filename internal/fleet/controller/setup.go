@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -30,6 +32,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
@@ -41,24 +44,50 @@ const (
 	retryLast             = 30 * time.Second
 )
 
-// A reconciler holds the state of the running controllers.
-type reconciler struct {
-	*Controllers
-	pollInterval time.Duration
-	cached       client.Reader // cache of our own kinds and of the labels of credentials
-	direct       client.Client // reads live objects, and writes
-	events       events.EventRecorder
+// deps are what the reconciles use: clients, caches, stores, triggers and settings. All fields are required.
+type deps struct {
+	cached client.Reader // cache of our own kinds and of the labels of credentials
+	direct client.Client // reads live objects, and writes
+	events events.EventRecorder
 
 	arcCache       *arcCache
 	state          *sharedState
 	sessions       *sessionCache
-	statuses       *statusReconciler
+	baselines      *baselineCache
 	driftSchedule  *driftSchedule
-	externals      *externalReconciler
-	baselines      baselineCache
 	listenerPoller *listenerPoller
+	triggers       *triggers
+	settings       settings
 
-	enrollmentTrigger, allocationTrigger, holdTrigger, forgeTrigger, poolTrigger, externalTrigger trigger
+	now func() time.Time
+	log *slog.Logger
+}
+
+// triggers hold one trigger for each controller.
+type triggers struct{ enrollment, allocation, hold, forge, pool, external trigger }
+
+// settings are the settings of [Controllers] that the reconciles use.
+type settings struct {
+	isolation    isolation.Settings
+	arcNamespace string
+	rules        fleet.Rules
+	byPlane      bool
+	isAdmin      func(login string) bool
+	pollInterval time.Duration
+}
+
+// approval returns whether an enrollment is approved, as a condition.
+func (s settings) approval(e *v1alpha1.RunnerEnrollment) fleet.Condition {
+	return fleet.Approved(e, s.byPlane, s.isAdmin)
+}
+
+// A reconciler runs the controllers.
+type reconciler struct {
+	deps         deps
+	statuses     *statusReconciler
+	externals    *externalReconciler
+	synced       *atomic.Bool
+	onAllocation func(took time.Duration) // optional
 }
 
 func (c *Controllers) run(ctx context.Context) error {
@@ -90,36 +119,55 @@ func (c *Controllers) run(ctx context.Context) error {
 		return err
 	}
 	// Do not use the manager's client: it would cache all objects of every kind that is read.
-	direct, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper, FieldOwner: fieldManager})
+	direct, err := client.NewWithWatch(config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: scheme, Mapper: mapper,
+		FieldOwner: fieldManager})
 	if err != nil {
 		return err
 	}
-	w := &reconciler{Controllers: c, pollInterval: cmp.Or(c.PollInterval, 2*time.Second), cached: mgr.GetCache(), direct: direct, events: mgr.GetEventRecorder(fieldManager),
-		state: newSharedState(), sessions: newSessionCache(c.Now, c.OnForgeRequest), driftSchedule: newDriftSchedule(c.Now(), cmp.Or(c.DriftCheckInterval, 5*time.Minute))}
-	w.arcCache = &arcCache{Direct: direct, Namespace: c.ARCNamespace, PollInterval: w.pollInterval, Log: c.Log, OnGlobalChange: func(ctx context.Context) {
-		w.enrollmentTrigger.enqueue(w.selectEnrollments(ctx, func(*v1alpha1.RunnerEnrollment) bool { return true })...)
-	}, OnOrgChange: func(org string, set bool) {
-		w.enrollmentTrigger.enqueue(org)
-		if set {
-			w.allocationTrigger.enqueue("all")
-		}
-	}, OnExternalChange: func(namespace, name string) { w.externalTrigger.enqueue(externalName(namespace, name)) }}
-	w.listenerPoller = newListenerPoller(c.Now, func(set fleet.Key) {
-		if org := w.arcCache.orgOf(set); org != "" {
-			w.enrollmentTrigger.enqueue(org)
-		}
-	})
-	w.externals = &externalReconciler{ARC: w.arcCache, Cached: w.cached, Direct: direct, State: w.state, Log: c.Log, Now: c.Now, OnChange: func(ctx context.Context, pool string) {
-		w.poolTrigger.enqueue(pool)
-		w.enqueueHolds(ctx)
-	}}
-	w.statuses = &statusReconciler{State: w.state, Cached: w.cached, Direct: direct, Events: w.events, Sessions: w.sessions, Images: c.Isolation.Images, Log: c.Log, Now: c.Now}
+	w := newReconciler(c, mgr, direct)
 	if err := w.setupControllers(mgr); err != nil {
 		return err
 	}
-	c.reconciler.Store(w)
-	defer c.reconciler.Store(nil)
+	c.statuses.Store(w.statuses)
+	defer c.statuses.Store(nil)
 	return mgr.Start(ctx)
+}
+
+// newReconciler returns a reconciler with new, empty caches and stores.
+func newReconciler(c *Controllers, mgr manager.Manager, direct client.WithWatch) *reconciler {
+	d := deps{
+		cached: mgr.GetCache(), direct: direct, events: mgr.GetEventRecorder(fieldManager),
+		state: newSharedState(), sessions: newSessionCache(c.Now, c.OnForgeRequest), baselines: &baselineCache{}, triggers: &triggers{},
+		driftSchedule: newDriftSchedule(c.Now(), cmp.Or(c.DriftCheckInterval, 5*time.Minute)),
+		settings: settings{isolation: c.Isolation, arcNamespace: c.ARCNamespace, rules: c.Rules, byPlane: c.ByPlane, isAdmin: c.IsAdmin,
+			pollInterval: cmp.Or(c.PollInterval, 2*time.Second)},
+		now: c.Now, log: c.Log,
+	}
+	d.settings.rules.ClusterCIDRs = c.Isolation.ClusterCIDRs
+	d.arcCache = &arcCache{Direct: direct, Namespace: c.ARCNamespace, PollInterval: d.settings.pollInterval, Log: c.Log}
+	d.arcCache.OnGlobalChange = func(ctx context.Context) {
+		d.triggers.enrollment.enqueue(d.selectEnrollments(ctx, func(*v1alpha1.RunnerEnrollment) bool { return true })...)
+	}
+	d.arcCache.OnOrgChange = func(org string, set bool) {
+		d.triggers.enrollment.enqueue(org)
+		if set {
+			d.triggers.allocation.enqueue("all")
+		}
+	}
+	d.arcCache.OnExternalChange = func(namespace, name string) { d.triggers.external.enqueue(externalName(namespace, name)) }
+	d.listenerPoller = newListenerPoller(c.Now, func(set fleet.Key) {
+		if org := d.arcCache.orgOf(set); org != "" {
+			d.triggers.enrollment.enqueue(org)
+		}
+	})
+	externals := &externalReconciler{ARC: d.arcCache, Cached: d.cached, Direct: direct, State: d.state, Log: c.Log, Now: c.Now}
+	externals.OnChange = func(ctx context.Context, pool string) {
+		d.triggers.pool.enqueue(pool)
+		d.enqueueHolds(ctx)
+	}
+	statuses := &statusReconciler{State: d.state, Cached: d.cached, Direct: direct, Events: d.events, Sessions: d.sessions,
+		Images: c.Isolation.Images, Log: c.Log, Now: c.Now}
+	return &reconciler{deps: d, statuses: statuses, externals: externals, synced: &c.synced, onAllocation: c.OnAllocation}
 }
 
 // restMapper maps all kinds that the controllers use. ARC's kinds need not be installed.
@@ -150,7 +198,7 @@ func (w *reconciler) setupControllers(mgr manager.Manager) error {
 			Watches(&v1alpha1.RunnerPool{}, one, changed).
 			Watches(&v1alpha1.RunnerForge{}, one, changed).
 			Watches(&corev1.Secret{}, one, builder.OnlyMetadata).
-			WatchesRawSource(w.allocationTrigger.source()).
+			WatchesRawSource(w.deps.triggers.allocation.source()).
 			WithOptions(every(1, reconcileTimeout)).
 			Complete(reconcile.Func(w.reconcileAllocation)),
 		builder.ControllerManagedBy(mgr).Named("runnerenrollment").
@@ -159,32 +207,32 @@ func (w *reconciler) setupControllers(mgr manager.Manager) error {
 			Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(w.enrollmentsUsing), changed).
 			Watches(&v1alpha1.RunnerForge{}, handler.EnqueueRequestsFromMapFunc(w.enrollmentsUsing), changed).
 			Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(w.enrollmentsUsing), builder.OnlyMetadata).
-			WatchesRawSource(w.enrollmentTrigger.source()).
+			WatchesRawSource(w.deps.triggers.enrollment.source()).
 			WithOptions(every(maxReconciles, reconcileTimeout)).
 			Complete(reconcile.Func(w.reconcileEnrollment)),
 		builder.ControllerManagedBy(mgr).Named("runnerhold").
 			For(&v1alpha1.RunnerHold{}, changed).
-			WatchesRawSource(w.holdTrigger.source()).
+			WatchesRawSource(w.deps.triggers.hold.source()).
 			WithOptions(every(4, reconcileTimeout)).
 			Complete(reconcile.Func(w.statuses.reconcileHold)),
 		builder.ControllerManagedBy(mgr).Named("runnerforge").
 			For(&v1alpha1.RunnerForge{}, changed).
-			WatchesRawSource(w.forgeTrigger.source()).
+			WatchesRawSource(w.deps.triggers.forge.source()).
 			WithOptions(every(4, reconcileTimeout)).
 			Complete(reconcile.Func(w.statuses.reconcileForge)),
 		builder.ControllerManagedBy(mgr).Named("runnerpool").
 			For(&v1alpha1.RunnerPool{}, changed).
-			WatchesRawSource(w.poolTrigger.source()).
+			WatchesRawSource(w.deps.triggers.pool.source()).
 			WithOptions(every(4, reconcileTimeout)).
 			Complete(reconcile.Func(w.statuses.reconcilePool)),
 		builder.ControllerManagedBy(mgr).Named("fleetadopt").
 			Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(w.externalSetsOf), changed).
 			Watches(&v1alpha1.RunnerHold{}, handler.EnqueueRequestsFromMapFunc(w.externalSetsOf), changed).
-			WatchesRawSource(w.externalTrigger.source()).
+			WatchesRawSource(w.deps.triggers.external.source()).
 			WithOptions(every(4, reconcileTimeout)).
 			Complete(reconcile.Func(w.externals.reconcile)),
-		mgr.Add(manager.RunnableFunc(w.arcCache.run)),
-		mgr.Add(manager.RunnableFunc(w.listenerPoller.run)),
+		mgr.Add(manager.RunnableFunc(w.deps.arcCache.run)),
+		mgr.Add(manager.RunnableFunc(w.deps.listenerPoller.run)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			if mgr.GetCache().WaitForCacheSync(ctx) {
 				w.synced.Store(true)
@@ -227,10 +275,10 @@ func requests(names []string) (out []reconcile.Request) {
 }
 
 // selectEnrollments returns the names of the cached enrollments that f selects.
-func (w *reconciler) selectEnrollments(ctx context.Context, f func(*v1alpha1.RunnerEnrollment) bool) (names []string) {
+func (d deps) selectEnrollments(ctx context.Context, f func(*v1alpha1.RunnerEnrollment) bool) (names []string) {
 	var list v1alpha1.RunnerEnrollmentList
-	if err := w.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		w.Log.Error("list enrollments in the cache", "err", err)
+	if err := d.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		d.log.Error("list enrollments in the cache", "err", err)
 	}
 	for i := range list.Items {
 		if f(&list.Items[i]) {
@@ -246,7 +294,7 @@ func (w *reconciler) enrollmentsOfHold(ctx context.Context, o client.Object) []r
 	if !ok {
 		return nil
 	}
-	return requests(w.selectEnrollments(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
+	return requests(w.deps.selectEnrollments(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
 		for _, pool := range poolsOf(e) {
 			if fleet.ScopeIncludes(h.Spec.Scope, fleet.Target{Forge: e.Spec.Forge, Org: e.Name, Pool: pool}) {
 				return true
@@ -271,7 +319,7 @@ func (w *reconciler) externalSetsOf(ctx context.Context, o client.Object) []reco
 // enrollmentsUsing returns requests for the enrollments that use a pool, a forge or a credential's Secret.
 func (w *reconciler) enrollmentsUsing(ctx context.Context, o client.Object) []reconcile.Request {
 	name := o.GetName()
-	return requests(w.selectEnrollments(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
+	return requests(w.deps.selectEnrollments(ctx, func(e *v1alpha1.RunnerEnrollment) bool {
 		switch o.(type) {
 		case *v1alpha1.RunnerForge:
 			return e.Spec.Forge == name
@@ -284,12 +332,12 @@ func (w *reconciler) enrollmentsUsing(ctx context.Context, o client.Object) []re
 
 // enqueueHolds triggers a reconcile of all holds, because the state of their workloads may have
 // changed.
-func (w *reconciler) enqueueHolds(ctx context.Context) {
+func (d deps) enqueueHolds(ctx context.Context) {
 	var list v1alpha1.RunnerHoldList
-	if err := w.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		w.Log.Error("list holds in the cache", "err", err)
+	if err := d.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		d.log.Error("list holds in the cache", "err", err)
 	}
 	for i := range list.Items {
-		w.holdTrigger.enqueue(list.Items[i].Name)
+		d.triggers.hold.enqueue(list.Items[i].Name)
 	}
 }

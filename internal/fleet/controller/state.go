@@ -191,11 +191,13 @@ func (b *sharedState) observations() map[string]observation {
 	return maps.Clone(b.byOrg)
 }
 
-// setGroupID stores the GitLab group ID of an enrollment.
-func (b *sharedState) setGroupID(org string, id int64) {
+// setGroupID stores the GitLab group ID of an enrollment. It reports whether the ID is a new one.
+func (b *sharedState) setGroupID(org string, id int64) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	changed = b.groupIDs[org] != id
 	b.groupIDs[org] = id
+	return changed
 }
 
 // allocate decides for all enrollments, based on the observations, and stores the result. It returns
