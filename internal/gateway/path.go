@@ -46,7 +46,7 @@ func parsePath(s string) (Path, error) {
 	}
 	for segment := range strings.SplitSeq(text, "/") {
 		if segment == "." || segment == ".." {
-			return Path{}, errors.New("a path must not have the segment . or ..")
+			return Path{}, errors.New("a path must not have . or .. as a segment")
 		}
 	}
 	switch below, slash := strings.CutSuffix(text, "/"); {

@@ -92,7 +92,7 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 			return none, ExplainManifestObject("write", "Secret", k.key, err)
 		}
 	}
-	return none, fmt.Errorf("the Secret %s is changed by others all the time", k.key)
+	return none, fmt.Errorf("other clients change the Secret %s continually", k.key)
 }
 
 // Previous reads the key that an administrator has replaced, if the Secret still has it. That key
@@ -116,7 +116,7 @@ func (k *KeySecret[K]) Previous(ctx context.Context) (none K, ok bool, err error
 const writeTries = 5
 
 // ErrForbidden means that this account lacks the permission for the request.
-var ErrForbidden = errors.New("this account may not ask")
+var ErrForbidden = errors.New("this account lacks the permission")
 
 // ClusterUID returns the UID of the namespace kube-system, which serves as the identity of the
 // cluster. It returns ErrForbidden if the account may not read the namespace.

@@ -89,7 +89,7 @@ func TestKeySecret(t *testing.T) {
 	}
 	s, err := k.CoreV1().Secrets(ns).Get(t.Context(), "key", metav1.GetOptions{})
 	if err != nil || s.Annotations[kube.PublicKeyAnnotation] != first.Public().String() {
-		t.Errorf("the Secret says %v, %v", s.Annotations, err)
+		t.Errorf("the Secret has %v, %v", s.Annotations, err)
 	}
 	s.Data["ed25519"] = []byte("canary, and too short")
 	if _, err := k.CoreV1().Secrets(ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
