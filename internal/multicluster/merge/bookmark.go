@@ -27,16 +27,15 @@ const (
 )
 
 // markDirty records that the client has events after its last bookmark, and starts the timer.
-func (s *watchStream) markDirty() error {
+func (s *watchStream) markDirty() {
 	if !s.q.Bookmarks || s.waiting > 0 {
-		return nil
+		return
 	}
 	s.lastEvent = time.Now()
 	if !s.dirty {
 		s.dirty, s.since = true, s.lastEvent
 		s.timer.Reset(burstEnd)
 	}
-	return nil
 }
 
 // tick sends a bookmark if one is due.
