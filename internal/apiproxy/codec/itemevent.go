@@ -64,19 +64,10 @@ func (l *ListReader) ItemKind() string { return strings.TrimSuffix(l.Kind, "List
 // hasKind reports whether an object has a kind field.
 func hasKind(object []byte) (bool, error) {
 	w := view(object)
-	if _, err := w.enter('{'); err != nil {
-		return false, err
-	}
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil || !ok {
-			return false, err
-		}
-		if string(key) == "kind" {
+	for c := w.container('{'); c.next(); w.skip() {
+		if string(c.key) == "kind" {
 			return true, nil
 		}
-		if err := w.skip(); err != nil {
-			return false, err
-		}
 	}
+	return false, w.bad
 }

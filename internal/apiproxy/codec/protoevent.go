@@ -24,12 +24,13 @@ func (e *EventReader) nextProto(ev *Event) error {
 	n := binary.BigEndian.Uint32(w.bytes(4))
 	w.pos += 4
 	w.keep()
-	raw, err := w.message(uint64(n))
-	if err != nil {
-		return err
+	raw := w.message(uint64(n))
+	if w.bad != nil {
+		return w.bad
 	}
 	ev.Raw = raw
 	var object []byte
+	var err error
 	err = fields(raw, func(num protowire.Number, v []byte, _ uint64) bool {
 		switch num {
 		case 1:
