@@ -238,11 +238,11 @@ func (x *Exchange) refusalFor(up *Upstream, err error) error {
 	unavailable := refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable", "")
 	unavailable.RetryAfter = time.Second
 	switch {
-	case f.Reason == ErrorLimited:
+	case f.Reason == FailedLimit:
 		limited := refusalWithReason(http.StatusTooManyRequests, "TooManyRequests", "cluster %s: %v", up.Name, f.Err)
 		limited.RetryAfter = time.Second
 		return limited
-	case f.Reason == ErrorCredential:
+	case f.Reason == FailedCredential:
 		// The cause names files of the adapter, so it is only in the log.
 		unavailable.Message = fmt.Sprintf("credential for cluster %s was rejected or cannot be read", up.Name)
 		return unavailable
