@@ -122,12 +122,8 @@ func readObjectJSON(body []byte) (*requestObject, error) {
 	}
 	o := &requestObject{}
 	var spec []byte
-	err := jsonMembers("the object", body, func(key string, value []byte) error {
+	err := jsonTexts("the object", body, map[string]*string{"apiVersion": &o.APIVersion, "kind": &o.Kind}, func(key string, value []byte) error {
 		switch key {
-		case "apiVersion":
-			return jsonText(key, value, &o.APIVersion)
-		case "kind":
-			return jsonText(key, value, &o.Kind)
 		case "metadata":
 			return o.metadata(value)
 		case "spec":
@@ -145,14 +141,9 @@ func readObjectJSON(body []byte) (*requestObject, error) {
 }
 
 func (o *requestObject) metadata(b []byte) error {
-	return jsonMembers("metadata", b, func(key string, value []byte) error {
+	texts := map[string]*string{"name": &o.Name, "generateName": &o.GenerateName, "namespace": &o.Namespace}
+	return jsonTexts("metadata", b, texts, func(key string, value []byte) error {
 		switch key {
-		case "name":
-			return jsonText(key, value, &o.Name)
-		case "generateName":
-			return jsonText(key, value, &o.GenerateName)
-		case "namespace":
-			return jsonText(key, value, &o.Namespace)
 		case "labels":
 			return jsonTextMap(key, value, &o.Labels)
 		case "annotations":
@@ -170,17 +161,9 @@ func (o *requestObject) metadata(b []byte) error {
 
 // parse sets r from a valid JSON object.
 func (r *ownerReference) parse(b []byte) error {
-	return jsonMembers("ownerReferences", b, func(key string, value []byte) error {
-		switch key {
-		case "apiVersion":
-			return jsonText(key, value, &r.APIVersion)
-		case "kind":
-			return jsonText(key, value, &r.Kind)
-		case "name":
-			return jsonText(key, value, &r.Name)
-		case "uid":
-			return jsonText(key, value, &r.UID)
-		case "controller":
+	texts := map[string]*string{"apiVersion": &r.APIVersion, "kind": &r.Kind, "name": &r.Name, "uid": &r.UID}
+	return jsonTexts("ownerReferences", b, texts, func(key string, value []byte) error {
+		if key == "controller" {
 			r.Controller = string(value) == "true"
 		}
 		return nil
@@ -188,44 +171,18 @@ func (r *ownerReference) parse(b []byte) error {
 }
 
 func (r *objectReference) parse(what string, b []byte) error {
-	return jsonMembers(what, b, func(key string, value []byte) error {
-		switch key {
-		case "apiVersion":
-			return jsonText(key, value, &r.APIVersion)
-		case "kind":
-			return jsonText(key, value, &r.Kind)
-		case "namespace":
-			return jsonText(key, value, &r.Namespace)
-		case "name":
-			return jsonText(key, value, &r.Name)
-		case "uid":
-			return jsonText(key, value, &r.UID)
-		}
-		return nil
-	})
+	return jsonTexts(what, b, map[string]*string{"apiVersion": &r.APIVersion, "kind": &r.Kind, "namespace": &r.Namespace, "name": &r.Name, "uid": &r.UID}, nil)
 }
 
 func (o *requestObject) reviewSpec(b []byte) error {
-	return jsonMembers("spec", b, func(key string, value []byte) error {
-		switch key {
-		case "namespace":
-			return jsonText(key, value, &o.ReviewNamespace)
-		case "resourceAttributes":
-			if string(value) == "null" {
-				return nil
-			}
-			o.Attributes = &reviewAttributes{}
-			return jsonMembers(key, value, func(key string, value []byte) error {
-				a := o.Attributes
-				to, known := map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
-					"namespace": &a.Namespace, "name": &a.Name}[key]
-				if !known {
-					return nil
-				}
-				return jsonText(key, value, to)
-			})
+	return jsonTexts("spec", b, map[string]*string{"namespace": &o.ReviewNamespace}, func(key string, value []byte) error {
+		if key != "resourceAttributes" || string(value) == "null" {
+			return nil
 		}
-		return nil
+		a := &reviewAttributes{}
+		o.Attributes = a
+		return jsonTexts(key, value, map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
+			"namespace": &a.Namespace, "name": &a.Name}, nil)
 	})
 }
 
@@ -263,7 +220,7 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			writeStringJSON(b, key.Value)
+			b.Write(jsonString(key.Value))
 			b.WriteByte(':')
 			switch key.Value {
 			case "apiVersion", "kind", "metadata", "spec", "involvedObject", "regarding":
@@ -292,7 +249,7 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 	default:
 		switch n.Tag {
 		case "!!str":
-			writeStringJSON(b, n.Value)
+			b.Write(jsonString(n.Value))
 		case "!!null":
 			b.WriteString("null")
 		case "!!bool":
@@ -302,9 +259,4 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 		}
 	}
 	return nil
-}
-
-func writeStringJSON(b *bytes.Buffer, s string) {
-	out, _ := json.Marshal(s) // marshalling a string cannot fail
-	b.Write(out)
 }

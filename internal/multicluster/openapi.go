@@ -340,21 +340,17 @@ func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error
 	out := slices.Clone(bodies[0])
 	for i, body := range bodies {
 		fresh := map[protowire.Number][]byte{}
-		err := eachSwaggerField(body, func(field protowire.Number, whole, value []byte) error {
+		err := eachProtobufField(body, func(outer protobufField) error {
+			field := outer.num
 			if seen[field] == nil {
 				return nil
 			}
-			return eachSwaggerField(value, func(inner protowire.Number, whole, named []byte) error {
-				if inner != item[field] {
+			return eachProtobufField(outer.value, func(inner protobufField) error {
+				if inner.num != item[field] {
 					return nil
 				}
-				name := ""
-				if err := eachSwaggerField(named, func(n protowire.Number, _, v []byte) error {
-					if n == namedName {
-						name = string(v)
-					}
-					return nil
-				}); err != nil {
+				name, err := stringField(inner.value, namedName)
+				if err != nil {
 					return err
 				}
 				if i > 0 && (seen[field][name] || field == swaggerPaths && !shows[i](name)) {
@@ -362,7 +358,7 @@ func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error
 				}
 				seen[field][name] = true
 				if i > 0 {
-					fresh[field] = append(fresh[field], whole...)
+					fresh[field] = append(fresh[field], inner.whole...)
 				}
 				return nil
 			})
@@ -376,29 +372,4 @@ func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error
 		}
 	}
 	return out, nil
-}
-
-var errNotProtobuf = errors.New("the document is not protobuf")
-
-// eachSwaggerField calls f for each field of a message. value is nil if the field is not length-delimited.
-func eachSwaggerField(b []byte, f func(field protowire.Number, whole, value []byte) error) error {
-	for len(b) > 0 {
-		n, typ, tag := protowire.ConsumeTag(b)
-		if tag < 0 {
-			return errNotProtobuf
-		}
-		size := protowire.ConsumeFieldValue(n, typ, b[tag:])
-		if size < 0 {
-			return errNotProtobuf
-		}
-		var value []byte
-		if typ == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(b[tag:])
-		}
-		if err := f(n, b[:tag+size], value); err != nil {
-			return err
-		}
-		b = b[tag+size:]
-	}
-	return nil
 }

@@ -1,8 +1,10 @@
 package multicluster
 
 import (
+	"bytes"
 	"encoding/json"
-	"strings"
+	"errors"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -14,9 +16,6 @@ const (
 	fieldAnnotations     = 12
 	fieldOwnerReferences = 13
 )
-
-// protobufPrefix is the prefix of every Kubernetes protobuf body.
-const protobufPrefix = "k8s\x00"
 
 // protobufReference is an owner reference in JSON.
 type protobufReference struct {
@@ -37,27 +36,30 @@ func hideInProtobuf(body []byte, foreign foreignFunc) ([]byte, error) {
 	if _, annotated := o.Annotations[ownersAnnotation]; !annotated && len(o.OwnerReferences) == 0 {
 		return body, nil
 	}
-	envelope, err := changeField([]byte(strings.TrimPrefix(string(body), protobufPrefix)), fieldRaw, func(raw []byte) ([]byte, error) {
+	envelope, err := changeField(bytes.TrimPrefix(body, protobufMagic), fieldRaw, func(raw []byte) ([]byte, error) {
 		return changeField(raw, fieldMetadata, func(meta []byte) ([]byte, error) { return hideInProtobufMeta(meta, foreign) })
 	})
+	if errors.Is(err, errNotProtobuf) {
+		err = unsupportedMediaType("the body is not protobuf")
+	}
 	if err != nil {
 		return nil, err
 	}
-	return append([]byte(protobufPrefix), envelope...), nil
+	return slices.Concat(protobufMagic, envelope), nil
 }
 
 func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 	var out []byte
 	var moved []hiddenReference
 	at := 0
-	if err := eachProtobufField(meta, func(num protowire.Number, whole, value []byte) error {
-		switch num {
+	if err := eachProtobufField(meta, func(field protobufField) error {
+		switch field.num {
 		case fieldAnnotations:
-			if key, err := stringField(value, 1); err != nil || key == ownersAnnotation {
+			if key, err := stringField(field.value, 1); err != nil || key == ownersAnnotation {
 				return err // drop an annotation that the client set itself
 			}
 		case fieldOwnerReferences:
-			r, err := readReference(value)
+			r, err := readReference(field.value)
 			if err != nil {
 				return err
 			}
@@ -72,7 +74,7 @@ func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 				return err
 			}
 		}
-		out = append(out, whole...)
+		out = append(out, field.whole...)
 		return nil
 	}); err != nil {
 		return nil, err
@@ -94,13 +96,12 @@ func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 func readReference(b []byte) (r protobufReference, err error) {
 	texts := map[protowire.Number]*string{1: &r.Kind, 3: &r.Name, 4: &r.UID, 5: &r.APIVersion}
 	truths := map[protowire.Number]**bool{6: &r.Controller, 7: &r.BlockOwnerDeletion}
-	err = eachProtobufField(b, func(num protowire.Number, whole, value []byte) error {
-		switch _, typ, n := protowire.ConsumeTag(whole); {
-		case texts[num] != nil && typ == protowire.BytesType:
-			*texts[num] = string(value)
-		case truths[num] != nil && typ == protowire.VarintType:
-			v, _ := protowire.ConsumeVarint(whole[n:])
-			*truths[num] = new(v != 0)
+	err = eachProtobufField(b, func(field protobufField) error {
+		switch num := field.num; {
+		case texts[num] != nil && field.typ == protowire.BytesType:
+			*texts[num] = string(field.value)
+		case truths[num] != nil && field.typ == protowire.VarintType:
+			*truths[num] = new(field.n != 0)
 		default:
 			return unsupportedMediaType("an owner reference has a field that the adapter does not know; send JSON")
 		}
@@ -112,12 +113,12 @@ func readReference(b []byte) (r protobufReference, err error) {
 // changeField applies change to the message in field which.
 func changeField(b []byte, which protowire.Number, change func([]byte) ([]byte, error)) ([]byte, error) {
 	var out []byte
-	err := eachProtobufField(b, func(num protowire.Number, whole, value []byte) error {
-		if num != which {
-			out = append(out, whole...)
+	err := eachProtobufField(b, func(field protobufField) error {
+		if field.num != which {
+			out = append(out, field.whole...)
 			return nil
 		}
-		now, err := change(value)
+		now, err := change(field.value)
 		out = protowire.AppendBytes(protowire.AppendTag(out, which, protowire.BytesType), now)
 		return err
 	})
@@ -126,35 +127,50 @@ func changeField(b []byte, which protowire.Number, change func([]byte) ([]byte, 
 
 // stringField returns the string in field which, or "" if it is missing.
 func stringField(b []byte, which protowire.Number) (s string, err error) {
-	err = eachProtobufField(b, func(num protowire.Number, _, value []byte) error {
-		if num == which {
-			s = string(value)
+	err = eachProtobufField(b, func(field protobufField) error {
+		if field.num == which {
+			s = string(field.value)
 		}
 		return nil
 	})
 	return s, err
 }
 
-// eachProtobufField calls f for each field of a message. whole is the field with its tag. value is its content if it
-// is length-delimited.
-func eachProtobufField(b []byte, f func(num protowire.Number, whole, value []byte) error) error {
+// protobufField is one field of a message.
+type protobufField struct {
+	num   protowire.Number
+	typ   protowire.Type
+	whole []byte // the field with its tag
+	value []byte // the content of a length-delimited field
+	n     uint64 // the value of a varint
+}
+
+var errNotProtobuf = errors.New("the document is not protobuf")
+
+// eachProtobufField calls f for each field of a message. It returns the first error of f, or errNotProtobuf.
+func eachProtobufField(b []byte, f func(protobufField) error) error {
 	for len(b) > 0 {
 		num, typ, tag := protowire.ConsumeTag(b)
 		if tag < 0 {
-			return unsupportedMediaType("the body is not protobuf")
+			return errNotProtobuf
 		}
-		n := protowire.ConsumeFieldValue(num, typ, b[tag:])
-		if n < 0 {
-			return unsupportedMediaType("the body is not protobuf")
+		field := protobufField{num: num, typ: typ}
+		size := 0
+		switch typ {
+		case protowire.BytesType:
+			field.value, size = protowire.ConsumeBytes(b[tag:])
+		case protowire.VarintType:
+			field.n, size = protowire.ConsumeVarint(b[tag:])
+		default:
+			size = protowire.ConsumeFieldValue(num, typ, b[tag:])
 		}
-		var value []byte
-		if typ == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(b[tag:])
+		if size < 0 {
+			return errNotProtobuf
 		}
-		if err := f(num, b[:tag+n], value); err != nil {
+		field.whole, b = b[:tag+size], b[tag+size:]
+		if err := f(field); err != nil {
 			return err
 		}
-		b = b[tag+n:]
 	}
 	return nil
 }

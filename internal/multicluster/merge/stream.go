@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
@@ -229,7 +230,7 @@ func (s *watchStream) joinMember(f *feed) error {
 	}
 	s.vector.Raise(f.member.Slot, 1)
 	if s.positioned {
-		return s.bookmark(BookmarkJoin)
+		return s.bookmark(apiproxy.BookmarkJoin)
 	}
 	return nil
 }
