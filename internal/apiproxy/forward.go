@@ -64,7 +64,7 @@ func (x *Exchange) Send(up *Upstream) (*UpstreamResponse, error) {
 		return nil, x.refusalFor(up, err)
 	case res.StatusCode == http.StatusSwitchingProtocols && x.result.Upgrade == "":
 		res.Close()
-		return nil, refusalWithReason(http.StatusInternalServerError, "InternalError",
+		return nil, NewRefusal(http.StatusInternalServerError,
 			"cluster %s switched protocols without a request for it", up.Name)
 	}
 	return res, nil
@@ -183,7 +183,7 @@ func (x *Exchange) switchProtocols(res *UpstreamResponse) error {
 	backend, ok := res.Body.(io.ReadWriteCloser)
 	if !ok || !strings.EqualFold(res.Header.Get("Upgrade"), x.result.Upgrade) {
 		x.W.Header().Set("Connection", "close")
-		return refusalWithReason(http.StatusInternalServerError, "InternalError",
+		return NewRefusal(http.StatusInternalServerError,
 			"cluster %s switched to another protocol than the requested one", res.Cluster)
 	}
 	x.server.upgrades.Add(1)

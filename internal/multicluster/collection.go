@@ -52,8 +52,7 @@ func (s *Router) serveCollection(v *request) error {
 		v.writeStatus(status)
 		return nil
 	}
-	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable",
-		Message: "collections of several clusters are available only as JSON, protobuf, Table or PartialObjectMetadataList"}
+	return apiproxy.NewRefusal(http.StatusNotAcceptable, "collections of several clusters are available only as JSON, protobuf, Table or PartialObjectMetadataList")
 }
 
 // needsOtherFormat reports whether members could not answer in the requested encoding, or answered in different

@@ -66,14 +66,6 @@ func (o *requestObject) anchor() (objectReference, bool) {
 // Kubernetes protobuf as strictly as the API server. It refuses a duplicate field, because two readers may
 // each use a different one (AD-04). The error is a *[apiproxy.Refusal].
 func parseObject(body []byte, contentType, contentEncoding string) (*requestObject, error) {
-	o, refusal := decodeObject(body, contentType, contentEncoding)
-	if refusal != nil {
-		return nil, refusal
-	}
-	return o, nil
-}
-
-func decodeObject(body []byte, contentType, contentEncoding string) (*requestObject, *apiproxy.Refusal) {
 	if len(body) > maxBody {
 		return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", maxBody)
 	}
@@ -97,9 +89,9 @@ func decodeObject(body []byte, contentType, contentEncoding string) (*requestObj
 		if len(body) > maxYAML {
 			return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is YAML with more than %d bytes; send JSON", maxYAML)
 		}
-		b, refusal := jsonFromYAML(body)
-		if refusal != nil {
-			return nil, refusal
+		b, err := jsonFromYAML(body)
+		if err != nil {
+			return nil, err
 		}
 		return decodeJSON(b)
 	case "application/vnd.kubernetes.protobuf":
@@ -108,7 +100,7 @@ func decodeObject(body []byte, contentType, contentEncoding string) (*requestObj
 	return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "a body of type %.60q is not supported; send JSON", media)
 }
 
-func decodeJSON(body []byte) (*requestObject, *apiproxy.Refusal) {
+func decodeJSON(body []byte) (*requestObject, error) {
 	o, err := readObjectJSON(body)
 	if err != nil {
 		return nil, apiproxy.NewBadRequest("%v", err)
@@ -188,7 +180,7 @@ func (o *requestObject) reviewSpec(b []byte) error {
 
 // jsonFromYAML converts the fields of a YAML document that matter for routing to JSON. It keeps duplicate fields,
 // so that the JSON reader refuses them.
-func jsonFromYAML(body []byte) ([]byte, *apiproxy.Refusal) {
+func jsonFromYAML(body []byte) ([]byte, error) {
 	d := yaml.NewDecoder(bytes.NewReader(body))
 	var n, second yaml.Node
 	if err := d.Decode(&n); err != nil || len(n.Content) != 1 || n.Content[0].Kind != yaml.MappingNode {
@@ -198,14 +190,14 @@ func jsonFromYAML(body []byte) ([]byte, *apiproxy.Refusal) {
 		return nil, apiproxy.NewBadRequest("the body is more than one YAML document")
 	}
 	var b bytes.Buffer
-	if refusal := writeNodeJSON(&b, n.Content[0], true); refusal != nil {
-		return nil, refusal
+	if err := writeNodeJSON(&b, n.Content[0], true); err != nil {
+		return nil, err
 	}
 	return b.Bytes(), nil
 }
 
 // writeNodeJSON writes a node as JSON. At the top level it replaces values that no reader uses by null.
-func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
+func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) error {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
 		return apiproxy.NewBadRequest("line %d of the body has an anchor, an alias or a tag, which are not supported", n.Line)
 	}
@@ -230,8 +222,8 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 					continue
 				}
 			}
-			if refusal := writeNodeJSON(b, value, false); refusal != nil {
-				return refusal
+			if err := writeNodeJSON(b, value, false); err != nil {
+				return err
 			}
 		}
 		b.WriteByte('}')
@@ -241,8 +233,8 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			if refusal := writeNodeJSON(b, c, false); refusal != nil {
-				return refusal
+			if err := writeNodeJSON(b, c, false); err != nil {
+				return err
 			}
 		}
 		b.WriteByte(']')

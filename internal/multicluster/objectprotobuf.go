@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
 // protobufMagic is the prefix of every Kubernetes protobuf body. A runtime.Unknown message follows it.
@@ -30,15 +31,16 @@ type messageFields map[protowire.Number][][]byte
 // split returns the fields of a message.
 func (r *messageReader) split(what string, b []byte) messageFields {
 	p := messageFields{}
-	if eachProtobufField(b, func(field protobufField) error {
+	m := codec.NewMessage(b)
+	for m.Next() {
 		switch {
-		case field.typ == protowire.VarintType && field.n != 0:
-			p[field.num] = append(p[field.num], []byte{1})
-		case field.typ == protowire.VarintType || field.typ == protowire.BytesType:
-			p[field.num] = append(p[field.num], field.value)
+		case m.Type == protowire.VarintType && m.N != 0:
+			p[m.Num] = append(p[m.Num], []byte{1})
+		case m.Type == protowire.VarintType || m.Type == protowire.BytesType:
+			p[m.Num] = append(p[m.Num], m.Value)
 		}
-		return nil
-	}) != nil {
+	}
+	if m.Err != nil {
 		r.refuse("%s is not protobuf", what)
 	}
 	return p
@@ -87,7 +89,7 @@ func (r *messageReader) message(p messageFields, what string, num protowire.Numb
 
 // decodeProtobuf reads the envelope and the fields of the object that decide its routing. The field numbers
 // come from the generated.proto files of Kubernetes.
-func decodeProtobuf(body []byte) (*requestObject, *apiproxy.Refusal) {
+func decodeProtobuf(body []byte) (*requestObject, error) {
 	rest, ok := bytes.CutPrefix(body, protobufMagic)
 	if !ok {
 		return nil, apiproxy.NewBadRequest("the body does not begin like Kubernetes protobuf")

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
 // Field numbers from the generated.proto files of Kubernetes.
@@ -39,7 +41,7 @@ func hideInProtobuf(body []byte, foreign foreignFunc) ([]byte, error) {
 	envelope, err := changeField(bytes.TrimPrefix(body, protobufMagic), fieldRaw, func(raw []byte) ([]byte, error) {
 		return changeField(raw, fieldMetadata, func(meta []byte) ([]byte, error) { return hideInProtobufMeta(meta, foreign) })
 	})
-	if errors.Is(err, errNotProtobuf) {
+	if errors.Is(err, codec.ErrProtobuf) {
 		err = unsupportedMediaType("the body is not protobuf")
 	}
 	if err != nil {
@@ -52,32 +54,40 @@ func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 	var out []byte
 	var moved []hiddenReference
 	at := 0
-	if err := eachProtobufField(meta, func(field protobufField) error {
-		switch field.num {
+	m := codec.NewMessage(meta)
+	for m.Next() {
+		switch m.Num {
 		case fieldAnnotations:
-			if key, err := stringField(field.value, 1); err != nil || key == ownersAnnotation {
-				return err // drop an annotation that the client set itself
+			key, err := stringField(m.Value, 1)
+			if err != nil {
+				return nil, err
+			}
+			if key == ownersAnnotation {
+				continue // drop an annotation that the client set itself
 			}
 		case fieldOwnerReferences:
-			r, err := readReference(field.value)
+			r, err := readReference(m.Value)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			isForeign, err := foreign(ownerReference{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID, Controller: r.Controller != nil && *r.Controller})
 			if err != nil {
-				return err
+				return nil, err
 			}
 			at++
 			if isForeign {
 				text, err := json.Marshal(r)
+				if err != nil {
+					return nil, err
+				}
 				moved = append(moved, hiddenReference{at - 1, text})
-				return err
+				continue
 			}
 		}
-		out = append(out, field.whole...)
-		return nil
-	}); err != nil {
-		return nil, err
+		out = append(out, m.Whole...)
+	}
+	if m.Err != nil {
+		return nil, m.Err
 	}
 	if len(moved) == 0 {
 		return out, nil
@@ -96,81 +106,45 @@ func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 func readReference(b []byte) (r protobufReference, err error) {
 	texts := map[protowire.Number]*string{1: &r.Kind, 3: &r.Name, 4: &r.UID, 5: &r.APIVersion}
 	truths := map[protowire.Number]**bool{6: &r.Controller, 7: &r.BlockOwnerDeletion}
-	err = eachProtobufField(b, func(field protobufField) error {
-		switch num := field.num; {
-		case texts[num] != nil && field.typ == protowire.BytesType:
-			*texts[num] = string(field.value)
-		case truths[num] != nil && field.typ == protowire.VarintType:
-			*truths[num] = new(field.n != 0)
+	m := codec.NewMessage(b)
+	for m.Next() {
+		switch {
+		case texts[m.Num] != nil && m.Type == protowire.BytesType:
+			*texts[m.Num] = string(m.Value)
+		case truths[m.Num] != nil && m.Type == protowire.VarintType:
+			*truths[m.Num] = new(m.N != 0)
 		default:
-			return unsupportedMediaType("an owner reference has a field that the adapter does not know; send JSON")
+			return r, unsupportedMediaType("an owner reference has a field that the adapter does not know; send JSON")
 		}
-		return nil
-	})
-	return r, err
+	}
+	return r, m.Err
 }
 
 // changeField applies change to the message in field which.
 func changeField(b []byte, which protowire.Number, change func([]byte) ([]byte, error)) ([]byte, error) {
 	var out []byte
-	err := eachProtobufField(b, func(field protobufField) error {
-		if field.num != which {
-			out = append(out, field.whole...)
-			return nil
+	m := codec.NewMessage(b)
+	for m.Next() {
+		if m.Num != which {
+			out = append(out, m.Whole...)
+			continue
 		}
-		now, err := change(field.value)
+		now, err := change(m.Value)
+		if err != nil {
+			return nil, err
+		}
 		out = protowire.AppendBytes(protowire.AppendTag(out, which, protowire.BytesType), now)
-		return err
-	})
-	return out, err
+	}
+	return out, m.Err
 }
 
 // stringField returns the string in field which, or "" if it is missing.
 func stringField(b []byte, which protowire.Number) (s string, err error) {
-	err = eachProtobufField(b, func(field protobufField) error {
-		if field.num == which {
-			s = string(field.value)
-		}
-		return nil
-	})
-	return s, err
-}
-
-// protobufField is one field of a message.
-type protobufField struct {
-	num   protowire.Number
-	typ   protowire.Type
-	whole []byte // the field with its tag
-	value []byte // the content of a length-delimited field
-	n     uint64 // the value of a varint
-}
-
-var errNotProtobuf = errors.New("the document is not protobuf")
-
-// eachProtobufField calls f for each field of a message. It returns the first error of f, or errNotProtobuf.
-func eachProtobufField(b []byte, f func(protobufField) error) error {
-	for len(b) > 0 {
-		num, typ, tag := protowire.ConsumeTag(b)
-		if tag < 0 {
-			return errNotProtobuf
-		}
-		field := protobufField{num: num, typ: typ}
-		size := 0
-		switch typ {
-		case protowire.BytesType:
-			field.value, size = protowire.ConsumeBytes(b[tag:])
-		case protowire.VarintType:
-			field.n, size = protowire.ConsumeVarint(b[tag:])
-		default:
-			size = protowire.ConsumeFieldValue(num, typ, b[tag:])
-		}
-		if size < 0 {
-			return errNotProtobuf
-		}
-		field.whole, b = b[:tag+size], b[tag+size:]
-		if err := f(field); err != nil {
-			return err
+	m := codec.NewMessage(b)
+	for m.Next() {
+		if m.Num == which {
+			s = string(m.Value)
 		}
 	}
-	return nil
+	return s, m.Err
 }

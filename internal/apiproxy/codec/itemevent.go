@@ -20,11 +20,11 @@ func (l *ListReader) AppendItem(dst []byte, withColumns bool) ([]byte, error) {
 	if l.format.Proto {
 		num, _, n := protowire.ConsumeTag(item.Bytes())
 		if n < 0 || num != 2 {
-			return dst, fmt.Errorf("%w: no item", errProto)
+			return dst, fmt.Errorf("%w: no item", ErrProtobuf)
 		}
 		object, size := protowire.ConsumeBytes(item.Bytes()[n:])
 		if size < 0 {
-			return dst, errProto
+			return dst, ErrProtobuf
 		}
 		return appendEvent(dst, EventAdded, appendEnvelope(nil, kind, l.APIVersion, object)), nil
 	}

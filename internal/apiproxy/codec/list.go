@@ -299,7 +299,7 @@ func (l *ListReader) SkipItem(out io.Writer) error {
 	w := &l.w
 	if l.format.Proto {
 		if w.buf[w.mark] != tagItem {
-			return fmt.Errorf("%w: an item has a tag of two bytes", errProto)
+			return fmt.Errorf("%w: an item has a tag of two bytes", ErrProtobuf)
 		}
 		w.buf[w.mark] = tagUnknown
 		return l.SpliceItem(out, false)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -18,7 +19,8 @@ const (
 	tagUnknown = 15<<3 | 2 // an unknown field, which decoders skip
 )
 
-var errProto = errors.New("not protobuf in the form of an API server")
+// ErrProtobuf is the error for input that is not protobuf.
+var ErrProtobuf = errors.New("not protobuf in the form of an API server")
 
 // varint reads a varint. The window must be in mode hold.
 func (w *window) varint() uint64 {
@@ -26,7 +28,7 @@ func (w *window) varint() uint64 {
 		if w.buf[w.pos+n-1] < 0x80 || n == 10 {
 			v, size := protowire.ConsumeVarint(w.bytes(n))
 			if size < 0 {
-				w.fail(errProto)
+				w.fail(ErrProtobuf)
 				return 0
 			}
 			w.pos += n
@@ -41,7 +43,7 @@ func (w *window) varint() uint64 {
 func (w *window) tag() (num uint64, size uint64) {
 	tag := w.varint()
 	if w.bad == nil && tag&7 != uint64(protowire.BytesType) {
-		w.fail(fmt.Errorf("%w: field %d is not a string or message", errProto, tag>>3))
+		w.fail(fmt.Errorf("%w: field %d is not a string or message", ErrProtobuf, tag>>3))
 	}
 	return tag >> 3, w.varint()
 }
@@ -53,7 +55,7 @@ func (l *ListReader) openProto() {
 		return
 	}
 	if string(w.bytes(len(magic))) != magic {
-		w.fail(fmt.Errorf("%w: no envelope", errProto))
+		w.fail(fmt.Errorf("%w: no envelope", ErrProtobuf))
 	}
 	w.pos += len(magic)
 	for w.bad == nil {
@@ -87,7 +89,7 @@ func (w *window) message(n uint64) []byte {
 func (l *ListReader) within(at int) {
 	n := uint64(l.w.at() - at)
 	if n > l.rest {
-		l.w.fail(fmt.Errorf("%w: a field is longer than its list", errProto))
+		l.w.fail(fmt.Errorf("%w: a field is longer than its list", ErrProtobuf))
 	}
 	l.rest -= n
 }
@@ -107,7 +109,7 @@ func (l *ListReader) metaProto() {
 		switch {
 		case w.bad != nil:
 		case num != 1:
-			w.fail(fmt.Errorf("%w: field %d before the items of a list", errProto, num))
+			w.fail(fmt.Errorf("%w: field %d before the items of a list", ErrProtobuf, num))
 		case l.Meta.ResourceVersion != 0:
 			w.fail(errDuplicateField)
 		default:
@@ -117,65 +119,36 @@ func (l *ListReader) metaProto() {
 }
 
 // parse reads a ListMeta: resourceVersion 2, continue 3, remainingItemCount 4, shardInfo 5.
-func (m *ListMeta) parse(b []byte) (err error) {
-	return fields(b, func(num protowire.Number, v []byte, n uint64) bool {
-		switch num {
+func (m *ListMeta) parse(b []byte) error {
+	f := NewMessage(b)
+	for f.Next() {
+		switch f.Num {
 		case 2:
-			if len(v) > 0 {
-				m.ResourceVersion, err = number(v)
+			if len(f.Value) > 0 {
+				m.ResourceVersion, f.Err = number(f.Value)
 			}
 		case 3:
-			m.Continue = string(v)
+			m.Continue = string(f.Value)
 		case 4:
-			m.Remaining = int64(n)
+			m.Remaining = int64(f.N)
 		case 5:
-			m.Shard = append([]byte(nil), v...)
-		}
-		return err == nil
-	}, &err)
-}
-
-// fields calls f for each field of a message with its bytes or its number, until f returns false. It returns
-// *err, or its own error for malformed input.
-func fields(b []byte, f func(num protowire.Number, v []byte, n uint64) bool, err *error) error {
-	for len(b) > 0 {
-		num, typ, size := protowire.ConsumeTag(b)
-		if size < 0 {
-			return errProto
-		}
-		b = b[size:]
-		var v []byte
-		var n uint64
-		switch typ {
-		case protowire.BytesType:
-			v, size = protowire.ConsumeBytes(b)
-		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(b)
-		default:
-			size = protowire.ConsumeFieldValue(num, typ, b)
-		}
-		if size < 0 {
-			return errProto
-		}
-		b = b[size:]
-		if !f(num, v, n) {
-			break
+			m.Shard = slices.Clone(f.Value)
 		}
 	}
-	return *err
+	return f.Err
 }
 
+// typeMeta reads a TypeMeta. Callers that need the kind detect an envelope without one.
 func typeMeta(b []byte) (kind, version []byte) {
-	var err error
-	_ = fields(b, func(num protowire.Number, v []byte, _ uint64) bool {
-		switch num {
+	m := NewMessage(b)
+	for m.Next() {
+		switch m.Num {
 		case 1:
-			version = v
+			version = m.Value
 		case 2:
-			kind = v
+			kind = m.Value
 		}
-		return true
-	}, &err) // callers that need the kind detect an envelope without one
+	}
 	return kind, version
 }
 
@@ -198,7 +171,7 @@ func (l *ListReader) nextProto() (bool, error) {
 	switch {
 	case w.bad != nil:
 	case size > l.rest:
-		w.fail(fmt.Errorf("%w: an item is longer than its list", errProto))
+		w.fail(fmt.Errorf("%w: an item is longer than its list", ErrProtobuf))
 	case num == 1:
 		w.fail(errDuplicateField)
 	default:
@@ -227,7 +200,7 @@ func (w *window) identityProto(size uint64) (ns, name span) {
 		return ns, name
 	}
 	if uint64(w.at()-at)+n > size {
-		w.fail(fmt.Errorf("%w: metadata is longer than its object", errProto))
+		w.fail(fmt.Errorf("%w: metadata is longer than its object", ErrProtobuf))
 	}
 	for at, size = w.at(), n; w.bad == nil && uint64(w.at()-at) < size; {
 		tag := w.varint()
@@ -236,7 +209,7 @@ func (w *window) identityProto(size uint64) (ns, name span) {
 		}
 		n := w.varint()
 		if w.bad == nil && (tag&7 != uint64(protowire.BytesType) || n > size || uint64(w.at()-at)+n > size) {
-			w.fail(fmt.Errorf("%w: a name is longer than its metadata", errProto))
+			w.fail(fmt.Errorf("%w: a name is longer than its metadata", ErrProtobuf))
 		}
 		from := w.at()
 		w.message(n)
@@ -270,7 +243,7 @@ func (l *ListReader) endProto() {
 		case num == 2:
 			w.fail(errDuplicateField)
 		case num == 3 && size > 0:
-			w.fail(fmt.Errorf("%w: a list has a content encoding", errProto))
+			w.fail(fmt.Errorf("%w: a list has a content encoding", ErrProtobuf))
 		}
 	}
 }
