@@ -51,7 +51,7 @@ func (v *request) rewriteFor(cluster string) objectChange {
 	return func(object []byte) []byte { return from(restoreOwnerReferences(object)) }
 }
 
-// rewriting wraps ask so that the objects in its responses are rewritten.
+// rewriting wraps fetch so that the objects in its responses are rewritten.
 func (v *request) rewriting(fetch func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error), f acceptedFormat) func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error) {
 	return func(ctx context.Context, m merge.Member, a merge.MemberRequest) (*merge.Body, error) {
 		body, err := fetch(ctx, m, a)

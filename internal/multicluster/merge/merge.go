@@ -100,7 +100,7 @@ type memberResponse struct {
 	err     error
 }
 
-// fetchAll sends all requests concurrently. The answers are in the order of asks. If it returns an error, it
+// fetchAll sends all requests concurrently. The responses are in the order of requests. If it returns an error, it
 // has closed all bodies.
 func (c *Collection) fetchAll(ctx context.Context, requests []MemberRequest) (responses []memberResponse, skipped []Member, err error) {
 	all := make([]memberResponse, len(requests))
@@ -192,7 +192,7 @@ func (n *nameSet) hash(namespace, name []byte) uint64 {
 	return bits.RotateLeft64(maphash.Bytes(n.seed, namespace), 29) ^ maphash.Bytes(n.seed, name)
 }
 
-// loadNames adds the names that the members in asks have.
+// loadNames adds the names that the members have.
 func (c *Collection) loadNames(ctx context.Context, n *nameSet, requests []MemberRequest) error {
 	for i := range requests {
 		requests[i].Names = true
