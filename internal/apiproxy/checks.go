@@ -1,17 +1,12 @@
 package apiproxy
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/tailplane/tailplane/internal/util/origin"
 )
-
-func refusalWithReason(status int, reason, format string, args ...any) *Refusal {
-	return &Refusal{Status: status, Reason: reason, Message: fmt.Sprintf(format, args...)}
-}
 
 // checkTarget refuses a request target that is not a path.
 func checkTarget(r *http.Request) error {
@@ -26,7 +21,7 @@ func checkTarget(r *http.Request) error {
 func (x *Exchange) checkHost() error {
 	// The API server's names are also valid with port 443.
 	if !slices.Contains(x.server.Hosts, origin.Host(x.In)) || !origin.IsOwnPort(x.In, "443") {
-		return refusalWithReason(http.StatusMisdirectedRequest, "MisdirectedRequest",
+		return NewRefusal(http.StatusMisdirectedRequest,
 			"the request is for another host; the names of this server are %s", x.server.Hosts[0])
 	}
 	return nil
@@ -36,7 +31,7 @@ func (x *Exchange) checkHost() error {
 // Secrets here.
 func checkSite(r *http.Request) error {
 	if origin.IsCrossSite(r) {
-		return refusalWithReason(http.StatusForbidden, "Forbidden", "cross-site requests are refused")
+		return NewRefusal(http.StatusForbidden, "cross-site requests are refused")
 	}
 	return nil
 }
@@ -52,7 +47,7 @@ func (x *Exchange) checkToken() error {
 	}
 	x.server.Telemetry.Metrics.LocalAuthFailed(reason)
 	x.W.Header().Set("WWW-Authenticate", "Bearer")
-	return refusalWithReason(http.StatusUnauthorized, "Unauthorized",
+	return NewRefusal(http.StatusUnauthorized,
 		"the request does not have the token of this pod, which is next to ca.crt in /var/run/secrets/kubernetes.io/serviceaccount")
 }
 
@@ -74,7 +69,7 @@ func (x *Exchange) checkImpersonation() error {
 		// A name with underscores is not an allowed one, but a server behind the adapter may accept it as
 		// such.
 		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !x.server.Permissions().Impersonation) {
-			return refusalWithReason(http.StatusForbidden, "Forbidden",
+			return NewRefusal(http.StatusForbidden,
 				"impersonation is refused: the request has a header %.60q. To allow it, set impersonation: allow in the adapter's configuration", name)
 		}
 	}

@@ -75,7 +75,7 @@ func (x *Exchange) check() error {
 	}
 	token := req.Verb == "create" && req.Group == "" && req.Resource == "serviceaccounts" && req.Subresource == "token"
 	if token && !x.server.Permissions().TokenRequests {
-		return x.countRefusal(RefusedToken, refusalWithReason(http.StatusForbidden, "Forbidden",
+		return x.countRefusal(RefusedToken, NewRefusal(http.StatusForbidden,
 			"the adapter does not issue ServiceAccount tokens to this pod, because they are real credentials. "+
 				"To allow it, set allowTokenRequest in the adapter's configuration"))
 	}
@@ -89,7 +89,7 @@ func (x *Exchange) Routed(rule string, clusters ...string) error {
 	x.Telemetry.SetRoute(rule, clusters...)
 	if err := x.Telemetry.RequireAudit(); err != nil {
 		x.result.Err = err
-		return refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable",
+		return NewRefusal(http.StatusServiceUnavailable,
 			"the audit log cannot be written, and this request must be recorded")
 	}
 	return nil
@@ -155,7 +155,7 @@ func (x *Exchange) recoverPanic() {
 		if x.result.Code != 0 {
 			panic(http.ErrAbortHandler)
 		}
-		x.writeRefusal(refusalWithReason(http.StatusInternalServerError, "InternalError", "internal error"))
+		x.writeRefusal(NewRefusal(http.StatusInternalServerError, "internal error"))
 	}
 }
 
@@ -235,14 +235,14 @@ func (x *Exchange) refusalFor(up *Upstream, err error) error {
 	if !ok {
 		return err
 	}
-	unavailable := refusalWithReason(http.StatusServiceUnavailable, "ServiceUnavailable", "")
+	unavailable := NewRefusal(http.StatusServiceUnavailable, "")
 	unavailable.RetryAfter = time.Second
 	switch {
-	case f.Reason == ErrorLimited:
-		limited := refusalWithReason(http.StatusTooManyRequests, "TooManyRequests", "cluster %s: %v", up.Name, f.Err)
+	case f.Reason == FailedLimit:
+		limited := NewRefusal(http.StatusTooManyRequests, "cluster %s: %v", up.Name, f.Err)
 		limited.RetryAfter = time.Second
 		return limited
-	case f.Reason == ErrorCredential:
+	case f.Reason == FailedCredential:
 		// The cause names files of the adapter, so it is only in the log.
 		unavailable.Message = fmt.Sprintf("credential for cluster %s was rejected or cannot be read", up.Name)
 		return unavailable
@@ -254,7 +254,7 @@ func (x *Exchange) refusalFor(up *Upstream, err error) error {
 		unavailable.Message = "this adapter is stopping"
 		return unavailable
 	}
-	unknown := refusalWithReason(http.StatusGatewayTimeout, "Timeout",
+	unknown := NewRefusal(http.StatusGatewayTimeout,
 		"cluster %s gave no answer, but may have executed the request: %v", up.Name, f.Err)
 	if x.isReadOnly() || x.Request.Verb == "watch" {
 		unknown.RetryAfter = time.Second // clients would retry any verb, so writes get no Retry-After

@@ -2,6 +2,7 @@ package apiproxy
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -20,7 +21,7 @@ func (x *Exchange) Do(up *Upstream, req UpstreamRequest) (*UpstreamResponse, err
 	if err != nil {
 		reason := FailedReset
 		if f, ok := errors.AsType[*UpstreamError](err); ok {
-			reason = CallFailure(f.Reason)
+			reason = f.Reason
 		}
 		call.End(0, reason)
 		return nil, err
@@ -63,7 +64,7 @@ func (x *Exchange) Send(up *Upstream) (*UpstreamResponse, error) {
 		return nil, x.refusalFor(up, err)
 	case res.StatusCode == http.StatusSwitchingProtocols && x.result.Upgrade == "":
 		res.Close()
-		return nil, refusalWithReason(http.StatusInternalServerError, "InternalError",
+		return nil, NewRefusal(http.StatusInternalServerError,
 			"cluster %s switched protocols without a request for it", up.Name)
 	}
 	return res, nil
@@ -182,33 +183,24 @@ func (x *Exchange) switchProtocols(res *UpstreamResponse) error {
 	backend, ok := res.Body.(io.ReadWriteCloser)
 	if !ok || !strings.EqualFold(res.Header.Get("Upgrade"), x.result.Upgrade) {
 		x.W.Header().Set("Connection", "close")
-		return refusalWithReason(http.StatusInternalServerError, "InternalError",
+		return NewRefusal(http.StatusInternalServerError,
 			"cluster %s switched to another protocol than the requested one", res.Cluster)
 	}
 	x.server.upgrades.Add(1)
 	defer x.server.upgrades.Done()
-	conn, buffered, err := http.NewResponseController(x.W).Hijack()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	client := unwrapConn(conn)
-	x.result.Code = res.StatusCode
-	x.streamOpened(res.StatusCode)
 	h := http.Header{}
 	copyResponseHeaders(h, res.Header, res.Request.URL, res.Cluster)
 	delete(h, "Content-Type")
 	h["Connection"], h["Upgrade"] = []string{"Upgrade"}, res.Header["Upgrade"]
-	var head bytes.Buffer
-	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
-	h.Write(&head)
-	head.WriteString("\r\n")
-	if _, err := client.Write(head.Bytes()); err != nil {
-		x.result.Err = err
-		return nil
+	client, pending, err := x.hijack(h)
+	if client == nil {
+		return err
 	}
-	pending, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
-	if _, err := backend.Write(pending); err != nil {
+	defer client.Close()
+	if err == nil {
+		_, err = backend.Write(pending)
+	}
+	if err != nil {
 		x.result.Err = err
 		return nil
 	}
@@ -216,6 +208,25 @@ func (x *Exchange) switchProtocols(res *UpstreamResponse) error {
 	defer release()
 	x.copyBoth(client, backend)
 	return nil
+}
+
+// hijack takes over the client's connection and writes a response with status 101. pending are the bytes that the client
+// has already sent. If client is nil, nothing has been written, and the error is the response.
+func (x *Exchange) hijack(h http.Header) (client net.Conn, pending []byte, _ error) {
+	conn, buffered, err := http.NewResponseController(x.W).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	client = unwrapConn(conn)
+	x.result.Code = http.StatusSwitchingProtocols
+	x.streamOpened(x.result.Code)
+	var head bytes.Buffer
+	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
+	h.Write(&head)
+	head.WriteString("\r\n")
+	pending, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
+	_, err = client.Write(head.Bytes())
+	return client, pending, err
 }
 
 // unwrapConn returns the connection below the strict framing layer, which supports only HTTP.
@@ -230,18 +241,12 @@ func unwrapConn(c net.Conn) net.Conn {
 }
 
 // closeOnStop closes both ends when the server must stop.
-func (x *Exchange) closeOnStop(ends ...io.Closer) (release func()) {
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-done:
-		case <-x.server.upgradesCtx.Done():
-			for _, e := range ends {
-				e.Close()
-			}
+func (x *Exchange) closeOnStop(ends ...io.Closer) (release func() bool) {
+	return context.AfterFunc(x.server.upgradesCtx, func() {
+		for _, e := range ends {
+			e.Close()
 		}
-	}()
-	return func() { close(done) }
+	})
 }
 
 // copyBoth copies in both directions until both sides have ended. If one side ends its stream, the end is

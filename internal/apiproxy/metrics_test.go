@@ -32,7 +32,7 @@ func recordAllMetrics(t *testing.T) *apiproxy.Telemetry {
 	m := o.Metrics
 	m.RegisterSources(apiproxy.MetricSources{
 		Clusters: func() []apiproxy.UpstreamStatus {
-			return []apiproxy.UpstreamStatus{{Name: "here", State: "degraded"}, {Name: "east", State: "unhealthy"}, {Name: "stranger", State: "healthy"}}
+			return []apiproxy.UpstreamStatus{{Name: "here", Health: apiproxy.Health{State: "degraded"}}, {Name: "east", Health: apiproxy.Health{State: "unhealthy"}}, {Name: "stranger", Health: apiproxy.Health{State: "healthy"}}}
 		},
 		Owners:      func() int { return 3 },
 		Certificate: func() time.Time { return time.Unix(1800000000, 0) },

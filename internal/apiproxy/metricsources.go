@@ -18,15 +18,9 @@ type MetricSources struct {
 
 // UpstreamStatus is the health of a cluster, for metrics and the admin server.
 type UpstreamStatus struct {
-	Name      string    `json:"name"`
-	State     string    `json:"state"` // healthy, degraded, unhealthy, unknown
-	Since     time.Time `json:"since"`
-	LastError string    `json:"lastError,omitempty"`
-	Success   float64   `json:"success"` // success rate of the requests of the last minute, 0 to 1; 1 if there were none
+	Name string `json:"name"`
+	Health
 }
-
-// unhealthyState is the state of a cluster that receives no requests.
-const unhealthyState = "unhealthy"
 
 // RegisterSources registers the metrics of s.
 func (m *Metrics) RegisterSources(s MetricSources) { m.MustRegister(sourceCollector{m, s}) }
@@ -52,22 +46,18 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements [prometheus.Collector].
 func (c sourceCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []struct {
-		asked bool
-		desc  []*prometheus.Desc
-	}{
-		{c.s.Clusters != nil, []*prometheus.Desc{healthyDesc}},
-		{c.s.Owners != nil, []*prometheus.Desc{ownersDesc}},
-		{c.s.Certificate != nil, []*prometheus.Desc{certificateDesc}},
-		{c.s.AuditLog != nil, []*prometheus.Desc{entriesDesc, auditUpDesc}},
-		{c.s.Traces != nil, []*prometheus.Desc{spansDesc}},
-	} {
-		if d.asked {
-			for _, one := range d.desc {
-				ch <- one
+	describe := func(provided bool, all ...*prometheus.Desc) {
+		for _, d := range all {
+			if provided {
+				ch <- d
 			}
 		}
 	}
+	describe(c.s.Clusters != nil, healthyDesc)
+	describe(c.s.Owners != nil, ownersDesc)
+	describe(c.s.Certificate != nil, certificateDesc)
+	describe(c.s.AuditLog != nil, entriesDesc, auditUpDesc)
+	describe(c.s.Traces != nil, spansDesc)
 }
 
 // Collect implements [prometheus.Collector].
@@ -82,7 +72,7 @@ func (c sourceCollector) Collect(ch chan<- prometheus.Metric) {
 		served := c.m.known.Load().clusters
 		for _, state := range c.s.Clusters() {
 			if slices.Contains(served, state.Name) { // only clusters of the configuration
-				gauge(healthyDesc, boolValue(state.State != unhealthyState), state.Name)
+				gauge(healthyDesc, boolValue(state.State != StateUnhealthy), state.Name)
 			}
 		}
 	}

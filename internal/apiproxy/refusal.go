@@ -18,10 +18,12 @@ type Refusal struct {
 // Error returns the message.
 func (r *Refusal) Error() string { return r.Message }
 
+// NewRefusal returns the refusal with an HTTP status and its usual reason.
 func NewRefusal(status int, format string, args ...any) *Refusal {
 	return &Refusal{Status: status, Reason: statusReasons[status], Message: fmt.Sprintf(format, args...)}
 }
 
+// NewBadRequest returns a refusal with status 400.
 func NewBadRequest(format string, args ...any) *Refusal {
 	return NewRefusal(http.StatusBadRequest, format, args...)
 }
@@ -30,12 +32,18 @@ func NewBadRequest(format string, args ...any) *Refusal {
 // or Conflict, so code that needs AlreadyExists must set Reason itself.
 var statusReasons = map[int]string{
 	http.StatusBadRequest:            "BadRequest",
+	http.StatusUnauthorized:          "Unauthorized",
 	http.StatusForbidden:             "Forbidden",
 	http.StatusNotFound:              "NotFound",
 	http.StatusMethodNotAllowed:      "MethodNotAllowed",
+	http.StatusNotAcceptable:         "NotAcceptable",
 	http.StatusConflict:              "Conflict",
 	http.StatusRequestEntityTooLarge: "RequestEntityTooLarge",
 	http.StatusUnsupportedMediaType:  "UnsupportedMediaType",
+	http.StatusMisdirectedRequest:    "MisdirectedRequest",
 	http.StatusUnprocessableEntity:   "Invalid",
+	http.StatusTooManyRequests:       "TooManyRequests",
+	http.StatusInternalServerError:   "InternalError",
 	http.StatusServiceUnavailable:    "ServiceUnavailable",
+	http.StatusGatewayTimeout:        "Timeout",
 }

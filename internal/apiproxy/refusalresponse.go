@@ -15,7 +15,7 @@ func (x *Exchange) writeRefusal(err error) {
 	r, ok := err.(*Refusal)
 	if !ok {
 		x.result.Err = err
-		r = refusalWithReason(http.StatusInternalServerError, "InternalError", "internal error")
+		r = NewRefusal(http.StatusInternalServerError, "internal error")
 	} else if x.result.Err == nil {
 		x.result.Err = r
 	}

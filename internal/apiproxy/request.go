@@ -70,14 +70,6 @@ func (r *Request) IsCollection() bool {
 //
 // ParseRequest treats HEAD as GET. The error is a *[Refusal].
 func ParseRequest(method string, u *url.URL) (Request, error) {
-	r, refusal := parseRequest(method, u)
-	if refusal != nil {
-		return Request{}, refusal
-	}
-	return r, nil
-}
-
-func parseRequest(method string, u *url.URL) (Request, *Refusal) {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
 	case http.MethodConnect:
@@ -93,19 +85,23 @@ func parseRequest(method string, u *url.URL) (Request, *Refusal) {
 	}
 	raw := u.EscapedPath()
 	r := Request{Verb: strings.ToLower(method), Path: u.Path, NonResource: true}
-	parts, ends, refusal := splitPath(raw)
-	if refusal != nil {
-		return Request{}, refusal
+	parts, ends, err := splitPath(raw)
+	if err != nil {
+		return Request{}, err
 	}
-	if ok, refusal := r.parsePath(method, raw, parts, ends); refusal != nil || !ok {
-		return r, refusal
+	ok, err := r.parsePath(method, raw, parts, ends)
+	if err == nil && ok {
+		err = r.parseQuery(u.RawQuery)
 	}
-	return r, r.parseQuery(u.RawQuery)
+	if err != nil {
+		return Request{}, err
+	}
+	return r, nil
 }
 
 // splitPath splits and decodes an escaped path. ends has the offset in raw of the end of each segment. It
 // stops after a proxy subresource, whose tail the adapter does not read.
-func splitPath(raw string) (parts []string, ends []int, _ *Refusal) {
+func splitPath(raw string) (parts []string, ends []int, _ error) {
 	parts, ends = make([]string, 0, 8), make([]int, 0, 8)
 	for at := 1; at < len(raw); {
 		end := len(raw)
@@ -116,8 +112,8 @@ func splitPath(raw string) (parts []string, ends []int, _ *Refusal) {
 		if err != nil {
 			return nil, nil, NewBadRequest("the path is not escaped like a URL")
 		}
-		if refusal := checkSegment(part); refusal != nil {
-			return nil, nil, refusal
+		if err := checkSegment(part); err != nil {
+			return nil, nil, err
 		}
 		parts, ends = append(parts, part), append(ends, end)
 		if at = end + 1; part == "proxy" && isProxyPath(parts) {
@@ -129,7 +125,7 @@ func splitPath(raw string) (parts []string, ends []int, _ *Refusal) {
 
 // checkSegment refuses a segment that a server between the adapter and the object could read differently.
 // Kubernetes names contain no slash and no percent sign.
-func checkSegment(part string) *Refusal {
+func checkSegment(part string) error {
 	switch {
 	case part == "":
 		return NewBadRequest("the path has an empty segment: \"//\" is refused")
@@ -178,7 +174,7 @@ func resourceIndex(parts []string) int {
 }
 
 // parsePath sets the fields that come from the path. It returns false if the path is not a resource path.
-func (r *Request) parsePath(method, raw string, parts []string, ends []int) (bool, *Refusal) {
+func (r *Request) parsePath(method, raw string, parts []string, ends []int) (bool, error) {
 	i := 0
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":

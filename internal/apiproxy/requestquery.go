@@ -11,7 +11,7 @@ import (
 
 // parseQuery sets Params from the query string. The query of a proxied request belongs to the backend and is not
 // parsed.
-func (r *Request) parseQuery(raw string) *Refusal {
+func (r *Request) parseQuery(raw string) error {
 	if raw == "" || r.Subresource == "proxy" {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (r *Request) parseQuery(raw string) *Refusal {
 var singleValuedParams = []string{"watch", "resourceVersion", "resourceVersionMatch", "limit", "continue", "sendInitialEvents",
 	"allowWatchBookmarks", "timeoutSeconds", "labelSelector", "fieldSelector"}
 
-func (r *Request) parseListParams(q url.Values) *Refusal {
+func (r *Request) parseListParams(q url.Values) error {
 	p := &r.Params
 	p.ResourceVersionMatch = q.Get("resourceVersionMatch")
 	p.Continue = q.Get("continue")

@@ -246,16 +246,11 @@ func auditIDFrom(h http.Header) string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	var s [36]byte
-	for i, at := 0, 0; i < len(b); i++ {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
-			s[at] = '-'
-			at++
-		}
-		hex.Encode(s[at:], b[i:i+1])
-		at += 2
+	s := hex.AppendEncode(make([]byte, 0, 36), b[:4])
+	for _, part := range [...][]byte{b[4:6], b[6:8], b[8:10], b[10:]} {
+		s = hex.AppendEncode(append(s, '-'), part)
 	}
-	return string(s[:])
+	return string(s)
 }
 
 func validAuditID(id string) bool {

@@ -51,15 +51,22 @@ const (
 	maxCollectorResponse = 64 << 10
 )
 
-// TraceExporter queues ended spans and sends them by OTLP over HTTP in JSON. Spans that the collector does not accept in
-// time are dropped and counted. The official exporters link gRPC, which is larger than the rest of the adapter. It implements [sdktrace.SpanProcessor].
+// TraceExporter sends ended spans by OTLP over HTTP in JSON. It is both ends of the SDK's batch processor: the exporter
+// behind it, and a [sdktrace.SpanProcessor] in front of it that counts the spans that do not fit into its queue. The
+// official exporters link gRPC, which is larger than the rest of the adapter.
 type TraceExporter struct {
 	url      string
 	resource []otlpKeyValue
 	client   http.RoundTripper
 	log      *slog.Logger
-	queue    chan sdktrace.ReadOnlySpan
-	down     bool // only Run uses it
+	batches  sdktrace.SpanProcessor // calls ExportSpans
+	limit    int64                  // the number of spans that may wait
+	waiting  atomic.Int64
+	stopping context.Context // ends when Run stops
+	stop     context.CancelFunc
+	ctx      context.Context // of all attempts
+	giveUp   context.CancelFunc
+	down     bool // only ExportSpans uses it
 
 	sent, dropped, failed atomic.Int64
 }
@@ -79,10 +86,15 @@ func NewTraceExporter(c TraceExporterConfig) (*TraceExporter, error) {
 	if path := strings.TrimRight(u.Path, "/"); !strings.HasSuffix(path, "/v1/traces") {
 		u.Path = path + "/v1/traces"
 	}
-	e := &TraceExporter{url: u.String(), resource: otlpAttributes(c.Resource), client: c.Transport, log: c.Log, queue: make(chan sdktrace.ReadOnlySpan, cmp.Or(c.Queue, defaultSpanQueue))}
+	queue := cmp.Or(c.Queue, defaultSpanQueue)
+	e := &TraceExporter{url: u.String(), resource: otlpAttributes(c.Resource), client: c.Transport, log: c.Log, limit: int64(queue)}
+	e.stopping, e.stop = context.WithCancel(context.Background())
+	e.ctx, e.giveUp = context.WithCancel(context.Background())
 	if e.client == nil {
 		e.client = &http.Transport{MaxConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: spanSendTimeout, ForceAttemptHTTP2: true}
 	}
+	e.batches = sdktrace.NewBatchSpanProcessor(e, sdktrace.WithMaxQueueSize(queue), sdktrace.WithMaxExportBatchSize(spanBatchSize),
+		sdktrace.WithBatchTimeout(spanBatchTime), sdktrace.WithExportTimeout(2*spanRetryTime))
 	return e, nil
 }
 
@@ -91,17 +103,17 @@ func (e *TraceExporter) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
 
 // OnEnd queues a span, or drops it if the queue is full. It never blocks.
 func (e *TraceExporter) OnEnd(s sdktrace.ReadOnlySpan) {
-	if !s.SpanContext().IsSampled() {
-		return
-	}
-	select {
-	case e.queue <- s:
-	default:
+	switch {
+	case !s.SpanContext().IsSampled():
+	case e.waiting.Add(1) > e.limit:
+		e.waiting.Add(-1)
 		e.dropped.Add(1)
+	default:
+		e.batches.OnEnd(s)
 	}
 }
 
-// Shutdown implements [sdktrace.SpanProcessor]. It does nothing, because Run sends the rest when it ends.
+// Shutdown implements [sdktrace.SpanProcessor] and [sdktrace.SpanExporter]. It does nothing, because Run sends the rest when it ends.
 func (e *TraceExporter) Shutdown(context.Context) error { return nil }
 
 // ForceFlush implements [sdktrace.SpanProcessor]. It does nothing.
@@ -119,101 +131,50 @@ func (e *TraceExporter) Stats() TraceExporterStats {
 	return TraceExporterStats{Sent: e.sent.Load(), Dropped: e.dropped.Load(), Failed: e.failed.Load()}
 }
 
-// Run sends spans until ctx ends. It then sends the pending ones for at most five seconds.
+// Run waits until ctx ends. It then sends the pending spans for at most five seconds.
 func (e *TraceExporter) Run(ctx context.Context) error {
-	var batch []sdktrace.ReadOnlySpan
-	for more := true; more; {
-		if batch, more = e.collect(ctx); more {
-			more = e.deliver(ctx, batch)
-		}
-	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), spanFlushTime)
-	defer cancel()
-	for {
-		for len(batch) < spanBatchSize {
-			s, ok := e.poll()
-			if !ok {
-				break
-			}
-			batch = append(batch, s)
-		}
-		if len(batch) == 0 {
-			return nil
-		}
-		if !e.deliver(last, batch) {
-			e.failed.Add(int64(len(batch)))
-		}
-		batch = batch[:0]
-	}
+	<-ctx.Done()
+	e.stop()
+	late := time.AfterFunc(spanFlushTime, e.giveUp)
+	defer late.Stop()
+	return e.batches.Shutdown(context.WithoutCancel(ctx))
 }
 
-// collect waits for a first span and then for a full batch. more is false if ctx has ended.
-func (e *TraceExporter) collect(ctx context.Context) (batch []sdktrace.ReadOnlySpan, more bool) {
-	select {
-	case s := <-e.queue:
-		batch = append(batch, s)
-	case <-ctx.Done():
-		return nil, false
-	}
-	enough := time.NewTimer(spanBatchTime)
-	defer enough.Stop()
-	for len(batch) < spanBatchSize {
-		select {
-		case s := <-e.queue:
-			batch = append(batch, s)
-		case <-enough.C:
-			return batch, true
-		case <-ctx.Done():
-			return batch, false
-		}
-	}
-	return batch, true
-}
-
-func (e *TraceExporter) poll() (sdktrace.ReadOnlySpan, bool) {
-	select {
-	case s := <-e.queue:
-		return s, true
-	default:
-		return nil, false
-	}
-}
-
-// deliver sends a batch. It retries for a minute if the collector requests it or does not respond. Meanwhile
-// new spans wait in the queue, and are dropped when it is full. It returns false if ctx ended before there
-// was a result.
-func (e *TraceExporter) deliver(ctx context.Context, batch []sdktrace.ReadOnlySpan) bool {
+// ExportSpans implements [sdktrace.SpanExporter]. It retries for a minute if the collector requests it or does not
+// respond. Meanwhile new spans wait in the queue, and are dropped when it is full.
+func (e *TraceExporter) ExportSpans(_ context.Context, batch []sdktrace.ReadOnlySpan) error {
 	n := int64(len(batch))
+	e.waiting.Add(-n)
 	body, err := e.body(batch)
 	for until, pause := time.Now().Add(spanRetryTime), minSendPause; err == nil; pause = min(2*pause, maxSendPause) {
 		var rejected int64
 		var again time.Duration
-		if rejected, again, err = e.send(ctx, body); err == nil {
+		if rejected, again, err = e.send(e.ctx, body); err == nil {
 			e.sent.Add(n - min(rejected, n))
 			e.failed.Add(min(rejected, n))
 			if e.down {
 				e.down = false
 				e.log.Info("traces reach the collector again", "failed", e.failed.Load(), "dropped", e.dropped.Load())
 			}
-			return true
-		}
-		if ctx.Err() != nil {
-			return false
+			return nil
 		}
 		wait := max(again, pause+rand.N(pause/2))
 		if again == noRetry || time.Now().Add(wait).After(until) {
 			break
 		}
-		if err = retry.Sleep(ctx, wait); err != nil {
-			return false
+		sleep := e.stopping // when Run stops, the next attempt follows at once
+		if sleep.Err() != nil {
+			sleep = e.ctx
 		}
+		_ = retry.Sleep(sleep, wait)
+		err = e.ctx.Err()
 	}
 	e.failed.Add(n)
-	if !e.down {
+	if !e.down && e.ctx.Err() == nil {
 		e.down = true
 		e.log.Warn("traces do not reach the collector", "err", err)
 	}
-	return true
+	return nil
 }
 
 func (e *TraceExporter) body(batch []sdktrace.ReadOnlySpan) ([]byte, error) {

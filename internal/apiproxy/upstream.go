@@ -137,24 +137,11 @@ func (a *UpstreamResponse) Close() error {
 
 // UpstreamError is the error if there is no response.
 type UpstreamError struct {
-	Reason UpstreamErrorReason
+	Reason CallFailure
 	// Sent means that the cluster may have received and executed the request.
 	Sent bool
 	Err  error
 }
-
-// UpstreamErrorReason is the reason of a failure. The set is closed, because metrics use it as a label.
-type UpstreamErrorReason string
-
-// The reasons.
-const (
-	ErrorUnhealthy  UpstreamErrorReason = "unhealthy"  // the cluster did not respond earlier, so the request was not sent
-	ErrorLimited    UpstreamErrorReason = "limit"      // the adapter's limit is reached
-	ErrorCredential UpstreamErrorReason = "credential" // no credential, or the cluster refuses it
-	ErrorConnect    UpstreamErrorReason = "connect"
-	ErrorTimeout    UpstreamErrorReason = "timeout"
-	ErrorReset      UpstreamErrorReason = "reset" // the connection ended without a response
-)
 
 // Error implements error.
 func (f *UpstreamError) Error() string { return f.Err.Error() }
@@ -170,7 +157,7 @@ func (f *UpstreamError) Unwrap() error { return f.Err }
 func (c *Upstream) Do(req UpstreamRequest) (*UpstreamResponse, error) {
 	if n := c.inFlight.Add(1); c.Limits.InFlight > 0 && n > int64(c.Limits.InFlight) || c.bucket != nil && !c.bucket.AllowN(c.Now(), 1) {
 		c.inFlight.Add(-1)
-		return nil, &UpstreamError{Reason: ErrorLimited, Err: errors.New("the adapter's request limit is reached")}
+		return nil, &UpstreamError{Reason: FailedLimit, Err: errors.New("the adapter's request limit is reached")}
 	}
 	response, err := c.doWithinLimits(req)
 	if err != nil {
@@ -184,11 +171,11 @@ func (c *Upstream) Do(req UpstreamRequest) (*UpstreamResponse, error) {
 func (c *Upstream) doWithinLimits(req UpstreamRequest) (*UpstreamResponse, error) {
 	cred, err := c.credential()
 	if err != nil {
-		return nil, &UpstreamError{Reason: ErrorCredential, Err: err}
+		return nil, &UpstreamError{Reason: FailedCredential, Err: err}
 	}
 	trial, ok := c.health.admit(c.Now())
 	if !ok {
-		return nil, &UpstreamError{Reason: ErrorUnhealthy, Err: c.health.err()}
+		return nil, &UpstreamError{Reason: FailedUnhealthy, Err: c.health.err()}
 	}
 	defer trial()
 	if err := c.identify(req.Context(), cred); err != nil {
@@ -203,17 +190,17 @@ func (c *Upstream) doWithinLimits(req UpstreamRequest) (*UpstreamResponse, error
 		c.health.record(c.Now(), attemptOutcome(req.Context(), res, sent, err), err)
 		switch {
 		case err != nil && req.Context().Err() != nil:
-			return nil, &UpstreamError{Reason: ErrorTimeout, Sent: sent, Err: context.Cause(req.Context())}
+			return nil, &UpstreamError{Reason: FailedTimeout, Sent: sent, Err: context.Cause(req.Context())}
 		case err != nil && !sent:
 			if tried = append(tried, to); len(tried) < len(c.endpoints) {
 				continue
 			}
-			return nil, &UpstreamError{Reason: ErrorConnect, Err: err}
+			return nil, &UpstreamError{Reason: FailedConnect, Err: err}
 		case err != nil && readAgain:
 			readAgain = false
 			continue
 		case err != nil:
-			return nil, &UpstreamError{Reason: ErrorReset, Sent: true, Err: err}
+			return nil, &UpstreamError{Reason: FailedReset, Sent: true, Err: err}
 		case res.StatusCode == http.StatusUnauthorized:
 			fresh, changed := c.reloadCredential(cred)
 			if changed && replayable && !retried {
@@ -223,7 +210,7 @@ func (c *Upstream) doWithinLimits(req UpstreamRequest) (*UpstreamResponse, error
 			}
 			if !req.Proxied {
 				res.Close()
-				return nil, &UpstreamError{Reason: ErrorCredential, Err: fmt.Errorf("cluster %s rejected its credential", c.Name)}
+				return nil, &UpstreamError{Reason: FailedCredential, Err: fmt.Errorf("cluster %s rejected its credential", c.Name)}
 			}
 		}
 		inner := res.done

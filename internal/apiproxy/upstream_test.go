@@ -71,7 +71,7 @@ func readBody(t *testing.T, a *UpstreamResponse) string {
 	return string(b)
 }
 
-func errorReason(err error) (UpstreamErrorReason, bool) {
+func errorReason(err error) (CallFailure, bool) {
 	f, ok := errors.AsType[*UpstreamError](err)
 	if !ok {
 		return "", false
@@ -121,7 +121,7 @@ func TestRefusedCredentialIsReloaded(t *testing.T) {
 	}
 	if _, err := c.Do(large); err == nil {
 		t.Error("a consumed body was sent again")
-	} else if why, sent := errorReason(err); why != ErrorCredential || sent {
+	} else if why, sent := errorReason(err); why != FailedCredential || sent {
 		t.Errorf("%v, sent %v: %v", why, sent, err)
 	}
 }
@@ -135,7 +135,7 @@ func TestCredentialStaysRefused(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}, Limits{})
 	_, err := c.Do(newTestRequest(t, "GET", ""))
-	if why, sent := errorReason(err); why != ErrorCredential || sent || got.Load() != 1 {
+	if why, sent := errorReason(err); why != FailedCredential || sent || got.Load() != 1 {
 		t.Errorf("%v, sent %v, %d requests: %v", why, sent, got.Load(), err)
 	}
 	others := newTestRequest(t, "GET", "")
@@ -161,7 +161,7 @@ func TestReplay(t *testing.T) {
 	for method, want := range map[string]int64{"GET": 2, "POST": 1, "DELETE": 1} {
 		got.Store(0)
 		_, err := c.Do(newTestRequest(t, method, ""))
-		if why, sent := errorReason(err); why != ErrorReset || !sent || got.Load() != want {
+		if why, sent := errorReason(err); why != FailedReset || !sent || got.Load() != want {
 			t.Errorf("%s: %v, sent %v, %d times: %v", method, why, sent, got.Load(), err)
 		}
 	}
@@ -177,7 +177,7 @@ func TestReplay(t *testing.T) {
 	}
 	none := newTestUpstream(t, dir, Limits{}, closedAddress)
 	_, err := none.Do(newTestRequest(t, "POST", "body"))
-	if why, sent := errorReason(err); why != ErrorConnect || sent {
+	if why, sent := errorReason(err); why != FailedConnect || sent {
 		t.Errorf("%v, sent %v: %v", why, sent, err)
 	}
 }
@@ -191,7 +191,7 @@ func TestDeadline(t *testing.T) {
 	a := newTestRequest(t, "POST", "")
 	a.Request = a.Request.WithContext(ctx)
 	_, err := c.Do(a)
-	if why, sent := errorReason(err); why != ErrorTimeout || !sent || !errors.Is(err, context.DeadlineExceeded) {
+	if why, sent := errorReason(err); why != FailedTimeout || !sent || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, sent %v: %v", why, sent, err)
 	}
 }
@@ -209,7 +209,7 @@ func TestLimits(t *testing.T) {
 		open = append(open, a)
 	}
 	_, err := c.Do(newTestRequest(t, "GET", ""))
-	if why, sent := errorReason(err); why != ErrorLimited || sent {
+	if why, sent := errorReason(err); why != FailedLimit || sent {
 		t.Errorf("%v: %v", why, err)
 	}
 	open[0].Close()

@@ -156,20 +156,20 @@ func (c *Upstream) compareUID(ctx context.Context, cred *credential) error {
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return &UpstreamError{Reason: ErrorTimeout, Err: context.Cause(ctx)}
+		return &UpstreamError{Reason: FailedTimeout, Err: context.Cause(ctx)}
 	case err != nil:
 		c.health.record(c.Now(), attemptUnreachable, err)
-		return &UpstreamError{Reason: ErrorConnect, Err: err}
+		return &UpstreamError{Reason: FailedConnect, Err: err}
 	case code == http.StatusForbidden:
 		c.Log.Warn("the identity of the cluster cannot be checked: this pod may not read its namespace kube-system", "cluster", c.Name)
 	case code == http.StatusUnauthorized:
-		return &UpstreamError{Reason: ErrorCredential, Err: fmt.Errorf("cluster %s rejected its credential", c.Name)}
+		return &UpstreamError{Reason: FailedCredential, Err: fmt.Errorf("cluster %s rejected its credential", c.Name)}
 	case code != http.StatusOK || json.Unmarshal(body, &is) != nil || is.Metadata.UID == "":
-		return &UpstreamError{Reason: ErrorUnhealthy, Err: fmt.Errorf("its identity is unknown: it answered %d", code)}
+		return &UpstreamError{Reason: FailedUnhealthy, Err: fmt.Errorf("its identity is unknown: it answered %d", code)}
 	case is.Metadata.UID != c.UID:
 		err := errors.New("another cluster answers: the uid of its namespace kube-system is not the uid in the configuration")
 		c.health.recordIdentityMismatch(c.Now(), err)
-		return &UpstreamError{Reason: ErrorUnhealthy, Err: err}
+		return &UpstreamError{Reason: FailedUnhealthy, Err: err}
 	}
 	return nil
 }

@@ -217,7 +217,7 @@ func TestIdentity(t *testing.T) {
 	c.health.nextTrial = time.Now()
 	uid.Store("another")
 	err := try()
-	if why, sent := errorReason(err); why != ErrorUnhealthy || sent || !strings.Contains(err.Error(), "another cluster answers") {
+	if why, sent := errorReason(err); why != FailedUnhealthy || sent || !strings.Contains(err.Error(), "another cluster answers") {
 		t.Errorf("another one: %v", err)
 	}
 	counts("another one", 2, 3)

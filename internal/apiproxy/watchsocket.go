@@ -44,29 +44,21 @@ func (x *Exchange) Watch() (MessageWriter, context.Context, error) {
 		x.W.WriteHeader(http.StatusOK)
 		return nil, x.Out.Context(), nil
 	}
-	hijacked, buffered, err := http.NewResponseController(x.W).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	x.server.upgrades.Add(1)
-	x.atEnd(x.server.upgrades.Done)
-	client := unwrapConn(hijacked)
-	x.atEnd(func() { client.Close() })
-	x.atEnd(x.closeOnStop(client))
-	x.result.Code = http.StatusSwitchingProtocols
-	x.streamOpened(x.result.Code)
 	h := x.W.Header().Clone()
 	for _, name := range []string{"Content-Type", "Content-Length", "Cache-Control"} {
 		h.Del(name) // they describe a body, and there is none
 	}
 	acceptWebSocket(h, x.handshake)
-	var head bytes.Buffer
-	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
-	h.Write(&head)
-	head.WriteString("\r\n")
-	pending, _ := buffered.Reader.Peek(buffered.Reader.Buffered())
+	x.server.upgrades.Add(1)
+	x.atEnd(x.server.upgrades.Done)
+	client, pending, err := x.hijack(h)
+	if client == nil {
+		return nil, nil, err
+	} // if the response cannot be written, the listener below ends too
+	x.atEnd(func() { client.Close() })
+	release := x.closeOnStop(client)
+	x.atEnd(func() { release() })
 	conn := newWebSocketConn(client, io.MultiReader(bytes.NewReader(pending), client))
-	client.Write(head.Bytes())                        // if the write fails, the listener below ends too
 	ctx, cancel := context.WithCancel(x.In.Context()) // it does not end with a hijacked connection
 	left := make(chan struct{})
 	go func() {

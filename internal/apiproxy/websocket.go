@@ -173,9 +173,14 @@ func (c *webSocketConn) Listen() error {
 }
 
 func (c *webSocketConn) readFrames() (code uint16, _ error) {
+	var err error
+	read := func(b []byte) bool {
+		_, err = io.ReadFull(c.in, b)
+		return err == nil
+	}
 	for {
 		var head [2]byte
-		if _, err := io.ReadFull(c.in, head[:]); err != nil {
+		if !read(head[:]) {
 			return codeNormal, err
 		}
 		op, size := head[0]&0xf, uint64(head[1]&^frameMasked)
@@ -193,14 +198,12 @@ func (c *webSocketConn) readFrames() (code uint16, _ error) {
 			return wrong("has an unknown opcode")
 		}
 		var long [8]byte
-		switch size {
-		case 126:
-			if _, err := io.ReadFull(c.in, long[6:]); err != nil {
-				return codeNormal, err
+		if size >= 126 {
+			length := long[:]
+			if size == 126 {
+				length = long[6:]
 			}
-			size = binary.BigEndian.Uint64(long[:])
-		case 127:
-			if _, err := io.ReadFull(c.in, long[:]); err != nil {
+			if !read(length) {
 				return codeNormal, err
 			}
 			size = binary.BigEndian.Uint64(long[:])
@@ -209,7 +212,7 @@ func (c *webSocketConn) readFrames() (code uint16, _ error) {
 			return codeTooBig, errors.New("the client's message is too long")
 		}
 		var mask [4]byte
-		if _, err := io.ReadFull(c.in, mask[:]); err != nil {
+		if !read(mask[:]) {
 			return codeNormal, err
 		}
 		switch op {
@@ -218,7 +221,7 @@ func (c *webSocketConn) readFrames() (code uint16, _ error) {
 		case opPing:
 			var b [maxControlFrame]byte
 			payload := b[:size]
-			if _, err := io.ReadFull(c.in, payload); err != nil {
+			if !read(payload) {
 				return codeNormal, err
 			}
 			for i := range payload {

@@ -2,21 +2,9 @@ package inject
 
 import "slices"
 
-// Ephemeral decides on ephemeral containers that are added to a running pod. old and updated are the pod in
-// JSON. It acts only on pods that have the adapter. It changes only the new containers, because the API
-// server allows no other change.
-func Ephemeral(old, updated []byte, o Options) Decision {
-	before, err := decode(old)
-	if err != nil {
-		return Decision{Outcome: Refused, Code: BadPod, Message: "the previous pod cannot be read: " + err.Error()}
-	}
-	root, err := decode(updated)
-	if err != nil {
-		return Decision{Outcome: Refused, Code: BadPod, Message: "the pod cannot be read: " + err.Error()}
-	}
-	return ephemeral(before, root, o)
-}
-
+// ephemeral decides on ephemeral containers that are added to a running pod. before and root are the decoded pod. It
+// acts only on pods that have the adapter. It changes only the new containers, because the API server allows no other
+// change.
 func ephemeral(before, root map[string]any, o Options) Decision {
 	p, bad := parsePod(root, o)
 	var was *pod

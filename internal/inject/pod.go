@@ -103,7 +103,7 @@ func (p *pod) skip(unlabelled Unlabelled) (Code, string) {
 	return "", ""
 }
 
-// refusal returns the reason why the pod cannot have the adapter, or nil. It sets p.wishes.
+// refusal returns the reason why the pod cannot have the adapter, or nil. It sets p.settings.
 func (p *pod) refusal(o Options) *refusal {
 	if len(p.spec) == 0 || !slices.ContainsFunc(p.containers, func(m containerRef) bool { return m.list == "containers" }) {
 		return refuse(BadPod, "the pod has no containers")
@@ -151,7 +151,7 @@ func (m containerRef) isAdapter(p *pod) bool {
 }
 
 func (p *pod) checkPodKind() *refusal {
-	var f fieldReader // look has checked the types
+	var f fieldReader // parsePod has checked the types
 	if f.flag(p.spec, "", "hostNetwork") {
 		return refuse(HostNetwork, "hostNetwork: every process of the node could use the pod's rights through the adapter, and two such pods could not share a node")
 	}

@@ -162,6 +162,19 @@ const injectedText = `{"metadata":{"annotations":{"mca.tailplane.dev/status":"{\
 
 // TestEphemeral checks that a debug container gets only the adapter's credential, and that existing
 // containers do not change.
+// Ephemeral decides on the ephemeral containers of a pod in JSON.
+func Ephemeral(old, updated []byte, o Options) Decision {
+	before, err := decode(old)
+	if err != nil {
+		return Decision{Outcome: Refused, Code: BadPod, Message: "the previous pod cannot be read: " + err.Error()}
+	}
+	root, err := decode(updated)
+	if err != nil {
+		return Decision{Outcome: Refused, Code: BadPod, Message: "the pod cannot be read: " + err.Error()}
+	}
+	return ephemeral(before, root, o)
+}
+
 func TestEphemeral(t *testing.T) {
 	old := fmt.Sprintf(injectedText, "", `{"name":"first"}`)
 	for _, tt := range []struct {

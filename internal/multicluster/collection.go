@@ -30,14 +30,13 @@ func (s *Router) serveCollection(v *request) error {
 	q := merge.ParseQuery(query, v.Request.Verb == "watch")
 	var last error
 	for _, f := range formats {
-		c, release := s.newCollection(v, query, f)
+		c := s.newCollection(v, query, f)
 		var err error
 		if q.Watch {
 			err = s.serveWatch(v, c, q, f)
 		} else {
 			err = s.serveList(v, c, q)
 		}
-		release()
 		if !needsOtherFormat(err) {
 			if err != nil {
 				return v.writeError(v.reportMissingResource(err))
@@ -53,8 +52,7 @@ func (s *Router) serveCollection(v *request) error {
 		v.writeStatus(status)
 		return nil
 	}
-	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable",
-		Message: "collections of several clusters are available only as JSON, protobuf, Table or PartialObjectMetadataList"}
+	return apiproxy.NewRefusal(http.StatusNotAcceptable, "collections of several clusters are available only as JSON, protobuf, Table or PartialObjectMetadataList")
 }
 
 // needsOtherFormat reports whether members could not answer in the requested encoding, or answered in different
@@ -97,8 +95,8 @@ func (s *Router) setJSONOnly(r *apiproxy.Request) {
 	s.jsonOnly[r.Group+"/"+r.Resource] = true
 }
 
-// newCollection prepares the merge in one encoding. The caller must call the returned function when it is done.
-func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) (*merge.Collection, func()) {
+// newCollection prepares the merge in one encoding.
+func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) *merge.Collection {
 	doc, planner := v.Config(), v.planner()
 	c := &merge.Collection{
 		Epoch: planner.Epoch, Width: planner.Width, Spread: v.decision.Kind == DecisionSpread || v.decision.Overlap,
@@ -170,9 +168,7 @@ func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) (
 			}
 		}
 	}
-	ring, release := s.ringFor(c.Hash + " " + strconv.FormatInt(doc.Epoch, 10))
-	c.Ring = ring
-	return c, release
+	return c
 }
 
 // namesFormat is the encoding of requests for names.

@@ -130,8 +130,8 @@ const probeTick = time.Second
 func (k *ConfigLoader) RunProbes(ctx context.Context) error {
 	tick := time.NewTicker(probeTick)
 	defer tick.Stop()
-	var asking sync.WaitGroup
-	defer asking.Wait()
+	var probes sync.WaitGroup
+	defer probes.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -140,7 +140,7 @@ func (k *ConfigLoader) RunProbes(ctx context.Context) error {
 		}
 		for _, c := range k.Current().Upstreams() {
 			if c.ProbeDue() {
-				asking.Go(func() { c.RunProbe(ctx) })
+				probes.Go(func() { c.RunProbe(ctx) })
 			}
 		}
 	}

@@ -71,6 +71,21 @@ type discoveryPage struct {
 	stale  bool // the last fetch failed
 }
 
+// page returns the core page or the one of the named groups. The caller must hold c.mu.
+func (c *sourceCache) page(core bool) *discoveryPage {
+	if core {
+		return &c.core
+	}
+	return &c.named
+}
+
+// read returns the page of a group.
+func (c *sourceCache) read(group string) discoveryPage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return *c.page(group == "")
+}
+
 func (c *mergedDiscovery) init() {
 	c.once.Do(func() {
 		if len(c.Sources) == 0 || c.OnError == nil {
@@ -127,12 +142,12 @@ func (c *mergedDiscovery) groups(ctx context.Context, core bool) ([]apiGroup, un
 // discovery becomes stale.
 func (c *mergedDiscovery) fetch(ctx context.Context, i int, core bool) (discoveryPage, error) {
 	s, sh := &c.Sources[i], &c.caches[i]
-	path, p := "/apis", &sh.named
+	path := "/apis"
 	if core {
-		path, p = "/api", &sh.core
+		path = "/api"
 	}
 	sh.mu.Lock()
-	was := *p
+	was := *sh.page(core)
 	sh.mu.Unlock()
 	header := http.Header{"Accept": {aggregatedV2 + ", application/json;q=0.1"}}
 	if was.etag != "" {
@@ -150,7 +165,7 @@ func (c *mergedDiscovery) fetch(ctx context.Context, i int, core bool) (discover
 	}
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	*p = now
+	*sh.page(core) = now
 	return now, err
 }
 
@@ -210,13 +225,7 @@ func (c *mergedDiscovery) HasResource(cluster, groupName, versionName, name stri
 	if i < 0 {
 		return false, false
 	}
-	sh := &c.caches[i]
-	sh.mu.Lock()
-	p := sh.named
-	if groupName == "" {
-		p = sh.core
-	}
-	sh.mu.Unlock()
+	p := c.caches[i].read(groupName)
 	known = p.known && !p.stale
 	for _, g := range p.groups {
 		for _, v := range g.Versions {
@@ -269,13 +278,7 @@ func (c *mergedDiscovery) Resource(groupName, versionName, kindName string) (res
 func (c *mergedDiscovery) eachVersion(groupName string, f func(*apiGroupVersion) bool) {
 	c.init()
 	for i := range c.caches {
-		sh := &c.caches[i]
-		sh.mu.Lock()
-		groups := sh.named.groups
-		if groupName == "" {
-			groups = sh.core.groups
-		}
-		sh.mu.Unlock()
+		groups := c.caches[i].read(groupName).groups
 		for j := range groups {
 			if groups[j].Metadata.Name != groupName {
 				continue

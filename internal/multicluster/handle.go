@@ -64,8 +64,7 @@ func (s *Router) serve(v *request) error {
 		return v.deleteAll()
 	case v.Request.Name == "" && v.Request.Verb != "create":
 		// A collection does not support the method, and no object has an empty name.
-		return &apiproxy.Refusal{Status: http.StatusMethodNotAllowed, Reason: "MethodNotAllowed",
-			Message: "the server does not allow this method on the requested resource"}
+		return apiproxy.NewRefusal(http.StatusMethodNotAllowed, "the server does not allow this method on the requested resource")
 	case d.Kind == DecisionSpread && v.Request.Verb == "create" && v.Request.Name == "":
 		return s.serveCreate(v)
 	case d.Kind == DecisionSpread:
@@ -104,8 +103,7 @@ func (v *request) readBody() error {
 		return fmt.Errorf("read the body: %w", err)
 	}
 	if len(b) > maxBody {
-		return &apiproxy.Refusal{Status: http.StatusRequestEntityTooLarge, Reason: "RequestEntityTooLarge",
-			Message: fmt.Sprintf("the body has more than %d bytes, and routing depends on its content", maxBody)}
+		return apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body has more than %d bytes, and routing depends on its content", maxBody)
 	}
 	v.setBody(b)
 	return nil
@@ -155,9 +153,9 @@ func (s *Router) serveSingle(v *request) error {
 func (v *request) endWhenReplaced() context.CancelFunc {
 	ctx, cancel := context.WithCancel(v.Out.Context())
 	go func() {
+		defer cancel()
 		select {
 		case <-v.replaced:
-			cancel()
 		case <-ctx.Done():
 		}
 	}()
@@ -309,15 +307,13 @@ func (v *request) serveDiscovery() error {
 	err := v.discovery.Serve(v.W, v.Out)
 	switch {
 	case errors.Is(err, errDiscoveryNotFound):
-		return &apiproxy.Refusal{Status: http.StatusNotFound, Reason: "NotFound", Message: "the server could not find the requested resource"}
+		return apiproxy.NewRefusal(http.StatusNotFound, "the server could not find the requested resource")
 	case errors.Is(err, errDiscoveryNotAcceptable):
-		return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: err.Error()}
+		return apiproxy.NewRefusal(http.StatusNotAcceptable, "%v", err)
 	case err != nil && errors.Is(v.Out.Context().Err(), context.Canceled):
 		panic(http.ErrAbortHandler)
 	case err != nil:
-		r := &apiproxy.Refusal{Status: http.StatusServiceUnavailable, Reason: "ServiceUnavailable", Message: err.Error()}
-		r.RetryAfter = retryAfter
-		return r
+		return unavailable("%v", err)
 	}
 	return nil
 }

@@ -56,6 +56,19 @@ func jsonMembers(what string, b []byte, f func(key string, value []byte) error) 
 	return nil
 }
 
+// jsonTexts reads members of a JSON object that are strings, and calls f for each of the others; f may be nil.
+func jsonTexts(what string, b []byte, texts map[string]*string, f func(key string, value []byte) error) error {
+	return jsonMembers(what, b, func(key string, value []byte) error {
+		switch to := texts[key]; {
+		case to != nil:
+			return jsonText(key, value, to)
+		case f != nil:
+			return f(key, value)
+		}
+		return nil
+	})
+}
+
 // jsonItems calls f for each item of a JSON list; null has none.
 func jsonItems(what string, b []byte, f func(item []byte) error) error {
 	if string(b) == "null" {

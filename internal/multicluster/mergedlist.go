@@ -32,7 +32,7 @@ func isUnavailable(err error) bool {
 	if s, ok := errors.AsType[*codec.Status](err); ok {
 		return s.Code >= http.StatusInternalServerError && s.Cause != codec.CauseTooLarge || s.Code == http.StatusTooManyRequests
 	}
-	if f, ok := errors.AsType[*apiproxy.UpstreamError](err); ok && f.Reason == apiproxy.ErrorLimited {
+	if f, ok := errors.AsType[*apiproxy.UpstreamError](err); ok && f.Reason == apiproxy.FailedLimit {
 		return false // the adapter exceeded its own limit; the member is not down
 	}
 	return !errors.Is(err, merge.ErrMixedFormats) && !errors.Is(err, context.Canceled)

@@ -45,7 +45,7 @@ func (s *Router) serveWatch(v *request, c *merge.Collection, q merge.Query, f ac
 		}
 	}
 	watch.OnEvents = func(m merge.Member, events int) { s.Metrics.WatchEvents(m.Name, events) }
-	watch.OnBookmark = func(why merge.BookmarkReason) { s.Metrics.BookmarkSent(apiproxy.BookmarkReason(why)) }
+	watch.OnBookmark = s.Metrics.BookmarkSent
 	by := ""
 	watch.OnExpired = func(m merge.Member) { by = m.Name }
 	s.writeMergedHeaders(v, watch.Format.MediaType(true), watch.Skipped)

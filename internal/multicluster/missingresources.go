@@ -98,8 +98,8 @@ func (v *request) reportMissingResource(err error) error {
 		return err
 	}
 	r := v.Request
-	type told struct{ has, known bool }
-	reported := make([]told, len(v.decision.Members))
+	type answer struct{ has, known bool }
+	reported := make([]answer, len(v.decision.Members))
 	var wg sync.WaitGroup
 	for i, m := range v.decision.Members {
 		wg.Go(func() {

@@ -66,14 +66,6 @@ func (o *requestObject) anchor() (objectReference, bool) {
 // Kubernetes protobuf as strictly as the API server. It refuses a duplicate field, because two readers may
 // each use a different one (AD-04). The error is a *[apiproxy.Refusal].
 func parseObject(body []byte, contentType, contentEncoding string) (*requestObject, error) {
-	o, refusal := decodeObject(body, contentType, contentEncoding)
-	if refusal != nil {
-		return nil, refusal
-	}
-	return o, nil
-}
-
-func decodeObject(body []byte, contentType, contentEncoding string) (*requestObject, *apiproxy.Refusal) {
 	if len(body) > maxBody {
 		return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", maxBody)
 	}
@@ -97,9 +89,9 @@ func decodeObject(body []byte, contentType, contentEncoding string) (*requestObj
 		if len(body) > maxYAML {
 			return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is YAML with more than %d bytes; send JSON", maxYAML)
 		}
-		b, refusal := jsonFromYAML(body)
-		if refusal != nil {
-			return nil, refusal
+		b, err := jsonFromYAML(body)
+		if err != nil {
+			return nil, err
 		}
 		return decodeJSON(b)
 	case "application/vnd.kubernetes.protobuf":
@@ -108,7 +100,7 @@ func decodeObject(body []byte, contentType, contentEncoding string) (*requestObj
 	return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "a body of type %.60q is not supported; send JSON", media)
 }
 
-func decodeJSON(body []byte) (*requestObject, *apiproxy.Refusal) {
+func decodeJSON(body []byte) (*requestObject, error) {
 	o, err := readObjectJSON(body)
 	if err != nil {
 		return nil, apiproxy.NewBadRequest("%v", err)
@@ -122,12 +114,8 @@ func readObjectJSON(body []byte) (*requestObject, error) {
 	}
 	o := &requestObject{}
 	var spec []byte
-	err := jsonMembers("the object", body, func(key string, value []byte) error {
+	err := jsonTexts("the object", body, map[string]*string{"apiVersion": &o.APIVersion, "kind": &o.Kind}, func(key string, value []byte) error {
 		switch key {
-		case "apiVersion":
-			return jsonText(key, value, &o.APIVersion)
-		case "kind":
-			return jsonText(key, value, &o.Kind)
 		case "metadata":
 			return o.metadata(value)
 		case "spec":
@@ -145,14 +133,9 @@ func readObjectJSON(body []byte) (*requestObject, error) {
 }
 
 func (o *requestObject) metadata(b []byte) error {
-	return jsonMembers("metadata", b, func(key string, value []byte) error {
+	texts := map[string]*string{"name": &o.Name, "generateName": &o.GenerateName, "namespace": &o.Namespace}
+	return jsonTexts("metadata", b, texts, func(key string, value []byte) error {
 		switch key {
-		case "name":
-			return jsonText(key, value, &o.Name)
-		case "generateName":
-			return jsonText(key, value, &o.GenerateName)
-		case "namespace":
-			return jsonText(key, value, &o.Namespace)
 		case "labels":
 			return jsonTextMap(key, value, &o.Labels)
 		case "annotations":
@@ -170,17 +153,9 @@ func (o *requestObject) metadata(b []byte) error {
 
 // parse sets r from a valid JSON object.
 func (r *ownerReference) parse(b []byte) error {
-	return jsonMembers("ownerReferences", b, func(key string, value []byte) error {
-		switch key {
-		case "apiVersion":
-			return jsonText(key, value, &r.APIVersion)
-		case "kind":
-			return jsonText(key, value, &r.Kind)
-		case "name":
-			return jsonText(key, value, &r.Name)
-		case "uid":
-			return jsonText(key, value, &r.UID)
-		case "controller":
+	texts := map[string]*string{"apiVersion": &r.APIVersion, "kind": &r.Kind, "name": &r.Name, "uid": &r.UID}
+	return jsonTexts("ownerReferences", b, texts, func(key string, value []byte) error {
+		if key == "controller" {
 			r.Controller = string(value) == "true"
 		}
 		return nil
@@ -188,50 +163,24 @@ func (r *ownerReference) parse(b []byte) error {
 }
 
 func (r *objectReference) parse(what string, b []byte) error {
-	return jsonMembers(what, b, func(key string, value []byte) error {
-		switch key {
-		case "apiVersion":
-			return jsonText(key, value, &r.APIVersion)
-		case "kind":
-			return jsonText(key, value, &r.Kind)
-		case "namespace":
-			return jsonText(key, value, &r.Namespace)
-		case "name":
-			return jsonText(key, value, &r.Name)
-		case "uid":
-			return jsonText(key, value, &r.UID)
-		}
-		return nil
-	})
+	return jsonTexts(what, b, map[string]*string{"apiVersion": &r.APIVersion, "kind": &r.Kind, "namespace": &r.Namespace, "name": &r.Name, "uid": &r.UID}, nil)
 }
 
 func (o *requestObject) reviewSpec(b []byte) error {
-	return jsonMembers("spec", b, func(key string, value []byte) error {
-		switch key {
-		case "namespace":
-			return jsonText(key, value, &o.ReviewNamespace)
-		case "resourceAttributes":
-			if string(value) == "null" {
-				return nil
-			}
-			o.Attributes = &reviewAttributes{}
-			return jsonMembers(key, value, func(key string, value []byte) error {
-				a := o.Attributes
-				to, known := map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
-					"namespace": &a.Namespace, "name": &a.Name}[key]
-				if !known {
-					return nil
-				}
-				return jsonText(key, value, to)
-			})
+	return jsonTexts("spec", b, map[string]*string{"namespace": &o.ReviewNamespace}, func(key string, value []byte) error {
+		if key != "resourceAttributes" || string(value) == "null" {
+			return nil
 		}
-		return nil
+		a := &reviewAttributes{}
+		o.Attributes = a
+		return jsonTexts(key, value, map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
+			"namespace": &a.Namespace, "name": &a.Name}, nil)
 	})
 }
 
 // jsonFromYAML converts the fields of a YAML document that matter for routing to JSON. It keeps duplicate fields,
 // so that the JSON reader refuses them.
-func jsonFromYAML(body []byte) ([]byte, *apiproxy.Refusal) {
+func jsonFromYAML(body []byte) ([]byte, error) {
 	d := yaml.NewDecoder(bytes.NewReader(body))
 	var n, second yaml.Node
 	if err := d.Decode(&n); err != nil || len(n.Content) != 1 || n.Content[0].Kind != yaml.MappingNode {
@@ -241,14 +190,14 @@ func jsonFromYAML(body []byte) ([]byte, *apiproxy.Refusal) {
 		return nil, apiproxy.NewBadRequest("the body is more than one YAML document")
 	}
 	var b bytes.Buffer
-	if refusal := writeNodeJSON(&b, n.Content[0], true); refusal != nil {
-		return nil, refusal
+	if err := writeNodeJSON(&b, n.Content[0], true); err != nil {
+		return nil, err
 	}
 	return b.Bytes(), nil
 }
 
 // writeNodeJSON writes a node as JSON. At the top level it replaces values that no reader uses by null.
-func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
+func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) error {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
 		return apiproxy.NewBadRequest("line %d of the body has an anchor, an alias or a tag, which are not supported", n.Line)
 	}
@@ -263,7 +212,7 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			writeStringJSON(b, key.Value)
+			b.Write(jsonString(key.Value))
 			b.WriteByte(':')
 			switch key.Value {
 			case "apiVersion", "kind", "metadata", "spec", "involvedObject", "regarding":
@@ -273,8 +222,8 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 					continue
 				}
 			}
-			if refusal := writeNodeJSON(b, value, false); refusal != nil {
-				return refusal
+			if err := writeNodeJSON(b, value, false); err != nil {
+				return err
 			}
 		}
 		b.WriteByte('}')
@@ -284,15 +233,15 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			if refusal := writeNodeJSON(b, c, false); refusal != nil {
-				return refusal
+			if err := writeNodeJSON(b, c, false); err != nil {
+				return err
 			}
 		}
 		b.WriteByte(']')
 	default:
 		switch n.Tag {
 		case "!!str":
-			writeStringJSON(b, n.Value)
+			b.Write(jsonString(n.Value))
 		case "!!null":
 			b.WriteString("null")
 		case "!!bool":
@@ -302,9 +251,4 @@ func writeNodeJSON(b *bytes.Buffer, n *yaml.Node, top bool) *apiproxy.Refusal {
 		}
 	}
 	return nil
-}
-
-func writeStringJSON(b *bytes.Buffer, s string) {
-	out, _ := json.Marshal(s) // marshalling a string cannot fail
-	b.Write(out)
 }

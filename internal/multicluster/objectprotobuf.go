@@ -9,64 +9,56 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
 // protobufMagic is the prefix of every Kubernetes protobuf body. A runtime.Unknown message follows it.
 var protobufMagic = []byte("k8s\x00")
 
-// messageFields holds the fields of a protobuf message by number. Readers of a field that may occur only once must
-// refuse a repeated one.
+// messageReader reads the messages of a body. It records the first refusal; after it, it reads only zero values.
+type messageReader struct{ refusal *apiproxy.Refusal }
+
+func (r *messageReader) refuse(format string, args ...any) {
+	if r.refusal == nil {
+		r.refusal = apiproxy.NewBadRequest(format, args...)
+	}
+}
+
+// messageFields holds the fields of a protobuf message by number. A varint is reduced to a boolean, and the other types
+// that are not length-delimited are skipped. Readers of a field that may occur only once must refuse a repeated one.
 type messageFields map[protowire.Number][][]byte
 
-// splitMessage reads the length-delimited and varint fields of a message. It reduces a varint to a boolean and
-// skips the other types.
-func splitMessage(what string, b []byte) (messageFields, *apiproxy.Refusal) {
+// split returns the fields of a message.
+func (r *messageReader) split(what string, b []byte) messageFields {
 	p := messageFields{}
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return nil, apiproxy.NewBadRequest("%s is not protobuf", what)
-		}
-		b = b[n:]
-		switch typ {
-		case protowire.BytesType:
-			v, n := protowire.ConsumeBytes(b)
-			if n < 0 {
-				return nil, apiproxy.NewBadRequest("%s is not protobuf", what)
-			}
-			p[num], b = append(p[num], v), b[n:]
-		case protowire.VarintType:
-			v, n := protowire.ConsumeVarint(b)
-			if n < 0 {
-				return nil, apiproxy.NewBadRequest("%s is not protobuf", what)
-			}
-			truth := []byte(nil)
-			if v != 0 {
-				truth = []byte{1}
-			}
-			p[num], b = append(p[num], truth), b[n:]
-		default:
-			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-				return nil, apiproxy.NewBadRequest("%s is not protobuf", what)
-			}
-			b = b[n:]
+	m := codec.NewMessage(b)
+	for m.Next() {
+		switch {
+		case m.Type == protowire.VarintType && m.N != 0:
+			p[m.Num] = append(p[m.Num], []byte{1})
+		case m.Type == protowire.VarintType || m.Type == protowire.BytesType:
+			p[m.Num] = append(p[m.Num], m.Value)
 		}
 	}
-	return p, nil
+	if m.Err != nil {
+		r.refuse("%s is not protobuf", what)
+	}
+	return p
 }
 
 // single returns a field that may occur at most once; nil if it is absent.
-func (p messageFields) single(what string, num protowire.Number) ([]byte, *apiproxy.Refusal) {
-	if len(p[num]) > 1 {
-		return nil, apiproxy.NewBadRequest("%s occurs twice in the body", what)
-	}
-	if len(p[num]) == 0 {
-		return nil, nil
+func (r *messageReader) single(p messageFields, what string, num protowire.Number) []byte {
+	switch {
+	case len(p[num]) > 1:
+		r.refuse("%s occurs twice in the body", what)
+		return nil
+	case len(p[num]) == 0:
+		return nil
 	}
 	if v := p[num][0]; v != nil {
-		return v, nil
+		return v
 	}
-	return []byte{}, nil
+	return []byte{}
 }
 
 // textSlot is a field of a message and the variable that receives its text.
@@ -76,112 +68,76 @@ type textSlot struct {
 	to   *string
 }
 
-func (p messageFields) texts(slots ...textSlot) *apiproxy.Refusal {
+func (r *messageReader) texts(p messageFields, slots ...textSlot) {
 	for _, s := range slots {
-		v, refusal := p.single(s.name, s.num)
-		if refusal != nil {
-			return refusal
-		}
+		v := r.single(p, s.name, s.num)
 		if !utf8.Valid(v) {
-			return apiproxy.NewBadRequest("%s is not UTF-8", s.name)
+			r.refuse("%s is not UTF-8", s.name)
 		}
 		*s.to = string(v)
 	}
-	return nil
 }
 
 // message parses a field that is itself a message; nil if it is absent.
-func (p messageFields) message(what string, num protowire.Number) (messageFields, *apiproxy.Refusal) {
-	v, refusal := p.single(what, num)
-	if v == nil || refusal != nil {
-		return nil, refusal
+func (r *messageReader) message(p messageFields, what string, num protowire.Number) messageFields {
+	v := r.single(p, what, num)
+	if v == nil {
+		return nil
 	}
-	return splitMessage(what, v)
+	return r.split(what, v)
 }
 
 // decodeProtobuf reads the envelope and the fields of the object that decide its routing. The field numbers
 // come from the generated.proto files of Kubernetes.
-func decodeProtobuf(body []byte) (*requestObject, *apiproxy.Refusal) {
+func decodeProtobuf(body []byte) (*requestObject, error) {
 	rest, ok := bytes.CutPrefix(body, protobufMagic)
 	if !ok {
 		return nil, apiproxy.NewBadRequest("the body does not begin like Kubernetes protobuf")
 	}
-	envelope, refusal := splitMessage("the envelope", rest)
-	if refusal != nil {
-		return nil, refusal
-	}
+	var r messageReader
+	envelope := r.split("the envelope", rest)
 	var encoding, media string
-	if refusal := envelope.texts(textSlot{3, "contentEncoding", &encoding}, textSlot{4, "contentType", &media}); refusal != nil {
-		return nil, refusal
-	}
-	if encoding != "" || media != "" && media != "application/vnd.kubernetes.protobuf" {
+	r.texts(envelope, textSlot{3, "contentEncoding", &encoding}, textSlot{4, "contentType", &media})
+	if r.refusal == nil && (encoding != "" || media != "" && media != "application/vnd.kubernetes.protobuf") {
 		return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "the envelope contains type %.60q with the encoding %.40q, which is not supported", media, encoding)
 	}
 	o := &requestObject{}
-	kind, refusal := envelope.message("typeMeta", 1)
-	if refusal == nil {
-		refusal = kind.texts(textSlot{1, "apiVersion", &o.APIVersion}, textSlot{2, "kind", &o.Kind})
+	r.texts(r.message(envelope, "typeMeta", 1), textSlot{1, "apiVersion", &o.APIVersion}, textSlot{2, "kind", &o.Kind})
+	raw := r.message(envelope, "raw", 2)
+	r.metadata(o, r.message(raw, "metadata", 1))
+	r.kind(o, raw)
+	if r.refusal != nil {
+		return nil, r.refusal
 	}
-	if refusal != nil {
-		return nil, refusal
-	}
-	raw, refusal := envelope.message("raw", 2)
-	if refusal == nil {
-		refusal = o.protobufMetadata(raw)
-	}
-	if refusal == nil {
-		refusal = o.protobufKind(raw)
-	}
-	return o, refusal
+	return o, nil
 }
 
-func (o *requestObject) protobufMetadata(raw messageFields) *apiproxy.Refusal {
-	meta, refusal := raw.message("metadata", 1)
-	if refusal != nil {
-		return refusal
-	}
-	if refusal := meta.texts(textSlot{1, "name", &o.Name}, textSlot{2, "generateName", &o.GenerateName}, textSlot{3, "namespace", &o.Namespace}); refusal != nil {
-		return refusal
-	}
+func (r *messageReader) metadata(o *requestObject, meta messageFields) {
+	r.texts(meta, textSlot{1, "name", &o.Name}, textSlot{2, "generateName", &o.GenerateName}, textSlot{3, "namespace", &o.Namespace})
 	for num, to := range map[protowire.Number]*map[string]string{11: &o.Labels, 12: &o.Annotations} {
 		for _, entry := range meta[num] {
-			e, refusal := splitMessage("a label or annotation", entry)
 			var k, v string
-			if refusal == nil {
-				refusal = e.texts(textSlot{1, "a key", &k}, textSlot{2, "a value", &v})
-			}
-			if refusal != nil {
-				return refusal
-			}
+			r.texts(r.split("a label or annotation", entry), textSlot{1, "a key", &k}, textSlot{2, "a value", &v})
 			if *to == nil {
 				*to = map[string]string{}
 			}
 			if _, twice := (*to)[k]; twice {
-				return apiproxy.NewBadRequest("the label or annotation %.60q occurs twice in the body", k)
+				r.refuse("the label or annotation %.60q occurs twice in the body", k)
 			}
 			(*to)[k] = v
 		}
 	}
 	for _, entry := range meta[13] {
-		e, refusal := splitMessage("an owner reference", entry)
-		var r ownerReference
-		if refusal == nil {
-			refusal = e.texts(textSlot{1, "kind", &r.Kind}, textSlot{3, "name", &r.Name}, textSlot{4, "uid", &r.UID}, textSlot{5, "apiVersion", &r.APIVersion})
-		}
-		if refusal != nil {
-			return refusal
-		}
-		controller, refusal := e.single("controller", 6)
-		if refusal != nil {
-			return refusal
-		}
-		r.Controller = len(controller) > 0
-		o.OwnerReferences = append(o.OwnerReferences, r)
+		e := r.split("an owner reference", entry)
+		var ref ownerReference
+		r.texts(e, textSlot{1, "kind", &ref.Kind}, textSlot{3, "name", &ref.Name}, textSlot{4, "uid", &ref.UID}, textSlot{5, "apiVersion", &ref.APIVersion})
+		ref.Controller = len(r.single(e, "controller", 6)) > 0
+		o.OwnerReferences = append(o.OwnerReferences, ref)
 	}
-	return nil
 }
 
-func (o *requestObject) protobufKind(raw messageFields) *apiproxy.Refusal {
+// kind reads the fields that only some kinds have.
+func (r *messageReader) kind(o *requestObject, raw messageFields) {
 	var about protowire.Number
 	switch {
 	case o.Kind == "Event" && o.APIVersion == "v1":
@@ -189,33 +145,28 @@ func (o *requestObject) protobufKind(raw messageFields) *apiproxy.Refusal {
 	case o.Kind == "Event" && strings.HasPrefix(o.APIVersion, "events.k8s.io/"):
 		about = 8
 	case strings.HasPrefix(o.APIVersion, "authorization.k8s.io/"):
-		return o.protobufReview(raw)
+		r.review(o, r.message(raw, "spec", 2))
+		return
 	default:
-		return nil
+		return
 	}
-	p, refusal := raw.message("the object of the event", about)
-	if p == nil || refusal != nil {
-		return refusal
+	if p := r.message(raw, "the object of the event", about); p != nil {
+		ref := &objectReference{}
+		o.InvolvedObject = ref
+		r.texts(p, textSlot{1, "kind", &ref.Kind}, textSlot{2, "namespace", &ref.Namespace}, textSlot{3, "name", &ref.Name},
+			textSlot{4, "uid", &ref.UID}, textSlot{5, "apiVersion", &ref.APIVersion})
 	}
-	o.InvolvedObject = &objectReference{}
-	return p.texts(textSlot{1, "kind", &o.InvolvedObject.Kind}, textSlot{2, "namespace", &o.InvolvedObject.Namespace}, textSlot{3, "name", &o.InvolvedObject.Name},
-		textSlot{4, "uid", &o.InvolvedObject.UID}, textSlot{5, "apiVersion", &o.InvolvedObject.APIVersion})
 }
 
-func (o *requestObject) protobufReview(raw messageFields) *apiproxy.Refusal {
-	spec, refusal := raw.message("spec", 2)
-	if spec == nil || refusal != nil {
-		return refusal
-	}
+func (r *messageReader) review(o *requestObject, spec messageFields) {
 	if o.Kind == "SelfSubjectRulesReview" {
-		return spec.texts(textSlot{1, "namespace", &o.ReviewNamespace})
+		r.texts(spec, textSlot{1, "namespace", &o.ReviewNamespace})
+		return
 	}
-	p, refusal := spec.message("resourceAttributes", 1)
-	if p == nil || refusal != nil {
-		return refusal
+	if p := r.message(spec, "resourceAttributes", 1); p != nil {
+		a := &reviewAttributes{}
+		o.Attributes = a
+		r.texts(p, textSlot{1, "namespace", &a.Namespace}, textSlot{2, "verb", &a.Verb}, textSlot{3, "group", &a.Group}, textSlot{5, "resource", &a.Resource},
+			textSlot{6, "subresource", &a.Subresource}, textSlot{7, "name", &a.Name})
 	}
-	a := &reviewAttributes{}
-	o.Attributes = a
-	return p.texts(textSlot{1, "namespace", &a.Namespace}, textSlot{2, "verb", &a.Verb}, textSlot{3, "group", &a.Group}, textSlot{5, "resource", &a.Resource},
-		textSlot{6, "subresource", &a.Subresource}, textSlot{7, "name", &a.Name})
 }

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
 // openAPIv2Proto is the protobuf form of /openapi/v2, which client-go prefers.
@@ -257,22 +259,13 @@ func joinSwagger(bodies [][]byte, shows []func(string) bool) ([]byte, error) {
 // fields that it lacks and the others have. For paths, shows filters them. It merges the objects in
 // "components", such as "schemas", one level deeper.
 func joinJSON(bodies [][]byte, shows []func(string) bool, names ...string) ([]byte, error) {
-	type object = map[string]json.RawMessage
-	parse := func(b []byte) (o object, err error) { return o, json.Unmarshal(b, &o) }
-	out, err := parse(bodies[0])
-	if err != nil {
+	var out map[string]json.RawMessage
+	if err := json.Unmarshal(bodies[0], &out); err != nil {
 		return nil, err
 	}
-	add := func(to, from object, show func(string) bool) {
-		for name, v := range from {
-			if _, there := to[name]; !there && (show == nil || show(name)) {
-				to[name] = v
-			}
-		}
-	}
 	for i, body := range bodies[1:] {
-		from, err := parse(body)
-		if err != nil {
+		var from map[string]json.RawMessage
+		if err := json.Unmarshal(body, &from); err != nil {
 			return nil, err
 		}
 		for _, name := range names {
@@ -282,45 +275,44 @@ func joinJSON(bodies [][]byte, shows []func(string) bool, names ...string) ([]by
 			if out[name] == nil {
 				out[name] = json.RawMessage("{}")
 			}
-			to, err := parse(out[name])
+			var show func(string) bool
+			if name == "paths" && shows != nil {
+				show = shows[i+1]
+			}
+			joined, err := joinObjects(out[name], from[name], show, name == "components")
 			if err != nil {
 				return nil, err
 			}
-			source, err := parse(from[name])
-			if err != nil {
-				return nil, err
-			}
-			switch {
-			case name == "components":
-				for kind, v := range source {
-					if to[kind] == nil {
-						to[kind] = v
-						continue
-					}
-					target, err := parse(to[kind])
-					if err != nil {
-						return nil, err
-					}
-					inner, err := parse(v)
-					if err != nil {
-						return nil, err
-					}
-					add(target, inner, nil)
-					if to[kind], err = json.Marshal(target); err != nil {
-						return nil, err
-					}
-				}
-			case name == "paths" && shows != nil:
-				add(to, source, shows[i+1])
-			default:
-				add(to, source, nil)
-			}
-			if out[name], err = json.Marshal(to); err != nil {
-				return nil, err
-			}
+			out[name] = joined
 		}
 	}
 	return json.Marshal(out)
+}
+
+// joinObjects adds the fields of object b to object a, unless a has them or show hides them; show may be nil. If deep is
+// set, it joins the fields that both have.
+func joinObjects(a, b json.RawMessage, show func(string) bool, deep bool) (json.RawMessage, error) {
+	var to, from map[string]json.RawMessage
+	if err := json.Unmarshal(a, &to); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(b, &from); err != nil {
+		return nil, err
+	}
+	for name, v := range from {
+		have, there := to[name]
+		switch {
+		case !there && (show == nil || show(name)):
+			to[name] = v
+		case there && deep:
+			joined, err := joinObjects(have, v, nil, false)
+			if err != nil {
+				return nil, err
+			}
+			to[name] = joined
+		}
+	}
+	return json.Marshal(to)
 }
 
 // Fields of gnostic's openapi.v2.Document in protobuf.
@@ -340,35 +332,30 @@ func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error
 	out := slices.Clone(bodies[0])
 	for i, body := range bodies {
 		fresh := map[protowire.Number][]byte{}
-		err := eachSwaggerField(body, func(field protowire.Number, whole, value []byte) error {
+		document := codec.NewMessage(body)
+		for document.Next() {
+			field := document.Num
 			if seen[field] == nil {
-				return nil
+				continue
 			}
-			return eachSwaggerField(value, func(inner protowire.Number, whole, named []byte) error {
-				if inner != item[field] {
-					return nil
+			named := codec.NewMessage(document.Value)
+			for named.Next() {
+				if named.Num != item[field] {
+					continue
 				}
-				name := ""
-				if err := eachSwaggerField(named, func(n protowire.Number, _, v []byte) error {
-					if n == namedName {
-						name = string(v)
-					}
-					return nil
-				}); err != nil {
-					return err
-				}
-				if i > 0 && (seen[field][name] || field == swaggerPaths && !shows[i](name)) {
-					return nil
+				var name string
+				if name, named.Err = stringField(named.Value, namedName); i > 0 && (seen[field][name] || field == swaggerPaths && !shows[i](name)) {
+					continue
 				}
 				seen[field][name] = true
 				if i > 0 {
-					fresh[field] = append(fresh[field], whole...)
+					fresh[field] = append(fresh[field], named.Whole...)
 				}
-				return nil
-			})
-		})
-		if err != nil {
-			return nil, err
+			}
+			document.Err = named.Err
+		}
+		if document.Err != nil {
+			return nil, errors.New("the document is not protobuf")
 		}
 		for _, field := range slices.Sorted(maps.Keys(fresh)) {
 			out = protowire.AppendTag(out, field, protowire.BytesType)
@@ -376,29 +363,4 @@ func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error
 		}
 	}
 	return out, nil
-}
-
-var errNotProtobuf = errors.New("the document is not protobuf")
-
-// eachSwaggerField calls f for each field of a message. value is nil if the field is not length-delimited.
-func eachSwaggerField(b []byte, f func(field protowire.Number, whole, value []byte) error) error {
-	for len(b) > 0 {
-		n, typ, tag := protowire.ConsumeTag(b)
-		if tag < 0 {
-			return errNotProtobuf
-		}
-		size := protowire.ConsumeFieldValue(n, typ, b[tag:])
-		if size < 0 {
-			return errNotProtobuf
-		}
-		var value []byte
-		if typ == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(b[tag:])
-		}
-		if err := f(n, b[:tag+size], value); err != nil {
-			return err
-		}
-		b = b[tag+size:]
-	}
-	return nil
 }

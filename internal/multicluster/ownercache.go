@@ -174,10 +174,8 @@ func combineAnswers(answers []ownerAnswer, prefer bool) ownerResult {
 	switch {
 	case len(have) > 1 && !prefer:
 		v.Refusal = apiproxy.NewRefusal(http.StatusConflict, "the object is in several clusters: %s", strings.Join(have, ", "))
-		v.Refusal.Reason = "Conflict"
 	case uncertain, len(have) == 0 && len(v.Unreachable) > 0:
-		v.Refusal = apiproxy.NewRefusal(http.StatusServiceUnavailable, "the cluster of the object is unknown: cluster %s did not answer", strings.Join(v.Unreachable, ", "))
-		v.Refusal.RetryAfter = time.Second
+		v.Refusal = unavailable("the cluster of the object is unknown: cluster %s did not answer", strings.Join(v.Unreachable, ", "))
 	case len(have) > 0:
 		v.Owner = have[0]
 		if len(have) > 1 {

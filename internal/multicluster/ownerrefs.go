@@ -43,12 +43,12 @@ func hideOwnerReferences(body []byte, contentType string, foreign foreignFunc) (
 	if r, ok := errors.AsType[*apiproxy.Refusal](err); ok {
 		return nil, r
 	}
-	return nil, &apiproxy.Refusal{Status: http.StatusBadRequest, Reason: "BadRequest", Message: err.Error()}
+	return nil, apiproxy.NewBadRequest("%v", err)
 }
 
 // unsupportedMediaType returns the refusal of a body whose type cannot be rewritten.
 func unsupportedMediaType(message string) error {
-	return &apiproxy.Refusal{Status: http.StatusUnsupportedMediaType, Reason: "UnsupportedMediaType", Message: message}
+	return apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "%s", message)
 }
 
 func hideInBody(body []byte, contentType string, foreign foreignFunc) ([]byte, error) {
@@ -78,7 +78,8 @@ func hideInBody(body []byte, contentType string, foreign foreignFunc) ([]byte, e
 
 // refuseOwnerChange returns the refusal of a patch that cannot be rewritten.
 func refuseOwnerChange(what string) error {
-	return &apiproxy.Refusal{Status: http.StatusUnprocessableEntity, Reason: "Invalid", Message: what + " changes owner references, which the rule hides from this cluster's garbage collector; update the object, or use a merge patch with the whole list"}
+	return apiproxy.NewRefusal(http.StatusUnprocessableEntity,
+		"%s changes owner references, which the rule hides from this cluster's garbage collector; update the object, or use a merge patch with the whole list", what)
 }
 
 // checkYAML refuses YAML with owner references, because YAML is not rewritten.
@@ -147,24 +148,16 @@ func checkJSONPatch(body []byte) error {
 // hideInObject rewrites a whole object or a merge patch. If a list has no foreign references, a patch
 // removes the annotation, and a whole object has none.
 func hideInObject(body []byte, patch bool, foreign foreignFunc) ([]byte, error) {
-	top, err := parseFields("the object", body)
+	o, err := parseObjectFields(body)
 	if err != nil {
 		return nil, err
 	}
-	meta, err := parseFields("metadata", top.Get("metadata"))
-	if err != nil {
-		return nil, err
-	}
-	annotations := meta.Get("annotations")
+	annotations := o.meta.Get("annotations")
 	if patch && string(annotations) == "null" {
 		return nil, refuseOwnerChange("a patch that removes all annotations")
 	}
-	annotationFields, err := parseFields("annotations", annotations)
-	if err != nil {
-		return nil, err
-	}
-	owners := meta.Get("ownerReferences")
-	if owners == nil && annotationFields.Get(ownersAnnotation) == nil {
+	owners := o.meta.Get("ownerReferences")
+	if owners == nil && o.annotations.Get(ownersAnnotation) == nil {
 		return body, nil
 	}
 	var keep [][]byte
@@ -198,15 +191,15 @@ func hideInObject(body []byte, patch bool, foreign foreignFunc) ([]byte, error) 
 			return nil, err
 		}
 		hidden = jsonString(text)
-		meta = meta.With("ownerReferences", jsonArray(keep))
+		o.meta = o.meta.With("ownerReferences", jsonArray(keep))
 	case patch && owners != nil:
 		hidden = []byte("null")
 	}
-	annotationFields = annotationFields.With(ownersAnnotation, hidden) // drop an annotation that the client set itself
-	if len(annotationFields) > 0 || annotations != nil {
-		meta = meta.With("annotations", annotationFields.JSON())
+	o.annotations = o.annotations.With(ownersAnnotation, hidden) // drop an annotation that the client set itself
+	if len(o.annotations) > 0 || annotations != nil {
+		o.meta = o.meta.With("annotations", o.annotations.JSON())
 	}
-	return top.With("metadata", meta.JSON()).JSON(), nil
+	return o.JSON(), nil
 }
 
 // encodeHidden returns the value of the annotation.
@@ -232,16 +225,8 @@ func restoreOwnerReferences(body []byte) []byte {
 	if !bytes.Contains(body, []byte(ownersAnnotation)) || !json.Valid(body) {
 		return body
 	}
-	top, err := parseFields("the object", body)
-	if err != nil {
-		return body
-	}
-	meta, err := parseFields("metadata", top.Get("metadata"))
-	if err != nil {
-		return body
-	}
-	annotationFields, err := parseFields("annotations", meta.Get("annotations"))
-	hidden := annotationFields.Get(ownersAnnotation)
+	o, err := parseObjectFields(body)
+	hidden := o.annotations.Get(ownersAnnotation)
 	if err != nil || hidden == nil {
 		return body
 	}
@@ -251,7 +236,7 @@ func restoreOwnerReferences(body []byte) []byte {
 		return body
 	}
 	var all [][]byte
-	if err := eachOwnerReference(meta.Get("ownerReferences"), func(item []byte) error {
+	if err := eachOwnerReference(o.meta.Get("ownerReferences"), func(item []byte) error {
 		all = append(all, item)
 		return nil
 	}); err != nil {
@@ -260,11 +245,11 @@ func restoreOwnerReferences(body []byte) []byte {
 	for _, m := range moved {
 		all = slices.Insert(all, max(0, min(m.At, len(all))), []byte(m.Reference))
 	}
-	meta = meta.With("ownerReferences", jsonArray(all))
-	if annotationFields = annotationFields.With(ownersAnnotation, nil); len(annotationFields) > 0 {
-		meta = meta.With("annotations", annotationFields.JSON())
-	} else {
-		meta = meta.With("annotations", nil)
+	o.meta = o.meta.With("ownerReferences", jsonArray(all))
+	var rest []byte
+	if o.annotations = o.annotations.With(ownersAnnotation, nil); len(o.annotations) > 0 {
+		rest = o.annotations.JSON()
 	}
-	return top.With("metadata", meta.JSON()).JSON()
+	o.meta = o.meta.With("annotations", rest)
+	return o.JSON()
 }

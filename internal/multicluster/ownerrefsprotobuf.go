@@ -1,10 +1,14 @@
 package multicluster
 
 import (
+	"bytes"
 	"encoding/json"
-	"strings"
+	"errors"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
 // Field numbers from the generated.proto files of Kubernetes.
@@ -14,9 +18,6 @@ const (
 	fieldAnnotations     = 12
 	fieldOwnerReferences = 13
 )
-
-// protobufPrefix is the prefix of every Kubernetes protobuf body.
-const protobufPrefix = "k8s\x00"
 
 // protobufReference is an owner reference in JSON.
 type protobufReference struct {
@@ -37,45 +38,56 @@ func hideInProtobuf(body []byte, foreign foreignFunc) ([]byte, error) {
 	if _, annotated := o.Annotations[ownersAnnotation]; !annotated && len(o.OwnerReferences) == 0 {
 		return body, nil
 	}
-	envelope, err := changeField([]byte(strings.TrimPrefix(string(body), protobufPrefix)), fieldRaw, func(raw []byte) ([]byte, error) {
+	envelope, err := changeField(bytes.TrimPrefix(body, protobufMagic), fieldRaw, func(raw []byte) ([]byte, error) {
 		return changeField(raw, fieldMetadata, func(meta []byte) ([]byte, error) { return hideInProtobufMeta(meta, foreign) })
 	})
+	if errors.Is(err, codec.ErrProtobuf) {
+		err = unsupportedMediaType("the body is not protobuf")
+	}
 	if err != nil {
 		return nil, err
 	}
-	return append([]byte(protobufPrefix), envelope...), nil
+	return slices.Concat(protobufMagic, envelope), nil
 }
 
 func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 	var out []byte
 	var moved []hiddenReference
 	at := 0
-	if err := eachProtobufField(meta, func(num protowire.Number, whole, value []byte) error {
-		switch num {
+	m := codec.NewMessage(meta)
+	for m.Next() {
+		switch m.Num {
 		case fieldAnnotations:
-			if key, err := stringField(value, 1); err != nil || key == ownersAnnotation {
-				return err // drop an annotation that the client set itself
+			key, err := stringField(m.Value, 1)
+			if err != nil {
+				return nil, err
+			}
+			if key == ownersAnnotation {
+				continue // drop an annotation that the client set itself
 			}
 		case fieldOwnerReferences:
-			r, err := readReference(value)
+			r, err := readReference(m.Value)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			isForeign, err := foreign(ownerReference{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID, Controller: r.Controller != nil && *r.Controller})
 			if err != nil {
-				return err
+				return nil, err
 			}
 			at++
 			if isForeign {
 				text, err := json.Marshal(r)
+				if err != nil {
+					return nil, err
+				}
 				moved = append(moved, hiddenReference{at - 1, text})
-				return err
+				continue
 			}
 		}
-		out = append(out, whole...)
-		return nil
-	}); err != nil {
-		return nil, err
+		out = append(out, m.Whole...)
+	}
+	if m.Err != nil {
+		return nil, m.Err
 	}
 	if len(moved) == 0 {
 		return out, nil
@@ -94,67 +106,45 @@ func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 func readReference(b []byte) (r protobufReference, err error) {
 	texts := map[protowire.Number]*string{1: &r.Kind, 3: &r.Name, 4: &r.UID, 5: &r.APIVersion}
 	truths := map[protowire.Number]**bool{6: &r.Controller, 7: &r.BlockOwnerDeletion}
-	err = eachProtobufField(b, func(num protowire.Number, whole, value []byte) error {
-		switch _, typ, n := protowire.ConsumeTag(whole); {
-		case texts[num] != nil && typ == protowire.BytesType:
-			*texts[num] = string(value)
-		case truths[num] != nil && typ == protowire.VarintType:
-			v, _ := protowire.ConsumeVarint(whole[n:])
-			*truths[num] = new(v != 0)
+	m := codec.NewMessage(b)
+	for m.Next() {
+		switch {
+		case texts[m.Num] != nil && m.Type == protowire.BytesType:
+			*texts[m.Num] = string(m.Value)
+		case truths[m.Num] != nil && m.Type == protowire.VarintType:
+			*truths[m.Num] = new(m.N != 0)
 		default:
-			return unsupportedMediaType("an owner reference has a field that the adapter does not know; send JSON")
+			return r, unsupportedMediaType("an owner reference has a field that the adapter does not know; send JSON")
 		}
-		return nil
-	})
-	return r, err
+	}
+	return r, m.Err
 }
 
 // changeField applies change to the message in field which.
 func changeField(b []byte, which protowire.Number, change func([]byte) ([]byte, error)) ([]byte, error) {
 	var out []byte
-	err := eachProtobufField(b, func(num protowire.Number, whole, value []byte) error {
-		if num != which {
-			out = append(out, whole...)
-			return nil
+	m := codec.NewMessage(b)
+	for m.Next() {
+		if m.Num != which {
+			out = append(out, m.Whole...)
+			continue
 		}
-		now, err := change(value)
+		now, err := change(m.Value)
+		if err != nil {
+			return nil, err
+		}
 		out = protowire.AppendBytes(protowire.AppendTag(out, which, protowire.BytesType), now)
-		return err
-	})
-	return out, err
+	}
+	return out, m.Err
 }
 
 // stringField returns the string in field which, or "" if it is missing.
 func stringField(b []byte, which protowire.Number) (s string, err error) {
-	err = eachProtobufField(b, func(num protowire.Number, _, value []byte) error {
-		if num == which {
-			s = string(value)
+	m := codec.NewMessage(b)
+	for m.Next() {
+		if m.Num == which {
+			s = string(m.Value)
 		}
-		return nil
-	})
-	return s, err
-}
-
-// eachProtobufField calls f for each field of a message. whole is the field with its tag. value is its content if it
-// is length-delimited.
-func eachProtobufField(b []byte, f func(num protowire.Number, whole, value []byte) error) error {
-	for len(b) > 0 {
-		num, typ, tag := protowire.ConsumeTag(b)
-		if tag < 0 {
-			return unsupportedMediaType("the body is not protobuf")
-		}
-		n := protowire.ConsumeFieldValue(num, typ, b[tag:])
-		if n < 0 {
-			return unsupportedMediaType("the body is not protobuf")
-		}
-		var value []byte
-		if typ == protowire.BytesType {
-			value, _ = protowire.ConsumeBytes(b[tag:])
-		}
-		if err := f(num, b[:tag+n], value); err != nil {
-			return err
-		}
-		b = b[tag+n:]
 	}
-	return nil
+	return s, m.Err
 }

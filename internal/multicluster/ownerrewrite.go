@@ -51,7 +51,7 @@ func (v *request) rewriteFor(cluster string) objectChange {
 	return func(object []byte) []byte { return from(restoreOwnerReferences(object)) }
 }
 
-// rewriting wraps ask so that the objects in its responses are rewritten.
+// rewriting wraps fetch so that the objects in its responses are rewritten.
 func (v *request) rewriting(fetch func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error), f acceptedFormat) func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error) {
 	return func(ctx context.Context, m merge.Member, a merge.MemberRequest) (*merge.Body, error) {
 		body, err := fetch(ctx, m, a)
@@ -73,7 +73,7 @@ func rewritableFormats(formats []acceptedFormat) []acceptedFormat {
 
 // notAcceptable refuses a client that accepts none of the available encodings.
 func notAcceptable() error {
-	return &apiproxy.Refusal{Status: http.StatusNotAcceptable, Reason: "NotAcceptable", Message: "the adapter rewrites this response, which is available only as JSON"}
+	return apiproxy.NewRefusal(http.StatusNotAcceptable, "the adapter rewrites this response, which is available only as JSON")
 }
 
 // hideOwners hides owner references from the cluster that receives the request. It moves references to owners in other
@@ -83,8 +83,7 @@ func (s *Router) hideOwners(v *request, up *apiproxy.Upstream) error {
 		return nil
 	}
 	if v.Request.Verb == "watch" {
-		return &apiproxy.Refusal{Status: http.StatusBadRequest, Reason: "BadRequest",
-			Message: "objects of rule " + v.decision.Rule + " cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=" + v.Request.Name}
+		return watchWithName(v.decision.Rule, v.Request.Name)
 	}
 	formats := rewritableFormats(parseAccept(v.Out.Header["Accept"]))
 	if len(formats) == 0 {
@@ -108,8 +107,7 @@ func (s *Router) hideOwnersInBody(v *request, up *apiproxy.Upstream) error {
 		return err
 	}
 	if encoding := v.Out.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return &apiproxy.Refusal{Status: http.StatusUnsupportedMediaType, Reason: "UnsupportedMediaType",
-			Message: fmt.Sprintf("a body in encoding %.40q cannot be rewritten", encoding)}
+		return apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "a body in encoding %.40q cannot be rewritten", encoding)
 	}
 	if len(v.body) == 0 {
 		return nil // the cluster reports the missing body
@@ -216,8 +214,8 @@ func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
 	case res.StatusCode == http.StatusNotFound:
 		return nil, nil
 	case res.StatusCode == http.StatusForbidden:
-		return nil, &apiproxy.Refusal{Status: http.StatusForbidden, Reason: "Forbidden",
-			Message: fmt.Sprintf("cluster %s does not allow this pod to check whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)}
+		return nil, apiproxy.NewRefusal(http.StatusForbidden, "cluster %s does not allow this pod to check whether it has the %s %s, an owner of the object",
+			o.cluster.Name, r.Resource, r.Name)
 	case res.StatusCode == http.StatusOK:
 		var object struct {
 			Metadata ownerMetadata `json:"metadata"`

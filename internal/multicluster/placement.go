@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -46,9 +45,9 @@ type placementInput struct {
 //
 // Callers must not use it for an existing object, which stays where it is.
 func placeObject(s *config.Spread, r *apiproxy.Request, o *requestObject, input placementInput) (placement, error) {
-	p, order, refusal := choosePlacement(s, r, o, input)
-	if refusal != nil {
-		return placement{}, refusal
+	p, order, err := choosePlacement(s, r, o, input)
+	if err != nil {
+		return placement{}, err
 	}
 	if input.Down == nil || !input.Down(p.Cluster) {
 		return p, nil
@@ -60,17 +59,15 @@ func placeObject(s *config.Spread, r *apiproxy.Request, o *requestObject, input 
 			}
 		}
 	}
-	refusal = apiproxy.NewRefusal(http.StatusServiceUnavailable, "cluster %s, which should get the object (%s), cannot be reached", p.Cluster, p.Why)
-	refusal.RetryAfter = time.Second
-	return placement{}, refusal
+	return placement{}, unavailable("cluster %s, which should get the object (%s), cannot be reached", p.Cluster, p.Why)
 }
 
 // choosePlacement returns the cluster of an object and the order of the other members to try if that cluster is down.
 // The order is nil if no other cluster is allowed.
-func choosePlacement(s *config.Spread, r *apiproxy.Request, o *requestObject, input placementInput) (placement, []string, *apiproxy.Refusal) {
-	pin, refusal := o.pin(s.Members)
-	if refusal != nil {
-		return placement{}, nil, refusal
+func choosePlacement(s *config.Spread, r *apiproxy.Request, o *requestObject, input placementInput) (placement, []string, error) {
+	pin, err := o.pin(s.Members)
+	if err != nil {
+		return placement{}, nil, err
 	}
 	anchor, anchored := o.anchor()
 	if anchored && input.Anchor != "" && (o.InvolvedObject != nil || s.OwnerReferences == config.FollowOwners) {
@@ -113,7 +110,7 @@ func (d *Decision) checkSeparation(o *requestObject, anchor string) error {
 }
 
 // pin returns the cluster that the object selects by pinKey.
-func (o *requestObject) pin(members []string) (string, *apiproxy.Refusal) {
+func (o *requestObject) pin(members []string) (string, error) {
 	label, labelled := o.Labels[pinKey]
 	pin, annotated := o.Annotations[pinKey]
 	switch {
@@ -130,7 +127,7 @@ func (o *requestObject) pin(members []string) (string, *apiproxy.Refusal) {
 	return pin, nil
 }
 
-func applyStrategy(s *config.Spread, r *apiproxy.Request, o *requestObject, input placementInput) (placement, []string, *apiproxy.Refusal) {
+func applyStrategy(s *config.Spread, r *apiproxy.Request, o *requestObject, input placementInput) (placement, []string, error) {
 	name := o.Name
 	if r.Name != "" {
 		name = r.Name // the name in the URL takes precedence

@@ -86,23 +86,32 @@ func jsonString(s string) []byte {
 	return b
 }
 
+// objectFields are the fields of an object, of its metadata and of its annotations.
+type objectFields struct{ top, meta, annotations jsonFields }
+
+func parseObjectFields(object []byte) (o objectFields, err error) {
+	if o.top, err = parseFields("the object", object); err == nil {
+		o.meta, err = parseFields("metadata", o.top.Get("metadata"))
+	}
+	if err == nil {
+		o.annotations, err = parseFields("annotations", o.meta.Get("annotations"))
+	}
+	return o, err
+}
+
+// JSON returns the object with its metadata.
+func (o *objectFields) JSON() []byte { return o.top.With("metadata", o.meta.JSON()).JSON() }
+
 // annotateObject returns an objectChange that sets an annotation.
 func annotateObject(key, value string) objectChange {
 	text := jsonString(value)
 	return func(object []byte) []byte {
-		top, err := parseFields("the object", object)
-		if err != nil {
+		o, err := parseObjectFields(object)
+		if err != nil || o.meta == nil {
 			return object
 		}
-		meta, err := parseFields("metadata", top.Get("metadata"))
-		if err != nil || meta == nil {
-			return object
-		}
-		annotations, err := parseFields("annotations", meta.Get("annotations"))
-		if err != nil {
-			return object
-		}
-		return top.With("metadata", meta.With("annotations", annotations.With(key, text).JSON()).JSON()).JSON()
+		o.meta = o.meta.With("annotations", o.annotations.With(key, text).JSON())
+		return o.JSON()
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/multicluster/config"
@@ -107,10 +106,14 @@ func (t *Table) Route(r *apiproxy.Request, input RouteInput) Decision {
 	}
 	d := t.decide(&q)
 	if d.Kind == DecisionSpread && r.WatchPrefix && r.Name != "" {
-		return Decision{Kind: DecisionDeny, Rule: d.Rule, Why: "one object of several clusters cannot be watched with /watch/", Refusal: apiproxy.NewBadRequest(
-			"objects of rule %s cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=%s", d.Rule, r.Name)}
+		return Decision{Kind: DecisionDeny, Rule: d.Rule, Why: "one object of several clusters cannot be watched with /watch/", Refusal: watchWithName(d.Rule, r.Name)}
 	}
 	return d
+}
+
+// watchWithName refuses the deprecated watch of one object, which cannot be served as a collection.
+func watchWithName(rule, name string) *apiproxy.Refusal {
+	return apiproxy.NewBadRequest("objects of rule %s cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=%s", rule, name)
 }
 
 // decide routes a request for one namespace or for a cluster-scoped resource.
@@ -285,8 +288,7 @@ func (t *Table) union(q *routeQuery, last Decision, members, left []string, over
 
 // unknown refuses the request, because the scope of the resource is not known yet.
 func (t *Table) unknown(q *routeQuery) Decision {
-	r := apiproxy.NewRefusal(http.StatusServiceUnavailable, "it is not known yet whether %s are namespaced, which determines their cluster", strings.TrimSuffix(q.resource+"."+q.group, "."))
-	r.RetryAfter = time.Second
+	r := unavailable("it is not known yet whether %s are namespaced, which determines their cluster", strings.TrimSuffix(q.resource+"."+q.group, "."))
 	return Decision{Kind: DecisionDeny, Why: "the scope of the resource is not known yet", Refusal: r}
 }
 

@@ -35,8 +35,6 @@ type Router struct {
 	buffers codec.BufferPool // of watches
 
 	mu       sync.Mutex
-	rings    ringSet
-	released uint64          // counts the releases of rings
 	jsonOnly map[string]bool // resources that some member does not serve in protobuf
 }
 

@@ -3,7 +3,6 @@ package multicluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -88,34 +87,6 @@ func FuzzForms(f *testing.F) {
 			}
 		}
 	})
-}
-
-// TestRings checks that collections in use keep their rings. Of the others, the most recently used keep
-// theirs.
-func TestRings(t *testing.T) {
-	s := &Router{}
-	busy, release := s.ringFor("busy")
-	for i := range 3 * maxRings {
-		_, done := s.ringFor(fmt.Sprint(i))
-		done()
-	}
-	if len(s.rings) > maxRings+1 {
-		t.Errorf("%d are kept", len(s.rings))
-	}
-	again, done := s.ringFor("busy")
-	if again != busy {
-		t.Error("an entry in use was dropped")
-	}
-	done()
-	release()
-	if last, done := s.ringFor(fmt.Sprint(3*maxRings - 1)); last == nil {
-		t.Error("no ring")
-	} else {
-		done()
-	}
-	if _, there := s.rings["0"]; there {
-		t.Error("the oldest is kept")
-	}
 }
 
 // TestLocks checks that requests for objects with one name run one at a time, and that a request can give up

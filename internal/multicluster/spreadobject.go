@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -15,8 +14,6 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/multicluster/config"
 )
-
-const retryAfter = time.Second
 
 // partialMetadata is the Accept header for an object's metadata only, to find out whether the object exists.
 const partialMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -350,8 +347,9 @@ func (v *request) requestForKind(apiVersion, kind, name, namespace string) (of a
 }
 
 func unavailable(format string, args ...any) *apiproxy.Refusal {
-	return &apiproxy.Refusal{Status: http.StatusServiceUnavailable, Reason: "ServiceUnavailable",
-		Message: fmt.Sprintf(format, args...), RetryAfter: retryAfter}
+	r := apiproxy.NewRefusal(http.StatusServiceUnavailable, format, args...)
+	r.RetryAfter = time.Second
+	return r
 }
 
 // createLocks serialise the requests that create an object with one name.

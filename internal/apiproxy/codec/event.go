@@ -81,41 +81,30 @@ func (e *EventReader) Next(ev *Event) error {
 		return e.nextProto(ev)
 	}
 	w.to(nil) // the rest of the previous line
-	if _, err := w.peek(); err != nil {
+	if w.bad != nil {
+		return w.bad
+	}
+	if err := w.find(); err != nil {
 		return err
 	}
 	w.keep()
-	isObject, err := w.enter('{')
-	if err != nil {
-		return err
-	}
-	if !isObject {
-		return fmt.Errorf("%w: an event is not an object", errJSON)
+	c := w.container('{')
+	if !c.open {
+		w.fail(fmt.Errorf("%w: an event is not an object", errJSON))
 	}
 	o := eventFields{table: e.format.Shape == ShapeTable}
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for c.next() {
+		switch string(c.key) {
 		case "type":
-			s, err := w.textOr()
-			if err != nil {
-				return err
-			}
-			ev.Type = parseType(unescaped(w.get(s)))
+			ev.Type = parseType(unescaped(w.get(w.textOr())))
 		case "object":
-			err = o.scan(w, ev.Type)
+			o.scan(w, ev.Type)
 		default:
-			err = w.skip()
+			w.skip()
 		}
-		if err != nil {
-			return err
-		}
+	}
+	if w.bad != nil {
+		return w.bad
 	}
 	ev.Raw = w.get(w.since(0))
 	return o.fill(w, ev)
@@ -128,79 +117,47 @@ type eventFields struct {
 }
 
 // scan reads the object of an event only as far as necessary.
-func (o *eventFields) scan(w *window, t EventType) error {
-	if _, err := w.peek(); err != nil {
-		return short(err)
-	}
+func (o *eventFields) scan(w *window, t EventType) {
+	w.peek()
 	at, depth := w.at(), w.depth
-	isObject, err := w.enter('{')
-	if err != nil {
-		return err
-	}
-	if !isObject {
-		return fmt.Errorf("%w: an event has no object", errJSON)
+	c := w.container('{')
+	if !c.open {
+		w.fail(fmt.Errorf("%w: an event has no object", errJSON))
 	}
 	whole := o.table || t != EventAdded && t != EventModified && t != EventDeleted
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for known := false; !known && c.next(); {
+		switch string(c.key) {
 		case "kind":
-			o.kind, err = w.textOr()
+			o.kind = w.textOr()
 		case "apiVersion":
-			o.version, err = w.textOr()
+			o.version = w.textOr()
 		case "metadata":
-			err = o.meta(w, whole)
-			if err == nil && !whole {
-				err = w.unwind(depth)
-				o.object = w.since(at)
-				return err
-			}
+			o.meta(w, whole)
+			known = !whole
 		default:
-			err = w.skip()
-		}
-		if err != nil {
-			return err
+			w.skip()
 		}
 	}
+	w.unwind(depth)
 	o.object = w.since(at)
-	return nil
 }
 
-func (o *eventFields) meta(w *window, whole bool) error {
-	isObject, err := w.enter('{')
-	if err != nil || !isObject {
-		return err
-	}
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil || !ok {
-			return err
-		}
-		switch string(key) {
+func (o *eventFields) meta(w *window, whole bool) {
+	for c := w.container('{'); c.next(); {
+		switch string(c.key) {
 		case "name":
-			o.name, err = w.textOr()
+			o.name = w.textOr()
 		case "namespace":
-			o.ns, err = w.textOr()
+			o.ns = w.textOr()
 		case "resourceVersion":
-			o.rv, err = w.textOr()
+			o.rv = w.textOr()
 		case "annotations":
-			if _, err := w.peek(); err != nil {
-				return short(err)
-			}
-			at := w.at()
-			err = w.skip()
-			o.annotation = w.since(at)
+			o.annotation = w.value()
 		default:
-			err = w.skip()
+			w.skip()
 		}
-		if err != nil || !whole && o.name.to > 0 && o.ns.to > 0 && o.rv.to > 0 {
-			return err
+		if !whole && o.name.to > 0 && o.ns.to > 0 && o.rv.to > 0 {
+			return
 		}
 	}
 }
@@ -230,21 +187,11 @@ func (o *eventFields) fill(w *window, ev *Event) error {
 // hasInitialEnd reports whether raw annotations contain the initial-events-end annotation.
 func hasInitialEnd(raw []byte) bool {
 	w := view(raw)
-	if isObject, err := w.enter('{'); err != nil || !isObject {
-		return false
-	}
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil || !ok {
-			return false
-		}
-		is := string(key) == initialEnd
-		s, err := w.textOr()
-		if err != nil {
-			return false
-		}
-		if is {
+	for c := w.container('{'); c.next(); {
+		is := string(c.key) == initialEnd
+		if s := w.textOr(); is {
 			return string(w.get(s)) == "true"
 		}
 	}
+	return false
 }

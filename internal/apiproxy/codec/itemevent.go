@@ -20,11 +20,11 @@ func (l *ListReader) AppendItem(dst []byte, withColumns bool) ([]byte, error) {
 	if l.format.Proto {
 		num, _, n := protowire.ConsumeTag(item.Bytes())
 		if n < 0 || num != 2 {
-			return dst, fmt.Errorf("%w: no item", errProto)
+			return dst, fmt.Errorf("%w: no item", ErrProtobuf)
 		}
 		object, size := protowire.ConsumeBytes(item.Bytes()[n:])
 		if size < 0 {
-			return dst, errProto
+			return dst, ErrProtobuf
 		}
 		return appendEvent(dst, EventAdded, appendEnvelope(nil, kind, l.APIVersion, object)), nil
 	}
@@ -64,19 +64,10 @@ func (l *ListReader) ItemKind() string { return strings.TrimSuffix(l.Kind, "List
 // hasKind reports whether an object has a kind field.
 func hasKind(object []byte) (bool, error) {
 	w := view(object)
-	if _, err := w.enter('{'); err != nil {
-		return false, err
-	}
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil || !ok {
-			return false, err
-		}
-		if string(key) == "kind" {
+	for c := w.container('{'); c.next(); w.skip() {
+		if string(c.key) == "kind" {
 			return true, nil
 		}
-		if err := w.skip(); err != nil {
-			return false, err
-		}
 	}
+	return false, w.bad
 }

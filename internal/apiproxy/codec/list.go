@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // ListMeta is the metadata of a list.
@@ -34,7 +35,8 @@ type ListReader struct {
 
 	format Format
 	w      window
-	began  bool // after the first item
+	top    container // the list itself
+	items  container
 	comma  bool // a comma precedes the current item
 	ended  bool // after the last item
 	base   int  // the nesting depth of the items
@@ -51,136 +53,99 @@ func NewListReader(r io.Reader, f Format) *ListReader {
 // Open reads up to the first item.
 func (l *ListReader) Open() error {
 	if l.format.Proto {
-		return l.openProto()
+		l.openProto()
+		return l.w.bad
 	}
-	if err := l.w.expect('{'); err != nil {
-		return err
-	}
-	if err := l.w.push('{'); err != nil {
-		return err
-	}
-	l.began = false
-	return l.fields(new(true))
+	l.w.expect('{')
+	l.w.push('{')
+	l.top = container{w: &l.w, end: '}', open: true}
+	l.fields()
+	return l.w.bad
 }
 
 var errDuplicateField = errors.New("a list has a duplicate field")
 
 // fields reads the fields of the list up to the items or the end.
-func (l *ListReader) fields(first *bool) error {
+func (l *ListReader) fields() {
 	w := &l.w
-	for {
-		w.keep()
-		key, ok, err := w.key(first)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			return l.end()
-		}
-		switch name := string(key); {
-		case name == "kind" || name == "apiVersion":
-			s, err := w.textOr()
-			if err != nil {
-				return err
-			}
-			into := &l.Kind
-			if name == "apiVersion" {
-				into = &l.APIVersion
-			}
-			if *into != "" {
-				return errDuplicateField
-			}
-			*into = string(unescaped(w.get(s)))
+	for w.keep(); l.top.next(); w.keep() {
+		switch name := string(l.top.key); {
+		case name == "kind":
+			l.textOnce(&l.Kind)
+		case name == "apiVersion":
+			l.textOnce(&l.APIVersion)
 		case name == "metadata":
-			if err := l.meta(); err != nil {
-				return err
-			}
+			l.meta()
 		case name == "items" && l.format.Shape != ShapeTable, name == "rows" && l.format.Shape == ShapeTable:
 			if l.ended {
-				return errDuplicateField
+				w.fail(errDuplicateField)
+				return
 			}
 			w.keep()
-			isArray, err := w.enter('[')
-			if err != nil {
-				return err
-			}
-			if isArray {
+			if l.items = w.container('['); l.items.open {
 				l.base = w.depth
 				w.keep()
-				return nil
+				return
 			}
 			if got := w.get(w.since(0)); string(trim(got)) != "null" {
-				return fmt.Errorf("%w: items is not an array", errJSON)
+				w.fail(fmt.Errorf("%w: items is not an array", errJSON))
 			}
 			l.ended = true
 		case name == "columnDefinitions" && l.format.Shape == ShapeTable:
 			if l.Columns != nil {
-				return errDuplicateField
+				w.fail(errDuplicateField)
 			}
-			if _, err := w.peek(); err != nil {
-				return short(err)
-			}
-			at := w.at()
-			if err := w.skip(); err != nil {
-				return err
-			}
-			if l.Columns, err = parseColumns(w.get(w.since(at))); err != nil {
-				return err
-			}
+			columns, err := parseColumns(w.get(w.value()))
+			w.fail(err)
+			l.Columns = columns
 		default:
 			w.to(nil)
-			if err := w.skip(); err != nil {
-				return err
-			}
+			w.skip()
 		}
+	}
+	if w.bad == nil {
+		l.end()
+	}
+}
+
+// textOnce reads a string field that may occur only once.
+func (l *ListReader) textOnce(into *string) {
+	if s := l.w.textOr(); *into != "" {
+		l.w.fail(errDuplicateField)
+	} else {
+		*into = string(unescaped(l.w.get(s)))
 	}
 }
 
 // end checks that no data follows the list.
-func (l *ListReader) end() error {
+func (l *ListReader) end() {
 	if !l.ended {
-		return errors.New("a list has no items")
+		l.w.fail(errors.New("a list has no items"))
+		return
 	}
 	l.w.to(nil)
-	switch c, err := l.w.peek(); {
-	case err == io.EOF:
+	switch err := l.w.find(); err {
+	case io.EOF:
 		l.w = window{} // free the buffer; other members of a merged list may take long
-		return nil
-	case err != nil:
-		return err
+	case nil:
+		l.w.fail(fmt.Errorf("%w: %q after the list", errJSON, l.w.buf[l.w.pos]))
 	default:
-		return fmt.Errorf("%w: %q after the list", errJSON, c)
+		l.w.fail(err)
 	}
 }
 
-func (l *ListReader) meta() error {
+func (l *ListReader) meta() {
 	w := &l.w
 	if l.Meta.ResourceVersion != 0 {
-		return errDuplicateField
+		w.fail(errDuplicateField)
 	}
-	isObject, err := w.enter('{')
-	if err != nil || !isObject {
-		return err
-	}
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil || !ok {
-			return err
-		}
-		name := string(key)
-		if _, err := w.peek(); err != nil {
-			return short(err)
-		}
-		at := w.at()
-		if err := w.skip(); err != nil {
-			return err
-		}
-		raw := w.get(w.since(at))
-		switch name {
+	for o := w.container('{'); o.next(); {
+		name := string(o.key)
+		switch raw := w.get(w.value()); name {
 		case "resourceVersion":
-			if l.Meta.ResourceVersion, err = number(unquoted(raw)); err != nil {
-				return err
-			}
+			rv, err := number(unquoted(raw))
+			w.fail(err)
+			l.Meta.ResourceVersion = rv
 		case "continue":
 			l.Meta.Continue = string(unescaped(unquoted(raw)))
 		case "remainingItemCount":
@@ -188,7 +153,7 @@ func (l *ListReader) meta() error {
 				l.Meta.Remaining = int64(n)
 			}
 		case "shardInfo":
-			l.Meta.Shard = append([]byte(nil), raw...)
+			l.Meta.Shard = slices.Clone(raw)
 		}
 	}
 }
@@ -220,37 +185,29 @@ func (l *ListReader) Next() (bool, error) {
 	}
 	w := &l.w
 	w.next() // a comma and white space
-	first := !l.began
-	ok, err := w.item(&first, ']')
-	if err != nil {
-		return false, err
-	}
-	if !ok {
-		l.ended = true
-		if err := w.release(); err != nil {
-			return false, err
+	l.comma = l.items.comma
+	if !l.items.next() {
+		if w.bad == nil {
+			l.ended = true
+			w.release()
+			l.fields()
 		}
-		return false, l.fields(new(false))
+		return false, w.bad
 	}
-	l.comma = l.began
-	l.began = true
-	if _, err := w.peek(); err != nil {
-		return false, short(err)
-	}
+	w.peek()
 	w.next()
-	isObject, err := w.enter('{')
-	if err != nil {
-		return false, err
-	}
-	if !isObject {
-		return false, fmt.Errorf("%w: an item is not an object", errJSON)
+	object := w.container('{')
+	if !object.open {
+		w.fail(fmt.Errorf("%w: an item is not an object", errJSON))
+		return false, w.bad
 	}
 	if l.format.Shape == ShapeTable {
-		return true, l.scanRow()
+		l.scanRow(object)
+	} else {
+		ns, name := object.identity()
+		l.Namespace, l.Name = l.itemName(ns), l.itemName(name)
 	}
-	ns, name, err := w.identity(w.depth - 1)
-	l.Namespace, l.Name = l.itemName(ns), l.itemName(name)
-	return true, err
+	return w.bad == nil, w.bad
 }
 
 func (l *ListReader) itemName(s span) []byte {
@@ -260,64 +217,47 @@ func (l *ListReader) itemName(s span) []byte {
 	return unescaped(l.w.get(s))
 }
 
-// identity reads an object after its opening brace until namespace and name are known, or to its end. depth
-// is the nesting depth outside the object.
-func (w *window) identity(depth int) (ns, name span, err error) {
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil || !ok {
-			return ns, name, err
-		}
-		if string(key) != "metadata" {
-			if err := w.skip(); err != nil {
-				return ns, name, err
-			}
+// identity reads an object until namespace and name are known, or to its end.
+func (c *container) identity() (ns, name span) {
+	w := c.w
+	for c.next() {
+		if string(c.key) != "metadata" {
+			w.skip()
 			continue
 		}
-		isObject, err := w.enter('{')
-		if err != nil {
-			return ns, name, err
-		}
-		if !isObject {
-			continue
-		}
-		for first := true; ; {
-			key, ok, err := w.key(&first)
-			if err != nil {
-				return ns, name, err
-			}
-			if !ok {
-				return ns, name, nil
-			}
-			switch string(key) {
+		meta := w.container('{')
+		isObject := meta.open
+		for meta.next() {
+			switch string(meta.key) {
 			case "name":
-				name, err = w.textOr()
+				name = w.textOr()
 			case "namespace":
-				ns, err = w.textOr()
+				ns = w.textOr()
 			default:
-				err = w.skip()
+				w.skip()
 			}
-			if err != nil || ns.to > 0 && name.to > 0 {
-				return ns, name, err
+			if ns.to > 0 && name.to > 0 {
+				return ns, name
 			}
+		}
+		if isObject {
+			return ns, name
 		}
 	}
+	return ns, name
 }
 
 // CopyItem writes the item that Next found to out.
 func (l *ListReader) CopyItem(out io.Writer) error {
 	w := &l.w
-	if err := w.release(); err != nil {
-		return err
-	}
+	w.release()
 	if l.format.Shape == ShapeTable {
 		return l.copyRow(out)
 	}
 	w.to(out)
-	if err := l.through(); err != nil {
-		return err
-	}
-	return w.release()
+	l.through()
+	w.release()
+	return w.bad
 }
 
 // SpliceItem copies the item that Next found to out. comma puts a comma before a JSON item. The bytes may be
@@ -329,38 +269,28 @@ func (l *ListReader) SpliceItem(out io.Writer, comma bool) error {
 		comma, separate = false, false
 	}
 	if separate {
-		if err := w.release(); err != nil {
-			return err
-		}
+		w.release()
 		if comma {
-			if _, err := out.Write([]byte{','}); err != nil {
-				return &writeError{err}
-			}
+			w.write(out, []byte{','})
 		}
 	}
 	if l.format.Shape == ShapeTable {
 		return l.CopyItem(out)
 	}
-	if err := w.splice(out, !separate); err != nil {
-		return err
-	}
-	if err := l.through(); err != nil {
-		return err
-	}
+	w.splice(out, !separate)
+	l.through()
 	w.spliced()
-	return nil
+	return w.bad
 }
 
 // through reads the rest of the item. The mode of the window decides what happens to the bytes.
-func (l *ListReader) through() error {
+func (l *ListReader) through() {
 	if !l.format.Proto {
-		return l.w.unwind(l.base)
+		l.w.unwind(l.base)
+		return
 	}
-	if err := l.w.advance(l.left); err != nil {
-		return err
-	}
+	l.w.advance(l.left)
 	l.rest -= l.left
-	return nil
 }
 
 // SkipItem skips the item that Next found. A protobuf list has its length before the items, so there SkipItem writes
@@ -369,17 +299,14 @@ func (l *ListReader) SkipItem(out io.Writer) error {
 	w := &l.w
 	if l.format.Proto {
 		if w.buf[w.mark] != tagItem {
-			return fmt.Errorf("%w: an item has a tag of two bytes", errProto)
+			return fmt.Errorf("%w: an item has a tag of two bytes", ErrProtobuf)
 		}
 		w.buf[w.mark] = tagUnknown
 		return l.SpliceItem(out, false)
 	}
-	if err := w.release(); err != nil {
-		return err
-	}
+	w.release()
 	w.to(nil)
-	if err := w.unwind(l.base); err != nil {
-		return err
-	}
-	return w.release()
+	w.unwind(l.base)
+	w.release()
+	return w.bad
 }

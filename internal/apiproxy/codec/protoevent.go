@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // nextProto reads a frame: a length of four bytes and a WatchEvent (type 1, object 2). The object has a raw
@@ -24,31 +22,32 @@ func (e *EventReader) nextProto(ev *Event) error {
 	n := binary.BigEndian.Uint32(w.bytes(4))
 	w.pos += 4
 	w.keep()
-	raw, err := w.message(uint64(n))
-	if err != nil {
-		return err
+	raw := w.message(uint64(n))
+	if w.bad != nil {
+		return w.bad
 	}
 	ev.Raw = raw
 	var object []byte
-	err = fields(raw, func(num protowire.Number, v []byte, _ uint64) bool {
-		switch num {
+	m := NewMessage(raw)
+	for m.Next() {
+		switch m.Num {
 		case 1:
-			ev.Type = parseType(v)
+			ev.Type = parseType(m.Value)
 		case 2:
-			err = fields(v, func(num protowire.Number, v []byte, _ uint64) bool {
-				if num == 1 {
-					object = v
+			o := NewMessage(m.Value)
+			for o.Next() {
+				if o.Num == 1 {
+					object = o.Value
 				}
-				return true
-			}, &err)
+			}
+			m.Err = o.Err
 		}
-		return err == nil
-	}, &err)
-	if err != nil {
-		return err
+	}
+	if m.Err != nil {
+		return m.Err
 	}
 	if ev.Type == UnknownEvent {
-		return fmt.Errorf("%w: an event has an unknown type", errProto)
+		return fmt.Errorf("%w: an event has an unknown type", ErrProtobuf)
 	}
 	body, err := ev.envelope(object)
 	if err != nil {
@@ -63,57 +62,61 @@ func (e *EventReader) nextProto(ev *Event) error {
 
 func (ev *Event) envelope(object []byte) (body []byte, err error) {
 	if len(object) < len(magic) || string(object[:len(magic)]) != magic {
-		return nil, fmt.Errorf("%w: an object has no envelope", errProto)
+		return nil, fmt.Errorf("%w: an object has no envelope", ErrProtobuf)
 	}
-	err = fields(object[len(magic):], func(num protowire.Number, v []byte, _ uint64) bool {
-		switch num {
+	m := NewMessage(object[len(magic):])
+	for m.Next() {
+		switch m.Num {
 		case 1:
-			ev.Kind, ev.APIVersion = typeMeta(v)
+			ev.Kind, ev.APIVersion = typeMeta(m.Value)
 		case 2:
-			body = v
+			body = m.Value
 		}
-		return true
-	}, &err)
-	return body, err
+	}
+	return body, m.Err
 }
 
 // metaProto reads the ObjectMeta of an object: name 1, namespace 3, resourceVersion 6, annotations 12 (key 1,
 // value 2).
 func (ev *Event) metaProto(object []byte) error {
-	var err error
 	var meta []byte
-	if err := fields(object, func(num protowire.Number, v []byte, _ uint64) bool {
-		meta = v
-		return num != 1
-	}, &err); err != nil {
-		return err
+	o := NewMessage(object)
+	for meta == nil && o.Next() {
+		if o.Num == 1 {
+			meta = o.Value
+		}
 	}
-	err = fields(meta, func(num protowire.Number, v []byte, _ uint64) bool {
-		switch num {
+	if o.Err != nil {
+		return o.Err
+	}
+	m := NewMessage(meta)
+	for more := true; more && m.Next(); more = m.Num <= 6 || ev.Type == EventBookmark {
+		switch m.Num {
 		case 1:
-			ev.Name = v
+			ev.Name = m.Value
 		case 3:
-			ev.Namespace = v
+			ev.Namespace = m.Value
 		case 6:
-			ev.ResourceVersion, err = number(v)
+			ev.ResourceVersion, m.Err = number(m.Value)
 		case 12:
 			var key, value []byte
-			err = fields(v, func(num protowire.Number, v []byte, _ uint64) bool {
-				if num == 1 {
-					key = v
-				} else if num == 2 {
-					value = v
+			entry := NewMessage(m.Value)
+			for entry.Next() {
+				switch entry.Num {
+				case 1:
+					key = entry.Value
+				case 2:
+					value = entry.Value
 				}
-				return true
-			}, &err)
+			}
+			m.Err = entry.Err
 			if string(key) == initialEnd && string(value) == "true" {
 				ev.InitialEnd = ev.Type == EventBookmark
 			}
 		}
-		return err == nil && (num <= 6 || ev.Type == EventBookmark)
-	}, &err)
-	if err == nil && ev.ResourceVersion == 0 {
-		err = fmt.Errorf("%w: an event has no resourceVersion", errProto)
 	}
-	return err
+	if m.Err == nil && ev.ResourceVersion == 0 {
+		return fmt.Errorf("%w: an event has no resourceVersion", ErrProtobuf)
+	}
+	return m.Err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -18,63 +19,53 @@ const (
 	tagUnknown = 15<<3 | 2 // an unknown field, which decoders skip
 )
 
-var errProto = errors.New("not protobuf in the form of an API server")
+// ErrProtobuf is the error for input that is not protobuf.
+var ErrProtobuf = errors.New("not protobuf in the form of an API server")
 
 // varint reads a varint. The window must be in mode hold.
-func (w *window) varint() (uint64, error) {
-	for n := 1; ; n++ {
-		if err := w.fill(n); err != nil {
-			return 0, err
-		}
+func (w *window) varint() uint64 {
+	for n := 1; w.fill(n); n++ {
 		if w.buf[w.pos+n-1] < 0x80 || n == 10 {
 			v, size := protowire.ConsumeVarint(w.bytes(n))
 			if size < 0 {
-				return 0, errProto
+				w.fail(ErrProtobuf)
+				return 0
 			}
 			w.pos += n
-			return v, nil
+			return v
 		}
 	}
+	return 0
 }
 
 // tag reads the number and the length of a field. All fields that are read here are length-delimited; any
 // other is an error.
-func (w *window) tag() (num uint64, size uint64, err error) {
-	tag, err := w.varint()
-	if err != nil {
-		return 0, 0, err
+func (w *window) tag() (num uint64, size uint64) {
+	tag := w.varint()
+	if w.bad == nil && tag&7 != uint64(protowire.BytesType) {
+		w.fail(fmt.Errorf("%w: field %d is not a string or message", ErrProtobuf, tag>>3))
 	}
-	if tag&7 != uint64(protowire.BytesType) {
-		return 0, 0, fmt.Errorf("%w: field %d is not a string or message", errProto, tag>>3)
-	}
-	size, err = w.varint()
-	return tag >> 3, size, err
+	return tag >> 3, w.varint()
 }
 
-func (l *ListReader) openProto() error {
+func (l *ListReader) openProto() {
 	w := &l.w
 	w.keep()
-	if err := w.fill(len(magic)); err != nil {
-		return err
+	if !w.fill(len(magic)) {
+		return
 	}
 	if string(w.bytes(len(magic))) != magic {
-		return fmt.Errorf("%w: no envelope", errProto)
+		w.fail(fmt.Errorf("%w: no envelope", ErrProtobuf))
 	}
 	w.pos += len(magic)
-	for {
-		num, size, err := w.tag()
-		if err != nil {
-			return err
-		}
+	for w.bad == nil {
+		num, size := w.tag()
 		if num == 2 {
 			l.rest = size
-			return l.metaProto()
+			l.metaProto()
+			return
 		}
-		b, err := w.message(size)
-		if err != nil {
-			return err
-		}
-		if num == 1 {
+		if b := w.message(size); num == 1 {
 			kind, version := typeMeta(b)
 			l.Kind, l.APIVersion = string(kind), string(version)
 		}
@@ -82,124 +73,82 @@ func (l *ListReader) openProto() error {
 }
 
 // message returns the next n bytes. They are valid until the next read.
-func (w *window) message(n uint64) ([]byte, error) {
+func (w *window) message(n uint64) []byte {
 	if n > maxKept {
-		return nil, errKept
+		w.fail(errKept)
 	}
-	if err := w.fill(int(n)); err != nil {
-		return nil, err
+	if w.bad != nil || !w.fill(int(n)) {
+		return nil
 	}
 	b := w.bytes(int(n))
 	w.pos += int(n)
-	return b, nil
+	return b
 }
 
 // within subtracts the bytes read since at from the rest of the list.
-func (l *ListReader) within(at int) error {
+func (l *ListReader) within(at int) {
 	n := uint64(l.w.at() - at)
 	if n > l.rest {
-		return fmt.Errorf("%w: a field is longer than its list", errProto)
+		l.w.fail(fmt.Errorf("%w: a field is longer than its list", ErrProtobuf))
 	}
 	l.rest -= n
-	return nil
 }
 
 // metaProto reads the list up to its first item.
-func (l *ListReader) metaProto() error {
+func (l *ListReader) metaProto() {
 	w := &l.w
-	for l.rest > 0 {
+	for l.rest > 0 && w.bad == nil {
 		w.keep()
-		if err := w.fill(1); err != nil {
-			return err
-		}
-		if w.buf[w.pos] == tagItem {
-			return nil
+		if w.fill(1) && w.buf[w.pos] == tagItem {
+			return
 		}
 		at := w.at()
-		num, size, err := w.tag()
-		if err != nil {
-			return err
-		}
-		b, err := w.message(size)
-		if err != nil {
-			return err
-		}
-		if err := l.within(at); err != nil {
-			return err
-		}
-		if num != 1 {
-			return fmt.Errorf("%w: field %d before the items of a list", errProto, num)
-		}
-		if l.Meta.ResourceVersion != 0 {
-			return errDuplicateField
-		}
-		if err := l.Meta.parse(b); err != nil {
-			return err
+		num, size := w.tag()
+		b := w.message(size)
+		l.within(at)
+		switch {
+		case w.bad != nil:
+		case num != 1:
+			w.fail(fmt.Errorf("%w: field %d before the items of a list", ErrProtobuf, num))
+		case l.Meta.ResourceVersion != 0:
+			w.fail(errDuplicateField)
+		default:
+			w.fail(l.Meta.parse(b))
 		}
 	}
-	return nil
 }
 
 // parse reads a ListMeta: resourceVersion 2, continue 3, remainingItemCount 4, shardInfo 5.
-func (m *ListMeta) parse(b []byte) (err error) {
-	return fields(b, func(num protowire.Number, v []byte, n uint64) bool {
-		switch num {
+func (m *ListMeta) parse(b []byte) error {
+	f := NewMessage(b)
+	for f.Next() {
+		switch f.Num {
 		case 2:
-			if len(v) > 0 {
-				m.ResourceVersion, err = number(v)
+			if len(f.Value) > 0 {
+				m.ResourceVersion, f.Err = number(f.Value)
 			}
 		case 3:
-			m.Continue = string(v)
+			m.Continue = string(f.Value)
 		case 4:
-			m.Remaining = int64(n)
+			m.Remaining = int64(f.N)
 		case 5:
-			m.Shard = append([]byte(nil), v...)
-		}
-		return err == nil
-	}, &err)
-}
-
-// fields calls f for each field of a message with its bytes or its number, until f returns false. It returns
-// *err, or its own error for malformed input.
-func fields(b []byte, f func(num protowire.Number, v []byte, n uint64) bool, err *error) error {
-	for len(b) > 0 {
-		num, typ, size := protowire.ConsumeTag(b)
-		if size < 0 {
-			return errProto
-		}
-		b = b[size:]
-		var v []byte
-		var n uint64
-		switch typ {
-		case protowire.BytesType:
-			v, size = protowire.ConsumeBytes(b)
-		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(b)
-		default:
-			size = protowire.ConsumeFieldValue(num, typ, b)
-		}
-		if size < 0 {
-			return errProto
-		}
-		b = b[size:]
-		if !f(num, v, n) {
-			break
+			m.Shard = slices.Clone(f.Value)
 		}
 	}
-	return *err
+	return f.Err
 }
 
+// typeMeta reads a TypeMeta. Callers that need the kind detect an envelope without one.
 func typeMeta(b []byte) (kind, version []byte) {
-	var err error
-	_ = fields(b, func(num protowire.Number, v []byte, _ uint64) bool {
-		switch num {
+	m := NewMessage(b)
+	for m.Next() {
+		switch m.Num {
 		case 1:
-			version = v
+			version = m.Value
 		case 2:
-			kind = v
+			kind = m.Value
 		}
-		return true
-	}, &err) // callers that need the kind detect an envelope without one
+	}
 	return kind, version
 }
 
@@ -212,106 +161,89 @@ func (l *ListReader) nextProto() (bool, error) {
 	w.next()
 	if l.rest == 0 {
 		l.ended = true
-		if err := w.release(); err != nil {
-			return false, err
-		}
-		return false, l.endProto()
+		w.release()
+		l.endProto()
+		return false, l.w.bad
 	}
 	at := w.at()
-	num, size, err := w.tag()
-	if err != nil {
-		return false, err
+	num, size := w.tag()
+	l.within(at)
+	switch {
+	case w.bad != nil:
+	case size > l.rest:
+		w.fail(fmt.Errorf("%w: an item is longer than its list", ErrProtobuf))
+	case num == 1:
+		w.fail(errDuplicateField)
+	default:
+		l.left = size
+		if l.Foreign = num != 2; l.Foreign {
+			return true, nil
+		}
+		at = w.at()
+		ns, name := w.identityProto(size)
+		l.left -= uint64(w.at() - at)
+		l.within(at)
+		l.Namespace, l.Name = l.itemName(ns), l.itemName(name)
 	}
-	if err := l.within(at); err != nil {
-		return false, err
-	}
-	if size > l.rest {
-		return false, fmt.Errorf("%w: an item is longer than its list", errProto)
-	}
-	if num == 1 {
-		return false, errDuplicateField
-	}
-	l.left = size
-	l.Foreign = num != 2
-	if l.Foreign {
-		return true, nil
-	}
-	at = w.at()
-	ns, name, err := w.identityProto(size)
-	if err != nil {
-		return false, err
-	}
-	l.left -= uint64(w.at() - at)
-	l.Namespace, l.Name = l.itemName(ns), l.itemName(name)
-	return true, l.within(at)
+	return w.bad == nil, w.bad
 }
 
 // identityProto reads an object of size bytes until its namespace and name are known. A server writes fields
 // in numerical order: metadata 1, which has name 1 and namespace 3.
-func (w *window) identityProto(size uint64) (ns, name span, err error) {
+func (w *window) identityProto(size uint64) (ns, name span) {
 	if size == 0 {
-		return ns, name, nil
+		return ns, name
 	}
 	at := w.at()
-	num, n, err := w.tag()
-	if err != nil || num != 1 {
-		return ns, name, err
+	num, n := w.tag()
+	if w.bad != nil || num != 1 {
+		return ns, name
 	}
 	if uint64(w.at()-at)+n > size {
-		return ns, name, fmt.Errorf("%w: metadata is longer than its object", errProto)
+		w.fail(fmt.Errorf("%w: metadata is longer than its object", ErrProtobuf))
 	}
-	for at, size = w.at(), n; uint64(w.at()-at) < size; {
-		tag, err := w.varint()
-		if err != nil || tag>>3 > 3 {
-			return ns, name, err
+	for at, size = w.at(), n; w.bad == nil && uint64(w.at()-at) < size; {
+		tag := w.varint()
+		if tag>>3 > 3 {
+			return ns, name
 		}
-		n, err := w.varint()
-		if err != nil {
-			return ns, name, err
-		}
-		if tag&7 != uint64(protowire.BytesType) || n > size || uint64(w.at()-at)+n > size {
-			return ns, name, fmt.Errorf("%w: a name is longer than its metadata", errProto)
+		n := w.varint()
+		if w.bad == nil && (tag&7 != uint64(protowire.BytesType) || n > size || uint64(w.at()-at)+n > size) {
+			w.fail(fmt.Errorf("%w: a name is longer than its metadata", ErrProtobuf))
 		}
 		from := w.at()
-		if _, err := w.message(n); err != nil {
-			return ns, name, err
-		}
+		w.message(n)
 		switch tag >> 3 {
 		case 1:
 			name = w.since(from)
 		case 3:
-			return w.since(from), name, nil
+			return w.since(from), name
 		}
 	}
-	return ns, name, nil
+	return ns, name
 }
 
 // endProto reads the rest of the envelope after the list.
-func (l *ListReader) endProto() error {
+func (l *ListReader) endProto() {
 	w := &l.w
-	for {
+	for w.bad == nil {
 		w.keep()
 		if !w.ahead(1) {
 			switch err := w.more(); {
 			case err == io.EOF:
 				l.w = window{}
-				return nil
+				return
 			case err != nil:
-				return err
+				w.fail(err)
 			}
 		}
-		num, size, err := w.tag()
-		if err != nil {
-			return err
-		}
-		if num == 2 {
-			return errDuplicateField
-		}
-		if _, err := w.message(size); err != nil {
-			return err
-		}
-		if num == 3 && size > 0 {
-			return fmt.Errorf("%w: a list has a content encoding", errProto)
+		num, size := w.tag()
+		w.message(size)
+		switch {
+		case num == 2:
+			w.fail(errDuplicateField)
+		case num == 3 && size > 0:
+			w.fail(fmt.Errorf("%w: a list has a content encoding", ErrProtobuf))
 		}
 	}
 }

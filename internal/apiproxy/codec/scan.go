@@ -15,51 +15,57 @@ const maxDepth = 10000
 
 var errJSON = errors.New("not JSON in the form of an API server")
 
-// peek returns the next byte that is not white space.
-func (w *window) peek() (byte, error) {
+// find moves to the next byte that is not white space. Its error is io.EOF at the end of the stream.
+func (w *window) find() error {
 	for {
 		for ; w.pos < w.end; w.pos++ {
-			switch c := w.buf[w.pos]; c {
+			switch w.buf[w.pos] {
 			case ' ', '\t', '\n', '\r':
 			default:
-				return c, nil
+				return nil
 			}
 		}
 		if err := w.more(); err != nil {
-			return 0, err
+			return err
 		}
 	}
 }
 
-// expect skips c, or returns an error if another byte comes.
-func (w *window) expect(c byte) error {
-	got, err := w.peek()
-	if err != nil {
-		return short(err)
+// peek returns the next byte that is not white space, or 0 after an error.
+func (w *window) peek() byte {
+	if w.bad == nil {
+		w.fail(short(w.find()))
 	}
-	if got != c {
-		return fmt.Errorf("%w: found %q, want %q", errJSON, got, c)
+	if w.bad != nil {
+		return 0
 	}
-	w.pos++
-	return nil
+	return w.buf[w.pos]
+}
+
+// expect skips c. Another byte is an error.
+func (w *window) expect(c byte) {
+	if got := w.peek(); got == c {
+		w.pos++
+	} else {
+		w.fail(fmt.Errorf("%w: found %q, want %q", errJSON, got, c))
+	}
 }
 
 // enter skips an opening bracket. If another value comes, it skips that value and returns false.
-func (w *window) enter(c byte) (bool, error) {
-	got, err := w.peek()
-	if err != nil {
-		return false, short(err)
-	}
-	if got != c {
-		return false, w.skip()
+func (w *window) enter(c byte) bool {
+	if w.peek() != c {
+		w.skip()
+		return false
 	}
 	w.pos++
-	return true, w.push(c)
+	w.push(c)
+	return w.bad == nil
 }
 
-func (w *window) push(c byte) error {
+func (w *window) push(c byte) {
 	if w.depth >= maxDepth {
-		return fmt.Errorf("%w: nesting is deeper than %d", errJSON, maxDepth)
+		w.fail(fmt.Errorf("%w: nesting is deeper than %d", errJSON, maxDepth))
+		return
 	}
 	at, bit := w.depth/64, uint64(1)<<(w.depth%64)
 	if at == len(w.kinds) {
@@ -71,16 +77,58 @@ func (w *window) push(c byte) error {
 		w.kinds[at] &^= bit
 	}
 	w.depth++
-	return nil
 }
 
-func (w *window) pop(c byte) error {
+func (w *window) pop(c byte) {
 	d := w.depth - 1
 	if d < 0 || (c == '}') != (w.kinds[d/64]&(1<<(d%64)) != 0) {
-		return fmt.Errorf("%w: unexpected %q", errJSON, c)
+		w.fail(fmt.Errorf("%w: unexpected %q", errJSON, c))
+		return
 	}
 	w.depth = d
-	return nil
+}
+
+// container is a loop over the fields of an object or the items of a list. The body of the loop must read the value:
+//
+//	for o := w.container('{'); o.next(); {
+//		switch string(o.key) {
+//
+// The loop has no iterations for a value of another type, and ends at an error. The window must be in mode hold.
+type container struct {
+	w     *window
+	end   byte   // the closing bracket
+	open  bool   // the value is a container, and its end has not been read
+	comma bool   // a comma precedes the next item
+	key   []byte // of the field; valid until the next read
+}
+
+// container enters the container that begins with the bracket c.
+func (w *window) container(c byte) container {
+	return container{w: w, end: c + 2, open: w.enter(c)} // a closing bracket is two after its opening one
+}
+
+// next moves to the value of the next field or to the next item. At the end of the container it leaves it and returns false.
+func (c *container) next() bool {
+	w := c.w
+	if !c.open {
+		return false
+	}
+	if got := w.peek(); got == c.end {
+		w.pos++
+		w.pop(got)
+		c.open = false
+		return false
+	}
+	if c.comma {
+		w.expect(',')
+	}
+	c.comma = true
+	if c.end == '}' {
+		s := w.text()
+		w.expect(':')
+		c.key = unescaped(w.get(s))
+	}
+	return w.bad == nil
 }
 
 // marks are the bytes that matter outside strings.
@@ -88,8 +136,8 @@ var marks = [256]bool{'"': true, '{': true, '}': true, '[': true, ']': true}
 
 // unwind reads until at most depth containers are open. All bytes of a list pass through it, so it is the hot
 // path.
-func (w *window) unwind(depth int) error {
-	for w.depth > depth {
+func (w *window) unwind(depth int) {
+	for w.bad == nil && w.depth > depth {
 		b := w.buf[w.pos:w.end]
 		i := 0
 		for i < len(b) {
@@ -104,33 +152,24 @@ func (w *window) unwind(depth int) error {
 					continue
 				}
 				w.pos += i
-				if err := w.skipString(); err != nil {
-					return err
-				}
+				w.skipString()
 				b, i = w.buf[w.pos:w.end], 0
 				continue
 			}
-			var err error
 			if c == '{' || c == '[' {
-				err = w.push(c)
+				w.push(c)
 			} else {
-				err = w.pop(c)
+				w.pop(c)
 			}
-			if err != nil {
-				return err
-			}
-			if w.depth <= depth {
+			if w.depth <= depth || w.bad != nil {
 				break
 			}
 		}
 		w.pos += i
 		if w.depth > depth {
-			if err := w.more(); err != nil {
-				return short(err)
-			}
+			w.need()
 		}
 	}
-	return nil
 }
 
 // Constants for stringEnd, which reads eight bytes at a time.
@@ -165,93 +204,86 @@ func stringEnd(b []byte) int {
 }
 
 // skipString skips the rest of the current string and its closing quote.
-func (w *window) skipString() error {
+func (w *window) skipString() {
 	if n := stringEnd(w.buf[w.pos:w.end]); n > 0 {
 		w.pos += n
-		return nil
+		return
 	}
-	for {
+	for w.bad == nil {
 		b := w.buf[w.pos:w.end]
 		quote := bytes.IndexByte(b, '"')
 		if quote >= 0 {
 			b = b[:quote]
 		}
-		if slash := bytes.IndexByte(b, '\\'); slash >= 0 {
+		switch slash := bytes.IndexByte(b, '\\'); {
+		case slash >= 0:
 			w.pos += slash + 1
-			if !w.ahead(1) {
-				if err := w.more(); err != nil {
-					return short(err)
-				}
+			if w.fill(1) {
+				w.pos++
 			}
-			w.pos++
-			continue
-		}
-		if quote >= 0 {
+		case quote >= 0:
 			w.pos += quote + 1
-			return nil
-		}
-		w.pos = w.end
-		if err := w.more(); err != nil {
-			return short(err)
+			return
+		default:
+			w.pos = w.end
+			w.need()
 		}
 	}
 }
 
 // skip skips one value.
-func (w *window) skip() error {
-	c, err := w.peek()
-	if err != nil {
-		return short(err)
-	}
-	switch c {
+func (w *window) skip() {
+	switch c := w.peek(); c {
 	case '{', '[':
 		depth := w.depth
 		w.pos++
-		if err := w.push(c); err != nil {
-			return err
-		}
-		return w.unwind(depth)
+		w.push(c)
+		w.unwind(depth)
+		return
 	case '"':
 		w.pos++
-		return w.skipString()
+		w.skipString()
+		return
 	case ',', ':', '}', ']':
-		return fmt.Errorf("%w: found %q, want a value", errJSON, c)
+		w.fail(fmt.Errorf("%w: found %q, want a value", errJSON, c))
 	}
-	for {
+	for w.bad == nil {
 		for ; w.pos < w.end; w.pos++ {
 			switch w.buf[w.pos] {
 			case ',', '}', ']', ' ', '\t', '\n', '\r':
-				return nil
+				return
 			case '"', '{', '[', ':':
-				return fmt.Errorf("%w: %q in a value", errJSON, w.buf[w.pos])
+				w.fail(fmt.Errorf("%w: %q in a value", errJSON, w.buf[w.pos]))
+				return
 			}
 		}
-		if err := w.more(); err != nil {
-			return short(err) // values that are read here never end the stream
-		}
+		w.need() // values that are read here never end the stream
 	}
+}
+
+// value returns the next value. The window must be in mode hold.
+func (w *window) value() span {
+	w.peek()
+	at := w.at()
+	w.skip()
+	return w.since(at)
 }
 
 // text returns the next string, without its quotes and still escaped. The window must be in mode hold.
-func (w *window) text() (span, error) {
-	if err := w.expect('"'); err != nil {
-		return span{}, err
-	}
+func (w *window) text() span {
+	w.expect('"')
 	at := w.at()
-	if err := w.skipString(); err != nil {
-		return span{}, err
+	if w.skipString(); w.bad != nil {
+		return span{}
 	}
-	return span{at, w.at() - 1}, nil
+	return span{at, w.at() - 1}
 }
 
 // textOr returns the next string as text does, or an empty span for any other value, which it skips.
-func (w *window) textOr() (span, error) {
-	c, err := w.peek()
-	if err != nil {
-		return span{}, short(err)
-	}
-	if c != '"' {
-		return span{}, w.skip()
+func (w *window) textOr() span {
+	if w.peek() != '"' {
+		w.skip()
+		return span{}
 	}
 	return w.text()
 }
@@ -266,40 +298,6 @@ func unescaped(raw []byte) []byte {
 		return raw // an invalid string cannot be a name
 	}
 	return []byte(s)
-}
-
-// key moves to the value of the next field of the current object. At the end of the object it leaves it and
-// returns false. The window must be in mode hold. The name is valid until the next read.
-func (w *window) key(first *bool) (name []byte, ok bool, err error) {
-	if ok, err = w.item(first, '}'); !ok || err != nil {
-		return nil, false, err
-	}
-	s, err := w.text()
-	if err != nil {
-		return nil, false, err
-	}
-	if err := w.expect(':'); err != nil {
-		return nil, false, err
-	}
-	return unescaped(w.get(s)), true, nil
-}
-
-// item moves to the next item of the current container. At the end of the container it leaves it and returns
-// false.
-func (w *window) item(first *bool, end byte) (bool, error) {
-	c, err := w.peek()
-	if err != nil {
-		return false, short(err)
-	}
-	if c == end {
-		w.pos++
-		return false, w.pop(c)
-	}
-	if *first {
-		*first = false
-		return true, nil
-	}
-	return true, w.expect(',')
 }
 
 // number parses a resourceVersion.

@@ -160,36 +160,38 @@ func parseStatusJSON(b []byte) *Status {
 
 func parseStatusProto(b []byte) *Status {
 	s := &Status{}
-	var err error
-	_ = fields(b, func(num protowire.Number, v []byte, n uint64) bool {
-		switch num {
+	m := NewMessage(b) // the fields of a malformed Status that can be read are better than none
+	for m.Next() {
+		switch m.Num {
 		case 1:
-			var m ListMeta
-			err = m.parse(v)
-			s.Continue = m.Continue
+			var meta ListMeta
+			_ = meta.parse(m.Value)
+			s.Continue = meta.Continue
 		case 3:
-			s.Message = string(v)
+			s.Message = string(m.Value)
 		case 4:
-			s.Reason = string(v)
+			s.Reason = string(m.Value)
 		case 5:
-			err = fields(v, func(num protowire.Number, v []byte, n uint64) bool {
-				switch {
-				case num == 4 && s.Cause == "":
-					err = fields(v, func(num protowire.Number, v []byte, _ uint64) bool {
-						if num == 1 {
-							s.Cause = string(v)
-						}
-						return true
-					}, &err)
-				case num == 5:
-					s.RetryAfter = int(int32(n))
-				}
-				return true
-			}, &err)
+			s.parseDetails(m.Value)
 		case 6:
-			s.Code = int(int32(n))
+			s.Code = int(int32(m.N))
 		}
-		return true
-	}, &err) // the fields of a malformed Status that can be read are better than none
+	}
 	return s
+}
+
+func (s *Status) parseDetails(b []byte) {
+	m := NewMessage(b)
+	for m.Next() {
+		switch {
+		case m.Num == 4 && s.Cause == "":
+			for cause := NewMessage(m.Value); cause.Next(); {
+				if cause.Num == 1 {
+					s.Cause = string(cause.Value)
+				}
+			}
+		case m.Num == 5:
+			s.RetryAfter = int(int32(m.N))
+		}
+	}
 }

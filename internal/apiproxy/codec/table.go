@@ -25,51 +25,25 @@ func parseColumns(raw []byte) (*Columns, error) {
 		return nil, nil
 	}
 	w := view(raw)
-	if err := w.expect('['); err != nil {
-		return nil, err
-	}
-	if err := w.push('['); err != nil {
-		return nil, err
-	}
+	w.expect('[')
+	w.push('[')
 	c := &Columns{raw: bytes.Clone(raw)}
-	for first := true; ; {
-		ok, err := w.item(&first, ']')
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			return c, nil
-		}
-		isObject, err := w.enter('{')
-		if err != nil {
-			return nil, err
-		}
-		if !isObject {
-			return nil, fmt.Errorf("%w: a column is not an object", errJSON)
+	for list := (container{w: &w, end: ']', open: true}); list.next(); {
+		column := w.container('{')
+		if !column.open {
+			w.fail(fmt.Errorf("%w: a column is not an object", errJSON))
 		}
 		name := ""
-		for first := true; ; {
-			key, ok, err := w.key(&first)
-			if err != nil {
-				return nil, err
+		for column.next() {
+			if string(column.key) == "name" {
+				name = string(unescaped(w.get(w.textOr())))
+			} else {
+				w.skip()
 			}
-			if !ok {
-				break
-			}
-			if string(key) != "name" {
-				if err := w.skip(); err != nil {
-					return nil, err
-				}
-				continue
-			}
-			s, err := w.textOr()
-			if err != nil {
-				return nil, err
-			}
-			name = string(unescaped(w.get(s)))
 		}
 		c.names = append(c.names, name)
 	}
+	return c, w.bad
 }
 
 // Len returns the number of columns, without the cluster column.
@@ -131,93 +105,47 @@ type rowFields struct {
 	hasObject bool
 }
 
-// scanRow reads a row after its opening brace until its cells and name are known.
-func (l *ListReader) scanRow() error {
+// scanRow reads a row until its cells and name are known.
+func (l *ListReader) scanRow(row container) {
 	w := &l.w
 	strip := l.Row != nil && l.Row.strip
 	l.row = rowFields{each: l.row.each[:0]}
 	var ns, name span
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			break
-		}
-		switch string(key) {
+	for known := false; !known && row.next(); {
+		switch string(row.key) {
 		case "cells":
-			err = l.scanCells()
+			l.row.readCells(w)
 		case "object":
-			if _, err := w.peek(); err != nil {
-				return short(err)
-			}
+			w.peek()
 			at, depth := w.at(), w.depth
-			isObject, err := w.enter('{')
-			if err != nil {
-				return err
-			}
-			if isObject {
-				if ns, name, err = w.identity(depth); err != nil {
-					return err
-				}
+			if object := w.container('{'); object.open {
+				ns, name = object.identity()
 				if l.row.hasCells && !strip {
-					l.Namespace, l.Name = l.itemName(ns), l.itemName(name)
-					return nil // copyRow reads the rest
+					known = true // copyRow reads the rest
+					continue
 				}
-				if err := w.unwind(depth); err != nil {
-					return err
-				}
+				w.unwind(depth)
 			}
 			l.row.object, l.row.hasObject = w.since(at), true
 		default:
-			err = w.skip()
-		}
-		if err != nil {
-			return err
+			w.skip()
 		}
 	}
 	l.Namespace, l.Name = l.itemName(ns), l.itemName(name)
 	if !l.row.hasCells {
-		return fmt.Errorf("%w: a row has no cells", errJSON)
+		w.fail(fmt.Errorf("%w: a row has no cells", errJSON))
 	}
-	return nil
 }
 
-func (l *ListReader) scanCells() (err error) {
-	l.row.cells, l.row.each, err = l.w.cells(l.row.each[:0])
-	l.row.hasCells = err == nil
-	return err
-}
-
-// cells reads the array of cells of a row. The window must be in mode hold.
-func (w *window) cells(each []span) (all span, _ []span, err error) {
-	if _, err := w.peek(); err != nil {
-		return all, each, short(err)
-	}
+// readCells reads the array of cells of a row. The window must be in mode hold.
+func (r *rowFields) readCells(w *window) {
+	w.peek()
 	from := w.at()
-	isArray, err := w.enter('[')
-	if err != nil {
-		return all, each, err
+	r.each = r.each[:0]
+	for c := w.container('['); c.next(); {
+		r.each = append(r.each, w.value())
 	}
-	for first := true; isArray; {
-		ok, err := w.item(&first, ']')
-		if err != nil {
-			return all, each, err
-		}
-		if !ok {
-			break
-		}
-		if _, err := w.peek(); err != nil {
-			return all, each, short(err)
-		}
-		at := w.at()
-		if err := w.skip(); err != nil {
-			return all, each, err
-		}
-		each = append(each, w.since(at))
-	}
-	return w.since(from), each, nil
+	r.cells, r.hasCells = w.since(from), true
 }
 
 // appendCells appends the cells of a row in the layout of the merged Table.
@@ -245,25 +173,24 @@ func (r *Row) appendCells(dst []byte, each []span, get func(span) []byte) []byte
 // copyRow writes the converted row that Next found.
 func (l *ListReader) copyRow(out io.Writer) error {
 	w := &l.w
+	if w.bad != nil {
+		return w.bad
+	}
 	if l.Row == nil {
 		w.to(out)
-		if err := w.unwind(l.base); err != nil {
-			return err
-		}
-		return w.release()
+		w.unwind(l.base)
+		w.release()
+		return w.bad
 	}
 	b := slices.Concat(w.get(span{0, l.row.cells.from}))
 	b = l.Row.appendCells(b, l.row.each, w.get)
 	if !l.Row.strip {
-		if _, err := out.Write(b); err != nil {
-			return &writeError{err}
-		}
+		w.write(out, b)
 		w.mark += l.row.cells.to // the cells are already written
 		w.to(out)
-		if err := w.unwind(l.base); err != nil {
-			return err
-		}
-		return w.release()
+		w.unwind(l.base)
+		w.release()
+		return w.bad
 	}
 	all := w.since(0) // a row to strip is completely in the buffer
 	switch o := l.row; {
@@ -277,8 +204,7 @@ func (l *ListReader) copyRow(out io.Writer) error {
 		b = append(b, w.get(span{o.object.to, all.to})...)
 	}
 	w.to(nil)
-	if _, err := out.Write(b); err != nil {
-		return &writeError{err}
-	}
-	return w.release()
+	w.write(out, b)
+	w.release()
+	return w.bad
 }

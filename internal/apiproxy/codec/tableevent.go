@@ -5,43 +5,24 @@ import "fmt"
 // scanTable reads an event whose object is a Table with one row. The row's object holds namespace and name.
 func (ev *Event) scanTable(table []byte) error {
 	w := view(table)
-	if _, err := w.enter('{'); err != nil {
-		return err
-	}
-	var o eventFields
-	o.table = true
-	for first := true; ; {
-		key, ok, err := w.key(&first)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			break
-		}
-		switch string(key) {
+	o := eventFields{table: true}
+	for c := w.container('{'); c.next(); {
+		switch string(c.key) {
 		case "metadata":
-			err = o.meta(&w, true)
+			o.meta(&w, true)
 		case "columnDefinitions":
-			if _, err := w.peek(); err != nil {
-				return short(err)
-			}
-			at := w.at()
-			if err := w.skip(); err != nil {
-				return err
-			}
-			ev.columns = w.since(at)
-			ev.Columns, err = parseColumns(w.get(ev.columns))
-			if err != nil {
-				return err
-			}
+			ev.columns = w.value()
+			columns, err := parseColumns(w.get(ev.columns))
+			w.fail(err)
+			ev.Columns = columns
 		case "rows":
-			err = ev.scanRows(&w, &o)
+			ev.scanRows(&w, &o)
 		default:
-			err = w.skip()
+			w.skip()
 		}
-		if err != nil {
-			return err
-		}
+	}
+	if w.bad != nil {
+		return w.bad
 	}
 	ev.object = table
 	ev.Namespace, ev.Name = unescaped(w.get(o.ns)), unescaped(w.get(o.name))
@@ -55,67 +36,29 @@ func (ev *Event) scanTable(table []byte) error {
 	return err
 }
 
-func (ev *Event) scanRows(w *window, o *eventFields) error {
-	isArray, err := w.enter('[')
-	if err != nil || !isArray {
-		return err
-	}
-	for first := true; ; ev.rows++ {
-		ok, err := w.item(&first, ']')
-		if err != nil || !ok {
-			return err
+func (ev *Event) scanRows(w *window, o *eventFields) {
+	for rows := w.container('['); rows.next(); ev.rows++ {
+		row := w.container('{')
+		if !row.open {
+			w.fail(fmt.Errorf("%w: a row is not an object", errJSON))
 		}
-		isObject, err := w.enter('{')
-		if err != nil {
-			return err
-		}
-		if !isObject {
-			return fmt.Errorf("%w: a row is not an object", errJSON)
-		}
-		for first := true; ; {
-			key, ok, err := w.key(&first)
-			if err != nil {
-				return err
-			}
-			if !ok {
-				break
-			}
-			switch string(key) {
+		for row.next() {
+			switch string(row.key) {
 			case "cells":
-				ev.row.cells, ev.row.each, err = w.cells(ev.row.each[:0])
-				ev.row.hasCells = err == nil
+				ev.row.readCells(w)
 			case "object":
-				if _, err := w.peek(); err != nil {
-					return short(err)
-				}
+				w.peek()
 				at := w.at()
-				isObject, err := w.enter('{')
-				if err != nil {
-					return err
-				}
-				for first := true; isObject; {
-					key, ok, err := w.key(&first)
-					if err != nil {
-						return err
-					}
-					if !ok {
-						break
-					}
-					if string(key) == "metadata" {
-						err = o.meta(w, true)
+				for object := w.container('{'); object.next(); {
+					if string(object.key) == "metadata" {
+						o.meta(w, true)
 					} else {
-						err = w.skip()
-					}
-					if err != nil {
-						return err
+						w.skip()
 					}
 				}
 				ev.row.object, ev.row.hasObject = w.since(at), true
 			default:
-				err = w.skip()
-			}
-			if err != nil {
-				return err
+				w.skip()
 			}
 		}
 	}

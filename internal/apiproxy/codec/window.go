@@ -49,7 +49,8 @@ type window struct {
 	end   int
 	mode  mode
 	out   io.Writer
-	err   error
+	err   error // of r, idle or out, which more returns again
+	bad   error // the first error of a reading function; after it, they return zero values
 
 	// idle is called before a read, which may block. The read may overwrite the bytes before mark.
 	idle func() error
@@ -82,8 +83,8 @@ func (w *window) more() error {
 		}
 	}
 	if w.mode != hold || w.taken-w.from >= writeAt || len(w.buf)-(w.end-w.from) < leastGap {
-		if err := w.release(); err != nil {
-			return err
+		if w.release(); w.bad != nil {
+			return w.bad
 		}
 	}
 	unread := w.end - w.from
@@ -143,23 +144,45 @@ func (w *window) shift() {
 }
 
 // release writes or discards the bytes that were read. In mode hold it writes only the taken bytes.
-func (w *window) release() error {
+func (w *window) release() {
+	if w.bad != nil {
+		return
+	}
 	upTo := w.taken
 	if w.mode == pass {
 		upTo = w.pos
 	}
 	if upTo > w.from {
-		if _, err := w.out.Write(w.buf[w.from:upTo]); err != nil {
-			w.err = &writeError{err}
-			return w.err
+		if w.write(w.out, w.buf[w.from:upTo]); w.bad != nil {
+			return
 		}
 	}
 	w.from = upTo
 	if w.mode != hold {
 		w.from, w.taken, w.mark = w.pos, w.pos, w.pos
 	}
-	return nil
 }
+
+// write writes bytes to out.
+func (w *window) write(out io.Writer, b []byte) {
+	if w.bad != nil {
+		return
+	}
+	if _, err := out.Write(b); err != nil {
+		w.err = &writeError{err}
+		w.fail(w.err)
+	}
+}
+
+// fail records the first error; nil is none.
+func (w *window) fail(err error) {
+	if w.bad == nil {
+		w.bad = err
+	}
+}
+
+// need reads more input. The end of the stream is an error.
+func (w *window) need() { w.fail(short(w.more())) }
 
 // keep discards everything that was read and holds from the next byte.
 func (w *window) keep() {
@@ -184,15 +207,12 @@ func (w *window) to(out io.Writer) {
 
 // splice sends the held bytes and the following ones to out. between includes the bytes between the
 // previously taken part and mark.
-func (w *window) splice(out io.Writer, between bool) error {
+func (w *window) splice(out io.Writer, between bool) {
 	if !between && w.mark > w.taken {
-		if err := w.release(); err != nil {
-			return err
-		}
+		w.release()
 		w.from, w.taken = w.mark, w.mark
 	}
 	w.mode, w.out = pass, out
-	return nil
 }
 
 // spliced ends a splice. The taken bytes are written later, together with more.
@@ -216,28 +236,25 @@ func (w *window) since(at int) span  { return span{at, w.at()} }
 func (w *window) ahead(n int) bool   { return w.end-w.pos >= n }
 func (w *window) bytes(n int) []byte { return w.buf[w.pos : w.pos+n] }
 
-// fill reads until n bytes are available. The window must be in mode hold.
-func (w *window) fill(n int) error {
-	for !w.ahead(n) {
-		if err := w.more(); err != nil {
-			return short(err)
-		}
+// fill reads until n bytes are available. It returns false after an error. The window must be in mode hold.
+func (w *window) fill(n int) bool {
+	for w.bad == nil && !w.ahead(n) {
+		w.need()
 	}
-	return nil
+	return w.bad == nil
 }
 
 // advance skips n bytes.
-func (w *window) advance(n uint64) error {
-	for {
-		if have := uint64(w.end - w.pos); have >= n {
+func (w *window) advance(n uint64) {
+	for w.bad == nil {
+		have := uint64(w.end - w.pos)
+		if have >= n {
 			w.pos += int(n)
-			return nil
+			return
 		}
-		n -= uint64(w.end - w.pos)
+		n -= have
 		w.pos = w.end
-		if err := w.more(); err != nil {
-			return short(err)
-		}
+		w.need()
 	}
 }
 

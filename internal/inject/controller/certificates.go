@@ -129,16 +129,11 @@ func (c *Certificates) Run(ctx context.Context) error {
 func (c *Certificates) pollSecret(ctx context.Context) {
 	tick := time.NewTicker(c.PollInterval)
 	defer tick.Stop()
-	reported := ""
+	var last lastError
 	for {
-		message := ""
-		if err := c.loadSecret(ctx); err != nil && ctx.Err() == nil {
-			message = err.Error()
-			if message != reported {
-				c.Log.Warn("the webhook's certificate", "err", err)
-			}
+		if err := c.loadSecret(ctx); last.isNew(ctx, err) {
+			c.Log.Warn("the webhook's certificate", "err", err)
 		}
-		reported = message
 		select {
 		case <-tick.C:
 		case <-c.trigger:
@@ -191,21 +186,32 @@ func firstCertificate(text []byte) []byte {
 	return block.Bytes
 }
 
+// lastError is the text of the last error of a repeated task, so that each error is logged once.
+type lastError string
+
+// isNew reports whether err is to be logged. It records err, unless ctx has ended.
+func (l *lastError) isNew(ctx context.Context, err error) bool {
+	was := *l
+	*l = ""
+	if err != nil && ctx.Err() == nil {
+		*l = lastError(err.Error())
+	}
+	return *l != "" && *l != was
+}
+
 // newElection returns the election of the replica that does one of the webhook's tasks.
 func newElection(config *rest.Config, namespace, lease, identity string, log *slog.Logger) *kube.Election {
-	reported := "" // the election makes one request after the other
+	var last lastError // the election makes one request after the other
 	return &kube.Election{
 		Config: config, Namespace: namespace, Lease: lease, Identity: identity,
 		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 		Report: func(ctx context.Context, doing string, err error) {
-			message := ""
-			if err != nil && ctx.Err() == nil {
+			if err != nil {
 				err = kube.ExplainManifestObject(doing, "Lease", types.NamespacedName{Namespace: namespace, Name: lease}, err)
-				if message = err.Error(); message != reported {
-					log.Warn("the election failed; it is tried again", "lease", lease, "err", err)
-				}
 			}
-			reported = message
+			if last.isNew(ctx, err) {
+				log.Warn("the election failed; it is tried again", "lease", lease, "err", err)
+			}
 		},
 	}
 }
@@ -220,17 +226,15 @@ func (c *Certificates) runRotation(ctx context.Context) {
 		c.watchBundles(ctx, touched)
 	}()
 	defer func() { <-watched }()
-	reported := ""
+	var last lastError
 	for ctx.Err() == nil {
 		wake, err := c.rotateOnce(ctx)
-		message := ""
-		if err != nil && ctx.Err() == nil {
+		if err != nil {
 			wake = c.Now().Add(c.PollInterval)
-			if message = err.Error(); message != reported && !kube.IsStale(err) {
-				c.Log.Error("the rotation of the webhook's certificates failed", "err", err)
-			}
 		}
-		reported = message
+		if last.isNew(ctx, err) && !kube.IsStale(err) {
+			c.Log.Error("the rotation of the webhook's certificates failed", "err", err)
+		}
 		wait := min(max(wake.Sub(c.Now()), time.Millisecond), triggeredPolls*c.PollInterval) // the clock or the Secret may change meanwhile
 		_ = retry.SleepOrWake(ctx, wait, touched)                                            // the loop checks ctx
 	}

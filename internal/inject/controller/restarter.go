@@ -160,23 +160,19 @@ func getWorkload(ctx context.Context, client *kubernetes.Clientset, kind, namesp
 	apps := client.AppsV1()
 	switch kind {
 	case "deployments":
-		o, err := apps.Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return workload{}, err
-		}
-		return fromDeployment(o), nil
+		return asWorkload(ctx, apps.Deployments(namespace).Get, name, fromDeployment)
 	case "statefulsets":
-		o, err := apps.StatefulSets(namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return workload{}, err
-		}
-		return fromStatefulSet(o), nil
+		return asWorkload(ctx, apps.StatefulSets(namespace).Get, name, fromStatefulSet)
 	}
-	o, err := apps.DaemonSets(namespace).Get(ctx, name, metav1.GetOptions{})
+	return asWorkload(ctx, apps.DaemonSets(namespace).Get, name, fromDaemonSet)
+}
+
+func asWorkload[T any](ctx context.Context, get func(context.Context, string, metav1.GetOptions) (*T, error), name string, from func(*T) workload) (workload, error) {
+	o, err := get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return workload{}, err
 	}
-	return fromDaemonSet(o), nil
+	return from(o), nil
 }
 
 // The rollout status follows "kubectl rollout status".

@@ -108,106 +108,41 @@ func (c *Credential) check() error {
 	return nil
 }
 
+// kubeconfigReader reads a kubeconfig.
+type kubeconfigReader struct {
+	yamlReader
+	contexts map[string]kubeconfigContext
+	clusters map[string]kubeconfigCluster
+	users    map[string]*Credential
+}
+
+type (
+	kubeconfigContext struct{ cluster, user string }
+	kubeconfigCluster struct {
+		server, serverName string
+		ca                 []byte
+	}
+)
+
 // readKubeconfig reads the current context of a kubeconfig. It refuses a forbidden field in any entry.
 func readKubeconfig(b []byte) (*Credential, string, error) {
-	r := &yamlReader{secret: true}
+	r := &kubeconfigReader{yamlReader{secret: true}, map[string]kubeconfigContext{}, map[string]kubeconfigCluster{}, map[string]*Credential{}}
 	root := r.root(b)
 	if root == nil {
 		return nil, "", fmt.Errorf("the kubeconfig cannot be read: %w", hideContents(r.diagnostics))
 	}
 	var apiVersion, kind, current string
-	type context struct{ cluster, user string }
-	contexts, users := map[string]context{}, map[string]*Credential{}
-	type cluster struct {
-		server, serverName string
-		ca                 []byte
-	}
-	clusters := map[string]cluster{}
-	ignore := func(*yaml.Node) {}
-	data := func(what string, to *[]byte) fieldFunc {
-		return func(n *yaml.Node) {
-			var s string
-			r.text(what, &s)(n)
-			out, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(s), ""))
-			if err != nil {
-				r.fail(n, "%s is not base64", what)
-			}
-			*to = out
-		}
-	}
-	refused := func(what string) fieldFunc {
-		return func(n *yaml.Node) { r.fail(n, "%s is refused%s", what, forbiddenFieldReason(what)) }
-	}
-	entry := func(kind string, take func(name string, n *yaml.Node)) fieldFunc {
-		return func(n *yaml.Node) {
-			if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-				return
-			}
-			if n.Kind != yaml.SequenceNode {
-				r.fail(n, "%ss is not a list", kind)
-				return
-			}
-			seen := map[string]bool{}
-			for _, item := range n.Content {
-				var name string
-				var inner *yaml.Node
-				r.mapping(item, "the "+kind, map[string]fieldFunc{"name": r.text("the name of the "+kind, &name), kind: func(n *yaml.Node) { inner = n }})
-				if seen[name] {
-					r.fail(item, "two %ss have the same name", kind)
-				}
-				if seen[name] = true; inner != nil {
-					take(name, inner)
-				}
-			}
-		}
-	}
 	r.mapping(root, "the kubeconfig", map[string]fieldFunc{
 		"apiVersion": r.text("apiVersion", &apiVersion), "kind": r.text("kind", &kind),
-		"preferences": ignore, "extensions": ignore, "current-context": r.text("current-context", &current),
-		"clusters": entry("cluster", func(name string, n *yaml.Node) {
-			var c cluster
-			r.mapping(n, "the cluster", map[string]fieldFunc{
-				"server": r.text("server", &c.server), "tls-server-name": r.text("tls-server-name", &c.serverName),
-				"certificate-authority-data": data("certificate-authority-data", &c.ca), "disable-compression": ignore, "extensions": ignore,
-				"insecure-skip-tls-verify": func(n *yaml.Node) {
-					if n.Value != "false" {
-						refused("insecure-skip-tls-verify")(n)
-					}
-				},
-				"certificate-authority": refused("certificate-authority"), "proxy-url": refused("proxy-url"),
-			})
-			clusters[name] = c
-		}),
-		"contexts": entry("context", func(name string, n *yaml.Node) {
-			var c context
-			r.mapping(n, "the context", map[string]fieldFunc{
-				"cluster": r.text("cluster", &c.cluster), "user": r.text("user", &c.user), "namespace": ignore, "extensions": ignore,
-			})
-			contexts[name] = c
-		}),
-		"users": entry("user", func(name string, n *yaml.Node) {
-			var c Credential
-			var token string
-			var key []byte
-			fields := map[string]fieldFunc{
-				"token": r.text("token", &token), "client-certificate-data": data("client-certificate-data", &c.Certificate),
-				"client-key-data": data("client-key-data", &key), "extensions": ignore,
-			}
-			for _, f := range []string{"exec", "auth-provider", "tokenFile", "client-certificate", "client-key", "username", "password",
-				"as", "as-uid", "as-groups", "as-user-extra", "act-as"} {
-				fields[f] = refused(f)
-			}
-			r.mapping(n, "the user", fields)
-			c.Token, c.Key = secret.New(strings.TrimSpace(token)), secret.New(string(key))
-			users[name] = &c
-		}),
+		"preferences": ignoreField, "extensions": ignoreField, "current-context": r.text("current-context", &current),
+		"clusters": r.entries("cluster", r.cluster), "contexts": r.entries("context", r.context), "users": r.entries("user", r.user),
 	})
 	if len(r.diagnostics) > 0 {
 		return nil, "", fmt.Errorf("the kubeconfig is refused: %w", r.result())
 	}
-	at, ok := contexts[current]
-	cl, hasCluster := clusters[at.cluster]
-	user, hasUser := users[at.user]
+	at, ok := r.contexts[current]
+	cl, hasCluster := r.clusters[at.cluster]
+	user, hasUser := r.users[at.user]
 	switch {
 	case apiVersion != "v1" || kind != "Config":
 		return nil, "", errors.New("the kubeconfig does not have apiVersion v1 and kind Config")
@@ -218,6 +153,90 @@ func readKubeconfig(b []byte) (*Credential, string, error) {
 	}
 	user.CA, user.TLSServerName = cl.ca, cl.serverName
 	return user, cl.server, nil
+}
+
+func ignoreField(*yaml.Node) {}
+
+func (r *kubeconfigReader) refused(what string) fieldFunc {
+	return func(n *yaml.Node) { r.fail(n, "%s is refused%s", what, forbiddenFieldReason(what)) }
+}
+
+// data returns a reader of base64.
+func (r *kubeconfigReader) data(what string, to *[]byte) fieldFunc {
+	return func(n *yaml.Node) {
+		var s string
+		r.text(what, &s)(n)
+		out, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(s), ""))
+		if err != nil {
+			r.fail(n, "%s is not base64", what)
+		}
+		*to = out
+	}
+}
+
+// entries returns a reader of a list of entries, each with a name and a value of that kind.
+func (r *kubeconfigReader) entries(kind string, value func(name string, n *yaml.Node)) fieldFunc {
+	return func(n *yaml.Node) {
+		if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+			return
+		}
+		if n.Kind != yaml.SequenceNode {
+			r.fail(n, "%ss is not a list", kind)
+			return
+		}
+		seen := map[string]bool{}
+		for _, item := range n.Content {
+			var name string
+			var inner *yaml.Node
+			r.mapping(item, "the "+kind, map[string]fieldFunc{"name": r.text("the name of the "+kind, &name), kind: func(n *yaml.Node) { inner = n }})
+			if seen[name] {
+				r.fail(item, "two %ss have the same name", kind)
+			}
+			if seen[name] = true; inner != nil {
+				value(name, inner)
+			}
+		}
+	}
+}
+
+func (r *kubeconfigReader) cluster(name string, n *yaml.Node) {
+	var c kubeconfigCluster
+	r.mapping(n, "the cluster", map[string]fieldFunc{
+		"server": r.text("server", &c.server), "tls-server-name": r.text("tls-server-name", &c.serverName),
+		"certificate-authority-data": r.data("certificate-authority-data", &c.ca), "disable-compression": ignoreField, "extensions": ignoreField,
+		"insecure-skip-tls-verify": func(n *yaml.Node) {
+			if n.Value != "false" {
+				r.refused("insecure-skip-tls-verify")(n)
+			}
+		},
+		"certificate-authority": r.refused("certificate-authority"), "proxy-url": r.refused("proxy-url"),
+	})
+	r.clusters[name] = c
+}
+
+func (r *kubeconfigReader) context(name string, n *yaml.Node) {
+	var c kubeconfigContext
+	r.mapping(n, "the context", map[string]fieldFunc{
+		"cluster": r.text("cluster", &c.cluster), "user": r.text("user", &c.user), "namespace": ignoreField, "extensions": ignoreField,
+	})
+	r.contexts[name] = c
+}
+
+func (r *kubeconfigReader) user(name string, n *yaml.Node) {
+	var c Credential
+	var token string
+	var key []byte
+	fields := map[string]fieldFunc{
+		"token": r.text("token", &token), "client-certificate-data": r.data("client-certificate-data", &c.Certificate),
+		"client-key-data": r.data("client-key-data", &key), "extensions": ignoreField,
+	}
+	for _, f := range []string{"exec", "auth-provider", "tokenFile", "client-certificate", "client-key", "username", "password",
+		"as", "as-uid", "as-groups", "as-user-extra", "act-as"} {
+		fields[f] = r.refused(f)
+	}
+	r.mapping(n, "the user", fields)
+	c.Token, c.Key = secret.New(strings.TrimSpace(token)), secret.New(string(key))
+	r.users[name] = &c
 }
 
 // hideContents removes the parser's text from syntax errors and keeps their lines, because the text may
@@ -254,18 +273,15 @@ func CheckAudience(token, home secret.Text) error {
 
 // tokenAudiences returns the aud claim of a JWT. It does not verify the token, which is the pod's own.
 func tokenAudiences(token secret.Text) ([]string, error) {
-	parts := strings.Split(token.Reveal(), ".")
-	if len(parts) != 3 {
-		return nil, errors.New("it is not a JWT, so its audience is unknown")
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return nil, errors.New("it is not a JWT, so its audience is unknown")
+	var payload []byte
+	var err error
+	if parts := strings.Split(token.Reveal(), "."); len(parts) == 3 {
+		payload, err = base64.RawURLEncoding.DecodeString(parts[1])
 	}
 	var claims struct {
 		Aud json.RawMessage `json:"aud"`
 	}
-	if err := json.Unmarshal(payload, &claims); err != nil {
+	if err != nil || json.Unmarshal(payload, &claims) != nil {
 		return nil, errors.New("it is not a JWT, so its audience is unknown")
 	}
 	var many []string

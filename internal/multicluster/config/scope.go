@@ -14,8 +14,8 @@ const (
 
 // BuiltinScope returns the scope of a built-in Kubernetes resource, or ScopeUnknown for all others.
 func BuiltinScope(group, resource string) Scope {
-	all, homeAudiences := clusterScoped[group]
-	if !homeAudiences {
+	all, known := clusterScoped[group]
+	if !known {
 		return ScopeUnknown
 	}
 	for name := range strings.FieldsSeq(all) {

@@ -48,7 +48,7 @@ data: {quote: "\"}]"}
 
 // realCollection creates two members from one real API server. Each has the objects of one namespace.
 func realCollection(client *http.Client, server, path, accept string, shape codec.Shape) *Collection {
-	c := &Collection{Epoch: 1, Width: 2, Hash: "0123456789abcdef", Ring: new(Ring)}
+	c := &Collection{Epoch: 1, Width: 2, Hash: "0123456789abcdef"}
 	for i, name := range []string{"east", "west"} {
 		c.Members = append(c.Members, Member{Slot: i, Name: name, Keep: func(ns []byte) bool { return string(ns) == name }})
 	}

@@ -148,7 +148,7 @@ func BenchmarkWatch(b *testing.B) {
 				began := time.Now()
 				for sent < b.N {
 					ctx, cancel := context.WithCancel(b.Context())
-					c := &Collection{Epoch: 1, Width: 3, Spread: spread, Ring: new(Ring)}
+					c := &Collection{Epoch: 1, Width: 3, Spread: spread}
 					for i := range 3 {
 						c.Members = append(c.Members, Member{Slot: i, Name: fmt.Sprint(i)})
 					}
@@ -211,9 +211,8 @@ func TestWatchMemory(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var seen, ended sync.WaitGroup
 	errs := make(chan error, watches)
-	ring := new(Ring)
 	for range watches {
-		c := &Collection{Epoch: 1, Width: 3, Ring: ring}
+		c := &Collection{Epoch: 1, Width: 3}
 		for i := range 3 {
 			c.Members = append(c.Members, Member{Slot: i, Name: fmt.Sprint(i)})
 		}

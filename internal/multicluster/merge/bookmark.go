@@ -3,6 +3,7 @@ package merge
 import (
 	"time"
 
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
@@ -13,30 +14,16 @@ const (
 	idleTime = time.Minute
 )
 
-// BookmarkReason is the reason for a bookmark. The set is closed, because metrics use it as a label.
-type BookmarkReason string
-
-// The reasons for a bookmark.
-const (
-	BookmarkInitial BookmarkReason = "initial" // the client has all initial objects
-	BookmarkJoin    BookmarkReason = "join"    // before the first objects of a joining member
-	BookmarkBurst   BookmarkReason = "burst"   // after a burst of events
-	BookmarkBusy    BookmarkReason = "busy"    // during continuous events
-	BookmarkIdle    BookmarkReason = "idle"
-	BookmarkEnd     BookmarkReason = "end" // before the stream ends
-)
-
 // markDirty records that the client has events after its last bookmark, and starts the timer.
-func (s *watchStream) markDirty() error {
+func (s *watchStream) markDirty() {
 	if !s.q.Bookmarks || s.waiting > 0 {
-		return nil
+		return
 	}
 	s.lastEvent = time.Now()
 	if !s.dirty {
 		s.dirty, s.since = true, s.lastEvent
 		s.timer.Reset(burstEnd)
 	}
-	return nil
 }
 
 // tick sends a bookmark if one is due.
@@ -44,12 +31,12 @@ func (s *watchStream) tick(now time.Time) error {
 	if !s.q.Bookmarks {
 		return nil
 	}
-	why := BookmarkIdle
+	why := apiproxy.BookmarkIdle
 	if s.dirty {
 		due := s.lastEvent.Add(burstEnd)
-		why = BookmarkBurst
+		why = apiproxy.BookmarkBurst
 		if latest := s.since.Add(busyTime); latest.Before(due) {
-			due, why = latest, BookmarkBusy
+			due, why = latest, apiproxy.BookmarkBusy
 		}
 		if wait := due.Sub(now); wait > 0 {
 			s.timer.Reset(wait)
@@ -60,7 +47,7 @@ func (s *watchStream) tick(now time.Time) error {
 }
 
 // bookmark sends the current position to the client.
-func (s *watchStream) bookmark(why BookmarkReason) error {
+func (s *watchStream) bookmark(why apiproxy.BookmarkReason) error {
 	s.timer.Reset(idleTime)
 	if !s.q.Bookmarks || s.kind == "" {
 		return nil
@@ -69,7 +56,7 @@ func (s *watchStream) bookmark(why BookmarkReason) error {
 		s.timer.Reset(busyTime)
 		return nil
 	}
-	mark := codec.BookmarkObject{Kind: s.kind, APIVersion: s.version, ResourceVersion: s.vector.String(), InitialEnd: why == BookmarkInitial, Bare: s.c.Bare}
+	mark := codec.BookmarkObject{Kind: s.kind, APIVersion: s.version, ResourceVersion: s.vector.String(), InitialEnd: why == apiproxy.BookmarkInitial, Bare: s.c.Bare}
 	if s.columns != nil {
 		mark.Cells = s.columns.Len() + 1
 	}
@@ -87,12 +74,12 @@ func (s *watchStream) endInitial() error {
 		return nil
 	}
 	s.initialEndDue = false
-	return s.bookmark(BookmarkInitial)
+	return s.bookmark(apiproxy.BookmarkInitial)
 }
 
 // endCleanly ends the stream cleanly.
 func (s *watchStream) endCleanly() error {
-	if err := s.bookmark(BookmarkEnd); err != nil {
+	if err := s.bookmark(apiproxy.BookmarkEnd); err != nil {
 		return err
 	}
 	return s.sink.Flush()

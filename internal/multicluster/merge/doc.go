@@ -8,7 +8,6 @@
 //	c := &merge.Collection{
 //		Members: members, Epoch: conf.Epoch, Width: conf.Width, Spread: true,
 //		Hash: merge.CollectionHash(r.URL.Path, query.Get("labelSelector"), query.Get("fieldSelector")),
-//		Ring: rings.For(collection), // one *merge.Ring for all streams of a collection
 //		Bare: query.Get("includeObject") == "None",
 //		Fetch: func(ctx context.Context, m merge.Member, a merge.MemberRequest) (*merge.Body, error) {
 //			v := maps.Clone(query)

@@ -153,7 +153,7 @@ func (s *watchStream) finishSearch(p *copySearch) error {
 	if p.event.Columns != nil {
 		p.feed.columns, p.feed.row = p.event.Columns, nil
 	}
-	if err := s.deliver(p.feed, p.event, Step{}); err != nil {
+	if err := s.deliver(p.feed, p.event); err != nil {
 		return err
 	}
 	return s.endInitial()

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
@@ -25,7 +26,7 @@ func TestExpiredStatus(t *testing.T) {
 				}
 				w.Timeout = 10 * time.Minute
 				w.OnEvents = func(m Member, n int) { events[m.Name] += n }
-				w.OnBookmark = func(why BookmarkReason) { marks = append(marks, string(why)) }
+				w.OnBookmark = func(why apiproxy.BookmarkReason) { marks = append(marks, string(why)) }
 				w.OnExpired = func(m Member) { expired += m.Name }
 			})
 		}

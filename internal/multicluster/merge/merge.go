@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/bits"
 	"sync"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
@@ -40,9 +39,6 @@ type Collection struct {
 	// the objects' metadata.
 	Bare bool
 	Hash string // CollectionHash
-	// Ring is shared by all streams of this collection and lives as long as the adapter process. If it is
-	// nil, a client that returns with the resourceVersion of an event must list again.
-	Ring *Ring
 
 	// Buffers is the buffer pool of the streams, shared with other collections; nil: each stream allocates
 	// its own.
@@ -66,7 +62,7 @@ var ErrMixedFormats = errors.New("members answered in different formats")
 const retryAfter = 1
 
 func (c *Collection) planner() Planner {
-	p := Planner{Epoch: c.Epoch, Width: c.Width, Hash: c.Hash, Ring: c.Ring, Now: time.Now()}
+	p := Planner{Epoch: c.Epoch, Width: c.Width, Hash: c.Hash}
 	for _, m := range c.Members {
 		p.Slots = append(p.Slots, m.Slot)
 	}
@@ -104,7 +100,7 @@ type memberResponse struct {
 	err     error
 }
 
-// fetchAll sends all requests concurrently. The answers are in the order of asks. If it returns an error, it
+// fetchAll sends all requests concurrently. The responses are in the order of requests. If it returns an error, it
 // has closed all bodies.
 func (c *Collection) fetchAll(ctx context.Context, requests []MemberRequest) (responses []memberResponse, skipped []Member, err error) {
 	all := make([]memberResponse, len(requests))
@@ -196,7 +192,7 @@ func (n *nameSet) hash(namespace, name []byte) uint64 {
 	return bits.RotateLeft64(maphash.Bytes(n.seed, namespace), 29) ^ maphash.Bytes(n.seed, name)
 }
 
-// loadNames adds the names that the members in asks have.
+// loadNames adds the names that the members have.
 func (c *Collection) loadNames(ctx context.Context, n *nameSet, requests []MemberRequest) error {
 	for i := range requests {
 		requests[i].Names = true

@@ -90,14 +90,13 @@ type clusters struct {
 }
 
 type instance struct {
-	ring *Ring
 	ctx  context.Context
 	stop func()
 }
 
 func newInstance() *instance {
 	ctx, stop := context.WithCancel(context.Background())
-	return &instance{new(Ring), ctx, stop}
+	return &instance{ctx, stop}
 }
 
 // restart ends the streams of an instance and drops its state.
@@ -124,7 +123,6 @@ func (c *clusters) all() []*memberStore {
 func (c *clusters) collection(inst *instance) *Collection {
 	stores := c.all()
 	m := &Collection{Epoch: max(c.epoch, 1), Width: len(stores), Spread: c.spread, Hash: "0123456789abcdef"}
-	m.Ring = inst.ring
 	for i, s := range stores {
 		member := Member{Slot: i, Name: s.name}
 		if c.keep != nil {

@@ -2,7 +2,6 @@ package merge
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
@@ -15,8 +14,6 @@ type Planner struct {
 	Width int   // the highest slot of the configuration plus 1
 	Slots []int // of the members, in member order
 	Hash  string
-	Ring  *Ring
-	Now   time.Time // for the ring
 }
 
 // Plan is the set of requests to the members.
@@ -48,11 +45,7 @@ func (p Planner) Plan(q Query) (Plan, *codec.Status) {
 		return Plan{}, bad
 	}
 	if rv.Plain > 0 && q.Watch && !q.wantsInitial() {
-		v, ok := p.ringPosition(rv.Plain)
-		if !ok {
-			return Plan{}, expiredStatus("too old resource version: " + q.RV + " belongs to one cluster, but several clusters have this collection")
-		}
-		rv = ResourceVersion{Vector: &v}
+		return Plan{}, expiredStatus("too old resource version: " + q.RV + " belongs to one cluster, but several clusters have this collection")
 	}
 	plan := Plan{Vector: newVector(p.Epoch, p.Width)}
 	v := rv.Vector
@@ -90,13 +83,6 @@ func (p Planner) Plan(q Query) (Plan, *codec.Status) {
 		plan.Requests = append(plan.Requests, requestFrom(slot, field, q))
 	}
 	return plan, nil
-}
-
-func (p Planner) ringPosition(rv uint64) (Vector, bool) {
-	if p.Ring == nil {
-		return Vector{}, false
-	}
-	return p.Ring.Get(p.Epoch, rv, p.Slots, p.Now)
 }
 
 // isForeign reports whether v has a position of a cluster that is not a member.

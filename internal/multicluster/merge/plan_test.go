@@ -8,15 +8,27 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
 // testPlanner returns the example of the documentation: members east and west have slots 1 and 2; here has slot 0
 // and is not a member.
+// Equal compares two vectors; missing fields are 0.
+func (v Vector) Equal(o Vector) bool {
+	if v.Epoch != o.Epoch {
+		return false
+	}
+	for i := range max(len(v.Fields), len(o.Fields)) {
+		if v.At(i) != o.At(i) {
+			return false
+		}
+	}
+	return true
+}
+
 func testPlanner() Planner {
-	return Planner{Epoch: 7, Width: 3, Slots: []int{1, 2}, Hash: "0123456789abcdef", Ring: new(Ring), Now: time.Time{}.Add(1 + minRingAge)}
+	return Planner{Epoch: 7, Width: 3, Slots: []int{1, 2}, Hash: "0123456789abcdef"}
 }
 
 func testVector(epoch uint64, fields ...uint64) string { return Vector{epoch, fields}.String() }
@@ -182,7 +194,6 @@ func TestPlan(t *testing.T) {
 		{"a watch of an older epoch", watch, "resourceVersion=" + testVector(6, 0, 48213, 901), "410"},
 		{"a watch with a cluster that is no member", watch, "resourceVersion=" + testVector(7, 5, 48213, 901), "410"},
 		{"a watch from a plain number", watch, "resourceVersion=12", "410"},
-		{"a watch from a number in the ring", watch, "resourceVersion=48217", "resourceVersion=48217|resourceVersion=900"},
 		// A newer epoch.
 		{"a list of a newer document", list, "resourceVersion=" + testVector(8, 0, 1, 1), "504"},
 		{"exactly", list, "resourceVersionMatch=Exact&resourceVersion=" + testVector(8, 0, 1, 1), "504"},
@@ -204,9 +215,6 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(row.why, func(t *testing.T) {
 			p := testPlanner()
-			at := Vector{7, []uint64{0, 48217, 900}}
-			moveTo(p.Ring, 2, 900, 60000, at) // west did not use 48217
-			addEvent(p.Ring, 1, 48217, at)
 			v, err := url.ParseQuery(row.query)
 			if err != nil {
 				t.Fatal(err)
@@ -375,113 +383,6 @@ func TestPlanOfAPage(t *testing.T) {
 	}
 	if _, refusal := p.Plan(Query{Continue: continueToken{Vector: v, Slot: 0}.Encode(p.Hash), RV: "5"}); refusal == nil || refusal.Code != 400 {
 		t.Errorf("continue with a version: %v", refusal)
-	}
-}
-
-func addEvent(r *Ring, slot int, rv uint64, v Vector) {
-	r.AddStep(Step{Slot: slot, Sent: rv}, v, time.Time{}.Add(1))
-}
-
-func moveTo(r *Ring, slot int, from, to uint64, v Vector) {
-	r.AddStep(Step{Slot: slot, From: from, To: to}, v, time.Time{}.Add(1))
-}
-
-func TestRing(t *testing.T) {
-	var r Ring
-	both := []int{0, 1}
-	later := time.Time{}.Add(1 + minRingAge)
-	v := func(a, b uint64) Vector { return Vector{7, []uint64{a, b}} }
-	known := func(rv uint64) bool { _, ok := r.Get(7, rv, both, later); return ok }
-	if known(5) {
-		t.Error("an empty ring knows a position")
-	}
-	addEvent(&r, 0, 5, v(5, 2))
-	if known(5) {
-		t.Error("5 may also belong to the other cluster, which has no known position")
-	}
-	moveTo(&r, 1, 2, 3, v(5, 2))
-	if known(5) {
-		t.Error("5 may also belong to the other cluster, which has not reached it here yet")
-	}
-	moveTo(&r, 1, 3, 9, v(5, 9))
-	addEvent(&r, 0, 5, v(5, 2))
-	if got, ok := r.Get(7, 5, both, later); !ok || !got.Equal(v(5, 2)) {
-		t.Errorf("%v %v", got, ok)
-	}
-	if _, ok := r.Get(7, 5, both, later.Add(-1)); ok {
-		t.Error("the ring is too young")
-	}
-	if _, ok := r.Get(8, 5, both, later); ok {
-		t.Error("a position of another epoch is accepted")
-	}
-	moveTo(&r, 1, 20, 30, v(5, 30))
-	if known(5) {
-		t.Error("the other cluster has a gap around 5")
-	}
-	moveTo(&r, 1, 2, 20, v(5, 30))
-	if !known(5) {
-		t.Error("the gap is closed")
-	}
-	addEvent(&r, 0, 5, v(5, 3))
-	if known(5) {
-		t.Error("two positions with one number")
-	}
-	addEvent(&r, 0, 5, v(5, 3))
-	if known(5) {
-		t.Error("two positions with one number, and one of them again")
-	}
-	addEvent(&r, 0, 6, v(6, 3))
-	addEvent(&r, 1, 6, v(6, 3))
-	if known(6) {
-		t.Error("a number that two clusters use")
-	}
-	addEvent(&r, 0, 8, v(8, 3))
-	r.AddObject(1, 4, v(8, 3))
-	r.AddObject(1, 12, v(8, 3))
-	if known(8) {
-		t.Error("8 may belong to an object from the start of a stream")
-	}
-
-	moveTo(&r, 1, 9, 19, v(8, 19))
-	r.AddStep(Step{Sent: 13, Nowhere: true}, v(13, 19), later)
-	addEvent(&r, 0, 13, v(13, 19))
-	if known(13) {
-		t.Error("a client without a position")
-	}
-
-	r = Ring{}
-	moveTo(&r, 1, 2, 9, v(5, 9))
-	addEvent(&r, 0, maxDistance+9, v(maxDistance+9, 9))
-	if known(maxDistance + 9) {
-		t.Error("the other cluster may have reached it")
-	}
-	addEvent(&r, 0, maxDistance+10, v(maxDistance+10, 9))
-	if !known(maxDistance + 10) {
-		t.Error("the other cluster cannot have reached it")
-	}
-
-	r = Ring{}
-	moveTo(&r, 1, 1, 9999, v(1, 9999))
-	for i := range uint64(ringSize) {
-		addEvent(&r, 0, 1000+i, v(1000+i, 9999))
-	}
-	if !known(1000) {
-		t.Error("the oldest recent position is missing")
-	}
-	addEvent(&r, 0, 9000, v(9000, 9999))
-	if known(1000) {
-		t.Error("an overwritten position is still known")
-	}
-	addEvent(&r, 0, 999, v(9000, 9999))
-	if known(999) {
-		t.Error("the ring may have dropped the other cluster's event with that number")
-	}
-	if len(r.keys) != ringSize {
-		t.Errorf("%d keys", len(r.keys))
-	}
-	addEvent(&r, 0, 9001, Vector{7, []uint64{1, 2, 3}})
-	if known(9000) {
-		t.Error("positions of a smaller configuration")
 	}
 }
 

@@ -13,7 +13,7 @@ const startTimeout = 10 * time.Second
 
 var errStartTimeout = fmt.Errorf("no answer in %v", startTimeout)
 
-// StartInTime calls ask and gives the member 10 s to start its response. The rest of the response may take as long
+// StartInTime calls req and gives the member 10 s to start its response. The rest of the response may take as long
 // as ctx lives. The caller must call end when it no longer needs the response.
 func StartInTime[T io.Closer](ctx context.Context, req func(context.Context) (T, error)) (response T, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)

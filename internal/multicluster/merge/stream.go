@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
@@ -53,9 +54,6 @@ func (w *Watch) Run(ctx context.Context, sink Sink) error {
 		if f.awaited {
 			s.waiting++
 			s.initialEndDue = true
-		}
-		if !f.initial {
-			s.memberReady(f)
 		}
 		s.group.Go(func() { f.follow(ctx, s.in) })
 	}
@@ -182,18 +180,17 @@ func (s *watchStream) handleEvent(f *feed, ev *codec.Event) error {
 		if f.initial && !ev.InitialEnd {
 			return nil // it does not describe the initial objects
 		}
-		from := s.vector.At(slot)
 		s.vector.Raise(slot, ev.ResourceVersion)
 		if !f.initial {
-			return s.recordStep(f, Step{From: from, To: ev.ResourceVersion})
+			return nil
 		}
 		f.initial = false
-		s.memberReady(f)
 		if f.awaited {
 			f.awaited = false
 			s.waiting--
 		}
-		return s.markDirty()
+		s.markDirty()
+		return nil
 	}
 	deliver := f.member.Keep == nil || f.member.Keep(ev.Namespace)
 	if len(ev.Name) == 0 && s.c.needsNames(f.member) {
@@ -211,15 +208,13 @@ func (s *watchStream) handleEvent(f *feed, ev *codec.Event) error {
 	if lost != nil {
 		s.startSearch(lost) // start it first: until it ends, the client has no valid position
 	}
-	var step Step
 	if !f.initial {
-		step.From, step.To = s.vector.At(slot), ev.ResourceVersion
 		s.vector.Raise(slot, ev.ResourceVersion)
 	}
 	if deliver {
-		return s.deliver(f, ev, step)
+		return s.deliver(f, ev)
 	}
-	return s.recordStep(f, step)
+	return nil
 }
 
 // joinMember records that the client gets the first initial objects of a member, so that its position can no longer
@@ -235,13 +230,13 @@ func (s *watchStream) joinMember(f *feed) error {
 	}
 	s.vector.Raise(f.member.Slot, 1)
 	if s.positioned {
-		return s.bookmark(BookmarkJoin)
+		return s.bookmark(apiproxy.BookmarkJoin)
 	}
 	return nil
 }
 
-// deliver sends an event to the client. step is empty if the event is not from the member's stream.
-func (s *watchStream) deliver(f *feed, ev *codec.Event, step Step) error {
+// deliver sends an event to the client.
+func (s *watchStream) deliver(f *feed, ev *codec.Event) error {
 	if s.c.OnObject != nil && len(ev.Name) > 0 {
 		s.c.OnObject(f.member, ev.Namespace, ev.Name, ev.Type != codec.EventDeleted)
 	}
@@ -264,36 +259,8 @@ func (s *watchStream) deliver(f *feed, ev *codec.Event, step Step) error {
 	if err := s.sink.Event(payload); err != nil {
 		return err
 	}
-	if s.c.Ring != nil && f.initial && s.hasPosition() {
-		s.c.Ring.AddObject(f.member.Slot, ev.ResourceVersion, s.vector)
-	}
-	if step.Sent = ev.ResourceVersion; f.initial {
-		step.Sent = 0
-	}
-	if err := s.recordStep(f, step); err != nil {
-		return err
-	}
-	return s.markDirty()
-}
-
-// recordStep records in the ring what the client received.
-func (s *watchStream) recordStep(f *feed, step Step) error {
-	if s.c.Ring == nil || step == (Step{}) {
-		return nil
-	}
-	step.Slot, step.Nowhere = f.member.Slot, !s.hasPosition()
-	if step.From <= 1 || step.To < step.From { // the start is unknown
-		step.From, step.To = 0, 0
-	}
-	s.c.Ring.AddStep(step, s.vector, time.Now())
+	s.markDirty()
 	return nil
-}
-
-// memberReady records where a member's stream starts.
-func (s *watchStream) memberReady(f *feed) {
-	if at := s.vector.At(f.member.Slot); s.c.Ring != nil && at > 1 {
-		s.c.Ring.AddStep(Step{Slot: f.member.Slot, From: at, To: at}, s.vector, time.Now())
-	}
 }
 
 // hasPosition reports whether the client's position is valid, which means that it has every earlier event. It is

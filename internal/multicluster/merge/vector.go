@@ -57,19 +57,6 @@ func (v Vector) Clone() Vector {
 	return Vector{v.Epoch, append([]uint64(nil), v.Fields...)}
 }
 
-// Equal compares two vectors; missing fields are 0.
-func (v Vector) Equal(o Vector) bool {
-	if v.Epoch != o.Epoch {
-		return false
-	}
-	for i := range max(len(v.Fields), len(o.Fields)) {
-		if v.At(i) != o.At(i) {
-			return false
-		}
-	}
-	return true
-}
-
 // String returns the vector as one number: 1, the epoch in 10 digits, and 20 digits for each slot. The widths
 // are fixed, so the number grows when a field grows.
 func (v Vector) String() string { return string(v.Append(nil)) }

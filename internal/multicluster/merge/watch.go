@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 )
 
@@ -27,7 +28,7 @@ type Watch struct {
 	// OnEvents is called with the number of events that a member sent. OnBookmark is called for each bookmark to the
 	// client. OnExpired is called with the member whose 410 ends the stream. Each may be nil.
 	OnEvents   func(m Member, events int)
-	OnBookmark func(why BookmarkReason)
+	OnBookmark func(why apiproxy.BookmarkReason)
 	OnExpired  func(m Member)
 
 	c         *Collection

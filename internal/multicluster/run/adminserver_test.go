@@ -26,7 +26,7 @@ func newAdminServer(o *apiproxy.Telemetry) *run.AdminServer {
 		ReadyDetails: func() []string { return []string{"document of epoch 7"} },
 		Config:       func() any { return map[string]any{"epoch": 7, "note": "a\u202eb"} },
 		Clusters: func() []apiproxy.UpstreamStatus {
-			return []apiproxy.UpstreamStatus{{Name: "here", State: "healthy", LastError: "long ago"}, {Name: "east", State: "unhealthy", LastError: "\x1b[31mno\u202e"}}
+			return []apiproxy.UpstreamStatus{{Name: "here", Health: apiproxy.Health{State: "healthy", LastError: "long ago"}}, {Name: "east", Health: apiproxy.Health{State: "unhealthy", LastError: "\x1b[31mno\u202e"}}}
 		},
 		Streams: o.OpenStreams,
 		Owners: func(key string) any {

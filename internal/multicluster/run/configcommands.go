@@ -71,12 +71,8 @@ func validateCommand() *cobra.Command {
 
 func printReport(c *cobra.Command, name, output string, r validateResult) error {
 	out := c.OutOrStdout()
-	switch output {
-	case "json":
-		return printJSON(out, r)
-	case "":
-	default:
-		return usageError(fmt.Errorf("--output %q: must be json", output))
+	if output != "" {
+		return printJSON(out, output, r)
 	}
 	for _, f := range r.Errors {
 		fmt.Fprintf(out, "%s:%v\n", name, f)
@@ -143,12 +139,8 @@ func routeCommand() *cobra.Command {
 }
 
 func printExplanation(out io.Writer, output string, e multicluster.Explanation) error {
-	switch output {
-	case "json":
-		return printJSON(out, e)
-	case "":
-	default:
-		return usageError(fmt.Errorf("--output %q: must be json", output))
+	if output != "" {
+		return printJSON(out, output, e)
 	}
 	fmt.Fprintf(out, "%v: %s\n", e.Kind, e.Why)
 	if e.Rule != "" {
@@ -175,7 +167,11 @@ func printExplanation(out io.Writer, output string, e multicluster.Explanation) 
 	return nil
 }
 
-func printJSON(out io.Writer, v any) error {
+// printJSON prints v in the format output, which must be json.
+func printJSON(out io.Writer, output string, v any) error {
+	if output != "json" {
+		return usageError(fmt.Errorf("--output %q: must be json", output))
+	}
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)

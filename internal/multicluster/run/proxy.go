@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,40 +81,15 @@ func runProxy(ctx context.Context, f proxyFlags) error {
 		return err
 	}
 	router := &multicluster.Router{Log: log, Now: time.Now}
-	builtin := apiproxy.BuiltinResources()
-	tel, err := newTelemetry(f.audit, namespace, func(group, resource, subresource string) bool {
-		return builtin(group, resource, subresource) || subresource == "" && router.Scope(group, resource) != config.ScopeUnknown
-	}, log)
+	tel, loader, err := loadConfig(f, router, home, namespace, log)
 	if err != nil {
-		return err
-	}
-	metrics := tel.requests.Metrics
-	router.Metrics = metrics
-	history, err := multicluster.OpenConfigHistory(filepath.Join(f.state, "past"), router.Scope)
-	if err != nil {
-		return err
-	}
-	loader := &multicluster.ConfigLoader{
-		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: home, Scope: router.Scope,
-		CheckUpdate: multicluster.CheckEpoch, OnLoad: metrics.ConfigReloaded, Dial: metrics.Dial, OnProbe: metrics.Probed, Interval: configInterval, Log: log, Now: time.Now,
-		OnChange: func(_, next *multicluster.RuntimeConfig) (err error) {
-			if history, err = history.Add(next); err == nil {
-				err = tel.setConfig(next.Config())
-			}
-			if err == nil {
-				router.SetConfig(next, history)
-			}
-			return err
-		},
-	}
-	if err := loader.Load(); err != nil {
 		return err
 	}
 	creds, err := podcreds.Open(f.state, time.Now)
 	if err != nil {
 		return err
 	}
-	metrics.RegisterSources(tel.metricSources(loader, router, creds.Expires))
+	tel.requests.Metrics.RegisterSources(tel.metricSources(loader, router, creds.Expires))
 	api, err := listen(f.listen)
 	if err != nil {
 		return err
@@ -126,12 +100,22 @@ func runProxy(ctx context.Context, f proxyFlags) error {
 		return err
 	}
 	defer admin.Close()
-	scraped, err := listenMetrics(f.metrics)
-	if err != nil {
-		return err
-	}
-	if scraped != nil {
+	health := tel.adminHandler(loader, router, creds.ValidToken, func() error {
+		if ctx.Err() != nil {
+			return errors.New("starting or stopping")
+		}
+		return nil
+	}, f.pprof)
+	// They run until the server has drained, which is after ctx ends.
+	drained := []func(context.Context) error{tel.run, func(ctx context.Context) error { return serveHTTP(ctx, admin, health, log) }}
+	if f.metrics != "" {
+		scraped, err := net.Listen("tcp", f.metrics)
+		if err != nil {
+			return err
+		}
 		defer scraped.Close()
+		handler := MetricsHandler(tel.requests.Metrics, log)
+		drained = append(drained, func(ctx context.Context) error { return serveHTTP(ctx, scraped, handler, log) })
 	}
 	if err := writeAddresses(f.state, boundAddresses{Listen: api.Addr().String(), Admin: admin.Addr().String()}); err != nil {
 		return err
@@ -146,42 +130,64 @@ func runProxy(ctx context.Context, f proxyFlags) error {
 			return apiproxy.Permissions{Impersonation: d.Impersonation, TokenRequests: d.AllowTokenRequest}
 		},
 	}
-	var ready atomic.Bool
-	health := tel.adminHandler(loader, router, creds.ValidToken, func() error {
-		if !ready.Load() {
-			return errors.New("starting or stopping")
-		}
-		return nil
-	}, f.pprof)
-	context.AfterFunc(ctx, func() { ready.Store(false) })
-	ready.Store(ctx.Err() == nil)
 	log.Info("serving", "version", programVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "clusters", len(loader.Current().Upstreams()), "home", home.Servers[0])
+	serve := func(ctx context.Context) error { return server.Run(ctx, api, creds.TLSConfig()) }
+	return runParts(ctx, serve, drained, []func(context.Context) error{loader.Run, loader.RunProbes, router.Survey})
+}
 
-	// Telemetry runs until the server has drained, which is after ctx ends.
+// loadConfig loads the configuration into router. The returned loader reloads it.
+func loadConfig(f proxyFlags, router *multicluster.Router, home apiproxy.UpstreamConfig, namespace string, log *slog.Logger) (*telemetry, *multicluster.ConfigLoader, error) {
+	builtin := apiproxy.BuiltinResources()
+	tel, err := newTelemetry(f.audit, namespace, func(group, resource, subresource string) bool {
+		return builtin(group, resource, subresource) || subresource == "" && router.Scope(group, resource) != config.ScopeUnknown
+	}, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	metrics := tel.requests.Metrics
+	router.Metrics = metrics
+	history, err := multicluster.OpenConfigHistory(filepath.Join(f.state, "past"), router.Scope)
+	if err != nil {
+		return nil, nil, err
+	}
+	loader := &multicluster.ConfigLoader{
+		File: f.config, Credentials: f.credentials, Audiences: f.audiences, Home: home, Scope: router.Scope,
+		CheckUpdate: multicluster.CheckEpoch, OnLoad: metrics.ConfigReloaded, Dial: metrics.Dial, OnProbe: metrics.Probed, Interval: configInterval, Log: log, Now: time.Now,
+		OnChange: func(_, next *multicluster.RuntimeConfig) (err error) {
+			if history, err = history.Add(next); err == nil {
+				err = tel.setConfig(next.Config())
+			}
+			if err == nil {
+				router.SetConfig(next, history)
+			}
+			return err
+		},
+	}
+	return tel, loader, loader.Load()
+}
+
+// runParts runs serve and the other parts until ctx ends or one of them fails. It ends the drained ones last.
+func runParts(ctx context.Context, serve func(context.Context) error, drained, running []func(context.Context) error) error {
 	drainCtx, endDrain := context.WithCancel(context.WithoutCancel(ctx))
 	runCtx, cancelRun := context.WithCancel(ctx)
-	defer cancelRun()
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	defer endDrain()
-	failed := make(chan error, 6)
-	part := func(run func() error) {
-		parts.Go(func() {
-			if err := run(); err != nil {
-				failed <- err
-				cancelRun()
-			}
-		})
+	defer cancelRun()
+	failed := make(chan error, len(drained)+len(running))
+	start := func(ctx context.Context, all []func(context.Context) error) {
+		for _, run := range all {
+			parts.Go(func() {
+				if err := run(ctx); err != nil {
+					failed <- err
+					cancelRun()
+				}
+			})
+		}
 	}
-	part(func() error { tel.run(drainCtx); return nil })
-	part(func() error { return serveHTTP(drainCtx, admin, health, log) })
-	if scraped != nil {
-		part(func() error { return serveHTTP(drainCtx, scraped, MetricsHandler(metrics, log), log) })
-	}
-	part(func() error { return loader.Run(runCtx) })
-	part(func() error { return loader.RunProbes(runCtx) })
-	part(func() error { return router.Survey(runCtx) })
-	err = server.Run(runCtx, api, creds.TLSConfig())
+	start(drainCtx, drained)
+	start(runCtx, running)
+	err := serve(runCtx)
 	select {
 	case first := <-failed:
 		return errors.Join(first, err)

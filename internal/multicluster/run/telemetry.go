@@ -90,7 +90,7 @@ func (s *telemetry) setConfig(doc *config.Config) error {
 }
 
 // run writes the audit log until ctx ends. It then flushes the pending audit records and traces.
-func (s *telemetry) run(ctx context.Context) {
+func (s *telemetry) run(ctx context.Context) error {
 	if s.auditLog != nil {
 		if err := s.auditLog.Run(ctx); err != nil {
 			s.log.Error("the audit log is incomplete", "err", err)
@@ -99,13 +99,13 @@ func (s *telemetry) run(ctx context.Context) {
 	<-ctx.Done()
 	s.endTracer()
 	s.running.Wait()
+	return nil
 }
 
 // clusterStatuses returns the health of all clusters.
 func clusterStatuses(loader *multicluster.ConfigLoader) (all []apiproxy.UpstreamStatus) {
 	for _, c := range loader.Current().Upstreams() {
-		h := c.Health()
-		all = append(all, apiproxy.UpstreamStatus{Name: c.Name, State: string(h.State), Since: h.Since, LastError: h.LastError, Success: h.Success})
+		all = append(all, apiproxy.UpstreamStatus{Name: c.Name, Health: c.Health()})
 	}
 	return all
 }
@@ -161,13 +161,4 @@ func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.L
 		return fmt.Errorf("at %s: %w", ln.Addr(), err)
 	}
 	return nil
-}
-
-// listenMetrics binds the metrics address, which is reachable from outside the pod. It returns nil if addr is
-// empty.
-func listenMetrics(addr string) (net.Listener, error) {
-	if addr == "" {
-		return nil, nil
-	}
-	return net.Listen("tcp", addr)
 }
