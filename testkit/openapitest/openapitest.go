@@ -241,4 +241,3 @@ func (c *Checker) report(text string) {
 	defer c.mu.Unlock()
 	c.problems[text] = true
 }
-
