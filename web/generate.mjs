@@ -9,10 +9,21 @@ const document = fileURLToPath(new URL('../internal/plane/openapi.json', import.
 const target = fileURLToPath(new URL('src/api.gen.ts', import.meta.url))
 
 // The texts for people do not change the types.
-const { openapi, info, components } = JSON.parse(readFileSync(document, 'utf8'), function (key, value) {
+const { openapi, info, paths, components } = JSON.parse(readFileSync(document, 'utf8'), function (key, value) {
   return key === 'description' && typeof value === 'string' ? undefined : value
 })
-const sum = createHash('sha256').update(JSON.stringify(components)).digest('hex')
+// The schemas of the JSON of successful responses, by operation: "GET /me".
+const base = '/api/v1'
+const responses = []
+for (const [path, methods] of Object.entries(paths)) {
+  for (const [method, { responses: all }] of Object.entries(methods)) {
+    const schema = (all[200] ?? all[202]).content['application/json']?.schema
+    if (path.startsWith(base + '/') && schema?.$ref) responses.push([`${method.toUpperCase()} ${path.slice(base.length)}`, schema])
+  }
+}
+responses.sort(([a], [b]) => (a < b ? -1 : 1))
+const sum = createHash('sha256').update(JSON.stringify([components.schemas, Object.fromEntries(responses)])).digest('hex')
+components.schemas.Responses = { type: 'object', properties: Object.fromEntries(responses), required: responses.map(([operation]) => operation) }
 const types = await openapiTS({ openapi, info, paths: {}, components }, { alphabetize: true, rootTypes: true, rootTypesNoSchemaPrefix: true, rootTypesKeepCasing: true })
 const text = `// Generated from the OpenAPI document. Do not edit; run: npm run generate
 // schemas: ${sum}

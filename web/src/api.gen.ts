@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: aa802bd6c79706529e23d700b5ac612748fbc16fbaecddb347129a93e6553e9c
+// schemas: 73f21bf8f53bb5d4afc2e997791770155b5cef1d9fc2420c641e439950bd01be
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1107,6 +1107,61 @@ export interface components {
             expiresIn?: string;
             reason: string;
         };
+        Responses: {
+            "DELETE /drift/{id}/ignore": components["schemas"]["EnvelopeOfIgnoring"];
+            "DELETE /enrollments/{org}": components["schemas"]["Answer"];
+            "DELETE /holds/{name}": components["schemas"]["EnvelopeOfLifted"];
+            "DELETE /signins/{namespace}/{name}": components["schemas"]["EnvelopeOfRevocation"];
+            "GET /adapters": components["schemas"]["EnvelopeOfAdapterList"];
+            "GET /audit": components["schemas"]["History"];
+            "GET /changes": components["schemas"]["EnvelopeOfChangeList"];
+            "GET /changes/{id}": components["schemas"]["EnvelopeOfChange"];
+            "GET /clusters": components["schemas"]["EnvelopeOfClusterList"];
+            "GET /confirmations/{id}": components["schemas"]["EnvelopeOfAsked"];
+            "GET /drift": components["schemas"]["EnvelopeOfDriftList"];
+            "GET /enrollments": components["schemas"]["EnvelopeOfEnrollmentList"];
+            "GET /enrollments/{org}": components["schemas"]["EnvelopeOfEnrollment"];
+            "GET /exposures": components["schemas"]["EnvelopeOfExposureList"];
+            "GET /forges": components["schemas"]["EnvelopeOfForgeList"];
+            "GET /gateways": components["schemas"]["EnvelopeOfGatewayList"];
+            "GET /holds": components["schemas"]["EnvelopeOfHoldList"];
+            "GET /holds/{name}": components["schemas"]["EnvelopeOfHold"];
+            "GET /me": components["schemas"]["EnvelopeOfMe"];
+            "GET /overview": components["schemas"]["EnvelopeOfOverview"];
+            "GET /pools": components["schemas"]["EnvelopeOfPoolList"];
+            "GET /pools/{forge}/{org}/{pool}": components["schemas"]["EnvelopeOfPool"];
+            "GET /pools/{forge}/{org}/{pool}/config": components["schemas"]["EnvelopeOfConfig"];
+            "GET /pools/{forge}/{org}/{pool}/diagnosis": components["schemas"]["EnvelopeOfDiagnosis"];
+            "GET /pools/{forge}/{org}/{pool}/events": components["schemas"]["EnvelopeOfEventList"];
+            "GET /pools/{forge}/{org}/{pool}/jobs": components["schemas"]["EnvelopeOfRunnerList"];
+            "GET /pools/{forge}/{org}/{pool}/metrics": components["schemas"]["EnvelopeOfMetrics"];
+            "GET /pools/{forge}/{org}/{pool}/runners": components["schemas"]["EnvelopeOfRunnerList"];
+            "GET /proxygroups": components["schemas"]["EnvelopeOfProxyGroupList"];
+            "GET /routes": components["schemas"]["EnvelopeOfRouteList"];
+            "GET /runners/{namespace}/{name}": components["schemas"]["EnvelopeOfRunner"];
+            "GET /runners/{namespace}/{name}/log/lines": components["schemas"]["EnvelopeOfLog"];
+            "GET /signins": components["schemas"]["EnvelopeOfSigninList"];
+            "GET /sources": components["schemas"]["EnvelopeOfSourceList"];
+            "GET /tailnets": components["schemas"]["EnvelopeOfTailnetList"];
+            "PATCH /enrollments/{org}": components["schemas"]["Answer"];
+            "PATCH /holds/{name}": components["schemas"]["EnvelopeOfRescheduled"];
+            "POST /changes": components["schemas"]["EnvelopeOfChange"];
+            "POST /changes/{id}/approve": components["schemas"]["EnvelopeOfChange"];
+            "POST /changes/{id}/close": components["schemas"]["EnvelopeOfChange"];
+            "POST /changes/{id}/merge": components["schemas"]["EnvelopeOfChange"];
+            "POST /changes/preview": components["schemas"]["EnvelopeOfPreview"];
+            "POST /confirmations": components["schemas"]["EnvelopeOfCode"];
+            "POST /drift/{id}/ignore": components["schemas"]["EnvelopeOfIgnoring"];
+            "POST /drift/refresh": components["schemas"]["EnvelopeOfRefreshed"];
+            "POST /enrollments": components["schemas"]["Answer"];
+            "POST /enrollments/{org}/approve": components["schemas"]["Answer"];
+            "POST /enrollments/{org}/decline": components["schemas"]["Answer"];
+            "POST /enrollments/{org}/offboard": components["schemas"]["Answer"];
+            "POST /enrollments/{org}/rotate": components["schemas"]["Answer"];
+            "POST /holds": components["schemas"]["EnvelopeOfCreated"];
+            "POST /pools/{forge}/{org}/{pool}/pause": components["schemas"]["EnvelopeOfCreated"];
+            "POST /pools/{forge}/{org}/{pool}/resume": components["schemas"]["EnvelopeOfLifted"];
+        };
         ResumeNameRequest: {
             reason: string;
         };
@@ -1642,6 +1697,7 @@ export type RelayDevice = components['schemas']['RelayDevice'];
 export type RequestRequest = components['schemas']['RequestRequest'];
 export type Rescheduled = components['schemas']['Rescheduled'];
 export type RescheduleRequest = components['schemas']['RescheduleRequest'];
+export type Responses = components['schemas']['Responses'];
 export type ResumeNameRequest = components['schemas']['ResumeNameRequest'];
 export type ResumeRequest = components['schemas']['ResumeRequest'];
 export type Revocation = components['schemas']['Revocation'];

@@ -1,26 +1,21 @@
 // The types of the API, under the dashboard's names. `npm run generate` writes all types into api.gen.ts from the
 // OpenAPI document of the server. null means unknown.
-import type { EnvelopeOfEmpty, StreamEvent } from './api.gen.ts'
+import type { EnvelopeOfEmpty, Responses, StreamEvent } from './api.gen.ts'
 
 export type {
-  Action,
   Adapter,
-  Adoption,
   Asked,
   Change,
   Cluster,
   Condition,
-  Diagnosis,
   Drift,
   Enrollment,
-  Exposure,
   Forge,
   Gateway,
   Hold,
   Marker,
   Me,
   Meta,
-  Metrics,
   Overview,
   Pool,
   Preview,
@@ -37,20 +32,26 @@ export type {
   Tally,
 } from './api.gen.ts'
 export type {
-  Config as PoolConfig,
   Created as HoldCreated,
   Entry as AuditEntry,
-  Event as PoolEvent,
-  Ignoring as DriftIgnored,
-  Lifted as HoldLifted,
   Outcome as EnrollmentOutcome,
   Refreshed as DriftRefreshed,
   Refused as Fault,
-  Rescheduled as HoldRescheduled,
 } from './api.gen.ts'
 
-/** A response: data, or the error. */
-export type Envelope<T> = Omit<EnvelopeOfEmpty, 'data'> & { data: T | null }
+/** An operation of the API, such as "POST /holds", and its response. */
+export type Operation = keyof Responses
+export type Response<O extends Operation> = Responses[O]
+
+/** The path of an operation that reads, such as "/holds/{name}", and the data of its response. */
+export type Path = { [O in Operation]: O extends `GET ${infer P}` ? P : never }[Operation]
+export type Data<P extends Path> = Responses[`GET ${P}`]['data']
+
+/** The paths that list the objects of a kind. */
+export type ListOf<K extends Kind> = { [P in Path]: Data<P> extends Kinds[K][] | null ? P : never }[Path]
+
+/** A response, without its data. */
+export type Envelope = Omit<EnvelopeOfEmpty, 'data'>
 
 /** The data of the events of the stream, by the event's name. */
 export type EventData = { [E in StreamEvent as E['event']]: E['data'] }

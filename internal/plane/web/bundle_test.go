@@ -76,8 +76,8 @@ func TestBundleIsFresh(t *testing.T) {
 	}
 }
 
-// The types of the dashboard are those of the API: api.gen.ts has the checksum of the schemas in the OpenAPI document. generate.mjs computes
-// the same checksum.
+// The types of the dashboard are those of the API: api.gen.ts has the checksum of the schemas in the OpenAPI document, and of the schema of
+// each operation's response. generate.mjs computes the same checksum.
 func TestTypesAreThoseOfTheAPI(t *testing.T) {
 	types, err := os.ReadFile("../../../web/src/api.gen.ts")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,14 +90,34 @@ func TestTypesAreThoseOfTheAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var document struct{ Components any }
+	var document struct {
+		Paths map[string]map[string]struct {
+			Responses map[string]struct {
+				Content map[string]struct{ Schema map[string]any }
+			}
+		}
+		Components struct{ Schemas any }
+	}
 	if err := json.Unmarshal(b, &document); err != nil {
 		t.Fatal(err)
+	}
+	responses := map[string]any{}
+	for path, methods := range document.Paths {
+		for method, op := range methods {
+			answer, ok := op.Responses["200"]
+			if !ok {
+				answer = op.Responses["202"]
+			}
+			schema := answer.Content["application/json"].Schema
+			if short, ok := strings.CutPrefix(path, "/api/v1/"); ok && schema["$ref"] != nil {
+				responses[strings.ToUpper(method)+" /"+short] = schema
+			}
+		}
 	}
 	var schemas bytes.Buffer
 	e := json.NewEncoder(&schemas)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(withoutDescriptions(document.Components)); err != nil {
+	if err := e.Encode([]any{withoutDescriptions(document.Components.Schemas), responses}); err != nil {
 		t.Fatal(err)
 	}
 	if want := fmt.Sprintf("// schemas: %x\n", sha256.Sum256(bytes.TrimSpace(schemas.Bytes()))); !strings.Contains(string(types), want) {

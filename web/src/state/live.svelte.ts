@@ -84,7 +84,7 @@ let revision = ''
 
 export async function readMe(): Promise<void> {
   try {
-    const e = await get<Me>('/me')
+    const e = await get<'/me'>('/me')
     live.me = e.data
     live.fault = null
     revision ||= e.meta.revision
@@ -100,7 +100,7 @@ export async function readMe(): Promise<void> {
 
 export async function readSources(): Promise<void> {
   try {
-    live.sources = (await get<Source[]>('/sources')).data
+    live.sources = (await get<'/sources'>('/sources')).data
   } catch (e) {
     if (!(e instanceof ApiError)) throw e
   }
