@@ -46,7 +46,7 @@ test-gateway: machine build envoy ## test the gateway with a real Envoy Gateway 
 	@out=$$(mktemp); TAILPLANE_TEST_VERDICT=$$out CGO_ENABLED=1 go test -race -timeout 20m ./internal/gateway/... ./test/gateway; code=$$?; cat $$out; rm -f $$out; exit $$code
 
 web: ## build the dashboard's bundle from its sources in web/; needs Node 20.19
-	@cd web && npm ci --ignore-scripts --no-fund --no-audit --silent && npm run --silent check && npm test --silent && npm run --silent build
+	@cd web && npm ci --ignore-scripts --no-fund --no-audit --silent && npm run --silent generate && npm run --silent check && npm test --silent && npm run --silent build
 
 browser: ## install the requirements of the dashboard's tests: Chromium, and web/node_modules
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && echo "installing chromium (for the dashboard's tests)" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \

@@ -35,6 +35,13 @@ type Stream struct {
 
 var errNotRenewed = errors.New("the permit of the stream was not renewed in time")
 
+// EventForms describes the events of a stream for the API reference. Name is the name of the description. Data has a
+// value for each event, by the event's name; only its type is used.
+type EventForms struct {
+	Name string
+	Data map[string]any
+}
+
 // ServeStream returns a route that handles o with fn and streams the response until the context
 // ends. The context ends when the client leaves, when the server stops, or when [Stream.Renew] did
 // not succeed for ten seconds. An error of fn before [Stream.Begin] is sent as a normal response.

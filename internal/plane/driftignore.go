@@ -112,7 +112,7 @@ type Look struct {
 
 // Refreshed lists the sources that compare again.
 type Refreshed struct {
-	Sources []Look `json:"looks" doc:"the sources; observedAt in meta of the list shows when each has compared"`
+	Sources []Look `json:"looks" null:"never" doc:"the sources; observedAt in meta of the list shows when each has compared"`
 }
 
 func (d *FleetService) refreshDrift(context.Context, access.Permit, RefreshRequest) (Envelope[Refreshed], error) {

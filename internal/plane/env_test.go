@@ -94,7 +94,7 @@ func newEnv(now func() time.Time) *env {
 			return nil
 		},
 		Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
-	o.Handler = o.door.Handler(o.service.Routes()...)
+	o.Handler = plane.Conformance.Handler(o.door.Handler(o.service.Routes()...))
 	return o
 }
 
@@ -140,8 +140,8 @@ func (o *env) withObjects() *env {
 		plane.KindSignin:     {signinOf("alice@example.com", "alice"), signinOf("bob@example.com", "bob")},
 		plane.KindTailnet:    {plane.Tailnet{ID: "t", Name: "t"}},
 		plane.KindGateway:    {plane.Gateway{ID: "ns/g", Name: "g"}},
-		plane.KindRoute:      {plane.Route{ID: "HTTPRoute/ns/r", Name: "r"}},
-		plane.KindProxyGroup: {plane.ProxyGroup{ID: "ns/p", Name: "p", Wanted: 2, Ready: new(0)}},
+		plane.KindRoute:      {plane.Route{ID: "HTTPRoute/ns/r", Resource: "HTTPRoute", Name: "r"}},
+		plane.KindProxyGroup: {plane.ProxyGroup{ID: "ns/p", Name: "p", Type: "egress", Wanted: 2, Ready: new(0)}},
 		plane.KindAdapter:    {plane.Adapter{ID: "ns/a", Pod: "a"}},
 	} {
 		b.Replace(k, "kubernetes", objects)

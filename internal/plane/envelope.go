@@ -35,7 +35,7 @@ type Meta struct {
 	GeneratedAt time.Time `json:"generatedAt"`
 	Revision    string    `json:"revision" doc:"revision of the data; the event stream continues from it"`
 	Page        *Page     `json:"page,omitempty"`
-	Sources     []Source  `json:"sources" doc:"sources of the data, with the status of each"`
+	Sources     []Source  `json:"sources" null:"never" doc:"sources of the data, with the status of each"`
 }
 
 // WithAuditID returns e with the id of the request's audit entry.

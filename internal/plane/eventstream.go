@@ -129,9 +129,21 @@ type Heartbeat struct {
 
 // Snapshot holds what the caller may see at one revision. An unknown kind is null. A kind that the caller may not see is absent.
 type Snapshot struct {
-	Revision string            `json:"revision"`
-	Objects  map[Kind][]Object `json:"objects"`
-	Sources  []Source          `json:"sources,omitempty"`
+	Revision string          `json:"revision"`
+	Objects  SnapshotObjects `json:"objects" null:"never" doc:"the objects by kind; null: not known; absent: hidden from the caller, or of another topic"`
+	Sources  []Source        `json:"sources,omitempty"`
+}
+
+// SnapshotObjects are lists of objects by kind.
+type SnapshotObjects map[Kind][]Object
+
+// Members returns a list for each kind, for the generated reference.
+func (SnapshotObjects) Members() map[string]any {
+	lists := map[string]any{}
+	for _, f := range kindForms() {
+		lists[string(f.kind)] = f.list
+	}
+	return lists
 }
 
 // Notice says why a stream ends, or why the client must read everything again.
@@ -246,7 +258,7 @@ func (r *eventReader) start(now time.Time, lastID, after string) {
 // sendSnapshot sends all objects that the caller may see.
 func (r *eventReader) sendSnapshot() {
 	lists, revision := r.store.ListAll(r.kinds...)
-	snap := Snapshot{Revision: strconv.FormatUint(revision, 10), Objects: map[Kind][]Object{}}
+	snap := Snapshot{Revision: strconv.FormatUint(revision, 10), Objects: SnapshotObjects{}}
 	for _, l := range lists {
 		switch {
 		case !r.viewer.seesAny(l.Kind):

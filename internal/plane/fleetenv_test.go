@@ -61,7 +61,7 @@ func newFleetEnv() *fleetEnv {
 			return nil
 		},
 		Encoder: EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
-	o.Handler = d.Handler(slices.Concat(o.service.Routes(), o.service.Plane.Routes())...)
+	o.Handler = Conformance.Handler(d.Handler(slices.Concat(o.service.Routes(), o.service.Plane.Routes())...))
 	o.addObjects()
 	return o
 }
@@ -180,8 +180,8 @@ func (o *fleetEnv) addObjects() {
 	hidden := func(p *Pool) { p.Counts.Busy, p.StateReason, p.State = nil, "globex secret", PoolDegraded }
 	for k, all := range map[Kind][]Object{
 		KindPool: {poolOf("github", "acme", "gh-nix", nil), poolOf("github", "acme", "gh-docker", nil), poolOf("github", "globex", "gh-nix", hidden), poolOf("gitlab", "globex", "gl-docker", nil)},
-		KindEnrollment: {Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active", Owners: []string{"amy@acme.dev"}},
-			Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Failed", Owners: []string{"gus@globex.dev"}}},
+		KindEnrollment: {Enrollment{ID: "acme", Name: "acme", Forge: "github", Isolation: "None", Phase: "Active", Owners: []string{"amy@acme.dev"}},
+			Enrollment{ID: "globex", Name: "globex", Forge: "github", Isolation: "None", Phase: "Failed", Owners: []string{"gus@globex.dev"}}},
 		KindForge: {Forge{ID: "github", Name: "github", Type: "github", Reachable: new(true), RateLimit: &RateLimit{Remaining: 7}, EnrolledOrgs: []string{"acme", "globex"},
 			Conditions: []Condition{{Type: "Ready", Status: "False", Message: "globex secret"}}},
 			Forge{ID: "gitlab", Name: "gitlab", Type: "gitlab", EnrolledOrgs: []string{"globex"}}},

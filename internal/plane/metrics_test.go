@@ -114,7 +114,7 @@ func newMetricsEnv(url string) *metricsEnv {
 			return access.DecidePlane(c, v, access.PlanePolicy{Capability: "tailplane.dev/cap/plane"}, at)
 		},
 		Record: func(e audit.Entry) error { o.entries = append(o.entries, e); return nil }, Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
-	o.Handler = d.Handler(o.service.Routes()...)
+	o.Handler = plane.Conformance.Handler(d.Handler(o.service.Routes()...))
 	store.Replace(plane.KindPool, "kubernetes", []plane.Object{poolOf("github", "acme", "nix", "AutoscalingRunnerSet"), poolOf("github", "globex", "nix", "AutoscalingRunnerSet"), poolOf("gitlab", "globex", "docker", "Deployment")})
 	store.Replace(plane.KindHold, "kubernetes", []plane.Object{plane.Hold{ID: "h", Name: "h", Scope: plane.Scope{Org: "acme", Pool: "nix"}, Mode: plane.ModePause, RequestedBy: "amy@acme.dev", Reason: "why", Created: metricsNoon.Add(-10 * time.Minute), HeldOrgs: []string{"acme"}},
 		plane.Hold{ID: "old", Name: "old", Scope: plane.Scope{All: true}, Created: metricsNoon.Add(-2 * time.Hour), HeldOrgs: []string{"acme"}}})

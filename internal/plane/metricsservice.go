@@ -81,16 +81,16 @@ type Metrics struct {
 	Window      string   `json:"window" enum:"1h,6h,24h,7d"`
 	StepSeconds int      `json:"stepSeconds"`
 	Series      []Series `json:"series" doc:"null: no Prometheus is set, or it does not respond"`
-	Markers     []Marker `json:"markers" doc:"events in this time"`
+	Markers     []Marker `json:"markers" null:"never" doc:"events in this time"`
 }
 
 // Series is one series.
 type Series struct {
 	Name       string            `json:"name" enum:"running,waiting,idle,busy,max,completed,startup_p50,startup_p95,gitlab_running,gitlab_limit,gitlab_begun,gitlab_failed,gitlab_duration_p95"`
 	Unit       string            `json:"unit" enum:"jobs,runners,1/s,s"`
-	Labels     map[string]string `json:"labels"`
-	Timestamps []time.Time       `json:"timestamps"`
-	Values     []*float64        `json:"values" doc:"null: no measurement"`
+	Labels     map[string]string `json:"labels" null:"never"`
+	Timestamps []time.Time       `json:"timestamps" null:"never"`
+	Values     []*float64        `json:"values" null:"never" doc:"null: no measurement"`
 	Summary    Summary           `json:"summary"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
@@ -25,7 +26,7 @@ func (Document) EncodeResponse(string) (httpapi.Response, error) {
 
 // Forms returns the media type of the document, for the generated reference.
 func (Document) Forms() map[string]any {
-	return map[string]any{"application/json": map[string]string{}}
+	return map[string]any{"application/json": map[string]any{}}
 }
 
 func getDocument(context.Context, access.Permit, Empty) (Document, error) { return Document{}, nil }
@@ -57,5 +58,25 @@ data: {"reason":"not_authorized_user"}
 `}, nil
 }
 
-// Forms returns the media type of the stream, for the generated reference.
-func (EventStream) Forms() map[string]any { return map[string]any{"text/event-stream": ""} }
+// Forms returns the events of the stream, for the generated reference.
+func (EventStream) Forms() map[string]any {
+	data := map[string]any{"hello": Hello{}, "snapshot": Snapshot{}, "source.status": Source{}, "audit.append": audit.Entry{},
+		"heartbeat": Heartbeat{}, "resync": Notice{}, "bye": Notice{}}
+	for _, f := range kindForms() {
+		data[string(f.kind)+".upsert"], data[string(f.kind)+".delete"] = f.object, DeletedObject{}
+	}
+	return map[string]any{"text/event-stream": httpapi.EventForms{Name: "StreamEvent", Data: data}}
+}
+
+// kindForm has the form of the objects of a kind, and of lists of them.
+type kindForm struct {
+	kind         Kind
+	object, list any
+}
+
+func formOf[T Object](of table[T]) kindForm { return kindForm{of.Kind, *new(T), []T{}} }
+
+func kindForms() []kindForm {
+	return []kindForm{formOf(clusters()), formOf(signins()), formOf(tailnets()), formOf(gateways()), formOf(routes()), formOf(proxyGroups()), formOf(adapters()),
+		formOf(pools()), formOf(enrollments()), formOf(holds()), formOf(forges()), formOf(changes()), formOf(drifts()), formOf(runners())}
+}

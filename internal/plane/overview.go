@@ -24,21 +24,21 @@ type Overview struct {
 	Forges      *Tally      `json:"forges"`
 	Changes     *Tally      `json:"changes" doc:"open changes"`
 	Drift       *Tally      `json:"drift" doc:"drift, without explained and ignored drift"`
-	Attention   []Attention `json:"attention" doc:"problems that need attention, the worst first; at most 100"`
+	Attention   []Attention `json:"attention" null:"never" doc:"problems that need attention, the worst first; at most 100"`
 	More        int         `json:"more" doc:"number of problems that are not listed"`
-	Hidden      []Kind      `json:"hidden" doc:"kinds that the caller may not see"`
+	Hidden      []Kind      `json:"hidden" null:"never" enum:"cluster,signin,tailnet,gateway,route,proxygroup,adapter,pool,enrollment,hold,forge,change,drift" doc:"kinds that the caller may not see"`
 }
 
 // Tally counts the objects of a kind that the caller may see.
 type Tally struct {
 	Total  int            `json:"total"`
-	States map[string]int `json:"states"`
+	States map[string]int `json:"states" null:"never"`
 }
 
 // Attention is a problem with one object.
 type Attention struct {
 	Severity Severity `json:"severity" enum:"error,warning"`
-	Kind     Kind     `json:"kind"`
+	Kind     Kind     `json:"kind" enum:"cluster,signin,tailnet,gateway,route,proxygroup,adapter,pool,enrollment,hold,forge,change,drift"`
 	ID       string   `json:"id"`
 	Reason   string   `json:"reason" doc:"a word"`
 	Message  string   `json:"message" doc:"a sentence"`

@@ -69,7 +69,7 @@ func newRunnerEnv() *runnerEnv {
 			return nil
 		},
 		Encoder: EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return runnerNoon }}
-	o.Handler = d.Handler(o.service.Routes()...)
+	o.Handler = Conformance.Handler(d.Handler(o.service.Routes()...))
 	row := func(org, pool string) Pool {
 		return Pool{ID: "github/" + org + "/" + pool, Forge: "github", OrgName: org, Name: pool, State: PoolActive, Holds: []string{}, EffectiveMax: new(3),
 			Controller: Controller{Namespace: "runners", Name: org + "-" + pool}, Settings: []Setting{{Name: "scaling.max", Value: "3", From: "RunnerPool " + pool}}}
@@ -81,7 +81,7 @@ func newRunnerEnv() *runnerEnv {
 		KindPool: {row("acme", "nix"), row("acme", "docker"), row("globex", "nix")},
 		KindRunner: {runner("acme", "nix", "acme-nix-7xk2p-runner-q9w4z", RunnerBusy, &Job{ID: "j", Name: "build", Repository: "acme/shop"}), runner("acme", "nix", "acme-nix-7xk2p-runner-aaaaa", RunnerIdle, nil),
 			runner("acme", "docker", "acme-docker-7xk2p-runner-q9w4z", RunnerIdle, nil), runner("globex", "nix", "globex-nix-7xk2p-runner-q9w4z", RunnerBusy, &Job{ID: "g", Name: "globex secret"})},
-		KindEnrollment: {Enrollment{ID: "acme", Name: "acme", Forge: "github", Phase: "Active"}, Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
+		KindEnrollment: {Enrollment{ID: "acme", Name: "acme", Forge: "github", Isolation: "None", Phase: "Active"}, Enrollment{ID: "globex", Name: "globex", Forge: "github", Phase: "Active"}},
 		KindForge:      {Forge{ID: "github", Name: "github", Type: "github", Reachable: new(true), EnrolledOrgs: []string{"acme", "globex"}}},
 	} {
 		o.store.Replace(k, "kubernetes", all)

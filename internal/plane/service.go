@@ -105,18 +105,18 @@ type Me struct {
 	Login       string                   `json:"login" doc:"empty for a tagged node"`
 	DisplayName string                   `json:"displayName"`
 	Node        string                   `json:"node"`
-	Tags        []string                 `json:"tags"`
+	Tags        []string                 `json:"tags" null:"never"`
 	Tailnet     string                   `json:"tailnet"`
 	Via         access.Via               `json:"via" enum:"tailnet,serve,proxy,oidc,dev"`
-	Roles       []Role                   `json:"roles"`
-	Verbs       map[string][]access.Verb `json:"verbs" doc:"permitted verbs, by organisation; *: all organisations; own: the caller's own objects"`
-	Warnings    []string                 `json:"warnings" doc:"rules of the policy that match but give no permission"`
+	Roles       []Role                   `json:"roles" null:"never"`
+	Verbs       map[string][]access.Verb `json:"verbs" null:"never" doc:"permitted verbs, by organisation; *: all organisations; own: the caller's own objects"`
+	Warnings    []string                 `json:"warnings" null:"never" doc:"rules of the policy that match but give no permission"`
 }
 
 // Role is a role of the caller, and the reason for it.
 type Role struct {
 	Role   string   `json:"role" enum:"viewer,operator,org-admin,platform-admin"`
-	Orgs   []string `json:"orgs"`
+	Orgs   []string `json:"orgs" null:"never"`
 	Source string   `json:"source" doc:"grant, owner of ORG, member of ORG, settings"`
 }
 
@@ -143,7 +143,7 @@ type Health struct {
 	Version string   `json:"version"`
 	Commit  string   `json:"commit"`
 	Ready   bool     `json:"ready"`
-	Sources []Source `json:"sources"`
+	Sources []Source `json:"sources" null:"never"`
 }
 
 func (d *Service) getHealth(context.Context, access.Permit, Empty) (Envelope[Health], error) {

@@ -25,7 +25,7 @@ type ClusterInfo struct {
 	ServerURL             string            `json:"server_url" doc:"URL of the API server for people"`
 	InsecureSkipTLSVerify bool              `json:"insecure_skip_tls_verify"`
 	CAData                []byte            `json:"ca_data" doc:"CA certificates of the API server, PEM"`
-	Labels                map[string]string `json:"labels"`
+	Labels                map[string]string `json:"labels" null:"never"`
 	Name                  string            `json:"name"`
 	ID                    string            `json:"id" doc:"does not change when the name changes"`
 	CAHash                string            `json:"ca_hash" doc:"sha256: and the hex SHA-256 of the sorted DER forms of ca_data"`

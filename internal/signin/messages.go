@@ -65,8 +65,8 @@ type Status struct {
 	Provisioned       bool      `json:"provisioned" doc:"whether the sign-in gives access"`
 	Name              string    `json:"name" doc:"name of the TkaSignin object"`
 	Device            string    `json:"device"`
-	Namespaces        []string  `json:"namespaces" doc:"where the role applies; none: the whole cluster"`
-	MissingNamespaces []string  `json:"missingNamespaces" doc:"granted namespaces that the cluster does not have; the role is bound when they appear"`
+	Namespaces        []string  `json:"namespaces" null:"never" doc:"where the role applies; none: the whole cluster"`
+	MissingNamespaces []string  `json:"missingNamespaces" null:"never" doc:"granted namespaces that the cluster does not have; the role is bound when they appear"`
 	Clamped           bool      `json:"clamped" doc:"the granted period was reduced to the server's longest period"`
 	Cluster           string    `json:"cluster"`
 	StartedAt         time.Time `json:"startedAt"`

@@ -57,7 +57,7 @@ var (
 		Pattern: "GET " + Base + "/whoami", Verb: access.Whoami,
 		Doc: "Show the caller's identity as the server sees it, and the server's decision. Available to every caller that the tailnet identifies, also without a grant.",
 		Responses: []Whoami{{
-			Caller: Seen{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net", NodeID: "nVQ1kLDx7R11CNTRL", Tags: []string{}, Tailnet: "example.com", Via: access.ViaTailnet},
+			Caller: CallerIdentity{Login: "alice@example.com", Node: "alice-laptop.tail1234.ts.net", NodeID: "nVQ1kLDx7R11CNTRL", Tags: []string{}, Tailnet: "example.com", Via: access.ViaTailnet},
 			Rules: []Rule{
 				{Role: "view", Period: httpapi.Duration(8 * time.Hour), Priority: 1, Namespaces: []string{}, Chosen: true},
 				{Role: "edit", Period: httpapi.Duration(time.Hour), Namespaces: []string{"shop"}},

@@ -135,7 +135,7 @@ func newHandler(store signin.Store, who func() (access.Caller, error)) (http.Han
 		Record: func(e audit.Entry) error { entries = append(entries, e); return nil },
 		Log:    slog.New(slog.DiscardHandler), Now: time.Now,
 	}
-	return d.Handler(service.Routes()...), service, &entries
+	return conformance.Handler(d.Handler(service.Routes()...)), service, &entries
 }
 
 func request(h http.Handler, op httpapi.Declaration, body any) *httptest.ResponseRecorder {

@@ -16,19 +16,19 @@ type WhoamiRequest struct{}
 
 // Whoami shows how the server sees a caller and how it decides. It contains only the caller's data.
 type Whoami struct {
-	Caller   Seen     `json:"caller"`
-	Rules    []Rule   `json:"rules" doc:"the matching rules of the tailnet policy, in its order"`
-	Decision Decision `json:"decision" doc:"the result of a login without parameters"`
-	Signin   *Status  `json:"signin" doc:"the sign-in of this device; null: there is none"`
-	AuditID  string   `json:"auditId"`
+	Caller   CallerIdentity `json:"caller"`
+	Rules    []Rule         `json:"rules" null:"never" doc:"the matching rules of the tailnet policy, in its order"`
+	Decision Decision       `json:"decision" doc:"the result of a login without parameters"`
+	Signin   *Status        `json:"signin" doc:"the sign-in of this device; null: there is none"`
+	AuditID  string         `json:"auditId"`
 }
 
-// Seen is the caller's identity as the tailnet reports it.
-type Seen struct {
+// CallerIdentity is the caller's identity as the tailnet reports it.
+type CallerIdentity struct {
 	Login   string     `json:"login" doc:"the full login; empty for a tagged node"`
 	Node    string     `json:"node"`
 	NodeID  string     `json:"nodeId" doc:"does not change when the device is renamed"`
-	Tags    []string   `json:"tags"`
+	Tags    []string   `json:"tags" null:"never"`
 	Tailnet string     `json:"tailnet"`
 	Via     access.Via `json:"via" enum:"tailnet"`
 }
@@ -38,7 +38,7 @@ type Rule struct {
 	Role       string           `json:"role"`
 	Period     httpapi.Duration `json:"period,omitzero"`
 	Priority   int              `json:"priority"`
-	Namespaces []string         `json:"namespaces" doc:"where the rule applies; none: the whole cluster"`
+	Namespaces []string         `json:"namespaces" null:"never" doc:"where the rule applies; none: the whole cluster"`
 	Chosen     bool             `json:"chosen" doc:"a login without parameters uses this rule"`
 	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty if it can"`
 }
@@ -48,7 +48,7 @@ type Decision struct {
 	Allowed bool             `json:"allowed"`
 	Code    problem.Code     `json:"code" doc:"code of the refusal; empty if allowed"`
 	Message string           `json:"message"`
-	Advice  []string         `json:"advice"`
+	Advice  []string         `json:"advice" null:"never"`
 	Choices []problem.Choice `json:"choices,omitempty" doc:"if several rules match and the server cannot choose one"`
 }
 
@@ -74,7 +74,7 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) 
 	}
 	c := p.Caller()
 	w := Whoami{
-		Caller: Seen{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: []string{}, Tailnet: c.Tailnet, Via: c.Via},
+		Caller: CallerIdentity{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: []string{}, Tailnet: c.Tailnet, Via: c.Via},
 		Rules:  []Rule{},
 	}
 	for _, t := range c.Tags {

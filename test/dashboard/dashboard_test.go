@@ -89,6 +89,20 @@ func TestBundleIsWhatIsBuilt(t *testing.T) {
 	}
 }
 
+// The types of the API in the sources are those of the OpenAPI document, and the sources handle them, also null.
+func TestSourcesMatchTheAPI(t *testing.T) {
+	needs(t)
+	npm, err := exec.LookPath("npm")
+	if err != nil {
+		t.Skip("SKIP dashboard: there is no npm. Run: make browser")
+	}
+	cmd := exec.CommandContext(t.Context(), npm, "run", "--silent", "check")
+	cmd.Dir = "../../web"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func files(t *testing.T, root string) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
@@ -112,7 +126,7 @@ func needs(t *testing.T) (node, chromium string) {
 	if err != nil {
 		t.Skip("SKIP dashboard: there is no Node; it takes 20.19 or later, and then: make browser")
 	}
-	for _, of := range []string{"playwright-core", "axe-core", "vite"} {
+	for _, of := range []string{"playwright-core", "axe-core", "vite", "openapi-typescript", "svelte-check"} {
 		if _, err := os.Stat(filepath.Join("../../web/node_modules", of)); err != nil {
 			t.Skipf("SKIP dashboard: web/node_modules has no %s. Run: make browser", of)
 		}

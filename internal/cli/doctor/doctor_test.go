@@ -18,7 +18,7 @@ func healthyFacts() doctor.Facts {
 	return doctor.Facts{
 		Now: now, Tailnet: &doctor.Tailnet{State: "Running", Node: "alice.example.ts.net", KeyExpiry: now.Add(90 * 24 * time.Hour)},
 		Server: "https://tka.example.ts.net", Key: "ed25519:x", ServerTime: now, ServerVersion: "v1.2.0", ClientVersion: "v1.2.3",
-		Whoami: &signin.Whoami{Caller: signin.Seen{Login: "alice@example.com"}, Decision: signin.Decision{Allowed: true, Message: "A login gives view."},
+		Whoami: &signin.Whoami{Caller: signin.CallerIdentity{Login: "alice@example.com"}, Decision: signin.Decision{Allowed: true, Message: "A login gives view."},
 			Signin: &signin.Status{Role: "view", State: signin.Ready, Until: "2026-11-21T20:00:00Z"}},
 		APIServer: "https://k8s.example:6443", APIVersion: "v1.37.0", Rules: 5, RulesNamespace: "default",
 		Kubeconfig: &doctor.Kubeconfig{Context: "tka-prod-eu", Exists: true, Matches: true, Current: true},

@@ -64,7 +64,7 @@ type object = map[string]any
 
 // JSON returns the OpenAPI document.
 func (r Reference) JSON() ([]byte, error) {
-	w := writer{Reference: r, schemas: object{}}
+	w := writer{Reference: r, schemas: object{}, types: map[string]reflect.Type{}}
 	paths := object{}
 	for _, op := range r.Operations {
 		method, path, ok := strings.Cut(op.Pattern, " ")
@@ -100,6 +100,8 @@ func (r Reference) JSON() ([]byte, error) {
 type writer struct {
 	Reference
 	schemas object
+	types   map[string]reflect.Type // of the schemas
+	noNil   bool                    // the lists and maps in the described value are never nil
 }
 
 func (w writer) operation(op httpapi.Declaration, method string) (object, error) {
@@ -155,7 +157,7 @@ func (w writer) responses(op httpapi.Declaration) (object, error) {
 		}
 		content := object{}
 		for media, form := range responseForms(a) {
-			c := object{"schema": w.schema(reflect.TypeOf(form))}
+			c := object{"schema": w.body(form)}
 			if _, raw := shape.Body.([]byte); media == "application/json" && !raw {
 				c["example"] = shape.Body
 			}
@@ -261,9 +263,71 @@ func hasBody(t reflect.Type) bool {
 	return false
 }
 
-// schema returns the schema of a type. Named structs are described once and referenced.
+// body returns the schema of a response body.
+func (w writer) body(form any) object {
+	if events, ok := form.(httpapi.EventForms); ok {
+		return w.events(events)
+	}
+	return w.schema(reflect.TypeOf(form))
+}
+
+// events returns the schema of an event stream. OpenAPI 3.1 cannot describe the items of a stream. By convention, the schema of the body is
+// therefore that of one event.
+func (w writer) events(forms httpapi.EventForms) object {
+	all := []any{}
+	for _, name := range slices.Sorted(maps.Keys(forms.Data)) {
+		all = append(all, object{"type": "object", "additionalProperties": false, "required": []string{"data", "event"}, "properties": object{
+			"id":    object{"type": "string", "description": "the revision to continue from; absent: the stream cannot continue from this event"},
+			"event": object{"type": "string", "const": name},
+			"data":  w.schema(reflect.TypeOf(forms.Data[name])),
+		}})
+	}
+	w.schemas[forms.Name] = object{"description": "One event of the stream. Its data is JSON.", "oneOf": all}
+	return object{"$ref": "#/components/schemas/" + forms.Name}
+}
+
+// nilable reports whether encoding/json writes null for the zero value of a type.
+func nilable(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return true
+	case reflect.Slice, reflect.Map:
+		return !t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
+	}
+	return false
+}
+
+// element returns the schema of an element of a list or map. It permits null if the element can be nil.
+func (w writer) element(t reflect.Type) object {
+	s := w.schema(t)
+	if nilable(t) && (t.Kind() == reflect.Pointer || !w.noNil) {
+		s = orNull(s)
+	}
+	return s
+}
+
+// orNull returns a schema that permits null and the values of s.
+func orNull(s object) object {
+	kind, ok := s["type"]
+	if !ok {
+		return object{"oneOf": []any{s, object{"type": "null"}}}
+	}
+	s["type"] = []any{kind, "null"}
+	if values, ok := s["enum"].([]string); ok {
+		all := []any{}
+		for _, v := range values {
+			all = append(all, v)
+		}
+		s["enum"] = append(all, nil)
+	}
+	return s
+}
+
+// schema returns the schema of the values of a type that are not null. Named structs are described once and referenced.
 func (w writer) schema(t reflect.Type) object {
 	switch {
+	case t.Kind() == reflect.Pointer:
+		return w.schema(t.Elem())
 	case t == reflect.TypeFor[httpapi.Duration]():
 		return object{"type": "string", "description": "a Go duration such as 30m or 8h", "examples": []string{"8h"}}
 	case t == reflect.TypeFor[time.Time]():
@@ -276,6 +340,13 @@ func (w writer) schema(t reflect.Type) object {
 		return object{"type": "string", "contentEncoding": "base64"}
 	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
 		return object{"type": "string"}
+	case t.Implements(reflect.TypeFor[optionalMembers]()):
+		w.noNil = false
+		properties := object{}
+		for name, example := range reflect.Zero(t).Interface().(optionalMembers).Members() {
+			properties[name] = w.element(reflect.TypeOf(example))
+		}
+		return object{"type": "object", "properties": properties, "additionalProperties": false}
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -286,14 +357,18 @@ func (w writer) schema(t reflect.Type) object {
 		return object{"type": "integer"}
 	case reflect.Float64:
 		return object{"type": "number"}
+	case reflect.Interface:
+		return object{} // any value
 	case reflect.Slice:
-		return object{"type": "array", "items": w.schema(t.Elem())}
+		return object{"type": "array", "items": w.element(t.Elem())}
 	case reflect.Map:
-		return object{"type": "object", "additionalProperties": w.schema(t.Elem())}
-	case reflect.Pointer:
-		return object{"oneOf": []any{w.schema(t.Elem()), object{"type": "null"}}}
+		return object{"type": "object", "additionalProperties": w.element(t.Elem())}
 	case reflect.Struct:
 		name := TypeName(t)
+		if of, ok := w.types[name]; ok && of != t {
+			panic(fmt.Sprintf("openapi: %v and %v have the same name", of, t))
+		}
+		w.types[name] = t
 		ref := object{"$ref": "#/components/schemas/" + name}
 		if _, done := w.schemas[name]; done {
 			return ref
@@ -309,9 +384,17 @@ func (w writer) schema(t reflect.Type) object {
 func (w writer) properties(t reflect.Type) object {
 	properties, required := object{}, []string{}
 	for _, f := range Fields(t) {
+		w.noNil = f.noNil
 		s := w.schema(f.Type)
 		if f.Enum != nil {
-			s["enum"] = f.Enum
+			values, _ := s["items"].(object)
+			if values == nil {
+				values = s
+			}
+			values["enum"] = f.Enum
+		}
+		if f.Null() {
+			s = orNull(s)
 		}
 		if f.Doc != "" {
 			if _, isRef := s["$ref"]; isRef {
@@ -346,12 +429,24 @@ func TypeName(t reflect.Type) string {
 	return name
 }
 
+// optionalMembers is a map with a fixed set of members, each of which may be absent.
+type optionalMembers interface {
+	Members() map[string]any // a value for each member; only its type is used
+}
+
 // A Field is one member of a JSON object.
 type Field struct {
 	Name, Doc string
 	Enum      []string
 	Type      reflect.Type
 	Required  bool // the member is always present
+	noNil     bool // the lists and maps in its value are never nil
+}
+
+// Null reports whether the member can be present with the value null. The tag null:"never" declares that the lists
+// and maps of a field are never nil; tests compare the responses of the server with it.
+func (f Field) Null() bool {
+	return f.Required && nilable(f.Type) && (f.Type.Kind() == reflect.Pointer || !f.noNil)
 }
 
 // Fields returns the members of the JSON object for a struct type.
@@ -369,7 +464,7 @@ func Fields(t reflect.Type) (fields []Field) {
 		case name == "" || name == "-":
 			continue
 		}
-		field := Field{Name: name, Doc: f.Tag.Get("doc"), Type: f.Type, Required: !strings.Contains(options, "omit")}
+		field := Field{Name: name, Doc: f.Tag.Get("doc"), Type: f.Type, Required: !strings.Contains(options, "omit"), noNil: f.Tag.Get("null") == "never"}
 		if e := f.Tag.Get("enum"); e != "" {
 			field.Enum = strings.Split(e, ",")
 		}

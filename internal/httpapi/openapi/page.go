@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -69,6 +70,12 @@ func (r Reference) page(b *bytes.Buffer, op httpapi.Declaration) error {
 		}
 		if text, ok := shape.Body.(string); ok {
 			fmt.Fprintf(b, "\nAnswer %d, %s:\n\n```\n%s```\n", shape.Status, shape.ContentType, text)
+			if events, ok := responseForms(a)[shape.ContentType].(httpapi.EventForms); ok {
+				b.WriteString("\n| event | data |\n|---|---|\n")
+				for _, name := range slices.Sorted(maps.Keys(events.Data)) {
+					fmt.Fprintf(b, "| `%s` | %s |\n", name, typeName(reflect.TypeOf(events.Data[name])))
+				}
+			}
 			continue
 		}
 		if _, bytes := shape.Body.([]byte); bytes {
@@ -129,14 +136,21 @@ func (r Reference) parameters(b *bytes.Buffer, op httpapi.Declaration) (address 
 
 func table(b *bytes.Buffer, fields []Field) {
 	for _, f := range fields {
-		doc := f.Doc
+		t := f.Type
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		doc, form := f.Doc, typeName(t)
 		if f.Enum != nil {
 			doc = strings.TrimPrefix(doc+"; one of `"+strings.Join(f.Enum, "`, `")+"`", "; ")
 		}
 		if !f.Required {
 			doc = strings.TrimSuffix("may be absent; "+doc, "; ")
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", f.Name, typeName(f.Type), html.EscapeString(doc))
+		if f.Null() {
+			form += " or null"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s |\n", f.Name, form, html.EscapeString(doc))
 	}
 }
 
@@ -162,6 +176,8 @@ func nestedTypes(t reflect.Type) (types []reflect.Type) {
 // typeName returns the name of a type for people.
 func typeName(t reflect.Type) string {
 	switch {
+	case t.Kind() == reflect.Pointer:
+		return typeName(t.Elem()) + " or null"
 	case t == reflect.TypeFor[httpapi.Duration]():
 		return "duration"
 	case t == reflect.TypeFor[time.Time]():
@@ -182,8 +198,6 @@ func typeName(t reflect.Type) string {
 		return "list of " + typeName(t.Elem())
 	case reflect.Map:
 		return "map of " + typeName(t.Elem())
-	case reflect.Pointer:
-		return typeName(t.Elem()) + " or null"
 	case reflect.Struct:
 		return "`" + TypeName(t) + "`"
 	}

@@ -1,8 +1,10 @@
 package web
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -72,6 +74,73 @@ func TestBundleIsFresh(t *testing.T) {
 	if changed, err := sourceSum(os.DirFS(other)); err != nil || changed == got {
 		t.Errorf("a changed source is not seen: %v", err)
 	}
+}
+
+// The types of the dashboard are those of the API: api.gen.ts has the checksum of the schemas in the OpenAPI document, and of the schema of
+// each operation's response. generate.mjs computes the same checksum.
+func TestTypesAreThoseOfTheAPI(t *testing.T) {
+	types, err := os.ReadFile("../../../web/src/api.gen.ts")
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("SKIP types: the sources of the dashboard are not here")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile("../openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		Paths map[string]map[string]struct {
+			Responses map[string]struct {
+				Content map[string]struct{ Schema map[string]any }
+			}
+		}
+		Components struct{ Schemas any }
+	}
+	if err := json.Unmarshal(b, &document); err != nil {
+		t.Fatal(err)
+	}
+	responses := map[string]any{}
+	for path, methods := range document.Paths {
+		for method, op := range methods {
+			answer, ok := op.Responses["200"]
+			if !ok {
+				answer = op.Responses["202"]
+			}
+			schema := answer.Content["application/json"].Schema
+			if short, ok := strings.CutPrefix(path, "/api/v1/"); ok && schema["$ref"] != nil {
+				responses[strings.ToUpper(method)+" /"+short] = schema
+			}
+		}
+	}
+	var schemas bytes.Buffer
+	e := json.NewEncoder(&schemas)
+	e.SetEscapeHTML(false)
+	if err := e.Encode([]any{withoutDescriptions(document.Components.Schemas), responses}); err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("// schemas: %x\n", sha256.Sum256(bytes.TrimSpace(schemas.Bytes()))); !strings.Contains(string(types), want) {
+		t.Error("web/src/api.gen.ts differs from the OpenAPI document. Run: make web")
+	}
+}
+
+// withoutDescriptions removes the texts for people from a schema. They do not change the types.
+func withoutDescriptions(schema any) any {
+	switch s := schema.(type) {
+	case map[string]any:
+		if _, text := s["description"].(string); text {
+			delete(s, "description")
+		}
+		for name, of := range s {
+			s[name] = withoutDescriptions(of)
+		}
+	case []any:
+		for i, of := range s {
+			s[i] = withoutDescriptions(of)
+		}
+	}
+	return schema
 }
 
 // onlySources returns the sources without the files that npm adds.

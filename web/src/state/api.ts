@@ -1,6 +1,6 @@
 // Requests to the server. The tailnet connection identifies the caller, so the page neither
 // stores nor sends an identity.
-import type { Envelope, Fault } from '../wire.ts'
+import type { Envelope, Fault, Operation, Path, Response as Answer } from '../wire.ts'
 
 /** An error response of the server, or a missing response. */
 export class ApiError extends Error {
@@ -26,12 +26,12 @@ export class ApiError extends Error {
 
 const base = '/api/v1'
 
-export async function get<T>(path: string, signal?: AbortSignal): Promise<Envelope<T>> {
-  return read<T>(await ask(path, signal ? { signal } : {}))
+export async function get<P extends Path>(path: string, signal?: AbortSignal): Promise<Answer<`GET ${P}`>> {
+  return read<Answer<`GET ${P}`>>(await ask(path, signal ? { signal } : {}))
 }
 
-export async function send<T>(method: 'POST' | 'DELETE' | 'PATCH', path: string, body: unknown, key = fresh()): Promise<Envelope<T>> {
-  return read<T>(
+export async function send<O extends Operation>(method: 'POST' | 'DELETE' | 'PATCH', path: string, body: unknown, key = fresh()): Promise<Answer<O>> {
+  return read<Answer<O>>(
     await ask(path, {
       method,
       body: JSON.stringify(body),
@@ -71,11 +71,11 @@ async function ask(path: string, init: RequestInit): Promise<Response> {
   }
 }
 
-async function read<T>(r: Response): Promise<Envelope<T>> {
+async function read<T extends Envelope>(r: Response): Promise<T> {
   const requestId = r.headers.get('X-Request-Id') ?? ''
-  let body: (Envelope<T> & Partial<Fault>) | null = null
+  let body: (T & Partial<Fault>) | null = null
   try {
-    body = (await r.json()) as Envelope<T> & Partial<Fault>
+    body = (await r.json()) as T & Partial<Fault>
   } catch {
     // A response that is not JSON does not come from the API.
   }

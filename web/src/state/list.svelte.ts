@@ -1,4 +1,4 @@
-import type { Kind, Kinds, Source } from '../wire.ts'
+import type { Kind, Kinds, ListOf, Source } from '../wire.ts'
 import { ApiError, get } from './api.ts'
 
 type Told<T> = { revision: number; id: string; object: T | null }
@@ -25,7 +25,7 @@ export class List<K extends Kind> {
   #again = false
   #queued = false
 
-  constructor(kind: K, path: string) {
+  constructor(kind: K, path: ListOf<K>) {
     this.kind = kind
     this.#path = path
   }
@@ -56,10 +56,10 @@ export class List<K extends Kind> {
       const all = new Map<string, Kinds[K]>()
       let next = ''
       do {
-        const page = await get<Kinds[K][]>(`${this.#path}?limit=500${next ? '&cursor=' + encodeURIComponent(next) : ''}`)
+        const page = await get<ListOf<K>>(`${this.#path}?limit=500${next ? '&cursor=' + encodeURIComponent(next) : ''}`)
         revision = Math.min(revision, Number(page.meta.revision) || 0)
         known = page.data !== null
-        for (const o of page.data ?? []) all.set(o.id, o)
+        for (const o of (page.data as Kinds[K][] | null) ?? []) all.set(o.id, o)
         this.sources = page.meta.sources ?? []
         next = page.meta.page?.next ?? ''
       } while (next)

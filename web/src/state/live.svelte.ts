@@ -1,6 +1,6 @@
 // The current state. One stream of events keeps all lists current.
 import { count } from '../text/names.ts'
-import type { AuditEntry, Kind, Kinds, Me, Source } from '../wire.ts'
+import type { AuditEntry, EventData, Kind, Kinds, Me, Source } from '../wire.ts'
 import { ApiError, get } from './api.ts'
 import { List } from './list.svelte.ts'
 import { say } from './say.svelte.ts'
@@ -84,7 +84,7 @@ let revision = ''
 
 export async function readMe(): Promise<void> {
   try {
-    const e = await get<Me>('/me')
+    const e = await get<'/me'>('/me')
     live.me = e.data
     live.fault = null
     revision ||= e.meta.revision
@@ -100,7 +100,7 @@ export async function readMe(): Promise<void> {
 
 export async function readSources(): Promise<void> {
   try {
-    live.sources = (await get<Source[]>('/sources')).data
+    live.sources = (await get<'/sources'>('/sources')).data
   } catch (e) {
     if (!(e instanceof ApiError)) throw e
   }
@@ -121,13 +121,13 @@ export function connect(): () => void {
     es?.close()
     const s = new EventSource('/api/v1/events?topics=infra,signins,pools,holds,enrollments,changes,drift,runners,sources' + (follower ? ',audit' : '') + (revision ? '&after=' + revision : ''))
     es = s
-    const on = (name: string, f: (data: unknown, revision: number) => void) =>
+    const on = <E extends keyof EventData>(name: E, f: (data: EventData[E], revision: number) => void) =>
       s.addEventListener(name, (e: MessageEvent<string>) => {
         live.heard = Date.now()
         if (e.lastEventId) revision = e.lastEventId
-        let data: unknown
+        let data: EventData[E]
         try {
-          data = JSON.parse(e.data)
+          data = JSON.parse(e.data) as EventData[E]
         } catch {
           return resync()
         }
@@ -140,7 +140,7 @@ export function connect(): () => void {
       tries = 0
       follower?.(null) // the stream does not contain earlier entries
     })
-    on('audit.append', (d) => follower?.(d as AuditEntry))
+    on('audit.append', (d) => follower?.(d))
     on('snapshot', resync) // the server cannot continue at the revision
     on('resync', resync)
     on('bye', (d) => {
@@ -148,17 +148,16 @@ export function connect(): () => void {
       s.close()
       again()
     })
-    on('source.status', (d) => {
+    on('source.status', (src) => {
       live.changes++
-      const src = d as Source
       for (const l of Object.values(lists)) if (l.rows === null) l.refresh() // the source may have data now
       live.sources = [...(live.sources ?? []).filter((x) => x.name !== src.name), src].sort((a, b) => (a.name < b.name ? -1 : 1))
     })
     for (const kind of Object.keys(lists) as Kind[]) {
-      on(`${kind}.upsert`, (d, rev) => hear(kind, rev, (d as Kinds[Kind]).id, d as Kinds[Kind]))
-      on(`${kind}.delete`, (d, rev) => hear(kind, rev, (d as { id: string }).id, null))
+      on(`${kind}.upsert`, (o, rev) => hear(kind, rev, o.id, o))
+      on(`${kind}.delete`, (o, rev) => hear(kind, rev, o.id, null))
     }
-    for (const change of ['upsert', 'delete']) on(`runner.${change}`, () => live.runners++)
+    for (const change of ['upsert', 'delete'] as const) on(`runner.${change}`, () => live.runners++)
     s.onerror = () => {
       live.link = live.link === 'ended' ? 'ended' : 'reconnecting'
       if (s.readyState === EventSource.CLOSED) again() // the server rejected it; the browser reopens a broken stream itself

@@ -1,12 +1,12 @@
-import type { Source } from '../wire.ts'
+import type { Data, Path, Source } from '../wire.ts'
 import { ApiError, get } from './api.ts'
 
 /**
  * One response that a view shows. The last response stays during a new read of the same
  * address. For another address it is discarded.
  */
-export class Reading<T> {
-  data: T | null = $state.raw(null)
+export class Reading<P extends Path> {
+  data: Data<P> | null = $state.raw(null)
   sources: Source[] = $state.raw([])
   fault: ApiError | null = $state.raw(null)
   /** Whether there was a response yet. */
@@ -23,7 +23,7 @@ export class Reading<T> {
     }
     const turn = ++this.#turn
     try {
-      const e = await get<T>(path)
+      const e = await get<P>(path)
       if (turn !== this.#turn) return
       this.data = e.data
       this.sources = (e.meta.sources ?? []).filter((s) => s.status !== 'ok')
