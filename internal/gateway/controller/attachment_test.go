@@ -96,21 +96,22 @@ func newAttachmentEnv(t *testing.T) *attachmentEnv {
 	p.must(p.cluster.Apply(t.Context(), docs...))
 	p.ns = p.cluster.Namespace(t)
 	scheme := runtime.NewScheme()
-	p.must(addGatheredTypes(scheme))
+	p.must(addTypes(scheme))
 	p.admin, err = client.New(p.cluster.AdminConfig(), client.Options{Scheme: scheme})
 	p.must(err)
 	config := kube.Unthrottled(p.cluster.AdminConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return attachmentTransport{p, next} })
 	mgr, err := manager.New(config, manager.Options{
 		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kube.Mapper(gatheredKinds()), nil },
-		Cache:          cache.Options{ByObject: gatheredCacheOptions([]string{p.ns}, p.ns), DefaultTransform: cache.TransformStripManagedFields()},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
+		Cache:          cache.Options{ByObject: cacheOptions([]string{p.ns}, p.ns), DefaultTransform: cache.TransformStripManagedFields()},
 		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}},
 	})
 	p.must(err)
-	p.must((&gatherer{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: envoyGateway, EnvoyNamespace: p.ns, Publisher: p.publisher,
-		Log: slog.New(slog.DiscardHandler), QuietTime: 50 * time.Millisecond, MaxDelay: time.Second}).Add(mgr))
-	p.must((&attachmentReconciler{Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRestore: func() { p.restored.Add(1) }, TranslationTimeout: 2 * time.Second}).Add(mgr, p.publisher))
+	c := &Runner{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: envoyGateway, EnvoyNamespace: p.ns, Publisher: p.publisher,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRestore: func() { p.restored.Add(1) }}
+	p.must((&gatherer{Runner: c, QuietTime: 50 * time.Millisecond, MaxDelay: time.Second}).Add(mgr))
+	p.must((&attachmentReconciler{Runner: c, TranslationTimeout: 2 * time.Second}).Add(mgr))
 	p.must(p.reports.Add(mgr, p.publisher))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

@@ -2,8 +2,7 @@ package controller
 
 import (
 	"errors"
-	"log/slog"
-	"reflect"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -37,91 +36,40 @@ const (
 // An attachmentReconciler applies the decisions of the Publisher. Fields are required unless documented
 // otherwise.
 type attachmentReconciler struct {
-	Log                *slog.Logger
-	Now                func() time.Time
-	OnRestore          func()        // optional: called when an erased policy status is written again
-	TranslationTimeout time.Duration // optional: replaces the constant Called
-
-	client    client.Client
-	publisher *Publisher
+	*Runner
+	TranslationTimeout time.Duration // optional: replaces the constant TranslationTimeout
+	client             client.Client
 
 	mu      sync.Mutex
 	written map[types.UID]writtenPolicy // last written policy statuses
 }
 
 // Add registers the controllers with the manager's leader.
-func (c *attachmentReconciler) Add(mgr manager.Manager, publisher *Publisher) error {
-	if c.Log == nil || c.Now == nil || publisher == nil {
-		return errors.New("the attachment controller lacks a setting: log, clock and publisher are required")
-	}
-	c.client, c.publisher, c.written = mgr.GetClient(), publisher, map[types.UID]writtenPolicy{}
+func (c *attachmentReconciler) Add(mgr manager.Manager) error {
+	c.client, c.written = mgr.GetClient(), map[types.UID]writtenPolicy{}
 	options := controller.Options{MaxConcurrentReconciles: attachmentWorkers, SkipNameValidation: new(true)}
 	return errors.Join(
 		builder.ControllerManagedBy(mgr).Named("tailscalegateway").
 			For(&v1alpha1.TailscaleGateway{}).Owns(&v1alpha1.TailscaleRoutePolicy{}).Owns(&v1alpha1.TailscaleService{}).
-			WatchesRawSource(publisher.ChangesAndErrors(changedAttachments)).
+			WatchesRawSource(c.Publisher.ChangesAndErrors(func(was, is *gateway.Result) []gateway.Name {
+				if was == is { // a fault affects all attachments
+					return slices.Collect(maps.Keys(is.Attachments))
+				}
+				return changedNames(was.Attachments, is.Attachments)
+			})).
 			WithOptions(options).Complete(reconcile.Func(c.reconcileAttachment)),
 		builder.ControllerManagedBy(mgr).Named("tailscaleroutepolicy").
 			For(&v1alpha1.TailscaleRoutePolicy{}).
-			WatchesRawSource(publisher.Changes(changedPolicies)).
+			WatchesRawSource(c.Publisher.Changes(func(was, is *gateway.Result) []gateway.Name { return changedNames(was.Policies, is.Policies) })).
 			WithOptions(options).Complete(reconcile.Func(c.reconcilePolicy)),
 		builder.ControllerManagedBy(mgr).Named("gateway").
 			Watches(&v1alpha1.TailscaleRoutePolicy{}, handler.EnqueueRequestsFromMapFunc(bareGatewayOf)).
-			WatchesRawSource(publisher.Changes(changedGateways)).
+			WatchesRawSource(c.Publisher.Changes(func(was, is *gateway.Result) []gateway.Name {
+				before, now := was.Snapshot.Gateways, is.Snapshot.Gateways
+				return append(removedNames(before, now), changedNames(before, now)...)
+			})).
 			WithOptions(options).Complete(reconcile.Func(c.reconcileBareGateway)),
 	)
-}
-
-func namespacedName(n gateway.Name) types.NamespacedName {
-	return types.NamespacedName{Namespace: n.Namespace, Name: n.Name}
-}
-
-func gatewayName(n types.NamespacedName) gateway.Name {
-	return gateway.Name{Namespace: n.Namespace, Name: n.Name}
-}
-
-// changedNames returns the names whose values differ between two maps.
-func changedNames[V any](was, is map[gateway.Name]V) (names []types.NamespacedName) {
-	for n, v := range is {
-		if w, ok := was[n]; !ok || !reflect.DeepEqual(w, v) {
-			names = append(names, namespacedName(n))
-		}
-	}
-	return names
-}
-
-func changedAttachments(was, is *gateway.Result) []types.NamespacedName {
-	if was == nil || was == is { // a fault affects all attachments
-		return changedNames(nil, is.Attachments)
-	}
-	return changedNames(was.Attachments, is.Attachments)
-}
-
-func changedPolicies(was, is *gateway.Result) []types.NamespacedName {
-	if was == nil {
-		return changedNames(nil, is.Policies)
-	}
-	return changedNames(was.Policies, is.Policies)
-}
-
-func changedGateways(was, is *gateway.Result) (names []types.NamespacedName) {
-	if was != nil {
-		for n := range was.Snapshot.Gateways {
-			if is.Snapshot.Gateways[n] == nil {
-				names = append(names, namespacedName(n))
-			}
-		}
-	}
-	for n, g := range is.Snapshot.Gateways {
-		var before *gateway.Gateway
-		if was != nil {
-			before = was.Snapshot.Gateways[n]
-		}
-		if before == nil || before.Revision != g.Revision || before.Attachment != g.Attachment {
-			names = append(names, namespacedName(n))
-		}
-	}
-	return names
 }
 
 // requeueIfStale requeues soon if the object was stale, and otherwise returns the error.
@@ -130,8 +78,4 @@ func requeueIfStale(err error) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil
 	}
 	return reconcile.Result{}, err
-}
-
-func sortedBy[T any](list []T, less func(a, b T) int) []T {
-	return slices.SortedFunc(slices.Values(list), less)
 }

@@ -39,8 +39,6 @@ func newSecretWatches(life context.Context, secrets corev1client.SecretsGetter, 
 	return &secretWatches{secrets: secrets, log: log, changed: make(chan event.GenericEvent), lifetime: life, byTailnet: map[string]secretWatch{}}
 }
 
-func (s *secretWatches) wait() { s.running.Wait() }
-
 // follow watches the given Secret for the tailnet and stops the previous watch for it. The zero
 // name only stops it.
 func (s *secretWatches) follow(tailnet string, secret types.NamespacedName) {

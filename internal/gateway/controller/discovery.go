@@ -11,15 +11,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -62,6 +64,20 @@ type discoveryState struct {
 	omitted    []string  // messages about services that were left out
 }
 
+// Add registers the controller with the manager's leader.
+func (d *discoveryReconciler) Add(mgr manager.Manager) error {
+	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	return builder.ControllerManagedBy(mgr).
+		Named("discovery").
+		For(&v1alpha1.TailscaleGateway{}, specChanged).
+		Watches(&v1alpha1.TailscaleService{}, handler.EnqueueRequestsFromMapFunc(d.gatewaysInNamespace), specChanged).
+		Watches(&v1alpha1.TailscaleTailnet{}, handler.EnqueueRequestsFromMapFunc(d.attachedTo), changed(func(was, is *v1alpha1.TailscaleTailnet) bool {
+			return was.Generation != is.Generation || isReady(was) != isReady(is)
+		})).
+		WithOptions(reconcileOptions(tailnetWorkers)).
+		Complete(d)
+}
+
 // attachedTo returns the TailscaleGateways that a tailnet is attached to.
 func (d *discoveryReconciler) attachedTo(ctx context.Context, o client.Object) []reconcile.Request {
 	return d.listGateways(ctx, client.MatchingFields{byTailnet: o.GetName()})
@@ -78,7 +94,7 @@ func (d *discoveryReconciler) listGateways(ctx context.Context, where client.Lis
 		d.Log.Error("list gateways in the cache", "err", err)
 	}
 	for i := range list.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		out = append(out, requests(objectName(&list.Items[i]))...)
 	}
 	return out
 }
@@ -95,15 +111,7 @@ func (d *discoveryReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		return reconcile.Result{}, fmt.Errorf("get the gateway %s: %w", req, err)
 	}
 	wake, err := d.reconcileGateway(ctx, g)
-	switch {
-	case kube.IsStale(err):
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("discovery for %s: %w", req, err)
-	case wake.IsZero():
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: min(max(wake.Sub(d.Now()), time.Millisecond), maxRequeueAfter)}, nil
+	return d.reconciled("discovery for "+req.String(), wake, err)
 }
 
 // forget removes the state of a TailscaleGateway. If uid is set, it keeps the state of the object
@@ -243,7 +251,7 @@ func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha
 		return nil, nil, at, errNotPermitted
 	}
 	api, version, ok := f.Clients.Get(name)
-	if !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady) {
+	if !isReady(&t) {
 		return nil, nil, at, errors.New("the tailnet is not ready") // the watch triggers a reconcile when it becomes ready
 	}
 	if !ok || version.UID != string(t.UID) {
@@ -381,7 +389,7 @@ func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alph
 	if have != nil {
 		want := have.DeepCopy()
 		f.setDiscovered(want, spec, one)
-		if have.DeletionTimestamp != nil || apiequality.Semantic.DeepEqual(have, want) {
+		if have.DeletionTimestamp != nil || deepEqual(have, want) {
 			return "", nil
 		}
 		if err := f.Update(ctx, want); err != nil {
@@ -443,7 +451,7 @@ func (f *discoveryReconciliation) setDiscovered(s *v1alpha1.TailscaleService, sp
 func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleGateway, statuses []v1alpha1.AttachedTailnetStatus) error {
 	slices.SortFunc(statuses, func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
 	was := slices.SortedFunc(slices.Values(g.Status.Tailnets), func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
-	if apiequality.Semantic.DeepEqual(was, statuses) || len(was)+len(statuses) == 0 {
+	if deepEqual(was, statuses) || len(was)+len(statuses) == 0 {
 		return nil
 	}
 	list := []any{}

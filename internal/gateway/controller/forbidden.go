@@ -26,7 +26,7 @@ import (
 // them, one group namespace without a RoleBinding would block every controller, because the
 // manager waits for all caches.
 //
-// The caches of such a namespace start empty. Readers must call Forbidden before they treat missing
+// The caches of such a namespace start empty. Readers must call Namespaces before they treat missing
 // objects as deleted. A cache that was synced keeps its contents. Each cache retries by itself
 // after at most about a minute.
 type forbiddenTracker struct {
@@ -59,14 +59,6 @@ func (r *forbiddenTracker) Options(config *rest.Config, o *cache.Options) error 
 	}
 	o.HTTPClient, o.NewInformer, o.DefaultWatchErrorHandler = c, r.newInformer, logReflectorError
 	return nil
-}
-
-// Forbidden reports whether a resource in a namespace cannot be read now. The caches may then be
-// incomplete.
-func (r *forbiddenTracker) Forbidden(namespace string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.forbidden[namespace]) > 0
 }
 
 // Namespaces returns the namespaces with unreadable resources, sorted.

@@ -19,7 +19,7 @@ func valueOr[T ~string](p *T, otherwise string) string {
 // gatewayObject converts the relevant part of a Gateway. controllers maps class names to
 // controllerNames.
 func gatewayObject(g *gatewayapi.Gateway, controllers map[string]string) gateway.GatewayObject {
-	o := gateway.GatewayObject{Name: gateway.Name{Namespace: g.Namespace, Name: g.Name}, Controller: controllers[string(g.Spec.GatewayClassName)]}
+	o := gateway.GatewayObject{Name: objectName(g), Controller: controllers[string(g.Spec.GatewayClassName)]}
 	for _, l := range g.Spec.Listeners {
 		terminates := l.TLS == nil || l.TLS.Mode == nil || *l.TLS.Mode == gatewayapi.TLSModeTerminate
 		o.Listeners = append(o.Listeners, gateway.ListenerObject{
@@ -55,7 +55,7 @@ func acceptedParents(namespace, controller string, parents []gatewayapi.RoutePar
 }
 
 func httpRouteObject(r *gatewayapi.HTTPRoute, parents []gateway.ParentObject) gateway.RouteObject {
-	o := gateway.RouteObject{Kind: "HTTPRoute", Name: gateway.Name{Namespace: r.Namespace, Name: r.Name}, Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
+	o := gateway.RouteObject{Kind: "HTTPRoute", Name: objectName(r), Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
 	for _, rule := range r.Spec.Rules {
 		one := gateway.RuleObject{Name: valueOr(rule.Name, "")}
 		one.Answered = slices.ContainsFunc(rule.Filters, func(f gatewayapi.HTTPRouteFilter) bool {
@@ -81,7 +81,7 @@ func httpRouteObject(r *gatewayapi.HTTPRoute, parents []gateway.ParentObject) ga
 }
 
 func grpcRouteObject(r *gatewayapi.GRPCRoute, parents []gateway.ParentObject) gateway.RouteObject {
-	o := gateway.RouteObject{Kind: "GRPCRoute", Name: gateway.Name{Namespace: r.Namespace, Name: r.Name}, Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
+	o := gateway.RouteObject{Kind: "GRPCRoute", Name: objectName(r), Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
 	for _, rule := range r.Spec.Rules {
 		one := gateway.RuleObject{Name: valueOr(rule.Name, "")}
 		for _, m := range rule.Matches {

@@ -104,7 +104,7 @@ func (l *groupReconciliation) render(table gateway.PortTable) (*workload.Objects
 	for i := range l.facts.Ordinals {
 		ordinals = max(ordinals, min(int32(i)+1, workload.MaxReplicas))
 	}
-	return workload.Render(l.group, l.Workload, workload.Plan{Tailnet: l.report.Tailnet, Ordinals: ordinals, Ports: mappedPorts(table), CertDomains: slices.Collect(maps.Keys(l.issue))})
+	return workload.Render(l.group, l.Relays, workload.Plan{Tailnet: l.report.Tailnet, Ordinals: ordinals, Ports: mappedPorts(table), CertDomains: slices.Collect(maps.Keys(l.issue))})
 }
 
 func mappedPorts(table gateway.PortTable) (out []v1alpha1.MappedPort) {
@@ -137,10 +137,7 @@ func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.P
 		if err != nil {
 			l.Log.Warn("the port table in the ConfigMap cannot be read; using the table in the status", "group", l.group.Namespace+"/"+l.group.Name, "err", err)
 		}
-		table = gateway.PortTable{}
-		for _, p := range l.group.Status.Ports {
-			table.Ports = append(table.Ports, gateway.TablePort{PortKey: gateway.PortKey{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)}, MatchPort: uint16(p.MatchPort)})
-		}
+		table = portTable(l.group.Status.Ports)
 	}
 	next, refused, wake := table.Allocate(l.result.RequiredPorts[objectName(l.group)], l.Now().Truncate(time.Second))
 	l.refused = refused
@@ -175,7 +172,7 @@ func (l *groupReconciliation) withdrawServices(ctx context.Context) error {
 		}
 	}
 	if !maps.Equal(current.Data, want.Data) {
-		if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(current, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := l.direct.Patch(ctx, want, lockedPatch(current)); err != nil {
 			return fmt.Errorf("withdraw its services: %w", err)
 		}
 	}

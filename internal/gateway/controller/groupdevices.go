@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
@@ -21,7 +19,7 @@ func (l *groupReconciliation) clearDevice(ctx context.Context, ordinal int) erro
 	for _, field := range []string{config.DeviceID, config.DeviceFQDN, config.DeviceIPs} {
 		delete(want.Data, field)
 	}
-	if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Patch(ctx, want, lockedPatch(s)); err != nil {
 		return fmt.Errorf("clear the device of %s: %w", s.Name, err)
 	}
 	return nil

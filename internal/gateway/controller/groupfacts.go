@@ -41,7 +41,7 @@ func (l *groupReconciliation) gather(ctx context.Context) error {
 
 // namespaceDeleting reports whether the group's namespace is being deleted.
 func (l *groupReconciliation) namespaceDeleting(ctx context.Context) bool {
-	ns := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+	ns := partialMetadata("Namespace")
 	return l.cache.Get(ctx, client.ObjectKey{Name: l.group.Namespace}, ns) == nil && ns.DeletionTimestamp != nil
 }
 

@@ -23,12 +23,6 @@ import (
 	"github.com/tailplane/tailplane/internal/relay/config"
 )
 
-// Labels on the Service that Envoy Gateway creates for a Gateway.
-const (
-	owningGatewayName      = "gateway.envoyproxy.io/owning-gateway-name"
-	owningGatewayNamespace = "gateway.envoyproxy.io/owning-gateway-namespace"
-)
-
 const (
 	backendRequeue = 15 * time.Second // between checks whether backends have endpoints
 	maxExposed     = 100              // limit of the relay; it rejects a configuration with more services
@@ -221,9 +215,9 @@ func (l *groupReconciliation) backendService(ctx context.Context, s *v1alpha1.Ta
 		}
 		return out, nil
 	}
-	for _, envoy := range l.Workload.EnvoyNamespaces {
+	for _, envoy := range l.Relays.EnvoyNamespaces {
 		var list corev1.ServiceList
-		if err := l.direct.List(ctx, &list, client.InNamespace(envoy), client.MatchingLabels{owningGatewayName: ref.Name, owningGatewayNamespace: namespace}); err != nil {
+		if err := l.direct.List(ctx, &list, client.InNamespace(envoy), client.MatchingLabels{owningName: ref.Name, owningNamespace: namespace}); err != nil {
 			return nil, fmt.Errorf("find Envoy's Service of the Gateway %s/%s: %w", namespace, ref.Name, err)
 		}
 		if len(list.Items) > 0 {

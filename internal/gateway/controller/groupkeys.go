@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
@@ -91,7 +90,7 @@ func (l *groupReconciliation) writeKey(ctx context.Context, ordinal int, k gatew
 	if secret != "" {
 		want.Data[keyField] = []byte(secret)
 	}
-	if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Patch(ctx, want, lockedPatch(s)); err != nil {
 		return fmt.Errorf("write the key of %s: %w", s.Name, err)
 	}
 	l.mu.Lock()

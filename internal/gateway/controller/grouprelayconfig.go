@@ -195,7 +195,7 @@ func (l *groupReconciliation) vipService(ctx context.Context, name string) (exis
 	if l.api == nil || !l.tailnetReady() {
 		return false, false, nil
 	}
-	interval := cmp.Or(l.tailnet.Spec.SyncInterval.Duration, maxGroupRequeue/2)
+	interval := cmp.Or(l.tailnet.Spec.SyncInterval.Duration, maxRequeueAfter/2)
 	l.requeueAt(l.Now().Add(interval))
 	list, err := l.api.Services(ctx, interval)
 	if err != nil || list.Refused != nil {

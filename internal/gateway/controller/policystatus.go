@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
@@ -39,12 +39,12 @@ func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcil
 	if err != nil || p.DeletionTimestamp != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	result := c.publisher.Result()
+	result := c.Publisher.Result()
 	if result == nil {
 		return reconcile.Result{}, nil
 	}
-	report, decided := result.Policies[gatewayName(req.NamespacedName)]
-	if !decided || !c.publisher.Includes(&p) {
+	report, decided := result.Policies[gateway.Name(req.NamespacedName)]
+	if !decided || !c.Publisher.Includes(&p) {
 		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil // the last decision does not include this generation
 	}
 	c.mu.Lock()
@@ -86,7 +86,7 @@ func (c *attachmentReconciler) forgetPolicy(at types.NamespacedName) {
 }
 
 func equalLists[T any](a, b []T) bool {
-	return len(a) == 0 && len(b) == 0 || apiequality.Semantic.DeepEqual(a, b)
+	return len(a) == 0 && len(b) == 0 || deepEqual(a, b)
 }
 
 // ownConditions returns the conditions of the types that Tailplane writes.
@@ -97,21 +97,25 @@ func ownConditions(all []metav1.Condition) (out []metav1.Condition) {
 			out = append(out, c)
 		}
 	}
-	return sortedBy(out, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+	slices.SortStableFunc(out, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+	return out
 }
 
 // reportConditions returns the conditions of a decision and the summary Ready.
 func reportConditions(accepted, resolved, programmed conditions.Condition) map[string]conditions.Condition {
 	all := map[string]conditions.Condition{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
-	ready := conditions.True(v1alpha1.ReasonReady, "")
-	for _, v := range []conditions.Condition{accepted, resolved, programmed} {
-		if !v.IsTrue() {
-			ready = v
-			break
+	all[v1alpha1.ConditionReady] = firstFailing(accepted, resolved, programmed, conditions.True(v1alpha1.ReasonReady, ""))
+	return all
+}
+
+// firstFailing returns the first condition that is not true, or the last one.
+func firstFailing(all ...conditions.Condition) conditions.Condition {
+	for _, c := range all {
+		if !c.IsTrue() {
+			return c
 		}
 	}
-	all[v1alpha1.ConditionReady] = ready
-	return all
+	return all[len(all)-1]
 }
 
 // conditionsOf returns the conditions for a status. Their transition times stay if the conditions before have the same

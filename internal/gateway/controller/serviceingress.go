@@ -59,7 +59,7 @@ func (l *serviceReconciliation) vipState(tailnet, name string) *vipState {
 
 // owner returns the owner entry of this object for other operators.
 func (l *serviceReconciliation) owner() gateway.VIPOwner {
-	return gateway.VIPOwner{OperatorID: l.OperatorID, Instance: l.Instance,
+	return gateway.VIPOwner{OperatorID: l.operatorID, Instance: l.instance,
 		Resource: gateway.OwnerResource{Kind: "TailscaleService", Namespace: l.object.Namespace, Name: l.object.Name, UID: string(l.object.UID)}}
 }
 

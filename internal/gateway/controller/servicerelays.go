@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -90,7 +89,7 @@ func validEndpoint(a netip.Addr) bool {
 
 // relayState returns the status in a relay's Secret. It reads the Secret only if its version changed.
 func (l *serviceReconciliation) relayState(ctx context.Context, key types.NamespacedName) (relayState, error) {
-	seen := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
+	seen := partialMetadata("Secret")
 	err := l.cached.Get(ctx, key, seen)
 	if apierrors.IsNotFound(err) {
 		l.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -97,7 +96,7 @@ func (l *tailnetReconciliation) report(ctx context.Context, wake time.Time) erro
 	for _, kind := range slices.Sorted(maps.Keys(decided)) {
 		conditions.Set(&s.Conditions, kind, decided[kind], l.object.Generation, l.Now())
 	}
-	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
+	if !deepEqual(was.Status, *s) {
 		if err := l.Status().Patch(ctx, l.object, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("write the status: %w", err)
 		}

@@ -73,15 +73,11 @@ func (a *TranslationReports) Add(mgr manager.Manager, publisher *Publisher) erro
 		return errors.New("translation reports lack a setting: log and publisher are required")
 	}
 	a.client, a.publisher = mgr.GetClient(), publisher
-	return mgr.Add(reportsRunnable{a})
+	return mgr.Add(everyReplica(a.run))
 }
 
-type reportsRunnable struct{ *TranslationReports }
-
-func (reportsRunnable) NeedLeaderElection() bool { return false }
-
-// Start stores answers until ctx ends.
-func (e reportsRunnable) Start(ctx context.Context) error {
+// run stores answers until ctx ends.
+func (a *TranslationReports) run(ctx context.Context) error {
 	tick := time.NewTicker(attachmentRequeueSoon) // answers arrive in bursts; only the last per Gateway is stored
 	defer tick.Stop()
 	for {
@@ -90,8 +86,8 @@ func (e reportsRunnable) Start(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		e.store(ctx)
-		e.requestTranslations(ctx)
+		a.store(ctx)
+		a.requestTranslations(ctx)
 	}
 }
 
