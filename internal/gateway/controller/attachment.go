@@ -209,7 +209,7 @@ func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.
 	return conflict, nil
 }
 
-// ensureIngress maintains one of these TailscaleServices. mine is false if another owner has its name.
+// ensureIngress maintains one of these TailscaleServices. owned is false if another owner has its name.
 func (c *attachmentReconciler) ensureIngress(ctx context.Context, a *v1alpha1.TailscaleGateway, t v1alpha1.AttachedTailnet, at types.NamespacedName) (owned bool, err error) {
 	i := t.RouteGeneration.Ingress
 	spec := v1alpha1.TailscaleServiceSpec{

@@ -1,12 +1,19 @@
 package controller
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // The attachmentReconciler applies the decisions about Gateways. It makes Envoy Gateway translate
@@ -78,4 +86,130 @@ func requeueIfStale(err error) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil
 	}
 	return reconcile.Result{}, err
+}
+
+// writtenPolicy is the last written status of a policy. Envoy Gateway erases the status when it writes
+// its own part, including the transition times.
+type writtenPolicy struct {
+	name       types.NamespacedName
+	generation int64
+	conditions []metav1.Condition
+	at         time.Time
+}
+
+// reconcilePolicy writes the status of a policy.
+func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var p v1alpha1.TailscaleRoutePolicy
+	err := c.client.Get(ctx, req.NamespacedName, &p)
+	if apierrors.IsNotFound(err) {
+		c.forgetPolicy(req.NamespacedName)
+	}
+	if err != nil || p.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	result := c.Publisher.Result()
+	if result == nil {
+		return reconcile.Result{}, nil
+	}
+	report, decided := result.Policies[gateway.Name(req.NamespacedName)]
+	if !decided || !c.Publisher.Includes(&p) {
+		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil // the last decision does not include this generation
+	}
+	c.mu.Lock()
+	last, previous := c.written[p.UID]
+	c.mu.Unlock()
+	now := c.Now()
+	before := p.Status.Conditions
+	if previous {
+		before = slices.Concat(before, last.conditions) // if a type occurs twice, the first one counts
+	}
+	latest := conditionsOf(p.Generation, now, before, reportConditions(report.Accepted, report.ResolvedRefs, report.Programmed))
+	if p.Status.ObservedGeneration == p.Generation && equalLists(p.Status.Rules, report.Rules) && equalLists(ownConditions(p.Status.Conditions), latest) {
+		return reconcile.Result{}, nil
+	}
+	if wait := attachmentRequeueSoon - now.Sub(last.at); previous && wait > 0 && wait <= attachmentRequeueSoon {
+		return reconcile.Result{RequeueAfter: wait}, nil // limit the rate of rewrites if another party also writes the status
+	}
+	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: latest}
+	if err := c.applyStatus(ctx, "TailscaleRoutePolicy", req.NamespacedName, p.UID, &status); err != nil {
+		return requeueIfStale(fmt.Errorf("write the status of the policy %s: %w", req, err))
+	}
+	if previous && last.generation == p.Generation && len(p.Status.Conditions) == 0 && c.OnRestore != nil {
+		c.OnRestore()
+	}
+	c.mu.Lock()
+	c.written[p.UID] = writtenPolicy{req.NamespacedName, p.Generation, latest, now}
+	c.mu.Unlock()
+	return reconcile.Result{}, nil
+}
+
+func (c *attachmentReconciler) forgetPolicy(at types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for uid, w := range c.written {
+		if w.name == at {
+			delete(c.written, uid)
+		}
+	}
+}
+
+func equalLists[T any](a, b []T) bool {
+	return len(a) == 0 && len(b) == 0 || deepEqual(a, b)
+}
+
+// ownConditions returns the conditions of the types that Tailplane writes.
+func ownConditions(all []metav1.Condition) (out []metav1.Condition) {
+	for _, c := range all {
+		switch c.Type {
+		case v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded:
+			out = append(out, c)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+	return out
+}
+
+// reportConditions returns the conditions of a decision and the summary Ready.
+func reportConditions(accepted, resolved, programmed conditions.Condition) map[string]conditions.Condition {
+	all := map[string]conditions.Condition{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
+	all[v1alpha1.ConditionReady] = firstFailing(accepted, resolved, programmed, conditions.True(v1alpha1.ReasonReady, ""))
+	return all
+}
+
+// firstFailing returns the first condition that is not true, or the last one.
+func firstFailing(all ...conditions.Condition) conditions.Condition {
+	for _, c := range all {
+		if !c.IsTrue() {
+			return c
+		}
+	}
+	return all[len(all)-1]
+}
+
+// conditionsOf returns the conditions for a status. Their transition times stay if the conditions before have the same
+// status.
+func conditionsOf(generation int64, now time.Time, before []metav1.Condition, decided map[string]conditions.Condition) []metav1.Condition {
+	var all []metav1.Condition
+	for kind, v := range decided {
+		if was := meta.FindStatusCondition(before, kind); was != nil {
+			all = append(all, *was)
+		}
+		if v.IsZero() {
+			v = conditions.False(v1alpha1.ReasonPending, "")
+		}
+		conditions.Set(&all, kind, v, generation, now)
+	}
+	return ownConditions(all)
+}
+
+// applyStatus applies this controller's part of a status and keeps the fields of other managers.
+func (c *attachmentReconciler) applyStatus(ctx context.Context, kind string, at types.NamespacedName, uid types.UID, status any) error {
+	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
+	if err != nil {
+		return err
+	}
+	u := newObject(kind, at)
+	u.SetUID(uid)
+	u.Object["status"] = part
+	return c.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -13,8 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -126,7 +125,7 @@ func (d *discoveryReconciler) forget(gateway types.NamespacedName, uid types.UID
 	}
 }
 
-func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.TailscaleGateway) (wake time.Time, err error) {
+func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.TailscaleGateway) (time.Time, error) {
 	var beside v1alpha1.TailscaleServiceList
 	if err := d.List(ctx, &beside, client.InNamespace(g.Namespace)); err != nil {
 		return time.Time{}, fmt.Errorf("list services: %w", err)
@@ -141,18 +140,17 @@ func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.
 	d.forget(client.ObjectKeyFromObject(g), g.UID, on)
 	errs := []error{found.deleteDetached(ctx, on)}
 	var statuses []v1alpha1.AttachedTailnetStatus
+	var first nextTime
 	for _, spec := range g.Spec.Tailnets {
 		if !slices.Contains(on, spec.TailnetRef.Name) {
 			continue
 		}
 		status, next, err := found.reconcileTailnet(ctx, spec)
 		errs, statuses = append(errs, err), append(statuses, status)
-		if wake.IsZero() || next.Before(wake) {
-			wake = next
-		}
+		first.requeueAt(next)
 	}
 	errs = append(errs, d.report(ctx, g, statuses))
-	return wake, errors.Join(errs...)
+	return first.wake, errors.Join(errs...)
 }
 
 // A discoveryReconciliation is the working data for one TailscaleGateway and the services in its namespace.
@@ -162,17 +160,23 @@ type discoveryReconciliation struct {
 	services []v1alpha1.TailscaleService
 }
 
-// isOwn reports whether discovery created a service for this TailscaleGateway.
-func (f *discoveryReconciliation) isOwn(s *v1alpha1.TailscaleService) bool {
-	return s.Labels[v1alpha1.DiscoveredLabel] == "true" && metav1.IsControlledBy(s, f.gateway)
+// own returns the services that discovery created for this TailscaleGateway.
+func (f *discoveryReconciliation) own() iter.Seq[*v1alpha1.TailscaleService] {
+	return func(yield func(*v1alpha1.TailscaleService) bool) {
+		for i := range f.services {
+			if s := &f.services[i]; s.Labels[v1alpha1.DiscoveredLabel] == "true" && metav1.IsControlledBy(s, f.gateway) && !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // deleteDetached deletes the services of tailnets that are no longer in the spec. The user requested this,
 // so it applies immediately.
 func (f *discoveryReconciliation) deleteDetached(ctx context.Context, keep []string) error {
 	var errs []error
-	for i := range f.services {
-		if s := &f.services[i]; f.isOwn(s) && !slices.Contains(keep, s.Labels[v1alpha1.TailnetLabel]) {
+	for s := range f.own() {
+		if !slices.Contains(keep, s.Labels[v1alpha1.TailnetLabel]) {
 			errs = append(errs, kube.Delete(ctx, f, s))
 		}
 	}
@@ -196,21 +200,21 @@ func (f *discoveryReconciliation) reconcileTailnet(ctx context.Context, spec v1a
 	}
 	list, omitted, at, failed := f.readServices(ctx, spec, r.known, maxAge)
 	now := f.Now()
-	wake := now.Add(interval)
+	next := nextTime{now.Add(interval)}
 	if failed != nil {
 		r.known = r.known.Update(nil, true, now)
 		switch e, _ := errors.AsType[*tsapi.Error](failed); {
 		case e == nil:
 		case e.Class == tsapi.Dropped:
-			wake = now.Add(time.Second) // another client already exists
+			next.wake = now.Add(time.Second) // another client already exists
 		case e.RetryAfter > 0:
-			wake = earlier(wake, now.Add(e.RetryAfter))
+			next.requeueAt(now.Add(e.RetryAfter))
 		}
 	} else if at.After(r.counted) {
 		r.known = r.known.Update(list, false, now)
 		r.counted, r.generation, r.omitted = now, f.gateway.Generation, omitted
 	} else {
-		wake = earlier(wake, at.Add(interval))
+		next.requeueAt(at.Add(interval))
 	}
 	f.mu.Lock()
 	f.known[key] = r
@@ -220,18 +224,9 @@ func (f *discoveryReconciliation) reconcileTailnet(ctx context.Context, spec v1a
 	if failed != nil {
 		messages = append([]string{failed.Error()}, messages...)
 	}
-	status := v1alpha1.AttachedTailnetStatus{Name: name, DiscoveredServices: int32(len(r.known.Services())), Stale: r.known.Stale, Message: conditions.Truncate(strings.Join(messages, "; "), maxMessage)}
-	if !r.known.Synced.IsZero() {
-		status.LastSyncTime = statusTime(r.known.Synced)
-	}
-	return status, wake, err
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
+	status := v1alpha1.AttachedTailnetStatus{Name: name, DiscoveredServices: int32(len(r.known.Services())), Stale: r.known.Stale,
+		LastSyncTime: statusTime(r.known.Synced), Message: conditions.Truncate(strings.Join(messages, "; "), maxMessage)}
+	return status, next.wake, err
 }
 
 var errNotPermitted = errors.New("there is no such tailnet for this namespace")
@@ -263,7 +258,9 @@ func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha
 		if devices, at, err = api.Tagged(ctx, maxAge, spec.ServiceDiscovery.Tags...); err == nil {
 			services, err = api.Services(ctx, maxAge)
 		}
-		at = earlier(at, services.At)
+		if services.At.Before(at) {
+			at = services.At
+		}
 	} else {
 		var both *tsapi.Lists
 		if both, err = api.Lists(ctx, maxAge); err == nil {
@@ -274,15 +271,7 @@ func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha
 	if err != nil {
 		return nil, nil, at, err
 	}
-	var vips []gateway.ListedService
-	for _, s := range services.Services {
-		vips = append(vips, gateway.ListedService{Name: s.Name, Tags: s.Tags, Ports: s.Ports})
-	}
-	var nodes []gateway.ListedDevice
-	for _, d := range devices {
-		nodes = append(nodes, gateway.ListedDevice{Tags: d.Tags, External: d.External})
-	}
-	list, omitted = gateway.SelectServices(spec.ServiceDiscovery, vips, nodes)
+	list, omitted = gateway.SelectServices(spec.ServiceDiscovery, services.Services, devices)
 	if services.Refused != nil {
 		omitted = append(omitted, "services of the tailnet cannot be listed: "+services.Refused.Error())
 		for _, was := range known.Services() { // services that cannot be listed count as present
@@ -302,30 +291,19 @@ func exactTags(tags []string) bool {
 
 // permitted reports whether a namespace may use a tailnet.
 func (d *discoveryReconciler) permitted(ctx context.Context, t *v1alpha1.TailscaleTailnet, namespace string) (bool, error) {
-	switch from := t.Spec.AllowedNamespaces; from.From {
-	case v1alpha1.NamespacesAll:
-		return true, nil
-	case v1alpha1.NamespacesSame, "":
-		return namespace == d.Namespace, nil
-	case v1alpha1.NamespacesSelector:
-		selector, err := metav1.LabelSelectorAsSelector(from.Selector)
-		if err != nil || from.Selector == nil {
-			return false, nil // an invalid selector selects no namespace
+	var ns corev1.Namespace
+	if t.Spec.AllowedNamespaces.From == v1alpha1.NamespacesSelector {
+		if err := d.Get(ctx, client.ObjectKey{Name: namespace}, &ns); client.IgnoreNotFound(err) != nil {
+			return false, err
 		}
-		var ns corev1.Namespace
-		if err := d.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
-			return false, client.IgnoreNotFound(err)
-		}
-		return selector.Matches(labels.Set(ns.Labels)), nil
 	}
-	return false, nil
+	return gateway.Selects(t.Spec.AllowedNamespaces, d.Namespace, namespace, ns.Labels, ns.Name != ""), nil
 }
 
 // storedServices returns the services of a tailnet that exist as objects.
 func (f *discoveryReconciliation) storedServices(tailnet string) (list []gateway.DiscoveredService) {
-	for i := range f.services {
-		s := &f.services[i]
-		if !f.isOwn(s) || s.Labels[v1alpha1.TailnetLabel] != tailnet || s.DeletionTimestamp != nil || s.Spec.Target == nil {
+	for s := range f.own() {
+		if s.Labels[v1alpha1.TailnetLabel] != tailnet || s.DeletionTimestamp != nil || s.Spec.Target == nil {
 			continue
 		}
 		one := gateway.DiscoveredService{Service: s.Labels[v1alpha1.ServiceLabel], VIP: s.Spec.Target.ServiceName != ""}
@@ -356,8 +334,8 @@ func (f *discoveryReconciliation) apply(ctx context.Context, spec v1alpha1.Attac
 			messages = append(messages, message)
 		}
 	}
-	for i := range f.services {
-		if s := &f.services[i]; f.isOwn(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && !desired[s.Labels[v1alpha1.ServiceLabel]] && s.DeletionTimestamp == nil {
+	for s := range f.own() {
+		if s.Labels[v1alpha1.TailnetLabel] == tailnet && !desired[s.Labels[v1alpha1.ServiceLabel]] && s.DeletionTimestamp == nil {
 			errs = append(errs, kube.Delete(ctx, f, s))
 			f.Log.Info("discovered service deleted", "tailnet", tailnet, "service", s.Labels[v1alpha1.ServiceLabel])
 		}
@@ -380,9 +358,10 @@ func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alph
 	var have *v1alpha1.TailscaleService
 	taken := map[string]bool{}
 	for i := range f.services {
-		s := &f.services[i]
-		taken[s.Name] = true
-		if f.isOwn(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && s.Labels[v1alpha1.ServiceLabel] == one.Service {
+		taken[f.services[i].Name] = true
+	}
+	for s := range f.own() {
+		if s.Labels[v1alpha1.TailnetLabel] == tailnet && s.Labels[v1alpha1.ServiceLabel] == one.Service {
 			have = s // keep its name
 		}
 	}
@@ -449,8 +428,9 @@ func (f *discoveryReconciliation) setDiscovered(s *v1alpha1.TailscaleService, sp
 
 // report writes only the discovery results of each tailnet to the status.
 func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleGateway, statuses []v1alpha1.AttachedTailnetStatus) error {
-	slices.SortFunc(statuses, func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
-	was := slices.SortedFunc(slices.Values(g.Status.Tailnets), func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
+	byName := func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(statuses, byName)
+	was := slices.SortedFunc(slices.Values(g.Status.Tailnets), byName)
 	if deepEqual(was, statuses) || len(was)+len(statuses) == 0 {
 		return nil
 	}
@@ -462,11 +442,9 @@ func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleG
 		}
 		list = append(list, one)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"tailnets": list}}}
-	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleGateway"))
-	u.SetNamespace(g.Namespace)
-	u.SetName(g.Name)
+	u := newObject("TailscaleGateway", client.ObjectKeyFromObject(g))
 	u.SetUID(g.UID)
+	u.Object["status"] = map[string]any{"tailnets": list}
 	err := d.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(discoveryManager), client.ForceOwnership, client.DisableReadYourWritesConsistency)
 	if err != nil {
 		return fmt.Errorf("write the discovery status: %w", err)

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -207,9 +206,7 @@ func (r *forbiddenTracker) newInformer(lw toolscache.ListerWatcher, kind runtime
 			}
 			return l, err
 		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return inner.WatchWithContext(ctx, o)
-		},
+		WatchFuncWithContext: inner.WatchWithContext,
 	}, kind, resync, by)
 	return informer
 }

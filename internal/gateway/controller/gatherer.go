@@ -21,7 +21,7 @@ import (
 // the controllers. It follows law 7: there is no decision until everything is known, and a decision
 // stays until there is a new one.
 
-// Default times of a Gatherer. They are short, because one change often needs three decisions:
+// Default times of a gatherer. They are short, because one change often needs three decisions:
 // first for a group, then for a port of it, then for the route. The requests to Envoy Gateway are
 // limited separately.
 const (

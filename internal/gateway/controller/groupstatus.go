@@ -91,13 +91,13 @@ func (l *groupReconciliation) deviceRows() []v1alpha1.RelayDevice {
 }
 
 // notReadyReason returns the reason why a replica is not ready.
-func notReadyReason(desired, pod, joined, asks bool) string {
+func notReadyReason(desired, pod, joined, reissue bool) string {
 	switch {
 	case !desired:
 		return "Deleting"
 	case !pod:
 		return "NoPod"
-	case asks:
+	case reissue:
 		return "NeedsAuthKey"
 	case !joined:
 		return "Joining"
@@ -106,7 +106,7 @@ func notReadyReason(desired, pod, joined, asks bool) string {
 }
 
 // writeStatus writes the status if it changed, and emits events. It is called at the end of every
-// reconcile, and no other function writes the complete status. trouble is the error that ended the
+// reconcile, and no other function writes the complete status. cause is the error that ended the
 // reconcile early.
 func (l *groupReconciliation) writeStatus(ctx context.Context, cause error) error {
 	was := l.group.DeepCopy()

@@ -16,7 +16,9 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -55,7 +57,7 @@ type Runner struct {
 	PerSecond float64 // requests per second to each tailnet's API
 	Burst     int
 
-	// Settings of Envoy and of the relays' namespaces; see gatherer.
+	// Settings of Envoy and of the relays' namespaces; see gateway.Objects.
 	ClusterDomain, Controller, EnvoyNamespace string
 	ProxyNamespaces                           []string
 	Addresses                                 bool
@@ -64,7 +66,7 @@ type Runner struct {
 	// rest.
 	GatherOnly bool
 
-	// Publisher publishes the decisions. Publish and OnBuild are passed to the Gatherer. They are
+	// Publisher publishes the decisions. Publish and OnBuild are called by the gatherer. They are
 	// optional.
 	Publisher *Publisher
 	Publish   func(*gateway.Snapshot)
@@ -289,4 +291,32 @@ func (c *Runner) Count(ctx context.Context) (ready, degraded, services int, ok b
 		}
 	}
 	return ready, degraded, services, true
+}
+
+// identityConfigMap is the name of a ConfigMap in the operator's namespace. Its UID distinguishes
+// the operator from a copy in a cluster that was restored from this one.
+const identityConfigMap = "tailplane-gateway-identity"
+
+// identifyOperator returns the IDs that identify this operator to other operators. operatorID is id, or is
+// derived from the cluster and the release if id is empty. instance is the UID of the
+// identityConfigMap, which identifyOperator creates if necessary.
+func identifyOperator(ctx context.Context, c client.Client, namespace, release, id string) (operatorID, instance string, err error) {
+	if id == "" {
+		var ns corev1.Namespace
+		if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &ns); err != nil {
+			return "", "", fmt.Errorf("read the cluster's ID: %w", err)
+		}
+		id = gateway.OperatorID(string(ns.UID), namespace, release)
+	}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: identityConfigMap, Labels: map[string]string{v1alpha1.ManagedLabel: "true"}}}
+	err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
+	if apierrors.IsNotFound(err) {
+		if err = c.Create(ctx, m); apierrors.IsAlreadyExists(err) { // another replica created it first
+			err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
+		}
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("the ConfigMap with this operator's identity: %w", err)
+	}
+	return id, string(m.UID), nil
 }

@@ -223,8 +223,8 @@ func (l *tailnetReconciliation) act(ctx context.Context, action gateway.TailnetA
 	case gateway.TailnetDeleteKey:
 		return l.deleteLeftoverKey(ctx)
 	case gateway.TailnetForgetKey:
-		l.facts.KeyExpired = l.facts.Proof.Phase == gateway.ProofCleanupPending
-		l.facts.Proof = gateway.CredentialProof{Phase: gateway.ProofPending}
+		l.facts.KeyExpired = l.facts.Proof.Phase == v1alpha1.ValidationCleanupPending
+		l.facts.Proof = gateway.CredentialProof{Phase: v1alpha1.ValidationPending}
 		return nil
 	case gateway.TailnetCheck:
 		return l.check(ctx)
@@ -249,23 +249,23 @@ func (l *tailnetReconciliation) proveCredential(ctx context.Context) error {
 	nonce := make([]byte, 4)
 	rand.Read(nonce) // never fails
 	p := &l.facts.Proof
-	*p = gateway.CredentialProof{Phase: gateway.ProofInProgress, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
+	*p = gateway.CredentialProof{Phase: v1alpha1.ValidationInProgress, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
 	if err := l.writeProof(ctx, client.MergeFromWithOptimisticLock{}); err != nil {
 		return err // nothing was created: the object has changed
 	}
 	key, err := l.client.CreateKey(ctx, tsapi.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: gateway.ValidationKeyLifetime, Description: l.description()})
 	if err != nil {
 		l.recordFailure(err)
-		if f := l.facts.Failure; f.Class != gateway.FailureUnavailable {
-			p.Phase, p.Nonce, p.At = gateway.ProofPending, "", l.Now() // these failures mean that no key was created
+		if f := l.facts.Failure; f.Class != tsapi.Unavailable {
+			p.Phase, p.Nonce, p.At = v1alpha1.ValidationPending, "", l.Now() // these failures mean that no key was created
 		}
 		return nil
 	}
 	l.Log.Info("validation key created", "tailnet", l.object.Name, "key", key.ID)
-	p.Phase, p.KeyID = gateway.ProofCleanupPending, key.ID
-	written := l.writeProof(context.WithoutCancel(ctx), nil)
+	p.Phase, p.KeyID = v1alpha1.ValidationCleanupPending, key.ID
+	written := l.writeProof(context.WithoutCancel(ctx))
 	if l.deleteKey(ctx, key.ID) {
-		p.Phase, p.At = gateway.ProofDone, l.Now()
+		p.Phase, p.At = v1alpha1.ValidationDone, l.Now()
 	}
 	return written
 }
@@ -294,7 +294,7 @@ func (l *tailnetReconciliation) deleteKey(ctx context.Context, id string) bool {
 func (l *tailnetReconciliation) deleteLeftoverKey(ctx context.Context) error {
 	p := &l.facts.Proof
 	found := p.KeyID
-	if p.Phase == gateway.ProofInProgress {
+	if p.Phase == v1alpha1.ValidationInProgress {
 		var err error
 		if found, err = l.findKey(ctx); err != nil {
 			l.recordFailure(err)
@@ -305,9 +305,9 @@ func (l *tailnetReconciliation) deleteLeftoverKey(ctx context.Context) error {
 		return nil
 	}
 	if found != "" && p.Credential == l.facts.Credential && p.Generation == l.facts.Generation {
-		p.Phase, p.KeyID, p.At = gateway.ProofDone, found, l.Now()
+		p.Phase, p.KeyID, p.At = v1alpha1.ValidationDone, found, l.Now()
 	} else {
-		*p = gateway.CredentialProof{Phase: gateway.ProofPending}
+		*p = gateway.CredentialProof{Phase: v1alpha1.ValidationPending}
 	}
 	return nil
 }
@@ -359,12 +359,12 @@ func (l *tailnetReconciliation) check(ctx context.Context) error {
 
 // recordFailure stores an API error in the facts.
 func (l *tailnetReconciliation) recordFailure(err error) {
-	out := &gateway.APIFailure{Class: gateway.FailureUnavailable, Message: err.Error(), Wait: time.Second}
+	out := &gateway.APIFailure{Class: tsapi.Unavailable, Message: err.Error(), Wait: time.Second}
 	if f, ok := errors.AsType[*tsapi.Error](err); ok {
-		out.Class, out.AtToken, out.Scope, out.Wait = gateway.FailureClass(f.Class), f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
+		out.Class, out.AtToken, out.Scope, out.Wait = f.Class, f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
 		out.CreateKey = f.Op == tsapi.CreateKey
 		if f.Class == tsapi.Dropped {
-			out.Class = gateway.FailureUnavailable // a newer reconcile has replaced the client
+			out.Class = tsapi.Unavailable // a newer reconcile has replaced the client
 		}
 	}
 	l.facts.Failure = out
