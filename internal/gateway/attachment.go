@@ -225,12 +225,18 @@ func (b *builder) memberCluster(in attachedTailnet, m member, port uint16) (Clus
 // appProtocol returns the application protocol that the TailscaleService specifies for a port, numbered
 // as in the tailnet. It is empty if the spec does not set one.
 func (s *service) appProtocol(port uint16) gatewayv1alpha1.AppProtocol {
+	p, _ := s.tcpPort(port)
+	return p.AppProtocol
+}
+
+// tcpPort returns the TCP port of the spec that has this number in the tailnet.
+func (s *service) tcpPort(port uint16) (gatewayv1alpha1.ServicePort, bool) {
 	for _, p := range s.object.Spec.Ports {
 		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
-			return p.AppProtocol
+			return p, true
 		}
 	}
-	return ""
+	return gatewayv1alpha1.ServicePort{}, false
 }
 
 // A virtualHost is a virtual host that Envoy Gateway probably creates for a Gateway, derived from

@@ -98,12 +98,10 @@ func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, ro
 // parents returns the Gateways that accepted a route, without duplicates, sorted.
 func parents(route RouteObject) (names []Name) {
 	for _, p := range route.Parents {
-		if !slices.Contains(names, p.Gateway) {
-			names = append(names, p.Gateway)
-		}
+		names = append(names, p.Gateway)
 	}
 	slices.SortFunc(names, Name.Compare)
-	return names
+	return slices.Compact(names)
 }
 
 // applyRules writes the effect of a policy on one Gateway into the Gateway's rules and into states. It
@@ -267,10 +265,8 @@ func (b *builder) namedCluster(scope []scopeTailnet, backend gatewayv1alpha1.Rul
 // clusterName returns the cluster name for a port of a TailscaleService that is in no attached
 // tailnet. port is the number in the tailnet.
 func (s *service) clusterName(port uint16) string {
-	for _, p := range s.object.Spec.Ports {
-		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
-			return backendClusterName(s.name, uint16(p.Port))
-		}
+	if p, ok := s.tcpPort(port); ok {
+		return backendClusterName(s.name, uint16(p.Port))
 	}
 	return policyClusterName(s.name, port)
 }

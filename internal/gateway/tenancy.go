@@ -80,19 +80,11 @@ func (b *builder) granted(from GrantFrom, toGroup, toKind string, to Name) bool 
 	if from.Namespace == to.Namespace {
 		return true
 	}
-	for _, g := range b.grants[to.Namespace] {
-		for _, f := range g.From {
-			if f != from {
-				continue
-			}
-			for _, t := range g.To {
-				if t.Group == toGroup && t.Kind == toKind && (t.Name == "" || t.Name == to.Name) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.grants[to.Namespace], func(g GrantObject) bool {
+		return slices.Contains(g.From, from) && slices.ContainsFunc(g.To, func(t GrantTo) bool {
+			return t.Group == toGroup && t.Kind == toKind && (t.Name == "" || t.Name == to.Name)
+		})
+	})
 }
 
 // createdByOperator reports whether the operator created a group. To forge this, an attacker needs write

@@ -146,11 +146,7 @@ func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcil
 func (c *attachmentReconciler) forgetPolicy(at types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for uid, w := range c.written {
-		if w.name == at {
-			delete(c.written, uid)
-		}
-	}
+	maps.DeleteFunc(c.written, func(_ types.UID, w writtenPolicy) bool { return w.name == at })
 }
 
 func equalLists[T any](a, b []T) bool {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -118,11 +119,9 @@ func (d *discoveryReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 func (d *discoveryReconciler) forget(gateway types.NamespacedName, uid types.UID, keep []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for k := range d.known {
-		if k.gateway == gateway && (k.uid != uid || !slices.Contains(keep, k.tailnet)) {
-			delete(d.known, k)
-		}
-	}
+	maps.DeleteFunc(d.known, func(k discoveryKey, _ discoveryState) bool {
+		return k.gateway == gateway && (k.uid != uid || !slices.Contains(keep, k.tailnet))
+	})
 }
 
 func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.TailscaleGateway) (time.Time, error) {

@@ -15,7 +15,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -85,19 +84,16 @@ func portTable(ports []v1alpha1.MappedPort) (t gateway.PortTable) {
 
 // gatherCore reads Kubernetes' built-in kinds.
 func (g *gatherer) gatherCore(ctx context.Context, o *gateway.Objects) error {
-	namespaces, services := &metav1.PartialObjectMetadataList{}, &metav1.PartialObjectMetadataList{}
-	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
-	services.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ServiceList"))
-	_, err := listCached(ctx, g, namespaces)
-	_, err2 := listCached(ctx, g, services)
+	namespaces, err := listCached(ctx, g, partialList("NamespaceList"))
+	services, err2 := listCached(ctx, g, partialList("ServiceList"))
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	for i := range namespaces.Items {
-		o.Namespaces[namespaces.Items[i].Name] = namespaces.Items[i].Labels
+	for _, n := range pointers(namespaces.Items) {
+		o.Namespaces[n.Name] = n.Labels
 	}
-	for i := range services.Items {
-		o.KubeServices[objectName(&services.Items[i])] = true
+	for _, s := range pointers(services.Items) {
+		o.KubeServices[objectName(s)] = true
 	}
 	o.Unreadable = map[string]bool{}
 	for _, namespace := range g.unreadableNamespaces() {
@@ -111,8 +107,7 @@ func (g *gatherer) gatherCore(ctx context.Context, o *gateway.Objects) error {
 		return err
 	}
 	behind := map[string][]netip.Addr{} // by name of the Service in front of the relays, which contains a hash of namespace and name
-	for i := range slicesOf.Items {
-		s := &slicesOf.Items[i]
+	for _, s := range pointers(slicesOf.Items) {
 		for _, e := range s.Endpoints {
 			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
 				continue

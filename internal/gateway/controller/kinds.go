@@ -92,6 +92,10 @@ func partialMetadata(kind string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind}}
 }
 
+func partialList(kind string) *metav1.PartialObjectMetadataList {
+	return &metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kind}}
+}
+
 func objectName(o client.Object) gateway.Name {
 	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -189,11 +190,9 @@ func (c *serviceReconciler) forget(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.vips, key)
-	for service, w := range c.written {
-		if w.want.Annotations[serviceAnnotation] == key.String() {
-			delete(c.written, service)
-		}
-	}
+	maps.DeleteFunc(c.written, func(_ types.NamespacedName, w writtenService) bool {
+		return w.want.Annotations[serviceAnnotation] == key.String()
+	})
 }
 
 // carryingGroup returns the group that carries the service, or nil if it does not exist yet.

@@ -74,14 +74,14 @@ type translation struct {
 	limit    int                                    // maximum size of the answer in bytes
 
 	clusters  *clusters
-	ambiguous map[gateway.Name]map[string]bool
+	ambiguous map[gateway.Name][]string // domains
 	routes    map[gateway.Name]int
 }
 
 // render returns the request's resources in their order, with Tailplane's resources added.
 func (t *translation) render(ctx context.Context) (*extension.PostTranslateModifyResponse, error) {
 	t.clusters = newClusters(t.snapshot, t.in.Clusters)
-	t.ambiguous, t.routes = map[gateway.Name]map[string]bool{}, map[gateway.Name]int{}
+	t.ambiguous, t.routes = map[gateway.Name][]string{}, map[gateway.Name]int{}
 	changed := false
 	configs := slices.Clone(t.in.Routes)
 	named := map[string]bool{}
@@ -122,12 +122,7 @@ func (t *translation) renderRoutes(rc *routev3.RouteConfiguration, named map[str
 			hosts[i], changed = h.VirtualHost, true
 		}
 		if h.ambiguous {
-			if t.ambiguous[name] == nil {
-				t.ambiguous[name] = map[string]bool{}
-			}
-			for _, d := range vh.GetDomains() {
-				t.ambiguous[name][d] = true
-			}
+			t.ambiguous[name] = append(t.ambiguous[name], vh.GetDomains()...)
 		}
 		for _, r := range h.Routes {
 			if isOwnRoute(r) {
@@ -219,7 +214,7 @@ func (t *translation) reports(revisions map[gateway.Name]string) (all []gateway.
 		if g == nil {
 			continue
 		}
-		r := gateway.TranslationReport{Gateway: name, Requested: revisions[name], Rendered: g.Revision, Received: len(t.in.Routes), Routes: t.routes[name], Ambiguous: slices.Sorted(maps.Keys(t.ambiguous[name]))}
+		r := gateway.TranslationReport{Gateway: name, Requested: revisions[name], Rendered: g.Revision, Received: len(t.in.Routes), Routes: t.routes[name], Ambiguous: slices.Compact(slices.Sorted(slices.Values(t.ambiguous[name])))}
 		for _, c := range g.Clusters {
 			if t.clusters.existing[c.Name] {
 				r.Conflicted = append(r.Conflicted, c.Name)
