@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
@@ -120,9 +122,7 @@ func (g GatewayObject) hasListener(section string) bool {
 }
 
 func isReady(t *gatewayv1alpha1.TailscaleTailnet) bool {
-	return slices.ContainsFunc(t.Status.Conditions, func(c conditionType) bool {
-		return c.Type == gatewayv1alpha1.ConditionReady && c.Status == "True"
-	})
+	return conditions.Get(t.Status.Conditions, gatewayv1alpha1.ConditionReady).IsTrue()
 }
 
 // discoveredServices returns the services of one tailnet that belong to a TailscaleGateway, sorted by
@@ -148,12 +148,9 @@ func (b *builder) discoveredServices(a *gatewayv1alpha1.TailscaleGateway, spec g
 }
 
 func ownedBy(s *gatewayv1alpha1.TailscaleService, a *gatewayv1alpha1.TailscaleGateway) bool {
-	for _, o := range s.OwnerReferences {
-		if o.Kind == "TailscaleGateway" && o.Name == a.Name && o.UID == a.UID {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.OwnerReferences, func(o metav1.OwnerReference) bool {
+		return o.Kind == "TailscaleGateway" && o.Name == a.Name && o.UID == a.UID
+	})
 }
 
 // addServiceRoutes adds the routes to the services of one tailnet to r and returns one status row per
@@ -218,22 +215,28 @@ func (b *builder) memberCluster(in attachedTailnet, m member, port uint16) (Clus
 	if d, _, ok := m.defaultPort(in.requestedPort()); ok && d == port {
 		name = clusterName(m.routeLabel)
 	}
-	speaks := m.appProtocol(port)
+	protocol := m.appProtocol(port)
 	if e := in.spec.RouteGeneration.Egress; e != nil {
-		speaks = cmp.Or(speaks, e.AppProtocol)
+		protocol = cmp.Or(protocol, e.AppProtocol)
 	}
-	return b.cluster(m.service, name, port, speaks)
+	return b.cluster(m.service, name, port, protocol)
 }
 
 // appProtocol returns the application protocol that the TailscaleService specifies for a port, numbered
 // as in the tailnet. It is empty if the spec does not set one.
 func (s *service) appProtocol(port uint16) gatewayv1alpha1.AppProtocol {
+	p, _ := s.tcpPort(port)
+	return p.AppProtocol
+}
+
+// tcpPort returns the TCP port of the spec that has this number in the tailnet.
+func (s *service) tcpPort(port uint16) (gatewayv1alpha1.ServicePort, bool) {
 	for _, p := range s.object.Spec.Ports {
 		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
-			return p.AppProtocol
+			return p, true
 		}
 	}
-	return ""
+	return gatewayv1alpha1.ServicePort{}, false
 }
 
 // A virtualHost is a virtual host that Envoy Gateway probably creates for a Gateway, derived from
@@ -243,7 +246,11 @@ type virtualHost struct{ section, domain string }
 // computeVirtualHosts computes the virtual hosts of every Gateway: the hostnames of its routes that its
 // listeners accept.
 func (b *builder) computeVirtualHosts() {
-	seen := map[Name]map[virtualHost]bool{}
+	type gatewayHost struct {
+		gateway Name
+		virtualHost
+	}
+	seen := map[gatewayHost]bool{}
 	for _, route := range b.routes {
 		names := route.Hostnames
 		if len(names) == 0 {
@@ -257,11 +264,8 @@ func (b *builder) computeVirtualHosts() {
 				for _, n := range names {
 					domain, ok := intersectHosts(n, cmp.Or(l.Hostname, "*"))
 					h := virtualHost{l.Name, domain}
-					if ok && !seen[p.Gateway][h] {
-						if seen[p.Gateway] == nil {
-							seen[p.Gateway] = map[virtualHost]bool{}
-						}
-						seen[p.Gateway][h] = true
+					if at := (gatewayHost{p.Gateway, h}); ok && !seen[at] {
+						seen[at] = true
 						b.virtualHosts[p.Gateway] = append(b.virtualHosts[p.Gateway], h)
 					}
 				}

@@ -95,11 +95,8 @@ func newBuilder(o Objects) *builder {
 	for _, g := range b.groups {
 		b.groupOf[nameOf(g)] = g
 	}
-	for _, s := range o.Services {
-		if s.DeletionTimestamp.IsZero() { // a service that is being deleted loses its routes before its relays
-			b.services = append(b.services, s)
-		}
-	}
+	// A service that is being deleted loses its routes before its relays.
+	b.services = slices.DeleteFunc(slices.Clone(o.Services), func(s *gatewayv1alpha1.TailscaleService) bool { return !s.DeletionTimestamp.IsZero() })
 	slices.SortFunc(b.services, func(x, y *gatewayv1alpha1.TailscaleService) int { return older(x, y) })
 	for _, g := range o.Grants {
 		b.grants[g.Namespace] = append(b.grants[g.Namespace], g)

@@ -8,23 +8,11 @@ import (
 	"time"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 // Discovery computes the services of a tailnet for one TailscaleGateway. It follows law 7: a known
 // service stays, whatever the API returns, until it was missing often enough and for long enough.
-
-// A ListedService is a service in the tailnet's list of services.
-type ListedService struct {
-	Name  string   // "svc:web"
-	Tags  []string // "tag:k8s"
-	Ports []string // "tcp:443", or "do-not-validate"
-}
-
-// A ListedDevice is a node in the tailnet's list of devices.
-type ListedDevice struct {
-	Tags     []string
-	External bool // shared into this tailnet from another one; never a target
-}
 
 // A DiscoveredService is one service of a tailnet.
 type DiscoveredService struct {
@@ -34,10 +22,10 @@ type DiscoveredService struct {
 	Ports   []uint16 // TCP ports, sorted; empty if the tailnet does not list ports
 }
 
-// SelectServices returns the services and devices that match the discovery, sorted by name. left contains
+// SelectServices returns the services and devices that match the discovery, sorted by name. omitted contains
 // a message for each match that is left out. A service that exists both as a VIP and as devices is
 // returned as a VIP.
-func SelectServices(d gatewayv1alpha1.ServiceDiscovery, vips []ListedService, devices []ListedDevice) (found []DiscoveredService, omitted []string) {
+func SelectServices(d gatewayv1alpha1.ServiceDiscovery, vips []tsapi.Service, devices []tsapi.Device) (found []DiscoveredService, omitted []string) {
 	services := map[string]DiscoveredService{}
 	add := func(name string, f DiscoveredService) {
 		if !MatchAny(d.Patterns, "svc:"+name) || MatchAny(d.ExcludePatterns, "svc:"+name) {

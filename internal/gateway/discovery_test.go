@@ -11,6 +11,7 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 var discoveryStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -34,11 +35,11 @@ func serviceNames(list []gateway.DiscoveredService) string {
 // GTW-26: discovery selects by tag, by svc: name and by pattern, with exclusions. A name that
 // cannot become part of a generated name is left out with a message.
 func TestSelect(t *testing.T) {
-	vips := []gateway.ListedService{
+	vips := []tsapi.Service{
 		{Name: "svc:web", Ports: []string{"tcp:443", "tcp:80", "udp:53"}, Tags: []string{"tag:k8s"}},
 		{Name: "svc:db", Ports: []string{"do-not-validate"}}, {Name: "svc:secret"}, {Name: "web"}, {Name: "svc:a.b"}, {Name: "svc:\x1b[2J"},
 	}
-	devices := []gateway.ListedDevice{
+	devices := []tsapi.Device{
 		{Tags: []string{"tag:svc-api", "tag:prod"}}, {Tags: []string{"tag:svc-api"}}, {Tags: []string{"tag:svc-web", "tag:edge"}},
 		{Tags: []string{"tag:svc-foreign"}, External: true}, {Tags: []string{"tag:other"}}, {},
 	}

@@ -45,8 +45,8 @@ func (b *builder) groupRequestFor(s *gatewayv1alpha1.TailscaleService, tailnet s
 	return groupRequest{}, false
 }
 
-// assignGroup selects the group that carries a service. If the operator creates that group, place adds
-// it to Result.Wanted.
+// assignGroup selects the group that carries a service. If the operator creates that group, assignGroup
+// adds it to Result.DesiredGroups.
 func (b *builder) assignGroup(s *gatewayv1alpha1.TailscaleService, report ServiceReport) ServiceReport {
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
 		return b.assignNamedGroup(s, report, Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name})

@@ -90,7 +90,7 @@ type GroupFacts struct {
 // A GroupAction is the next action.
 type GroupAction string
 
-// The actions. After each action except GroupWait, Next must be called again.
+// The actions. After each action except GroupWait, NextGroupStep must be called again.
 const (
 	GroupWait              GroupAction = "rest"
 	GroupAddFinalizer      GroupAction = "hold"         // add the finalizer
@@ -136,15 +136,10 @@ type groupDecision struct {
 	GroupStep
 }
 
-// choose selects the ordinals that satisfy is and, if there are any, makes action the next action for
+// choose selects the ordinals for which is returns true and, if there are any, makes action the next action for
 // them.
 func (d *groupDecision) choose(action GroupAction, is func(i int, r RelayReplica) bool) bool {
-	var of []int
-	for _, i := range slices.Sorted(maps.Keys(d.GroupFacts.Ordinals)) {
-		if is(i, d.GroupFacts.Ordinals[i]) {
-			of = append(of, i)
-		}
-	}
+	of := slices.DeleteFunc(slices.Sorted(maps.Keys(d.GroupFacts.Ordinals)), func(i int) bool { return !is(i, d.GroupFacts.Ordinals[i]) })
 	if len(of) == 0 {
 		return false
 	}
@@ -152,7 +147,7 @@ func (d *groupDecision) choose(action GroupAction, is func(i int, r RelayReplica
 	return true
 }
 
-// chooseRemote is like do for an action that calls the API. If the API cannot be called now, the action
+// chooseRemote is like choose for an action that calls the API. If the API cannot be called now, the action
 // waits and the next independent action is considered.
 func (d *groupDecision) chooseRemote(action GroupAction, is func(i int, r RelayReplica) bool) bool {
 	before := d.GroupStep
@@ -272,12 +267,7 @@ func (d *groupDecision) needsKey(r RelayReplica) bool {
 }
 
 func (d *groupDecision) deleteDevices(is func(RecordedDevice) bool) bool {
-	var of []RecordedDevice
-	for _, v := range d.GroupFacts.Recorded {
-		if is(v) {
-			of = append(of, v)
-		}
-	}
+	of := slices.DeleteFunc(slices.Clone(d.GroupFacts.Recorded), func(v RecordedDevice) bool { return !is(v) })
 	if len(of) == 0 {
 		return false
 	}

@@ -3,11 +3,12 @@ package gateway
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
-)
 
-func itoa(i int) string { return strconv.Itoa(i) }
+	"k8s.io/apimachinery/pkg/util/validation"
+)
 
 // Shorten returns name if it has at most limit characters. Otherwise it returns the first 40
 // characters, "-" and 8 hexadecimal digits of the hash of name. limit must be at least 49.
@@ -27,17 +28,7 @@ func hash8(words ...string) string {
 
 // IsLabel reports whether s is a lower-case DNS label. Names from a tailnet are untrusted text:
 // only names that pass this check become part of generated names.
-func IsLabel(s string) bool {
-	if len(s) == 0 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	for i := range len(s) {
-		if c := s[i]; c != '-' && (c < 'a' || c > 'z') && (c < '0' || c > '9') {
-			return false
-		}
-	}
-	return true
-}
+func IsLabel(s string) bool { return len(validation.IsDNS1123Label(s)) == 0 }
 
 // ServiceLabel returns the name of a tailnet service without "svc:". ok is false if name is not a
 // valid service name.
@@ -53,23 +44,23 @@ func clusterName(service string) string { return "tailscale-cluster-" + service 
 
 // portClusterName is the cluster name for a port of the service other than the port of its route.
 func portClusterName(service string, port uint16) string {
-	return clusterName(service) + "_" + itoa(int(port))
+	return clusterName(service) + "_" + strconv.Itoa(int(port))
 }
 
 // backendClusterName is the cluster name for a TailscaleService that a route names as backend.
 // Kubernetes names contain no "_", so the name is unique.
 func backendClusterName(service Name, port uint16) string {
-	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_" + itoa(int(port))
+	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_" + strconv.Itoa(int(port))
 }
 
 // policyClusterName is the cluster name for a port that only a policy names. port is the number in
 // the tailnet.
 func policyClusterName(service Name, port uint16) string {
-	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_t" + itoa(int(port))
+	return "tailscale-cluster-" + service.Namespace + "_" + service.Name + "_t" + strconv.Itoa(int(port))
 }
 
 func ruleRouteName(policy Name, index int) string {
-	return "tailscale-rule-" + policy.Namespace + "_" + policy.Name + "_" + itoa(index)
+	return "tailscale-rule-" + policy.Namespace + "_" + policy.Name + "_" + strconv.Itoa(index)
 }
 
 // ServiceKey is the name of a TailscaleService for the relays of its group. It appears in their
@@ -116,12 +107,7 @@ func ingressGroupName(tailnet string) string { return Shorten(tailnet+"-ingress"
 const maxGroupName = 52
 
 // truncate returns at most the first 40 characters of s, so that a hash can follow.
-func truncate(s string) string {
-	if len(s) > 40 {
-		return s[:40]
-	}
-	return s
-}
+func truncate(s string) string { return s[:min(len(s), 40)] }
 
 // matchPattern reports whether name matches pattern. A * matches any sequence of characters, also the
 // empty one. All other characters match themselves.
@@ -147,18 +133,13 @@ func matchPattern(pattern, name string) bool {
 
 // MatchAny reports whether name matches one of the patterns.
 func MatchAny(patterns []string, name string) bool {
-	for _, p := range patterns {
-		if matchPattern(p, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(patterns, func(p string) bool { return matchPattern(p, name) })
 }
 
 // ParsePort parses a decimal port above 0 without leading zeros, as Kubernetes writes it.
 func ParsePort(s string) (uint16, bool) {
 	n, err := strconv.ParseUint(s, 10, 16)
-	return uint16(n), err == nil && n > 0 && itoa(int(n)) == s
+	return uint16(n), err == nil && n > 0 && strconv.Itoa(int(n)) == s
 }
 
 // Printable makes untrusted text safe to include in a message. It limits the length and escapes

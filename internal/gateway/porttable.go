@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -92,10 +93,10 @@ func (t PortTable) Lookup(k PortKey) (uint16, bool) {
 	return 0, false
 }
 
-// Allocate assigns a port to every key in wanted and releases the ports of other keys. A key that
+// Allocate assigns a port to every key in requested and releases the ports of other keys. A key that
 // has a port keeps it. New keys are processed in sorted order, and each gets the lowest free port.
 // Keys without a free port are returned in refused; wake is then the time when the next released
-// port becomes free. wake is zero if no key is refused. Allocate modifies neither t nor wanted.
+// port becomes free. wake is zero if no key is refused. Allocate modifies neither t nor requested.
 func (t PortTable) Allocate(requested []PortKey, now time.Time) (next PortTable, refused []PortKey, wake time.Time) {
 	need := make(map[PortKey]bool, len(requested))
 	for _, k := range requested {
@@ -116,11 +117,7 @@ func (t PortTable) Allocate(requested []PortKey, now time.Time) (next PortTable,
 		taken[p.MatchPort] = true
 	}
 	free := uint16(FirstPort)
-	unassigned := make([]PortKey, 0, len(need))
-	for k := range need {
-		unassigned = append(unassigned, k)
-	}
-	slices.SortFunc(unassigned, PortKey.Compare)
+	unassigned := slices.SortedFunc(maps.Keys(need), PortKey.Compare)
 	for i, k := range unassigned {
 		for free <= LastPort && taken[free] {
 			free++

@@ -3,16 +3,13 @@ package gateway
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
-
-type conditionType = metav1.Condition
 
 // A routeKey identifies a route.
 type routeKey struct {
@@ -101,12 +98,10 @@ func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, ro
 // parents returns the Gateways that accepted a route, without duplicates, sorted.
 func parents(route RouteObject) (names []Name) {
 	for _, p := range route.Parents {
-		if !slices.Contains(names, p.Gateway) {
-			names = append(names, p.Gateway)
-		}
+		names = append(names, p.Gateway)
 	}
 	slices.SortFunc(names, Name.Compare)
-	return names
+	return slices.Compact(names)
 }
 
 // applyRules writes the effect of a policy on one Gateway into the Gateway's rules and into states. It
@@ -244,7 +239,7 @@ func (b *builder) byLabel(ns, tailnet string) map[string]*service {
 	return labels
 }
 
-// namedCluster returns the cluster of the service and port that a policy rule names. It also demands the
+// namedCluster returns the cluster of the service and port that a policy rule names. It also requires the
 // port from the group.
 func (b *builder) namedCluster(scope []scopeTailnet, backend gatewayv1alpha1.RuleBackend) (Cluster, bool) {
 	label, ok := ServiceLabel(backend.ServiceName)
@@ -270,10 +265,8 @@ func (b *builder) namedCluster(scope []scopeTailnet, backend gatewayv1alpha1.Rul
 // clusterName returns the cluster name for a port of a TailscaleService that is in no attached
 // tailnet. port is the number in the tailnet.
 func (s *service) clusterName(port uint16) string {
-	for _, p := range s.object.Spec.Ports {
-		if p.Protocol != gatewayv1alpha1.UDP && targetPort(p) == port {
-			return backendClusterName(s.name, uint16(p.Port))
-		}
+	if p, ok := s.tcpPort(port); ok {
+		return backendClusterName(s.name, uint16(p.Port))
 	}
 	return policyClusterName(s.name, port)
 }
@@ -302,12 +295,77 @@ func (b *builder) selectedClusters(scope []scopeTailnet, t gatewayv1alpha1.Polic
 			if !means(s) || at.attached != nil && at.attached.byLabel[label].service != nil {
 				continue // not selected, or the same service as above
 			}
-			if port, speaks, ok := s.defaultPort(80); ok {
-				if c, ok := b.cluster(s, s.clusterName(port), port, speaks); ok {
+			if port, protocol, ok := s.defaultPort(80); ok {
+				if c, ok := b.cluster(s, s.clusterName(port), port, protocol); ok {
 					found[c.Name] = c
 				}
 			}
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(x, y Cluster) int { return strings.Compare(x.Name, y.Name) })
+}
+
+// A listenerAccess holds the access rules that a policy sets for one listener, or for all listeners that
+// no policy names.
+type listenerAccess struct {
+	policy   Name
+	restrict bool
+	allow    []netip.Prefix
+}
+
+// processAccessPolicy processes a policy whose target is a Gateway or one of its listeners.
+func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, target Name) PolicyReport {
+	object, ok := b.gatewayObjects[target]
+	section := p.Spec.TargetRef.SectionName
+	if !ok || section != "" && !object.hasListener(section) {
+		return refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "there is no such Gateway of Envoy Gateway, or listener, in this namespace")
+	}
+	report := PolicyReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: conditions.True(gatewayv1alpha1.ReasonProgrammed, "")}
+	if p.Spec.Access == nil {
+		return report // such a policy exists only to make Envoy Gateway translate again
+	}
+	r := b.gatewayState(target)
+	if other, taken := r.access[section]; taken {
+		return refusedPolicy(gatewayv1alpha1.ReasonConflicted, "an older policy already has the listener: "+other.policy.Name)
+	}
+	a := listenerAccess{policy: nameOf(p), restrict: p.Spec.Access.From == gatewayv1alpha1.AccessTailnet}
+	if a.restrict && !object.Private {
+		// Envoy trusts the PROXY header of every peer that can connect, so the listener must admit
+		// no peer.
+		report.Programmed = conditions.False(gatewayv1alpha1.ReasonServiceExposed, "clients other than relays could connect to this Gateway and forge addresses, so all connections are rejected: its Service must be ClusterIP and the chart's NetworkPolicy must be in place")
+	} else if a.restrict {
+		a.allow = []netip.Prefix{tailnetIPv4, tailnetIPv6}
+		if cidrs := p.Spec.Access.CIDRs; len(cidrs) > 0 {
+			a.allow = nil
+			for _, c := range cidrs {
+				prefix, err := netip.ParsePrefix(c)
+				if err != nil {
+					a.allow = nil
+					report.Programmed = conditions.False(gatewayv1alpha1.ReasonFailed, "an address range cannot be parsed, so all connections are rejected")
+					break
+				}
+				a.allow = append(a.allow, prefix.Masked())
+			}
+			slices.SortFunc(a.allow, netip.Prefix.Compare)
+			a.allow = slices.Compact(a.allow)
+		}
+	}
+	r.access[section] = a
+	return report
+}
+
+// listeners merges the rules of each listener. A listener that only an attachment names also gets
+// the access rules for all listeners.
+func (r *gatewayState) listeners() []Listener {
+	sections := slices.AppendSeq(slices.Sorted(maps.Keys(r.access)), maps.Keys(r.proxyProtocol))
+	slices.Sort(sections)
+	var all []Listener
+	for _, s := range slices.Compact(sections) {
+		a, ok := r.access[s]
+		if !ok {
+			a = r.access[""]
+		}
+		all = append(all, Listener{Section: s, Restrict: a.restrict, Allow: a.allow, ProxyProtocol: a.restrict || r.proxyProtocol[s] || r.proxyProtocol[""]})
+	}
+	return all
 }

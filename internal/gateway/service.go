@@ -59,7 +59,7 @@ func (b *builder) resolveServices() {
 	}
 }
 
-// requireGroupPorts demands the ports of the group's own tailnetTarget. It does nothing if a
+// requireGroupPorts requires the ports of the group's own tailnetTarget. It does nothing if a
 // TailscaleService of the group has the same target.
 func (b *builder) requireGroupPorts(g *gatewayv1alpha1.TailscaleProxyGroup, t *gatewayv1alpha1.TailnetTarget, carried []*service) {
 	label := strings.TrimPrefix(t.ServiceName, "svc:")
@@ -182,7 +182,7 @@ func (s *service) key(protocol string, port uint16) PortKey {
 // cluster creates the cluster for one TCP port, numbered as in the tailnet. ok is false if the
 // relays have no port for it, if HTTP routes cannot use its protocol, or if the name to verify
 // over TLS is unknown.
-func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1alpha1.AppProtocol) (Cluster, bool) {
+func (b *builder) cluster(s *service, name string, port uint16, protocol gatewayv1alpha1.AppProtocol) (Cluster, bool) {
 	match, ok := b.ports[s.group][s.key("TCP", port)]
 	if !ok {
 		return Cluster{}, false
@@ -203,7 +203,7 @@ func (b *builder) cluster(s *service, name string, port uint16, speaks gatewayv1
 		c.Endpoints = slices.Compact(c.Endpoints)
 	}
 	secure := false
-	switch cmp.Or(speaks, gatewayv1alpha1.AppHTTP) {
+	switch cmp.Or(protocol, gatewayv1alpha1.AppHTTP) {
 	case gatewayv1alpha1.AppHTTP:
 	case gatewayv1alpha1.AppHTTPS:
 		secure = true
@@ -245,7 +245,7 @@ func (b *builder) headlessFQDN(group Name) string {
 	return group.Name + "." + group.Namespace + ".svc." + b.o.ClusterDomain
 }
 
-// defaultPort returns the port of a service to use where no port is named: wished if the service
+// defaultPort returns the port of a service to use where no port is named: preferred if the service
 // has it, otherwise its lowest port. The number is the one in the tailnet. ok is false if the
 // service has no HTTP port.
 func (s *service) defaultPort(preferred uint16) (uint16, gatewayv1alpha1.AppProtocol, bool) {
@@ -255,8 +255,8 @@ func (s *service) defaultPort(preferred uint16) (uint16, gatewayv1alpha1.AppProt
 			ports[targetPort(p)] = p.AppProtocol
 		}
 	}
-	if speaks, ok := ports[preferred]; ok {
-		return preferred, speaks, true
+	if protocol, ok := ports[preferred]; ok {
+		return preferred, protocol, true
 	}
 	for _, port := range slices.Sorted(maps.Keys(ports)) {
 		return port, ports[port], true

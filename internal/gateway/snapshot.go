@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -218,7 +220,7 @@ func (k RuleKey) Compare(o RuleKey) int {
 
 // ClusterName returns the name that Envoy Gateway gives the cluster of the rule.
 func (k RuleKey) ClusterName() string {
-	return strings.ToLower(k.Kind) + "/" + k.Route.Namespace + "/" + k.Route.Name + "/rule/" + itoa(k.Index)
+	return strings.ToLower(k.Kind) + "/" + k.Route.Namespace + "/" + k.Route.Name + "/rule/" + strconv.Itoa(k.Index)
 }
 
 // A Rule describes the changes to one rule of an HTTPRoute or GRPCRoute.
@@ -308,12 +310,7 @@ func (s *Snapshot) Rule(key RuleKey) (rule Rule, agreed, ok bool) {
 
 // Sorted returns the Gateways sorted by name.
 func (s *Snapshot) Sorted() []*Gateway {
-	all := make([]*Gateway, 0, len(s.Gateways))
-	for _, g := range s.Gateways {
-		all = append(all, g)
-	}
-	slices.SortFunc(all, func(a, b *Gateway) int { return a.Name.Compare(b.Name) })
-	return all
+	return slices.SortedFunc(maps.Values(s.Gateways), func(a, b *Gateway) int { return a.Name.Compare(b.Name) })
 }
 
 // Rule returns the change to a rule on this Gateway. ok is false if the rule stays unchanged.
@@ -350,4 +347,17 @@ func (g *Gateway) revision() string {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
+}
+
+// A TranslationReport describes the answer to a Translation call of Envoy Gateway for one Gateway.
+type TranslationReport struct {
+	Gateway      Name
+	Requested    string   // the revision that Envoy Gateway requested
+	Rendered     string   // the revision that it received
+	VirtualHosts bool     // the hook for virtual hosts was called since the previous Translation
+	Received     int      // number of route configurations in the request
+	Incomplete   bool     // Envoy Gateway sent neither virtual hosts nor routes
+	Routes       int      // number of Tailplane's routes in the answer
+	Ambiguous    []string // sorted domains without an injected route: their routes have different filters and no InheritFrom applies
+	Conflicted   []string // sorted names of Tailplane's clusters that were left out, because another cluster has the name
 }

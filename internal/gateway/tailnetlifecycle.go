@@ -10,6 +10,7 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 // NextTailnetAction and TailnetConditions compute the health of a tailnet connection: whether the
@@ -25,24 +26,14 @@ const refusedRetry = 5 * time.Minute
 
 const metadataFound = "Tailnet metadata discovered successfully"
 
-// ProofPhase is the progress of the proof of a credential.
+// A CredentialProof is the state of a proof for one credential and one generation of the spec. The zero Phase means
+// ValidationPending.
 //
 //	Pending -> InProgress -> CleanupPending -> Done
 //	   ^           |               |
 //	   `-----------+---------------' a leftover key was deleted or has expired
-type ProofPhase string
-
-// The phases. The zero value means Pending.
-const (
-	ProofPending        ProofPhase = "Pending"
-	ProofInProgress     ProofPhase = "InProgress"     // a key with the nonce may exist
-	ProofCleanupPending ProofPhase = "CleanupPending" // the key with KeyID was created
-	ProofDone           ProofPhase = "Done"
-)
-
-// A CredentialProof is the state of a proof for one credential and one generation of the spec.
 type CredentialProof struct {
-	Phase      ProofPhase
+	Phase      gatewayv1alpha1.ValidationPhase
 	Credential string // version of the credential
 	Generation int64
 	Nonce      string
@@ -52,27 +43,12 @@ type CredentialProof struct {
 
 // mayHaveKey reports whether a key of this proof may still be valid.
 func (p CredentialProof) mayHaveKey(now time.Time) bool {
-	return (p.Phase == ProofInProgress || p.Phase == ProofCleanupPending) && now.Before(p.At.Add(ValidationKeyLifetime))
+	return (p.Phase == gatewayv1alpha1.ValidationInProgress || p.Phase == gatewayv1alpha1.ValidationCleanupPending) && now.Before(p.At.Add(ValidationKeyLifetime))
 }
-
-// FailureClass classifies a failed request. The values equal those of the tsapi client.
-type FailureClass string
-
-// The classes of failures.
-const (
-	FailureRefused     FailureClass = "Refused"
-	FailureNoToken     FailureClass = "NoToken"
-	FailureForbidden   FailureClass = "Forbidden"
-	FailureInvalid     FailureClass = "Invalid"
-	FailureNotFound    FailureClass = "NotFound"
-	FailureRateLimited FailureClass = "RateLimited"
-	FailureUnavailable FailureClass = "Unavailable"
-	FailureCircuitOpen FailureClass = "CircuitOpen"
-)
 
 // An APIFailure describes why a request to Tailscale's API failed.
 type APIFailure struct {
-	Class     FailureClass
+	Class     tsapi.Class
 	AtToken   bool
 	CreateKey bool   // the failed request was the creation of a key
 	Scope     string // scope that the request requires
@@ -115,7 +91,7 @@ type CheckResult struct {
 // A TailnetAction is the next action.
 type TailnetAction string
 
-// The actions. After each action except TailnetWait, Next must be called again.
+// The actions. After each action except TailnetWait, NextTailnetAction must be called again.
 const (
 	TailnetWait            TailnetAction = "rest"    // report, and reconcile again at the returned time
 	TailnetAddFinalizer    TailnetAction = "hold"    // add the finalizer
@@ -143,8 +119,8 @@ func NextTailnetAction(f TailnetFacts, now time.Time) (TailnetAction, time.Time)
 		}
 		return TailnetDeleteKey, time.Time{}
 	}
-	proved := f.Proof.Phase == ProofDone && f.Proof.Credential == f.Credential && f.Proof.Generation == f.Generation
-	tried := f.Proof.Phase == ProofPending && f.Proof.Credential == f.Credential && f.Proof.Generation == f.Generation
+	proved := f.Proof.Phase == gatewayv1alpha1.ValidationDone && f.Proof.Credential == f.Credential && f.Proof.Generation == f.Generation
+	tried := f.Proof.Phase == gatewayv1alpha1.ValidationPending && f.Proof.Credential == f.Credential && f.Proof.Generation == f.Generation
 	switch {
 	case !f.HasFinalizer && (len(f.Users) > 0 || f.Credential != "" && !proved):
 		return TailnetAddFinalizer, time.Time{}
@@ -154,7 +130,7 @@ func NextTailnetAction(f TailnetFacts, now time.Time) (TailnetAction, time.Time)
 		return TailnetWait, now.Add(f.retryDelay())
 	case keyRemains:
 		return TailnetDeleteKey, time.Time{}
-	case f.Proof.Phase == ProofInProgress || f.Proof.Phase == ProofCleanupPending:
+	case f.Proof.Phase == gatewayv1alpha1.ValidationInProgress || f.Proof.Phase == gatewayv1alpha1.ValidationCleanupPending:
 		return TailnetForgetKey, time.Time{}
 	case tried && now.Before(f.NextCheck):
 		return TailnetWait, f.NextCheck
@@ -179,7 +155,7 @@ func earlier(a, b time.Time) time.Time {
 // retryDelay returns the time to wait after a failure.
 func (f TailnetFacts) retryDelay() time.Duration {
 	switch f.Failure.Class {
-	case FailureRateLimited, FailureUnavailable, FailureCircuitOpen:
+	case tsapi.RateLimited, tsapi.Unavailable, tsapi.CircuitOpen:
 		return f.Failure.Wait
 	}
 	return refusedRetry
@@ -189,9 +165,9 @@ func (f TailnetFacts) retryDelay() time.Duration {
 // credential is invalid.
 func (f *APIFailure) Transient() bool {
 	switch f.Class {
-	case FailureRefused, FailureNoToken, FailureForbidden, FailureNotFound:
+	case tsapi.Refused, tsapi.NoToken, tsapi.Forbidden, tsapi.NotFound:
 		return false
-	case FailureInvalid:
+	case tsapi.Invalid:
 		return !f.CreateKey
 	}
 	return true
@@ -224,7 +200,7 @@ func TailnetConditions(f TailnetFacts) map[string]conditions.Condition {
 	case fail != nil && fail.Transient():
 		reason := gatewayv1alpha1.ReasonAPIUnavailable
 		switch fail.Class {
-		case FailureRateLimited, FailureCircuitOpen:
+		case tsapi.RateLimited, tsapi.CircuitOpen:
 			reason = string(fail.Class)
 		}
 		out[degraded] = conditions.True(reason, fail.Message)
@@ -233,7 +209,7 @@ func TailnetConditions(f TailnetFacts) map[string]conditions.Condition {
 		}
 		out[ready] = conditions.False(gatewayv1alpha1.ReasonPending, fail.Message)
 		out[validated] = conditions.Unknown(gatewayv1alpha1.ReasonAPIUnavailable, fail.Message)
-		if fail.Class == FailureRateLimited {
+		if fail.Class == tsapi.RateLimited {
 			out[validated] = conditions.Unknown(gatewayv1alpha1.ReasonRateLimited, fail.Message)
 		}
 		if !out[authenticated].IsTrue() {
@@ -243,7 +219,7 @@ func TailnetConditions(f TailnetFacts) map[string]conditions.Condition {
 		out[authenticated], out[degraded] = issued, asExpected
 		reason, message := fail.refusal()
 		out[validated], out[ready] = conditions.False(reason, message), failed(message)
-		if fail.Class == FailureRefused || fail.Class == FailureNoToken { // without a token nothing else was tested
+		if fail.Class == tsapi.Refused || fail.Class == tsapi.NoToken { // without a token nothing else was tested
 			out[authenticated], out[validated] = conditions.False(reason, message), pending
 		}
 	case f.Checked != nil:
@@ -272,13 +248,13 @@ func TailnetConditions(f TailnetFacts) map[string]conditions.Condition {
 // refusal returns the reason and the message of a failure that is not transient.
 func (f *APIFailure) refusal() (reason, message string) {
 	switch f.Class {
-	case FailureRefused:
+	case tsapi.Refused:
 		return gatewayv1alpha1.ReasonInvalidCredentials, f.Message
-	case FailureNoToken:
+	case tsapi.NoToken:
 		return gatewayv1alpha1.ReasonTokenExchangeFailed, f.Message
-	case FailureForbidden:
+	case tsapi.Forbidden:
 		return gatewayv1alpha1.ReasonInsufficientPermissions, fmt.Sprintf("The credential lacks the scope %s: %s", f.Scope, f.Message)
-	case FailureInvalid:
+	case tsapi.Invalid:
 		return gatewayv1alpha1.ReasonTagsNotPermitted, "The credential may not assign the tags of this tailnet: " + f.Message
 	}
 	return gatewayv1alpha1.ReasonTailnetNotFound, "The API does not know this tailnet: " + f.Message
@@ -310,18 +286,6 @@ func TailnetDomain(names []string) string {
 		}
 	}
 	return best
-}
-
-func isDomain(s string) bool {
-	if len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-	}
-	return true
 }
 
 // TailnetOrganization guesses from the domain whether a tailnet belongs to a person or to an

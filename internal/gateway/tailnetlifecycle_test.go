@@ -9,6 +9,7 @@ import (
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 var tailnetTestTime = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -16,12 +17,12 @@ var tailnetTestTime = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 // healthyTailnet returns the facts of a tailnet that is proved and checked and needs no action.
 func healthyTailnet() TailnetFacts {
 	return TailnetFacts{HasFinalizer: true, Generation: 1, Interval: 5 * time.Minute, Credential: "c1", NextCheck: tailnetTestTime.Add(time.Minute),
-		Proof:    CredentialProof{Phase: ProofDone, Credential: "c1", Generation: 1, At: tailnetTestTime.Add(-time.Hour)},
+		Proof:    CredentialProof{Phase: gatewayv1alpha1.ValidationDone, Credential: "c1", Generation: 1, At: tailnetTestTime.Add(-time.Hour)},
 		Previous: map[string]conditions.Condition{gatewayv1alpha1.ConditionReady: conditions.True("Ready", ""), gatewayv1alpha1.ConditionValidated: conditions.True("Ready", ""), gatewayv1alpha1.ConditionAuthenticated: conditions.True("TokenIssued", ""), gatewayv1alpha1.ConditionDegraded: conditions.False("AsExpected", "")}}
 }
 
 func TestNextTailnetAction(t *testing.T) {
-	fail := func(c FailureClass, wait time.Duration) *APIFailure { return &APIFailure{Class: c, Wait: wait} }
+	fail := func(c tsapi.Class, wait time.Duration) *APIFailure { return &APIFailure{Class: c, Wait: wait} }
 	for _, x := range []struct {
 		why    string
 		change func(*TailnetFacts)
@@ -38,43 +39,49 @@ func TestNextTailnetAction(t *testing.T) {
 		{"new and held", func(f *TailnetFacts) { f.Proof = CredentialProof{} }, TailnetProveCredential, 0},
 		{"another credential", func(f *TailnetFacts) { f.Credential = "c2" }, TailnetProveCredential, 0},
 		{"another spec", func(f *TailnetFacts) { f.Generation = 2 }, TailnetProveCredential, 0},
-		{"refused a moment ago", func(f *TailnetFacts) { f.Proof.Phase = ProofPending }, TailnetWait, time.Minute},
-		{"refused a while ago", func(f *TailnetFacts) { f.Proof.Phase, f.NextCheck = ProofPending, tailnetTestTime }, TailnetProveCredential, 0},
-		{"refused with another credential", func(f *TailnetFacts) { f.Proof.Phase, f.Credential = ProofPending, "c2" }, TailnetProveCredential, 0},
-		{"killed after the start was recorded", func(f *TailnetFacts) { f.Proof.Phase, f.Proof.At = ProofInProgress, tailnetTestTime }, TailnetDeleteKey, 0},
-		{"killed before the key was deleted", func(f *TailnetFacts) { f.Proof.Phase, f.Proof.At = ProofCleanupPending, tailnetTestTime }, TailnetDeleteKey, 0},
+		{"refused a moment ago", func(f *TailnetFacts) { f.Proof.Phase = gatewayv1alpha1.ValidationPending }, TailnetWait, time.Minute},
+		{"refused a while ago", func(f *TailnetFacts) { f.Proof.Phase, f.NextCheck = gatewayv1alpha1.ValidationPending, tailnetTestTime }, TailnetProveCredential, 0},
+		{"refused with another credential", func(f *TailnetFacts) { f.Proof.Phase, f.Credential = gatewayv1alpha1.ValidationPending, "c2" }, TailnetProveCredential, 0},
+		{"killed after the start was recorded", func(f *TailnetFacts) {
+			f.Proof.Phase, f.Proof.At = gatewayv1alpha1.ValidationInProgress, tailnetTestTime
+		}, TailnetDeleteKey, 0},
+		{"killed before the key was deleted", func(f *TailnetFacts) {
+			f.Proof.Phase, f.Proof.At = gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime
+		}, TailnetDeleteKey, 0},
 		{"and the credential has changed", func(f *TailnetFacts) {
-			f.Proof.Phase, f.Proof.At, f.Credential = ProofCleanupPending, tailnetTestTime, "c2"
+			f.Proof.Phase, f.Proof.At, f.Credential = gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime, "c2"
 		}, TailnetDeleteKey, 0},
 		{"the key could not be deleted", func(f *TailnetFacts) {
-			f.Proof.Phase, f.Proof.At, f.Failure = ProofCleanupPending, tailnetTestTime, fail(FailureUnavailable, 2*time.Second)
+			f.Proof.Phase, f.Proof.At, f.Failure = gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime, fail(tsapi.Unavailable, 2*time.Second)
 		}, TailnetWait, 2 * time.Second},
 		{"the key is expired", func(f *TailnetFacts) {
-			f.Proof.Phase, f.Proof.At = ProofCleanupPending, tailnetTestTime.Add(-ValidationKeyLifetime)
+			f.Proof.Phase, f.Proof.At = gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime.Add(-ValidationKeyLifetime)
 		}, TailnetForgetKey, 0},
-		{"refused", func(f *TailnetFacts) { f.Failure = fail(FailureRefused, 0) }, TailnetWait, 5 * time.Minute},
-		{"unknown tailnet", func(f *TailnetFacts) { f.Failure = fail(FailureNotFound, time.Second) }, TailnetWait, 5 * time.Minute},
-		{"the circuit is open", func(f *TailnetFacts) { f.Failure = fail(FailureCircuitOpen, 7*time.Second) }, TailnetWait, 7 * time.Second},
+		{"refused", func(f *TailnetFacts) { f.Failure = fail(tsapi.Refused, 0) }, TailnetWait, 5 * time.Minute},
+		{"unknown tailnet", func(f *TailnetFacts) { f.Failure = fail(tsapi.NotFound, time.Second) }, TailnetWait, 5 * time.Minute},
+		{"the circuit is open", func(f *TailnetFacts) { f.Failure = fail(tsapi.CircuitOpen, 7*time.Second) }, TailnetWait, 7 * time.Second},
 		{"no credential", func(f *TailnetFacts) {
-			f.Credential, f.Proof.Phase, f.Proof.At = "", ProofCleanupPending, tailnetTestTime
+			f.Credential, f.Proof.Phase, f.Proof.At = "", gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime
 		}, TailnetWait, 0},
 		{"no credential, but users", func(f *TailnetFacts) { f.Credential, f.HasFinalizer, f.Users = "", false, []string{"a"} }, TailnetAddFinalizer, 0},
 		{"deleting, without finalizer", func(f *TailnetFacts) { f.Deleting, f.HasFinalizer = true, false }, TailnetWait, 0},
 		{"deleting, new and without finalizer", func(f *TailnetFacts) { f.Deleting, f.HasFinalizer, f.Proof = true, false, CredentialProof{} }, TailnetWait, 0},
 		{"deleting", func(f *TailnetFacts) { f.Deleting = true }, TailnetRemoveFinalizer, 0},
 		{"deleting, used", func(f *TailnetFacts) { f.Deleting, f.Users = true, []string{"a"} }, TailnetWait, 0},
-		{"deleting, with a key", func(f *TailnetFacts) { f.Deleting, f.Proof.Phase, f.Proof.At = true, ProofInProgress, tailnetTestTime }, TailnetDeleteKey, 0},
+		{"deleting, with a key", func(f *TailnetFacts) {
+			f.Deleting, f.Proof.Phase, f.Proof.At = true, gatewayv1alpha1.ValidationInProgress, tailnetTestTime
+		}, TailnetDeleteKey, 0},
 		{"deleting, and the key cannot be deleted", func(f *TailnetFacts) {
-			f.Deleting, f.Proof.Phase, f.Proof.At, f.Credential = true, ProofCleanupPending, tailnetTestTime.Add(-time.Minute), ""
+			f.Deleting, f.Proof.Phase, f.Proof.At, f.Credential = true, gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime.Add(-time.Minute), ""
 		}, TailnetWait, 4 * time.Minute},
 		{"deleting, and the API is unavailable", func(f *TailnetFacts) {
-			f.Deleting, f.Proof.Phase, f.Proof.At, f.Failure = true, ProofCleanupPending, tailnetTestTime.Add(-time.Minute), fail(FailureRefused, 0)
+			f.Deleting, f.Proof.Phase, f.Proof.At, f.Failure = true, gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime.Add(-time.Minute), fail(tsapi.Refused, 0)
 		}, TailnetWait, 4 * time.Minute},
 		{"an administrator skips the cleanup", func(f *TailnetFacts) {
-			f.Deleting, f.Proof.Phase, f.Proof.At, f.SkipRemote = true, ProofCleanupPending, tailnetTestTime, true
+			f.Deleting, f.Proof.Phase, f.Proof.At, f.SkipRemote = true, gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime, true
 		}, TailnetRemoveFinalizer, 0},
 		{"the key expired in the meantime", func(f *TailnetFacts) {
-			f.Deleting, f.Proof.Phase, f.Proof.At = true, ProofCleanupPending, tailnetTestTime.Add(-ValidationKeyLifetime)
+			f.Deleting, f.Proof.Phase, f.Proof.At = true, gatewayv1alpha1.ValidationCleanupPending, tailnetTestTime.Add(-ValidationKeyLifetime)
 		}, TailnetRemoveFinalizer, 0},
 	} {
 		f := healthyTailnet()
@@ -102,15 +109,15 @@ func TestTailnetConditions(t *testing.T) {
 		{"no Secret", func(f *TailnetFacts) {
 			f.Credential, f.CredentialProblem = "", conditions.False("SecretNotFound", "gone")
 		}, "False/SecretNotFound Unknown/Pending False/Failed False/AsExpected", ""},
-		{"refused", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureRefused} }, "False/InvalidCredentials Unknown/Pending False/Failed False/AsExpected", ""},
-		{"no token", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureNoToken, AtToken: true} }, "False/TokenExchangeFailed Unknown/Pending False/Failed False/AsExpected", ""},
-		{"no scope", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureForbidden} }, "True/TokenIssued False/InsufficientPermissions False/Failed False/AsExpected", ""},
-		{"tags", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureInvalid, CreateKey: true} }, "True/TokenIssued False/TagsNotPermitted False/Failed False/AsExpected", ""},
-		{"no tailnet", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureNotFound} }, "True/TokenIssued False/TailnetNotFound False/Failed False/AsExpected", ""},
-		{"a refused list", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureInvalid} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
-		{"away", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureUnavailable} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
-		{"a pause", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureRateLimited} }, "Unknown/APIUnavailable Unknown/RateLimited False/Pending True/RateLimited", "True/TokenIssued True/Ready True/Ready True/RateLimited"},
-		{"the circuit", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: FailureCircuitOpen} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/CircuitOpen", "True/TokenIssued True/Ready True/Ready True/CircuitOpen"},
+		{"refused", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Refused} }, "False/InvalidCredentials Unknown/Pending False/Failed False/AsExpected", ""},
+		{"no token", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.NoToken, AtToken: true} }, "False/TokenExchangeFailed Unknown/Pending False/Failed False/AsExpected", ""},
+		{"no scope", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Forbidden} }, "True/TokenIssued False/InsufficientPermissions False/Failed False/AsExpected", ""},
+		{"tags", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Invalid, CreateKey: true} }, "True/TokenIssued False/TagsNotPermitted False/Failed False/AsExpected", ""},
+		{"no tailnet", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.NotFound} }, "True/TokenIssued False/TailnetNotFound False/Failed False/AsExpected", ""},
+		{"a refused list", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Invalid} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
+		{"away", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Unavailable} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
+		{"a pause", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.RateLimited} }, "Unknown/APIUnavailable Unknown/RateLimited False/Pending True/RateLimited", "True/TokenIssued True/Ready True/Ready True/RateLimited"},
+		{"the circuit", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.CircuitOpen} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/CircuitOpen", "True/TokenIssued True/Ready True/Ready True/CircuitOpen"},
 		{"an unknown class", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: "Strange"} }, "Unknown/APIUnavailable Unknown/APIUnavailable False/Pending True/APIUnavailable", "True/TokenIssued True/Ready True/Ready True/APIUnavailable"},
 		{"good", func(f *TailnetFacts) { f.Checked = &CheckResult{Names: []string{"a.tail1.ts.net"}} }, "True/TokenIssued True/Ready True/Ready False/AsExpected", ""},
 		{"no devices", func(f *TailnetFacts) { f.Checked = &CheckResult{Devices: 1} }, "True/TokenIssued True/NoDevices True/Ready False/AsExpected", ""},
@@ -167,7 +174,7 @@ func TestTailnetLifecycle(t *testing.T) {
 					return
 				}
 				killed, fails := storm && r.IntN(4) == 0, storm && r.IntN(3) == 0
-				classes := []FailureClass{FailureRefused, FailureForbidden, FailureRateLimited, FailureUnavailable, FailureCircuitOpen}
+				classes := []tsapi.Class{tsapi.Refused, tsapi.Forbidden, tsapi.RateLimited, tsapi.Unavailable, tsapi.CircuitOpen}
 				failure := &APIFailure{Class: classes[r.IntN(len(classes))], Wait: time.Second}
 				switch action {
 				case TailnetAddFinalizer:
@@ -179,12 +186,12 @@ func TestTailnetLifecycle(t *testing.T) {
 						}
 					}
 					proofs++
-					f.Proof = CredentialProof{Phase: ProofInProgress, Credential: f.Credential, Generation: f.Generation, At: now}
+					f.Proof = CredentialProof{Phase: gatewayv1alpha1.ValidationInProgress, Credential: f.Credential, Generation: f.Generation, At: now}
 					if killed && r.IntN(2) == 0 {
 						return
 					}
-					if fails && failure.Class != FailureUnavailable {
-						f.Proof.Phase, f.Failure = ProofPending, failure
+					if fails && failure.Class != tsapi.Unavailable {
+						f.Proof.Phase, f.Failure = gatewayv1alpha1.ValidationPending, failure
 						continue
 					}
 					id++
@@ -197,12 +204,12 @@ func TestTailnetLifecycle(t *testing.T) {
 					if killed && r.IntN(2) == 0 {
 						return
 					}
-					f.Proof.Phase, f.Proof.KeyID = ProofCleanupPending, key
+					f.Proof.Phase, f.Proof.KeyID = gatewayv1alpha1.ValidationCleanupPending, key
 					if killed {
 						return
 					}
 					delete(alive, key)
-					f.Proof.Phase = ProofDone
+					f.Proof.Phase = gatewayv1alpha1.ValidationDone
 				case TailnetDeleteKey:
 					if fails {
 						f.Failure = failure
@@ -217,12 +224,12 @@ func TestTailnetLifecycle(t *testing.T) {
 						return
 					}
 					if found != "" && f.Proof.Credential == f.Credential && f.Proof.Generation == f.Generation {
-						f.Proof.Phase = ProofDone
+						f.Proof.Phase = gatewayv1alpha1.ValidationDone
 					} else {
-						f.Proof = CredentialProof{Phase: ProofPending}
+						f.Proof = CredentialProof{Phase: gatewayv1alpha1.ValidationPending}
 					}
 				case TailnetForgetKey:
-					f.Proof = CredentialProof{Phase: ProofPending}
+					f.Proof = CredentialProof{Phase: gatewayv1alpha1.ValidationPending}
 				case TailnetCheck:
 					if fails {
 						f.Failure = failure
@@ -250,7 +257,7 @@ func TestTailnetLifecycle(t *testing.T) {
 			now = now.Add(6 * time.Minute)
 			reconcile()
 		}
-		if f.Proof.Phase != ProofDone || f.Proof.Credential != f.Credential || !f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() || f.Previous[gatewayv1alpha1.ConditionDegraded].Status != "False" {
+		if f.Proof.Phase != gatewayv1alpha1.ValidationDone || f.Proof.Credential != f.Credential || !f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() || f.Previous[gatewayv1alpha1.ConditionDegraded].Status != "False" {
 			t.Fatalf("seed %d: %+v", seed, f)
 		}
 		for key, until := range alive {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 func vipOwner(id string) VIPOwner {
@@ -18,16 +20,16 @@ func vipOwner(id string) VIPOwner {
 var vipAddrs = []netip.Addr{netip.MustParseAddr("100.127.0.1"), netip.MustParseAddr("fd7a:115c:a1e0::7f00:1")}
 
 // ownedVIP returns a service with these owners.
-func ownedVIP(all ...VIPOwner) *VIPService {
+func ownedVIP(all ...VIPOwner) *tsapi.Service {
 	var o VIPOwners
 	for _, one := range all {
 		o = o.With(one)
 	}
-	return &VIPService{Name: "svc:web", Addrs: vipAddrs, Comment: "hello", Ports: []string{"tcp:80", "tcp:443"}, Tags: []string{"tag:web"},
+	return &tsapi.Service{Name: "svc:web", Addrs: vipAddrs, Comment: "hello", Ports: []string{"tcp:80", "tcp:443"}, Tags: []string{"tag:web"},
 		Annotations: map[string]string{OwnersAnnotation: o.String(), "somebody/else": "stays"}}
 }
 
-func changedVIP(s *VIPService, change func(*VIPService)) *VIPService { change(s); return s }
+func changedVIP(s *tsapi.Service, change func(*tsapi.Service)) *tsapi.Service { change(s); return s }
 
 var desiredVIP = DesiredVIP{Name: "svc:web", Ports: []string{"tcp:443", "tcp:80"}, Tags: []string{"tag:web"}, Comment: "hello"}
 
@@ -40,10 +42,12 @@ func TestReconcileVIP(t *testing.T) {
 	twin.Instance = "elsewhere"
 	recreated := a
 	recreated.Resource.UID = "uid-anew"
-	foreignCount := func(s *VIPService) { s.Annotations[TailscaleOwnersAnnotation] = `{"ownerRefs":[{"operatorID":"ts"}]}` }
+	foreignCount := func(s *tsapi.Service) {
+		s.Annotations[TailscaleOwnersAnnotation] = `{"ownerRefs":[{"operatorID":"ts"}]}`
+	}
 	for _, tt := range []struct {
 		why    string
-		have   *VIPService
+		have   *tsapi.Service
 		wish   DesiredVIP
 		me     VIPOwner
 		deed   VIPAction
@@ -60,20 +64,20 @@ func TestReconcileVIP(t *testing.T) {
 		{"another's, with other ports", ownedVIP(a), other, b, VIPRefuse, VIPConflict, nil},
 		{"adopting does not help", ownedVIP(a), DesiredVIP{Name: "svc:web", Ports: other.Ports, Adopt: true}, b, VIPRefuse, VIPConflict, nil},
 		{"an object was created again", ownedVIP(a), desiredVIP, recreated, VIPWrite, "", []string{"tp-a"}},
-		{"by hand", changedVIP(ownedVIP(), func(s *VIPService) { delete(s.Annotations, OwnersAnnotation) }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
-		{"by hand, without any annotation", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
+		{"by hand", changedVIP(ownedVIP(), func(s *tsapi.Service) { delete(s.Annotations, OwnersAnnotation) }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
+		{"by hand, without any annotation", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Annotations = nil }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
 		{"invalid owners", ownedVIP(), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
-		{"by hand, adopted", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), adopting, a, VIPWrite, "", []string{"tp-a"}},
+		{"by hand, adopted", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Annotations = nil }), adopting, a, VIPWrite, "", []string{"tp-a"}},
 		{"the operator's reference was lost", ownedVIP(), returning, a, VIPWrite, "", []string{"tp-a"}},
 		{"the operator's reference was replaced by another one", ownedVIP(b), returning, a, VIPWrite, "", []string{"tp-b", "tp-a"}},
-		{"another service with the name, created manually", changedVIP(ownedVIP(), func(s *VIPService) { s.Addrs = s.Addrs[:1] }), returning, a, VIPRefuse, VIPNotOwned, nil},
-		{"of Tailscale's operator", changedVIP(changedVIP(ownedVIP(), foreignCount), func(s *VIPService) { delete(s.Annotations, OwnersAnnotation) }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
-		{"of Tailscale's operator, with an unknown format", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = map[string]string{TailscaleOwnersAnnotation: "?"} }), returning, a, VIPRefuse, VIPNotOwned, nil},
-		{"of Tailscale's operator, adopted", changedVIP(changedVIP(ownedVIP(), foreignCount), func(s *VIPService) { delete(s.Annotations, OwnersAnnotation) }), adopting, a, VIPWrite, "", []string{"tp-a"}},
+		{"another service with the name, created manually", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Addrs = s.Addrs[:1] }), returning, a, VIPRefuse, VIPNotOwned, nil},
+		{"of Tailscale's operator", changedVIP(changedVIP(ownedVIP(), foreignCount), func(s *tsapi.Service) { delete(s.Annotations, OwnersAnnotation) }), desiredVIP, a, VIPRefuse, VIPNotOwned, nil},
+		{"of Tailscale's operator, with an unknown format", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Annotations = map[string]string{TailscaleOwnersAnnotation: "?"} }), returning, a, VIPRefuse, VIPNotOwned, nil},
+		{"of Tailscale's operator, adopted", changedVIP(changedVIP(ownedVIP(), foreignCount), func(s *tsapi.Service) { delete(s.Annotations, OwnersAnnotation) }), adopting, a, VIPWrite, "", []string{"tp-a"}},
 		{"adopted before", changedVIP(ownedVIP(a), foreignCount), desiredVIP, a, VIPUnchanged, "", nil},
-		{"unreadable", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations[OwnersAnnotation] = "{" }), adopting, a, VIPRefuse, VIPNotOwned, nil},
-		{"empty", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations[OwnersAnnotation] = "" }), adopting, a, VIPRefuse, VIPNotOwned, nil},
-		{"an owner without a name", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations[OwnersAnnotation] = `{"ownerRefs":[{}]}` }), adopting, a, VIPRefuse, VIPNotOwned, nil},
+		{"unreadable", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Annotations[OwnersAnnotation] = "{" }), adopting, a, VIPRefuse, VIPNotOwned, nil},
+		{"empty", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Annotations[OwnersAnnotation] = "" }), adopting, a, VIPRefuse, VIPNotOwned, nil},
+		{"an owner without a name", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Annotations[OwnersAnnotation] = `{"ownerRefs":[{}]}` }), adopting, a, VIPRefuse, VIPNotOwned, nil},
 		{"another operator has the same id", ownedVIP(twin), adopting, a, VIPRefuse, VIPDuplicate, nil},
 		{"another operator has the same id, and both are owners", ownedVIP(a, twin), desiredVIP, a, VIPRefuse, VIPDuplicate, nil},
 	} {
@@ -129,7 +133,7 @@ func TestReleaseVIP(t *testing.T) {
 	twin.Instance = "elsewhere"
 	for _, tt := range []struct {
 		why  string
-		have *VIPService
+		have *tsapi.Service
 		deed VIPAction
 		left []string
 	}{
@@ -137,10 +141,10 @@ func TestReleaseVIP(t *testing.T) {
 		{"the last", ownedVIP(a), VIPDelete, nil},
 		{"not the last", ownedVIP(a, b), VIPWrite, []string{"tp-b"}},
 		{"not owned", ownedVIP(b), VIPUnchanged, nil},
-		{"created manually", changedVIP(ownedVIP(), func(s *VIPService) { s.Annotations = nil }), VIPUnchanged, nil},
-		{"unreadable", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[OwnersAnnotation] += "x" }), VIPUnchanged, nil},
-		{"Tailscale's operator stays", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[TailscaleOwnersAnnotation] = "?" }), VIPWrite, nil},
-		{"it had left", changedVIP(ownedVIP(a), func(s *VIPService) { s.Annotations[TailscaleOwnersAnnotation] = `{"ownerRefs":[]}` }), VIPDelete, nil},
+		{"created manually", changedVIP(ownedVIP(), func(s *tsapi.Service) { s.Annotations = nil }), VIPUnchanged, nil},
+		{"unreadable", changedVIP(ownedVIP(a), func(s *tsapi.Service) { s.Annotations[OwnersAnnotation] += "x" }), VIPUnchanged, nil},
+		{"Tailscale's operator stays", changedVIP(ownedVIP(a), func(s *tsapi.Service) { s.Annotations[TailscaleOwnersAnnotation] = "?" }), VIPWrite, nil},
+		{"it had left", changedVIP(ownedVIP(a), func(s *tsapi.Service) { s.Annotations[TailscaleOwnersAnnotation] = `{"ownerRefs":[]}` }), VIPDelete, nil},
 		{"another operator has the same id", ownedVIP(a, twin), VIPRefuse, nil},
 	} {
 		d := ReleaseVIP(tt.have, a)
@@ -164,10 +168,10 @@ func TestReleaseVIP(t *testing.T) {
 func TestSharedVIP(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		var world *VIPService
+		var world *tsapi.Service
 		foreign := seed%3 == 0
 		if foreign {
-			world = changedVIP(ownedVIP(vipOwner("tp-x")), func(s *VIPService) { s.Annotations["more"] = "stays" })
+			world = changedVIP(ownedVIP(vipOwner("tp-x")), func(s *tsapi.Service) { s.Annotations["more"] = "stays" })
 		}
 		type operator struct {
 			me    VIPOwner
@@ -264,7 +268,7 @@ func TestOwnersPreserved(t *testing.T) {
 	if !strings.Contains(got, `{"operatorID":"of tomorrow","resource":{"kind":"X","more":[1.50]},"since":"1"}`) || !strings.Contains(got, `"version":2`) {
 		t.Error(got)
 	}
-	have := changedVIP(ownedVIP(), func(s *VIPService) {
+	have := changedVIP(ownedVIP(), func(s *tsapi.Service) {
 		s.Annotations[OwnersAnnotation] = " " + ownedVIP(vipOwner("tp-a")).Annotations[OwnersAnnotation]
 	})
 	if d := ReconcileVIP(have, desiredVIP, vipOwner("tp-a")); d.Action != VIPUnchanged {
@@ -323,7 +327,7 @@ func FuzzOwners(f *testing.F) {
 	})
 }
 
-func ownerIDs(t *testing.T, s *VIPService) (out []string) {
+func ownerIDs(t *testing.T, s *tsapi.Service) (out []string) {
 	t.Helper()
 	if s == nil {
 		t.Fatal("there is no service")
@@ -338,13 +342,13 @@ func ownerIDs(t *testing.T, s *VIPService) (out []string) {
 	return out
 }
 
-func ownersText(t *testing.T, s *VIPService) string {
+func ownersText(t *testing.T, s *tsapi.Service) string {
 	t.Helper()
 	if s == nil {
 		return ""
 	}
 	b, err := json.Marshal(struct {
-		VIPService
+		tsapi.Service
 		Sorted []string
 	}{*s, slices.Sorted(maps.Keys(s.Annotations))})
 	if err != nil {

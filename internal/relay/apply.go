@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -62,9 +63,7 @@ func (a *applied) apply(ctx context.Context, c config.Config) config.Status {
 			st.PodIPv6 = ip.String()
 		}
 	}
-	for name, reason := range c.Refused {
-		st.Refused[name] = reason
-	}
+	maps.Copy(st.Refused, c.Refused)
 	desired, keep := map[string]*route{}, map[socketKey]bool{}
 	at := func(name string, ingress bool) *route {
 		rt := a.routes[name]
@@ -260,37 +259,37 @@ func (a *applied) bind(ctx context.Context, k socketKey, s *socket) error {
 	if a.sockets[k] != nil {
 		return nil
 	}
-	r := a.r
 	s.ctx, s.end = context.WithCancel(context.WithoutCancel(ctx)) // ends when the route is dropped, not with ctx
+	var serve func()
+	var err error
 	if k.protocol == config.UDP {
 		var pc net.PacketConn
-		var err error
-		if k.ingress {
-			pc, err = r.ListenTailnetPacket(ctx, k.at.Port())
-		} else {
-			pc, err = r.ListenPodPacket(ctx, k.at)
-		}
-		if err != nil {
-			s.end()
-			return fmt.Errorf("udp port %d: %w", k.at.Port(), err)
-		}
-		s.Closer = pc
-		s.done.Go(func() { r.servePackets(pc, s) })
+		pc, err = a.listenPacket(ctx, k)
+		s.Closer, serve = pc, func() { a.r.servePackets(pc, s) }
 	} else {
 		var ln net.Listener
-		var err error
-		if k.ingress {
-			ln, err = r.ListenTailnet(ctx, k.vip, k.at.Port())
-		} else {
-			ln, err = r.ListenPod(ctx, k.at)
-		}
-		if err != nil {
-			s.end()
-			return fmt.Errorf("tcp port %d: %w", k.at.Port(), err)
-		}
-		s.Closer = ln
-		s.done.Go(func() { r.serve(ln, s) })
+		ln, err = a.listen(ctx, k)
+		s.Closer, serve = ln, func() { a.r.serve(ln, s) }
 	}
+	if err != nil {
+		s.end()
+		return fmt.Errorf("%s port %d: %w", k.protocol, k.at.Port(), err)
+	}
+	s.done.Go(serve)
 	a.sockets[k] = s
 	return nil
+}
+
+func (a *applied) listen(ctx context.Context, k socketKey) (net.Listener, error) {
+	if k.ingress {
+		return a.r.ListenTailnet(ctx, k.vip, k.at.Port())
+	}
+	return a.r.ListenPod(ctx, k.at)
+}
+
+func (a *applied) listenPacket(ctx context.Context, k socketKey) (net.PacketConn, error) {
+	if k.ingress {
+		return a.r.ListenTailnetPacket(ctx, k.at.Port())
+	}
+	return a.r.ListenPodPacket(ctx, k.at)
 }

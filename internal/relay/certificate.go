@@ -37,10 +37,10 @@ var ErrNotYet = errors.New("the tailnet does not issue a certificate with that n
 type certificates struct {
 	r *Relay
 
-	mu       sync.Mutex
-	names    map[string]bool // name -> whether this relay issues the certificate if it is missing
-	known    map[string]*certificate
-	wakeChan chan struct{}
+	mu      sync.Mutex
+	names   map[string]bool // name -> whether this relay issues the certificate if it is missing
+	known   map[string]*certificate
+	changed signal // the names changed
 }
 
 // A certificate is the state of the certificate of one name.
@@ -60,17 +60,7 @@ func (c *certificates) setNames(names map[string]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.names = names
-	select {
-	case c.wakeChanLocked() <- struct{}{}:
-	default:
-	}
-}
-
-func (c *certificates) wakeChanLocked() chan struct{} {
-	if c.wakeChan == nil {
-		c.wakeChan = make(chan struct{}, 1)
-	}
-	return c.wakeChan
+	c.changed.send()
 }
 
 // get returns the certificate of a name, or the reason why there is none.
@@ -116,7 +106,7 @@ func (c *certificates) run(ctx context.Context) {
 	lives := map[string]life{}
 	for {
 		c.mu.Lock()
-		desired, wake := c.names, c.wakeChanLocked()
+		desired := c.names
 		for name, l := range lives {
 			if issue, is := desired[name]; !is || issue != l.issue {
 				l.end()
@@ -138,7 +128,7 @@ func (c *certificates) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-wake:
+		case <-c.changed.channel():
 		}
 	}
 }
@@ -159,7 +149,7 @@ func (c *certificates) manage(ctx context.Context, name string, issue bool) {
 }
 
 // reconcile reads the Secret and, if this relay is responsible, issues a certificate. It returns the
-// best available certificate and the time until the next look.
+// best available certificate and the time until the next reconcile.
 func (c *certificates) reconcile(ctx context.Context, name string, issue bool, failures *int) (certificate, time.Duration) {
 	now := c.r.Now()
 	current, _ := c.get(name)

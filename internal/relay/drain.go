@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -38,8 +37,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 	first := r.stopping.CompareAndSwap(false, true)
 	r.mu.Lock()
 	c := r.desired
-	r.wakeLocked() // close the tailnet listeners
 	r.mu.Unlock()
+	r.wake.send() // close the tailnet listeners
 	if c == nil {
 		r.shut.Store(true)
 		return nil
@@ -110,8 +109,8 @@ func (r *Relay) awaitUnused(ctx context.Context, pings int) error {
 func (r *Relay) pingsSelf(ctx context.Context, u *url.URL, pings int) bool {
 	found := false
 	for range pings {
-		asking, cancel := context.WithTimeout(ctx, pingTime)
-		by, err := r.Ping(asking, u)
+		limited, cancel := context.WithTimeout(ctx, pingTime)
+		by, err := r.Ping(limited, u)
 		cancel()
 		if err != nil {
 			r.Log.Debug("a health endpoint did not answer", "endpoint", u.Redacted(), "err", err)
@@ -125,5 +124,3 @@ func (r *Relay) pingsSelf(ctx context.Context, u *url.URL, pings int) bool {
 	}
 	return found
 }
-
-func isClosed(err error) bool { return errors.Is(err, net.ErrClosed) }

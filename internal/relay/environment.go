@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -78,33 +79,12 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	if v := getenv("TS_STATE"); v != "" && v != "kube:"+c.Secret {
 		bad("TS_STATE=%.80q: a relay keeps its state in the Secret %s", v, c.Secret)
 	}
-	list := getenv("POD_IPS")
-	if own := getenv("POD_IP"); own != "" {
-		list = own + "," + list
-	}
-	seen := map[netip.Addr]bool{}
-	for s := range strings.SplitSeq(list, ",") {
-		if s = strings.TrimSpace(s); s == "" {
-			continue
-		}
-		a, err := netip.ParseAddr(s)
-		if err != nil || a.IsUnspecified() || a.Zone() != "" {
-			bad("POD_IP or POD_IPS: %.60q is not the address of a pod", s)
-		} else if !seen[a] {
-			seen[a] = true
-			c.IPs = append(c.IPs, a)
-		}
-	}
+	c.IPs = podIPs(getenv, bad)
 	if len(c.IPs) == 0 {
 		bad("POD_IP is missing: a relay listens on its pod's own addresses only")
 	}
-	var err error
-	if c.Health, err = localAddr("TS_LOCAL_ADDR_PORT", getenv("TS_LOCAL_ADDR_PORT")); err != nil {
-		errs = append(errs, err)
-	}
-	if c.Debug, err = localAddr("TS_DEBUG_ADDR_PORT", getenv("TS_DEBUG_ADDR_PORT")); err != nil {
-		errs = append(errs, err)
-	} else if at, err := netip.ParseAddrPort(c.Debug); err == nil && !at.Addr().IsLoopback() {
+	c.Health, c.Debug = localAddr(getenv, bad, "TS_LOCAL_ADDR_PORT"), localAddr(getenv, bad, "TS_DEBUG_ADDR_PORT")
+	if at, err := netip.ParseAddrPort(c.Debug); err == nil && !at.Addr().IsLoopback() {
 		bad("TS_DEBUG_ADDR_PORT=%s: the address must be a loopback address, so that only users with port-forward access get profiles", c.Debug)
 	}
 	if c.Health == "" && len(c.IPs) > 0 {
@@ -125,18 +105,35 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	return c, errors.Join(errs...)
 }
 
-// localAddr parses host:port. It also accepts "::1:9002", which $(POD_IP):9002 produces for IPv6.
-func localAddr(variable, s string) (string, error) {
-	if s == "" {
-		return "", nil
-	}
-	if a, err := netip.ParseAddrPort(s); err == nil {
-		return a.String(), nil
-	}
-	if i := strings.LastIndexByte(s, ':'); i > 0 {
-		if a, err := netip.ParseAddrPort("[" + strings.Trim(s[:i], "[]") + "]" + s[i:]); err == nil {
-			return a.String(), nil
+// podIPs returns the addresses of the pod without duplicates. POD_IP is first.
+func podIPs(getenv func(string) string, bad func(format string, args ...any)) (all []netip.Addr) {
+	for s := range strings.SplitSeq(getenv("POD_IP")+","+getenv("POD_IPS"), ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.IsUnspecified() || a.Zone() != "" {
+			bad("POD_IP or POD_IPS: %.60q is not the address of a pod", s)
+		} else if !slices.Contains(all, a) {
+			all = append(all, a)
 		}
 	}
-	return "", fmt.Errorf("%s=%.60q is not an address and a port", variable, s)
+	return all
+}
+
+// localAddr parses host:port. It also accepts "::1:9002", which $(POD_IP):9002 produces for IPv6.
+func localAddr(getenv func(string) string, bad func(format string, args ...any), variable string) string {
+	s := getenv(variable)
+	at, err := netip.ParseAddrPort(s)
+	if i := strings.LastIndexByte(s, ':'); err != nil && i > 0 {
+		at, err = netip.ParseAddrPort("[" + strings.Trim(s[:i], "[]") + "]" + s[i:])
+	}
+	switch {
+	case s == "":
+		return ""
+	case err != nil:
+		bad("%s=%.60q is not an address and a port", variable, s)
+		return ""
+	}
+	return at.String()
 }

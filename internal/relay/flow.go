@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -38,7 +39,7 @@ func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 	for {
 		n, addr, err := pc.ReadFrom(buf)
 		if err != nil {
-			if s.ctx.Err() != nil || isClosed(err) {
+			if s.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
 			if retry.Sleep(ctx, acceptPause) != nil {

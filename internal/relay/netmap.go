@@ -36,11 +36,9 @@ func NewNetmap(suffix string, self []netip.Addr, hosts []Host) *Netmap {
 	n := &Netmap{Suffix: strings.ToLower(strings.Trim(suffix, ".")), hosts: hosts, byName: map[string]int{}, online: map[netip.Addr]bool{}}
 	for i, h := range hosts {
 		n.byName[h.Name] = i
-		for _, list := range [][]netip.Addr{h.Addrs, h.Services} {
-			for _, a := range list {
-				if config.Allowed(a) && !slices.Contains(self, a) {
-					n.online[a] = n.online[a] || h.Online
-				}
+		for _, a := range slices.Concat(h.Addrs, h.Services) {
+			if config.Allowed(a) && !slices.Contains(self, a) {
+				n.online[a] = n.online[a] || h.Online
 			}
 		}
 	}

@@ -74,7 +74,7 @@ func (p *pool) acquire(addrs []netip.Addr, now time.Time) netip.Addr {
 	return chosen
 }
 
-// report records whether a connection to an address returned by take succeeded.
+// report records whether a connection to an address returned by acquire succeeded.
 func (p *pool) report(a netip.Addr, reached bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,7 +85,7 @@ func (p *pool) report(a netip.Addr, reached bool, now time.Time) {
 	}
 }
 
-// release ends a connection that take counted. It removes addresses without connections and failures
+// release ends a connection that acquire counted. It removes addresses without connections and failures
 // from memory.
 func (p *pool) release(a netip.Addr) {
 	p.mu.Lock()

@@ -61,10 +61,10 @@ type Relay struct {
 	Log   *slog.Logger
 	Now   func() time.Time
 
-	mu       sync.Mutex
-	desired  *config.Config // nil until Configure is called
-	wakeChan chan struct{}
-	changed  broadcast.Change
+	mu      sync.Mutex
+	desired *config.Config // nil until Configure is called
+	wake    signal
+	changed broadcast.Change
 
 	status   atomic.Pointer[config.Status]
 	routes   atomic.Pointer[map[string]*route] // applied services, by name
@@ -112,29 +112,29 @@ func (r *Relay) Configure(c config.Config) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.desired = &c
-	r.wakeLocked()
+	r.wake.send()
 }
 
 // Wake makes Run apply the configuration again, for example after the node joined its tailnet.
-func (r *Relay) Wake() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.wakeLocked()
+func (r *Relay) Wake() { r.wake.send() }
+
+// A signal wakes one goroutine. The zero signal is ready for use.
+type signal struct {
+	once sync.Once
+	c    chan struct{}
 }
 
-// wakeLocked notifies Run. The caller must hold mu.
-func (r *Relay) wakeLocked() {
+// channel returns the channel that delivers the signal.
+func (s *signal) channel() chan struct{} {
+	s.once.Do(func() { s.c = make(chan struct{}, 1) })
+	return s.c
+}
+
+func (s *signal) send() {
 	select {
-	case r.wakeChanLocked() <- struct{}{}:
+	case s.channel() <- struct{}{}:
 	default:
 	}
-}
-
-func (r *Relay) wakeChanLocked() chan struct{} {
-	if r.wakeChan == nil {
-		r.wakeChan = make(chan struct{}, 1)
-	}
-	return r.wakeChan
 }
 
 // Changed returns a channel that is closed when Status changes.
@@ -150,9 +150,6 @@ func (r *Relay) Status() (s config.Status, ok bool) {
 
 // Run applies configurations until ctx ends, and then closes every connection.
 func (r *Relay) Run(ctx context.Context) error {
-	r.mu.Lock()
-	wake := r.wakeChanLocked()
-	r.mu.Unlock()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	r.certs.r = r
@@ -165,7 +162,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-wake:
+		case <-r.wake.channel():
 		case <-tick.C:
 			if !a.incomplete {
 				continue

@@ -78,7 +78,7 @@ func (l *bufferPool) copy(to io.Writer, from net.Conn) (n int64, err error) {
 	}
 }
 
-// copyBulk copies with a large buffer until no data arrives for the time silence.
+// copyBulk copies with a large buffer until no data arrives for bulkIdleTime.
 func (l *bufferPool) copyBulk(to io.Writer, from net.Conn) (n int64, err error) {
 	buf := l.get()
 	defer l.pool.Put(buf)

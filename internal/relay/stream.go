@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -41,8 +42,7 @@ func (r *Relay) serve(ln net.Listener, s *socket) {
 			defer r.Meter.Open(-1)
 			defer r.open.Add(-1)
 			defer c.Close()
-			stop := context.AfterFunc(s.ctx, func() { c.Close() })
-			defer stop()
+			defer context.AfterFunc(s.ctx, func() { c.Close() })()
 			if s.route.ingress {
 				r.forwardIngress(c, s)
 			} else {
@@ -71,9 +71,7 @@ func (r *Relay) forwardEgress(c net.Conn, s *socket) {
 		return
 	}
 	defer s.route.pool.release(addr)
-	stop := context.AfterFunc(s.ctx, func() { far.Close() })
-	defer stop()
-	out, in := r.buffers.splice(c, far)
+	out, in := r.splice(c, far, s)
 	r.Meter.Bytes(Out, out)
 	r.Meter.Bytes(In, in)
 }
@@ -112,15 +110,19 @@ func (r *Relay) forwardIngress(c net.Conn, s *socket) {
 		reset(c)
 		return
 	}
-	stop := context.AfterFunc(s.ctx, func() { far.Close() })
-	defer stop()
-	in, out := r.buffers.splice(c, far)
+	in, out := r.splice(c, far, s)
 	r.Meter.Bytes(Out, out)
 	r.Meter.Bytes(In, in)
 }
 
+// splice copies between both sides until they end or the route of the socket ends.
+func (r *Relay) splice(c, far net.Conn, s *socket) (there, back int64) {
+	defer context.AfterFunc(s.ctx, func() { far.Close() })()
+	return r.buffers.splice(c, far)
+}
+
 // dial connects to one of the route's targets. If a target does not answer and time is left, it
-// tries another one. The caller must release the returned address with pool.leave.
+// tries another one. The caller must release the returned address with pool.release.
 func (r *Relay) dial(ctx context.Context, s *socket, protocol config.Protocol) (net.Conn, netip.Addr, error) {
 	nm, err := r.Netmap()
 	if err != nil {
@@ -193,4 +195,27 @@ func reset(c net.Conn) {
 		_ = t.SetLinger(0) // if this fails, the connection still closes, with a FIN
 	}
 	c.Close()
+}
+
+// signature is the start of a PROXY header of version 2.
+const signature = "\r\n\r\n\x00\r\nQUIT\n"
+
+// proxyHeader returns a PROXY protocol header of version 2 for a TCP connection. If the address
+// families differ, both addresses are written as IPv6.
+func proxyHeader(from, to netip.AddrPort) []byte {
+	h := append([]byte(signature), 0x21) // version 2, command PROXY
+	src, dst := from.Addr().Unmap(), to.Addr().Unmap()
+	var addrs []byte
+	if src.Is4() && dst.Is4() {
+		h = append(h, 0x11) // TCP over IPv4
+		a, b := src.As4(), dst.As4()
+		addrs = append(append(addrs, a[:]...), b[:]...)
+	} else {
+		h = append(h, 0x21)
+		a, b := src.As16(), dst.As16()
+		addrs = append(append(addrs, a[:]...), b[:]...)
+	}
+	addrs = binary.BigEndian.AppendUint16(addrs, from.Port())
+	addrs = binary.BigEndian.AppendUint16(addrs, to.Port())
+	return append(binary.BigEndian.AppendUint16(h, uint16(len(addrs))), addrs...)
 }

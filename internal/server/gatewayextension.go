@@ -50,10 +50,7 @@ func extensionServer(set settings.GatewayExtension, reflection bool, log *slog.L
 	return &xds.Server{
 		Deadline: time.Duration(set.Deadline), MaxMessage: int(set.MaxMessageSize), Log: log, Reflection: reflection,
 		Measure: func(c xds.Call) { metrics.ObserveCall(string(c.Hook), string(c.Result), c.Took, c.In, c.Out) },
-		Report: func(r xds.TranslationReport) {
-			answers.Report(controller.TranslationReport{Gateway: r.Gateway, Requested: r.Requested, Rendered: r.Rendered, Incomplete: r.Received == 0 && !r.VirtualHosts,
-				Ambiguous: r.Ambiguous, Conflicted: r.Conflicted})
-		},
+		Report:  answers.Report,
 	}
 }
 

@@ -33,7 +33,7 @@ type extension struct {
 
 	mu      sync.Mutex
 	calls   []xds.Call
-	reports []xds.TranslationReport
+	reports []gateway.TranslationReport
 }
 
 // startExtension starts a server on a Unix socket.
@@ -52,7 +52,7 @@ func runExtension(t testing.TB, at xds.Address, config *tls.Config) *extension {
 			defer x.mu.Unlock()
 			x.calls = append(x.calls, c)
 		},
-		Report: func(r xds.TranslationReport) {
+		Report: func(r gateway.TranslationReport) {
 			x.mu.Lock()
 			defer x.mu.Unlock()
 			x.reports = append(x.reports, r)
@@ -88,14 +88,14 @@ func (x *extension) called() map[xds.Hook]int {
 }
 
 // translations returns the reports of all translations so far.
-func (x *extension) translations() []xds.TranslationReport {
+func (x *extension) translations() []gateway.TranslationReport {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Clone(x.reports)
 }
 
 // last returns the last report of a Gateway.
-func (x *extension) last(name gateway.Name) (r xds.TranslationReport) {
+func (x *extension) last(name gateway.Name) (r gateway.TranslationReport) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, each := range x.reports {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -36,12 +35,12 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 	if err := c.client.Get(ctx, req.NamespacedName, &a); err != nil || a.DeletionTimestamp != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err) // garbage collection deletes the objects that it owns
 	}
-	result := c.publisher.Result()
+	result := c.Publisher.Result()
 	if result == nil {
 		return reconcile.Result{}, nil
 	}
-	report, decided := result.Attachments[gatewayName(req.NamespacedName)]
-	if !decided || !c.publisher.Includes(&a) {
+	report, decided := result.Attachments[gateway.Name(req.NamespacedName)]
+	if !decided || !c.Publisher.Includes(&a) {
 		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil
 	}
 	now := c.Now()
@@ -51,7 +50,7 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 	programmed := report.Programmed
 	var failed error
 	g := result.Snapshot.Gateways[gateway.Name{Namespace: a.Namespace, Name: a.Spec.TargetRef.Name}]
-	if report.Accepted.IsTrue() && g != nil && g.Attachment == gatewayName(req.NamespacedName) {
+	if report.Accepted.IsTrue() && g != nil && g.Attachment == gateway.Name(req.NamespacedName) {
 		p, taken, later, err := c.ensureRevision(ctx, g, *metav1.NewControllerRef(&a, v1alpha1.GroupVersion.WithKind("TailscaleGateway")))
 		failed = err
 		if p != nil {
@@ -78,7 +77,7 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 		wake = cmp.Or(wake, attachmentConflictRequeue) // deletion of another owner's object triggers no reconcile
 	}
 	all := reportConditions(report.Accepted, report.ResolvedRefs, programmed)
-	all[v1alpha1.ConditionDegraded] = attachmentDegraded(&a, report, c.publisher.Err())
+	all[v1alpha1.ConditionDegraded] = attachmentDegraded(&a, report, c.Publisher.Err())
 	status.Conditions = conditionsOf(a.Generation, now, a.Status.Conditions, all)
 	if !sameStatus(&a.Status, &status) {
 		err := c.applyStatus(ctx, "TailscaleGateway", req.NamespacedName, a.UID, &status)
@@ -96,7 +95,7 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 // sameStatus reports whether this controller's part of the status is up to date.
 func sameStatus(is, want *v1alpha1.TailscaleGatewayStatus) bool {
 	return is.ObservedGeneration == want.ObservedGeneration && is.TailnetCount == want.TailnetCount && is.ServiceCount == want.ServiceCount &&
-		equalLists(is.Services, want.Services) && apiequality.Semantic.DeepEqual(is.Revision, want.Revision) && equalLists(ownConditions(is.Conditions), want.Conditions)
+		equalLists(is.Services, want.Services) && deepEqual(is.Revision, want.Revision) && equalLists(ownConditions(is.Conditions), want.Conditions)
 }
 
 // translationCondition reports whether Envoy Gateway has the current revision, and when to check again.
@@ -210,7 +209,7 @@ func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.
 	return conflict, nil
 }
 
-// ensureIngress maintains one of these TailscaleServices. mine is false if another owner has its name.
+// ensureIngress maintains one of these TailscaleServices. owned is false if another owner has its name.
 func (c *attachmentReconciler) ensureIngress(ctx context.Context, a *v1alpha1.TailscaleGateway, t v1alpha1.AttachedTailnet, at types.NamespacedName) (owned bool, err error) {
 	i := t.RouteGeneration.Ingress
 	spec := v1alpha1.TailscaleServiceSpec{
@@ -226,7 +225,7 @@ func (c *attachmentReconciler) ensureIngress(ctx context.Context, a *v1alpha1.Ta
 		return false, err
 	case !metav1.IsControlledBy(&is, a):
 		return false, nil
-	case apiequality.Semantic.DeepEqual(is.Spec, spec) || is.DeletionTimestamp != nil:
+	case deepEqual(is.Spec, spec) || is.DeletionTimestamp != nil:
 		return true, nil
 	}
 	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&spec)

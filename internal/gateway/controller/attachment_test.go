@@ -96,21 +96,22 @@ func newAttachmentEnv(t *testing.T) *attachmentEnv {
 	p.must(p.cluster.Apply(t.Context(), docs...))
 	p.ns = p.cluster.Namespace(t)
 	scheme := runtime.NewScheme()
-	p.must(addGatheredTypes(scheme))
+	p.must(addTypes(scheme))
 	p.admin, err = client.New(p.cluster.AdminConfig(), client.Options{Scheme: scheme})
 	p.must(err)
 	config := kube.Unthrottled(p.cluster.AdminConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return attachmentTransport{p, next} })
 	mgr, err := manager.New(config, manager.Options{
 		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kube.Mapper(gatheredKinds()), nil },
-		Cache:          cache.Options{ByObject: gatheredCacheOptions([]string{p.ns}, p.ns), DefaultTransform: cache.TransformStripManagedFields()},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
+		Cache:          cache.Options{ByObject: cacheOptions([]string{p.ns}, p.ns), DefaultTransform: cache.TransformStripManagedFields()},
 		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}},
 	})
 	p.must(err)
-	p.must((&gatherer{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: envoyGateway, EnvoyNamespace: p.ns, Publisher: p.publisher,
-		Log: slog.New(slog.DiscardHandler), QuietTime: 50 * time.Millisecond, MaxDelay: time.Second}).Add(mgr))
-	p.must((&attachmentReconciler{Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRestore: func() { p.restored.Add(1) }, TranslationTimeout: 2 * time.Second}).Add(mgr, p.publisher))
+	c := &Runner{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: envoyGateway, EnvoyNamespace: p.ns, Publisher: p.publisher,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now, OnRestore: func() { p.restored.Add(1) }}
+	p.must((&gatherer{Runner: c, QuietTime: 50 * time.Millisecond, MaxDelay: time.Second}).Add(mgr))
+	p.must((&attachmentReconciler{Runner: c, TranslationTimeout: 2 * time.Second}).Add(mgr))
 	p.must(p.reports.Add(mgr, p.publisher))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -271,7 +272,7 @@ func TestGTW03_Gateway(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 
-	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
+	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
 	is = p.awaitReason("Ready", v1alpha1.ReasonReady)
 	if is.Status.Revision.Translated != p.revision() || is.Status.Revision.Time == nil {
 		t.Errorf("revision %+v", is.Status.Revision)
@@ -279,21 +280,21 @@ func TestGTW03_Gateway(t *testing.T) {
 	if out, errs, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "-n", p.ns, "wait", "--for=condition=Ready", "--timeout=60s", "tsgw/eg-tailnets"); code != 0 {
 		t.Errorf("%s%s", out, errs)
 	}
-	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision(), Ambiguous: []string{"a.example.com"}})
+	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision(), Ambiguous: []string{"a.example.com"}})
 	p.awaitReason("Ready", v1alpha1.ReasonSecurityAmbiguous)
-	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision(), Incomplete: true})
+	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision(), Incomplete: true})
 	p.awaitReason("Ready", v1alpha1.ReasonEnvoyGatewayConfigIncomplete)
-	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision(), Conflicted: []string{"tailscale-cluster-billing"}})
+	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision(), Conflicted: []string{"tailscale-cluster-billing"}})
 	p.awaitReason("Programmed", v1alpha1.ReasonConflicted)
 
 	// After an answer that was too early, the operator makes Envoy Gateway request the revision
 	// when it exists.
-	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: "0000000000000000"})
+	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: "0000000000000000"})
 	p.until("requested again", func() bool {
 		return p.get("eg-tailnets-revision", o) && o.Spec.Revision == p.revision()+"-1" && o.Annotations[v1alpha1.TranslatedAnnotation] == "0000000000000000"
 	})
 	p.awaitReason("Programmed", v1alpha1.ReasonExtensionNotCalled)
-	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
+	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
 	p.awaitReason("Ready", v1alpha1.ReasonReady)
 	if p.get("eg-tailnets-revision", o); o.Spec.Revision != p.revision()+"-1" {
 		t.Errorf("revision %s", o.Spec.Revision)
@@ -456,7 +457,7 @@ func TestGatewayIngress(t *testing.T) {
 	p.must(p.admin.Create(t.Context(), foreign))
 	g := p.attach(v1alpha1.RouteGeneration{Ingress: &v1alpha1.IngressRoutes{VIPService: v1alpha1.VIPService{Name: "svc:eg"}, Ports: []v1alpha1.ServicePort{{Name: "http", Port: 80}}, ProxyProtocol: v1alpha1.ProxyProtocolV2}})
 	p.requested("eg-tailnets-revision")
-	p.reports.Report(TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
+	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
 	p.awaitReason("Programmed", v1alpha1.ReasonServiceNameConflict)
 	if p.get(name, foreign); foreign.Spec.Target == nil {
 		t.Error("another owner's object was changed")

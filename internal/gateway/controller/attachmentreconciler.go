@@ -1,13 +1,19 @@
 package controller
 
 import (
+	"cmp"
+	"context"
 	"errors"
-	"log/slog"
-	"reflect"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 )
 
 // The attachmentReconciler applies the decisions about Gateways. It makes Envoy Gateway translate
@@ -37,91 +44,40 @@ const (
 // An attachmentReconciler applies the decisions of the Publisher. Fields are required unless documented
 // otherwise.
 type attachmentReconciler struct {
-	Log                *slog.Logger
-	Now                func() time.Time
-	OnRestore          func()        // optional: called when an erased policy status is written again
-	TranslationTimeout time.Duration // optional: replaces the constant Called
-
-	client    client.Client
-	publisher *Publisher
+	*Runner
+	TranslationTimeout time.Duration // optional: replaces the constant TranslationTimeout
+	client             client.Client
 
 	mu      sync.Mutex
 	written map[types.UID]writtenPolicy // last written policy statuses
 }
 
 // Add registers the controllers with the manager's leader.
-func (c *attachmentReconciler) Add(mgr manager.Manager, publisher *Publisher) error {
-	if c.Log == nil || c.Now == nil || publisher == nil {
-		return errors.New("the attachment controller lacks a setting: log, clock and publisher are required")
-	}
-	c.client, c.publisher, c.written = mgr.GetClient(), publisher, map[types.UID]writtenPolicy{}
+func (c *attachmentReconciler) Add(mgr manager.Manager) error {
+	c.client, c.written = mgr.GetClient(), map[types.UID]writtenPolicy{}
 	options := controller.Options{MaxConcurrentReconciles: attachmentWorkers, SkipNameValidation: new(true)}
 	return errors.Join(
 		builder.ControllerManagedBy(mgr).Named("tailscalegateway").
 			For(&v1alpha1.TailscaleGateway{}).Owns(&v1alpha1.TailscaleRoutePolicy{}).Owns(&v1alpha1.TailscaleService{}).
-			WatchesRawSource(publisher.ChangesAndErrors(changedAttachments)).
+			WatchesRawSource(c.Publisher.ChangesAndErrors(func(was, is *gateway.Result) []gateway.Name {
+				if was == is { // a fault affects all attachments
+					return slices.Collect(maps.Keys(is.Attachments))
+				}
+				return changedNames(was.Attachments, is.Attachments)
+			})).
 			WithOptions(options).Complete(reconcile.Func(c.reconcileAttachment)),
 		builder.ControllerManagedBy(mgr).Named("tailscaleroutepolicy").
 			For(&v1alpha1.TailscaleRoutePolicy{}).
-			WatchesRawSource(publisher.Changes(changedPolicies)).
+			WatchesRawSource(c.Publisher.Changes(func(was, is *gateway.Result) []gateway.Name { return changedNames(was.Policies, is.Policies) })).
 			WithOptions(options).Complete(reconcile.Func(c.reconcilePolicy)),
 		builder.ControllerManagedBy(mgr).Named("gateway").
 			Watches(&v1alpha1.TailscaleRoutePolicy{}, handler.EnqueueRequestsFromMapFunc(bareGatewayOf)).
-			WatchesRawSource(publisher.Changes(changedGateways)).
+			WatchesRawSource(c.Publisher.Changes(func(was, is *gateway.Result) []gateway.Name {
+				before, now := was.Snapshot.Gateways, is.Snapshot.Gateways
+				return append(removedNames(before, now), changedNames(before, now)...)
+			})).
 			WithOptions(options).Complete(reconcile.Func(c.reconcileBareGateway)),
 	)
-}
-
-func namespacedName(n gateway.Name) types.NamespacedName {
-	return types.NamespacedName{Namespace: n.Namespace, Name: n.Name}
-}
-
-func gatewayName(n types.NamespacedName) gateway.Name {
-	return gateway.Name{Namespace: n.Namespace, Name: n.Name}
-}
-
-// changedNames returns the names whose values differ between two maps.
-func changedNames[V any](was, is map[gateway.Name]V) (names []types.NamespacedName) {
-	for n, v := range is {
-		if w, ok := was[n]; !ok || !reflect.DeepEqual(w, v) {
-			names = append(names, namespacedName(n))
-		}
-	}
-	return names
-}
-
-func changedAttachments(was, is *gateway.Result) []types.NamespacedName {
-	if was == nil || was == is { // a fault affects all attachments
-		return changedNames(nil, is.Attachments)
-	}
-	return changedNames(was.Attachments, is.Attachments)
-}
-
-func changedPolicies(was, is *gateway.Result) []types.NamespacedName {
-	if was == nil {
-		return changedNames(nil, is.Policies)
-	}
-	return changedNames(was.Policies, is.Policies)
-}
-
-func changedGateways(was, is *gateway.Result) (names []types.NamespacedName) {
-	if was != nil {
-		for n := range was.Snapshot.Gateways {
-			if is.Snapshot.Gateways[n] == nil {
-				names = append(names, namespacedName(n))
-			}
-		}
-	}
-	for n, g := range is.Snapshot.Gateways {
-		var before *gateway.Gateway
-		if was != nil {
-			before = was.Snapshot.Gateways[n]
-		}
-		if before == nil || before.Revision != g.Revision || before.Attachment != g.Attachment {
-			names = append(names, namespacedName(n))
-		}
-	}
-	return names
 }
 
 // requeueIfStale requeues soon if the object was stale, and otherwise returns the error.
@@ -132,6 +88,124 @@ func requeueIfStale(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, err
 }
 
-func sortedBy[T any](list []T, less func(a, b T) int) []T {
-	return slices.SortedFunc(slices.Values(list), less)
+// writtenPolicy is the last written status of a policy. Envoy Gateway erases the status when it writes
+// its own part, including the transition times.
+type writtenPolicy struct {
+	name       types.NamespacedName
+	generation int64
+	conditions []metav1.Condition
+	at         time.Time
+}
+
+// reconcilePolicy writes the status of a policy.
+func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var p v1alpha1.TailscaleRoutePolicy
+	err := c.client.Get(ctx, req.NamespacedName, &p)
+	if apierrors.IsNotFound(err) {
+		c.forgetPolicy(req.NamespacedName)
+	}
+	if err != nil || p.DeletionTimestamp != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	result := c.Publisher.Result()
+	if result == nil {
+		return reconcile.Result{}, nil
+	}
+	report, decided := result.Policies[gateway.Name(req.NamespacedName)]
+	if !decided || !c.Publisher.Includes(&p) {
+		return reconcile.Result{RequeueAfter: attachmentRequeueSoon}, nil // the last decision does not include this generation
+	}
+	c.mu.Lock()
+	last, previous := c.written[p.UID]
+	c.mu.Unlock()
+	now := c.Now()
+	before := p.Status.Conditions
+	if previous {
+		before = slices.Concat(before, last.conditions) // if a type occurs twice, the first one counts
+	}
+	latest := conditionsOf(p.Generation, now, before, reportConditions(report.Accepted, report.ResolvedRefs, report.Programmed))
+	if p.Status.ObservedGeneration == p.Generation && equalLists(p.Status.Rules, report.Rules) && equalLists(ownConditions(p.Status.Conditions), latest) {
+		return reconcile.Result{}, nil
+	}
+	if wait := attachmentRequeueSoon - now.Sub(last.at); previous && wait > 0 && wait <= attachmentRequeueSoon {
+		return reconcile.Result{RequeueAfter: wait}, nil // limit the rate of rewrites if another party also writes the status
+	}
+	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: latest}
+	if err := c.applyStatus(ctx, "TailscaleRoutePolicy", req.NamespacedName, p.UID, &status); err != nil {
+		return requeueIfStale(fmt.Errorf("write the status of the policy %s: %w", req, err))
+	}
+	if previous && last.generation == p.Generation && len(p.Status.Conditions) == 0 && c.OnRestore != nil {
+		c.OnRestore()
+	}
+	c.mu.Lock()
+	c.written[p.UID] = writtenPolicy{req.NamespacedName, p.Generation, latest, now}
+	c.mu.Unlock()
+	return reconcile.Result{}, nil
+}
+
+func (c *attachmentReconciler) forgetPolicy(at types.NamespacedName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.written, func(_ types.UID, w writtenPolicy) bool { return w.name == at })
+}
+
+func equalLists[T any](a, b []T) bool {
+	return len(a) == 0 && len(b) == 0 || deepEqual(a, b)
+}
+
+// ownConditions returns the conditions of the types that Tailplane writes.
+func ownConditions(all []metav1.Condition) (out []metav1.Condition) {
+	for _, c := range all {
+		switch c.Type {
+		case v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded:
+			out = append(out, c)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
+	return out
+}
+
+// reportConditions returns the conditions of a decision and the summary Ready.
+func reportConditions(accepted, resolved, programmed conditions.Condition) map[string]conditions.Condition {
+	all := map[string]conditions.Condition{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
+	all[v1alpha1.ConditionReady] = firstFailing(accepted, resolved, programmed, conditions.True(v1alpha1.ReasonReady, ""))
+	return all
+}
+
+// firstFailing returns the first condition that is not true, or the last one.
+func firstFailing(all ...conditions.Condition) conditions.Condition {
+	for _, c := range all {
+		if !c.IsTrue() {
+			return c
+		}
+	}
+	return all[len(all)-1]
+}
+
+// conditionsOf returns the conditions for a status. Their transition times stay if the conditions before have the same
+// status.
+func conditionsOf(generation int64, now time.Time, before []metav1.Condition, decided map[string]conditions.Condition) []metav1.Condition {
+	var all []metav1.Condition
+	for kind, v := range decided {
+		if was := meta.FindStatusCondition(before, kind); was != nil {
+			all = append(all, *was)
+		}
+		if v.IsZero() {
+			v = conditions.False(v1alpha1.ReasonPending, "")
+		}
+		conditions.Set(&all, kind, v, generation, now)
+	}
+	return ownConditions(all)
+}
+
+// applyStatus applies this controller's part of a status and keeps the fields of other managers.
+func (c *attachmentReconciler) applyStatus(ctx context.Context, kind string, at types.NamespacedName, uid types.UID, status any) error {
+	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
+	if err != nil {
+		return err
+	}
+	u := newObject(kind, at)
+	u.SetUID(uid)
+	u.Object["status"] = part
+	return c.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 }

@@ -5,21 +5,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -62,6 +64,20 @@ type discoveryState struct {
 	omitted    []string  // messages about services that were left out
 }
 
+// Add registers the controller with the manager's leader.
+func (d *discoveryReconciler) Add(mgr manager.Manager) error {
+	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	return builder.ControllerManagedBy(mgr).
+		Named("discovery").
+		For(&v1alpha1.TailscaleGateway{}, specChanged).
+		Watches(&v1alpha1.TailscaleService{}, handler.EnqueueRequestsFromMapFunc(d.gatewaysInNamespace), specChanged).
+		Watches(&v1alpha1.TailscaleTailnet{}, handler.EnqueueRequestsFromMapFunc(d.attachedTo), changed(func(was, is *v1alpha1.TailscaleTailnet) bool {
+			return was.Generation != is.Generation || isReady(was) != isReady(is)
+		})).
+		WithOptions(reconcileOptions(tailnetWorkers)).
+		Complete(d)
+}
+
 // attachedTo returns the TailscaleGateways that a tailnet is attached to.
 func (d *discoveryReconciler) attachedTo(ctx context.Context, o client.Object) []reconcile.Request {
 	return d.listGateways(ctx, client.MatchingFields{byTailnet: o.GetName()})
@@ -78,7 +94,7 @@ func (d *discoveryReconciler) listGateways(ctx context.Context, where client.Lis
 		d.Log.Error("list gateways in the cache", "err", err)
 	}
 	for i := range list.Items {
-		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		out = append(out, requests(objectName(&list.Items[i]))...)
 	}
 	return out
 }
@@ -95,15 +111,7 @@ func (d *discoveryReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 		return reconcile.Result{}, fmt.Errorf("get the gateway %s: %w", req, err)
 	}
 	wake, err := d.reconcileGateway(ctx, g)
-	switch {
-	case kube.IsStale(err):
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("discovery for %s: %w", req, err)
-	case wake.IsZero():
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: min(max(wake.Sub(d.Now()), time.Millisecond), maxRequeueAfter)}, nil
+	return d.reconciled("discovery for "+req.String(), wake, err)
 }
 
 // forget removes the state of a TailscaleGateway. If uid is set, it keeps the state of the object
@@ -111,14 +119,12 @@ func (d *discoveryReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 func (d *discoveryReconciler) forget(gateway types.NamespacedName, uid types.UID, keep []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for k := range d.known {
-		if k.gateway == gateway && (k.uid != uid || !slices.Contains(keep, k.tailnet)) {
-			delete(d.known, k)
-		}
-	}
+	maps.DeleteFunc(d.known, func(k discoveryKey, _ discoveryState) bool {
+		return k.gateway == gateway && (k.uid != uid || !slices.Contains(keep, k.tailnet))
+	})
 }
 
-func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.TailscaleGateway) (wake time.Time, err error) {
+func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.TailscaleGateway) (time.Time, error) {
 	var beside v1alpha1.TailscaleServiceList
 	if err := d.List(ctx, &beside, client.InNamespace(g.Namespace)); err != nil {
 		return time.Time{}, fmt.Errorf("list services: %w", err)
@@ -133,18 +139,17 @@ func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.
 	d.forget(client.ObjectKeyFromObject(g), g.UID, on)
 	errs := []error{found.deleteDetached(ctx, on)}
 	var statuses []v1alpha1.AttachedTailnetStatus
+	var first nextTime
 	for _, spec := range g.Spec.Tailnets {
 		if !slices.Contains(on, spec.TailnetRef.Name) {
 			continue
 		}
 		status, next, err := found.reconcileTailnet(ctx, spec)
 		errs, statuses = append(errs, err), append(statuses, status)
-		if wake.IsZero() || next.Before(wake) {
-			wake = next
-		}
+		first.requeueAt(next)
 	}
 	errs = append(errs, d.report(ctx, g, statuses))
-	return wake, errors.Join(errs...)
+	return first.wake, errors.Join(errs...)
 }
 
 // A discoveryReconciliation is the working data for one TailscaleGateway and the services in its namespace.
@@ -154,17 +159,23 @@ type discoveryReconciliation struct {
 	services []v1alpha1.TailscaleService
 }
 
-// isOwn reports whether discovery created a service for this TailscaleGateway.
-func (f *discoveryReconciliation) isOwn(s *v1alpha1.TailscaleService) bool {
-	return s.Labels[v1alpha1.DiscoveredLabel] == "true" && metav1.IsControlledBy(s, f.gateway)
+// own returns the services that discovery created for this TailscaleGateway.
+func (f *discoveryReconciliation) own() iter.Seq[*v1alpha1.TailscaleService] {
+	return func(yield func(*v1alpha1.TailscaleService) bool) {
+		for i := range f.services {
+			if s := &f.services[i]; s.Labels[v1alpha1.DiscoveredLabel] == "true" && metav1.IsControlledBy(s, f.gateway) && !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // deleteDetached deletes the services of tailnets that are no longer in the spec. The user requested this,
 // so it applies immediately.
 func (f *discoveryReconciliation) deleteDetached(ctx context.Context, keep []string) error {
 	var errs []error
-	for i := range f.services {
-		if s := &f.services[i]; f.isOwn(s) && !slices.Contains(keep, s.Labels[v1alpha1.TailnetLabel]) {
+	for s := range f.own() {
+		if !slices.Contains(keep, s.Labels[v1alpha1.TailnetLabel]) {
 			errs = append(errs, kube.Delete(ctx, f, s))
 		}
 	}
@@ -188,21 +199,21 @@ func (f *discoveryReconciliation) reconcileTailnet(ctx context.Context, spec v1a
 	}
 	list, omitted, at, failed := f.readServices(ctx, spec, r.known, maxAge)
 	now := f.Now()
-	wake := now.Add(interval)
+	next := nextTime{now.Add(interval)}
 	if failed != nil {
 		r.known = r.known.Update(nil, true, now)
 		switch e, _ := errors.AsType[*tsapi.Error](failed); {
 		case e == nil:
 		case e.Class == tsapi.Dropped:
-			wake = now.Add(time.Second) // another client already exists
+			next.wake = now.Add(time.Second) // another client already exists
 		case e.RetryAfter > 0:
-			wake = earlier(wake, now.Add(e.RetryAfter))
+			next.requeueAt(now.Add(e.RetryAfter))
 		}
 	} else if at.After(r.counted) {
 		r.known = r.known.Update(list, false, now)
 		r.counted, r.generation, r.omitted = now, f.gateway.Generation, omitted
 	} else {
-		wake = earlier(wake, at.Add(interval))
+		next.requeueAt(at.Add(interval))
 	}
 	f.mu.Lock()
 	f.known[key] = r
@@ -212,18 +223,9 @@ func (f *discoveryReconciliation) reconcileTailnet(ctx context.Context, spec v1a
 	if failed != nil {
 		messages = append([]string{failed.Error()}, messages...)
 	}
-	status := v1alpha1.AttachedTailnetStatus{Name: name, DiscoveredServices: int32(len(r.known.Services())), Stale: r.known.Stale, Message: conditions.Truncate(strings.Join(messages, "; "), maxMessage)}
-	if !r.known.Synced.IsZero() {
-		status.LastSyncTime = statusTime(r.known.Synced)
-	}
-	return status, wake, err
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
+	status := v1alpha1.AttachedTailnetStatus{Name: name, DiscoveredServices: int32(len(r.known.Services())), Stale: r.known.Stale,
+		LastSyncTime: statusTime(r.known.Synced), Message: conditions.Truncate(strings.Join(messages, "; "), maxMessage)}
+	return status, next.wake, err
 }
 
 var errNotPermitted = errors.New("there is no such tailnet for this namespace")
@@ -243,7 +245,7 @@ func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha
 		return nil, nil, at, errNotPermitted
 	}
 	api, version, ok := f.Clients.Get(name)
-	if !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionReady) {
+	if !isReady(&t) {
 		return nil, nil, at, errors.New("the tailnet is not ready") // the watch triggers a reconcile when it becomes ready
 	}
 	if !ok || version.UID != string(t.UID) {
@@ -255,7 +257,9 @@ func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha
 		if devices, at, err = api.Tagged(ctx, maxAge, spec.ServiceDiscovery.Tags...); err == nil {
 			services, err = api.Services(ctx, maxAge)
 		}
-		at = earlier(at, services.At)
+		if services.At.Before(at) {
+			at = services.At
+		}
 	} else {
 		var both *tsapi.Lists
 		if both, err = api.Lists(ctx, maxAge); err == nil {
@@ -266,15 +270,7 @@ func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha
 	if err != nil {
 		return nil, nil, at, err
 	}
-	var vips []gateway.ListedService
-	for _, s := range services.Services {
-		vips = append(vips, gateway.ListedService{Name: s.Name, Tags: s.Tags, Ports: s.Ports})
-	}
-	var nodes []gateway.ListedDevice
-	for _, d := range devices {
-		nodes = append(nodes, gateway.ListedDevice{Tags: d.Tags, External: d.External})
-	}
-	list, omitted = gateway.SelectServices(spec.ServiceDiscovery, vips, nodes)
+	list, omitted = gateway.SelectServices(spec.ServiceDiscovery, services.Services, devices)
 	if services.Refused != nil {
 		omitted = append(omitted, "services of the tailnet cannot be listed: "+services.Refused.Error())
 		for _, was := range known.Services() { // services that cannot be listed count as present
@@ -294,30 +290,19 @@ func exactTags(tags []string) bool {
 
 // permitted reports whether a namespace may use a tailnet.
 func (d *discoveryReconciler) permitted(ctx context.Context, t *v1alpha1.TailscaleTailnet, namespace string) (bool, error) {
-	switch from := t.Spec.AllowedNamespaces; from.From {
-	case v1alpha1.NamespacesAll:
-		return true, nil
-	case v1alpha1.NamespacesSame, "":
-		return namespace == d.Namespace, nil
-	case v1alpha1.NamespacesSelector:
-		selector, err := metav1.LabelSelectorAsSelector(from.Selector)
-		if err != nil || from.Selector == nil {
-			return false, nil // an invalid selector selects no namespace
+	var ns corev1.Namespace
+	if t.Spec.AllowedNamespaces.From == v1alpha1.NamespacesSelector {
+		if err := d.Get(ctx, client.ObjectKey{Name: namespace}, &ns); client.IgnoreNotFound(err) != nil {
+			return false, err
 		}
-		var ns corev1.Namespace
-		if err := d.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
-			return false, client.IgnoreNotFound(err)
-		}
-		return selector.Matches(labels.Set(ns.Labels)), nil
 	}
-	return false, nil
+	return gateway.Selects(t.Spec.AllowedNamespaces, d.Namespace, namespace, ns.Labels, ns.Name != ""), nil
 }
 
 // storedServices returns the services of a tailnet that exist as objects.
 func (f *discoveryReconciliation) storedServices(tailnet string) (list []gateway.DiscoveredService) {
-	for i := range f.services {
-		s := &f.services[i]
-		if !f.isOwn(s) || s.Labels[v1alpha1.TailnetLabel] != tailnet || s.DeletionTimestamp != nil || s.Spec.Target == nil {
+	for s := range f.own() {
+		if s.Labels[v1alpha1.TailnetLabel] != tailnet || s.DeletionTimestamp != nil || s.Spec.Target == nil {
 			continue
 		}
 		one := gateway.DiscoveredService{Service: s.Labels[v1alpha1.ServiceLabel], VIP: s.Spec.Target.ServiceName != ""}
@@ -348,8 +333,8 @@ func (f *discoveryReconciliation) apply(ctx context.Context, spec v1alpha1.Attac
 			messages = append(messages, message)
 		}
 	}
-	for i := range f.services {
-		if s := &f.services[i]; f.isOwn(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && !desired[s.Labels[v1alpha1.ServiceLabel]] && s.DeletionTimestamp == nil {
+	for s := range f.own() {
+		if s.Labels[v1alpha1.TailnetLabel] == tailnet && !desired[s.Labels[v1alpha1.ServiceLabel]] && s.DeletionTimestamp == nil {
 			errs = append(errs, kube.Delete(ctx, f, s))
 			f.Log.Info("discovered service deleted", "tailnet", tailnet, "service", s.Labels[v1alpha1.ServiceLabel])
 		}
@@ -372,16 +357,17 @@ func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alph
 	var have *v1alpha1.TailscaleService
 	taken := map[string]bool{}
 	for i := range f.services {
-		s := &f.services[i]
-		taken[s.Name] = true
-		if f.isOwn(s) && s.Labels[v1alpha1.TailnetLabel] == tailnet && s.Labels[v1alpha1.ServiceLabel] == one.Service {
+		taken[f.services[i].Name] = true
+	}
+	for s := range f.own() {
+		if s.Labels[v1alpha1.TailnetLabel] == tailnet && s.Labels[v1alpha1.ServiceLabel] == one.Service {
 			have = s // keep its name
 		}
 	}
 	if have != nil {
 		want := have.DeepCopy()
 		f.setDiscovered(want, spec, one)
-		if have.DeletionTimestamp != nil || apiequality.Semantic.DeepEqual(have, want) {
+		if have.DeletionTimestamp != nil || deepEqual(have, want) {
 			return "", nil
 		}
 		if err := f.Update(ctx, want); err != nil {
@@ -441,9 +427,10 @@ func (f *discoveryReconciliation) setDiscovered(s *v1alpha1.TailscaleService, sp
 
 // report writes only the discovery results of each tailnet to the status.
 func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleGateway, statuses []v1alpha1.AttachedTailnetStatus) error {
-	slices.SortFunc(statuses, func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
-	was := slices.SortedFunc(slices.Values(g.Status.Tailnets), func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) })
-	if apiequality.Semantic.DeepEqual(was, statuses) || len(was)+len(statuses) == 0 {
+	byName := func(a, b v1alpha1.AttachedTailnetStatus) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(statuses, byName)
+	was := slices.SortedFunc(slices.Values(g.Status.Tailnets), byName)
+	if deepEqual(was, statuses) || len(was)+len(statuses) == 0 {
 		return nil
 	}
 	list := []any{}
@@ -454,11 +441,9 @@ func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleG
 		}
 		list = append(list, one)
 	}
-	u := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"tailnets": list}}}
-	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleGateway"))
-	u.SetNamespace(g.Namespace)
-	u.SetName(g.Name)
+	u := newObject("TailscaleGateway", client.ObjectKeyFromObject(g))
 	u.SetUID(g.UID)
+	u.Object["status"] = map[string]any{"tailnets": list}
 	err := d.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(discoveryManager), client.ForceOwnership, client.DisableReadYourWritesConsistency)
 	if err != nil {
 		return fmt.Errorf("write the discovery status: %w", err)

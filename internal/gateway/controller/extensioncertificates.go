@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -39,7 +40,7 @@ const (
 	clientKeyKey         = "client.key"
 )
 
-// Default times of a Keeper.
+// Default times of ExtensionCertificates.
 const (
 	extensionCertificateLifetime = 90 * 24 * time.Hour
 	authorityPublishTime         = 10 * time.Minute
@@ -63,20 +64,14 @@ type ExtensionCertificates struct {
 	client client.Client
 }
 
-// Add registers the Keeper to run on the manager's leader. The manager's client must read Secrets
+// Add registers the certificates' rotation to run on the manager's leader. The manager's client must read Secrets
 // from the API server, not from a cache.
 func (k *ExtensionCertificates) Add(mgr manager.Manager) error {
 	if k.Namespace == "" || len(k.Names) == 0 || k.Client == "" || k.Log == nil || k.Now == nil {
 		return errors.New("the controller of the extension server's certificates lacks a setting: namespace, names, client, log and clock are required")
 	}
-	for _, d := range []struct {
-		of *time.Duration
-		is time.Duration
-	}{{&k.Lifetime, extensionCertificateLifetime}, {&k.PublishTime, authorityPublishTime}, {&k.RetainTime, authorityRetainTime}, {&k.CheckInterval, certificateCheckInterval}} {
-		if *d.of == 0 {
-			*d.of = d.is
-		}
-	}
+	k.Lifetime, k.PublishTime = cmp.Or(k.Lifetime, extensionCertificateLifetime), cmp.Or(k.PublishTime, authorityPublishTime)
+	k.RetainTime, k.CheckInterval = cmp.Or(k.RetainTime, authorityRetainTime), cmp.Or(k.CheckInterval, certificateCheckInterval)
 	k.client = mgr.GetClient()
 	return mgr.Add(manager.RunnableFunc(k.run))
 }

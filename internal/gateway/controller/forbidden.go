@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -26,7 +25,7 @@ import (
 // them, one group namespace without a RoleBinding would block every controller, because the
 // manager waits for all caches.
 //
-// The caches of such a namespace start empty. Readers must call Forbidden before they treat missing
+// The caches of such a namespace start empty. Readers must call Namespaces before they treat missing
 // objects as deleted. A cache that was synced keeps its contents. Each cache retries by itself
 // after at most about a minute.
 type forbiddenTracker struct {
@@ -59,14 +58,6 @@ func (r *forbiddenTracker) Options(config *rest.Config, o *cache.Options) error 
 	}
 	o.HTTPClient, o.NewInformer, o.DefaultWatchErrorHandler = c, r.newInformer, logReflectorError
 	return nil
-}
-
-// Forbidden reports whether a resource in a namespace cannot be read now. The caches may then be
-// incomplete.
-func (r *forbiddenTracker) Forbidden(namespace string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.forbidden[namespace]) > 0
 }
 
 // Namespaces returns the namespaces with unreadable resources, sorted.
@@ -215,9 +206,7 @@ func (r *forbiddenTracker) newInformer(lw toolscache.ListerWatcher, kind runtime
 			}
 			return l, err
 		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return inner.WatchWithContext(ctx, o)
-		},
+		WatchFuncWithContext: inner.WatchWithContext,
 	}, kind, resync, by)
 	return informer
 }

@@ -3,9 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"runtime/debug"
 	"time"
@@ -23,7 +21,7 @@ import (
 // the controllers. It follows law 7: there is no decision until everything is known, and a decision
 // stays until there is a new one.
 
-// Default times of a Gatherer. They are short, because one change often needs three decisions:
+// Default times of a gatherer. They are short, because one change often needs three decisions:
 // first for a group, then for a port of it, then for the route. The requests to Envoy Gateway are
 // limited separately.
 const (
@@ -43,32 +41,11 @@ const (
 	gatherRetryTime       = 5 * time.Second  // after an error
 )
 
-// A gatherer computes a new decision whenever an object changes. Fields are required unless
-// documented otherwise.
+// A gatherer computes a new decision whenever an object changes.
 type gatherer struct {
-	Namespace       string   // the operator's namespace
-	ClusterDomain   string   // such as cluster.local
-	Controller      string   // controllerName of Envoy Gateway's classes
-	EnvoyNamespace  string   // namespace of Envoy Gateway's Services
-	ProxyNamespaces []string // additional namespaces of groups; may be empty
-	Addresses       bool     // use addresses of relays as endpoints, not DNS names
-
-	Publisher *Publisher
-	Log       *slog.Logger
-
-	// UnreadableNamespaces returns the namespaces of groups that cannot be read now. The owner of the function
-	// must call Trigger when the result changes. Optional.
-	UnreadableNamespaces func() []string
-
-	// Publish receives each new snapshot after the Publisher. Optional.
-	Publish func(*gateway.Snapshot)
-
-	// Measure is called after each decision with its duration and its error. Optional.
-	Measure func(took time.Duration, err error)
-
+	*Runner
 	// QuietTime and MaxDelay replace the default times. Optional.
 	QuietTime, MaxDelay time.Duration
-
 	// Build replaces gateway.Build. Optional.
 	Build func(gateway.Objects) gateway.Result
 
@@ -82,25 +59,14 @@ type gatherer struct {
 	rested               time.Time     // earliest time of the next decision
 }
 
-// Add registers the Gatherer to run on every replica, leader or not.
+// Add registers the gatherer to run on every replica, leader or not.
 func (g *gatherer) Add(mgr manager.Manager) error {
-	if g.Namespace == "" || g.ClusterDomain == "" || g.Controller == "" || g.EnvoyNamespace == "" || g.Publisher == nil || g.Log == nil {
-		return errors.New("the gatherer lacks a setting: namespaces, cluster domain, controller, publisher and log are required")
-	}
 	g.cache, g.direct = mgr.GetCache(), mgr.GetAPIReader()
 	g.changed, g.follows, g.roots = make(chan struct{}, 1), map[string]bool{}, map[gateway.Name]string{}
-	return mgr.Add(gathererRunnable{g})
-}
-
-// gathererRunnable runs on every replica.
-type gathererRunnable struct{ *gatherer }
-
-func (gathererRunnable) NeedLeaderElection() bool { return false }
-
-// Start runs the Gatherer until ctx ends.
-func (e gathererRunnable) Start(ctx context.Context) error {
-	e.run(ctx)
-	return nil
+	return mgr.Add(everyReplica(func(ctx context.Context) error {
+		g.run(ctx)
+		return nil
+	}))
 }
 
 func (g *gatherer) run(ctx context.Context) {
@@ -141,17 +107,13 @@ func (g *gatherer) wait(ctx context.Context) {
 	}
 	latest := time.After(max(cmp.Or(g.MaxDelay, maxDecisionDelay), time.Until(g.rested)))
 	for {
-		quiet := time.NewTimer(max(cmp.Or(g.QuietTime, quietTime), time.Until(g.rested)))
 		select {
 		case <-g.changed:
-			quiet.Stop()
-		case <-quiet.C:
+		case <-time.After(max(cmp.Or(g.QuietTime, quietTime), time.Until(g.rested))):
 			return
 		case <-latest:
-			quiet.Stop()
 			return
 		case <-ctx.Done():
-			quiet.Stop()
 			return
 		}
 	}
@@ -161,8 +123,8 @@ func (g *gatherer) wait(ctx context.Context) {
 func (g *gatherer) rebuild(ctx context.Context) (err error) {
 	began := time.Now()
 	defer func() {
-		if g.Measure != nil && ctx.Err() == nil {
-			g.Measure(time.Since(began), err)
+		if g.OnBuild != nil && ctx.Err() == nil {
+			g.OnBuild(time.Since(began), err)
 		}
 	}()
 	g.wake = 0
@@ -189,19 +151,17 @@ func (g *gatherer) rebuild(ctx context.Context) (err error) {
 // generations returns the generations of Tailplane's objects by UID.
 func generations(o gateway.Objects) map[types.UID]int64 {
 	seen := make(map[types.UID]int64, len(o.Groups)+len(o.Services)+len(o.Attachments)+len(o.Policies))
-	for _, x := range o.Groups {
-		seen[x.UID] = x.Generation
-	}
-	for _, x := range o.Services {
-		seen[x.UID] = x.Generation
-	}
-	for _, x := range o.Attachments {
-		seen[x.UID] = x.Generation
-	}
-	for _, x := range o.Policies {
-		seen[x.UID] = x.Generation
-	}
+	addGenerations(seen, o.Groups)
+	addGenerations(seen, o.Services)
+	addGenerations(seen, o.Attachments)
+	addGenerations(seen, o.Policies)
 	return seen
+}
+
+func addGenerations[T client.Object](seen map[types.UID]int64, list []T) {
+	for _, o := range list {
+		seen[o.GetUID()] = o.GetGeneration()
+	}
 }
 
 // decide calls Build. A panic, which only an unexpected object can cause, becomes a fault, and the
@@ -221,11 +181,8 @@ func (g *gatherer) decide(objects gateway.Objects) (result *gateway.Result, err 
 	return &r, nil
 }
 
-// Trigger triggers a new decision although no object has changed. Add must have been called before.
-func (g *gatherer) Trigger() { g.notifyChange() }
-
-// notifyChange reports a change.
-func (g *gatherer) notifyChange() {
+// trigger triggers a new decision. Add must have been called before.
+func (g *gatherer) trigger() {
 	select {
 	case g.changed <- struct{}{}:
 	default:
@@ -244,11 +201,11 @@ func (g *gatherer) watchKind(ctx context.Context, kind string, o client.Object) 
 		return fmt.Errorf("the cache of %s does not fill; check that this account may list and watch them: %w", kind, err)
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { g.notifyChange() },
-		DeleteFunc: func(any) { g.notifyChange() },
+		AddFunc:    func(any) { g.trigger() },
+		DeleteFunc: func(any) { g.trigger() },
 		UpdateFunc: func(was, is any) {
 			if affectsDecision(was, is) {
-				g.notifyChange()
+				g.trigger()
 			}
 		},
 	})

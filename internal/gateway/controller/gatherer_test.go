@@ -51,7 +51,7 @@ func TestGatherer(t *testing.T) {
 	}
 	ns := c.Namespace(t)
 	scheme := runtime.NewScheme()
-	if err := addGatheredTypes(scheme); err != nil {
+	if err := addTypes(scheme); err != nil {
 		t.Fatal(err)
 	}
 	admin, err := client.New(c.AdminConfig(), client.Options{Scheme: scheme})
@@ -60,18 +60,18 @@ func TestGatherer(t *testing.T) {
 	}
 	mgr, err := manager.New(kube.Unthrottled(c.AdminConfig()), manager.Options{
 		Scheme: scheme, Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return kube.Mapper(gatheredKinds()), nil },
-		Cache:          cache.Options{ByObject: gatheredCacheOptions([]string{ns}, ns)},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
+		Cache:          cache.Options{ByObject: cacheOptions([]string{ns}, ns)},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var decisions, published atomic.Int64
 	publisher := new(Publisher)
-	g := &gatherer{Namespace: ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: ns, Addresses: true,
-		Publisher: publisher, Log: slog.New(slog.DiscardHandler), QuietTime: 50 * time.Millisecond, MaxDelay: time.Second,
+	g := &gatherer{Runner: &Runner{Namespace: ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: ns, Addresses: true,
+		Publisher: publisher, Log: slog.New(slog.DiscardHandler),
 		Publish: func(*gateway.Snapshot) { published.Add(1) },
-		Measure: func(time.Duration, error) { decisions.Add(1) },
+		OnBuild: func(time.Duration, error) { decisions.Add(1) }}, QuietTime: 50 * time.Millisecond, MaxDelay: time.Second,
 		Build: func(o gateway.Objects) gateway.Result {
 			for _, s := range o.Services {
 				if s.Name == "hostile" {
@@ -185,9 +185,9 @@ func TestGatherer(t *testing.T) {
 	gathererUntil(t, "no tailnet", func() bool { return !publisher.Result().Services[name].Accepted.IsTrue() })
 }
 
-func TestGathererSettings(t *testing.T) {
-	if err := (&gatherer{Namespace: "x"}).Add(nil); err == nil {
-		t.Error("a gatherer without settings is added")
+func TestRunnerSettings(t *testing.T) {
+	if err := (&Runner{Namespace: "x"}).Run(t.Context()); err == nil {
+		t.Error("a runner without settings runs")
 	}
 }
 
@@ -201,7 +201,7 @@ func TestGathererWaits(t *testing.T) {
 			g.wait(t.Context())
 			return time.Since(began)
 		}
-		g.notifyChange()
+		g.trigger()
 		if d := waited(); d != quietTime {
 			t.Errorf("one change is decided after %v", d)
 		}
@@ -210,7 +210,7 @@ func TestGathererWaits(t *testing.T) {
 		go func() {
 			defer close(ended)
 			for storm.Err() == nil {
-				g.notifyChange()
+				g.trigger()
 				time.Sleep(quietTime / 2)
 			}
 		}()
@@ -221,7 +221,7 @@ func TestGathererWaits(t *testing.T) {
 		<-ended
 		const rest = 3 * maxDecisionDelay
 		g.rested = time.Now().Add(rest)
-		g.notifyChange()
+		g.trigger()
 		if d := waited(); d != rest {
 			t.Errorf("a change during the pause is decided after %v", d)
 		}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -72,7 +71,7 @@ type groupEnv struct {
 
 func newGroupScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
-	return s, errors.Join(addGroupTypes(s), addGatheredTypes(s), eventsv1.AddToScheme(s))
+	return s, errors.Join(addTypes(s), eventsv1.AddToScheme(s))
 }
 
 func newGroupEnv(t *testing.T) *groupEnv {
@@ -143,26 +142,19 @@ func (p *groupEnv) start() {
 	config.Wrap(p.wire.wrap)
 	scheme, err := newGroupScheme()
 	p.must(err)
-	namespaced, clusterWide := gatheredKinds()
-	byObject := gatheredCacheOptions([]string{p.ns}, p.ns)
-	maps.Copy(byObject, groupCacheOptions([]string{p.ns}))
 	mgr, err := manager.New(config, manager.Options{
 		Scheme: scheme, Logger: logr.FromSlogHandler(slog.NewTextHandler(&p.log, &slog.HandlerOptions{Level: slog.LevelError})), Metrics: metricsserver.Options{BindAddress: "0"},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-			return kube.Mapper(append(namespaced, groupKinds()...), clusterWide), nil
-		},
-		Cache:  cache.Options{ByObject: byObject},
-		Client: client.Options{FieldOwner: v1alpha1.FieldManager},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
+		Cache:          cache.Options{ByObject: cacheOptions([]string{p.ns}, p.ns)},
+		Client:         client.Options{FieldOwner: v1alpha1.FieldManager},
 	})
 	p.must(err)
 	log := slog.New(slog.NewTextHandler(&p.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	p.publisher = new(Publisher)
-	g := &gatherer{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns,
-		Publisher: p.publisher, Log: log, QuietTime: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}
-	p.must(g.Add(mgr))
-	c := &groupReconciler{Namespace: p.ns, ClusterDomain: "cluster.local", Workload: workload.Settings{Image: "image.invalid/tailplaned:test", EnvoyNamespaces: []string{p.ns}},
+	c := &Runner{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns, Publisher: p.publisher, Relays: workload.Settings{Image: "image.invalid/tailplaned:test", EnvoyNamespaces: []string{p.ns}},
 		Clients: p.clients, Log: log, OnKey: p.counted.add, Now: func() time.Time { return time.Now().Add(time.Duration(p.ahead.Load())) }}
-	p.must(c.Add(mgr, p.publisher))
+	p.must((&gatherer{Runner: c, QuietTime: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}).Add(mgr))
+	p.must((&groupReconciler{Runner: c}).Add(mgr))
 	p.stop = kubetest.Background(p.t, "the operator", groupDeadline, p.wire.dead.Load, mgr.Start)
 	p.until("a first decision", func() bool { return p.publisher.Result() != nil })
 }

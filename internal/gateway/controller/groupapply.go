@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,11 +19,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
+	"github.com/tailplane/tailplane/internal/kube"
 )
 
 // appliedHashAnnotation contains the hash of the applied object, so that removed fields are detected
@@ -104,7 +107,7 @@ func (l *groupReconciliation) render(table gateway.PortTable) (*workload.Objects
 	for i := range l.facts.Ordinals {
 		ordinals = max(ordinals, min(int32(i)+1, workload.MaxReplicas))
 	}
-	return workload.Render(l.group, l.Workload, workload.Plan{Tailnet: l.report.Tailnet, Ordinals: ordinals, Ports: mappedPorts(table), CertDomains: slices.Collect(maps.Keys(l.issue))})
+	return workload.Render(l.group, l.Relays, workload.Plan{Tailnet: l.report.Tailnet, Ordinals: ordinals, Ports: mappedPorts(table), CertDomains: slices.Collect(maps.Keys(l.issue))})
 }
 
 func mappedPorts(table gateway.PortTable) (out []v1alpha1.MappedPort) {
@@ -119,27 +122,19 @@ func mappedPorts(table gateway.PortTable) (out []v1alpha1.MappedPort) {
 // allocatePorts allocates the ports of the group, starting from the table in its ConfigMap. If that table
 // is invalid, it uses the ports in the status.
 func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.PortTable, current *corev1.ConfigMap, err error) {
-	cm := &corev1.ConfigMap{}
-	switch err := l.direct.Get(ctx, client.ObjectKey{Namespace: l.group.Namespace, Name: workload.ConfigMapName(l.group)}, cm); {
-	case err == nil:
-		current = cm
-	case !apierrors.IsNotFound(err):
+	current, err = find[corev1.ConfigMap](ctx, l.direct, client.ObjectKey{Namespace: l.group.Namespace, Name: workload.ConfigMapName(l.group)})
+	if err != nil {
 		return next, nil, fmt.Errorf("get the ConfigMap: %w", err)
 	}
 	if l.group.Spec.Type != v1alpha1.Egress {
 		return next, current, nil
 	}
-	var table gateway.PortTable
-	if text, ok := cm.Data[portsKey]; ok {
-		table, err = gateway.ParsePortTable([]byte(text))
-	}
-	if _, ok := cm.Data[portsKey]; !ok || err != nil {
-		if err != nil {
+	table := portTable(l.group.Status.Ports)
+	if text, ok := cmp.Or(current, &corev1.ConfigMap{}).Data[portsKey]; ok {
+		if stored, err := gateway.ParsePortTable([]byte(text)); err != nil {
 			l.Log.Warn("the port table in the ConfigMap cannot be read; using the table in the status", "group", l.group.Namespace+"/"+l.group.Name, "err", err)
-		}
-		table = gateway.PortTable{}
-		for _, p := range l.group.Status.Ports {
-			table.Ports = append(table.Ports, gateway.TablePort{PortKey: gateway.PortKey{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)}, MatchPort: uint16(p.MatchPort)})
+		} else {
+			table = stored
 		}
 	}
 	next, refused, wake := table.Allocate(l.result.RequiredPorts[objectName(l.group)], l.Now().Truncate(time.Second))
@@ -175,7 +170,7 @@ func (l *groupReconciliation) withdrawServices(ctx context.Context) error {
 		}
 	}
 	if !maps.Equal(current.Data, want.Data) {
-		if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(current, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := l.direct.Patch(ctx, want, lockedPatch(current)); err != nil {
 			return fmt.Errorf("withdraw its services: %w", err)
 		}
 	}
@@ -184,10 +179,9 @@ func (l *groupReconciliation) withdrawServices(ctx context.Context) error {
 }
 
 func (l *groupReconciliation) deleteDisruptionBudget(ctx context.Context) error {
-	pdb := &policyv1.PodDisruptionBudget{}
-	err := l.direct.Get(ctx, client.ObjectKeyFromObject(l.group), pdb)
-	if err != nil || !metav1.IsControlledBy(pdb, l.group) {
-		return client.IgnoreNotFound(err)
+	pdb, err := find[policyv1.PodDisruptionBudget](ctx, l.direct, client.ObjectKeyFromObject(l.group))
+	if err != nil || pdb == nil || !metav1.IsControlledBy(pdb, l.group) {
+		return err
 	}
 	return l.delete(ctx, pdb)
 }
@@ -320,4 +314,82 @@ func containsValues(want, is any) bool {
 		return true
 	}
 	return reflect.DeepEqual(want, is)
+}
+
+// unusedAnnotation is the time at which a group that the operator created lost its last user.
+const unusedAnnotation = "gateway.tailscale.com/unused-since"
+
+// createDesired creates a group that services need and that does not exist.
+func (c *groupReconciler) createDesired(ctx context.Context, key types.NamespacedName, result *gateway.Result) error {
+	w, ok := result.DesiredGroups[key.Name]
+	if !ok || key.Namespace != c.Namespace {
+		return nil
+	}
+	if err := c.applyDesired(ctx, w, nil); err != nil {
+		return err
+	}
+	c.Log.Info("proxy group created", "group", key.String(), "users", len(w.Services))
+	return nil
+}
+
+// updateDesired updates a group that the operator created for services. It deletes the group some
+// time after its last user. unused is true if the reconcile must end here.
+func (l *groupReconciliation) updateDesired(ctx context.Context) (unused bool, err error) {
+	g := l.group
+	if g.Namespace != l.Namespace || g.Labels[v1alpha1.ManagedLabel] != "true" || g.DeletionTimestamp != nil {
+		return false, nil
+	}
+	since, marked := g.Annotations[unusedAnnotation]
+	if w, desired := l.result.DesiredGroups[g.Name]; desired {
+		if marked {
+			if err := l.patch(ctx, "mark it as used", func() { delete(l.group.Annotations, unusedAnnotation) }); err != nil {
+				return true, err
+			}
+		}
+		return false, l.applyDesired(ctx, w, g)
+	}
+	if g.Annotations[appliedHashAnnotation] == "" {
+		return false, nil // another party created it with the operator's label
+	}
+	at, err := time.Parse(time.RFC3339, since)
+	if err != nil {
+		at = l.Now()
+		if err := l.patch(ctx, "mark it as unused", func() {
+			metav1.SetMetaDataAnnotation(&l.group.ObjectMeta, unusedAnnotation, at.UTC().Format(time.RFC3339))
+		}); err != nil {
+			return true, err
+		}
+	}
+	if end := at.Add(gateway.UnusedGroupGrace); l.Now().Before(end) {
+		l.requeueAt(end)
+		return false, nil
+	}
+	l.Log.Info("deleting an unused proxy group", "group", g.Namespace+"/"+g.Name)
+	return true, kube.Delete(ctx, l.direct, g)
+}
+
+// applyDesired applies a wanted group if it differs from current. current is nil if the group does
+// not exist.
+func (c *groupReconciler) applyDesired(ctx context.Context, w gateway.DesiredGroup, current *v1alpha1.TailscaleProxyGroup) error {
+	g := &v1alpha1.TailscaleProxyGroup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: w.Name, Labels: map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.TailnetLabel: w.Tailnet}},
+		Spec: v1alpha1.TailscaleProxyGroupSpec{
+			Type: w.Type, Replicas: new(w.Replicas), TailnetRef: &v1alpha1.TailnetReference{Name: w.Tailnet}, TailnetTarget: w.Target.DeepCopy(),
+			Consumers: v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesSelector, Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: w.Consumers}}}},
+		},
+	}
+	g.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"))
+	var is client.Object // stays a nil interface if current is nil
+	if current != nil {
+		g.ResourceVersion, is = current.ResourceVersion, current
+	}
+	wrote, err := applyIfChanged(ctx, c.direct, g, is)
+	if err != nil {
+		return fmt.Errorf("apply the proxy group: %w", err)
+	}
+	if !wrote || current == nil {
+		return nil
+	}
+	return c.direct.Get(ctx, client.ObjectKeyFromObject(current), current)
 }

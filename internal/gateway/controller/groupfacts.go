@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +42,7 @@ func (l *groupReconciliation) gather(ctx context.Context) error {
 
 // namespaceDeleting reports whether the group's namespace is being deleted.
 func (l *groupReconciliation) namespaceDeleting(ctx context.Context) bool {
-	ns := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
+	ns := partialMetadata("Namespace")
 	return l.cache.Get(ctx, client.ObjectKey{Name: l.group.Namespace}, ns) == nil && ns.DeletionTimestamp != nil
 }
 
@@ -54,12 +55,12 @@ func (l *groupReconciliation) clearObjects() {
 func (l *groupReconciliation) readObjects(ctx context.Context) error {
 	g := l.group
 	l.clearObjects()
-	set := &appsv1.StatefulSet{}
-	switch err := l.direct.Get(ctx, client.ObjectKeyFromObject(g), set); {
-	case err == nil && metav1.IsControlledBy(set, g):
-		l.set = set
-	case client.IgnoreNotFound(err) != nil:
+	set, err := find[appsv1.StatefulSet](ctx, l.direct, client.ObjectKeyFromObject(g))
+	if err != nil {
 		return fmt.Errorf("get the StatefulSet: %w", err)
+	}
+	if set != nil && metav1.IsControlledBy(set, g) {
+		l.set = set
 	}
 	var pods corev1.PodList
 	if err := l.direct.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(workload.PodLabels(g.UID))); err != nil {
@@ -161,13 +162,7 @@ func (l *groupReconciliation) groupFacts() gateway.GroupFacts {
 }
 
 func podReady(p *corev1.Pod) bool {
-	if p.DeletionTimestamp != nil {
-		return false
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }

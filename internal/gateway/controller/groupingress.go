@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -20,13 +21,8 @@ import (
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/relay/config"
-)
-
-// Labels on the Service that Envoy Gateway creates for a Gateway.
-const (
-	owningGatewayName      = "gateway.envoyproxy.io/owning-gateway-name"
-	owningGatewayNamespace = "gateway.envoyproxy.io/owning-gateway-namespace"
 )
 
 const (
@@ -140,7 +136,7 @@ func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleS
 
 // carriedPorts returns the ports of a service that relays forward to a host, in the relay's format and
 // in that of Tailscale's image. If relays terminate TLS, domain is the name of the certificate. A
-// tailnet service carries only TCP, so UDP uses the relays' own addresses. left means that ports
+// tailnet service carries only TCP, so UDP uses the relays' own addresses. omitted means that ports
 // were left out.
 func carriedPorts(s *v1alpha1.TailscaleService, host, domain string) (file config.IngressService, serve serveService, omitted bool) {
 	file.Domain = domain
@@ -211,19 +207,15 @@ func (l *groupReconciliation) backendService(ctx context.Context, s *v1alpha1.Ta
 	ref := s.Spec.BackendRef
 	namespace := cmp.Or(ref.Namespace, s.Namespace)
 	if ref.Kind != v1alpha1.KindGateway {
-		out := &corev1.Service{}
-		err := l.direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, out)
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
+		out, err := find[corev1.Service](ctx, l.direct, client.ObjectKey{Namespace: namespace, Name: ref.Name})
 		if err != nil {
 			return nil, fmt.Errorf("get the backend of %s: %w", objectName(s), err)
 		}
 		return out, nil
 	}
-	for _, envoy := range l.Workload.EnvoyNamespaces {
+	for _, envoy := range l.Relays.EnvoyNamespaces {
 		var list corev1.ServiceList
-		if err := l.direct.List(ctx, &list, client.InNamespace(envoy), client.MatchingLabels{owningGatewayName: ref.Name, owningGatewayNamespace: namespace}); err != nil {
+		if err := l.direct.List(ctx, &list, client.InNamespace(envoy), client.MatchingLabels{owningName: ref.Name, owningNamespace: namespace}); err != nil {
 			return nil, fmt.Errorf("find Envoy's Service of the Gateway %s/%s: %w", namespace, ref.Name, err)
 		}
 		if len(list.Items) > 0 {
@@ -248,4 +240,80 @@ func (l *groupReconciliation) hasEndpoint(ctx context.Context, s *corev1.Service
 		}
 	}
 	return false, nil
+}
+
+// Each certificate is in a Secret with the name of its domain, which the relays of a group share.
+// Normally the operator creates the Secret empty, and the first relay issues a certificate. If
+// another party created the Secret, that party fills and renews it, and relays only read it.
+
+// terminatesTLS reports whether relays terminate TLS on a port of a service.
+func terminatesTLS(s *v1alpha1.TailscaleService) bool {
+	return s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.TLS == v1alpha1.TLSTerminate })
+}
+
+// domainOf returns the name of a service in the group's tailnet, or "" if it is unknown.
+func (l *groupReconciliation) domainOf(s *v1alpha1.TailscaleService) string {
+	label, ok := gateway.ServiceLabel(s.Spec.VIPService.Name)
+	suffix := strings.ToLower(l.tailnetDomain())
+	if !ok || suffix == "" {
+		return ""
+	}
+	return label + "." + suffix
+}
+
+// retainCertificate keeps the certificate of a service that this group may carry, even while it does
+// not carry it. Reissuing is costly, because a CA limits the certificates per name.
+func (l *groupReconciliation) retainCertificate(s *v1alpha1.TailscaleService, group gateway.Name) {
+	if s.Spec.Type == v1alpha1.Ingress && s.DeletionTimestamp == nil && terminatesTLS(s) && (group == objectName(l.group) || group.Name == "") {
+		l.retained[l.domainOf(s)] = true
+	}
+}
+
+// ensureCertificate finds the Secret for a service's name, or records that it must be created. domain
+// is "" if there can be no certificate.
+func (l *groupReconciliation) ensureCertificate(ctx context.Context, s *v1alpha1.TailscaleService) (domain string, err error) {
+	domain = l.domainOf(s)
+	if domain == "" {
+		l.omitted = append(l.omitted, objectName(s).String()+" terminates TLS, but the domain of the tailnet is not known yet")
+		return "", nil
+	}
+	if l.certs[domain] != nil {
+		l.issue[domain] = true
+		return domain, nil
+	}
+	other, err := find[corev1.Secret](ctx, l.direct, client.ObjectKey{Namespace: l.group.Namespace, Name: domain})
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("get the Secret %s: %w", domain, err)
+	case other != nil && other.Type != corev1.SecretTypeTLS:
+		l.omitted = append(l.omitted, objectName(s).String()+" terminates TLS, but the Secret "+domain+" has another type than "+string(corev1.SecretTypeTLS))
+		return "", nil
+	}
+	l.issue[domain] = other == nil
+	return domain, nil
+}
+
+// applyCertificates creates missing Secrets and deletes those that no service needs.
+func (l *groupReconciliation) applyCertificates(ctx context.Context, objects *workload.Objects) error {
+	for _, s := range objects.Certs {
+		if l.certs[s.Name] != nil || !l.issue[s.Name] {
+			continue
+		}
+		if err := l.direct.Create(ctx, s, client.FieldOwner(v1alpha1.FieldManager)); apierrors.IsAlreadyExists(err) {
+			l.requeueAt(l.Now().Add(groupRequeueSoon)) // another party created it first; its owner decides who fills it
+		} else if err != nil {
+			return fmt.Errorf("create the Secret %s: %w", s.Name, err)
+		}
+	}
+	if l.retained[""] {
+		return nil // the domain of a service is unknown, so delete nothing
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.certs)) {
+		if !l.retained[name] {
+			if err := l.delete(ctx, l.certs[name]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -9,7 +9,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,6 +25,7 @@ const maxGroupActions = 24 // per reconcile; a complete deletion of a group need
 // A groupReconciliation is one reconcile of one group.
 type groupReconciliation struct {
 	*groupReconciler
+	nextTime
 	result *gateway.Result
 	report gateway.GroupReport
 	group  *v1alpha1.TailscaleProxyGroup // as last written
@@ -59,12 +59,11 @@ type groupReconciliation struct {
 	retained       map[string]bool // names of certificates that must not be deleted
 	issuedKeys     []issuedKey
 	deleted        []string // devices
-	wake           time.Time
 }
 
 // reconcileGroup reconciles a group once and returns the latest time of the next reconcile.
 func (c *groupReconciler) reconcileGroup(ctx context.Context, key types.NamespacedName) (time.Time, error) {
-	result := c.publisher.Result()
+	result := c.Publisher.Result()
 	if result == nil {
 		return time.Time{}, nil // the first decision triggers the next reconcile
 	}
@@ -96,13 +95,6 @@ func (c *groupReconciler) reconcileGroup(ctx context.Context, key types.Namespac
 		return time.Time{}, err // the operator stops: do not report incomplete facts
 	}
 	return l.wake, errors.Join(err, l.writeStatus(context.WithoutCancel(ctx), err))
-}
-
-// requeueAt sets the latest time of the next reconcile.
-func (l *groupReconciliation) requeueAt(t time.Time) {
-	if !t.IsZero() && (l.wake.IsZero() || t.Before(l.wake)) {
-		l.wake = t
-	}
 }
 
 func (l *groupReconciliation) run(ctx context.Context) error {
@@ -177,10 +169,8 @@ func (l *groupReconciliation) findTailnet(ctx context.Context) error {
 	if name == "" {
 		return nil
 	}
-	t := &v1alpha1.TailscaleTailnet{}
-	if err := l.cache.Get(ctx, client.ObjectKey{Name: name}, t); err == nil {
-		l.tailnet = t
-	} else if !apierrors.IsNotFound(err) {
+	var err error
+	if l.tailnet, err = find[v1alpha1.TailscaleTailnet](ctx, l.cache, client.ObjectKey{Name: name}); err != nil {
 		return fmt.Errorf("get the tailnet: %w", err)
 	}
 	if api, version, ok := l.Clients.Get(name); ok && l.tailnet != nil && version.UID == string(l.tailnet.UID) {
@@ -191,7 +181,7 @@ func (l *groupReconciliation) findTailnet(ctx context.Context) error {
 
 // tailnetReady reports whether keys can be requested for the tailnet.
 func (l *groupReconciliation) tailnetReady() bool {
-	return l.tailnet != nil && meta.IsStatusConditionTrue(l.tailnet.Status.Conditions, v1alpha1.ConditionReady)
+	return l.tailnet != nil && isReady(l.tailnet)
 }
 
 // act executes a step. It returns only Kubernetes errors; failures of Tailscale's API are recorded
@@ -273,12 +263,7 @@ func (l *groupReconciliation) removeFinalizer(ctx context.Context) error {
 
 // patch changes the metadata of the group with optimistic locking.
 func (l *groupReconciliation) patch(ctx context.Context, doing string, change func()) error {
-	was := l.group.DeepCopy()
-	change()
-	if err := l.direct.Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-	return nil
+	return patchMetadata(ctx, l.direct, l.group, doing, change)
 }
 
 // leaveUnmanaged handles a group in a namespace that the operator does not manage or cannot read.

@@ -26,7 +26,10 @@ const pingsPerRelay = 3
 
 // relayConfig returns the data of the group's ConfigMap for the relays.
 func (l *groupReconciliation) relayConfig(ctx context.Context, table gateway.PortTable, current *corev1.ConfigMap) (map[string]string, error) {
-	file := config.RelayFile{Tailnet: config.Tailnet{ControlURL: l.controlURL(), HostnamePrefix: l.hostnamePrefix(), Tags: l.tags()}}
+	file := config.RelayFile{Tailnet: config.Tailnet{HostnamePrefix: l.hostnamePrefix(), Tags: l.tags()}}
+	if l.tailnet != nil {
+		file.Tailnet.ControlURL = l.tailnet.Spec.ControlURL
+	}
 	if d := l.group.Spec.DrainTimeout; d != nil {
 		file.DrainTimeout = d.Duration.String()
 	}
@@ -195,7 +198,7 @@ func (l *groupReconciliation) vipService(ctx context.Context, name string) (exis
 	if l.api == nil || !l.tailnetReady() {
 		return false, false, nil
 	}
-	interval := cmp.Or(l.tailnet.Spec.SyncInterval.Duration, maxGroupRequeue/2)
+	interval := cmp.Or(l.tailnet.Spec.SyncInterval.Duration, maxRequeueAfter/2)
 	l.requeueAt(l.Now().Add(interval))
 	list, err := l.api.Services(ctx, interval)
 	if err != nil || list.Refused != nil {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -38,10 +37,10 @@ const (
 func (l *groupReconciliation) recordDevices(ctx context.Context) error {
 	was := l.group.DeepCopy()
 	l.group.Status.Devices = l.deviceRows()
-	if apiequality.Semantic.DeepEqual(was.Status, l.group.Status) {
+	if deepEqual(was.Status, l.group.Status) {
 		return nil
 	}
-	if err := l.direct.Status().Patch(ctx, l.group, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Status().Patch(ctx, l.group, lockedPatch(was)); err != nil {
 		return fmt.Errorf("record the devices: %w", err)
 	}
 	return nil
@@ -92,13 +91,13 @@ func (l *groupReconciliation) deviceRows() []v1alpha1.RelayDevice {
 }
 
 // notReadyReason returns the reason why a replica is not ready.
-func notReadyReason(desired, pod, joined, asks bool) string {
+func notReadyReason(desired, pod, joined, reissue bool) string {
 	switch {
 	case !desired:
 		return "Deleting"
 	case !pod:
 		return "NoPod"
-	case asks:
+	case reissue:
 		return "NeedsAuthKey"
 	case !joined:
 		return "Joining"
@@ -107,7 +106,7 @@ func notReadyReason(desired, pod, joined, asks bool) string {
 }
 
 // writeStatus writes the status if it changed, and emits events. It is called at the end of every
-// reconcile, and no other function writes the complete status. trouble is the error that ended the
+// reconcile, and no other function writes the complete status. cause is the error that ended the
 // reconcile early.
 func (l *groupReconciliation) writeStatus(ctx context.Context, cause error) error {
 	was := l.group.DeepCopy()
@@ -130,7 +129,7 @@ func (l *groupReconciliation) writeStatus(ctx context.Context, cause error) erro
 		conditions.Set(&s.Conditions, kind, v, l.group.Generation, l.Now())
 	}
 	slices.SortStableFunc(s.Conditions, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
-	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
+	if !deepEqual(was.Status, *s) {
 		if err := l.direct.Status().Patch(ctx, l.group, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("write the status: %w", err)
 		}

@@ -22,7 +22,7 @@ const (
 // internal to the cluster. At least one policy of Tailplane must select the pods, and every policy
 // that may select them must admit only relays. Policies are additive, so one policy of another
 // owner that admits more would open the pods again. If it is unclear whether a policy selects the
-// pods, private assumes that it does.
+// pods, isPrivate assumes that it does.
 func isPrivate(g gateway.Name, services []corev1.Service, policies []networkingv1.NetworkPolicy, relays []string) bool {
 	of := map[string]string{owningName: g.Name, owningNamespace: g.Namespace}
 	found := false

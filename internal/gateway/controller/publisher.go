@@ -1,7 +1,9 @@
 package controller
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +27,7 @@ type Publisher struct {
 
 type subscriber struct {
 	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
-	of     func(was, is *gateway.Result) []types.NamespacedName
+	of     func(was, is *gateway.Result) []gateway.Name
 	errors bool // also call of when a fault begins or ends, with the same Result twice
 }
 
@@ -84,18 +86,18 @@ func (b *Publisher) setErr(err error) {
 }
 
 // Changes returns a source of the objects to reconcile after a new decision. of returns their
-// names. was is nil in the first call.
-func (b *Publisher) Changes(of func(was, is *gateway.Result) []types.NamespacedName) source.Source {
+// names. was is empty in the first call.
+func (b *Publisher) Changes(of func(was, is *gateway.Result) []gateway.Name) source.Source {
 	return b.source(of, false)
 }
 
 // ChangesAndErrors is like Changes, but also calls of when a fault begins or ends. was and is are
 // then the same Result.
-func (b *Publisher) ChangesAndErrors(of func(was, is *gateway.Result) []types.NamespacedName) source.Source {
+func (b *Publisher) ChangesAndErrors(of func(was, is *gateway.Result) []gateway.Name) source.Source {
 	return b.source(of, true)
 }
 
-func (b *Publisher) source(of func(was, is *gateway.Result) []types.NamespacedName, withErrors bool) source.Source {
+func (b *Publisher) source(of func(was, is *gateway.Result) []gateway.Name, withErrors bool) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -104,24 +106,18 @@ func (b *Publisher) source(of func(was, is *gateway.Result) []types.NamespacedNa
 		if b.result != nil {
 			r.notify(nil, b.result)
 		}
-		context.AfterFunc(ctx, func() { b.unsubscribe(r) })
+		context.AfterFunc(ctx, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.subscribers = slices.DeleteFunc(b.subscribers, func(one *subscriber) bool { return one == r })
+		})
 		return nil
 	})
 }
 
+// notify queues the names that of returns. was may be nil.
 func (r *subscriber) notify(was, is *gateway.Result) {
-	for _, name := range r.of(was, is) {
-		r.queue.Add(reconcile.Request{NamespacedName: name})
-	}
-}
-
-func (b *Publisher) unsubscribe(r *subscriber) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i, one := range b.subscribers {
-		if one == r {
-			b.subscribers = append(b.subscribers[:i], b.subscribers[i+1:]...)
-			return
-		}
+	for _, q := range requests(r.of(cmp.Or(was, &gateway.Result{Snapshot: &gateway.Snapshot{}}), is)...) {
+		r.queue.Add(q)
 	}
 }

@@ -130,23 +130,23 @@ func bareGatewayOf(_ context.Context, o client.Object) []reconcile.Request {
 	if !ok || !isRevision(p) || !strings.HasSuffix(p.Name, bareRevisionSuffix) {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Spec.TargetRef.Name}}}
+	return requests(gateway.Name{Namespace: p.Namespace, Name: p.Spec.TargetRef.Name})
 }
 
 // reconcileBareGateway maintains the revision object of a Gateway whose routes have TailscaleService backends but
 // to which no TailscaleGateway is attached.
 func (c *attachmentReconciler) reconcileBareGateway(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	result := c.publisher.Result()
+	result := c.Publisher.Result()
 	if result == nil {
 		return reconcile.Result{}, nil // the first decision triggers a reconcile
 	}
-	g := result.Snapshot.Gateways[gatewayName(req.NamespacedName)]
+	g := result.Snapshot.Gateways[gateway.Name(req.NamespacedName)]
 	if g != nil && g.Attachment == (gateway.Name{}) {
 		var owner gatewayapi.Gateway
 		if err := c.client.Get(ctx, req.NamespacedName, &owner); err != nil || owner.DeletionTimestamp != nil {
 			return reconcile.Result{}, client.IgnoreNotFound(err) // garbage collection deletes the revision object with the Gateway
 		}
-		_, taken, wake, err := c.ensureRevision(ctx, g, *metav1.NewControllerRef(&owner, gatewayAPIVersion().WithKind("Gateway")))
+		_, taken, wake, err := c.ensureRevision(ctx, g, *metav1.NewControllerRef(&owner, gatewayAPI.WithKind("Gateway")))
 		if taken {
 			c.Log.Warn("another owner has the object that triggers a translation by Envoy Gateway", "gateway", g.Name.String(), "object", revisionName(g))
 		}
@@ -156,7 +156,7 @@ func (c *attachmentReconciler) reconcileBareGateway(ctx context.Context, req rec
 		return requeueIfStale(err)
 	}
 	var old v1alpha1.TailscaleRoutePolicy
-	at := types.NamespacedName{Namespace: req.Namespace, Name: revisionName(&gateway.Gateway{Name: gatewayName(req.NamespacedName)})}
+	at := types.NamespacedName{Namespace: req.Namespace, Name: revisionName(&gateway.Gateway{Name: gateway.Name(req.NamespacedName)})}
 	if err := c.client.Get(ctx, at, &old); err != nil || !isRevision(&old) {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}

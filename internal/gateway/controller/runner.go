@@ -10,29 +10,22 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"reflect"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
@@ -42,9 +35,9 @@ import (
 )
 
 const (
-	reconcileTimeout = 2 * time.Minute // for one reconcile of one tailnet, including all API requests
-	maxRequeueAfter  = 10 * time.Minute
-	tailnetWorkers   = 8 // concurrent tailnets; one tailnet with a hanging API must not block the others
+	reconcileTimeout = 2 * time.Minute  // for one reconcile of one object, including all API requests
+	maxRequeueAfter  = 10 * time.Minute // between two reconciles, to find changes without an event
+	tailnetWorkers   = 8                // concurrent tailnets; one tailnet with a hanging API must not block the others
 )
 
 // A Runner runs all controllers of the gateway. Fields are required unless documented otherwise.
@@ -64,7 +57,7 @@ type Runner struct {
 	PerSecond float64 // requests per second to each tailnet's API
 	Burst     int
 
-	// Settings of Envoy and of the relays' namespaces; see gatherer.
+	// Settings of Envoy and of the relays' namespaces; see gateway.Objects.
 	ClusterDomain, Controller, EnvoyNamespace string
 	ProxyNamespaces                           []string
 	Addresses                                 bool
@@ -73,7 +66,7 @@ type Runner struct {
 	// rest.
 	GatherOnly bool
 
-	// Publisher publishes the decisions. Publish and OnBuild are passed to the Gatherer. They are
+	// Publisher publishes the decisions. Publish and OnBuild are called by the gatherer. They are
 	// optional.
 	Publisher *Publisher
 	Publish   func(*gateway.Snapshot)
@@ -118,10 +111,15 @@ type Runner struct {
 // UnreadableNamespaces returns the number of namespaces that the operator's ServiceAccount cannot read although
 // it should.
 func (c *Runner) UnreadableNamespaces() int {
+	return len(c.unreadableNamespaces())
+}
+
+// unreadableNamespaces returns the names of these namespaces.
+func (c *Runner) unreadableNamespaces() []string {
 	if r := c.forbidden.Load(); r != nil {
-		return len(r.Namespaces())
+		return r.Namespaces()
 	}
-	return 0
+	return nil
 }
 
 // Synced reports whether the caches are synced and the controllers run. It is false for a replica
@@ -145,35 +143,59 @@ func (c *Runner) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	config := kube.Unthrottled(c.Config)
-	in := append([]string{c.Namespace}, c.ProxyNamespaces...)
-	byObject := mergeCaches(groupCacheOptions(in), gatheredCacheOptions(in, c.EnvoyNamespace))
-	var err error
+	mgr, err := c.newManager(config)
+	if err != nil {
+		return err
+	}
+	if err := c.addToEveryReplica(mgr); err != nil {
+		return err
+	}
+	if c.GatherOnly {
+		return mgr.Start(ctx)
+	}
+	secrets, err := corev1client.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	watches := newSecretWatches(ctx, secrets, c.Log)
+	defer watches.running.Wait()
+	defer cancel()
+	if err := c.addToLeader(ctx, mgr, watches); err != nil {
+		return err
+	}
+	defer c.synced.Store(false)
+	return mgr.Start(ctx)
+}
+
+// newManager returns the manager of the controllers.
+func (c *Runner) newManager(config *rest.Config) (manager.Manager, error) {
 	options := manager.Options{
 		Scheme:         runtime.NewScheme(),
 		Logger:         logr.FromSlogHandler(c.Log.Handler()),
 		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
 		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
-		Cache:          cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject},
-		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}, EnableReadYourWritesConsistency: new(true)}},
+		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: cacheOptions(append([]string{c.Namespace}, c.ProxyNamespaces...), c.EnvoyNamespace)},
+		Client: client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}, EnableReadYourWritesConsistency: new(true)}},
+	}
+	err := addTypes(options.Scheme)
+	if err != nil {
+		return nil, err
 	}
 	refusals := &forbiddenTracker{Optional: c.ProxyNamespaces, Log: c.Log}
 	c.forbidden.Store(refusals)
-	if c.Addresses || !c.GatherOnly && c.Relays.Image != "" {
+	runsRelays := !c.GatherOnly && c.Relays.Image != ""
+	if c.Addresses || runsRelays {
 		refusals.Kinds = append(refusals.Kinds, discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"))
 	}
-	if !c.GatherOnly && c.Relays.Image != "" {
+	if runsRelays {
 		refusals.Kinds = append(refusals.Kinds, corev1.SchemeGroupVersion.WithKind("Pod"), corev1.SchemeGroupVersion.WithKind("Secret"))
 	}
 	if refusals.Direct, err = client.New(config, client.Options{Scheme: options.Scheme, Mapper: newMapper()}); err != nil {
-		return err
+		return nil, err
 	}
 	if err := refusals.Options(config, &options.Cache); err != nil {
-		return err
-	}
-	for _, add := range []func(*runtime.Scheme) error{addGatheredTypes, addGroupTypes, addServiceTypes, authenticationv1.AddToScheme} {
-		if err := add(options.Scheme); err != nil {
-			return err
-		}
+		return nil, err
 	}
 	if c.LeaseNamespace != "" && !c.GatherOnly {
 		options.LeaderElection, options.LeaderElectionID, options.LeaderElectionReleaseOnCancel = true, v1alpha1.FieldManager, true
@@ -181,18 +203,28 @@ func (c *Runner) run(ctx context.Context) error {
 	}
 	mgr, err := manager.New(config, options)
 	if err != nil {
+		return nil, err
+	}
+	c.cache.Store(new(mgr.GetCache()))
+	return mgr, nil
+}
+
+// addToEveryReplica adds the parts that run on every replica, leader or not.
+func (c *Runner) addToEveryReplica(mgr manager.Manager) error {
+	g, refusals := &gatherer{Runner: c}, c.forbidden.Load()
+	refusals.Changed = g.trigger
+	if err := errors.Join(g.Add(mgr), mgr.Add(refusals)); err != nil {
 		return err
 	}
-	known := mgr.GetCache()
-	c.cache.Store(&known)
-	if err := c.addToEveryReplica(mgr); err != nil {
-		return err
+	if c.Reports == nil {
+		return nil
 	}
-	if c.GatherOnly {
-		return mgr.Start(ctx)
-	}
-	acting := &attachmentReconciler{Log: c.Log, Now: c.Now, OnRestore: c.OnRestore}
-	if err := acting.Add(mgr, c.Publisher); err != nil {
+	return c.Reports.Add(mgr, c.Publisher)
+}
+
+// addToLeader adds the parts that run on the leader.
+func (c *Runner) addToLeader(ctx context.Context, mgr manager.Manager, watches *secretWatches) error {
+	if err := (&attachmentReconciler{Runner: c}).Add(mgr); err != nil {
 		return err
 	}
 	if c.Certificates != nil {
@@ -205,94 +237,18 @@ func (c *Runner) run(ctx context.Context) error {
 	} else if err := c.addRelays(ctx, mgr); err != nil {
 		return err
 	}
-	secrets, err := corev1client.NewForConfig(config)
-	if err != nil {
+	tailnets := &tailnetReconciler{Runner: c, Client: mgr.GetClient(), events: mgr.GetEventRecorder(v1alpha1.FieldManager), watches: watches}
+	discovery := &discoveryReconciler{Runner: c, Client: mgr.GetClient(), known: map[discoveryKey]discoveryState{}}
+	if err := errors.Join(indexTailnets(ctx, mgr.GetFieldIndexer()), tailnets.Add(mgr), discovery.Add(mgr)); err != nil {
 		return err
 	}
-	watches := newSecretWatches(ctx, secrets, c.Log)
-	defer watches.wait()
-	defer cancel()
-	r := &tailnetReconciler{Runner: c, Client: mgr.GetClient(), events: mgr.GetEventRecorder(v1alpha1.FieldManager), watches: watches}
-	if err := indexTailnets(ctx, mgr.GetFieldIndexer()); err != nil {
-		return err
-	}
-	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
-	err = builder.ControllerManagedBy(mgr).
-		Named("tailscaletailnet").
-		For(&v1alpha1.TailscaleTailnet{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&v1alpha1.TailscaleProxyGroup{}, handler.EnqueueRequestsFromMapFunc(r.tailnetsUsedBy), specChanged).
-		Watches(&v1alpha1.TailscaleService{}, handler.EnqueueRequestsFromMapFunc(r.tailnetsUsedBy), specChanged).
-		Watches(&v1alpha1.TailscaleGateway{}, handler.EnqueueRequestsFromMapFunc(r.tailnetsUsedBy), specChanged).
-		WatchesRawSource(source.Channel(watches.changed, &handler.EnqueueRequestForObject{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: tailnetWorkers, ReconciliationTimeout: reconcileTimeout, SkipNameValidation: new(true)}).
-		Complete(r)
-	if err != nil {
-		return err
-	}
-	d := &discoveryReconciler{Runner: c, Client: mgr.GetClient(), known: map[discoveryKey]discoveryState{}}
-	err = builder.ControllerManagedBy(mgr).
-		Named("discovery").
-		For(&v1alpha1.TailscaleGateway{}, specChanged).
-		Watches(&v1alpha1.TailscaleService{}, handler.EnqueueRequestsFromMapFunc(d.gatewaysInNamespace), specChanged).
-		Watches(&v1alpha1.TailscaleTailnet{}, handler.EnqueueRequestsFromMapFunc(d.attachedTo), builder.WithPredicates(predicate.Funcs{UpdateFunc: readinessChanged})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: tailnetWorkers, ReconciliationTimeout: reconcileTimeout, SkipNameValidation: new(true)}).
-		Complete(d)
-	if err != nil {
-		return err
-	}
-	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return nil
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		if mgr.GetCache().WaitForCacheSync(ctx) {
+			c.synced.Store(true)
+			tailnets.watchFiles(ctx)
 		}
-		c.synced.Store(true)
-		r.watchFiles(ctx)
 		return nil
-	})); err != nil {
-		return err
-	}
-	defer c.synced.Store(false)
-	return mgr.Start(ctx)
-}
-
-// mergeCaches merges cache options. If a kind occurs more than once, the last options apply. Without
-// the merge, the manager would choose one at random.
-func mergeCaches(all ...map[client.Object]cache.ByObject) map[client.Object]cache.ByObject {
-	out, of := map[client.Object]cache.ByObject{}, map[reflect.Type]client.Object{}
-	for _, options := range all {
-		for o, where := range options {
-			if was, ok := of[reflect.TypeOf(o)]; ok {
-				delete(out, was)
-			}
-			of[reflect.TypeOf(o)], out[o] = o, where
-		}
-	}
-	return out
-}
-
-// readinessChanged selects the changes of a tailnet that can affect discovery. Status updates of
-// the periodic check do not.
-func readinessChanged(e event.UpdateEvent) bool {
-	was, ok := e.ObjectOld.(*v1alpha1.TailscaleTailnet)
-	is, ok2 := e.ObjectNew.(*v1alpha1.TailscaleTailnet)
-	return !ok || !ok2 || was.Generation != is.Generation ||
-		meta.IsStatusConditionTrue(was.Status.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(is.Status.Conditions, v1alpha1.ConditionReady)
-}
-
-// addToEveryReplica adds the parts that run on every replica, leader or not.
-func (c *Runner) addToEveryReplica(mgr manager.Manager) error {
-	g := &gatherer{
-		Namespace: c.Namespace, ClusterDomain: c.ClusterDomain, Controller: c.Controller, EnvoyNamespace: c.EnvoyNamespace, ProxyNamespaces: c.ProxyNamespaces,
-		Addresses: c.Addresses, Publisher: c.Publisher, Log: c.Log, Publish: c.Publish, Measure: c.OnBuild,
-	}
-	refusals := c.forbidden.Load()
-	g.UnreadableNamespaces, refusals.Changed = refusals.Namespaces, g.Trigger
-	if err := errors.Join(g.Add(mgr), mgr.Add(refusals)); err != nil {
-		return err
-	}
-	if c.Reports == nil {
-		return nil
-	}
-	return c.Reports.Add(mgr, c.Publisher)
+	}))
 }
 
 // addRelays adds the controllers of proxy groups and of services.
@@ -305,20 +261,7 @@ func (c *Runner) addRelays(ctx context.Context, mgr manager.Manager) error {
 	if err != nil {
 		return err
 	}
-	relays := &groupReconciler{Namespace: c.Namespace, ProxyNamespaces: c.ProxyNamespaces, ClusterDomain: c.ClusterDomain, Workload: c.Relays,
-		Clients: c.Clients, Log: c.Log, Now: c.Now, OnKey: c.OnKey}
-	ways := &serviceReconciler{Namespace: c.Namespace, ConsumerNamespaces: c.ConsumerNamespaces, ClusterDomain: c.ClusterDomain, OperatorID: id, Instance: instance,
-		Clients: c.Clients, Log: c.Log, Now: c.Now, Forbidden: c.forbidden.Load().Forbidden}
-	return errors.Join(relays.Add(mgr, c.Publisher), ways.Add(mgr, c.Publisher))
-}
-
-// newMapper returns a RESTMapper for the kinds that the controllers use.
-func newMapper() meta.RESTMapper {
-	namespaced, clusterWide := gatheredKinds()
-	more, _ := serviceKinds() // its cluster-wide kinds are among the gathered kinds
-	namespaced = append(append(namespaced, groupKinds()...), more...)
-	return kube.Mapper(append(namespaced, corev1.SchemeGroupVersion.WithKind("Secret"), corev1.SchemeGroupVersion.WithKind("ServiceAccount")),
-		append(clusterWide, authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview")))
+	return errors.Join((&groupReconciler{Runner: c}).Add(mgr), (&serviceReconciler{Runner: c, operatorID: id, instance: instance}).Add(mgr))
 }
 
 // Count counts the ready and degraded tailnets and the discovered services in the cache. ok is
@@ -350,35 +293,30 @@ func (c *Runner) Count(ctx context.Context) (ready, degraded, services int, ok b
 	return ready, degraded, services, true
 }
 
-// byTailnet is the index of the objects that use a tailnet, by its name.
-const byTailnet = "tailnet"
+// identityConfigMap is the name of a ConfigMap in the operator's namespace. Its UID distinguishes
+// the operator from a copy in a cluster that was restored from this one.
+const identityConfigMap = "tailplane-gateway-identity"
 
-func indexTailnets(ctx context.Context, f client.FieldIndexer) error {
-	return errors.Join(
-		f.IndexField(ctx, &v1alpha1.TailscaleProxyGroup{}, byTailnet, tailnetsOf),
-		f.IndexField(ctx, &v1alpha1.TailscaleService{}, byTailnet, tailnetsOf),
-		f.IndexField(ctx, &v1alpha1.TailscaleGateway{}, byTailnet, tailnetsOf),
-	)
-}
-
-// tailnetsOf returns the names of the tailnets that an object uses. The name "" means the default
-// tailnet.
-func tailnetsOf(o client.Object) (names []string) {
-	switch o := o.(type) {
-	case *v1alpha1.TailscaleProxyGroup:
-		names = []string{""}
-		if ref := o.Spec.TailnetRef; ref != nil {
-			names[0] = ref.Name
+// identifyOperator returns the IDs that identify this operator to other operators. operatorID is id, or is
+// derived from the cluster and the release if id is empty. instance is the UID of the
+// identityConfigMap, which identifyOperator creates if necessary.
+func identifyOperator(ctx context.Context, c client.Client, namespace, release, id string) (operatorID, instance string, err error) {
+	if id == "" {
+		var ns corev1.Namespace
+		if err := c.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &ns); err != nil {
+			return "", "", fmt.Errorf("read the cluster's ID: %w", err)
 		}
-	case *v1alpha1.TailscaleService:
-		if ref := o.Spec.TailnetRef; ref != nil {
-			names = []string{ref.Name}
-		}
-	case *v1alpha1.TailscaleGateway:
-		for _, t := range o.Spec.Tailnets {
-			names = append(names, t.TailnetRef.Name)
+		id = gateway.OperatorID(string(ns.UID), namespace, release)
+	}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: identityConfigMap, Labels: map[string]string{v1alpha1.ManagedLabel: "true"}}}
+	err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
+	if apierrors.IsNotFound(err) {
+		if err = c.Create(ctx, m); apierrors.IsAlreadyExists(err) { // another replica created it first
+			err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	if err != nil {
+		return "", "", fmt.Errorf("the ConfigMap with this operator's identity: %w", err)
+	}
+	return id, string(m.UID), nil
 }

@@ -14,7 +14,7 @@ import (
 func TestCaches(t *testing.T) {
 	in := []string{"own", "relays"}
 	seen := map[reflect.Type]bool{}
-	for o, where := range mergeCaches(groupCacheOptions(in), gatheredCacheOptions(in, "envoy")) {
+	for o, where := range cacheOptions(in, "envoy") {
 		if seen[reflect.TypeOf(o)] {
 			t.Errorf("%T is cached twice", o)
 		}

@@ -26,7 +26,6 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -95,7 +94,7 @@ func newServiceEnv(t *testing.T, id string, consumer bool) *serviceEnv {
 func newServiceScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
-	if err := errors.Join(addServiceTypes(s), addGatheredTypes(s), eventsv1.AddToScheme(s)); err != nil {
+	if err := errors.Join(addTypes(s), eventsv1.AddToScheme(s)); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -125,32 +124,26 @@ func (p *serviceEnv) start(consumer bool) {
 	config := kube.Unthrottled(p.cluster.AdminConfig())
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &serviceTransport{p, next} })
 	within := map[string]cache.Config{p.ns: {}, p.shop: {}}
-	managed := cache.ByObject{Namespaces: map[string]cache.Config{p.ns: {}}, Label: labels.SelectorFromSet(labels.Set{v1alpha1.ManagedLabel: "true"})}
-	by := gatheredCacheOptions([]string{p.ns}, p.ns)
-	maps.Copy(by, map[client.Object]cache.ByObject{&corev1.Pod{}: managed, &corev1.Secret{}: managed,
-		&v1alpha1.TailscaleService{}: {Namespaces: within}, &v1alpha1.TailscaleProxyGroup{}: {Namespaces: within}})
-	namespaced, wide := gatheredKinds()
-	n, w := serviceKinds()
+	by := cacheOptions([]string{p.ns}, p.ns)
+	maps.Copy(by, map[client.Object]cache.ByObject{&v1alpha1.TailscaleService{}: {Namespaces: within}, &v1alpha1.TailscaleProxyGroup{}: {Namespaces: within}})
 	mgr, err := manager.New(config, manager.Options{
 		Scheme: newServiceScheme(p.t), Logger: logr.FromSlogHandler(slog.NewTextHandler(p.log, nil)), Metrics: metricsserver.Options{BindAddress: "0"},
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
-			return kube.Mapper(append(namespaced, n...), append(wide, w...)), nil
-		},
-		Cache:  cache.Options{ByObject: by, DefaultTransform: cache.TransformStripManagedFields()},
-		Client: client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}},
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
+		Cache:          cache.Options{ByObject: by, DefaultTransform: cache.TransformStripManagedFields()},
+		Client:         client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}},
 	})
 	p.must(err)
 	p.publisher = new(Publisher)
 	log := slog.New(slog.NewTextHandler(p.log, nil))
-	p.must((&gatherer{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns,
-		Publisher: p.publisher, Log: log, QuietTime: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}).Add(mgr))
-	c := &serviceReconciler{Namespace: p.ns, ClusterDomain: "cluster.local", Clients: p.clients, Log: log, Now: p.now}
+	c := &Runner{Namespace: p.ns, ClusterDomain: "cluster.local", Controller: "gateway.envoyproxy.io/gatewayclass-controller", EnvoyNamespace: p.ns,
+		Publisher: p.publisher, Clients: p.clients, Log: log, Now: p.now}
+	p.must((&gatherer{Runner: c, QuietTime: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}).Add(mgr))
 	if consumer {
 		c.ConsumerNamespaces = []string{p.shop}
 	}
-	c.OperatorID, c.Instance, err = identifyOperator(p.t.Context(), p.admin, p.ns, "release", p.id)
+	id, instance, err := identifyOperator(p.t.Context(), p.admin, p.ns, "release", p.id)
 	p.must(err)
-	p.must(c.Add(mgr, p.publisher))
+	p.must((&serviceReconciler{Runner: c, operatorID: id, instance: instance}).Add(mgr))
 	p.stop = kubetest.Background(p.t, "the operator", serviceDeadline, func() bool { return false }, mgr.Start)
 }
 

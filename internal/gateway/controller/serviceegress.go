@@ -191,7 +191,7 @@ type writtenService struct {
 
 // cachedService returns the cached metadata of a Service, or nil if it does not exist.
 func (l *serviceReconciliation) cachedService(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
-	o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}}
+	o := partialMetadata("Service")
 	if err := l.client.Get(ctx, key, o); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, nil

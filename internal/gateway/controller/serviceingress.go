@@ -35,14 +35,14 @@ const (
 type vipState struct {
 	uid           types.UID // of the object
 	tailnet, name string
-	at            time.Time           // last read of this service alone; zero means none
-	current       *gateway.VIPService // result of that read; nil if the service did not exist
-	due           time.Time           // next read after a write; zero means none
-	confirmed     bool                // for a deletion: the service was read again after the write
-	hosts         string              // key of the relays if all are approved hosts
-	awaited       string              // key of the relays and the state that is awaited while they are not
-	queries       int                 // number of unsuccessful queries since then for that reason
-	nextQuery     time.Time           // time of the next query
+	at            time.Time      // last read of this service alone; zero means none
+	current       *tsapi.Service // result of that read; nil if the service did not exist
+	due           time.Time      // next read after a write; zero means none
+	confirmed     bool           // for a deletion: the service was read again after the write
+	hosts         string         // key of the relays if all are approved hosts
+	awaited       string         // key of the relays and the state that is awaited while they are not
+	queries       int            // number of unsuccessful queries since then for that reason
+	nextQuery     time.Time      // time of the next query
 }
 
 func (l *serviceReconciliation) vipState(tailnet, name string) *vipState {
@@ -59,7 +59,7 @@ func (l *serviceReconciliation) vipState(tailnet, name string) *vipState {
 
 // owner returns the owner entry of this object for other operators.
 func (l *serviceReconciliation) owner() gateway.VIPOwner {
-	return gateway.VIPOwner{OperatorID: l.OperatorID, Instance: l.Instance,
+	return gateway.VIPOwner{OperatorID: l.operatorID, Instance: l.instance,
 		Resource: gateway.OwnerResource{Kind: "TailscaleService", Namespace: l.object.Namespace, Name: l.object.Name, UID: string(l.object.UID)}}
 }
 
@@ -229,7 +229,7 @@ func (l *serviceReconciliation) apiClient(tailnet string) (*tsapi.Client, error)
 
 // currentVIP returns the service as it was last read. This is the shared list of all services, or a read
 // of this service alone if that is newer. fresh is true if the service was read now.
-func (l *serviceReconciliation) currentVIP(ctx context.Context, api *tsapi.Client, m *vipState, interval time.Duration) (have *gateway.VIPService, fresh bool, err error) {
+func (l *serviceReconciliation) currentVIP(ctx context.Context, api *tsapi.Client, m *vipState, interval time.Duration) (have *tsapi.Service, fresh bool, err error) {
 	if !m.due.IsZero() && !l.Now().Before(m.due) {
 		have, err = l.readVIP(ctx, api, m)
 		return have, true, err
@@ -246,14 +246,14 @@ func (l *serviceReconciliation) currentVIP(ctx context.Context, api *tsapi.Clien
 	}
 	for _, s := range all.Services {
 		if s.Name == m.name {
-			return new(gateway.VIPService(s)), false, nil
+			return &s, false, nil
 		}
 	}
 	return nil, false, nil
 }
 
 // readVIP reads only this service. It returns nil if the service does not exist.
-func (l *serviceReconciliation) readVIP(ctx context.Context, api *tsapi.Client, m *vipState) (*gateway.VIPService, error) {
+func (l *serviceReconciliation) readVIP(ctx context.Context, api *tsapi.Client, m *vipState) (*tsapi.Service, error) {
 	at := l.Now()
 	s, err := api.Service(ctx, m.name)
 	switch failure, _ := errors.AsType[*tsapi.Error](err); {
@@ -262,7 +262,7 @@ func (l *serviceReconciliation) readVIP(ctx context.Context, api *tsapi.Client, 
 	case err != nil:
 		return nil, err
 	default:
-		m.current = new(gateway.VIPService(s))
+		m.current = &s
 	}
 	m.at = at
 	return m.current, nil
@@ -270,12 +270,12 @@ func (l *serviceReconciliation) readVIP(ctx context.Context, api *tsapi.Client, 
 
 // writeVIP writes the service and reads the result. It schedules another read, because another
 // operator may have written at the same time.
-func (l *serviceReconciliation) writeVIP(ctx context.Context, api *tsapi.Client, m *vipState, s gateway.VIPService) (*gateway.VIPService, error) {
+func (l *serviceReconciliation) writeVIP(ctx context.Context, api *tsapi.Client, m *vipState, s tsapi.Service) (*tsapi.Service, error) {
 	m.due, m.hosts, m.awaited = l.Now().Add(jitter()), "", ""
-	err := api.PutService(ctx, tsapi.Service(s))
+	err := api.PutService(ctx, s)
 	if failure, _ := errors.AsType[*tsapi.Error](err); failure != nil && failure.Class == tsapi.Invalid && len(s.Addrs) == 1 {
 		s.Addrs = nil // the old address belongs to another service now
-		err = api.PutService(ctx, tsapi.Service(s))
+		err = api.PutService(ctx, s)
 	}
 	if err != nil {
 		return nil, err
@@ -321,7 +321,7 @@ func (l *serviceReconciliation) releaseVIP(ctx context.Context, tailnet, name st
 		return false, &duplicateOperator{d.Message}
 	case gateway.VIPWrite:
 		m.confirmed = true
-		if err := api.PutService(ctx, tsapi.Service(d.Service)); err != nil {
+		if err := api.PutService(ctx, d.Service); err != nil {
 			return false, err
 		}
 	case gateway.VIPDelete:

@@ -3,7 +3,6 @@ package controller
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -140,6 +139,12 @@ func serviceObjectMeta(s *v1alpha1.TailscaleService, group gateway.Name, service
 	return meta
 }
 
+// A portSet is the ports that the same relays carry.
+type portSet struct {
+	ports  []portMapping
+	relays []int // sorted
+}
+
 // endpointSlices returns the EndpointSlices of front. A relay is an endpoint only for the ports
 // that it has reported. Ports with the same set of relays share one EndpointSlice. A service has
 // at most 33 ports and a group at most 50 relays, so they fit in one EndpointSlice.
@@ -147,28 +152,33 @@ func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID t
 	key := gateway.ServiceKey(objectName(s))
 	serviceName := gateway.GroupServiceName(objectName(s))
 	for _, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
-		sets := map[string][]portMapping{} // by the set of relays that carry the ports
-		carried := map[int]bool{}
+		var sets []portSet
+		add := func(m portMapping, carriers []int) {
+			i := slices.IndexFunc(sets, func(s portSet) bool { return slices.Equal(s.relays, carriers) })
+			if i < 0 {
+				i, sets = len(sets), append(sets, portSet{relays: carriers})
+			}
+			sets[i].ports = append(sets[i].ports, m)
+		}
+		var carrying []int // relays that carry any port
 		for _, m := range ports {
-			set := ""
+			var carriers []int
 			for i, r := range relays {
 				if r.carries(key, m) && len(r.addresses(family)) > 0 {
-					set += fmt.Sprint(i, " ")
-					carried[i] = true
+					carriers = append(carriers, i)
 				}
 			}
-			sets[set] = append(sets[set], m)
+			add(m, carriers)
+			carrying = append(carrying, carriers...)
 		}
 		if h, ok := healthPort(ports); ok {
-			set := ""
-			for _, i := range slices.Sorted(maps.Keys(carried)) {
-				set += fmt.Sprint(i, " ")
-			}
-			sets[set] = append(sets[set], h)
+			slices.Sort(carrying)
+			add(h, slices.Compact(carrying))
 		}
+		slices.SortFunc(sets, func(a, b portSet) int { return cmp.Compare(a.ports[0].match, b.ports[0].match) })
 		n := 0
-		for _, set := range slices.SortedFunc(maps.Keys(sets), func(a, b string) int { return cmp.Compare(sets[a][0].match, sets[b][0].match) }) {
-			if set == "" {
+		for _, set := range sets {
+			if len(set.relays) == 0 {
 				continue // no relay carries these ports
 			}
 			o := &discoveryv1.EndpointSlice{ObjectMeta: serviceObjectMeta(s, group, serviceName+"-"+strings.ToLower(string(family))), AddressType: family}
@@ -178,14 +188,10 @@ func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID t
 			o.Labels[discoveryv1.LabelServiceName] = serviceName
 			o.Labels[discoveryv1.LabelManagedBy] = v1alpha1.EndpointsManager
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: serviceName, UID: frontUID, Controller: new(true)}} // nothing waits for it
-			for _, m := range sets[set] {
+			for _, m := range set.ports {
 				o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(m.name), Protocol: new(m.protocol), Port: new(int32(m.match)), AppProtocol: m.kubeAppProtocol()})
 			}
-			for index := range strings.FieldsSeq(set) {
-				var i int
-				if _, err := fmt.Sscan(index, &i); err != nil {
-					panic(err) // the index was written above
-				}
+			for _, i := range set.relays {
 				r := relays[i]
 				e := discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 					TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: group.Namespace, Name: r.pod, UID: types.UID(r.uid)}}

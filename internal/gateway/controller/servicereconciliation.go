@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -28,31 +27,18 @@ type serviceReconciliation struct {
 	object   *v1alpha1.TailscaleService // desired state
 	before   *v1alpha1.TailscaleService // as last read or written
 	decision gateway.ServiceReport
-	wake     time.Time // next reconcile without a change; zero means never
+	nextTime
 
 	programmed conditions.Condition
 	ready      conditions.Condition
 	degraded   conditions.Condition // zero leaves the condition unchanged
 }
 
-func objectName(o client.Object) gateway.Name {
-	return gateway.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
-}
-
-func deepEqual(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
-
-// requeueAt sets the latest time of the next reconcile.
-func (l *serviceReconciliation) requeueAt(t time.Time) {
-	if l.wake.IsZero() || t.Before(l.wake) {
-		l.wake = t
-	}
-}
-
 func (l *serviceReconciliation) run(ctx context.Context) error {
 	if l.object.DeletionTimestamp != nil {
 		return l.finalize(ctx)
 	}
-	result := l.publisher.Result()
+	result := l.Publisher.Result()
 	if result == nil {
 		return nil
 	}
@@ -61,7 +47,7 @@ func (l *serviceReconciliation) run(ctx context.Context) error {
 		return nil // a new decision will trigger a reconcile
 	}
 	l.decision = decision
-	if at := decision.Group.Namespace; at != "" && (decision.Unreadable || l.Forbidden != nil && l.Forbidden(at)) {
+	if at := decision.Group.Namespace; at != "" && (decision.Unreadable || slices.Contains(l.unreadableNamespaces(), at)) {
 		return l.reportUnreadable(ctx, at)
 	}
 	l.ready = conditions.True(v1alpha1.ReasonReady, "")
@@ -102,17 +88,11 @@ func (l *serviceReconciliation) setConditions() {
 	if !accepted.IsTrue() || !resolved.IsTrue() {
 		l.programmed = conditions.False(v1alpha1.ReasonPending, "the service is not accepted or its references are not resolved")
 	}
-	ready := l.ready
-	for _, v := range []conditions.Condition{l.programmed, resolved, accepted} { // the first failing condition in order of importance wins
-		if !v.IsTrue() {
-			ready = v
-		}
-	}
 	l.object.Status.ObservedGeneration = l.object.Generation
 	l.setCondition(v1alpha1.ConditionAccepted, accepted)
 	l.setCondition(v1alpha1.ConditionResolvedRefs, resolved)
 	l.setCondition(v1alpha1.ConditionProgrammed, l.programmed)
-	l.setCondition(v1alpha1.ConditionReady, ready)
+	l.setCondition(v1alpha1.ConditionReady, firstFailing(accepted, resolved, l.programmed, l.ready))
 	if l.degraded.IsZero() && conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionDegraded).Reason == v1alpha1.ReasonNamespaceForbidden {
 		l.degraded = conditions.False(v1alpha1.ReasonAsExpected, "") // the relays can be read again
 	}
@@ -130,7 +110,7 @@ func (l *serviceReconciliation) report(ctx context.Context) error {
 	if deepEqual(l.before.Status, l.object.Status) {
 		return nil
 	}
-	if err := l.client.Status().Patch(ctx, l.object, client.MergeFromWithOptions(l.before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.client.Status().Patch(ctx, l.object, lockedPatch(l.before)); err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
 	l.before = l.object.DeepCopy()
@@ -150,7 +130,7 @@ func (l *serviceReconciliation) setFinalizer(ctx context.Context, needed bool) e
 	} else {
 		controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer)
 	}
-	if err := l.client.Patch(ctx, next, client.MergeFromWithOptions(l.before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.client.Patch(ctx, next, lockedPatch(l.before)); err != nil {
 		if !needed {
 			err = client.IgnoreNotFound(err)
 		}
@@ -210,11 +190,9 @@ func (c *serviceReconciler) forget(key types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.vips, key)
-	for service, w := range c.written {
-		if w.want.Annotations[serviceAnnotation] == key.String() {
-			delete(c.written, service)
-		}
-	}
+	maps.DeleteFunc(c.written, func(_ types.NamespacedName, w writtenService) bool {
+		return w.want.Annotations[serviceAnnotation] == key.String()
+	})
 }
 
 // carryingGroup returns the group that carries the service, or nil if it does not exist yet.
@@ -222,11 +200,7 @@ func (l *serviceReconciliation) carryingGroup(ctx context.Context) (*v1alpha1.Ta
 	if l.decision.Group.Name == "" {
 		return nil, nil
 	}
-	g := &v1alpha1.TailscaleProxyGroup{}
-	err := l.client.Get(ctx, types.NamespacedName(l.decision.Group), g)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
+	g, err := find[v1alpha1.TailscaleProxyGroup](ctx, l.client, types.NamespacedName(l.decision.Group))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("get the proxy group %s", l.decision.Group), err)
 	}

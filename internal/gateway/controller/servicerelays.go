@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,17 +35,9 @@ type relayState struct {
 
 const maxRelayStates = 1000 // maximum number of cached states; enough for many groups
 
-// Fields of a relay's Secret; see internal/relay for their contents.
-const (
-	podUIDField = "pod_uid"
-	statusField = config.EgressKey
-)
-
 // podServes reports whether a pod can receive connections.
 func podServes(p *corev1.Pod) bool {
-	return p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodRunning && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
+	return podReady(p) && p.Status.Phase == corev1.PodRunning
 }
 
 // readyRelays returns the ready relays of a group, sorted by name.
@@ -90,7 +81,7 @@ func validEndpoint(a netip.Addr) bool {
 
 // relayState returns the status in a relay's Secret. It reads the Secret only if its version changed.
 func (l *serviceReconciliation) relayState(ctx context.Context, key types.NamespacedName) (relayState, error) {
-	seen := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}}
+	seen := partialMetadata("Secret")
 	err := l.cached.Get(ctx, key, seen)
 	if apierrors.IsNotFound(err) {
 		l.mu.Lock()
@@ -111,8 +102,8 @@ func (l *serviceReconciliation) relayState(ctx context.Context, key types.Namesp
 	if err := l.direct.Get(ctx, key, secret); err != nil {
 		return relayState{}, fmt.Errorf("read the state Secret %s: %w", key, err)
 	}
-	st = relayState{version: secret.ResourceVersion, pod: string(secret.Data[podUIDField])}
-	if text := secret.Data[statusField]; len(text) > 0 && secret.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState {
+	st = relayState{version: secret.ResourceVersion, pod: string(secret.Data[config.PodUID])}
+	if text := secret.Data[config.EgressKey]; len(text) > 0 && secret.Labels[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState {
 		if err := json.Unmarshal(text, &st.status); err != nil {
 			st.status = config.Status{} // ignore a status that cannot be parsed
 		}

@@ -6,14 +6,22 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
@@ -34,11 +42,58 @@ type tailnetReconciler struct {
 	watches *secretWatches
 }
 
+// Add registers the controller with the manager's leader.
+func (r *tailnetReconciler) Add(mgr manager.Manager) error {
+	usedBy, specChanged := handler.EnqueueRequestsFromMapFunc(r.tailnetsUsedBy), builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	return builder.ControllerManagedBy(mgr).
+		Named("tailscaletailnet").
+		For(&v1alpha1.TailscaleTailnet{}, specOrAnnotationChanged()).
+		Watches(&v1alpha1.TailscaleProxyGroup{}, usedBy, specChanged).
+		Watches(&v1alpha1.TailscaleService{}, usedBy, specChanged).
+		Watches(&v1alpha1.TailscaleGateway{}, usedBy, specChanged).
+		WatchesRawSource(source.Channel(r.watches.changed, &handler.EnqueueRequestForObject{})).
+		WithOptions(reconcileOptions(tailnetWorkers)).
+		Complete(r)
+}
+
+// byTailnet is the index of the objects that use a tailnet, by its name.
+const byTailnet = "tailnet"
+
+func indexTailnets(ctx context.Context, f client.FieldIndexer) error {
+	return errors.Join(
+		f.IndexField(ctx, &v1alpha1.TailscaleProxyGroup{}, byTailnet, tailnetsOf),
+		f.IndexField(ctx, &v1alpha1.TailscaleService{}, byTailnet, tailnetsOf),
+		f.IndexField(ctx, &v1alpha1.TailscaleGateway{}, byTailnet, tailnetsOf),
+	)
+}
+
+// tailnetsOf returns the names of the tailnets that an object uses. The name "" means the default
+// tailnet.
+func tailnetsOf(o client.Object) (names []string) {
+	switch o := o.(type) {
+	case *v1alpha1.TailscaleProxyGroup:
+		names = []string{""}
+		if ref := o.Spec.TailnetRef; ref != nil {
+			names[0] = ref.Name
+		}
+	case *v1alpha1.TailscaleService:
+		if ref := o.Spec.TailnetRef; ref != nil {
+			names = []string{ref.Name}
+		}
+	case *v1alpha1.TailscaleGateway:
+		for _, t := range o.Spec.Tailnets {
+			names = append(names, t.TailnetRef.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // tailnetsUsedBy returns the tailnets that an object uses.
 func (r *tailnetReconciler) tailnetsUsedBy(ctx context.Context, o client.Object) (out []reconcile.Request) {
 	for _, name := range tailnetsOf(o) {
 		if name != "" {
-			out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: name}})
+			out = append(out, requests(gateway.Name{Name: name})...)
 			continue
 		}
 		var all v1alpha1.TailscaleTailnetList
@@ -47,7 +102,7 @@ func (r *tailnetReconciler) tailnetsUsedBy(ctx context.Context, o client.Object)
 		}
 		for i := range all.Items {
 			if all.Items[i].Annotations[v1alpha1.DefaultAnnotation] == "true" {
-				out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: all.Items[i].Name}})
+				out = append(out, requests(gateway.Name{Name: all.Items[i].Name})...)
 			}
 		}
 	}
@@ -64,17 +119,8 @@ func (r *tailnetReconciler) Reconcile(ctx context.Context, req reconcile.Request
 		}
 		return reconcile.Result{}, fmt.Errorf("get the tailnet %s: %w", req.Name, err)
 	}
-	reconciliation := &tailnetReconciliation{tailnetReconciler: r, object: o, before: o.DeepCopy()}
-	wake, err := reconciliation.run(ctx)
-	switch {
-	case kube.IsStale(err):
-		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil // stale cache: try again in a moment
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("tailnet %s: %w", req.Name, err)
-	case wake.IsZero():
-		return reconcile.Result{}, nil
-	}
-	return reconcile.Result{RequeueAfter: min(max(wake.Sub(r.Now()), time.Millisecond), maxRequeueAfter)}, nil
+	wake, err := (&tailnetReconciliation{tailnetReconciler: r, object: o, before: o.DeepCopy()}).run(ctx)
+	return r.reconciled("tailnet "+req.Name, wake, err)
 }
 
 func (r *tailnetReconciler) forget(name string) {
@@ -148,22 +194,17 @@ func (r *tailnetReconciler) users(ctx context.Context, o *v1alpha1.TailscaleTail
 		names = append(names, "")
 	}
 	for _, name := range names {
-		var groups v1alpha1.TailscaleProxyGroupList
-		var services v1alpha1.TailscaleServiceList
-		var gateways v1alpha1.TailscaleGatewayList
-		for _, list := range []client.ObjectList{&groups, &services, &gateways} {
+		for kind, list := range map[string]client.ObjectList{"TailscaleProxyGroup": &v1alpha1.TailscaleProxyGroupList{},
+			"TailscaleService": &v1alpha1.TailscaleServiceList{}, "TailscaleGateway": &v1alpha1.TailscaleGatewayList{}} {
 			if err := r.List(ctx, list, client.MatchingFields{byTailnet: name}, client.UnsafeDisableDeepCopy); err != nil {
 				return nil, fmt.Errorf("list its users: %w", err)
 			}
-		}
-		for i := range groups.Items {
-			users = append(users, "TailscaleProxyGroup "+groups.Items[i].Namespace+"/"+groups.Items[i].Name)
-		}
-		for i := range services.Items {
-			users = append(users, "TailscaleService "+services.Items[i].Namespace+"/"+services.Items[i].Name)
-		}
-		for i := range gateways.Items {
-			users = append(users, "TailscaleGateway "+gateways.Items[i].Namespace+"/"+gateways.Items[i].Name)
+			if err := meta.EachListItem(list, func(o runtime.Object) error {
+				users = append(users, kind+" "+objectName(o.(client.Object)).String())
+				return nil
+			}); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return users, nil
@@ -182,8 +223,8 @@ func (l *tailnetReconciliation) act(ctx context.Context, action gateway.TailnetA
 	case gateway.TailnetDeleteKey:
 		return l.deleteLeftoverKey(ctx)
 	case gateway.TailnetForgetKey:
-		l.facts.KeyExpired = l.facts.Proof.Phase == gateway.ProofCleanupPending
-		l.facts.Proof = gateway.CredentialProof{Phase: gateway.ProofPending}
+		l.facts.KeyExpired = l.facts.Proof.Phase == v1alpha1.ValidationCleanupPending
+		l.facts.Proof = gateway.CredentialProof{Phase: v1alpha1.ValidationPending}
 		return nil
 	case gateway.TailnetCheck:
 		return l.check(ctx)
@@ -192,24 +233,14 @@ func (l *tailnetReconciliation) act(ctx context.Context, action gateway.TailnetA
 }
 
 func (l *tailnetReconciliation) addFinalizer(ctx context.Context) error {
-	was := l.object.DeepCopy()
-	controllerutil.AddFinalizer(l.object, v1alpha1.Finalizer)
-	if err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("add the finalizer: %w", err)
-	}
-	l.facts.HasFinalizer = true
-	return nil
+	err := patchMetadata(ctx, l, l.object, "add the finalizer", func() { controllerutil.AddFinalizer(l.object, v1alpha1.Finalizer) })
+	l.facts.HasFinalizer = err == nil
+	return err
 }
 
 func (l *tailnetReconciliation) removeFinalizer(ctx context.Context) error {
 	l.forget(l.object.Name)
-	was := l.object.DeepCopy()
-	controllerutil.RemoveFinalizer(l.object, v1alpha1.Finalizer)
-	err := l.Patch(ctx, l.object, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
-	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("remove the finalizer: %w", err)
-	}
-	return nil
+	return client.IgnoreNotFound(patchMetadata(ctx, l, l.object, "remove the finalizer", func() { controllerutil.RemoveFinalizer(l.object, v1alpha1.Finalizer) }))
 }
 
 // proveCredential creates a key and deletes it immediately. It records each step before the next one, so
@@ -218,23 +249,23 @@ func (l *tailnetReconciliation) proveCredential(ctx context.Context) error {
 	nonce := make([]byte, 4)
 	rand.Read(nonce) // never fails
 	p := &l.facts.Proof
-	*p = gateway.CredentialProof{Phase: gateway.ProofInProgress, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
+	*p = gateway.CredentialProof{Phase: v1alpha1.ValidationInProgress, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
 	if err := l.writeProof(ctx, client.MergeFromWithOptimisticLock{}); err != nil {
 		return err // nothing was created: the object has changed
 	}
 	key, err := l.client.CreateKey(ctx, tsapi.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: gateway.ValidationKeyLifetime, Description: l.description()})
 	if err != nil {
 		l.recordFailure(err)
-		if f := l.facts.Failure; f.Class != gateway.FailureUnavailable {
-			p.Phase, p.Nonce, p.At = gateway.ProofPending, "", l.Now() // these failures mean that no key was created
+		if f := l.facts.Failure; f.Class != tsapi.Unavailable {
+			p.Phase, p.Nonce, p.At = v1alpha1.ValidationPending, "", l.Now() // these failures mean that no key was created
 		}
 		return nil
 	}
 	l.Log.Info("validation key created", "tailnet", l.object.Name, "key", key.ID)
-	p.Phase, p.KeyID = gateway.ProofCleanupPending, key.ID
-	written := l.writeProof(context.WithoutCancel(ctx), nil)
+	p.Phase, p.KeyID = v1alpha1.ValidationCleanupPending, key.ID
+	written := l.writeProof(context.WithoutCancel(ctx))
 	if l.deleteKey(ctx, key.ID) {
-		p.Phase, p.At = gateway.ProofDone, l.Now()
+		p.Phase, p.At = v1alpha1.ValidationDone, l.Now()
 	}
 	return written
 }
@@ -263,7 +294,7 @@ func (l *tailnetReconciliation) deleteKey(ctx context.Context, id string) bool {
 func (l *tailnetReconciliation) deleteLeftoverKey(ctx context.Context) error {
 	p := &l.facts.Proof
 	found := p.KeyID
-	if p.Phase == gateway.ProofInProgress {
+	if p.Phase == v1alpha1.ValidationInProgress {
 		var err error
 		if found, err = l.findKey(ctx); err != nil {
 			l.recordFailure(err)
@@ -274,9 +305,9 @@ func (l *tailnetReconciliation) deleteLeftoverKey(ctx context.Context) error {
 		return nil
 	}
 	if found != "" && p.Credential == l.facts.Credential && p.Generation == l.facts.Generation {
-		p.Phase, p.KeyID, p.At = gateway.ProofDone, found, l.Now()
+		p.Phase, p.KeyID, p.At = v1alpha1.ValidationDone, found, l.Now()
 	} else {
-		*p = gateway.CredentialProof{Phase: gateway.ProofPending}
+		*p = gateway.CredentialProof{Phase: v1alpha1.ValidationPending}
 	}
 	return nil
 }
@@ -328,12 +359,12 @@ func (l *tailnetReconciliation) check(ctx context.Context) error {
 
 // recordFailure stores an API error in the facts.
 func (l *tailnetReconciliation) recordFailure(err error) {
-	out := &gateway.APIFailure{Class: gateway.FailureUnavailable, Message: err.Error(), Wait: time.Second}
+	out := &gateway.APIFailure{Class: tsapi.Unavailable, Message: err.Error(), Wait: time.Second}
 	if f, ok := errors.AsType[*tsapi.Error](err); ok {
-		out.Class, out.AtToken, out.Scope, out.Wait = gateway.FailureClass(f.Class), f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
+		out.Class, out.AtToken, out.Scope, out.Wait = f.Class, f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
 		out.CreateKey = f.Op == tsapi.CreateKey
 		if f.Class == tsapi.Dropped {
-			out.Class = gateway.FailureUnavailable // a newer reconcile has replaced the client
+			out.Class = tsapi.Unavailable // a newer reconcile has replaced the client
 		}
 	}
 	l.facts.Failure = out

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -28,20 +28,13 @@ func tailnetFactsOf(o *v1alpha1.TailscaleTailnet) gateway.TailnetFacts {
 		Generation: o.Generation, Interval: o.Spec.SyncInterval.Duration, Previous: map[string]conditions.Condition{},
 	}
 	if v := o.Status.Validation; v != nil {
-		f.Proof = gateway.CredentialProof{Phase: gateway.ProofPhase(v.Phase), Credential: v.SecretVersion, Generation: v.Generation, Nonce: v.Nonce, KeyID: v.KeyID, At: timeOf(v.Time)}
+		f.Proof = gateway.CredentialProof{Phase: v.Phase, Credential: v.SecretVersion, Generation: v.Generation, Nonce: v.Nonce, KeyID: v.KeyID, At: cmp.Or(v.Time, &metav1.Time{}).Time}
 	}
-	f.NextCheck = timeOf(o.Status.NextSyncTime)
+	f.NextCheck = cmp.Or(o.Status.NextSyncTime, &metav1.Time{}).Time
 	for _, c := range o.Status.Conditions {
 		f.Previous[c.Type] = conditions.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message}
 	}
 	return f
-}
-
-func timeOf(t *metav1.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.Time
 }
 
 // statusTime converts a time to the precision of the API server: whole seconds, rounded up.
@@ -53,14 +46,10 @@ func statusTime(t time.Time) *metav1.Time {
 }
 
 // writeProof writes only the progress of the proof to the status.
-func (l *tailnetReconciliation) writeProof(ctx context.Context, lock client.MergeFromOption) error {
+func (l *tailnetReconciliation) writeProof(ctx context.Context, lock ...client.MergeFromOption) error {
 	was := l.object.DeepCopy()
 	l.object.Status.Validation = validationStatus(l.facts.Proof)
-	patch := client.MergeFrom(was)
-	if lock != nil {
-		patch = client.MergeFromWithOptions(was, lock)
-	}
-	if err := l.Status().Patch(ctx, l.object, patch); err != nil {
+	if err := l.Status().Patch(ctx, l.object, client.MergeFromWithOptions(was, lock...)); err != nil {
 		return fmt.Errorf("record the state of the validation: %w", err)
 	}
 	return nil
@@ -70,7 +59,7 @@ func validationStatus(p gateway.CredentialProof) *v1alpha1.TailnetValidation {
 	if p == (gateway.CredentialProof{}) {
 		return nil
 	}
-	return &v1alpha1.TailnetValidation{Phase: v1alpha1.ValidationPhase(p.Phase), SecretVersion: p.Credential, Generation: p.Generation, Nonce: p.Nonce, KeyID: p.KeyID, Time: statusTime(p.At)}
+	return &v1alpha1.TailnetValidation{Phase: p.Phase, SecretVersion: p.Credential, Generation: p.Generation, Nonce: p.Nonce, KeyID: p.KeyID, Time: statusTime(p.At)}
 }
 
 // report writes the status if it changed, and emits events for the changes. It is called at the
@@ -97,7 +86,7 @@ func (l *tailnetReconciliation) report(ctx context.Context, wake time.Time) erro
 	for _, kind := range slices.Sorted(maps.Keys(decided)) {
 		conditions.Set(&s.Conditions, kind, decided[kind], l.object.Generation, l.Now())
 	}
-	if !apiequality.Semantic.DeepEqual(was.Status, *s) {
+	if !deepEqual(was.Status, *s) {
 		if err := l.Status().Patch(ctx, l.object, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("write the status: %w", err)
 		}
@@ -125,14 +114,14 @@ func (l *tailnetReconciliation) reportAPI(s *v1alpha1.TailscaleTailnetStatus) {
 // emitEvents emits events for condition changes.
 func (l *tailnetReconciliation) emitEvents(is map[string]conditions.Condition) {
 	o, before := l.object, l.before
-	was := tailnetFactsOf(before).Previous
+	factsBefore := tailnetFactsOf(before)
+	was, proofWas := factsBefore.Previous, factsBefore.Proof
 	event := func(kind, reason, format string, args ...any) {
 		l.events.Eventf(o, nil, kind, reason, "Validate", "%s", conditions.Truncate(fmt.Sprintf(format, args...), maxMessage))
 		l.Log.Info("tailnet", "tailnet", o.Name, "reason", reason)
 	}
 	const auth, deg = v1alpha1.ConditionAuthenticated, v1alpha1.ConditionDegraded
-	proofWas := tailnetFactsOf(before).Proof
-	rotated := l.facts.Proof.Phase == gateway.ProofDone && (proofWas.Phase != gateway.ProofDone || proofWas.Credential != l.facts.Proof.Credential) &&
+	rotated := l.facts.Proof.Phase == v1alpha1.ValidationDone && (proofWas.Phase != v1alpha1.ValidationDone || proofWas.Credential != l.facts.Proof.Credential) &&
 		proofWas.Credential != "" && proofWas.Credential != l.facts.Proof.Credential
 	switch {
 	case is[auth].IsTrue() && (!was[auth].IsTrue() || rotated):

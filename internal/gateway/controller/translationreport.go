@@ -19,16 +19,6 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// A TranslationReport describes the answer to a Translation call of Envoy Gateway for one Gateway.
-type TranslationReport struct {
-	Gateway    gateway.Name
-	Requested  string   // requested revision
-	Rendered   string   // rendered revision
-	Incomplete bool     // the call contained neither virtual hosts nor routes
-	Ambiguous  []string // hosts without Tailplane's routes because their security filters are ambiguous
-	Conflicted []string // names of Tailplane's clusters that other clusters already have
-}
-
 // translationProblems is the part of a TranslationReport besides its revision that is stored on the revision object.
 type translationProblems struct {
 	Incomplete bool     `json:"incomplete,omitempty"`
@@ -49,16 +39,16 @@ type TranslationReports struct {
 	publisher *Publisher
 
 	mu     sync.Mutex
-	last   map[gateway.Name]TranslationReport // not stored yet
-	behind map[gateway.Name]string            // revisions that were requested before they existed
+	last   map[gateway.Name]gateway.TranslationReport // not stored yet
+	behind map[gateway.Name]string                    // revisions that were requested before they existed
 }
 
 // Report receives an answer. It does not block.
-func (a *TranslationReports) Report(one TranslationReport) {
+func (a *TranslationReports) Report(one gateway.TranslationReport) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.last == nil {
-		a.last, a.behind = map[gateway.Name]TranslationReport{}, map[gateway.Name]string{}
+		a.last, a.behind = map[gateway.Name]gateway.TranslationReport{}, map[gateway.Name]string{}
 	}
 	a.last[one.Gateway] = one
 	delete(a.behind, one.Gateway)
@@ -73,15 +63,11 @@ func (a *TranslationReports) Add(mgr manager.Manager, publisher *Publisher) erro
 		return errors.New("translation reports lack a setting: log and publisher are required")
 	}
 	a.client, a.publisher = mgr.GetClient(), publisher
-	return mgr.Add(reportsRunnable{a})
+	return mgr.Add(everyReplica(a.run))
 }
 
-type reportsRunnable struct{ *TranslationReports }
-
-func (reportsRunnable) NeedLeaderElection() bool { return false }
-
-// Start stores answers until ctx ends.
-func (e reportsRunnable) Start(ctx context.Context) error {
+// run stores answers until ctx ends.
+func (a *TranslationReports) run(ctx context.Context) error {
 	tick := time.NewTicker(attachmentRequeueSoon) // answers arrive in bursts; only the last per Gateway is stored
 	defer tick.Stop()
 	for {
@@ -90,8 +76,8 @@ func (e reportsRunnable) Start(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		e.store(ctx)
-		e.requestTranslations(ctx)
+		a.store(ctx)
+		a.requestTranslations(ctx)
 	}
 }
 
@@ -99,7 +85,7 @@ func (e reportsRunnable) Start(ctx context.Context) error {
 func (a *TranslationReports) store(ctx context.Context) {
 	a.mu.Lock()
 	news := a.last
-	a.last = map[gateway.Name]TranslationReport{}
+	a.last = map[gateway.Name]gateway.TranslationReport{}
 	if a.behind == nil {
 		a.behind = map[gateway.Name]string{}
 	}
@@ -120,7 +106,7 @@ func (a *TranslationReports) store(ctx context.Context) {
 	}
 }
 
-func (a *TranslationReports) storeReport(ctx context.Context, one TranslationReport) error {
+func (a *TranslationReports) storeReport(ctx context.Context, one gateway.TranslationReport) error {
 	p, err := a.revision(ctx, one.Gateway)
 	if p == nil || err != nil {
 		return err

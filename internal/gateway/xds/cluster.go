@@ -42,10 +42,7 @@ func packAny(m proto.Message) (*anypb.Any, error) {
 // renderCluster creates a cluster for one port of a group of relays.
 func renderCluster(c gateway.Cluster) (*clusterv3.Cluster, error) {
 	out := &clusterv3.Cluster{Name: c.Name, AltStatName: c.StatName, LbPolicy: clusterv3.Cluster_LEAST_REQUEST}
-	if err := setEndpoints(out, c); err != nil {
-		return nil, err
-	}
-	return out, out.ValidateAll()
+	return out, setEndpoints(out, c)
 }
 
 // retarget points Envoy Gateway's cluster of a rule at the relays. It keeps what policies for the
@@ -53,13 +50,10 @@ func renderCluster(c gateway.Cluster) (*clusterv3.Cluster, error) {
 func retarget(was *clusterv3.Cluster, c gateway.Cluster) (*clusterv3.Cluster, error) {
 	out := proto.CloneOf(was)
 	out.EdsClusterConfig = nil
-	if err := setEndpoints(out, c); err != nil {
-		return nil, err
-	}
-	return out, out.ValidateAll()
+	return out, setEndpoints(out, c)
 }
 
-// setEndpoints sets the endpoints and the protocol of a cluster. It sets defaults for other fields only
+// setEndpoints sets the endpoints and the protocol of a cluster and validates it. It sets defaults for other fields only
 // if they are unset.
 func setEndpoints(out *clusterv3.Cluster, c gateway.Cluster) error {
 	out.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: out.Name, Endpoints: []*endpointv3.LocalityLbEndpoints{{}}}
@@ -116,7 +110,7 @@ func setEndpoints(out *clusterv3.Cluster, c gateway.Cluster) error {
 		}}
 	}
 	if c.Protocol != gateway.HTTP2 {
-		return nil
+		return out.ValidateAll()
 	}
 	options, err := packAny(&httpv3.HttpProtocolOptions{UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 		ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
@@ -130,7 +124,7 @@ func setEndpoints(out *clusterv3.Cluster, c gateway.Cluster) error {
 		out.TypedExtensionProtocolOptions = map[string]*anypb.Any{}
 	}
 	out.TypedExtensionProtocolOptions[httpProtocol] = options
-	return nil
+	return out.ValidateAll()
 }
 
 func endpoint(host string, port, health uint16) *endpointv3.LbEndpoint {

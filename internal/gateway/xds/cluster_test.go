@@ -109,8 +109,8 @@ func TestConflictsAndInvalidClusters(t *testing.T) {
 	at := slices.IndexFunc(g.Clusters, func(c gateway.Cluster) bool { return c.Name == "tailscale-cluster-tls" })
 	g.Clusters[at].HealthPath = "" // Envoy requires a path
 	s, _ := newServer(t, n)
-	var report TranslationReport
-	s.Report = func(r TranslationReport) { report = r }
+	var report gateway.TranslationReport
+	s.Report = func(r gateway.TranslationReport) { report = r }
 	// The hook for virtual hosts does not see clusters. It was called before and has added the
 	// routes.
 	vh, err := s.PostVirtualHostModify(t.Context(), &extension.PostVirtualHostModifyRequest{VirtualHost: example()})

@@ -22,14 +22,15 @@ func TestLastKnownGood(t *testing.T) {
 	type message = *extension.PostRouteModifyResponse
 	good, bad := &gateway.Snapshot{}, &gateway.Snapshot{}
 	echo, fromGood := message(&extension.PostRouteModifyResponse{Route: &routev3.Route{Name: "echo"}}), message(&extension.PostRouteModifyResponse{Route: &routev3.Route{Name: "good"}})
-	for why, fails := range map[string]func(context.Context) (message, bool, error){
-		"panic":   func(context.Context) (message, bool, error) { panic("hostile object") },
-		"error":   func(context.Context) (message, bool, error) { return nil, false, errors.New("unsound") },
-		"endless": func(ctx context.Context) (message, bool, error) { <-ctx.Done(); return nil, false, ctx.Err() },
-		"deaf":    func(context.Context) (message, bool, error) { time.Sleep(time.Hour); return fromGood, true, nil },
-		"nil news": func(context.Context) (message, bool, error) {
+	for why, fails := range map[string]func(context.Context) (message, error){
+		"panic":   func(context.Context) (message, error) { panic("hostile object") },
+		"error":   func(context.Context) (message, error) { return nil, errors.New("unsound") },
+		"endless": func(ctx context.Context) (message, error) { <-ctx.Done(); return nil, ctx.Err() },
+		"deaf":    func(context.Context) (message, error) { time.Sleep(time.Hour); return fromGood, nil },
+		"nil news": func(context.Context) (message, error) {
 			var n *gateway.Gateway
-			return nil, n.Name.Name == "", nil
+			_ = n.Name.Name
+			return nil, nil
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -37,11 +38,11 @@ func TestLastKnownGood(t *testing.T) {
 			s.Deadline = 2 * time.Second
 			request := func() message {
 				return respond(t.Context(), s, call[message]{hook: RouteHook, gateway: testGateway, request: &extension.PostRouteModifyRequest{}, echo: echo,
-					work: func(ctx context.Context, n *gateway.Snapshot) (message, bool, error) {
+					work: func(ctx context.Context, n *gateway.Snapshot) (message, error) {
 						if n == bad {
 							return fails(ctx)
 						}
-						return fromGood, true, nil
+						return fromGood, nil
 					}})
 			}
 			began := time.Now()
@@ -84,9 +85,9 @@ func TestCallersDeadline(t *testing.T) {
 		echo := &extension.PostRouteModifyResponse{}
 		began := time.Now()
 		respond(ctx, s, call[*extension.PostRouteModifyResponse]{hook: RouteHook, request: &extension.PostRouteModifyRequest{}, echo: echo,
-			work: func(ctx context.Context, _ *gateway.Snapshot) (*extension.PostRouteModifyResponse, bool, error) {
+			work: func(ctx context.Context, _ *gateway.Snapshot) (*extension.PostRouteModifyResponse, error) {
 				<-ctx.Done()
-				return nil, false, ctx.Err()
+				return nil, ctx.Err()
 			}})
 		if took := time.Since(began); took > 900*time.Millisecond {
 			t.Errorf("answered after %v of a second", took)
@@ -99,8 +100,8 @@ func TestCallersDeadline(t *testing.T) {
 func TestLaterRevision(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, calls := newServer(t, snapshotOf(gateway.Gateway{Revision: "0000000000000001"}))
-		var reports []TranslationReport
-		s.Report = func(r TranslationReport) { reports = append(reports, r) }
+		var reports []gateway.TranslationReport
+		s.Report = func(r gateway.TranslationReport) { reports = append(reports, r) }
 		in := translationOf("0000000000000002-7", example()) // the operator increments the suffix after the hash
 
 		began := time.Now()

@@ -16,20 +16,20 @@ import (
 func (s *Server) PostRouteModify(ctx context.Context, in *extension.PostRouteModifyRequest) (*extension.PostRouteModifyResponse, error) {
 	echo := &extension.PostRouteModifyResponse{Route: in.GetRoute()}
 	return respond(ctx, s, call[*extension.PostRouteModifyResponse]{hook: RouteHook, request: in, echo: echo,
-		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostRouteModifyResponse, bool, error) {
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostRouteModifyResponse, error) {
 			key, ok := ruleOf(in.GetRoute().GetName())
 			if !ok {
-				return echo, false, nil
+				return echo, nil
 			}
 			rule, agreed, ok := n.Rule(key)
 			if !ok || !agreed {
-				return echo, false, nil
+				return echo, nil
 			}
 			r := applyRule(in.GetRoute(), rule)
 			if r == in.GetRoute() {
-				return echo, false, nil
+				return echo, nil
 			}
-			return &extension.PostRouteModifyResponse{Route: r}, true, r.ValidateAll()
+			return &extension.PostRouteModifyResponse{Route: r}, r.ValidateAll()
 		}}), nil
 }
 
@@ -38,19 +38,19 @@ func (s *Server) PostVirtualHostModify(ctx context.Context, in *extension.PostVi
 	echo := &extension.PostVirtualHostModifyResponse{VirtualHost: in.GetVirtualHost()}
 	name, section, ok := gatewayOf(in.GetVirtualHost())
 	return respond(ctx, s, call[*extension.PostVirtualHostModifyResponse]{hook: VirtualHostHook, gateway: name, request: in, echo: echo,
-		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostVirtualHostModifyResponse, bool, error) {
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostVirtualHostModifyResponse, error) {
 			g := n.Gateways[name]
 			if !ok || g == nil {
-				return echo, false, nil
+				return echo, nil
 			}
 			// This call does not see all clusters. Translation does, and removes routes to
 			// clusters that cannot be used.
 			h := renderHost(in.GetVirtualHost(), g, section, func(c string) bool { _, ok := g.Cluster(c); return ok })
-			s.recordHostHook(name)
+			s.hosts.Store(name, true)
 			if !h.changed {
-				return echo, false, nil
+				return echo, nil
 			}
-			return &extension.PostVirtualHostModifyResponse{VirtualHost: h.VirtualHost}, true, nil
+			return &extension.PostVirtualHostModifyResponse{VirtualHost: h.VirtualHost}, nil
 		}}), nil
 }
 
@@ -59,12 +59,12 @@ func (s *Server) PostHTTPListenerModify(ctx context.Context, in *extension.PostH
 	echo := &extension.PostHTTPListenerModifyResponse{Listener: in.GetListener()}
 	names := requestedRevisions(in.GetPostListenerContext().GetExtensionResources())
 	return respond(ctx, s, call[*extension.PostHTTPListenerModifyResponse]{hook: ListenerHook, request: in, echo: echo,
-		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostHTTPListenerModifyResponse, bool, error) {
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostHTTPListenerModifyResponse, error) {
 			l, err := renderListener(in.GetListener(), n, names)
 			if err != nil || l == in.GetListener() {
-				return echo, false, err
+				return echo, err
 			}
-			return &extension.PostHTTPListenerModifyResponse{Listener: l}, true, l.ValidateAll()
+			return &extension.PostHTTPListenerModifyResponse{Listener: l}, l.ValidateAll()
 		}}), nil
 }
 
@@ -73,17 +73,17 @@ func (s *Server) PostHTTPListenerModify(ctx context.Context, in *extension.PostH
 func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostClusterModifyRequest) (*extension.PostClusterModifyResponse, error) {
 	echo := &extension.PostClusterModifyResponse{Cluster: in.GetCluster()}
 	return respond(ctx, s, call[*extension.PostClusterModifyResponse]{hook: ClusterHook, request: in, echo: echo,
-		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostClusterModifyResponse, bool, error) {
+		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostClusterModifyResponse, error) {
 			key, ok := ruleOf(in.GetCluster().GetName())
 			if !ok || key.ClusterName() != in.GetCluster().GetName() {
-				return echo, false, nil
+				return echo, nil
 			}
 			rule, agreed, ok := n.Rule(key)
 			if !ok || !agreed || rule.Sole == nil {
-				return echo, false, nil
+				return echo, nil
 			}
 			c, err := retarget(in.GetCluster(), *rule.Sole)
-			return &extension.PostClusterModifyResponse{Cluster: c}, true, err
+			return &extension.PostClusterModifyResponse{Cluster: c}, err
 		}}), nil
 }
 
@@ -91,8 +91,8 @@ func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostCluste
 func (s *Server) PostEndpointsModify(ctx context.Context, in *extension.PostEndpointsModifyRequest) (*extension.PostEndpointsModifyResponse, error) {
 	echo := &extension.PostEndpointsModifyResponse{LoadAssignment: in.GetLoadAssignment()}
 	return respond(ctx, s, call[*extension.PostEndpointsModifyResponse]{hook: EndpointsHook, request: in, echo: echo,
-		work: func(context.Context, *gateway.Snapshot) (*extension.PostEndpointsModifyResponse, bool, error) {
-			return echo, false, nil
+		work: func(context.Context, *gateway.Snapshot) (*extension.PostEndpointsModifyResponse, error) {
+			return echo, nil
 		}}), nil
 }
 
@@ -102,24 +102,27 @@ func (s *Server) PostTranslateModify(ctx context.Context, in *extension.PostTran
 	echo := &extension.PostTranslateModifyResponse{Clusters: in.GetClusters(), Secrets: in.GetSecrets(), Listeners: in.GetListeners(), Routes: in.GetRoutes()}
 	revisions := requestedRevisions(in.GetPostTranslateContext().GetExtensionResources())
 	late := s.wait(ctx, revisions)
-	var reports atomic.Pointer[[]TranslationReport] // an abandoned try may still write it
+	var reports atomic.Pointer[[]gateway.TranslationReport] // an abandoned try may still write it
 	out := respond(ctx, s, call[*extension.PostTranslateModifyResponse]{hook: TranslationHook, gateway: soleGateway(revisions), request: in, echo: echo, stale: late,
-		work: func(ctx context.Context, n *gateway.Snapshot) (*extension.PostTranslateModifyResponse, bool, error) {
+		work: func(ctx context.Context, n *gateway.Snapshot) (*extension.PostTranslateModifyResponse, error) {
 			t := translation{snapshot: n, in: echo, limit: s.MaxMessage / 10 * 9}
 			out, err := t.render(ctx)
 			if err != nil {
-				return nil, false, err
+				return nil, err
 			}
 			all := t.reports(revisions)
 			reports.Store(&all)
-			return out, out != echo, nil
+			return out, nil
 		}})
 	if reports.Load() == nil {
 		return out, nil
 	}
 	for _, r := range *reports.Load() {
-		r.VirtualHosts = s.resetHostHook(r.Gateway)
-		s.report(r)
+		_, r.VirtualHosts = s.hosts.LoadAndDelete(r.Gateway)
+		r.Incomplete = r.Received == 0 && !r.VirtualHosts
+		if s.Report != nil {
+			s.Report(r)
+		}
 	}
 	return out, nil
 }

@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -130,7 +129,7 @@ func listenerOf(m *hcmv3.HttpConnectionManager, listener string, n *gateway.Snap
 		}
 	}
 	if len(names) == 1 {
-		for _, of := range slices.Collect(maps.Keys(names)) {
+		for of := range names {
 			return n.Gateways[of], ""
 		}
 	}

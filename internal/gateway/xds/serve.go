@@ -114,7 +114,7 @@ func (s *Server) Run(ctx context.Context, at Address, config *tls.Config) error 
 		return fmt.Errorf("extension server: %w", err)
 	}
 	g := grpc.NewServer(grpc.Creds(transport), grpc.MaxRecvMsgSize(s.MaxMessage), grpc.MaxSendMsgSize(s.MaxMessage),
-		grpc.ForceServerCodecV2(deterministicCodec{}), grpc.ConnectionTimeout(10*time.Second),
+		grpc.ForceServerCodecV2(deterministicCodec{encoding.GetCodecV2("proto")}), grpc.ConnectionTimeout(10*time.Second),
 		grpc.InitialWindowSize(flowControlWindow), grpc.InitialConnWindowSize(flowControlWindow))
 	extension.RegisterEnvoyGatewayExtensionServer(g, s)
 	states := health.NewServer()
@@ -145,11 +145,9 @@ const flowControlWindow = 8 << 20
 
 // deterministicCodec is a gRPC codec for protocol buffers that sorts maps. Equal answers have equal
 // bytes.
-type deterministicCodec struct{}
+type deterministicCodec struct{ encoding.CodecV2 }
 
-func (deterministicCodec) Name() string { return "proto" }
-
-func (deterministicCodec) Marshal(v any) (mem.BufferSlice, error) {
+func (c deterministicCodec) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(proto.Message)
 	if !ok {
 		return nil, fmt.Errorf("%T is not a message", v)
@@ -160,16 +158,6 @@ func (deterministicCodec) Marshal(v any) (mem.BufferSlice, error) {
 	}
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
-
-func (deterministicCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(proto.Message)
-	if !ok {
-		return fmt.Errorf("%T is not a message", v)
-	}
-	return proto.Unmarshal(data.Materialize(), m)
-}
-
-var _ encoding.CodecV2 = deterministicCodec{}
 
 // Certificates provide the files tls.crt, tls.key and ca.crt of a directory. They are read again
 // when they change. If they cannot be read, the last good ones stay in use.

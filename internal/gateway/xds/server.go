@@ -63,7 +63,7 @@ type Server struct {
 	MaxMessage int           // maximum message size in bytes in both directions; must equal Envoy Gateway's maxMessageSize
 	Log        *slog.Logger
 	Measure    func(Call)
-	Report     func(TranslationReport) // optional: called with the result of each Translation; must not block
+	Report     func(gateway.TranslationReport) // optional: called with the result of each Translation; must not block
 
 	Reflection bool // turns on gRPC reflection for tools such as grpcurl
 
@@ -128,8 +128,8 @@ type call[M proto.Message] struct {
 	hook    Hook
 	gateway gateway.Name // zero if the call names no Gateway; such calls share one last good snapshot
 	request proto.Message
-	echo    M                                                                       // the answer without changes
-	work    func(context.Context, *gateway.Snapshot) (m M, changed bool, err error) // must not modify ask or echo
+	echo    M                                                   // the answer without changes
+	work    func(context.Context, *gateway.Snapshot) (M, error) // returns echo if nothing changes; must not modify request or echo
 	stale   bool
 }
 
@@ -155,21 +155,21 @@ func respondWithin[M proto.Message](ctx context.Context, s *Server, c call[M], s
 		return c.echo, Unchanged
 	}
 	first, cancel := context.WithTimeout(ctx, share)
-	m, changed, err := attempt(first, c, now.snapshot)
+	m, err := attempt(first, c, now.snapshot)
 	cancel()
 	if err == nil {
 		s.good.Store(c.gateway, now.snapshot)
 		switch {
 		case c.stale:
 			return m, Stale
-		case changed:
+		case proto.Message(m) != proto.Message(c.echo):
 			return m, Changed
 		}
 		return m, Unchanged
 	}
 	s.Log.Error("cannot answer a hook from the newest snapshot", "hook", c.hook, "gateway", c.gateway.String(), "err", err)
 	if last, ok := s.good.Load(c.gateway); ok && last != now.snapshot {
-		m, _, err := attempt(ctx, c, last.(*gateway.Snapshot))
+		m, err := attempt(ctx, c, last.(*gateway.Snapshot))
 		if err == nil {
 			return m, Fallback
 		}
@@ -180,11 +180,10 @@ func respondWithin[M proto.Message](ctx context.Context, s *Server, c call[M], s
 
 // attempt runs the work in its own goroutine and waits at most until ctx ends, even if the work does
 // not return.
-func attempt[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapshot) (M, bool, error) {
+func attempt[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapshot) (M, error) {
 	type outcome struct {
-		m       M
-		changed bool
-		err     error
+		m   M
+		err error
 	}
 	done := make(chan outcome, 1)
 	go func() {
@@ -195,28 +194,13 @@ func attempt[M proto.Message](ctx context.Context, c call[M], n *gateway.Snapsho
 			}
 			done <- o
 		}()
-		o.m, o.changed, o.err = c.work(ctx, n)
+		o.m, o.err = c.work(ctx, n)
 	}()
 	select {
 	case o := <-done:
-		return o.m, o.changed, o.err
+		return o.m, o.err
 	case <-ctx.Done():
 		var none M
-		return none, false, context.Cause(ctx)
-	}
-}
-
-// recordHostHook records a call of the hook for virtual hosts for a Gateway.
-func (s *Server) recordHostHook(name gateway.Name) { s.hosts.Store(name, true) }
-
-// resetHostHook reports whether the hook for virtual hosts was called since the previous call of resetHostHook.
-func (s *Server) resetHostHook(name gateway.Name) bool {
-	_, was := s.hosts.LoadAndDelete(name)
-	return was
-}
-
-func (s *Server) report(r TranslationReport) {
-	if s.Report != nil {
-		s.Report(r)
+		return none, context.Cause(ctx)
 	}
 }

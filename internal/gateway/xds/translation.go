@@ -15,18 +15,6 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 )
 
-// A TranslationReport is the result of a Translation for one Gateway.
-type TranslationReport struct {
-	Gateway      gateway.Name
-	Requested    string   // the revision that Envoy Gateway requested
-	Rendered     string   // the revision that it received
-	VirtualHosts bool     // the hook for virtual hosts was called since the previous Translation
-	Received     int      // number of route configurations in the request
-	Routes       int      // number of Tailplane's routes in the answer
-	Ambiguous    []string // sorted domains without an injected route: their routes have different filters and no InheritFrom applies
-	Conflicted   []string // sorted names of Tailplane's clusters that were left out, because another cluster has the name
-}
-
 // clusters are the clusters that the routes of one answer can use.
 type clusters struct {
 	existing map[string]bool               // names of the clusters in the request
@@ -86,14 +74,14 @@ type translation struct {
 	limit    int                                    // maximum size of the answer in bytes
 
 	clusters  *clusters
-	ambiguous map[gateway.Name]map[string]bool
+	ambiguous map[gateway.Name][]string // domains
 	routes    map[gateway.Name]int
 }
 
 // render returns the request's resources in their order, with Tailplane's resources added.
 func (t *translation) render(ctx context.Context) (*extension.PostTranslateModifyResponse, error) {
 	t.clusters = newClusters(t.snapshot, t.in.Clusters)
-	t.ambiguous, t.routes = map[gateway.Name]map[string]bool{}, map[gateway.Name]int{}
+	t.ambiguous, t.routes = map[gateway.Name][]string{}, map[gateway.Name]int{}
 	changed := false
 	configs := slices.Clone(t.in.Routes)
 	named := map[string]bool{}
@@ -134,12 +122,7 @@ func (t *translation) renderRoutes(rc *routev3.RouteConfiguration, named map[str
 			hosts[i], changed = h.VirtualHost, true
 		}
 		if h.ambiguous {
-			if t.ambiguous[name] == nil {
-				t.ambiguous[name] = map[string]bool{}
-			}
-			for _, d := range vh.GetDomains() {
-				t.ambiguous[name][d] = true
-			}
+			t.ambiguous[name] = append(t.ambiguous[name], vh.GetDomains()...)
 		}
 		for _, r := range h.Routes {
 			if isOwnRoute(r) {
@@ -225,13 +208,13 @@ func (t *translation) validate(out *extension.PostTranslateModifyResponse) error
 }
 
 // reports returns one Report for each requested Gateway.
-func (t *translation) reports(revisions map[gateway.Name]string) (all []TranslationReport) {
+func (t *translation) reports(revisions map[gateway.Name]string) (all []gateway.TranslationReport) {
 	for _, name := range slices.SortedFunc(maps.Keys(revisions), gateway.Name.Compare) {
 		g := t.snapshot.Gateways[name]
 		if g == nil {
 			continue
 		}
-		r := TranslationReport{Gateway: name, Requested: revisions[name], Rendered: g.Revision, Received: len(t.in.Routes), Routes: t.routes[name], Ambiguous: slices.Sorted(maps.Keys(t.ambiguous[name]))}
+		r := gateway.TranslationReport{Gateway: name, Requested: revisions[name], Rendered: g.Revision, Received: len(t.in.Routes), Routes: t.routes[name], Ambiguous: slices.Compact(slices.Sorted(slices.Values(t.ambiguous[name])))}
 		for _, c := range g.Clusters {
 			if t.clusters.existing[c.Name] {
 				r.Conflicted = append(r.Conflicted, c.Name)

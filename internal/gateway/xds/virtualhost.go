@@ -18,7 +18,6 @@ import (
 const (
 	servicePrefix = "tailscale-svc-"
 	rulePrefix    = "tailscale-rule-"
-	clusterPrefix = "tailscale-cluster-"
 )
 
 func isOwnRoute(r *routev3.Route) bool {
@@ -87,7 +86,7 @@ func renderHost(vh *routev3.VirtualHost, g *gateway.Gateway, section string, usa
 }
 
 // renderRule returns the route with its rule applied, and the routes that are cut from it and
-// belong before it. cuts counts the routes that were cut for each path rule. there contains the
+// belong before it. cuts counts the routes that were cut for each path rule. existing contains the
 // names of routes that already exist.
 func renderRule(r *routev3.Route, rule gateway.Rule, cuts map[string]int, existing map[string]bool, usable func(string) bool) (*routev3.Route, []*routev3.Route) {
 	rule = usableRule(rule, usable)
@@ -118,10 +117,10 @@ func renderRule(r *routev3.Route, rule gateway.Rule, cuts map[string]int, existi
 	return now, more
 }
 
-// usableRule replaces clusters that are not usable by refused. Requests for them must not go to
+// usableRule replaces clusters that are not usable by missingCluster. Requests for them must not go to
 // another backend.
 func usableRule(rule gateway.Rule, usable func(string) bool) gateway.Rule {
-	turn := func(all []gateway.WeightedCluster) (usableClusters []gateway.WeightedCluster, lost uint32) {
+	split := func(all []gateway.WeightedCluster) (usableClusters []gateway.WeightedCluster, lost uint32) {
 		for _, w := range all {
 			if usable(w.Cluster) {
 				usableClusters = append(usableClusters, w)
@@ -132,9 +131,9 @@ func usableRule(rule gateway.Rule, usable func(string) bool) gateway.Rule {
 		return usableClusters, lost
 	}
 	var lost uint32
-	rule.Mixed, lost = turn(rule.Mixed)
+	rule.Mixed, lost = split(rule.Mixed)
 	rule.RefusedWeight += lost
-	if rule.Default, lost = turn(rule.Default); lost > 0 {
+	if rule.Default, lost = split(rule.Default); lost > 0 {
 		rule.Default = append(rule.Default, gateway.WeightedCluster{Cluster: missingCluster, Weight: lost})
 	}
 	rule.Paths = slices.Clone(rule.Paths)

@@ -19,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Keys of the ConfigMap and of the state Secret.
@@ -329,7 +331,7 @@ func (t *Target) validate() error {
 		t.FQDN = name
 	}
 	for _, tag := range t.Tags {
-		if len(tag) > 67 || !strings.HasPrefix(tag, "tag:") || validateLabel(strings.ToLower(tag[len("tag:"):])) != nil {
+		if len(tag) > 67 || !strings.HasPrefix(tag, "tag:") || !isLabel(strings.ToLower(tag[len("tag:"):])) {
 			return fmt.Errorf("%.70q is not a tag", tag)
 		}
 	}
@@ -339,13 +341,8 @@ func (t *Target) validate() error {
 // validateHost requires a DNS name with at least two labels that cannot be parsed as an address.
 func validateHost(name string) error {
 	labels := strings.Split(name, ".")
-	if len(name) > 253 || len(labels) < 2 {
+	if len(name) > 253 || len(labels) < 2 || slices.ContainsFunc(labels, func(l string) bool { return !isLabel(l) }) {
 		return fmt.Errorf("the target %.60q is not a fully qualified name", name)
-	}
-	for _, l := range labels {
-		if validateLabel(l) != nil {
-			return fmt.Errorf("the target %.60q is not a fully qualified name", name)
-		}
 	}
 	if last := labels[len(labels)-1]; last[0] >= '0' && last[0] <= '9' { // some resolvers parse names such as 0x7f.1 and 127.1 as addresses
 		return fmt.Errorf("the target %.60q is a number, not a name", name)
@@ -353,14 +350,7 @@ func validateHost(name string) error {
 	return nil
 }
 
-func validateLabel(l string) error {
-	if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || strings.ContainsFunc(l, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-'
-	}) {
-		return fmt.Errorf("%.64q is not a label", l)
-	}
-	return nil
-}
+func isLabel(l string) bool { return len(validation.IsDNS1123Label(l)) == 0 }
 
 func validateExposed(name string, e IngressService, taken map[string]string) error {
 	if err := validateName(name); err != nil {
@@ -368,7 +358,7 @@ func validateExposed(name string, e IngressService, taken map[string]string) err
 	}
 	if e.VIP != "" {
 		label, ok := strings.CutPrefix(e.VIP, "svc:")
-		if !ok || validateLabel(label) != nil {
+		if !ok || !isLabel(label) {
 			return fmt.Errorf("%.70q is not the name of a service such as svc:web", e.VIP)
 		}
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,15 +13,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
-	keyField = "authkey"
 
 	// retiredField contained the configuration and key of the former runtime Containerboot.
 	retiredField = "cap-106.hujson"
@@ -45,7 +45,7 @@ type issuedKey struct {
 // authKeyOf reads the key state from a config Secret. An expiry without an ID means that a creation
 // began: a key may exist that was not recorded.
 func authKeyOf(s *corev1.Secret) gateway.AuthKeyState {
-	k := gateway.AuthKeyState{ID: s.Annotations[v1alpha1.AuthKeyIDAnnotation], Stored: len(s.Data[keyField]) > 0}
+	k := gateway.AuthKeyState{ID: s.Annotations[v1alpha1.AuthKeyIDAnnotation], Stored: len(s.Data[config.AuthKeyField]) > 0}
 	until, err := time.Parse(time.RFC3339, s.Annotations[v1alpha1.AuthKeyExpiresAnnotation])
 	if err == nil {
 		k.Until = until
@@ -86,12 +86,12 @@ func (l *groupReconciliation) writeKey(ctx context.Context, ordinal int, k gatew
 	if want.Data == nil {
 		want.Data = map[string][]byte{}
 	}
-	delete(want.Data, keyField)
+	delete(want.Data, config.AuthKeyField)
 	delete(want.Data, retiredField)
 	if secret != "" {
-		want.Data[keyField] = []byte(secret)
+		want.Data[config.AuthKeyField] = []byte(secret)
 	}
-	if err := l.direct.Patch(ctx, want, client.MergeFromWithOptions(s, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := l.direct.Patch(ctx, want, lockedPatch(s)); err != nil {
 		return fmt.Errorf("write the key of %s: %w", s.Name, err)
 	}
 	l.mu.Lock()
@@ -106,17 +106,7 @@ func (l *groupReconciliation) hostname(ordinal int) string {
 }
 
 func (l *groupReconciliation) hostnamePrefix() string {
-	if p := l.group.Spec.HostnamePrefix; p != "" {
-		return p
-	}
-	return l.group.Name
-}
-
-func (l *groupReconciliation) controlURL() string {
-	if l.tailnet == nil {
-		return ""
-	}
-	return l.tailnet.Spec.ControlURL
+	return cmp.Or(l.group.Spec.HostnamePrefix, l.group.Name)
 }
 
 // tags returns the tags of the group's devices.
@@ -318,4 +308,76 @@ func (l *groupReconciliation) deleteKeys(ctx context.Context, ordinals []int) er
 		}
 		return l.writeKey(ctx, i, gateway.AuthKeyState{ID: k.ID, Until: k.Until}, "")
 	})
+}
+
+// clearDevice removes a deleted device from the state Secret. The other fields stay, and the relay
+// logs in with its existing machine key.
+func (l *groupReconciliation) clearDevice(ctx context.Context, ordinal int) error {
+	s := l.state[ordinal]
+	want := s.DeepCopy()
+	for _, field := range []string{config.DeviceID, config.DeviceFQDN, config.DeviceIPs} {
+		delete(want.Data, field)
+	}
+	if err := l.direct.Patch(ctx, want, lockedPatch(s)); err != nil {
+		return fmt.Errorf("clear the device of %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// checkDevices queries the API for devices that relays report as lost.
+func (l *groupReconciliation) checkDevices(ctx context.Context, ordinals []int) error {
+	return forEach(l, ordinals, func(i int) error {
+		id := l.facts.Ordinals[i].Node
+		_, err := l.api.Device(ctx, id)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		switch {
+		case err == nil:
+			l.existing[id] = true
+		case isNotFound(err):
+			l.gone[id] = true
+		default:
+			return err
+		}
+		return nil
+	})
+}
+
+// deleteDevices deletes devices in the status. It checks each device first, because relays wrote
+// their IDs and must not be able to name other devices.
+func (l *groupReconciliation) deleteDevices(ctx context.Context, devices []gateway.RecordedDevice) error {
+	return forEach(l, devices, func(d gateway.RecordedDevice) error {
+		device, err := l.api.Device(ctx, d.Node)
+		switch {
+		case isNotFound(err):
+		case err != nil:
+			return err
+		case !l.ownsDevice(d, device):
+			l.Log.Warn("not deleting a device that does not belong to the group", "group", l.group.Namespace+"/"+l.group.Name, "device", d.Node)
+		default:
+			if err := l.api.DeleteDevice(ctx, d.Node); err != nil {
+				return err
+			}
+			l.Log.Info("device deleted", "group", l.group.Namespace+"/"+l.group.Name, "device", d.Node)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.deletedDevices[d.Node] = true
+		l.deleted = append(l.deleted, d.Node)
+		return nil
+	})
+}
+
+// ownsDevice reports whether a device can belong to the group: it has the requested hostname and is not
+// older than the group.
+func (l *groupReconciliation) ownsDevice(d gateway.RecordedDevice, device tsapi.Device) bool {
+	hostname := l.hostname(d.Ordinal)
+	for _, previous := range l.group.Status.Devices {
+		if previous.NodeID == d.Node && previous.Hostname != "" {
+			hostname = previous.Hostname
+		}
+	}
+	const skew = 5 * time.Minute // tolerance between the local clock and Tailscale's
+	return !device.External && strings.EqualFold(device.Hostname, hostname) &&
+		(device.Created.IsZero() || !device.Created.Before(l.group.CreationTimestamp.Add(-skew)))
 }
