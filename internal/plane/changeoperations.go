@@ -51,15 +51,6 @@ func (d *ChangeService) Routes() []httpapi.Route {
 	}
 }
 
-// ChangeOperations describes the API.
-func ChangeOperations() []httpapi.Declaration {
-	var all []httpapi.Declaration
-	for _, rt := range (&ChangeService{Plane: new(Service)}).Routes() {
-		all = append(all, rt.Declaration)
-	}
-	return all
-}
-
 // ChangeListRequest asks for one page of the changes.
 type ChangeListRequest struct {
 	ListRequest

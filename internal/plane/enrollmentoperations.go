@@ -1,6 +1,7 @@
 package plane
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 
@@ -20,7 +21,7 @@ var (
 		Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
 	EditEnrollment = httpapi.Op[EditRequest, Answer]{Pattern: "PATCH " + Base + "/enrollments/{org}", Verb: access.EnrollmentRequest, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "Change an organisation's enrollment by pull request or, where the plane approves, directly. Except for owners and members, a direct change needs a new approval.",
-		Example: EditRequest{Org: "acme", Patch: json.RawMessage(`{"quota":{"pods":80}}`), Reason: "the release"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
+		Example: EditRequest{json.RawMessage(`{"quota":{"pods":80}}`), EnrollmentChange{Org: "acme", Reason: "the release"}}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
 	ApproveEnrollment = httpapi.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "Approve the reviewed version of an enrollment, or its open change. Requesters and members of the organisation cannot approve it.",
 		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Responses: exampleOutcomes(OutcomeApproved), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
@@ -29,13 +30,13 @@ var (
 		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they have runners of their own"}, Responses: exampleOutcomes(OutcomeDeclined), Refusals: enrollmentRefusals}
 	OffboardEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "End an organisation's runners by pull request. Where the plane approves, this ends them at once if the caller's role allows it, and otherwise records a request.",
-		Example: OffboardRequest{Org: "acme", Reason: "they have moved away", Confirm: "OFFBOARD acme"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: offboardRefusals}
+		Example: OffboardRequest{EnrollmentChange{Org: "acme", Reason: "they have moved away"}, "OFFBOARD acme"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: offboardRefusals}
 	// DeleteEnrollment is Offboard as a DELETE request.
 	DeleteEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "DELETE " + Base + "/enrollments/{org}", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
 		Doc: "Same as offboard.", Example: OffboardEnrollment.Example, Responses: OffboardEnrollment.Responses, Refusals: offboardRefusals}
 	RotateCredential = httpapi.Op[RotateRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/rotate", Verb: access.RotateRequest, MaxResponse: maxEnrollmentAnswer,
 		Doc:     "Replace an organisation's credential by pull request or, where the plane approves, directly or on request. The fleet replaces GitLab runner credentials; a person must replace a GitHub App key.",
-		Example: RotateRequest{Org: "acme", Reason: "a laptop was lost"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
+		Example: RotateRequest{EnrollmentChange{Org: "acme", Reason: "a laptop was lost"}}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
 )
 
 var (
@@ -46,18 +47,26 @@ var (
 // Routes returns the routes of the API, served by d.
 func (d *EnrollmentService) Routes() []httpapi.Route {
 	return []httpapi.Route{
-		handle(d.Plane, RequestEnrollment, d.requestEnrollment), handle(d.Plane, EditEnrollment, d.editEnrollment), handle(d.Plane, ApproveEnrollment, d.approveEnrollment), handle(d.Plane, DeclineEnrollment, d.declineEnrollment),
-		handle(d.Plane, OffboardEnrollment, d.offboardEnrollment), handle(d.Plane, DeleteEnrollment, d.offboardEnrollment), handle(d.Plane, RotateCredential, d.rotateCredential),
+		handle(d.Plane, RequestEnrollment, d.requestEnrollment),
+		changeRoute(d, EditEnrollment, func(r EditRequest) EnrollmentChange {
+			r.Action, r.EnrollmentChange.Patch = ActionEdit, r.Patch
+			return r.EnrollmentChange
+		}),
+		changeRoute(d, ApproveEnrollment, func(r EnrollmentDecideRequest) EnrollmentChange { return r.change(ActionApprove) }),
+		changeRoute(d, DeclineEnrollment, func(r EnrollmentDecideRequest) EnrollmentChange { return r.change(ActionDecline) }),
+		changeRoute(d, OffboardEnrollment, OffboardRequest.change), changeRoute(d, DeleteEnrollment, OffboardRequest.change),
+		changeRoute(d, RotateCredential, func(r RotateRequest) EnrollmentChange {
+			r.Action = ActionRotate
+			return r.EnrollmentChange
+		}),
 	}
 }
 
-// EnrollmentOperations describes the API.
-func EnrollmentOperations() []httpapi.Declaration {
-	var all []httpapi.Declaration
-	for _, rt := range (&EnrollmentService{Plane: new(Service)}).Routes() {
-		all = append(all, rt.Declaration)
-	}
-	return all
+// changeRoute returns the route of an operation that changes an enrollment.
+func changeRoute[Req any](d *EnrollmentService, op httpapi.Op[Req, Answer], change func(Req) EnrollmentChange) httpapi.Route {
+	return handle(d.Plane, op, func(ctx context.Context, p access.Permit, req Req) (Answer, error) {
+		return d.change(ctx, p, change(req))
+	})
 }
 
 const exampleDigest = "sha256:0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"

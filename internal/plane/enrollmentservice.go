@@ -2,13 +2,10 @@ package plane
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"net/http"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/httpapi"
-	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // EnrollmentService is the service for enrollments.
@@ -18,26 +15,13 @@ type EnrollmentService struct {
 	Writer  EnrollmentWriter // used where the plane approves; nil: git approves
 }
 
-// EnrollmentWriter writes enrollments. Each permit must be narrowed to the organisation. With dryRun it sends a dry-run request to the API server and
-// changes nothing. It returns the enrollment after the change. Its errors are problems.
+// EnrollmentWriter writes enrollments. Each permit must be narrowed to the organisation. Its errors are problems.
 type EnrollmentWriter interface {
 	// Get returns the enrollment.
 	Get(ctx context.Context, p access.Permit) (Enrollment, error)
-	// Create creates an unapproved enrollment. If the same request has already created it, Create returns it unchanged and created is
-	// false.
-	Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (e Enrollment, created bool, err error)
-	// Edit changes the spec by a merge patch.
-	Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (Enrollment, error)
-	// Approve approves the enrollment if it has the digest.
-	Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (Enrollment, error)
-	// Decline deletes the enrollment if it has the digest and is only requested.
-	Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (Enrollment, error)
-	// Rotate triggers the replacement of the credential.
-	Rotate(ctx context.Context, p access.Permit, dryRun bool) (Enrollment, error)
-	// Offboard deletes the enrollment. The fleet then removes its runners.
-	Offboard(ctx context.Context, p access.Permit, dryRun bool) (Enrollment, error)
-	// RequestAction records a request for an action that the caller may not take.
-	RequestAction(ctx context.Context, p access.Permit, what RequestedAction, reason string, dryRun bool) (Enrollment, error)
+	// Apply makes a change, and returns the enrollment after it. changed is false if the same request created the enrollment before. A dry run
+	// sends a dry-run request to the API server and changes nothing. An approval and a decline need the enrollment's current digest.
+	Apply(ctx context.Context, p access.Permit, c EnrollmentChange) (e Enrollment, changed bool, err error)
 }
 
 // The results of a request.
@@ -88,66 +72,14 @@ func (a Answer) EncodeResponse(string) (httpapi.Response, error) {
 	return s, nil
 }
 
-const outcomeKind = "RunnerEnrollment"
+// enrollmentKind is the kind of an enrollment's object.
+const enrollmentKind = "RunnerEnrollment"
 
-// approvedBy returns what approves enrollments: git or plane.
-func (d *EnrollmentService) approvedBy() string {
-	if d.Writer == nil {
-		return "git"
-	}
-	return "plane"
-}
-
+// answer returns the response, with the way in which enrollments are approved.
 func (d *EnrollmentService) answer(o Outcome) Answer {
-	o.Approval = d.approvedBy()
+	o.Approval = "git"
+	if d.Writer != nil {
+		o.Approval = "plane"
+	}
 	return Answer{newEnvelope(d.Plane, "EnrollmentOutcome", o, d.Plane.Store.Revision(), nil)}
-}
-
-// writtenOutcome returns the response for a change that the Writer has made, or would make.
-func (d *EnrollmentService) writtenOutcome(p access.Permit, e Enrollment, done string, dryRun bool) Answer {
-	e = e.For(ViewerOf(p)).(Enrollment)
-	o := Outcome{OrgName: p.Org(), Done: done, Seen: e.Digest, Enrollment: &e}
-	if dryRun {
-		o.Done, o.Would = OutcomeNothing, done
-	}
-	return d.answer(o)
-}
-
-// propose makes the requested edit as a pull request.
-func (d *EnrollmentService) propose(ctx context.Context, p access.Permit, edit Edit, title string, reason Reason, key IdempotencyKey, dryRun bool) (Answer, error) {
-	edit.Kind, edit.Name = outcomeKind, Text(p.Org())
-	if dryRun {
-		e, err := d.Changes.previewChange(ctx, p, PreviewRequest{Edit: edit})
-		if err != nil {
-			return Answer{}, err
-		}
-		return d.answer(Outcome{OrgName: p.Org(), Done: OutcomeNothing, Would: OutcomeProposed, Preview: &e.Data}), nil
-	}
-	e, err := d.Changes.proposeChange(ctx, p, ProposeRequest{Edit: edit, Title: title, Reason: reason, Key: key})
-	if err != nil {
-		return Answer{}, err
-	}
-	return d.answer(Outcome{OrgName: p.Org(), Done: OutcomeProposed, Seen: e.Data.Head, Change: &e.Data}), nil
-}
-
-// narrowPermit checks the reason, and returns the permit for this organisation only.
-func narrowPermit(p access.Permit, org string, reason Reason) (access.Permit, error) {
-	if err := reason.check(); err != nil {
-		return p, err
-	}
-	return p.In(org)
-}
-
-// allows reports whether the caller may use the verb for the permit's organisation.
-func allows(p access.Permit, v access.Verb) bool { return ViewerOf(p).In(p.Org(), v) }
-
-// checkConfirm returns a Confirmation error unless confirm is the phrase.
-func checkConfirm(org, confirm string) error {
-	phrase := "OFFBOARD " + org
-	if confirm == phrase {
-		return nil
-	}
-	refused := problem.New(problem.Confirmation, fmt.Sprintf("This removes all runners of %s and deletes their credential.", org), fmt.Sprintf("To confirm, send the request again with the phrase %q.", phrase))
-	refused.Confirm = &problem.Confirm{Phrase: phrase}
-	return refused
 }

@@ -273,12 +273,3 @@ var exampleMetrics = newExample("Metrics", Metrics{Of: "github/acme/gh-nix", Win
 func (d *MetricsService) Routes() []httpapi.Route {
 	return []httpapi.Route{handle(d.Plane, GetMetrics, d.getPoolMetrics), handle(d.Plane, GetFleetMetrics, d.getFleetMetrics), handle(d.Plane, GetNamedMetrics, d.getNamedMetrics)}
 }
-
-// MetricsOperations describes the API.
-func MetricsOperations() []httpapi.Declaration {
-	var all []httpapi.Declaration
-	for _, rt := range (&MetricsService{Plane: new(Service)}).Routes() {
-		all = append(all, rt.Declaration)
-	}
-	return all
-}

@@ -59,15 +59,6 @@ func (d *RunnerService) Routes() []httpapi.Route {
 	}
 }
 
-// RunnerOperations describes the API.
-func RunnerOperations() []httpapi.Declaration {
-	var all []httpapi.Declaration
-	for _, rt := range (&RunnerService{Plane: new(Service)}).Routes() {
-		all = append(all, rt.Declaration)
-	}
-	return all
-}
-
 var (
 	exampleRunnerPool    = PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}
 	exampleRunnerList    = RunnerListRequest{PoolRequest: exampleRunnerPool}
