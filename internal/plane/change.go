@@ -12,12 +12,12 @@ import (
 // Repository holds the configuration at a forge. Its errors are problems.
 type Repository interface {
 	// ReadFile returns a file at the head of a branch. "" means the branch that is applied to the cluster.
-	ReadFile(ctx context.Context, branch, path string) (RepositoryFile, error)
-	// Propose creates a branch with one commit and a pull request, or adds a commit to an existing one. It returns problem.Conflict if the
-	// file is no longer at the version Was.
-	Propose(ctx context.Context, p Proposal) (PullRequest, error)
+	ReadFile(ctx context.Context, branch, path string) (fleetgitops.File, error)
+	// Propose creates a branch with one commit and a pull request, or adds a commit to an existing one. The base is the applied branch. It
+	// returns problem.Conflict if the file is no longer at the version Was.
+	Propose(ctx context.Context, p fleetgitops.Proposal) (fleetgitops.Request, error)
 	// PullRequest returns the state of a pull request.
-	PullRequest(ctx context.Context, number int) (PullRequest, error)
+	PullRequest(ctx context.Context, number int) (fleetgitops.Request, error)
 	// ChangedFiles returns the files that merging a commit would change, including changes by other authors.
 	ChangedFiles(ctx context.Context, commit string) ([]string, error)
 	// Merge merges exactly head, or returns problem.Conflict.
@@ -26,35 +26,10 @@ type Repository interface {
 	Close(ctx context.Context, number int, comment string) error
 }
 
-// RepositoryFile is the content of a repository path.
-type RepositoryFile struct {
-	Text    []byte
-	Version string // of the file; empty: the file does not exist
-	Commit  string // the head of the branch
-}
-
 // RepositoryFiles lists the repository's files that may hold objects, at one commit.
 type RepositoryFiles struct {
 	Commit string
 	Blobs  map[string]string // path to git blob id
-}
-
-// Proposal is the change of one file.
-type Proposal struct {
-	Branch, Path string
-	BaseVersion  string // the Version of the file on Branch, or on the applied branch if Branch does not exist
-	Text         []byte // nil: delete the file
-	Message      string
-	Name, Email  string // of the author
-	Title, Body  string
-	Risk         string // low, medium or high
-}
-
-// PullRequest is a pull or merge request.
-type PullRequest struct {
-	Number int
-	URL    string
-	fleetgitops.Request
 }
 
 // RepositoryLayout finds, reads and edits objects in the repository's files. Its errors are those of package change.
@@ -205,9 +180,14 @@ func (o Change) Observed() time.Time { return o.ObservedAt }
 // At implements [plane.Object].
 func (o Change) At(t time.Time) Object { o.ObservedAt = t; return o }
 
+// isOpen reports whether a change in this state can be decided.
+func isOpen(state string) bool {
+	return state == string(fleetgitops.StateOpen) || state == string(fleetgitops.StateApproved)
+}
+
 // Settled implements [plane.Settled]: a merged or closed change is finished.
 func (o Change) Settled() bool {
-	return o.State != string(fleetgitops.StateOpen) && o.State != string(fleetgitops.StateApproved) && o.State != string(fleetgitops.StateMerging)
+	return !isOpen(o.State) && o.State != string(fleetgitops.StateMerging)
 }
 
 // CurrentState implements [Stateful].
@@ -215,7 +195,7 @@ func (o Change) CurrentState() string { return o.State }
 
 // Trouble implements [Stateful].
 func (o Change) Trouble() (Severity, string, string) {
-	if o.Blocked != "" && (o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)) {
+	if o.Blocked != "" && isOpen(o.State) {
 		return SeverityWarning, "MergeBlocked", o.Blocked
 	}
 	return "", "", ""
@@ -225,12 +205,11 @@ func (o Change) Trouble() (Severity, string, string) {
 func (o Change) For(v Viewer) Object {
 	var a Actions
 	verb := approvalVerb(o.Platform)
-	open := o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)
 	_, own := o.stored.Approve(v.Caller().Identity(), "", o.Head, o.OpenedAt)
 	switch {
-	case !open:
-		a.Approve.Why, a.Merge.Why, a.Close.Why = "It is "+o.State+".", "It is "+o.State+".", "It is "+o.State+"."
-		o.Actions = &a
+	case !isOpen(o.State):
+		no := Action{Why: "It is " + o.State + "."}
+		o.Actions = &Actions{no, no, no}
 		return o
 	case !v.In(o.OrgName, verb):
 		a.Approve.Why = "Your role does not allow you to approve it."
@@ -254,16 +233,4 @@ func (o Change) For(v Viewer) Object {
 	}
 	o.Actions = &a
 	return o
-}
-
-// save stores a change. It sets MergedAt and AppliedAt when the change first reaches these states.
-func (d *ChangeService) save(ctx context.Context, k StoredChange) (StoredChange, error) {
-	now := d.Plane.Now().UTC().Truncate(time.Second)
-	if k.MergedAt == nil && (k.State == fleetgitops.StateMerged || k.State == fleetgitops.StateApplied) {
-		k.MergedAt = new(now)
-	}
-	if k.AppliedAt == nil && k.State == fleetgitops.StateApplied {
-		k.AppliedAt = new(now)
-	}
-	return d.Store.Save(ctx, k)
 }

@@ -2,7 +2,6 @@ package plane
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"reflect"
 	"time"
@@ -68,7 +67,7 @@ func (w *ChangePoller) poll(ctx context.Context) {
 func (w *ChangePoller) pollChange(ctx context.Context, id string) error {
 	d := w.Changes
 	k, err := d.Store.Get(ctx, id)
-	if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.NotFound {
+	if problem.CodeOf(err) == problem.NotFound {
 		return nil
 	}
 	if err != nil {
@@ -80,7 +79,7 @@ func (w *ChangePoller) pollChange(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		if k.Change = k.Observe(r.Request); k.State == fleetgitops.StateMerging && r.Open { // the response to the merge was lost
+		if k.Change = k.Observe(r); k.State == fleetgitops.StateMerging && r.Open { // the response to the merge was lost
 			k.Change = k.MergeRefused("")
 		}
 	}
@@ -93,7 +92,7 @@ func (w *ChangePoller) pollChange(ctx context.Context, id string) error {
 	}
 	k.Stale = k.State != fleetgitops.StateMerged && f.Version != k.Version
 	if k.State == fleetgitops.StateMerged {
-		want, found, err := d.Layout.Spec(f.Text, k.Ref)
+		want, found, err := d.Layout.Spec(f.Content, k.Ref)
 		if err != nil {
 			return w.saveIfChanged(ctx, was, k) // a person must repair the file; in this state it cannot be applied
 		}
@@ -112,10 +111,10 @@ func (w *ChangePoller) saveIfChanged(ctx context.Context, was fleetgitops.Change
 	}
 	d := w.Changes
 	k, err := d.save(ctx, k)
+	if problem.CodeOf(err) == problem.Conflict {
+		return nil // a person changed it meanwhile; the next check updates it
+	}
 	if err != nil {
-		if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.Conflict {
-			return nil // a person changed it meanwhile; the next check updates it
-		}
 		return err
 	}
 	d.Plane.Store.Set(KindChange, ChangesSource, NewChange(k, d.Plane.Now().UTC()))

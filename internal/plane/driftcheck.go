@@ -30,7 +30,7 @@ type DriftCheck struct {
 	Store *Store
 	Now   func() time.Time
 	// Read reads a file at the head of the applied branch.
-	Read func(ctx context.Context, path string) (RepositoryFile, error)
+	Read func(ctx context.Context, path string) (gitops.File, error)
 	// Files lists the files that may hold objects, at that head. It is not called if one file holds all objects. It returns
 	// problem.TooLarge if the list is incomplete.
 	Files func(ctx context.Context) (RepositoryFiles, error)
@@ -260,7 +260,7 @@ func (c *DriftCheck) readFile(ctx context.Context, now *parsedFiles, path string
 			return nil, err
 		}
 		t = parsedFile{}
-		if t.specs, err = gitops.ReadSpecs(f.Text); err != nil {
+		if t.specs, err = gitops.ReadSpecs(f.Content); err != nil {
 			t.err = fmt.Errorf("%s: %w", path, err)
 		}
 		if now.head == "" {

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -37,10 +35,7 @@ type ChangeStore struct {
 
 // NewChangeStore returns a store of changes. It sends no request yet.
 func NewChangeStore(config *rest.Config, namespace string) (*ChangeStore, error) {
-	if config == nil || namespace == "" {
-		return nil, errors.New("the change store needs a client configuration and a namespace")
-	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := connect(config, namespace != "", "the change store needs a client configuration and a namespace")
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/strictjson"
@@ -38,10 +37,7 @@ var _ plane.EnrollmentWriter = (*EnrollmentWriter)(nil)
 
 // NewEnrollmentWriter returns a writer of enrollments. approver reports whether the fleet accepts a login's approval. It sends no request yet.
 func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, now func() time.Time) (*EnrollmentWriter, error) {
-	if config == nil || approver == nil || now == nil {
-		return nil, errors.New("the enrollment writer needs a client configuration, approvers and a clock")
-	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := connect(config, approver != nil && now != nil, "the enrollment writer needs a client configuration, approvers and a clock")
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
 	gatewayv1alpha1 "github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -48,27 +47,10 @@ func (g *gatewayJoin) join(o plane.Gateway) plane.Gateway {
 	return o
 }
 
-// set, remove and replace implement [objectSink], for Gateways. Callers must hold mu.
-func (g *gatewayJoin) set(o client.Object) {
-	if is, ok := o.(*gatewayapi.Gateway); ok {
-		g.known[objectKey(o)] = gatewayFieldsOf(is)
-		g.update(func(target string) bool { return target == objectKey(o) })
-	}
-}
-
-func (g *gatewayJoin) remove(o client.Object) {
-	delete(g.known, objectKey(o))
-	g.update(func(target string) bool { return target == objectKey(o) })
-}
-
-func (g *gatewayJoin) replace(all []client.Object) {
-	g.known = map[string]gatewayFields{}
-	for _, o := range all {
-		if is, ok := o.(*gatewayapi.Gateway); ok {
-			g.known[objectKey(o)] = gatewayFieldsOf(is)
-		}
-	}
-	g.update(func(string) bool { return true })
+// sink keeps what Gateways say of the joined objects.
+func (g *gatewayJoin) sink() objectSink {
+	return kindSink[gatewayapi.Gateway, gatewayFields]{g.known, gatewayFieldsOf,
+		func(key string) { g.update(func(target string) bool { return target == key }) }, func() { g.update(func(string) bool { return true }) }}
 }
 
 // update updates the TailscaleGateways whose target matches.

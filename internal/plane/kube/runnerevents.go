@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
@@ -43,10 +41,7 @@ type cachedEvents struct {
 
 // NewEventReader returns an Events. It sends no request yet.
 func NewEventReader(config *rest.Config, now func() time.Time) (*EventReader, error) {
-	if config == nil || now == nil {
-		return nil, errors.New("the event reader needs a client configuration and a clock")
-	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := connect(config, now != nil, "the event reader needs a client configuration and a clock")
 	if err != nil {
 		return nil, err
 	}
