@@ -11,34 +11,17 @@ import (
 
 // changeTools returns the tools for configuration changes. There are deliberately no tools to approve or merge one, because people must do
 // that.
-
 func changeTools() []tool {
-	changes := func(all []plane.Change) table {
-		return newTable([]string{"ID", "OBJECT", "ORG", "STATE", "RISK", "BY", "TITLE", "URL"}, all, func(o plane.Change) []string {
-			return []string{o.ID, o.Kind + " " + o.Name, o.OrgName, o.State, o.Risk.Level, o.Proposer, o.Title, o.URL}
-		})
-	}
-	alone := func(o plane.Change) table { return changes([]plane.Change{o}) }
-	list := readTool[plane.ChangeListRequest](tool{name: "list_changes", title: "Changes", set: Config, verb: plane.ListChanges.Verb, doc: plane.ListChanges.Doc, pattern: plane.ListChanges.Pattern, maxResponse: plane.ListChanges.MaxResponse},
-		func(e *plane.Envelope[[]plane.Change]) plane.Envelope[[]plane.Change] { return *e }, func(all []plane.Change, m plane.Meta) string { return pageSummary(len(all), "change", m) }, changes)
-	list.view.fewer = func(r any, n int) { r.(*plane.ChangeListRequest).Limit = plane.PageLimit(n) }
-	list.view.length = func(all any) int { return len(*all.(*[]plane.Change)) }
-	propose := requestTool(tool{name: "propose_change", title: "Propose a change", set: Config, verb: plane.ProposeChange.Verb, doc: "Propose a change of the configuration by pull request. Nothing is changed before people have approved it. Preview it first.",
-		pattern: plane.ProposeChange.Pattern, maxResponse: plane.ProposeChange.MaxResponse},
-		func(a *proposeArgs) (string, any, error) {
-			return plane.ProposeChange.Pattern, &plane.ProposeRequest{Edit: a.edit(), Title: string(a.Title), Reason: plane.Reason(a.Reason), Version: string(a.Version)}, nil
-		},
-		func(o plane.Change, _ plane.Meta) string {
-			return "The change is proposed as " + o.ID + ", number " + strconv.Itoa(o.Number) + ". People must approve it."
-		}, alone)
-	propose.readOnly, propose.destructive, propose.idempotent = false, false, true
+	changes := rowsOf([]string{"ID", "OBJECT", "ORG", "STATE", "RISK", "BY", "TITLE", "URL"}, func(o plane.Change) []string {
+		return []string{o.ID, o.Kind + " " + o.Name, o.OrgName, o.State, o.Risk.Level, o.Proposer, o.Title, o.URL}
+	})
 	return []tool{
-		list,
-		requestTool(tool{name: "get_change", title: "Change", set: Config, verb: plane.GetChange.Verb, doc: plane.GetChange.Doc, pattern: plane.GetChange.Pattern, maxResponse: plane.GetChange.MaxResponse},
+		listTool[plane.ChangeListRequest](operationTool(plane.ListChanges, "list_changes", "Changes", Config), "change", changes),
+		requestTool(operationTool(plane.GetChange, "get_change", "Change", Config),
 			func(a *changeArgs) (string, any, error) {
 				return plane.GetChange.Pattern, &plane.ChangeRequest{ID: string(a.ID)}, nil
-			}, func(o plane.Change, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, alone),
-		requestTool(tool{name: "preview_change", title: "Preview a change", set: Config, verb: plane.PreviewChange.Verb, doc: plane.PreviewChange.Doc, pattern: plane.PreviewChange.Pattern, maxResponse: plane.PreviewChange.MaxResponse},
+			}, func(o plane.Change, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, one(changes)),
+		requestTool(operationTool(plane.PreviewChange, "preview_change", "Preview a change", Config),
 			func(a *editArgs) (string, any, error) {
 				return plane.PreviewChange.Pattern, &plane.PreviewRequest{Edit: a.edit()}, nil
 			},
@@ -55,7 +38,14 @@ func changeTools() []tool {
 				}
 				return messages
 			}, nil),
-		propose,
+		writeTool(requestTool(operationTool(plane.ProposeChange, "propose_change", "Propose a change", Config).withDoc("Propose a change of the configuration by pull request. "+
+			"Nothing is changed before people have approved it. Preview it first."),
+			func(a *proposeArgs) (string, any, error) {
+				return plane.ProposeChange.Pattern, &plane.ProposeRequest{Edit: a.edit(), Title: string(a.Title), Reason: plane.Reason(a.Reason), Version: string(a.Version)}, nil
+			},
+			func(o plane.Change, _ plane.Meta) string {
+				return "The change is proposed as " + o.ID + ", number " + strconv.Itoa(o.Number) + ". People must approve it."
+			}, one(changes)), false, true),
 	}
 }
 

@@ -12,11 +12,9 @@ import (
 // because people must do that.
 
 func enrollmentTools() []tool {
-	request := requestTool(tool{name: "request_enrollment", title: "Request runners", set: Enrollment, verb: plane.RequestEnrollment.Verb, pattern: plane.RequestEnrollment.Pattern, maxResponse: plane.RequestEnrollment.MaxResponse,
-		doc: "Request runners for an organisation that has none. Nothing is created before people have approved it. The answer is the opened pull request, or the enrollment that waits for approval."},
-		requestEnrollment, outcomeSummary, nil)
-	request.readOnly, request.destructive, request.idempotent = false, false, true
-	return []tool{request}
+	return []tool{writeTool(requestTool(operationTool(plane.RequestEnrollment, "request_enrollment", "Request runners", Enrollment).
+		withDoc("Request runners for an organisation that has none. Nothing is created before people have approved it. "+
+			"The answer is the opened pull request, or the enrollment that waits for approval."), requestEnrollment, outcomeSummary, nil), false, true)}
 }
 
 type enrollArgs struct {
