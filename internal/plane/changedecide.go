@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -51,10 +51,10 @@ func (d *ChangeService) decide(ctx context.Context, p access.Permit, id string, 
 // save stores a change. It sets MergedAt and AppliedAt when the change first reaches these states.
 func (d *ChangeService) save(ctx context.Context, k StoredChange) (StoredChange, error) {
 	now := d.Plane.Now().UTC().Truncate(time.Second)
-	if k.MergedAt == nil && (k.State == fleetgitops.StateMerged || k.State == fleetgitops.StateApplied) {
+	if k.MergedAt == nil && (k.State == gitops.StateMerged || k.State == gitops.StateApplied) {
 		k.MergedAt = new(now)
 	}
-	if k.AppliedAt == nil && k.State == fleetgitops.StateApplied {
+	if k.AppliedAt == nil && k.State == gitops.StateApplied {
 		k.AppliedAt = new(now)
 	}
 	return d.Store.Save(ctx, k)
@@ -101,7 +101,7 @@ func mayApprove(p access.Permit, k StoredChange) error {
 // mergeChange uses up the approval before it merges at the forge. If the forge's response is lost, [ChangePoller] determines the result.
 func (d *ChangeService) mergeChange(ctx context.Context, p access.Permit, req DecideRequest) (Envelope[Change], error) {
 	k, err := d.decide(ctx, p, req.ID, req.Reason, func(k *StoredChange) (err error) {
-		may := func(a fleetgitops.Approval) bool { return d.StillAllowed(ctx, a, k.Org, approvalVerb(k.Platform)) }
+		may := func(a gitops.Approval) bool { return d.StillAllowed(ctx, a, k.Org, approvalVerb(k.Platform)) }
 		k.Change, err = k.Merge(p.Caller().Identity(), req.Head, may, d.Plane.Now())
 		return changeProblem(err)
 	})
@@ -116,7 +116,7 @@ func (d *ChangeService) finish(ctx context.Context, p access.Permit, k StoredCha
 	mergeErr := d.Repository.Merge(ctx, k.Number, k.Head)
 	switch pr, _ := errors.AsType[*problem.Error](mergeErr); {
 	case mergeErr == nil:
-		k.Change = k.Observe(fleetgitops.Request{Head: k.Head, Merged: true})
+		k.Change = k.Observe(gitops.Request{Head: k.Head, Merged: true})
 	case pr != nil && pr.Code != problem.Unavailable && pr.Code != problem.RateLimited:
 		k.Change = k.MergeRefused(pr.Message)
 	default: // unknown result: the change stays as it is until Watch determines it
@@ -133,7 +133,7 @@ func (d *ChangeService) closeChange(ctx context.Context, p access.Permit, req Cl
 	k, err := d.decide(ctx, p, req.ID, req.Reason, func(k *StoredChange) error {
 		switch {
 		case !isOpen(string(k.State)):
-			return changeProblem(fleetgitops.ErrNotOpen)
+			return changeProblem(gitops.ErrNotOpen)
 		case k.Proposer != p.Caller().Identity() && !ViewerOf(p).In(k.Org, access.ConfigApprove):
 			return problem.New(problem.Forbidden, "Only the proposer or an approver can close a change.")
 		}
@@ -147,12 +147,12 @@ func (d *ChangeService) closeChange(ctx context.Context, p access.Permit, req Cl
 func (d *ChangeService) declineChange(ctx context.Context, p access.Permit, req DecideRequest) (Envelope[Change], error) {
 	k, err := d.decide(ctx, p, req.ID, req.Reason, func(k *StoredChange) error {
 		switch {
-		case k.State == fleetgitops.StateApproved:
+		case k.State == gitops.StateApproved:
 			return problem.New(problem.Conflict, "The change is approved already.", "Close the change if it must not be merged.")
-		case k.State != fleetgitops.StateOpen:
-			return changeProblem(fleetgitops.ErrNotOpen)
+		case k.State != gitops.StateOpen:
+			return changeProblem(gitops.ErrNotOpen)
 		case k.Head != req.Head:
-			return changeProblem(fleetgitops.ErrHeadChanged)
+			return changeProblem(gitops.ErrHeadChanged)
 		}
 		if err := mayApprove(p, *k); err != nil {
 			return err
@@ -167,9 +167,9 @@ func (d *ChangeService) withdraw(ctx context.Context, p access.Permit, k *Stored
 	if hasCredential(reason) {
 		return credentialRefused("reason")
 	}
-	if err := d.Repository.Close(ctx, k.Number, fleetgitops.ClosingComment(done, p.Caller().Identity(), string(reason))); err != nil {
+	if err := d.Repository.Close(ctx, k.Number, gitops.ClosingComment(done, p.Caller().Identity(), string(reason))); err != nil {
 		return err
 	}
-	k.State, k.Approvals = fleetgitops.StateClosed, nil
+	k.State, k.Approvals = gitops.StateClosed, nil
 	return nil
 }

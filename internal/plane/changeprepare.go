@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 
 	"github.com/tailplane/tailplane/internal/access"
-	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/redact"
 )
@@ -23,15 +23,15 @@ const (
 
 // preparedChange is a change before it is proposed, with the data to propose it.
 type preparedChange struct {
-	ref  fleetgitops.Ref
-	edit fleetgitops.Edit
-	file fleetgitops.File
+	ref  gitops.Ref
+	edit gitops.Edit
+	file gitops.File
 	text []byte
 	Preview
 }
 
 // prepare computes the change that e describes. It returns an error, and no data of the file, if p does not permit the change.
-func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, before []fleetgitops.Edit) (out preparedChange, _ access.Permit, err error) {
+func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, before []gitops.Edit) (out preparedChange, _ access.Permit, err error) {
 	if err := d.readEdited(ctx, p, e, &out); err != nil {
 		return out, p, err
 	}
@@ -46,7 +46,7 @@ func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, be
 			return out, p, err
 		}
 	}
-	out.OrgName, out.Platform = fleetgitops.Owner(out.ref, was, is)
+	out.OrgName, out.Platform = gitops.Owner(out.ref, was, is)
 	if p, err = p.In(out.OrgName); err != nil {
 		return out, p, err
 	}
@@ -56,7 +56,7 @@ func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, be
 	if out.text = text; len(bytes.TrimSpace(text)) == 0 {
 		out.text = nil
 	}
-	r := fleetgitops.AssessRisk(was, is)
+	r := gitops.AssessRisk(was, is)
 	old := out.file.Content
 	if out.file.Version == "" {
 		old = nil
@@ -76,20 +76,20 @@ func (d *ChangeService) readEdited(ctx context.Context, p access.Permit, e Edit,
 	if hasCredential(e.Patch) || hasCredential(e.Spec) {
 		return credentialRefused("spec")
 	}
-	out.edit = fleetgitops.Edit{Patch: e.Patch, Spec: e.Spec, Remove: e.Remove}
+	out.edit = gitops.Edit{Patch: e.Patch, Spec: e.Spec, Remove: e.Remove}
 	if err := out.edit.Validate(); err != nil {
 		return changeProblem(err)
 	}
 	var err error
-	if out.ref, err = fleetgitops.ParseRef(string(e.Kind), string(e.Name)); err != nil {
+	if out.ref, err = gitops.ParseRef(string(e.Kind), string(e.Name)); err != nil {
 		return changeProblem(err)
 	}
-	if org, _ := fleetgitops.Owner(out.ref, nil, nil); org != "" { // by name alone: check the permit before the file is read
+	if org, _ := gitops.Owner(out.ref, nil, nil); org != "" { // by name alone: check the permit before the file is read
 		if _, err := p.In(org); err != nil {
 			return err
 		}
 	}
-	if out.File, err = d.Layout.File(out.ref); errors.Is(err, fleetgitops.ErrInvalidEdit) {
+	if out.File, err = d.Layout.File(out.ref); errors.Is(err, gitops.ErrInvalidEdit) {
 		return changeProblem(err)
 	} else if err != nil {
 		return problem.New(problem.Internal, "internal error").WithCause(err)
@@ -104,7 +104,7 @@ func (d *ChangeService) readEdited(ctx context.Context, p access.Permit, e Edit,
 }
 
 // specIn returns an object's spec in a file, or nil if the file does not have the object.
-func (d *ChangeService) specIn(file []byte, r fleetgitops.Ref) (map[string]any, error) {
+func (d *ChangeService) specIn(file []byte, r gitops.Ref) (map[string]any, error) {
 	spec, found, err := d.Layout.Spec(file, r)
 	if !found {
 		spec = nil
@@ -113,7 +113,7 @@ func (d *ChangeService) specIn(file []byte, r fleetgitops.Ref) (map[string]any, 
 }
 
 // tryOut adds to a preview whether the API server would accept the object, and which rules between objects it would break.
-func (d *ChangeService) tryOut(ctx context.Context, r fleetgitops.Ref, spec map[string]any, out *Preview) error {
+func (d *ChangeService) tryOut(ctx context.Context, r gitops.Ref, spec map[string]any, out *Preview) error {
 	if out.Note = d.Layout.Note(); out.Note != "" {
 		return nil
 	}
@@ -160,15 +160,15 @@ func changeProblem(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, fleetgitops.ErrSelfApproval):
+	case errors.Is(err, gitops.ErrSelfApproval):
 		return problem.New(problem.SelfApproval, "You wrote a part of this change.", "Ask another person to approve it.")
-	case errors.Is(err, fleetgitops.ErrHeadChanged), errors.Is(err, fleetgitops.ErrNotOpen), errors.Is(err, fleetgitops.ErrNotApproved), errors.Is(err, fleetgitops.ErrBlocked):
+	case errors.Is(err, gitops.ErrHeadChanged), errors.Is(err, gitops.ErrNotOpen), errors.Is(err, gitops.ErrNotApproved), errors.Is(err, gitops.ErrBlocked):
 		return problem.New(problem.Conflict, sentence(err), "Check the current state of the change.")
-	case errors.Is(err, fleetgitops.ErrObjectNotFound):
+	case errors.Is(err, gitops.ErrObjectNotFound):
 		return problem.New(problem.NotFound, sentence(err), "Send its whole spec to create it.")
-	case errors.Is(err, fleetgitops.ErrObjectExists):
+	case errors.Is(err, gitops.ErrObjectExists):
 		return problem.New(problem.Conflict, sentence(err), "Send a patch instead.")
-	case errors.Is(err, fleetgitops.ErrUnreadableFile), errors.Is(err, fleetgitops.ErrDuplicateObject):
+	case errors.Is(err, gitops.ErrUnreadableFile), errors.Is(err, gitops.ErrDuplicateObject):
 		return problem.New(problem.Conflict, sentence(err), "Correct the file in the repository first.")
 	}
 	return problem.New(problem.Validation, sentence(err), "A patch is a JSON object with fields of the spec.")

@@ -17,6 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Intervals and limits of an event stream.
@@ -188,22 +189,12 @@ func (d *Service) streamEvents(ctx context.Context, p access.Permit, req EventsR
 		case <-beat.C:
 			r.writeHeartbeat(d.Now().UTC())
 		case <-r.store.Changed(r.revision):
-			waitForBatch(ctx)
+			_ = retry.Sleep(ctx, batchDelay) // the loop checks ctx itself
 			r.sendChanges()
 		case <-r.auditChanged():
-			waitForBatch(ctx)
+			_ = retry.Sleep(ctx, batchDelay) // the loop checks ctx itself
 			r.sendAudit()
 		}
-	}
-}
-
-// waitForBatch waits so that changes made at the same time are sent together.
-func waitForBatch(ctx context.Context) {
-	pause := time.NewTimer(batchDelay)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
 	}
 }
 

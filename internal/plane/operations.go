@@ -1,6 +1,9 @@
 package plane
 
 import (
+	"context"
+	_ "embed"
+	"net/http"
 	"slices"
 	"time"
 
@@ -136,3 +139,54 @@ func exampleSignin() Signin {
 		Tailnet: "example.com", Device: "alice-laptop.tail1234.ts.net", Role: "view", Namespaces: []string{}, Created: exampleTime, ValidUntil: new(exampleTime.Add(8 * time.Hour)),
 		Phase: "Ready", Conditions: []Condition{}, Actions: &SigninActions{Revoke: Action{Allowed: true}}, ObservedAt: exampleTime}
 }
+
+// document is the OpenAPI description of the operations. "go generate ./internal/httpapi/openapi" writes it from them, and a test compares the
+// two.
+//
+//go:embed openapi.json
+var document []byte
+
+// Document is the OpenAPI 3.1 description of the API. The server sends it without an envelope.
+type Document struct{}
+
+// EncodeResponse implements [httpapi.Responder].
+func (Document) EncodeResponse(string) (httpapi.Response, error) {
+	return httpapi.Response{Status: http.StatusOK, ContentType: "application/json", Body: document}, nil
+}
+
+// Forms returns the media type of the document, for the generated reference.
+func (Document) Forms() map[string]any {
+	return map[string]any{"application/json": map[string]string{}}
+}
+
+func getDocument(context.Context, access.Permit, Empty) (Document, error) { return Document{}, nil }
+
+// EventStream is an example of an event stream, for the generated reference.
+type EventStream struct{}
+
+// EncodeResponse implements [httpapi.Responder]. Only the reference uses it; no request receives it as its response.
+func (EventStream) EncodeResponse(string) (httpapi.Response, error) {
+	return httpapi.Response{Status: http.StatusOK, ContentType: "text/event-stream", Body: `retry: 2000
+
+event: hello
+data: {"serverTime":"2026-11-22T11:41:08Z","revision":"1795347668000000","heartbeatSeconds":15}
+
+id: 1795347668000000
+event: snapshot
+data: {"revision":"1795347668000000","objects":{"cluster":[],"signin":null},"sources":[]}
+
+id: 1795347668000001
+event: signin.delete
+data: {"id":"tailplane/alice-example-com-0f3c9a1b2d4e5f607182"}
+
+id: 1795347668000002
+event: source.status
+data: {"name":"kubernetes","status":"down","since":"2026-11-22T11:41:08Z","message":"connection refused"}
+
+event: bye
+data: {"reason":"not_authorized_user"}
+`}, nil
+}
+
+// Forms returns the media type of the stream, for the generated reference.
+func (EventStream) Forms() map[string]any { return map[string]any{"text/event-stream": ""} }

@@ -88,7 +88,7 @@ func metricsTool() tool {
 		"Each series has its last, least and greatest value. A missing measurement is null."),
 		func(a *metricsArgs) (string, any, error) {
 			if a.Pool == "" {
-				return plane.GetFleetMetrics.Pattern, &plane.FleetMetricsRequest{Window: a.Window, Org: a.Org}, nil
+				return plane.GetFleetMetrics.Pattern, &plane.FleetMetricsRequest{Window: a.Window, RunnersRequest: plane.RunnersRequest{Org: a.Org}}, nil
 			}
 			if a.Org != "" {
 				return "", nil, problem.New(problem.Validation, "Give a pool or an organisation, not both.")
