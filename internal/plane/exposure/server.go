@@ -29,8 +29,8 @@ type Server struct {
 	Upstream
 	// OpenNode creates the upstream's node, not yet running, and the function that identifies its callers.
 	OpenNode func(context.Context) (Node, func(*http.Request) (access.Caller, error), error)
-	// Door holds the settings that all servers of the plane share, with the plane's Decide. Keeper sets Names and Identify from the node,
-	// and replaces Decide by the upstream's.
+	// Door holds the settings that all servers of the plane share, with the plane's Decide. Run sets Names and Identify from the node, and
+	// replaces Decide by the upstream's.
 	Door httpapi.Server
 	// Report receives the state: the names that serve the upstream, or the error. It is optional.
 	Report func(names []string, err error)

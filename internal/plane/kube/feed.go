@@ -264,7 +264,7 @@ type objectSink interface {
 	replace(all []client.Object)
 }
 
-// kindSink keeps the objects of one kind in a map, by name or namespace/name.
+// kindSink keeps the objects of one kind in a map, by name or namespace/name. Its feed calls it with the lock held.
 type kindSink[T, V any] struct {
 	objects  map[string]V
 	read     func(*T) V

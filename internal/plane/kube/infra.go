@@ -314,7 +314,7 @@ func (g *gatewayJoin) join(o plane.Gateway) plane.Gateway {
 	return o
 }
 
-// sink keeps what Gateways say of the joined objects.
+// sink returns the sink of the feed of Gateways. Its feed calls it with mu held.
 func (g *gatewayJoin) sink() objectSink {
 	return kindSink[gatewayapi.Gateway, gatewayFields]{g.known, gatewayFieldsOf,
 		func(key string) { g.update(func(target string) bool { return target == key }) }, func() { g.update(func(string) bool { return true }) }}

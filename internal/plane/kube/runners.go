@@ -126,12 +126,12 @@ func (w *runnerJoin) update(key string) {
 	w.store.Delete(plane.KindRunner, key)
 }
 
-// runnerSink keeps GitHub's runners.
+// runnerSink returns the sink of the feed of GitHub runners.
 func (w *runnerJoin) runnerSink() objectSink {
 	return kindSink[unstructured.Unstructured, arc.Runner]{w.runners, arc.ReadRunner, w.update, func() { w.complete(runnersSource) }}
 }
 
-// podSink keeps the pods of jobs and of GitHub's runners.
+// podSink returns the sink of the feed of pods.
 func (w *runnerJoin) podSink() objectSink {
 	return kindSink[corev1.Pod, *corev1.Pod]{w.pods, whole, w.update, func() { w.complete(podsSource) }}
 }
