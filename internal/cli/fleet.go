@@ -106,7 +106,7 @@ const (
 func listAll[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.PageLimit) (fleetList[T], error) {
 	return listPages[T](ctx, t, ff, as, pattern, func(p plane.ListRequest) any {
 		p.State, p.Limit = plane.Text(ff.state), page
-		return plane.FleetListRequest{ListRequest: p, Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}
+		return plane.FleetListRequest{ListRequest: p, RunnersRequest: plane.RunnersRequest{Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}}
 	})
 }
 

@@ -38,6 +38,11 @@ func (ef *enrollFlags) addConfirm(cmd *cobra.Command, phrase string) {
 
 func (ef *enrollFlags) write() writeFlags { return writeFlags{reason: ef.reason} }
 
+// change returns the change of an organisation's enrollment that the flags describe.
+func (ef *enrollFlags) change(org string) plane.EnrollmentChange {
+	return plane.EnrollmentChange{Org: org, Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)}
+}
+
 func (t *tka) fleetRequest(ff *fleetFlags) *cobra.Command {
 	var ef enrollFlags
 	var forge, configURL, isolation, secret string
@@ -178,7 +183,7 @@ needs a confirmation: type the phrase, or give it with --confirm.`,
 			if err := ef.write().check(cmd); err != nil {
 				return err
 			}
-			return t.doEnroll(cmd.Context(), ff, plane.OffboardEnrollment.Pattern, plane.OffboardRequest{Org: args[0], Reason: plane.Reason(ef.reason), Confirm: plane.Text(ef.confirm), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
+			return t.doEnroll(cmd.Context(), ff, plane.OffboardEnrollment.Pattern, plane.OffboardRequest{EnrollmentChange: ef.change(args[0]), Confirm: plane.Text(ef.confirm)})
 		},
 	}
 	ef.addConfirm(cmd, "OFFBOARD acme")
@@ -201,7 +206,7 @@ App and puts it into the Secret; the enrollment's status shows this until it is 
 			if err := ef.write().check(cmd); err != nil {
 				return err
 			}
-			return t.doEnroll(cmd.Context(), ff, plane.RotateCredential.Pattern, plane.RotateRequest{Org: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)})
+			return t.doEnroll(cmd.Context(), ff, plane.RotateCredential.Pattern, plane.RotateRequest{EnrollmentChange: ef.change(args[0])})
 		},
 	}
 	return ef.addKey(cmd)

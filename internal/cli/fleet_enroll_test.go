@@ -27,71 +27,40 @@ func (r enrollmentStore) Get(_ context.Context, p access.Permit) (plane.Enrollme
 	return e, nil
 }
 
-// update changes an existing enrollment.
-func (r enrollmentStore) update(p access.Permit, dryRun bool, change func(*plane.Enrollment)) (plane.Enrollment, error) {
-	e, err := r.Get(context.Background(), p)
-	if err == nil {
-		if change(&e); !dryRun {
-			r[p.Org()] = e
-		}
-	}
-	return e, err
-}
-
-func (r enrollmentStore) Create(_ context.Context, p access.Permit, spec json.RawMessage, _ string, dryRun bool) (plane.Enrollment, bool, error) {
-	var is struct {
-		ConfigURL, Isolation string
-		Pools                []plane.EnrolledPool
-	}
-	if err := json.Unmarshal(spec, &is); err != nil {
-		return plane.Enrollment{}, false, err
-	}
-	if e, there := r[p.Org()]; there {
+func (r enrollmentStore) Apply(ctx context.Context, p access.Permit, c plane.EnrollmentChange) (plane.Enrollment, bool, error) {
+	e, there := r[p.Org()]
+	switch {
+	case c.Action == plane.ActionRequest && there:
 		return e, false, nil
+	case c.Action == plane.ActionRequest:
+		var is struct {
+			ConfigURL, Isolation string
+			Pools                []plane.EnrolledPool
+		}
+		if err := json.Unmarshal(c.Spec, &is); err != nil {
+			return e, false, err
+		}
+		e = plane.Enrollment{ID: p.Org(), Name: p.Org(), ConfigURL: is.ConfigURL, Isolation: is.Isolation, Pools: is.Pools, Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}, Digest: "sha256:1"}
+	case (c.Action == plane.ActionApprove || c.Action == plane.ActionDecline) && c.Seen != e.Digest:
+		return e, false, problem.New(problem.Conflict, "It is not what was looked at.")
+	case !there:
+		_, err := r.Get(ctx, p)
+		return e, false, err
+	case c.RecordOnly:
+		e.Requested = &plane.EnrollmentAsked{What: c.Action, By: p.Caller().Identity(), Reason: string(c.Reason)}
+	case c.Action == plane.ActionApprove:
+		e.Approval = &plane.EnrollmentApproval{By: p.Caller().Identity(), Digest: c.Seen}
+	case c.Action == plane.ActionRotate:
+		e.Rotation.At = new(time.Now())
 	}
-	e := plane.Enrollment{ID: p.Org(), Name: p.Org(), ConfigURL: is.ConfigURL, Isolation: is.Isolation, Pools: is.Pools, Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}, Digest: "sha256:1"}
-	if !dryRun {
+	switch {
+	case bool(c.DryRun):
+	case !c.RecordOnly && (c.Action == plane.ActionDecline || c.Action == plane.ActionOffboard):
+		delete(r, p.Org())
+	default:
 		r[p.Org()] = e
 	}
 	return e, true, nil
-}
-
-func (r enrollmentStore) Edit(_ context.Context, p access.Permit, _ json.RawMessage, dryRun bool) (plane.Enrollment, error) {
-	return r.update(p, dryRun, func(*plane.Enrollment) {})
-}
-
-func (r enrollmentStore) Approve(_ context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
-	if digest != r[p.Org()].Digest {
-		return plane.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
-	}
-	return r.update(p, dryRun, func(e *plane.Enrollment) {
-		e.Approval = &plane.EnrollmentApproval{By: p.Caller().Identity(), Digest: digest}
-	})
-}
-
-func (r enrollmentStore) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
-	if digest != r[p.Org()].Digest {
-		return plane.Enrollment{}, problem.New(problem.Conflict, "It is not what was looked at.")
-	}
-	return r.Offboard(ctx, p, dryRun)
-}
-
-func (r enrollmentStore) Rotate(_ context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
-	return r.update(p, dryRun, func(e *plane.Enrollment) { e.Rotation.At = new(time.Now()) })
-}
-
-func (r enrollmentStore) Offboard(_ context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
-	e, err := r.Get(context.Background(), p)
-	if !dryRun {
-		delete(r, p.Org())
-	}
-	return e, err
-}
-
-func (r enrollmentStore) RequestAction(_ context.Context, p access.Permit, what plane.RequestedAction, reason string, dryRun bool) (plane.Enrollment, error) {
-	return r.update(p, dryRun, func(e *plane.Enrollment) {
-		e.Requested = &plane.EnrollmentAsked{What: what, By: p.Caller().Identity(), Reason: reason}
-	})
 }
 
 // The command line requests, declines or approves an organisation as shown, rotates its credential and ends it. An immediate change with

@@ -33,6 +33,9 @@ type HistoryRequest struct {
 	Cursor Cursor    `json:"-" query:"cursor" doc:"meta.page.next of the previous page, with the same other parameters"`
 }
 
+// SetLimit sets the maximum number of entries.
+func (r *HistoryRequest) SetLimit(n int) { r.Limit = PageLimit(n) }
+
 // QueryTime is a time parameter.
 type QueryTime time.Time
 

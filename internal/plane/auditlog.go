@@ -32,12 +32,14 @@ var errStop = errors.New("enough")
 func (r AuditLog) ReadNewest(ctx context.Context, yield func(AuditEntry) bool) (damaged int, err error) {
 	// Open the current file before listing the older ones. If audit rotates it in between, the file is read twice, not missed.
 	current, err := os.Open(r.Path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err == nil {
+		defer current.Close()
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
 	older, err := audit.RotatedFiles(r.Path)
 	if err != nil {
-		return 0, errors.Join(err, closeAll(current))
+		return 0, err
 	}
 	last := map[string]uint64{} // by log, the sequence number that was read last
 	read := func(f *os.File) error {
@@ -75,12 +77,10 @@ func (r AuditLog) ReadNewest(ctx context.Context, yield func(AuditEntry) bool) (
 			return nil
 		})
 	}
-	files := slices.Backward(older)
-	err = nil
 	if current != nil {
-		err = errors.Join(read(current), current.Close())
+		err = read(current)
 	}
-	for _, path := range files {
+	for _, path := range slices.Backward(older) {
 		if err != nil {
 			break
 		}
@@ -96,13 +96,6 @@ func (r AuditLog) ReadNewest(ctx context.Context, yield func(AuditEntry) bool) (
 		err = nil
 	}
 	return damaged, err
-}
-
-func closeAll(f *os.File) error {
-	if f == nil {
-		return nil
-	}
-	return f.Close()
 }
 
 // Parameters of backward reading. Every line of the log is shorter than maxLine; the rest of a longer line is counted as damaged.

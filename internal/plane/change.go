@@ -5,19 +5,19 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // Repository holds the configuration at a forge. Its errors are problems.
 type Repository interface {
 	// ReadFile returns a file at the head of a branch. "" means the branch that is applied to the cluster.
-	ReadFile(ctx context.Context, branch, path string) (RepositoryFile, error)
-	// Propose creates a branch with one commit and a pull request, or adds a commit to an existing one. It returns problem.Conflict if the
-	// file is no longer at the version Was.
-	Propose(ctx context.Context, p Proposal) (PullRequest, error)
+	ReadFile(ctx context.Context, branch, path string) (gitops.File, error)
+	// Propose creates a branch with one commit and a pull request, or adds a commit to an existing one. The base is the applied branch. It
+	// returns problem.Conflict if the file is no longer at the version Was.
+	Propose(ctx context.Context, p gitops.Proposal) (gitops.Request, error)
 	// PullRequest returns the state of a pull request.
-	PullRequest(ctx context.Context, number int) (PullRequest, error)
+	PullRequest(ctx context.Context, number int) (gitops.Request, error)
 	// ChangedFiles returns the files that merging a commit would change, including changes by other authors.
 	ChangedFiles(ctx context.Context, commit string) ([]string, error)
 	// Merge merges exactly head, or returns problem.Conflict.
@@ -26,44 +26,19 @@ type Repository interface {
 	Close(ctx context.Context, number int, comment string) error
 }
 
-// RepositoryFile is the content of a repository path.
-type RepositoryFile struct {
-	Text    []byte
-	Version string // of the file; empty: the file does not exist
-	Commit  string // the head of the branch
-}
-
 // RepositoryFiles lists the repository's files that may hold objects, at one commit.
 type RepositoryFiles struct {
 	Commit string
 	Blobs  map[string]string // path to git blob id
 }
 
-// Proposal is the change of one file.
-type Proposal struct {
-	Branch, Path string
-	BaseVersion  string // the Version of the file on Branch, or on the applied branch if Branch does not exist
-	Text         []byte // nil: delete the file
-	Message      string
-	Name, Email  string // of the author
-	Title, Body  string
-	Risk         string // low, medium or high
-}
-
-// PullRequest is a pull or merge request.
-type PullRequest struct {
-	Number int
-	URL    string
-	fleetgitops.Request
-}
-
 // RepositoryLayout finds, reads and edits objects in the repository's files. Its errors are those of package change.
 type RepositoryLayout interface {
-	File(r fleetgitops.Ref) (string, error)
+	File(r gitops.Ref) (string, error)
 	// Spec returns an object's spec in a file, and whether the file has the object.
-	Spec(file []byte, r fleetgitops.Ref) (spec map[string]any, found bool, err error)
+	Spec(file []byte, r gitops.Ref) (spec map[string]any, found bool, err error)
 	// Apply returns the file after the edits, applied in order.
-	Apply(file []byte, r fleetgitops.Ref, edits ...fleetgitops.Edit) ([]byte, error)
+	Apply(file []byte, r gitops.Ref, edits ...gitops.Edit) ([]byte, error)
 	// Note returns why the API server cannot check an object of this repository, or "" if it can.
 	Note() string
 }
@@ -73,14 +48,14 @@ type ChangeStore interface {
 	// Get returns a change, or problem.NotFound.
 	Get(ctx context.Context, id string) (StoredChange, error)
 	// Create stores a new change, or returns the one that has its id already.
-	Create(ctx context.Context, c fleetgitops.Change) (StoredChange, error)
+	Create(ctx context.Context, c gitops.Change) (StoredChange, error)
 	// Save stores the change if it has not changed since it was read. Otherwise it returns problem.Conflict.
 	Save(ctx context.Context, k StoredChange) (StoredChange, error)
 }
 
 // StoredChange is a stored change with its version in the store.
 type StoredChange struct {
-	fleetgitops.Change
+	gitops.Change
 	StoreVersion string // the version in the store
 }
 
@@ -93,11 +68,11 @@ type ChangeService struct {
 	Link       func(id string) string // returns the URL of a change's page
 	// DryRun checks with a dry run, as the plane, whether the API server would accept the object. A nil spec deletes it. The error is a
 	// problem that says why not.
-	DryRun func(ctx context.Context, r fleetgitops.Ref, spec map[string]any) error
+	DryRun func(ctx context.Context, r gitops.Ref, spec map[string]any) error
 	// BrokenRules returns the fleet rules between objects that the change would break. It is optional.
-	BrokenRules func(ctx context.Context, r fleetgitops.Ref, spec map[string]any) ([]Rule, error)
+	BrokenRules func(ctx context.Context, r gitops.Ref, spec map[string]any) ([]Rule, error)
 	// StillAllowed reports whether the current policy still lets the approver approve.
-	StillAllowed func(ctx context.Context, a fleetgitops.Approval, org string, v access.Verb) bool
+	StillAllowed func(ctx context.Context, a gitops.Approval, org string, v access.Verb) bool
 }
 
 // checkRepository returns an error if no repository is configured.
@@ -205,9 +180,14 @@ func (o Change) Observed() time.Time { return o.ObservedAt }
 // At implements [plane.Object].
 func (o Change) At(t time.Time) Object { o.ObservedAt = t; return o }
 
+// isOpen reports whether a change in this state can be decided.
+func isOpen(state string) bool {
+	return state == string(gitops.StateOpen) || state == string(gitops.StateApproved)
+}
+
 // Settled implements [plane.Settled]: a merged or closed change is finished.
 func (o Change) Settled() bool {
-	return o.State != string(fleetgitops.StateOpen) && o.State != string(fleetgitops.StateApproved) && o.State != string(fleetgitops.StateMerging)
+	return !isOpen(o.State) && o.State != string(gitops.StateMerging)
 }
 
 // CurrentState implements [Stateful].
@@ -215,7 +195,7 @@ func (o Change) CurrentState() string { return o.State }
 
 // Trouble implements [Stateful].
 func (o Change) Trouble() (Severity, string, string) {
-	if o.Blocked != "" && (o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)) {
+	if o.Blocked != "" && isOpen(o.State) {
 		return SeverityWarning, "MergeBlocked", o.Blocked
 	}
 	return "", "", ""
@@ -223,47 +203,16 @@ func (o Change) Trouble() (Severity, string, string) {
 
 // For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Change) For(v Viewer) Object {
-	var a Actions
-	verb := approvalVerb(o.Platform)
-	open := o.State == string(fleetgitops.StateOpen) || o.State == string(fleetgitops.StateApproved)
 	_, own := o.stored.Approve(v.Caller().Identity(), "", o.Head, o.OpenedAt)
-	switch {
-	case !open:
-		a.Approve.Why, a.Merge.Why, a.Close.Why = "It is "+o.State+".", "It is "+o.State+".", "It is "+o.State+"."
-		o.Actions = &a
-		return o
-	case !v.In(o.OrgName, verb):
-		a.Approve.Why = "Your role does not allow you to approve it."
-	case own != nil:
-		a.Approve.Why = "You wrote a part of it."
-	default:
-		a.Approve.Allowed = true
+	ended := when(!isOpen(o.State), "It is "+o.State+".")
+	merges := v.In(o.OrgName, access.ConfigApprove)
+	o.Actions = &Actions{
+		Approve: actionUnless(ended, when(!v.In(o.OrgName, approvalVerb(o.Platform)), "Your role does not allow you to approve it."),
+			when(own != nil, "You wrote a part of it.")),
+		Merge: actionUnless(ended, when(!merges, "Your role does not allow you to merge it."),
+			when(o.State != string(gitops.StateApproved), "The current version is not approved."),
+			when(o.Blocked != "", "The forge would refuse to merge it: "+o.Blocked)),
+		Close: actionUnless(ended, when(!merges && o.Proposer != v.Caller().Identity(), "Only the proposer or an approver can close it.")),
 	}
-	switch {
-	case !v.In(o.OrgName, access.ConfigApprove):
-		a.Merge.Why = "Your role does not allow you to merge it."
-	case o.State != string(fleetgitops.StateApproved):
-		a.Merge.Why = "The current version is not approved."
-	case o.Blocked != "":
-		a.Merge.Why = "The forge would refuse to merge it: " + o.Blocked
-	default:
-		a.Merge.Allowed = true
-	}
-	if a.Close.Allowed = v.In(o.OrgName, access.ConfigApprove) || o.Proposer == v.Caller().Identity(); !a.Close.Allowed {
-		a.Close.Why = "Only the proposer or an approver can close it."
-	}
-	o.Actions = &a
 	return o
-}
-
-// save stores a change. It sets MergedAt and AppliedAt when the change first reaches these states.
-func (d *ChangeService) save(ctx context.Context, k StoredChange) (StoredChange, error) {
-	now := d.Plane.Now().UTC().Truncate(time.Second)
-	if k.MergedAt == nil && (k.State == fleetgitops.StateMerged || k.State == fleetgitops.StateApplied) {
-		k.MergedAt = new(now)
-	}
-	if k.AppliedAt == nil && k.State == fleetgitops.StateApplied {
-		k.AppliedAt = new(now)
-	}
-	return d.Store.Save(ctx, k)
 }

@@ -2,12 +2,11 @@ package plane
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"reflect"
 	"time"
 
-	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -16,7 +15,7 @@ import (
 type ChangePoller struct {
 	Changes *ChangeService
 	// Live returns the spec of an object in the cluster, or nil if there is none. known is false while the state is unknown.
-	Live     func(ctx context.Context, r fleetgitops.Ref) (spec map[string]any, known bool)
+	Live     func(ctx context.Context, r gitops.Ref) (spec map[string]any, known bool)
 	Interval time.Duration // time between two checks
 	Log      *slog.Logger
 }
@@ -68,19 +67,19 @@ func (w *ChangePoller) poll(ctx context.Context) {
 func (w *ChangePoller) pollChange(ctx context.Context, id string) error {
 	d := w.Changes
 	k, err := d.Store.Get(ctx, id)
-	if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.NotFound {
+	if problem.CodeOf(err) == problem.NotFound {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	was := k.Change
-	if k.State != fleetgitops.StateMerged {
+	if k.State != gitops.StateMerged {
 		r, err := d.Repository.PullRequest(ctx, k.Number)
 		if err != nil {
 			return err
 		}
-		if k.Change = k.Observe(r.Request); k.State == fleetgitops.StateMerging && r.Open { // the response to the merge was lost
+		if k.Change = k.Observe(r); k.State == gitops.StateMerging && r.Open { // the response to the merge was lost
 			k.Change = k.MergeRefused("")
 		}
 	}
@@ -91,31 +90,31 @@ func (w *ChangePoller) pollChange(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	k.Stale = k.State != fleetgitops.StateMerged && f.Version != k.Version
-	if k.State == fleetgitops.StateMerged {
-		want, found, err := d.Layout.Spec(f.Text, k.Ref)
+	k.Stale = k.State != gitops.StateMerged && f.Version != k.Version
+	if k.State == gitops.StateMerged {
+		want, found, err := d.Layout.Spec(f.Content, k.Ref)
 		if err != nil {
 			return w.saveIfChanged(ctx, was, k) // a person must repair the file; in this state it cannot be applied
 		}
 		live, known := w.Live(ctx, k.Ref)
-		if known && (found && live != nil && fleetgitops.ContainsSpec(want, live) || !found && live == nil) {
-			k.State = fleetgitops.StateApplied
+		if known && (found && live != nil && gitops.ContainsSpec(want, live) || !found && live == nil) {
+			k.State = gitops.StateApplied
 		}
 	}
 	return w.saveIfChanged(ctx, was, k)
 }
 
 // saveIfChanged stores a change if it differs from was.
-func (w *ChangePoller) saveIfChanged(ctx context.Context, was fleetgitops.Change, k StoredChange) error {
+func (w *ChangePoller) saveIfChanged(ctx context.Context, was gitops.Change, k StoredChange) error {
 	if reflect.DeepEqual(was, k.Change) {
 		return nil
 	}
 	d := w.Changes
 	k, err := d.save(ctx, k)
+	if problem.CodeOf(err) == problem.Conflict {
+		return nil // a person changed it meanwhile; the next check updates it
+	}
 	if err != nil {
-		if pr, ok := errors.AsType[*problem.Error](err); ok && pr.Code == problem.Conflict {
-			return nil // a person changed it meanwhile; the next check updates it
-		}
 		return err
 	}
 	d.Plane.Store.Set(KindChange, ChangesSource, NewChange(k, d.Plane.Now().UTC()))

@@ -5,15 +5,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	fleetgitops "github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
-	"github.com/tailplane/tailplane/internal/util/redact"
 )
 
 // Edit is a requested change of one object. It has exactly one of a patch of the spec, the spec of a new object, and its removal.
@@ -104,113 +104,10 @@ func (d *ChangeService) getChange(_ context.Context, p access.Permit, req Change
 	return newEnvelope(d.Plane, "Change", o, l.Revision, l.Sources), err
 }
 
-// Limits on a file and on the stored diff, in bytes. A change is stored in a ConfigMap, which holds at most 1 MiB.
-const (
-	maxFile       = 512 << 10
-	maxStoredDiff = 256 << 10
-)
-
-// preparedChange is a change before it is proposed, with the data to propose it.
-type preparedChange struct {
-	ref  fleetgitops.Ref
-	edit fleetgitops.Edit
-	file RepositoryFile
-	path string
-	is   map[string]any
-	text []byte
-	Preview
-}
-
-// prepare computes the change that e describes. It returns an error, and no data of the file, if p does not permit the change.
-func (d *ChangeService) prepare(ctx context.Context, p access.Permit, e Edit, before []fleetgitops.Edit) (out preparedChange, _ access.Permit, err error) {
-	if err := d.checkRepository(); err != nil {
-		return out, p, err
-	}
-	if hasCredential(e.Patch) || hasCredential(e.Spec) {
-		return out, p, credentialRefused("spec")
-	}
-	out.edit = fleetgitops.Edit{Patch: e.Patch, Spec: e.Spec, Remove: e.Remove}
-	if err := out.edit.Validate(); err != nil {
-		return out, p, changeProblem(err)
-	}
-	if out.ref, err = fleetgitops.ParseRef(string(e.Kind), string(e.Name)); err != nil {
-		return out, p, changeProblem(err)
-	}
-	if org, _ := fleetgitops.Owner(out.ref, nil, nil); org != "" { // by name alone: check the permit before the file is read
-		if _, err := p.In(org); err != nil {
-			return out, p, err
-		}
-	}
-	if out.path, err = d.Layout.File(out.ref); errors.Is(err, fleetgitops.ErrInvalidEdit) {
-		return out, p, changeProblem(err)
-	} else if err != nil {
-		return out, p, problem.New(problem.Internal, "internal error").WithCause(err)
-	}
-	if out.file, err = d.Repository.ReadFile(ctx, "", out.path); err != nil {
-		return out, p, err
-	}
-	if len(out.file.Text) > maxFile {
-		return out, p, problem.New(problem.Conflict, "The file is larger than 512 KiB, so this server does not change it.", "Store each object in a separate file (plane.gitops.path).")
-	}
-	was, found, err := d.Layout.Spec(out.file.Text, out.ref)
-	if err != nil {
-		return out, p, changeProblem(err)
-	}
-	if !found {
-		was = nil
-	}
-	text, applyErr := d.Layout.Apply(out.file.Text, out.ref, append(slices.Clone(before), out.edit)...)
-	if applyErr == nil {
-		if out.is, found, err = d.Layout.Spec(text, out.ref); err != nil {
-			return out, p, changeProblem(err)
-		} else if !found {
-			out.is = nil
-		}
-	}
-	out.OrgName, out.Platform = fleetgitops.Owner(out.ref, was, out.is)
-	if p, err = p.In(out.OrgName); err != nil {
-		return out, p, err
-	}
-	if applyErr != nil {
-		return out, p, changeProblem(applyErr)
-	}
-	if out.text = text; len(bytes.TrimSpace(text)) == 0 {
-		out.text = nil
-	}
-	r := fleetgitops.AssessRisk(was, out.is)
-	old := out.file.Text
-	if out.file.Version == "" {
-		old = nil
-	}
-	out.File, out.Base, out.Version, out.Risk = out.path, out.file.Commit, out.file.Version, Risk{r.Level, append([]string{}, r.Why...)}
-	if out.Diff = unifiedDiff(out.path, old, out.text); len(out.Diff) > maxStoredDiff {
-		out.Diff = strings.ToValidUTF8(out.Diff[:maxStoredDiff], "") + "\n(the diff is longer: see the pull request for all of it)\n"
-	}
-	if out.Note = d.Layout.Note(); out.Note != "" {
-		return out, p, nil
-	}
-	if err := d.DryRun(ctx, out.ref, out.is); err != nil {
-		if pr, ok := errors.AsType[*problem.Error](err); !ok || pr.Code != problem.Validation {
-			return out, p, err
-		}
-		out.Refused = err.Error()
-		return out, p, nil
-	}
-	if d.BrokenRules != nil {
-		rules, err := d.BrokenRules(ctx, out.ref, out.is)
-		if err != nil {
-			return out, p, err
-		}
-		// A change of an organisation shows only broken rules of that organisation. A change of the platform shows them all.
-		out.Rules = slices.DeleteFunc(rules, func(r Rule) bool { return out.OrgName != "" && r.Org != out.OrgName })
-	}
-	return out, p, nil
-}
-
 // openChange returns the open change of an object, if there is one.
 func (d *ChangeService) openChange(kind, name string) (Change, bool) {
 	for _, o := range d.Plane.Store.List(KindChange).Objects {
-		if c, ok := o.(Change); ok && c.Kind == kind && c.Name == name && (c.State == string(fleetgitops.StateOpen) || c.State == string(fleetgitops.StateApproved)) {
+		if c, ok := o.(Change); ok && c.Kind == kind && c.Name == name && isOpen(c.State) {
 			return c, true
 		}
 	}
@@ -244,7 +141,7 @@ func (d *ChangeService) proposeChange(ctx context.Context, p access.Permit, req 
 		if p, err = p.In(made.Org); err != nil { // the caller may have lost the role since
 			return e, err
 		}
-		return d.answer(p, *made)
+		return d.answer(p, *made, nil)
 	}
 	open, found := d.openChange(string(req.Kind), string(req.Name))
 	out, p, err := d.prepare(ctx, p, req.Edit, open.stored.Edits)
@@ -256,15 +153,15 @@ func (d *ChangeService) proposeChange(ctx context.Context, p access.Permit, req 
 	case req.Version != "" && req.Version != out.Version, found && open.stored.Version != out.Version:
 		return e, problem.New(problem.Conflict, "The file has changed since the change was made.", "Preview it again. If the object has an open change, merge or close that change first.")
 	}
-	c := fleetgitops.Change{ID: id, Ref: out.ref, Org: out.OrgName, Platform: out.Platform, File: out.path, Branch: fleetgitops.Branch(id), Base: out.Base, Version: out.Version,
-		Edits: []fleetgitops.Edit{out.edit}, Title: fleetgitops.Title(req.Title, out.ref), Reason: string(req.Reason), Proposer: who}
+	c := gitops.Change{ID: id, Ref: out.ref, Org: out.OrgName, Platform: out.Platform, File: out.File, Branch: gitops.Branch(id), Base: out.Base, Version: out.Version,
+		Edits: []gitops.Edit{out.edit}, Title: gitops.Title(req.Title, out.ref), Reason: string(req.Reason), Proposer: who}
 	if found {
 		c = open.stored.Change
 	}
-	c.Risk, c.Diff, c.Platform = fleetgitops.Risk{Level: out.Risk.Level, Why: out.Risk.Why}, out.Diff, out.Platform
+	c.Risk, c.Diff, c.Platform = gitops.Risk{Level: out.Risk.Level, Why: out.Risk.Why}, out.Diff, out.Platform
 	was := out.Version
 	if found {
-		on, err := d.Repository.ReadFile(ctx, c.Branch, out.path)
+		on, err := d.Repository.ReadFile(ctx, c.Branch, out.File)
 		if err != nil {
 			return e, err
 		}
@@ -273,8 +170,9 @@ func (d *ChangeService) proposeChange(ctx context.Context, p access.Permit, req 
 		}
 		was = on.Version
 	}
-	r, err := d.Repository.Propose(ctx, Proposal{Branch: c.Branch, Path: out.path, BaseVersion: was, Text: out.text, Message: fleetgitops.CommitMessage(c), Name: cmp.Or(p.Caller().DisplayName, who), Email: who,
-		Title: c.Title, Body: fleetgitops.RequestBody(c, d.Link(c.ID)), Risk: c.Risk.Level})
+	r, err := d.Repository.Propose(ctx, gitops.Proposal{Branch: c.Branch, Path: out.File, Was: was, Content: out.text, Message: gitops.CommitMessage(c),
+		Author: gitops.Person{Name: cmp.Or(p.Caller().DisplayName, who), Email: who}, Title: c.Title, Body: gitops.RequestBody(c, d.Link(c.ID)),
+		Labels: []string{"tailplane/risk-" + c.Risk.Level}})
 	if err != nil {
 		return e, err
 	}
@@ -286,7 +184,7 @@ func (d *ChangeService) proposeChange(ctx context.Context, p access.Permit, req 
 		c = c.Amend(who, out.edit, r.Head)
 	} else {
 		c.Head, c.Number, c.URL = r.Head, r.Number, r.URL
-		c = fleetgitops.OpenChange(c, d.Plane.Now())
+		c = gitops.OpenChange(c, d.Plane.Now())
 	}
 	if !alone {
 		c = c.WithForeignCommits()
@@ -297,22 +195,19 @@ func (d *ChangeService) proposeChange(ctx context.Context, p access.Permit, req 
 	} else {
 		k, err = d.Store.Create(ctx, c)
 	}
-	if err != nil {
-		return e, err
-	}
-	return d.answer(p, k)
+	return d.answer(p, k, err)
 }
 
 // changesOnlyFile reports whether head changes only c.File, to exactly text. Other people can guess the name of the branch and may be able to push to
 // it.
-func (d *ChangeService) changesOnlyFile(ctx context.Context, c fleetgitops.Change, head string, text []byte) (bool, error) {
+func (d *ChangeService) changesOnlyFile(ctx context.Context, c gitops.Change, head string, text []byte) (bool, error) {
 	is, err := d.Repository.ReadFile(ctx, c.Branch, c.File)
 	if err != nil {
 		return false, err
 	}
 	touched, err := d.Repository.ChangedFiles(ctx, head)
 	more := slices.ContainsFunc(touched, func(path string) bool { return path != c.File })
-	return is.Commit == head && (is.Version == "") == (text == nil) && bytes.Equal(is.Text, text) && !more, err
+	return is.Commit == head && (is.Version == "") == (text == nil) && bytes.Equal(is.Content, text) && !more, err
 }
 
 // maxRepeats is how often a caller may propose and give up the same edit on one day.
@@ -323,7 +218,7 @@ const maxRepeats = 16
 func (d *ChangeService) findEarlier(ctx context.Context, who string, req ProposeRequest) (id string, made *StoredChange) {
 	of := cmp.Or(string(req.Key), string(req.Kind)+"/"+string(req.Name)+string(req.Patch)+string(req.Spec)+d.Plane.Now().UTC().Format(time.DateOnly))
 	for n := range maxRepeats {
-		id = fleetgitops.NewID(who, of+strings.Repeat("/again", n))
+		id = gitops.NewID(who, of+strings.Repeat("/again", n))
 		if d.checkRepository() != nil {
 			return id, nil
 		}
@@ -338,199 +233,88 @@ func (d *ChangeService) findEarlier(ctx context.Context, who string, req Propose
 	return id, nil
 }
 
-func (d *ChangeService) answer(p access.Permit, k StoredChange) (Envelope[Change], error) {
-	o := NewChange(k, d.Plane.Now().UTC())
-	d.Plane.Store.Set(KindChange, ChangesSource, o)
-	return newEnvelope(d.Plane, "Change", o.For(ViewerOf(p)).(Change), d.Plane.Store.Revision(), nil), nil
+// The operations. The server, the client, the reference, the MCP tools and the commands of tka are all derived from them.
+var (
+	PreviewChange = httpapi.Op[PreviewRequest, Envelope[Preview]]{Pattern: "POST " + Base + "/changes/preview", Verb: access.ConfigPropose, MaxResponse: maxDiff,
+		Doc:     "Preview a change of the configuration: the diff of the file, and whether the API server would accept it. Nothing is changed.",
+		Example: PreviewRequest{exampleEdit}, Responses: []Envelope[Preview]{newExample("ChangePreview", Preview{File: "fleet/gh-nix.yaml", Base: exampleCommit, Version: exampleBlob,
+			Diff: exampleDiff, Risk: Risk{"medium", []string{"capacity"}}, Platform: true})}, Refusals: writeRefusals}
+	ProposeChange = httpapi.Op[ProposeRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes", Verb: access.ConfigPropose, MaxResponse: maxDiff,
+		Doc:       "Propose a change by pull request. If the object has an open change, the request adds to it.",
+		Example:   ProposeRequest{Edit: exampleEdit, Title: "More nix runners", Reason: "the queue is long in the morning", Version: exampleBlob, Key: "1f0c6c1e"},
+		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+	ListChanges = httpapi.Op[ChangeListRequest, Envelope[[]Change]]{Pattern: "GET " + Base + "/changes", Verb: access.FleetRead, MaxResponse: 16 << 20,
+		Doc: "List changes of the configuration.", Responses: []Envelope[[]Change]{newExamplePage("ChangeList", exampleChange())}, Refusals: listRefusals}
+	GetChange = httpapi.Op[ChangeRequest, Envelope[Change]]{Pattern: "GET " + Base + "/changes/{id}", Verb: access.FleetRead, MaxResponse: maxDiff,
+		Doc: "Show one change.", Example: ChangeRequest{exampleChangeID}, Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: getRefusals}
+	ApproveChange = httpapi.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/approve", Verb: access.ConfigApprove, MaxResponse: maxDiff,
+		Doc: "Approve a change at the commit that the caller has reviewed. An author of the change cannot approve it.", Example: DecideRequest{exampleChangeID, exampleCommit, "the nodes carry it"},
+		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: slices.Concat(writeRefusals, []problem.Code{problem.SelfApproval})}
+	MergeChange = httpapi.Op[DecideRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/merge", Verb: access.ConfigApprove, MaxResponse: maxDiff,
+		Doc: "Merge an approved change at the commit that the caller has reviewed. The approval is used up.", Example: DecideRequest{exampleChangeID, exampleCommit, "now is a quiet moment"},
+		Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+	legacyProposeChange = withPath(ProposeChange, "/api/gitops/submit") // the path that the existing dashboard and its tools use
+	CloseChange         = httpapi.Op[CloseRequest, Envelope[Change]]{Pattern: "POST " + Base + "/changes/{id}/close", Verb: access.ConfigPropose, MaxResponse: maxDiff,
+		Doc: "Close a change without a merge.", Example: CloseRequest{exampleChangeID, "the queue is short again"}, Responses: []Envelope[Change]{newExample("Change", exampleChange())}, Refusals: writeRefusals}
+)
+
+// maxDiff is the maximum size of a response with a diff, in bytes.
+const maxDiff = 4 << 20
+
+// Routes returns the routes of the API, served by d.
+func (d *ChangeService) Routes() []httpapi.Route {
+	return []httpapi.Route{
+		handle(d.Plane, PreviewChange, d.previewChange), handle(d.Plane, ProposeChange, d.proposeChange), handle(d.Plane, ListChanges, d.listChanges), handle(d.Plane, GetChange, d.getChange),
+		handle(d.Plane, ApproveChange, d.approveChange), handle(d.Plane, MergeChange, d.mergeChange), handle(d.Plane, CloseChange, d.closeChange),
+		handle(d.Plane, legacyProposeChange, d.proposeChange),
+	}
 }
 
-// ChangesSource is the name of the source that provides changes to the plane's store.
-const ChangesSource = "kubernetes:changes"
-
-// currentChange returns the change with its current state at the forge. The permit must allow its verb for the change's organisation.
-func (d *ChangeService) currentChange(ctx context.Context, p access.Permit, id string) (StoredChange, error) {
-	if err := d.checkRepository(); err != nil {
-		return StoredChange{}, err
-	}
-	k, err := d.Store.Get(ctx, id)
-	if err != nil {
-		return k, err
-	}
-	if _, err := p.In(k.Org); err != nil {
-		return StoredChange{}, err
-	}
-	r, err := d.Repository.PullRequest(ctx, k.Number)
-	if err != nil {
-		return k, err
-	}
-	k.Change = k.Observe(r.Request)
-	return k, nil
+// ChangeListRequest asks for one page of the changes.
+type ChangeListRequest struct {
+	ListRequest
+	Org Text `json:"-" query:"org" doc:"only entries of this organisation"`
 }
 
-// approveChange approves a change. The permit must allow its verb for the change's organisation.
-func (d *ChangeService) approveChange(ctx context.Context, p access.Permit, req DecideRequest) (e Envelope[Change], err error) {
-	if err := req.Reason.check(); err != nil {
-		return e, err
-	}
-	k, err := d.currentChange(ctx, p, req.ID)
-	if err != nil {
-		return e, err
-	}
-	if err := mayApprove(p, k); req.Head == k.Head && err != nil {
-		return e, err
-	}
-	c := p.Caller()
-	if k.Change, err = k.Approve(c.Identity(), string(c.Device.ID), req.Head, d.Plane.Now()); err != nil {
-		return e, changeProblem(err)
-	}
-	if k, err = d.save(ctx, k); err != nil {
-		return e, err
-	}
-	return d.answer(p, k)
+func (d *ChangeService) listChanges(_ context.Context, p access.Permit, req ChangeListRequest) (Envelope[[]Change], error) {
+	return listPage(d.Plane, changes(), p, req.ListRequest, string(req.Org), func(o Change) bool { return req.Org == "" || string(req.Org) == o.OrgName })
 }
 
-// mayApprove returns a Forbidden error if the caller's approval of the change would not count.
-func mayApprove(p access.Permit, k StoredChange) error {
-	verb := approvalVerb(k.Platform)
-	if ViewerOf(p).In(k.Org, verb) {
-		return nil
-	}
-	why := "This change affects more than one organisation"
-	if k.DiffOf != k.Head {
-		why = "This change has a push that was made at the forge"
-	}
-	refused := problem.New(problem.Forbidden, why+", so a platform-admin must approve it.", "Ask a platform-admin.")
-	refused.Needed = &problem.Need{Verb: string(verb), Org: k.Org}
-	return refused
+func changes() table[Change] {
+	return table[Change]{Kind: KindChange, Name: "ChangeList", Columns: map[string]func(Change) string{
+		"opened":   func(o Change) string { return o.OpenedAt.UTC().Format(time.RFC3339) },
+		"name":     func(o Change) string { return o.Name },
+		"kind":     func(o Change) string { return o.Kind },
+		"org":      func(o Change) string { return o.OrgName },
+		"proposer": func(o Change) string { return o.Proposer },
+		"title":    func(o Change) string { return o.Title },
+		"risk":     func(o Change) string { return o.Risk.Level },
+		"number":   func(o Change) string { return cmp.Or(strconv.Itoa(o.Number), "0") },
+		"state":    func(o Change) string { return o.State },
+	}, State: Change.CurrentState, States: []string{string(gitops.StateOpen), string(gitops.StateApproved), string(gitops.StateMerging), string(gitops.StateMerged), string(gitops.StateApplied), string(gitops.StateClosed)}}
 }
 
-// mergeChange uses up the approval before it merges at the forge. If the forge's response is lost, [ChangePoller] determines the result.
-func (d *ChangeService) mergeChange(ctx context.Context, p access.Permit, req DecideRequest) (e Envelope[Change], err error) {
-	if err := req.Reason.check(); err != nil {
-		return e, err
-	}
-	k, err := d.currentChange(ctx, p, req.ID)
-	if err != nil {
-		return e, err
-	}
-	may := func(a fleetgitops.Approval) bool { return d.StillAllowed(ctx, a, k.Org, approvalVerb(k.Platform)) }
-	if k.Change, err = k.Merge(p.Caller().Identity(), req.Head, may, d.Plane.Now()); err != nil {
-		return e, changeProblem(err)
-	}
-	if k, err = d.save(ctx, k); err != nil {
-		return e, err
-	}
-	return d.finish(ctx, p, k)
+const (
+	exampleChangeID = "c3f9c1a2b4d5e6f70"
+	exampleCommit   = "0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f607182"
+	exampleBlob     = "9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"
+	exampleDiff     = "diff a/fleet/gh-nix.yaml b/fleet/gh-nix.yaml\n--- a/fleet/gh-nix.yaml\n+++ b/fleet/gh-nix.yaml\n@@ -8,4 +8,4 @@\n   runsOn: [self-hosted, nix]\n" +
+		"   scaling:\n     min: 0\n-    max: 5\n+    max: 8\n"
+)
+
+var exampleEdit = Edit{Kind: "RunnerPool", Name: "gh-nix", Patch: json.RawMessage(`{"scaling":{"max":8}}`)}
+
+func exampleChange() Change {
+	return Change{ID: exampleChangeID, Kind: "RunnerPool", Name: "gh-nix", File: "fleet/gh-nix.yaml", Number: 42, URL: "https://github.com/acme/fleet/pull/42", Branch: "tailplane/" + exampleChangeID,
+		Base: exampleCommit, Head: exampleCommit, State: string(gitops.StateApproved), Proposer: "amy@acme.dev", Title: "More nix runners", Reason: "the queue is long in the morning",
+		Risk: Risk{"medium", []string{"capacity"}}, Platform: true, Diff: exampleDiff, DiffOf: exampleCommit, Checks: []Check{{"yamllint", "success", ""}},
+		Approvals: []Approval{{"pat@platform.dev", exampleTime, exampleCommit}}, OpenedAt: exampleTime, ObservedAt: exampleTime}
 }
 
-// finish merges the change at the forge and saves the result.
-func (d *ChangeService) finish(ctx context.Context, p access.Permit, k StoredChange) (e Envelope[Change], err error) {
-	mergeErr := d.Repository.Merge(ctx, k.Number, k.Head)
-	switch pr, _ := errors.AsType[*problem.Error](mergeErr); {
-	case mergeErr == nil:
-		k.Change = k.Observe(fleetgitops.Request{Head: k.Head, Merged: true})
-	case pr != nil && pr.Code != problem.Unavailable && pr.Code != problem.RateLimited:
-		k.Change = k.MergeRefused(pr.Message)
-	default: // unknown result: the change stays as it is until Watch determines it
-		return e, mergeErr
-	}
-	if k, err = d.save(ctx, k); err != nil {
-		return e, err
-	}
-	if mergeErr != nil {
-		return e, mergeErr
-	}
-	return d.answer(p, k)
-}
-
-func (d *ChangeService) closeChange(ctx context.Context, p access.Permit, req CloseRequest) (e Envelope[Change], err error) {
-	if err := req.Reason.check(); err != nil {
-		return e, err
-	}
-	k, err := d.currentChange(ctx, p, req.ID)
-	if err != nil {
-		return e, err
-	}
-	switch {
-	case k.State != fleetgitops.StateOpen && k.State != fleetgitops.StateApproved:
-		return e, changeProblem(fleetgitops.ErrNotOpen)
-	case k.Proposer != p.Caller().Identity() && !ViewerOf(p).In(k.Org, access.ConfigApprove):
-		return e, problem.New(problem.Forbidden, "Only the proposer or an approver can close a change.")
-	}
-	return d.withdraw(ctx, p, k, "Closed", req.Reason)
-}
-
-// declineChange closes an open change that is not approved, at the commit that the caller has reviewed. The permit must allow its verb for the
-// change's organisation.
-func (d *ChangeService) declineChange(ctx context.Context, p access.Permit, req DecideRequest) (e Envelope[Change], err error) {
-	if err := req.Reason.check(); err != nil {
-		return e, err
-	}
-	k, err := d.currentChange(ctx, p, req.ID)
-	switch {
-	case err != nil:
-		return e, err
-	case k.State == fleetgitops.StateApproved:
-		return e, problem.New(problem.Conflict, "The change is approved already.", "Close the change if it must not be merged.")
-	case k.State != fleetgitops.StateOpen:
-		return e, changeProblem(fleetgitops.ErrNotOpen)
-	case k.Head != req.Head:
-		return e, changeProblem(fleetgitops.ErrHeadChanged)
-	}
-	if err := mayApprove(p, k); err != nil {
-		return e, err
-	}
-	return d.withdraw(ctx, p, k, "Declined", req.Reason)
-}
-
-// withdraw closes the pull request with a comment that names the caller and the reason, and then closes the change.
-func (d *ChangeService) withdraw(ctx context.Context, p access.Permit, k StoredChange, done string, reason Reason) (e Envelope[Change], err error) {
-	if hasCredential(reason) {
-		return e, credentialRefused("reason")
-	}
-	if err := d.Repository.Close(ctx, k.Number, fleetgitops.ClosingComment(done, p.Caller().Identity(), string(reason))); err != nil {
-		return e, err
-	}
-	k.State, k.Approvals = fleetgitops.StateClosed, nil
-	if k, err = d.save(ctx, k); err != nil {
-		return e, err
-	}
-	return d.answer(p, k)
-}
-
-// hasCredential reports whether a text contains something that can only be a credential.
-func hasCredential[T ~string | ~[]byte](text T) bool {
-	return redact.Certain(string(text)) != string(text)
-}
-
-// credentialRefused returns the error for a request that would write a credential into the repository and its history, where every reader sees it.
-func credentialRefused(field string) error {
-	e := problem.New(problem.Validation, "The request contains a credential, and the repository's history keeps every proposal.", "Store the credential in a Secret of the cluster, and name that Secret here. If you have sent the credential anywhere, replace it.")
-	e.Field = field
-	return e
-}
-
-// changeProblem converts an error of package change to a problem.
-func changeProblem(err error) error {
-	switch {
-	case errors.Is(err, fleetgitops.ErrSelfApproval):
-		return problem.New(problem.SelfApproval, "You wrote a part of this change.", "Ask another person to approve it.")
-	case errors.Is(err, fleetgitops.ErrHeadChanged), errors.Is(err, fleetgitops.ErrNotOpen), errors.Is(err, fleetgitops.ErrNotApproved), errors.Is(err, fleetgitops.ErrBlocked):
-		return problem.New(problem.Conflict, sentence(err), "Check the current state of the change.")
-	case errors.Is(err, fleetgitops.ErrObjectNotFound):
-		return problem.New(problem.NotFound, sentence(err), "Send its whole spec to create it.")
-	case errors.Is(err, fleetgitops.ErrObjectExists):
-		return problem.New(problem.Conflict, sentence(err), "Send a patch instead.")
-	case errors.Is(err, fleetgitops.ErrUnreadableFile), errors.Is(err, fleetgitops.ErrDuplicateObject):
-		return problem.New(problem.Conflict, sentence(err), "Correct the file in the repository first.")
-	}
-	return problem.New(problem.Validation, sentence(err), "A patch is a JSON object with fields of the spec.")
-}
-
-func sentence(err error) string {
-	s := []rune(err.Error())
-	if len(s) > 0 && 'a' <= s[0] && s[0] <= 'z' {
-		s[0] -= 'a' - 'A'
-	}
-	return string(s) + "."
+// exampleEnrollmentChange returns an open change of an organisation, for the reference.
+func exampleEnrollmentChange() Change {
+	c := exampleChange()
+	c.OrgName, c.Kind, c.Name, c.File, c.Title, c.State, c.Approvals, c.Diff = "acme", "RunnerEnrollment", "acme", "fleet/acme.yaml", "Enroll acme", string(gitops.StateOpen), []Approval{}, ""
+	c.Reason, c.Risk = "our builds wait for an hour", Risk{"medium", []string{"it is new"}}
+	return c
 }

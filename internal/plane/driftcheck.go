@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +32,7 @@ type DriftCheck struct {
 	Store *Store
 	Now   func() time.Time
 	// Read reads a file at the head of the applied branch.
-	Read func(ctx context.Context, path string) (RepositoryFile, error)
+	Read func(ctx context.Context, path string) (gitops.File, error)
 	// Files lists the files that may hold objects, at that head. It is not called if one file holds all objects. It returns
 	// problem.TooLarge if the list is incomplete.
 	Files func(ctx context.Context) (RepositoryFiles, error)
@@ -260,7 +262,7 @@ func (c *DriftCheck) readFile(ctx context.Context, now *parsedFiles, path string
 			return nil, err
 		}
 		t = parsedFile{}
-		if t.specs, err = gitops.ReadSpecs(f.Text); err != nil {
+		if t.specs, err = gitops.ReadSpecs(f.Content); err != nil {
 			t.err = fmt.Errorf("%s: %w", path, err)
 		}
 		if now.head == "" {
@@ -313,4 +315,40 @@ func repositoryDrift(r gitops.Ref, field string, want, have *string, evidence, n
 		d.Forge = r.Name
 	}
 	return d
+}
+
+// maxDriftValue is the maximum length of a shown value, in bytes.
+const maxDriftValue = 200
+
+// difference is one field that differs.
+type difference struct{ path, want, have string }
+
+// differences appends the differences of the value at path, in path order. A value missing on one side is shown as null. Lists are compared
+// as a whole.
+func differences(path string, want, have any, all []difference) []difference {
+	w, isMap := want.(map[string]any)
+	h, both := have.(map[string]any)
+	if isMap && both {
+		keys := maps.Clone(w)
+		maps.Copy(keys, h)
+		for _, k := range slices.Sorted(maps.Keys(keys)) {
+			all = differences(path+"."+k, w[k], h[k], all)
+		}
+		return all
+	}
+	if reflect.DeepEqual(want, have) {
+		return all
+	}
+	return append(all, difference{path, driftValue(want), driftValue(have)})
+}
+
+func driftValue(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "?"
+	}
+	if len(text) > maxDriftValue {
+		return string(text[:maxDriftValue]) + "…"
+	}
+	return string(text)
 }

@@ -27,13 +27,13 @@ type fakeRepository struct {
 	lists  int
 }
 
-func (r *fakeRepository) read(_ context.Context, path string) (RepositoryFile, error) {
+func (r *fakeRepository) read(_ context.Context, path string) (gitops.File, error) {
 	r.reads = append(r.reads, path)
 	text, found := r.files[path]
 	if !found {
-		return RepositoryFile{Commit: r.commit}, r.broken[path]
+		return gitops.File{Commit: r.commit}, r.broken[path]
 	}
-	return RepositoryFile{Commit: r.commit, Version: text, Text: []byte(text)}, r.broken[path]
+	return gitops.File{Commit: r.commit, Version: text, Content: []byte(text)}, r.broken[path]
 }
 
 func (r *fakeRepository) names(context.Context) (RepositoryFiles, error) {

@@ -3,8 +3,6 @@ package plane
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -47,33 +45,22 @@ func (r RequestRequest) AuditArgs() map[string]string {
 	return r.DryRun.addAuditArg(map[string]string{"org": string(r.Org), "forge": string(r.Forge), "pools": strings.Join(pools, ","), "reason": string(r.Reason)})
 }
 
-// requestEnrollment asks for runners of an organisation that has none.
+// requestEnrollment requests a new enrollment.
 func (d *EnrollmentService) requestEnrollment(ctx context.Context, p access.Permit, req RequestRequest) (Answer, error) {
-	p, err := narrowPermit(p, string(req.Org), req.Reason)
+	c := EnrollmentChange{Action: ActionRequest, Org: string(req.Org), Reason: req.Reason, DryRun: req.DryRun, Key: req.Key}
+	p, err := c.narrow(p)
+	if err == nil {
+		c.Spec, err = d.enrollmentSpec(req)
+	}
 	if err != nil {
 		return Answer{}, err
 	}
-	spec, err := d.enrollmentSpec(req)
-	if err != nil {
-		return Answer{}, err
-	}
-	if d.Writer == nil {
-		return d.propose(ctx, p, Edit{Spec: spec}, "Enroll "+p.Org(), req.Reason, req.Key, bool(req.DryRun))
-	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{p.Caller().Identity(), string(req.Key), string(req.Reason), string(spec)}, "\x00")))
-	e, created, err := d.Writer.Create(ctx, p, spec, hex.EncodeToString(sum[:]), bool(req.DryRun))
-	switch {
-	case err != nil:
-		return Answer{}, err
-	case !created:
-		return d.writtenOutcome(p, e, OutcomeNothing, false), nil
-	}
-	return d.writtenOutcome(p, e, OutcomeWritten, bool(req.DryRun)), nil
+	return d.apply(ctx, p, c)
 }
 
 // enrollmentSpec returns the request as a RunnerEnrollment spec. The API server validates it.
 func (d *EnrollmentService) enrollmentSpec(r RequestRequest) (json.RawMessage, error) {
-	if _, err := gitops.ParseRef(outcomeKind, string(r.Org)); err != nil {
+	if _, err := gitops.ParseRef(enrollmentKind, string(r.Org)); err != nil {
 		return nil, invalidField("org", fmt.Sprintf("%.60q is not a valid name.", string(r.Org)), "Use a DNS label of at most 40 characters.")
 	}
 	if len(r.Pools) == 0 {

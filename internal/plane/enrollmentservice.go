@@ -3,8 +3,8 @@ package plane
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/httpapi"
@@ -18,26 +18,13 @@ type EnrollmentService struct {
 	Writer  EnrollmentWriter // used where the plane approves; nil: git approves
 }
 
-// EnrollmentWriter writes enrollments. Each permit must be narrowed to the organisation. With dryRun it sends a dry-run request to the API server and
-// changes nothing. It returns the enrollment after the change. Its errors are problems.
+// EnrollmentWriter writes enrollments. Each permit must be narrowed to the organisation. Its errors are problems.
 type EnrollmentWriter interface {
 	// Get returns the enrollment.
 	Get(ctx context.Context, p access.Permit) (Enrollment, error)
-	// Create creates an unapproved enrollment. If the same request has already created it, Create returns it unchanged and created is
-	// false.
-	Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (e Enrollment, created bool, err error)
-	// Edit changes the spec by a merge patch.
-	Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (Enrollment, error)
-	// Approve approves the enrollment if it has the digest.
-	Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (Enrollment, error)
-	// Decline deletes the enrollment if it has the digest and is only requested.
-	Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (Enrollment, error)
-	// Rotate triggers the replacement of the credential.
-	Rotate(ctx context.Context, p access.Permit, dryRun bool) (Enrollment, error)
-	// Offboard deletes the enrollment. The fleet then removes its runners.
-	Offboard(ctx context.Context, p access.Permit, dryRun bool) (Enrollment, error)
-	// RequestAction records a request for an action that the caller may not take.
-	RequestAction(ctx context.Context, p access.Permit, what RequestedAction, reason string, dryRun bool) (Enrollment, error)
+	// Apply makes a change, and returns the enrollment after it. changed is false if the same request created the enrollment before. A dry run
+	// sends a dry-run request to the API server and changes nothing. An approval and a decline need the enrollment's current digest.
+	Apply(ctx context.Context, p access.Permit, c EnrollmentChange) (e Enrollment, changed bool, err error)
 }
 
 // The results of a request.
@@ -88,66 +75,89 @@ func (a Answer) EncodeResponse(string) (httpapi.Response, error) {
 	return s, nil
 }
 
-const outcomeKind = "RunnerEnrollment"
+// enrollmentKind is the kind of an enrollment's object.
+const enrollmentKind = "RunnerEnrollment"
 
-// approvedBy returns what approves enrollments: git or plane.
-func (d *EnrollmentService) approvedBy() string {
-	if d.Writer == nil {
-		return "git"
-	}
-	return "plane"
-}
-
+// answer returns the response, with the way in which enrollments are approved.
 func (d *EnrollmentService) answer(o Outcome) Answer {
-	o.Approval = d.approvedBy()
+	o.Approval = "git"
+	if d.Writer != nil {
+		o.Approval = "plane"
+	}
 	return Answer{newEnvelope(d.Plane, "EnrollmentOutcome", o, d.Plane.Store.Revision(), nil)}
 }
 
-// writtenOutcome returns the response for a change that the Writer has made, or would make.
-func (d *EnrollmentService) writtenOutcome(p access.Permit, e Enrollment, done string, dryRun bool) Answer {
-	e = e.For(ViewerOf(p)).(Enrollment)
-	o := Outcome{OrgName: p.Org(), Done: done, Seen: e.Digest, Enrollment: &e}
-	if dryRun {
-		o.Done, o.Would = OutcomeNothing, done
+// maxEnrollmentAnswer is the maximum size of a response, in bytes. It includes a diff.
+const maxEnrollmentAnswer = 4 << 20
+
+// The operations. The server, the client, the reference, the MCP tool and the commands of tka are all derived from them.
+var (
+	RequestEnrollment = httpapi.Op[RequestRequest, Answer]{Pattern: "POST " + Base + "/enrollments", Verb: access.EnrollmentRequest, MaxResponse: maxEnrollmentAnswer,
+		Doc:       "Request runners for an organisation. This opens a pull request or, where the plane approves, creates an enrollment that waits for approval.",
+		Example:   RequestRequest{Org: "acme", Forge: "github", Pools: []Use{{Name: "gh-nix"}}, Owners: []Text{"amy@acme.dev"}, Reason: "our builds wait for an hour", Key: "1f0c6c1e"},
+		Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
+	EditEnrollment = httpapi.Op[EditRequest, Answer]{Pattern: "PATCH " + Base + "/enrollments/{org}", Verb: access.EnrollmentRequest, MaxResponse: maxEnrollmentAnswer,
+		Doc:     "Change an organisation's enrollment by pull request or, where the plane approves, directly. Except for owners and members, a direct change needs a new approval.",
+		Example: EditRequest{json.RawMessage(`{"quota":{"pods":80}}`), EnrollmentChange{Org: "acme", Reason: "the release"}}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten), Refusals: enrollmentRefusals}
+	ApproveEnrollment = httpapi.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/approve", Verb: access.EnrollmentApprove, MaxResponse: maxEnrollmentAnswer,
+		Doc:     "Approve the reviewed version of an enrollment, or its open change. Requesters and members of the organisation cannot approve it.",
+		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they share our budget"}, Responses: exampleOutcomes(OutcomeApproved), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
+	DeclineEnrollment = httpapi.Op[EnrollmentDecideRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/decline", Verb: access.EnrollmentDecline, MaxResponse: maxEnrollmentAnswer,
+		Doc:     "Decline the reviewed version of a requested enrollment, or its open change without approval. The enrollment is deleted; the change is closed at the forge with the reason.",
+		Example: EnrollmentDecideRequest{Org: "acme", Seen: exampleDigest, Reason: "they have runners of their own"}, Responses: exampleOutcomes(OutcomeDeclined), Refusals: enrollmentRefusals}
+	OffboardEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/offboard", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
+		Doc:     "End an organisation's runners by pull request. Where the plane approves, this ends them at once if the caller's role allows it, and otherwise records a request.",
+		Example: OffboardRequest{EnrollmentChange{Org: "acme", Reason: "they have moved away"}, "OFFBOARD acme"}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: offboardRefusals}
+	// DeleteEnrollment is Offboard as a DELETE request.
+	DeleteEnrollment = httpapi.Op[OffboardRequest, Answer]{Pattern: "DELETE " + Base + "/enrollments/{org}", Verb: access.OffboardRequest, MaxResponse: maxEnrollmentAnswer,
+		Doc: "Same as offboard.", Example: OffboardEnrollment.Example, Responses: OffboardEnrollment.Responses, Refusals: offboardRefusals}
+	RotateCredential = httpapi.Op[RotateRequest, Answer]{Pattern: "POST " + Base + "/enrollments/{org}/rotate", Verb: access.RotateRequest, MaxResponse: maxEnrollmentAnswer,
+		Doc:     "Replace an organisation's credential by pull request or, where the plane approves, directly or on request. The fleet replaces GitLab runner credentials; a person must replace a GitHub App key.",
+		Example: RotateRequest{EnrollmentChange{Org: "acme", Reason: "a laptop was lost"}}, Responses: exampleOutcomes(OutcomeProposed, OutcomeWritten, OutcomeRecorded), Refusals: slices.Concat(enrollmentRefusals, []problem.Code{problem.SelfApproval})}
+)
+
+var (
+	enrollmentRefusals = slices.Concat(writeRefusals, []problem.Code{problem.AuditUnavailable})
+	offboardRefusals   = slices.Concat(enrollmentRefusals, []problem.Code{problem.Confirmation})
+)
+
+// Routes returns the routes of the API, served by d.
+func (d *EnrollmentService) Routes() []httpapi.Route {
+	return []httpapi.Route{
+		handle(d.Plane, RequestEnrollment, d.requestEnrollment),
+		changeRoute(d, EditEnrollment, func(r EditRequest) EnrollmentChange {
+			r.Action, r.EnrollmentChange.Patch = ActionEdit, r.Patch
+			return r.EnrollmentChange
+		}),
+		changeRoute(d, ApproveEnrollment, func(r EnrollmentDecideRequest) EnrollmentChange { return r.change(ActionApprove) }),
+		changeRoute(d, DeclineEnrollment, func(r EnrollmentDecideRequest) EnrollmentChange { return r.change(ActionDecline) }),
+		changeRoute(d, OffboardEnrollment, OffboardRequest.change), changeRoute(d, DeleteEnrollment, OffboardRequest.change),
+		changeRoute(d, RotateCredential, func(r RotateRequest) EnrollmentChange {
+			r.Action = ActionRotate
+			return r.EnrollmentChange
+		}),
 	}
-	return d.answer(o)
 }
 
-// propose makes the requested edit as a pull request.
-func (d *EnrollmentService) propose(ctx context.Context, p access.Permit, edit Edit, title string, reason Reason, key IdempotencyKey, dryRun bool) (Answer, error) {
-	edit.Kind, edit.Name = outcomeKind, Text(p.Org())
-	if dryRun {
-		e, err := d.Changes.previewChange(ctx, p, PreviewRequest{Edit: edit})
-		if err != nil {
-			return Answer{}, err
+// changeRoute returns the route of an operation that changes an enrollment.
+func changeRoute[Req any](d *EnrollmentService, op httpapi.Op[Req, Answer], change func(Req) EnrollmentChange) httpapi.Route {
+	return handle(d.Plane, op, func(ctx context.Context, p access.Permit, req Req) (Answer, error) {
+		return d.change(ctx, p, change(req))
+	})
+}
+
+const exampleDigest = "sha256:0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c9a1b2d4e5f6071820f3c"
+
+// exampleOutcomes returns example responses for the reference.
+func exampleOutcomes(done ...string) (all []Answer) {
+	for _, is := range done {
+		o := Outcome{OrgName: "acme", Approval: "plane", Done: is, Seen: exampleDigest}
+		if is == OutcomeProposed {
+			o.Approval, o.Seen, o.Change = "git", "0f3c9a1b2d4e5f6071820f3c9a1b2d4e5f607182", new(exampleEnrollmentChange())
+		} else {
+			o.Enrollment = new(exampleEnrollment())
 		}
-		return d.answer(Outcome{OrgName: p.Org(), Done: OutcomeNothing, Would: OutcomeProposed, Preview: &e.Data}), nil
+		all = append(all, Answer{newExample("EnrollmentOutcome", o)})
 	}
-	e, err := d.Changes.proposeChange(ctx, p, ProposeRequest{Edit: edit, Title: title, Reason: reason, Key: key})
-	if err != nil {
-		return Answer{}, err
-	}
-	return d.answer(Outcome{OrgName: p.Org(), Done: OutcomeProposed, Seen: e.Data.Head, Change: &e.Data}), nil
-}
-
-// narrowPermit checks the reason, and returns the permit for this organisation only.
-func narrowPermit(p access.Permit, org string, reason Reason) (access.Permit, error) {
-	if err := reason.check(); err != nil {
-		return p, err
-	}
-	return p.In(org)
-}
-
-// allows reports whether the caller may use the verb for the permit's organisation.
-func allows(p access.Permit, v access.Verb) bool { return ViewerOf(p).In(p.Org(), v) }
-
-// checkConfirm returns a Confirmation error unless confirm is the phrase.
-func checkConfirm(org, confirm string) error {
-	phrase := "OFFBOARD " + org
-	if confirm == phrase {
-		return nil
-	}
-	refused := problem.New(problem.Confirmation, fmt.Sprintf("This removes all runners of %s and deletes their credential.", org), fmt.Sprintf("To confirm, send the request again with the phrase %q.", phrase))
-	refused.Confirm = &problem.Confirm{Phrase: phrase}
-	return refused
+	return all
 }

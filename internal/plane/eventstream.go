@@ -2,6 +2,7 @@ package plane
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Intervals and limits of an event stream.
@@ -43,34 +45,18 @@ const (
 	TopicAudit       Topic = "audit"       // audit entries; only for a client that names this topic
 )
 
-// topics returns all topics.
-func topics() []Topic {
-	return []Topic{TopicPools, TopicRunners, TopicHolds, TopicEnrollments, TopicChanges, TopicDrift, TopicInfra, TopicSignins, TopicSources, TopicAudit}
-}
-
-// kinds returns the kinds of the topic, and false if there is no such topic.
-func (t Topic) kinds() ([]Kind, bool) {
-	switch t {
-	case TopicPools:
-		return []Kind{KindPool, KindForge}, true
-	case TopicRunners:
-		return []Kind{KindRunner}, true
-	case TopicHolds:
-		return []Kind{KindHold}, true
-	case TopicEnrollments:
-		return []Kind{KindEnrollment}, true
-	case TopicChanges:
-		return []Kind{KindChange}, true
-	case TopicDrift:
-		return []Kind{KindDrift}, true
-	case TopicInfra:
-		return []Kind{KindCluster, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter}, true
-	case TopicSignins:
-		return []Kind{KindSignin}, true
-	case TopicSources, TopicAudit:
-		return nil, true
-	}
-	return nil, false
+// topicKinds has the kinds of each topic.
+var topicKinds = map[Topic][]Kind{
+	TopicPools:       {KindPool, KindForge},
+	TopicRunners:     {KindRunner},
+	TopicHolds:       {KindHold},
+	TopicEnrollments: {KindEnrollment},
+	TopicChanges:     {KindChange},
+	TopicDrift:       {KindDrift},
+	TopicInfra:       {KindCluster, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter},
+	TopicSignins:     {KindSignin},
+	TopicSources:     nil,
+	TopicAudit:       nil,
 }
 
 // Topics is a parameter: a comma-separated list of topics. An empty list means all.
@@ -88,7 +74,7 @@ func (t Topics) MarshalText() ([]byte, error) {
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (t *Topics) UnmarshalText(b []byte) error {
 	for name := range strings.SplitSeq(string(b), ",") {
-		if _, ok := Topic(name).kinds(); !ok {
+		if _, known := topicKinds[Topic(name)]; !known {
 			return fmt.Errorf("%.40q is not a topic; use pools, runners, holds, enrollments, changes, drift, infra, signins, sources or audit", name)
 		}
 		*t = append(*t, Topic(name))
@@ -100,8 +86,8 @@ func (t Topics) has(topic Topic) bool { return len(t) == 0 || slices.Contains(t,
 
 // kinds returns the kinds of all the topics.
 func (t Topics) kinds() (kinds []Kind) {
-	for _, topic := range topics() {
-		if of, _ := topic.kinds(); t.has(topic) {
+	for topic, of := range topicKinds {
+		if t.has(topic) {
 			kinds = append(kinds, of...)
 		}
 	}
@@ -215,22 +201,12 @@ func (d *Service) streamEvents(ctx context.Context, p access.Permit, req EventsR
 		case <-beat.C:
 			r.writeHeartbeat(d.Now().UTC())
 		case <-r.store.Changed(r.revision):
-			waitForBatch(ctx)
+			_ = retry.Sleep(ctx, batchDelay) // the loop checks ctx itself
 			r.sendChanges()
 		case <-r.auditChanged():
-			waitForBatch(ctx)
+			_ = retry.Sleep(ctx, batchDelay) // the loop checks ctx itself
 			r.sendAudit()
 		}
-	}
-}
-
-// waitForBatch waits so that changes made at the same time are sent together.
-func waitForBatch(ctx context.Context) {
-	pause := time.NewTimer(batchDelay)
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
 	}
 }
 
@@ -238,10 +214,7 @@ func waitForBatch(ctx context.Context) {
 func (r *eventReader) start(now time.Time, lastID, after string) {
 	r.out.WriteString("retry: 2000\n\n")
 	r.writeEvent("hello", Hello{now, strconv.FormatUint(r.store.Revision(), 10), int(heartbeat / time.Second)})
-	from := lastID
-	if from == "" {
-		from = after
-	}
+	from := cmp.Or(lastID, after)
 	if from == "" {
 		r.sendSnapshot()
 		return

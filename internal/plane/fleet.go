@@ -141,21 +141,12 @@ type EnrollmentApproval struct {
 	Digest string    `json:"digest" doc:"digest of the approved content; if it differs from the enrollment's digest, the approval is not valid"`
 }
 
-// RequestedAction is an action that a caller may request but not make.
-type RequestedAction string
-
-// The actions to request.
-const (
-	ActionRotate   RequestedAction = "rotate"   // a new credential
-	ActionOffboard RequestedAction = "offboard" // the end of the enrollment
-)
-
 // EnrollmentAsked is a request for an action on an enrollment.
 type EnrollmentAsked struct {
-	What   RequestedAction `json:"what" enum:"rotate,offboard"`
-	By     string          `json:"by"`
-	At     time.Time       `json:"at"`
-	Reason string          `json:"reason"`
+	What   EnrollmentAction `json:"what" enum:"rotate,offboard"`
+	By     string           `json:"by"`
+	At     time.Time        `json:"at"`
+	Reason string           `json:"reason"`
 }
 
 // EnrollmentActions are the actions that the caller may take on an enrollment, or request.

@@ -90,15 +90,6 @@ func (d *FleetService) Routes() []httpapi.Route {
 	)
 }
 
-// FleetOperations describes the API.
-func FleetOperations() []httpapi.Declaration {
-	var all []httpapi.Declaration
-	for _, rt := range (&FleetService{Plane: new(Service)}).Routes() {
-		all = append(all, rt.Declaration)
-	}
-	return all
-}
-
 var examplePoolRequest = PoolRequest{"github", "acme", "gh-nix"}
 
 func examplePoolObject() Pool {

@@ -31,7 +31,7 @@ func TestFleetRoles(t *testing.T) {
 	}
 	type visit struct{ pattern, path, body string }
 	var visits []visit
-	for _, op := range FleetOperations() {
+	for _, op := range (&FleetService{Plane: new(Service)}).Routes() {
 		method, path, _ := strings.Cut(op.Pattern, " ")
 		path = strings.NewReplacer("{forge}", "github", "{org}", "acme", "{pool}", "gh-nix", "{name}", "shared", "/drift/{id}", "/drift/d1", "{id}", "0").Replace(path)
 		body := `{"reason":"matrix"}`
@@ -51,7 +51,7 @@ func TestFleetRoles(t *testing.T) {
 		visits = append(visits, visit{op.Pattern, method + " " + path, body})
 	}
 	refusals := map[string][]problem.Code{}
-	for _, op := range FleetOperations() {
+	for _, op := range (&FleetService{Plane: new(Service)}).Routes() {
 		refusals[op.Pattern] = slices.Concat(httpapi.CommonRefusals(), op.Refusals)
 	}
 	var got strings.Builder

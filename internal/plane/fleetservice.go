@@ -33,14 +33,19 @@ type FleetService struct {
 // FleetListRequest asks for one page of a list.
 type FleetListRequest struct {
 	ListRequest
+	RunnersRequest
+}
+
+// RunnersRequest selects entries by their organisation and forge.
+type RunnersRequest struct {
 	Org   Text `json:"-" query:"org" doc:"only entries of this organisation"`
 	Forge Text `json:"-" query:"forge" doc:"only entries of this forge"`
 }
 
 // only describes the selection in words.
-func (r FleetListRequest) only() string { return string(r.Org) + "/" + string(r.Forge) }
+func (r RunnersRequest) only() string { return string(r.Org) + "/" + string(r.Forge) }
 
-func (r FleetListRequest) matches(org, forge string) bool {
+func (r RunnersRequest) matches(org, forge string) bool {
 	return (r.Org == "" || string(r.Org) == org) && (r.Forge == "" || string(r.Forge) == forge)
 }
 
@@ -50,6 +55,9 @@ type PoolRequest struct {
 	Org   string `json:"-" path:"org"`
 	Pool  string `json:"-" path:"pool"`
 }
+
+// id returns the pool's id.
+func (r PoolRequest) id() string { return r.Forge + "/" + r.Org + "/" + r.Pool }
 
 // EnrollmentRequest names an organisation.
 type EnrollmentRequest struct {
@@ -79,7 +87,7 @@ func (d *FleetService) listHolds(_ context.Context, p access.Permit, req FleetLi
 }
 
 func (d *FleetService) getPool(_ context.Context, p access.Permit, req PoolRequest) (Envelope[Pool], error) {
-	o, l, err := getObject[Pool](d.Plane, KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool")
+	o, l, err := getObject[Pool](d.Plane, KindPool, p, req.id(), "pool")
 	return newEnvelope(d.Plane, "Pool", o, l.Revision, l.Sources), err
 }
 
@@ -91,12 +99,6 @@ func (d *FleetService) getEnrollment(_ context.Context, p access.Permit, req Enr
 func (d *FleetService) getHold(_ context.Context, p access.Permit, req HoldRequest) (Envelope[Hold], error) {
 	o, l, err := getObject[Hold](d.Plane, KindHold, p, req.Name, "hold")
 	return newEnvelope(d.Plane, "Hold", o, l.Revision, l.Sources), err
-}
-
-// RunnersRequest asks for runners by forge. All fields are optional.
-type RunnersRequest struct {
-	Org   Text `json:"-" query:"org" doc:"only entries of this organisation"`
-	Forge Text `json:"-" query:"forge" doc:"only entries of this forge"`
 }
 
 // Runners holds the runners, grouped by forge.
@@ -116,14 +118,7 @@ type ForgeRunners struct {
 
 func (d *FleetService) listRunnersByForge(_ context.Context, p access.Permit, req RunnersRequest) (Envelope[Runners], error) {
 	lists, revision := d.Plane.Store.ListAll(KindPool, KindForge)
-	var sources []Source
-	for _, l := range lists {
-		for _, s := range l.Sources {
-			if !slices.ContainsFunc(sources, func(o Source) bool { return o.Name == s.Name }) {
-				sources = append(sources, s)
-			}
-		}
-	}
+	sources := uniqueSources(slices.Concat(lists[0].Sources, lists[1].Sources))
 	slices.SortFunc(sources, func(a, b Source) int { return cmp.Compare(a.Name, b.Name) })
 	if !lists[0].Known {
 		return newEnvelope(d.Plane, "Runners", Runners{}, revision, sources), nil
@@ -136,9 +131,8 @@ func (d *FleetService) listRunnersByForge(_ context.Context, p access.Permit, re
 		}
 		return groups[forge]
 	}
-	chosen := FleetListRequest{Org: req.Org, Forge: req.Forge}
 	for _, f := range visibleTo[Forge](p, lists[1]) {
-		if !chosen.matches(string(req.Org), f.Name) {
+		if !req.matches(string(req.Org), f.Name) {
 			continue
 		}
 		g := group(f.Name)
@@ -152,7 +146,7 @@ func (d *FleetService) listRunnersByForge(_ context.Context, p access.Permit, re
 		}
 	}
 	for _, o := range visibleTo[Pool](p, lists[0]) {
-		if !chosen.matches(o.OrgName, o.Forge) {
+		if !req.matches(o.OrgName, o.Forge) {
 			continue
 		}
 		g := group(o.Forge)

@@ -43,24 +43,12 @@ func (o Pool) scope() Scope { return Scope{Org: o.OrgName, Pool: o.Name} }
 
 // For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Pool) For(v Viewer) Object {
-	var a PoolActions
-	switch {
-	case !v.In(o.OrgName, access.HoldsCreate):
-		a.Pause.Why = "Your role does not allow you to hold runners of " + o.OrgName + "."
-	case len(o.Holds) > 0:
-		a.Pause.Why = "A hold applies already."
-	default:
-		a.Pause.Allowed = true
+	o.Actions = &PoolActions{
+		Pause: actionUnless(when(!v.In(o.OrgName, access.HoldsCreate), "Your role does not allow you to hold runners of "+o.OrgName+"."),
+			when(len(o.Holds) > 0, "A hold applies already.")),
+		Resume: actionUnless(when(!v.In(o.OrgName, access.HoldsLift), "Your role does not allow you to lift holds of "+o.OrgName+"."),
+			when(len(o.Holds) == 0, "No hold applies to it.")),
 	}
-	switch {
-	case !v.In(o.OrgName, access.HoldsLift):
-		a.Resume.Why = "Your role does not allow you to lift holds of " + o.OrgName + "."
-	case len(o.Holds) == 0:
-		a.Resume.Why = "No hold applies to it."
-	default:
-		a.Resume.Allowed = true
-	}
-	o.Actions = &a
 	return o
 }
 
@@ -89,22 +77,11 @@ func (o Drift) CurrentState() string {
 
 // For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Drift) For(v Viewer) Object {
-	var a DriftActions
-	switch {
-	case !v.In(o.OrgName, access.ConfigPropose):
-		a.Ignore.Why = "Your role does not allow you to ignore it."
-		a.Unignore.Why = a.Ignore.Why
-	case o.ExplainedBy != "":
-		a.Ignore.Why = "A hold explains the difference, so it is not a drift."
-	default:
-		a.Ignore.Allowed = true
+	role := when(!v.In(o.OrgName, access.ConfigPropose), "Your role does not allow you to ignore it.")
+	o.Actions = &DriftActions{
+		Ignore:   actionUnless(role, when(o.ExplainedBy != "", "A hold explains the difference, so it is not a drift.")),
+		Unignore: actionUnless(role, when(o.IgnoredUntil == nil, "The drift is not ignored.")),
 	}
-	if a.Unignore.Why == "" {
-		if a.Unignore.Allowed = o.IgnoredUntil != nil; !a.Unignore.Allowed {
-			a.Unignore.Why = "The drift is not ignored."
-		}
-	}
-	o.Actions = &a
 	return o
 }
 
@@ -157,32 +134,17 @@ func (o Enrollment) Trouble() (Severity, string, string) {
 
 // For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Enrollment) For(v Viewer) Object {
-	ends := "The enrollment is already ending."
-	if o.Phase != "Draining" && o.Phase != "Offboarded" && o.Offboard == nil {
-		ends = ""
-	}
+	ends := when(o.Phase == "Draining" || o.Phase == "Offboarded" || o.Offboard != nil, "The enrollment is already ending.")
 	may := func(verb access.Verb, reasons ...string) Action {
-		if !v.In(o.Name, verb) {
-			reasons = []string{"Your role does not allow you to do this for " + o.Name + "."}
-		}
-		a := Action{Why: cmp.Or(reasons...)}
-		a.Allowed = a.Why == ""
-		return a
+		role := when(!v.In(o.Name, verb), "Your role does not allow you to do this for "+o.Name+".")
+		return actionUnless(role, ends, cmp.Or(reasons...))
 	}
-	approved := ""
-	if o.condition("Approved") == "True" {
-		approved = "The current version is approved already."
-	}
-	beyond := ""
-	if o.Approval != nil || o.Phase != StateUnknown && o.Phase != "Requested" {
-		beyond = "The enrollment is no longer only a request."
-	}
-	own := ""
-	if slices.ContainsFunc(o.RequestedBy, func(by string) bool { return strings.EqualFold(by, v.Caller().Identity()) }) {
-		own = "You wrote a part of it."
-	}
-	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest, ends), Approve: may(access.EnrollmentApprove, ends, approved, own),
-		Decline: may(access.EnrollmentDecline, ends, beyond), Rotate: may(access.RotateRequest, ends), Offboard: may(access.OffboardRequest, ends)}
+	approved := when(o.condition("Approved") == "True", "The current version is approved already.")
+	beyond := when(o.Approval != nil || o.Phase != StateUnknown && o.Phase != "Requested", "The enrollment is no longer only a request.")
+	isAuthor := func(by string) bool { return strings.EqualFold(by, v.Caller().Identity()) }
+	own := when(slices.ContainsFunc(o.RequestedBy, isAuthor), "You wrote a part of it.")
+	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest), Approve: may(access.EnrollmentApprove, approved, own), Decline: may(access.EnrollmentDecline, beyond),
+		Rotate: may(access.RotateRequest), Offboard: may(access.OffboardRequest)}
 	return o
 }
 
@@ -287,20 +249,9 @@ func (o Hold) endedReason() string {
 func (o Hold) For(v Viewer) Object {
 	if !v.In(o.Scope.Org, access.FleetRead) {
 		o.Targets, o.Applied, o.Drained, o.RemainingJobs = nil, nil, nil, nil
-		own := []HoldFailure{}
-		for _, f := range o.Failed {
-			if v.In(f.Org, access.FleetRead) {
-				own = append(own, f)
-			}
-		}
-		o.Failed = own
+		o.Failed = slices.DeleteFunc(append([]HoldFailure{}, o.Failed...), func(f HoldFailure) bool { return !v.In(f.Org, access.FleetRead) })
 	}
-	lift := Action{Why: o.endedReason()}
-	if lift.Why == "" {
-		lift.Why = o.liftRefusal(v)
-	}
-	lift.Allowed = lift.Why == ""
-	o.Actions = &HoldActions{Lift: lift}
+	o.Actions = &HoldActions{Lift: actionUnless(o.endedReason(), o.liftRefusal(v))}
 	return o
 }
 
@@ -316,4 +267,58 @@ func (o Hold) liftRefusal(v Viewer) string {
 		return ""
 	}
 	return "Only the person who set it or a platform-admin can lift a hold of a forge or of all runners."
+}
+
+// The tables of the lists: the columns for search and sort, and the states.
+
+func pools() table[Pool] {
+	return table[Pool]{Kind: KindPool, Name: "PoolList", Columns: map[string]func(Pool) string{
+		"name":  func(o Pool) string { return o.Name },
+		"forge": func(o Pool) string { return o.Forge },
+		"org":   func(o Pool) string { return o.OrgName },
+		"type":  func(o Pool) string { return o.Type },
+		"state": func(o Pool) string { return o.State },
+		"busy":  func(o Pool) string { return sortableNumber(o.Counts.Busy) },
+		"idle":  func(o Pool) string { return sortableNumber(o.Counts.Idle) },
+	}, State: Pool.CurrentState, States: []string{PoolFailing, StateUnknown, PoolDegraded, PoolPausing, PoolDraining, PoolResuming, PoolProvisioning, PoolDrained, PoolPaused, PoolActive}}
+}
+
+func enrollments() table[Enrollment] {
+	return table[Enrollment]{Kind: KindEnrollment, Name: "EnrollmentList", Columns: map[string]func(Enrollment) string{
+		"name":      func(o Enrollment) string { return o.Name },
+		"forge":     func(o Enrollment) string { return o.Forge },
+		"isolation": func(o Enrollment) string { return o.Isolation },
+		"phase":     func(o Enrollment) string { return o.Phase },
+	}, State: Enrollment.CurrentState, States: []string{StateUnknown, "Requested", "Approved", "Provisioning", "Active", "Suspended", "Draining", "Offboarded", "Failed"}}
+}
+
+func holds() table[Hold] {
+	return table[Hold]{Kind: KindHold, Name: "HoldList", Columns: map[string]func(Hold) string{
+		"name":        func(o Hold) string { return o.Name },
+		"scope":       func(o Hold) string { return o.Scope.String() },
+		"mode":        func(o Hold) string { return string(o.Mode) },
+		"reason":      func(o Hold) string { return o.Reason },
+		"requestedBy": func(o Hold) string { return o.RequestedBy },
+		"created":     func(o Hold) string { return sortableTime(&o.Created) },
+		"expiresAt":   func(o Hold) string { return sortableTime(o.ExpiresAt) },
+	}, State: Hold.CurrentState, States: []string{HoldApplying, HoldApplied, PoolDrained, HoldLifting, HoldExpired}}
+}
+
+func drifts() table[Drift] {
+	return table[Drift]{Kind: KindDrift, Name: "DriftList", Columns: map[string]func(Drift) string{
+		"org":       func(o Drift) string { return o.OrgName },
+		"pool":      func(o Drift) string { return o.Pool },
+		"field":     func(o Drift) string { return o.Field },
+		"severity":  func(o Drift) string { return o.Severity },
+		"evidence":  func(o Drift) string { return o.Evidence },
+		"firstSeen": func(o Drift) string { return sortableTime(&o.FirstSeen) },
+	}, State: Drift.CurrentState, States: []string{"error", "warning", "info", DriftExplained, DriftIgnored}}
+}
+
+func forges() table[Forge] {
+	return table[Forge]{Kind: KindForge, Name: "ForgeList", Columns: map[string]func(Forge) string{
+		"name": func(o Forge) string { return o.Name },
+		"type": func(o Forge) string { return o.Type },
+		"url":  func(o Forge) string { return o.URL },
+	}, State: Forge.CurrentState, States: []string{"Reachable", "Unreachable", StateUnknown}}
 }

@@ -37,6 +37,9 @@ type ListRequest struct {
 	Cursor Cursor    `json:"-" query:"cursor" doc:"meta.page.next of the previous page, with the same other parameters"`
 }
 
+// SetLimit sets the maximum number of entries.
+func (r *ListRequest) SetLimit(n int) { r.Limit = PageLimit(n) }
+
 // Text is a request parameter: at most 512 bytes of UTF-8.
 type Text string
 

@@ -417,7 +417,7 @@ func TestMetricsRoles(t *testing.T) {
 		{"operator globex", metricsPerson("u@example.com", `{"role":"operator","orgs":["globex"]}`)}, {"platform-admin", metricsPerson("pat@platform.dev", `{"role":"platform-admin","orgs":["*"]}`)},
 		{"nobody", metricsPerson("mallory@evil.example", "")}, {"tagged", tagged},
 	} {
-		for _, op := range plane.MetricsOperations() {
+		for _, op := range (&plane.MetricsService{Plane: new(plane.Service)}).Routes() {
 			o := newMetricsEnv(u.URL)
 			o.caller = p.caller
 			_, path, _ := strings.Cut(op.Pattern, " ")

@@ -1,10 +1,13 @@
 package plane
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -102,4 +105,98 @@ func seriesQueries(pools []Pool, w metricsWindow) (all []seriesQuery) {
 			seriesQuery{"gitlab_duration_p95", "s", "histogram_quantile(0.95, " + rate(" by (le) ", "gitlab_runner_job_duration_seconds_bucket") + ")", ""})
 	}
 	return all
+}
+
+// MetricsQuery queries a Prometheus for an expression over a grid of times. It is a function and not a client type, because programs that only
+// describe the operations must not link a Prometheus client. It must be safe for concurrent use.
+type MetricsQuery func(ctx context.Context, expr string, g MetricsGrid) ([]QueryResult, error)
+
+// MetricsGrid holds the times of a series: N times, Step apart, the first at From.
+type MetricsGrid struct {
+	From time.Time
+	Step time.Duration
+	N    int
+}
+
+// NewMetricsGrid returns the grid of a window that ends now, rounded down to whole steps. Two callers within one step get the same grid.
+func NewMetricsGrid(w metricsWindow, now time.Time) MetricsGrid {
+	n := int(w.For/w.Step) + 1
+	return MetricsGrid{now.UTC().Truncate(w.Step).Add(-time.Duration(n-1) * w.Step), w.Step, n}
+}
+
+// ends returns when NewMetricsGrid would return another grid.
+func (g MetricsGrid) ends() time.Time { return g.From.Add(time.Duration(g.N) * g.Step) }
+
+func (g MetricsGrid) times() []time.Time {
+	all := make([]time.Time, g.N)
+	for i := range all {
+		all[i] = g.From.Add(time.Duration(i) * g.Step)
+	}
+	return all
+}
+
+// QueryResult is one series of a query result: its labels, and a value for each time of the grid, nil where there is none.
+type QueryResult struct {
+	Labels map[string]string
+	Values []*float64
+}
+
+// maxCachedQueries is the maximum number of cached results. Beyond that, each caller queries on its own.
+const maxCachedQueries = 2000
+
+// queryCache caches query results for callers with the same query, until the grid changes. A key names the pools, so organisations never share
+// a result about different pools. Errors are not cached. The zero value is ready for use.
+type queryCache struct {
+	mu  sync.Mutex
+	all map[string]*cachedQuery
+}
+
+// cachedQuery is a cached or running query.
+type cachedQuery struct {
+	until    time.Time
+	answered chan struct{}
+	found    []QueryResult // read it only after answered is closed
+	err      error
+}
+
+// do returns the cached result, or calls ask once for all callers with the key. That call continues, within its own limits, if the first
+// caller leaves.
+func (s *queryCache) do(ctx context.Context, key string, now, until time.Time, query func(context.Context) ([]QueryResult, error)) ([]QueryResult, error) {
+	s.mu.Lock()
+	maps.DeleteFunc(s.all, func(_ string, o *cachedQuery) bool { return !now.Before(o.until) })
+	o, there := s.all[key]
+	switch {
+	case there:
+	case len(s.all) >= maxCachedQueries:
+		s.mu.Unlock()
+		return query(ctx)
+	default:
+		o = &cachedQuery{until: until, answered: make(chan struct{})}
+		if s.all == nil {
+			s.all = map[string]*cachedQuery{}
+		}
+		s.all[key] = o
+		go func() {
+			o.found, o.err = query(context.WithoutCancel(ctx))
+			if o.err != nil {
+				s.forget(key, o)
+			}
+			close(o.answered)
+		}()
+	}
+	s.mu.Unlock()
+	select {
+	case <-o.answered:
+		return o.found, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *queryCache) forget(key string, o *cachedQuery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all[key] == o {
+		delete(s.all, key)
+	}
 }

@@ -71,8 +71,7 @@ type NamedMetricsRequest struct {
 // FleetMetricsRequest asks for metrics of all runners that the caller may see.
 type FleetMetricsRequest struct {
 	Window WindowName `json:"-" query:"window" doc:"time window: 1h, 6h, 24h or 7d (default 1h)"`
-	Org    Text       `json:"-" query:"org" doc:"only entries of this organisation"`
-	Forge  Text       `json:"-" query:"forge" doc:"only entries of this forge"`
+	RunnersRequest
 }
 
 // Metrics holds series over a window.
@@ -111,7 +110,7 @@ type Marker struct {
 
 // getPoolMetrics returns the metrics of an organisation's runners in a pool.
 func (d *MetricsService) getPoolMetrics(ctx context.Context, p access.Permit, req PoolMetricsRequest) (e Envelope[Metrics], err error) {
-	o, l, err := getObject[Pool](d.Plane, KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool")
+	o, l, err := getObject[Pool](d.Plane, KindPool, p, req.id(), "pool")
 	if err != nil {
 		return e, err
 	}
@@ -135,7 +134,7 @@ func (d *MetricsService) getFleetMetrics(ctx context.Context, p access.Permit, r
 	v := ViewerOf(p)
 	var some []Pool
 	for _, o := range visibleTo[Pool](p, l) {
-		if v.In(o.OrgName, access.MetricsRead) && (req.Org == "" || string(req.Org) == o.OrgName) && (req.Forge == "" || string(req.Forge) == o.Forge) {
+		if v.In(o.OrgName, access.MetricsRead) && req.matches(o.OrgName, o.Forge) {
 			some = append(some, o)
 		}
 	}
@@ -272,13 +271,4 @@ var exampleMetrics = newExample("Metrics", Metrics{Of: "github/acme/gh-nix", Win
 // Routes returns the routes of the API, served by d.
 func (d *MetricsService) Routes() []httpapi.Route {
 	return []httpapi.Route{handle(d.Plane, GetMetrics, d.getPoolMetrics), handle(d.Plane, GetFleetMetrics, d.getFleetMetrics), handle(d.Plane, GetNamedMetrics, d.getNamedMetrics)}
-}
-
-// MetricsOperations describes the API.
-func MetricsOperations() []httpapi.Declaration {
-	var all []httpapi.Declaration
-	for _, rt := range (&MetricsService{Plane: new(Service)}).Routes() {
-		all = append(all, rt.Declaration)
-	}
-	return all
 }

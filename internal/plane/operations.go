@@ -113,15 +113,6 @@ func (d *Service) Routes() []httpapi.Route {
 	}
 }
 
-// Operations describes the API.
-func Operations() []httpapi.Declaration {
-	var all []httpapi.Declaration
-	for _, rt := range new(Service).Routes() {
-		all = append(all, rt.Declaration)
-	}
-	return all
-}
-
 // exampleTime is the time in the examples of the reference.
 var exampleTime = time.Date(2026, 11, 22, 11, 41, 8, 0, time.UTC)
 

@@ -58,7 +58,7 @@ func personas() []persona {
 func TestRoles(t *testing.T) {
 	var got strings.Builder
 	for _, p := range personas() {
-		for _, op := range plane.Operations() {
+		for _, op := range new(plane.Service).Routes() {
 			o := newEnv(clock).withObjects()
 			o.caller, o.refused = p.caller, p.err
 			method, path, _ := strings.Cut(op.Pattern, " ")

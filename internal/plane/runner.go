@@ -112,14 +112,8 @@ func (o Runner) Trouble() (Severity, string, string) {
 
 // For implements [plane.Personal]: it adds the actions that the caller may take.
 func (o Runner) For(v Viewer) Object {
-	a := RunnerActions{Log: Action{Allowed: true}}
-	switch {
-	case !v.In(o.OrgName, access.LogsRead):
-		a.Log = Action{Why: "Your role does not allow you to read logs of " + o.OrgName + "."}
-	case o.Kind == ephemeralRunner && o.State == RunnerPending && o.Pod == nil:
-		a.Log = Action{Why: "The runner has no pod yet."}
-	}
-	o.Actions = &a
+	o.Actions = &RunnerActions{Log: actionUnless(when(!v.In(o.OrgName, access.LogsRead), "Your role does not allow you to read logs of "+o.OrgName+"."),
+		when(o.Kind == ephemeralRunner && o.State == RunnerPending && o.Pod == nil, "The runner has no pod yet."))}
 	return o
 }
 

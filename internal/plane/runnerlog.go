@@ -64,6 +64,9 @@ type LinesRequest struct {
 	Tail      PageLimit `json:"-" query:"tail" doc:"maximum number of lines, from the end, 1 to 500 (default 100)"`
 }
 
+// SetLimit sets the maximum number of lines.
+func (r *LinesRequest) SetLimit(n int) { r.Tail = PageLimit(n) }
+
 // AuditArgs returns the arguments of the request for the audit log.
 func (r LogRequest) AuditArgs() map[string]string {
 	return map[string]string{"runner": r.Namespace + "/" + r.Name, "container": string(r.Container)}

@@ -20,7 +20,7 @@ var asName = strings.NewReplacer("{forge}", "github", "{org}", "acme", "{pool}",
 func TestRunnerRoles(t *testing.T) {
 	var got strings.Builder
 	for _, p := range runnerPersonas {
-		for _, op := range RunnerOperations() {
+		for _, op := range (&RunnerService{Plane: new(Service)}).Routes() {
 			o := newRunnerEnv()
 			o.as(p.caller)
 			_, path, _ := strings.Cut(op.Pattern, " ")

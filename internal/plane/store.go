@@ -121,7 +121,7 @@ type Store struct {
 	sources  map[string]*Source
 	overlays map[Kind]func(Object) Object
 	events   []StoreEvent // by revision: the last maxStoreEvents events, and up to maxStoreEvents before them
-	first    uint64       // the revision before ring[0]
+	first    uint64       // the revision before events[0]
 	changed  broadcast.Change
 }
 

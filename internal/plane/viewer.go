@@ -95,13 +95,7 @@ func (v Viewer) view(o Object) Object {
 
 // For implements [Personal]: it adds the actions that the caller may take on the sign-in.
 func (o Signin) For(v Viewer) Object {
-	revoke := Action{Allowed: true}
-	switch {
-	case !v.allows(access.SigninsRevoke, o):
-		revoke = Action{Why: "You may revoke only your own sign-ins."}
-	case o.Phase == "Ending" || o.Phase == "Expired":
-		revoke = Action{Why: "The sign-in is already ending."}
-	}
-	o.Actions = &SigninActions{Revoke: revoke}
+	o.Actions = &SigninActions{Revoke: actionUnless(when(!v.allows(access.SigninsRevoke, o), "You may revoke only your own sign-ins."),
+		when(o.Phase == "Ending" || o.Phase == "Expired", "The sign-in is already ending."))}
 	return o
 }

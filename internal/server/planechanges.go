@@ -115,7 +115,7 @@ func (s *planeServer) newChanges() error {
 	}
 	if repo != nil && book.Note() == "" { // a format that allows no dry run allows no comparison
 		s.drift = &plane.DriftCheck{Store: s.service.Store, Now: s.service.Now, Pattern: g.Path, Live: cached.ListSpecs, DryRunSpec: cached.DryRunSpec, Interval: driftEvery, Triggers: make(chan struct{}, 1), Log: s.log,
-			Read: func(ctx context.Context, path string) (plane.RepositoryFile, error) {
+			Read: func(ctx context.Context, path string) (gitops.File, error) {
 				return repo.ReadFile(ctx, "", path)
 			},
 			Files: func(ctx context.Context) (plane.RepositoryFiles, error) { return repo.Files(ctx, g.Path) }}

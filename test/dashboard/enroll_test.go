@@ -37,53 +37,23 @@ type writeThrough struct {
 	h *env
 }
 
-func (w writeThrough) tell(e plane.Enrollment, err error, dryRun bool) (plane.Enrollment, error) {
-	if err == nil && !dryRun {
+func (w writeThrough) Apply(ctx context.Context, p access.Permit, c plane.EnrollmentChange) (plane.Enrollment, bool, error) {
+	e, changed, err := w.EnrollmentWriter.Apply(ctx, p, c)
+	switch {
+	case c.Action == plane.ActionApprove:
+		e.Conditions = []plane.Condition{is("Approved", true, "Approved", "")}
+	case c.Action == plane.ActionOffboard && !c.RecordOnly:
+		e.Phase, e.Offboard = "Draining", &plane.Offboard{Step: "Drain", Since: time.Now(), Message: "The last jobs are running."}
+	}
+	switch {
+	case err != nil || bool(c.DryRun):
+	case c.Action == plane.ActionDecline:
+		w.h.board.Delete(plane.KindEnrollment, e.Name)
+	default:
 		if e.Phase == plane.StateUnknown {
 			e.Phase = "Requested" // the first phase that the fleet reports
 		}
 		w.h.board.Set(plane.KindEnrollment, "kubernetes", e)
 	}
-	return e, err
-}
-
-func (w writeThrough) Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (plane.Enrollment, bool, error) {
-	e, created, err := w.EnrollmentWriter.Create(ctx, p, spec, request, dryRun)
-	e, err = w.tell(e, err, dryRun)
-	return e, created, err
-}
-
-func (w writeThrough) Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (plane.Enrollment, error) {
-	e, err := w.EnrollmentWriter.Edit(ctx, p, patch, dryRun)
-	return w.tell(e, err, dryRun)
-}
-
-func (w writeThrough) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
-	e, err := w.EnrollmentWriter.Approve(ctx, p, digest, dryRun)
-	e.Conditions = []plane.Condition{is("Approved", true, "Approved", "")}
-	return w.tell(e, err, dryRun)
-}
-
-func (w writeThrough) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
-	e, err := w.EnrollmentWriter.Decline(ctx, p, digest, dryRun)
-	if err == nil && !dryRun {
-		w.h.board.Delete(plane.KindEnrollment, e.Name)
-	}
-	return e, err
-}
-
-func (w writeThrough) Rotate(ctx context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
-	e, err := w.EnrollmentWriter.Rotate(ctx, p, dryRun)
-	return w.tell(e, err, dryRun)
-}
-
-func (w writeThrough) RequestAction(ctx context.Context, p access.Permit, what plane.RequestedAction, reason string, dryRun bool) (plane.Enrollment, error) {
-	e, err := w.EnrollmentWriter.RequestAction(ctx, p, what, reason, dryRun)
-	return w.tell(e, err, dryRun)
-}
-
-func (w writeThrough) Offboard(ctx context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
-	e, err := w.EnrollmentWriter.Offboard(ctx, p, dryRun)
-	e.Phase, e.Offboard = "Draining", &plane.Offboard{Step: "Drain", Since: time.Now(), Message: "The last jobs are running."}
-	return w.tell(e, err, dryRun)
+	return e, changed, err
 }

@@ -86,7 +86,7 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			}
 			var e plane.Enrollment
 			until(t, "it is requested", func() bool { // after the policies of another test no longer apply
-				e, _, err = writer.Create(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), []byte(`{"forge":"github","configURL":"https://github.com/newco","pools":[{"name":"nix"}],"credentials":{"secretName":"x"}}`), "r", false)
+				e, _, err = writer.Apply(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), plane.EnrollmentChange{Action: plane.ActionRequest, Spec: []byte(`{"forge":"github","configURL":"https://github.com/newco","pools":[{"name":"nix"}],"credentials":{"secretName":"x"}}`)})
 				if err != nil && problem.CodeOf(err) != problem.Unavailable {
 					t.Fatal(err)
 				}
@@ -100,16 +100,16 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			if err := mallory.change(enrollment, `{"metadata":{"annotations":{"tailplane.dev/requested-by":"[]"}}}`); !byPolicy(err) {
 				t.Errorf("another account sets the requester: %v", err)
 			}
-			if _, err := writer.Approve(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), e.Digest, false); err != nil {
+			if _, _, err := writer.Apply(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), plane.EnrollmentChange{Action: plane.ActionApprove, Seen: e.Digest}); err != nil {
 				t.Error(err)
 			}
-			if _, err := writer.Rotate(t.Context(), permit("pat@platform.dev", access.RotateRequest), false); err != nil {
+			if _, _, err := writer.Apply(t.Context(), permit("pat@platform.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate}); err != nil {
 				t.Error(err)
 			}
 			if err := us.change(enrollment, `{"status":{"phase":"Active"}}`, "status"); !byPolicy(err) && !byRBAC(err) {
 				t.Errorf("it writes a status: %v", err)
 			}
-			if _, err := writer.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), false); err != nil {
+			if _, _, err := writer.Apply(t.Context(), permit("pat@platform.dev", access.OffboardRequest), plane.EnrollmentChange{Action: plane.ActionOffboard}); err != nil {
 				t.Error(err)
 			}
 			if none := render(t, profileValues(t, "fleet"), "--set", "plane.enabled=true"); strings.Contains(ofPart(t, none, "plane"), "tailplane-plane-changes") {

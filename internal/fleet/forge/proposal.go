@@ -5,66 +5,21 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/tailplane/tailplane/internal/fleet/gitops"
 )
 
-// A File is a file of a repository at one commit of a branch.
-type File struct {
-	Content []byte
-	// Version identifies the content that a later change is checked against: the git blob ID at
-	// GitHub, the last commit that changed the file at GitLab. It is empty if the file does not
-	// exist.
-	Version string
-	Commit  string // the head of the branch when the file was read
-}
+// A change on its way between the plane and a forge has the types of package gitops.
+type (
+	File    = gitops.File
+	Person  = gitops.Person
+	Request = gitops.Request
+	Review  = gitops.Review
+	Check   = gitops.Check
+)
 
-// A Person is an author, as git records one.
-type Person struct{ Name, Email string }
-
-// A Proposal is a change of one file, as a pull or merge request. Proposing the same change again
-// finds the existing request. Proposing another change for the same branch adds a commit to the
-// existing request.
-type Proposal struct {
-	Base   string // target branch
-	Branch string // source branch; it begins with tailplane/
-	Path   string // of the file
-	// Was is the Version of the file that the change is based on: on Branch if that exists, else on
-	// Base. Any other version there is a Conflict.
-	Was     string
-	Content []byte // nil: delete the file
-	Message string // commit message, including trailers
-	Author  Person // the committer is the owner of the credential
-	Title   string
-	Body    string
-	Labels  []string // each begins with tailplane/; other labels with that prefix are removed
-}
-
-// A Request is a pull or merge request, in its current state at the forge.
-type Request struct {
-	Number       int
-	URL          string
-	Head         string // its last commit
-	Open, Merged bool
-	// Authors lists all names of all persons who wrote a part of it: logins, and the names and
-	// addresses of authors, committers and co-authors.
-	Authors []string
-	Reviews []Review
-	Checks  []Check
-	// ChecksKnown is false if the credential may not read the checks.
-	ChecksKnown bool
-	Blocked     string // why it cannot be merged now; empty: it can, or the forge does not know
-}
-
-// A Review is a person's review of one commit at the forge.
-type Review struct {
-	By       string // login at the forge
-	Approved bool   // false: changes requested, a comment, or a dismissed review
-	Head     string
-	At       time.Time
-}
-
-// A Check is the result of an automated check of the head.
-type Check struct{ Name, State, URL string }
+// A Proposal is a [gitops.Proposal] that a client checks and sends.
+type Proposal gitops.Proposal
 
 // ownPrefix is the prefix of the branches and labels that this client may change.
 const ownPrefix = "tailplane/"

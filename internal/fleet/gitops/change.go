@@ -129,12 +129,54 @@ func (c Change) WithForeignCommits() Change {
 
 // A Request is the forge's state of the pull or merge request.
 type Request struct {
-	Head    string
-	Open    bool
-	Merged  bool
-	Authors []string // authors of its commits: logins, addresses, and those in trailers
-	Checks  []Check
-	Blocked string // why it cannot be merged; empty: it can, or the forge does not know
+	Number       int
+	URL          string
+	Head         string // its last commit
+	Open, Merged bool
+	// Authors lists all names of all persons who wrote a part of it: logins, and the names and addresses of authors, committers and
+	// co-authors.
+	Authors     []string
+	Reviews     []Review
+	Checks      []Check
+	ChecksKnown bool   // false: the credential may not read the checks
+	Blocked     string // why it cannot be merged now; empty: it can, or the forge does not know
+}
+
+// A Review is a person's review of one commit at the forge.
+type Review struct {
+	By       string // login at the forge
+	Approved bool   // false: changes requested, a comment, or a dismissed review
+	Head     string
+	At       time.Time
+}
+
+// A File is the content of a repository path.
+type File struct {
+	Content []byte
+	// Version identifies the content that a later change is checked against: the git blob ID at GitHub, the last commit that changed the file
+	// at GitLab. It is empty if the file does not exist.
+	Version string
+	Commit  string // the head of the branch when the file was read
+}
+
+// A Person is an author, as git records one.
+type Person struct{ Name, Email string }
+
+// A Proposal is a change of one file, as a pull or merge request. Proposing the same change again finds the existing request. Proposing
+// another change for the same branch adds a commit to the existing request.
+type Proposal struct {
+	Base   string // target branch
+	Branch string // source branch; it begins with tailplane/
+	Path   string // of the file
+	// Was is the Version of the file that the change is based on: on Branch if that exists, else on Base. Any other version there is a
+	// conflict.
+	Was     string
+	Content []byte // nil: delete the file
+	Message string // commit message, including trailers
+	Author  Person // the committer is the owner of the credential
+	Title   string
+	Body    string
+	Labels  []string // each begins with tailplane/; other labels with that prefix are removed
 }
 
 // Observe returns the change with the forge's current state. A commit from outside voids the

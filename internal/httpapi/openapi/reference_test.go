@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/httpapi/openapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -32,12 +33,18 @@ func signinAPI() openapi.Reference {
 }
 
 func planeAPI() openapi.Reference {
+	d := new(plane.Service)
+	var operations []httpapi.Declaration
+	for _, r := range slices.Concat(d.Routes(), (&plane.FleetService{Plane: d}).Routes(), (&plane.RunnerService{Plane: d}).Routes(), (&plane.MetricsService{Plane: d}).Routes(),
+		(&plane.ChangeService{Plane: d}).Routes(), (&plane.EnrollmentService{Plane: d}).Routes()) {
+		operations = append(operations, r.Declaration)
+	}
 	return openapi.Reference{
 		Title: "Operator plane", Version: "v1", Server: "https://dashboard.tail1234.ts.net",
 		About: "`tailplaned plane` serves this API on the tailnet only. The connection identifies the caller. " +
 			"Every JSON response is an envelope: `data` is null for unknown values, and `meta.sources` gives the reason. " +
 			"Every operation that changes something takes a `reason`. [openapi.json](openapi.json) is the same reference for programs.",
-		Operations: slices.Concat(plane.Operations(), plane.FleetOperations(), plane.RunnerOperations(), plane.MetricsOperations(), plane.ChangeOperations(), plane.EnrollmentOperations()), Refusal: plane.Envelope[*plane.Empty]{}, Unproved: true,
+		Operations: operations, Refusal: plane.Envelope[*plane.Empty]{}, Unproved: true,
 	}
 }
 

@@ -43,7 +43,7 @@ func newDriftEnv(t *testing.T, at, pattern string) *driftEnv {
 	f.must(err)
 	repository := f.changes.Repository.(*git.Repository)
 	d := &driftEnv{env: f, DriftCheck: &plane.DriftCheck{Store: plane.NewStore(f.changes.Plane.Now), Now: f.changes.Plane.Now, Pattern: pattern, DryRunSpec: stored.DryRunSpec, Interval: time.Hour, Log: slog.New(slog.DiscardHandler),
-		Read: func(ctx context.Context, path string) (plane.RepositoryFile, error) {
+		Read: func(ctx context.Context, path string) (gitops.File, error) {
 			return repository.ReadFile(ctx, "", path)
 		},
 		Files: func(ctx context.Context) (plane.RepositoryFiles, error) { return repository.Files(ctx, pattern) },

@@ -312,7 +312,7 @@ func TestRoles(t *testing.T) {
 		})
 	}
 	declared := map[string][]problem.Code{}
-	for _, op := range plane.EnrollmentOperations() {
+	for _, op := range (&plane.EnrollmentService{Plane: new(plane.Service)}).Routes() {
 		declared[op.Pattern] = slices.Concat(httpapi.CommonRefusals(), op.Refusals)
 	}
 	var got strings.Builder
@@ -333,7 +333,7 @@ func TestRoles(t *testing.T) {
 			{"key expired", with(person("pat@platform.dev"), func(c *access.Caller) { c.Expired = true }), nil}, {"Funnel", with(person("pat@platform.dev"), func(c *access.Caller) { c.Via = access.ViaFunnel }), nil},
 			{"unknown", access.Caller{}, problem.New(problem.NoIdentity, "Nobody.", "Connect directly.")}, {"WhoIs down", access.Caller{}, problem.New(problem.IdentityUnavailable, "Cannot ask.", "Try again.").WithRetryAfter(time.Second)},
 		} {
-			for _, op := range plane.EnrollmentOperations() {
+			for _, op := range (&plane.EnrollmentService{Plane: new(plane.Service)}).Routes() {
 				method, path, _ := strings.Cut(op.Pattern, " ")
 				body := `{"reason":"matrix"}`
 				switch op.Pattern {

@@ -3,6 +3,7 @@
 package git
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,25 +78,20 @@ type fileList struct {
 var _ plane.Repository = (*Repository)(nil)
 
 // ReadFile implements [plane.Repository].
-func (r *Repository) ReadFile(ctx context.Context, branch, path string) (plane.RepositoryFile, error) {
-	if branch == "" {
-		branch = r.branch
-	}
-	f, err := r.forge.ReadFile(ctx, branch, path)
-	return plane.RepositoryFile{Text: f.Content, Version: f.Version, Commit: f.Commit}, forgeError(err)
+func (r *Repository) ReadFile(ctx context.Context, branch, path string) (gitops.File, error) {
+	f, err := r.forge.ReadFile(ctx, cmp.Or(branch, r.branch), path)
+	return f, forgeError(err)
 }
 
 // Propose implements [plane.Repository].
-func (r *Repository) Propose(ctx context.Context, p plane.Proposal) (plane.PullRequest, error) {
-	made, err := r.forge.Propose(ctx, forge.Proposal{Base: r.branch, Branch: p.Branch, Path: p.Path, Was: p.BaseVersion, Content: p.Text, Message: p.Message,
-		Author: forge.Person{Name: p.Name, Email: p.Email}, Title: p.Title, Body: p.Body, Labels: []string{"tailplane/risk-" + p.Risk}})
-	return r.requestOf(made), forgeError(err)
+func (r *Repository) Propose(ctx context.Context, p gitops.Proposal) (gitops.Request, error) {
+	p.Base = r.branch
+	return r.withLogins(r.forge.Propose(ctx, forge.Proposal(p)))
 }
 
 // PullRequest implements [plane.Repository].
-func (r *Repository) PullRequest(ctx context.Context, number int) (plane.PullRequest, error) {
-	is, err := r.forge.Request(ctx, number)
-	return r.requestOf(is), forgeError(err)
+func (r *Repository) PullRequest(ctx context.Context, number int) (gitops.Request, error) {
+	return r.withLogins(r.forge.Request(ctx, number))
 }
 
 // ChangedFiles implements [plane.Repository].
@@ -142,25 +138,17 @@ func (r *Repository) Close(ctx context.Context, number int, comment string) erro
 	return forgeError(r.forge.Withdraw(ctx, number, comment))
 }
 
-func (r *Repository) requestOf(is forge.Request) plane.PullRequest {
-	out := plane.PullRequest{Number: is.Number, URL: is.URL, Request: gitops.Request{Head: is.Head, Open: is.Open, Merged: is.Merged, Authors: r.knownLogins(is.Authors), Blocked: is.Blocked}}
-	for _, c := range is.Checks {
-		out.Checks = append(out.Checks, gitops.Check{Name: c.Name, State: c.State, URL: c.URL})
-	}
-	return out
-}
-
-// knownLogins returns the authors, and the tailnet logins whose names are among them.
-func (r *Repository) knownLogins(authors []string) []string {
-	all := slices.Clone(authors)
+// withLogins adds the logins whose names at the forge are among the authors of a request.
+func (r *Repository) withLogins(is gitops.Request, err error) (gitops.Request, error) {
+	authors := is.Authors
 	for login, names := range r.logins {
 		if slices.ContainsFunc(names, func(name string) bool {
 			return slices.ContainsFunc(authors, func(a string) bool { return strings.EqualFold(a, name) })
 		}) {
-			all = append(all, login)
+			is.Authors = append(slices.Clone(is.Authors), login)
 		}
 	}
-	return all
+	return is, forgeError(err)
 }
 
 // forgeError converts a forge's error to a problem for callers of the plane.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -54,10 +53,7 @@ type ignoreEntry struct {
 
 // NewDriftIgnores returns an Ignores. It sends no request yet.
 func NewDriftIgnores(config *rest.Config, namespace string, store *plane.Store, now func() time.Time) (*DriftIgnores, error) {
-	if config == nil || namespace == "" || store == nil || now == nil {
-		return nil, errors.New("the store of ignored drift needs a client configuration, a namespace, a plane store and a clock")
-	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := connect(config, namespace != "" && store != nil && now != nil, "the store of ignored drift needs a client configuration, a namespace, a plane store and a clock")
 	if err != nil {
 		return nil, err
 	}

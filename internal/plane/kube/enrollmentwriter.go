@@ -2,6 +2,8 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,7 +20,6 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/strictjson"
@@ -37,14 +37,21 @@ var _ plane.EnrollmentWriter = (*EnrollmentWriter)(nil)
 
 // NewEnrollmentWriter returns a writer of enrollments. approver reports whether the fleet accepts a login's approval. It sends no request yet.
 func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, now func() time.Time) (*EnrollmentWriter, error) {
-	if config == nil || approver == nil || now == nil {
-		return nil, errors.New("the enrollment writer needs a client configuration, approvers and a clock")
-	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := connect(config, approver != nil && now != nil, "the enrollment writer needs a client configuration, approvers and a clock")
 	if err != nil {
 		return nil, err
 	}
 	return &EnrollmentWriter{client.WithFieldValidation(c, metav1.FieldValidationStrict), approver, now}, nil
+}
+
+// enrollmentVerbs has, for each action, the verb that it needs, and the verb without which a caller may only request it.
+var enrollmentVerbs = map[plane.EnrollmentAction]struct{ needed, toMake access.Verb }{
+	plane.ActionRequest:  {needed: access.EnrollmentRequest},
+	plane.ActionEdit:     {needed: access.EnrollmentRequest},
+	plane.ActionApprove:  {needed: access.EnrollmentApprove},
+	plane.ActionDecline:  {needed: access.EnrollmentDecline},
+	plane.ActionRotate:   {access.RotateRequest, access.CredentialsRotate},
+	plane.ActionOffboard: {access.OffboardRequest, access.EnrollmentOffboard},
 }
 
 // requirePermit returns an error unless p permits one of the verbs for one organisation. It does not trust the caller's own checks.
@@ -61,15 +68,18 @@ func (s *EnrollmentWriter) requirePermit(p access.Permit, verbs ...access.Verb) 
 	return err
 }
 
-// checkPermit is like requirePermit, for an action that more people may request than make. asks is the verb of the request, and does is the verb
-// of the action.
-func (s *EnrollmentWriter) checkPermit(p access.Permit, asks, does access.Verb) error {
-	if err := s.requirePermit(p, asks); err != nil {
+// checkPermit returns an error unless p permits the change.
+func (s *EnrollmentWriter) checkPermit(p access.Permit, c plane.EnrollmentChange) error {
+	verbs, known := enrollmentVerbs[c.Action]
+	if !known || c.RecordOnly && verbs.toMake == "" {
+		return problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("%q is not a change of an enrollment", c.Action))
+	}
+	if err := s.requirePermit(p, verbs.needed); err != nil {
 		return err
 	}
-	if !plane.ViewerOf(p).In(p.Org(), does) {
+	if verbs.toMake != "" && !c.RecordOnly && !plane.ViewerOf(p).In(p.Org(), verbs.toMake) {
 		refused := problem.New(problem.Forbidden, "Your role allows you to request this change but not to make it.")
-		refused.Needed = &problem.Need{Verb: string(does), Org: p.Org()}
+		refused.Needed = &problem.Need{Verb: string(verbs.toMake), Org: p.Org()}
 		return refused
 	}
 	return nil
@@ -102,18 +112,59 @@ func (s *EnrollmentWriter) convert(e *v1alpha1.RunnerEnrollment) plane.Enrollmen
 	return enrollmentOf(e, s.now().UTC())
 }
 
-// Create implements [plane.EnrollmentWriter].
-func (s *EnrollmentWriter) Create(ctx context.Context, p access.Permit, spec json.RawMessage, request string, dryRun bool) (out plane.Enrollment, created bool, err error) {
-	if err := s.requirePermit(p, access.EnrollmentRequest); err != nil {
+// Apply implements [plane.EnrollmentWriter]. A decline fails after any write to the enrollment meanwhile, such as an approval or a status,
+// because the caller has not reviewed that. An end leaves an enrollment that is ending already as it is.
+func (s *EnrollmentWriter) Apply(ctx context.Context, p access.Permit, c plane.EnrollmentChange) (out plane.Enrollment, changed bool, err error) {
+	if err := s.checkPermit(p, c); err != nil {
 		return out, false, err
 	}
+	api := dryRunClient(s.client, bool(c.DryRun))
+	if c.Action == plane.ActionRequest {
+		return s.create(ctx, api, p, c)
+	}
+	if c.Action == plane.ActionDecline {
+		if err := s.checkApprover(p.Caller()); err != nil {
+			return out, false, err
+		}
+	}
+	e, err := s.read(ctx, p.Org())
+	if err != nil {
+		return out, false, err
+	}
+	switch {
+	case c.Action == plane.ActionDecline:
+		if err := checkDecline(e, c.Seen); err != nil {
+			return out, false, err
+		}
+		err = api.Delete(ctx, e, client.Preconditions{UID: new(e.UID), ResourceVersion: new(e.ResourceVersion)})
+	case c.Action == plane.ActionOffboard && !c.RecordOnly:
+		err = client.IgnoreNotFound(api.Delete(ctx, e, client.Preconditions{UID: new(e.UID)}))
+	case !e.DeletionTimestamp.IsZero():
+		return out, false, problem.New(problem.Conflict, "The enrollment is already ending.", "Check its progress.")
+	default:
+		was := e.DeepCopy()
+		if err := s.change(e, p.Caller(), c); err != nil {
+			return out, false, err
+		}
+		err = api.Patch(ctx, e, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}))
+	}
+	if err != nil {
+		return out, false, s.refused(p.Org(), err)
+	}
+	return s.convert(e), true, nil
+}
+
+// create creates an unapproved enrollment. It accepts an existing one that the same request created.
+func (s *EnrollmentWriter) create(ctx context.Context, api client.Client, p access.Permit, c plane.EnrollmentChange) (out plane.Enrollment, created bool, err error) {
+	sum := sha256.Sum256([]byte(strings.Join([]string{p.Caller().Identity(), string(c.Key), string(c.Reason), string(c.Spec)}, "\x00")))
+	request := hex.EncodeToString(sum[:])
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: p.Org(), Annotations: map[string]string{requestAnnotation: request}}}
-	if e.Spec, err = parseSpec(spec); err != nil {
+	if e.Spec, err = parseSpec(c.Spec); err != nil {
 		return out, false, err
 	}
 	e.Spec.Approval = nil
 	setRequestedBy(e, p.Caller().Identity())
-	switch err := dryRunClient(s.client, dryRun).Create(ctx, e); {
+	switch err := api.Create(ctx, e); {
 	case apierrors.IsAlreadyExists(err):
 		is, err := s.read(ctx, p.Org())
 		switch {
@@ -129,61 +180,60 @@ func (s *EnrollmentWriter) Create(ctx context.Context, p access.Permit, spec jso
 	return s.convert(e), true, nil
 }
 
-// change reads an enrollment, applies as, and patches it. It returns a Conflict error if another writer changed it meanwhile.
-func (s *EnrollmentWriter) change(ctx context.Context, org string, dryRun bool, as func(e *v1alpha1.RunnerEnrollment) error) (plane.Enrollment, error) {
-	was, err := s.read(ctx, org)
-	if err != nil {
-		return plane.Enrollment{}, err
-	}
-	if !was.DeletionTimestamp.IsZero() {
-		return plane.Enrollment{}, problem.New(problem.Conflict, "The enrollment is already ending.", "Check its progress.")
-	}
-	is := was.DeepCopy()
-	if err := as(is); err != nil {
-		return plane.Enrollment{}, err
-	}
-	if err := dryRunClient(s.client, dryRun).Patch(ctx, is, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})); err != nil {
-		return plane.Enrollment{}, s.refused(org, err)
-	}
-	return s.convert(is), nil
-}
-
-// Edit implements [plane.EnrollmentWriter].
-func (s *EnrollmentWriter) Edit(ctx context.Context, p access.Permit, patch json.RawMessage, dryRun bool) (plane.Enrollment, error) {
-	if err := s.requirePermit(p, access.EnrollmentRequest); err != nil {
-		return plane.Enrollment{}, err
-	}
-	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
-		by := p.Caller().Identity()
-		stood, digest, belonged := isApproved(e), fleet.Digest(e), fleet.IsMember(e, by)
-		spec, err := mergeSpec(e.Spec, patch)
-		if err != nil {
+// change changes e as requested.
+func (s *EnrollmentWriter) change(e *v1alpha1.RunnerEnrollment, by access.Caller, c plane.EnrollmentChange) error {
+	switch {
+	case c.RecordOnly:
+		return s.recordRequest(e, by.Identity(), c)
+	case c.Action == plane.ActionEdit:
+		return s.edit(e, by.Identity(), c.Patch)
+	case c.Action == plane.ActionApprove:
+		if err := checkDigest(e, c.Seen); err != nil {
 			return err
 		}
-		spec.Approval = e.Spec.Approval // an edit never approves
-		e.Spec = spec
-		switch {
-		case fleet.Digest(e) == digest && (stood || !belonged || fleet.IsMember(e, by)): // only owners or members changed
-		case stood:
-			setRequestedBy(e, by)
-		default: // also for a caller who leaves the organisation with this edit, who must not approve it afterwards
-			setRequestedBy(e, append(s.convert(e).RequestedBy, by)...)
-		}
+		return s.setApproval(e, by)
+	}
+	// A rotation. An approved enrollment stays approved, with the caller as the approver.
+	approved := isApproved(e)
+	e.Spec.Credentials.RotateAt = new(metav1.NewTime(s.now().UTC().Truncate(time.Second)))
+	if r := requestedAction(e); r != nil && r.What == plane.ActionRotate {
+		delete(e.Annotations, v1alpha1.AskedAnnotation)
+	}
+	if !approved {
 		return nil
-	})
+	}
+	return s.setApproval(e, by)
 }
 
-// Approve implements [plane.EnrollmentWriter].
-func (s *EnrollmentWriter) Approve(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
-	if err := s.requirePermit(p, access.EnrollmentApprove); err != nil {
-		return plane.Enrollment{}, err
+// edit applies a merge patch to the spec. Any edit but one of owners and members voids the approval, and its author must not approve it.
+func (s *EnrollmentWriter) edit(e *v1alpha1.RunnerEnrollment, by string, patch json.RawMessage) error {
+	approved, digest, belonged := isApproved(e), fleet.Digest(e), fleet.IsMember(e, by)
+	spec, err := mergeSpec(e.Spec, patch)
+	if err != nil {
+		return err
 	}
-	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
-		if err := checkDigest(e, digest); err != nil {
-			return err
-		}
-		return s.setApproval(e, p.Caller())
-	})
+	spec.Approval = e.Spec.Approval // an edit never approves
+	e.Spec = spec
+	switch {
+	case fleet.Digest(e) == digest && (approved || !belonged || fleet.IsMember(e, by)): // only owners or members changed
+	case approved:
+		setRequestedBy(e, by)
+	default: // also for a caller who leaves the organisation with this edit, who must not approve it afterwards
+		setRequestedBy(e, append(requestedBy(e), by)...)
+	}
+	return nil
+}
+
+// recordRequest records the request for an action that the caller may not take. It keeps an equal request.
+func (s *EnrollmentWriter) recordRequest(e *v1alpha1.RunnerEnrollment, by string, c plane.EnrollmentChange) error {
+	if r := requestedAction(e); r != nil && r.What == c.Action && r.By == by && r.Reason == string(c.Reason) {
+		return nil
+	}
+	text, err := json.Marshal(plane.EnrollmentAsked{What: c.Action, By: by, At: s.now().UTC().Truncate(time.Second), Reason: string(c.Reason)})
+	if err == nil {
+		annotate(e, v1alpha1.AskedAnnotation, string(text))
+	}
+	return err
 }
 
 // checkDigest returns an error unless the enrollment still has the digest that the caller has reviewed.
@@ -194,29 +244,15 @@ func checkDigest(e *v1alpha1.RunnerEnrollment, digest string) error {
 	return nil
 }
 
-// Decline implements [plane.EnrollmentWriter]. Any write to the enrollment meanwhile, such as an approval or a status, makes it fail, because
-// the caller has not reviewed that.
-func (s *EnrollmentWriter) Decline(ctx context.Context, p access.Permit, digest string, dryRun bool) (plane.Enrollment, error) {
-	if err := s.requirePermit(p, access.EnrollmentDecline); err != nil {
-		return plane.Enrollment{}, err
+// checkDecline returns an error unless the enrollment has the digest and is only requested.
+func checkDecline(e *v1alpha1.RunnerEnrollment, digest string) error {
+	if err := checkDigest(e, digest); err != nil {
+		return err
 	}
-	if err := s.checkApprover(p.Caller()); err != nil {
-		return plane.Enrollment{}, err
+	if !onlyRequested(e) {
+		return problem.New(problem.Conflict, "The enrollment is no longer only a request: it is approved, or it has runners.", "To end it, offboard the organisation.")
 	}
-	e, err := s.read(ctx, p.Org())
-	if err == nil {
-		err = checkDigest(e, digest)
-	}
-	switch {
-	case err != nil:
-		return plane.Enrollment{}, err
-	case !onlyRequested(e):
-		return plane.Enrollment{}, problem.New(problem.Conflict, "The enrollment is no longer only a request: it is approved, or it has runners.", "To end it, offboard the organisation.")
-	}
-	if err := dryRunClient(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(e.UID), ResourceVersion: new(e.ResourceVersion)}); err != nil {
-		return plane.Enrollment{}, s.refused(p.Org(), err)
-	}
-	return s.convert(e), nil
+	return nil
 }
 
 // onlyRequested reports whether the enrollment is unapproved and the fleet has made nothing for it. The fleet adds its finalizer before it
@@ -247,7 +283,7 @@ func (s *EnrollmentWriter) setApproval(e *v1alpha1.RunnerEnrollment, c access.Ca
 		return err
 	}
 	switch {
-	case slices.ContainsFunc(s.convert(e).RequestedBy, func(l string) bool { return strings.EqualFold(l, by) }):
+	case slices.ContainsFunc(requestedBy(e), func(l string) bool { return strings.EqualFold(l, by) }):
 		return own("You requested a part of this enrollment.")
 	case fleet.IsMember(e, by):
 		return own("You are a member of this organisation.")
@@ -259,62 +295,6 @@ func (s *EnrollmentWriter) setApproval(e *v1alpha1.RunnerEnrollment, c access.Ca
 // isApproved reports whether the plane's approval is for the enrollment's current content.
 func isApproved(e *v1alpha1.RunnerEnrollment) bool {
 	return e.Spec.Approval != nil && e.Spec.Approval.Digest == fleet.Digest(e)
-}
-
-// Rotate implements [plane.EnrollmentWriter]. An approved enrollment stays approved, with the caller as the approver.
-func (s *EnrollmentWriter) Rotate(ctx context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
-	if err := s.checkPermit(p, access.RotateRequest, access.CredentialsRotate); err != nil {
-		return plane.Enrollment{}, err
-	}
-	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
-		stood := isApproved(e)
-		e.Spec.Credentials.RotateAt = new(metav1.NewTime(s.now().UTC().Truncate(time.Second)))
-		if w := s.convert(e).Requested; w != nil && w.What == plane.ActionRotate {
-			delete(e.Annotations, v1alpha1.AskedAnnotation)
-		}
-		if !stood {
-			return nil
-		}
-		return s.setApproval(e, p.Caller())
-	})
-}
-
-// RequestAction implements [plane.EnrollmentWriter].
-func (s *EnrollmentWriter) RequestAction(ctx context.Context, p access.Permit, what plane.RequestedAction, reason string, dryRun bool) (plane.Enrollment, error) {
-	verb := access.OffboardRequest
-	if what == plane.ActionRotate {
-		verb = access.RotateRequest
-	}
-	if err := s.requirePermit(p, verb); err != nil {
-		return plane.Enrollment{}, err
-	}
-	return s.change(ctx, p.Org(), dryRun, func(e *v1alpha1.RunnerEnrollment) error {
-		by := p.Caller().Identity()
-		if w := s.convert(e).Requested; w != nil && w.What == what && w.By == by && w.Reason == reason {
-			return nil // the same request exists already
-		}
-		text, err := json.Marshal(plane.EnrollmentAsked{What: what, By: by, At: s.now().UTC().Truncate(time.Second), Reason: reason})
-		if err != nil {
-			return err
-		}
-		annotate(e, v1alpha1.AskedAnnotation, string(text))
-		return nil
-	})
-}
-
-// Offboard implements [plane.EnrollmentWriter]. It leaves an enrollment that is ending already as it is.
-func (s *EnrollmentWriter) Offboard(ctx context.Context, p access.Permit, dryRun bool) (plane.Enrollment, error) {
-	if err := s.checkPermit(p, access.OffboardRequest, access.EnrollmentOffboard); err != nil {
-		return plane.Enrollment{}, err
-	}
-	e, err := s.read(ctx, p.Org())
-	if err != nil {
-		return plane.Enrollment{}, err
-	}
-	if err := client.IgnoreNotFound(dryRunClient(s.client, dryRun).Delete(ctx, e, client.Preconditions{UID: new(types.UID(e.UID))})); err != nil {
-		return plane.Enrollment{}, s.refused(p.Org(), err)
-	}
-	return s.convert(e), nil
 }
 
 // refused converts an error of a write to a problem.

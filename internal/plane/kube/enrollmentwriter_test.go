@@ -55,31 +55,44 @@ func TestPL06_Enrollments(t *testing.T) {
 	stands := func() fleet.Condition {
 		return fleet.Approved(stored(), true, func(string) bool { return true })
 	}
+	change := func(who access.Permit, c plane.EnrollmentChange) (plane.Enrollment, error) {
+		e, _, err := s.Apply(t.Context(), who, c)
+		return e, err
+	}
+	create := func(who access.Permit, spec json.RawMessage, key string, dryRun plane.Flag) (plane.Enrollment, bool, error) {
+		return s.Apply(t.Context(), who, plane.EnrollmentChange{Action: plane.ActionRequest, Spec: spec, Key: plane.IdempotencyKey(key), DryRun: dryRun})
+	}
+	edit := func(who access.Permit, patch json.RawMessage, dryRun plane.Flag) (plane.Enrollment, error) {
+		return change(who, plane.EnrollmentChange{Action: plane.ActionEdit, Patch: patch, DryRun: dryRun})
+	}
+	decide := func(who access.Permit, a plane.EnrollmentAction, digest string, dryRun plane.Flag) (plane.Enrollment, error) {
+		return change(who, plane.EnrollmentChange{Action: a, Seen: digest, DryRun: dryRun})
+	}
 	spec := json.RawMessage(`{"forge":"github","configURL":"https://github.com/` + org + `","pools":[{"name":"gh-nix"}],"credentials":{"secretName":"x"},"owners":["nora@newco.dev"]}`)
 	nora := permit("nora@newco.dev", access.EnrollmentRequest)
 
 	// It is requested.
-	_, _, err = s.Create(t.Context(), permit("nora@newco.dev", access.OffboardRequest), spec, "r1", false)
+	_, _, err = create(permit("nora@newco.dev", access.OffboardRequest), spec, "r1", false)
 	refused(err, problem.Internal)
-	if _, _, err := s.Create(t.Context(), nora, json.RawMessage(`{"forge":"github","colour":"red"}`), "r1", false); problem.CodeOf(err) != problem.Validation || !strings.Contains(err.Error(), "colour") {
+	if _, _, err := create(nora, json.RawMessage(`{"forge":"github","colour":"red"}`), "r1", false); problem.CodeOf(err) != problem.Validation || !strings.Contains(err.Error(), "colour") {
 		t.Fatal(err)
 	}
-	_, _, err = s.Create(t.Context(), nora, json.RawMessage(`{"forge":"github","configURL":"https://github.com/x","pools":[],"credentials":{"secretName":"x"}}`), "r1", false)
+	_, _, err = create(nora, json.RawMessage(`{"forge":"github","configURL":"https://github.com/x","pools":[],"credentials":{"secretName":"x"}}`), "r1", false)
 	refused(err, problem.Validation)
-	if e, created, err := s.Create(t.Context(), nora, spec, "r1", true); err != nil || !created || e.Name != org {
+	if e, created, err := create(nora, spec, "r1", true); err != nil || !created || e.Name != org {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	if err := p.Admin.Get(t.Context(), client.ObjectKey{Name: org}, new(v1alpha1.RunnerEnrollment)); !apierrors.IsNotFound(err) {
 		t.Fatalf("a dry run: %v", err)
 	}
-	requested, created, err := s.Create(t.Context(), nora, spec, "r1", false)
+	requested, created, err := create(nora, spec, "r1", false)
 	if err != nil || !created || requested.Approval != nil || requested.RequestedBy[0] != "nora@newco.dev" || requested.Digest != fleet.Digest(stored()) {
 		t.Fatalf("%+v, %v", requested, err)
 	}
-	if e, created, err := s.Create(t.Context(), nora, spec, "r1", false); err != nil || created || e.Digest != requested.Digest {
+	if e, created, err := create(nora, spec, "r1", false); err != nil || created || e.Digest != requested.Digest {
 		t.Fatalf("the same again: %+v, %v", e, err)
 	}
-	_, _, err = s.Create(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), spec, "r2", false)
+	_, _, err = create(permit("pat@platform.dev", access.EnrollmentRequest), spec, "r2", false)
 	refused(err, problem.Conflict)
 	if c := stands(); c.Status != fleet.No {
 		t.Fatalf("%+v", c)
@@ -87,11 +100,11 @@ func TestPL06_Enrollments(t *testing.T) {
 
 	// It is declined at the reviewed digest, and only while nothing was made for it.
 	declines := func(who string) access.Permit { return permit(who, access.EnrollmentDecline) }
-	_, err = s.Decline(t.Context(), permit("pat@platform.dev", access.EnrollmentApprove), requested.Digest, false)
+	_, err = decide(permit("pat@platform.dev", access.EnrollmentApprove), plane.ActionDecline, requested.Digest, false)
 	refused(err, problem.Internal)
-	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), "sha256:0", false)
+	_, err = decide(declines("pat@platform.dev"), plane.ActionDecline, "sha256:0", false)
 	refused(err, problem.Conflict)
-	_, err = s.Decline(t.Context(), declines("quinn@platform.dev"), requested.Digest, false)
+	_, err = decide(declines("quinn@platform.dev"), plane.ActionDecline, requested.Digest, false)
 	refused(err, problem.Forbidden)
 	for what, put := range map[string]func(e *v1alpha1.RunnerEnrollment){
 		"it has a workload":    func(e *v1alpha1.RunnerEnrollment) { e.Finalizers = []string{v1alpha1.FleetFinalizer} },
@@ -103,69 +116,69 @@ func TestPL06_Enrollments(t *testing.T) {
 		put(is)
 		p.Must(p.Admin.Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
 		p.Must(p.Admin.Status().Patch(t.Context(), is.DeepCopy(), client.MergeFrom(was)))
-		if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "no longer only a request") {
+		if _, err := decide(declines("pat@platform.dev"), plane.ActionDecline, requested.Digest, false); problem.CodeOf(err) != problem.Conflict || !strings.Contains(err.Error(), "no longer only a request") {
 			t.Errorf("%s: %v", what, err)
 		}
 		p.Must(p.Admin.Status().Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
 		p.Must(p.Admin.Patch(t.Context(), was.DeepCopy(), client.MergeFrom(is)))
 	}
-	if _, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, true); err != nil || stored().UID == "" {
+	if _, err := decide(declines("pat@platform.dev"), plane.ActionDecline, requested.Digest, true); err != nil || stored().UID == "" {
 		t.Fatalf("a dry run: %v", err)
 	}
-	if e, err := s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false); err != nil || e.Name != org {
+	if e, err := decide(declines("pat@platform.dev"), plane.ActionDecline, requested.Digest, false); err != nil || e.Name != org {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), requested.Digest, false)
+	_, err = decide(declines("pat@platform.dev"), plane.ActionDecline, requested.Digest, false)
 	refused(err, problem.NotFound)
-	if _, created, err := s.Create(t.Context(), nora, spec, "r1", false); err != nil || !created {
+	if _, created, err := create(nora, spec, "r1", false); err != nil || !created {
 		t.Fatalf("requested again: %v", err)
 	}
 
 	// Another caller than the requester approves it, at the reviewed digest.
 	approves := func(who string) access.Permit { return permit(who, access.EnrollmentApprove) }
-	if e, err := s.Edit(t.Context(), permit("pat@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"quota":{"pods":7}}`), false); err != nil || len(e.RequestedBy) != 2 {
+	if e, err := edit(permit("pat@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"quota":{"pods":7}}`), false); err != nil || len(e.RequestedBy) != 2 {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), requested.Digest, false)
+	_, err = decide(approves("paula@platform.dev"), plane.ActionApprove, requested.Digest, false)
 	refused(err, problem.Conflict)
 	digest := fleet.Digest(stored())
-	_, err = s.Approve(t.Context(), approves("pat@platform.dev"), digest, false)
+	_, err = decide(approves("pat@platform.dev"), plane.ActionApprove, digest, false)
 	refused(err, problem.SelfApproval)
-	_, err = s.Approve(t.Context(), approves("quinn@platform.dev"), digest, false)
+	_, err = decide(approves("quinn@platform.dev"), plane.ActionApprove, digest, false)
 	refused(err, problem.Forbidden)
-	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":["paula@platform.dev"]}`), false)
+	_, err = edit(nora, json.RawMessage(`{"members":["paula@platform.dev"]}`), false)
 	p.Must(err)
-	_, err = s.Approve(t.Context(), approves("paula@platform.dev"), digest, false)
+	_, err = decide(approves("paula@platform.dev"), plane.ActionApprove, digest, false)
 	refused(err, problem.SelfApproval)
-	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"members":null}`), true); err != nil || !slices.Contains(e.RequestedBy, "paula@platform.dev") {
+	if e, err := edit(permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"members":null}`), true); err != nil || !slices.Contains(e.RequestedBy, "paula@platform.dev") {
 		t.Errorf("a member that leaves the organisation counts as an author: %+v, %v", e, err)
 	}
-	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"members":null}`), false)
+	_, err = edit(nora, json.RawMessage(`{"members":null}`), false)
 	p.Must(err)
-	if _, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, true); err != nil || stored().Spec.Approval != nil {
+	if _, err := decide(approves("paula@platform.dev"), plane.ActionApprove, digest, true); err != nil || stored().Spec.Approval != nil {
 		t.Fatalf("a dry run: %v", err)
 	}
-	if e, err := s.Approve(t.Context(), approves("paula@platform.dev"), digest, false); err != nil || e.Approval == nil || e.Approval.By != "paula@platform.dev" || e.Approval.Digest != digest {
+	if e, err := decide(approves("paula@platform.dev"), plane.ActionApprove, digest, false); err != nil || e.Approval == nil || e.Approval.By != "paula@platform.dev" || e.Approval.Digest != digest {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	if c := stands(); c.Status != fleet.Yes {
 		t.Fatalf("%+v", c)
 	}
-	_, err = s.Decline(t.Context(), declines("pat@platform.dev"), digest, false)
+	_, err = decide(declines("pat@platform.dev"), plane.ActionDecline, digest, false)
 	refused(err, problem.Conflict)
 
 	// The rotation keeps it approved. A caller that may only request it does so.
-	_, err = s.Rotate(t.Context(), permit("nora@newco.dev", access.RotateRequest), false)
+	_, err = change(permit("nora@newco.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate})
 	refused(err, problem.Forbidden)
-	if e, err := s.RequestAction(t.Context(), permit("nora@newco.dev", access.RotateRequest), plane.ActionRotate, "a laptop was lost", false); err != nil || e.Requested == nil || e.Requested.By != "nora@newco.dev" {
+	if e, err := change(permit("nora@newco.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate, RecordOnly: true, Reason: "a laptop was lost"}); err != nil || e.Requested == nil || e.Requested.By != "nora@newco.dev" {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	if c := stands(); c.Status != fleet.Yes {
 		t.Fatalf("to ask voids the approval: %+v", c)
 	}
-	_, err = s.Rotate(t.Context(), permit("pat@platform.dev", access.RotateRequest), false)
+	_, err = change(permit("pat@platform.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate})
 	refused(err, problem.SelfApproval)
-	if e, err := s.Rotate(t.Context(), permit("paula@platform.dev", access.RotateRequest), false); err != nil || e.Requested != nil || e.Rotation.At == nil {
+	if e, err := change(permit("paula@platform.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate}); err != nil || e.Requested != nil || e.Rotation.At == nil {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	if c := stands(); c.Status != fleet.Yes || stored().Spec.Credentials.RotateAt == nil {
@@ -173,29 +186,29 @@ func TestPL06_Enrollments(t *testing.T) {
 	}
 
 	// Any other edit voids the approval, and its author cannot approve it.
-	if e, err := s.Edit(t.Context(), permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"isolation":"Namespace"}`), false); err != nil || len(e.RequestedBy) != 1 || e.RequestedBy[0] != "paula@platform.dev" {
+	if e, err := edit(permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"isolation":"Namespace"}`), false); err != nil || len(e.RequestedBy) != 1 || e.RequestedBy[0] != "paula@platform.dev" {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
 		t.Fatalf("%+v", c)
 	}
-	_, err = s.Edit(t.Context(), nora, json.RawMessage(`{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"`+fleet.Digest(stored())+`"}}`), false)
+	_, err = edit(nora, json.RawMessage(`{"approval":{"by":"pat@platform.dev","at":"2026-01-01T00:00:00Z","digest":"`+fleet.Digest(stored())+`"}}`), false)
 	p.Must(err)
 	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
 		t.Fatalf("an editor approves: %+v", c)
 	}
 
 	// It ends.
-	if e, err := s.RequestAction(t.Context(), permit("nora@newco.dev", access.OffboardRequest), plane.ActionOffboard, "we move", false); err != nil || e.Requested.What != plane.ActionOffboard {
+	if e, err := change(permit("nora@newco.dev", access.OffboardRequest), plane.EnrollmentChange{Action: plane.ActionOffboard, RecordOnly: true, Reason: "we move"}); err != nil || e.Requested.What != plane.ActionOffboard {
 		t.Fatalf("%+v, %v", e, err)
 	}
-	_, err = s.Offboard(t.Context(), permit("nora@newco.dev", access.OffboardRequest), false)
+	_, err = change(permit("nora@newco.dev", access.OffboardRequest), plane.EnrollmentChange{Action: plane.ActionOffboard})
 	refused(err, problem.Forbidden)
-	if _, err := s.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), true); err != nil {
+	if _, err := change(permit("pat@platform.dev", access.OffboardRequest), plane.EnrollmentChange{Action: plane.ActionOffboard, DryRun: true}); err != nil {
 		t.Fatal(err)
 	}
 	stored()
-	_, err = s.Offboard(t.Context(), permit("pat@platform.dev", access.OffboardRequest), false)
+	_, err = change(permit("pat@platform.dev", access.OffboardRequest), plane.EnrollmentChange{Action: plane.ActionOffboard})
 	p.Must(err)
 	_, err = s.Get(t.Context(), nora)
 	refused(err, problem.NotFound)

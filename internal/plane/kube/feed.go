@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -263,12 +264,44 @@ type objectSink interface {
 	replace(all []client.Object)
 }
 
-// twoSinks passes objects to two companions, in order.
-type twoSinks [2]objectSink
+// kindSink keeps the objects of one kind in a map, by name or namespace/name. Its feed calls it with the lock held.
+type kindSink[T, V any] struct {
+	objects  map[string]V
+	read     func(*T) V
+	changed  func(key string) // one object has changed, or was deleted
+	replaced func()           // the full list has been read
+}
 
-func (b twoSinks) set(o client.Object)         { b[0].set(o); b[1].set(o) }
-func (b twoSinks) remove(o client.Object)      { b[0].remove(o); b[1].remove(o) }
-func (b twoSinks) replace(all []client.Object) { b[0].replace(all); b[1].replace(all) }
+func (k kindSink[T, V]) store(o client.Object) (key string, ok bool) {
+	is, ok := any(o).(*T)
+	if key = strings.TrimPrefix(objectKey(o), "/"); ok {
+		k.objects[key] = k.read(is)
+	}
+	return key, ok
+}
+
+func (k kindSink[T, V]) set(o client.Object) {
+	if key, ok := k.store(o); ok {
+		k.changed(key)
+	}
+}
+
+func (k kindSink[T, V]) remove(o client.Object) {
+	key := strings.TrimPrefix(objectKey(o), "/")
+	delete(k.objects, key)
+	k.changed(key)
+}
+
+func (k kindSink[T, V]) replace(all []client.Object) {
+	clear(k.objects)
+	for _, o := range all {
+		k.store(o)
+	}
+	k.replaced()
+}
+
+// whole is the read function of a kindSink that keeps whole objects.
+func whole[T any](o *T) *T { return o }
 
 func keysOf(all []plane.Object) (keys []string) {
 	for _, o := range all {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -40,6 +41,14 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
 
+// connect returns a client without client-side limits. It returns an error that says what is needed if something is missing.
+func connect(config *rest.Config, complete bool, needed string) (client.WithWatch, error) {
+	if config == nil || !complete {
+		return nil, errors.New(needed)
+	}
+	return newClient(kube.Unthrottled(config))
+}
+
 // dryRunClient returns c, or in a dry run a client whose writes change nothing.
 func dryRunClient(c client.Client, dryRun bool) client.Client {
 	if dryRun {
@@ -54,7 +63,7 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 	const noRoutes = "The cluster does not have this kind: the Gateway API is not installed."
 	const noFleet = "The cluster does not have this kind: Tailplane's fleet is not installed."
 	gateways := newGatewayJoin(w.Store)
-	runners := newFleetJoin(w.Store, w.Now)
+	runners := newFleetJoin(w.Store, w.Now, &w.orgs)
 	w.fleet = runners
 	all := []*feed{
 		{resource: "tkasignins", kind: plane.KindSignin, namespace: w.SigninNamespace, object: new(v1alpha1.TkaSignin), list: func() client.ObjectList { return new(v1alpha1.TkaSigninList) },
@@ -64,7 +73,7 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 		{resource: attachedResource, kind: plane.KindGateway, object: new(gatewayv1alpha1.TailscaleGateway), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleGatewayList) },
 			absent: noGateway, convert: convertOne(gateways.convert), lock: &gateways.mu},
 		{resource: "gateways", kind: plane.KindGateway, object: new(gatewayapi.Gateway), list: func() client.ObjectList { return new(gatewayapi.GatewayList) },
-			absent: noRoutes, lock: &gateways.mu, sink: gateways},
+			absent: noRoutes, lock: &gateways.mu, sink: gateways.sink()},
 		{resource: "tailscaleroutepolicies", kind: plane.KindRoute, object: new(gatewayv1alpha1.TailscaleRoutePolicy), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleRoutePolicyList) },
 			absent: noGateway, convert: convertOne(policyOf)},
 		{resource: "tailscaleservices", kind: plane.KindRoute, object: new(gatewayv1alpha1.TailscaleService), list: func() client.ObjectList { return new(gatewayv1alpha1.TailscaleServiceList) },
@@ -75,7 +84,7 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 			absent: noGateway, convert: convertOne(proxyGroupOf)},
 		{resource: "runnerenrollments", object: new(v1alpha1.RunnerEnrollment), list: func() client.ObjectList { return new(v1alpha1.RunnerEnrollmentList) },
 			absent: "The cluster does not have this kind, so no person has a role as owner or member of an organisation.",
-			kind:   plane.KindEnrollment, dependent: []plane.Kind{plane.KindPool, plane.KindDrift, plane.KindRunner}, lock: &runners.mu, sink: twoSinks{&w.orgs, runners.enrollmentSink()}},
+			kind:   plane.KindEnrollment, dependent: []plane.Kind{plane.KindPool, plane.KindDrift, plane.KindRunner}, lock: &runners.mu, sink: runners.enrollmentSink()},
 		{resource: "runnerpools", kind: plane.KindPool, object: new(v1alpha1.RunnerPool), list: func() client.ObjectList { return new(v1alpha1.RunnerPoolList) },
 			absent: noFleet, lock: &runners.mu, sink: runners.poolSink()},
 		{resource: "runnerforges", kind: plane.KindForge, object: new(v1alpha1.RunnerForge), list: func() client.ObjectList { return new(v1alpha1.RunnerForgeList) },

@@ -2,14 +2,18 @@ package kube
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -32,13 +36,14 @@ type fleetJoin struct {
 	pools       map[string]*v1alpha1.RunnerPool
 	forges      map[string]*v1alpha1.RunnerForge
 	holds       map[string]*v1alpha1.RunnerHold
-	derived     map[string][]storeKey // what an enrollment has in the plane's store, except itself
-	wake        time.Time             // when the next hold expires; zero: never
-	runners     *runnerJoin           // the single runners
+	derived     map[string][]storeKey         // what an enrollment has in the plane's store, except itself
+	wake        time.Time                     // when the next hold expires; zero: never
+	runners     *runnerJoin                   // the single runners
+	orgs        *atomic.Pointer[[]access.Org] // the organisations and their people
 }
 
-func newFleetJoin(b *plane.Store, now func() time.Time) *fleetJoin {
-	return &fleetJoin{store: b, now: now, enrollments: map[string]*v1alpha1.RunnerEnrollment{}, pools: map[string]*v1alpha1.RunnerPool{},
+func newFleetJoin(b *plane.Store, now func() time.Time, orgs *atomic.Pointer[[]access.Org]) *fleetJoin {
+	return &fleetJoin{store: b, now: now, orgs: orgs, enrollments: map[string]*v1alpha1.RunnerEnrollment{}, pools: map[string]*v1alpha1.RunnerPool{},
 		forges: map[string]*v1alpha1.RunnerForge{}, holds: map[string]*v1alpha1.RunnerHold{}, derived: map[string][]storeKey{}, runners: newRunnerJoin(b, now)}
 }
 
@@ -48,39 +53,10 @@ type storeKey struct {
 	key  string
 }
 
-// kindSink is the companion of one of the four fleet kinds. Its feed calls it with the lock held.
-type kindSink[T any] struct {
-	objects  map[string]*T
-	changed  func(is *T, name string) // one object has changed; nil: it was deleted
-	replaced func()                   // the full list has been read
-}
-
-// set, remove and replace implement [objectSink].
-func (k kindSink[T]) set(o client.Object) {
-	if is, ok := any(o).(*T); ok {
-		k.objects[o.GetName()] = is
-		k.changed(is, o.GetName())
-	}
-}
-
-func (k kindSink[T]) remove(o client.Object) {
-	delete(k.objects, o.GetName())
-	k.changed(nil, o.GetName())
-}
-
-func (k kindSink[T]) replace(all []client.Object) {
-	clear(k.objects)
-	for _, o := range all {
-		if is, ok := any(o).(*T); ok {
-			k.objects[o.GetName()] = is
-		}
-	}
-	k.replaced()
-}
-
 func (r *fleetJoin) enrollmentSink() objectSink {
-	return kindSink[v1alpha1.RunnerEnrollment]{r.enrollments, func(e *v1alpha1.RunnerEnrollment, name string) {
-		now := r.now().UTC()
+	return kindSink[v1alpha1.RunnerEnrollment, *v1alpha1.RunnerEnrollment]{r.enrollments, whole, func(name string) {
+		e, now := r.enrollments[name], r.now().UTC()
+		r.updateOrgs()
 		if e == nil {
 			r.store.Delete(plane.KindEnrollment, name)
 		} else {
@@ -90,6 +66,7 @@ func (r *fleetJoin) enrollmentSink() objectSink {
 		r.updateShared(now)
 	}, func() {
 		now := r.now().UTC()
+		r.updateOrgs()
 		all := map[plane.Kind][]plane.Object{plane.KindEnrollment: nil, plane.KindPool: nil, plane.KindDrift: nil}
 		for name := range r.derived {
 			if r.enrollments[name] == nil {
@@ -115,14 +92,15 @@ func (r *fleetJoin) enrollmentSink() objectSink {
 }
 
 func (r *fleetJoin) poolSink() objectSink {
-	return kindSink[v1alpha1.RunnerPool]{r.pools, func(_ *v1alpha1.RunnerPool, name string) {
+	return kindSink[v1alpha1.RunnerPool, *v1alpha1.RunnerPool]{r.pools, whole, func(name string) {
 		r.updateWhere(func(e *v1alpha1.RunnerEnrollment) bool { return usesPool(e, name) })
 		r.updateShared(r.now().UTC())
 	}, func() { r.updateWhere(nil); r.updateShared(r.now().UTC()) }}
 }
 
 func (r *fleetJoin) forgeSink() objectSink {
-	return kindSink[v1alpha1.RunnerForge]{r.forges, func(f *v1alpha1.RunnerForge, name string) {
+	return kindSink[v1alpha1.RunnerForge, *v1alpha1.RunnerForge]{r.forges, whole, func(name string) {
+		f := r.forges[name]
 		if f == nil {
 			r.store.Delete(plane.KindForge, name)
 			return
@@ -138,7 +116,8 @@ func (r *fleetJoin) forgeSink() objectSink {
 }
 
 func (r *fleetJoin) holdSink() objectSink {
-	return kindSink[v1alpha1.RunnerHold]{r.holds, func(h *v1alpha1.RunnerHold, name string) {
+	return kindSink[v1alpha1.RunnerHold, *v1alpha1.RunnerHold]{r.holds, whole, func(name string) {
+		h := r.holds[name]
 		if h == nil {
 			r.store.Delete(plane.KindHold, name)
 			r.updateWhere(nil)
@@ -154,6 +133,16 @@ func (r *fleetJoin) holdSink() objectSink {
 		r.store.Replace(plane.KindHold, holdsSource, all)
 		r.updateWhere(nil)
 	}}
+}
+
+// updateOrgs lists the organisations and their people.
+func (r *fleetJoin) updateOrgs() {
+	var list []access.Org
+	for _, name := range slices.Sorted(maps.Keys(r.enrollments)) {
+		spec := r.enrollments[name].Spec
+		list = append(list, access.Org{Name: name, Owners: spec.Owners, Members: spec.Members})
+	}
+	r.orgs.Store(&list)
 }
 
 // tick updates the plane's store if a hold has expired since. No other event announces that until the fleet writes its status.
@@ -332,4 +321,44 @@ func (r *fleetJoin) holdOf(h *v1alpha1.RunnerHold, now time.Time) plane.Object {
 		}
 	}
 	return o
+}
+
+// fleetLease is the Lease that the fleet's leader renews every two seconds.
+const fleetLease = "tailplane-fleet"
+
+// maxFleetSilence is the maximum age of the last renewal. Another replica takes over after 15 s.
+const maxFleetSilence = time.Minute
+
+// fleetActivity records when the fleet was last active. A fleet without leader election has no Lease, which is not an error.
+type fleetActivity struct {
+	mu      sync.Mutex
+	renewed time.Time // zero: no renewal seen
+	held    bool
+}
+
+func (p *fleetActivity) set(o client.Object) {
+	l, ok := o.(*coordinationv1.Lease)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.renewed, p.held = (time.Time{}), false; ok && l.Spec.RenewTime != nil {
+		p.renewed, p.held = l.Spec.RenewTime.Time, l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != ""
+	}
+}
+
+func (p *fleetActivity) remove(o client.Object) {}
+
+func (p *fleetActivity) replace(all []client.Object) {
+	for _, o := range all {
+		p.set(o)
+	}
+}
+
+// stale returns what is wrong with the fleet's data, or "".
+func (p *fleetActivity) stale(now time.Time) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.renewed.IsZero() || p.held && now.Sub(p.renewed) <= maxFleetSilence {
+		return ""
+	}
+	return fmt.Sprintf("The fleet has not run since %s. The runners show its last report, and no controller changes them.", p.renewed.UTC().Format(time.RFC3339))
 }

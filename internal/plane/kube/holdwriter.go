@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -27,10 +25,7 @@ type HoldWriter struct {
 
 // NewHoldWriter returns a Holds. It sends no request yet.
 func NewHoldWriter(config *rest.Config, now func() time.Time) (*HoldWriter, error) {
-	if config == nil || now == nil {
-		return nil, errors.New("the hold writer needs a client configuration and a clock")
-	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := connect(config, now != nil, "the hold writer needs a client configuration and a clock")
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
@@ -127,52 +126,19 @@ func (w *runnerJoin) update(key string) {
 	w.store.Delete(plane.KindRunner, key)
 }
 
-// runnerSink returns the companion of the feed of GitHub runners.
-func (w *runnerJoin) runnerSink() objectSink { return runnerSink{w, runnersSource} }
-
-// podSink returns the companion of the feed of pods.
-func (w *runnerJoin) podSink() objectSink { return runnerSink{w, podsSource} }
-
-// runnerSink is the companion of one feed.
-type runnerSink struct {
-	*runnerJoin
-	source string
+// runnerSink returns the sink of the feed of GitHub runners.
+func (w *runnerJoin) runnerSink() objectSink {
+	return kindSink[unstructured.Unstructured, arc.Runner]{w.runners, arc.ReadRunner, w.update, func() { w.complete(runnersSource) }}
 }
 
-// set, remove and replace implement [objectSink].
-func (w runnerSink) set(o client.Object) {
-	w.add(o)
-	w.update(objectKey(o))
+// podSink returns the sink of the feed of pods.
+func (w *runnerJoin) podSink() objectSink {
+	return kindSink[corev1.Pod, *corev1.Pod]{w.pods, whole, w.update, func() { w.complete(podsSource) }}
 }
 
-func (w runnerSink) add(o client.Object) {
-	switch o := o.(type) {
-	case *unstructured.Unstructured:
-		w.runners[objectKey(o)] = arc.ReadRunner(o)
-	case *corev1.Pod:
-		w.pods[objectKey(o)] = o
-	}
-}
-
-func (w runnerSink) remove(o client.Object) {
-	if w.source == runnersSource {
-		delete(w.runners, objectKey(o))
-	} else {
-		delete(w.pods, objectKey(o))
-	}
-	w.update(objectKey(o))
-}
-
-func (w runnerSink) replace(all []client.Object) {
-	if w.source == runnersSource {
-		clear(w.runners)
-	} else {
-		clear(w.pods)
-	}
-	for _, o := range all {
-		w.add(o)
-	}
-	w.sources[w.source] = true
+// complete records that the full list of a source has been read.
+func (w *runnerJoin) complete(source string) {
+	w.sources[source] = true
 	w.updateAll()
 }
 

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -26,10 +24,7 @@ type SigninRevoker struct {
 
 // NewSigninRevoker returns a Signins for one namespace. It sends no request yet.
 func NewSigninRevoker(config *rest.Config, namespace string, now func() time.Time) (*SigninRevoker, error) {
-	if config == nil || namespace == "" || now == nil {
-		return nil, errors.New("the sign-in revoker needs a client configuration, a namespace and a clock")
-	}
-	c, err := newClient(kube.Unthrottled(config))
+	c, err := connect(config, namespace != "" && now != nil, "the sign-in revoker needs a client configuration, a namespace and a clock")
 	if err != nil {
 		return nil, err
 	}

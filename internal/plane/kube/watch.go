@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -55,7 +57,7 @@ type Watcher struct {
 	// ProbeEvery is the interval of the probe of the API server. It is optional.
 	ProbeEvery time.Duration
 
-	orgs  orgList
+	orgs  atomic.Pointer[[]access.Org] // see Orgs
 	fleet *fleetJoin
 }
 
@@ -77,7 +79,6 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("client of the plane's watch: %w", err)
 	}
-	w.orgs.replace(nil)
 	feeds := w.feeds(c)
 	for _, f := range feeds {
 		kinds := f.dependent
@@ -90,6 +91,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, logr.Discard())
 	for ctx.Err() == nil {
 		w.runFeeds(ctx, feeds, probe)
+	}
+	return nil
+}
+
+// Orgs returns the organisations with their owners and members, sorted by name. While the API server is down it returns the last known
+// list, and nil before the first one. The caller must not modify it.
+func (w *Watcher) Orgs() []access.Org {
+	if list := w.orgs.Load(); list != nil {
+		return *list
 	}
 	return nil
 }

@@ -5,40 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // changeTools returns the tools for configuration changes. There are deliberately no tools to approve or merge one, because people must do
 // that.
-
 func changeTools() []tool {
-	changes := func(all []plane.Change) table {
-		return newTable([]string{"ID", "OBJECT", "ORG", "STATE", "RISK", "BY", "TITLE", "URL"}, all, func(o plane.Change) []string {
-			return []string{o.ID, o.Kind + " " + o.Name, o.OrgName, o.State, o.Risk.Level, o.Proposer, o.Title, o.URL}
-		})
-	}
-	alone := func(o plane.Change) table { return changes([]plane.Change{o}) }
-	list := readTool[plane.ChangeListRequest](tool{name: "list_changes", title: "Changes", set: Config, verb: plane.ListChanges.Verb, doc: plane.ListChanges.Doc, pattern: plane.ListChanges.Pattern, maxResponse: plane.ListChanges.MaxResponse},
-		func(e *plane.Envelope[[]plane.Change]) plane.Envelope[[]plane.Change] { return *e }, func(all []plane.Change, m plane.Meta) string { return pageSummary(len(all), "change", m) }, changes)
-	list.view.fewer = func(r any, n int) { r.(*plane.ChangeListRequest).Limit = plane.PageLimit(n) }
-	list.view.length = func(all any) int { return len(*all.(*[]plane.Change)) }
-	propose := requestTool(tool{name: "propose_change", title: "Propose a change", set: Config, verb: plane.ProposeChange.Verb, doc: "Propose a change of the configuration by pull request. Nothing is changed before people have approved it. Preview it first.",
-		pattern: plane.ProposeChange.Pattern, maxResponse: plane.ProposeChange.MaxResponse},
-		func(a *proposeArgs) (string, any, error) {
-			return plane.ProposeChange.Pattern, &plane.ProposeRequest{Edit: a.edit(), Title: string(a.Title), Reason: plane.Reason(a.Reason), Version: string(a.Version)}, nil
-		},
-		func(o plane.Change, _ plane.Meta) string {
-			return "The change is proposed as " + o.ID + ", number " + strconv.Itoa(o.Number) + ". People must approve it."
-		}, alone)
-	propose.readOnly, propose.destructive, propose.idempotent = false, false, true
+	changes := rowsOf([]string{"ID", "OBJECT", "ORG", "STATE", "RISK", "BY", "TITLE", "URL"}, func(o plane.Change) []string {
+		return []string{o.ID, o.Kind + " " + o.Name, o.OrgName, o.State, o.Risk.Level, o.Proposer, o.Title, o.URL}
+	})
 	return []tool{
-		list,
-		requestTool(tool{name: "get_change", title: "Change", set: Config, verb: plane.GetChange.Verb, doc: plane.GetChange.Doc, pattern: plane.GetChange.Pattern, maxResponse: plane.GetChange.MaxResponse},
+		listTool[plane.ChangeListRequest](operationTool(plane.ListChanges, "list_changes", "Changes", Config), "change", changes),
+		requestTool(operationTool(plane.GetChange, "get_change", "Change", Config),
 			func(a *changeArgs) (string, any, error) {
 				return plane.GetChange.Pattern, &plane.ChangeRequest{ID: string(a.ID)}, nil
-			}, func(o plane.Change, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, alone),
-		requestTool(tool{name: "preview_change", title: "Preview a change", set: Config, verb: plane.PreviewChange.Verb, doc: plane.PreviewChange.Doc, pattern: plane.PreviewChange.Pattern, maxResponse: plane.PreviewChange.MaxResponse},
+			}, func(o plane.Change, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, one(changes)),
+		requestTool(operationTool(plane.PreviewChange, "preview_change", "Preview a change", Config),
 			func(a *editArgs) (string, any, error) {
 				return plane.PreviewChange.Pattern, &plane.PreviewRequest{Edit: a.edit()}, nil
 			},
@@ -55,7 +40,14 @@ func changeTools() []tool {
 				}
 				return messages
 			}, nil),
-		propose,
+		writeTool(requestTool(operationTool(plane.ProposeChange, "propose_change", "Propose a change", Config).withDoc("Propose a change of the configuration by pull request. "+
+			"Nothing is changed before people have approved it. Preview it first."),
+			func(a *proposeArgs) (string, any, error) {
+				return plane.ProposeChange.Pattern, &plane.ProposeRequest{Edit: a.edit(), Title: string(a.Title), Reason: plane.Reason(a.Reason), Version: string(a.Version)}, nil
+			},
+			func(o plane.Change, _ plane.Meta) string {
+				return "The change is proposed as " + o.ID + ", number " + strconv.Itoa(o.Number) + ". People must approve it."
+			}, one(changes)), false, true),
 	}
 }
 
@@ -93,4 +85,59 @@ func (o *object) UnmarshalText(b []byte) error {
 	}
 	*o = object(b)
 	return nil
+}
+
+// enrollmentTools returns the tool for enrollments. There are deliberately no tools to approve, decline or end one, or to rotate a credential,
+// because people must do that.
+
+func enrollmentTools() []tool {
+	return []tool{writeTool(requestTool(operationTool(plane.RequestEnrollment, "request_enrollment", "Request runners", Enrollment).
+		withDoc("Request runners for an organisation that has none. Nothing is created before people have approved it. "+
+			"The answer is the opened pull request, or the enrollment that waits for approval."), requestEnrollment, outcomeSummary, nil), false, true)}
+}
+
+type enrollArgs struct {
+	Org       plane.Text `query:"org" required:"true" doc:"the organisation's name in Tailplane: a DNS label of at most 40 characters"`
+	Forge     plane.Text `query:"forge" required:"true" doc:"the organisation's forge, from list_forges"`
+	Pools     plane.Text `query:"pools" required:"true" doc:"comma-separated names of the pools to use"`
+	Isolation plane.Text `query:"isolation" doc:"isolation from other organisations' runners: None, Namespace or Node (default None)"`
+	Owners    plane.Text `query:"owners" doc:"comma-separated full logins of the administrators"`
+	Reason    plane.Text `query:"reason" required:"true" doc:"reason for the audit log, 1 to 500 characters"`
+	DryRun    plane.Flag `query:"dryRun" doc:"true: show the result, and change nothing"`
+}
+
+func requestEnrollment(a *enrollArgs) (string, any, error) {
+	r := &plane.RequestRequest{Org: a.Org, Forge: a.Forge, Isolation: a.Isolation, Reason: plane.Reason(a.Reason), DryRun: a.DryRun}
+	for _, name := range split(a.Pools) {
+		r.Pools = append(r.Pools, plane.Use{Name: name})
+	}
+	r.Owners = split(a.Owners)
+	if strings.Contains(string(a.Pools+a.Org+a.Forge), "*") { // no wildcards (MC-05)
+		return "", nil, problem.New(problem.Validation, "\"*\" is not a name.", "Name each pool.")
+	}
+	return plane.RequestEnrollment.Pattern, r, nil
+}
+
+// split returns the names in a comma-separated list.
+func split(list plane.Text) (names []plane.Text) {
+	for name := range strings.SplitSeq(string(list), ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			names = append(names, plane.Text(name))
+		}
+	}
+	return names
+}
+
+func outcomeSummary(o plane.Outcome, _ plane.Meta) string {
+	switch {
+	case o.Would != "" && o.Preview != nil && o.Preview.Refused != "":
+		return "Nothing was changed. The API server would reject it: " + o.Preview.Refused
+	case o.Would != "":
+		return "Nothing was changed. The enrollment would be " + o.Would + "."
+	case o.Change != nil:
+		return "The enrollment is proposed as " + o.Change.ID + ", number " + strconv.Itoa(o.Change.Number) + ", at " + o.Change.URL + ". People must approve it."
+	case o.Done == plane.OutcomeNothing:
+		return o.OrgName + " was already requested by the same request."
+	}
+	return o.OrgName + " is requested. A platform-admin must approve it."
 }

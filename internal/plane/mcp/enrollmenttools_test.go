@@ -2,7 +2,6 @@ package mcp_test
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -17,9 +16,9 @@ type fakeEnrollmentWriter struct {
 	spec string
 }
 
-func (c *fakeEnrollmentWriter) Create(_ context.Context, p access.Permit, spec json.RawMessage, _ string, dryRun bool) (plane.Enrollment, bool, error) {
-	if !dryRun {
-		c.spec = p.Caller().Identity() + " " + string(spec)
+func (w *fakeEnrollmentWriter) Apply(_ context.Context, p access.Permit, c plane.EnrollmentChange) (plane.Enrollment, bool, error) {
+	if !c.DryRun {
+		w.spec = p.Caller().Identity() + " " + string(c.Spec)
 	}
 	return plane.Enrollment{ID: p.Org(), Name: p.Org(), Phase: "Requested", RequestedBy: []string{p.Caller().Identity()}}, true, nil
 }

@@ -12,49 +12,51 @@ import (
 
 // fleetTools returns the tools for runners. There is deliberately no tool to confirm a lift, because a person does that on the dashboard.
 // There is no tool to end running jobs either (MC-02).
-
 func fleetTools() []tool {
-	state := func(o plane.Pool) string { return withReason(o.State, o.StateReason, false, "") }
-	pools := func(all []plane.Pool) table {
-		return newTable([]string{"FORGE", "ORG", "POOL", "IDLE", "BUSY", "PENDING", "FAILED", "MAX", "STATE"}, all, func(o plane.Pool) []string {
-			return []string{o.Forge, o.OrgName, o.Name, orUnknown(o.Counts.Idle), orUnknown(o.Counts.Busy), orUnknown(o.Counts.Pending), orUnknown(o.Counts.Failed), orUnknown(o.EffectiveMax), state(o)}
-		})
-	}
-	holds := func(all []plane.Hold) table {
-		return newTable([]string{"NAME", "HOLDS", "MODE", "STATE", "BY", "SINCE", "UNTIL", "REASON"}, all, func(o plane.Hold) []string {
-			return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, formatTime(o.Created), formatTimeOrEmpty(o.ExpiresAt), o.Reason}
-		})
-	}
-	drifts := func(all []plane.Drift) table {
-		return newTable([]string{"ORG", "POOL", "WHAT", "STATE", "SINCE", "EVIDENCE", "NEXT"}, all, func(o plane.Drift) []string {
-			return []string{o.OrgName, o.Pool, o.Field, o.CurrentState(), formatTime(o.FirstSeen), o.Evidence, o.Next}
-		})
-	}
+	pools := rowsOf([]string{"FORGE", "ORG", "POOL", "IDLE", "BUSY", "PENDING", "FAILED", "MAX", "STATE"}, func(o plane.Pool) []string {
+		return []string{o.Forge, o.OrgName, o.Name, orUnknown(o.Counts.Idle), orUnknown(o.Counts.Busy), orUnknown(o.Counts.Pending), orUnknown(o.Counts.Failed),
+			orUnknown(o.EffectiveMax), withReason(o.State, o.StateReason, false, "")}
+	})
+	holds := rowsOf([]string{"NAME", "HOLDS", "MODE", "STATE", "BY", "SINCE", "UNTIL", "REASON"}, func(o plane.Hold) []string {
+		return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, formatTime(o.Created), formatTimeOrEmpty(o.ExpiresAt), o.Reason}
+	})
+	drifts := rowsOf([]string{"ORG", "POOL", "WHAT", "STATE", "SINCE", "EVIDENCE", "NEXT"}, func(o plane.Drift) []string {
+		return []string{o.OrgName, o.Pool, o.Field, o.CurrentState(), formatTime(o.FirstSeen), o.Evidence, o.Next}
+	})
+	forges := rowsOf([]string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o plane.Forge) []string { return []string{o.Name, o.Type, o.URL, orUnknown(o.Reachable)} })
+	enrollments := rowsOf([]string{"NAME", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL", "READY", "ADOPTED"}, func(o plane.Enrollment) []string {
+		until := ""
+		if o.Credential != nil {
+			until = formatTimeOrEmpty(o.Credential.ExpiresAt)
+		}
+		return []string{o.Name, o.Forge, o.Phase, o.Isolation, strconv.Itoa(len(o.Pools)), until, readiness(o.Conditions), o.DescribeExternal()}
+	})
 	return []tool{
-		pagedTool(tool{name: "list_runners", title: "Runners", set: Fleet, verb: plane.ListPools.Verb, doc: plane.ListPools.Doc, pattern: plane.ListPools.Pattern, maxResponse: plane.ListPools.MaxResponse}, "pool", pools),
-		requestTool(tool{name: "get_runner", title: "Runners of a pool", set: Fleet, verb: plane.GetPool.Verb, doc: plane.GetPool.Doc, pattern: plane.GetPool.Pattern, maxResponse: plane.GetPool.MaxResponse},
-			func(a *poolArgs) (string, any, error) {
-				of, err := poolRequest(a.Pool)
-				return plane.GetPool.Pattern, &of, err
-			}, func(o plane.Pool, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, func(o plane.Pool) table { return pools([]plane.Pool{o}) }),
-		listTool(tool{name: "list_forges", title: "Forges", set: Fleet, verb: plane.ListForges.Verb, doc: plane.ListForges.Doc, pattern: plane.ListForges.Pattern, maxResponse: plane.ListForges.MaxResponse}, "forge", []string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o plane.Forge) []string {
-			return []string{o.Name, o.Type, o.URL, orUnknown(o.Reachable)}
-		}),
-		pagedTool(tool{name: "list_enrollments", title: "Organisations", set: Fleet, verb: plane.ListEnrollments.Verb, doc: plane.ListEnrollments.Doc, pattern: plane.ListEnrollments.Pattern, maxResponse: plane.ListEnrollments.MaxResponse}, "organisation",
-			func(all []plane.Enrollment) table { return enrollmentTable(all...) }),
-		requestTool(tool{name: "get_enrollment", title: "Organisation", set: Fleet, verb: plane.GetEnrollment.Verb, doc: plane.GetEnrollment.Doc, pattern: plane.GetEnrollment.Pattern, maxResponse: plane.GetEnrollment.MaxResponse},
+		listTool[plane.FleetListRequest](operationTool(plane.ListPools, "list_runners", "Runners", Fleet), "pool", pools),
+		poolTool(operationTool(plane.GetPool, "get_runner", "Runners of a pool", Fleet),
+			func(o plane.Pool, _ plane.Meta) string { return o.ID + " is " + o.State + "." }, one(pools)),
+		listTool[plane.ListRequest](operationTool(plane.ListForges, "list_forges", "Forges", Fleet), "forge", forges),
+		listTool[plane.FleetListRequest](operationTool(plane.ListEnrollments, "list_enrollments", "Organisations", Fleet), "organisation", enrollments),
+		requestTool(operationTool(plane.GetEnrollment, "get_enrollment", "Organisation", Fleet),
 			func(a *orgArgs) (string, any, error) {
 				return plane.GetEnrollment.Pattern, &plane.EnrollmentRequest{Org: string(a.Org)}, nil
-			}, func(o plane.Enrollment, _ plane.Meta) string { return o.Name + " is " + o.Phase + "." }, func(o plane.Enrollment) table { return enrollmentTable(o) }),
-		pagedTool(tool{name: "list_holds", title: "Holds", set: Fleet, verb: plane.ListHolds.Verb, doc: plane.ListHolds.Doc, pattern: plane.ListHolds.Pattern, maxResponse: plane.ListHolds.MaxResponse}, "hold", holds),
-		pagedTool(tool{name: "list_drift", title: "Drift", set: Fleet, verb: plane.ListDrift.Verb, doc: plane.ListDrift.Doc, pattern: plane.ListDrift.Pattern, maxResponse: plane.ListDrift.MaxResponse}, "drift", drifts),
-		writeTool(requestTool(tool{name: "pause_runner", title: "Pause runners", set: Fleet, verb: plane.CreateHold.Verb, pattern: plane.CreateHold.Pattern, maxResponse: plane.CreateHold.MaxResponse,
-			doc: "Pause runners: they take no new jobs, and running jobs finish. Give exactly one of pool, org, forge, or all: true (the emergency pause). The first call with a wider scope than one pool is refused; its answer has a phrase for a second call."},
-			pauseRequest, createdSummary, func(c plane.Created) table { return holds([]plane.Hold{c.Hold}) }), true),
-		writeTool(requestTool(tool{name: "resume_runner", title: "Resume runners", set: Fleet, verb: plane.LiftHold.Verb, pattern: plane.LiftHold.Pattern, maxResponse: plane.LiftHold.MaxResponse,
-			doc: "Lift a hold, or the holds of exactly one pool of an organisation. A hold with a wider scope needs a code, which only a person can get, at the page that the refusal names."},
-			resumeRequest, liftedSummary, nil), false),
+			}, func(o plane.Enrollment, _ plane.Meta) string { return o.Name + " is " + o.Phase + "." }, one(enrollments)),
+		listTool[plane.FleetListRequest](operationTool(plane.ListHolds, "list_holds", "Holds", Fleet), "hold", holds),
+		listTool[plane.FleetListRequest](operationTool(plane.ListDrift, "list_drift", "Drift", Fleet), "drift", drifts),
+		writeTool(requestTool(operationTool(plane.CreateHold, "pause_runner", "Pause runners", Fleet).withDoc("Pause runners: they take no new jobs, and running jobs finish. "+
+			"Give exactly one of pool, org, forge, or all: true (the emergency pause). The first call with a wider scope than one pool is refused; its answer has a phrase for a second call."),
+			pauseRequest, createdSummary, func(c plane.Created) table { return holds([]plane.Hold{c.Hold}) }), true, true),
+		writeTool(requestTool(operationTool(plane.LiftHold, "resume_runner", "Resume runners", Fleet).withDoc("Lift a hold, or the holds of exactly one pool of an organisation. "+
+			"A hold with a wider scope needs a code, which only a person can get, at the page that the refusal names."), resumeRequest, liftedSummary, nil), true, false),
 	}
+}
+
+// poolTool returns a tool that shows something of one pool. Its arguments have the pool's id.
+func poolTool[T any](t tool, summary func(T, plane.Meta) string, rows func(T) table) tool {
+	return requestTool(t, func(a *poolArgs) (string, any, error) {
+		of, err := poolRequest(a.Pool)
+		return t.pattern, &of, err
+	}, summary, rows)
 }
 
 type poolArgs struct {
@@ -154,36 +156,4 @@ func liftedSummary(l plane.Lifted, _ plane.Meta) string {
 		s += " The same runners are still held by " + strings.Join(l.Remaining, ", ") + "."
 	}
 	return s
-}
-
-func enrollmentTable(all ...plane.Enrollment) table {
-	return newTable([]string{"NAME", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL", "READY", "ADOPTED"}, all, func(o plane.Enrollment) []string {
-		until := ""
-		if o.Credential != nil {
-			until = formatTimeOrEmpty(o.Credential.ExpiresAt)
-		}
-		return []string{o.Name, o.Forge, o.Phase, o.Isolation, strconv.Itoa(len(o.Pools)), until, readiness(o.Conditions), o.DescribeExternal()}
-	})
-}
-
-// pagedTool returns a tool for a paged list that can be limited to an organisation or forge.
-func pagedTool[T any](t tool, noun string, rows func([]T) table) tool {
-	t = readTool[plane.FleetListRequest](t, func(e *plane.Envelope[[]T]) plane.Envelope[[]T] { return *e }, func(all []T, m plane.Meta) string { return pageSummary(len(all), noun, m) }, rows)
-	t.view.fewer = func(r any, n int) { r.(*plane.FleetListRequest).Limit = plane.PageLimit(n) }
-	t.view.length = func(all any) int { return len(*all.(*[]T)) }
-	return t
-}
-
-// requestTool returns a tool whose arguments are not its operation's parameters. ask makes the request from the arguments and selects the
-// operation.
-func requestTool[Args, T any](t tool, do func(*Args) (pattern string, request any, err error), summary func(T, plane.Meta) string, rows func(T) table) tool {
-	t = readTool[Args](t, func(e *plane.Envelope[T]) plane.Envelope[T] { return *e }, summary, rows)
-	t.view.buildRequest = func(args any) (string, any, error) { return do(args.(*Args)) }
-	return t
-}
-
-// writeTool returns t as a tool that makes changes. It is destructive: it stops work for a while, or ends a stop that a person wanted.
-func writeTool(t tool, idempotent bool) tool {
-	t.readOnly, t.destructive, t.idempotent = false, true, idempotent
-	return t
 }

@@ -17,74 +17,53 @@ import (
 // is also none that returns a credential, a file or the content of a URL.
 func allTools() []tool {
 	return slices.Concat(fleetTools(), runnerTools(), changeTools(), enrollmentTools(), []tool{
-		objectTool(tool{name: "whoami", title: "Who am I", set: "", verb: plane.GetMe.Verb, doc: plane.GetMe.Doc, pattern: plane.GetMe.Pattern, maxResponse: plane.GetMe.MaxResponse}, meSummary, nil),
-		shrinkOverview(objectTool(tool{name: "get_overview", title: "Overview", set: Fleet, verb: plane.GetOverview.Verb, doc: plane.GetOverview.Doc, pattern: plane.GetOverview.Pattern, maxResponse: plane.GetOverview.MaxResponse}, overviewSummary, attentionTable)),
-		objectTool(tool{name: "list_sources", title: "Sources", set: Fleet, verb: plane.ListSources.Verb, doc: plane.ListSources.Doc, pattern: plane.ListSources.Pattern, maxResponse: plane.ListSources.MaxResponse}, func(all []plane.Source, _ plane.Meta) string { return countOf(len(all), "source") + "." },
-			func(all []plane.Source) table {
-				return newTable([]string{"SOURCE", "STATUS", "SINCE", "MESSAGE"}, all, func(s plane.Source) []string {
-					return []string{s.Name, string(s.Status), formatTime(s.Since), s.Message}
-				})
-			}),
-		objectTool(tool{name: "list_exposures", title: "Exposed services", set: Fleet, verb: plane.ListExposures.Verb, doc: plane.ListExposures.Doc, pattern: plane.ListExposures.Pattern, maxResponse: plane.ListExposures.MaxResponse}, func(all []plane.Exposure, _ plane.Meta) string { return countOf(len(all), "exposed service") + "." },
-			func(all []plane.Exposure) table {
-				return newTable([]string{"NAME", "ADDRESS", "ACCESS", "STATE", "PROBLEM"}, all, func(e plane.Exposure) []string {
-					return []string{e.Name, orUnknown(e.Address), e.Access, string(e.State), e.Problem}
-				})
-			}),
-		listTool(tool{name: "list_clusters", title: "Clusters", set: Infra, verb: plane.ListClusters.Verb, doc: plane.ListClusters.Doc, pattern: plane.ListClusters.Pattern, maxResponse: plane.ListClusters.MaxResponse}, "cluster", []string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
-			return []string{c.Name, withReason(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, formatTimeOrEmpty(c.LastSeen), c.ID}
-		}),
-		listTool(tool{name: "list_signins", title: "Sign-ins", set: Infra, verb: plane.ListSignins.Verb, doc: plane.ListSignins.Doc, pattern: plane.ListSignins.Pattern, maxResponse: plane.ListSignins.MaxResponse}, "sign-in", []string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
-			return []string{s.Login, s.Device, s.Role, s.Phase, formatTimeOrEmpty(s.ValidUntil), s.ID}
-		}),
-		listTool(tool{name: "list_tailnets", title: "Tailnets", set: Infra, verb: plane.ListTailnets.Verb, doc: plane.ListTailnets.Doc, pattern: plane.ListTailnets.Pattern, maxResponse: plane.ListTailnets.MaxResponse}, "tailnet", []string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
-			return []string{t.Name, orUnknown(t.Domain), withReason(orUnknown(t.Credential.Valid), t.Credential.Reason, false, ""), orUnknown(t.Devices), orUnknown(t.Services), readiness(t.Conditions)}
-		}),
-		listTool(tool{name: "list_gateways", title: "Gateways", set: Infra, verb: plane.ListGateways.Verb, doc: plane.ListGateways.Doc, pattern: plane.ListGateways.Pattern, maxResponse: plane.ListGateways.MaxResponse}, "gateway", []string{"NAMESPACE", "NAME", "TARGET", "CLASS", "TAILNETS", "SERVICES", "READY"}, func(g plane.Gateway) []string {
-			return []string{g.Namespace, g.Name, g.Target, orUnknown(g.Class), strconv.Itoa(len(g.Tailnets)), strconv.Itoa(len(g.Services)), readiness(g.Conditions)}
-		}),
-		listTool(tool{name: "list_routes", title: "Routes", set: Infra, verb: plane.ListRoutes.Verb, doc: plane.ListRoutes.Doc, pattern: plane.ListRoutes.Pattern, maxResponse: plane.ListRoutes.MaxResponse}, "route", []string{"RESOURCE", "NAMESPACE", "NAME", "TARGET", "TAILNET", "REFUSED", "READY"}, func(r plane.Route) []string {
-			return []string{r.Resource, r.Namespace, r.Name, r.Target, orUnknown(r.Tailnet), strconv.Itoa(len(r.Refused)), readiness(r.Conditions)}
-		}),
-		listTool(tool{name: "list_proxy_groups", title: "Proxy groups", set: Infra, verb: plane.ListProxyGroups.Verb, doc: plane.ListProxyGroups.Doc, pattern: plane.ListProxyGroups.Pattern, maxResponse: plane.ListProxyGroups.MaxResponse}, "proxy group", []string{"NAMESPACE", "NAME", "TYPE", "TAILNET", "READY", "WANTED"}, func(g plane.ProxyGroup) []string {
-			return []string{g.Namespace, g.Name, g.Type, orUnknown(g.Tailnet), orUnknown(g.Ready), strconv.Itoa(g.Wanted)}
-		}),
-		listTool(tool{name: "list_adapters", title: "Adapters", set: Infra, verb: plane.ListAdapters.Verb, doc: plane.ListAdapters.Doc, pattern: plane.ListAdapters.Pattern, maxResponse: plane.ListAdapters.MaxResponse}, "adapter", []string{"NAMESPACE", "POD", "NODE", "READY", "RESTARTS", "VERSION", "OUTDATED"}, func(a plane.Adapter) []string {
-			return []string{a.Namespace, a.Pod, a.Node, orUnknown(a.Ready), orUnknown(a.Restarts), orUnknown(a.Version), orUnknown(a.Outdated)}
-		}),
-		auditTool(),
+		objectTool(operationTool(plane.GetMe, "whoami", "Who am I", ""), meSummary, nil),
+		shrinkOverview(objectTool(operationTool(plane.GetOverview, "get_overview", "Overview", Fleet), overviewSummary, attentionTable)),
+		objectTool(operationTool(plane.ListSources, "list_sources", "Sources", Fleet), func(all []plane.Source, _ plane.Meta) string { return countOf(len(all), "source") + "." },
+			rowsOf([]string{"SOURCE", "STATUS", "SINCE", "MESSAGE"}, func(s plane.Source) []string {
+				return []string{s.Name, string(s.Status), formatTime(s.Since), s.Message}
+			})),
+		objectTool(operationTool(plane.ListExposures, "list_exposures", "Exposed services", Fleet), func(all []plane.Exposure, _ plane.Meta) string { return countOf(len(all), "exposed service") + "." },
+			rowsOf([]string{"NAME", "ADDRESS", "ACCESS", "STATE", "PROBLEM"}, func(e plane.Exposure) []string {
+				return []string{e.Name, orUnknown(e.Address), e.Access, string(e.State), e.Problem}
+			})),
+		listTool[plane.ListRequest](operationTool(plane.ListClusters, "list_clusters", "Clusters", Infra), "cluster",
+			rowsOf([]string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
+				return []string{c.Name, withReason(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, formatTimeOrEmpty(c.LastSeen), c.ID}
+			})),
+		listTool[plane.ListRequest](operationTool(plane.ListSignins, "list_signins", "Sign-ins", Infra), "sign-in",
+			rowsOf([]string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
+				return []string{s.Login, s.Device, s.Role, s.Phase, formatTimeOrEmpty(s.ValidUntil), s.ID}
+			})),
+		listTool[plane.ListRequest](operationTool(plane.ListTailnets, "list_tailnets", "Tailnets", Infra), "tailnet",
+			rowsOf([]string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
+				return []string{t.Name, orUnknown(t.Domain), withReason(orUnknown(t.Credential.Valid), t.Credential.Reason, false, ""), orUnknown(t.Devices), orUnknown(t.Services), readiness(t.Conditions)}
+			})),
+		listTool[plane.ListRequest](operationTool(plane.ListGateways, "list_gateways", "Gateways", Infra), "gateway",
+			rowsOf([]string{"NAMESPACE", "NAME", "TARGET", "CLASS", "TAILNETS", "SERVICES", "READY"}, func(g plane.Gateway) []string {
+				return []string{g.Namespace, g.Name, g.Target, orUnknown(g.Class), strconv.Itoa(len(g.Tailnets)), strconv.Itoa(len(g.Services)), readiness(g.Conditions)}
+			})),
+		listTool[plane.ListRequest](operationTool(plane.ListRoutes, "list_routes", "Routes", Infra), "route",
+			rowsOf([]string{"RESOURCE", "NAMESPACE", "NAME", "TARGET", "TAILNET", "REFUSED", "READY"}, func(r plane.Route) []string {
+				return []string{r.Resource, r.Namespace, r.Name, r.Target, orUnknown(r.Tailnet), strconv.Itoa(len(r.Refused)), readiness(r.Conditions)}
+			})),
+		listTool[plane.ListRequest](operationTool(plane.ListProxyGroups, "list_proxy_groups", "Proxy groups", Infra), "proxy group",
+			rowsOf([]string{"NAMESPACE", "NAME", "TYPE", "TAILNET", "READY", "WANTED"}, func(g plane.ProxyGroup) []string {
+				return []string{g.Namespace, g.Name, g.Type, orUnknown(g.Tailnet), orUnknown(g.Ready), strconv.Itoa(g.Wanted)}
+			})),
+		listTool[plane.ListRequest](operationTool(plane.ListAdapters, "list_adapters", "Adapters", Infra), "adapter",
+			rowsOf([]string{"NAMESPACE", "POD", "NODE", "READY", "RESTARTS", "VERSION", "OUTDATED"}, func(a plane.Adapter) []string {
+				return []string{a.Namespace, a.Pod, a.Node, orUnknown(a.Ready), orUnknown(a.Restarts), orUnknown(a.Version), orUnknown(a.Outdated)}
+			})),
+		listTool[plane.HistoryRequest](operationTool(plane.ListAudit, "list_audit", "Audit log", Audit).withDoc("List entries of the audit log, the newest first: the caller's own entries, or all."), "entry",
+			rowsOf([]string{"TIME", "WHO", "VERB", "OBJECT", "RESULT", "CODE"}, func(e audit.Entry) []string {
+				return []string{formatTime(e.Time), cmp.Or(e.Actor.Login, e.Actor.Node), string(e.Verb), e.Object, string(e.Result), string(e.Code)}
+			})),
 	})
 }
 
-// auditTool returns the tool for the audit log.
-func auditTool() tool {
-	t := readTool[plane.HistoryRequest](tool{name: "list_audit", title: "Audit log", doc: "List entries of the audit log, the newest first: the caller's own entries, or all.", set: Audit,
-		verb: plane.ListAudit.Verb, pattern: plane.ListAudit.Pattern, maxResponse: plane.ListAudit.MaxResponse},
-		func(h *plane.History) plane.Envelope[[]audit.Entry] { return h.Envelope },
-		func(all []audit.Entry, m plane.Meta) string { return pageSummary(len(all), "entry", m) },
-		func(all []audit.Entry) table {
-			return newTable([]string{"TIME", "WHO", "VERB", "OBJECT", "RESULT", "CODE"}, all, func(e audit.Entry) []string {
-				return []string{formatTime(e.Time), cmp.Or(e.Actor.Login, e.Actor.Node), string(e.Verb), e.Object, string(e.Result), string(e.Code)}
-			})
-		})
-	t.view.fewer = func(r any, n int) { r.(*plane.HistoryRequest).Limit = plane.PageLimit(n) }
-	t.view.length = func(all any) int { return len(*all.(*[]audit.Entry)) }
-	return t
-}
-
-// objectTool returns a tool for an operation that returns one object.
 func objectTool[T any](t tool, summary func(T, plane.Meta) string, rows func(T) table) tool {
-	return readTool[plane.Empty](t, func(e *plane.Envelope[T]) plane.Envelope[T] { return *e }, summary, rows)
-}
-
-// listTool returns a tool for a paged list.
-func listTool[T any](t tool, noun string, head []string, row func(T) []string) tool {
-	t = readTool[plane.ListRequest](t, func(e *plane.Envelope[[]T]) plane.Envelope[[]T] { return *e },
-		func(all []T, m plane.Meta) string { return pageSummary(len(all), noun, m) },
-		func(all []T) table { return newTable(head, all, row) })
-	t.view.fewer = func(r any, n int) { r.(*plane.ListRequest).Limit = plane.PageLimit(n) }
-	t.view.length = func(all any) int { return len(*all.(*[]T)) }
-	return t
+	return readTool[plane.Empty](t, summary, rows)
 }
 
 func meSummary(me plane.Me, _ plane.Meta) string {
@@ -139,9 +118,9 @@ func overviewSummary(o plane.Overview, _ plane.Meta) string {
 }
 
 func attentionTable(o plane.Overview) table {
-	return newTable([]string{"SEVERITY", "KIND", "ID", "REASON", "MESSAGE"}, o.Attention, func(a plane.Attention) []string {
+	return rowsOf([]string{"SEVERITY", "KIND", "ID", "REASON", "MESSAGE"}, func(a plane.Attention) []string {
 		return []string{string(a.Severity), string(a.Kind), a.ID, a.Reason, a.Message}
-	})
+	})(o.Attention)
 }
 
 // shrinkOverview lets the overview drop the less severe half of its attention list, repeatedly, until the result fits. More counts what was

@@ -16,13 +16,20 @@ type table struct {
 	maxCell int // maximum characters per cell; 0: maxCell
 }
 
-// newTable returns a table with one row for each element of all.
-func newTable[T any](head []string, all []T, row func(T) []string) table {
-	t := table{head: head}
-	for _, v := range all {
-		t.cells = append(t.cells, row(v))
+// rowsOf returns a function that makes a table with one row per object.
+func rowsOf[T any](head []string, row func(T) []string) func(all []T) table {
+	return func(all []T) table {
+		t := table{head: head}
+		for _, v := range all {
+			t.cells = append(t.cells, row(v))
+		}
+		return t
 	}
-	return t
+}
+
+// one returns the table of a single object.
+func one[T any](rows func([]T) table) func(T) table {
+	return func(o T) table { return rows([]T{o}) }
 }
 
 // maxCell is the maximum number of characters shown in a cell. The structured content has the full text.

@@ -52,9 +52,9 @@ type view struct {
 	parts        func(output any) (any, plane.Meta)                      // returns a pointer to the output's data, and its meta
 	summary      func(data any, m plane.Meta) string
 	rows         func(data any) table // nil: the result has only the summary
-	// If the result is too large, fewer requests a smaller page. If the operation has no pages, shrink drops some data, and the data says
-	// so.
-	fewer  func(request any, n int)
+	adjust       func(data any)       // optional: changes the data of a response
+	// If the result is too large, the call requests a smaller page of a list whose length is known. Otherwise shrink drops some data, and the
+	// data says so.
 	length func(data any) int
 	shrink func(data any) bool
 }
@@ -72,15 +72,15 @@ func outputOf[Data any]() func() *jsonschema.Schema {
 }
 
 // readTool returns t as a read-only tool. Req and Resp are the types of its operation, and Data is the type in the envelope.
-func readTool[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data], summary func(Data, plane.Meta) string, rows func(Data) table) tool {
+func readTool[Req, Data any](t tool, summary func(Data, plane.Meta) string, rows func(Data) table) tool {
 	t.args, t.output = arguments(reflect.TypeFor[Req]()), outputOf[Data]()
 	t.input, t.readOnly, t.idempotent = inputSchema(t.args), true, true
 	v := &t.view
 	v.request = func() any { return new(Req) }
-	v.response = func() any { return new(Resp) }
+	v.response = func() any { return new(plane.Envelope[Data]) }
 	v.output = func() any { return new(output[Data]) }
 	v.open = func(resp any) any {
-		e := open(resp.(*Resp))
+		e := resp.(*plane.Envelope[Data])
 		return &output[Data]{e.Kind, e.Data, e.Meta}
 	}
 	v.parts = func(out any) (any, plane.Meta) {
@@ -91,6 +91,44 @@ func readTool[Req, Resp, Data any](t tool, open func(*Resp) plane.Envelope[Data]
 	if rows != nil {
 		v.rows = func(data any) table { return rows(*data.(*Data)) }
 	}
+	return t
+}
+
+// listTool returns the tool of a list with pages. A request of type Req, or the request that buildRequest makes, must be a [pageRequest].
+func listTool[Req, T any](t tool, noun string, rows func([]T) table) tool {
+	t = readTool[Req](t, func(all []T, m plane.Meta) string { return pageSummary(len(all), noun, m) }, rows)
+	t.view.length = func(all any) int { return len(*all.(*[]T)) }
+	return t
+}
+
+// pageRequest is a request with a maximum number of entries.
+type pageRequest interface{ SetLimit(n int) }
+
+// requestTool returns a tool whose arguments differ from the request of its operation.
+func requestTool[Args, T any](t tool, do func(*Args) (pattern string, request any, err error), summary func(T, plane.Meta) string, rows func(T) table) tool {
+	return readTool[Args](t, summary, rows).building(func(args any) (string, any, error) { return do(args.(*Args)) })
+}
+
+// building returns the tool with a function that makes the request from the arguments.
+func (t tool) building(request func(args any) (pattern string, request any, err error)) tool {
+	t.view.buildRequest = request
+	return t
+}
+
+// writeTool returns the tool with the hints of one that changes something.
+func writeTool(t tool, destructive, idempotent bool) tool {
+	t.readOnly, t.destructive, t.idempotent = false, destructive, idempotent
+	return t
+}
+
+// operationTool returns a tool with the verb, the description, the path and the response limit of an operation.
+func operationTool[Req, Resp any](op httpapi.Op[Req, Resp], name, title string, set Toolset) tool {
+	return tool{name: name, title: title, set: set, verb: op.Verb, doc: op.Doc, pattern: op.Pattern, maxResponse: op.MaxResponse}
+}
+
+// withDoc returns the tool with another description than that of its operation.
+func (t tool) withDoc(doc string) tool {
+	t.doc = doc
 	return t
 }
 
@@ -120,14 +158,19 @@ func (t tool) call(ctx context.Context, c httpapi.Client, given json.RawMessage,
 		if err != nil {
 			return nil, err
 		}
-		res, n, err := t.view.result(t.view.open(resp), maxBytes)
+		out := t.view.open(resp)
+		if t.view.adjust != nil {
+			data, _ := t.view.parts(out)
+			t.view.adjust(data)
+		}
+		res, n, err := t.view.result(out, maxBytes)
 		if err != nil || res != nil {
 			return res, err
 		}
 		if n <= 1 {
 			return nil, tooLarge(maxBytes)
 		}
-		t.view.fewer(req, n/2)
+		req.(pageRequest).SetLimit(n / 2)
 	}
 }
 
@@ -153,7 +196,7 @@ func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int
 		switch {
 		case len(text)+len(structure) <= maxBytes:
 			return &mcp.CallToolResult{Content: textContent(text), StructuredContent: json.RawMessage(structure)}, 0, nil
-		case v.fewer != nil:
+		case v.length != nil:
 			return nil, v.length(shown), nil
 		case v.shrink == nil || len(rows.cells) == 0 || !v.shrink(data):
 			return nil, 0, tooLarge(maxBytes)
