@@ -11,7 +11,6 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // maxConcurrent is how many clusters tka queries concurrently.
@@ -120,10 +119,7 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings)
 		loginResult
 		Error string `json:"error"`
 	}
-	list := struct {
-		meta
-		Items []item `json:"items"`
-	}{meta: newMeta("LoginList"), Items: []item{}}
+	var items []item
 	var names []string
 	var rows [][]output.Cell
 	for _, o := range all {
@@ -137,10 +133,10 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings)
 			names = append(names, it.Context)
 			rows = append(rows, append(output.Row(o.cluster, it.Username, it.Role), output.Colored(output.Green, "ready"), output.Cell{Text: "until " + t.formatTime(it.Until)}))
 		}
-		list.Items = append(list.Items, it)
+		items = append(items, it)
 	}
-	err = t.printResult(result{object: list, names: names, table: func(bool) {
-		t.writeTable(t.Out, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, rows)
+	err = t.printResult(result{object: newList("LoginList", items), names: names, table: func(bool) {
+		t.writeTable(false, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, nil, rows)
 	}})
 	if err != nil {
 		return err
@@ -161,10 +157,7 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 		logoutResult
 		Error string `json:"error"`
 	}
-	items := struct {
-		meta
-		Items []item `json:"items"`
-	}{meta: newMeta("LogoutList"), Items: []item{}}
+	var items []item
 	var names []string
 	for _, o := range all {
 		it := item{logoutResult: o.value}
@@ -173,13 +166,12 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 		if o.err != nil {
 			it.Error = errorMessage(o.err)
 		}
-		names = append(names, it.Removed...)
-		items.Items = append(items.Items, it)
+		names, items = append(names, it.Removed...), append(items, it)
 	}
-	err = t.printResult(result{object: items, names: names, table: func(bool) {
-		for _, it := range items.Items {
+	err = t.printResult(result{object: newList("LogoutList", items), names: names, table: func(bool) {
+		for _, it := range items {
 			if it.Error != "" {
-				fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Cannot sign out of %s: %s", it.Cluster, it.Error)))
+				t.printLine("Cannot sign out of %s: %s", it.Cluster, it.Error)
 				continue
 			}
 			t.printLogout(it.logoutResult)
@@ -197,7 +189,7 @@ func (t *tka) statusAll(ctx context.Context, targets []target) error {
 	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (statusItem, error) {
 		return one.statusOf(ctx, at.cluster)
 	})
-	items := statusList{meta: newMeta("SigninList"), Items: []statusItem{}}
+	var items []statusItem
 	none := 0
 	for i, o := range all {
 		it := o.value
@@ -212,7 +204,7 @@ func (t *tka) statusAll(ctx context.Context, targets []target) error {
 			it.Cluster, it.State = o.cluster, "unknown"
 		}
 		it.Namespaces, it.MissingNamespaces = nonNil(it.Namespaces), nonNil(it.MissingNamespaces)
-		items.Items = append(items.Items, it)
+		items = append(items, it)
 	}
 	if err := t.showStatus(items); err != nil {
 		return err
@@ -223,9 +215,9 @@ func (t *tka) statusAll(ctx context.Context, targets []target) error {
 	return exitError(commonExitCode(all))
 }
 
-// timeLeft returns the time until a sign-in ends, for people.
-func (t *tka) timeLeft(st signin.Status) string {
-	at, err := time.Parse(time.RFC3339, st.Until)
+// timeLeft returns the time until an RFC 3339 time, for people; "" if there is none.
+func (t *tka) timeLeft(until string) string {
+	at, err := time.Parse(time.RFC3339, until)
 	if err != nil {
 		return ""
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -21,8 +20,6 @@ func (t *tka) audit() *cobra.Command {
 		Long: `Check the audit log in which a server records every request. The check needs no connection
 to a server.`,
 		Example: "  tka audit verify audit.jsonl",
-		Args:    t.rejectArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.auditVerify())
 	return cmd
@@ -111,43 +108,40 @@ func (t *tka) doAuditVerify(check audit.Check, paths []string) error {
 }
 
 func (t *tka) printAudit(r audit.Report) {
-	printLine := func(w io.Writer, format string, args ...any) {
-		fmt.Fprintln(w, output.Escape(fmt.Sprintf(format, args...)))
-	}
 	for _, f := range r.Findings {
 		fmt.Fprintln(t.Out, t.paint(t.Out, output.Red, "wrong:"), output.Escape(f.String()))
 	}
 	if r.More > 0 {
-		printLine(t.Out, "And %d more.", r.More)
+		t.printLine("And %d more.", r.More)
 	}
 	switch {
 	case r.Lines == 0:
-		printLine(t.Out, "The audit log is empty.")
+		t.printLine("The audit log is empty.")
 		return
 	case r.OK():
-		printLine(t.Out, "The audit log is intact.")
+		t.printLine("The audit log is intact.")
 	default:
-		printLine(t.Out, "The audit log is not intact.")
+		t.printLine("The audit log is not intact.")
 	}
-	printLine(t.Out, "Record %s of %s on %s since %s: %s, %s, in %s.", r.Log, r.Role, r.Cluster, r.From.UTC().Format(time.RFC3339),
+	t.printLine("Record %s of %s on %s since %s: %s, %s, in %s.", r.Log, r.Role, r.Cluster, r.From.UTC().Format(time.RFC3339),
 		problem.Plural(int(r.Lines), "line"), plural(r.Entries, "entry", "entries"), problem.Plural(int(r.Runs), "run"))
 	if r.First.Seq > 1 {
-		printLine(t.Out, "It begins with line %d: the older files are missing.", r.First.Seq)
+		t.printLine("It begins with line %d: the older files are missing.", r.First.Seq)
 	}
 	if r.Lost > 0 || r.Torn > 0 || r.Unclean > 0 {
-		printLine(t.Out, "%s lost during write failures, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
+		t.printLine("%s lost during write failures, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
 	}
 	for _, k := range r.Keys {
 		trust := ", which was not verified (no --key)"
 		if r.Pinned {
 			trust = ""
 		}
-		printLine(t.Out, "Signed by %v%s.", k, trust)
+		t.printLine("Signed by %v%s.", k, trust)
 	}
 	if r.Unsigned > 0 {
-		printLine(t.Out, "%s at the end without a signature yet.", problem.Plural(int(r.Unsigned), "line"))
+		t.printLine("%s at the end without a signature yet.", problem.Plural(int(r.Unsigned), "line"))
 	}
-	printLine(t.Out, "Keep the head for the next check: --head %v", r.Last)
+	t.printLine("Keep the head for the next check: --head %v", r.Last)
 }
 
 func plural(n int64, one, many string) string {

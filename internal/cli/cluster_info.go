@@ -16,18 +16,14 @@ import (
 
 func (t *tka) clusterInfo() *cobra.Command {
 	var cluster string
-	cmd := &cobra.Command{
+	return t.clusterFlag(&cobra.Command{
 		Use:   "cluster-info",
 		Short: "Show how to reach the server's cluster",
 		Long: `Show the name, address, certificate authority and labels of the access server's cluster.
 With -o wide, also show the key with which the server proves its identity.`,
 		Example: "  tka cluster-info\n  tka cluster-info --server tka-staging -o yaml",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusterInfo(cmd.Context(), cluster) },
-	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to show; this machine or its server must know it")
-	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
+	}, &cluster, "cluster to show; this machine or its server must know it", t.clusterNames)
 }
 
 // clusterItem is what a server reports about its cluster.
@@ -57,20 +53,21 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 		item.Labels = map[string]string{}
 	}
 	return t.printResult(result{object: item, names: []string{"cluster/" + item.Name}, table: func(wide bool) {
-		header := []string{"CLUSTER", "API SERVER", "VERSION", "LABELS"}
-		var labels []string
-		for _, k := range slices.Sorted(maps.Keys(item.Labels)) {
-			labels = append(labels, k+"="+item.Labels[k])
-		}
-		row := output.Row(item.Name, item.APIServer, item.Version, strings.Join(labels, ","))
-		if wide {
-			header, row = append(header, "SERVER", "KEY", "CA SHA-256"), append(row, output.Row(item.Server, item.Key, item.CASHA256)...)
-		}
-		t.writeTable(t.Out, header, [][]output.Cell{row})
+		t.writeTable(wide, []string{"CLUSTER", "API SERVER", "VERSION", "LABELS"}, []string{"SERVER", "KEY", "CA SHA-256"}, [][]output.Cell{
+			output.Row(item.Name, item.APIServer, item.Version, formatLabels(item.Labels), item.Server, item.Key, item.CASHA256)})
 		if item.Insecure {
 			t.warn("connections to this cluster do not verify its certificate; tka does not write such an entry")
 		}
 	}})
+}
+
+// formatLabels formats labels for people, sorted by key.
+func formatLabels(labels map[string]string) string {
+	var pairs []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, k+"="+labels[k])
+	}
+	return strings.Join(pairs, ",")
 }
 
 // fingerprint returns the SHA-256 of the first PEM certificate in hexadecimal, or "" without one.

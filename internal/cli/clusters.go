@@ -2,9 +2,7 @@ package cli
 
 import (
 	"context"
-	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +35,6 @@ A cluster is unverified until the server has contacted it. It is in conflict if 
 server is known as the same cluster with a different key. tka shows such a cluster, but never
 signs in to it.`,
 		Example: "  tka clusters\n  tka clusters -l env=prod -o wide\n  tka login --cluster prod-us",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusters(cmd.Context(), cf) },
 	}
 	f := cmd.Flags()
@@ -64,6 +61,7 @@ type clusterSignIn struct {
 	Error string       `json:"error,omitempty"` // why the state is unknown
 }
 
+// clusterList is the output of clusters.
 type clusterList struct {
 	meta
 	Server   string         `json:"server"`   // the server that reported the list
@@ -99,7 +97,6 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 	}
 	list := clusterList{newMeta("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
 	signIns := t.signIns(ctx, k, shown)
-	var names []string
 	for i, e := range shown {
 		it := clusterEntry{meta: newMeta("Cluster"), Cluster: e.Cluster, SignIn: signIns[i], Usable: e.Exclusion == nil}
 		if e.Exclusion != nil {
@@ -108,12 +105,10 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		if it.Labels == nil {
 			it.Labels = map[string]string{}
 		}
-		if it.Members == nil {
-			it.Members = []gossip.ClusterMember{}
-		}
+		it.Members = nonNil(it.Members)
 		list.Items = append(list.Items, it)
-		names = append(names, "cluster/"+e.Name)
 	}
+	names := namesOf(list.Items, func(it clusterEntry) string { return "cluster/" + it.Name })
 	err = t.printResult(result{object: list, names: names, table: func(wide bool) { t.printClusters(list, now, wide) }})
 	if err != nil {
 		return err
@@ -133,42 +128,27 @@ func (t *tka) printClusters(list clusterList, now time.Time, wide bool) {
 		t.hint("No cluster matches.")
 		return
 	}
-	header := []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "NOTES"}
-	if wide {
-		header = append(header, "LABELS", "SERVER", "API SERVER", "SERVERS", "VERSION", "ID", "KEY")
-	}
 	var rows [][]output.Cell
 	for _, it := range list.Items {
 		seen := "never"
 		if !it.LastSeen.IsZero() {
 			seen = output.HumanDuration(max(0, now.Sub(it.LastSeen)))
 		}
-		if it.Self {
-			seen = ""
-		}
 		var notes []string
 		if it.Self {
-			notes = append(notes, "this one")
-		}
-		if it.label != "" {
-			notes = append(notes, it.label)
+			seen, notes = "", []string{"this one"}
 		}
 		color := output.Color("")
 		if it.label != "" {
-			color = output.Yellow
+			notes, color = append(notes, it.label), output.Yellow
 		}
 		row := []output.Cell{{Text: it.Name}, output.Colored(memberColor(it.State), string(it.State)), {Text: seen},
 			output.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), output.Colored(color, strings.Join(notes, ", "))}
-		if wide {
-			var labels []string
-			for _, k := range slices.Sorted(maps.Keys(it.Labels)) {
-				labels = append(labels, k+"="+it.Labels[k])
-			}
-			row = append(row, output.Row(strings.Join(labels, ","), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software, it.ID, it.Key.String())...)
-		}
-		rows = append(rows, row)
+		rows = append(rows, append(row, output.Row(formatLabels(it.Labels), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software,
+			it.ID, it.Key.String())...))
 	}
-	t.writeTable(t.Out, header, rows)
+	t.writeTable(wide, []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "NOTES"},
+		[]string{"LABELS", "SERVER", "API SERVER", "SERVERS", "VERSION", "ID", "KEY"}, rows)
 }
 
 // maxExclusions bounds how many clusters tka explains individually.

@@ -52,6 +52,13 @@ func (t *tka) complete(cmd *cobra.Command, flag string, values func(context.Cont
 	}
 }
 
+// clusterFlag adds the flag --cluster.
+func (t *tka) clusterFlag(cmd *cobra.Command, cluster *string, usage string, values func(context.Context) []string) *cobra.Command {
+	cmd.Flags().StringVar(cluster, "cluster", "", usage)
+	t.complete(cmd, "cluster", values)
+	return cmd
+}
+
 func fixedValues(values ...string) func(context.Context) []string {
 	return func(context.Context) []string { return slices.Clone(values) }
 }

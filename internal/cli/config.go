@@ -179,7 +179,7 @@ func (t *tka) showSettings(args []string) error {
 		for _, p := range pairs {
 			rows = append(rows, output.Row(p[0], p[1]))
 		}
-		t.writeTable(t.Out, []string{"KEY", "VALUE"}, rows)
+		t.writeTable(false, []string{"KEY", "VALUE"}, nil, rows)
 	}})
 }
 

@@ -28,7 +28,7 @@ import (
 
 func (t *tka) doctor() *cobra.Command {
 	var cluster string
-	cmd := &cobra.Command{
+	return t.clusterFlag(&cobra.Command{
 		Use:   "doctor",
 		Short: "Diagnose problems with signing in",
 		Long: `Check each step of a sign-in, and print what to do about each problem: settings, tailnet,
@@ -39,12 +39,8 @@ the key of a new server.
 If a check fails, the exit code is 1. It is 3 or 5 if the first failure is a refusal or
 something unreachable.`,
 		Example: "  tka doctor\n  tka doctor --cluster prod-eu -o json",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doDoctor(cmd.Context(), cluster) },
-	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster; this machine or its server must know it")
-	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
+	}, &cluster, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
 // doctorInfo is the output of doctor.

@@ -51,8 +51,6 @@ func (t *tka) generate() *cobra.Command {
 		Short:   "Print a script for another program",
 		Long:    `Print a script for another program, as "tka integration" does.`,
 		Example: "  tka generate integration zsh",
-		Args:    t.rejectArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.integration())
 	return cmd

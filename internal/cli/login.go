@@ -90,8 +90,7 @@ func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	f.StringVar(&lf.role, "role", "", "granted role to sign in with (default: the one that the grants prefer)")
 	f.DurationVar(&lf.period, "for", 0, "duration of the sign-in, such as 30m or 8h (default: the granted period of the role)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "limit the role to this namespace; may be given several times")
-	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to: a name that this machine or its server knows, or an id that the server knows")
-	t.complete(cmd, "cluster", t.clusterNames)
+	t.clusterFlag(cmd, &lf.cluster, "cluster to sign in to: a name that this machine or its server knows, or an id that the server knows", t.clusterNames)
 }
 
 // loginResult is the output of login.
@@ -217,8 +216,8 @@ func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g
 
 func (t *tka) showLogin(res loginResult) error {
 	err := t.printResult(result{object: res, names: []string{res.Context}, table: func(bool) {
-		fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
-			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), res.Took)))
+		t.printLine("Signed in to %s as %s with the role %s in %s until %s, in %s.",
+			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), res.Took)
 	}})
 	if res.Clamped {
 		t.hint("The server shortened the period to its maximum.")
@@ -310,9 +309,9 @@ func (t *tka) planLogin(l *client.Client, lf loginFlags, set *config.Settings) e
 		if lf.role != "" {
 			role = "the role " + lf.role
 		}
-		fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.Base, role)))
+		t.printLine("Would sign in to %s at %s with %s.", info.Name, l.Base, role)
 		for _, f := range plan.Kubeconfig {
-			fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
+			t.printLine("Would write the context %s into %s.", entry.Name, f)
 		}
 	}})
 }
@@ -363,6 +362,3 @@ func (t *tka) pluginCommand() string {
 	t.hint("tka is not in PATH, so the kubeconfig contains its full path, %s.", self)
 	return self
 }
-
-// nonNil returns s; never null in JSON.
-func nonNil(s []string) []string { return append([]string{}, s...) }

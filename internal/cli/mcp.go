@@ -48,7 +48,6 @@ Changes of more than one pool need a confirmation. See also --read-only and
 
   ` + strings.Join(mcp.WriteTools(), "\n  "),
 		Example:     "  tka mcp --url https://dashboard.tail1234.ts.net\n  tka config plane.url https://dashboard.tail1234.ts.net\n  claude mcp add tailplane -- tka mcp",
-		Args:        arguments(0, 0, ""),
 		Annotations: map[string]string{noTimeLimit: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return t.doMCP(cmd.Context(), mf) },
 	}

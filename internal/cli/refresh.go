@@ -22,13 +22,10 @@ func (t *tka) refresh() *cobra.Command {
 		Long: `Extend the sign-in of this device: same role, same namespaces, a later end. If it has ended,
 sign in again with the role and the namespaces that this machine used last.`,
 		Example: "  tka refresh\n  tka refresh --for 1h --cluster prod-eu",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
 	}
 	cmd.Flags().DurationVar(&lf.period, "for", 0, "duration from now, such as 30m or 8h (default: the granted period of the role)")
-	cmd.Flags().StringVar(&lf.cluster, "cluster", "", "cluster; this machine or its server must know it")
-	t.complete(cmd, "cluster", t.knownClusterNames)
-	return cmd
+	return t.clusterFlag(cmd, &lf.cluster, "cluster; this machine or its server must know it", t.knownClusterNames)
 }
 
 // repeatLogin returns the flags that repeat the present sign-in, or else the last one.

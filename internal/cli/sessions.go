@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +29,6 @@ func (t *tka) sessions() *cobra.Command {
 		Long: `List the sign-ins of all people in a cluster. The command runs kubectl with your own
 kubeconfig: you need the right to list tkasignins there, and no sign-in with tka.`,
 		Example: "  tka sessions\n  tka sessions --context admin@prod-eu --login alice@example.com -o wide",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doSessions(cmd.Context(), af, login) },
 	}
 	adminFlags(cmd, &af)
@@ -62,11 +60,6 @@ policy.`,
 	return cmd
 }
 
-type sessionList struct {
-	meta
-	Items []client.Session `json:"items"`
-}
-
 func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) error {
 	all, err := t.kubectl(af).Sessions(ctx)
 	if err != nil {
@@ -75,42 +68,24 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 	if login != "" {
 		all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Login != login })
 	}
-	return t.showSessions(sessionList{newMeta("SessionList"), all})
-}
-
-func (t *tka) showSessions(l sessionList) error {
-	var names []string
-	for _, s := range l.Items {
-		names = append(names, "tkasignin/"+s.Name)
-	}
-	return t.printResult(result{object: l, names: names, table: func(wide bool) {
-		header := []string{"USER", "DEVICE", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}
-		if wide {
-			header = append(header, "UNTIL", "SINCE")
-		}
+	return t.printResult(result{object: newList("SessionList", all), names: namesOf(all, sessionName), table: func(wide bool) {
 		var rows [][]output.Cell
-		for _, s := range l.Items {
+		for _, s := range all {
 			namespaces := "all"
 			if len(s.Namespaces) > 0 {
 				namespaces = strings.Join(s.Namespaces, ",")
 			}
-			left := ""
-			if at, err := time.Parse(time.RFC3339, s.Until); err == nil {
-				left = output.HumanDuration(max(0, at.Sub(t.Now())))
-			}
-			row := output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, left, s.Name)
-			if wide {
-				row = append(row, output.Row(s.Until, s.Since)...)
-			}
-			rows = append(rows, row)
+			rows = append(rows, output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since))
 		}
 		if len(rows) == 0 {
 			t.hint("There are no sign-ins.")
 			return
 		}
-		t.writeTable(t.Out, header, rows)
+		t.writeTable(wide, []string{"USER", "DEVICE", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE"}, rows)
 	}})
 }
+
+func sessionName(s client.Session) string { return "tkasignin/" + s.Name }
 
 func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, dryRun bool) error {
 	all, err := t.kubectl(af).Sessions(ctx)
@@ -126,10 +101,7 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 		return output.Errorf(output.ExitFailed, "The cluster has a sign-in with an invalid name; tka ended no sign-in").Try("tka sessions")
 	}
 	if !yes && !dryRun {
-		var what []string
-		for _, s := range all {
-			what = append(what, fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device))
-		}
+		what := namesOf(all, func(s client.Session) string { return fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device) })
 		if err := t.confirm(ctx, fmt.Sprintf("End %s: %s?", plural(int64(len(all)), "sign-in", "sign-ins"), strings.Join(what, "; ")), "--yes"); err != nil {
 			return err
 		}
@@ -137,20 +109,14 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 	code := output.ExitOK
 	for i := range all {
 		if dryRun {
-			continue
+			break
 		}
-		if err := t.kubectl(af).Revoke(ctx, all[i].Name); err != nil {
+		err := t.kubectl(af).Revoke(ctx, all[i].Name)
+		if all[i].Revoked = err == nil; err != nil {
 			all[i].Error, code = errorMessage(err), max(code, output.ExitCode(err))
-			continue
 		}
-		all[i].Revoked = true
 	}
-	res := sessionList{newMeta("RevocationList"), all}
-	var names []string
-	for _, s := range all {
-		names = append(names, "tkasignin/"+s.Name)
-	}
-	err = t.printResult(result{object: res, names: names, table: func(bool) {
+	err = t.printResult(result{object: newList("RevocationList", all), names: namesOf(all, sessionName), table: func(bool) {
 		for _, s := range all {
 			line := "Ended"
 			switch {
@@ -159,7 +125,7 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 			case !s.Revoked:
 				line = "Not ended, because " + s.Error + ":"
 			}
-			fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)))
+			t.printLine("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)
 		}
 	}})
 	if err != nil {

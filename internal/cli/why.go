@@ -45,12 +45,10 @@ path that begins with "/". The exit code is 0 if allowed, and 3 if refused.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return t.doWhy(cmd.Context(), wf, args) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&wf.cluster, "cluster", "", "cluster; this machine or its server must know it")
 	f.StringVarP(&wf.namespace, "namespace", "n", "", "namespace (default: that of the sign-in's context)")
 	f.BoolVarP(&wf.allNamespaces, "all-namespaces", "A", false, "check all namespaces")
 	f.StringVar(&wf.subresource, "subresource", "", "subresource, such as log or scale")
-	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
+	return t.clusterFlag(cmd, &wf.cluster, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
 // whyInfo is the output of why.
@@ -176,21 +174,20 @@ func otherRoles(w signin.Whoami) (advice []string) {
 }
 
 func (t *tka) printWhy(info whyInfo) {
-	printLine := func(format string, args ...any) { fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf(format, args...))) }
 	c := info.Caller
 	switch {
 	case c.Login != "":
-		printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
+		t.printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
 	default:
-		printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
+		t.printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
 	}
 	switch {
 	case info.Cluster != "":
-		printLine("The server %s serves %s.", info.Server, info.Cluster)
+		t.printLine("The server %s serves %s.", info.Server, info.Cluster)
 	case info.Proved:
-		printLine("The server %s does not report its cluster.", info.Server)
+		t.printLine("The server %s does not report its cluster.", info.Server)
 	default:
-		printLine("The server %s does not report its cluster, so it could not prove its identity.", info.Server)
+		t.printLine("The server %s does not report its cluster, so it could not prove its identity.", info.Server)
 	}
 	if len(info.Rules) > 0 {
 		var rows [][]output.Cell
@@ -207,13 +204,13 @@ func (t *tka) printWhy(info whyInfo) {
 			}
 			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), note))
 		}
-		t.writeTable(t.Out, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, rows)
+		t.writeTable(false, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, nil, rows)
 	}
-	printLine("%s", info.Decision.Message)
+	t.printLine("%s", info.Decision.Message)
 	if s := info.Signin; s != nil {
-		printLine("This device is signed in with the role %s in %s until %s: %s.", s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), s.State)
+		t.printLine("This device is signed in with the role %s in %s until %s: %s.", s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), s.State)
 	} else {
-		printLine("This device is not signed in.")
+		t.printLine("This device is not signed in.")
 	}
 	if a := info.Answer; a != nil {
 		decision := t.paint(t.Out, output.Red, "refused")
@@ -230,7 +227,7 @@ func (t *tka) printWhy(info whyInfo) {
 		fmt.Fprintf(t.Out, "%s: %s%s\n", output.Escape(info.Question.String()), decision, output.Escape(why))
 	}
 	for _, line := range info.Advice[:min(len(info.Advice), output.MaxAdvice)] {
-		printLine("try: %s", line)
+		t.printLine("try: %s", line)
 	}
 }
 
