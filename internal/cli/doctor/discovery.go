@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -18,50 +19,49 @@ type Discovery struct {
 }
 
 func (f Facts) discovery() Result {
-	const name = "discovery"
 	switch d := f.Discovery; {
 	case f.DiscoveryFailure.Message != "": // this does not prevent signing in
-		return Result{name, Warn, f.DiscoveryFailure.Message, append([]string{}, f.DiscoveryFailure.Advice...)}.advise("To sign in to another cluster, select its server: tka login --server NAME")
+		return Result{Status: Warn, Message: f.DiscoveryFailure.Message, Advice: slices.Clone(f.DiscoveryFailure.Advice)}.
+			advise("To sign in to another cluster, select its server: tka login --server NAME")
 	case d == nil:
-		return result(name, Skipped, "The clusters that the server knows are unknown.")
+		return result(Skipped, "The clusters that the server knows are unknown.")
 	case d.Unsupported:
-		return result(name, Skipped, "This version of the server does not discover other clusters.")
+		return result(Skipped, "This version of the server does not discover other clusters.")
 	case d.Isolated:
-		return result(name, Warn, "The server receives nothing from the clusters that it knows, so their state is unknown.").
+		return result(Warn, "The server receives nothing from the clusters that it knows, so their state is unknown.").
 			advise("Ask its administrator whether the tailnet's policy still lets the access servers reach each other, and whether its node is connected.")
 	case !d.ListsItself:
-		return result(name, Warn, "The server does not list its own cluster: it has not announced itself, or its record was rejected.").advise("Ask its administrator to read its log.")
+		return result(Warn, "The server does not list its own cluster: it has not announced itself, or its record was rejected.").advise("Ask its administrator to read its log.")
 	case d.Others == 0:
-		return result(name, OK, "The server knows only its own cluster.").
+		return result(OK, "The server knows only its own cluster.").
 			advise("If other clusters exist, the tailnet's policy must let the access servers reach each other, such as tag:tailplane to tag:tailplane on tcp:7946.")
 	case d.Others == 1:
-		return result(name, OK, "The server knows 1 other cluster.").advise("tka clusters")
+		return result(OK, "The server knows 1 other cluster.").advise("tka clusters")
 	default:
-		return result(name, OK, "The server knows %d other clusters.", d.Others).advise("tka clusters")
+		return result(OK, "The server knows %d other clusters.", d.Others).advise("tka clusters")
 	}
 }
 
 func (f Facts) clusters() Result {
-	const name = "clusters"
 	switch d := f.Discovery; {
 	case d == nil, d.Unsupported:
-		return result(name, Skipped, "Whether you can sign in to all clusters is unknown.")
+		return result(Skipped, "Whether you can sign in to all clusters is unknown.")
 	case len(d.Conflicts) > 0:
-		return result(name, Warn, "Another server claims a known cluster with a different key, so tka does not sign in to it: %s.", joinNames(d.Conflicts)).
+		return result(Warn, "Another server claims a known cluster with a different key, so tka does not sign in to it: %s.", joinNames(d.Conflicts)).
 			advise("See the keys: tka clusters --all -o wide").
 			advise("Ask an administrator of these clusters which key is correct: another machine may impersonate one of them.")
 	case len(d.Refused) > 0:
-		return result(name, Warn, "The server rejects the records that these servers announce: %s.", strings.Join(d.Refused[:min(len(d.Refused), maxNames)], "; ")).
+		return result(Warn, "The server rejects the records that these servers announce: %s.", strings.Join(d.Refused[:min(len(d.Refused), maxNames)], "; ")).
 			advise("If such an address is correct, an administrator of this server must add it to gossip.allowEndpoints.").
 			advise("Otherwise, the server that announces it has a wrong cluster.server, which people cannot reach.")
 	case len(d.Unverified) > 0:
-		return result(name, Warn, "The server has not contacted these clusters yet, so tka does not sign in to them: %s.", joinNames(d.Unverified)).
+		return result(Warn, "The server has not contacted these clusters yet, so tka does not sign in to them: %s.", joinNames(d.Unverified)).
 			advise("Try again in a moment. If this stays, the tailnet's policy may not let the server reach their servers.")
 	case len(d.Elsewhere) > 0:
-		return result(name, Warn, "These clusters list a server that tka does not connect to: %s.", joinNames(d.Elsewhere)).
+		return result(Warn, "These clusters list a server that tka does not connect to: %s.", joinNames(d.Elsewhere)).
 			advise("See why: tka clusters -o wide").advise("If you know the server, select it: tka login --server NAME")
 	}
-	return result(name, OK, "All clusters are usable.")
+	return result(OK, "All clusters are usable.")
 }
 
 // maxNames bounds how many names one result lists.
