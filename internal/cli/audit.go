@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -39,12 +40,7 @@ fault is printed with the line and the audit id at which it starts, and the exit
 the key in the first header. --head is a head that an earlier check printed. Without it,
 the check cannot detect a missing end.`,
 		Example: "  tka audit verify audit.jsonl\n  tka audit verify --key ed25519:PNs3... --head 4711:9f86... audit.jsonl audit.jsonl.1 -o json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return output.UsageErrorf("%s needs a file", cmd.CommandPath()).Try("%s --help", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args:    arguments(1, math.MaxInt, "a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			for _, k := range keys {
 				key, err := audit.ParsePublicKey(k)

@@ -15,63 +15,44 @@ func (t *tka) kubeconfigPaths() ([]string, error) {
 	return kubeconfig.Paths(t.kubeconfig, t.kubeconfigList(), t.homeDir)
 }
 
-// loadKubeconfig reads and merges the kubeconfig files, as kubectl does.
-func (t *tka) loadKubeconfig() (kubeconfig.View, error) {
+// onKubeconfig calls do with the kubeconfig files.
+func onKubeconfig[T any](t *tka, do func(paths []string) (T, error)) (done T, err error) {
 	paths, err := t.kubeconfigPaths()
-	if err != nil {
-		return kubeconfig.View{}, err
+	if err == nil {
+		done, err = do(paths)
 	}
-	view, err := kubeconfig.LoadView(paths)
-	if err != nil {
-		return kubeconfig.View{}, kubeconfigError(err)
-	}
-	return view, nil
+	return done, kubeconfigError(err)
 }
+
+// loadKubeconfig reads and merges the kubeconfig files, as kubectl does.
+func (t *tka) loadKubeconfig() (kubeconfig.View, error) { return onKubeconfig(t, kubeconfig.LoadView) }
 
 // readKubeconfigFiles reads the kubeconfig files for editing. It fails if an edit could not preserve the form of a file.
 func (t *tka) readKubeconfigFiles() (kubeconfig.Files, error) {
-	paths, err := t.kubeconfigPaths()
-	if err != nil {
-		return nil, err
-	}
-	files, err := kubeconfig.ReadFiles(paths)
-	if err != nil {
-		return nil, kubeconfigError(err)
-	}
-	return files, nil
+	return onKubeconfig(t, kubeconfig.ReadFiles)
 }
 
 // editKubeconfig changes the kubeconfig files with edit and returns the changed files. It may call edit more than once.
 func (t *tka) editKubeconfig(ctx context.Context, edit func(kubeconfig.Files) error) ([]string, error) {
-	paths, err := t.kubeconfigPaths()
-	if err != nil {
-		return nil, err
-	}
-	changed, err := kubeconfig.Edit(ctx, paths, edit)
-	if err != nil {
-		return nil, kubeconfigError(err)
-	}
-	return changed, nil
+	return onKubeconfig(t, func(paths []string) ([]string, error) { return kubeconfig.Edit(ctx, paths, edit) })
 }
 
 // kubeconfigError explains why tka did not change a kubeconfig.
 func kubeconfigError(err error) error {
-	if f, ok := errors.AsType[*output.Error](err); ok {
-		return f
+	if _, ok := errors.AsType[*output.Error](err); ok || err == nil {
+		return err
 	}
 	f := output.Errorf(output.ExitFailed, "the kubeconfig is unchanged: %v", err).Because(err)
-	if ff, ok := errors.AsType[*safefile.Error](err); ok {
-		return f.Try("%s", lockAdvice(ff))
-	}
 	if _, ok := errors.AsType[*kubeconfig.ContentError](err); ok {
 		return f.Try("Correct it, or use another file: --kubeconfig FILE")
 	}
-	return f.Try("Use another file: --kubeconfig FILE")
+	return f.Try("%s", lockAdvice(err, "Use another file: --kubeconfig FILE"))
 }
 
-func lockAdvice(ff *safefile.Error) string {
-	if ff.IsLock() {
+// lockAdvice returns what to do about an error of a file: about its lock, or else the advice.
+func lockAdvice(err error, advice string) string {
+	if ff, ok := errors.AsType[*safefile.Error](err); ok && ff.IsLock() {
 		return fmt.Sprintf("If no kubectl and no tka is running, remove %s", ff.Path)
 	}
-	return "Use another file: --kubeconfig FILE"
+	return advice
 }

@@ -72,7 +72,8 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 		if err != nil {
 			return res, err
 		}
-		if l.Info.Name = k.ClusterOf(l.Base); l.Info.Name == "" || cluster != "" && l.Info.Name != cluster {
+		known, _ := k.Server(l.Base)
+		if l.Info.Name = known.Cluster; l.Info.Name == "" || cluster != "" && l.Info.Name != cluster {
 			return res, denied
 		}
 	}

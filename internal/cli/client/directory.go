@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/gossip"
@@ -54,8 +56,12 @@ func NewDirectory(server, own string, clusters []gossip.Cluster, address func(st
 		}
 		d.Entries = append(d.Entries, e)
 	}
-	slices.SortStableFunc(d.Entries, func(a, b DirectoryEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(d.Entries, byName)
 	return d
+}
+
+func byName(a, b DirectoryEntry) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 }
 
 // exclusionOf returns the reason against signing in to a cluster, other than its address; nil: none.
@@ -138,8 +144,7 @@ func suffixOf(host string) string {
 		return ""
 	}
 	_, suffix, _ := strings.Cut(host, ".")
-	switch {
-	case !strings.Contains(suffix, "."), suffix == "ts.net", suffix == "beta.tailscale.net":
+	if !strings.Contains(suffix, ".") || suffix == "ts.net" || suffix == "beta.tailscale.net" {
 		return ""
 	}
 	return "." + suffix
@@ -164,8 +169,7 @@ func hostOf(base string) string {
 // Resolve returns the cluster with a name or an id. The error is an *output.Error: there is no such cluster,
 // there are several, or it is excluded.
 func (d Directory) Resolve(name string) (DirectoryEntry, error) {
-	var usable, excluded []DirectoryEntry
-	var unreachable []DirectoryEntry // unreachable clusters may be meant too: another cluster of that name must not win because they are down
+	var usable, excluded, unreachable []DirectoryEntry // unreachable clusters may be meant too: another cluster of that name must not win because they are down
 	for _, e := range d.Entries {
 		switch {
 		case e.Name != name && e.ID != name:
@@ -187,14 +191,8 @@ func (d Directory) Resolve(name string) (DirectoryEntry, error) {
 		f.Advice = slices.Clone(worst.Exclusion.Advice)
 		return DirectoryEntry{}, f
 	}
-	var names []string
-	for _, e := range d.Entries {
-		if e.Exclusion == nil {
-			names = append(names, e.Name)
-		}
-	}
 	f := output.Errorf(output.ExitRefused, "The server %s serves the cluster %s, not %s, and knows no cluster with that name", d.Server, d.OwnCluster, name)
-	if suggestion := output.Suggest(name, names); suggestion != "" {
+	if suggestion := output.Suggest(name, d.Names()); suggestion != "" {
 		f.Try("Did you mean %s?", suggestion)
 	}
 	return DirectoryEntry{}, f.Try("See the clusters: tka clusters").Try("Select the access server of %s: --server NAME", name)
@@ -209,7 +207,7 @@ func (d Directory) resolveUnique(name string, usable, unreachable []DirectoryEnt
 		return best, nil
 	}
 	f := output.UsageErrorf("The server %s knows several clusters with the name %s", d.Server, name)
-	slices.SortStableFunc(all, func(a, b DirectoryEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(all, byName)
 	for _, e := range all[:min(len(all), output.MaxAdvice)] {
 		f.Try("--cluster %s   (%s, by %s)", output.ShellQuote(e.ID), e.Name, dialpolicy.RedactURL(e.URL))
 	}
@@ -223,12 +221,12 @@ func (d Directory) HasConflict(e DirectoryEntry) bool {
 	return slices.ContainsFunc(d.Entries, func(o DirectoryEntry) bool { return o.Conflict && (o.Name == e.Name || o.ID == e.ID) })
 }
 
-// Filter returns the entries that match pick. Without all, it leaves out dead clusters and those that have left; hidden is how many it left
+// Filter returns the entries that match selector. Without all, it leaves out dead clusters and those that have left; hidden is how many it left
 // out.
-func (d Directory) Filter(all bool, selector Selector) (shown []DirectoryEntry, hidden int) {
+func (d Directory) Filter(all bool, selector labels.Selector) (shown []DirectoryEntry, hidden int) {
 	for _, e := range d.Entries {
 		switch {
-		case !selector.Matches(e.Labels):
+		case !selector.Matches(labels.Set(e.Labels)):
 		case !all && !e.Available():
 			hidden++
 		default:

@@ -16,23 +16,17 @@ import (
 
 // An UnknownSettingError reports an unknown setting.
 type UnknownSettingError struct {
-	Key        string
-	Suggestion string // the nearest known name; "": none is near
+	Key   string
+	known []string // names to suggest
 }
 
 func (e *UnknownSettingError) Error() string {
-	if e.Suggestion == "" {
-		return fmt.Sprintf("%q is not a setting", e.Key)
-	}
-	return fmt.Sprintf("%q is not a setting; did you mean %q?", e.Key, e.Suggestion)
+	return fmt.Sprintf("%q is not a setting%s", e.Key, output.DidYouMean("%q", e.Key, e.known))
 }
 
 // UnknownSetting returns the error for a key that is neither a setting nor one of names.
 func UnknownSetting(key string, names ...string) *UnknownSettingError {
-	for _, k := range AllSettings() {
-		names = append(names, k.Name)
-	}
-	return &UnknownSettingError{key, output.Suggest(key, names)}
+	return &UnknownSettingError{key, append(names, SettingNames()...)}
 }
 
 // Set returns the text of a settings file with one value set and the rest unchanged. The error is a *UnknownSettingError, or describes what
@@ -56,12 +50,10 @@ func Set(text []byte, key, value string) ([]byte, error) {
 		}
 		m = ensureServerNode(m, rest[:dot])
 	} else {
-		keys := AllSettings()
-		i := slices.IndexFunc(keys, func(k Setting) bool { return k.Name == key })
-		if i < 0 {
+		if !slices.Contains(SettingNames(), key) {
 			return nil, UnknownSetting(key)
 		}
-		if err := keys[i].set(new(Settings), value); err != nil {
+		if err := new(Settings).set(key, value); err != nil {
 			return nil, fmt.Errorf("%s %w", key, err)
 		}
 	}

@@ -3,9 +3,7 @@ package kubeconfig
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -47,7 +45,7 @@ func ReadFiles(paths []string) (Files, error) {
 	var files Files
 	for _, p := range paths {
 		text, err := safefile.Read(p)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
 			return nil, err
 		}
 		f, err := parse(p, text)

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -19,6 +20,16 @@ func Suggest(name string, names []string) string {
 		}
 	}
 	return best
+}
+
+// DidYouMean returns the end of a message that suggests the most similar name, such as `; did you mean "x"?`, or "" if none is near. format is
+// that of the name.
+func DidYouMean(format, name string, names []string) string {
+	suggestion := Suggest(name, names)
+	if suggestion == "" {
+		return ""
+	}
+	return "; did you mean " + fmt.Sprintf(format, suggestion) + "?"
 }
 
 // editDistance returns the edit distance: the bytes to change, insert or delete between a and b.
