@@ -3,9 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,15 +48,15 @@ func (t *tka) signedInTargets() (targets []target, err error) {
 func forEach[T any](ctx context.Context, t *tka, targets []target, do func(ctx context.Context, one *tka, at target) (T, error)) []outcome[T] {
 	all := make([]outcome[T], len(targets))
 	errs := &lockedWriter{Writer: t.Err}
-	turns := make(chan struct{}, maxConcurrent)
+	slots := make(chan struct{}, maxConcurrent)
 	var wg sync.WaitGroup
 	for i, at := range targets {
 		all[i].target = at
 		one := *t // with a separate client and flags
 		one.Err = errs
-		turns <- struct{}{}
+		slots <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-turns }()
+			defer func() { <-slots }()
 			all[i].value, all[i].err = do(ctx, &one, at)
 		})
 	}
@@ -74,25 +73,21 @@ type outcome[T any] struct {
 
 // commonExitCode returns the exit code for several outcomes: 0 if all succeeded, their code if all failed with the same one, and else 1.
 func commonExitCode[T any](all []outcome[T]) int {
-	code := output.ExitOK
-	for i, o := range all {
-		c := output.ExitCode(o.err)
-		switch {
-		case i == 0:
-			code = c
-		case c != code:
-			return output.ExitFailed
-		}
+	var codes []int
+	for _, o := range all {
+		codes = append(codes, output.ExitCode(o.err))
 	}
-	return code
+	switch codes = slices.Compact(codes); len(codes) {
+	case 0:
+		return output.ExitOK
+	case 1:
+		return codes[0]
+	}
+	return output.ExitFailed
 }
 
-func errorMessage(err error) string {
-	if f, ok := errors.AsType[*output.Error](err); ok {
-		return f.Message
-	}
-	return fmt.Sprint(err)
-}
+// errorMessage returns the sentence of an error.
+func errorMessage(err error) string { return output.AsError(err).Message }
 
 // exitError returns nil for code 0, and otherwise an error that ends the program with that code.
 func exitError(code int) error {

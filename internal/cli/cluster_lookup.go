@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -21,8 +20,7 @@ func (t *tka) fetchDirectory(ctx context.Context, l *client.Client) (client.Dire
 		return client.Directory{}, err
 	}
 	list, err := client.Call(ctx, l, gossip.ListClusters, gossip.ClusterListRequest{State: "all"})
-	p, refused := errors.AsType[*problem.Error](err)
-	old := refused && p.Code == problem.NotFound // a version without discovery knows only its own cluster
+	old := problem.CodeOf(err) == problem.NotFound // a version without discovery knows only its own cluster
 	switch {
 	case old:
 		list = gossip.ClusterList{Clusters: []gossip.Cluster{ownCluster(l)}}

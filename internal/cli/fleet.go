@@ -34,10 +34,7 @@ operator plane at --url, or at plane.url of the settings, authorises you by your
 identity. You do not need to sign in to a cluster.`,
 		Example: "  tka fleet runners --org acme\n  tka fleet pause github/acme/gh-nix --reason flaky-image",
 	}
-	f := cmd.PersistentFlags()
-	f.StringVar(&ff.plane.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
-	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, if the connection does not identify you")
-	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; tka runs it without a shell")
+	ff.plane.addPlaneFlags(cmd.PersistentFlags())
 	for _, add := range []func(*fleetFlags) *cobra.Command{t.fleetRunners, t.fleetJobs, t.fleetDiagnose, t.fleetLogs, t.fleetEnrollments,
 		t.fleetHolds, t.fleetDrift, t.fleetIgnore, t.fleetUnignore, t.fleetRefresh, t.fleetForges, t.fleetChanges, t.fleetPause,
 		t.fleetLift, t.fleetReschedule, t.fleetRequest, t.fleetApprove, t.fleetDecline, t.fleetRotate, t.fleetOffboard} {

@@ -169,12 +169,17 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) 
 		t.keepSignin(l.Base)
 	}
 	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces),
-		MissingNamespaces: nonNil(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
+		MissingNamespaces: nonNil(st.MissingNamespaces), Until: tokenEnd(st, g), Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
-	if !g.Until.IsZero() {
-		res.Until = g.Until.UTC().Format(time.RFC3339)
-	}
 	return res, entry, nil
+}
+
+// tokenEnd returns the end of the token if the server reports it, and otherwise that of the sign-in.
+func tokenEnd(st signin.Status, g client.IssuedKubeconfig) string {
+	if g.Until.IsZero() {
+		return st.Until
+	}
+	return g.Until.UTC().Format(time.RFC3339)
 }
 
 func (lf loginFlags) check() error {
@@ -190,16 +195,13 @@ func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (sign
 		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces}
 	})
 	if err != nil && ctx.Err() != nil { // tka stopped waiting for the response
-		err = perhapsSignedIn(err)
+		err = output.AsError(err).Try("The server may have signed you in; to check or to end the sign-in: tka status, tka logout")
 	}
 	if err != nil {
 		return signin.Status{}, client.IssuedKubeconfig{}, err
 	}
 	g, err := l.Kubeconfig(ctx)
-	if err != nil {
-		return accepted.Status, client.IssuedKubeconfig{}, err
-	}
-	return accepted.Status, g, nil
+	return accepted.Status, g, err
 }
 
 // recordSignIn stores a sign-in, so that kubectl's plugin finds its server.
@@ -325,20 +327,11 @@ func stillSignedIn(err error) error {
 	return f.Try("You are signed in nevertheless; to end the sign-in: tka logout")
 }
 
-// perhapsSignedIn adds to the error of a login without a response that the server may have created a sign-in.
-func perhapsSignedIn(err error) error {
-	return output.AsError(err).Try("The server may have signed you in; to check or to end the sign-in: tka status, tka logout")
-}
-
 // kubeconfigEntry returns the kubeconfig entry for k.
 func (t *tka) kubeconfigEntry(set *config.Settings, k signin.Kubeconfig, namespaces []string) kubeconfig.Entry {
 	e := kubeconfig.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.pluginCommand(), Args: kubeconfig.PluginArgs(k.Cluster)}
-	switch {
-	case k.Namespace == "":
-	case len(namespaces) > 0:
+	if k.Namespace != "" {
 		e.Namespaces = append([]string{k.Namespace}, namespaces...)
-	default:
-		e.Namespaces = []string{k.Namespace}
 	}
 	if t.config != "" {
 		if path, err := filepath.Abs(t.config); err == nil {

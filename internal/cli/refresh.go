@@ -2,14 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
-	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -31,11 +29,10 @@ sign in again with the role and the namespaces that this machine used last.`,
 // repeatLogin returns the flags that repeat the present sign-in, or else the last one.
 func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, set *config.Settings) (loginFlags, error) {
 	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{})
-	p, ok := errors.AsType[*problem.Error](err)
 	switch {
 	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
 		lf.role, lf.namespaces = st.Role, st.Namespaces
-	case err == nil, ok && p.Code == problem.NotSignedIn:
+	case err == nil, notSignedIn(err):
 		k, kerr := t.state()
 		if kerr != nil {
 			return lf, kerr

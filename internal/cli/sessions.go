@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -71,10 +72,7 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 	return t.printResult(result{object: newList("SessionList", all), names: namesOf(all, sessionName), table: func(wide bool) {
 		var rows [][]output.Cell
 		for _, s := range all {
-			namespaces := "all"
-			if len(s.Namespaces) > 0 {
-				namespaces = strings.Join(s.Namespaces, ",")
-			}
+			namespaces := cmp.Or(strings.Join(s.Namespaces, ","), "all")
 			rows = append(rows, output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since))
 		}
 		if len(rows) == 0 {

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -123,13 +125,9 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 		default:
 			q.Resource, q.Group = have.Name, have.Group
 		}
-		switch {
-		case !have.Namespaced || wf.allNamespaces:
+		q.Namespace = cmp.Or(q.Namespace, g.Namespace, "default")
+		if !have.Namespaced || wf.allNamespaces {
 			q.Namespace = ""
-		case q.Namespace == "" && g.Namespace != "":
-			q.Namespace = g.Namespace
-		case q.Namespace == "":
-			q.Namespace = "default"
 		}
 	}
 	answer, err := api.CheckAccess(ctx, q)
@@ -146,13 +144,13 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 
 // apiError returns the error for a failed request to the API server.
 func apiError(server string, err error) error {
-	if r, ok := errors.AsType[*client.KubeAPIError](err); ok {
-		if r.Status == 401 {
-			return output.Errorf(output.ExitRefused, "The API server %s rejects the token: %v", server, err).Because(err).Try("tka login").Try("tka doctor")
-		}
+	r, answered := errors.AsType[*client.KubeAPIError](err)
+	switch {
+	case answered && r.Status == http.StatusUnauthorized:
+		return output.Errorf(output.ExitRefused, "The API server %s rejects the token: %v", server, err).Because(err).Try("tka login").Try("tka doctor")
+	case answered:
 		return output.Errorf(output.ExitRefused, "The API server %s refused the request: %v", server, err).Because(err).Try("tka doctor")
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	case errors.Is(err, context.DeadlineExceeded):
 		return output.Errorf(output.ExitNotReady, "The API server %s did not answer in time", server).Because(err).Try("tka doctor").Try("Allow more time: --timeout 2m")
 	}
 	return output.Errorf(output.ExitUnreachable, "The API server %s cannot be reached: %v", server, err).Because(err).Try("tka doctor")
@@ -175,10 +173,9 @@ func otherRoles(w signin.Whoami) (advice []string) {
 
 func (t *tka) printWhy(info whyInfo) {
 	c := info.Caller
-	switch {
-	case c.Login != "":
+	if c.Login != "" {
 		t.printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
-	default:
+	} else {
 		t.printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
 	}
 	switch {
@@ -192,17 +189,14 @@ func (t *tka) printWhy(info whyInfo) {
 	if len(info.Rules) > 0 {
 		var rows [][]output.Cell
 		for _, r := range info.Rules {
-			namespaces, note := "all", output.Cell{}
-			if len(r.Namespaces) > 0 {
-				namespaces = strings.Join(r.Namespaces, ", ")
-			}
+			var note output.Cell
 			switch {
 			case r.Problem != "":
 				note = output.Colored(output.Red, "not usable: "+r.Problem)
 			case r.Chosen:
 				note = output.Colored(output.Green, "chosen")
 			}
-			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), note))
+			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), cmp.Or(strings.Join(r.Namespaces, ", "), "all")), note))
 		}
 		t.writeTable(false, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, nil, rows)
 	}
@@ -233,6 +227,5 @@ func (t *tka) printWhy(info whyInfo) {
 
 // notSignedIn reports whether err means that there is no sign-in.
 func notSignedIn(err error) bool {
-	p, ok := errors.AsType[*problem.Error](err)
-	return ok && p.Code == problem.NotSignedIn
+	return problem.CodeOf(err) == problem.NotSignedIn
 }
