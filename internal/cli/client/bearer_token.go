@@ -77,11 +77,11 @@ func (s *TokenSource) read(ctx context.Context) (string, error) {
 		return s.Value, nil
 	case s.File != "":
 		f, err := os.Open(s.File)
-		if err != nil {
-			return "", fmt.Errorf("read the token file: %w", err)
+		var b []byte
+		if err == nil {
+			defer f.Close()
+			b, err = io.ReadAll(io.LimitReader(f, maxToken+2))
 		}
-		defer f.Close()
-		b, err := io.ReadAll(io.LimitReader(f, maxToken+2))
 		if err != nil {
 			return "", fmt.Errorf("read the token file: %w", err)
 		}

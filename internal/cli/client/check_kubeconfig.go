@@ -59,17 +59,11 @@ func checkAPIServer(s string) error {
 
 // checkCA requires one or more PEM certificates and nothing else.
 func checkCA(ca []byte) error {
-	if len(ca) == 0 {
-		return errors.New("it is empty")
-	}
 	n := 0
 	for rest := ca; len(strings.TrimSpace(string(rest))) > 0; n++ {
 		var block *pem.Block
-		before := rest
-		if block, rest = pem.Decode(rest); block == nil {
-			return errors.New("it contains data that is not PEM")
-		}
-		if lead, _, _ := strings.Cut(string(before), "-----BEGIN"); strings.TrimSpace(lead) != "" {
+		lead, _, _ := strings.Cut(string(rest), "-----BEGIN")
+		if block, rest = pem.Decode(rest); block == nil || strings.TrimSpace(lead) != "" {
 			return errors.New("it contains data that is not PEM")
 		}
 		if block.Type != "CERTIFICATE" {

@@ -109,8 +109,6 @@ func (s *KubeAPI) do(ctx context.Context, method, path, accept string, in, out a
 	return nil
 }
 
-const plainJSON = "application/json"
-
 // Version returns the version of the API server, such as "v1.37.0". A *KubeAPIError shows that the server responds.
 func (s *KubeAPI) Version(ctx context.Context) (string, error) {
 	var v struct {
@@ -203,7 +201,11 @@ type KubeResource struct {
 // ErrNoResource reports a word that matches no resource of the cluster.
 var ErrNoResource = errors.New("the cluster has no such resource")
 
-const discoveryJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+// The media types of responses.
+const (
+	plainJSON     = "application/json"
+	discoveryJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+)
 
 // FindResource returns the resource with a plural, singular or short name, optionally followed by ".group". The core API takes precedence.
 func (s *KubeAPI) FindResource(ctx context.Context, word string) (KubeResource, error) {

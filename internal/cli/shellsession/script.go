@@ -1,6 +1,7 @@
 package shellsession
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -33,8 +34,7 @@ func (s Shell) Quote(word string) (string, bool) {
 	case PowerShell: // PowerShell treats typographic quotes as quotes
 		var b strings.Builder
 		for _, r := range word {
-			switch r {
-			case '\'', '\u2018', '\u2019', '\u201a', '\u201b':
+			if strings.ContainsRune("'\u2018\u2019\u201a\u201b", r) {
 				b.WriteRune(r)
 			}
 			b.WriteRune(r)
@@ -52,25 +52,23 @@ type EnvChange struct {
 
 // AssignEnv returns the shell code that applies changes to the environment.
 func (s Shell) AssignEnv(changes []EnvChange) (string, error) {
+	set, remove := "export %s=%s\n", "unset %s\n"
+	switch s {
+	case Fish:
+		set, remove = "set -gx %s %s\n", "set -e %s\n"
+	case PowerShell:
+		set, remove = "$env:%s = %s\n", "Remove-Item -ErrorAction SilentlyContinue Env:%s\n"
+	}
 	var b strings.Builder
 	for _, c := range changes {
 		word, ok := s.Quote(c.Value)
-		if !ok {
+		switch {
+		case !ok:
 			return "", fmt.Errorf("%s cannot have the value %q in a shell", c.Name, c.Value)
-		}
-		switch gone := c.Value == ""; {
-		case s == Fish && gone:
-			fmt.Fprintf(&b, "set -e %s\n", c.Name)
-		case s == Fish:
-			fmt.Fprintf(&b, "set -gx %s %s\n", c.Name, word)
-		case s == PowerShell && gone:
-			fmt.Fprintf(&b, "Remove-Item -ErrorAction SilentlyContinue Env:%s\n", c.Name)
-		case s == PowerShell:
-			fmt.Fprintf(&b, "$env:%s = %s\n", c.Name, word)
-		case gone:
-			fmt.Fprintf(&b, "unset %s\n", c.Name)
+		case c.Value == "":
+			fmt.Fprintf(&b, remove, c.Name)
 		default:
-			fmt.Fprintf(&b, "export %s=%s\n", c.Name, word)
+			fmt.Fprintf(&b, set, c.Name, word)
 		}
 	}
 	return b.String(), nil
@@ -110,12 +108,10 @@ func InteractiveStartup(path, prompt, folder, home, zdotdir string) Startup {
 		start.Args = []string{"--rcfile", file}
 		start.Files = map[string]string{"bashrc": "[ ! -r ~/.bashrc ] || . ~/.bashrc\nPS1=" + quoted + "\"$PS1\"\n"}
 	case "zsh":
-		if zdotdir == "" {
-			zdotdir = home
-		}
-		zdotdirWord, _ := Bash.Quote(zdotdir)
-		dirWord, ok := Bash.Quote(folder)
-		if strings.ContainsRune(zdotdir, 0) || !ok {
+		zdotdir = cmp.Or(zdotdir, home)
+		zdotdirWord, ok := Bash.Quote(zdotdir)
+		dirWord, ok2 := Bash.Quote(folder)
+		if !ok || !ok2 {
 			return start
 		}
 		start.Env = append(start.Env, "ZDOTDIR="+folder)
