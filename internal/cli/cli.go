@@ -1,4 +1,4 @@
-// Package cli implements tka, the program with which people sign in. Each command has one file. The package keeps law 8: it writes no token
+// Package cli implements tka, the program with which people sign in. Related commands share a file. The package keeps law 8: it writes no token
 // to a file, an argument or the environment unless the person requests exactly that. It keeps law 10: it escapes all text from servers and
 // from other users' files before it prints it to a terminal.
 package cli

@@ -18,6 +18,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strconv"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
@@ -25,6 +26,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Client is a client for one server, with its last response. It must not be used concurrently.
@@ -129,4 +131,78 @@ func Call[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp
 		return resp, c.Explain(ctx, err)
 	}
 	return resp, nil
+}
+
+// maxWait is how long one request for a kubeconfig may wait. It is less than servers allow, so that the server ends the wait.
+const maxWait = 25 * time.Second
+
+// CallUntilReady repeats the request until the response is other than "not yet" or the time limit is near. A server that supports waiting
+// holds the request for the wait that req gets. For other servers, CallUntilReady repeats the request after their Retry-After.
+func CallUntilReady[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
+	deadline, _ := ctx.Deadline()
+	var lateErr error // error for the last response, if no other one comes in time
+	for last := false; ; {
+		left := time.Until(deadline)
+		resp, err := Call(ctx, c, op, req(max(0, min(maxWait, left-lastRequestTime(left)).Truncate(time.Millisecond))))
+		after, later := c.retryDelay(err)
+		if !later {
+			if _, answered := errors.AsType[*problem.Error](err); err != nil && !answered && lateErr != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return resp, lateErr
+			}
+			return resp, err
+		}
+		lateErr = c.notReadyError(err)
+		left = time.Until(deadline)
+		if available := left - lastRequestTime(left); after > available {
+			if last || c.Last.Status != http.StatusAccepted || available <= 0 {
+				return resp, lateErr
+			}
+			after, last = available, true // one more attempt, just before the end
+		}
+		switch err := retry.Sleep(ctx, after); {
+		case errors.Is(err, context.DeadlineExceeded):
+			return resp, lateErr
+		case err != nil:
+			return resp, c.Explain(ctx, err)
+		}
+	}
+}
+
+// lastRequestTime returns how much of the remaining time to reserve for the last request.
+func lastRequestTime(left time.Duration) time.Duration { return min(time.Second, left/4) }
+
+// notReadyError returns the error when the response stays "not yet" until the time limit.
+func (c *Client) notReadyError(err error) *output.Error {
+	if c.Last.Status != http.StatusAccepted {
+		if f, ok := errors.AsType[*output.Error](err); ok {
+			return f
+		}
+	}
+	return output.Errorf(output.ExitNotReady, "The sign-in was not ready within %v", c.Timeout).Because(err).
+		Try("The cluster continues without tka. See the state: tka status").
+		Try("Allow more time: tka login --timeout 2m")
+}
+
+// retryAfterHeader returns the delay in the Retry-After header; one second without it.
+func retryAfterHeader(h http.Header) time.Duration {
+	s, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || s <= 0 {
+		return time.Second
+	}
+	return time.Duration(min(s, 3600)) * time.Second
+}
+
+// retryDelay reports whether the last response asks the client to retry, and when.
+func (c *Client) retryDelay(err error) (time.Duration, bool) {
+	p, ok := errors.AsType[*problem.Error](err)
+	if ok && p.RetryAfter == 0 {
+		p.RetryAfter = time.Second
+	}
+	switch {
+	case ok && output.ProblemExitCode(p.Code) == output.ExitNotReady:
+		return p.RetryAfter, true
+	case !ok && output.ExitCode(err) == output.ExitFailed && c.Last.Status == http.StatusAccepted: // a server without problem codes
+		return retryAfterHeader(c.Last.Header), true
+	}
+	return 0, false
 }
