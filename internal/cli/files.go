@@ -71,26 +71,21 @@ func (t *tka) editState(ctx context.Context, edit func(*config.State)) error {
 	return config.EditState(ctx, path, edit)
 }
 
-// serverNames and knownNames return completions of flags, from this machine's files.
+// serverNames and knownClusterNames return completions of flags, from this machine's files.
 func (t *tka) serverNames(context.Context) []string {
-	var names []string
-	if set, err := t.settings(); err == nil {
-		for _, e := range set.Servers {
-			names = append(names, e.Name)
-		}
+	set, err := t.settings()
+	if err != nil {
+		return nil
 	}
-	return names
+	return namesOf(set.Servers, func(e config.ServerSettings) string { return e.Name })
 }
 
 func (t *tka) knownClusterNames(context.Context) []string {
-	var names []string
-	if k, err := t.state(); err == nil {
-		for _, s := range k.Servers {
-			names = append(names, s.Cluster)
-		}
+	k, err := t.state()
+	if err != nil {
+		return nil
 	}
-	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.Compact(slices.Sorted(slices.Values(namesOf(k.Servers, func(s config.ServerRecord) string { return s.Cluster }))))
 }
 
 // configFile returns the path of the settings file. --config overrides it.

@@ -168,19 +168,19 @@ dashboard with --code.`,
 }
 
 func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, code string) error {
-	c, err := t.planeClient(ff.plane)
-	if err != nil {
-		return err
-	}
 	var e plane.Envelope[plane.Lifted]
+	var err error
 	if id := strings.Split(what, "/"); len(id) == 3 {
-		err = c.Do(ctx, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
+		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2],
+			Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
 	} else {
 		req := plane.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
-		err = t.callConfirmed(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Do(ctx, plane.LiftHold.Pattern, 0, req, &e) })
+		err = t.callConfirmed(ctx, ff, "lifts", wf.confirm, &req.Confirm, func(c httpapi.Client) error {
+			return c.Do(ctx, plane.LiftHold.Pattern, 0, req, &e)
+		})
 	}
 	if err != nil {
-		return planeError(err)
+		return err
 	}
 	r := e.Data
 	return t.printResult(result{object: fleetChange[plane.Lifted]{newMeta("HoldLifted"), r}, names: r.Lifted, table: func(bool) {
@@ -226,13 +226,12 @@ needs a confirmation, like a lift.`,
 }
 
 func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.RescheduleRequest) error {
-	c, err := t.planeClient(ff.plane)
+	var e plane.Envelope[plane.Rescheduled]
+	err := t.callConfirmed(ctx, ff, "brings forward the end of", wf.confirm, &req.Confirm, func(c httpapi.Client) error {
+		return c.Do(ctx, plane.RescheduleHold.Pattern, 0, req, &e)
+	})
 	if err != nil {
 		return err
-	}
-	var e plane.Envelope[plane.Rescheduled]
-	if err := t.callConfirmed(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Do(ctx, plane.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
-		return planeError(err)
 	}
 	h := e.Data.Hold
 	return t.printResult(result{object: fleetChange[plane.Rescheduled]{newMeta("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
@@ -254,16 +253,18 @@ func dryRunSuffix(dryRun bool) string {
 
 // callConfirmed calls call. If the plane requires a code that the person did not give, callConfirmed obtains the code and calls call again.
 // effect describes the change, and given is the phrase if a flag gave it.
-func (t *tka) callConfirmed(ctx context.Context, c httpapi.Client, effect, given string, code *plane.Text, call func() error) error {
-	err := call()
-	p, ok := errors.AsType[*problem.Error](err)
-	if !ok || p.Code != problem.Confirmation || p.Confirm == nil || *code != "" {
+func (t *tka) callConfirmed(ctx context.Context, ff *fleetFlags, effect, given string, code *plane.Text, call func(httpapi.Client) error) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
 		return err
 	}
-	if *code, err = t.confirmationCode(ctx, c, effect, p.Confirm.ID, given); err != nil {
-		return err
+	err = call(c)
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil && *code == "" {
+		if *code, err = t.confirmationCode(ctx, c, effect, p.Confirm.ID, given); err == nil {
+			err = call(c)
+		}
 	}
-	return call()
+	return planeError(err)
 }
 
 // confirmationCode obtains the code for a confirmation after the person has typed its phrase. effect describes the change.

@@ -59,7 +59,7 @@ func (t *tka) help(root *cobra.Command) *cobra.Command {
 }
 
 func (t *tka) completion() *cobra.Command {
-	return &cobra.Command{
+	return shellCommand(&cobra.Command{
 		Use:   "completion SHELL",
 		Short: "Print a completion script for a shell",
 		Long: `Print a script that completes tka's commands, flags and names in a shell: bash, zsh,
@@ -68,24 +68,31 @@ if its key is known, for at most one second. It never signs in.`,
 		Example: `  source <(tka completion bash)
   tka completion zsh > "${fpath[1]}/_tka"
   tka completion fish > ~/.config/fish/completions/tka.fish`,
-		ValidArgs: shellsession.Shells(),
-		Args:      arguments(1, 1, "a shell: "+strings.Join(shellsession.Shells(), ", ")),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOneOf("the shell", args[0], shellsession.Shells()); err != nil {
-				return err
-			}
-			root := cmd.Root()
-			switch args[0] {
-			case "bash":
-				return root.GenBashCompletionV2(t.Out, true)
-			case "zsh":
-				return root.GenZshCompletion(t.Out)
-			case "fish":
-				return root.GenFishCompletion(t.Out, true)
-			}
-			return root.GenPowerShellCompletionWithDesc(t.Out)
-		},
+	}, func(cmd *cobra.Command, shell shellsession.Shell) error {
+		root := cmd.Root()
+		switch shell {
+		case shellsession.Bash:
+			return root.GenBashCompletionV2(t.Out, true)
+		case shellsession.Zsh:
+			return root.GenZshCompletion(t.Out)
+		case shellsession.Fish:
+			return root.GenFishCompletion(t.Out, true)
+		}
+		return root.GenPowerShellCompletionWithDesc(t.Out)
+	})
+}
+
+// shellCommand completes a command whose argument is a shell.
+func shellCommand(cmd *cobra.Command, run func(*cobra.Command, shellsession.Shell) error) *cobra.Command {
+	cmd.ValidArgs = shellsession.Shells()
+	cmd.Args = arguments(1, 1, "a shell: "+strings.Join(shellsession.Shells(), ", "))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkOneOf("the shell", args[0], shellsession.Shells()); err != nil {
+			return err
+		}
+		return run(cmd, shellsession.Shell(args[0]))
 	}
+	return cmd
 }
 
 // complete registers completions for a flag. It never offers a value that a shell could interpret as more than a name, whatever its source.

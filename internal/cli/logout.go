@@ -96,11 +96,12 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 	case !notSignedIn(err):
 		return res, err
 	}
-	edit := func(files kubeconfig.Files) error { res.Removed = files.Remove(cluster); return nil }
 	if dryRun {
-		err = t.editKubeconfigDryRun(edit)
+		var files kubeconfig.Files
+		files, err = t.readKubeconfigFiles()
+		res.Removed = files.Remove(cluster)
 	} else {
-		res.Kubeconfig, err = t.editKubeconfig(ctx, edit)
+		res.Kubeconfig, err = t.editKubeconfig(ctx, func(files kubeconfig.Files) error { res.Removed = files.Remove(cluster); return nil })
 	}
 	if err != nil {
 		return res, err
@@ -117,15 +118,6 @@ func (t *tka) forgetToken(base, cluster string) {
 	if err := t.tokenCache().Delete(base, cluster); err != nil {
 		t.warn("the token for %s is still on this machine until it ends: %v", cluster, err)
 	}
-}
-
-// editKubeconfigDryRun applies an edit without writing it.
-func (t *tka) editKubeconfigDryRun(edit func(kubeconfig.Files) error) error {
-	files, err := t.readKubeconfigFiles()
-	if err != nil {
-		return err
-	}
-	return edit(files)
 }
 
 func (t *tka) printLogout(res logoutResult) {

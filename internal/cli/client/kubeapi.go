@@ -167,9 +167,14 @@ func (s *KubeAPI) CheckAccess(ctx context.Context, q AccessQuestion) (AccessAnsw
 			"subresource": q.Subresource, "name": q.Name, "namespace": q.Namespace}
 	}
 	var review struct{ Status AccessAnswer }
-	err := s.do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", plainJSON,
-		map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}, &review)
+	err := s.review(ctx, "SelfSubjectAccessReview", spec, &review)
 	return review.Status, err
+}
+
+// review creates a review of a kind, and decodes the API server's answer into out.
+func (s *KubeAPI) review(ctx context.Context, kind string, spec, out any) error {
+	path := "/apis/authorization.k8s.io/v1/" + strings.ToLower(kind) + "s"
+	return s.do(ctx, http.MethodPost, path, plainJSON, map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}, out)
 }
 
 // CountRules returns how many rules grant the token rights in a namespace, beyond those of every authenticated user.
@@ -181,8 +186,7 @@ func (s *KubeAPI) CountRules(ctx context.Context, namespace string) (n int, err 
 			} `json:"resourceRules"`
 		}
 	}
-	err = s.do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", plainJSON, map[string]any{
-		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": map[string]string{"namespace": namespace}}, &review)
+	err = s.review(ctx, "SelfSubjectRulesReview", map[string]string{"namespace": namespace}, &review)
 	for _, r := range review.Status.ResourceRules {
 		if !slices.ContainsFunc(r.APIGroups, func(g string) bool { return g == "authorization.k8s.io" || g == "authentication.k8s.io" }) {
 			n++
