@@ -71,11 +71,7 @@ func (t *tka) connectDiscovered(ctx context.Context, first *client.Client, clust
 // connectEntry returns a client for the cluster of an entry that is not excluded. It uses the first of its servers that is reachable. After
 // a refusal it tries no other server.
 func (t *tka) connectEntry(ctx context.Context, source string, e client.DirectoryEntry) (l *client.Client, err error) {
-	set, err := t.settings()
-	if err != nil {
-		return nil, err
-	}
-	k, err := t.state()
+	set, k, err := t.settingsAndState()
 	if err != nil {
 		return nil, err
 	}
@@ -130,15 +126,10 @@ func (t *tka) allTargets(ctx context.Context) ([]target, error) {
 		}
 		return targets, nil
 	}
-	known := map[string]bool{}
 	add := func(p target) {
-		if !known[p.cluster] {
+		if !slices.ContainsFunc(targets, func(known target) bool { return known.cluster == p.cluster }) {
 			targets = append(targets, p)
 		}
-		known[p.cluster] = true
-	}
-	for _, p := range targets {
-		known[p.cluster] = true
 	}
 	add(target{l.Info.Name, l.Base}) // a server that has just started does not list its own cluster yet
 	for _, e := range d.Entries {

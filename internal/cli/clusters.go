@@ -113,7 +113,7 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		it.Members = nonNil(it.Members)
 		list.Items = append(list.Items, it)
 	}
-	names := namesOf(list.Items, func(it clusterEntry) string { return "cluster/" + it.Name })
+	names := mapped(list.Items, func(it clusterEntry) string { return "cluster/" + it.Name })
 	err = t.printResult(result{object: list, names: names, table: func(wide bool) { t.printClusters(list, now, wide) }})
 	if err != nil {
 		return err

@@ -72,12 +72,7 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 		return err
 	}
 	matches := func(s config.ServerRecord) bool { return s.URL == base || s.Cluster == name }
-	var forgotten []config.ServerRecord
-	for _, s := range k.Servers {
-		if matches(s) {
-			forgotten = append(forgotten, s)
-		}
-	}
+	forgotten := slices.DeleteFunc(slices.Clone(k.Servers), func(s config.ServerRecord) bool { return !matches(s) })
 	if len(forgotten) == 0 {
 		f := output.Errorf(output.ExitFailed, "This machine knows no server %s", name)
 		for _, s := range k.Servers[:min(len(k.Servers), output.MaxAdvice)] {
@@ -115,10 +110,7 @@ func (t *tka) showSettings(args []string) error {
 	if err != nil {
 		return err
 	}
-	pairs := [][2]string{}
-	for _, k := range config.AllSettings() {
-		pairs = append(pairs, [2]string{k.Name, k.Get(set)})
-	}
+	pairs := mapped(config.AllSettings(), func(k config.Setting) [2]string { return [2]string{k.Name, k.Get(set)} })
 	info := settingsInfo{newMeta("Settings"), path, *set}
 	info.Servers = nonNil(set.Servers)
 	for _, e := range set.Servers {
@@ -128,7 +120,7 @@ func (t *tka) showSettings(args []string) error {
 	if len(args) == 1 {
 		i := slices.IndexFunc(pairs, func(p [2]string) bool { return p[0] == args[0] })
 		if i < 0 {
-			return unknownSetting(config.UnknownSetting(args[0], namesOf(pairs, pairName)...))
+			return unknownSetting(config.UnknownSetting(args[0], mapped(pairs, pairName)...))
 		}
 		pairs = pairs[i : i+1]
 	}
@@ -140,16 +132,12 @@ func (t *tka) showSettings(args []string) error {
 			Value string `json:"value"`
 		}{newMeta("Setting"), pairs[0][0], pairs[0][1]}
 	}
-	return t.printResult(result{object: object, names: namesOf(pairs, pairName), table: func(bool) {
+	return t.printResult(result{object: object, names: mapped(pairs, pairName), table: func(bool) {
 		if len(args) == 1 {
 			fmt.Fprintln(t.Out, output.Escape(pairs[0][1]))
 			return
 		}
-		var rows [][]output.Cell
-		for _, p := range pairs {
-			rows = append(rows, output.Row(p[0], p[1]))
-		}
-		t.writeTable(false, []string{"KEY", "VALUE"}, nil, rows)
+		t.writeTable(false, []string{"KEY", "VALUE"}, nil, mapped(pairs, func(p [2]string) []output.Cell { return output.Row(p[:]...) }))
 	}})
 }
 

@@ -127,11 +127,7 @@ func (t *tka) connectOrDenied(ctx context.Context, cluster string) (l *client.Cl
 
 // locate returns a client for the server from the flags, the stored servers or the settings, in this order. It makes no request.
 func (t *tka) locate(cluster string) (*client.Client, error) {
-	set, err := t.settings()
-	if err != nil {
-		return nil, err
-	}
-	k, err := t.state()
+	set, k, err := t.settingsAndState()
 	if err != nil {
 		return nil, err
 	}

@@ -103,11 +103,7 @@ func (t *tka) cachedToken(ctx context.Context, cluster string, signIn bool) (cli
 		return client.CachedToken{}, err
 	}
 	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, cluster, signIn) }
-	set, err := t.settings()
-	if err != nil {
-		return client.CachedToken{}, err
-	}
-	state, err := t.state()
+	set, state, err := t.settingsAndState()
 	if err != nil {
 		return client.CachedToken{}, err
 	}

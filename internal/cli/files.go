@@ -58,6 +58,16 @@ func (t *tka) state() (config.State, error) {
 	return config.ReadState(path)
 }
 
+// settingsAndState reads both of tka's files.
+func (t *tka) settingsAndState() (*config.Settings, config.State, error) {
+	set, err := t.settings()
+	if err != nil {
+		return nil, config.State{}, err
+	}
+	state, err := t.state()
+	return set, state, err
+}
+
 // updateServer stores facts about the server at base.
 func (t *tka) updateServer(ctx context.Context, base string, set func(*config.ServerRecord)) error {
 	return t.editState(ctx, func(k *config.State) { k.Update(base, set) })
@@ -77,7 +87,7 @@ func (t *tka) serverNames(context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	return namesOf(set.Servers, func(e config.ServerSettings) string { return e.Name })
+	return mapped(set.Servers, func(e config.ServerSettings) string { return e.Name })
 }
 
 func (t *tka) knownClusterNames(context.Context) []string {
@@ -85,7 +95,7 @@ func (t *tka) knownClusterNames(context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	return slices.Compact(slices.Sorted(slices.Values(namesOf(k.Servers, func(s config.ServerRecord) string { return s.Cluster }))))
+	return slices.Compact(slices.Sorted(slices.Values(mapped(k.Servers, func(s config.ServerRecord) string { return s.Cluster }))))
 }
 
 // configFile returns the path of the settings file. --config overrides it.

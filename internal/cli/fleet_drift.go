@@ -79,13 +79,12 @@ lists the results.`,
 			}
 			var names []string
 			var rows [][]output.Cell
-			for _, l := range e.Data.Sources {
+			for _, s := range e.Data.Sources {
 				requested := "no"
-				if l.Triggered {
+				if s.Triggered {
 					requested = "yes"
 				}
-				names = append(names, l.Source)
-				rows = append(rows, output.Row(l.Source, requested, l.Message))
+				names, rows = append(names, s.Source), append(rows, output.Row(s.Source, requested, s.Message))
 			}
 			return t.printResult(result{object: fleetChange[plane.Refreshed]{newMeta("DriftRefreshed"), e.Data}, names: names, table: func(bool) {
 				t.writeTable(false, []string{"SOURCE", "ASKED", "WHAT"}, nil, rows)

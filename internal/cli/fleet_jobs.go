@@ -89,11 +89,9 @@ the problem, its source, and what to do. The command changes nothing.`,
 					t.hint("%s is %s. There is no known problem.", d.ID, d.State)
 					return
 				}
-				var rows [][]output.Cell
-				for _, f := range d.Findings {
-					rows = append(rows, output.Row(string(f.Severity), f.Cause, f.Evidence, f.Next))
-				}
-				t.writeTable(false, []string{"SEVERITY", "CAUSE", "EVIDENCE", "NEXT"}, nil, rows)
+				t.writeTable(false, []string{"SEVERITY", "CAUSE", "EVIDENCE", "NEXT"}, nil, mapped(d.Findings, func(f plane.Finding) []output.Cell {
+					return output.Row(string(f.Severity), f.Cause, f.Evidence, f.Next)
+				}))
 			}})
 		},
 	}

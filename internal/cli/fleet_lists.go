@@ -167,7 +167,7 @@ func (t *tka) fleetEnrollments(ff *fleetFlags) *cobra.Command {
 		header: []string{"ORG", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL"},
 		wide:   []string{"ADOPTED"},
 		row: func(e plane.Enrollment) (string, []string) {
-			pools := namesOf(e.Pools, func(p plane.EnrolledPool) string { return p.Name })
+			pools := mapped(e.Pools, func(p plane.EnrolledPool) string { return p.Name })
 			until := ""
 			if e.Credential != nil {
 				until = formatUTC(e.Credential.ExpiresAt)

@@ -31,12 +31,12 @@ func newList[T any](kind string, items []T) list[T] { return list[T]{newMeta(kin
 // nonNil returns a copy of s that is never null in JSON.
 func nonNil[T any](s []T) []T { return append([]T{}, s...) }
 
-// namesOf returns the name of each item.
-func namesOf[T any](items []T, name func(T) string) (names []string) {
+// mapped returns f of each item.
+func mapped[T, R any](items []T, f func(T) R) (all []R) {
 	for _, item := range items {
-		names = append(names, name(item))
+		all = append(all, f(item))
 	}
-	return names
+	return all
 }
 
 // A result is one result in all output formats.

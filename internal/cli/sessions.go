@@ -69,16 +69,15 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 	if login != "" {
 		all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Login != login })
 	}
-	return t.printResult(result{object: newList("SessionList", all), names: namesOf(all, sessionName), table: func(wide bool) {
-		var rows [][]output.Cell
-		for _, s := range all {
-			namespaces := cmp.Or(strings.Join(s.Namespaces, ","), "all")
-			rows = append(rows, output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since))
-		}
-		if len(rows) == 0 {
+	return t.printResult(result{object: newList("SessionList", all), names: mapped(all, sessionName), table: func(wide bool) {
+		if len(all) == 0 {
 			t.hint("There are no sign-ins.")
 			return
 		}
+		rows := mapped(all, func(s client.Session) []output.Cell {
+			namespaces := cmp.Or(strings.Join(s.Namespaces, ","), "all")
+			return output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since)
+		})
 		t.writeTable(wide, []string{"USER", "DEVICE", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE"}, rows)
 	}})
 }
@@ -99,7 +98,7 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 		return output.Errorf(output.ExitFailed, "The cluster has a sign-in with an invalid name; tka ended no sign-in").Try("tka sessions")
 	}
 	if !yes && !dryRun {
-		what := namesOf(all, func(s client.Session) string { return fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device) })
+		what := mapped(all, func(s client.Session) string { return fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device) })
 		if err := t.confirm(ctx, fmt.Sprintf("End %s: %s?", plural(int64(len(all)), "sign-in", "sign-ins"), strings.Join(what, "; ")), "--yes"); err != nil {
 			return err
 		}
@@ -114,7 +113,7 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 			all[i].Error, code = errorMessage(err), max(code, output.ExitCode(err))
 		}
 	}
-	err = t.printResult(result{object: newList("RevocationList", all), names: namesOf(all, sessionName), table: func(bool) {
+	err = t.printResult(result{object: newList("RevocationList", all), names: mapped(all, sessionName), table: func(bool) {
 		for _, s := range all {
 			line := "Ended"
 			switch {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -304,33 +305,30 @@ func (s *shellRun) finish(ctx context.Context) bool {
 	}
 	others, began, err := s.session.Close(ctx)
 	until := cmp.Or(s.until, "it expires")
-	var printLine func()
+	show, message := s.hint, ""
 	switch {
 	case !s.signedIn:
 	case s.keepFlags.keep:
 		if others {
 			s.keepSignin(s.client.Base)
 		}
-		printLine = func() { s.hint("The sign-in continues until %s.", until) }
+		message = "The sign-in continues until " + until + "."
 	case s.keepFlags.revoke, began && !others:
-		revokeErr := s.endSignin(ctx)
-		printLine = func() { s.hint("Signed out.") }
-		if revokeErr != nil {
+		message = "Signed out."
+		if revokeErr := s.endSignin(ctx); revokeErr != nil {
 			err = errors.Join(err, revokeErr)
-			printLine = func() { s.warn("the sign-in continues until %s: %v; to end it: tka logout", until, revokeErr) }
+			show, message = s.warn, fmt.Sprintf("the sign-in continues until %s: %v; to end it: tka logout", until, revokeErr)
 		}
 	case others && began:
-		printLine = func() { s.hint("The sign-in continues: another shell uses it. The last shell ends it.") }
+		message = "The sign-in continues: another shell uses it. The last shell ends it."
 	default:
-		printLine = func() {
-			s.hint("The sign-in continues until %s, because it existed before the shell; to end it: tka logout", until)
-		}
+		message = "The sign-in continues until " + until + ", because it existed before the shell; to end it: tka logout"
 	}
 	if _, serr := os.Lstat(s.session.Dir); serr == nil {
 		s.warn("%s could not be removed", s.session.Dir)
 	}
-	if printLine != nil {
-		printLine()
+	if message != "" {
+		show("%s", message)
 	}
 	return err == nil
 }
