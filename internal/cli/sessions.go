@@ -84,15 +84,15 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 
 func sessionName(s client.Session) string { return "tkasignin/" + s.Name }
 
-func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, dryRun bool) error {
+func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, nameOrLogin string, yes, dryRun bool) error {
 	all, err := t.kubectl(af).Sessions(ctx)
 	if err != nil {
 		return err
 	}
 	// A login contains "@" and a sign-in's name never does, so one exact match is enough.
-	all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Name != who && s.Login != who })
+	all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Name != nameOrLogin && s.Login != nameOrLogin })
 	if len(all) == 0 {
-		return output.Errorf(output.ExitFailed, "No sign-in has that name or login: %s", who).Try("See all: tka sessions")
+		return output.Errorf(output.ExitFailed, "No sign-in has that name or login: %s", nameOrLogin).Try("See all: tka sessions")
 	}
 	if slices.ContainsFunc(all, func(s client.Session) bool { return !dialpolicy.IsNamespaceName(s.Name) }) {
 		return output.Errorf(output.ExitFailed, "The cluster has a sign-in with an invalid name; tka ended no sign-in").Try("tka sessions")

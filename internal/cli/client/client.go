@@ -90,19 +90,19 @@ type responseRecorder struct {
 	agent  string
 }
 
-func (o *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
-	o.client.Last = Exchange{}
+func (rec *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
+	rec.client.Last = Exchange{}
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { o.client.Last.Reached = true },
+		GotConn: func(httptrace.GotConnInfo) { rec.client.Last.Reached = true },
 	})
 	r = r.Clone(ctx)
-	o.client.Last.nonce, o.client.Last.host = httpapi.NewNonce(), r.URL.Host
-	r.Header.Set("User-Agent", o.agent)
-	r.Header.Set(httpapi.NonceHeader, o.client.Last.nonce)
-	res, err := o.next.RoundTrip(r)
+	rec.client.Last.nonce, rec.client.Last.host = httpapi.NewNonce(), r.URL.Host
+	r.Header.Set("User-Agent", rec.agent)
+	r.Header.Set(httpapi.NonceHeader, rec.client.Last.nonce)
+	res, err := rec.next.RoundTrip(r)
 	if err == nil {
-		o.client.Last.Status, o.client.Last.Header = res.StatusCode, res.Header
-		res.Body = teeBody{io.TeeReader(res.Body, &o.client.Last.body), res.Body}
+		rec.client.Last.Status, rec.client.Last.Header = res.StatusCode, res.Header
+		res.Body = teeBody{io.TeeReader(res.Body, &rec.client.Last.body), res.Body}
 	}
 	return res, err
 }

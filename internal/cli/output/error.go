@@ -31,10 +31,10 @@ type Error struct {
 }
 
 // Error returns the sentence.
-func (f *Error) Error() string { return f.Message }
+func (e *Error) Error() string { return e.Message }
 
 // Unwrap returns the cause.
-func (f *Error) Unwrap() error { return f.Cause }
+func (e *Error) Unwrap() error { return e.Cause }
 
 // Errorf returns an error with a code and a sentence.
 func Errorf(code int, format string, args ...any) *Error {
@@ -53,15 +53,15 @@ func AsError(err error) *Error {
 func UsageErrorf(format string, args ...any) *Error { return Errorf(ExitUsage, format, args...) }
 
 // Try adds a line of advice.
-func (f *Error) Try(format string, args ...any) *Error {
-	f.Advice = append(f.Advice, fmt.Sprintf(format, args...))
-	return f
+func (e *Error) Try(format string, args ...any) *Error {
+	e.Advice = append(e.Advice, fmt.Sprintf(format, args...))
+	return e
 }
 
 // Because sets the cause, for errors.As.
-func (f *Error) Because(err error) *Error {
-	f.Cause = err
-	return f
+func (e *Error) Because(err error) *Error {
+	e.Cause = err
+	return e
 }
 
 // ExitCode returns the exit code of an error; 0 for nil.
