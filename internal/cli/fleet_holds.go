@@ -52,7 +52,8 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 				}
 			}
 			if given != 1 {
-				return output.UsageErrorf("specify what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
+				return output.UsageErrorf("specify what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").
+					Try("%s --help", cmd.CommandPath())
 			}
 			req := plane.CreateRequest{Scope: plane.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: plane.ModePause,
 				Reason: plane.Reason(wf.reason), ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
@@ -253,7 +254,8 @@ func dryRunSuffix(dryRun bool) string {
 
 // callConfirmed calls call. If the plane requires a code that the person did not give, callConfirmed obtains the code and calls call again.
 // effect describes the change, and given is the phrase if a flag gave it.
-func (t *tka) callConfirmed(ctx context.Context, ff *fleetFlags, effect, given string, code *plane.Text, call func(httpapi.Client) error) error {
+func (t *tka) callConfirmed(ctx context.Context, ff *fleetFlags, effect, given string, code *plane.Text,
+	call func(httpapi.Client) error) error {
 	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return err

@@ -77,7 +77,8 @@ func (l fleetTable[T]) print(ctx context.Context, t *tka, ff *fleetFlags, reques
 }
 
 // fetch returns the objects of all pages. Nil items mean that the list is unknown.
-func (l fleetTable[T]) fetch(ctx context.Context, t *tka, ff *fleetFlags, request func(plane.ListRequest) any) (list fleetList[T], err error) {
+func (l fleetTable[T]) fetch(ctx context.Context, t *tka, ff *fleetFlags,
+	request func(plane.ListRequest) any) (list fleetList[T], err error) {
 	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return list, err

@@ -91,7 +91,8 @@ func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	f.StringVar(&lf.role, "role", "", "granted role to sign in with (default: the one that the grants prefer)")
 	f.DurationVar(&lf.period, "for", 0, "duration of the sign-in, such as 30m or 8h (default: the granted period of the role)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "limit the role to this namespace; may be given several times")
-	t.clusterFlag(cmd, &lf.cluster, "cluster to sign in to: a name that this machine or its server knows, or an id that the server knows", t.clusterNames)
+	t.clusterFlag(cmd, &lf.cluster,
+		"cluster to sign in to: a name that this machine or its server knows, or an id that the server knows", t.clusterNames)
 }
 
 // loginResult is the output of login.

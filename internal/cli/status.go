@@ -81,7 +81,8 @@ func (t *tka) showStatus(items []statusItem) error {
 			row := append(output.Row(it.Cluster, it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)))
 			rows = append(rows, append(row, output.Row(t.timeLeft(it.Until), it.Until, it.Device, it.Server, it.Name)...))
 		}
-		t.writeTable(wide, []string{"CLUSTER", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"}, []string{"UNTIL", "DEVICE", "SERVER", "NAME"}, rows)
+		t.writeTable(wide, []string{"CLUSTER", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"},
+			[]string{"UNTIL", "DEVICE", "SERVER", "NAME"}, rows)
 		for _, it := range items {
 			if it.Error != "" {
 				t.warn("%s: %s", it.Cluster, it.Error)

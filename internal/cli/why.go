@@ -196,7 +196,8 @@ func (t *tka) printWhy(info whyInfo) {
 			case r.Chosen:
 				note = output.Colored(output.Green, "chosen")
 			}
-			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), cmp.Or(strings.Join(r.Namespaces, ", "), "all")), note))
+			namespaces := cmp.Or(strings.Join(r.Namespaces, ", "), "all")
+			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), note))
 		}
 		t.writeTable(false, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, nil, rows)
 	}

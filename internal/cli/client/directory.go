@@ -171,7 +171,8 @@ func hostOf(base string) string {
 // Resolve returns the cluster with a name or an id. The error is an *output.Error: there is no such cluster,
 // there are several, or it is excluded.
 func (d Directory) Resolve(name string) (DirectoryEntry, error) {
-	var usable, excluded, unreachable []DirectoryEntry // unreachable clusters may be meant too: another cluster of that name must not win because they are down
+	// unreachable clusters may be meant too: another cluster of that name must not win because they are down
+	var usable, excluded, unreachable []DirectoryEntry
 	for _, e := range d.Entries {
 		switch {
 		case e.Name != name && e.ID != name:

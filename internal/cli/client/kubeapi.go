@@ -174,7 +174,8 @@ func (k *KubeAPI) CheckAccess(ctx context.Context, q AccessQuestion) (AccessAnsw
 // review creates a review of a kind, and decodes the API server's answer into out.
 func (k *KubeAPI) review(ctx context.Context, kind string, spec, out any) error {
 	path := "/apis/authorization.k8s.io/v1/" + strings.ToLower(kind) + "s"
-	return k.do(ctx, http.MethodPost, path, plainJSON, map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}, out)
+	review := map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+	return k.do(ctx, http.MethodPost, path, plainJSON, review, out)
 }
 
 // CountRules returns how many rules grant the token rights in a namespace, beyond those of every authenticated user.
