@@ -3,15 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // maxConcurrent is how many clusters tka queries concurrently.
@@ -50,15 +48,15 @@ func (t *tka) signedInTargets() (targets []target, err error) {
 func forEach[T any](ctx context.Context, t *tka, targets []target, do func(ctx context.Context, one *tka, at target) (T, error)) []outcome[T] {
 	all := make([]outcome[T], len(targets))
 	errs := &lockedWriter{Writer: t.Err}
-	turns := make(chan struct{}, maxConcurrent)
+	slots := make(chan struct{}, maxConcurrent)
 	var wg sync.WaitGroup
 	for i, at := range targets {
 		all[i].target = at
 		one := *t // with a separate client and flags
 		one.Err = errs
-		turns <- struct{}{}
+		slots <- struct{}{}
 		wg.Go(func() {
-			defer func() { <-turns }()
+			defer func() { <-slots }()
 			all[i].value, all[i].err = do(ctx, &one, at)
 		})
 	}
@@ -75,25 +73,21 @@ type outcome[T any] struct {
 
 // commonExitCode returns the exit code for several outcomes: 0 if all succeeded, their code if all failed with the same one, and else 1.
 func commonExitCode[T any](all []outcome[T]) int {
-	code := output.ExitOK
-	for i, o := range all {
-		c := output.ExitCode(o.err)
-		switch {
-		case i == 0:
-			code = c
-		case c != code:
-			return output.ExitFailed
-		}
+	var codes []int
+	for _, o := range all {
+		codes = append(codes, output.ExitCode(o.err))
 	}
-	return code
+	switch codes = slices.Compact(codes); len(codes) {
+	case 0:
+		return output.ExitOK
+	case 1:
+		return codes[0]
+	}
+	return output.ExitFailed
 }
 
-func errorMessage(err error) string {
-	if f, ok := errors.AsType[*output.Error](err); ok {
-		return f.Message
-	}
-	return fmt.Sprint(err)
-}
+// errorMessage returns the sentence of an error.
+func errorMessage(err error) string { return output.AsError(err).Message }
 
 // exitError returns nil for code 0, and otherwise an error that ends the program with that code.
 func exitError(code int) error {
@@ -120,10 +114,7 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings)
 		loginResult
 		Error string `json:"error"`
 	}
-	list := struct {
-		meta
-		Items []item `json:"items"`
-	}{meta: newMeta("LoginList"), Items: []item{}}
+	var items []item
 	var names []string
 	var rows [][]output.Cell
 	for _, o := range all {
@@ -137,10 +128,10 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings)
 			names = append(names, it.Context)
 			rows = append(rows, append(output.Row(o.cluster, it.Username, it.Role), output.Colored(output.Green, "ready"), output.Cell{Text: "until " + t.formatTime(it.Until)}))
 		}
-		list.Items = append(list.Items, it)
+		items = append(items, it)
 	}
-	err = t.printResult(result{object: list, names: names, table: func(bool) {
-		t.writeTable(t.Out, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, rows)
+	err = t.printResult(result{object: newList("LoginList", items), names: names, table: func(bool) {
+		t.writeTable(false, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, nil, rows)
 	}})
 	if err != nil {
 		return err
@@ -161,10 +152,7 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 		logoutResult
 		Error string `json:"error"`
 	}
-	items := struct {
-		meta
-		Items []item `json:"items"`
-	}{meta: newMeta("LogoutList"), Items: []item{}}
+	var items []item
 	var names []string
 	for _, o := range all {
 		it := item{logoutResult: o.value}
@@ -173,13 +161,12 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 		if o.err != nil {
 			it.Error = errorMessage(o.err)
 		}
-		names = append(names, it.Removed...)
-		items.Items = append(items.Items, it)
+		names, items = append(names, it.Removed...), append(items, it)
 	}
-	err = t.printResult(result{object: items, names: names, table: func(bool) {
-		for _, it := range items.Items {
+	err = t.printResult(result{object: newList("LogoutList", items), names: names, table: func(bool) {
+		for _, it := range items {
 			if it.Error != "" {
-				fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Cannot sign out of %s: %s", it.Cluster, it.Error)))
+				t.printLine("Cannot sign out of %s: %s", it.Cluster, it.Error)
 				continue
 			}
 			t.printLogout(it.logoutResult)
@@ -197,7 +184,7 @@ func (t *tka) statusAll(ctx context.Context, targets []target) error {
 	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (statusItem, error) {
 		return one.statusOf(ctx, at.cluster)
 	})
-	items := statusList{meta: newMeta("SigninList"), Items: []statusItem{}}
+	var items []statusItem
 	none := 0
 	for i, o := range all {
 		it := o.value
@@ -212,7 +199,7 @@ func (t *tka) statusAll(ctx context.Context, targets []target) error {
 			it.Cluster, it.State = o.cluster, "unknown"
 		}
 		it.Namespaces, it.MissingNamespaces = nonNil(it.Namespaces), nonNil(it.MissingNamespaces)
-		items.Items = append(items.Items, it)
+		items = append(items, it)
 	}
 	if err := t.showStatus(items); err != nil {
 		return err
@@ -223,9 +210,9 @@ func (t *tka) statusAll(ctx context.Context, targets []target) error {
 	return exitError(commonExitCode(all))
 }
 
-// timeLeft returns the time until a sign-in ends, for people.
-func (t *tka) timeLeft(st signin.Status) string {
-	at, err := time.Parse(time.RFC3339, st.Until)
+// timeLeft returns the time until an RFC 3339 time, for people; "" if there is none.
+func (t *tka) timeLeft(until string) string {
+	at, err := time.Parse(time.RFC3339, until)
 	if err != nil {
 		return ""
 	}

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"fmt"
-	"io"
+	"math"
 	"os"
 	"time"
 
@@ -21,8 +21,6 @@ func (t *tka) audit() *cobra.Command {
 		Long: `Check the audit log in which a server records every request. The check needs no connection
 to a server.`,
 		Example: "  tka audit verify audit.jsonl",
-		Args:    t.rejectArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.auditVerify())
 	return cmd
@@ -42,12 +40,7 @@ fault is printed with the line and the audit id at which it starts, and the exit
 the key in the first header. --head is a head that an earlier check printed. Without it,
 the check cannot detect a missing end.`,
 		Example: "  tka audit verify audit.jsonl\n  tka audit verify --key ed25519:PNs3... --head 4711:9f86... audit.jsonl audit.jsonl.1 -o json",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return output.UsageErrorf("%s needs a file", cmd.CommandPath()).Try("%s --help", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args:    arguments(1, math.MaxInt, "a file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			for _, k := range keys {
 				key, err := audit.ParsePublicKey(k)
@@ -111,43 +104,40 @@ func (t *tka) doAuditVerify(check audit.Check, paths []string) error {
 }
 
 func (t *tka) printAudit(r audit.Report) {
-	printLine := func(w io.Writer, format string, args ...any) {
-		fmt.Fprintln(w, output.Escape(fmt.Sprintf(format, args...)))
-	}
 	for _, f := range r.Findings {
 		fmt.Fprintln(t.Out, t.paint(t.Out, output.Red, "wrong:"), output.Escape(f.String()))
 	}
 	if r.More > 0 {
-		printLine(t.Out, "And %d more.", r.More)
+		t.printLine("And %d more.", r.More)
 	}
 	switch {
 	case r.Lines == 0:
-		printLine(t.Out, "The audit log is empty.")
+		t.printLine("The audit log is empty.")
 		return
 	case r.OK():
-		printLine(t.Out, "The audit log is intact.")
+		t.printLine("The audit log is intact.")
 	default:
-		printLine(t.Out, "The audit log is not intact.")
+		t.printLine("The audit log is not intact.")
 	}
-	printLine(t.Out, "Record %s of %s on %s since %s: %s, %s, in %s.", r.Log, r.Role, r.Cluster, r.From.UTC().Format(time.RFC3339),
+	t.printLine("Record %s of %s on %s since %s: %s, %s, in %s.", r.Log, r.Role, r.Cluster, r.From.UTC().Format(time.RFC3339),
 		problem.Plural(int(r.Lines), "line"), plural(r.Entries, "entry", "entries"), problem.Plural(int(r.Runs), "run"))
 	if r.First.Seq > 1 {
-		printLine(t.Out, "It begins with line %d: the older files are missing.", r.First.Seq)
+		t.printLine("It begins with line %d: the older files are missing.", r.First.Seq)
 	}
 	if r.Lost > 0 || r.Torn > 0 || r.Unclean > 0 {
-		printLine(t.Out, "%s lost during write failures, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
+		t.printLine("%s lost during write failures, %s torn by a crash, %s without an end.", plural(r.Lost, "entry", "entries"), problem.Plural(int(r.Torn), "line"), problem.Plural(int(r.Unclean), "run"))
 	}
 	for _, k := range r.Keys {
 		trust := ", which was not verified (no --key)"
 		if r.Pinned {
 			trust = ""
 		}
-		printLine(t.Out, "Signed by %v%s.", k, trust)
+		t.printLine("Signed by %v%s.", k, trust)
 	}
 	if r.Unsigned > 0 {
-		printLine(t.Out, "%s at the end without a signature yet.", problem.Plural(int(r.Unsigned), "line"))
+		t.printLine("%s at the end without a signature yet.", problem.Plural(int(r.Unsigned), "line"))
 	}
-	printLine(t.Out, "Keep the head for the next check: --head %v", r.Last)
+	t.printLine("Keep the head for the next check: --head %v", r.Last)
 }
 
 func plural(n int64, one, many string) string {

@@ -1,9 +1,10 @@
-// Package cli implements tka, the program with which people sign in. Each command has one file. The package keeps law 8: it writes no token
+// Package cli implements tka, the program with which people sign in. Related commands share a file. The package keeps law 8: it writes no token
 // to a file, an argument or the environment unless the person requests exactly that. It keeps law 10: it escapes all text from servers and
 // from other users' files before it prints it to a terminal.
 package cli
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
@@ -114,11 +116,28 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(),
 		t.credential(), t.configCommand("config"), t.version(), t.completion(),
 		t.doctor(), t.why(), t.sessions(), t.revoke(), t.audit(), t.fleet(), t.mcp(), t.integration(), t.generate(), t.exitCodes())
+	t.addDefaults(root)
 	root.SetHelpCommand(t.help(root))
 	return root
 }
 
-// preRun validates the global flags and starts the time limit.
+// addDefaults completes the commands below cmd: a group of commands shows its help, and any other command takes no arguments.
+func (t *tka) addDefaults(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		t.addDefaults(c)
+		switch {
+		case c.HasSubCommands():
+			c.Args = t.rejectArguments
+			if c.RunE == nil {
+				c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			}
+		case c.Args == nil && c.RunE != nil:
+			c.Args = arguments(0, 0, "")
+		}
+	}
+}
+
+// preRun validates the flags that several commands have, and starts the time limit.
 func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	if t.showVersion {
 		return nil
@@ -134,20 +153,14 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 	}
-	if f := cmd.Flags().Lookup("cluster"); t.context != "" && f != nil && !f.Changed {
-		cluster, err := t.clusterOfContext()
-		if err != nil {
-			return err
-		}
-		if err := f.Value.Set(cluster); err != nil {
+	if f := cmd.Flags().Lookup("cluster"); f != nil {
+		if err := t.setDefaultCluster(f); err != nil {
 			return err
 		}
 	}
-	if f := cmd.Flags().Lookup("cluster"); f != nil && f.Value.String() == "" && t.server == "" {
-		if set, err := t.settings(); err == nil { // the command itself reports invalid settings
-			if err := f.Value.Set(set.Cluster); err != nil {
-				return err
-			}
+	if f := cmd.Flags().Lookup("reason"); f != nil {
+		if err := (writeFlags{reason: f.Value.String()}).check(cmd); err != nil {
+			return err
 		}
 	}
 	if _, ok := cmd.Annotations[noTimeLimit]; ok {
@@ -156,6 +169,23 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)
 	t.cancel = cancel
 	cmd.SetContext(ctx)
+	return nil
+}
+
+// setDefaultCluster sets the flag --cluster from --context, or else from the settings.
+func (t *tka) setDefaultCluster(f *pflag.Flag) error {
+	if t.context != "" && !f.Changed {
+		cluster, err := t.clusterOfContext()
+		if err != nil {
+			return err
+		}
+		f.Value.Set(cluster)
+	}
+	if f.Value.String() == "" && t.server == "" {
+		if set, err := t.settings(); err == nil { // the command itself reports invalid settings
+			f.Value.Set(set.Cluster)
+		}
+	}
 	return nil
 }
 
@@ -179,20 +209,26 @@ func (t *tka) confirm(ctx context.Context, question, flag string) error {
 		return output.UsageErrorf("%s", question).Try("Confirm with %s.", flag)
 	}
 	fmt.Fprintf(t.Err, "%s [y/N] ", output.Escape(question))
+	word, _, _ := strings.Cut(strings.ToLower(t.readAnswer(ctx)), " ")
+	if word != "y" && word != "yes" {
+		return output.Errorf(output.ExitFailed, "cancelled: the answer was not yes")
+	}
+	return nil
+}
+
+// readAnswer reads a line that the person types. It returns "" when ctx ends.
+func (t *tka) readAnswer(ctx context.Context) string {
 	answer := make(chan string, 1)
 	go func() { // a read cannot be cancelled; a signal ends the program without it
-		var a string
-		fmt.Fscanln(t.In, &a)
-		answer <- strings.ToLower(a)
+		line, _ := bufio.NewReader(t.In).ReadString('\n')
+		answer <- strings.TrimSpace(line)
 	}()
 	select {
 	case a := <-answer:
-		if a == "y" || a == "yes" {
-			return nil
-		}
+		return a
 	case <-ctx.Done():
+		return ""
 	}
-	return output.Errorf(output.ExitFailed, "cancelled: the answer was not yes")
 }
 
 // isTerminal reports whether f is a terminal. The null device is a character device too, but not a terminal.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -21,8 +20,7 @@ func (t *tka) fetchDirectory(ctx context.Context, l *client.Client) (client.Dire
 		return client.Directory{}, err
 	}
 	list, err := client.Call(ctx, l, gossip.ListClusters, gossip.ClusterListRequest{State: "all"})
-	p, refused := errors.AsType[*problem.Error](err)
-	old := refused && p.Code == problem.NotFound // a version without discovery knows only its own cluster
+	old := problem.CodeOf(err) == problem.NotFound // a version without discovery knows only its own cluster
 	switch {
 	case old:
 		list = gossip.ClusterList{Clusters: []gossip.Cluster{ownCluster(l)}}
@@ -73,11 +71,7 @@ func (t *tka) connectDiscovered(ctx context.Context, first *client.Client, clust
 // connectEntry returns a client for the cluster of an entry that is not excluded. It uses the first of its servers that is reachable. After
 // a refusal it tries no other server.
 func (t *tka) connectEntry(ctx context.Context, source string, e client.DirectoryEntry) (l *client.Client, err error) {
-	set, err := t.settings()
-	if err != nil {
-		return nil, err
-	}
-	k, err := t.state()
+	set, k, err := t.settingsAndState()
 	if err != nil {
 		return nil, err
 	}
@@ -132,15 +126,10 @@ func (t *tka) allTargets(ctx context.Context) ([]target, error) {
 		}
 		return targets, nil
 	}
-	known := map[string]bool{}
 	add := func(p target) {
-		if !known[p.cluster] {
+		if !slices.ContainsFunc(targets, func(known target) bool { return known.cluster == p.cluster }) {
 			targets = append(targets, p)
 		}
-		known[p.cluster] = true
-	}
-	for _, p := range targets {
-		known[p.cluster] = true
 	}
 	add(target{l.Info.Name, l.Base}) // a server that has just started does not list its own cluster yet
 	for _, e := range d.Entries {

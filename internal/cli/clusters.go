@@ -2,6 +2,9 @@ package cli
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
 	"maps"
 	"net/http"
 	"slices"
@@ -37,7 +40,6 @@ A cluster is unverified until the server has contacted it. It is in conflict if 
 server is known as the same cluster with a different key. tka shows such a cluster, but never
 signs in to it.`,
 		Example: "  tka clusters\n  tka clusters -l env=prod -o wide\n  tka login --cluster prod-us",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusters(cmd.Context(), cf) },
 	}
 	f := cmd.Flags()
@@ -64,6 +66,7 @@ type clusterSignIn struct {
 	Error string       `json:"error,omitempty"` // why the state is unknown
 }
 
+// clusterList is the output of clusters.
 type clusterList struct {
 	meta
 	Server   string         `json:"server"`   // the server that reported the list
@@ -99,7 +102,6 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 	}
 	list := clusterList{newMeta("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
 	signIns := t.signIns(ctx, k, shown)
-	var names []string
 	for i, e := range shown {
 		it := clusterEntry{meta: newMeta("Cluster"), Cluster: e.Cluster, SignIn: signIns[i], Usable: e.Exclusion == nil}
 		if e.Exclusion != nil {
@@ -108,12 +110,10 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		if it.Labels == nil {
 			it.Labels = map[string]string{}
 		}
-		if it.Members == nil {
-			it.Members = []gossip.ClusterMember{}
-		}
+		it.Members = nonNil(it.Members)
 		list.Items = append(list.Items, it)
-		names = append(names, "cluster/"+e.Name)
 	}
+	names := mapped(list.Items, func(it clusterEntry) string { return "cluster/" + it.Name })
 	err = t.printResult(result{object: list, names: names, table: func(wide bool) { t.printClusters(list, now, wide) }})
 	if err != nil {
 		return err
@@ -133,42 +133,27 @@ func (t *tka) printClusters(list clusterList, now time.Time, wide bool) {
 		t.hint("No cluster matches.")
 		return
 	}
-	header := []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "NOTES"}
-	if wide {
-		header = append(header, "LABELS", "SERVER", "API SERVER", "SERVERS", "VERSION", "ID", "KEY")
-	}
 	var rows [][]output.Cell
 	for _, it := range list.Items {
 		seen := "never"
 		if !it.LastSeen.IsZero() {
 			seen = output.HumanDuration(max(0, now.Sub(it.LastSeen)))
 		}
-		if it.Self {
-			seen = ""
-		}
 		var notes []string
 		if it.Self {
-			notes = append(notes, "this one")
-		}
-		if it.label != "" {
-			notes = append(notes, it.label)
+			seen, notes = "", []string{"this one"}
 		}
 		color := output.Color("")
 		if it.label != "" {
-			color = output.Yellow
+			notes, color = append(notes, it.label), output.Yellow
 		}
 		row := []output.Cell{{Text: it.Name}, output.Colored(memberColor(it.State), string(it.State)), {Text: seen},
 			output.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), output.Colored(color, strings.Join(notes, ", "))}
-		if wide {
-			var labels []string
-			for _, k := range slices.Sorted(maps.Keys(it.Labels)) {
-				labels = append(labels, k+"="+it.Labels[k])
-			}
-			row = append(row, output.Row(strings.Join(labels, ","), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software, it.ID, it.Key.String())...)
-		}
-		rows = append(rows, row)
+		rows = append(rows, append(row, output.Row(formatLabels(it.Labels), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software,
+			it.ID, it.Key.String())...))
 	}
-	t.writeTable(t.Out, header, rows)
+	t.writeTable(wide, []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "NOTES"},
+		[]string{"LABELS", "SERVER", "API SERVER", "SERVERS", "VERSION", "ID", "KEY"}, rows)
 }
 
 // maxExclusions bounds how many clusters tka explains individually.
@@ -247,4 +232,70 @@ func memberColor(s gossip.State) output.Color {
 		return output.Yellow
 	}
 	return output.Red
+}
+
+func (t *tka) clusterInfo() *cobra.Command {
+	var cluster string
+	return t.clusterFlag(&cobra.Command{
+		Use:   "cluster-info",
+		Short: "Show how to reach the server's cluster",
+		Long: `Show the name, address, certificate authority and labels of the access server's cluster.
+With -o wide, also show the key with which the server proves its identity.`,
+		Example: "  tka cluster-info\n  tka cluster-info --server tka-staging -o yaml",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusterInfo(cmd.Context(), cluster) },
+	}, &cluster, "cluster to show; this machine or its server must know it", t.clusterNames)
+}
+
+// clusterItem is what a server reports about its cluster.
+type clusterItem struct {
+	meta
+	Name      string            `json:"name"`
+	Server    string            `json:"server"` // the access server's URL
+	APIServer string            `json:"apiServer"`
+	CASHA256  string            `json:"caSHA256"` // of the first certificate, in hexadecimal
+	CAData    []byte            `json:"caData"`   // PEM, base64
+	Labels    map[string]string `json:"labels"`
+	Version   string            `json:"version"` // of the access server
+	Insecure  bool              `json:"insecureSkipTLSVerify"`
+	ID        string            `json:"id"`
+	Key       string            `json:"key"` // with which the server proved its identity
+}
+
+func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
+	l, err := t.connect(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	info := l.Info
+	item := clusterItem{newMeta("ClusterInfo"), info.Name, l.Base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify,
+		info.ID, l.Key.String()}
+	if item.Labels == nil {
+		item.Labels = map[string]string{}
+	}
+	return t.printResult(result{object: item, names: []string{"cluster/" + item.Name}, table: func(wide bool) {
+		t.writeTable(wide, []string{"CLUSTER", "API SERVER", "VERSION", "LABELS"}, []string{"SERVER", "KEY", "CA SHA-256"}, [][]output.Cell{
+			output.Row(item.Name, item.APIServer, item.Version, formatLabels(item.Labels), item.Server, item.Key, item.CASHA256)})
+		if item.Insecure {
+			t.warn("connections to this cluster do not verify its certificate; tka does not write such an entry")
+		}
+	}})
+}
+
+// formatLabels formats labels for people, sorted by key.
+func formatLabels(labels map[string]string) string {
+	var pairs []string
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		pairs = append(pairs, k+"="+labels[k])
+	}
+	return strings.Join(pairs, ",")
+}
+
+// fingerprint returns the SHA-256 of the first PEM certificate in hexadecimal, or "" without one.
+func fingerprint(ca []byte) string {
+	block, _ := pem.Decode(ca)
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
 }

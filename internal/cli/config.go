@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -50,7 +49,7 @@ func (t *tka) configCommand(use string) *cobra.Command {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return settingNames(), cobra.ShellCompDirectiveNoFileComp
+			return config.SettingNames(), cobra.ShellCompDirectiveNoFileComp
 		},
 	}
 	cmd.Flags().StringVar(&forget, "forget-server", "", "forget a server (name, URL or cluster) and its key")
@@ -73,12 +72,7 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 		return err
 	}
 	matches := func(s config.ServerRecord) bool { return s.URL == base || s.Cluster == name }
-	var forgotten []config.ServerRecord
-	for _, s := range k.Servers {
-		if matches(s) {
-			forgotten = append(forgotten, s)
-		}
-	}
+	forgotten := slices.DeleteFunc(slices.Clone(k.Servers), func(s config.ServerRecord) bool { return !matches(s) })
 	if len(forgotten) == 0 {
 		f := output.Errorf(output.ExitFailed, "This machine knows no server %s", name)
 		for _, s := range k.Servers[:min(len(k.Servers), output.MaxAdvice)] {
@@ -100,32 +94,11 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 	return nil
 }
 
-func settingNames() []string {
-	var names []string
-	for _, k := range config.AllSettings() {
-		names = append(names, k.Name)
-	}
-	return names
-}
-
 // settingsInfo is the output of config.
 type settingsInfo struct {
 	meta
-	File            string       `json:"file"`
-	Server          string       `json:"server"`
-	Cluster         string       `json:"cluster"`
-	Port            int          `json:"port"`
-	Prefix          string       `json:"prefix"`
-	Output          string       `json:"output"`
-	CredentialCache string       `json:"credentialCache"`
-	Servers         []serverInfo `json:"servers"`
-}
-
-type serverInfo struct {
-	Name         string `json:"name"`
-	URL          string `json:"url"`
-	Key          string `json:"key"`
-	InsecureHTTP bool   `json:"insecureHTTP"`
+	File string `json:"file"`
+	config.Settings
 }
 
 func (t *tka) showSettings(args []string) error {
@@ -137,30 +110,19 @@ func (t *tka) showSettings(args []string) error {
 	if err != nil {
 		return err
 	}
-	pairs := [][2]string{}
-	for _, k := range config.AllSettings() {
-		pairs = append(pairs, [2]string{k.Name, k.Get(set)})
-	}
-	info := settingsInfo{newMeta("Settings"), path, set.Server, set.Cluster, set.Port, set.Prefix, set.Output, set.CredentialCache, []serverInfo{}}
+	pairs := mapped(config.AllSettings(), func(k config.Setting) [2]string { return [2]string{k.Name, k.Get(set)} })
+	info := settingsInfo{newMeta("Settings"), path, *set}
+	info.Servers = nonNil(set.Servers)
 	for _, e := range set.Servers {
-		info.Servers = append(info.Servers, serverInfo{e.Name, e.URL, e.Key.String(), e.InsecureHTTP})
 		pairs = append(pairs, [2]string{"servers." + e.Name + ".url", e.URL}, [2]string{"servers." + e.Name + ".key", e.Key.String()},
 			[2]string{"servers." + e.Name + ".insecureHTTP", fmt.Sprint(e.InsecureHTTP)})
 	}
 	if len(args) == 1 {
 		i := slices.IndexFunc(pairs, func(p [2]string) bool { return p[0] == args[0] })
 		if i < 0 {
-			var names []string
-			for _, p := range pairs {
-				names = append(names, p[0])
-			}
-			return unknownSetting(config.UnknownSetting(args[0], names...))
+			return unknownSetting(config.UnknownSetting(args[0], mapped(pairs, pairName)...))
 		}
 		pairs = pairs[i : i+1]
-	}
-	var names []string
-	for _, p := range pairs {
-		names = append(names, p[0])
 	}
 	var object any = info
 	if len(args) == 1 {
@@ -170,18 +132,16 @@ func (t *tka) showSettings(args []string) error {
 			Value string `json:"value"`
 		}{newMeta("Setting"), pairs[0][0], pairs[0][1]}
 	}
-	return t.printResult(result{object: object, names: names, table: func(bool) {
+	return t.printResult(result{object: object, names: mapped(pairs, pairName), table: func(bool) {
 		if len(args) == 1 {
 			fmt.Fprintln(t.Out, output.Escape(pairs[0][1]))
 			return
 		}
-		var rows [][]output.Cell
-		for _, p := range pairs {
-			rows = append(rows, output.Row(p[0], p[1]))
-		}
-		t.writeTable(t.Out, []string{"KEY", "VALUE"}, rows)
+		t.writeTable(false, []string{"KEY", "VALUE"}, nil, mapped(pairs, func(p [2]string) []output.Cell { return output.Row(p[:]...) }))
 	}})
 }
+
+func pairName(pair [2]string) string { return pair[0] }
 
 func unknownSetting(err *config.UnknownSettingError) error {
 	return output.UsageErrorf("%v", err).Because(err).Try("See the keys: tka config --help")
@@ -199,7 +159,7 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 	}
 	defer l.Release()
 	text, err := safefile.Read(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return settingsError(err)
 	}
 	if _, err := config.Parse(text); err != nil {
@@ -224,9 +184,6 @@ func (t *tka) writeSetting(cmd *cobra.Command, key, value string) error {
 }
 
 func settingsError(err error) error {
-	f := output.Errorf(output.ExitFailed, "the settings are unchanged: %v", err).Because(err)
-	if ff, ok := errors.AsType[*safefile.Error](err); ok && ff.IsLock() {
-		return f.Try("%s", lockAdvice(ff))
-	}
-	return f.Try("Use another file: --config FILE")
+	return output.Errorf(output.ExitFailed, "the settings are unchanged: %v", err).Because(err).
+		Try("%s", lockAdvice(err, "Use another file: --config FILE"))
 }

@@ -72,7 +72,7 @@ func (t *tka) connect(ctx context.Context, cluster string) (*client.Client, erro
 	return t.verifyAny(ctx, l, cluster)
 }
 
-// verifyAny calls prove. If the server is unreachable and --server does not name it, verifyAny tries the other servers that this machine
+// verifyAny calls verify. If the server is unreachable and --server does not name it, verifyAny tries the other servers that this machine
 // knows with the same key. After a refusal it tries no other server.
 func (t *tka) verifyAny(ctx context.Context, first *client.Client, cluster string) (*client.Client, error) {
 	err := t.verify(ctx, first, cluster)
@@ -127,11 +127,7 @@ func (t *tka) connectOrDenied(ctx context.Context, cluster string) (l *client.Cl
 
 // locate returns a client for the server from the flags, the stored servers or the settings, in this order. It makes no request.
 func (t *tka) locate(cluster string) (*client.Client, error) {
-	set, err := t.settings()
-	if err != nil {
-		return nil, err
-	}
-	k, err := t.state()
+	set, k, err := t.settingsAndState()
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,6 @@ shortly before it expires, in the directory tka of $XDG_RUNTIME_DIR, else of
 $XDG_CACHE_HOME. Only you can read it, and logout removes it. "tka config credentialCache
 none" turns the cache off.`,
 		Example: "  tka credential --cluster prod-eu",
-		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cluster == "" {
 				return output.UsageErrorf("tka credential needs --cluster NAME")
@@ -45,10 +44,8 @@ none" turns the cache off.`,
 			return t.doCredential(cmd.Context(), cluster, signIn)
 		},
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to print a token for")
 	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in with the last role and namespaces if the sign-in has ended")
-	t.complete(cmd, "cluster", t.knownClusterNames)
-	return cmd
+	return t.clusterFlag(cmd, &cluster, "cluster to print a token for", t.knownClusterNames)
 }
 
 // execCredential is the ExecCredential that kubectl reads.
@@ -106,11 +103,7 @@ func (t *tka) cachedToken(ctx context.Context, cluster string, signIn bool) (cli
 		return client.CachedToken{}, err
 	}
 	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, cluster, signIn) }
-	set, err := t.settings()
-	if err != nil {
-		return client.CachedToken{}, err
-	}
-	state, err := t.state()
+	set, state, err := t.settingsAndState()
 	if err != nil {
 		return client.CachedToken{}, err
 	}

@@ -28,7 +28,7 @@ import (
 
 func (t *tka) doctor() *cobra.Command {
 	var cluster string
-	cmd := &cobra.Command{
+	return t.clusterFlag(&cobra.Command{
 		Use:   "doctor",
 		Short: "Diagnose problems with signing in",
 		Long: `Check each step of a sign-in, and print what to do about each problem: settings, tailnet,
@@ -39,12 +39,8 @@ the key of a new server.
 If a check fails, the exit code is 1. It is 3 or 5 if the first failure is a refusal or
 something unreachable.`,
 		Example: "  tka doctor\n  tka doctor --cluster prod-eu -o json",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doDoctor(cmd.Context(), cluster) },
-	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster; this machine or its server must know it")
-	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
+	}, &cluster, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
 // doctorInfo is the output of doctor.
@@ -88,16 +84,10 @@ func (t *tka) printChecks(all []doctor.Result) {
 func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code int) {
 	note := func(err error) doctor.Failure {
 		ft := output.AsError(err)
-		if code == 0 {
-			code = ft.Code
-		}
+		code = cmp.Or(code, ft.Code)
 		return doctor.Failure{Message: ft.Message, Advice: ft.Advice}
 	}
-	defer func() {
-		if code == 0 {
-			code = output.ExitFailed
-		}
-	}()
+	defer func() { code = cmp.Or(code, output.ExitFailed) }()
 	f = doctor.Facts{Now: t.Now(), ClientVersion: t.Build.Version, Tokens: doctor.OnDisk}
 	set, err := t.settings()
 	if err != nil {
@@ -126,14 +116,10 @@ func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code 
 	}
 	f.Cluster, f.Key, f.FirstContact, f.ServerVersion = l.Info.Name, l.Key.String(), l.FirstContact, l.Info.Version
 	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
-	switch {
-	case err != nil:
+	if err != nil {
 		f.WhoamiFailure = note(err)
-	default:
-		f.Whoami = &who
-		if !who.Decision.Allowed && code == 0 {
-			code = output.ExitRefused
-		}
+	} else if f.Whoami = &who; !who.Decision.Allowed {
+		code = cmp.Or(code, output.ExitRefused)
 	}
 	if denied != nil {
 		return f, code
@@ -148,10 +134,8 @@ func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code 
 func (t *tka) gatherDiscovery(ctx context.Context, l *client.Client, f *doctor.Facts) {
 	d, err := t.fetchDirectory(ctx, l)
 	if err != nil {
-		f.DiscoveryFailure.Message = errorMessage(err)
-		if ft, ok := errors.AsType[*output.Error](err); ok {
-			f.DiscoveryFailure.Advice = ft.Advice
-		}
+		ft := output.AsError(err)
+		f.DiscoveryFailure = doctor.Failure{Message: ft.Message, Advice: ft.Advice}
 		return
 	}
 	f.Discovery = &doctor.Discovery{Unsupported: d.Unsupported, Isolated: d.Isolated, Refused: d.Refused}
@@ -194,10 +178,7 @@ func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, 
 		api, err = client.NewKubeAPI(g.Server, g.CA, g.Token)
 	}
 	if err == nil {
-		f.RulesNamespace = g.Namespace
-		if f.RulesNamespace == "" {
-			f.RulesNamespace = "default"
-		}
+		f.RulesNamespace = cmp.Or(g.Namespace, "default")
 		if f.Rules, err = api.CountRules(ctx, f.RulesNamespace); err != nil {
 			err = apiError(g.Server, err)
 		}
@@ -294,14 +275,10 @@ func (t *tka) kuberc() (k doctor.Kuberc) {
 		return k // kubectl reports the error itself
 	}
 	k = doctor.Kuberc{File: path, Policy: file.Policy}
-	own, err := exec.LookPath(t.pluginCommand())
+	plugin, err := exec.LookPath(t.pluginCommand())
 	for _, e := range file.List {
-		command := e.Command
-		if command == "" {
-			command = e.Name
-		}
-		other, otherErr := exec.LookPath(command)
-		k.Listed = k.Listed || err == nil && otherErr == nil && own == other
+		listed, listedErr := exec.LookPath(cmp.Or(e.Command, e.Name))
+		k.Listed = k.Listed || err == nil && listedErr == nil && plugin == listed
 	}
 	return k
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
 )
@@ -36,10 +39,7 @@ func (t *tka) flagError(cmd *cobra.Command, err error) error {
 	}
 	f := output.UsageErrorf("%v", err).Because(err)
 	if name, ok := unknownFlag(err); ok {
-		f = output.UsageErrorf("%s has no flag %s", cmd.CommandPath(), name)
-		if suggestion := output.Suggest(name, flagNames(cmd)); suggestion != "" {
-			f = output.UsageErrorf("%s has no flag %s; did you mean %s?", cmd.CommandPath(), name, suggestion)
-		}
+		f = output.UsageErrorf("%s has no flag %s%s", cmd.CommandPath(), name, output.DidYouMean("%s", name, flagNames(cmd)))
 	}
 	return f.Try("%s --help", cmd.CommandPath())
 }
@@ -49,24 +49,95 @@ func (t *tka) rejectArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	f := output.UsageErrorf("%s has no command %q", cmd.CommandPath(), args[0])
-	if suggestion := output.Suggest(args[0], commandNames(cmd)); suggestion != "" {
-		f = output.UsageErrorf("%s has no command %q; did you mean %q?", cmd.CommandPath(), args[0], suggestion)
-	}
-	return f.Try("%s --help", cmd.CommandPath())
+	return output.UsageErrorf("%s has no command %q%s", cmd.CommandPath(), args[0], output.DidYouMean("%q", args[0], commandNames(cmd))).
+		Try("%s --help", cmd.CommandPath())
 }
 
-// arguments rejects fewer than least or more than most arguments.
+// arguments rejects fewer than minimum or more than maximum arguments; what describes the accepted ones.
 func arguments(minimum, maximum int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
+		var f *output.Error
 		switch {
 		case len(args) > maximum && maximum == 0:
-			return output.UsageErrorf("%s takes no arguments (got %q)", cmd.CommandPath(), args[0]).Try("%s --help", cmd.CommandPath())
+			f = output.UsageErrorf("%s takes no arguments (got %q)", cmd.CommandPath(), args[0])
 		case len(args) > maximum:
-			return output.UsageErrorf("%s takes %s; %q is one argument too many", cmd.CommandPath(), what, args[maximum]).Try("%s --help", cmd.CommandPath())
+			f = output.UsageErrorf("%s takes %s; %q is one argument too many", cmd.CommandPath(), what, args[maximum])
 		case len(args) < minimum:
-			return output.UsageErrorf("%s needs %s", cmd.CommandPath(), what).Try("%s --help", cmd.CommandPath())
+			f = output.UsageErrorf("%s needs %s", cmd.CommandPath(), what)
+		default:
+			return nil
 		}
+		return f.Try("%s --help", cmd.CommandPath())
+	}
+}
+
+// checkOneOf returns an error for a value that is not among values, and suggests the nearest one.
+func checkOneOf(what, value string, values []string) error {
+	if slices.Contains(values, value) {
 		return nil
 	}
+	if suggestion := output.Suggest(value, values); suggestion != "" {
+		return output.UsageErrorf("%s is %q; did you mean %q?", what, value, suggestion)
+	}
+	return output.UsageErrorf("%s is %q; it must be one of %s", what, value, strings.Join(values, ", "))
+}
+
+func unknownFlag(err error) (string, bool) {
+	missing, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return "", false
+	}
+	if missing.GetSpecifiedShortnames() != "" {
+		return "-" + missing.GetSpecifiedName(), true
+	}
+	return "--" + missing.GetSpecifiedName(), true
+}
+
+func flagNames(cmd *cobra.Command) []string {
+	var names []string
+	each := func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, "--"+f.Name)
+		}
+	}
+	cmd.Flags().VisitAll(each)
+	cmd.InheritedFlags().VisitAll(each)
+	return names
+}
+
+func commandNames(cmd *cobra.Command) []string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
+	}
+	return names
+}
+
+// unknownCommand returns the argument that was meant as a subcommand of cmd but is none. It is for the case that parsing failed at a flag
+// after it.
+func unknownCommand(cmd *cobra.Command, args []string) (string, bool) {
+	if !cmd.HasSubCommands() {
+		return "", false
+	}
+	for i := 0; i < len(args); i++ {
+		word := args[i]
+		if !strings.HasPrefix(word, "-") {
+			if found, _, err := cmd.Root().Find([]string{word}); err == nil && found != cmd.Root() {
+				continue // a parent command or cmd itself
+			}
+			return word, true
+		}
+		if name, _, glued := strings.Cut(strings.TrimLeft(word, "-"), "="); !glued {
+			f := cmd.Root().PersistentFlags().Lookup(name)
+			if f == nil && len(name) == 1 {
+				f = cmd.Root().PersistentFlags().ShorthandLookup(name)
+			}
+			if f != nil && f.NoOptDefVal == "" {
+				i++ // skip its value
+			}
+		}
+	}
+	return "", false
 }

@@ -33,15 +33,13 @@ func (t *tka) fleet() *cobra.Command {
 operator plane at --url, or at plane.url of the settings, authorises you by your tailnet
 identity. You do not need to sign in to a cluster.`,
 		Example: "  tka fleet runners --org acme\n  tka fleet pause github/acme/gh-nix --reason flaky-image",
-		Args:    t.rejectArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	f := cmd.PersistentFlags()
-	f.StringVar(&ff.plane.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
-	f.StringVar(&ff.plane.tokenFile, "token-file", "", "file with a token, if the connection does not identify you")
-	f.StringVar(&ff.plane.tokenCommand, "token-command", "", "program that prints a token, with its arguments; tka runs it without a shell")
-	cmd.AddCommand(t.fleetRunners(&ff), t.fleetJobs(&ff), t.fleetDiagnose(&ff), t.fleetLogs(&ff), t.fleetEnrollments(&ff), t.fleetHolds(&ff), t.fleetDrift(&ff), t.fleetIgnore(&ff), t.fleetUnignore(&ff), t.fleetRefresh(&ff), t.fleetForges(&ff), t.fleetChanges(&ff), t.fleetPause(&ff), t.fleetLift(&ff), t.fleetReschedule(&ff),
-		t.fleetRequest(&ff), t.fleetApprove(&ff), t.fleetDecline(&ff), t.fleetRotate(&ff), t.fleetOffboard(&ff))
+	ff.plane.addPlaneFlags(cmd.PersistentFlags())
+	for _, add := range []func(*fleetFlags) *cobra.Command{t.fleetRunners, t.fleetJobs, t.fleetDiagnose, t.fleetLogs, t.fleetEnrollments,
+		t.fleetHolds, t.fleetDrift, t.fleetIgnore, t.fleetUnignore, t.fleetRefresh, t.fleetForges, t.fleetChanges, t.fleetPause,
+		t.fleetLift, t.fleetReschedule, t.fleetRequest, t.fleetApprove, t.fleetDecline, t.fleetRotate, t.fleetOffboard} {
+		cmd.AddCommand(add(&ff))
+	}
 	return cmd
 }
 
@@ -58,15 +56,21 @@ func (t *tka) planeClient(mf mcpFlags) (httpapi.Client, error) {
 	if base.Scheme != "https" && !token.IsEmpty() {
 		return httpapi.Client{}, output.UsageErrorf("tka sends a token only over https, but the operator plane is at %s", base).Try("Without a token, the plane may identify you by the connection.")
 	}
-	way := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String())}
-	return httpapi.Client{HTTP: way.HTTPClient(), Base: base.String(), Open: plane.ParseEnvelope}, nil
+	transport := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String())}
+	return httpapi.Client{HTTP: transport.HTTPClient(), Base: base.String(), Open: plane.ParseEnvelope}, nil
+}
+
+// callPlane sends a request to the operator plane and decodes its envelope into resp. A maxBytes of 0 is the default limit.
+func (t *tka) callPlane(ctx context.Context, ff *fleetFlags, pattern string, maxBytes int64, req, resp any) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
+		return err
+	}
+	return planeError(c.Do(ctx, pattern, maxBytes, req, resp))
 }
 
 // planeError converts an error of a call to the plane into an *output.Error.
 func planeError(err error) error {
-	if err == nil {
-		return nil
-	}
 	if p, ok := errors.AsType[*problem.Error](err); ok {
 		f := output.FromProblem(p)
 		if p.Needed != nil {
@@ -74,8 +78,8 @@ func planeError(err error) error {
 		}
 		return f
 	}
-	if f, ok := errors.AsType[*output.Error](err); ok {
-		return f
+	if _, ok := errors.AsType[*output.Error](err); ok || err == nil {
+		return err
 	}
 	return output.Errorf(output.ExitUnreachable, "the operator plane did not answer: %v", err).Because(err).Try("tailscale status")
 }
@@ -87,80 +91,4 @@ func (t *tka) warnUnhealthySources(m plane.Meta) {
 			t.warn("source %s is %s since %s: %s", s.Name, s.Status, s.Since.UTC().Format(time.RFC3339), s.Message)
 		}
 	}
-}
-
-// fleetList is a list of fleet objects. Null items mean that the list is unknown.
-type fleetList[T any] struct {
-	meta
-	Items   []T            `json:"items"`
-	Sources []plane.Source `json:"sources"`
-}
-
-// many is the page size of a list, and few is the page size for large objects, because a response has a size limit.
-const (
-	pageSize      = 500
-	smallPageSize = 50
-)
-
-// listAll returns the objects of all pages of a list. Nil items mean that the list is unknown.
-func listAll[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, page plane.PageLimit) (fleetList[T], error) {
-	return listPages[T](ctx, t, ff, as, pattern, func(p plane.ListRequest) any {
-		p.State, p.Limit = plane.Text(ff.state), page
-		return plane.FleetListRequest{ListRequest: p, RunnersRequest: plane.RunnersRequest{Org: plane.Text(ff.org), Forge: plane.Text(ff.forge)}}
-	})
-}
-
-// listPages returns the objects of all pages of a list; req returns the request for each page.
-func listPages[T any](ctx context.Context, t *tka, ff *fleetFlags, as, pattern string, req func(plane.ListRequest) any) (l fleetList[T], err error) {
-	c, err := t.planeClient(ff.plane)
-	if err != nil {
-		return l, err
-	}
-	l.meta = newMeta(as)
-	var at plane.ListRequest
-	for {
-		var answer plane.Envelope[[]T]
-		if err := c.Do(ctx, pattern, plane.ListPools.MaxResponse, req(at), &answer); err != nil {
-			return l, planeError(err)
-		}
-		l.Sources = answer.Meta.Sources
-		if answer.Meta.Page == nil {
-			return l, nil
-		}
-		l.Items = append(l.Items, answer.Data...)
-		if answer.Meta.Page.Next == "" {
-			if l.Items == nil {
-				l.Items = []T{}
-			}
-			return l, nil
-		}
-		at.Cursor = plane.Cursor(answer.Meta.Page.Next)
-	}
-}
-
-// listFlags adds the filter flags of a list.
-func (t *tka) listFlags(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
-	cmd.Flags().StringVar(&ff.forge, "forge", "", "only objects of this forge")
-	return t.orgFlag(t.stateFlag(cmd, ff, states...), ff)
-}
-
-func (t *tka) orgFlag(cmd *cobra.Command, ff *fleetFlags) *cobra.Command {
-	cmd.Flags().StringVar(&ff.org, "org", "", "only objects of this organisation")
-	return cmd
-}
-
-func (t *tka) stateFlag(cmd *cobra.Command, ff *fleetFlags, states ...string) *cobra.Command {
-	f := cmd.Flags()
-	f.StringVar(&ff.state, "state", "", "only objects in this state: "+strings.Join(states, ", "))
-	t.complete(cmd, "state", fixedValues(states...))
-	return cmd
-}
-
-// explainEmpty explains why a table is empty.
-func (t *tka) explainEmpty(known bool, what string) {
-	if known {
-		t.hint("There are no %s that you have access to.", what)
-		return
-	}
-	t.warn("the list of %s is unknown", what)
 }

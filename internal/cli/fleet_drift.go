@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,9 +23,6 @@ reports it again.`,
 		Example: "  tka fleet ignore 5f0c2b1a9d3e4f60 --expires-in 72h --reason trial",
 		Args:    arguments(1, 1, "the ID of a drift"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ef.write().check(cmd); err != nil {
-				return err
-			}
 			if expiresIn == 0 {
 				return output.UsageErrorf("%s needs --expires-in", cmd.CommandPath()).Try("%s %s --expires-in 72h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
@@ -48,30 +44,23 @@ its ID.`,
 		Example: "  tka fleet unignore 5f0c2b1a9d3e4f60 --reason over",
 		Args:    arguments(1, 1, "the ID of a drift"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ef.write().check(cmd); err != nil {
-				return err
-			}
 			return t.doIgnore(cmd.Context(), ff, plane.UnignoreDrift.Pattern, plane.UnignoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)})
 		},
 	})
 }
 
 func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req any) error {
-	c, err := t.planeClient(ff.plane)
-	if err != nil {
-		return err
-	}
 	var e plane.Envelope[plane.Ignoring]
-	if err := c.Do(ctx, pattern, 0, req, &e); err != nil {
-		return planeError(err)
+	if err := t.callPlane(ctx, ff, pattern, 0, req, &e); err != nil {
+		return err
 	}
 	d := e.Data.Drift
 	return t.printResult(result{object: fleetChange[plane.Ignoring]{newMeta("DriftIgnored"), e.Data}, names: []string{d.ID}, table: func(bool) {
-		stands := "is reported again"
+		state := "is reported again"
 		if d.IgnoredUntil != nil {
-			stands = "is ignored until " + formatMinute(*d.IgnoredUntil)
+			state = "is ignored until " + formatMinute(*d.IgnoredUntil)
 		}
-		fmt.Fprintf(t.Out, "%s (%s) %s.%s\n", output.Escape(d.ID), output.Escape(d.Field), stands, dryRunSuffix(e.Data.DryRun))
+		t.printLine("%s (%s) %s.%s", d.ID, d.Field, state, dryRunSuffix(e.Data.DryRun))
 	}})
 }
 
@@ -83,27 +72,23 @@ func (t *tka) fleetRefresh(ff *fleetFlags) *cobra.Command {
 compares forge and cluster by itself; this command does not affect that. "tka fleet drift"
 lists the results.`,
 		Example: "  tka fleet refresh",
-		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := t.planeClient(ff.plane)
-			if err != nil {
-				return err
-			}
 			var e plane.Envelope[plane.Refreshed]
-			if err := c.Do(cmd.Context(), plane.RefreshDrift.Pattern, 0, plane.RefreshRequest{}, &e); err != nil {
-				return planeError(err)
+			if err := t.callPlane(cmd.Context(), ff, plane.RefreshDrift.Pattern, 0, plane.RefreshRequest{}, &e); err != nil {
+				return err
 			}
 			var names []string
 			var rows [][]output.Cell
-			for _, l := range e.Data.Sources {
+			for _, s := range e.Data.Sources {
 				requested := "no"
-				if l.Triggered {
+				if s.Triggered {
 					requested = "yes"
 				}
-				names = append(names, l.Source)
-				rows = append(rows, output.Row(l.Source, requested, l.Message))
+				names, rows = append(names, s.Source), append(rows, output.Row(s.Source, requested, s.Message))
 			}
-			return t.printResult(result{object: fleetChange[plane.Refreshed]{newMeta("DriftRefreshed"), e.Data}, names: names, table: func(bool) { t.writeTable(t.Out, []string{"SOURCE", "ASKED", "WHAT"}, rows) }})
+			return t.printResult(result{object: fleetChange[plane.Refreshed]{newMeta("DriftRefreshed"), e.Data}, names: names, table: func(bool) {
+				t.writeTable(false, []string{"SOURCE", "ASKED", "WHAT"}, nil, rows)
+			}})
 		},
 	}
 }

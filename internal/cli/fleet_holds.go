@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -46,26 +45,31 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 		Example: "  tka fleet pause github/acme/gh-nix --reason flaky-image --expires-in 2h\n  tka fleet pause --all --reason node-upgrade",
 		Args:    arguments(0, 1, "the runners, as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := wf.check(cmd); err != nil {
+			given := len(args)
+			for _, isSet := range []bool{everything, forge != "", org != "" || pool != ""} {
+				if isSet {
+					given++
+				}
+			}
+			if given != 1 {
+				return output.UsageErrorf("specify what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").
+					Try("%s --help", cmd.CommandPath())
+			}
+			req := plane.CreateRequest{Scope: plane.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: plane.ModePause,
+				Reason: plane.Reason(wf.reason), ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
+			if drain {
+				req.Mode = plane.ModeDrain
+			}
+			if len(args) == 0 {
+				return t.doPause(cmd.Context(), ff, wf, req, plane.CreateHold.Pattern, req)
+			}
+			p, err := parsePool(args[0])
+			if err != nil {
 				return err
 			}
-			mode := plane.ModePause
-			if drain {
-				mode = plane.ModeDrain
-			}
-			req := plane.CreateRequest{Scope: plane.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: mode, Reason: plane.Reason(wf.reason),
-				ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
-			if len(args)+len(trueValues(everything, forge != "", org != "" || pool != "")) != 1 {
-				return output.UsageErrorf("specify what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").Try("%s --help", cmd.CommandPath())
-			}
-			if len(args) > 0 {
-				of, err := parsePool(args[0])
-				if err != nil {
-					return err
-				}
-				req.Scope = plane.Scope{Org: of.Org, Pool: of.Pool}
-			}
-			return t.doPause(cmd.Context(), ff, wf, req, args)
+			req.Scope = plane.Scope{Org: p.Org, Pool: p.Pool}
+			return t.doPause(cmd.Context(), ff, wf, req, plane.PausePool.Pattern, plane.PauseRequest{Forge: p.Forge, Org: p.Org, Pool: p.Pool,
+				Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: drain, DryRun: req.DryRun, Key: req.Key})
 		},
 	}
 	wf.add(cmd, "a pause")
@@ -80,16 +84,7 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 	return cmd
 }
 
-// trueValues returns the values that are true.
-func trueValues(all ...bool) (some []bool) {
-	for _, is := range all {
-		if is {
-			some = append(some, is)
-		}
-	}
-	return some
-}
-
+// check requires a reason.
 func (wf writeFlags) check(cmd *cobra.Command) error {
 	if strings.TrimSpace(wf.reason) == "" {
 		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
@@ -103,18 +98,14 @@ type fleetChange[T any] struct {
 	Result T `json:"result"`
 }
 
-func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.CreateRequest, args []string) error {
+// doPause sends first to the operation with pattern, and shows the outcome. If the plane requires a confirmation, doPause sends req with it.
+func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.CreateRequest, pattern string, first any) error {
 	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return err
 	}
-	pattern, body := plane.CreateHold.Pattern, any(req)
-	if len(args) > 0 { // by its whole id, which includes the forge
-		id := strings.Split(args[0], "/")
-		pattern, body = plane.PausePool.Pattern, plane.PauseRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: req.Mode == plane.ModeDrain, DryRun: req.DryRun, Key: req.Key}
-	}
 	var e plane.Envelope[plane.Created]
-	err = c.Do(ctx, pattern, plane.CreateHold.MaxResponse, body, &e)
+	err = c.Do(ctx, pattern, plane.CreateHold.MaxResponse, first, &e)
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil {
 		if err := t.confirmPhrase(ctx, fmt.Sprintf("This pauses %s: %s.", req.Scope, describeWorkloads(p.Confirm.Targets)), p.Confirm.Phrase, wf.confirm); err != nil {
 			return err
@@ -127,13 +118,14 @@ func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req pl
 	}
 	r := e.Data
 	return t.printResult(result{object: fleetChange[plane.Created]{newMeta("HoldCreated"), r}, names: []string{r.Hold.Name}, table: func(bool) {
+		name, scope, workloads := r.Hold.Name, r.Hold.Scope, describeWorkloads(r.Targets)
 		switch {
 		case r.DryRun:
-			fmt.Fprintf(t.Out, "The plane would create %s: it pauses %s, %s. Nothing was changed.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
+			t.printLine("The plane would create %s: it pauses %s, %s. Nothing was changed.", name, scope, workloads)
 		case !r.Created:
-			fmt.Fprintf(t.Out, "%s exists already: with it you hold %s.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()))
+			t.printLine("%s exists already: with it you hold %s.", name, scope)
 		default:
-			fmt.Fprintf(t.Out, "%s is created: it pauses %s, %s.\n", output.Escape(r.Hold.Name), output.Escape(r.Hold.Scope.String()), describeWorkloads(r.Targets))
+			t.printLine("%s is created: it pauses %s, %s.", name, scope, workloads)
 			t.hint("See the progress: tka fleet holds")
 		}
 	}})
@@ -148,19 +140,10 @@ func (t *tka) confirmPhrase(ctx context.Context, what, phrase, given string) err
 		return output.UsageErrorf("%s It needs a confirmation.", what).Try("Confirm with --confirm %q", phrase)
 	}
 	fmt.Fprintf(t.Err, "%s\nType %s to continue: ", output.Escape(what), output.Escape(phrase))
-	answer := make(chan string, 1)
-	go func() { // a read cannot be cancelled; a signal ends the program without it
-		line, _ := bufio.NewReader(t.In).ReadString('\n')
-		answer <- strings.TrimSpace(line)
-	}()
-	select {
-	case a := <-answer:
-		if a == phrase {
-			return nil
-		}
-	case <-ctx.Done():
+	if t.readAnswer(ctx) != phrase {
+		return output.Errorf(output.ExitFailed, "cancelled: the phrase does not match")
 	}
-	return output.Errorf(output.ExitFailed, "cancelled: the phrase does not match")
+	return nil
 }
 
 func (t *tka) fleetLift(ff *fleetFlags) *cobra.Command {
@@ -177,9 +160,6 @@ dashboard with --code.`,
 		Example: "  tka fleet lift github/acme/gh-nix --reason mended\n  tka fleet lift all-3f9c1a2b4d5e --reason done",
 		Args:    arguments(1, 1, "the name of a hold, or runners as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := wf.check(cmd); err != nil {
-				return err
-			}
 			return t.doLift(cmd.Context(), ff, wf, args[0], code)
 		},
 	}
@@ -189,19 +169,19 @@ dashboard with --code.`,
 }
 
 func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, code string) error {
-	c, err := t.planeClient(ff.plane)
-	if err != nil {
-		return err
-	}
 	var e plane.Envelope[plane.Lifted]
+	var err error
 	if id := strings.Split(what, "/"); len(id) == 3 {
-		err = c.Do(ctx, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
+		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2],
+			Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
 	} else {
 		req := plane.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
-		err = t.callConfirmed(ctx, c, "lifts", wf.confirm, &req.Confirm, func() error { return c.Do(ctx, plane.LiftHold.Pattern, 0, req, &e) })
+		err = t.callConfirmed(ctx, ff, "lifts", wf.confirm, &req.Confirm, func(c httpapi.Client) error {
+			return c.Do(ctx, plane.LiftHold.Pattern, 0, req, &e)
+		})
 	}
 	if err != nil {
-		return planeError(err)
+		return err
 	}
 	r := e.Data
 	return t.printResult(result{object: fleetChange[plane.Lifted]{newMeta("HoldLifted"), r}, names: r.Lifted, table: func(bool) {
@@ -209,7 +189,7 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 		if r.DryRun {
 			done = "the plane would lift the hold; nothing was changed"
 		}
-		fmt.Fprintf(t.Out, "%s: %s.\n", output.Escape(strings.Join(r.Lifted, ", ")), done)
+		t.printLine("%s: %s.", strings.Join(r.Lifted, ", "), done)
 		if len(r.Remaining) > 0 {
 			t.warn("the same runners are still held by %s", strings.Join(r.Remaining, ", "))
 		}
@@ -230,9 +210,6 @@ needs a confirmation, like a lift.`,
 		Example: "  tka fleet reschedule all-3f9c1a2b4d5e --expires-in 4h --reason longer",
 		Args:    arguments(1, 1, "the name of a hold"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := wf.check(cmd); err != nil {
-				return err
-			}
 			if never == (expiresIn != 0) {
 				return output.UsageErrorf("specify when the hold expires: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
@@ -250,13 +227,12 @@ needs a confirmation, like a lift.`,
 }
 
 func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.RescheduleRequest) error {
-	c, err := t.planeClient(ff.plane)
+	var e plane.Envelope[plane.Rescheduled]
+	err := t.callConfirmed(ctx, ff, "brings forward the end of", wf.confirm, &req.Confirm, func(c httpapi.Client) error {
+		return c.Do(ctx, plane.RescheduleHold.Pattern, 0, req, &e)
+	})
 	if err != nil {
 		return err
-	}
-	var e plane.Envelope[plane.Rescheduled]
-	if err := t.callConfirmed(ctx, c, "brings forward the end of", wf.confirm, &req.Confirm, func() error { return c.Do(ctx, plane.RescheduleHold.Pattern, 0, req, &e) }); err != nil {
-		return planeError(err)
 	}
 	h := e.Data.Hold
 	return t.printResult(result{object: fleetChange[plane.Rescheduled]{newMeta("HoldRescheduled"), e.Data}, names: []string{h.Name}, table: func(bool) {
@@ -264,7 +240,7 @@ func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, r
 		if h.ExpiresAt != nil {
 			end = "ends at " + formatMinute(*h.ExpiresAt)
 		}
-		fmt.Fprintf(t.Out, "%s %s.%s\n", output.Escape(h.Name), end, dryRunSuffix(e.Data.DryRun))
+		t.printLine("%s %s.%s", h.Name, end, dryRunSuffix(e.Data.DryRun))
 	}})
 }
 
@@ -276,21 +252,24 @@ func dryRunSuffix(dryRun bool) string {
 	return ""
 }
 
-// callConfirmed calls ask. If the plane requires a code that the person did not give, askTwice obtains the code and calls ask again. does
-// describes the change, and given is the phrase if a flag gave it.
-func (t *tka) callConfirmed(ctx context.Context, c httpapi.Client, effect, given string, code *plane.Text, call func() error) error {
-	err := call()
-	p, ok := errors.AsType[*problem.Error](err)
-	if !ok || p.Code != problem.Confirmation || p.Confirm == nil || *code != "" {
+// callConfirmed calls call. If the plane requires a code that the person did not give, callConfirmed obtains the code and calls call again.
+// effect describes the change, and given is the phrase if a flag gave it.
+func (t *tka) callConfirmed(ctx context.Context, ff *fleetFlags, effect, given string, code *plane.Text,
+	call func(httpapi.Client) error) error {
+	c, err := t.planeClient(ff.plane)
+	if err != nil {
 		return err
 	}
-	if *code, err = t.confirmationCode(ctx, c, effect, p.Confirm.ID, given); err != nil {
-		return err
+	err = call(c)
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil && *code == "" {
+		if *code, err = t.confirmationCode(ctx, c, effect, p.Confirm.ID, given); err == nil {
+			err = call(c)
+		}
 	}
-	return call()
+	return planeError(err)
 }
 
-// confirmationCode obtains the code for a confirmation after the person has typed its phrase. does describes the change.
+// confirmationCode obtains the code for a confirmation after the person has typed its phrase. effect describes the change.
 func (t *tka) confirmationCode(ctx context.Context, c httpapi.Client, effect, id, given string) (plane.Text, error) {
 	var requested plane.Envelope[plane.Asked]
 	if err := c.Do(ctx, plane.GetConfirmation.Pattern, 0, plane.ConfirmationRequest{ID: id}, &requested); err != nil {

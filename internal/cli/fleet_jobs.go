@@ -2,10 +2,10 @@ package cli
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,14 +17,36 @@ import (
 // parsePool parses an argument of the form forge/org/pool.
 func parsePool(arg string) (plane.PoolRequest, error) {
 	id := strings.Split(arg, "/")
-	if len(id) != 3 || id[0] == "" || id[1] == "" || id[2] == "" {
+	if len(id) != 3 || slices.Contains(id, "") {
 		return plane.PoolRequest{}, output.UsageErrorf("%q does not have the form forge/org/pool", arg).Try("tka fleet runners -o name")
 	}
 	return plane.PoolRequest{Forge: id[0], Org: id[1], Pool: id[2]}, nil
 }
 
 func (t *tka) fleetJobs(ff *fleetFlags) *cobra.Command {
-	return t.stateFlag(&cobra.Command{
+	jobs := fleetTable[plane.Runner]{
+		kind: "RunnerList", pattern: plane.ListRunners.Pattern, plural: "runners of this pool",
+		states: []string{plane.RunnerFailed, plane.RunnerOutdated, plane.RunnerPending, plane.RunnerStarting, plane.RunnerEnding,
+			plane.RunnerBusy, plane.RunnerIdle, plane.RunnerFinished},
+		header: []string{"RUNNER", "STATE", "JOB", "REPOSITORY", "SINCE"},
+		wide:   []string{"NODE", "FAILURES", "URL", "WHY"},
+		row: func(r plane.Runner) (string, []string) {
+			var j plane.Job
+			if r.Job != nil {
+				j = *r.Job
+			}
+			since, node := "", "?"
+			if j.Started != nil {
+				since = output.HumanDuration(max(0, t.Now().Sub(*j.Started)))
+			}
+			if r.Pod != nil {
+				node = r.Pod.Node
+			}
+			why := strings.Trim(r.Reason+": "+r.Message, ": ")
+			return r.ID, []string{r.ID, r.State, j.Name, j.Repository, since, node, formatCount(r.Failures), j.URL, why}
+		},
+	}
+	return jobs.addFlags(t, ff, &cobra.Command{
 		Use:   "jobs FORGE/ORG/POOL",
 		Short: "List the runners of a pool with their jobs",
 		Long: `List the runners of one organisation in one pool: the state of each, its job and the job's
@@ -32,57 +54,15 @@ start, and the place of its pod. An unknown value is "?".`,
 		Example: "  tka fleet jobs github/acme/gh-nix\n  tka fleet jobs github/acme/gh-nix --state Failed -o wide",
 		Args:    arguments(1, 1, "a pool, as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			of, err := parsePool(args[0])
+			pool, err := parsePool(args[0])
 			if err != nil {
 				return err
 			}
-			l, err := listPages[plane.Runner](cmd.Context(), t, ff, "RunnerList", plane.ListRunners.Pattern, func(p plane.ListRequest) any {
-				p.State, p.Limit = plane.Text(ff.state), pageSize
-				return plane.RunnerListRequest{ListRequest: p, PoolRequest: of}
+			return jobs.print(cmd.Context(), t, ff, func(p plane.ListRequest) any {
+				return plane.RunnerListRequest{ListRequest: p, PoolRequest: pool}
 			})
-			if err != nil {
-				return err
-			}
-			t.warnUnhealthySources(plane.Meta{Sources: l.Sources})
-			var names []string
-			for _, r := range l.Items {
-				names = append(names, r.ID)
-			}
-			return t.printResult(result{object: l, names: names, table: func(wide bool) { t.printJobs(l, wide) }})
 		},
-	}, ff, plane.RunnerFailed, plane.RunnerOutdated, plane.RunnerPending, plane.RunnerStarting, plane.RunnerEnding, plane.RunnerBusy, plane.RunnerIdle, plane.RunnerFinished)
-}
-
-func (t *tka) printJobs(l fleetList[plane.Runner], wide bool) {
-	if len(l.Items) == 0 {
-		t.explainEmpty(l.Items != nil, "runners of this pool")
-		return
-	}
-	header := []string{"RUNNER", "STATE", "JOB", "REPOSITORY", "SINCE"}
-	if wide {
-		header = append(header, "NODE", "FAILURES", "URL", "WHY")
-	}
-	var rows [][]output.Cell
-	for _, r := range l.Items {
-		var j plane.Job
-		if r.Job != nil {
-			j = *r.Job
-		}
-		since := ""
-		if j.Started != nil {
-			since = output.HumanDuration(max(0, t.Now().Sub(*j.Started)))
-		}
-		row := output.Row(r.ID, r.State, j.Name, j.Repository, since)
-		if wide {
-			node := "?"
-			if r.Pod != nil {
-				node = r.Pod.Node
-			}
-			row = append(row, output.Row(node, formatCount(r.Failures), j.URL, strings.Trim(r.Reason+": "+r.Message, ": "))...)
-		}
-		rows = append(rows, row)
-	}
-	t.writeTable(t.Out, header, rows)
+	})
 }
 
 func (t *tka) fleetDiagnose(ff *fleetFlags) *cobra.Command {
@@ -94,24 +74,24 @@ the problem, its source, and what to do. The command changes nothing.`,
 		Example: "  tka fleet diagnose github/acme/gh-nix",
 		Args:    arguments(1, 1, "a pool, as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			of, err := parsePool(args[0])
+			pool, err := parsePool(args[0])
 			if err != nil {
 				return err
 			}
-			d, err := callPlane[plane.Diagnosis](cmd.Context(), t, ff, plane.GetDiagnosis.Pattern, of)
-			if err != nil {
+			var e plane.Envelope[plane.Diagnosis]
+			if err := t.callPlane(cmd.Context(), ff, plane.GetDiagnosis.Pattern, plane.ListPools.MaxResponse, pool, &e); err != nil {
 				return err
 			}
+			t.warnUnhealthySources(e.Meta)
+			d := e.Data
 			return t.printResult(result{object: diagnosis{newMeta("PoolDiagnosis"), d}, names: []string{d.ID}, table: func(bool) {
 				if len(d.Findings) == 0 {
 					t.hint("%s is %s. There is no known problem.", d.ID, d.State)
 					return
 				}
-				var rows [][]output.Cell
-				for _, f := range d.Findings {
-					rows = append(rows, output.Row(string(f.Severity), f.Cause, f.Evidence, f.Next))
-				}
-				t.writeTable(t.Out, []string{"SEVERITY", "CAUSE", "EVIDENCE", "NEXT"}, rows)
+				t.writeTable(false, []string{"SEVERITY", "CAUSE", "EVIDENCE", "NEXT"}, nil, mapped(d.Findings, func(f plane.Finding) []output.Cell {
+					return output.Row(string(f.Severity), f.Cause, f.Evidence, f.Next)
+				}))
 			}})
 		},
 	}
@@ -182,18 +162,4 @@ func (t *tka) printLog(log io.Reader) error {
 type diagnosis struct {
 	meta
 	plane.Diagnosis
-}
-
-// callPlane returns the plane's response to one request.
-func callPlane[T any](ctx context.Context, t *tka, ff *fleetFlags, pattern string, req any) (data T, err error) {
-	c, err := t.planeClient(ff.plane)
-	if err != nil {
-		return data, err
-	}
-	var answer plane.Envelope[T]
-	if err := c.Do(ctx, pattern, plane.ListPools.MaxResponse, req, &answer); err != nil {
-		return data, planeError(err)
-	}
-	t.warnUnhealthySources(answer.Meta)
-	return answer.Data, nil
 }

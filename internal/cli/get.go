@@ -10,9 +10,7 @@ func (t *tka) get() *cobra.Command {
 	cmd.Short = "Show the sign-in of this device, or another object by name"
 	cmd.Long = `Without a name, get shows the sign-in of this device, as "tka status" does.`
 	cmd.Example = "  tka get login\n  tka get kubeconfig\n  tka get clusters\n  tka get cluster-info\n  tka get config"
-	cmd.Args = t.rejectArguments
-	info := t.clusterInfo()
-	cmd.AddCommand(t.status("login"), t.kubeconfigCommand("kubeconfig"), t.clusters(), info, t.configCommand("config"))
+	cmd.AddCommand(t.status("login"), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(), t.configCommand("config"))
 	return cmd
 }
 
@@ -23,8 +21,6 @@ func (t *tka) set() *cobra.Command {
 		Short:   "Change a setting",
 		Long:    `Change a setting, as "tka config KEY VALUE" does.`,
 		Example: "  tka set config server tka-prod",
-		Args:    t.rejectArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.configCommand("config"))
 	return cmd

@@ -17,7 +17,7 @@ import (
 )
 
 func (t *tka) integration() *cobra.Command {
-	return &cobra.Command{
+	return shellCommand(&cobra.Command{
 		Use:   "integration SHELL",
 		Short: "Print a shell function that makes login change only that shell",
 		Long: `Print a function for bash, zsh, fish or powershell. With it, "tka login" makes the cluster
@@ -29,19 +29,13 @@ The function runs this program with the same arguments and returns its exit code
 		Example: `  eval "$(tka integration bash)"
   tka integration fish | source
   tka integration powershell | Out-String | Invoke-Expression`,
-		ValidArgs: shellsession.Shells(),
-		Args:      arguments(1, 1, "a shell: "+strings.Join(shellsession.Shells(), ", ")),
-		RunE: func(_ *cobra.Command, args []string) error {
-			if err := checkOneOf("the shell", args[0], shellsession.Shells()); err != nil {
-				return err
-			}
-			text, err := shellsession.Shell(args[0]).IntegrationScript(t.pluginCommand())
-			if err == nil {
-				_, err = fmt.Fprint(t.Out, text)
-			}
-			return err
-		},
-	}
+	}, func(_ *cobra.Command, shell shellsession.Shell) error {
+		text, err := shell.IntegrationScript(t.pluginCommand())
+		if err == nil {
+			_, err = fmt.Fprint(t.Out, text)
+		}
+		return err
+	})
 }
 
 // generate is an alternative name for the command integration.
@@ -51,8 +45,6 @@ func (t *tka) generate() *cobra.Command {
 		Short:   "Print a script for another program",
 		Long:    `Print a script for another program, as "tka integration" does.`,
 		Example: "  tka generate integration zsh",
-		Args:    t.rejectArguments,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(t.integration())
 	return cmd

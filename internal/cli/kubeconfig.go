@@ -34,16 +34,13 @@ kubectl runs "tka credential" to get one. With --token, it contains a token, for
 that cannot run a plugin. Any program that can read such a file has your access until the
 token ends.`,
 		Example: "  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&kf.cluster, "cluster", "", "cluster; this machine or its server must know it")
 	f.BoolVar(&kf.token, "token", false, "include the token in the kubeconfig")
 	f.StringVar(&kf.out, "out", "", "write to this file instead of printing; only you can read it")
 	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")
-	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
+	return t.clusterFlag(cmd, &kf.cluster, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
 func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,8 +91,8 @@ func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
 	f.StringVar(&lf.role, "role", "", "granted role to sign in with (default: the one that the grants prefer)")
 	f.DurationVar(&lf.period, "for", 0, "duration of the sign-in, such as 30m or 8h (default: the granted period of the role)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "limit the role to this namespace; may be given several times")
-	f.StringVar(&lf.cluster, "cluster", "", "cluster to sign in to: a name that this machine or its server knows, or an id that the server knows")
-	t.complete(cmd, "cluster", t.clusterNames)
+	t.clusterFlag(cmd, &lf.cluster,
+		"cluster to sign in to: a name that this machine or its server knows, or an id that the server knows", t.clusterNames)
 }
 
 // loginResult is the output of login.
@@ -170,12 +171,17 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) 
 		t.keepSignin(l.Base)
 	}
 	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces),
-		MissingNamespaces: nonNil(st.MissingNamespaces), Until: st.Until, Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
+		MissingNamespaces: nonNil(st.MissingNamespaces), Until: tokenEnd(st, g), Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
-	if !g.Until.IsZero() {
-		res.Until = g.Until.UTC().Format(time.RFC3339)
-	}
 	return res, entry, nil
+}
+
+// tokenEnd returns the end of the token if the server reports it, and otherwise that of the sign-in.
+func tokenEnd(st signin.Status, g client.IssuedKubeconfig) string {
+	if g.Until.IsZero() {
+		return st.Until
+	}
+	return g.Until.UTC().Format(time.RFC3339)
 }
 
 func (lf loginFlags) check() error {
@@ -191,16 +197,13 @@ func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (sign
 		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces}
 	})
 	if err != nil && ctx.Err() != nil { // tka stopped waiting for the response
-		err = perhapsSignedIn(err)
+		err = output.AsError(err).Try("The server may have signed you in; to check or to end the sign-in: tka status, tka logout")
 	}
 	if err != nil {
 		return signin.Status{}, client.IssuedKubeconfig{}, err
 	}
 	g, err := l.Kubeconfig(ctx)
-	if err != nil {
-		return accepted.Status, client.IssuedKubeconfig{}, err
-	}
-	return accepted.Status, g, nil
+	return accepted.Status, g, err
 }
 
 // recordSignIn stores a sign-in, so that kubectl's plugin finds its server.
@@ -217,8 +220,8 @@ func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g
 
 func (t *tka) showLogin(res loginResult) error {
 	err := t.printResult(result{object: res, names: []string{res.Context}, table: func(bool) {
-		fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Signed in to %s as %s with the role %s in %s until %s, in %s.",
-			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), res.Took)))
+		t.printLine("Signed in to %s as %s with the role %s in %s until %s, in %s.",
+			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), res.Took)
 	}})
 	if res.Clamped {
 		t.hint("The server shortened the period to its maximum.")
@@ -310,9 +313,9 @@ func (t *tka) planLogin(l *client.Client, lf loginFlags, set *config.Settings) e
 		if lf.role != "" {
 			role = "the role " + lf.role
 		}
-		fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Would sign in to %s at %s with %s.", info.Name, l.Base, role)))
+		t.printLine("Would sign in to %s at %s with %s.", info.Name, l.Base, role)
 		for _, f := range plan.Kubeconfig {
-			fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("Would write the context %s into %s.", entry.Name, f)))
+			t.printLine("Would write the context %s into %s.", entry.Name, f)
 		}
 	}})
 }
@@ -326,20 +329,11 @@ func stillSignedIn(err error) error {
 	return f.Try("You are signed in nevertheless; to end the sign-in: tka logout")
 }
 
-// perhapsSignedIn adds to the error of a login without a response that the server may have created a sign-in.
-func perhapsSignedIn(err error) error {
-	return output.AsError(err).Try("The server may have signed you in; to check or to end the sign-in: tka status, tka logout")
-}
-
 // kubeconfigEntry returns the kubeconfig entry for k.
 func (t *tka) kubeconfigEntry(set *config.Settings, k signin.Kubeconfig, namespaces []string) kubeconfig.Entry {
 	e := kubeconfig.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.pluginCommand(), Args: kubeconfig.PluginArgs(k.Cluster)}
-	switch {
-	case k.Namespace == "":
-	case len(namespaces) > 0:
+	if k.Namespace != "" {
 		e.Namespaces = append([]string{k.Namespace}, namespaces...)
-	default:
-		e.Namespaces = []string{k.Namespace}
 	}
 	if t.config != "" {
 		if path, err := filepath.Abs(t.config); err == nil {
@@ -364,5 +358,42 @@ func (t *tka) pluginCommand() string {
 	return self
 }
 
-// nonNil returns s; never null in JSON.
-func nonNil(s []string) []string { return append([]string{}, s...) }
+func (t *tka) refresh() *cobra.Command {
+	lf := loginFlags{refresh: true}
+	cmd := &cobra.Command{
+		Use:     "refresh",
+		Aliases: []string{"reauthenticate", "reauth"},
+		Short:   "Extend the sign-in of this device, or sign in again",
+		Long: `Extend the sign-in of this device: same role, same namespaces, a later end. If it has ended,
+sign in again with the role and the namespaces that this machine used last.`,
+		Example: "  tka refresh\n  tka refresh --for 1h --cluster prod-eu",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
+	}
+	cmd.Flags().DurationVar(&lf.period, "for", 0, "duration from now, such as 30m or 8h (default: the granted period of the role)")
+	return t.clusterFlag(cmd, &lf.cluster, "cluster; this machine or its server must know it", t.knownClusterNames)
+}
+
+// repeatLogin returns the flags that repeat the present sign-in, or else the last one.
+func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, set *config.Settings) (loginFlags, error) {
+	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{})
+	switch {
+	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
+		lf.role, lf.namespaces = st.Role, st.Namespaces
+	case err == nil, notSignedIn(err):
+		k, kerr := t.state()
+		if kerr != nil {
+			return lf, kerr
+		}
+		last, _ := k.Server(l.Base)
+		lf.role, lf.namespaces = last.Role, last.Namespaces
+	default:
+		return lf, err
+	}
+	view, err := t.loadKubeconfig()
+	if err != nil {
+		return lf, err
+	}
+	entry, _ := view.Entry(set.Prefix + l.Info.Name)
+	lf.auto = slices.Contains(entry.Args, signInFlag)
+	return lf, nil
+}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,7 +26,6 @@ the token that tka cached for kubectl.
 
 If you are not signed in, logout succeeds. Sign-ins of your other devices continue.`,
 		Example: "  tka logout\n  tka logout --cluster prod-eu",
-		Args:    arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case all && (cluster != "" || t.server != ""):
@@ -42,11 +40,9 @@ If you are not signed in, logout succeeds. Sign-ins of your other devices contin
 			return t.printResult(result{object: res, names: res.Removed, table: func(bool) { t.printLogout(res) }})
 		},
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to sign out of; this machine must know it")
 	cmd.Flags().BoolVar(&all, "all", false, "sign out of every cluster that this machine signed in to")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the sign-ins to end and the entries to remove, and do nothing")
-	t.complete(cmd, "cluster", t.knownClusterNames)
-	return cmd
+	return t.clusterFlag(cmd, &cluster, "cluster to sign out of; this machine must know it", t.knownClusterNames)
 }
 
 // logoutResult is the output of logout.
@@ -76,7 +72,8 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 		if err != nil {
 			return res, err
 		}
-		if l.Info.Name = k.ClusterOf(l.Base); l.Info.Name == "" || cluster != "" && l.Info.Name != cluster {
+		known, _ := k.Server(l.Base)
+		if l.Info.Name = known.Cluster; l.Info.Name == "" || cluster != "" && l.Info.Name != cluster {
 			return res, denied
 		}
 	}
@@ -99,11 +96,12 @@ func (t *tka) logoutOf(ctx context.Context, cluster string, dryRun bool) (res lo
 	case !notSignedIn(err):
 		return res, err
 	}
-	edit := func(files kubeconfig.Files) error { res.Removed = files.Remove(cluster); return nil }
 	if dryRun {
-		err = t.editKubeconfigDryRun(edit)
+		var files kubeconfig.Files
+		files, err = t.readKubeconfigFiles()
+		res.Removed = files.Remove(cluster)
 	} else {
-		res.Kubeconfig, err = t.editKubeconfig(ctx, edit)
+		res.Kubeconfig, err = t.editKubeconfig(ctx, func(files kubeconfig.Files) error { res.Removed = files.Remove(cluster); return nil })
 	}
 	if err != nil {
 		return res, err
@@ -122,33 +120,22 @@ func (t *tka) forgetToken(base, cluster string) {
 	}
 }
 
-// editKubeconfigDryRun applies an edit without writing it.
-func (t *tka) editKubeconfigDryRun(edit func(kubeconfig.Files) error) error {
-	files, err := t.readKubeconfigFiles()
-	if err != nil {
-		return err
-	}
-	return edit(files)
-}
-
 func (t *tka) printLogout(res logoutResult) {
-	from := res.Cluster
-	printLine := func(format string, args ...any) { fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf(format, args...))) }
 	switch {
 	case res.DryRun && res.WasSignedIn:
-		printLine("Would sign out of %s.", from)
+		t.printLine("Would sign out of %s.", res.Cluster)
 	case !res.WasSignedIn:
-		printLine("Was not signed in to %s.", from)
+		t.printLine("Was not signed in to %s.", res.Cluster)
 	case res.State == signin.Ending:
-		printLine("Signed out of %s; the cluster is removing the access.", from)
+		t.printLine("Signed out of %s; the cluster is removing the access.", res.Cluster)
 	default:
-		printLine("Signed out of %s.", from)
+		t.printLine("Signed out of %s.", res.Cluster)
 	}
 	for _, n := range res.Removed {
 		if res.DryRun {
-			printLine("Would remove %s from the kubeconfig.", n)
+			t.printLine("Would remove %s from the kubeconfig.", n)
 		} else {
-			printLine("Removed %s from the kubeconfig.", n)
+			t.printLine("Removed %s from the kubeconfig.", n)
 		}
 	}
 }

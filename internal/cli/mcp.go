@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
@@ -48,14 +49,11 @@ Changes of more than one pool need a confirmation. See also --read-only and
 
   ` + strings.Join(mcp.WriteTools(), "\n  "),
 		Example:     "  tka mcp --url https://dashboard.tail1234.ts.net\n  tka config plane.url https://dashboard.tail1234.ts.net\n  claude mcp add tailplane -- tka mcp",
-		Args:        arguments(0, 0, ""),
 		Annotations: map[string]string{noTimeLimit: ""},
 		RunE:        func(cmd *cobra.Command, _ []string) error { return t.doMCP(cmd.Context(), mf) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&mf.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
-	f.StringVar(&mf.tokenFile, "token-file", "", "file with a token, if the connection does not identify you")
-	f.StringVar(&mf.tokenCommand, "token-command", "", "program that prints a token, with its arguments; tka runs it without a shell")
+	mf.addPlaneFlags(f)
 	f.BoolVar(&mf.options.ReadOnly, "read-only", false, "offer only tools that change nothing")
 	f.BoolVar(&mf.options.NoDestructive, "no-destructive", false, "offer no destructive tools")
 	f.StringVar(&mf.toolsets, "toolsets", "", "offer only these groups, separated by commas: fleet, config, enrollment, infra, audit (default all)")
@@ -63,6 +61,13 @@ Changes of more than one pool need a confirmation. See also --read-only and
 	f.IntVar(&mf.options.MaxBytes, "max-bytes", mcp.DefaultBytes, "maximum bytes of one answer, 4096 to 1048576")
 	t.complete(cmd, "toolsets", fixedValues(string(mcp.Fleet), string(mcp.Config), string(mcp.Enrollment), string(mcp.Infra), string(mcp.Audit)))
 	return cmd
+}
+
+// addPlaneFlags adds the flags that select the operator plane.
+func (mf *mcpFlags) addPlaneFlags(f *pflag.FlagSet) {
+	f.StringVar(&mf.url, "url", "", "URL of the operator plane, https:// unless it is on this machine (default plane.url of the settings)")
+	f.StringVar(&mf.tokenFile, "token-file", "", "file with a token, if the connection does not identify you")
+	f.StringVar(&mf.tokenCommand, "token-command", "", "program that prints a token, with its arguments; tka runs it without a shell")
 }
 
 func (t *tka) doMCP(ctx context.Context, mf mcpFlags) error {
@@ -108,10 +113,10 @@ func (t *tka) planeURL(given string) (*url.URL, error) {
 			Try("tka mcp --url https://dashboard.YOUR-TAILNET.ts.net").Try("tka config plane.url https://dashboard.YOUR-TAILNET.ts.net")
 	}
 	base, err := dialpolicy.ParseURL(given, true)
-	if err != nil {
-		return nil, output.UsageErrorf("%s is %q: %v", from, dialpolicy.RedactURL(given), err)
+	var u *url.URL
+	if err == nil {
+		u, err = url.Parse(base)
 	}
-	u, err := url.Parse(base)
 	if err != nil {
 		return nil, output.UsageErrorf("%s is %q: %v", from, dialpolicy.RedactURL(given), err)
 	}

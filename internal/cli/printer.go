@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
 )
@@ -17,6 +18,26 @@ type meta struct {
 }
 
 func newMeta(k string) meta { return meta{"cli.tailplane.dev/v1alpha1", k} }
+
+// A list is the output of commands that print several objects.
+type list[T any] struct {
+	meta
+	Items []T `json:"items"`
+}
+
+// newList returns a list of a kind; its items are never null in JSON.
+func newList[T any](kind string, items []T) list[T] { return list[T]{newMeta(kind), nonNil(items)} }
+
+// nonNil returns a copy of s that is never null in JSON.
+func nonNil[T any](s []T) []T { return append([]T{}, s...) }
+
+// mapped returns f of each item.
+func mapped[T, R any](items []T, f func(T) R) (all []R) {
+	for _, item := range items {
+		all = append(all, f(item))
+	}
+	return all
+}
 
 // A result is one result in all output formats.
 type result struct {
@@ -69,8 +90,21 @@ func (t *tka) paint(w io.Writer, c output.Color, text string) string {
 	return output.Paint(c, text)
 }
 
-func (t *tka) writeTable(w io.Writer, header []string, rows [][]output.Cell) {
-	output.WriteTable(w, func(c output.Color, text string) string { return t.paint(w, c, text) }, header, rows)
+// writeTable writes rows, which have all columns. Without wide, it leaves out the additional columns.
+func (t *tka) writeTable(wide bool, header, additional []string, rows [][]output.Cell) {
+	if wide {
+		header = slices.Concat(header, additional)
+	}
+	var visible [][]output.Cell
+	for _, row := range rows {
+		visible = append(visible, row[:len(header)])
+	}
+	output.WriteTable(t.Out, func(c output.Color, text string) string { return t.paint(t.Out, c, text) }, header, visible)
+}
+
+// printLine writes one line of output, and escapes it.
+func (t *tka) printLine(format string, args ...any) {
+	fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf(format, args...)))
 }
 
 func (t *tka) useColor(w io.Writer) bool {

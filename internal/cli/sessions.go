@@ -1,11 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -30,7 +30,6 @@ func (t *tka) sessions() *cobra.Command {
 		Long: `List the sign-ins of all people in a cluster. The command runs kubectl with your own
 kubeconfig: you need the right to list tkasignins there, and no sign-in with tka.`,
 		Example: "  tka sessions\n  tka sessions --context admin@prod-eu --login alice@example.com -o wide",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doSessions(cmd.Context(), af, login) },
 	}
 	adminFlags(cmd, &af)
@@ -62,11 +61,6 @@ policy.`,
 	return cmd
 }
 
-type sessionList struct {
-	meta
-	Items []client.Session `json:"items"`
-}
-
 func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) error {
 	all, err := t.kubectl(af).Sessions(ctx)
 	if err != nil {
@@ -75,61 +69,36 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 	if login != "" {
 		all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Login != login })
 	}
-	return t.showSessions(sessionList{newMeta("SessionList"), all})
-}
-
-func (t *tka) showSessions(l sessionList) error {
-	var names []string
-	for _, s := range l.Items {
-		names = append(names, "tkasignin/"+s.Name)
-	}
-	return t.printResult(result{object: l, names: names, table: func(wide bool) {
-		header := []string{"USER", "DEVICE", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}
-		if wide {
-			header = append(header, "UNTIL", "SINCE")
-		}
-		var rows [][]output.Cell
-		for _, s := range l.Items {
-			namespaces := "all"
-			if len(s.Namespaces) > 0 {
-				namespaces = strings.Join(s.Namespaces, ",")
-			}
-			left := ""
-			if at, err := time.Parse(time.RFC3339, s.Until); err == nil {
-				left = output.HumanDuration(max(0, at.Sub(t.Now())))
-			}
-			row := output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, left, s.Name)
-			if wide {
-				row = append(row, output.Row(s.Until, s.Since)...)
-			}
-			rows = append(rows, row)
-		}
-		if len(rows) == 0 {
+	return t.printResult(result{object: newList("SessionList", all), names: mapped(all, sessionName), table: func(wide bool) {
+		if len(all) == 0 {
 			t.hint("There are no sign-ins.")
 			return
 		}
-		t.writeTable(t.Out, header, rows)
+		rows := mapped(all, func(s client.Session) []output.Cell {
+			namespaces := cmp.Or(strings.Join(s.Namespaces, ","), "all")
+			return output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since)
+		})
+		t.writeTable(wide, []string{"USER", "DEVICE", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE"}, rows)
 	}})
 }
 
-func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, dryRun bool) error {
+func sessionName(s client.Session) string { return "tkasignin/" + s.Name }
+
+func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, nameOrLogin string, yes, dryRun bool) error {
 	all, err := t.kubectl(af).Sessions(ctx)
 	if err != nil {
 		return err
 	}
 	// A login contains "@" and a sign-in's name never does, so one exact match is enough.
-	all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Name != who && s.Login != who })
+	all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Name != nameOrLogin && s.Login != nameOrLogin })
 	if len(all) == 0 {
-		return output.Errorf(output.ExitFailed, "No sign-in has that name or login: %s", who).Try("See all: tka sessions")
+		return output.Errorf(output.ExitFailed, "No sign-in has that name or login: %s", nameOrLogin).Try("See all: tka sessions")
 	}
 	if slices.ContainsFunc(all, func(s client.Session) bool { return !dialpolicy.IsNamespaceName(s.Name) }) {
 		return output.Errorf(output.ExitFailed, "The cluster has a sign-in with an invalid name; tka ended no sign-in").Try("tka sessions")
 	}
 	if !yes && !dryRun {
-		var what []string
-		for _, s := range all {
-			what = append(what, fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device))
-		}
+		what := mapped(all, func(s client.Session) string { return fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device) })
 		if err := t.confirm(ctx, fmt.Sprintf("End %s: %s?", plural(int64(len(all)), "sign-in", "sign-ins"), strings.Join(what, "; ")), "--yes"); err != nil {
 			return err
 		}
@@ -137,20 +106,14 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 	code := output.ExitOK
 	for i := range all {
 		if dryRun {
-			continue
+			break
 		}
-		if err := t.kubectl(af).Revoke(ctx, all[i].Name); err != nil {
+		err := t.kubectl(af).Revoke(ctx, all[i].Name)
+		if all[i].Revoked = err == nil; err != nil {
 			all[i].Error, code = errorMessage(err), max(code, output.ExitCode(err))
-			continue
 		}
-		all[i].Revoked = true
 	}
-	res := sessionList{newMeta("RevocationList"), all}
-	var names []string
-	for _, s := range all {
-		names = append(names, "tkasignin/"+s.Name)
-	}
-	err = t.printResult(result{object: res, names: names, table: func(bool) {
+	err = t.printResult(result{object: newList("RevocationList", all), names: mapped(all, sessionName), table: func(bool) {
 		for _, s := range all {
 			line := "Ended"
 			switch {
@@ -159,7 +122,7 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, who string, yes, 
 			case !s.Revoked:
 				line = "Not ended, because " + s.Error + ":"
 			}
-			fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)))
+			t.printLine("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)
 		}
 	}})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -99,9 +100,9 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keepFlags, command [
 		return err
 	}
 	began, quiet := s.interruptible(ctx, shellsession.EndsOperation)
-	g, err := s.signIn(began, lf, set)
+	entry, err := s.signIn(began, lf, set)
 	if err == nil {
-		err = s.prepareChild(t.kubeconfigEntry(set, g.Kubeconfig, g.namespaces), program, args, len(command) == 0)
+		err = s.prepareChild(entry, program, args, len(command) == 0)
 	}
 	quiet()
 	if err == nil {
@@ -163,9 +164,9 @@ func (t *tka) keepSignin(base string) {
 	}
 }
 
-// interruptible returns a context that ends at a signal for which ends returns true, at the time limit, or when the returned function is called. It ignores the
-// cancellation of ctx by the same signal: otherwise one signal would count twice, and the second time would interrupt the cleanup after the
-// first.
+// interruptible returns a context that ends at a signal for which ends returns true, at the time limit, or when the returned function is
+// called. It ignores the cancellation of ctx by the same signal: otherwise one signal would count twice, and the second time would interrupt
+// the cleanup after the first.
 func (s *shellRun) interruptible(ctx context.Context, ends func(os.Signal) bool) (context.Context, func()) {
 	deadline, limited := ctx.Deadline()
 	if !limited {
@@ -200,21 +201,21 @@ func (s *shellRun) dropSignals() {
 	}
 }
 
-// signIn signs in and records what must be ended later.
-func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settings) (g shellAccess, err error) {
+// signIn signs in, records what must be ended later, and returns the entry of the shell's kubeconfig.
+func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settings) (entry kubeconfig.Entry, err error) {
 	done, err := s.session.Lock(ctx, sessionLockWait)
 	if err != nil {
-		return g, output.Errorf(output.ExitNotReady, "another shell is signing in or out: %v", err).Because(err).Try("Try again in a moment.")
+		return entry, output.Errorf(output.ExitNotReady, "another shell is signing in or out: %v", err).Because(err).Try("Try again in a moment.")
 	}
 	defer done()
 	have, err := client.Call(ctx, s.client, signin.Read, signin.ReadRequest{})
 	existed := err == nil && have.State != signin.Ended && have.State != signin.Ending
-	if p, ok := errors.AsType[*problem.Error](err); err != nil && !(ok && (p.Code == problem.NotSignedIn || p.Code == problem.CannotProvision)) {
-		return g, err
+	if code := problem.CodeOf(err); err != nil && code != problem.NotSignedIn && code != problem.CannotProvision {
+		return entry, err
 	}
 	if !existed { // before the request, so that this shell ends the sign-in whatever happens
 		if err := s.session.MarkSignin(); err != nil {
-			return g, output.Errorf(output.ExitFailed, "the shell's files cannot be written: %v", err).Because(err)
+			return entry, output.Errorf(output.ExitFailed, "the shell's files cannot be written: %v", err).Because(err)
 		}
 	}
 	st, access, err := s.tka.signIn(ctx, s.client, lf)
@@ -225,29 +226,19 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settin
 		s.signedIn = true
 	}
 	if err != nil {
-		return g, err
+		return entry, err
 	}
-	_, err = s.readKubeconfigFiles() // report a broken kubeconfig now and not at a later login
-	if err == nil {
-		err = s.checkSameCluster(s.kubeconfigEntry(set, access.Kubeconfig, nil), s.client)
+	if _, err := s.readKubeconfigFiles(); err != nil { // report a broken kubeconfig now and not at a later login
+		return entry, err
 	}
-	if err != nil {
-		return g, err
+	entry = s.kubeconfigEntry(set, access.Kubeconfig, st.Namespaces)
+	if err := s.checkSameCluster(entry, s.client); err != nil {
+		return entry, err
 	}
 	s.recordSignIn(ctx, s.client.Base, st, access)
-	until := st.Until
-	if !access.Until.IsZero() {
-		until = access.Until.UTC().Format(time.RFC3339)
-	}
-	s.until = s.formatTime(until)
+	s.until = s.formatTime(tokenEnd(st, access))
 	s.hint("Signed in to %s as %s with the role %s in %s until %s.", access.Cluster, st.Username, st.Role, describeNamespaces(st.Namespaces), s.until)
-	return shellAccess{access, st.Namespaces}, nil
-}
-
-// shellAccess is the access that a shell runs with.
-type shellAccess struct {
-	client.IssuedKubeconfig
-	namespaces []string
+	return entry, nil
 }
 
 // prepareChild fills the private directory and prepares the child process, without starting it.
@@ -314,33 +305,30 @@ func (s *shellRun) finish(ctx context.Context) bool {
 	}
 	others, began, err := s.session.Close(ctx)
 	until := cmp.Or(s.until, "it expires")
-	var printLine func()
+	show, message := s.hint, ""
 	switch {
 	case !s.signedIn:
 	case s.keepFlags.keep:
 		if others {
 			s.keepSignin(s.client.Base)
 		}
-		printLine = func() { s.hint("The sign-in continues until %s.", until) }
+		message = "The sign-in continues until " + until + "."
 	case s.keepFlags.revoke, began && !others:
-		revokeErr := s.endSignin(ctx)
-		printLine = func() { s.hint("Signed out.") }
-		if revokeErr != nil {
+		message = "Signed out."
+		if revokeErr := s.endSignin(ctx); revokeErr != nil {
 			err = errors.Join(err, revokeErr)
-			printLine = func() { s.warn("the sign-in continues until %s: %v; to end it: tka logout", until, revokeErr) }
+			show, message = s.warn, fmt.Sprintf("the sign-in continues until %s: %v; to end it: tka logout", until, revokeErr)
 		}
 	case others && began:
-		printLine = func() { s.hint("The sign-in continues: another shell uses it. The last shell ends it.") }
+		message = "The sign-in continues: another shell uses it. The last shell ends it."
 	default:
-		printLine = func() {
-			s.hint("The sign-in continues until %s, because it existed before the shell; to end it: tka logout", until)
-		}
+		message = "The sign-in continues until " + until + ", because it existed before the shell; to end it: tka logout"
 	}
 	if _, serr := os.Lstat(s.session.Dir); serr == nil {
 		s.warn("%s could not be removed", s.session.Dir)
 	}
-	if printLine != nil {
-		printLine()
+	if message != "" {
+		show("%s", message)
 	}
 	return err == nil
 }
@@ -357,8 +345,7 @@ func (s *shellRun) endSignin(ctx context.Context) error {
 	var err error
 	for attempt := 1; ; attempt++ {
 		_, err = client.Call(ctx, s.client, signin.Logout, signin.LogoutRequest{Wait: httpapi.Duration(logoutWait)})
-		p, ok := errors.AsType[*problem.Error](err)
-		if !ok || p.Code != problem.NotSignedIn {
+		if !notSignedIn(err) {
 			break
 		}
 		err = nil // another program ended it, or it does not exist yet

@@ -13,19 +13,15 @@ import (
 // status returns the status command under the name use; "get" and "get login" are the same command.
 func (t *tka) status(use string) *cobra.Command {
 	var cluster string
-	cmd := &cobra.Command{
+	return t.clusterFlag(&cobra.Command{
 		Use:   use,
 		Short: "Show the sign-in of this device",
 		Long: `Show your sign-in to one cluster, or to all clusters that this machine signed in to: the
 user, role, namespaces and end. A sign-in that is not ready yet is a state, not an error. If
 you are not signed in, the exit code is 3.`,
 		Example: "  tka status\n  tka status -o json",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doStatus(cmd.Context(), cluster) },
-	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster to show; this machine or its server must know it")
-	t.complete(cmd, "cluster", t.knownClusterNames)
-	return cmd
+	}, &cluster, "cluster to show; this machine or its server must know it", t.knownClusterNames)
 }
 
 // statusItem is one sign-in as the server reports it, with the server.
@@ -34,11 +30,6 @@ type statusItem struct {
 	signin.Status
 	Server string `json:"server"`
 	Error  string `json:"error,omitempty"` // why the state is unknown
-}
-
-type statusList struct {
-	meta
-	Items []statusItem `json:"items"`
 }
 
 func (t *tka) doStatus(ctx context.Context, cluster string) error {
@@ -53,7 +44,7 @@ func (t *tka) doStatus(ctx context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
-	return t.showStatus(statusList{newMeta("SigninList"), []statusItem{it}})
+	return t.showStatus([]statusItem{it})
 }
 
 // statusOf returns the sign-in to one cluster.
@@ -70,20 +61,16 @@ func (t *tka) statusOf(ctx context.Context, cluster string) (statusItem, error) 
 	return statusItem{meta: newMeta("Signin"), Status: st, Server: l.Base}, nil
 }
 
-func (t *tka) showStatus(l statusList) error {
+func (t *tka) showStatus(items []statusItem) error {
 	var names []string
-	for _, it := range l.Items {
+	for _, it := range items {
 		if it.Name != "" {
 			names = append(names, "signin/"+it.Name)
 		}
 	}
-	return t.printResult(result{object: l, names: names, table: func(wide bool) {
-		header := []string{"CLUSTER", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"}
-		if wide {
-			header = append(header, "UNTIL", "DEVICE", "SERVER", "NAME")
-		}
+	return t.printResult(result{object: newList("SigninList", items), names: names, table: func(wide bool) {
 		var rows [][]output.Cell
-		for _, it := range l.Items {
+		for _, it := range items {
 			namespaces := describeNamespaces(it.Namespaces)
 			switch {
 			case it.Name == "":
@@ -91,14 +78,12 @@ func (t *tka) showStatus(l statusList) error {
 			case len(it.Namespaces) == 0:
 				namespaces = "all"
 			}
-			row := append(output.Row(it.Cluster, it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)), output.Cell{Text: t.timeLeft(it.Status)})
-			if wide {
-				row = append(row, output.Row(it.Until, it.Device, it.Server, it.Name)...)
-			}
-			rows = append(rows, row)
+			row := append(output.Row(it.Cluster, it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)))
+			rows = append(rows, append(row, output.Row(t.timeLeft(it.Until), it.Until, it.Device, it.Server, it.Name)...))
 		}
-		t.writeTable(t.Out, header, rows)
-		for _, it := range l.Items {
+		t.writeTable(wide, []string{"CLUSTER", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"},
+			[]string{"UNTIL", "DEVICE", "SERVER", "NAME"}, rows)
+		for _, it := range items {
 			if it.Error != "" {
 				t.warn("%s: %s", it.Cluster, it.Error)
 			}

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/doctor"
-	"github.com/tailplane/tailplane/internal/cli/output"
 )
 
 // A Build is the version, commit and date of the program.
@@ -85,13 +84,10 @@ func (t *tka) version() *cobra.Command {
 		Long: `Show the version, commit, date, Go version and platform of this program, and the version of
 the server if this machine knows one. If the server does not answer, that is not an error.`,
 		Example: "  tka version\n  tka version --client -o json",
-		Args:    arguments(0, 0, ""),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doVersion(cmd.Context(), cluster, client) },
 	}
 	cmd.Flags().BoolVar(&client, "client", false, "show only this program")
-	cmd.Flags().StringVar(&cluster, "cluster", "", "cluster of the server; this machine or its server must know it")
-	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
+	return t.clusterFlag(cmd, &cluster, "cluster of the server; this machine or its server must know it", t.clusterNames)
 }
 
 // versionTimeout bounds the request to the server, which is optional.
@@ -109,12 +105,14 @@ func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error 
 		v.Skew = doctor.SkewTooLarge(v.Version, v.Server)
 	}
 	return t.printResult(result{object: v, names: []string{v.Version}, table: func(wide bool) {
-		fmt.Fprintf(t.Out, "tka %s\n", output.Escape(v.Version))
+		t.printLine("tka %s", v.Version)
 		if wide {
-			fmt.Fprintf(t.Out, "commit %s\ndate %s\n%s %s\n", output.Escape(cmp.Or(v.Commit, "unknown")), output.Escape(cmp.Or(v.Date, "unknown")), v.Go, v.Platform)
+			t.printLine("commit %s", cmp.Or(v.Commit, "unknown"))
+			t.printLine("date %s", cmp.Or(v.Date, "unknown"))
+			t.printLine("%s %s", v.Go, v.Platform)
 		}
 		if v.Server != "" {
-			fmt.Fprintf(t.Out, "server %s\n", output.Escape(v.Server))
+			t.printLine("server %s", v.Server)
 		}
 		if v.Skew {
 			t.warn("they differ by more than one minor version")

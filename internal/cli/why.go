@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -45,12 +47,10 @@ path that begins with "/". The exit code is 0 if allowed, and 3 if refused.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return t.doWhy(cmd.Context(), wf, args) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&wf.cluster, "cluster", "", "cluster; this machine or its server must know it")
 	f.StringVarP(&wf.namespace, "namespace", "n", "", "namespace (default: that of the sign-in's context)")
 	f.BoolVarP(&wf.allNamespaces, "all-namespaces", "A", false, "check all namespaces")
 	f.StringVar(&wf.subresource, "subresource", "", "subresource, such as log or scale")
-	t.complete(cmd, "cluster", t.clusterNames)
-	return cmd
+	return t.clusterFlag(cmd, &wf.cluster, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
 // whyInfo is the output of why.
@@ -125,13 +125,9 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 		default:
 			q.Resource, q.Group = have.Name, have.Group
 		}
-		switch {
-		case !have.Namespaced || wf.allNamespaces:
+		q.Namespace = cmp.Or(q.Namespace, g.Namespace, "default")
+		if !have.Namespaced || wf.allNamespaces {
 			q.Namespace = ""
-		case q.Namespace == "" && g.Namespace != "":
-			q.Namespace = g.Namespace
-		case q.Namespace == "":
-			q.Namespace = "default"
 		}
 	}
 	answer, err := api.CheckAccess(ctx, q)
@@ -148,13 +144,13 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 
 // apiError returns the error for a failed request to the API server.
 func apiError(server string, err error) error {
-	if r, ok := errors.AsType[*client.KubeAPIError](err); ok {
-		if r.Status == 401 {
-			return output.Errorf(output.ExitRefused, "The API server %s rejects the token: %v", server, err).Because(err).Try("tka login").Try("tka doctor")
-		}
+	r, answered := errors.AsType[*client.KubeAPIError](err)
+	switch {
+	case answered && r.Status == http.StatusUnauthorized:
+		return output.Errorf(output.ExitRefused, "The API server %s rejects the token: %v", server, err).Because(err).Try("tka login").Try("tka doctor")
+	case answered:
 		return output.Errorf(output.ExitRefused, "The API server %s refused the request: %v", server, err).Because(err).Try("tka doctor")
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	case errors.Is(err, context.DeadlineExceeded):
 		return output.Errorf(output.ExitNotReady, "The API server %s did not answer in time", server).Because(err).Try("tka doctor").Try("Allow more time: --timeout 2m")
 	}
 	return output.Errorf(output.ExitUnreachable, "The API server %s cannot be reached: %v", server, err).Because(err).Try("tka doctor")
@@ -176,44 +172,40 @@ func otherRoles(w signin.Whoami) (advice []string) {
 }
 
 func (t *tka) printWhy(info whyInfo) {
-	printLine := func(format string, args ...any) { fmt.Fprintln(t.Out, output.Escape(fmt.Sprintf(format, args...))) }
 	c := info.Caller
-	switch {
-	case c.Login != "":
-		printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
-	default:
-		printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
+	if c.Login != "" {
+		t.printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
+	} else {
+		t.printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
 	}
 	switch {
 	case info.Cluster != "":
-		printLine("The server %s serves %s.", info.Server, info.Cluster)
+		t.printLine("The server %s serves %s.", info.Server, info.Cluster)
 	case info.Proved:
-		printLine("The server %s does not report its cluster.", info.Server)
+		t.printLine("The server %s does not report its cluster.", info.Server)
 	default:
-		printLine("The server %s does not report its cluster, so it could not prove its identity.", info.Server)
+		t.printLine("The server %s does not report its cluster, so it could not prove its identity.", info.Server)
 	}
 	if len(info.Rules) > 0 {
 		var rows [][]output.Cell
 		for _, r := range info.Rules {
-			namespaces, note := "all", output.Cell{}
-			if len(r.Namespaces) > 0 {
-				namespaces = strings.Join(r.Namespaces, ", ")
-			}
+			var note output.Cell
 			switch {
 			case r.Problem != "":
 				note = output.Colored(output.Red, "not usable: "+r.Problem)
 			case r.Chosen:
 				note = output.Colored(output.Green, "chosen")
 			}
+			namespaces := cmp.Or(strings.Join(r.Namespaces, ", "), "all")
 			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), note))
 		}
-		t.writeTable(t.Out, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, rows)
+		t.writeTable(false, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, nil, rows)
 	}
-	printLine("%s", info.Decision.Message)
+	t.printLine("%s", info.Decision.Message)
 	if s := info.Signin; s != nil {
-		printLine("This device is signed in with the role %s in %s until %s: %s.", s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), s.State)
+		t.printLine("This device is signed in with the role %s in %s until %s: %s.", s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), s.State)
 	} else {
-		printLine("This device is not signed in.")
+		t.printLine("This device is not signed in.")
 	}
 	if a := info.Answer; a != nil {
 		decision := t.paint(t.Out, output.Red, "refused")
@@ -230,12 +222,11 @@ func (t *tka) printWhy(info whyInfo) {
 		fmt.Fprintf(t.Out, "%s: %s%s\n", output.Escape(info.Question.String()), decision, output.Escape(why))
 	}
 	for _, line := range info.Advice[:min(len(info.Advice), output.MaxAdvice)] {
-		printLine("try: %s", line)
+		t.printLine("try: %s", line)
 	}
 }
 
 // notSignedIn reports whether err means that there is no sign-in.
 func notSignedIn(err error) bool {
-	p, ok := errors.AsType[*problem.Error](err)
-	return ok && p.Code == problem.NotSignedIn
+	return problem.CodeOf(err) == problem.NotSignedIn
 }

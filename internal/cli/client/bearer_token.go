@@ -77,11 +77,11 @@ func (s *TokenSource) read(ctx context.Context) (string, error) {
 		return s.Value, nil
 	case s.File != "":
 		f, err := os.Open(s.File)
-		if err != nil {
-			return "", fmt.Errorf("read the token file: %w", err)
+		var b []byte
+		if err == nil {
+			defer f.Close()
+			b, err = io.ReadAll(io.LimitReader(f, maxToken+2))
 		}
-		defer f.Close()
-		b, err := io.ReadAll(io.LimitReader(f, maxToken+2))
 		if err != nil {
 			return "", fmt.Errorf("read the token file: %w", err)
 		}
@@ -122,39 +122,39 @@ type BearerTransport struct {
 	Next   http.RoundTripper
 }
 
-// HTTPClient returns an HTTP client over w. It fails on a redirect.
-func (w *BearerTransport) HTTPClient() *http.Client {
-	return &http.Client{Transport: w, CheckRedirect: func(*http.Request, []*http.Request) error {
+// HTTPClient returns an HTTP client over t. It fails on a redirect.
+func (t *BearerTransport) HTTPClient() *http.Client {
+	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return errors.New("the server answered with a redirect, which tka does not follow: is it an operator plane of Tailplane?")
 	}}
 }
 
 // RoundTrip implements [http.RoundTripper]. If the server refuses the token, RoundTrip reads it again and retries once.
-func (w *BearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != w.Base.Scheme || r.URL.Host != w.Base.Host {
+func (t *BearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != t.Base.Scheme || r.URL.Host != t.Base.Host {
 		return nil, fmt.Errorf("%s is not the configured operator plane", r.URL.Host)
 	}
 	r = r.Clone(r.Context())
-	r.Header.Set("User-Agent", w.Agent)
+	r.Header.Set("User-Agent", t.Agent)
 	r.Header.Del("Authorization")
-	if w.Source.IsEmpty() || r.URL.Scheme != "https" {
-		return w.Next.RoundTrip(r)
+	if t.Source.IsEmpty() || r.URL.Scheme != "https" {
+		return t.Next.RoundTrip(r)
 	}
-	token, err := w.Source.Token(r.Context(), "")
+	token, err := t.Source.Token(r.Context(), "")
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
-	res, err := w.Next.RoundTrip(r)
+	res, err := t.Next.RoundTrip(r)
 	if err != nil || res.StatusCode != http.StatusUnauthorized || r.Body != nil && r.Body != http.NoBody {
 		return res, err
 	}
-	another, err := w.Source.Token(r.Context(), token)
+	another, err := t.Source.Token(r.Context(), token)
 	if err != nil || another == token {
 		return res, nil // the refusal says more than err
 	}
 	_ = res.Body.Close()
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+another)
-	return w.Next.RoundTrip(r)
+	return t.Next.RoundTrip(r)
 }

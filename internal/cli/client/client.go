@@ -18,6 +18,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strconv"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
@@ -25,6 +26,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Client is a client for one server, with its last response. It must not be used concurrently.
@@ -88,19 +90,19 @@ type responseRecorder struct {
 	agent  string
 }
 
-func (o *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
-	o.client.Last = Exchange{}
+func (rec *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) {
+	rec.client.Last = Exchange{}
 	ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { o.client.Last.Reached = true },
+		GotConn: func(httptrace.GotConnInfo) { rec.client.Last.Reached = true },
 	})
 	r = r.Clone(ctx)
-	o.client.Last.nonce, o.client.Last.host = httpapi.NewNonce(), r.URL.Host
-	r.Header.Set("User-Agent", o.agent)
-	r.Header.Set(httpapi.NonceHeader, o.client.Last.nonce)
-	res, err := o.next.RoundTrip(r)
+	rec.client.Last.nonce, rec.client.Last.host = httpapi.NewNonce(), r.URL.Host
+	r.Header.Set("User-Agent", rec.agent)
+	r.Header.Set(httpapi.NonceHeader, rec.client.Last.nonce)
+	res, err := rec.next.RoundTrip(r)
 	if err == nil {
-		o.client.Last.Status, o.client.Last.Header = res.StatusCode, res.Header
-		res.Body = teeBody{io.TeeReader(res.Body, &o.client.Last.body), res.Body}
+		rec.client.Last.Status, rec.client.Last.Header = res.StatusCode, res.Header
+		res.Body = teeBody{io.TeeReader(res.Body, &rec.client.Last.body), res.Body}
 	}
 	return res, err
 }
@@ -129,4 +131,78 @@ func Call[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp
 		return resp, c.Explain(ctx, err)
 	}
 	return resp, nil
+}
+
+// maxWait is how long one request for a kubeconfig may wait. It is less than servers allow, so that the server ends the wait.
+const maxWait = 25 * time.Second
+
+// CallUntilReady repeats the request until the response is other than "not yet" or the time limit is near. A server that supports waiting
+// holds the request for the wait that req gets. For other servers, CallUntilReady repeats the request after their Retry-After.
+func CallUntilReady[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
+	deadline, _ := ctx.Deadline()
+	var lateErr error // error for the last response, if no other one comes in time
+	for last := false; ; {
+		left := time.Until(deadline)
+		resp, err := Call(ctx, c, op, req(max(0, min(maxWait, left-lastRequestTime(left)).Truncate(time.Millisecond))))
+		after, later := c.retryDelay(err)
+		if !later {
+			if _, answered := errors.AsType[*problem.Error](err); err != nil && !answered && lateErr != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return resp, lateErr
+			}
+			return resp, err
+		}
+		lateErr = c.notReadyError(err)
+		left = time.Until(deadline)
+		if available := left - lastRequestTime(left); after > available {
+			if last || c.Last.Status != http.StatusAccepted || available <= 0 {
+				return resp, lateErr
+			}
+			after, last = available, true // one more attempt, just before the end
+		}
+		switch err := retry.Sleep(ctx, after); {
+		case errors.Is(err, context.DeadlineExceeded):
+			return resp, lateErr
+		case err != nil:
+			return resp, c.Explain(ctx, err)
+		}
+	}
+}
+
+// lastRequestTime returns how much of the remaining time to reserve for the last request.
+func lastRequestTime(left time.Duration) time.Duration { return min(time.Second, left/4) }
+
+// notReadyError returns the error when the response stays "not yet" until the time limit.
+func (c *Client) notReadyError(err error) *output.Error {
+	if c.Last.Status != http.StatusAccepted {
+		if f, ok := errors.AsType[*output.Error](err); ok {
+			return f
+		}
+	}
+	return output.Errorf(output.ExitNotReady, "The sign-in was not ready within %v", c.Timeout).Because(err).
+		Try("The cluster continues without tka. See the state: tka status").
+		Try("Allow more time: tka login --timeout 2m")
+}
+
+// retryAfterHeader returns the delay in the Retry-After header; one second without it.
+func retryAfterHeader(h http.Header) time.Duration {
+	s, err := strconv.Atoi(h.Get("Retry-After"))
+	if err != nil || s <= 0 {
+		return time.Second
+	}
+	return time.Duration(min(s, 3600)) * time.Second
+}
+
+// retryDelay reports whether the last response asks the client to retry, and when.
+func (c *Client) retryDelay(err error) (time.Duration, bool) {
+	p, ok := errors.AsType[*problem.Error](err)
+	if ok && p.RetryAfter == 0 {
+		p.RetryAfter = time.Second
+	}
+	switch {
+	case ok && output.ProblemExitCode(p.Code) == output.ExitNotReady:
+		return p.RetryAfter, true
+	case !ok && output.ExitCode(err) == output.ExitFailed && c.Last.Status == http.StatusAccepted: // a server without problem codes
+		return retryAfterHeader(c.Last.Header), true
+	}
+	return 0, false
 }

@@ -2,10 +2,14 @@ package client
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
@@ -54,8 +58,12 @@ func NewDirectory(server, own string, clusters []gossip.Cluster, address func(st
 		}
 		d.Entries = append(d.Entries, e)
 	}
-	slices.SortStableFunc(d.Entries, func(a, b DirectoryEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(d.Entries, byName)
 	return d
+}
+
+func byName(a, b DirectoryEntry) int {
+	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 }
 
 // exclusionOf returns the reason against signing in to a cluster, other than its address; nil: none.
@@ -138,8 +146,7 @@ func suffixOf(host string) string {
 		return ""
 	}
 	_, suffix, _ := strings.Cut(host, ".")
-	switch {
-	case !strings.Contains(suffix, "."), suffix == "ts.net", suffix == "beta.tailscale.net":
+	if !strings.Contains(suffix, ".") || suffix == "ts.net" || suffix == "beta.tailscale.net" {
 		return ""
 	}
 	return "." + suffix
@@ -164,8 +171,8 @@ func hostOf(base string) string {
 // Resolve returns the cluster with a name or an id. The error is an *output.Error: there is no such cluster,
 // there are several, or it is excluded.
 func (d Directory) Resolve(name string) (DirectoryEntry, error) {
-	var usable, excluded []DirectoryEntry
-	var unreachable []DirectoryEntry // unreachable clusters may be meant too: another cluster of that name must not win because they are down
+	// unreachable clusters may be meant too: another cluster of that name must not win because they are down
+	var usable, excluded, unreachable []DirectoryEntry
 	for _, e := range d.Entries {
 		switch {
 		case e.Name != name && e.ID != name:
@@ -187,14 +194,8 @@ func (d Directory) Resolve(name string) (DirectoryEntry, error) {
 		f.Advice = slices.Clone(worst.Exclusion.Advice)
 		return DirectoryEntry{}, f
 	}
-	var names []string
-	for _, e := range d.Entries {
-		if e.Exclusion == nil {
-			names = append(names, e.Name)
-		}
-	}
 	f := output.Errorf(output.ExitRefused, "The server %s serves the cluster %s, not %s, and knows no cluster with that name", d.Server, d.OwnCluster, name)
-	if suggestion := output.Suggest(name, names); suggestion != "" {
+	if suggestion := output.Suggest(name, d.Names()); suggestion != "" {
 		f.Try("Did you mean %s?", suggestion)
 	}
 	return DirectoryEntry{}, f.Try("See the clusters: tka clusters").Try("Select the access server of %s: --server NAME", name)
@@ -209,7 +210,7 @@ func (d Directory) resolveUnique(name string, usable, unreachable []DirectoryEnt
 		return best, nil
 	}
 	f := output.UsageErrorf("The server %s knows several clusters with the name %s", d.Server, name)
-	slices.SortStableFunc(all, func(a, b DirectoryEntry) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(all, byName)
 	for _, e := range all[:min(len(all), output.MaxAdvice)] {
 		f.Try("--cluster %s   (%s, by %s)", output.ShellQuote(e.ID), e.Name, dialpolicy.RedactURL(e.URL))
 	}
@@ -223,12 +224,12 @@ func (d Directory) HasConflict(e DirectoryEntry) bool {
 	return slices.ContainsFunc(d.Entries, func(o DirectoryEntry) bool { return o.Conflict && (o.Name == e.Name || o.ID == e.ID) })
 }
 
-// Filter returns the entries that match pick. Without all, it leaves out dead clusters and those that have left; hidden is how many it left
+// Filter returns the entries that match selector. Without all, it leaves out dead clusters and those that have left; hidden is how many it left
 // out.
-func (d Directory) Filter(all bool, selector Selector) (shown []DirectoryEntry, hidden int) {
+func (d Directory) Filter(all bool, selector labels.Selector) (shown []DirectoryEntry, hidden int) {
 	for _, e := range d.Entries {
 		switch {
-		case !selector.Matches(e.Labels):
+		case !selector.Matches(labels.Set(e.Labels)):
 		case !all && !e.Available():
 			hidden++
 		default:
@@ -246,4 +247,22 @@ func (d Directory) Names() (names []string) {
 		}
 	}
 	return slices.Compact(names) // the entries are sorted by name
+}
+
+// ParseSelector parses terms of the forms key=value, key==value, key!=value, key and !key, separated by commas. As in kubectl, all terms must
+// match, and key!=value also matches a cluster without the label. The empty text selects every cluster.
+func ParseSelector(text string) (labels.Selector, error) {
+	if text == "" {
+		return labels.Everything(), nil
+	}
+	operators := []selection.Operator{selection.Equals, selection.DoubleEquals, selection.NotEquals, selection.Exists, selection.DoesNotExist}
+	selector := labels.NewSelector()
+	for part := range strings.SplitSeq(text, ",") {
+		terms, err := labels.ParseToRequirements(part)
+		if err != nil || len(strings.Fields(part)) != 1 || !slices.Contains(operators, terms[0].Operator()) {
+			return nil, fmt.Errorf("%.80q does not have the form key=value, key!=value, key or !key", part)
+		}
+		selector = selector.Add(terms...)
+	}
+	return selector, nil
 }

@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -80,17 +79,8 @@ func certificateReason(err error) string {
 	return strings.TrimPrefix(err.Error(), "tls: ")
 }
 
-// retryDelay reports whether the last response asks the client to retry, and when.
-func (c *Client) retryDelay(err error) (time.Duration, bool) {
-	p, ok := errors.AsType[*problem.Error](err)
-	if ok && p.RetryAfter == 0 {
-		p.RetryAfter = time.Second
-	}
-	switch {
-	case ok && output.ProblemExitCode(p.Code) == output.ExitNotReady:
-		return p.RetryAfter, true
-	case !ok && output.ExitCode(err) == output.ExitFailed && c.Last.Status == http.StatusAccepted: // a server without problem codes
-		return retryAfterHeader(c.Last.Header), true
-	}
-	return 0, false
+// InvalidResponse returns the error for a response that tka rejects.
+func (c *Client) InvalidResponse(what string, err error) *output.Error {
+	return output.Errorf(output.ExitFailed, "tka does not use the %s from %s: %v", what, c.Base, err).Because(err).
+		Try("Ask an administrator of the server. tka changed nothing on this machine.")
 }

@@ -64,7 +64,7 @@ func (r *KubeAPIError) Error() string {
 }
 
 // do sends in as JSON, unless it is nil, and decodes the response into out.
-func (s *KubeAPI) do(ctx context.Context, method, path, accept string, in, out any) error {
+func (k *KubeAPI) do(ctx context.Context, method, path, accept string, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -73,7 +73,7 @@ func (s *KubeAPI) do(ctx context.Context, method, path, accept string, in, out a
 		}
 		body = bytes.NewReader(b)
 	}
-	r, err := http.NewRequestWithContext(ctx, method, s.base+path, body)
+	r, err := http.NewRequestWithContext(ctx, method, k.base+path, body)
 	if err != nil {
 		return err
 	}
@@ -81,10 +81,10 @@ func (s *KubeAPI) do(ctx context.Context, method, path, accept string, in, out a
 	if in != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
-	if t := s.token.Reveal(); t != "" {
+	if t := k.token.Reveal(); t != "" {
 		r.Header.Set("Authorization", "Bearer "+t)
 	}
-	res, err := s.http.Do(r)
+	res, err := k.http.Do(r)
 	if err != nil {
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			return ue.Err // the caller's sentence already names the server
@@ -109,14 +109,12 @@ func (s *KubeAPI) do(ctx context.Context, method, path, accept string, in, out a
 	return nil
 }
 
-const plainJSON = "application/json"
-
 // Version returns the version of the API server, such as "v1.37.0". A *KubeAPIError shows that the server responds.
-func (s *KubeAPI) Version(ctx context.Context) (string, error) {
+func (k *KubeAPI) Version(ctx context.Context) (string, error) {
 	var v struct {
 		GitVersion string `json:"gitVersion"`
 	}
-	err := s.do(ctx, http.MethodGet, "/version", plainJSON, nil, &v)
+	err := k.do(ctx, http.MethodGet, "/version", plainJSON, nil, &v)
 	return v.GitVersion, err
 }
 
@@ -160,7 +158,7 @@ type AccessAnswer struct {
 }
 
 // CheckAccess checks whether the token may do q.
-func (s *KubeAPI) CheckAccess(ctx context.Context, q AccessQuestion) (AccessAnswer, error) {
+func (k *KubeAPI) CheckAccess(ctx context.Context, q AccessQuestion) (AccessAnswer, error) {
 	spec := map[string]any{}
 	if path, ok := strings.CutPrefix(q.Resource, "/"); ok {
 		spec["nonResourceAttributes"] = map[string]string{"verb": q.Verb, "path": "/" + path}
@@ -169,13 +167,19 @@ func (s *KubeAPI) CheckAccess(ctx context.Context, q AccessQuestion) (AccessAnsw
 			"subresource": q.Subresource, "name": q.Name, "namespace": q.Namespace}
 	}
 	var review struct{ Status AccessAnswer }
-	err := s.do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", plainJSON,
-		map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}, &review)
+	err := k.review(ctx, "SelfSubjectAccessReview", spec, &review)
 	return review.Status, err
 }
 
+// review creates a review of a kind, and decodes the API server's answer into out.
+func (k *KubeAPI) review(ctx context.Context, kind string, spec, out any) error {
+	path := "/apis/authorization.k8s.io/v1/" + strings.ToLower(kind) + "s"
+	review := map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+	return k.do(ctx, http.MethodPost, path, plainJSON, review, out)
+}
+
 // CountRules returns how many rules grant the token rights in a namespace, beyond those of every authenticated user.
-func (s *KubeAPI) CountRules(ctx context.Context, namespace string) (n int, err error) {
+func (k *KubeAPI) CountRules(ctx context.Context, namespace string) (n int, err error) {
 	var review struct {
 		Status struct {
 			ResourceRules []struct {
@@ -183,8 +187,7 @@ func (s *KubeAPI) CountRules(ctx context.Context, namespace string) (n int, err 
 			} `json:"resourceRules"`
 		}
 	}
-	err = s.do(ctx, http.MethodPost, "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", plainJSON, map[string]any{
-		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": map[string]string{"namespace": namespace}}, &review)
+	err = k.review(ctx, "SelfSubjectRulesReview", map[string]string{"namespace": namespace}, &review)
 	for _, r := range review.Status.ResourceRules {
 		if !slices.ContainsFunc(r.APIGroups, func(g string) bool { return g == "authorization.k8s.io" || g == "authentication.k8s.io" }) {
 			n++
@@ -203,10 +206,14 @@ type KubeResource struct {
 // ErrNoResource reports a word that matches no resource of the cluster.
 var ErrNoResource = errors.New("the cluster has no such resource")
 
-const discoveryJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+// The media types of responses.
+const (
+	plainJSON     = "application/json"
+	discoveryJSON = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+)
 
 // FindResource returns the resource with a plural, singular or short name, optionally followed by ".group". The core API takes precedence.
-func (s *KubeAPI) FindResource(ctx context.Context, word string) (KubeResource, error) {
+func (k *KubeAPI) FindResource(ctx context.Context, word string) (KubeResource, error) {
 	name, group, grouped := strings.Cut(strings.ToLower(word), ".")
 	if name == "" {
 		return KubeResource{}, ErrNoResource
@@ -225,7 +232,7 @@ func (s *KubeAPI) FindResource(ctx context.Context, word string) (KubeResource, 
 				}
 			}
 		}
-		if err := s.do(ctx, http.MethodGet, path, discoveryJSON, nil, &list); err != nil {
+		if err := k.do(ctx, http.MethodGet, path, discoveryJSON, nil, &list); err != nil {
 			return KubeResource{}, fmt.Errorf("discover the resource %q: %w", word, err)
 		}
 		for _, g := range list.Items {

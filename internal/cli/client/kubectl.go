@@ -26,7 +26,7 @@ const (
 // A Kubectl lists and ends the sign-ins of all people with kubectl, in the cluster that it selects.
 type Kubectl struct {
 	Context    string // in the kubeconfig; "": the current one
-	Namespace  string // of the sign-ins; "": Namespace
+	Namespace  string // of the sign-ins; "": SigninNamespace
 	Kubeconfig string // a file; "": kubectl's default
 	Timeout    time.Duration
 	Env        []string // for kubectl; nil: the environment of tka

@@ -83,17 +83,12 @@ func (c *Client) Verify(ctx context.Context, cluster string) error {
 		return c.InvalidResponse("cluster-info", fmt.Errorf("%.60q is not the name of a cluster", info.Name))
 	}
 	if cluster != "" && info.Name != cluster {
-		return c.wrongClusterError(info.Name, cluster)
+		return output.Errorf(output.ExitRefused, "The server %s serves the cluster %s, not %s", c.Base, info.Name, cluster).
+			Try("Select the access server of %s: --server NAME", cluster)
 	}
 	c.Info = info
 	if known.IsZero() {
 		c.Key, c.FirstContact = info.Key, true
 	}
 	return nil
-}
-
-// wrongClusterError returns the error for a server that serves another cluster than the requested one.
-func (c *Client) wrongClusterError(have, want string) *output.Error {
-	return output.Errorf(output.ExitRefused, "The server %s serves the cluster %s, not %s", c.Base, have, want).
-		Try("Select the access server of %s: --server NAME", want)
 }

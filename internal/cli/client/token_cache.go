@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/internal/util/safefile"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
@@ -77,23 +76,14 @@ func (c TokenCache) Get(ctx context.Context, key TokenKey, requester string, fet
 	if cred, ok := f.load(c.Now(), requester); ok {
 		return cred, nil
 	}
-	var served *CachedToken
-	unlock, err := f.lock(ctx, fetchWait, func() bool {
-		cred, ok := f.load(c.Now(), requester)
-		if ok {
-			served = &cred
-		}
-		return ok
-	})
+	lock, err := safefile.WaitFlock(ctx, f.path+".lock", fetchWait) // only one program at a time fetches
 	switch {
-	case served != nil:
-		return *served, nil
 	case ctx.Err() != nil:
 		return CachedToken{}, ctx.Err()
 	case err != nil:
 		return fetch(ctx)
 	}
-	defer unlock()
+	defer lock.Release()
 	if cred, ok := f.load(c.Now(), requester); ok { // another program has fetched it
 		return cred, nil
 	}
@@ -189,7 +179,8 @@ func (f tokenFile) load(now time.Time, requester string) (CachedToken, bool) {
 		return CachedToken{}, false
 	}
 	receipt := k.receipt(requester)
-	if received, err := f.hasReceipt(receipt); received || err != nil {
+	receipts, err := safefile.Read(f.receiptsPath())
+	if err != nil || slices.Contains(slices.Collect(strings.Lines(string(receipts))), receipt) {
 		return CachedToken{}, false
 	}
 	if f.addReceipt(receipt) != nil { // a second request of requester could not be detected
@@ -205,12 +196,6 @@ func (f tokenFile) load(now time.Time, requester string) (CachedToken, bool) {
 // receipt returns a line that records that requester got this token.
 func (k storedToken) receipt(requester string) string {
 	return digestOf(k.Token, requester)[:32] + "\n"
-}
-
-// hasReceipt reports whether a receipt was recorded.
-func (f tokenFile) hasReceipt(receipt string) (bool, error) {
-	text, err := safefile.Read(f.receiptsPath())
-	return slices.Contains(slices.Collect(strings.Lines(string(text))), receipt), err
 }
 
 // maxReceiptBytes bounds the file of receipts, in bytes. Beyond it, all receipts are dropped; a process whose token is refused later may
@@ -255,22 +240,4 @@ func (f tokenFile) delete() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// lock prevents other programs from fetching at the same time. While it waits, it calls available to check whether the token is available.
-func (f tokenFile) lock(ctx context.Context, limit time.Duration, available func() bool) (unlock func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
-		l, err := safefile.TryFlock(f.path + ".lock")
-		if err != nil || l != nil {
-			return l.Release, err
-		}
-		if err := retry.Sleep(ctx, delay); err != nil {
-			return nil, err
-		}
-		if available() {
-			return nil, errors.New("the token is now in the cache")
-		}
-	}
 }

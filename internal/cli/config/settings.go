@@ -3,8 +3,10 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"regexp"
@@ -22,22 +24,22 @@ import (
 
 // Settings are the content of config.yaml, with defaults.
 type Settings struct {
-	Server          string // name or URL of the access server
-	Cluster         string // used if the command names neither a cluster nor a server
-	Port            int    // of servers given only by name
-	Prefix          string // of context names
-	Output          string // output format
-	CredentialCache string // whether tka caches tokens: cacheAuto or CacheNone
-	PlaneURL        string // of the operator plane; "": none
-	Servers         []ServerSettings
+	Server          string           `json:"server"`          // name or URL of the access server
+	Cluster         string           `json:"cluster"`         // used if the command names neither a cluster nor a server
+	Port            int              `json:"port"`            // of servers given only by name
+	Prefix          string           `json:"prefix"`          // of context names
+	Output          string           `json:"output"`          // output format
+	CredentialCache string           `json:"credentialCache"` // whether tka caches tokens: cacheAuto or CacheNone
+	PlaneURL        string           `json:"-"`               // of the operator plane; "": none
+	Servers         []ServerSettings `json:"servers"`
 }
 
 // ServerSettings holds the settings of one server.
 type ServerSettings struct {
-	Name         string
-	URL          string
-	Key          httpapi.PublicKey // the server must prove it; zero: trusted at first contact
-	InsecureHTTP bool              // allows http://: WireGuard encrypts, but nothing proves the server's name
+	Name         string            `json:"name"`
+	URL          string            `json:"url"`
+	Key          httpapi.PublicKey `json:"key"`          // the server must prove it; zero: trusted at first contact
+	InsecureHTTP bool              `json:"insecureHTTP"` // allows http://: WireGuard encrypts, but nothing proves the server's name
 }
 
 // defaults returns the settings of an empty file.
@@ -55,107 +57,98 @@ const (
 type Setting struct {
 	Name, Doc string
 	Get       func(*Settings) string
-	set       func(*Settings, string) error
 }
-
-var prefixPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60})$`)
 
 // AllSettings returns the settings with a single value.
 func AllSettings() []Setting {
 	return []Setting{
-		{"server", "access server to use: a name in the tailnet, an address or a URL",
-			func(s *Settings) string { return s.Server },
-			func(s *Settings, v string) error {
-				if v == "" {
-					return errors.New("is empty")
-				}
-				s.Server = v
-				return nil
-			}},
-		{"cluster", "cluster to use if the command line selects neither a cluster nor a server",
-			func(s *Settings) string { return s.Cluster },
-			func(s *Settings, v string) error {
-				if v != "" && !dialpolicy.IsClusterName(v) {
-					return fmt.Errorf("is %q, which is not the name of a cluster", v)
-				}
-				s.Cluster = v
-				return nil
-			}},
-		{"port", "port of servers that have only a name",
-			func(s *Settings) string { return strconv.Itoa(s.Port) },
-			func(s *Settings, v string) error {
-				n, err := strconv.ParseUint(v, 10, 16)
-				if err != nil || n == 0 {
-					return fmt.Errorf("is %q, which is not a port", v)
-				}
-				s.Port = int(n)
-				return nil
-			}},
-		{"prefix", "prefix of context names",
-			func(s *Settings) string { return s.Prefix },
-			func(s *Settings, v string) error {
-				if !prefixPattern.MatchString(v) {
-					return fmt.Errorf("is %q; it must begin with a lower-case letter or a digit and contain only lower-case letters, digits, \"-\" and \".\"", v)
-				}
-				s.Prefix = v
-				return nil
-			}},
-		{"output", "output format: " + strings.Join(output.Formats(), ", "),
-			func(s *Settings) string { return s.Output },
-			func(s *Settings, v string) error {
-				if !slices.Contains(output.Formats(), v) {
-					return fmt.Errorf("is %q; it must be one of %s", v, strings.Join(output.Formats(), ", "))
-				}
-				s.Output = v
-				return nil
-			}},
+		{"server", "access server to use: a name in the tailnet, an address or a URL", func(s *Settings) string { return s.Server }},
+		{"cluster", "cluster to use if the command line selects neither a cluster nor a server", func(s *Settings) string { return s.Cluster }},
+		{"port", "port of servers that have only a name", func(s *Settings) string { return strconv.Itoa(s.Port) }},
+		{"prefix", "prefix of context names", func(s *Settings) string { return s.Prefix }},
+		{"output", "output format: " + strings.Join(output.Formats(), ", "), func(s *Settings) string { return s.Output }},
 		{"credentialCache", "where tka caches tokens for kubectl: auto (in memory if possible, else on disk) or none",
-			func(s *Settings) string { return s.CredentialCache },
-			func(s *Settings, v string) error {
-				if v != cacheAuto && v != CacheNone {
-					return fmt.Errorf("is %q; it must be %s or %s", v, cacheAuto, CacheNone)
-				}
-				s.CredentialCache = v
-				return nil
-			}},
-		{"plane.url", "URL of the operator plane, for tka mcp",
-			func(s *Settings) string { return s.PlaneURL },
-			func(s *Settings, v string) error {
-				if _, err := dialpolicy.ParseURL(v, true); v != "" && err != nil {
-					return fmt.Errorf("is %q: %w", dialpolicy.RedactURL(v), err)
-				}
-				s.PlaneURL = v
-				return nil
-			}},
+			func(s *Settings) string { return s.CredentialCache }},
+		{"plane.url", "URL of the operator plane, for tka mcp", func(s *Settings) string { return s.PlaneURL }},
 	}
+}
+
+// SettingNames returns the names of the settings with a single value.
+func SettingNames() (names []string) {
+	for _, k := range AllSettings() {
+		names = append(names, k.Name)
+	}
+	return names
 }
 
 // serverSettingNames returns the settings of one server.
 func serverSettingNames() []string { return []string{"name", "url", "key", "insecureHTTP"} }
 
-func (e *ServerSettings) set(key, v string) error {
+var prefixPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60})$`)
+
+// set sets the setting with a single value called key. After an error, the settings must not be used.
+func (s *Settings) set(key, v string) error {
+	switch key {
+	case "server":
+		s.Server = v
+		return invalidIf(v == "", "is empty")
+	case "cluster":
+		s.Cluster = v
+		return invalidIf(v != "" && !dialpolicy.IsClusterName(v), "is %q, which is not the name of a cluster", v)
+	case "port":
+		n, err := strconv.ParseUint(v, 10, 16)
+		s.Port = int(n)
+		return invalidIf(err != nil || n == 0, "is %q, which is not a port", v)
+	case "prefix":
+		s.Prefix = v
+		return invalidIf(!prefixPattern.MatchString(v),
+			"is %q; it must begin with a lower-case letter or a digit and contain only lower-case letters, digits, \"-\" and \".\"", v)
+	case "output":
+		s.Output = v
+		return invalidIf(!slices.Contains(output.Formats(), v), "is %q; it must be one of %s", v, strings.Join(output.Formats(), ", "))
+	case "credentialCache":
+		s.CredentialCache = v
+		return invalidIf(v != cacheAuto && v != CacheNone, "is %q; it must be %s or %s", v, cacheAuto, CacheNone)
+	case "plane.url":
+		s.PlaneURL = v
+		if v != "" {
+			return checkURL(v)
+		}
+	}
+	return nil
+}
+
+// set sets one of serverSettingNames. After an error, the settings must not be used.
+func (e *ServerSettings) set(key, v string) (err error) {
 	switch key {
 	case "name":
-		if !dialpolicy.IsHostName(v) {
-			return fmt.Errorf("is %q, which is not a name", v)
-		}
 		e.Name = v
+		return invalidIf(!dialpolicy.IsHostName(v), "is %q, which is not a name", v)
 	case "url":
-		if _, err := dialpolicy.ParseURL(v, true); err != nil {
-			return fmt.Errorf("is %q: %w", dialpolicy.RedactURL(v), err)
-		}
 		e.URL = v
+		return checkURL(v)
 	case "key":
-		key, err := httpapi.ParsePublicKey(v)
-		if err != nil {
+		if e.Key, err = httpapi.ParsePublicKey(v); err != nil {
 			return fmt.Errorf("is not a key: %w", err)
 		}
-		e.Key = key
 	case "insecureHTTP":
-		if v != "true" && v != "false" {
-			return fmt.Errorf("is %q; it must be true or false", v)
-		}
 		e.InsecureHTTP = v == "true"
+		return invalidIf(v != "true" && v != "false", "is %q; it must be true or false", v)
+	}
+	return nil
+}
+
+// invalidIf returns an error if the condition holds. The text follows the name of the setting.
+func invalidIf(condition bool, format string, args ...any) error {
+	if !condition {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+func checkURL(v string) error {
+	if _, err := dialpolicy.ParseURL(v, true); err != nil {
+		return fmt.Errorf("is %q: %w", dialpolicy.RedactURL(v), err)
 	}
 	return nil
 }
@@ -170,26 +163,24 @@ func Parse(text []byte) (Settings, error) {
 	if len(doc.Content) == 0 || yamledit.IsNull(doc.Content[0]) {
 		return set, nil
 	}
-	keys := AllSettings()
-	var names []string
-	for _, k := range keys {
-		names = append(names, k.Name)
-	}
-	names = append(names, "servers")
-	err := forEachPair(doc.Content[0], names, func(key string, value *yaml.Node) error {
+	err := forEachPair(doc.Content[0], append(SettingNames(), "servers"), func(key string, value *yaml.Node) error {
 		if key == "servers" {
 			return set.parseServers(value)
 		}
-		k := keys[slices.IndexFunc(keys, func(k Setting) bool { return k.Name == key })]
-		if value.Kind != yaml.ScalarNode || yamledit.IsNull(value) {
-			return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
-		}
-		if err := k.set(&set, value.Value); err != nil {
-			return fmt.Errorf("line %d: %s %w", value.Line, key, err)
-		}
-		return nil
+		return setScalar(key, value, set.set)
 	})
 	return set, err
+}
+
+// setScalar calls set with a single value, and adds the line to its error.
+func setScalar(key string, value *yaml.Node, set func(key, v string) error) error {
+	if value.Kind != yaml.ScalarNode || yamledit.IsNull(value) {
+		return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
+	}
+	if err := set(key, value.Value); err != nil {
+		return fmt.Errorf("line %d: %s %w", value.Line, key, err)
+	}
+	return nil
 }
 
 func (s *Settings) parseServers(list *yaml.Node) error {
@@ -201,15 +192,7 @@ func (s *Settings) parseServers(list *yaml.Node) error {
 	}
 	for _, item := range list.Content {
 		var e ServerSettings
-		err := forEachPair(item, serverSettingNames(), func(key string, value *yaml.Node) error {
-			if value.Kind != yaml.ScalarNode || yamledit.IsNull(value) {
-				return fmt.Errorf("line %d: %s is not a single value", value.Line, key)
-			}
-			if err := e.set(key, value.Value); err != nil {
-				return fmt.Errorf("line %d: %s %w", value.Line, key, err)
-			}
-			return nil
-		})
+		err := forEachPair(item, serverSettingNames(), func(key string, value *yaml.Node) error { return setScalar(key, value, e.set) })
 		switch {
 		case err != nil:
 			return err
@@ -227,10 +210,8 @@ func (s *Settings) parseServers(list *yaml.Node) error {
 
 // server returns the settings of the server with that name, or nil.
 func (s *Settings) server(name string) *ServerSettings {
-	for i := range s.Servers {
-		if s.Servers[i].Name == name {
-			return &s.Servers[i]
-		}
+	if i := slices.IndexFunc(s.Servers, func(e ServerSettings) bool { return e.Name == name }); i >= 0 {
+		return &s.Servers[i]
 	}
 	return nil
 }
@@ -288,11 +269,7 @@ func forEachPair(m *yaml.Node, known []string, f func(key string, value *yaml.No
 		key, value := m.Content[i], m.Content[i+1]
 		switch {
 		case key.Kind != yaml.ScalarNode || !slices.Contains(known, key.Value):
-			err := fmt.Errorf("line %d: %.60q is not a setting", key.Line, key.Value)
-			if suggestion := output.Suggest(key.Value, known); suggestion != "" {
-				err = fmt.Errorf("%w; did you mean %q?", err, suggestion)
-			}
-			return err
+			return fmt.Errorf("line %d: %.60q is not a setting%s", key.Line, key.Value, output.DidYouMean("%q", key.Value, known))
 		case seen[key.Value]:
 			return fmt.Errorf("line %d: %q occurs twice", key.Line, key.Value)
 		case value.Kind == yaml.AliasNode:
@@ -304,4 +281,75 @@ func forEachPair(m *yaml.Node, known []string, f func(key string, value *yaml.No
 		}
 	}
 	return nil
+}
+
+// An UnknownSettingError reports an unknown setting.
+type UnknownSettingError struct {
+	Key   string
+	known []string // names to suggest
+}
+
+func (e *UnknownSettingError) Error() string {
+	return fmt.Sprintf("%q is not a setting%s", e.Key, output.DidYouMean("%q", e.Key, e.known))
+}
+
+// UnknownSetting returns the error for a key that is neither a setting nor one of names.
+func UnknownSetting(key string, names ...string) *UnknownSettingError {
+	return &UnknownSettingError{key, append(names, SettingNames()...)}
+}
+
+// Set returns the text of a settings file with one value set and the rest unchanged. The error is a *UnknownSettingError, or describes what
+// is wrong with the value.
+func Set(text []byte, key, value string) ([]byte, error) {
+	var doc yaml.Node
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&doc); errors.Is(err, io.EOF) || err == nil && yamledit.IsNull(doc.Content[0]) {
+		doc = yaml.Node{Kind: yaml.DocumentNode, HeadComment: strings.TrimSpace(string(text)), Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
+	} else if err != nil {
+		return nil, err
+	}
+	m, last := doc.Content[0], key
+	if rest, ok := strings.CutPrefix(key, "servers."); ok {
+		dot := strings.LastIndex(rest, ".")
+		if dot < 0 || !slices.Contains(serverSettingNames(), rest[dot+1:]) || rest[dot+1:] == "name" {
+			return nil, UnknownSetting(key, "servers.NAME.url", "servers.NAME.key", "servers.NAME.insecureHTTP")
+		}
+		last = rest[dot+1:]
+		if err := new(ServerSettings).set(last, value); err != nil {
+			return nil, fmt.Errorf("%s %w", key, err)
+		}
+		m = ensureServerNode(m, rest[:dot])
+	} else {
+		if !slices.Contains(SettingNames(), key) {
+			return nil, UnknownSetting(key)
+		}
+		if err := new(Settings).set(key, value); err != nil {
+			return nil, fmt.Errorf("%s %w", key, err)
+		}
+	}
+	node := &yaml.Node{Kind: yaml.ScalarNode, Value: value} // untagged: a number stays a number
+	if last != "port" && last != "insecureHTTP" {
+		node.Tag = "!!str"
+	}
+	yamledit.Set(m, last, node)
+	return yamledit.Encode(&doc, true)
+}
+
+// ensureServerNode returns the mapping of one server in the settings and creates it if needed.
+func ensureServerNode(top *yaml.Node, name string) *yaml.Node {
+	list := yamledit.Child(top, "servers")
+	if list == nil || list.Kind != yaml.SequenceNode {
+		list = &yaml.Node{Kind: yaml.SequenceNode}
+		yamledit.Set(top, "servers", list)
+	}
+	for _, item := range list.Content {
+		if n := yamledit.Child(item, "name"); n != nil && n.Value == name {
+			return item
+		}
+	}
+	if len(list.Content) == 0 {
+		list.Style = 0
+	}
+	item := yamledit.Mapping("name", yamledit.Scalar(name))
+	list.Content = append(list.Content, item)
+	return item
 }

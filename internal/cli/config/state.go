@@ -2,8 +2,6 @@ package config
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"reflect"
 	"slices"
 
@@ -35,11 +33,15 @@ type ServerRecord struct {
 
 // Server returns what is stored about the server at base.
 func (k State) Server(base string) (ServerRecord, bool) {
-	i := slices.IndexFunc(k.Servers, func(s ServerRecord) bool { return s.URL == base })
-	if i < 0 {
-		return ServerRecord{}, false
+	if i := k.index(base); i >= 0 {
+		return k.Servers[i], true
 	}
-	return k.Servers[i], true
+	return ServerRecord{}, false
+}
+
+// index returns the index of the server at base, or -1.
+func (k State) index(base string) int {
+	return slices.IndexFunc(k.Servers, func(s ServerRecord) bool { return s.URL == base })
 }
 
 // ServerOf returns the server through which this machine last signed in to a cluster, or else a server that is known to serve it.
@@ -52,16 +54,10 @@ func (k State) ServerOf(cluster string) (found ServerRecord, ok bool) {
 	return found, ok
 }
 
-// ClusterOf returns the cluster of a server, or "" if it is unknown.
-func (k State) ClusterOf(base string) string {
-	s, _ := k.Server(base)
-	return s.Cluster
-}
-
-// Update updates what is stored about the server at base. If the server is then chosen, Note clears Chosen of the other servers of its
+// Update updates what is stored about the server at base. If the server is then chosen, Update clears Chosen of the other servers of its
 // cluster.
 func (k *State) Update(base string, set func(*ServerRecord)) {
-	i := slices.IndexFunc(k.Servers, func(s ServerRecord) bool { return s.URL == base })
+	i := k.index(base)
 	if i < 0 {
 		i = len(k.Servers)
 		k.Servers = append(k.Servers, ServerRecord{URL: base})
@@ -78,9 +74,6 @@ func (k *State) Update(base string, set func(*ServerRecord)) {
 func ReadState(path string) (State, error) {
 	var k State
 	text, err := safefile.Read(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
-	}
 	if err == nil {
 		err = yaml.Unmarshal(text, &k)
 	}

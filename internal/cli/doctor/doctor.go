@@ -124,10 +124,39 @@ const allowLine = "credentialPluginPolicy: Allowlist\ncredentialPluginAllowlist:
 
 // Evaluate turns facts into results, in the order in which a person would check them.
 func Evaluate(f Facts) []Result {
-	return []Result{
-		f.settings(), f.tailnet(), f.nodeKey(), f.server(), f.proof(), f.clock(), f.version(), f.grant(), f.signIn(), f.role(),
-		f.apiServer(), f.rights(), f.kubeconfig(), f.plugin(), f.kuberc(), f.tokens(), f.discovery(), f.clusters(),
+	var all []Result
+	for _, c := range []struct {
+		name    string
+		failure Failure // if there is one, it is the result
+		check   func() Result
+	}{
+		{"settings", f.SettingsFailure, func() Result { return result(OK, "The settings are valid.") }},
+		{"tailnet", Failure{}, f.tailnet},
+		{"node key", Failure{}, f.nodeKey},
+		{"server", f.ServerFailure, f.server},
+		{"server proof", Failure{}, f.proof},
+		{"clock", Failure{}, f.clock},
+		{"version", Failure{}, f.version},
+		{"grant", f.WhoamiFailure, f.grant},
+		{"sign-in", Failure{}, f.signIn},
+		{"role", Failure{}, f.role},
+		{"API server", f.APIFailure, f.apiServer},
+		{"rights", f.RulesFailure, f.rights},
+		{"kubeconfig", f.KubeconfigFailure, f.kubeconfig},
+		{"plugin", Failure{}, f.plugin},
+		{"plugin policy", Failure{}, f.kuberc},
+		{"tokens", Failure{}, f.tokens},
+		{"discovery", Failure{}, f.discovery},
+		{"clusters", Failure{}, f.clusters},
+	} {
+		r := Result{Status: Fail, Message: c.failure.Message, Advice: c.failure.Advice}
+		if r.Message == "" {
+			r = c.check()
+		}
+		r.Name, r.Advice = c.name, append([]string{}, r.Advice...) // never null in JSON
+		all = append(all, r)
 	}
+	return all
 }
 
 // Worst returns the worst status of all results.
@@ -140,8 +169,8 @@ func Worst(all []Result) Status {
 	return OK
 }
 
-func result(name string, s Status, format string, args ...any) Result {
-	return Result{Name: name, Status: s, Message: fmt.Sprintf(format, args...), Advice: []string{}}
+func result(s Status, format string, args ...any) Result {
+	return Result{Status: s, Message: fmt.Sprintf(format, args...)}
 }
 
 func (f Result) advise(format string, args ...any) Result {
@@ -149,73 +178,56 @@ func (f Result) advise(format string, args ...any) Result {
 	return f
 }
 
-func failed(name string, t Failure) Result {
-	return Result{name, Fail, t.Message, append([]string{}, t.Advice...)}
-}
-
-func (f Facts) settings() Result {
-	if f.SettingsFailure.Message != "" {
-		return failed("settings", f.SettingsFailure)
-	}
-	return result("settings", OK, "The settings are valid.")
-}
-
 func (f Facts) tailnet() Result {
 	switch t := f.Tailnet; {
 	case t == nil && f.ServerFailure.Message == "" && f.Server != "":
-		return result("tailnet", Skipped, "%s; the server was reached, so this machine is in the tailnet.", f.TailnetFailure.Message)
+		return result(Skipped, "%s; the server was reached, so this machine is in the tailnet.", f.TailnetFailure.Message)
 	case t == nil:
-		return result("tailnet", Skipped, "%s, so it is unknown whether this machine is in the tailnet.", f.TailnetFailure.Message)
+		return result(Skipped, "%s, so it is unknown whether this machine is in the tailnet.", f.TailnetFailure.Message)
 	case t.State != "Running":
-		return result("tailnet", Fail, "This machine is not in the tailnet: its state is %s.", t.State).advise("tailscale up")
+		return result(Fail, "This machine is not in the tailnet: its state is %s.", t.State).advise("tailscale up")
 	default:
-		return result("tailnet", OK, "This machine is in the tailnet as %s.", t.Node)
+		return result(OK, "This machine is in the tailnet as %s.", t.Node)
 	}
 }
 
 func (f Facts) nodeKey() Result {
-	const name = "node key"
 	switch t := f.Tailnet; {
 	case t == nil:
-		return result(name, Skipped, "The expiry of this machine's node key is unknown: %s.", lowerFirst(f.TailnetFailure.Message))
+		return result(Skipped, "The expiry of this machine's node key is unknown: %s.", lowerFirst(f.TailnetFailure.Message))
 	case t.KeyExpiry.IsZero():
-		return result(name, OK, "This machine's node key does not expire.")
+		return result(OK, "This machine's node key does not expire.")
 	case !f.Now.Before(t.KeyExpiry):
-		return result(name, Fail, "This machine's node key expired on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
+		return result(Fail, "This machine's node key expired on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
 	case t.KeyExpiry.Sub(f.Now) < expiresSoon:
-		return result(name, Warn, "This machine's node key expires on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
+		return result(Warn, "This machine's node key expires on %s.", formatDay(t.KeyExpiry)).advise("tailscale up --force-reauth")
 	default:
-		return result(name, OK, "This machine's node key is valid until %s.", formatDay(t.KeyExpiry))
+		return result(OK, "This machine's node key is valid until %s.", formatDay(t.KeyExpiry))
 	}
 }
 
 func (f Facts) server() Result {
-	switch {
-	case f.ServerFailure.Message != "":
-		return failed("server", f.ServerFailure)
-	case strings.HasPrefix(f.Server, "http://"):
-		return result("server", Warn, "The server %s answers over http://: only its key proves its identity.", f.Server).
+	if strings.HasPrefix(f.Server, "http://") {
+		return result(Warn, "The server %s answers over http://: only its key proves its identity.", f.Server).
 			advise("Ask its administrator to enable HTTPS in the tailnet.")
 	}
-	return result("server", OK, "The server %s answers.", f.Server)
+	return result(OK, "The server %s answers.", f.Server)
 }
 
 func (f Facts) proof() Result {
-	const name = "server proof"
 	switch {
 	case f.Key == "":
-		return result(name, Skipped, "The cluster of the server is unknown.")
+		return result(Skipped, "The cluster of the server is unknown.")
 	case f.FirstContact:
-		return result(name, Warn, "The server proved its identity with a key that is new to this machine: %s.", f.Key).
+		return result(Warn, "The server proved its identity with a key that is new to this machine: %s.", f.Key).
 			advise("Compare it with the key in the server's log.")
 	}
-	return result(name, OK, "The server proved its identity with the key that this machine knows, %s.", f.Key)
+	return result(OK, "The server proved its identity with the key that this machine knows, %s.", f.Key)
 }
 
 func (f Facts) clock() Result {
-	const name = "clock"
 	if f.ServerTime.IsZero() {
-		return result(name, Skipped, "The server's clock is unknown.")
+		return result(Skipped, "The server's clock is unknown.")
 	}
 	// The server reports whole seconds, and its response took a moment.
 	skew := f.Now.Sub(f.ServerTime).Truncate(time.Second)
@@ -225,30 +237,27 @@ func (f Facts) clock() Result {
 	}
 	switch d := skew.Abs(); {
 	case d > largeSkew:
-		return result(name, Fail, "The clock of this machine is %v %s the server's. The expiry times of sign-ins are wrong by the same amount.", d, direction).advise("Synchronise the clock over the network.")
+		return result(Fail, "The clock of this machine is %v %s the server's. The expiry times of sign-ins are wrong by the same amount.", d, direction).advise("Synchronise the clock over the network.")
 	case d > smallSkew:
-		return result(name, Warn, "The clock of this machine is %v %s the server's.", d, direction).advise("Synchronise the clock over the network.")
+		return result(Warn, "The clock of this machine is %v %s the server's.", d, direction).advise("Synchronise the clock over the network.")
 	}
-	return result(name, OK, "The clock of this machine agrees with the server's.")
+	return result(OK, "The clock of this machine agrees with the server's.")
 }
 
 func (f Facts) version() Result {
-	const name = "version"
-	client, ok := parseMinor(f.ClientVersion)
-	server, ok2 := parseMinor(f.ServerVersion)
 	switch {
 	case f.ServerVersion == "":
-		return result(name, Skipped, "The server's version is unknown; this is tka %s.", f.ClientVersion)
-	case !ok || !ok2:
-		return result(name, OK, "tka is %s, the server %s.", f.ClientVersion, f.ServerVersion)
+		return result(Skipped, "The server's version is unknown; this is tka %s.", f.ClientVersion)
 	case SkewTooLarge(f.ClientVersion, f.ServerVersion):
 		older := "tka"
-		if client[0] > server[0] || client[0] == server[0] && client[1] > server[1] {
+		client, _ := parseMinor(f.ClientVersion)
+		server, _ := parseMinor(f.ServerVersion)
+		if slices.Compare(client[:], server[:]) > 0 {
 			older = "the server"
 		}
-		return result(name, Warn, "tka is %s and the server %s, which is more than one minor version apart.", f.ClientVersion, f.ServerVersion).advise("Upgrade %s.", older)
+		return result(Warn, "tka is %s and the server %s, which is more than one minor version apart.", f.ClientVersion, f.ServerVersion).advise("Upgrade %s.", older)
 	}
-	return result(name, OK, "tka is %s, the server %s.", f.ClientVersion, f.ServerVersion)
+	return result(OK, "tka is %s, the server %s.", f.ClientVersion, f.ServerVersion)
 }
 
 // SkewTooLarge reports whether two versions are more than one minor version apart. It returns false if either is not of the form v1.2.3.
@@ -278,21 +287,18 @@ func parseMinor(v string) (n [2]int, ok bool) {
 }
 
 func (f Facts) grant() Result {
-	const name = "grant"
 	switch w := f.Whoami; {
-	case w == nil && f.WhoamiFailure.Message != "":
-		return failed(name, f.WhoamiFailure)
 	case w == nil:
-		return result(name, Skipped, "The grants of the tailnet's policy are unknown.")
+		return result(Skipped, "The grants of the tailnet's policy are unknown.")
 	case !w.Decision.Allowed:
-		return Result{name, Fail, w.Decision.Message, append([]string{}, w.Decision.Advice...)}
+		return Result{Status: Fail, Message: w.Decision.Message, Advice: w.Decision.Advice}
 	default:
 		for _, r := range w.Rules {
 			if r.Problem != "" {
-				return result(name, Warn, "%s A rule for %s cannot be used: %s", w.Decision.Message, callerName(*w), r.Problem)
+				return result(Warn, "%s A rule for %s cannot be used: %s", w.Decision.Message, callerName(*w), r.Problem)
 			}
 		}
-		return result(name, OK, "The tailnet's policy grants %s access. %s", callerName(*w), w.Decision.Message)
+		return result(OK, "The tailnet's policy grants %s access. %s", callerName(*w), w.Decision.Message)
 	}
 }
 
@@ -304,126 +310,112 @@ func callerName(w signin.Whoami) string {
 }
 
 func (f Facts) signIn() Result {
-	const name = "sign-in"
 	if f.Whoami == nil {
-		return result(name, Skipped, "It is unknown whether this device is signed in.")
+		return result(Skipped, "It is unknown whether this device is signed in.")
 	}
 	s := f.Whoami.Signin
 	switch {
 	case s == nil:
-		return result(name, Warn, "This device is not signed in.").advise("tka login")
+		return result(Warn, "This device is not signed in.").advise("tka login")
 	case s.State == signin.Ready:
-		return result(name, OK, "This device is signed in with the role %s until %s.", s.Role, s.Until)
+		return result(OK, "This device is signed in with the role %s until %s.", s.Role, s.Until)
 	case s.State == signin.Pending:
-		return result(name, Warn, "The cluster is still preparing the sign-in.").advise("tka status")
+		return result(Warn, "The cluster is still preparing the sign-in.").advise("tka status")
 	case s.State == signin.Refused && s.Reason == signin.ReasonClockSkew:
-		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask an administrator of the cluster to synchronise both clocks over the network.")
+		return result(Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask an administrator of the cluster to synchronise both clocks over the network.")
 	case s.State == signin.Refused && s.Reason != "":
-		return result(name, Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask an administrator of the cluster, or sign in with another role: tka login --role ROLE")
+		return result(Fail, "The cluster cannot provide the sign-in: %s: %s", s.Reason, s.Message).advise("Ask an administrator of the cluster, or sign in with another role: tka login --role ROLE")
 	case s.State == signin.Refused:
-		return result(name, Fail, "The cluster cannot provide the sign-in.").advise("tka login, which prints the reason")
+		return result(Fail, "The cluster cannot provide the sign-in.").advise("tka login, which prints the reason")
 	}
-	return result(name, Warn, "The sign-in is %s.", s.State).advise("tka login")
+	return result(Warn, "The sign-in is %s.", s.State).advise("tka login")
 }
 
 // ClusterRoles of Kubernetes that grant more than they seem to when they are bound in the whole cluster.
 var broadRoles = []string{"edit", "admin", "cluster-admin"}
 
 func (f Facts) role() Result {
-	const name = "role"
 	switch {
 	case f.Whoami == nil || f.Whoami.Signin == nil:
-		return result(name, Skipped, "There is no role to check.")
+		return result(Skipped, "There is no role to check.")
 	case slices.Contains(broadRoles, f.Whoami.Signin.Role) && len(f.Whoami.Signin.Namespaces) == 0:
-		return result(name, Warn, "The role %s applies to the whole cluster, reads every Secret and can act as every ServiceAccount.", f.Whoami.Signin.Role).
+		return result(Warn, "The role %s applies to the whole cluster, reads every Secret and can act as every ServiceAccount.", f.Whoami.Signin.Role).
 			advise("Request a grant with namespaces, or sign in to some namespaces only: tka login --namespace NAME")
 	}
-	return result(name, OK, "The role %s has a suitable scope.", f.Whoami.Signin.Role)
+	return result(OK, "The role %s has a suitable scope.", f.Whoami.Signin.Role)
 }
 
 func (f Facts) apiServer() Result {
-	const name = "API server"
 	switch {
-	case f.APIFailure.Message != "":
-		return failed(name, f.APIFailure)
 	case f.APIServer == "":
-		return result(name, Skipped, "The address of the API server is unknown.")
+		return result(Skipped, "The address of the API server is unknown.")
 	case f.APIVersion == "":
-		return result(name, OK, "The API server %s answers.", f.APIServer)
+		return result(OK, "The API server %s answers.", f.APIServer)
 	}
-	return result(name, OK, "The API server %s answers: Kubernetes %s.", f.APIServer, f.APIVersion)
+	return result(OK, "The API server %s answers: Kubernetes %s.", f.APIServer, f.APIVersion)
 }
 
 func (f Facts) rights() Result {
-	const name = "rights"
 	where := "in the namespace " + f.RulesNamespace
 	switch {
-	case f.RulesFailure.Message != "":
-		return failed(name, f.RulesFailure)
 	case f.RulesNamespace == "":
-		return result(name, Skipped, "There is no token for the request.")
+		return result(Skipped, "There is no token for the request.")
 	case f.Rules == 0:
-		return result(name, Warn, "The API server accepts the token, which gives no rights %s.", where).advise("tka why get pods -n %s", f.RulesNamespace)
+		return result(Warn, "The API server accepts the token, which gives no rights %s.", where).advise("tka why get pods -n %s", f.RulesNamespace)
 	case f.Rules == 1:
-		return result(name, OK, "The API server accepts the token; 1 rule gives it rights %s.", where)
+		return result(OK, "The API server accepts the token; 1 rule gives it rights %s.", where)
 	}
-	return result(name, OK, "The API server accepts the token; %d rules give it rights %s.", f.Rules, where)
+	return result(OK, "The API server accepts the token; %d rules give it rights %s.", f.Rules, where)
 }
 
 func (f Facts) kubeconfig() Result {
-	const name = "kubeconfig"
 	k := f.Kubeconfig
 	switch {
-	case f.KubeconfigFailure.Message != "":
-		return failed(name, f.KubeconfigFailure)
 	case k == nil:
-		return result(name, Skipped, "The cluster is unknown.")
+		return result(Skipped, "The cluster is unknown.")
 	case k.StaleLock != "":
-		return result(name, Warn, "A killed program left the lock %s.", k.StaleLock).advise("If no kubectl and no tka is running, remove it.")
+		return result(Warn, "A killed program left the lock %s.", k.StaleLock).advise("If no kubectl and no tka is running, remove it.")
 	case !k.Exists:
-		return result(name, Warn, "The kubeconfig has no context %s.", k.Context).advise("tka login")
+		return result(Warn, "The kubeconfig has no context %s.", k.Context).advise("tka login")
 	case !k.Matches:
-		return result(name, Fail, "The context %s has another API server or another certificate authority than the access server reports.", k.Context).advise("tka login")
+		return result(Fail, "The context %s has another API server or another certificate authority than the access server reports.", k.Context).advise("tka login")
 	case !k.Current:
-		return result(name, OK, "The kubeconfig has the context %s, which is not the current one.", k.Context).advise("kubectl --context %s get pods", k.Context)
+		return result(OK, "The kubeconfig has the context %s, which is not the current one.", k.Context).advise("kubectl --context %s get pods", k.Context)
 	}
-	return result(name, OK, "The context %s is the current one.", k.Context)
+	return result(OK, "The context %s is the current one.", k.Context)
 }
 
 func (f Facts) plugin() Result {
-	const name = "plugin"
 	switch {
 	case f.PluginCommand == "":
-		return result(name, Skipped, "The kubeconfig has no plugin.")
+		return result(Skipped, "The kubeconfig has no plugin.")
 	case f.Plugin == "":
-		return result(name, Fail, "kubectl does not find %s, which fetches the tokens.", f.PluginCommand).advise("Put tka into a directory of $PATH.")
+		return result(Fail, "kubectl does not find %s, which fetches the tokens.", f.PluginCommand).advise("Put tka into a directory of $PATH.")
 	}
-	return result(name, OK, "kubectl finds the plugin, %s.", f.Plugin)
+	return result(OK, "kubectl finds the plugin, %s.", f.Plugin)
 }
 
 func (f Facts) kuberc() Result {
-	const name = "plugin policy"
 	switch k := f.Kuberc; {
 	case k.File == "" || k.Policy == "" || k.Policy == "AllowAll":
-		return result(name, OK, "kubectl runs every plugin in a kubeconfig. Since version 1.35, a setting can restrict it to this plugin.").
+		return result(OK, "kubectl runs every plugin in a kubeconfig. Since version 1.35, a setting can restrict it to this plugin.").
 			advise("In ~/.kube/kuberc: %s", strings.ReplaceAll(allowLine, "\n", "; "))
 	case k.Policy == "Allowlist" && k.Listed:
-		return result(name, OK, "kubectl may run the plugin: %s lists it.", k.File)
+		return result(OK, "kubectl may run the plugin: %s lists it.", k.File)
 	default:
-		return result(name, Fail, "kubectl may not run the plugin: %s has %s.", k.File, k.Policy).
+		return result(Fail, "kubectl may not run the plugin: %s has %s.", k.File, k.Policy).
 			advise("There: %s", strings.ReplaceAll(allowLine, "\n", "; "))
 	}
 }
 
 func (f Facts) tokens() Result {
-	const name = "tokens"
 	switch f.Tokens {
 	case InMemory:
-		return result(name, OK, "tka caches tokens for kubectl in memory.")
+		return result(OK, "tka caches tokens for kubectl in memory.")
 	case OnDisk:
-		return result(name, OK, "tka caches tokens for kubectl on disk, because $XDG_RUNTIME_DIR is not set.")
+		return result(OK, "tka caches tokens for kubectl on disk, because $XDG_RUNTIME_DIR is not set.")
 	}
-	return result(name, OK, "tka caches no tokens: each run of kubectl requests one from the server.")
+	return result(OK, "tka caches no tokens: each run of kubectl requests one from the server.")
 }
 
 func formatDay(t time.Time) string { return t.UTC().Format(time.DateOnly) }
@@ -434,4 +426,72 @@ func lowerFirst(s string) string {
 		return s
 	}
 	return strings.ToLower(s[:1]) + s[1:]
+}
+
+// A Discovery is what the server reported about other clusters.
+type Discovery struct {
+	Unsupported bool     // the server's version has no discovery
+	ListsItself bool     // the server lists its own cluster
+	Others      int      // number of other clusters
+	Isolated    bool     // the server hears none of them
+	Unverified  []string // names of clusters that the server has not met itself
+	Conflicts   []string // names of clusters that another key claims too
+	Refused     []string // records that the server does not list, with the reason
+	Elsewhere   []string // names of clusters whose servers this machine does not use
+}
+
+func (f Facts) discovery() Result {
+	switch d := f.Discovery; {
+	case f.DiscoveryFailure.Message != "": // this does not prevent signing in
+		return Result{Status: Warn, Message: f.DiscoveryFailure.Message, Advice: slices.Clone(f.DiscoveryFailure.Advice)}.
+			advise("To sign in to another cluster, select its server: tka login --server NAME")
+	case d == nil:
+		return result(Skipped, "The clusters that the server knows are unknown.")
+	case d.Unsupported:
+		return result(Skipped, "This version of the server does not discover other clusters.")
+	case d.Isolated:
+		return result(Warn, "The server receives nothing from the clusters that it knows, so their state is unknown.").
+			advise("Ask its administrator whether the tailnet's policy still lets the access servers reach each other, and whether its node is connected.")
+	case !d.ListsItself:
+		return result(Warn, "The server does not list its own cluster: it has not announced itself, or its record was rejected.").advise("Ask its administrator to read its log.")
+	case d.Others == 0:
+		return result(OK, "The server knows only its own cluster.").
+			advise("If other clusters exist, the tailnet's policy must let the access servers reach each other, such as tag:tailplane to tag:tailplane on tcp:7946.")
+	case d.Others == 1:
+		return result(OK, "The server knows 1 other cluster.").advise("tka clusters")
+	default:
+		return result(OK, "The server knows %d other clusters.", d.Others).advise("tka clusters")
+	}
+}
+
+func (f Facts) clusters() Result {
+	switch d := f.Discovery; {
+	case d == nil, d.Unsupported:
+		return result(Skipped, "Whether you can sign in to all clusters is unknown.")
+	case len(d.Conflicts) > 0:
+		return result(Warn, "Another server claims a known cluster with a different key, so tka does not sign in to it: %s.", joinNames(d.Conflicts)).
+			advise("See the keys: tka clusters --all -o wide").
+			advise("Ask an administrator of these clusters which key is correct: another machine may impersonate one of them.")
+	case len(d.Refused) > 0:
+		return result(Warn, "The server rejects the records that these servers announce: %s.", strings.Join(d.Refused[:min(len(d.Refused), maxNames)], "; ")).
+			advise("If such an address is correct, an administrator of this server must add it to gossip.allowEndpoints.").
+			advise("Otherwise, the server that announces it has a wrong cluster.server, which people cannot reach.")
+	case len(d.Unverified) > 0:
+		return result(Warn, "The server has not contacted these clusters yet, so tka does not sign in to them: %s.", joinNames(d.Unverified)).
+			advise("Try again in a moment. If this stays, the tailnet's policy may not let the server reach their servers.")
+	case len(d.Elsewhere) > 0:
+		return result(Warn, "These clusters list a server that tka does not connect to: %s.", joinNames(d.Elsewhere)).
+			advise("See why: tka clusters -o wide").advise("If you know the server, select it: tka login --server NAME")
+	}
+	return result(OK, "All clusters are usable.")
+}
+
+// maxNames bounds how many names one result lists.
+const maxNames = 8
+
+func joinNames(names []string) string {
+	if n := len(names) - maxNames; n > 0 {
+		return strings.Join(names[:maxNames], ", ") + fmt.Sprintf(" and %d more", n)
+	}
+	return strings.Join(names, ", ")
 }

@@ -3,9 +3,7 @@ package kubeconfig
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -47,7 +45,7 @@ func ReadFiles(paths []string) (Files, error) {
 	var files Files
 	for _, p := range paths {
 		text, err := safefile.Read(p)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
 			return nil, err
 		}
 		f, err := parse(p, text)
@@ -77,16 +75,6 @@ func (k Files) find(s section, name string) (*file, *yaml.Node) {
 	return nil, nil
 }
 
-// Current returns the current context, or "" if there is none.
-func (k Files) Current() string {
-	for _, f := range k {
-		if c := f.current(); c != "" {
-			return c
-		}
-	}
-	return ""
-}
-
 // A ForeignEntryError reports an entry that has the name that tka would write but that another program created.
 type ForeignEntryError struct {
 	Kind string // "cluster", "user" or "context"
@@ -102,13 +90,9 @@ func (e *ForeignEntryError) Error() string {
 func (k Files) Merge(a Entry, use bool) error {
 	home := k.defaultFile()
 	uf, user := k.find(usersList, a.Name)
-	userByTka := false
-	if user != nil {
-		cluster, byTka := pluginCluster(user)
-		if !byTka || cluster != a.Cluster {
-			return &ForeignEntryError{"user", a.Name, uf.path}
-		}
-		userByTka = true
+	userCluster, userByTka := pluginCluster(user)
+	if user != nil && (!userByTka || userCluster != a.Cluster) {
+		return &ForeignEntryError{"user", a.Name, uf.path}
 	}
 	xf, context := k.find(contextsList, a.Name)
 	if desired := a.contextNode(context); context != nil && !yamledit.Equal(context, desired) {
@@ -123,7 +107,7 @@ func (k Files) Merge(a Entry, use bool) error {
 	cmp.Or(cf, home).set(clustersList, a.Name, a.clusterNode(cluster))
 	cmp.Or(uf, home).set(usersList, a.Name, a.userNode())
 	cmp.Or(xf, home).set(contextsList, a.Name, a.contextNode(context))
-	if use || k.Current() == "" {
+	if use || !slices.ContainsFunc(k, func(f *file) bool { return f.current() != "" }) {
 		home.setCurrent(a.Name)
 	}
 	return nil
@@ -143,11 +127,8 @@ func (k Files) Remove(cluster string) []string {
 	}
 	for _, name := range names {
 		for _, f := range k {
-			if x := f.find(contextsList, name); x != nil && yamledit.Child(x, "user") != nil && yamledit.Child(x, "user").Value == name {
+			if user := yamledit.Child(f.find(contextsList, name), "user"); user != nil && user.Value == name {
 				f.delete(contextsList, name)
-				if f.current() == name {
-					f.setCurrent("")
-				}
 			}
 		}
 		for _, f := range k {

@@ -5,6 +5,7 @@ package kubeconfig
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -55,10 +56,8 @@ func pluginCluster(user *yaml.Node) (cluster string, byTka bool) {
 
 // parsePlugin returns the cluster that an exec plugin fetches tokens for, if the plugin is tka.
 func parsePlugin(command string, args []string) (cluster string, byTka bool) {
-	if name := ProgramName(command); name != "tka" && name != "kubectl-tka" {
-		return "", false
-	}
-	if len(args) < 3 || args[0] != "credential" || args[1] != "--cluster" {
+	name := ProgramName(command)
+	if name != "tka" && name != "kubectl-tka" || len(args) < 3 || args[0] != "credential" || args[1] != "--cluster" {
 		return "", false
 	}
 	return args[2], true
@@ -111,9 +110,10 @@ func parse(path string, text []byte) (*file, error) {
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
+	f.doc = &doc
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF): // empty, or only comments, which are preserved
-		doc = yaml.Node{Kind: yaml.DocumentNode, HeadComment: strings.TrimSpace(string(text)), Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
+		f.doc = emptyDocument(strings.TrimSpace(string(text)))
 	case err != nil:
 		return nil, &ContentError{path, 0, "it is not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 	default:
@@ -122,14 +122,18 @@ func parse(path string, text []byte) (*file, error) {
 		}
 	}
 	var plain any
-	if err := doc.Decode(&plain); err != nil { // detects duplicate keys and recursive aliases
+	if err := f.doc.Decode(&plain); err != nil { // detects duplicate keys and recursive aliases
 		return nil, &ContentError{path, 0, "it is not valid YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}
 	}
-	f.doc = &doc
 	if yamledit.IsNull(f.top()) {
 		*f.top() = yaml.Node{Kind: yaml.MappingNode, HeadComment: f.top().HeadComment, FootComment: f.top().FootComment}
 	}
 	return f, f.check()
+}
+
+// emptyDocument returns a document with an empty mapping.
+func emptyDocument(comment string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.DocumentNode, HeadComment: comment, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
 }
 
 func (f *file) top() *yaml.Node { return f.doc.Content[0] }
@@ -188,15 +192,16 @@ func (f *file) check() error {
 
 // find returns the content of an entry: nil if there is no entry, and a null node if it has no content.
 func (f *file) find(s section, name string) *yaml.Node {
-	for _, item := range f.items(s) {
-		if yamledit.Child(item, "name").Value == name {
-			if body := yamledit.Child(item, s.key); body != nil {
-				return body
-			}
-			return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
-		}
+	i := f.index(s, name)
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return cmp.Or(yamledit.Child(f.items(s)[i], s.key), &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"})
+}
+
+// index returns the index of an entry in its list, or -1.
+func (f *file) index(s section, name string) int {
+	return slices.IndexFunc(f.items(s), func(item *yaml.Node) bool { return yamledit.Child(item, "name").Value == name })
 }
 
 func (f *file) items(s section) []*yaml.Node {
@@ -208,14 +213,13 @@ func (f *file) items(s section) []*yaml.Node {
 
 // set sets the content of an entry. It appends the entry to its list if it does not exist.
 func (f *file) set(s section, name string, body *yaml.Node) {
-	for _, item := range f.items(s) {
-		if yamledit.Child(item, "name").Value == name {
-			if have := yamledit.Child(item, s.key); have == nil || !yamledit.Equal(have, body) {
-				yamledit.Set(item, s.key, body)
-				f.changed = true
-			}
-			return
+	if i := f.index(s, name); i >= 0 {
+		item := f.items(s)[i]
+		if have := yamledit.Child(item, s.key); have == nil || !yamledit.Equal(have, body) {
+			yamledit.Set(item, s.key, body)
+			f.changed = true
 		}
+		return
 	}
 	f.initialize()
 	list := yamledit.Child(f.top(), s.list)
@@ -241,7 +245,7 @@ func (f *file) initialize() {
 // delete removes an entry. It keeps comments after the entry.
 func (f *file) delete(s section, name string) {
 	list := yamledit.Child(f.top(), s.list)
-	i := slices.IndexFunc(f.items(s), func(item *yaml.Node) bool { return yamledit.Child(item, "name").Value == name })
+	i := f.index(s, name)
 	if i < 0 {
 		return
 	}
@@ -273,11 +277,8 @@ func footComments(n *yaml.Node) string {
 }
 
 func joinComments(a, b string) string {
-	switch {
-	case a == "":
-		return b
-	case b == "":
-		return a
+	if a == "" || b == "" {
+		return a + b
 	}
 	return a + "\n" + b
 }
@@ -308,7 +309,7 @@ func (f *file) text() ([]byte, error) {
 	return text, nil
 }
 
-// userNode returns the content of our user entry, with which kubectl gets a token.
+// userNode returns the content of the user entry, with which kubectl gets a token.
 func (a Entry) userNode() *yaml.Node {
 	return yamledit.Mapping("exec", yamledit.Mapping(
 		"apiVersion", yamledit.Scalar(ExecVersion),
@@ -320,7 +321,7 @@ func (a Entry) userNode() *yaml.Node {
 	))
 }
 
-// clusterNode returns the content of our cluster entry, based on the existing one. It sets the address and the authority of the cluster and
+// clusterNode returns the content of the cluster entry, based on the existing one. It sets the address and the authority of the cluster and
 // keeps other settings.
 func (a Entry) clusterNode(have *yaml.Node) *yaml.Node {
 	n := yamledit.ShallowCopy(have)
@@ -331,7 +332,7 @@ func (a Entry) clusterNode(have *yaml.Node) *yaml.Node {
 	return n
 }
 
-// contextNode returns the content of our context entry, based on the existing one. It keeps a namespace that the person chose, if the role
+// contextNode returns the content of the context entry, based on the existing one. It keeps a namespace that the person chose, if the role
 // holds there.
 func (a Entry) contextNode(have *yaml.Node) *yaml.Node {
 	n := yamledit.ShallowCopy(have)
@@ -345,7 +346,7 @@ func (a Entry) contextNode(have *yaml.Node) *yaml.Node {
 
 // Document returns a complete kubeconfig that holds only a.
 func (a Entry) Document() ([]byte, error) {
-	f := &file{compact: true, doc: &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}}
+	f := &file{compact: true, doc: emptyDocument("")}
 	f.set(clustersList, a.Name, a.clusterNode(nil))
 	f.set(usersList, a.Name, a.userNode())
 	f.set(contextsList, a.Name, a.contextNode(nil))
@@ -356,7 +357,7 @@ func (a Entry) Document() ([]byte, error) {
 // ContextOnly returns a kubeconfig that only sets the current context. As the first file in a KUBECONFIG list, it takes precedence over the
 // others.
 func ContextOnly(context string) ([]byte, error) {
-	f := &file{compact: true, doc: &yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}}
+	f := &file{compact: true, doc: emptyDocument("")}
 	f.setCurrent(context)
 	return f.text()
 }

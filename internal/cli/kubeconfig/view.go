@@ -1,8 +1,6 @@
 package kubeconfig
 
 import (
-	"errors"
-	"io/fs"
 	"maps"
 	"slices"
 
@@ -24,7 +22,7 @@ func LoadView(paths []string) (View, error) {
 	merged := api.NewConfig()
 	for _, path := range slices.Backward(paths) { // the first file that sets a name wins
 		text, err := safefile.Read(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
 			return View{}, err
 		}
 		config, err := decode(text)

@@ -1,6 +1,8 @@
 package shellsession
 
 import (
+	"cmp"
+	_ "embed"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -33,8 +35,7 @@ func (s Shell) Quote(word string) (string, bool) {
 	case PowerShell: // PowerShell treats typographic quotes as quotes
 		var b strings.Builder
 		for _, r := range word {
-			switch r {
-			case '\'', '\u2018', '\u2019', '\u201a', '\u201b':
+			if strings.ContainsRune("'\u2018\u2019\u201a\u201b", r) {
 				b.WriteRune(r)
 			}
 			b.WriteRune(r)
@@ -52,25 +53,23 @@ type EnvChange struct {
 
 // AssignEnv returns the shell code that applies changes to the environment.
 func (s Shell) AssignEnv(changes []EnvChange) (string, error) {
+	set, remove := "export %s=%s\n", "unset %s\n"
+	switch s {
+	case Fish:
+		set, remove = "set -gx %s %s\n", "set -e %s\n"
+	case PowerShell:
+		set, remove = "$env:%s = %s\n", "Remove-Item -ErrorAction SilentlyContinue Env:%s\n"
+	}
 	var b strings.Builder
 	for _, c := range changes {
 		word, ok := s.Quote(c.Value)
-		if !ok {
+		switch {
+		case !ok:
 			return "", fmt.Errorf("%s cannot have the value %q in a shell", c.Name, c.Value)
-		}
-		switch gone := c.Value == ""; {
-		case s == Fish && gone:
-			fmt.Fprintf(&b, "set -e %s\n", c.Name)
-		case s == Fish:
-			fmt.Fprintf(&b, "set -gx %s %s\n", c.Name, word)
-		case s == PowerShell && gone:
-			fmt.Fprintf(&b, "Remove-Item -ErrorAction SilentlyContinue Env:%s\n", c.Name)
-		case s == PowerShell:
-			fmt.Fprintf(&b, "$env:%s = %s\n", c.Name, word)
-		case gone:
-			fmt.Fprintf(&b, "unset %s\n", c.Name)
+		case c.Value == "":
+			fmt.Fprintf(&b, remove, c.Name)
 		default:
-			fmt.Fprintf(&b, "export %s=%s\n", c.Name, word)
+			fmt.Fprintf(&b, set, c.Name, word)
 		}
 	}
 	return b.String(), nil
@@ -110,12 +109,10 @@ func InteractiveStartup(path, prompt, folder, home, zdotdir string) Startup {
 		start.Args = []string{"--rcfile", file}
 		start.Files = map[string]string{"bashrc": "[ ! -r ~/.bashrc ] || . ~/.bashrc\nPS1=" + quoted + "\"$PS1\"\n"}
 	case "zsh":
-		if zdotdir == "" {
-			zdotdir = home
-		}
-		zdotdirWord, _ := Bash.Quote(zdotdir)
-		dirWord, ok := Bash.Quote(folder)
-		if strings.ContainsRune(zdotdir, 0) || !ok {
+		zdotdir = cmp.Or(zdotdir, home)
+		zdotdirWord, ok := Bash.Quote(zdotdir)
+		dirWord, ok2 := Bash.Quote(folder)
+		if !ok || !ok2 {
 			return start
 		}
 		start.Env = append(start.Env, "ZDOTDIR="+folder)
@@ -133,4 +130,35 @@ func InteractiveStartup(path, prompt, folder, home, zdotdir string) Startup {
 		start.Args = []string{"-NoExit", "-Command", "$function:global:tkaOwnPrompt = $function:prompt; function global:prompt { " + word + " + (tkaOwnPrompt) }"}
 	}
 	return start
+}
+
+// EvalFileEnv is the environment variable with which the function of Integration passes the path of a file to tka. tka writes assignments
+// to it. The file must not exist yet, its directory is new and private, and its base name is the shell's name.
+const EvalFileEnv = "TKA_EVAL_FILE"
+
+// The functions. They run tka with the standard input, output and terminal unchanged and do not parse arguments. They read the file only
+// after exit code 0, and they return tka's exit code.
+var (
+	//go:embed integration.sh
+	posixFunction string
+	//go:embed integration.fish
+	fishFunction string
+	//go:embed integration.ps1
+	powershellFunction string
+)
+
+// IntegrationScript returns the function tka for a shell. The function runs program, which is a name in PATH or a path.
+func (s Shell) IntegrationScript(program string) (string, error) {
+	text := posixFunction
+	switch s {
+	case Fish:
+		text = fishFunction
+	case PowerShell:
+		text = powershellFunction
+	}
+	word, ok := s.Quote(program)
+	if !ok {
+		return "", fmt.Errorf("%q cannot be run by a shell", program)
+	}
+	return strings.NewReplacer("@PROGRAM@", word, "@SHELL@", string(s), "@VARIABLE@", EvalFileEnv).Replace(text), nil
 }

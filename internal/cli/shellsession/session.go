@@ -43,8 +43,7 @@ func Open(ctx context.Context, base, server string) (_ *Session, err error) {
 	if err := safefile.EnsurePrivateDir(base); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(server))
-	s := &Session{base: base, server: hex.EncodeToString(sum[:16])}
+	s := &Session{base: base, server: digestOf(server)}
 	baseLock, err := s.lockBase(ctx)
 	if err != nil {
 		return nil, err
@@ -68,6 +67,11 @@ func Open(ctx context.Context, base, server string) (_ *Session, err error) {
 		return nil, errors.New("another program holds the new file")
 	}
 	return s, os.WriteFile(filepath.Join(s.Dir, serverName), []byte(s.server), 0o600)
+}
+
+func digestOf(server string) string {
+	sum := sha256.Sum256([]byte(server))
+	return hex.EncodeToString(sum[:16])
 }
 
 // lockBase prevents other shells from inspecting the directories at the same time.
@@ -120,12 +124,10 @@ func (s *Session) MarkSignin() error { return safefile.Write(s.markerPath(), nil
 
 // KeepSignin records that the person wants the sign-in at a server to outlive the shells.
 func KeepSignin(base, server string) error {
-	sum := sha256.Sum256([]byte(server))
-	err := os.Remove(filepath.Join(base, "began-"+hex.EncodeToString(sum[:16])))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
+	if err := os.Remove((&Session{base: base, server: digestOf(server)}).markerPath()); !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // Close removes the session. It reports whether other shells use the same server and whether a shell began the sign-in there. While there

@@ -1,6 +1,8 @@
 package client
 
 import (
+	"bytes"
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -8,12 +10,47 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
+
+// An IssuedKubeconfig is a validated kubeconfig from the server.
+type IssuedKubeconfig struct {
+	signin.Kubeconfig
+	Until time.Time // actual expiry of the token; zero if the server does not report it
+}
+
+// Kubeconfig waits for the sign-in and fetches its kubeconfig.
+func (c *Client) Kubeconfig(ctx context.Context) (IssuedKubeconfig, error) {
+	k, err := CallUntilReady(ctx, c, signin.GetKubeconfig, func(wait time.Duration) signin.KubeconfigRequest {
+		return signin.KubeconfigRequest{Wait: httpapi.Duration(wait)}
+	})
+	if err != nil {
+		return IssuedKubeconfig{}, err
+	}
+	g := IssuedKubeconfig{Kubeconfig: k}
+	if s := c.Last.Header.Get(signin.ExpiresHeader); s != "" {
+		if g.Until, err = time.Parse(time.RFC3339, s); err != nil {
+			err = fmt.Errorf("the expiry of the token, %.60q, is not a time", s)
+		}
+	}
+	if err == nil {
+		err = CheckKubeconfig(k)
+	}
+	if err != nil {
+		return IssuedKubeconfig{}, c.InvalidResponse("kubeconfig", err)
+	}
+	if k.Cluster != c.Info.Name || k.Server != c.Info.ServerURL || !bytes.Equal(k.CA, c.Info.CAData) {
+		return IssuedKubeconfig{}, output.Errorf(output.ExitRefused, "tka does not use the kubeconfig from %s: its API server is not the one that the server proved", c.Base).
+			Try("Ask an administrator of the server. tka changed nothing on this machine.")
+	}
+	return g, nil
+}
 
 // CheckKubeconfig rejects a kubeconfig that could make kubectl trust or run more than a sign-in needs. Decoding has already rejected
 // unknown fields.
@@ -59,17 +96,11 @@ func checkAPIServer(s string) error {
 
 // checkCA requires one or more PEM certificates and nothing else.
 func checkCA(ca []byte) error {
-	if len(ca) == 0 {
-		return errors.New("it is empty")
-	}
 	n := 0
 	for rest := ca; len(strings.TrimSpace(string(rest))) > 0; n++ {
 		var block *pem.Block
-		before := rest
-		if block, rest = pem.Decode(rest); block == nil {
-			return errors.New("it contains data that is not PEM")
-		}
-		if lead, _, _ := strings.Cut(string(before), "-----BEGIN"); strings.TrimSpace(lead) != "" {
+		lead, _, _ := strings.Cut(string(rest), "-----BEGIN")
+		if block, rest = pem.Decode(rest); block == nil || strings.TrimSpace(lead) != "" {
 			return errors.New("it contains data that is not PEM")
 		}
 		if block.Type != "CERTIFICATE" {
