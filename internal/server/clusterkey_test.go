@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -66,22 +64,6 @@ func TestExpect(t *testing.T) {
 			t.Error("ready while it stops")
 		}
 	})
-}
-
-// Mistakes in flags and settings have exit code 2, unlike failures of the environment.
-func TestUsage(t *testing.T) {
-	for name, args := range map[string][]string{
-		"log level": {"access", "--log-level", "loud"}, "no file": {"access", "--config", "/nowhere/config.yaml"}, "argument": {"operator", "now"}, "flag": {"all", "--nonsense"},
-	} {
-		c := command()
-		c.SetArgs(args)
-		c.SetOut(io.Discard)
-		c.SetErr(io.Discard)
-		err := c.ExecuteContext(t.Context())
-		if _, usage := errors.AsType[usageError](err); !usage {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 // The defaults of the settings reach the HTTP server.

@@ -20,7 +20,13 @@ const CapabilityVersion = int(tailcfg.CurrentCapabilityVersion)
 type stateStore struct{ State }
 
 // ReadState implements [ipn.StateStore].
-func (s stateStore) ReadState(id ipn.StateKey) ([]byte, error) { return s.State.ReadState(string(id)) }
+func (s stateStore) ReadState(id ipn.StateKey) ([]byte, error) {
+	b := s.State.ReadState(string(id))
+	if len(b) == 0 {
+		return nil, ipn.ErrStateNotExist
+	}
+	return b, nil
+}
 
 // WriteState implements [ipn.StateStore].
 func (s stateStore) WriteState(id ipn.StateKey, value []byte) error {
@@ -98,33 +104,16 @@ func appendAddrs(out []netip.Addr, answer []byte) ([]netip.Addr, error) {
 	if err := p.SkipAllQuestions(); err != nil {
 		return nil, err
 	}
-	for {
-		h, err := p.AnswerHeader()
-		if errors.Is(err, dnsmessage.ErrSectionDone) {
-			return out, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		switch h.Type {
-		case dnsmessage.TypeA:
-			r, err := p.AResource()
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, netip.AddrFrom4(r.A))
-		case dnsmessage.TypeAAAA:
-			r, err := p.AAAAResource()
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, netip.AddrFrom16(r.AAAA))
-		default:
-			if err := p.SkipAnswer(); err != nil {
-				return nil, err
-			}
+	answers, err := p.AllAnswers()
+	for _, r := range answers {
+		switch body := r.Body.(type) {
+		case *dnsmessage.AResource:
+			out = append(out, netip.AddrFrom4(body.A))
+		case *dnsmessage.AAAAResource:
+			out = append(out, netip.AddrFrom16(body.AAAA))
 		}
 	}
+	return out, err
 }
 
 // ListenPacket listens for UDP packets on a port of the node's IPv4 address.
