@@ -21,7 +21,6 @@ const (
 // overLimit has, for each file that is over a limit today, its lines and those of its longest function; 0 means
 // within the limit. The figures must only decrease, and an entry that is no longer needed fails the test.
 var overLimit = map[string]struct{ lines, function int }{
-	"api/v1alpha1/runnerenrollment.go":           {695, 0},
 	"internal/multicluster/run/proxy.go":         {0, 118},
 	"internal/multicluster/config/credential.go": {0, 110},
 	"internal/gateway/controller/runner.go":      {0, 112},
