@@ -215,6 +215,15 @@ func (c *Client) call(ctx context.Context, op Op, do func(context.Context, *tail
 	}
 }
 
+// request is call for an operation with a result.
+func request[T any](ctx context.Context, c *Client, op Op, do func(context.Context, *tailscale.Client) (T, error)) (result T, err error) {
+	err = c.call(ctx, op, func(ctx context.Context, api *tailscale.Client) (err error) {
+		result, err = do(ctx, api)
+		return err
+	})
+	return result, err
+}
+
 func (c *Client) attempt(ctx context.Context, op Op, do func(context.Context, *tailscale.Client) error) error {
 	c.mu.Lock()
 	why, wait := c.circuit.allow(c.now())
