@@ -71,20 +71,22 @@ func RunGateway(ctx context.Context, o Options, g GatewayOptions) error {
 		return err
 	}
 	clients := new(tsapi.Clients)
-	metrics := gatewayMetrics(clients)
+	metrics := health.NewGatewayMetrics(version(), commit(), clients.CountFailing)
 	answers := &controller.TranslationReports{Log: log}
 	server := extensionServer(s.Extension, g.Reflection, log, metrics, answers)
 	controllers := &controller.Runner{
 		Config: config, Namespace: g.Namespace, CredentialNamespaces: s.CredentialNamespaces, BaseURLs: s.Tailnet.APIBaseURLs,
 		ClientIDFile: g.ClientIDFile, ClientSecretFile: g.SecretFile, Clients: clients, UserAgent: "tailplane-gateway/" + version(),
 		PerSecond: s.Tailnet.RequestsPerSecond, Burst: s.Tailnet.Burst, Log: log, Now: time.Now,
-		Observe: func(op tsapi.Op, class tsapi.Class, took time.Duration) {
-			metrics.ObserveRequest(string(op), string(class), took)
-		},
+		Observe:       metrics.ObserveRequest,
 		ClusterDomain: cmp.Or(s.ClusterDomain, searchedDomain(log)), Controller: s.Envoy.Controller, EnvoyNamespace: s.Envoy.Namespace,
 		ProxyNamespaces: s.ProxyNamespaces, Addresses: s.Envoy.Discovery == settings.DiscoveryEndpoints,
-		GatherOnly: !g.Controllers, Publisher: new(controller.Publisher), Publish: publish(server, metrics), OnBuild: metrics.ObserveBuild, Reports: answers, OnRestore: metrics.CountRestored,
+		GatherOnly: !g.Controllers, Publisher: new(controller.Publisher), OnBuild: metrics.ObserveBuild, Reports: answers, OnRestore: metrics.CountRestored,
 		Relays: relays, OnKey: metrics.CountKey, OperatorID: s.OperatorID, Release: g.Release, ConsumerNamespaces: s.ConsumerNamespaces,
+		Publish: func(n *gateway.Snapshot) {
+			metrics.SetRendered(n)
+			server.Publish(n)
+		},
 	}
 	if g.Certify {
 		controllers.Certificates = extensionCertificates(g.Namespace, controllers.ClusterDomain, log)
@@ -92,7 +94,8 @@ func RunGateway(ctx context.Context, o Options, g GatewayOptions) error {
 	if o.LeaderElect {
 		controllers.LeaseNamespace = g.Namespace
 	}
-	countTailnets(metrics, controllers)
+	metrics.AddTailnets(controllers.Count)
+	metrics.AddOmittedNamespaces(controllers.UnreadableNamespaces)
 	probes := &health.Listener{Address: g.Health, Gatherer: metrics, Log: log}
 	probes.AddCheck("extension server", func(context.Context) error {
 		if !server.Open() {
@@ -115,52 +118,15 @@ func searchedDomain(log *slog.Logger) string {
 	return settings.SearchedDomain(string(b))
 }
 
-func gatewayMetrics(clients *tsapi.Clients) *health.GatewayMetrics {
-	var hooks, results []string
-	for _, h := range xds.Hooks() {
-		hooks = append(hooks, string(h))
-	}
-	for _, r := range xds.Results() {
-		results = append(results, string(r))
-	}
-	return health.NewGatewayMetrics(version(), commit(), clients.CountFailing, hooks, results)
-}
-
-// countTime bounds the reading of caches for one scrape.
-const countTime = 5 * time.Second
-
-// countTailnets sets metrics to read the controllers' counts at each scrape.
-func countTailnets(metrics *health.GatewayMetrics, controllers *controller.Runner) {
-	metrics.AddTailnets(func() (health.TailnetCounts, bool) {
-		ctx, cancel := context.WithTimeout(context.Background(), countTime)
-		defer cancel()
-		ready, degraded, services, ok := controllers.Count(ctx)
-		return health.TailnetCounts{Ready: ready, Degraded: degraded, Services: services}, ok
-	})
-	metrics.AddOmittedNamespaces(controllers.UnreadableNamespaces)
-}
-
 // extensionServer returns the server that responds to Envoy Gateway. It measures each call and reports each response for the leader.
 func extensionServer(set settings.GatewayExtension, reflection bool, log *slog.Logger, metrics *health.GatewayMetrics, answers *controller.TranslationReports) *xds.Server {
 	return &xds.Server{
 		Deadline: time.Duration(set.Deadline), MaxMessage: int(set.MaxMessageSize), Log: log, Reflection: reflection,
-		Measure: func(c xds.Call) { metrics.ObserveCall(string(c.Hook), string(c.Result), c.Took, c.In, c.Out) },
+		Measure: metrics.ObserveCall,
 		Report: func(r xds.TranslationReport) {
 			answers.Report(controller.TranslationReport{Gateway: r.Gateway, Requested: r.Requested, Rendered: r.Rendered, Incomplete: r.Received == 0 && !r.VirtualHosts,
 				Ambiguous: r.Ambiguous, Conflicted: r.Conflicted})
 		},
-	}
-}
-
-// publish returns a function that makes the server respond from a new snapshot.
-func publish(server *xds.Server, metrics *health.GatewayMetrics) func(*gateway.Snapshot) {
-	return func(n *gateway.Snapshot) {
-		routes, clusters := 0, 0
-		for _, g := range n.Gateways {
-			routes, clusters = routes+len(g.Routes), clusters+len(g.Clusters)
-		}
-		metrics.SetRendered(routes, clusters)
-		server.Publish(n)
 	}
 }
 
@@ -188,7 +154,7 @@ func serveExtension(ctx context.Context, server *xds.Server, at xds.Address, dir
 	return server.Run(ctx, at, config)
 }
 
-// extensionCertificates returns the keeper of the certificates for the Service that Envoy Gateway calls.
+// extensionCertificates returns the controller of the certificates for the Service that Envoy Gateway calls.
 func extensionCertificates(namespace, domain string, log *slog.Logger) *controller.ExtensionCertificates {
 	service := "tailscale-extension-server." + namespace
 	return &controller.ExtensionCertificates{Namespace: namespace, Names: []string{service, service + ".svc", service + ".svc." + domain}, Client: xds.ClientName, Log: log, Now: time.Now}

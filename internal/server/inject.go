@@ -126,15 +126,23 @@ func clientAuthentication(path string) (*tls.Config, error) {
 	if path == "" {
 		return c, nil
 	}
+	if err := requireClientCertificates(c, path); err != nil {
+		return nil, fmt.Errorf("--client-ca: %w", err)
+	}
+	return c, nil
+}
+
+// requireClientCertificates makes clients present a certificate that is signed by one of the authorities in a PEM file.
+func requireClientCertificates(c *tls.Config, path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("--client-ca: %w", err)
+		return err
 	}
 	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 	if !c.ClientCAs.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("--client-ca: %s contains no certificate", path)
+		return fmt.Errorf("%s contains no certificate", path)
 	}
-	return c, nil
+	return nil
 }
 
 func kubeVersion(config *rest.Config) (inject.KubeVersion, error) {

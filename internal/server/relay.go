@@ -15,6 +15,7 @@ import (
 	relayconfig "github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/server/health"
 	"github.com/tailplane/tailplane/internal/util/profile"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // completeTime is how long a relay waits at its end until its state is completely stored.
@@ -131,12 +132,8 @@ func (p *relayProcess) run(ctx context.Context, probes *health.Listener, also ..
 func (p *relayProcess) waitStored(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, completeTime)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for !p.state.Complete() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
 			p.log.Error("the node's state is not completely stored: the next pod may become a new node", "secret", p.Secret)
 			return
 		}

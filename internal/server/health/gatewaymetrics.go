@@ -1,9 +1,14 @@
 package health
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 // hookBuckets are the buckets of responses to Envoy Gateway: less than a millisecond for single objects, less than two seconds for all of
@@ -28,8 +33,7 @@ type GatewayMetrics struct {
 }
 
 // NewGatewayMetrics returns the metrics of a gateway. failing returns the number of tailnets whose API calls are suspended after too many failures.
-// hooks and results are all possible label values.
-func NewGatewayMetrics(version, commit string, failing func() int, hooks, results []string) *GatewayMetrics {
+func NewGatewayMetrics(version, commit string, failing func() int) *GatewayMetrics {
 	r := newProcessRegistry(version, commit)
 	m := &GatewayMetrics{
 		registry: r,
@@ -47,9 +51,9 @@ func NewGatewayMetrics(version, commit string, failing func() int, hooks, result
 		keys:     r.counter("tailplane_gateway_auth_keys_total", "Auth keys of relays, by action.", "op"),
 	}
 	r.countFunc("tailplane_tailnet_circuit_open", "Tailnets whose API is not called now because it failed too often.", failing)
-	for _, hook := range hooks { // an alert on a missing series would never fire
-		for _, result := range results {
-			m.calls.WithLabelValues(hook, result)
+	for _, hook := range xds.Hooks() { // an alert on a missing series would never fire
+		for _, result := range xds.Results() {
+			m.calls.WithLabelValues(string(hook), string(result))
 		}
 	}
 	for _, op := range []string{"minted", "deleted", "reissued"} {
@@ -58,20 +62,21 @@ func NewGatewayMetrics(version, commit string, failing func() int, hooks, result
 	return m
 }
 
-// ObserveRequest counts a request to Tailscale's API. op and class must be from closed sets.
-func (m *GatewayMetrics) ObserveRequest(op, class string, took time.Duration) {
-	m.requests.WithLabelValues(op, class).Inc()
+// ObserveRequest counts a request to Tailscale's API.
+func (m *GatewayMetrics) ObserveRequest(op tsapi.Op, class tsapi.Class, took time.Duration) {
+	m.requests.WithLabelValues(string(op), string(class)).Inc()
 	if took > 0 {
-		m.seconds.WithLabelValues(op).Observe(took.Seconds())
+		m.seconds.WithLabelValues(string(op)).Observe(took.Seconds())
 	}
 }
 
-// ObserveCall counts a call from Envoy Gateway. hook and result must be values given to NewGatewayMetrics. in and out are message sizes in bytes.
-func (m *GatewayMetrics) ObserveCall(hook, result string, took time.Duration, in, out int) {
-	m.calls.WithLabelValues(hook, result).Inc()
-	m.duration.WithLabelValues(hook).Observe(took.Seconds())
-	m.bytes.WithLabelValues(hook, "in").Observe(float64(in))
-	m.bytes.WithLabelValues(hook, "out").Observe(float64(out))
+// ObserveCall counts a call from Envoy Gateway.
+func (m *GatewayMetrics) ObserveCall(c xds.Call) {
+	hook := string(c.Hook)
+	m.calls.WithLabelValues(hook, string(c.Result)).Inc()
+	m.duration.WithLabelValues(hook).Observe(c.Took.Seconds())
+	m.bytes.WithLabelValues(hook, "in").Observe(float64(c.In))
+	m.bytes.WithLabelValues(hook, "out").Observe(float64(c.Out))
 	m.last.SetToCurrentTime()
 }
 
@@ -84,8 +89,12 @@ func (m *GatewayMetrics) ObserveBuild(took time.Duration, err error) {
 	m.build.Observe(took.Seconds())
 }
 
-// SetRendered sets the numbers of routes and clusters to render.
-func (m *GatewayMetrics) SetRendered(routes, clusters int) {
+// SetRendered sets the numbers of rendered routes and clusters.
+func (m *GatewayMetrics) SetRendered(n *gateway.Snapshot) {
+	routes, clusters := 0, 0
+	for _, g := range n.Gateways {
+		routes, clusters = routes+len(g.Routes), clusters+len(g.Clusters)
+	}
 	m.routes.Set(float64(routes))
 	m.clusters.Set(float64(clusters))
 }
@@ -96,16 +105,18 @@ func (m *GatewayMetrics) CountRestored() { m.restores.Inc() }
 // CountKey counts an operation on an auth key: minted, deleted or reissued.
 func (m *GatewayMetrics) CountKey(op string) { m.keys.WithLabelValues(op).Inc() }
 
-// TailnetCounts holds numbers of tailnets and services.
-type TailnetCounts struct{ Ready, Degraded, Services int }
+// countTime bounds the reading of caches for one scrape.
+const countTime = 5 * time.Second
 
 // AddTailnets adds gauges with the values from count, which runs at each scrape. There are no samples while count returns false.
-func (m *GatewayMetrics) AddTailnets(count func() (TailnetCounts, bool)) {
+func (m *GatewayMetrics) AddTailnets(count func(context.Context) (ready, degraded, services int, known bool)) {
 	m.collect(func(emit emitter) {
-		if now, known := count(); known {
-			emit("tailplane_tailnet_ready", float64(now.Ready))
-			emit("tailplane_tailnet_degraded", float64(now.Degraded))
-			emit("tailplane_tailnet_discovery_services", float64(now.Services))
+		ctx, cancel := context.WithTimeout(context.Background(), countTime)
+		defer cancel()
+		if ready, degraded, services, known := count(ctx); known {
+			emit("tailplane_tailnet_ready", float64(ready))
+			emit("tailplane_tailnet_degraded", float64(degraded))
+			emit("tailplane_tailnet_discovery_services", float64(services))
 		}
 	},
 		metric{"tailplane_tailnet_ready", "Tailnets that are ready.", nil},
