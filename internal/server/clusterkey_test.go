@@ -49,18 +49,18 @@ func TestKeyring(t *testing.T) {
 // A process becomes ready when each of its parts reports that it works, and is no longer ready once it stops.
 func TestExpect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &process{health: &health.Listener{Log: slog.New(slog.DiscardHandler)}}
-		one, two := p.addPart("access"), p.addPart("operator")
+		probes := &health.Listener{Log: slog.New(slog.DiscardHandler)}
+		one, two := addPart(probes, "access"), addPart(probes, "operator")
 		one()
-		if p.health.Ready(t.Context()) {
+		if probes.Ready(t.Context()) {
 			t.Error("ready with one part of two")
 		}
 		two()
-		if !p.health.Ready(t.Context()) {
+		if !probes.Ready(t.Context()) {
 			t.Error("not ready with both")
 		}
-		p.health.Stop()
-		if p.health.Ready(t.Context()) {
+		probes.Stop()
+		if probes.Ready(t.Context()) {
 			t.Error("ready while it stops")
 		}
 	})

@@ -60,15 +60,7 @@ func RunFleet(ctx context.Context, o Options) error {
 	probes := &health.Listener{Address: set.Health, Gatherer: metrics, Log: log}
 	metrics.AddReadiness(probes)
 	// /readyz also reports what is missing at the start.
-	confined := make(chan struct{})
-	probes.AddCheck("fleet", func(context.Context) error {
-		select {
-		case <-confined:
-			return nil // a replica that waits for the election is ready
-		default:
-			return errors.New("starting")
-		}
-	})
+	working := addPart(probes, "fleet")
 	return runTogether(ctx, func(context.Context) { probes.Stop() }, probes.Run,
 		func(ctx context.Context) error {
 			config, err := apiServer(ctx, o.Kubeconfig)
@@ -85,7 +77,7 @@ func RunFleet(ctx context.Context, o Options) error {
 				}
 			}
 			controllers.Config = config
-			close(confined)
+			working() // a replica that waits for the election is ready
 			return controllers.Run(ctx)
 		})
 }

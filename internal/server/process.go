@@ -154,7 +154,7 @@ func Run(ctx context.Context, o Options, role settings.Role) error {
 		run  func(context.Context, *process, func()) error
 	}{{settings.AccessRole, runAccess}, {settings.OperatorRole, runOperator}, {settings.PlaneRole, runPlane}} {
 		if role == part.name || role == settings.AllRoles && (part.name != settings.PlaneRole || withPlane) {
-			working := p.addPart(string(part.name))
+			working := addPart(p.health, string(part.name))
 			parts.run(func() error { return part.run(ctx, p, working) })
 		}
 	}
@@ -170,9 +170,9 @@ func logWarnings(log *slog.Logger, warnings []string) {
 }
 
 // addPart registers a part that is needed for readiness. The part calls the returned function when it works.
-func (p *process) addPart(name string) (working func()) {
+func addPart(probes *health.Listener, name string) (working func()) {
 	var works atomic.Bool
-	p.health.AddCheck(name, func(context.Context) error {
+	probes.AddCheck(name, func(context.Context) error {
 		if !works.Load() {
 			return errors.New("starting")
 		}
