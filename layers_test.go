@@ -51,7 +51,7 @@ var worlds = map[string]string{
 	"github.com/google/go-github/":     "internal/fleet/forge",
 	"gitlab.com/gitlab-org/":           "internal/fleet/forge",
 	"github.com/modelcontextprotocol/": "internal/plane/mcp",
-	"github.com/spf13/cobra":           "internal/cli internal/multicluster/run internal/server",
+	"github.com/spf13/cobra":           "internal/cli internal/multicluster/run cmd/tailplaned",
 }
 
 // pure lists folders that import only the standard library and packages of the product. Audit's exporter is not

@@ -21,9 +21,6 @@ const (
 // overLimit has, for each file that is over a limit today, its lines and those of its longest function; 0 means
 // within the limit. The figures must only decrease, and an entry that is no longer needed fails the test.
 var overLimit = map[string]struct{ lines, function int }{
-	"api/v1alpha1/runnerenrollment.go":           {695, 0},
-	"internal/server/access.go":                  {0, 84},
-	"internal/server/plane.go":                   {0, 81},
 	"internal/gossip/record.go":                  {0, 92},
 	"internal/gossip/round.go":                   {0, 87},
 	"test/install/gateway_test.go":               {819, 0},

@@ -3,6 +3,7 @@ package access
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -72,11 +73,7 @@ const (
 
 // known reports whether v is a path for which the server has a way to authenticate callers.
 func (v Via) known() bool {
-	switch v {
-	case ViaTailnet, ViaServe, ViaProxy, ViaOIDC, ViaDev:
-		return true
-	}
-	return false
+	return slices.Contains([]Via{ViaTailnet, ViaServe, ViaProxy, ViaOIDC, ViaDev}, v)
 }
 
 // A Caller is the authenticated identity behind a connection.

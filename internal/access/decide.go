@@ -46,31 +46,32 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	if c.Via != ViaTailnet { // only the tailnet itself is trusted for credentials
 		return Permit{}, errNoIdentity()
 	}
+	p := Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(permitLife)}
+	var err error
 	if v == GossipExchange {
-		if err := pol.admitMember(c); err != nil {
-			return Permit{}, err
-		}
-		return Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(permitLife)}, nil
+		err = pol.admitMember(c)
+	} else {
+		p.grants, err = pol.entitle(c)
 	}
-	grants, err := pol.entitle(c)
-	p := Permit{caller: c, verb: v, policy: pol, grants: grants, at: now, until: now.Add(permitLife)}
 	switch v {
-	case SigninLogin, SigninRead, ClusterInfo, ClusterMembers:
-		if err != nil {
-			return Permit{}, err
-		}
-		return p, nil
+	case GossipExchange, SigninLogin, SigninRead, ClusterInfo, ClusterMembers:
 	case SigninKubeconfig: // a caller that lost its grant still gets in, so that its sign-in is ended
-		if problem.CodeOf(err) == problem.BadCapability {
-			return Permit{}, err // a typing error in the policy revokes nothing
+		if problem.CodeOf(err) != problem.BadCapability { // a typing error in the policy revokes nothing
+			p.owner, err = err, nil
 		}
-		p.owner = err
-		return p, nil
 	case SigninLogout, Whoami: // a caller may always end its sign-in and query its identity
-		p.owner = err
-		return p, nil
+		p.owner, err = err, nil
+	default:
+		err = noDecision(v)
 	}
-	return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("no decision for the verb %q", v))
+	if err != nil {
+		return Permit{}, err
+	}
+	return p, nil
+}
+
+func noDecision(v Verb) error {
+	return problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("no decision for the verb %q", v))
 }
 
 // admitMember rejects every caller except the servers of the same tailnet.

@@ -78,55 +78,55 @@ const (
 // would widen a grant to the whole cluster. The error names the field.
 func ParseGrant(raw []byte) (Grant, error) {
 	var g Grant
-	seen, err := eachField(raw, g.set)
-	if err != nil {
-		return g, err
-	}
-	switch {
-	case !seen["role"]:
-		return g, fmt.Errorf(`"role" is missing`)
-	case !seen["period"]:
-		return g, fmt.Errorf(`"period" is missing`)
-	}
-	return g, nil
+	err := eachField(raw, g.set, "role", "period")
+	return g, err
 }
 
-// eachField calls set for each field of one JSON object and returns the names of the fields. It
-// returns an error for a repeated field and for text after the object.
-func eachField(raw []byte, set func(field string, d *json.Decoder) error) (seen map[string]bool, err error) {
+// eachField calls set for each field of one JSON object, with the first token of its value. It
+// returns an error for a repeated or missing field and for text after the object.
+func eachField(raw []byte, set func(field string, value json.Token, d *json.Decoder) error, required ...string) error {
 	if len(raw) > maxRuleSize {
-		return nil, fmt.Errorf("the rule has %d bytes, more than %d", len(raw), maxRuleSize)
+		return fmt.Errorf("the rule has %d bytes, more than %d", len(raw), maxRuleSize)
 	}
 	if !utf8.Valid(raw) {
-		return nil, fmt.Errorf("the rule is not UTF-8")
+		return fmt.Errorf("the rule is not UTF-8")
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, fmt.Errorf("the rule is not a JSON object")
+		return fmt.Errorf("the rule is not a JSON object")
 	}
-	seen = map[string]bool{}
+	seen := map[string]bool{}
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
-			return nil, fmt.Errorf("the rule is not JSON: %w", err)
+			return fmt.Errorf("the rule is not JSON: %w", err)
 		}
 		field := t.(string) // Token returns a name here, because More returned true
 		if seen[field] {
-			return nil, fmt.Errorf("the field %.60q occurs twice", field)
+			return fmt.Errorf("the field %.60q occurs twice", field)
 		}
 		seen[field] = true
-		if err := set(field, d); err != nil {
-			return nil, err
+		value, err := d.Token()
+		if err != nil {
+			return fmt.Errorf("%.60q: not JSON: %w", field, err)
+		}
+		if err := set(field, value, d); err != nil {
+			return err
 		}
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("the rule is not JSON: %w", err)
+		return fmt.Errorf("the rule is not JSON: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("there is text after the rule")
+		return fmt.Errorf("there is text after the rule")
 	}
-	return seen, nil
+	for _, field := range required {
+		if !seen[field] {
+			return fmt.Errorf("%q is missing", field)
+		}
+	}
+	return nil
 }
 
 // decodeList decodes a list of strings whose first token is value.
@@ -149,11 +149,7 @@ func decodeList(value json.Token, d *json.Decoder) (items []string, err error) {
 }
 
 // set decodes the value of one field.
-func (g *Grant) set(field string, d *json.Decoder) error {
-	value, err := d.Token()
-	if err != nil {
-		return fmt.Errorf("%.60q: not JSON: %w", field, err)
-	}
+func (g *Grant) set(field string, value json.Token, d *json.Decoder) (err error) {
 	switch field {
 	case "role":
 		s, ok := value.(string)

@@ -51,7 +51,7 @@ func ParseEmailDomain(s string) (string, error) {
 }
 
 // DecidePlane reports whether c may use v on the operator plane. The organisation and the owner are
-// checked later: see In and OwnOnly.
+// checked later: see In and Everywhere.
 func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, error) {
 	if err := Admit(c); err != nil {
 		return Permit{}, err
@@ -70,7 +70,7 @@ func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, erro
 		refused.Seen = &problem.Seen{Login: string(c.Login), Node: c.Device.Name, Via: string(c.Via)}
 		return Permit{}, refused
 	case verbScopes[v] == nil:
-		return Permit{}, problem.New(problem.Internal, "internal error").WithCause(fmt.Errorf("no decision for the verb %q", v))
+		return Permit{}, noDecision(v)
 	case p.widestScope() == never:
 		return Permit{}, p.forbidden("")
 	}
@@ -170,9 +170,6 @@ func (p Permit) Faults() []string { return slices.Clone(p.faults) }
 
 // Everywhere reports whether the permit covers everything, for all organisations and owners.
 func (p Permit) Everywhere() bool { return p.verb != "" && p.widestScope() == always }
-
-// OwnOnly reports whether the permit covers at most the caller's own objects.
-func (p Permit) OwnOnly() bool { return p.widestScope() <= own }
 
 // CanSee reports whether the permit's verb covers the objects of org. Objects of the whole
 // installation have org "" and require the scope of all organisations.

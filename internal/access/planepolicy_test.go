@@ -203,3 +203,6 @@ func FuzzPlaneRole(f *testing.F) {
 		}
 	})
 }
+
+// OwnOnly reports whether the permit is at most for objects of the caller.
+func (p Permit) OwnOnly() bool { return p.widestScope() <= own }

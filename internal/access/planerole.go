@@ -139,24 +139,13 @@ const maxOrgs = 200
 // ParsePlaneRole decodes one rule of the plane's capability. It is as strict as ParseGrant.
 func ParsePlaneRole(raw []byte) (PlaneRole, error) {
 	d := PlaneRole{Source: "grant"}
-	seen, err := eachField(raw, d.set)
-	if err != nil {
+	if err := eachField(raw, d.set, "role", "orgs"); err != nil {
 		return PlaneRole{}, err
-	}
-	switch {
-	case !seen["role"]:
-		return PlaneRole{}, fmt.Errorf(`"role" is missing`)
-	case !seen["orgs"]:
-		return PlaneRole{}, fmt.Errorf(`"orgs" is missing`)
 	}
 	return d, nil
 }
 
-func (d *PlaneRole) set(field string, dec *json.Decoder) error {
-	value, err := dec.Token()
-	if err != nil {
-		return fmt.Errorf("%.60q: not JSON: %w", field, err)
-	}
+func (d *PlaneRole) set(field string, value json.Token, dec *json.Decoder) (err error) {
 	switch field {
 	case "role":
 		s, _ := value.(string)

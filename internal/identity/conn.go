@@ -85,6 +85,16 @@ func connEndpoints(r *http.Request) (here, there netip.AddrPort, ok bool) {
 	return here, there, err == nil
 }
 
+// loopbackEndpoints is connEndpoints for a connection within this machine. It returns an error for
+// any other connection.
+func loopbackEndpoints(r *http.Request) (here, there netip.AddrPort, err error) {
+	here, there, ok := connEndpoints(r)
+	if !ok || !here.Addr().IsLoopback() || !there.Addr().IsLoopback() {
+		return here, there, errUntrustedPeer("%s is not an address of this machine", r.RemoteAddr)
+	}
+	return here, there, nil
+}
+
 func parseEndpoints(local net.Addr, remote string) (here, there netip.AddrPort, err error) {
 	if local.Network() != "tcp" {
 		return here, there, net.UnknownNetworkError(local.Network())

@@ -41,15 +41,10 @@ func (m Dev) Identifier(at net.Addr) (Identifier, error) {
 	if err := m.Check(at); err != nil {
 		return nil, err
 	}
-	return func(r *http.Request) (access.Caller, error) {
-		defer strip(r)
-		if fromFunnel(r) {
-			return access.Caller{Via: access.ViaFunnel}, nil
-		}
-		here, there, ok := connEndpoints(r)
-		if !ok || !here.Addr().IsLoopback() || !there.Addr().IsLoopback() {
-			return access.Caller{}, errUntrustedPeer("%s is not an address of this machine", r.RemoteAddr)
+	return withoutHeaders(func(r *http.Request) (access.Caller, error) {
+		if _, _, err := loopbackEndpoints(r); err != nil {
+			return access.Caller{}, err
 		}
 		return access.Caller{Login: m.Login, DisplayName: string(m.Login), Via: access.ViaDev}, nil
-	}, nil
+	}), nil
 }

@@ -1,8 +1,10 @@
 package identity
 
 import (
+	"maps"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 )
 
@@ -28,27 +30,14 @@ func SameHeader(a, b string) bool { return normalizeHeader(a) == normalizeHeader
 // caller's identity or address.
 func IsIdentityHeader(name string) bool {
 	s := normalizeHeader(name)
-	switch s {
-	case "forwarded", "x-real-ip", "x-client-ip", "true-client-ip", normalizeHeader(SecretHeader):
-		return true
-	}
-	for _, family := range []string{
-		"tailscale-", "x-tailscale-", "x-webauth-", "impersonate-", "x-forwarded-", "x-remote-", "remote-", "x-auth-request-",
-	} {
-		if strings.HasPrefix(s, family) {
-			return true
-		}
-	}
-	return false
+	families := []string{"tailscale-", "x-tailscale-", "x-webauth-", "impersonate-", "x-forwarded-", "x-remote-", "remote-", "x-auth-request-"}
+	return slices.Contains([]string{"forwarded", "x-real-ip", "x-client-ip", "true-client-ip", normalizeHeader(SecretHeader)}, s) ||
+		slices.ContainsFunc(families, func(family string) bool { return strings.HasPrefix(s, family) })
 }
 
 // Strip removes from h every header that names a caller, in any spelling.
 func Strip(h http.Header) {
-	for name := range h {
-		if IsIdentityHeader(name) {
-			delete(h, name)
-		}
-	}
+	maps.DeleteFunc(h, func(name string, _ []string) bool { return IsIdentityHeader(name) })
 }
 
 // strip removes such headers and trailers from a request. HTTP/2 may still add trailers later, but
@@ -65,7 +54,7 @@ const funnelHeader = "Tailscale-Funnel-Request"
 // harms the client that sends it.
 func fromFunnel(r *http.Request) bool {
 	for name := range r.Header {
-		if normalizeHeader(name) == normalizeHeader(funnelHeader) {
+		if SameHeader(name, funnelHeader) {
 			return true
 		}
 	}
@@ -78,13 +67,13 @@ func fromFunnel(r *http.Request) bool {
 // client's (ID-07).
 func singleHeader(h http.Header, name string) (value string, there bool, err error) {
 	for other := range h {
-		if other != name && normalizeHeader(other) == normalizeHeader(name) {
+		if other != name && SameHeader(other, name) {
 			return "", false, errAmbiguousHeader(name, "also occurs in another spelling")
 		}
 	}
 	for _, list := range h["Connection"] {
 		for option := range strings.SplitSeq(list, ",") {
-			if normalizeHeader(textproto.TrimString(option)) == normalizeHeader(name) {
+			if SameHeader(textproto.TrimString(option), name) {
 				return "", false, errAmbiguousHeader(name, "is listed in the header Connection")
 			}
 		}
@@ -96,4 +85,16 @@ func singleHeader(h http.Header, name string) (value string, there bool, err err
 		return values[0], true, nil
 	}
 	return "", false, errAmbiguousHeader(name, "occurs more than once")
+}
+
+// singleHeaders returns the values of headers that may each occur once; "" for a missing header.
+func singleHeaders(h http.Header, names ...string) ([]string, error) {
+	values := make([]string, len(names))
+	for i, name := range names {
+		var err error
+		if values[i], _, err = singleHeader(h, name); err != nil {
+			return nil, err
+		}
+	}
+	return values, nil
 }

@@ -29,18 +29,26 @@ import (
 // pass the original headers. It has the type of Door.Identify.
 type Identifier = func(*http.Request) (access.Caller, error)
 
-// behindPeer returns an Identifier that reads the identity from the headers of a trusted peer.
-func behindPeer(trust func(*http.Request) error, read func(http.Header) (access.Caller, error)) Identifier {
+// withoutHeaders returns identify for connections that can carry the headers of a proxy. It refuses
+// requests from Funnel, and removes the identity headers afterwards.
+func withoutHeaders(identify Identifier) Identifier {
 	return func(r *http.Request) (access.Caller, error) {
 		defer strip(r)
 		if fromFunnel(r) {
 			return access.Caller{Via: access.ViaFunnel}, nil
 		}
+		return identify(r)
+	}
+}
+
+// behindPeer returns an Identifier that reads the identity from the headers of a trusted peer.
+func behindPeer(trust func(*http.Request) error, read func(http.Header) (access.Caller, error)) Identifier {
+	return withoutHeaders(func(r *http.Request) (access.Caller, error) {
 		if err := trust(r); err != nil {
 			return access.Caller{}, err
 		}
 		return read(r.Header)
-	}
+	})
 }
 
 // taggedDevices is the login of the profile that all tagged nodes share. It belongs to no person.

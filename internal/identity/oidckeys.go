@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -125,15 +126,7 @@ func (k *keys) store(byID map[string]*rsa.PublicKey, err error) {
 }
 
 func sameKeys(a, b map[string]*rsa.PublicKey) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for id, key := range a {
-		if other := b[id]; other == nil || !key.Equal(other) {
-			return false
-		}
-	}
-	return true
+	return maps.EqualFunc(a, b, func(x, y *rsa.PublicKey) bool { return x.Equal(y) })
 }
 
 func errIssuerUnavailable(cause error) error {

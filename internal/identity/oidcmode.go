@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,14 +66,7 @@ func (m OIDC) Identifier(net.Addr) (Identifier, error) {
 	if err := m.Check(nil); err != nil {
 		return nil, err
 	}
-	tokens := m.verifier()
-	return func(r *http.Request) (access.Caller, error) {
-		defer strip(r)
-		if fromFunnel(r) {
-			return access.Caller{Via: access.ViaFunnel}, nil
-		}
-		return tokens.identify(r)
-	}, nil
+	return withoutHeaders(m.verifier().identify), nil
 }
 
 // A verifier verifies tokens with the issuer's keys.
@@ -188,11 +182,8 @@ func (v *verifier) callerOf(c claims) (access.Caller, error) {
 	if err != nil {
 		return access.Caller{}, fmt.Errorf("email: %w", err)
 	}
-	caller := access.Caller{Login: login, DisplayName: c.Name, UserID: plainID(c.UserID), Tailnet: withoutDot(v.Tailnet), Via: access.ViaOIDC,
+	caller := access.Caller{Login: login, DisplayName: cmp.Or(c.Name, c.Email), UserID: plainID(c.UserID), Tailnet: withoutDot(v.Tailnet), Via: access.ViaOIDC,
 		Device: access.Device{ID: plainID(c.NodeID), Name: withoutDot(c.Node)}}
-	if caller.DisplayName == "" {
-		caller.DisplayName = c.Email
-	}
 	return caller, nil
 }
 

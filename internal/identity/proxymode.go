@@ -109,18 +109,11 @@ func (m Proxy) hasTrustedCertificate(state *tls.ConnectionState) bool {
 
 // read returns the caller that the proxy's headers name.
 func (m Proxy) read(h http.Header) (access.Caller, error) {
-	user, _, err := singleHeader(h, UserHeader)
+	values, err := singleHeaders(h, UserHeader, NameHeader, TailnetHeader)
 	if err != nil {
 		return access.Caller{}, err
 	}
-	name, _, err := singleHeader(h, NameHeader)
-	if err != nil {
-		return access.Caller{}, err
-	}
-	tailnet, _, err := singleHeader(h, TailnetHeader)
-	if err != nil {
-		return access.Caller{}, err
-	}
+	user, name, tailnet := values[0], values[1], values[2]
 	if strings.Contains(user, ",") { // an earlier hop merged two headers
 		return access.Caller{}, errAmbiguousHeader(UserHeader, "has more than one value")
 	}

@@ -64,9 +64,9 @@ func (m Serve) trust(r *http.Request) error {
 	if overSocket(r) {
 		return nil // the mode of the socket admits no other user
 	}
-	here, there, ok := connEndpoints(r)
-	if !ok || !here.Addr().IsLoopback() || !there.Addr().IsLoopback() {
-		return errUntrustedPeer("%s is not an address of this machine", r.RemoteAddr)
+	here, there, err := loopbackEndpoints(r)
+	if err != nil {
+		return err
 	}
 	user, err := userAt(r, here, there)
 	if err != nil {
@@ -80,26 +80,21 @@ func (m Serve) trust(r *http.Request) error {
 
 // read returns the caller that the headers of tailscaled name.
 func (m Serve) read(h http.Header) (access.Caller, error) {
-	var values [3]string
-	for i, name := range []string{serveLogin, serveName, serveCapabilities} {
-		v, _, err := singleHeader(h, name)
-		if err != nil {
-			return access.Caller{}, err
-		}
-		values[i] = decodeQ(v)
+	values, err := singleHeaders(h, serveLogin, serveName, serveCapabilities)
+	if err != nil {
+		return access.Caller{}, err
 	}
-	c := access.Caller{DisplayName: values[1], Via: access.ViaServe,
+	c := access.Caller{DisplayName: decodeQ(values[1]), Via: access.ViaServe,
 		// The headers do not show whether a device is shared from another tailnet. Assume that it
 		// is, because this gives the caller fewer rights.
 		Shared: true,
 	}
-	var err error
-	if c.Login, err = parseLogin(values[0]); err != nil {
+	if c.Login, err = parseLogin(decodeQ(values[0])); err != nil {
 		return access.Caller{}, errNoIdentity(fmt.Errorf("%s: %w", serveLogin, err))
 	}
-	if values[2] != "" {
+	if capabilities := decodeQ(values[2]); capabilities != "" {
 		var granted map[string][]json.RawMessage
-		if err := json.Unmarshal([]byte(values[2]), &granted); err != nil {
+		if err := json.Unmarshal([]byte(capabilities), &granted); err != nil {
 			return c, problem.New(problem.BadRequest, "The header "+serveCapabilities+" cannot be read.",
 				"Ask the administrator of this server which proxy is in front of it.").WithCause(err)
 		}

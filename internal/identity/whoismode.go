@@ -40,11 +40,7 @@ func (m Whois) Identifier(at net.Addr) (Identifier, error) {
 	if m.Bearer != nil {
 		tokens = m.Bearer.verifier()
 	}
-	return func(r *http.Request) (access.Caller, error) {
-		defer strip(r)
-		if fromFunnel(r) {
-			return access.Caller{Via: access.ViaFunnel}, nil
-		}
+	return withoutHeaders(func(r *http.Request) (access.Caller, error) {
 		c, err := m.WhoIs(r)
 		if err != nil || access.Admit(c) != nil || tokens == nil || len(r.Header["Authorization"]) == 0 {
 			return c, err // no token check for a caller that is not admitted
@@ -58,5 +54,5 @@ func (m Whois) Identifier(at net.Addr) (Identifier, error) {
 				"Send your own token, or no token: on the tailnet, the connection identifies you.")
 		}
 		return c, nil
-	}, nil
+	}), nil
 }

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,13 +46,9 @@ func NewKeySecret[K any](config *rest.Config, namespace, name, lost string, pars
 
 // newKeyClient returns a client that knows only the kinds of this file.
 func newKeyClient(config *rest.Config) (client.Client, error) {
-	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
 	mapper := Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Secret")},
 		[]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Namespace")})
-	return client.New(Unthrottled(config), client.Options{Scheme: scheme, Mapper: mapper})
+	return client.New(Unthrottled(config), client.Options{Mapper: mapper})
 }
 
 // Load reads the key, and generates it if the Secret has none. If several servers find the Secret
@@ -81,10 +77,7 @@ func (k *KeySecret[K]) Load(ctx context.Context) (none K, err error) {
 			s.Data = map[string][]byte{}
 		}
 		s.Data[seedData] = seed
-		if s.Annotations == nil {
-			s.Annotations = map[string]string{}
-		}
-		s.Annotations[PublicKeyAnnotation] = k.public(key)
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, PublicKeyAnnotation, k.public(key))
 		if err = k.client.Update(ctx, s); err == nil { // fails if the Secret changed since it was read
 			return key, nil
 		}
@@ -126,10 +119,11 @@ func ClusterUID(ctx context.Context, config *rest.Config) (string, error) {
 		return "", err
 	}
 	n := new(corev1.Namespace)
-	switch err := c.Get(ctx, client.ObjectKey{Name: "kube-system"}, n); {
-	case apierrors.IsForbidden(err):
-		return "", fmt.Errorf("namespace kube-system: %w", ErrForbidden)
-	case err != nil:
+	err = c.Get(ctx, client.ObjectKey{Name: "kube-system"}, n)
+	if apierrors.IsForbidden(err) {
+		err = ErrForbidden
+	}
+	if err != nil {
 		return "", fmt.Errorf("namespace kube-system: %w", err)
 	}
 	return string(n.UID), nil

@@ -1,6 +1,9 @@
 package problem
 
-import "net/http"
+import (
+	"net/http"
+	"slices"
+)
 
 // A Code is the stable name of a refusal. Machines branch on it, the documentation has an anchor
 // for it, and metrics use it as a label. The set is closed.
@@ -67,39 +70,31 @@ func Codes() []Code {
 	}
 }
 
+// codesByStatus lists the codes of each HTTP status but 500.
+var codesByStatus = map[int][]Code{
+	http.StatusAccepted:              {NotReady},
+	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
+	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusNotFound:              {NotFound, NotSignedIn},
+	http.StatusMethodNotAllowed:      {MethodNotAllowed},
+	http.StatusConflict:              {Conflict, CannotProvision},
+	http.StatusLocked:                {Held},
+	http.StatusPreconditionRequired:  {Confirmation},
+	http.StatusRequestEntityTooLarge: {TooLarge},
+	http.StatusUnsupportedMediaType:  {MediaType},
+	http.StatusMisdirectedRequest:    {WrongHost},
+	http.StatusUnprocessableEntity:   {PeriodOutOfBounds, Validation},
+	http.StatusTooManyRequests:       {RateLimited, TooManySignins},
+	http.StatusServiceUnavailable:    {IdentityUnavailable, Ending, Unavailable, AuditUnavailable},
+}
+
 // Status returns the HTTP status of c, or 500 for an unknown code.
 func (c Code) Status() int {
-	switch c {
-	case NotReady:
-		return http.StatusAccepted
-	case BadRequest, BadCapability, AmbiguousRole:
-		return http.StatusBadRequest
-	case NoIdentity, NodeExpired, InvalidToken, IdentityMismatch:
-		return http.StatusUnauthorized
-	case CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval:
-		return http.StatusForbidden
-	case NotFound, NotSignedIn:
-		return http.StatusNotFound
-	case MethodNotAllowed:
-		return http.StatusMethodNotAllowed
-	case Conflict, CannotProvision:
-		return http.StatusConflict
-	case Held:
-		return http.StatusLocked
-	case Confirmation:
-		return http.StatusPreconditionRequired
-	case TooLarge:
-		return http.StatusRequestEntityTooLarge
-	case MediaType:
-		return http.StatusUnsupportedMediaType
-	case WrongHost:
-		return http.StatusMisdirectedRequest
-	case PeriodOutOfBounds, Validation:
-		return http.StatusUnprocessableEntity
-	case RateLimited, TooManySignins:
-		return http.StatusTooManyRequests
-	case IdentityUnavailable, Ending, Unavailable, AuditUnavailable:
-		return http.StatusServiceUnavailable
+	for status, codes := range codesByStatus {
+		if slices.Contains(codes, c) {
+			return status
+		}
 	}
 	return http.StatusInternalServerError
 }

@@ -4,19 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"sync"
+	"os"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
 	gossiphttp "github.com/tailplane/tailplane/internal/gossip/http"
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/signin/controller"
+	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // startLimit is how long the API server may be unreachable at the start. Later it may be away for any time.
@@ -31,9 +38,14 @@ func apiServer(ctx context.Context, kubeconfig string) (*rest.Config, error) {
 	return config, kube.WaitReady(ctx, config, startLimit)
 }
 
+// apiServerCheck returns the readiness check of every part that needs the API server.
+func apiServerCheck(config *rest.Config) func(context.Context) error {
+	return func(ctx context.Context) error { return kube.WaitReady(ctx, config, startLimit) }
+}
+
 // runAccess wires and runs the sign-in API: tailnet -> HTTP server -> service -> store.
 func runAccess(ctx context.Context, p *process, working func()) error {
-	config, err := apiServer(ctx, p.kubeconfig)
+	config, err := apiServer(ctx, p.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -45,7 +57,9 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	node, err := newNode(p.set, p.log)
+	t := p.set.Tailnet
+	node, err := newNode(p, tailnet.Config{Hostname: t.Hostname, StateDir: t.StateDir, StateSecret: t.StateSecret,
+		InsecureHTTP: t.InsecureHTTP, Capability: p.set.Signin.Capability, Log: p.log})
 	if err != nil {
 		return err
 	}
@@ -60,11 +74,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	keys, policy := newKeyring(), p.set.AccessPolicy()
 	server := &httpapi.Server{
 		Names: node.Names, Record: record.Write, Limits: limits(p.set.API.Limits), Log: p.log, Now: time.Now,
-		Key: keys.current, Measure: p.metrics.MeasureServer("tailnet"),
-		Identify: func(r *http.Request) (access.Caller, error) {
-			defer func(began time.Time) { p.metrics.ObserveWhoIs(time.Since(began)) }(time.Now())
-			return node.Identify(r)
-		},
+		Key: keys.current, Measure: p.metrics.MeasureServer("tailnet"), Identify: p.measureIdentifier(node.Identify),
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},
@@ -72,49 +82,66 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if p.set.Audit.Required {
 		server.MustRecord = []access.Verb{access.SigninLogin, access.SigninKubeconfig}
 	}
-	service := &signin.Service{
-		Store: p.metrics.CountingStore(store), Cluster: info, Key: keys.current, Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin,
-		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
-		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
-	}
 	guard := &signin.Guard{
 		Store: store, Devices: node.Devices, Changed: node.Changed, Tailnet: func() string { return node.Status().Tailnet },
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
 		Report: func(s signin.Signin, f signin.CheckResult) { recordSigninChange(p, node.Status(), record.Write, s, f) },
 	}
-	others := &discovery{p: p, config: config, node: node, keys: keys, secret: secret, info: info, write: record.Write, server: *server, events: make(chan gossip.Event, maxEvents)}
+	others := &discovery{p: p, config: config, node: node, keys: keys, secret: secret, info: info, write: record.Write, server: *server,
+		events: make(chan gossip.Event, maxEvents)}
 	others.configureServer()
 	addAccessChecks(p, config, node, store, keys)
+	// The HTTP server finishes its requests, and then the audit log writes their entries.
+	return runNode(ctx, node, func(ctx context.Context) error {
+		parts, ctx := newGroup(ctx)
+		parts.run(func() error { return store.Run(ctx) })
+		parts.parts.Go(func() { keys.load(ctx, secret, p.log) })
+		ln, err := node.Listen(ctx)
+		if err != nil {
+			return errors.Join(parts.stop(ctx, err), closeRecord())
+		}
+		p.log.Info("access is serving", "names", node.Names(), "cluster", info.Name, "id", info.ID, "version", info.Version)
+		working()
+		parts.run(func() error { return guard.Run(ctx) })
+		if p.set.Gossip.Enabled {
+			parts.run(func() error { return others.run(ctx) })
+		}
+		routes := append(signinService(p, store, info, keys).Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
+		parts.run(func() error { return server.Run(ctx, ln, node.ConnContext, routes...) })
+		return errors.Join(parts.wait(), closeRecord())
+	})
+}
 
-	// Shutdown order: the HTTP server finishes its requests, then the audit log writes their entries, and the node stops last, because it
-	// carries the connections.
+func signinService(p *process, store *controller.Store, info signin.ClusterInfo, keys *keyring) *signin.Service {
+	return &signin.Service{
+		Store: p.metrics.CountingStore(store), Cluster: info, Key: keys.current, Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin,
+		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
+		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
+	}
+}
+
+// runNode runs a node and serve until either of them ends. The node stops last, because it carries the connections.
+func runNode(ctx context.Context, node *tailnet.Node, serve func(context.Context) error) error {
 	nodeCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
 	defer leave()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var wg, atNode sync.WaitGroup
-	var nodeErr, storeErr, guardErr, othersErr error
-	atNode.Go(func() { defer cancel(); nodeErr = node.Run(nodeCtx) })
-	wg.Go(func() { defer cancel(); storeErr = store.Run(ctx) })
-	wg.Go(func() { keys.load(ctx, secret, p.log) })
-	ln, err := node.Listen(ctx)
-	if err == nil {
-		p.log.Info("access is serving", "names", node.Names(), "cluster", info.Name, "id", info.ID, "version", info.Version)
-		working()
-		wg.Go(func() { defer cancel(); guardErr = guard.Run(ctx) })
-		if p.set.Gossip.Enabled {
-			wg.Go(func() { defer cancel(); othersErr = others.run(ctx) })
-		}
-		err = server.Run(ctx, ln, node.ConnContext, append(service.Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))...)
-	} else if ctx.Err() != nil {
-		err = nil // ctx ended; the part that ended it reports why
-	}
-	cancel()
-	wg.Wait()
-	err = errors.Join(err, closeRecord())
+	ended := make(chan error, 1)
+	go func() {
+		defer cancel()
+		ended <- node.Run(nodeCtx)
+	}()
+	err := serve(ctx)
 	leave()
-	atNode.Wait()
-	return errors.Join(nodeErr, storeErr, guardErr, othersErr, err)
+	return errors.Join(<-ended, err)
+}
+
+// measureIdentifier returns identify with a metric of its time.
+func (p *process) measureIdentifier(identify identity.Identifier) identity.Identifier {
+	return func(r *http.Request) (access.Caller, error) {
+		defer func(began time.Time) { p.metrics.ObserveWhoIs(time.Since(began)) }(time.Now())
+		return identify(r)
+	}
 }
 
 // clusterInfo returns the description of the cluster that people see.
@@ -131,4 +158,84 @@ func clusterInfo(ctx context.Context, config *rest.Config, p *process) (signin.C
 	id, err := clusterID(ctx, config, c.ID, hash, p.log)
 	return signin.ClusterInfo{Name: c.Name, ID: id, ServerURL: c.Server, CAData: ca, CAHash: hash,
 		InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, Labels: c.Labels, Version: version()}, err
+}
+
+// newNode returns a node with the settings that all nodes of the process share.
+func newNode(p *process, c tailnet.Config) (*tailnet.Node, error) {
+	t := p.set.Tailnet
+	var err error
+	if c.AuthKey, err = authKey(t.AuthKeyFile, p.log); err != nil {
+		return nil, err
+	}
+	c.Tags, c.ControlURL, c.Port, c.JoinTimeout = t.Tags, t.ControlURL, t.Port, time.Duration(t.JoinTimeout)
+	return tailnet.New(c)
+}
+
+// authKey reads the key with which a node joins without a person. A node that has joined before needs none.
+func authKey(path string, log *slog.Logger) (secret.Text, error) {
+	if path == "" {
+		return secret.Text{}, nil
+	}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		log.Warn("the auth key file does not exist; continuing without a key", "path", path)
+	} else if err != nil {
+		return secret.Text{}, fmt.Errorf("tailnet.authKeyFile: %w", err)
+	}
+	return secret.New(strings.TrimSpace(string(b))), nil
+}
+
+func limits(l settings.Limits) httpapi.Limits {
+	return httpapi.Limits{
+		Verbs: map[access.Verb]httpapi.Rate{access.SigninLogin: httpapi.Rate(l.Login), access.SigninKubeconfig: httpapi.Rate(l.Kubeconfig)},
+		Other: httpapi.Rate(l.Others), All: httpapi.Rate(l.All), WaitersPerCaller: 4, Waiters: 1000, Connections: l.Connections,
+	}
+}
+
+// addAccessChecks registers the health checks and metrics of the access server.
+func addAccessChecks(p *process, config *rest.Config, node *tailnet.Node, store *controller.Store, keys *keyring) {
+	p.health.AddCheck("tailnet", nodeCheck(node))
+	p.health.AddCheck("kubernetes", apiServerCheck(config))
+	p.health.AddCheck("signins", func(context.Context) error {
+		if !store.Synced() {
+			return errors.New("the cache of sign-ins is not synchronized yet")
+		}
+		return nil
+	})
+	p.health.AddCheck("clusterKey", keys.check)
+	p.metrics.AddSignins(store.All)
+	p.metrics.AddNode(node.Status)
+}
+
+// nodeCheck returns the readiness check of a node.
+func nodeCheck(node *tailnet.Node) func(context.Context) error {
+	return func(context.Context) error {
+		if st := node.Status(); !st.Running() {
+			return fmt.Errorf("the node is %s", st.State)
+		}
+		return nil
+	}
+}
+
+// recordSigninChange records that a sign-in ended or was shortened without a request.
+func recordSigninChange(p *process, self tailnet.Status, write func(audit.Entry) error, s signin.Signin, f signin.CheckResult) {
+	e := signinEntry(s, f.Reason)
+	e.Actor = selfActor(self)
+	if f.End {
+		e.Args["cause"] = string(signin.CauseGrant)
+		p.metrics.CountEnded(signin.CauseGrant)
+	} else {
+		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
+	}
+	p.log.Info("ended or shortened a sign-in after a change of the tailnet", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
+	recordAction(p, write, e)
+}
+
+// selfActor returns this server as the actor of actions without a request.
+func selfActor(self tailnet.Status) audit.Actor {
+	a := audit.Actor{NodeID: self.ID, Via: access.ViaTailnet}
+	if len(self.Names) > 0 {
+		a.Node = self.Names[0]
+	}
+	return a
 }

@@ -125,9 +125,15 @@ func openAuditLog(ctx context.Context, config *rest.Config, p *process, info sig
 // recordEndedSignin counts and records a sign-in that ended without a request to the access server.
 func recordEndedSignin(p *process, write func(audit.Entry) error, end controller.EndedSignin) {
 	p.metrics.CountEnded(end.Cause)
-	s := end.Signin
-	recordAction(p, write, audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: end.Reason,
-		Args: map[string]string{"cause": string(end.Cause), "login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}})
+	e := signinEntry(end.Signin, end.Reason)
+	e.Args["cause"] = string(end.Cause)
+	recordAction(p, write, e)
+}
+
+// signinEntry returns the entry for the end of a sign-in.
+func signinEntry(s signin.Signin, reason string) audit.Entry {
+	return audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: reason,
+		Args: map[string]string{"login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Role)}}
 }
 
 // recordSweep counts and records the removal of an object that belongs to no sign-in.

@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -51,37 +49,21 @@ func TestKeyring(t *testing.T) {
 // A process becomes ready when each of its parts reports that it works, and is no longer ready once it stops.
 func TestExpect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &process{health: &health.Listener{Log: slog.New(slog.DiscardHandler)}}
-		one, two := p.addPart("access"), p.addPart("operator")
+		probes := &health.Listener{Log: slog.New(slog.DiscardHandler)}
+		one, two := addPart(probes, "access"), addPart(probes, "operator")
 		one()
-		if p.health.Ready(t.Context()) {
+		if probes.Ready(t.Context()) {
 			t.Error("ready with one part of two")
 		}
 		two()
-		if !p.health.Ready(t.Context()) {
+		if !probes.Ready(t.Context()) {
 			t.Error("not ready with both")
 		}
-		p.health.Stop()
-		if p.health.Ready(t.Context()) {
+		probes.Stop()
+		if probes.Ready(t.Context()) {
 			t.Error("ready while it stops")
 		}
 	})
-}
-
-// Mistakes in flags and settings have exit code 2, unlike failures of the environment.
-func TestUsage(t *testing.T) {
-	for name, args := range map[string][]string{
-		"log level": {"access", "--log-level", "loud"}, "no file": {"access", "--config", "/nowhere/config.yaml"}, "argument": {"operator", "now"}, "flag": {"all", "--nonsense"},
-	} {
-		c := command()
-		c.SetArgs(args)
-		c.SetOut(io.Discard)
-		c.SetErr(io.Discard)
-		err := c.ExecuteContext(t.Context())
-		if _, usage := errors.AsType[usageError](err); !usage {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
 }
 
 // The defaults of the settings reach the HTTP server.

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"net/netip"
@@ -11,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -112,27 +110,6 @@ func software(version string) string {
 		}
 		return -1
 	}, version)
-}
-
-// load reads and validates the settings of a role. It includes the checks of package gossip, so that a mistake shows at the start and not
-// after the node has joined its tailnet.
-func load(file string, role settings.Role) (settings.File, error) {
-	set, err := settings.Load(file, role)
-	if err != nil {
-		return set, err
-	}
-	if role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled {
-		if err := checkPlane(set); err != nil {
-			return set, fmt.Errorf("%s: %w", file, err)
-		}
-	}
-	if !set.Gossip.Enabled {
-		return set, nil
-	}
-	if _, err := gossipSettings(set.Gossip); err != nil {
-		return set, fmt.Errorf("%s: %w", file, err)
-	}
-	return set, nil
 }
 
 // gossipSettings converts the settings for package gossip.
@@ -245,24 +222,19 @@ func (d *discovery) run(ctx context.Context) error {
 		d.p.log.Warn("cluster.server is a private address: servers of other clusters list this cluster only if their gossip.allowEndpoints includes it", "server", d.info.ServerURL)
 	}
 
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	var wg sync.WaitGroup
-	var doorErr, runErr, publishErr error
-	wg.Go(func() { d.followNetmap(running) })
-	wg.Go(func() { d.recordEvents(running) })
-	wg.Go(func() { defer stop(); runErr = member.Run(running) })
-	wg.Go(func() {
-		defer stop()
-		doorErr = d.server.Run(running, meter.Listener(ln), d.node.ConnContext, gossiphttp.ServeExchange(member.Handle, time.Now), gossiphttp.ServeCA(d.info.CAData, time.Now))
+	parts, running := newGroup(ctx)
+	parts.run(func() error { return d.followNetmap(running) })
+	parts.run(func() error { return d.recordEvents(running) })
+	parts.run(func() error { return member.Run(running) })
+	parts.run(func() error {
+		return d.server.Run(running, meter.Listener(ln), d.node.ConnContext, gossiphttp.ServeExchange(member.Handle, time.Now), gossiphttp.ServeCA(d.info.CAData, time.Now))
 	})
-	wg.Go(func() { defer stop(); publishErr = d.publisher(member, client).Run(running) })
+	parts.run(func() error { return d.publisher(member, client).Run(running) })
 	<-running.Done()
 	if err := member.Leave(context.WithoutCancel(ctx)); err != nil {
 		d.p.log.Info("no other server received the message that this server leaves", "err", err)
 	}
-	wg.Wait()
-	return errors.Join(runErr, doorErr, publishErr)
+	return parts.wait()
 }
 
 // loadPreviousKey loads the cluster's previous key and retries until it succeeds. Without the previous key's signature, all other servers distrust
@@ -333,7 +305,7 @@ const (
 )
 
 // followNetmap keeps the netmap current: the nodes of the tailnet with a required tag.
-func (d *discovery) followNetmap(ctx context.Context) {
+func (d *discovery) followNetmap(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed, again := d.node.Changed(), netmapCheck
 		if all, err := d.node.Peers(ctx); err == nil {
@@ -343,6 +315,7 @@ func (d *discovery) followNetmap(ctx context.Context) {
 		}
 		_ = retry.SleepOrWake(ctx, again, changed) // the loop checks ctx itself
 	}
+	return nil
 }
 
 // gossipPeers returns the peers that may be members, and this server.
@@ -372,7 +345,7 @@ func (d *discovery) queueEvent(ev gossip.Event) {
 }
 
 // recordEvents records events until ctx ends and the queue is empty.
-func (d *discovery) recordEvents(ctx context.Context) {
+func (d *discovery) recordEvents(ctx context.Context) error {
 	for {
 		select {
 		case ev := <-d.events:
@@ -384,7 +357,7 @@ func (d *discovery) recordEvents(ctx context.Context) {
 		case ev := <-d.events:
 			d.recordEvent(ev)
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

@@ -5,82 +5,59 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"time"
 
-	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
-	"k8s.io/client-go/kubernetes"
+	kubediscovery "k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/inject"
 	"github.com/tailplane/tailplane/internal/inject/controller"
+	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/multicluster"
 	"github.com/tailplane/tailplane/internal/server/health"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// injectFlags are the addresses and names of the webhook. The sidecar file says what it injects.
-type injectFlags struct {
-	listen, health, sidecar, clientCA string
-	namespace, secret, lease, webhook string
-	names                             []string
-	external                          bool
-	drain, life, publish, keep, poll  time.Duration
-	count, restart                    time.Duration
+// InjectOptions are the addresses and names of the webhook. The sidecar file says what it injects.
+type InjectOptions struct {
+	Listen, Health    string // addresses of the webhook, and of probes and metrics
+	Sidecar, ClientCA string // files
+	Namespace, Lease  string // the Lease names the replica that renews the certificate
+	Secret, Webhook   string // objects that get the certificate and the CA bundle
+	Names             []string
+	External          bool // another program manages the Secret and the CA bundle
+
+	Drain                           time.Duration // how long to continue to answer after the stop signal
+	Lifetime, Publish, Retain, Poll time.Duration // of certificates
+	CountEvery, RestartEvery        time.Duration // 0: never
 }
 
-func injectCommand(f *flags) *cobra.Command {
-	var i injectFlags
-	c := &cobra.Command{
-		Use: "inject", Short: "Serve the webhook that injects the adapter into pods",
-		Long: "Answers the API server's admission reviews: it injects the adapter mca into pods that request it, or refuses with a reason.\n" +
-			"It manages its certificate and the CA bundle that the API server trusts. It needs no settings file.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return runInject(c.Context(), *f, i) },
-	}
-	p := c.Flags()
-	p.StringVar(&i.listen, "listen", ":8443", "address of the webhook")
-	p.StringVar(&i.health, "health", ":8080", "address of probes and metrics")
-	p.StringVar(&i.sidecar, "sidecar", "/etc/tailplane/sidecar.yaml", "sidecar file: image, resources, log level and port of the injected adapter")
-	p.StringVar(&i.clientCA, "client-ca", "", "CA bundle file; clients must present a certificate signed by one of these CAs")
-	p.StringVar(&i.namespace, "namespace", "tailplane-system", "namespace of the Secret and the Lease")
-	p.StringVar(&i.secret, "tls-secret", "tailplane-inject-tls", "Secret that stores the webhook's certificate")
-	p.StringVar(&i.lease, "lease", "tailplane-inject", "Lease of the replica that renews the certificate")
-	p.StringVar(&i.webhook, "webhook", "tailplane-inject", "MutatingWebhookConfiguration and ValidatingWebhookConfiguration that get the CA bundle")
-	p.StringSliceVar(&i.names, "name", []string{"tailplane-inject.tailplane-system.svc"}, "a name or address at which the API server calls the webhook")
-	p.BoolVar(&i.external, "external-certificates", false, "another program, such as cert-manager, manages the Secret and the CA bundle that the API server trusts")
-	p.DurationVar(&i.drain, "drain", 5*time.Second, "how long to continue to answer after the stop signal")
-	p.DurationVar(&i.life, "certificate-life", controller.DefaultLifetime, "validity of a certificate; it is renewed after two thirds of this time")
-	p.DurationVar(&i.publish, "publish-wait", controller.DefaultPublishTime, "maximum time until every API server uses a new CA bundle")
-	p.DurationVar(&i.keep, "keep-wait", controller.DefaultKeepCA, "how long the previous CA stays trusted")
-	p.DurationVar(&i.poll, "poll", controller.DefaultPollInterval, "how often to read the Secret")
-	p.DurationVar(&i.count, "count-outdated", 0, "how often to count pods with an outdated adapter; requires the right to list pods; 0: never")
-	p.DurationVar(&i.restart, "auto-restart", 0, "how often to restart at most one workload that requests it and has pods with an outdated adapter; requires the rights to list pods and to patch workloads; 0: never")
-	c.AddCommand(injectStatus(f))
-	return c
+// DefaultInjectOptions returns the default times of certificates.
+func DefaultInjectOptions() InjectOptions {
+	return InjectOptions{Lifetime: controller.DefaultLifetime, Publish: controller.DefaultPublishTime, Retain: controller.DefaultKeepCA, Poll: controller.DefaultPollInterval}
 }
 
-func runInject(ctx context.Context, f flags, i injectFlags) error {
-	log, quieten, err := newLogger(f)
-	if err != nil {
+// RunInject serves the webhook that injects the adapter into pods.
+func RunInject(ctx context.Context, o Options, i InjectOptions) error {
+	var options inject.Options
+	var base *tls.Config
+	log, err := o.start(func(*slog.Logger) (err error) {
+		if options, err = sidecarOptions(i.Sidecar); err == nil {
+			base, err = clientAuthentication(i.ClientCA)
+		}
+		return err
+	})
+	if log == nil {
 		return err
 	}
-	options, err := sidecarOptions(i.sidecar)
-	if err != nil {
-		return usageError{err}
-	}
-	base, err := clientAuthentication(i.clientCA)
-	if err != nil {
-		return usageError{err}
-	}
-	if f.check {
-		return nil
-	}
-	quieten()
-	config, err := apiServer(ctx, f.kubeconfig)
+	config, err := apiServer(ctx, o.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -92,57 +69,36 @@ func runInject(ctx context.Context, f flags, i injectFlags) error {
 		return err
 	}
 	certificates := &controller.Certificates{
-		Config: config, Namespace: i.namespace, Secret: i.secret, Lease: i.lease, Webhook: i.webhook, Hosts: i.names, External: i.external,
-		Identity: fmt.Sprintf("%s-%d", host, os.Getpid()), Log: log, Now: time.Now, Lifetime: i.life, PublishTime: i.publish, KeepCA: i.keep, PollInterval: i.poll,
+		Config: config, Namespace: i.Namespace, Secret: i.Secret, Lease: i.Lease, Webhook: i.Webhook, Hosts: i.Names, External: i.External,
+		Identity: fmt.Sprintf("%s-%d", host, os.Getpid()), Log: log, Now: time.Now, Lifetime: i.Lifetime, PublishTime: i.Publish, KeepCA: i.Retain, PollInterval: i.Poll,
 	}
 	base.GetCertificate = certificates.GetCertificate
 	metrics := health.NewInjectMetrics(version(), commit(), inject.Results())
-	probes := &health.Listener{Address: i.health, Gatherer: metrics, Log: log}
+	probes := &health.Listener{Address: i.Health, Gatherer: metrics, Log: log}
 	probes.AddCheck("certificate", certificates.Ready)
 	metrics.AddReadiness(probes)
 	webhook := &inject.Webhook{Options: options, Log: log, Measure: metrics.ObserveRequest, Config: checkConfig}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", i.listen)
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", i.Listen)
 	if err != nil {
 		return err
 	}
 	log.Info("the webhook is served", "address", ln.Addr().String(), "image", options.Sidecar.Image)
 
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(ctx, probes.Stop)()
-	// An API server that still has this replica in its endpoints calls it for a while.
-	after, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(i.drain, end) })()
-	return runTogether(cancel,
-		func() error { return certificates.Run(after) },
-		func() error { return countOutdated(after, config, options, i.count, metrics, log) },
-		func() error {
-			if i.restart <= 0 {
-				<-after.Done()
-				return nil
-			}
-			return (&controller.Restarter{Config: config, Namespace: i.namespace, Lease: i.lease + "-restarts", Identity: certificates.Identity, Options: options, Interval: i.restart, Log: log}).Run(after)
-		},
-		func() error { return webhook.Serve(after, ln, base) },
-		func() error { return probes.Run(after) },
-	)
-}
-
-// runTogether runs all parts. When the first one ends, together cancels the others.
-func runTogether(cancel func(), parts ...func() error) error {
-	ended := make(chan error, len(parts))
-	for _, run := range parts {
-		go func() {
-			defer cancel()
-			ended <- run()
-		}()
+	drain := func(after context.Context) {
+		probes.Stop()
+		_ = retry.Sleep(after, i.Drain) // an API server that still has this replica in its endpoints calls it for a while
 	}
-	var errs []error
-	for range parts {
-		errs = append(errs, <-ended)
+	parts := []func(context.Context) error{certificates.Run, probes.Run, func(ctx context.Context) error { return webhook.Serve(ctx, ln, base) }}
+	if i.CountEvery > 0 {
+		parts = append(parts, func(ctx context.Context) error {
+			return countOutdated(ctx, config, options, i.CountEvery, metrics, log)
+		})
 	}
-	return errors.Join(errs...)
+	if i.RestartEvery > 0 {
+		parts = append(parts, (&controller.Restarter{Config: config, Namespace: i.Namespace, Lease: i.Lease + "-restarts", Identity: certificates.Identity,
+			Options: options, Interval: i.RestartEvery, Log: log}).Run)
+	}
+	return runTogether(ctx, drain, parts...)
 }
 
 func sidecarOptions(path string) (inject.Options, error) {
@@ -170,25 +126,98 @@ func clientAuthentication(path string) (*tls.Config, error) {
 	if path == "" {
 		return c, nil
 	}
-	b, err := os.ReadFile(path)
-	if err != nil {
+	if err := requireClientCertificates(c, path); err != nil {
 		return nil, fmt.Errorf("--client-ca: %w", err)
-	}
-	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
-	if !c.ClientCAs.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("--client-ca: %s contains no certificate", path)
 	}
 	return c, nil
 }
 
+// requireClientCertificates makes clients present a certificate that is signed by one of the authorities in a PEM file.
+func requireClientCertificates(c *tls.Config, path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
+	if !c.ClientCAs.AppendCertsFromPEM(b) {
+		return fmt.Errorf("%s contains no certificate", path)
+	}
+	return nil
+}
+
 func kubeVersion(config *rest.Config) (inject.KubeVersion, error) {
-	k, err := kubernetes.NewForConfig(config)
+	k, err := kubediscovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return inject.KubeVersion{}, err
 	}
-	v, err := k.Discovery().ServerVersion()
+	v, err := k.ServerVersion()
 	if err != nil {
 		return inject.KubeVersion{}, fmt.Errorf("the API server's version: %w", err)
 	}
 	return inject.ParseKubeVersion(v.Major + "." + v.Minor)
+}
+
+// PrintOutdated writes the pods with an outdated adapter to out, as text or json.
+func PrintOutdated(ctx context.Context, o Options, sidecar, format string, out io.Writer) error {
+	if format != "text" && format != "json" {
+		return UsageError{fmt.Errorf("--output %q: text or json", format)}
+	}
+	options, err := sidecarOptions(sidecar)
+	if err != nil {
+		return UsageError{err}
+	}
+	config, err := kube.Config(o.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	d, err := controller.FindOutdated(ctx, config, options)
+	if err != nil {
+		return err
+	}
+	if format == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		return e.Encode(d)
+	}
+	for _, p := range d.Pods { // names and versions are quoted, because the creator of a pod chose them
+		if _, err := fmt.Fprintf(out, "%s/%s of %q, injected by %q\n", p.Namespace, p.Name, p.Owner, p.Version); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(out, "%d of %d pods with the adapter have an outdated adapter\n", len(d.Pods), d.Injected)
+	return err
+}
+
+// countOutdated updates the metric until ctx ends.
+func countOutdated(ctx context.Context, config *rest.Config, o inject.Options, every time.Duration, m *health.InjectMetrics, log *slog.Logger) error {
+	for {
+		d, err := controller.FindOutdated(ctx, config, o)
+		if err == nil {
+			m.SetOutdated(len(d.Pods))
+		} else if ctx.Err() == nil {
+			log.Warn("counting the pods with an outdated adapter failed", "err", err)
+			m.SetOutdated(-1)
+		}
+		if retry.Sleep(ctx, every) != nil {
+			return nil
+		}
+	}
+}
+
+// checkConfig validates a configuration as adapters do, for the webhook.
+func checkConfig(doc, previous []byte) (wrong, warnings []string) {
+	report, err := multicluster.ValidateConfig(doc, previous)
+	if err != nil && previous != nil { // no adapter accepted the previous one
+		report, err = multicluster.ValidateConfig(doc, nil)
+	}
+	if err != nil {
+		return []string{err.Error()}, nil
+	}
+	for _, f := range report.Errors {
+		wrong = append(wrong, fmt.Sprint(f))
+	}
+	for _, f := range report.Warnings {
+		warnings = append(warnings, fmt.Sprint(f))
+	}
+	return wrong, warnings
 }

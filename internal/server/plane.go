@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -31,24 +30,6 @@ import (
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
-
-func planeCommand(f *flags) *cobra.Command {
-	elect := true
-	c := &cobra.Command{
-		Use: "plane", Short: "Serve the operator plane on the tailnet",
-		Long: "Serves the operator plane on the tailnet. It shows clusters, sign-ins, tailnets, gateways, adapters and CI runners, ends sign-ins and pauses" +
-			" runners.\n" +
-			"One of several replicas is the node; the others wait for the Lease " + planekube.LeaseName + ".",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return run(c.Context(), *f, settings.PlaneRole, part{name: "plane", run: func(ctx context.Context, p *process, working func()) error {
-				return runPlane(ctx, p, elect, working)
-			}})
-		},
-	}
-	c.Flags().BoolVar(&elect, "leader-elect", true, "only one replica is the node at a time; false: this is the only replica, and it continues while the API server is down")
-	return c
-}
 
 // planeServer is the process of the plane.
 type planeServer struct {
@@ -75,90 +56,102 @@ type planeServer struct {
 // tailnetSource is the source that shows the state of the plane's own node.
 const tailnetSource = "tailnet"
 
+// PlaneLease names the replica that is the plane's node.
+const PlaneLease = planekube.LeaseName
+
 // noNode is the message of a replica that waits for the Lease.
 const noNode = "This replica is not the plane's node."
 
-// runPlane wires and runs the operator plane. Every replica fills the store from the start; only the elected one serves it.
-func runPlane(ctx context.Context, p *process, elect bool, working func()) (err error) {
-	s := &planeServer{process: p, store: plane.NewStore(time.Now), exposed: map[string]string{}}
-	if s.config, err = apiServer(ctx, p.kubeconfig); err != nil {
-		return err
-	}
-	info, err := operatorInfo(ctx, s.config, p)
+// runPlane wires and runs the operator plane. Every replica fills the store from the start; only the elected one serves it. In the role all
+// there is one replica.
+func runPlane(ctx context.Context, p *process, working func()) error {
+	config, err := apiServer(ctx, p.Kubeconfig)
 	if err != nil {
 		return err
 	}
-	signins, err := planekube.NewSigninRevoker(s.config, p.set.Signin.Namespace, time.Now)
+	info, err := operatorInfo(ctx, config, p)
 	if err != nil {
 		return err
+	}
+	record, closeRecord, err := p.auditLog.get(ctx, config, p, info)
+	if err != nil {
+		return err
+	}
+	s := &planeServer{process: p, config: config, record: record, store: plane.NewStore(time.Now), exposed: map[string]string{}}
+	watch, err := s.newServices()
+	if err == nil {
+		err = s.run(ctx, watch, working)
+	}
+	return errors.Join(err, closeRecord())
+}
+
+// newServices creates the services of the plane. It returns the watcher that fills the store.
+func (s *planeServer) newServices() (*planekube.Watcher, error) {
+	set := s.set
+	signins, err := planekube.NewSigninRevoker(s.config, set.Signin.Namespace, time.Now)
+	if err != nil {
+		return nil, err
 	}
 	holds, err := planekube.NewHoldWriter(s.config, time.Now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ignores, err := planekube.NewDriftIgnores(s.config, p.set.Signin.SystemNamespace, s.store, time.Now)
+	ignores, err := planekube.NewDriftIgnores(s.config, set.Signin.SystemNamespace, s.store, time.Now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	events, err := planekube.NewEventReader(s.config, time.Now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	record, closeRecord, err := p.auditLog.get(ctx, s.config, p, info)
+	logs, err := planekube.NewLogReader(s.config, time.Now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.record = record
-	if p.set.Plane.Identity.Mode == settings.Whois {
+	if set.Plane.Identity.Mode == settings.Whois {
 		s.store.Expect(tailnetSource)
 	}
-	for _, e := range p.set.Plane.Exposures {
+	for _, e := range set.Plane.Exposures {
 		s.store.Expect(exposureSource(e.Name))
 	}
-	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: signins.Revoke, AuditEntries: s.auditEntries, Trail: record.Recent(), Exposures: s.exposures,
-		Ready: func() bool { return p.health.Ready(context.Background()) }}
+	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: signins.Revoke, AuditEntries: s.auditEntries, Trail: s.record.Recent(), Exposures: s.exposures,
+		Ready: func() bool { return s.health.Ready(context.Background()) }}
 	s.fleet = &plane.FleetService{Plane: s.service, CreateHold: holds.Create, LiftHold: holds.Lift, RescheduleHold: holds.Reschedule, IgnoreDrift: ignores.Set, RefreshDrift: s.triggerDriftChecks}
 	s.jobs = &plane.RunnerService{Plane: s.service, ReadEvents: events.List}
-	if p.set.Plane.Logs.Enabled {
-		logs, err := planekube.NewLogReader(s.config, time.Now)
-		if err != nil {
-			return errors.Join(err, closeRecord())
-		}
+	if set.Plane.Logs.Enabled {
 		s.jobs.OpenLog = logs.Open
 	}
 	s.metricsService = &plane.MetricsService{Plane: s.service}
-	if url := p.set.Plane.Prometheus.URL; url != "" {
-		s.metricsService.Query = (&metrics.Client{URL: url, HTTP: metrics.HTTPClient(), Log: p.log, Now: time.Now}).Query
+	if url := set.Plane.Prometheus.URL; url != "" {
+		s.metricsService.Query = (&metrics.Client{URL: url, HTTP: metrics.HTTPClient(), Log: s.log, Now: time.Now}).Query
 	}
-	watch := &planekube.Watcher{Config: s.config, Store: s.store, SigninNamespace: p.set.Signin.Namespace, SystemNamespace: p.set.Signin.SystemNamespace, FleetNamespace: p.set.Fleet.Namespace, Changes: p.set.Plane.GitOps.Set(), DriftIgnores: ignores,
-		Version: version(), Log: p.log, Now: time.Now}
+	watch := &planekube.Watcher{Config: s.config, Store: s.store, SigninNamespace: set.Signin.Namespace, SystemNamespace: set.Signin.SystemNamespace, FleetNamespace: set.Fleet.Namespace, Changes: set.Plane.GitOps.Set(), DriftIgnores: ignores,
+		Version: version(), Log: s.log, Now: time.Now}
 	s.orgs = watch.Orgs
-	if err := s.newChanges(); err != nil {
-		return errors.Join(err, closeRecord())
-	}
-	if p.role == settings.PlaneRole { // otherwise the other parts check this
-		p.health.AddCheck("kubernetes", apiServerCheck(s.config))
-	}
+	return watch, s.newChanges()
+}
 
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var wg sync.WaitGroup
-	var watchErr error
-	wg.Go(func() { defer cancel(); watchErr = watch.Run(ctx) })
-	if elect {
+// run fills the store and serves it, in one term or in each term that this replica wins.
+func (s *planeServer) run(ctx context.Context, watch *planekube.Watcher, working func()) error {
+	if s.role == settings.PlaneRole { // otherwise the other parts check this
+		s.health.AddCheck("kubernetes", apiServerCheck(s.config))
+	}
+	parts, ctx := newGroup(ctx)
+	if s.role == settings.PlaneRole && s.LeaderElect {
 		working() // a replica that waits for the election is ready
-		turn := &planekube.Election{Config: s.config, Namespace: p.set.Signin.SystemNamespace, Log: p.log, Overdue: func() {
-			p.log.Error("the node did not stop in time, and another replica starts now: this process exits")
+		turn := &planekube.Election{Config: s.config, Namespace: s.set.Signin.SystemNamespace, Log: s.log, Overdue: func() {
+			s.log.Error("the node did not stop in time, and another replica starts now: this process exits")
 			os.Exit(1)
 		}}
-		p.health.AddCheck("lease", func(context.Context) error { return turn.Err() })
-		err = turn.Run(ctx, func(ctx context.Context) error { return s.serve(ctx, func() {}) })
+		s.health.AddCheck("lease", func(context.Context) error { return turn.Err() })
+		parts.run(func() error {
+			return turn.Run(ctx, func(ctx context.Context) error { return s.serve(ctx, func() {}) })
+		})
 	} else {
-		err = s.serve(ctx, working)
+		parts.run(func() error { return s.serve(ctx, working) })
 	}
-	cancel()
-	wg.Wait()
-	return errors.Join(err, watchErr, closeRecord())
+	parts.run(func() error { return watch.Run(ctx) })
+	return parts.wait()
 }
 
 // serve runs one term as the plane, either as a tailnet node or with a listener on this machine.
@@ -189,10 +182,7 @@ func (s *planeServer) newServer(names func() []string, identify identity.Identif
 	policy := s.set.PlanePolicy()
 	return &httpapi.Server{
 		Names: names, Record: s.record.Write, Limits: planeLimits(), Log: s.log, Now: time.Now, Encoder: s.site().Form(plane.EnvelopeForm()), Measure: s.metrics.MeasureServer("plane"),
-		Identify: func(r *http.Request) (access.Caller, error) {
-			defer func(began time.Time) { s.metrics.ObserveWhoIs(time.Since(began)) }(time.Now())
-			return identify(r)
-		},
+		Identify: s.measureIdentifier(identify),
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			policy := policy // a copy for this decision
 			policy.Orgs = s.orgs()
@@ -208,7 +198,7 @@ func (s *planeServer) site() web.Site {
 	return web.Site{Overview: s.service.GetOverview, Now: time.Now, Capability: p.Capability, Contact: p.Contact, Tag: p.Tag}
 }
 
-// routes returns all routes that the plane serves with way.
+// routes returns all routes that server serves.
 func (s *planeServer) routes(server *httpapi.Server) []httpapi.Route {
 	api := slices.Concat(s.service.Routes(), s.fleet.Routes(), s.jobs.Routes(), s.metricsService.Routes(), s.changes.Routes(), s.enroll.Routes())
 	return append(slices.Concat(api, s.site().Routes()), mcp.Route(server, api, mcp.Options{Version: version()}))
@@ -253,33 +243,24 @@ func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 	server := s.newServer(node.Names, identify)
 	s.changes.StillAllowed = s.approverCheck(node)
 	s.changes.Link = func(id string) string { return "https://" + node.Names()[0] + "/changes/" + id }
-	// The shutdown order is that of the access server.
-	nodeCtx, leave := context.WithCancel(context.WithoutCancel(ctx))
-	defer leave()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var wg, atNode sync.WaitGroup
-	var nodeErr error
-	atNode.Go(func() { defer cancel(); nodeErr = node.Run(nodeCtx) })
-	wg.Go(func() { s.followNode(ctx, node) })
-	ln, err := node.Listen(ctx)
-	switch {
-	case err == nil:
+	err = runNode(ctx, node, func(ctx context.Context) error {
+		parts, ctx := newGroup(ctx)
+		parts.run(func() error { return s.followNode(ctx, node) })
+		ln, err := node.Listen(ctx)
+		if err != nil {
+			if node.Status().Running() && node.Status().CertDomain == "" {
+				err = errors.New("the tailnet gives the plane's node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
+					"or set plane.identity.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
+			}
+			return parts.stop(ctx, err)
+		}
 		s.log.Info("the plane is serving", "names", node.Names(), "version", version())
 		working()
-		err = server.Run(ctx, ln, node.ConnContext, s.routes(server)...)
-	case ctx.Err() != nil:
-		err = nil // ctx ended; the part that ended it reports why
-	case node.Status().Running() && node.Status().CertDomain == "":
-		err = errors.New("the tailnet gives the plane's node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
-			"or set plane.identity.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
-	}
-	cancel()
-	wg.Wait()
-	leave()
-	atNode.Wait()
+		parts.run(func() error { return server.Run(ctx, ln, node.ConnContext, s.routes(server)...) })
+		return parts.wait()
+	})
 	s.store.Report(plane.Source{Name: tailnetSource, Status: plane.StatusDown, Message: noNode})
-	return errors.Join(nodeErr, err)
+	return err
 }
 
 // A nodeStorage is where a node stores its keys.
@@ -306,24 +287,19 @@ func (p nodeStorage) forNode(name string) nodeStorage {
 // node returns a node of the plane. Its keys are in its Secret if the settings name one. Only the replica that holds the Lease may open
 // that Secret.
 func (s *planeServer) node(ctx context.Context, hostname string, at nodeStorage) (*tailnet.Node, error) {
-	set, t := s.set, &s.set.Tailnet
-	key, err := authKey(set, s.log)
-	if err != nil {
-		return nil, err
-	}
-	c := tailnet.Config{Hostname: hostname, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: key, StateDir: at.dir,
-		Port: t.Port, InsecureHTTP: set.Plane.Identity.InsecureHTTP, Capability: set.Plane.Capability, JoinTimeout: time.Duration(t.JoinTimeout), Log: s.log.With("node", hostname)}
+	c := tailnet.Config{Hostname: hostname, StateDir: at.dir, InsecureHTTP: s.set.Plane.Identity.InsecureHTTP, Capability: s.set.Plane.Capability,
+		Log: s.log.With("node", hostname)}
 	if at.secret != "" {
-		state, err := kube.OpenStateSecret(ctx, s.config, set.Signin.SystemNamespace, at.secret)
+		state, err := kube.OpenStateSecret(ctx, s.config, s.set.Signin.SystemNamespace, at.secret)
 		if err != nil {
 			return nil, err
 		}
-		c.State = nodeState{state}
+		c.State = state
 	}
-	return tailnet.New(c)
+	return newNode(s.process, c)
 }
 
-// exposure returns the keeper of one exposed service, which has a separate node on the tailnet.
+// exposure returns the server of one exposed service, which has a separate node on the tailnet.
 func (s *planeServer) exposure(u exposure.Upstream) exposure.Server {
 	source := exposureSource(u.Name)
 	server := s.newServer(nil, nil)
@@ -387,24 +363,19 @@ const exposurePause = 15 * time.Second
 func exposureSource(name string) string { return "exposure:" + name }
 
 // followNode reports the state of the node until ctx ends.
-func (s *planeServer) followNode(ctx context.Context, node *tailnet.Node) {
+func (s *planeServer) followNode(ctx context.Context, node *tailnet.Node) error {
 	check := "tailnet"
 	if s.role == settings.AllRoles { // there, "tailnet" is the access server's check
 		check = "plane-tailnet"
 	}
-	s.health.AddCheck(check, func(context.Context) error {
-		if st := node.Status(); !st.Running() {
-			return fmt.Errorf("the node is %s", st.State)
-		}
-		return nil
-	})
+	s.health.AddCheck(check, nodeCheck(node))
 	for {
 		changed := node.Changed()
 		s.store.Report(nodeSource(node.Status(), s.set.Plane.Identity.Hostname))
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -135,15 +134,7 @@ func serverTLS(i settings.PlaneIdentity) (*tls.Config, error) {
 	if i.TLS.ClientCAFile == "" {
 		return conf, nil
 	}
-	pem, err := os.ReadFile(i.TLS.ClientCAFile)
-	if err != nil {
-		return nil, err
-	}
-	conf.ClientCAs, conf.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
-	if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s contains no certificate", i.TLS.ClientCAFile)
-	}
-	return conf, nil
+	return conf, requireClientCertificates(conf, i.TLS.ClientCAFile)
 }
 
 // hostNames returns the names of a plane without a tailnet node, in the form that the HTTP server compares.

@@ -1,15 +1,22 @@
+// Package server wires the parts of each role of tailplaned: its settings, listeners, controllers, probes and metrics.
 package server
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -20,16 +27,83 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A part is what a process runs until ctx ends: one role of the server.
-type part struct {
-	name string
-	run  func(ctx context.Context, p *process, working func()) error
-	when func(settings.File) bool // nil: always
+// Options are the options that all roles share.
+type Options struct {
+	Config      string // settings file
+	Kubeconfig  string // "": the pod's ServiceAccount
+	LogLevel    string // debug, info, warn or error
+	Check       bool   // check the settings and do not run
+	LeaderElect bool   // only one replica of the role is active at a time
 }
 
-// A process is the state that its parts share.
+// UsageError is a mistake in options or settings.
+type UsageError struct{ Cause error }
+
+func (e UsageError) Error() string { return e.Cause.Error() }
+
+func (e UsageError) Unwrap() error { return e.Cause }
+
+// start reads the settings of a role with load, whose errors are UsageErrors, and redirects the logs of libraries to standard error. It returns
+// the log of the role, or nil if the role must not run.
+func (o Options) start(load func(*slog.Logger) error) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.LogLevel)); err != nil {
+		return nil, UsageError{fmt.Errorf("--log-level %q: debug, info, warn or error", o.LogLevel)}
+	}
+	to := func(level slog.Level) slog.Handler {
+		return slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level})
+	}
+	log := slog.New(to(level))
+	if err := load(log); err != nil {
+		return nil, UsageError{err}
+	}
+	if o.Check {
+		return nil, nil
+	}
+	quiet := logr.FromSlogHandler(to(max(level, slog.LevelWarn)))
+	ctrllog.SetLogger(quiet)
+	klog.SetLogger(quiet)
+	return log, nil
+}
+
+// load reads and checks the settings file of a role. Packages gossip and plane check values that the settings cannot.
+func load(file string, role settings.Role) (settings.File, error) {
+	set, err := settings.Load(file, role)
+	if err != nil {
+		return set, err
+	}
+	if role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled {
+		err = checkPlane(set)
+	}
+	if err == nil && set.Gossip.Enabled {
+		_, err = gossipSettings(set.Gossip)
+	}
+	if err != nil {
+		return set, fmt.Errorf("%s: %w", file, err)
+	}
+	return set, nil
+}
+
+// PrintConfig writes the settings with all defaults to out, and their warnings to warn.
+func PrintConfig(o Options, out, warn io.Writer) error {
+	set, err := load(o.Config, settings.AllRoles)
+	if err != nil {
+		return UsageError{err}
+	}
+	for _, w := range set.Warnings() {
+		fmt.Fprintln(warn, "warning:", w)
+	}
+	b, err := set.YAML()
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(b)
+	return err
+}
+
+// A process is the state that the parts of a role share.
 type process struct {
-	flags
+	Options
 	set      settings.File
 	role     settings.Role
 	auditLog auditLog
@@ -38,67 +112,67 @@ type process struct {
 	metrics  *health.Metrics
 }
 
-// run runs all parts; when the first one ends, run cancels the others. It serves probes from before the parts begin until after they have
-// ended.
-func run(ctx context.Context, f flags, role settings.Role, parts ...part) error {
-	log, quieten, err := newLogger(f)
-	if err != nil {
+// Run runs the role access, operator or plane, or all of them; the plane only if the settings enable it. When the first part ends, Run
+// cancels the others. It serves probes from before the parts begin until after they have ended.
+func Run(ctx context.Context, o Options, role settings.Role) error {
+	var set settings.File
+	log, err := o.start(func(log *slog.Logger) (err error) {
+		set, err = load(o.Config, role)
+		if err == nil {
+			logWarnings(log, set.Warnings())
+		}
+		return err
+	})
+	if log == nil {
 		return err
 	}
-	set, err := load(f.config, role)
-	if err != nil {
-		return usageError{err}
-	}
-	for _, w := range set.Warnings() {
-		log.Warn(w)
-	}
-	if f.check {
-		return nil
-	}
-	quieten()
-
-	parts = slices.DeleteFunc(slices.Clone(parts), func(pt part) bool { return pt.when != nil && !pt.when(set) })
 	var operations []access.Verb
 	if role != settings.PlaneRole {
 		operations = append(httpapi.Verbs(new(signin.Service).Routes()...), access.ClusterMembers, access.GossipExchange)
 	}
-	if role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled {
+	withPlane := role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled
+	if withPlane {
 		operations = append(append(operations, access.PlaneVerbs()...), exposure.UpstreamUse)
 	}
 	metrics := health.NewMetrics(version(), commit(), operations...)
-	p := &process{flags: f, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{
+	p := &process{Options: o, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{
 		// controller-runtime's registry also has the collectors of Go and the process.
 		Address: set.Health, Gatherer: prometheus.Gatherers{metrics, ctrlmetrics.Registry}, Log: log,
 	}}
 	metrics.AddReadiness(p.health)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	parts, ctx := newGroup(ctx)
+	defer parts.cancel()
 	defer context.AfterFunc(ctx, p.health.Stop)()
-
-	probes, endProbes := context.WithCancel(context.WithoutCancel(ctx))
+	probing, endProbes := context.WithCancel(context.WithoutCancel(ctx))
 	probed := make(chan error, 1)
 	go func() {
-		defer cancel()
-		probed <- p.health.Run(probes)
+		defer parts.cancel()
+		probed <- p.health.Run(probing)
 	}()
-	errs := make([]error, len(parts))
-	var wg sync.WaitGroup
-	for i, pt := range parts {
-		working := p.addPart(pt.name)
-		wg.Go(func() {
-			defer cancel()
-			errs[i] = pt.run(ctx, p, working)
-		})
+	for _, part := range []struct {
+		name settings.Role
+		run  func(context.Context, *process, func()) error
+	}{{settings.AccessRole, runAccess}, {settings.OperatorRole, runOperator}, {settings.PlaneRole, runPlane}} {
+		if role == part.name || role == settings.AllRoles && (part.name != settings.PlaneRole || withPlane) {
+			working := addPart(p.health, string(part.name))
+			parts.run(func() error { return part.run(ctx, p, working) })
+		}
 	}
-	wg.Wait()
+	err = parts.wait()
 	endProbes()
-	return errors.Join(append(errs, <-probed)...)
+	return errors.Join(err, <-probed)
 }
 
-// addPart makes the process not ready until the part calls working.
-func (p *process) addPart(name string) (working func()) {
+func logWarnings(log *slog.Logger, warnings []string) {
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+}
+
+// addPart registers a part that is needed for readiness. The part calls the returned function when it works.
+func addPart(probes *health.Listener, name string) (working func()) {
 	var works atomic.Bool
-	p.health.AddCheck(name, func(context.Context) error {
+	probes.AddCheck(name, func(context.Context) error {
 		if !works.Load() {
 			return errors.New("starting")
 		}
@@ -107,7 +181,66 @@ func (p *process) addPart(name string) (working func()) {
 	return func() { works.Store(true) }
 }
 
-// version returns the module's version from the build information.
+// A group runs the parts of a process. When the first one ends, it cancels the others.
+type group struct {
+	cancel context.CancelFunc
+	parts  sync.WaitGroup
+	mu     sync.Mutex
+	errs   []error // in the order in which the parts started
+}
+
+// newGroup returns a group and the context of its parts. The caller must call cancel or wait for a part that ends.
+func newGroup(ctx context.Context) (*group, context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	return &group{cancel: cancel}, ctx
+}
+
+func (g *group) run(part func() error) {
+	g.mu.Lock()
+	i := len(g.errs)
+	g.errs = append(g.errs, nil)
+	g.mu.Unlock()
+	g.parts.Go(func() {
+		defer g.cancel()
+		err := part()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.errs[i] = err
+	})
+}
+
+// wait returns the errors of all parts when they have ended.
+func (g *group) wait() error {
+	g.parts.Wait()
+	return errors.Join(g.errs...)
+}
+
+// stop cancels the parts and returns their errors. It also returns err, unless a part that ended before is the cause.
+func (g *group) stop(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		err = nil
+	}
+	g.cancel()
+	return errors.Join(g.wait(), err)
+}
+
+// runTogether runs all parts until ctx or one of them ends. Then it calls drain, and after that ends the context of the parts.
+func runTogether(ctx context.Context, drain func(context.Context), parts ...func(context.Context) error) error {
+	g, ctx := newGroup(ctx)
+	defer g.cancel()
+	after, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(ctx, func() {
+		drain(after)
+		end()
+	})()
+	for _, part := range parts {
+		g.run(func() error { return part(after) })
+	}
+	return g.wait()
+}
+
+// version returns the version from the build information of the binary.
 func version() string {
 	if b, ok := debug.ReadBuildInfo(); ok && b.Main.Version != "" && b.Main.Version != "(devel)" {
 		return b.Main.Version
@@ -115,14 +248,11 @@ func version() string {
 	return "devel" // the value that tka and mca use
 }
 
-// commit returns the built commit, or "" if the build information lacks it.
+// commit returns the commit from the build information of the binary, or "" if it is unknown.
 func commit() string {
-	b, _ := debug.ReadBuildInfo()
-	if b != nil {
-		for _, s := range b.Settings {
-			if s.Key == "vcs.revision" {
-				return s.Value
-			}
+	if b, ok := debug.ReadBuildInfo(); ok {
+		if i := slices.IndexFunc(b.Settings, func(s debug.BuildSetting) bool { return s.Key == "vcs.revision" }); i >= 0 {
+			return b.Settings[i].Value
 		}
 	}
 	return ""

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Limits of one probe, and the pause between probes.
@@ -20,42 +20,25 @@ const (
 	readyText  = 64 << 10
 )
 
-// ready is the command that `helm test` runs: the image has no other HTTP client.
-func ready() *cobra.Command {
-	var limit time.Duration
-	c := &cobra.Command{
-		Use: "ready URL…", Short: "Wait until servers are ready, or print why they are not",
-		Long: "Requests each URL, such as http://tailplane-access.tailplane-system.svc:8080/readyz?verbose, until all are ready, and prints their\n" +
-			"responses. If one is not ready in time, the command prints the reason and exits with code 1.",
-		Args: func(_ *cobra.Command, urls []string) error {
-			if len(urls) == 0 {
-				return usageError{errors.New("at least one URL is required")}
-			}
-			for _, u := range urls {
-				if p, err := url.Parse(u); err != nil || p.Scheme != "http" || p.Host == "" || p.User != nil {
-					return usageError{fmt.Errorf("%q is not a URL of probes, such as http://HOST:8080/readyz", u)}
-				}
-			}
-			return nil
-		},
-		RunE: func(c *cobra.Command, urls []string) error {
-			ctx, cancel := context.WithTimeout(c.Context(), limit)
-			defer cancel()
-			var errs []error
-			for _, u := range urls {
-				errs = append(errs, waitReady(ctx, u, c.OutOrStdout()))
-			}
-			return errors.Join(errs...)
-		},
+// WaitReady waits until the servers at all URLs of probes are ready, and writes their responses to out. `helm test` runs it: the image has no
+// other HTTP client.
+func WaitReady(ctx context.Context, urls []string, limit time.Duration, out io.Writer) error {
+	for _, u := range urls {
+		if p, err := url.Parse(u); err != nil || p.Scheme != "http" || p.Host == "" || p.User != nil {
+			return UsageError{fmt.Errorf("%q is not a URL of probes, such as http://HOST:8080/readyz", u)}
+		}
 	}
-	c.Flags().DurationVar(&limit, "timeout", time.Minute, "how long to wait for all of them")
-	return c
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var errs []error
+	for _, u := range urls {
+		errs = append(errs, waitReady(ctx, u, out))
+	}
+	return errors.Join(errs...)
 }
 
 // waitReady probes u until it responds 200 or ctx ends. It then returns the last error.
 func waitReady(ctx context.Context, u string, out io.Writer) error {
-	tick := time.NewTicker(readyPause)
-	defer tick.Stop()
 	var last error
 	for {
 		says, err := probeReady(ctx, u)
@@ -66,9 +49,7 @@ func waitReady(ctx context.Context, u string, out io.Writer) error {
 		if last == nil || ctx.Err() == nil { // a timeout at the end of ctx says nothing about the server
 			last = err
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if retry.Sleep(ctx, readyPause) != nil {
 			return fmt.Errorf("%s is not ready: %w", u, last)
 		}
 	}

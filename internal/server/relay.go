@@ -10,32 +10,16 @@ import (
 	"os"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/relay"
 	relayconfig "github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/server/health"
 	"github.com/tailplane/tailplane/internal/util/profile"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // completeTime is how long a relay waits at its end until its state is completely stored.
 const completeTime = 10 * time.Second
-
-func relayCommand(f *flags) *cobra.Command {
-	var stateDir string
-	var profiles bool
-	c := &cobra.Command{
-		Use: "relay", Short: "Relay connections between the cluster and one tailnet",
-		Long: "A pod of a proxy group: a node of one tailnet that relays connections between the cluster and the tailnet, according to the group's\n" +
-			"ConfigMap. It reads the environment variables of Tailscale's proxy image. It needs no settings file.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return runRelay(c.Context(), *f, stateDir, profiles) },
-	}
-	c.Flags().StringVar(&stateDir, "state-dir", "/var/run/tailplane", "directory for data that the node may lose, such as a cache; its keys are in the state Secret")
-	c.Flags().BoolVar(&profiles, "pprof", false, "serve profiles of the process at TS_DEBUG_ADDR_PORT, which must be a loopback address")
-	return c
-}
 
 // A relayProcess is the state that the parts of a relay share.
 type relayProcess struct {
@@ -49,24 +33,21 @@ type relayProcess struct {
 	life     *relayNode
 }
 
-func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) error {
-	log, quieten, err := newLogger(f)
+// RunRelay runs a pod of a proxy group, according to the variables of Tailscale's proxy image. stateDir is for data that the node may lose.
+func RunRelay(ctx context.Context, o Options, stateDir string, profiles bool) error {
+	var contract relay.Environment
+	log, err := o.start(func(*slog.Logger) (err error) {
+		contract, err = relay.ParseEnvironment(os.Getenv)
+		return err
+	})
+	if log == nil {
+		return err
+	}
+	config, err := kube.Config(o.Kubeconfig)
 	if err != nil {
 		return err
 	}
-	contract, err := relay.ParseEnvironment(os.Getenv)
-	if err != nil {
-		return usageError{err}
-	}
-	if f.check {
-		return nil
-	}
-	quieten()
-	config, err := kube.Config(f.kubeconfig)
-	if err != nil {
-		return err
-	}
-	namespace, err := kube.Namespace(f.kubeconfig)
+	namespace, err := kube.Namespace(o.Kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -106,7 +87,8 @@ func runRelay(ctx context.Context, f flags, stateDir string, profiles bool) erro
 	probes.AddCheck("tailnet", func(context.Context) error { return p.life.checkAlive() })
 	probes.AddCheck("state", func(context.Context) error { return p.checkStored() })
 	probes.AddCheck("mappings", func(context.Context) error { return p.relay.Ready() })
-	metrics.AddReadiness(probes, func() bool { return p.relay.Ready() == nil })
+	metrics.AddReadiness(probes)
+	metrics.AddRelay(func() bool { return p.relay.Ready() == nil })
 	var also []func(context.Context) error
 	if profiles && contract.Debug != "" {
 		debug := &health.Listener{Address: contract.Debug, Gatherer: metrics, Log: log, Handlers: map[string]http.Handler{profile.Path: http.HandlerFunc(profile.Serve)}}
@@ -135,37 +117,23 @@ func (p *relayProcess) checkStored() error {
 
 // run runs the parts. At the end it drains connections first and stops the node last, because the node carries them.
 func (p *relayProcess) run(ctx context.Context, probes *health.Listener, also ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	after, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	defer context.AfterFunc(ctx, func() {
-		// A preStop hook has drained already, so this does not block.
+	drain := func(after context.Context) {
 		if err := p.relay.Drain(after); err != nil {
 			p.log.Warn("the relay stops while connections are open", "open", p.relay.Open(), "err", err)
 		}
 		p.waitStored(after)
-		end()
-	})()
-	var parts []func() error
-	for _, run := range append(also, probes.Run, p.relay.Run, p.life.run, p.report, func(ctx context.Context) error {
-		return p.client.Watch(ctx, p.ConfigMap(), p.Mount, p.log, p.applyConfig)
-	}) {
-		parts = append(parts, func() error { return run(after) })
 	}
-	return runTogether(func() { cancel() }, parts...)
+	return runTogether(ctx, drain, append(also, probes.Run, p.relay.Run, p.life.run, p.report, func(ctx context.Context) error {
+		return p.client.Watch(ctx, p.ConfigMap(), p.Mount, p.log, p.applyConfig)
+	})...)
 }
 
 // waitStored waits until the node's state is completely stored.
 func (p *relayProcess) waitStored(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, completeTime)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for !p.state.Complete() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
 			p.log.Error("the node's state is not completely stored: the next pod may become a new node", "secret", p.Secret)
 			return
 		}

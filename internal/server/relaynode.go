@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/relay"
 	"github.com/tailplane/tailplane/internal/relay/config"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -41,20 +40,6 @@ type relayNode struct {
 	last     *relay.Netmap
 	replaced broadcast.Change // notifies when another node replaces this one
 }
-
-// nodeState stores the node's state in the state Secret.
-type nodeState struct{ s *kube.StateSecret }
-
-// ReadState implements [tailnet.State].
-func (n nodeState) ReadState(key string) ([]byte, error) {
-	if b := n.s.ReadState(key); len(b) > 0 {
-		return b, nil
-	}
-	return nil, tailnet.ErrNoState
-}
-
-// WriteState implements [tailnet.State].
-func (n nodeState) WriteState(key string, value []byte) error { return n.s.WriteState(key, value) }
 
 // run joins the tailnet and stays in it. If a key is refused, run reports that and waits for the next key.
 func (l *relayNode) run(ctx context.Context) error {
@@ -161,7 +146,7 @@ func (l *relayNode) join(ctx context.Context, t config.Tailnet, key string) erro
 		host = l.p.Pod
 	}
 	node, err := tailnet.New(tailnet.Config{Hostname: host, Tags: t.Tags, ControlURL: t.ControlURL, AuthKey: secret.New(strings.TrimSpace(key)),
-		StateDir: l.p.stateDir, State: nodeState{l.p.state}, Relay: true, JoinTimeout: 24 * time.Hour, Log: l.p.log})
+		StateDir: l.p.stateDir, State: l.p.state, Relay: true, JoinTimeout: 24 * time.Hour, Log: l.p.log})
 	if err != nil {
 		return err
 	}
@@ -195,55 +180,41 @@ func (l *relayNode) checkAlive() error {
 	return nil
 }
 
-func (l *relayNode) currentNode() (*tailnet.Node, error) {
+// joined calls a function of the node, if it is in its tailnet.
+func joined[T any](l *relayNode, call func(*tailnet.Node) (T, error)) (result T, err error) {
 	if err := l.checkAlive(); err != nil {
-		return nil, err
+		return result, err
 	}
-	return l.node.Load(), nil
+	return call(l.node.Load())
 }
 
 func (l *relayNode) dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	n, err := l.currentNode()
-	if err != nil {
-		return nil, err
-	}
-	return n.DialVia(ctx, network, to)
+	return joined(l, func(n *tailnet.Node) (net.Conn, error) { return n.DialVia(ctx, network, to) })
 }
 
 func (l *relayNode) lookup(ctx context.Context, name string) ([]netip.Addr, error) {
-	n, err := l.currentNode()
-	if err != nil {
-		return nil, err
-	}
-	return n.Lookup(ctx, name)
+	return joined(l, func(n *tailnet.Node) ([]netip.Addr, error) { return n.Lookup(ctx, name) })
 }
 
+// listen listens on a port of the node, or of a Tailscale Service if vip is not "".
 func (l *relayNode) listen(ctx context.Context, vip string, port uint16) (net.Listener, error) {
-	n, err := l.currentNode()
-	if err != nil {
-		return nil, err
-	}
-	if vip == "" {
-		return n.ListenPlain(ctx, port)
-	}
-	return n.ListenService(ctx, vip, port)
+	return joined(l, func(n *tailnet.Node) (net.Listener, error) {
+		if vip == "" {
+			return n.ListenPlain(ctx, port)
+		}
+		return n.ListenService(ctx, vip, port)
+	})
 }
 
 func (l *relayNode) listenPacket(ctx context.Context, port uint16) (net.PacketConn, error) {
-	n, err := l.currentNode()
-	if err != nil {
-		return nil, err
-	}
-	return n.ListenPacket(ctx, port)
+	return joined(l, func(n *tailnet.Node) (net.PacketConn, error) { return n.ListenPacket(ctx, port) })
 }
 
-// issueCertificate requests a certificate from the tailnet's authority.
 func (l *relayNode) issueCertificate(ctx context.Context, name string) (chain, key []byte, err error) {
-	n, err := l.currentNode()
-	if err != nil {
+	if err := l.checkAlive(); err != nil {
 		return nil, nil, errors.Join(relay.ErrNotYet, err)
 	}
-	chain, key, err = n.IssueCertificate(ctx, name)
+	chain, key, err = l.node.Load().IssueCertificate(ctx, name)
 	if errors.Is(err, tailnet.ErrNoName) {
 		return nil, nil, relay.ErrNotYet
 	}
@@ -252,10 +223,10 @@ func (l *relayNode) issueCertificate(ctx context.Context, name string) (chain, k
 
 // netmap returns the netmap and rebuilds it only when the peers have changed: Peers returns the same list until then.
 func (l *relayNode) netmap() (*relay.Netmap, error) {
-	n, err := l.currentNode()
-	if err != nil {
+	if err := l.checkAlive(); err != nil {
 		return nil, err
 	}
+	n := l.node.Load()
 	peers, err := n.Peers(context.Background())
 	if err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -68,70 +67,60 @@ func defaultFleet() Fleet {
 }
 
 // validateApproval returns the errors of the settings that the operator plane reads too.
-func (f Fleet) validateApproval() (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if f.Approval != ApprovalGit && f.Approval != ApprovalPlane {
-		bad("fleet.approval: %q is neither git nor plane", f.Approval)
-	}
+func (f Fleet) validateApproval() []error {
+	var v validation
+	v.failIf(f.Approval != ApprovalGit && f.Approval != ApprovalPlane, "fleet.approval: %q is neither git nor plane", f.Approval)
 	for _, a := range f.Approvers {
 		if _, err := access.ParseLogin(a); err != nil {
-			bad("fleet.approvers: %w", err)
+			v.fail("fleet.approvers: %w", err)
 		} else if strings.HasPrefix(a, "*") {
-			bad("fleet.approvers: %q: list each login", a)
+			v.fail("fleet.approvers: %q: list each login", a)
 		}
 	}
-	return errs
+	return v.errs
 }
 
 // validate returns the errors of all settings that the fleet reads.
-func (f Fleet) validate() (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (f Fleet) validate() []error {
+	var v validation
 	for _, x := range []struct{ name, namespace string }{{"namespace", f.Namespace}, {"sharedNamespace", f.SharedNamespace}, {"arcNamespace", f.ARCNamespace}} {
-		if !label.MatchString(x.namespace) {
-			bad("fleet.%s: %q is not the name of a namespace", x.name, x.namespace)
-		}
+		v.failIf(!label.MatchString(x.namespace), "fleet.%s: %q is not the name of a namespace", x.name, x.namespace)
 	}
-	if f.Namespace == f.SharedNamespace || f.Namespace == f.ARCNamespace || f.SharedNamespace == f.ARCNamespace {
-		bad("fleet.namespace (%q), fleet.sharedNamespace (%q) and fleet.arcNamespace (%q) must be three different namespaces, to separate jobs, credentials and ARC", f.Namespace, f.SharedNamespace, f.ARCNamespace)
-	}
-	if strings.HasPrefix(f.SharedNamespace, "tailplane-org-") {
-		bad("fleet.sharedNamespace: %q has the prefix of namespaces of organisations", f.SharedNamespace)
-	}
-	errs = append(errs, f.validateApproval()...)
+	v.failIf(f.Namespace == f.SharedNamespace || f.Namespace == f.ARCNamespace || f.SharedNamespace == f.ARCNamespace,
+		"fleet.namespace (%q), fleet.sharedNamespace (%q) and fleet.arcNamespace (%q) must be three different namespaces, to separate jobs, credentials and ARC", f.Namespace, f.SharedNamespace, f.ARCNamespace)
+	v.failIf(strings.HasPrefix(f.SharedNamespace, "tailplane-org-"),
+		"fleet.sharedNamespace: %q has the prefix of namespaces of organisations", f.SharedNamespace)
+	v.errs = append(v.errs, f.validateApproval()...)
 	for _, text := range f.ClusterCIDRs {
 		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
-			bad("fleet.clusterCIDRs: %q is not a range of addresses such as 10.0.0.0/14", text)
+			v.fail("fleet.clusterCIDRs: %q is not a range of addresses such as 10.0.0.0/14", text)
 		} else if p.Bits() == 0 {
-			bad("fleet.clusterCIDRs: %q is the whole address range: jobs could not connect to any address", text)
+			v.fail("fleet.clusterCIDRs: %q is the whole address range: jobs could not connect to any address", text)
 		}
 	}
 	for _, text := range f.APIServers {
-		if a, err := netip.ParseAddrPort(text); err != nil || a.Port() == 0 {
-			bad("fleet.apiServers: %q is not an address with a port such as 10.0.0.1:443", text)
-		}
+		a, err := netip.ParseAddrPort(text)
+		v.failIf(err != nil || a.Port() == 0, "fleet.apiServers: %q is not an address with a port such as 10.0.0.1:443", text)
 	}
 	for _, ns := range f.CacheNamespaces {
 		switch {
 		case !label.MatchString(ns):
-			bad("fleet.cacheNamespaces: %q is not the name of a namespace", ns)
+			v.fail("fleet.cacheNamespaces: %q is not the name of a namespace", ns)
 		case ns == f.Namespace || ns == f.ARCNamespace:
-			bad("fleet.cacheNamespaces: %q: jobs must not connect to this namespace", ns)
+			v.fail("fleet.cacheNamespaces: %q: jobs must not connect to this namespace", ns)
 		}
 	}
-	if every := time.Duration(f.TruthCheckEvery); every < time.Minute || every > 24*time.Hour {
-		bad("fleet.truthCheckEvery: %v is not between 1m and 24h", every)
-	}
+	every := time.Duration(f.TruthCheckEvery)
+	v.failIf(every < time.Minute || every > 24*time.Hour, "fleet.truthCheckEvery: %v is not between 1m and 24h", every)
 	for _, x := range []struct{ name, image string }{{"images.runner", f.Images.Runner}, {"images.docker", f.Images.Docker}, {"images.manager", f.Images.Manager}, {"images.helper", f.Images.Helper}, {"images.job", f.Images.Job}, {"canary.image", f.Canary.Image}} {
-		if strings.ContainsFunc(x.image, isUnprintable) {
-			bad("fleet.%s: %q is not the name of an image", x.name, x.image)
-		}
+		v.failIf(strings.ContainsFunc(x.image, isUnprintable), "fleet.%s: %q is not the name of an image", x.name, x.image)
 	}
 	for _, text := range f.Canary.Targets {
 		if host, port, err := net.SplitHostPort(text); err != nil || host == "" || !isDecimal(port) || strings.ContainsFunc(host, isUnprintable) {
-			bad("fleet.canary.targets: %q is not a host with a port such as 10.0.0.1:9091", text)
+			v.fail("fleet.canary.targets: %q is not a host with a port such as 10.0.0.1:9091", text)
 		}
 	}
-	return errs
+	return v.errs
 }
 
 // isUnprintable reports whether r is not valid in the name of an image or a host.
@@ -143,20 +132,15 @@ func isDecimal(port string) bool {
 }
 
 // Prefixes returns the parsed ClusterCIDRs.
-func (f Fleet) Prefixes() (all []netip.Prefix) {
-	for _, text := range f.ClusterCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil { // Validate reports the error
-			all = append(all, p)
-		}
-	}
-	return all
-}
+func (f Fleet) Prefixes() []netip.Prefix { return parseAll(f.ClusterCIDRs, netip.ParsePrefix) }
 
 // Servers returns the parsed APIServers.
-func (f Fleet) Servers() (all []netip.AddrPort) {
-	for _, text := range f.APIServers {
-		if a, err := netip.ParseAddrPort(text); err == nil { // Validate reports the error
-			all = append(all, a)
+func (f Fleet) Servers() []netip.AddrPort { return parseAll(f.APIServers, netip.ParseAddrPort) }
+
+func parseAll[T any](texts []string, parse func(string) (T, error)) (all []T) {
+	for _, text := range texts {
+		if x, err := parse(text); err == nil { // Validate reports the error
+			all = append(all, x)
 		}
 	}
 	return all

@@ -1,14 +1,11 @@
 package settings
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/netip"
 	"net/url"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -122,17 +119,7 @@ func SearchedDomain(resolv string) string {
 }
 
 // LoadGateway reads and validates the file at path.
-func LoadGateway(path string) (Gateway, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return Gateway{}, fmt.Errorf("settings: %w; set the file with --config", err)
-	}
-	g, err := ParseGateway(b)
-	if err != nil {
-		return Gateway{}, fmt.Errorf("settings %s: %w", path, err)
-	}
-	return g, nil
-}
+func LoadGateway(path string) (Gateway, error) { return load(path, ParseGateway) }
 
 // A Size is an amount of bytes, written as 4194304 or 4Mi.
 type Size int
@@ -164,93 +151,64 @@ var plainGateway = strings.NewReplacer("yaml: ", "", "not found in type settings
 // ParseGateway decodes a file strictly, with the defaults for absent keys, and validates it.
 func ParseGateway(b []byte) (Gateway, error) {
 	g := DefaultGateway()
-	d := yaml.NewDecoder(bytes.NewReader(b))
-	d.KnownFields(true)
-	if err := d.Decode(&g); err != nil && err != io.EOF {
-		if te, ok := errors.AsType[*yaml.TypeError](err); ok {
-			return Gateway{}, errors.New(plainGateway.Replace(strings.Join(te.Errors, "; ")))
-		}
-		return Gateway{}, errors.New(plainGateway.Replace(err.Error()))
-	}
-	if err := d.Decode(new(any)); err != io.EOF {
-		return Gateway{}, errors.New("the file contains more than one YAML document")
+	if err := decode(b, &g, plainGateway); err != nil {
+		return Gateway{}, err
 	}
 	return g, g.validate()
 }
 
 func (g Gateway) validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var v validation
 	for _, list := range []struct {
 		name       string
 		namespaces []string
 	}{{"credentialNamespaces", g.CredentialNamespaces}, {"proxyNamespaces", g.ProxyNamespaces}, {"consumerNamespaces", g.ConsumerNamespaces}, {"envoy.namespace", []string{g.Envoy.Namespace}}, {"proxy.monitoringNamespaces", g.Proxy.MonitoringNamespaces}} {
 		for _, ns := range list.namespaces {
-			if !label.MatchString(ns) {
-				bad("%s: %q is not the name of a namespace", list.name, ns)
-			}
+			v.failIf(!label.MatchString(ns), "%s: %q is not the name of a namespace", list.name, ns)
 		}
 	}
-	if g.OperatorID != "" && (!label.MatchString(g.OperatorID) || len(g.OperatorID) < 4) {
-		bad("operatorID: %q is not 4 to 63 characters of a-z, 0-9 and -", g.OperatorID)
-	}
+	v.failIf(g.OperatorID != "" && (!label.MatchString(g.OperatorID) || len(g.OperatorID) < 4),
+		"operatorID: %q is not 4 to 63 characters of a-z, 0-9 and -", g.OperatorID)
 	if d := g.ClusterDomain; d != "" {
 		for part := range strings.SplitSeq(d, ".") {
 			if !label.MatchString(part) {
-				bad("clusterDomain: %q is not a domain such as cluster.local", d)
+				v.fail("clusterDomain: %q is not a domain such as cluster.local", d)
 				break
 			}
 		}
 	}
 	for kind, list := range g.Proxy.Resources {
-		if kind != "requests" && kind != "limits" {
-			bad("proxy.resources: %q is neither requests nor limits", kind)
-		}
+		v.failIf(kind != "requests" && kind != "limits", "proxy.resources: %q is neither requests nor limits", kind)
 		for name, amount := range list {
-			if !quantity.MatchString(amount) {
-				bad("proxy.resources.%s.%s: %q is not an amount such as 100m or 64Mi", kind, name, amount)
-			}
+			v.failIf(!quantity.MatchString(amount), "proxy.resources.%s.%s: %q is not an amount such as 100m or 64Mi", kind, name, amount)
 		}
 	}
-	if p := g.Proxy.PullPolicy; p != "" && p != "Always" && p != "IfNotPresent" && p != "Never" {
-		bad("proxy.pullPolicy: %q is not Always, IfNotPresent or Never", p)
-	}
-	if strings.ContainsAny(g.Proxy.Image, " \t\n") {
-		bad("proxy.image: %q is not the name of an image", g.Proxy.Image)
-	}
-	if s := g.Extension.MaxMessageSize; s < 4<<20 || s > 1<<30 {
-		bad("extension.maxMessageSize: %v is not between 4Mi and 1Gi", s)
-	}
-	if d := time.Duration(g.Extension.Deadline); d < 200*time.Millisecond || d > 30*time.Second {
-		bad("extension.deadline: %v is not between 200ms and 30s", d)
-	}
-	if g.Envoy.Controller == "" {
-		bad("envoy.controller is empty: no Gateway would belong to Envoy Gateway")
-	}
-	if g.Envoy.Discovery != DiscoveryDNS && g.Envoy.Discovery != DiscoveryEndpoints {
-		bad("envoy.discovery: %q is neither DNS nor Endpoints", g.Envoy.Discovery)
-	}
+	p := g.Proxy.PullPolicy
+	v.failIf(p != "" && p != "Always" && p != "IfNotPresent" && p != "Never",
+		"proxy.pullPolicy: %q is not Always, IfNotPresent or Never", p)
+	v.failIf(strings.ContainsAny(g.Proxy.Image, " \t\n"), "proxy.image: %q is not the name of an image", g.Proxy.Image)
+	s := g.Extension.MaxMessageSize
+	v.failIf(s < 4<<20 || s > 1<<30, "extension.maxMessageSize: %v is not between 4Mi and 1Gi", s)
+	d := time.Duration(g.Extension.Deadline)
+	v.failIf(d < 200*time.Millisecond || d > 30*time.Second, "extension.deadline: %v is not between 200ms and 30s", d)
+	v.failIf(g.Envoy.Controller == "", "envoy.controller is empty: no Gateway would belong to Envoy Gateway")
+	v.failIf(g.Envoy.Discovery != DiscoveryDNS && g.Envoy.Discovery != DiscoveryEndpoints,
+		"envoy.discovery: %q is neither DNS nor Endpoints", g.Envoy.Discovery)
 	t := g.Tailnet
-	if len(t.APIBaseURLs) == 0 {
-		bad("tailnet.apiBaseURLs is empty: the operator could not call the API of any tailnet")
-	}
+	v.failIf(len(t.APIBaseURLs) == 0, "tailnet.apiBaseURLs is empty: the operator could not call the API of any tailnet")
 	for _, text := range t.APIBaseURLs {
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
-			bad("tailnet.apiBaseURLs: %q is not a scheme and a host, such as https://api.tailscale.com", text)
+			v.fail("tailnet.apiBaseURLs: %q is not a scheme and a host, such as https://api.tailscale.com", text)
 			continue
 		}
 		ip, err := netip.ParseAddr(u.Hostname())
 		loopback := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
-		if u.Scheme != "https" && (u.Scheme != "http" || !loopback) {
-			bad("tailnet.apiBaseURLs: %q would send credentials without TLS; use https, or http to a loopback address", text)
-		}
+		v.failIf(u.Scheme != "https" && (u.Scheme != "http" || !loopback),
+			"tailnet.apiBaseURLs: %q would send credentials without TLS; use https, or http to a loopback address", text)
 	}
-	if t.RequestsPerSecond <= 0 || t.RequestsPerSecond > 1000 {
-		bad("tailnet.requestsPerSecond: %v must be above 0 and at most 1000", t.RequestsPerSecond)
-	}
-	if t.Burst < 1 || t.Burst > 10000 {
-		bad("tailnet.burst: %d is not between 1 and 10000", t.Burst)
-	}
-	return errors.Join(errs...)
+	v.failIf(t.RequestsPerSecond <= 0 || t.RequestsPerSecond > 1000,
+		"tailnet.requestsPerSecond: %v must be above 0 and at most 1000", t.RequestsPerSecond)
+	v.failIf(t.Burst < 1 || t.Burst > 10000, "tailnet.burst: %d is not between 1 and 10000", t.Burst)
+	return errors.Join(v.errs...)
 }

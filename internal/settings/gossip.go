@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -58,52 +57,30 @@ func defaultGossip() Gossip {
 
 // validate returns the errors that this package can detect. The caller that loads the file must
 // also validate keys, addresses and message sizes with package gossip.
-func (g Gossip) validate(apiPort uint16) (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("gossip."+format, args...)) }
+func (g Gossip) validate(apiPort uint16) []error {
+	v := validation{prefix: "gossip."}
 	if !g.Enabled {
 		return nil
 	}
-	if !label.MatchString(g.Network) {
-		bad("network: %q is not a DNS label", g.Network)
-	}
-	if g.Port == 0 || g.Port == apiPort {
-		bad("port: %d must not be 0 or tailnet.port", g.Port)
-	}
-	if i := time.Duration(g.Interval); i < 100*time.Millisecond || i > 10*time.Second {
-		bad("interval: %v is not between 100ms and 10s", i)
-	}
-	if g.Fanout < 1 || g.Fanout > 10 {
-		bad("fanout: %d is not between 1 and 10", g.Fanout)
-	}
-	if len(g.Tags) == 0 {
-		bad("tags is empty: without a tag, every node of the tailnet would count as a server")
-	}
+	v.failIf(!label.MatchString(g.Network), "network: %q is not a DNS label", g.Network)
+	v.failIf(g.Port == 0 || g.Port == apiPort, "port: %d must not be 0 or tailnet.port", g.Port)
+	i := time.Duration(g.Interval)
+	v.failIf(i < 100*time.Millisecond || i > 10*time.Second, "interval: %v is not between 100ms and 10s", i)
+	v.failIf(g.Fanout < 1 || g.Fanout > 10, "fanout: %d is not between 1 and 10", g.Fanout)
+	v.failIf(len(g.Tags) == 0, "tags is empty: without a tag, every node of the tailnet would count as a server")
 	for _, t := range g.Tags {
-		if !strings.HasPrefix(t, "tag:") {
-			bad("tags: %q does not begin with tag:", t)
-		}
+		v.failIf(!strings.HasPrefix(t, "tag:"), "tags: %q does not begin with tag:", t)
 	}
 	for _, p := range g.Peers {
-		if !subdomain.MatchString(strings.TrimSuffix(p, ".")) {
-			bad("peers: %q is not the name of a node", p)
-		}
+		v.failIf(!subdomain.MatchString(strings.TrimSuffix(p, ".")), "peers: %q is not the name of a node", p)
 	}
-	if !slices.Contains([]Trust{OnFirstUse, PinnedOnly}, g.Trust) {
-		bad("trust: %q is neither tofu nor pinned", g.Trust)
-	}
-	if g.Trust == PinnedOnly && len(g.Pins) == 0 {
-		bad("pins is empty and gossip.trust is pinned: the server would list no other cluster")
-	}
-	if g.MaxMembers < 1 || g.MaxMembers > 16384 {
-		bad("maxMembers: %d is not between 1 and 16384", g.MaxMembers)
-	}
-	if time.Duration(g.ForgetAfter) < time.Minute {
-		bad("forgetAfter: %v is less than 1m", time.Duration(g.ForgetAfter))
-	}
-	if g.ClusterProfiles.Enabled && !label.MatchString(g.ClusterProfiles.Namespace) {
-		bad("clusterProfiles.namespace: %q is not the name of a namespace", g.ClusterProfiles.Namespace)
-	}
-	return errs
+	v.failIf(!slices.Contains([]Trust{OnFirstUse, PinnedOnly}, g.Trust), "trust: %q is neither tofu nor pinned", g.Trust)
+	v.failIf(g.Trust == PinnedOnly && len(g.Pins) == 0, "pins is empty and gossip.trust is pinned: the server would list no other cluster")
+	v.failIf(g.MaxMembers < 1 || g.MaxMembers > 16384, "maxMembers: %d is not between 1 and 16384", g.MaxMembers)
+	v.failIf(time.Duration(g.ForgetAfter) < time.Minute, "forgetAfter: %v is less than 1m", time.Duration(g.ForgetAfter))
+	v.failIf(g.ClusterProfiles.Enabled && !label.MatchString(g.ClusterProfiles.Namespace),
+		"clusterProfiles.namespace: %q is not the name of a namespace", g.ClusterProfiles.Namespace)
+	return v.errs
 }
 
 // members returns the tags that identify a node as a server.

@@ -61,43 +61,36 @@ func defaultPlane() Plane {
 }
 
 // validatePlane returns the errors of all settings that the plane reads.
-func (f File) validatePlane() (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (f File) validatePlane() []error {
+	var v validation
 	p, s := f.Plane, f.Signin
-	errs = append(errs, p.Identity.validate()...)
-	errs = append(errs, p.validateExposures()...)
-	errs = append(errs, p.GitOps.validate()...)
-	errs = append(errs, f.Fleet.validateApproval()...)
+	v.errs = append(v.errs, p.Identity.validate()...)
+	v.errs = append(v.errs, p.validateExposures()...)
+	v.errs = append(v.errs, p.GitOps.validate()...)
+	v.errs = append(v.errs, f.Fleet.validateApproval()...)
 	if err := p.Prometheus.validate(); err != nil {
-		errs = append(errs, err)
+		v.errs = append(v.errs, err)
 	}
 	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
-		bad("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
+		v.fail("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
 	}
-	if p.Capability == s.Capability {
-		bad("plane.capability and signin.capability are both %q: their rules have different forms", p.Capability)
-	}
-	if len(p.Contact) > 200 || strings.ContainsFunc(p.Contact, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		bad("plane.contact: the limit is 200 characters on one line")
-	}
+	v.failIf(p.Capability == s.Capability,
+		"plane.capability and signin.capability are both %q: their rules have different forms", p.Capability)
+	v.failIf(len(p.Contact) > 200 || strings.ContainsFunc(p.Contact, func(r rune) bool { return r < ' ' || r == 0x7f }),
+		"plane.contact: the limit is 200 characters on one line")
 	for _, d := range p.EmailDomains {
-		if _, err := access.ParseEmailDomain(d); err != nil {
-			bad("plane.emailDomains: %w", err)
-		}
+		_, err := access.ParseEmailDomain(d)
+		v.failIf(err != nil, "plane.emailDomains: %w", err)
 	}
 	for i, h := range p.Roles {
-		if _, err := h.holder(); err != nil {
-			bad("plane.roles: entry %d: %w", i+1, err)
-		}
+		_, err := h.holder()
+		v.failIf(err != nil, "plane.roles: entry %d: %w", i+1, err)
 	}
-	if s.Namespace == s.SystemNamespace || !label.MatchString(s.Namespace) || !label.MatchString(s.SystemNamespace) {
-		bad("signin.namespace (%q) and signin.systemNamespace (%q) must be the names of two namespaces", s.Namespace, s.SystemNamespace)
-	}
-	errs = append(errs, f.Tailnet.validate()...)
-	if f.Audit.File == "" {
-		bad("audit.file is empty; use - for standard output")
-	}
-	return errs
+	v.failIf(s.Namespace == s.SystemNamespace || !label.MatchString(s.Namespace) || !label.MatchString(s.SystemNamespace),
+		"signin.namespace (%q) and signin.systemNamespace (%q) must be the names of two namespaces", s.Namespace, s.SystemNamespace)
+	v.errs = append(v.errs, f.Tailnet.validate()...)
+	v.failIf(f.Audit.File == "", "audit.file is empty; use - for standard output")
+	return v.errs
 }
 
 func (h PlaneHolder) holder() (access.Holder, error) {

@@ -1,8 +1,6 @@
 package settings
 
 import (
-	"errors"
-	"fmt"
 	"net/url"
 	"path"
 	"reflect"
@@ -58,48 +56,41 @@ const (
 // Set reports whether there is a repository.
 func (g GitOps) Set() bool { return g.Repository != "" }
 
-func (g GitOps) validate() (errs []error) {
+func (g GitOps) validate() []error {
 	if reflect.ValueOf(g).IsZero() {
 		return nil
 	}
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("plane.gitops."+format, args...)) }
-	if g.Forge != "github" && g.Forge != "gitlab" {
-		bad("forge: %q is neither github nor gitlab", g.Forge)
-	}
+	v := validation{prefix: "plane.gitops."}
+	v.failIf(g.Forge != "github" && g.Forge != "gitlab", "forge: %q is neither github nor gitlab", g.Forge)
 	for name, at := range map[string]string{"url": g.URL, "apiURL": g.APIURL} {
-		if u, err := url.Parse(at); (at != "" || name == "url") && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && !loopback(u)) {
-			bad("%s: it must be an https URL without a login", name)
-		}
+		u, err := url.Parse(at)
+		v.failIf((at != "" || name == "url") && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && !loopback(u)),
+			"%s: it must be an https URL without a login", name)
 	}
 	if owner, name, ok := strings.Cut(g.Repository, "/"); !ok || owner == "" || name == "" || strings.ContainsAny(g.Repository, " ?#\\") || path.Clean(g.Repository) != g.Repository || strings.HasPrefix(g.Repository, "../") {
-		bad("repository: %q is not a path such as acme/fleet", g.Repository)
+		v.fail("repository: %q is not a path such as acme/fleet", g.Repository)
 	}
-	if g.Branch == "" || strings.HasPrefix(g.Branch, "tailplane/") {
-		bad("branch: set the branch that is applied to the cluster; names that begin with tailplane/ are reserved for changes")
-	}
+	v.failIf(g.Branch == "" || strings.HasPrefix(g.Branch, "tailplane/"),
+		"branch: set the branch that is applied to the cluster; names that begin with tailplane/ are reserved for changes")
 	switch ext := path.Ext(g.Path); {
 	case g.Format != "" && g.Format != FormatYAML && g.Format != FormatTfvars:
-		bad("format: %q is neither yaml nor tfvars", g.Format)
+		v.fail("format: %q is neither yaml nor tfvars", g.Format)
 	case g.Format == FormatTfvars && (len(g.Stacks) == 0 || g.Path != ""):
-		bad("stacks: the format tfvars needs stacks and no path")
+		v.fail("stacks: the format tfvars needs stacks and no path")
 	case g.Format == FormatTfvars:
 	case len(g.Stacks) > 0:
-		bad("stacks: only the format tfvars uses stacks")
+		v.fail("stacks: only the format tfvars uses stacks")
 	case path.IsAbs(g.Path) || path.Clean(g.Path) != g.Path || strings.HasPrefix(g.Path, "..") || ext != ".yaml" && ext != ".yml" && ext != ".json":
-		bad("path: %q is not a path of a .yaml, .yml or .json file, such as fleet/{kind}/{name}.yaml", g.Path)
+		v.fail("path: %q is not a path of a .yaml, .yml or .json file, such as fleet/{kind}/{name}.yaml", g.Path)
 	}
-	if g.CredentialDir == "" {
-		errs = append(errs, errors.New("plane.gitops.credentialDir is empty: the plane needs a credential for the repository"))
-	}
+	v.failIf(g.CredentialDir == "", "credentialDir is empty: the plane needs a credential for the repository")
 	for login, names := range g.Logins {
-		if login == "" || len(names) == 0 || slices.Contains(names, "") {
-			bad("logins: %q: set a login on the tailnet and the names of that person in commits", login)
-		}
+		v.failIf(login == "" || len(names) == 0 || slices.Contains(names, ""),
+			"logins: %q: set a login on the tailnet and the names of that person in commits", login)
 	}
-	if every := time.Duration(g.LookEvery); every != 0 && every < time.Second {
-		bad("lookEvery: %v is less than a second", every)
-	}
-	return errs
+	every := time.Duration(g.LookEvery)
+	v.failIf(every != 0 && every < time.Second, "lookEvery: %v is less than a second", every)
+	return v.errs
 }
 
 func loopback(u *url.URL) bool {

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -68,91 +67,65 @@ const (
 // Modes returns all modes.
 func Modes() []IdentityMode { return []IdentityMode{Whois, Serve, Proxy, OIDC, Dev} }
 
-// given returns the settings of i that only some modes use, with these modes.
-func (i PlaneIdentity) given() (out []struct {
-	name string
-	of   []IdentityMode
-}) {
-	add := func(set bool, name string, of ...IdentityMode) {
-		if set {
-			out = append(out, struct {
-				name string
-				of   []IdentityMode
-			}{name, of})
-		}
-	}
-	add(i.Listen != "", "listen", Serve, Proxy, OIDC, Dev)
-	add(len(i.Names) > 0, "names", Serve, Proxy, OIDC, Dev)
-	add(i.TLS != PlaneTLS{}, "tls", Proxy, OIDC)
-	add(i.TLS.ClientCAFile != "", "tls.clientCAFile", Proxy)
-	add(len(i.Users) > 0, "users", Serve)
-	add(len(i.TrustedProxies) > 0, "trustedProxies", Proxy)
-	add(i.SecretFile != "", "secretFile", Proxy)
-	add(len(i.Certificates) > 0, "certificates", Proxy)
-	add(i.Tailnet != "", "tailnet", Proxy)
-	add(i.OIDC != PlaneOIDC{}, "oidc", Whois, OIDC)
-	add(i.Login != "", "login", Dev)
-	return out
-}
-
-func (i PlaneIdentity) validate() (errs []error) {
-	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("plane.identity."+format, args...))
-	}
+func (i PlaneIdentity) validate() []error {
+	v := validation{prefix: "plane.identity."}
 	if !slices.Contains(Modes(), i.Mode) {
-		bad("mode: %q is not one of %v", i.Mode, Modes())
-		return errs
+		v.fail("mode: %q is not one of %v", i.Mode, Modes())
+		return v.errs
 	}
-	for _, g := range i.given() {
-		if !slices.Contains(g.of, i.Mode) {
-			bad("%s is set, but the mode %s does not use it: only %v", g.name, i.Mode, g.of)
-		}
+	for _, g := range []struct {
+		set   bool
+		name  string
+		modes []IdentityMode // the modes that use it
+	}{
+		{i.Listen != "", "listen", []IdentityMode{Serve, Proxy, OIDC, Dev}},
+		{len(i.Names) > 0, "names", []IdentityMode{Serve, Proxy, OIDC, Dev}},
+		{i.TLS != (PlaneTLS{}), "tls", []IdentityMode{Proxy, OIDC}},
+		{i.TLS.ClientCAFile != "", "tls.clientCAFile", []IdentityMode{Proxy}},
+		{len(i.Users) > 0, "users", []IdentityMode{Serve}},
+		{len(i.TrustedProxies) > 0, "trustedProxies", []IdentityMode{Proxy}},
+		{i.SecretFile != "", "secretFile", []IdentityMode{Proxy}},
+		{len(i.Certificates) > 0, "certificates", []IdentityMode{Proxy}},
+		{i.Tailnet != "", "tailnet", []IdentityMode{Proxy}},
+		{i.OIDC != (PlaneOIDC{}), "oidc", []IdentityMode{Whois, OIDC}},
+		{i.Login != "", "login", []IdentityMode{Dev}},
+	} {
+		v.failIf(g.set && !slices.Contains(g.modes, i.Mode), "%s is set, but the mode %s does not use it: only %v", g.name, i.Mode, g.modes)
 	}
-	if i.OIDC != (PlaneOIDC{}) && (i.OIDC.Issuer == "" || i.OIDC.Audience == "" || i.OIDC.Tailnet == "") {
-		bad("oidc: issuer, audience and tailnet must be set together")
-	}
+	v.failIf(i.OIDC != (PlaneOIDC{}) && (i.OIDC.Issuer == "" || i.OIDC.Audience == "" || i.OIDC.Tailnet == ""),
+		"oidc: issuer, audience and tailnet must be set together")
 	if i.Mode == Whois {
-		if !label.MatchString(i.Hostname) {
-			bad("hostname: %q is not a DNS label", i.Hostname)
-		}
-		return errs
+		v.failIf(!label.MatchString(i.Hostname), "hostname: %q is not a DNS label", i.Hostname)
+		return v.errs
 	}
-	if i.Mode == OIDC && i.OIDC == (PlaneOIDC{}) {
-		bad("oidc is missing: set the issuer of accepted tokens")
-	}
+	v.failIf(i.Mode == OIDC && i.OIDC == (PlaneOIDC{}), "oidc is missing: set the issuer of accepted tokens")
 	at, err := i.Address()
 	if err != nil {
-		bad("listen: %w", err)
-		return errs
+		v.fail("listen: %w", err)
+		return v.errs
 	}
-	if len(i.Names) == 0 {
-		bad("names is missing: list the host names that browsers use, such as dashboard.tail12345.ts.net; the plane refuses every other name")
-	}
+	v.failIf(len(i.Names) == 0,
+		"names is missing: list the host names that browsers use, such as dashboard.tail12345.ts.net; the plane refuses every other name")
 	for _, n := range i.Names {
-		if _, err := netip.ParseAddr(n); err != nil && !subdomain.MatchString(n) {
-			bad("names: %q is neither a host name in lower case nor an address", n)
-		}
+		_, err := netip.ParseAddr(n)
+		v.failIf(err != nil && !subdomain.MatchString(n), "names: %q is neither a host name in lower case nor an address", n)
 	}
-	if (i.TLS.CertFile == "") != (i.TLS.KeyFile == "") || i.TLS.ClientCAFile != "" && i.TLS.CertFile == "" {
-		bad("tls: certFile and keyFile must be set together, and clientCAFile requires both")
-	}
-	if len(i.Certificates) > 0 && i.TLS.ClientCAFile == "" {
-		bad("certificates: set tls.clientCAFile, or the plane requests no client certificate")
-	}
+	v.failIf((i.TLS.CertFile == "") != (i.TLS.KeyFile == "") || i.TLS.ClientCAFile != "" && i.TLS.CertFile == "",
+		"tls: certFile and keyFile must be set together, and clientCAFile requires both")
+	v.failIf(len(i.Certificates) > 0 && i.TLS.ClientCAFile == "",
+		"certificates: set tls.clientCAFile, or the plane requests no client certificate")
 	if tcp, ok := at.(*net.TCPAddr); ok && i.Mode == OIDC && i.TLS.CertFile == "" && !tcp.IP.IsLoopback() {
-		bad("tls is missing: on %s, clients would send tokens without encryption", i.Listen)
+		v.fail("tls is missing: on %s, clients would send tokens without encryption", i.Listen)
 	}
 	if i.Mode == Proxy {
-		if _, err := i.Proxies(); err != nil {
-			bad("trustedProxies: %w", err)
-		}
+		_, err := i.Proxies()
+		v.failIf(err != nil, "trustedProxies: %w", err)
 	}
 	if i.Mode == Dev {
-		if _, err := access.ParseLogin(i.Login); err != nil {
-			bad("login: %w", err)
-		}
+		_, err := access.ParseLogin(i.Login)
+		v.failIf(err != nil, "login: %w", err)
 	}
-	return errs
+	return v.errs
 }
 
 // Address returns the plane's listen address on this machine: a *[net.UnixAddr] or a *[net.TCPAddr].
@@ -193,22 +166,22 @@ type Exposure struct {
 }
 
 // validateExposures validates the names. Package exposure checks which upstreams may be exposed.
-func (p Plane) validateExposures() (errs []error) {
+func (p Plane) validateExposures() []error {
+	var v validation
 	taken := []string{}
 	if p.Identity.Mode == Whois {
 		taken = append(taken, p.Identity.Hostname)
 	}
 	for i, e := range p.Exposures {
-		bad := func(err error) { errs = append(errs, fmt.Errorf("plane.exposures: entry %d: %w", i+1, err)) }
+		v.prefix = fmt.Sprintf("plane.exposures: entry %d: ", i+1)
 		if !label.MatchString(e.Name) {
-			bad(fmt.Errorf("name %q is not a DNS label", e.Name))
-		} else if slices.Contains(taken, e.Name) {
-			bad(fmt.Errorf("%q is the name of two nodes", e.Name))
+			v.fail("name %q is not a DNS label", e.Name)
+		} else {
+			v.failIf(slices.Contains(taken, e.Name), "%q is the name of two nodes", e.Name)
 		}
 		taken = append(taken, e.Name)
-		if u, err := url.Parse(e.Upstream); err != nil || u.Host == "" {
-			bad(errors.New("upstream is not a URL such as http://prometheus.monitoring.svc:9090"))
-		}
+		u, err := url.Parse(e.Upstream)
+		v.failIf(err != nil || u.Host == "", "upstream is not a URL such as http://prometheus.monitoring.svc:9090")
 	}
-	return errs
+	return v.errs
 }

@@ -165,35 +165,47 @@ func Default() File {
 
 // Load reads the file at path and validates it for role.
 func Load(path string, role Role) (File, error) {
+	return load(path, func(b []byte) (File, error) {
+		f, err := Parse(b)
+		if err == nil {
+			err = f.Validate(role)
+		}
+		return f, err
+	})
+}
+
+func load[T any](path string, parse func([]byte) (T, error)) (settings T, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return File{}, fmt.Errorf("settings: %w; set the file with --config", err)
+		return settings, fmt.Errorf("settings: %w; set the file with --config", err)
 	}
-	f, err := Parse(b)
-	if err == nil {
-		err = f.Validate(role)
+	if settings, err = parse(b); err != nil {
+		err = fmt.Errorf("settings %s: %w", path, err)
 	}
-	if err != nil {
-		return File{}, fmt.Errorf("settings %s: %w", path, err)
-	}
-	return f, nil
+	return settings, err
 }
 
 // Parse decodes a file strictly, with the defaults for absent keys.
 func Parse(b []byte) (File, error) {
 	f := Default()
+	err := decode(b, &f, strictDecoder)
+	return f, err
+}
+
+// decode decodes one YAML document strictly. plain replaces Go type names in the decoder's errors.
+func decode(b []byte, into any, plain *strings.Replacer) error {
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
-	if err := d.Decode(&f); err != nil && err != io.EOF {
+	if err := d.Decode(into); err != nil && err != io.EOF {
 		if te, ok := errors.AsType[*yaml.TypeError](err); ok {
-			return File{}, errors.New(strictDecoder.Replace(strings.Join(te.Errors, "; ")))
+			return errors.New(plain.Replace(strings.Join(te.Errors, "; ")))
 		}
-		return File{}, errors.New(strictDecoder.Replace(err.Error()))
+		return errors.New(plain.Replace(err.Error()))
 	}
 	if err := d.Decode(new(any)); err != io.EOF {
-		return File{}, errors.New("the file contains more than one YAML document")
+		return errors.New("the file contains more than one YAML document")
 	}
-	return f, nil
+	return nil
 }
 
 // strictDecoder replaces Go type names in the decoder's errors by the keys of the file.
@@ -236,145 +248,126 @@ var (
 	clusterID = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?$`)
 )
 
+// A validation collects the errors of settings.
+type validation struct {
+	prefix string // of all messages
+	errs   []error
+}
+
+func (v *validation) fail(format string, args ...any) {
+	v.errs = append(v.errs, fmt.Errorf(v.prefix+format, args...))
+}
+
+// failIf adds an error if wrong is true.
+func (v *validation) failIf(wrong bool, format string, args ...any) {
+	if wrong {
+		v.fail(format, args...)
+	}
+}
+
 // Validate returns all errors for role, joined.
 func (f File) Validate(role Role) error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	var v validation
 
 	if host, port, err := net.SplitHostPort(f.Health); err != nil || strings.ContainsAny(host, "/ ") {
-		bad("health: %q is not an address such as :8080 or 127.0.0.1:8080", f.Health)
+		v.fail("health: %q is not an address such as :8080 or 127.0.0.1:8080", f.Health)
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		bad("health: %q is not a port", port)
+		v.fail("health: %q is not a port", port)
 	}
-	if s := f.Audit.KeySecret; s != "" && (len(s) > 253 || !subdomain.MatchString(s)) {
-		bad("audit.keySecret: %q is not the name of a Secret", s)
-	}
+	s := f.Audit.KeySecret
+	v.failIf(s != "" && (len(s) > 253 || !subdomain.MatchString(s)), "audit.keySecret: %q is not the name of a Secret", s)
 	if role == FleetRole {
-		return errors.Join(append(errs, f.Fleet.validate()...)...)
+		return errors.Join(append(v.errs, f.Fleet.validate()...)...)
 	}
 	if role == PlaneRole {
-		return errors.Join(append(errs, f.validatePlane()...)...)
+		return errors.Join(append(v.errs, f.validatePlane()...)...)
 	}
-	errs = append(errs, f.validateSignin()...)
+	v.errs = append(v.errs, f.validateSignin()...)
 	if role != OperatorRole {
-		errs = append(errs, f.validateAccess()...)
+		v.errs = append(v.errs, f.validateAccess()...)
 	}
 	if role == AllRoles && f.Plane.Enabled {
-		errs = append(errs, f.validatePlane()...)
+		v.errs = append(v.errs, f.validatePlane()...)
 	}
-	return errors.Join(errs...)
+	return errors.Join(v.errs...)
 }
 
-func (f File) validateSignin() (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (f File) validateSignin() []error {
+	var v validation
 	s := f.Signin
-	if len(s.Roles) == 0 {
-		bad("signin.roles is missing: list the ClusterRoles that may be granted, such as [view, edit]")
-	}
+	v.failIf(len(s.Roles) == 0, "signin.roles is missing: list the ClusterRoles that may be granted, such as [view, edit]")
 	for _, r := range s.Roles {
-		if _, err := access.ParseRole(r); err != nil {
-			bad("signin.roles: %w", err)
-		}
+		_, err := access.ParseRole(r)
+		v.failIf(err != nil, "signin.roles: %w", err)
 	}
 	for name, ns := range map[string]string{"signin.namespace": s.Namespace, "signin.systemNamespace": s.SystemNamespace} {
-		if !label.MatchString(ns) {
-			bad("%s: %q is not the name of a namespace", name, ns)
-		}
+		v.failIf(!label.MatchString(ns), "%s: %q is not the name of a namespace", name, ns)
 	}
-	if s.Namespace == s.SystemNamespace {
-		bad("signin.namespace and signin.systemNamespace are both %q: an account that may create tokens for sign-ins could create one for the operator; use a separate namespace for the sign-ins", s.Namespace)
-	}
+	v.failIf(s.Namespace == s.SystemNamespace,
+		"signin.namespace and signin.systemNamespace are both %q: an account that may create tokens for sign-ins could create one for the operator; use a separate namespace for the sign-ins", s.Namespace)
 	lo, hi := time.Duration(s.Period.Min), time.Duration(s.Period.Max)
-	if lo < access.MinPeriod {
-		bad("signin.period.min: %v is below %v, the shortest token lifetime of the API server", lo, access.MinPeriod)
-	}
-	if hi < lo {
-		bad("signin.period.max: %v is below signin.period.min (%v)", hi, lo)
-	}
-	if l := time.Duration(s.MaxLife); l != 0 && l < lo {
-		bad("signin.maxLife: %v is below signin.period.min (%v); 0 means no limit", l, lo)
-	}
-	if s.MaxPerLogin < 1 {
-		bad("signin.maxPerLogin: %d is less than 1", s.MaxPerLogin)
-	}
-	if !strings.Contains(s.Capability, "/") || strings.ContainsAny(s.Capability, " \t\n") {
-		bad("signin.capability: %q is not the name of a capability such as tailplane.dev/cap/access", s.Capability)
-	}
-	return errs
+	v.failIf(lo < access.MinPeriod,
+		"signin.period.min: %v is below %v, the shortest token lifetime of the API server", lo, access.MinPeriod)
+	v.failIf(hi < lo, "signin.period.max: %v is below signin.period.min (%v)", hi, lo)
+	l := time.Duration(s.MaxLife)
+	v.failIf(l != 0 && l < lo, "signin.maxLife: %v is below signin.period.min (%v); 0 means no limit", l, lo)
+	v.failIf(s.MaxPerLogin < 1, "signin.maxPerLogin: %d is less than 1", s.MaxPerLogin)
+	v.failIf(!strings.Contains(s.Capability, "/") || strings.ContainsAny(s.Capability, " \t\n"),
+		"signin.capability: %q is not the name of a capability such as tailplane.dev/cap/access", s.Capability)
+	return v.errs
 }
 
-func (f File) validateAccess() (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	if !label.MatchString(f.Cluster.Name) {
-		bad("cluster.name: %q is not a DNS label such as prod-eu", f.Cluster.Name)
-	}
-	if id := f.Cluster.ID; id != "" && !clusterID.MatchString(id) {
-		bad("cluster.id: %q is not at most 128 of letters, digits, - _ and .", id)
-	}
+func (f File) validateAccess() []error {
+	var v validation
+	v.failIf(!label.MatchString(f.Cluster.Name), "cluster.name: %q is not a DNS label such as prod-eu", f.Cluster.Name)
+	id := f.Cluster.ID
+	v.failIf(id != "" && !clusterID.MatchString(id), "cluster.id: %q is not at most 128 of letters, digits, - _ and .", id)
 	u, err := url.Parse(f.Cluster.Server)
 	switch {
 	case f.Cluster.Server == "":
-		bad("cluster.server is missing: set the URL at which people reach the API server")
+		v.fail("cluster.server is missing: set the URL at which people reach the API server")
 	case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil:
-		bad("cluster.server: %q is not an https URL", f.Cluster.Server)
+		v.fail("cluster.server: %q is not an https URL", f.Cluster.Server)
 	}
 	if _, err := f.Cluster.CA(); err != nil {
-		bad("%w", err)
+		v.fail("%w", err)
 	}
 	t := f.Tailnet
-	if !label.MatchString(t.Hostname) {
-		bad("tailnet.hostname: %q is not a DNS label", t.Hostname)
-	}
-	errs = append(errs, t.validate()...)
-	if i := time.Duration(f.Signin.GrantCheckInterval); i < time.Second || i > time.Hour {
-		bad("signin.grantCheckInterval: %v is not between 1s and 1h", i)
-	}
+	v.failIf(!label.MatchString(t.Hostname), "tailnet.hostname: %q is not a DNS label", t.Hostname)
+	v.errs = append(v.errs, t.validate()...)
+	i := time.Duration(f.Signin.GrantCheckInterval)
+	v.failIf(i < time.Second || i > time.Hour, "signin.grantCheckInterval: %v is not between 1s and 1h", i)
 	for i, a := range f.Signin.TokenAudiences {
-		if a == "" || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' }) || slices.Contains(f.Signin.TokenAudiences[:i], a) {
-			bad("signin.tokenAudiences: %q is empty, contains white space or occurs twice", a)
-		}
+		v.failIf(a == "" || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' }) || slices.Contains(f.Signin.TokenAudiences[:i], a),
+			"signin.tokenAudiences: %q is empty, contains white space or occurs twice", a)
 	}
-	if f.API.Limits.Connections < 0 {
-		bad("api.limits.connections: %d is negative; 0 means no limit", f.API.Limits.Connections)
-	}
-	if f.API.RetryAfter == 0 || f.API.MaxWait == 0 || time.Duration(f.API.MaxWait) > time.Minute {
-		bad("api.retryAfter must be above 0 and api.maxWait between 0 and 1m")
-	}
-	if strings.ContainsFunc(f.Names.Prefix, func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-_.", r) }) {
-		bad("names.prefix: %q may have lower-case letters, digits, - _ and . only", f.Names.Prefix)
-	}
-	if f.Audit.File == "" {
-		bad("audit.file is empty; use - for standard output")
-	}
-	return append(errs, f.Gossip.validate(t.Port)...)
+	v.failIf(f.API.Limits.Connections < 0, "api.limits.connections: %d is negative; 0 means no limit", f.API.Limits.Connections)
+	v.failIf(f.API.RetryAfter == 0 || f.API.MaxWait == 0 || time.Duration(f.API.MaxWait) > time.Minute,
+		"api.retryAfter must be above 0 and api.maxWait between 0 and 1m")
+	v.failIf(strings.ContainsFunc(f.Names.Prefix, func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-_.", r) }),
+		"names.prefix: %q may have lower-case letters, digits, - _ and . only", f.Names.Prefix)
+	v.failIf(f.Audit.File == "", "audit.file is empty; use - for standard output")
+	return append(v.errs, f.Gossip.validate(t.Port)...)
 }
 
 // validate returns the errors that apply to the node of every role.
-func (t Tailnet) validate() (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (t Tailnet) validate() []error {
+	var v validation
 	for _, tag := range t.Tags {
-		if !strings.HasPrefix(tag, "tag:") {
-			bad("tailnet.tags: %q does not begin with tag:", tag)
-		}
+		v.failIf(!strings.HasPrefix(tag, "tag:"), "tailnet.tags: %q does not begin with tag:", tag)
 	}
 	if t.ControlURL != "" {
-		if u, err := url.Parse(t.ControlURL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-			bad("tailnet.controlURL: %q is not a URL", t.ControlURL)
-		}
+		u, err := url.Parse(t.ControlURL)
+		v.failIf(err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http",
+			"tailnet.controlURL: %q is not a URL", t.ControlURL)
 	}
-	if !filepath.IsAbs(t.StateDir) {
-		bad("tailnet.stateDir: %q is not an absolute path", t.StateDir)
-	}
-	if t.StateSecret != "" && (len(t.StateSecret) > 253 || !subdomain.MatchString(t.StateSecret)) {
-		bad("tailnet.stateSecret: %q is not the name of a Secret", t.StateSecret)
-	}
-	if t.Port == 0 {
-		bad("tailnet.port is 0")
-	}
-	if d := time.Duration(t.JoinTimeout); d != 0 && (d < time.Second || d > time.Hour) {
-		bad("tailnet.joinTimeout: %v is not between 1s and 1h", d)
-	}
-	return errs
+	v.failIf(!filepath.IsAbs(t.StateDir), "tailnet.stateDir: %q is not an absolute path", t.StateDir)
+	v.failIf(t.StateSecret != "" && (len(t.StateSecret) > 253 || !subdomain.MatchString(t.StateSecret)),
+		"tailnet.stateSecret: %q is not the name of a Secret", t.StateSecret)
+	v.failIf(t.Port == 0, "tailnet.port is 0")
+	d := time.Duration(t.JoinTimeout)
+	v.failIf(d != 0 && (d < time.Second || d > time.Hour), "tailnet.joinTimeout: %v is not between 1s and 1h", d)
+	return v.errs
 }
 
 // CA returns the PEM certificates that kubectl uses to verify the API server.

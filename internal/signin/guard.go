@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -163,28 +165,20 @@ func (g *Guard) check(ctx context.Context, missing map[string]time.Time) (done b
 		return false, errors.New("the tailnet is not known yet")
 	}
 	var live []Signin
-	var ids []string
-	wanted := map[string]bool{}
+	devices := map[string]bool{}
 	for _, s := range all {
 		state := s.State(now)
 		if s.Owner.Tailnet != tailnet || state == Ended || state == Ending {
 			continue
 		}
 		live = append(live, s)
-		if id := s.Owner.DeviceID; !wanted[id] {
-			wanted[id] = true
-			ids = append(ids, id)
-		}
+		devices[s.Owner.DeviceID] = true
 	}
-	for id := range missing {
-		if !wanted[id] {
-			delete(missing, id)
-		}
-	}
-	if len(ids) == 0 {
+	maps.DeleteFunc(missing, func(id string, _ time.Time) bool { return !devices[id] })
+	if len(devices) == 0 {
 		return true, nil
 	}
-	found, err := g.Devices(ctx, ids...)
+	found, err := g.Devices(ctx, slices.Sorted(maps.Keys(devices))...)
 	if err != nil {
 		clear(missing) // a device that was missing may be back, so it must be seen missing twice again
 		return false, err

@@ -73,12 +73,6 @@ const (
 	callTimeout = 15 * time.Second // limit for all API server calls of one request; tka waits for 30 seconds
 )
 
-// withCallTimeout limits how long a request waits for the API server. If the API server hangs, the caller
-// gets a 503.
-func withCallTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, callTimeout)
-}
-
 // Routes returns the routes of the sign-in operations.
 func (d *Service) Routes() []httpapi.Route {
 	return []httpapi.Route{
@@ -94,7 +88,7 @@ func (d *Service) Routes() []httpapi.Route {
 // login writes the sign-in that the permit allows. A repeated login extends it. A different role or
 // different namespaces replace it: the old sign-in is gone before the new one is created.
 func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) (Accepted, error) {
-	ctx, cancel := withCallTimeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.SigninLogin, d.Now()); err != nil {
 		return Accepted{}, err
@@ -115,7 +109,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period()}
 	for range writeTries {
 		s, err := d.write(ctx, want)
-		if errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+		if isRace(err) {
 			continue // another writer changed it between the read and the write: read again
 		}
 		if err != nil {
@@ -218,7 +212,7 @@ func (d *Service) readOwn(ctx context.Context, p access.Permit) (Signin, error) 
 }
 
 func (d *Service) read(ctx context.Context, p access.Permit, _ ReadRequest) (Status, error) {
-	ctx, cancel := withCallTimeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.SigninRead, d.Now()); err != nil {
 		return Status{}, err
@@ -240,10 +234,7 @@ func (d *Service) read(ctx context.Context, p access.Permit, _ ReadRequest) (Sta
 // wait ends.
 func (d *Service) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRequest) error {
 	wait := min(time.Duration(req.Wait), d.MaxWait)
-	if wait == 0 {
-		return nil
-	}
-	if p.OwnerOnly() != nil {
+	if wait == 0 || p.OwnerOnly() != nil {
 		return nil // nothing to wait for
 	}
 	name := OwnerOf(p.Caller()).Name()
@@ -272,7 +263,7 @@ func (d *Service) awaitReady(ctx context.Context, p access.Permit, req Kubeconfi
 // still cover the sign-in; otherwise kubeconfig ends it.
 func (d *Service) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequest) (Kubeconfig, error) {
 	now := d.Now()
-	ctx, cancel := withCallTimeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.SigninKubeconfig, now); err != nil {
 		return Kubeconfig{}, err
@@ -333,7 +324,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 	if err := d.requireOwner(p); err != nil {
 		return Status{}, err
 	}
-	limit, cancel := withCallTimeout(ctx)
+	limit, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	s, err := d.readOwn(limit, p)
 	if err != nil {
@@ -349,11 +340,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 			return Status{}, unavailable(err)
 		}
 	}
-	wait := time.Duration(req.Wait)
-	if wait == 0 {
-		wait = replaceWait
-	}
-	gone, err := d.awaitGone(ctx, s, min(wait, d.MaxWait))
+	gone, err := d.awaitGone(ctx, s, min(cmp.Or(time.Duration(req.Wait), replaceWait), d.MaxWait))
 	if err != nil {
 		return Status{}, err
 	}
@@ -408,8 +395,13 @@ func unavailable(err error) error {
 
 // wrapStoreError returns the errors that login handles unchanged, and wraps all others as unavailable.
 func wrapStoreError(err error) error {
-	if err == nil || errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound) {
+	if err == nil || isRace(err) {
 		return err
 	}
 	return unavailable(err)
+}
+
+// isRace reports whether another writer created, changed or deleted a sign-in at the same time.
+func isRace(err error) bool {
+	return errors.Is(err, ErrConflict) || errors.Is(err, ErrExists) || errors.Is(err, ErrNotFound)
 }

@@ -67,7 +67,7 @@ func (w Whoami) WithAuditID(id string) any {
 }
 
 func (d *Service) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) (Whoami, error) {
-	ctx, cancel := withCallTimeout(ctx)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.Whoami, d.Now()); err != nil {
 		return Whoami{}, err

@@ -79,9 +79,8 @@ func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 
 // whoIs queries the backend for an address, with or without a port.
 func (n *Node) whoIs(ctx context.Context, addr string) (access.Caller, error) {
-	st := n.Status()
-	if !st.Running() {
-		return access.Caller{}, errUnavailable(fmt.Errorf("the node is %s", st.State))
+	if _, err := n.running(); err != nil {
+		return access.Caller{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()
@@ -92,7 +91,7 @@ func (n *Node) whoIs(ctx context.Context, addr string) (access.Caller, error) {
 	case err != nil:
 		return access.Caller{}, errUnavailable(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	}
-	c, err := callerOf(who, tailcfg.PeerCapability(n.cfg.Capability), st.Tailnet)
+	c, err := callerOf(who, tailcfg.PeerCapability(n.cfg.Capability), n.Status().Tailnet)
 	if err != nil {
 		return access.Caller{}, errNoIdentity(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	}

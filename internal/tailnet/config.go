@@ -63,12 +63,9 @@ type Config struct {
 // A State stores data that a node must not lose. Keys are file names. Writing nil removes a key.
 // Only one goroutine calls it at a time.
 type State interface {
-	ReadState(key string) ([]byte, error) // returns [ErrNoState] for a missing key
+	ReadState(key string) []byte // returns nil for a missing key
 	WriteState(key string, value []byte) error
 }
-
-// ErrNoState is the error of a State for a missing key.
-var ErrNoState = ipn.ErrStateNotExist
 
 // secretName is an RFC 1123 subdomain, because the name becomes part of a URL.
 var secretName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)

@@ -72,15 +72,25 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 	return list, nil
 }
 
-// queryPeers returns the backend's status with peers. The error is a problem with the code
-// identity_unavailable. If err is nil, the node is Running.
-func (n *Node) queryPeers(ctx context.Context) (*ipnstate.Status, error) {
+// running returns the backend of a node that is Running. Otherwise the error is a problem with the
+// code identity_unavailable.
+func (n *Node) running() (*backend, error) {
 	if st := n.Status(); !st.Running() {
 		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
 	}
+	return n.backend.Load(), nil
+}
+
+// queryPeers returns the backend's status with peers. The error is a problem with the code
+// identity_unavailable. If err is nil, the node is Running.
+func (n *Node) queryPeers(ctx context.Context) (*ipnstate.Status, error) {
+	b, err := n.running()
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()
-	st, err := n.backend.Load().client.Status(ctx)
+	st, err := b.client.Status(ctx)
 	switch {
 	case err != nil:
 		return nil, errUnavailable(fmt.Errorf("peers: %w", err))
@@ -93,20 +103,18 @@ func (n *Node) queryPeers(ctx context.Context) (*ipnstate.Status, error) {
 // Dial connects to a tailnet address, only through the tailnet. The caller must query WhoIs before
 // it sends data.
 func (n *Node) Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	if st := n.Status(); !st.Running() {
-		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
-	}
-	return n.backend.Load().server.Dial(ctx, "tcp", to.String())
+	return n.DialHost(ctx, "tcp", to.String())
 }
 
 // DialHost connects by TCP to a host and port. Tailnet names and addresses go through the tailnet,
 // all others through the machine's network. Use it for peers that TLS authenticates and that may be
 // in either network, such as a token issuer.
 func (n *Node) DialHost(ctx context.Context, network, address string) (net.Conn, error) {
-	if st := n.Status(); !st.Running() {
-		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
+	b, err := n.running()
+	if err != nil {
+		return nil, err
 	}
-	return n.backend.Load().server.Dial(ctx, network, address)
+	return b.server.Dial(ctx, network, address)
 }
 
 // WhoIs returns the current owner of a tailnet address, in the form that Identify returns a caller.

@@ -20,7 +20,13 @@ const CapabilityVersion = int(tailcfg.CurrentCapabilityVersion)
 type stateStore struct{ State }
 
 // ReadState implements [ipn.StateStore].
-func (s stateStore) ReadState(id ipn.StateKey) ([]byte, error) { return s.State.ReadState(string(id)) }
+func (s stateStore) ReadState(id ipn.StateKey) ([]byte, error) {
+	b := s.State.ReadState(string(id))
+	if len(b) == 0 {
+		return nil, ipn.ErrStateNotExist
+	}
+	return b, nil
+}
 
 // WriteState implements [ipn.StateStore].
 func (s stateStore) WriteState(id ipn.StateKey, value []byte) error {
@@ -44,10 +50,11 @@ func (w *watcher) publishPeers(ctx context.Context) error {
 // packets go to the tailnet or nowhere. Tailscale's Dial would send packets for unknown addresses
 // to the machine's network.
 func (n *Node) DialVia(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	if st := n.Status(); !st.Running() {
-		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
+	b, err := n.running()
+	if err != nil {
+		return nil, err
 	}
-	dialer := n.backend.Load().server.Sys().Dialer.Get()
+	dialer := b.server.Sys().Dialer.Get()
 	switch network {
 	case "tcp":
 		return dialer.NetstackDialTCP(ctx, to)
@@ -60,21 +67,22 @@ func (n *Node) DialVia(ctx context.Context, network string, to netip.AddrPort) (
 // Lookup resolves a name, such as the name of a service, with the tailnet's resolver. It uses no
 // other resolver.
 func (n *Node) Lookup(ctx context.Context, name string) ([]netip.Addr, error) {
-	if st := n.Status(); !st.Running() {
-		return nil, errUnavailable(fmt.Errorf("the node is %s", st.State))
-	} else if _, suffix, ok := strings.Cut(st.Names[0], "."); !ok || !strings.HasSuffix(name, "."+suffix) {
+	b, err := n.running()
+	if err != nil {
+		return nil, err
+	}
+	if _, suffix, ok := strings.Cut(n.Names()[0], "."); !ok || !strings.HasSuffix(name, "."+suffix) {
 		return nil, fmt.Errorf("%q is not a name of this tailnet", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()
 	var out []netip.Addr
 	for _, kind := range []string{"A", "AAAA"} {
-		answer, _, err := n.backend.Load().client.QueryDNS(ctx, name, kind)
+		answer, _, err := b.client.QueryDNS(ctx, name, kind)
 		if err != nil {
 			return nil, fmt.Errorf("the tailnet's resolver: %w", err)
 		}
-		out, err = appendAddrs(out, answer)
-		if err != nil {
+		if out, err = appendAddrs(out, answer); err != nil {
 			return nil, fmt.Errorf("the tailnet's resolver on %s: %w", name, err)
 		}
 	}
@@ -98,33 +106,16 @@ func appendAddrs(out []netip.Addr, answer []byte) ([]netip.Addr, error) {
 	if err := p.SkipAllQuestions(); err != nil {
 		return nil, err
 	}
-	for {
-		h, err := p.AnswerHeader()
-		if errors.Is(err, dnsmessage.ErrSectionDone) {
-			return out, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		switch h.Type {
-		case dnsmessage.TypeA:
-			r, err := p.AResource()
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, netip.AddrFrom4(r.A))
-		case dnsmessage.TypeAAAA:
-			r, err := p.AAAAResource()
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, netip.AddrFrom16(r.AAAA))
-		default:
-			if err := p.SkipAnswer(); err != nil {
-				return nil, err
-			}
+	answers, err := p.AllAnswers()
+	for _, r := range answers {
+		switch body := r.Body.(type) {
+		case *dnsmessage.AResource:
+			out = append(out, netip.AddrFrom4(body.A))
+		case *dnsmessage.AAAAResource:
+			out = append(out, netip.AddrFrom16(body.AAAA))
 		}
 	}
+	return out, err
 }
 
 // ListenPacket listens for UDP packets on a port of the node's IPv4 address.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/fleet/controller"
 	"github.com/tailplane/tailplane/internal/server/health"
 )
 
@@ -12,18 +13,15 @@ import (
 func TestFleetMetrics(t *testing.T) {
 	m := health.NewFleetMetrics("v1", "abc")
 	known := false
-	m.AddValues(func() (health.FleetValues, bool) {
-		return health.FleetValues{
-			Runners:      []health.FleetValue{{Labels: []string{"github", "acme", "nix", "busy"}, Value: 3}},
-			EffectiveMax: []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 5}},
-			Drift:        []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 1}},
-			Failing:      []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 1}},
-			Stranded:     []health.FleetValue{{Labels: []string{"github", "acme", "nix"}, Value: 2}},
-			Rates:        []health.FleetValue{{Labels: []string{"github", "acme"}, Value: 4800}},
-			Expiries:     []health.FleetValue{{Labels: []string{"gitlab", "acme"}, Value: 60}},
-			Holds:        2,
+	now := time.Now()
+	m.AddValues(func() (controller.Metrics, bool) {
+		return controller.Metrics{
+			Workloads: []controller.WorkloadMetrics{{Forge: "github", Org: "acme", Pool: "nix", RunnerCounts: controller.RunnerCounts{Busy: new(3)}, EffectiveMax: 5, Drift: 1, Failing: true, Stranded: new(2)}},
+			Rates:     []controller.RateLimitMetrics{{Forge: "github", Org: "acme", Remaining: 4800}},
+			Expiries:  []controller.ExpiryMetrics{{Forge: "gitlab", Org: "acme", At: now.Add(time.Minute)}},
+			Holds:     2,
 		}, known
-	})
+	}, func() time.Time { return now })
 	m.ObserveRequest("github", "acme", "list runners", 200)
 	m.ObserveRequest("github", "acme", "list groups", 200)
 	m.ObserveRequest("github", "acme", "list runners", 0)
@@ -56,5 +54,8 @@ func TestFleetMetrics(t *testing.T) {
 		if v, there := got[name]; !there || v != want {
 			t.Errorf("%s is %v, want %v", name, v, want)
 		}
+	}
+	if _, there := got["runners github acme nix idle"]; there {
+		t.Errorf("an unknown number of runners is shown: %v", got)
 	}
 }

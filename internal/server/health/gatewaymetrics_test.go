@@ -1,24 +1,25 @@
 package health_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/gateway"
+	"github.com/tailplane/tailplane/internal/gateway/xds"
 	"github.com/tailplane/tailplane/internal/server/health"
 )
 
 func TestGatewayMetrics(t *testing.T) {
-	m := health.NewGatewayMetrics("v1", "abc", func() int { return 2 }, []string{"Route", "Translation"}, []string{"changed", "fallback"})
-	m.ObserveCall("Route", "changed", time.Millisecond, 100, 200)
+	m := health.NewGatewayMetrics("v1", "abc", func() int { return 2 })
+	m.ObserveCall(xds.Call{Hook: xds.Hooks()[0], Result: xds.Results()[0], Took: time.Millisecond, In: 100, Out: 200})
 	m.ObserveBuild(time.Second, nil)
 	m.ObserveBuild(0, errors.New("no"))
-	m.SetRendered(3, 4)
+	m.SetRendered(&gateway.Snapshot{Gateways: map[gateway.Name]*gateway.Gateway{{}: {Routes: make([]gateway.Route, 3), Clusters: make([]gateway.Cluster, 4)}}})
 	m.CountRestored()
 	m.CountKey("minted")
-	m.AddTailnets(func() (health.TailnetCounts, bool) {
-		return health.TailnetCounts{Ready: 5, Degraded: 6, Services: 7}, true
-	})
+	m.AddTailnets(func(context.Context) (ready, degraded, services int, known bool) { return 5, 6, 7, true })
 	m.AddOmittedNamespaces(func() int { return 8 })
 	m.ObserveRequest("list devices", "OK", time.Second)
 	m.ObserveRequest("list devices", "CircuitOpen", 0) // the request was not made, so it took no time

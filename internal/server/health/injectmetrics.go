@@ -13,30 +13,28 @@ var injectBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02,
 
 // InjectMetrics holds the metrics of the injection webhook.
 type InjectMetrics struct {
-	*prometheus.Registry
-
+	registry
 	results  []string
 	requests *prometheus.CounterVec // result
-	seconds  prometheus.Histogram
+	seconds  prometheus.Observer
 	outdated atomic.Int64 // -1: unknown
 }
 
 // NewInjectMetrics returns the metrics of a webhook. results are all possible results of a request.
 func NewInjectMetrics(version, commit string, results []string) *InjectMetrics {
+	r := newProcessRegistry(version, commit)
 	m := &InjectMetrics{
-		Registry: newProcessRegistry(version, commit), results: results,
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_inject_requests_total", Help: "Admission reviews, by the result for the pod."}, []string{"result"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_inject_request_duration_seconds", Help: "Time to answer one admission review.", Buckets: injectBuckets,
-			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
+		registry: r, results: results,
+		requests: r.counter("tailplane_inject_requests_total", "Admission reviews, by the result for the pod.", "result"),
+		seconds:  r.histogram("tailplane_inject_request_duration_seconds", "Time to answer one admission review.", injectBuckets).WithLabelValues(),
 	}
-	m.MustRegister(m.requests, m.seconds)
 	m.outdated.Store(-1)
-	m.MustRegister(gaugeCollector{prometheus.NewDesc("tailplane_inject_outdated_pods", "Pods whose adapter differs from the currently injected one; absent while they are not counted.", nil, nil), func() (float64, bool) {
+	r.gaugeFunc("tailplane_inject_outdated_pods", "Pods whose adapter differs from the currently injected one; absent while they are not counted.", func() (float64, bool) {
 		n := m.outdated.Load()
 		return float64(n), n >= 0
-	}})
-	for _, r := range results {
-		m.requests.WithLabelValues(r)
+	})
+	for _, result := range results {
+		m.requests.WithLabelValues(result)
 	}
 	return m
 }
@@ -51,6 +49,3 @@ func (m *InjectMetrics) ObserveRequest(result string, took time.Duration) {
 
 // SetOutdated sets the number of outdated pods. A negative number means unknown.
 func (m *InjectMetrics) SetOutdated(n int) { m.outdated.Store(int64(n)) }
-
-// AddReadiness adds a gauge that shows whether l is ready.
-func (m *InjectMetrics) AddReadiness(l *Listener) { m.MustRegister(readiness(l)) }

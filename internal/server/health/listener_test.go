@@ -23,6 +23,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/server/health"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
 func newListener(m *health.Metrics) *health.Listener {
@@ -179,8 +180,7 @@ func TestMetrics(t *testing.T) {
 	m.AddSignins(func() ([]signin.Signin, bool) {
 		return []signin.Signin{{Phase: signin.PhaseReady}, {Phase: signin.PhaseReady}, {Phase: signin.PhaseReady, Deleting: true}, {}}, true
 	})
-	m.AddGauge("tailplane_tailnet_up", "1 while the node is in its tailnet.", func() (float64, bool) { return 1, true })
-	m.AddGauge("tailplane_node_key_expiry_seconds", "Time until a person must sign the node in again.", func() (float64, bool) { return 0, false })
+	m.AddNode(func() tailnet.Status { return tailnet.Status{State: "Running"} })
 	begin := m.MeasureServer("tailnet")
 	begin()(httpapi.Outcome{Verb: access.SigninLogin, Status: 202, Took: 30 * time.Millisecond})
 	begin()(httpapi.Outcome{Verb: access.SigninKubeconfig, Status: 200, Took: 3 * time.Second, Waited: 2 * time.Second})

@@ -14,27 +14,26 @@ var (
 
 // RelayMetrics holds the metrics of a relay. No label names a service, an address or a node.
 type RelayMetrics struct {
-	*prometheus.Registry
-
+	registry
 	connections *prometheus.CounterVec // direction, protocol, result
 	bytes       *prometheus.CounterVec // direction
 	open        prometheus.Gauge
-	dial        prometheus.Histogram
+	dial        prometheus.Observer
 	drain       prometheus.Histogram
 }
 
 // NewRelayMetrics returns the metrics of a relay.
 func NewRelayMetrics(version, commit string) *RelayMetrics {
+	r := newProcessRegistry(version, commit)
 	m := &RelayMetrics{
-		Registry: newProcessRegistry(version, commit),
-		connections: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_connections_total", Help: "Connections and UDP flows, by result."},
-			[]string{"direction", "protocol", "result"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "tailplane_relay_bytes_total", Help: "Bytes to the tailnet (out) and from it (in); counted when a connection ends."}, []string{"direction"}),
-		open:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "tailplane_relay_open_connections", Help: "Open TCP connections."}),
-		dial:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_dial_seconds", Help: "Time to connect to a target or a backend, or to fail.", Buckets: dialBuckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}),
-		drain: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_drain_seconds", Help: "Time from the start of a drain until no connection was open.", Buckets: drainBuckets}),
+		registry:    r,
+		connections: r.counter("tailplane_relay_connections_total", "Connections and UDP flows, by result.", "direction", "protocol", "result"),
+		bytes:       r.counter("tailplane_relay_bytes_total", "Bytes to the tailnet (out) and from it (in); counted when a connection ends.", "direction"),
+		open:        r.gauge("tailplane_relay_open_connections", "Open TCP connections.").WithLabelValues(),
+		dial:        r.histogram("tailplane_relay_dial_seconds", "Time to connect to a target or a backend, or to fail.", dialBuckets).WithLabelValues(),
+		drain:       prometheus.NewHistogram(prometheus.HistogramOpts{Name: "tailplane_relay_drain_seconds", Help: "Time from the start of a drain until no connection was open.", Buckets: drainBuckets}),
 	}
-	m.MustRegister(m.connections, m.bytes, m.open, m.dial, m.drain)
+	m.MustRegister(m.drain)
 	return m
 }
 
@@ -57,9 +56,9 @@ func (m *RelayMetrics) Dialed(took time.Duration) { m.dial.Observe(took.Seconds(
 // Drained records the time of draining.
 func (m *RelayMetrics) Drained(took time.Duration) { m.drain.Observe(took.Seconds()) }
 
-// AddReadiness adds gauges that show whether l is ready and whether the relay carries all its services.
-func (m *RelayMetrics) AddReadiness(l *Listener, carrying func() bool) {
-	m.MustRegister(readiness(l), gaugeCollector{prometheus.NewDesc("tailplane_relay_ready", "1 while the relay takes new connections for all of its services.", nil, nil), func() (float64, bool) {
-		return map[bool]float64{true: 1}[carrying()], true
-	}})
+// AddRelay adds a gauge that shows whether the relay carries all its services.
+func (m *RelayMetrics) AddRelay(carrying func() bool) {
+	m.gaugeFunc("tailplane_relay_ready", "1 while the relay takes new connections for all of its services.", func() (float64, bool) {
+		return number(carrying()), true
+	})
 }

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -13,24 +14,26 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/tailnet"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // Metrics holds the metrics of a process. The values of every label are a closed set: declared operations, problem codes, or phases of a
 // sign-in.
 type Metrics struct {
-	*prometheus.Registry
+	registry
 
 	requests   *prometheus.CounterVec   // listener, op, code
 	seconds    *prometheus.HistogramVec // listener, op
 	inFlight   *prometheus.GaugeVec     // listener
 	refusals   *prometheus.CounterVec   // reason
-	wait       prometheus.Histogram
-	whois      prometheus.Histogram
+	wait       prometheus.Observer
+	whois      prometheus.Observer
 	tokens     *prometheus.CounterVec // result
 	ends       *prometheus.CounterVec // cause
-	ready      prometheus.Histogram
+	ready      prometheus.Observer
 	swept      prometheus.Counter
-	merge      prometheus.Histogram // of gossip; registered by Gossip
+	merge      prometheus.Observer // of gossip; set by AddGossip
 	operations []access.Verb
 }
 
@@ -45,29 +48,21 @@ var (
 
 // NewMetrics returns the metrics of a process. operations are those that its servers declare; other requests count as "unknown".
 func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
-	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}
-	}
+	r := newRegistry(version, commit)
 	m := &Metrics{
-		Registry:   newRegistry(version, commit),
-		requests:   counter("tailplane_requests_total", "Requests, by operation and class of the response status.", "listener", "op", "code"),
-		seconds:    prometheus.NewHistogramVec(histogram("tailplane_request_seconds", "Time to answer, without the wait that the caller requested.", requestBuckets), []string{"listener", "op"}),
-		inFlight:   prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "tailplane_requests_in_flight", Help: "Requests being answered or waiting."}, []string{"listener"}),
-		refusals:   counter("tailplane_refusals_total", "Refused requests, by the code in the response.", "reason"),
-		wait:       prometheus.NewHistogram(histogram("tailplane_kubeconfig_wait_seconds", "How long requests for a kubeconfig waited for their sign-in.", requestBuckets)),
-		whois:      prometheus.NewHistogram(histogram("tailplane_whois_seconds", "Time to identify the caller.", whoisBuckets)),
-		tokens:     counter("tailplane_token_requests_total", "Tokens requested from the API server.", "result"),
-		ends:       counter("tailplane_signin_ends_total", "Sign-ins that this process ended or found ended, by cause.", "cause"),
-		ready:      prometheus.NewHistogram(histogram("tailplane_signin_ready_seconds", "Time until a new sign-in is ready.", requestBuckets)),
-		swept:      prometheus.NewCounter(prometheus.CounterOpts{Name: "tailplane_signin_sweep_deleted_total", Help: "ServiceAccounts and bindings that were deleted because they belonged to no sign-in."}),
-		merge:      prometheus.NewHistogram(histogram("tailplane_gossip_merge_seconds", "Time to merge one gossip message.", mergeBuckets)),
+		registry:   r,
+		requests:   r.counter("tailplane_requests_total", "Requests, by operation and class of the response status.", "listener", "op", "code"),
+		seconds:    r.histogram("tailplane_request_seconds", "Time to answer, without the wait that the caller requested.", requestBuckets, "listener", "op"),
+		inFlight:   r.gauge("tailplane_requests_in_flight", "Requests being answered or waiting.", "listener"),
+		refusals:   r.counter("tailplane_refusals_total", "Refused requests, by the code in the response.", "reason"),
+		wait:       r.histogram("tailplane_kubeconfig_wait_seconds", "How long requests for a kubeconfig waited for their sign-in.", requestBuckets).WithLabelValues(),
+		whois:      r.histogram("tailplane_whois_seconds", "Time to identify the caller.", whoisBuckets).WithLabelValues(),
+		tokens:     r.counter("tailplane_token_requests_total", "Tokens requested from the API server.", "result"),
+		ends:       r.counter("tailplane_signin_ends_total", "Sign-ins that this process ended or found ended, by cause.", "cause"),
+		ready:      r.histogram("tailplane_signin_ready_seconds", "Time until a new sign-in is ready.", requestBuckets).WithLabelValues(),
+		swept:      r.counter("tailplane_signin_sweep_deleted_total", "ServiceAccounts and bindings that were deleted because they belonged to no sign-in.").WithLabelValues(),
 		operations: operations,
 	}
-	m.MustRegister(m.requests, m.seconds, m.inFlight, m.refusals, m.wait, m.whois, m.tokens, m.ends, m.ready, m.swept)
-	// Create the series at the start, so that alerts see their first increment.
 	for _, c := range problem.Codes() {
 		if c != problem.NotReady {
 			m.refusals.WithLabelValues(string(c))
@@ -115,37 +110,18 @@ func statusClass(status int) string {
 
 // AddAudit adds the metrics of the audit log. stats runs at each scrape.
 func (m *Metrics) AddAudit(stats func() audit.Stats) {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
-	m.MustRegister(auditCollector{stats,
-		desc("tailplane_audit_entries_total", "Entries that the audit log accepted, by the result that they report.", "result"),
-		desc("tailplane_audit_dropped_total", "Lost audit entries."),
-		desc("tailplane_audit_up", "1 while entries reach the audit log."),
-	})
-}
-
-type auditCollector struct {
-	stats                func() audit.Stats
-	entries, dropped, up *prometheus.Desc
-}
-
-func (r auditCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- r.entries
-	ch <- r.dropped
-	ch <- r.up
-}
-func (r auditCollector) Collect(ch chan<- prometheus.Metric) {
-	s := r.stats()
-	for _, result := range []audit.Result{audit.Done, audit.NotYet, audit.Refused, audit.Failed} {
-		ch <- prometheus.MustNewConstMetric(r.entries, prometheus.CounterValue, float64(s.Entries[result]), string(result))
-	}
-	ch <- prometheus.MustNewConstMetric(r.dropped, prometheus.CounterValue, float64(s.Dropped))
-	up := 0.0
-	if s.Up {
-		up = 1
-	}
-	ch <- prometheus.MustNewConstMetric(r.up, prometheus.GaugeValue, up)
+	m.collect(func(emit emitter) {
+		s := stats()
+		for _, result := range []audit.Result{audit.Done, audit.NotYet, audit.Refused, audit.Failed} {
+			emit("tailplane_audit_entries_total", float64(s.Entries[result]), string(result))
+		}
+		emit("tailplane_audit_dropped_total", float64(s.Dropped))
+		emit("tailplane_audit_up", number(s.Up))
+	},
+		metric{"tailplane_audit_entries_total", "Entries that the audit log accepted, by the result that they report.", []string{"result"}},
+		metric{"tailplane_audit_dropped_total", "Lost audit entries.", nil},
+		metric{"tailplane_audit_up", "1 while entries reach the audit log.", nil},
+	)
 }
 
 // ObserveWhoIs records the time of one identity query to the tailnet.
@@ -173,65 +149,58 @@ func (m *Metrics) CountEnded(c signin.Cause) {
 	}
 }
 
-// AddGauge adds a gauge with the value from value, which runs at each scrape. There is no sample if it returns false.
-func (m *Metrics) AddGauge(name, help string, value func() (float64, bool)) {
-	m.MustRegister(gaugeCollector{prometheus.NewDesc(name, help, nil, nil), value})
-}
-
-type gaugeCollector struct {
-	desc  *prometheus.Desc
-	value func() (float64, bool)
-}
-
-func (g gaugeCollector) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc }
-func (g gaugeCollector) Collect(ch chan<- prometheus.Metric) {
-	if v, ok := g.value(); ok {
-		ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, v)
-	}
-}
-
-// AddReadiness adds a gauge that shows whether l is ready.
-func (m *Metrics) AddReadiness(l *Listener) { m.MustRegister(readiness(l)) }
-
-func readiness(l *Listener) prometheus.Collector {
-	return gaugeCollector{prometheus.NewDesc("tailplane_ready", "1 while every check of /readyz passes.", nil, nil), func() (float64, bool) {
-		if l.Ready(context.Background()) {
-			return 1, true
-		}
-		return 0, true
-	}}
+// AddNode adds the metrics of a node. status runs at each scrape.
+func (m *Metrics) AddNode(status func() tailnet.Status) {
+	m.gaugeFunc("tailplane_tailnet_up", "1 while the node is in its tailnet.", func() (float64, bool) { return number(status().Running()), true })
+	m.gaugeFunc("tailplane_node_key_expiry_seconds", "Time until a person must sign the node in again; absent if the key does not expire.", func() (float64, bool) {
+		at := status().KeyExpiry
+		return time.Until(at).Seconds(), !at.IsZero()
+	})
 }
 
 // AddSignins adds the number of sign-ins by phase. all runs at each scrape. There are no samples while it returns false.
 func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
-	m.MustRegister(signinCollector{prometheus.NewDesc("tailplane_signins", "Sign-ins in the cluster, by phase.", []string{"phase"}, nil), all})
-}
-
-type signinCollector struct {
-	desc *prometheus.Desc
-	all  func() ([]signin.Signin, bool)
+	m.collect(func(emit emitter) {
+		all, ok := all()
+		if !ok {
+			return
+		}
+		count := map[signin.Phase]int{}
+		for _, s := range all {
+			switch {
+			case s.Deleting:
+				count[signin.PhaseEnding]++
+			case slices.Contains(phases, s.Phase):
+				count[s.Phase]++
+			default: // not reconciled yet
+				count[signin.PhasePending]++
+			}
+		}
+		for _, p := range phases {
+			emit("tailplane_signins", float64(count[p]), string(p))
+		}
+	}, metric{"tailplane_signins", "Sign-ins in the cluster, by phase.", []string{"phase"}})
 }
 
 var phases = []signin.Phase{signin.PhasePending, signin.PhaseReady, signin.PhaseRefused, signin.PhaseEnding, signin.PhaseExpired}
 
-func (c signinCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
-func (c signinCollector) Collect(ch chan<- prometheus.Metric) {
-	all, ok := c.all()
-	if !ok {
-		return
+// CountingStore returns a store that counts the token requests of s.
+func (m *Metrics) CountingStore(s signin.Store) signin.Store { return countingStore{s, m} }
+
+type countingStore struct {
+	signin.Store
+	m *Metrics
+}
+
+func (c countingStore) IssueToken(ctx context.Context, s signin.Signin, life time.Duration) (secret.Text, time.Time, error) {
+	token, expires, err := c.Store.IssueToken(ctx, s, life)
+	result := tokenMade
+	switch {
+	case errors.Is(err, signin.ErrConflict), errors.Is(err, signin.ErrNotFound):
+		result = tokenRefused
+	case err != nil:
+		result = tokenFailed
 	}
-	count := map[signin.Phase]int{}
-	for _, s := range all {
-		switch {
-		case s.Deleting:
-			count[signin.PhaseEnding]++
-		case slices.Contains(phases, s.Phase):
-			count[s.Phase]++
-		default: // not reconciled yet
-			count[signin.PhasePending]++
-		}
-	}
-	for _, p := range phases {
-		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(count[p]), string(p))
-	}
+	c.m.tokens.WithLabelValues(result).Inc()
+	return token, expires, err
 }

@@ -63,16 +63,13 @@ func (r *reconciler) act(ctx context.Context, o *v1alpha1.TkaSignin, step signin
 		return err
 	}
 	if step.RemoveFinalizer && controllerutil.ContainsFinalizer(o, v1alpha1.SigninFinalizer) {
-		before := o.DeepCopy()
-		controllerutil.RemoveFinalizer(o, v1alpha1.SigninFinalizer)
-		err := r.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		err := r.patch(ctx, o, func() { controllerutil.RemoveFinalizer(o, v1alpha1.SigninFinalizer) })
 		if o.DeletionTimestamp != nil {
 			err = client.IgnoreNotFound(err)
 		}
 		if err != nil {
 			return fmt.Errorf("release the sign-in: %w", err)
 		}
-		r.written.record(before.ResourceVersion, o)
 	}
 	if step.DeleteSignin {
 		if err := r.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}); client.IgnoreNotFound(err) != nil {
@@ -116,10 +113,19 @@ func (r *reconciler) recordAttempt(ctx context.Context, o *v1alpha1.TkaSignin) e
 	if o.Annotations[v1alpha1.LastAttemptAnnotation] == at {
 		return nil
 	}
-	before := o.DeepCopy()
-	metav1.SetMetaDataAnnotation(&o.ObjectMeta, v1alpha1.LastAttemptAnnotation, at)
-	if err := r.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	err := r.patch(ctx, o, func() { metav1.SetMetaDataAnnotation(&o.ObjectMeta, v1alpha1.LastAttemptAnnotation, at) })
+	if err != nil {
 		return fmt.Errorf("write the time of the attempt: %w", err)
+	}
+	return nil
+}
+
+// patch changes o and writes the difference. It fails if another writer changed o since it was read.
+func (r *reconciler) patch(ctx context.Context, o *v1alpha1.TkaSignin, change func()) error {
+	before := o.DeepCopy()
+	change()
+	if err := r.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return err
 	}
 	r.written.record(before.ResourceVersion, o)
 	return nil
@@ -212,6 +218,18 @@ func (r *reconciler) reportFailure(ctx context.Context, o *v1alpha1.TkaSignin, f
 // maxMessage is the length of an error in a condition, in characters.
 const maxMessage = 512
 
+// transitionEvents are the events of actions; other actions have none.
+var transitionEvents = map[signin.Action]struct{ kind, reason, action string }{
+	signin.Provision: {corev1.EventTypeNormal, "Provisioned", "Provision"},
+	signin.Replace:   {corev1.EventTypeNormal, "Replaced", "Provision"},
+	signin.Extend:    {corev1.EventTypeNormal, "Extended", "Extend"},
+	signin.Correct:   {corev1.EventTypeWarning, "Corrected", "Provision"},
+	signin.Refuse:    {corev1.EventTypeWarning, "Refused", "Provision"},
+	signin.Expire:    {corev1.EventTypeNormal, "Expired", "Expire"},
+	signin.End:       {corev1.EventTypeWarning, "Revoked", "End"},
+	signin.Revoke:    {corev1.EventTypeNormal, "Revoked", "End"},
+}
+
 // emitTransition emits the event, the log line and the metrics of a transition.
 func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step) {
 	if step.Report.Phase == signin.PhaseReady && r.OnReady != nil {
@@ -222,41 +240,24 @@ func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step 
 	if end, is := endOf(f, step, o.Annotations[v1alpha1.EndAskedAnnotation] != ""); is && r.OnEnd != nil {
 		r.OnEnd(end)
 	}
-	reason, action, note := "", "", step.Report.Message
+	e, known := transitionEvents[step.Action]
+	note := step.Report.Message
 	switch step.Action {
-	case signin.Provision:
-		reason, action = "Provisioned", "Provision"
-	case signin.Replace:
-		reason, action = "Replaced", "Provision"
 	case signin.Extend:
-		reason, action = "Extended", "Extend"
 		note = "It ends at " + step.Report.ValidUntil.UTC().Format(time.RFC3339) + "."
 	case signin.Correct:
-		reason, action = "Corrected", "Provision"
 		note = "Another client changed a binding. " + note
 	case signin.Refuse:
-		if f.Phase == signin.PhaseRefused && f.Reason == step.Report.Reason {
-			return
-		}
-		reason, action = "Refused", "Provision"
-	case signin.Expire:
-		reason, action = "Expired", "Expire"
+		known = f.Phase != signin.PhaseRefused || f.Reason != step.Report.Reason
 	case signin.End:
-		reason, action = "Revoked", "End"
 		note = "Another client deleted or recreated its ServiceAccount, so the sign-in ends."
 	case signin.Revoke:
-		if !step.RemoveFinalizer || f.BoundRole == "" {
-			return
-		}
-		reason, action = "Revoked", "End"
+		known = step.RemoveFinalizer && f.BoundRole != ""
 		note = fmt.Sprintf("The role %s is no longer bound.", f.BoundRole)
-	default:
+	}
+	if !known {
 		return
 	}
-	kind := corev1.EventTypeNormal
-	if step.Action == signin.Refuse || step.Action == signin.Correct || step.Action == signin.End {
-		kind = corev1.EventTypeWarning
-	}
-	r.events.Eventf(o, nil, kind, reason, action, "%s", note)
+	r.events.Eventf(o, nil, e.kind, e.reason, e.action, "%s", note)
 	r.Log.Info("sign-in", "op", string(step.Action), "signin", o.Name, "login", o.Spec.User.Login, "role", o.Spec.Role, "reason", step.Report.Reason)
 }

@@ -84,12 +84,8 @@ func cleanDisplayName(name string) string {
 		}
 		return r
 	}, name)
-	for n, i := 0, 0; i < len(name); n++ {
-		if n == 253 { // the schema counts characters
-			return name[:i]
-		}
-		for i++; i < len(name) && name[i]&0xc0 == 0x80; i++ {
-		}
+	if characters := []rune(name); len(characters) > 253 { // the schema counts characters
+		return string(characters[:253])
 	}
 	return name
 }

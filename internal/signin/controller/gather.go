@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -107,49 +109,58 @@ func (r *reconciler) ignoreForbiddenIfTerminating(ctx context.Context, err error
 // UID.
 func (r *reconciler) bindings(ctx context.Context, reader client.Reader, s signin.Signin) ([]signin.Binding, error) {
 	var found []signin.Binding
-	add := func(b signin.Binding) {
+	add := func(o client.Object) {
+		b := r.bindingOf(o)
 		if !slices.ContainsFunc(found, func(x signin.Binding) bool { return x.UID == b.UID }) {
 			found = append(found, b)
 		}
 	}
-	key := client.ObjectKey{Name: signin.BindingName(s.Name)}
-	crb := new(rbacv1.ClusterRoleBinding)
-	switch err := reader.Get(ctx, key, crb); {
-	case err == nil:
-		add(r.bindingOf(crb, crb.RoleRef, crb.Subjects))
-	case !apierrors.IsNotFound(err):
-		return nil, err
-	}
-	for _, key.Namespace = range s.Namespaces {
-		rb := new(rbacv1.RoleBinding)
-		switch err := reader.Get(ctx, key, rb); {
+	for _, ns := range append([]string{""}, s.Namespaces...) {
+		var o client.Object = new(rbacv1.RoleBinding)
+		if ns == "" {
+			o = new(rbacv1.ClusterRoleBinding)
+		}
+		switch err := reader.Get(ctx, client.ObjectKey{Namespace: ns, Name: signin.BindingName(s.Name)}, o); {
 		case err == nil:
-			add(r.bindingOf(rb, rb.RoleRef, rb.Subjects))
+			add(o)
 		case !apierrors.IsNotFound(err):
 			return nil, err
 		}
 	}
-	var everywhere rbacv1.ClusterRoleBindingList
-	if err := r.List(ctx, &everywhere, client.MatchingFields{bySignin: s.UID}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, err
-	}
-	for i := range everywhere.Items {
-		b := &everywhere.Items[i]
-		add(r.bindingOf(b, b.RoleRef, b.Subjects))
-	}
-	var somewhere rbacv1.RoleBindingList
-	if err := r.List(ctx, &somewhere, client.MatchingFields{bySignin: s.UID}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, err
-	}
-	for i := range somewhere.Items {
-		b := &somewhere.Items[i]
-		add(r.bindingOf(b, b.RoleRef, b.Subjects))
+	for _, list := range []client.ObjectList{new(rbacv1.ClusterRoleBindingList), new(rbacv1.RoleBindingList)} {
+		labelled, err := r.objects(ctx, list, client.MatchingFields{bySignin: s.UID})
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range labelled {
+			add(o)
+		}
 	}
 	return found, nil
 }
 
-func (r *reconciler) bindingOf(o client.Object, role rbacv1.RoleRef, subjects []rbacv1.Subject) signin.Binding {
+// objects returns the items of a list from the cache. The caller must not change them.
+func (r *reconciler) objects(ctx context.Context, list client.ObjectList, options ...client.ListOption) (items []client.Object, err error) {
+	if err := r.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil, err
+	}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		items = append(items, o.(client.Object))
+		return nil
+	})
+	return items, err
+}
+
+func (r *reconciler) bindingOf(o client.Object) signin.Binding {
 	b := signin.Binding{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Signin: r.ownerUID(o)}
+	var role rbacv1.RoleRef
+	var subjects []rbacv1.Subject
+	switch o := o.(type) {
+	case *rbacv1.ClusterRoleBinding:
+		role, subjects = o.RoleRef, o.Subjects
+	case *rbacv1.RoleBinding:
+		role, subjects = o.RoleRef, o.Subjects
+	}
 	if role.APIGroup == rbacv1.GroupName && role.Kind == "ClusterRole" {
 		b.Role = access.Role(role.Name)
 	}

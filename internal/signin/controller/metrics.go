@@ -22,13 +22,18 @@ func (o *Controller) All() ([]signin.Signin, bool) {
 	if reader == nil || !o.Synced() {
 		return nil, false
 	}
+	return listSignins(*reader, o.Namespace)
+}
+
+// listSignins returns all sign-ins in a cache; false if it cannot be read.
+func listSignins(reader client.Reader, namespace string) ([]signin.Signin, bool) {
 	var list v1alpha1.TkaSigninList
-	if err := (*reader).List(context.Background(), &list, client.InNamespace(o.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := reader.List(context.Background(), &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, false
 	}
-	all := make([]signin.Signin, 0, len(list.Items))
+	all := make([]signin.Signin, len(list.Items))
 	for i := range list.Items {
-		all = append(all, signinOf(&list.Items[i]))
+		all[i] = signinOf(&list.Items[i])
 	}
 	return all, true
 }

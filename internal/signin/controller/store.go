@@ -128,16 +128,13 @@ func (s *Store) Synced() bool {
 }
 
 func (s *Store) wake(o any) {
-	if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-		o = gone.Obj
-	}
-	signin, ok := o.(*v1alpha1.TkaSignin)
-	if !ok {
+	name, err := toolscache.DeletionHandlingObjectToName(o)
+	if err != nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.waiting[signin.Name] {
+	for w := range s.waiting[name.Name] {
 		select {
 		case w <- struct{}{}:
 		default: // a notification is already pending
@@ -195,18 +192,23 @@ func (s *Store) Create(ctx context.Context, want signin.Signin) (signin.Signin, 
 
 // Extend writes the period and the request time, if the stored version is the one that was read.
 func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, error) {
-	patch, err := json.Marshal(map[string]any{
+	o, err := s.patch(ctx, want.Name, map[string]any{
 		"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version},
 		"spec":     map[string]any{"period": metav1.Duration{Duration: want.Period}, "askedAt": metav1.NewTime(want.AskedAt)},
 	})
 	if err != nil {
-		return signin.Signin{}, err
-	}
-	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: want.Name}}
-	if err := s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return signin.Signin{}, wrapError("extend", want.Name, err)
 	}
 	return signinOf(o), nil
+}
+
+func (s *Store) patch(ctx context.Context, name string, change map[string]any) (*v1alpha1.TkaSignin, error) {
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+	return o, s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
 }
 
 // Delete deletes exactly this sign-in. First it marks the sign-in with an annotation, because a
@@ -239,12 +241,7 @@ func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 func (s *Store) annotateEnd(ctx context.Context, which signin.Signin) {
 	ctx, cancel := context.WithTimeout(ctx, annotateTimeout)
 	defer cancel()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndAskedAnnotation: "access"}}})
-	if err != nil {
-		return
-	}
-	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.Name}}
-	_ = s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
+	_, _ = s.patch(ctx, which.Name, map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndAskedAnnotation: "access"}}})
 }
 
 // Await implements signin.Store. The watch triggers each check. A positive check is repeated on the
@@ -360,13 +357,5 @@ func (s *Store) All() ([]signin.Signin, bool) {
 	if !s.Synced() {
 		return nil, false
 	}
-	var list v1alpha1.TkaSigninList
-	if err := s.cache.List(context.Background(), &list, client.InNamespace(s.namespace)); err != nil {
-		return nil, false
-	}
-	all := make([]signin.Signin, 0, len(list.Items))
-	for i := range list.Items {
-		all = append(all, signinOf(&list.Items[i]))
-	}
-	return all, true
+	return listSignins(s.cache, s.namespace)
 }

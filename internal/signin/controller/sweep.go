@@ -61,34 +61,25 @@ func (r *reconciler) sweepOne(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	var list rbacv1.RoleBindingList
-	if err := r.List(ctx, &list, client.MatchingFields{byName: signin.BindingName(name)}); err != nil {
+	bindings, err := r.objects(ctx, new(rbacv1.RoleBindingList), client.MatchingFields{byName: signin.BindingName(name)})
+	if err != nil {
 		return err
 	}
-	for i := range list.Items {
-		made = append(made, &list.Items[i])
-	}
+	made = append(made, bindings...)
 	return r.removeOrphans(ctx, made, r.signinUID(name))
 }
 
 // listOwned lists all objects with Tailplane's labels from the cache. Callers must not modify them.
 func (r *reconciler) listOwned(ctx context.Context) (made []client.Object, err error) {
-	var accounts corev1.ServiceAccountList
-	var everywhere rbacv1.ClusterRoleBindingList
-	var somewhere rbacv1.RoleBindingList
-	if err := errors.Join(
-		r.List(ctx, &accounts, client.InNamespace(r.Namespace), client.UnsafeDisableDeepCopy),
-		r.List(ctx, &everywhere, client.UnsafeDisableDeepCopy), r.List(ctx, &somewhere, client.UnsafeDisableDeepCopy)); err != nil {
-		return nil, err
-	}
-	for i := range accounts.Items {
-		made = append(made, &accounts.Items[i])
-	}
-	for i := range everywhere.Items {
-		made = append(made, &everywhere.Items[i])
-	}
-	for i := range somewhere.Items {
-		made = append(made, &somewhere.Items[i])
+	for _, x := range []struct {
+		list    client.ObjectList
+		options []client.ListOption
+	}{{new(corev1.ServiceAccountList), []client.ListOption{client.InNamespace(r.Namespace)}}, {new(rbacv1.ClusterRoleBindingList), nil}, {new(rbacv1.RoleBindingList), nil}} {
+		items, err := r.objects(ctx, x.list, x.options...)
+		if err != nil {
+			return nil, err
+		}
+		made = append(made, items...)
 	}
 	return made, nil
 }
@@ -127,13 +118,11 @@ func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, ex
 			errs = append(errs, fmt.Errorf("sweep %s %s: %w", o.GetNamespace(), o.GetName(), err))
 			continue
 		}
-		kind := "ClusterRoleBinding"
-		switch o.(type) {
-		case *corev1.ServiceAccount:
-			kind = "ServiceAccount"
-		case *rbacv1.RoleBinding:
-			kind = "RoleBinding"
+		gvk, err := r.GroupVersionKindFor(o)
+		if err != nil {
+			return err // a type that is not in the scheme
 		}
+		kind := gvk.Kind
 		r.Log.Info("deleted an orphaned object", "uid", r.ownerUID(o), "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName())
 		if r.OnSweep != nil {
 			r.OnSweep(kind, o.GetNamespace(), o.GetName())

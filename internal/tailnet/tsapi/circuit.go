@@ -41,22 +41,16 @@ func (c *circuit) state(now time.Time) CircuitState {
 // allow reports whether a request may be sent now. If not, it returns the reason and the time to
 // wait. After a positive answer, the caller must call succeeded, failed, abandoned or limited.
 func (c *circuit) allow(now time.Time) (why Class, wait time.Duration) {
-	switch c.state(now) {
-	case Open:
+	state := c.state(now)
+	switch {
+	case state == Open:
 		return CircuitOpen, c.until.Sub(now)
-	case HalfOpen:
-		if c.probing {
-			return CircuitOpen, attemptTime
-		}
-		if now.Before(c.pause) {
-			return RateLimited, c.pause.Sub(now)
-		}
-		c.probing = true
-		return OK, 0
-	}
-	if now.Before(c.pause) {
+	case state == HalfOpen && c.probing:
+		return CircuitOpen, attemptTime
+	case now.Before(c.pause):
 		return RateLimited, c.pause.Sub(now)
 	}
+	c.probing = state == HalfOpen
 	return OK, 0
 }
 

@@ -69,13 +69,12 @@ type Client struct {
 	working context.Context
 	stop    context.CancelFunc
 
-	mu        sync.Mutex
-	circuit   circuit
-	last      *Error
-	lastAt    time.Time
-	callers   int // calls in progress
-	dropped   bool
-	abandoned bool // dropped, and no call is in progress
+	mu      sync.Mutex
+	circuit circuit
+	last    *Error
+	lastAt  time.Time
+	callers int // calls in progress
+	dropped bool
 }
 
 // New returns a client. It sends no request.
@@ -148,7 +147,7 @@ func (c *Client) Scopes() []string {
 func (c *Client) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.abandoned || c.dropped && c.callers == 0 {
+	if c.dropped && c.callers == 0 {
 		return false
 	}
 	c.callers++
@@ -158,28 +157,27 @@ func (c *Client) enter() bool {
 func (c *Client) leave() {
 	c.mu.Lock()
 	c.callers--
-	last := c.dropped && c.callers == 0
 	c.mu.Unlock()
-	if last {
-		c.end()
-	}
+	c.endIfUnused()
 }
 
 // drop retires the client. Calls in progress continue, and new calls are refused.
 func (c *Client) drop() {
 	c.mu.Lock()
 	c.dropped = true
-	idle := c.callers == 0
 	c.mu.Unlock()
-	if idle {
-		c.end()
-	}
+	c.endIfUnused()
 }
 
-func (c *Client) end() {
+// endIfUnused ends the shared fetches and the connections of a dropped client without calls. No call
+// can begin after that.
+func (c *Client) endIfUnused() {
 	c.mu.Lock()
-	c.abandoned = true
+	unused := c.dropped && c.callers == 0
 	c.mu.Unlock()
+	if !unused {
+		return
+	}
 	c.stop()
 	if t, ok := c.wire.(*http.Transport); ok {
 		t.CloseIdleConnections()
@@ -213,6 +211,15 @@ func (c *Client) call(ctx context.Context, op Op, do func(context.Context, *tail
 			return err
 		}
 	}
+}
+
+// request is call for an operation with a result.
+func request[T any](ctx context.Context, c *Client, op Op, do func(context.Context, *tailscale.Client) (T, error)) (result T, err error) {
+	err = c.call(ctx, op, func(ctx context.Context, api *tailscale.Client) (err error) {
+		result, err = do(ctx, api)
+		return err
+	})
+	return result, err
 }
 
 func (c *Client) attempt(ctx context.Context, op Op, do func(context.Context, *tailscale.Client) error) error {

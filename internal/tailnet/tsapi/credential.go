@@ -34,21 +34,15 @@ type token struct {
 	until  time.Time // not used after this time
 }
 
-// A tokenError says why there is no access token.
-type tokenError struct {
-	status  int // 0: no response
-	wait    time.Duration
-	isLocal bool // no assertion was available, so no request was sent
-	cause   error
-}
-
-func (e *tokenError) Error() string {
-	if e.status != 0 {
-		return fmt.Sprintf("token endpoint: %d", e.status)
+// tokenFailure returns the error of a request for a token. A refusal of the API is about the
+// credential, so its class is Refused or NoToken.
+func tokenFailure(status int, wait time.Duration, cause error) *Error {
+	class := classOf(status)
+	if class == Forbidden || class == NotFound || class == Invalid {
+		class = NoToken
 	}
-	return "token: " + e.cause.Error()
+	return &Error{Op: opToken, AtToken: true, Status: status, Class: class, RetryAfter: wait, cause: cause}
 }
-func (e *tokenError) Unwrap() error { return e.cause }
 
 // accessToken returns the current token or fetches a new one. Concurrent callers share one fetch.
 func (c *Client) accessToken(ctx context.Context) (*token, error) {
@@ -76,8 +70,8 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	defer cancel()
 	defer func() {
 		class := OK
-		if te, ok := errors.AsType[*tokenError](err); ok {
-			class = te.class()
+		if failure, ok := errors.AsType[*Error](err); ok {
+			class = failure.Class
 		}
 		c.observe(opToken, class, c.now().Sub(begun))
 	}()
@@ -85,7 +79,9 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	if assert := c.config.Credential.Assert; assert != nil {
 		jwt, err := assert(ctx)
 		if err != nil {
-			return nil, &tokenError{isLocal: true, cause: fmt.Errorf("create the assertion: %w", err)}
+			failure := tokenFailure(0, 0, fmt.Errorf("create the assertion: %w", err))
+			failure.Class = NoToken // no request was sent
+			return nil, failure
 		}
 		path, form["jwt"] = "/api/v2/oauth/token-exchange", []string{jwt.Reveal()}
 	} else {
@@ -93,26 +89,25 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base.JoinPath(path).String(), strings.NewReader(form.Encode()))
 	if err != nil {
-		return nil, &tokenError{cause: err}
+		return nil, tokenFailure(0, 0, err)
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("User-Agent", c.config.UserAgent)
 	if err := c.limit.Wait(ctx); err != nil {
-		return nil, &tokenError{cause: errors.Join(errBusy, err)}
+		return nil, tokenFailure(0, 0, errors.Join(errBusy, err))
 	}
 	res, err := c.tokens.RoundTrip(req)
 	if err != nil {
-		failure := &tokenError{cause: err}
 		if answer, ok := errors.AsType[*httptransport.Error](err); ok {
-			failure.status, failure.wait = answer.Status, retryAfter(answer.Header, c.now())
+			return nil, tokenFailure(answer.Status, retryAfter(answer.Header, c.now()), err)
 		}
-		return nil, failure
+		return nil, tokenFailure(0, 0, err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		// Do not pass on the response text: it may repeat the client secret.
-		return nil, &tokenError{status: res.StatusCode, wait: retryAfter(res.Header, c.now()), cause: errors.New(http.StatusText(res.StatusCode))}
+		return nil, tokenFailure(res.StatusCode, retryAfter(res.Header, c.now()), errors.New(http.StatusText(res.StatusCode)))
 	}
 	body, err := io.ReadAll(res.Body)
 	var out struct {
@@ -131,24 +126,11 @@ func (c *Client) fetchToken(ctx context.Context) (_ *token, err error) {
 		err = errors.New("the response has no bearer token")
 	}
 	if err != nil {
-		return nil, &tokenError{status: res.StatusCode, cause: err}
+		return nil, tokenFailure(res.StatusCode, 0, err)
 	}
 	life := tokenLife
 	if out.ExpiresIn > 0 && out.ExpiresIn < int64(tokenLife/time.Second)*24 {
 		life = time.Duration(out.ExpiresIn) * time.Second
 	}
 	return &token{text: secret.New(out.AccessToken), scopes: strings.Fields(out.Scope), until: begun.Add(life - min(tokenMargin, life/4))}, nil
-}
-
-// class returns the class of the error. At the token endpoint, only 401 is a statement about the
-// credential. Any other refusal is NoToken.
-func (e *tokenError) class() Class {
-	switch class := classOf(e.status); {
-	case e.isLocal:
-		return NoToken
-	case class == Forbidden, class == NotFound, class == Invalid:
-		return NoToken
-	default:
-		return class
-	}
 }

@@ -25,7 +25,7 @@ type exchange struct {
 	token  secret.Text // the access token of the last request
 	status int
 	wait   time.Duration
-	failed *tokenError
+	failed *Error
 	body   []byte
 }
 
@@ -46,21 +46,21 @@ func (x *exchange) run(op Op, do func(context.Context, *tailscale.Client) error)
 	out := &Error{Op: op, Status: x.status, Class: classOf(x.status), RetryAfter: x.wait, cause: err}
 	switch {
 	case x.failed != nil:
-		out.AtToken, out.Status, out.Class, out.RetryAfter = true, x.failed.status, x.failed.class(), x.failed.wait
-		out.cause = x.failed
-		if x.failed.cause != nil && (x.failed.status == 0 || x.failed.status < 400) {
+		*out = *x.failed
+		out.Op = op
+		if x.failed.Status < 400 {
 			out.Message = printable(x.failed.cause.Error(), c.config.Credential.Secret)
 		}
 	case x.status >= 400:
-		if said, ok := errors.AsType[tailscale.APIError](err); ok {
-			out.Message = printable(said.Message, x.token, c.config.Credential.Secret)
+		if refusal, ok := errors.AsType[tailscale.APIError](err); ok {
+			out.Message = printable(refusal.Message, x.token, c.config.Credential.Secret)
 		}
 	default:
-		said := err.Error()
+		text := err.Error()
 		if broken, ok := errors.AsType[*httptransport.Error](err); ok {
-			said = broken.Message // net/http adds the complete URL
+			text = broken.Message // net/http adds the complete URL
 		}
-		out.Message = printable(said, x.token, c.config.Credential.Secret)
+		out.Message = printable(text, x.token, c.config.Credential.Secret)
 	}
 	if errors.Is(err, errBusy) {
 		out.Class, out.RetryAfter = RateLimited, firstBackoff
@@ -94,7 +94,7 @@ func (x *exchange) send(req *http.Request, again bool) (*http.Response, error) {
 	}
 	t, err := c.accessToken(req.Context())
 	if err != nil {
-		x.failed, _ = errors.AsType[*tokenError](err)
+		x.failed, _ = errors.AsType[*Error](err)
 		return nil, err
 	}
 	x.token = t.text

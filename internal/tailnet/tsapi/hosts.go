@@ -22,8 +22,7 @@ type Host struct {
 
 // Hosts returns the devices that offer to host a service, and whether each is approved.
 func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
-	var out []Host
-	err := c.call(ctx, ListHosts, func(ctx context.Context, api *tailscale.Client) error {
+	return request(ctx, c, ListHosts, func(ctx context.Context, api *tailscale.Client) ([]Host, error) {
 		var answer struct {
 			Hosts *[]struct {
 				StableNodeID  string     `json:"stableNodeID"`
@@ -32,21 +31,20 @@ func (c *Client) Hosts(ctx context.Context, service string) ([]Host, error) {
 			} `json:"hosts"`
 		}
 		if err := c.callRaw(ctx, api, http.MethodGet, "services/"+url.PathEscape(service)+"/devices", nil, &answer); err != nil {
-			return err
+			return nil, err
 		}
 		if answer.Hosts == nil {
-			return errors.New(`the response has no "hosts"`)
+			return nil, errors.New(`the response has no "hosts"`)
 		}
-		out = make([]Host, 0, len(*answer.Hosts))
+		out := make([]Host, 0, len(*answer.Hosts))
 		for _, h := range *answer.Hosts {
 			if h.StableNodeID == "" {
-				return errors.New("a host without an ID")
+				return nil, errors.New("a host without an ID")
 			}
 			out = append(out, Host{Device: h.StableNodeID, Approved: strings.HasPrefix(h.ApprovalLevel, "approved"), Configured: bool(h.Configured)})
 		}
-		return nil
+		return out, nil
 	})
-	return out, err
 }
 
 // ApproveHost approves a device as a host of a service.

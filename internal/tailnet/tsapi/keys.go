@@ -31,53 +31,40 @@ type Key struct {
 // CreateKey creates a key. It does not retry: after a lost response the key may exist, and can be
 // found by its description.
 func (c *Client) CreateKey(ctx context.Context, r KeyRequest) (Key, error) {
-	var out Key
-	err := c.call(ctx, CreateKey, func(ctx context.Context, api *tailscale.Client) error {
+	return request(ctx, c, CreateKey, func(ctx context.Context, api *tailscale.Client) (Key, error) {
 		req := tailscale.CreateKeyRequest{ExpirySeconds: int64(r.Life / time.Second), Description: r.Description}
 		create := &req.Capabilities.Devices.Create
 		create.Ephemeral, create.Preauthorized, create.Tags = r.Ephemeral, true, r.Tags
 		k, err := api.Keys().CreateAuthKey(ctx, req)
 		if err != nil {
-			return err
+			return Key{}, err
 		}
 		if k.ID == "" || k.Key == "" {
-			return errors.New("the response has no key")
+			return Key{}, errors.New("the response has no key")
 		}
-		out = Key{ID: k.ID, Secret: secret.New(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
-		return nil
+		return Key{ID: k.ID, Secret: secret.New(k.Key), Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}, nil
 	})
-	return out, err
 }
 
 // Keys returns the IDs of all active keys of the tailnet.
 func (c *Client) Keys(ctx context.Context) ([]string, error) {
-	var ids []string
-	err := c.list(ctx, ListKeys, "keys", func(ctx context.Context, api *tailscale.Client) (int, error) {
-		ids = nil
-		all, err := api.Keys().List(ctx, true)
-		for _, k := range all {
-			ids = append(ids, k.ID)
-		}
-		return len(all), err
-	})
-	return ids, err
+	return list(ctx, c, ListKeys, "keys", func(ctx context.Context, api *tailscale.Client) ([]tailscale.Key, error) {
+		return api.Keys().List(ctx, true)
+	}, func(k *tailscale.Key) (string, error) { return k.ID, nil })
 }
 
 // Key returns a key, even if it was deleted.
 func (c *Client) Key(ctx context.Context, id string) (Key, error) {
-	var out Key
-	err := c.call(ctx, GetKey, func(ctx context.Context, api *tailscale.Client) error {
+	return request(ctx, c, GetKey, func(ctx context.Context, api *tailscale.Client) (Key, error) {
 		k, err := api.Keys().Get(ctx, id)
 		if err != nil {
-			return err
+			return Key{}, err
 		}
 		if k.ID != id {
-			return errors.New("the response is another key")
+			return Key{}, errors.New("the response is another key")
 		}
-		out = Key{ID: k.ID, Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}
-		return nil
+		return Key{ID: k.ID, Description: k.Description, Expires: k.Expires, Valid: !k.Invalid}, nil
 	})
-	return out, err
 }
 
 // DeleteKey deletes a key. It returns nil if the key does not exist.

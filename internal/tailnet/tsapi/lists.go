@@ -151,27 +151,13 @@ func (m *cachedRead[T]) get(ctx context.Context, c *Client, op Op, maxAge time.D
 }
 
 func (c *Client) devices(ctx context.Context, tags ...string) ([]Device, error) {
-	var out []Device
-	err := c.list(ctx, ListDevices, "devices", func(ctx context.Context, api *tailscale.Client) (int, error) {
+	return list(ctx, c, ListDevices, "devices", func(ctx context.Context, api *tailscale.Client) ([]tailscale.Device, error) {
 		var options []tailscale.ListDevicesOptions
 		if len(tags) > 0 {
 			options = append(options, tailscale.WithFilter("tags", tags))
 		}
-		all, err := api.Devices().List(ctx, options...)
-		if err != nil {
-			return 0, err
-		}
-		out = make([]Device, 0, len(all))
-		for i := range all {
-			d, err := device(&all[i])
-			if err != nil {
-				return 0, err
-			}
-			out = append(out, d)
-		}
-		return len(all), nil
-	})
-	return out, err
+		return api.Devices().List(ctx, options...)
+	}, device)
 }
 
 func device(d *tailscale.Device) (Device, error) {
@@ -183,34 +169,17 @@ func device(d *tailscale.Device) (Device, error) {
 	if d.LastSeen != nil {
 		out.LastSeen = d.LastSeen.Time
 	}
-	for _, text := range d.Addresses {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return Device{}, fmt.Errorf("device %s: %w", d.NodeID, err)
-		}
-		out.Addresses = append(out.Addresses, a)
+	var err error
+	if out.Addresses, err = parseAddrs(d.Addresses); err != nil {
+		return Device{}, fmt.Errorf("device %s: %w", d.NodeID, err)
 	}
 	return out, nil
 }
 
 func (c *Client) services(ctx context.Context) ([]Service, error) {
-	var out []Service
-	err := c.list(ctx, ListServices, "vipServices", func(ctx context.Context, api *tailscale.Client) (int, error) {
-		all, err := api.VIPServices().List(ctx)
-		if err != nil {
-			return 0, err
-		}
-		out = make([]Service, 0, len(all))
-		for i := range all {
-			s, err := service(&all[i])
-			if err != nil {
-				return 0, err
-			}
-			out = append(out, s)
-		}
-		return len(all), nil
-	})
-	return out, err
+	return list(ctx, c, ListServices, "vipServices", func(ctx context.Context, api *tailscale.Client) ([]tailscale.VIPService, error) {
+		return api.VIPServices().List(ctx)
+	}, service)
 }
 
 func service(s *tailscale.VIPService) (Service, error) {
@@ -218,32 +187,49 @@ func service(s *tailscale.VIPService) (Service, error) {
 		return Service{}, errors.New("a service without a name")
 	}
 	out := Service{Name: s.Name, Comment: s.Comment, Annotations: maps.Clone(s.Annotations), Ports: s.Ports, Tags: s.Tags}
-	for _, text := range s.Addrs {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return Service{}, fmt.Errorf("service %s: %w", s.Name, err)
-		}
-		out.Addrs = append(out.Addrs, a)
+	var err error
+	if out.Addrs, err = parseAddrs(s.Addrs); err != nil {
+		return Service{}, fmt.Errorf("service %s: %w", s.Name, err)
 	}
 	return out, nil
 }
 
-// list is like ask, for a list under a JSON key. It rejects a response without that key, such as
+func parseAddrs(texts []string) (addrs []netip.Addr, err error) {
+	for _, text := range texts {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, err
+		}
+		addrs = append(addrs, a)
+	}
+	return addrs, nil
+}
+
+// list is like request, for a list under a JSON key, whose elements it converts. It rejects a response without that key, such as
 // {}. Such a response would look like an empty list, and an empty list causes deletions.
-func (c *Client) list(ctx context.Context, op Op, key string, do func(context.Context, *tailscale.Client) (int, error)) error {
-	return c.call(ctx, op, func(ctx context.Context, api *tailscale.Client) error {
-		n, err := do(ctx, api)
-		if err != nil || n > 0 {
-			return err
+func list[From, To any](ctx context.Context, c *Client, op Op, key string, read func(context.Context, *tailscale.Client) ([]From, error), convert func(*From) (To, error)) ([]To, error) {
+	return request(ctx, c, op, func(ctx context.Context, api *tailscale.Client) ([]To, error) {
+		all, err := read(ctx, api)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]To, len(all))
+		for i := range all {
+			if out[i], err = convert(&all[i]); err != nil {
+				return nil, err
+			}
+		}
+		if len(all) > 0 {
+			return out, nil
 		}
 		var form map[string]json.RawMessage
 		if err := json.Unmarshal(exchangeOf(api).body, &form); err != nil {
-			return err
+			return nil, err
 		}
 		if _, ok := form[key]; !ok {
-			return fmt.Errorf("the response has no %q", key)
+			return nil, fmt.Errorf("the response has no %q", key)
 		}
-		return nil
+		return out, nil
 	})
 }
 

@@ -9,15 +9,13 @@ import (
 
 // Device returns the device with that ID, or an *[Error] of class NotFound.
 func (c *Client) Device(ctx context.Context, id string) (Device, error) {
-	var out Device
-	err := c.call(ctx, GetDevice, func(ctx context.Context, api *tailscale.Client) error {
+	return request(ctx, c, GetDevice, func(ctx context.Context, api *tailscale.Client) (Device, error) {
 		d, err := api.Devices().Get(ctx, id)
-		if err == nil {
-			out, err = device(d)
+		if err != nil {
+			return Device{}, err
 		}
-		return err
+		return device(d)
 	})
-	return out, err
 }
 
 // DeleteDevice deletes the device with that ID. It returns nil if the device does not exist.
@@ -28,19 +26,16 @@ func (c *Client) DeleteDevice(ctx context.Context, id string) error {
 // Service returns the current state of the service with that name (svc:name), or an *[Error] of
 // class NotFound.
 func (c *Client) Service(ctx context.Context, name string) (Service, error) {
-	var out Service
-	err := c.call(ctx, GetService, func(ctx context.Context, api *tailscale.Client) error {
+	return request(ctx, c, GetService, func(ctx context.Context, api *tailscale.Client) (Service, error) {
 		s, err := api.VIPServices().Get(ctx, name)
 		if err != nil {
-			return err
+			return Service{}, err
 		}
 		if s.Name != name {
-			return errors.New("the response is another service")
+			return Service{}, errors.New("the response is another service")
 		}
-		out, err = service(s)
-		return err
+		return service(s)
 	})
-	return out, err
 }
 
 // PutService creates a service or replaces it completely. The API has no conditional writes, so the

@@ -1,6 +1,6 @@
 //go:build unix
 
-package server
+package main
 
 import (
 	"context"
@@ -25,7 +25,7 @@ const asProgram = "TAILPLANED_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
-		os.Exit(Main())
+		os.Exit(run())
 	}
 	os.Exit(m.Run())
 }
