@@ -111,17 +111,16 @@ func decode(b []byte, network string, room []Claim, who func([]byte) *member) (m
 	}
 	c := &cursor{strictjson.New(b)}
 	var version uint64
-	err := c.Object(func(name string) (err error) {
-		switch name {
-		case "v":
-			version, err = c.Count(maxVersion)
-		case "net":
-			m.Network, err = c.Text()
-		case "d":
+	err := c.readObject(map[string]any{
+		"v":   count{&version, maxVersion},
+		"net": &m.Network,
+		"d": func() (err error) {
 			m.digest = true
 			m.Digest, err = c.claims(room, who)
-		case "r":
-			err = c.Array(func() error {
+			return err
+		},
+		"r": func() error {
+			return c.Array(func() error {
 				s, err := c.signed()
 				if err == nil && len(m.Records) == maxRecords {
 					err = fmt.Errorf("more than %d records", maxRecords)
@@ -129,13 +128,7 @@ func decode(b []byte, network string, room []Claim, who func([]byte) *member) (m
 				m.Records = append(m.Records, s)
 				return err
 			})
-		default:
-			err = c.Skip()
-		}
-		if err != nil {
-			return fmt.Errorf("%.40q: %w", name, err)
-		}
-		return nil
+		},
 	})
 	switch {
 	case err != nil:
@@ -180,17 +173,7 @@ func (c *cursor) claims(room []Claim, who func([]byte) *member) ([]Claim, error)
 }
 
 func (c *cursor) signed() (s Signed, err error) {
-	err = c.Object(func(name string) (err error) {
-		switch name {
-		case "p":
-			s.Payload, err = c.Base64()
-		case "s":
-			s.Signature, err = c.Base64()
-		default:
-			err = c.Skip()
-		}
-		return err
-	})
+	err = c.read(map[string]any{"p": &s.Payload, "s": &s.Signature})
 	if err == nil && (len(s.Payload) == 0 || len(s.Signature) == 0) {
 		err = errors.New("a record without payload or signature")
 	}

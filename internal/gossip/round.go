@@ -394,10 +394,10 @@ func (e *engine) decodeMessage(from string, body []byte, now time.Time) (message
 func (e *engine) findMember(id []byte) *member { return e.members[string(id)] }
 
 // encodeMessage encodes and counts a message.
-func (e *engine) encodeMessage(m message, k kind) []byte {
+func (e *engine) encodeMessage(m message, kind string) []byte {
 	m.Network = e.set.Network
 	b := m.encode()
-	e.stats.Messages[k]++
+	e.stats.Messages[kind]++
 	e.stats.BytesOut += uint64(len(b))
 	return b
 }

@@ -86,16 +86,12 @@ func (v *View) Len() int { return v.entries.Len() }
 // Forget turns members into tombstones, and drops expired tombstones and refusals.
 func Forget(v *View, nodes []string, now time.Time) *View {
 	next := *v
-	gone := map[string]bool{}
 	for _, n := range nodes {
 		if e, ok := v.entries.Get(n); ok {
-			gone[n] = true
 			next.tombs = next.tombs.With(n, Tombstone{e.Generation, now, v.weight(e) == 0})
 		}
 	}
-	if len(gone) > 0 {
-		next.entries = v.entries.Without(gone)
-	}
+	next.entries = v.entries.Without(nodes...)
 	next.tombs = expireEntries(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
 	next.refused = expireEntries(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
 	return &next

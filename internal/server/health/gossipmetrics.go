@@ -64,7 +64,7 @@ func (t gossipCollector) Collect(ch chan<- prometheus.Metric) {
 	count(t.rounds, s.Late, "late")
 	count(t.failures, s.Failed)
 	for _, k := range gossip.Kinds() {
-		count(t.messages, s.Sent(k), "out", k)
+		count(t.messages, s.Messages[k], "out", k)
 	}
 	count(t.messages, s.MessagesIn, "in", "any")
 	count(t.bytes, s.BytesIn, "in")
