@@ -111,16 +111,17 @@ func decode(b []byte, network string, room []Claim, who func([]byte) *member) (m
 	}
 	c := &cursor{strictjson.New(b)}
 	var version uint64
-	err := c.readObject(map[string]any{
-		"v":   count{&version, maxVersion},
-		"net": &m.Network,
-		"d": func() (err error) {
+	err := c.Object(func(name string) (err error) { // a switch, because idle rounds decode many messages
+		switch name {
+		case "v":
+			version, err = c.Count(maxVersion)
+		case "net":
+			m.Network, err = c.Text()
+		case "d":
 			m.digest = true
 			m.Digest, err = c.claims(room, who)
-			return err
-		},
-		"r": func() error {
-			return c.Array(func() error {
+		case "r":
+			err = c.Array(func() error {
 				s, err := c.signed()
 				if err == nil && len(m.Records) == maxRecords {
 					err = fmt.Errorf("more than %d records", maxRecords)
@@ -128,7 +129,13 @@ func decode(b []byte, network string, room []Claim, who func([]byte) *member) (m
 				m.Records = append(m.Records, s)
 				return err
 			})
-		},
+		default:
+			err = c.Skip()
+		}
+		if err != nil {
+			return fmt.Errorf("%.40q: %w", name, err)
+		}
+		return nil
 	})
 	switch {
 	case err != nil:

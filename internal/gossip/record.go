@@ -183,7 +183,7 @@ func (r *Record) isSignatureValid() bool {
 
 func (r *Record) read(c *cursor) error {
 	var form uint64
-	err := c.readObject(map[string]any{
+	fields := map[string]any{
 		"v":           count{&form, maxVersion},
 		"cluster":     map[string]any{"id": &r.ClusterID, "name": &r.ClusterName},
 		"node":        &r.Node,
@@ -202,6 +202,12 @@ func (r *Record) read(c *cursor) error {
 		"software":    &r.Software,
 		"prevKey":     &r.PrevKey,
 		"prevSig":     &r.PrevSig,
+	}
+	err := c.Object(func(name string) error {
+		if err := c.read(fields[name]); err != nil {
+			return fmt.Errorf("%.40q: %w", name, err)
+		}
+		return nil
 	})
 	if err != nil {
 		return err
@@ -247,16 +253,6 @@ type cursor struct{ strictjson.Cursor }
 type count struct {
 	to    *uint64
 	limit uint64
-}
-
-// readObject reads an object. targets has the known fields, as read takes them. Errors name the field.
-func (c *cursor) readObject(targets map[string]any) error {
-	return c.Object(func(name string) error {
-		if err := c.read(targets[name]); err != nil {
-			return fmt.Errorf("%.40q: %w", name, err)
-		}
-		return nil
-	})
 }
 
 // read reads a value into target: a pointer, a count, the targets of an object, or a function that reads the value. A nil target skips the

@@ -152,7 +152,7 @@ func TestPublisherSettings(t *testing.T) {
 	} {
 		p := good()
 		spoil(p)
-		if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "lack") {
+		if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "need") {
 			t.Errorf("%v", err)
 		}
 	}
