@@ -8,12 +8,9 @@ import (
 
 // Rules configure the decisions of a view.
 type Rules struct {
-	Self             string // stable node id of this server
-	Key              httpapi.PublicKey
-	Pins             []Pin
-	PinnedOnly       bool
-	AllowedEndpoints AllowedEndpoints
-	MaxMembers       int
+	Self string // stable node id of this server
+	Key  httpapi.PublicKey
+	Settings
 }
 
 // A View is what one node believes about the others: their records, the keys of clusters and the forgotten nodes. It is immutable; Merge

@@ -172,20 +172,17 @@ func (s clusterStatus) desiredStatus(o *unstructured.Unstructured, access bool, 
 	if status == nil {
 		status = map[string]any{}
 	}
-	status["conditions"] = s.conditions(entries(status["conditions"]), o.GetGeneration(), now)
-	if s.Cluster != nil {
-		if p := s.properties(entries(status["properties"]), now); len(p) > 0 {
-			status["properties"] = p
-		} else {
-			delete(status, "properties")
+	set := func(list string, items []any) {
+		if status[list] = items; len(items) == 0 {
+			delete(status, list)
 		}
 	}
+	set("conditions", s.conditions(entries(status["conditions"]), o.GetGeneration(), now))
+	if s.Cluster != nil {
+		set("properties", s.properties(entries(status["properties"]), now))
+	}
 	if access {
-		if p := s.providers(entries(status["accessProviders"]), authority); len(p) > 0 {
-			status["accessProviders"] = p
-		} else {
-			delete(status, "accessProviders")
-		}
+		set("accessProviders", s.providers(entries(status["accessProviders"]), authority))
 	}
 	o.Object["status"] = status
 	return o
