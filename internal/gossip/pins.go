@@ -3,6 +3,7 @@ package gossip
 import (
 	"crypto/ed25519"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -30,13 +31,7 @@ type Memory struct {
 }
 
 func (v *View) memory(generation uint64) Memory {
-	m := Memory{Generation: generation, Clusters: map[string]httpapi.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}}
-	for id, key := range v.clusters.All() {
-		m.Clusters[id] = key
-	}
-	for node, id := range v.nodes.All() {
-		m.Nodes[node] = id
-	}
+	m := Memory{Generation: generation, Clusters: maps.Collect(v.clusters.All()), Nodes: maps.Collect(v.nodes.All()), Absent: map[string]int64{}}
 	for node, since := range v.absent.All() {
 		m.Absent[node] = since.Unix()
 	}

@@ -231,15 +231,11 @@ func (s clusterStatus) properties(was []map[string]any, now time.Time) []any {
 	}
 	name := func(p any) string { n, _ := p.(map[string]any)["name"].(string); return n }
 	slices.SortFunc(all, func(a, b any) int { return cmp.Compare(name(a), name(b)) })
-	same := len(was) == len(all)
-	for i := 0; same && i < len(all); i++ {
-		p := all[i].(map[string]any)
-		same = was[i]["name"] == p["name"] && was[i]["value"] == p["value"] && was[i]["lastObservedTime"] != nil
-	}
-	if same {
-		all = nil
-		for _, p := range was {
-			all = append(all, p)
+	if slices.EqualFunc(was, entries(all), func(a, b map[string]any) bool {
+		return a["name"] == b["name"] && a["value"] == b["value"] && a["lastObservedTime"] != nil
+	}) {
+		for i, p := range was {
+			all[i] = p
 		}
 	}
 	return all

@@ -103,7 +103,7 @@ func (w *leaderWork) runTerm(lead context.Context) {
 	w.members.stored = nil
 	if w.profiles != nil {
 		w.profiles.reset()
-		defer w.profiles.cas.wait()
+		defer w.profiles.cas.fetching.Wait()
 	}
 	w.leading.Store(true)
 	defer w.leading.Store(false)
