@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -25,7 +26,7 @@ const redacted = "[redacted]"
 // credentials are not stored (law 8).
 func encode(e Entry) ([]byte, error) {
 	e.Time = e.Time.UTC()
-	e = e.mapStrings(redact, -1)
+	e = e.mapStrings(redact, math.MaxInt)
 	b, err := json.Marshal(e)
 	if err == nil && len(b) > maxEntry {
 		e = e.mapStrings(clip, clippedParts)
@@ -39,7 +40,7 @@ func encode(e Entry) ([]byte, error) {
 }
 
 // mapStrings returns e with f applied to every string that a caller can influence. It keeps at most the
-// given number of tags and pairs; -1 keeps all.
+// given number of tags and pairs.
 func (e Entry) mapStrings(f func(string) string, most int) Entry {
 	e.Actor.Login, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.Node), f(e.Actor.NodeID)
 	e.Actor.Tags = mapTexts(e.Actor.Tags, f, most)
@@ -50,30 +51,15 @@ func (e Entry) mapStrings(f func(string) string, most int) Entry {
 }
 
 func mapTexts(in []string, f func(string) string, most int) []string {
-	if len(in) == 0 {
-		return in
-	}
-	out := make([]string, 0, len(in))
-	for _, s := range in {
-		if len(out) == most {
-			break
-		}
-		out = append(out, f(s))
+	out := slices.Clone(in[:min(len(in), most)])
+	for i, s := range out {
+		out[i] = f(s)
 	}
 	return out
 }
 
 func mapPairs(in map[string]string, f func(string) string, most int) map[string]string {
-	if len(in) == 0 {
-		return in
-	}
 	out := make(map[string]string, len(in))
-	if most < 0 {
-		for k, v := range in {
-			out[f(k)] = f(v)
-		}
-		return out
-	}
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		if len(out) == most {
 			break

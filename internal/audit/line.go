@@ -60,13 +60,8 @@ func parseHash(b []byte) (h Hash, ok bool) {
 	if len(b) != 2*len(h) {
 		return h, false
 	}
-	for _, c := range b {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return Hash{}, false // one text for one hash
-		}
-	}
 	_, err := hex.Decode(h[:], b)
-	return h, err == nil
+	return h, err == nil && !bytes.ContainsAny(b, "ABCDEF") // one text for one hash
 }
 
 // A Head identifies one line of an audit log. Through the hash chain it also fixes every line
@@ -222,17 +217,15 @@ func ParseLine(text []byte) (Line, error) {
 	if !ok || !found || len(number) > 16 || len(number) == 0 || number[0] == '0' {
 		return bad("its number is not in the expected place")
 	}
-	for _, c := range number {
-		if c < '0' || c > '9' {
-			return bad("its number is malformed")
-		}
-		l.Seq = l.Seq*10 + uint64(c-'0')
+	var err error
+	if l.Seq, err = strconv.ParseUint(string(number), 10, 64); err != nil {
+		return bad("its number is malformed")
 	}
 	if l.Seq > maxSeq {
 		return bad("its number is too large")
 	}
 	id, rest, found := bytes.Cut(rest, []byte(openPrev))
-	if !found || len(id) != logLen || !isLogID(id) {
+	if !found || !isLogID(id) {
 		return bad("it does not name its audit log")
 	}
 	prev, rest, found := bytes.Cut(rest, []byte(openKind))
@@ -243,9 +236,7 @@ func ParseLine(text []byte) (Line, error) {
 	if !found || len(rest) == 0 {
 		return bad("it does not name its kind")
 	}
-	switch l.Kind = Kind(kind); l.Kind {
-	case KindHeader, KindEntry, KindGap, KindTorn, KindCheckpoint, KindKey:
-	default:
+	if l.Kind = Kind(kind); contents[l.Kind] == nil {
 		return bad(fmt.Sprintf("its kind %.20q is unknown", kind))
 	}
 	l.Log, l.body = string(id), rest
@@ -253,12 +244,8 @@ func ParseLine(text []byte) (Line, error) {
 }
 
 func isLogID(id []byte) bool {
-	for _, c := range id {
-		if (c < 'A' || c > 'Z') && (c < '2' || c > '7') {
-			return false
-		}
-	}
-	return len(id) == logLen
+	other := func(c rune) bool { return (c < 'A' || c > 'Z') && (c < '2' || c > '7') }
+	return len(id) == logLen && !bytes.ContainsFunc(id, other)
 }
 
 // Sound reports whether the stored hash matches the content of the line.
@@ -281,21 +268,20 @@ func (l Line) signature() (text, sig []byte, ok bool) {
 // error for a field outside the schema, a repeated field or a different spelling, because two
 // parsers could read such a line differently.
 func (l Line) Content() (any, error) {
-	switch l.Kind {
-	case KindEntry:
-		return contentOf[Entry](l, strict)
-	case KindHeader:
-		return contentOf[Header](l, strict)
-	case KindGap:
-		return contentOf[Gap](l, strict)
-	case KindTorn:
-		return contentOf[Torn](l, strict)
-	case KindCheckpoint:
-		return contentOf[Checkpoint](l, strict)
-	case KindKey:
-		return contentOf[KeyChange](l, strict)
+	return l.content(strict)
+}
+
+func (l Line) content(strict bool) (any, error) {
+	if contents[l.Kind] == nil {
+		return nil, fmt.Errorf("a line of unknown kind %.20q", l.Kind)
 	}
-	return nil, fmt.Errorf("a line of unknown kind %.20q", l.Kind)
+	return contents[l.Kind](l, strict)
+}
+
+// contents decodes the lines of each kind.
+var contents = map[Kind]func(l Line, strict bool) (any, error){
+	KindHeader: contentOf[Header], KindEntry: contentOf[Entry], KindGap: contentOf[Gap],
+	KindTorn: contentOf[Torn], KindCheckpoint: contentOf[Checkpoint], KindKey: contentOf[KeyChange],
 }
 
 // The modes of contentOf. In lenient mode it accepts unknown fields, which a newer program may have
@@ -305,7 +291,8 @@ const (
 	lenient = false
 )
 
-func contentOf[T any](l Line, strict bool) (c T, err error) {
+func contentOf[T any](l Line, strict bool) (any, error) {
+	var c T
 	body := l.body
 	if text, _, ok := l.signature(); ok {
 		body = body[:len(body)-(len(l.payload)-len(text))]
@@ -314,13 +301,14 @@ func contentOf[T any](l Line, strict bool) (c T, err error) {
 	if strict {
 		d.DisallowUnknownFields()
 	}
-	if err = d.Decode(&c); err == nil {
+	err := d.Decode(&c)
+	if err == nil {
 		if _, more := d.Token(); more != io.EOF || strict && !bytes.Equal(bodyOf(c), body) {
 			err = errors.New("it does not have the form of written lines")
 		}
 	}
 	if err != nil {
-		return c, fmt.Errorf("line %d of the audit log: %w", l.Seq, err)
+		return nil, fmt.Errorf("line %d of the audit log: %w", l.Seq, err)
 	}
 	return c, nil
 }

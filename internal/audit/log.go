@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,13 +83,7 @@ func (c Config) withDefaults() (Config, error) {
 // the audit log is writable again, a Gap line records their number.
 type Log struct {
 	plain io.Writer // set by NewLog only
-
-	required bool
-	delay    time.Duration
-	most     int
-	mostSize int
-	export   func(Line)
-	now      func() time.Time
+	conf  Config
 
 	mu      sync.Mutex
 	queue   []item
@@ -101,7 +96,6 @@ type Log struct {
 	stop chan struct{}
 	done chan struct{} // closed when the writer has ended
 	last error         // error of the writer; read it only after done is closed
-	wait time.Duration // maximum wait of Close
 
 	recent  Recent
 	head    atomic.Pointer[Head]
@@ -123,7 +117,7 @@ type item struct {
 
 // NewLog returns a Log that writes each entry to w at once, with one Write per line. It writes no
 // header, hash chain or signature. It is for tests; servers use Open.
-func NewLog(w io.Writer) *Log { return &Log{plain: w, now: time.Now} }
+func NewLog(w io.Writer) *Log { return &Log{plain: w} }
 
 // Open opens the audit log that c describes and writes its header. It fails if the file cannot be
 // written, if another process holds it, or if it contains something else. The caller must call
@@ -133,11 +127,8 @@ func Open(c Config) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{
-		required: c.Required, delay: c.Delay, most: c.Queue, mostSize: c.QueueBytes, export: c.Export, now: c.Now, wait: c.CloseTime,
-		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-	}
-	w := newWriter(l, c)
+	l := &Log{conf: c, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	w := &writer{Log: l, key: c.Key, headerReason: Started, file: logFile{Config: &l.conf}}
 	if err := w.begin(); err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
@@ -177,7 +168,7 @@ func (l *Log) Write(e Entry) error {
 	case l.closed:
 		l.mu.Unlock()
 		return l.recordLost(e, body, errClosed)
-	case l.waiting >= l.most || l.size+len(body) > l.mostSize:
+	case l.waiting >= l.conf.Queue || l.size+len(body) > l.conf.QueueBytes:
 		l.recordMissed()
 		l.mu.Unlock()
 		return l.recordLost(e, body, errFull)
@@ -192,7 +183,7 @@ func (l *Log) Write(e Entry) error {
 	if down == nil {
 		down = l.await(it.done)
 	}
-	if down != nil && l.required {
+	if down != nil && l.conf.Required {
 		return unavailable(fmt.Errorf("audit entry %s: %w", e.RequestID, down))
 	}
 	l.recent.Add(e)
@@ -232,7 +223,7 @@ func (l *Log) push(it item) {
 // recordMissed records that an entry is lost. The caller must hold mu. Consecutive losses share one gap
 // item, so gaps cannot fill the memory either.
 func (l *Log) recordMissed() {
-	now := l.now().UTC()
+	now := l.conf.Now().UTC()
 	if n := len(l.queue); n > 0 && l.queue[n-1].kind == KindGap {
 		g := &l.queue[n-1].gap
 		g.Lost, g.To = g.Lost+1, now
@@ -243,7 +234,7 @@ func (l *Log) recordMissed() {
 
 // await waits for the result from the writer, at most for Config.Delay.
 func (l *Log) await(done <-chan error) error {
-	t := time.NewTimer(l.delay)
+	t := time.NewTimer(l.conf.Delay)
 	defer t.Stop()
 	select {
 	case err := <-done:
@@ -266,11 +257,11 @@ func (l *Log) await(done <-chan error) error {
 // recordLost counts a lost entry. Export still receives it.
 func (l *Log) recordLost(e Entry, body []byte, why error) error {
 	l.dropped.Add(1)
-	if l.export != nil && body != nil {
-		l.export(Line{Kind: KindEntry, Text: append(append([]byte{'{'}, body...), '}'), body: body})
+	if l.conf.Export != nil && body != nil {
+		l.conf.Export(Line{Kind: KindEntry, Text: append(append([]byte{'{'}, body...), '}'), body: body})
 	}
 	err := fmt.Errorf("write audit entry %s: %w", e.RequestID, why)
-	if l.required {
+	if l.conf.Required {
 		return unavailable(err)
 	}
 	return err
@@ -346,10 +337,8 @@ func (l *Log) Stats() Stats {
 var results = [...]Result{Done, NotYet, Refused, Failed}
 
 func (l *Log) count(r Result) {
-	for i := range results {
-		if results[i] == r {
-			l.results[i].Add(1)
-		}
+	if i := slices.Index(results[:], r); i >= 0 {
+		l.results[i].Add(1)
 	}
 }
 
@@ -369,7 +358,7 @@ func (l *Log) Close() error {
 	if first {
 		close(l.stop)
 	}
-	t := time.NewTimer(l.wait)
+	t := time.NewTimer(l.conf.CloseTime)
 	defer t.Stop()
 	var err error
 	select {

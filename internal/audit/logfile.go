@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,22 +21,17 @@ import (
 // is shorter.
 const maxLine = 256 << 10
 
-// A logFile is the destination of the lines: a stream or a file. This process, or another process, may
-// rotate the file.
+// A logFile is the destination of the lines: the Writer or the file at the Path of its Config. This
+// process, or another process, may rotate the file.
 type logFile struct {
-	stream  io.Writer
-	path    string
-	maxSize int64
-	keep    int
-	log     *slog.Logger
-
+	*Config
 	segment
 	limit   int64 // size in bytes at which rotation is due
 	syncing atomic.Bool
 	syncs   sync.WaitGroup
 }
 
-// A segment is the current file of the tape, or the known state of the stream.
+// A segment is the current file, or the known state of the stream.
 type segment struct {
 	file  *os.File
 	size  int64  // of the file after the last write of this process
@@ -58,19 +53,14 @@ type scanState struct {
 // after the last line that accounts for such text to rest. torn means that the last line has no
 // line feed.
 func scanLines(r io.Reader, rest *junk) (t scanState, torn bool, err error) {
-	lines := newLineReader(r)
-	for {
-		text, ended, err := lines.next()
+	for text, err := range linesOf(r) {
 		if err != nil {
-			if err == io.EOF {
-				err = nil
-			}
 			return t, torn, err
 		}
-		torn = !ended
-		l, err := ParseLine(text)
+		torn = !text.ended
+		l, err := ParseLine(text.line)
 		if err != nil || !l.Sound() {
-			rest.add(text)
+			rest.add(text.line)
 			continue
 		}
 		if t.lines == 0 {
@@ -81,45 +71,49 @@ func scanLines(r io.Reader, rest *junk) (t scanState, torn bool, err error) {
 		}
 		t.lines++
 		t.head = l.Head()
-		switch l.Kind {
-		case KindHeader:
-			if h, err := contentOf[Header](l, lenient); err == nil {
-				t.header, t.key = h, h.Key
-			}
-		case KindKey:
-			if c, err := contentOf[KeyChange](l, lenient); err == nil {
-				t.key = c.Key
-			}
-		default:
+		if l.Kind != KindHeader && l.Kind != KindKey {
 			*rest = junk{} // accounted for, or too late to account for
+			continue
+		}
+		switch c, _ := l.content(lenient); c := c.(type) {
+		case Header:
+			t.header, t.key = c, c.Key
+		case KeyChange:
+			t.key = c.Key
+		}
+	}
+	return t, torn, nil
+}
+
+// A lineText is a line without its line feed. ended is false for a last line without a line feed.
+type lineText struct {
+	line  []byte
+	ended bool
+}
+
+// linesOf yields the lines of r. A text is valid until the next one. A line longer than maxLine is
+// yielded in parts. An error ends the sequence.
+func linesOf(r io.Reader) iter.Seq2[lineText, error] {
+	return func(yield func(lineText, error) bool) {
+		for b := bufio.NewReaderSize(r, maxLine); ; {
+			text, err := b.ReadSlice('\n')
+			switch {
+			case err == io.EOF && len(text) == 0:
+				return
+			case err != nil && err != io.EOF && err != bufio.ErrBufferFull:
+				yield(lineText{}, err)
+				return
+			}
+			if !yield(lineText{bytes.TrimSuffix(text, []byte("\n")), err != io.EOF}, nil) {
+				return
+			}
 		}
 	}
 }
 
-// A lineReader splits its input into lines.
-type lineReader struct{ r *bufio.Reader }
-
-func newLineReader(r io.Reader) lineReader { return lineReader{bufio.NewReaderSize(r, maxLine)} }
-
-// next returns the next line without its line feed. The text is valid until the following call.
-// ended is false for a last line without a line feed. A line longer than maxLine is returned in
-// parts. At the end the error is io.EOF.
-func (r lineReader) next() (text []byte, ended bool, err error) {
-	text, err = r.r.ReadSlice('\n')
-	switch {
-	case err == nil:
-		return text[:len(text)-1], true, nil
-	case errors.Is(err, bufio.ErrBufferFull):
-		return text, true, nil
-	case err == io.EOF && len(text) > 0:
-		return text, false, nil
-	}
-	return nil, false, err
-}
-
-// open opens the file at the path, locks it and reads it. It does not switch the tape to it.
+// open opens the file at the path, locks it and reads it. It does not switch to it.
 func (t *logFile) open() (r segment, found scanState, rest junk, err error) {
-	f, err := os.OpenFile(t.path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(t.Path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return r, found, rest, err
 	}
@@ -133,49 +127,46 @@ func (t *logFile) open() (r segment, found scanState, rest junk, err error) {
 		return r, found, rest, err
 	}
 	if !opened.Mode().IsRegular() {
-		return r, found, rest, fmt.Errorf("%s is not a regular file", t.path)
+		return r, found, rest, fmt.Errorf("%s is not a regular file", t.Path)
 	}
 	if err := lock(f); err != nil {
-		return r, found, rest, fmt.Errorf("%s is in use by another process, or cannot be locked: %w", t.path, err)
+		return r, found, rest, fmt.Errorf("%s is in use by another process, or cannot be locked: %w", t.Path, err)
 	}
-	if current, err := os.Stat(t.path); err != nil || !os.SameFile(opened, current) {
-		return r, found, rest, fmt.Errorf("another process moved %s", t.path)
+	if current, err := os.Stat(t.Path); err != nil || !os.SameFile(opened, current) {
+		return r, found, rest, fmt.Errorf("another process moved %s", t.Path)
 	}
 	if opened, err = f.Stat(); err != nil { // the previous lock holder may have written
 		return r, found, rest, err
 	}
 	r = segment{file: f, size: opened.Size()}
 	if found, r.torn, err = scanLines(io.NewSectionReader(f, 0, r.size), &rest); err != nil {
-		return r, found, rest, fmt.Errorf("read %s: %w", t.path, err)
+		return r, found, rest, fmt.Errorf("read %s: %w", t.Path, err)
 	}
 	r.first = found.first
 	if found.lines == 0 && rest.lines > 0 {
 		if err := checkInterruptedStart(io.NewSectionReader(f, 0, r.size)); err != nil {
-			return r, found, rest, fmt.Errorf("%s contains something other than an audit log; move the file away", t.path)
+			return r, found, rest, fmt.Errorf("%s contains something other than an audit log; move the file away", t.Path)
 		}
 	}
 	return r, found, rest, nil
 }
 
-// use makes r the current file of the tape. The previous file must be closed.
-func (t *logFile) use(r segment) { t.segment, t.limit = r, t.maxSize }
+// use makes r the current file. The previous file must be closed.
+func (t *logFile) use(r segment) { t.segment, t.limit = r, t.MaxSize }
 
 // checkInterruptedStart returns an error unless every line can be the beginning of the first line of an audit
 // log. Such lines are left by a start that was interrupted.
 func checkInterruptedStart(r io.Reader) error {
 	const begin = openSeq + "1" + openLog
-	for lines := newLineReader(r); ; {
-		text, _, err := lines.next()
-		if err == io.EOF {
-			return nil
-		}
+	for text, err := range linesOf(r) {
 		if err != nil {
 			return err
 		}
-		if !bytes.HasPrefix(text, []byte(begin)) && !strings.HasPrefix(begin, string(text)) {
+		if !bytes.HasPrefix(text.line, []byte(begin)) && !strings.HasPrefix(begin, string(text.line)) {
 			return errors.New("something else")
 		}
 	}
+	return nil
 }
 
 // The states of the open file.
@@ -197,7 +188,7 @@ func (t *logFile) compare(rest *junk) (fileState, error) {
 	if err != nil {
 		return absent, err
 	}
-	current, err := os.Stat(t.path)
+	current, err := os.Stat(t.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(opened, current):
 		return moved, nil
@@ -208,34 +199,27 @@ func (t *logFile) compare(rest *junk) (fileState, error) {
 	case opened.Size() > t.size:
 		_, torn, err := scanLines(io.NewSectionReader(t.file, t.size, opened.Size()-t.size), rest)
 		if err != nil {
-			return absent, fmt.Errorf("read %s: %w", t.path, err)
+			return absent, fmt.Errorf("read %s: %w", t.Path, err)
 		}
-		t.log.Error("another process writes to the audit log file", "path", t.path, "bytes", opened.Size()-t.size)
+		t.Log.Error("another process writes to the audit log file", "path", t.Path, "bytes", opened.Size()-t.size)
 		t.size, t.torn = opened.Size(), torn
 		return intact, nil
 	}
 	var left junk
 	found, torn, err := scanLines(io.NewSectionReader(t.file, 0, opened.Size()), &left)
 	if err != nil {
-		return absent, fmt.Errorf("read %s: %w", t.path, err)
+		return absent, fmt.Errorf("read %s: %w", t.Path, err)
 	}
 	*rest, t.size, t.first, t.torn = left, opened.Size(), found.first, torn
 	return shrunk, nil
 }
 
-// setFirst records the sequence number of a header if it is the first line of the file.
-func (t *logFile) setFirst(seq uint64) {
-	if t.first == 0 {
-		t.first = seq
-	}
-}
-
 // write appends b.
 func (t *logFile) write(b []byte) (n int, err error) {
-	if t.stream != nil {
-		n, err = t.stream.Write(b)
+	if t.Writer != nil {
+		n, err = t.Writer.Write(b)
 	} else if t.file == nil {
-		return 0, fmt.Errorf("%s is not open", t.path)
+		return 0, fmt.Errorf("%s is not open", t.Path)
 	} else {
 		n, err = t.file.Write(b)
 	}
@@ -253,27 +237,27 @@ func (t *logFile) full() bool { return t.limit > 0 && t.size >= t.limit }
 // rotate renames the file to the number of its first line, closes it, and deletes the oldest
 // rotated files above the limit.
 func (t *logFile) rotate() error {
-	to := fmt.Sprintf("%s.%016d", t.path, t.first)
+	to := fmt.Sprintf("%s.%016d", t.Path, t.first)
 	_, err := os.Lstat(to)
 	if err == nil {
 		err = fmt.Errorf("%s exists already", to)
 	} else if errors.Is(err, fs.ErrNotExist) {
-		err = os.Rename(t.path, to)
+		err = os.Rename(t.Path, to)
 	}
 	if err != nil {
-		t.limit = t.size + t.maxSize // do not try again at once
+		t.limit = t.size + t.MaxSize // do not try again at once
 		return err
 	}
 	err = t.close()
-	if old, lerr := RotatedFiles(t.path); lerr != nil {
+	if old, lerr := RotatedFiles(t.Path); lerr != nil {
 		err = errors.Join(err, lerr)
-	} else if t.keep > 0 && len(old) > t.keep {
-		for _, path := range old[:len(old)-t.keep] {
+	} else if t.Keep > 0 && len(old) > t.Keep {
+		for _, path := range old[:len(old)-t.Keep] {
 			err = errors.Join(err, os.Remove(path))
 		}
 	}
 	if err != nil {
-		t.log.Error("rotating an old file of the audit log failed", "err", err)
+		t.Log.Error("rotating an old file of the audit log failed", "err", err)
 	}
 	return nil
 }
@@ -298,7 +282,7 @@ func RotatedFiles(path string) (paths []string, err error) {
 // readNewestRotated reads the newest rotated file. A process that ended between two files continues from
 // there.
 func (t *logFile) readNewestRotated(rest *junk) (found scanState, err error) {
-	paths, err := RotatedFiles(t.path)
+	paths, err := RotatedFiles(t.Path)
 	if err != nil || len(paths) == 0 {
 		return found, err
 	}
@@ -321,7 +305,7 @@ func (t *logFile) sync() {
 	t.syncs.Go(func() {
 		defer t.syncing.Store(false)
 		if err := f.Sync(); err != nil && !errors.Is(err, fs.ErrClosed) {
-			t.log.Error("flushing the audit log to disk failed", "err", err)
+			t.Log.Error("flushing the audit log to disk failed", "err", err)
 		}
 	})
 }

@@ -49,18 +49,13 @@ func Verify(c Check, sources ...Source) (Report, error) {
 	for _, s := range inOrder(sources) {
 		v.at = Place{File: s.Name}
 		v.ended = true
-		lines := newLineReader(s)
-		for {
-			text, ended, err := lines.next()
-			if err == io.EOF {
-				break
-			}
+		for text, err := range linesOf(s) {
 			if err != nil {
 				return v.report, fmt.Errorf("read %s: %w", s.Name, err)
 			}
 			v.at = Place{File: s.Name, Line: v.at.Line + 1}
-			v.ended = ended
-			v.readLine(text)
+			v.ended = text.ended
+			v.readLine(text.line)
 		}
 	}
 	v.finish()
@@ -247,7 +242,8 @@ func (v *verifier) readForeign(l Line) {
 	} else {
 		v.foreignAt = v.addFinding(Spliced, v.at, v.at, 1, "a line of another audit log, %s", l.Log)
 	}
-	if h, err := contentOf[Header](l, lenient); err == nil && l.Kind == KindHeader && v.foreignAt >= 0 {
+	content, _ := l.content(lenient)
+	if h, ok := content.(Header); ok && v.foreignAt >= 0 {
 		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf("a line of another audit log, %s, of the role %q in the cluster %q", l.Log, hexPrefix(h.Role), hexPrefix(h.Cluster))
 	}
 }
@@ -400,44 +396,33 @@ func (v *verifier) findAccepted(seq uint64) (acceptedLine, bool) {
 
 // content processes the content of a line that is in order.
 func (v *verifier) content(l Line) {
-	var err error
 	clean := v.clean
 	v.clean = clean && l.Kind == KindKey
-	switch l.Kind {
-	case KindEntry:
+	if l.Kind == KindEntry { // not decoded, because that would take most of the time
 		v.report.Entries++
-	case KindHeader:
-		var h Header
-		if h, err = contentOf[Header](l, lenient); err == nil {
-			v.header(l, h, clean)
-		}
-	case KindCheckpoint:
-		var c Checkpoint
-		if c, err = contentOf[Checkpoint](l, lenient); err == nil {
-			v.report.Checkpoints++
-			v.report.Closed, v.clean = c.End == EndOfRun, c.End != ""
-			v.signature(l, c.KeyID)
-		}
-	case KindKey:
-		var c KeyChange
-		if c, err = contentOf[KeyChange](l, lenient); err == nil && v.signature(l, c.By) {
+		return
+	}
+	content, err := l.content(lenient)
+	if err != nil {
+		v.addFinding(Unreadable, v.at, v.at, 1, "the fields are not valid for a line of this kind")
+	}
+	switch c := content.(type) {
+	case Header:
+		v.header(l, c, clean)
+	case Checkpoint:
+		v.report.Checkpoints++
+		v.report.Closed, v.clean = c.End == EndOfRun, c.End != ""
+		v.signature(l, c.KeyID)
+	case KeyChange:
+		if v.signature(l, c.By) {
 			delete(v.trusted, c.By)
 			v.retired[c.By] = true
 			v.trust(c.Key)
 		}
-	case KindGap:
-		var g Gap
-		if g, err = contentOf[Gap](l, lenient); err == nil {
-			v.report.Gaps++
-			v.report.Lost += max(0, g.Lost)
-		}
-	case KindTorn:
-		var t Torn
-		if t, err = contentOf[Torn](l, lenient); err == nil {
-			v.torn(t)
-		}
-	}
-	if err != nil {
-		v.addFinding(Unreadable, v.at, v.at, 1, "the fields are not valid for a line of this kind")
+	case Gap:
+		v.report.Gaps++
+		v.report.Lost += max(0, c.Lost)
+	case Torn:
+		v.torn(c)
 	}
 }

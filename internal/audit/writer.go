@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -14,7 +15,7 @@ const (
 	maxPause = 5 * time.Second
 )
 
-// A writer moves items from the queue of a Log to its tape. Only the writer's goroutine uses it,
+// A writer moves items from the queue of a Log to its file. Only the writer's goroutine uses it,
 // and Open before that goroutine starts.
 //
 //	        the write fails
@@ -24,7 +25,6 @@ const (
 //	        the write succeeds
 type writer struct {
 	*Log
-	conf  Config
 	file  logFile
 	chain chain
 	key   Key // signs the next lines
@@ -51,16 +51,10 @@ type lineMark struct {
 	key   Key  // the new key of a KeyChange
 }
 
-func newWriter(l *Log, c Config) *writer {
-	w := &writer{Log: l, conf: c, key: c.Key, headerReason: Started}
-	w.file = logFile{path: c.Path, stream: c.Writer, maxSize: c.MaxSize, keep: c.Keep, log: c.Log}
-	return w
-}
-
 // begin opens the file and writes the header. For a stream, run writes the header, because a stream
 // may be slow from the start.
 func (w *writer) begin() error {
-	if w.file.stream != nil {
+	if w.conf.Writer != nil {
 		w.chain.log = newLogID()
 		return nil
 	}
@@ -92,7 +86,7 @@ func (w *writer) resume(found scanState) error {
 	}
 	if h := found.header; h.Cluster != "" && (h.Cluster != w.conf.Cluster || h.Role != w.conf.Role) {
 		return fmt.Errorf("%s belongs to the role %q in the cluster %q, but this process has the role %q in the cluster %q: use a separate file for each",
-			w.file.path, h.Role, h.Cluster, w.conf.Role, w.conf.Cluster)
+			w.conf.Path, h.Role, h.Cluster, w.conf.Role, w.conf.Cluster)
 	}
 	w.headerReason, w.chain = Restarted, chain{found.log, found.head}
 	switch found.key {
@@ -163,11 +157,11 @@ func (w *writer) succeeded() {
 	if was == nil {
 		return
 	}
-	if now := w.now(); was != errSlow {
+	if now := w.conf.Now(); was != errSlow {
 		w.conf.Log.Warn("writing the audit log works again", "was", was, "dropped", w.dropped.Load())
 	} else if now.Sub(w.loggedSlow) >= time.Minute { // a slow disk is often slow for hours, so log it at most once a minute
 		w.loggedSlow = now
-		w.conf.Log.Warn("the audit log is slow; requests continued without it", "delay", w.delay.String(), "dropped", w.dropped.Load())
+		w.conf.Log.Warn("the audit log is slow; requests continued without it", "delay", w.conf.Delay.String(), "dropped", w.dropped.Load())
 	}
 }
 
@@ -180,7 +174,7 @@ func (it *item) finish(err error) {
 	}
 }
 
-// end writes the queued items and the final signature, and closes the tape.
+// end writes the queued items and the final signature, and closes the file.
 func (w *writer) end() error {
 	err := w.flush()
 	if err == nil {
@@ -229,10 +223,10 @@ func (w *writer) takeBatch() {
 	}
 }
 
-// appendHeader prepares the tape for the next lines. It opens the path again if the file was moved, and
+// appendHeader prepares the file for the next lines. It opens the path again if the file was moved, and
 // rotates a full file.
 func (w *writer) appendHeader() error {
-	if w.file.stream != nil {
+	if w.conf.Writer != nil {
 		return nil
 	}
 	state, err := w.file.compare(&w.junk)
@@ -241,7 +235,7 @@ func (w *writer) appendHeader() error {
 		return err
 	case state == shrunk:
 		w.headerReason = Shrunk
-		w.conf.Log.Error("another process truncated the audit log file", "path", w.file.path)
+		w.conf.Log.Error("another process truncated the audit log file", "path", w.conf.Path)
 		return nil
 	case state == moved:
 		return w.change(Moved)
@@ -253,7 +247,7 @@ func (w *writer) appendHeader() error {
 	return nil
 }
 
-// change switches the tape to another file: a new one, or a copy of the old file that another
+// change switches to another file: a new one, or a copy of the old file that another
 // process put in its place.
 func (w *writer) change(why Why) error {
 	if why == Rotated {
@@ -272,7 +266,7 @@ func (w *writer) change(why Why) error {
 	}
 	switch {
 	case rest.lines > 0, found.lines > 0 && found.head != w.chain.head:
-		return errors.Join(fmt.Errorf("%s was replaced by another file; move it away", w.file.path), r.file.Close())
+		return errors.Join(fmt.Errorf("%s was replaced by another file; move it away", w.conf.Path), r.file.Close())
 	case found.lines == 0 && why == Moved:
 		err = w.seal() // if this fails, the new file accounts for the partial write
 	}
@@ -295,7 +289,7 @@ func (w *writer) seal() error {
 // if end is set.
 func (w *writer) compose(end End) {
 	w.buf, w.marks = w.buf[:0], w.marks[:0]
-	c, key, now := w.chain, w.key, w.now().UTC()
+	c, key, now := w.chain, w.key, w.conf.Now().UTC()
 	if w.file.torn {
 		w.buf = append(w.buf, '\n')
 	}
@@ -371,7 +365,7 @@ func (w *writer) finishItems(m lineMark, text []byte) {
 	switch m.kind {
 	case KindHeader:
 		w.headerReason, w.unsigned = "", 0
-		w.file.setFirst(m.chain.head.Seq)
+		w.file.first = cmp.Or(w.file.first, m.chain.head.Seq)
 	case KindTorn:
 		w.junk = junk{}
 		w.torn.Add(1)
@@ -399,9 +393,9 @@ func (w *writer) finishItems(m lineMark, text []byte) {
 			w.mu.Unlock()
 		}
 	}
-	if w.export != nil {
+	if w.conf.Export != nil {
 		if l, err := ParseLine(bytes.Clone(bytes.TrimPrefix(text, []byte{'\n'}))); err == nil {
-			w.export(l)
+			w.conf.Export(l)
 		}
 	}
 }

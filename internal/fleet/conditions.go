@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // summary reports the status of an enrollment that is provisioning or provisioned.
@@ -62,7 +63,7 @@ func (d *decision) restarts() bool {
 			return false
 		}
 	}
-	d.Wake = earliest(d.Wake, until)
+	d.Wake = retry.Earliest(d.Wake, until)
 	return true
 }
 

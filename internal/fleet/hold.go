@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // ExpiredHoldRetention is how long an expired hold stays readable before the operator deletes it.
@@ -58,10 +59,10 @@ func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha
 			continue
 		}
 		if h.Spec.ExpiresAt != nil {
-			c.Wake = earliest(c.Wake, h.Spec.ExpiresAt.Time)
+			c.Wake = retry.Earliest(c.Wake, h.Spec.ExpiresAt.Time)
 		}
 		if h.Spec.Mode == v1alpha1.HoldStop {
-			c.CancelAt = earliest(c.CancelAt, CancelAt(h))
+			c.CancelAt = retry.Earliest(c.CancelAt, CancelAt(h))
 		}
 		if strongest == nil || stronger(h, strongest) {
 			strongest = h
@@ -74,7 +75,7 @@ func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha
 	}
 	c.Mode, c.Hold = strongest.Spec.Mode, strongest.Name
 	if c.CancelAt.After(now) {
-		c.Wake = earliest(c.Wake, c.CancelAt)
+		c.Wake = retry.Earliest(c.Wake, c.CancelAt)
 	}
 	return c
 }
@@ -111,14 +112,6 @@ func older(a time.Time, nameA string, b time.Time, nameB string) bool {
 		return a.Before(b)
 	}
 	return nameA < nameB
-}
-
-// earliest returns the earlier of two times. The zero time means never.
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // A Listener is one AutoscalingListener of a scale set.

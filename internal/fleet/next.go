@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // DesiredWorkloads returns the desired workloads of an enrollment, one for each of its pools that exists.
@@ -284,13 +285,13 @@ func (d *decision) rotationDue(created time.Time) bool {
 		due = created.Add(c.RotateEvery.Duration)
 	}
 	if at := c.RotateAt; at != nil && created.Before(at.Time) {
-		due = earliest(due, at.Time)
+		due = retry.Earliest(due, at.Time)
 	}
 	if due.IsZero() {
 		return false
 	}
 	if d.now.Before(due) {
-		d.Wake = earliest(d.Wake, due)
+		d.Wake = retry.Earliest(d.Wake, due)
 		return false
 	}
 	return true

@@ -38,21 +38,14 @@ func ParseAllowedEndpoints(entries []string) (AllowedEndpoints, error) {
 }
 
 func (a AllowedEndpoints) allowsAddr(ip netip.Addr) bool {
-	for _, p := range a.Nets {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.Nets, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 func (a AllowedEndpoints) allowsName(host string) bool {
-	for _, n := range a.Names {
-		if suffix, ok := strings.CutPrefix(n, "*"); ok && strings.HasSuffix(host, suffix) || n == host {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.Names, func(name string) bool {
+		suffix, ok := strings.CutPrefix(name, "*")
+		return ok && strings.HasSuffix(host, suffix) || name == host
+	})
 }
 
 var (
@@ -74,12 +67,8 @@ func isPrivateAddr(ip netip.Addr) bool {
 		b := ip.As16()
 		return isPrivateAddr(netip.AddrFrom4([4]byte(b[12:])))
 	}
-	for _, p := range reservedNets {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast()
+	reserved := slices.ContainsFunc(reservedNets, func(p netip.Prefix) bool { return p.Contains(ip) })
+	return reserved || !ip.IsGlobalUnicast() || ip.IsPrivate()
 }
 
 // IsPrivateEndpoint reports whether other servers accept this API endpoint only if their allowEndpoints lists it.
@@ -91,48 +80,33 @@ func IsPrivateEndpoint(endpoint string) bool {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return isPrivateAddr(ip)
 	}
-	return checkEndpointName(host, EndpointOwner{}) != nil
+	return checkEndpointName(host, Peer{}) != nil
 }
 
-// An EndpointOwner is a node of the tailnet, as this server's netmap describes it.
-type EndpointOwner struct {
-	Name  string // fully qualified, in lower case, without the final dot
-	Addrs []netip.Addr
-}
-
-// An endpoints is the set of addresses that a server announces for itself.
-type endpoints struct {
-	Host        string // name in the tailnet
-	IPs         []netip.Addr
-	URL         string // of its sign-in API
-	APIEndpoint string // URL of the Kubernetes API
-	APIPort     uint16
-}
-
-// Check returns an error if node p may not announce r (GO-07). It does not resolve names, because their addresses may change a moment
+// Check returns an error if node p may not announce the addresses in f (GO-07). It does not resolve names, because their addresses may change a moment
 // later.
-func (a AllowedEndpoints) Check(r endpoints, p EndpointOwner) error {
-	if r.Host != p.Name {
-		return fmt.Errorf("host %s is not the name of the node", r.Host)
+func (a AllowedEndpoints) Check(f Facts, p Peer) error {
+	if f.Host != p.Name {
+		return fmt.Errorf("host %s is not the name of the node", f.Host)
 	}
-	for _, ip := range r.IPs {
+	for _, ip := range f.IPs {
 		if !slices.Contains(p.Addrs, ip) {
 			return fmt.Errorf("address %s is not an address of the node", ip)
 		}
 	}
-	host, _, err := splitEndpointURL(r.URL, "https", "http")
+	host, _, err := splitEndpointURL(f.URL, "https", "http")
 	if err != nil {
 		return fmt.Errorf("url: %w", err)
 	}
 	if ip, err := netip.ParseAddr(host); host != p.Name && (err != nil || !slices.Contains(p.Addrs, ip)) {
 		return fmt.Errorf("url: the host %s is not the node", host)
 	}
-	host, port, err := splitEndpointURL(r.APIEndpoint, "https")
+	host, port, err := splitEndpointURL(f.APIEndpoint, "https")
 	if err != nil {
 		return fmt.Errorf("apiEndpoint: %w", err)
 	}
-	if port != r.APIPort {
-		return fmt.Errorf("apiEndpoint: the port is not %d", r.APIPort)
+	if port != f.APIPort {
+		return fmt.Errorf("apiEndpoint: the port is not %d", f.APIPort)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		if !slices.Contains(p.Addrs, ip) && isPrivateAddr(ip) && !a.allowsAddr(ip.Unmap()) {
@@ -146,7 +120,7 @@ func (a AllowedEndpoints) Check(r endpoints, p EndpointOwner) error {
 	return nil
 }
 
-func checkEndpointName(host string, p EndpointOwner) error {
+func checkEndpointName(host string, p Peer) error {
 	_, tailnet, _ := strings.Cut(p.Name, ".")
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	_, number := strconv.ParseUint(last, 0, 64) // resolvers read 127.1 and 0x7f.1 as addresses
@@ -168,11 +142,7 @@ func splitEndpointURL(text string, schemes ...string) (host string, port uint16,
 		return "", 0, fmt.Errorf("it is not a URL")
 	}
 	ports := map[string]uint16{"https": 443, "http": 80}
-	known := false
-	for _, s := range schemes {
-		known = known || u.Scheme == s
-	}
-	if !known || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" || u.Path != "" && u.Path != "/" || strings.HasSuffix(text, "#") {
+	if !slices.Contains(schemes, u.Scheme) || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" || u.Path != "" && u.Path != "/" || strings.HasSuffix(text, "#") {
 		return "", 0, fmt.Errorf("it must have a scheme, a host and a port only")
 	}
 	host = strings.ToLower(u.Hostname())
@@ -197,13 +167,5 @@ func isDNSLabel(s string) bool { return dnsLabel.MatchString(s) }
 
 // isDNSName reports whether s is a DNS-1123 subdomain.
 func isDNSName(s string) bool {
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for part := range strings.SplitSeq(s, ".") {
-		if !isDNSLabel(part) {
-			return false
-		}
-	}
-	return true
+	return len(s) <= 253 && !slices.ContainsFunc(strings.Split(s, "."), func(part string) bool { return !isDNSLabel(part) })
 }

@@ -8,8 +8,8 @@ import (
 // TestEndpoints: the addresses that a record may announce (GO-07).
 func TestEndpoints(t *testing.T) {
 	ips := []netip.Addr{netip.MustParseAddr("100.64.0.0"), netip.MustParseAddr("fd7a:115c:a1e0::1")}
-	f := endpoints{Host: "tka-0.tail1234.ts.net", IPs: ips, URL: "https://tka-0.tail1234.ts.net", APIEndpoint: "https://k8s.prod-0.example:6443", APIPort: 6443}
-	p := EndpointOwner{Name: f.Host, Addrs: ips}
+	f := Facts{Host: "tka-0.tail1234.ts.net", IPs: ips, URL: "https://tka-0.tail1234.ts.net", APIEndpoint: "https://k8s.prod-0.example:6443", APIPort: 6443}
+	p := Peer{Name: f.Host, Addrs: ips}
 	allow, err := ParseAllowedEndpoints([]string{"10.20.0.0/16", "*.corp.example", "k8s.internal", "192.168.7.7"})
 	if err != nil {
 		t.Fatal(err)
@@ -74,13 +74,13 @@ func TestEndpoints(t *testing.T) {
 			t.Errorf("%s (%s): %v", tt.url, tt.why, err)
 		}
 	}
-	for name, change := range map[string]func(*endpoints){
-		"another's host":            func(r *endpoints) { r.Host = "tka-1.tail1234.ts.net" },
-		"another's address":         func(r *endpoints) { r.IPs = []netip.Addr{netip.MustParseAddr("100.64.0.9")} },
-		"a sign-in URL elsewhere":   func(r *endpoints) { r.URL = "https://evil.example" },
-		"a sign-in URL at another":  func(r *endpoints) { r.URL = "https://100.64.0.9" },
-		"a sign-in URL with a path": func(r *endpoints) { r.URL = "https://" + f.Host + "/evil" },
-		"a sign-in URL of a script": func(r *endpoints) { r.URL = "javascript:alert(1)" },
+	for name, change := range map[string]func(*Facts){
+		"another's host":            func(r *Facts) { r.Host = "tka-1.tail1234.ts.net" },
+		"another's address":         func(r *Facts) { r.IPs = []netip.Addr{netip.MustParseAddr("100.64.0.9")} },
+		"a sign-in URL elsewhere":   func(r *Facts) { r.URL = "https://evil.example" },
+		"a sign-in URL at another":  func(r *Facts) { r.URL = "https://100.64.0.9" },
+		"a sign-in URL with a path": func(r *Facts) { r.URL = "https://" + f.Host + "/evil" },
+		"a sign-in URL of a script": func(r *Facts) { r.URL = "javascript:alert(1)" },
 	} {
 		r := f
 		change(&r)

@@ -35,7 +35,7 @@ type engine struct {
 	lastHeard   []Claim // buffer for the digest of a message that the engine reads
 	reported    []Claim // buffer for the digest of a message that the engine sends
 
-	live, deadCount, unmet []*member // buffers for the members that one round considers
+	selection selection // of the current round
 
 	began     time.Time
 	ticked    time.Duration // time of the last round
@@ -80,8 +80,8 @@ const (
 	deadlineFloor = 2 * time.Second
 )
 
-func newEngine(set Settings, rules Rules, m Memory, sign func([]byte) []byte, rng *rand.Rand, now time.Time) *engine {
-	return &engine{set: set, self: rules.Self, sign: sign, open: parse, rng: rng, floor: m.Generation, view: NewView(rules, m),
+func newEngine(rules Rules, m Memory, sign func([]byte) []byte, rng *rand.Rand, now time.Time) *engine {
+	return &engine{set: rules.Settings, self: rules.Self, sign: sign, open: parse, rng: rng, floor: m.Generation, view: NewView(rules, m),
 		members: map[string]*member{}, peers: map[string]*peer{}, began: now, stats: newStats()}
 }
 
@@ -398,6 +398,11 @@ func (e *engine) isListed(m *member, at time.Duration) bool {
 func (e *engine) reject(from string, why Reason, now time.Time) {
 	e.stats.Rejected[why]++
 	e.peer(from, now).refused++
+}
+
+// errNotStarted is the response while this server has no record of its own.
+func errNotStarted() error {
+	return problem.New(problem.Unavailable, "Gossip has not started on this server yet.", "Try again in a moment.").WithRetryAfter(time.Second)
 }
 
 // errOtherNetwork is the response to a member of another gossip network.

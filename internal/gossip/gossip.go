@@ -120,15 +120,15 @@ type Peer struct {
 // A Netmap is the set of peers of our tailnet at one moment. It is immutable. The nil Netmap is empty.
 type Netmap struct {
 	peers []Peer // sorted by id
-	byID  map[string]int
+	byID  map[string]Peer
 }
 
 // NewNetmap returns a netmap of peers.
 func NewNetmap(peers []Peer) *Netmap {
-	m := &Netmap{peers: slices.Clone(peers), byID: make(map[string]int, len(peers))}
+	m := &Netmap{peers: slices.Clone(peers), byID: make(map[string]Peer, len(peers))}
 	slices.SortFunc(m.peers, func(a, b Peer) int { return strings.Compare(a.ID, b.ID) })
-	for i, p := range m.peers {
-		m.byID[p.ID] = i
+	for _, p := range m.peers {
+		m.byID[p.ID] = p
 	}
 	return m
 }
@@ -138,11 +138,8 @@ func (m *Netmap) Find(id string) (Peer, bool) {
 	if m == nil {
 		return Peer{}, false
 	}
-	i, ok := m.byID[id]
-	if !ok {
-		return Peer{}, false
-	}
-	return m.peers[i], true
+	p, ok := m.byID[id]
+	return p, ok
 }
 
 // Len returns the number of peers.

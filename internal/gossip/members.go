@@ -51,10 +51,9 @@ func (e *engine) snapshot(now time.Time) *Members {
 		s.List = append(s.List, Member{Record: m.entry.Record, State: m.state, LastSeen: seen, Verified: m.verified, Conflict: m.entry.Conflict})
 	}
 	slices.SortFunc(s.List, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
-	for _, r := range e.view.refused.All() {
+	for _, r := range e.view.refused.All() { // in the order of nodes
 		s.Refused = append(s.Refused, r)
 	}
-	slices.SortFunc(s.Refused, func(a, b Refusal) int { return strings.Compare(a.Node, b.Node) })
 	return s
 }
 

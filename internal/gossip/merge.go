@@ -76,7 +76,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Binding, Detail: verdict.detail}
 	}
 	e.Conflict = verdict.conflict
-	wrong := v.rules.AllowedEndpoints.Check(r.announces(), EndpointOwner{Name: p.Name, Addrs: p.Addrs})
+	wrong := v.rules.AllowedEndpoints.Check(r.Facts, p)
 	remember := !known && (firstHand || verdict.trusted) // remember the refusal
 	switch {
 	case wrong != nil && !remember:
@@ -117,19 +117,13 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	if known {
 		return c
 	}
-	drop := map[string]bool{r.Node: true}
-	if _, ok := v.tombs.Get(r.Node); ok {
-		v.tombs = v.tombs.Without(drop)
-	}
-	if _, ok := v.refused.Get(r.Node); ok {
-		v.refused = v.refused.Without(drop)
-	}
+	v.tombs, v.refused = v.tombs.Without(r.Node), v.refused.Without(r.Node)
 	return c
 }
 
 // isBeaten reports whether the existing entry has more weight than e, or is later.
 func (v *View) isBeaten(was, e *Entry, trusted bool) (Change, bool) {
-	switch now, before := boolWeight(e.FirstHand || trusted), v.weight(was); {
+	switch now, before := boolOrder(e.FirstHand || trusted), v.weight(was); {
 	case now < before:
 		return Change{Reason: Binding, Detail: "the node itself sent a different record"}, true
 	case now == before && e.Order.Compare(was.Order) < 0:
@@ -143,7 +137,7 @@ func (v *View) compareEntries(was, e *Entry, trusted bool) (keep bool, c Change)
 	if c, beaten := v.isBeaten(was, e, trusted); beaten {
 		return true, c
 	}
-	if boolWeight(e.FirstHand || trusted) > v.weight(was) || e.Order.Compare(was.Order) > 0 {
+	if boolOrder(e.FirstHand || trusted) > v.weight(was) || e.Order.Compare(was.Order) > 0 {
 		return false, Change{}
 	}
 	if was.Signed.equal(e.Signed) {

@@ -45,7 +45,7 @@ func TestMergeIsAJoin(t *testing.T) {
 				memory.Nodes[n.facts.Node], memory.Clusters[n.facts.ClusterID] = n.facts.ClusterID, n.facts.Key
 			}
 		}
-		start := NewView(Rules{Self: "nSELF", Key: httpapi.PublicKey{9}, MaxMembers: 100}, memory)
+		start := NewView(Rules{Self: "nSELF", Key: httpapi.PublicKey{9}, Settings: Settings{MaxMembers: 100}}, memory)
 		start = Forget(func() *View {
 			r, _ := Open(forge(t, buried.facts, Order{47, 1}, buried.key))
 			v, _ := Merge(start, Delivery{buried.facts.Node, []*Record{r}, s.netmap}, now)
@@ -274,7 +274,7 @@ func TestHearsayBuriesNobody(t *testing.T) {
 func TestPinnedPolicy(t *testing.T) {
 	plain := newMergeEnv(t, Rules{})
 	a, b := plain.s.nodes[0], plain.s.nodes[1]
-	c := newMergeEnv(t, Rules{Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
+	c := newMergeEnv(t, Rules{Settings: Settings{Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}}})
 	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
 		t.Fatalf("another key than pinned: %+v", ch)
 	}
@@ -284,7 +284,7 @@ func TestPinnedPolicy(t *testing.T) {
 	if ch := c.record(b, forge(t, b.facts, Order{1, 1}, b.key)); !ch.Pinned {
 		t.Fatalf("a cluster that is not pinned: %+v", ch)
 	}
-	only := newMergeEnv(t, Rules{PinnedOnly: true, Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}})
+	only := newMergeEnv(t, Rules{Settings: Settings{PinnedOnly: true, Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}}})
 	if ch := only.record(b, forge(t, b.facts, Order{1, 1}, b.key)); ch.Entry != nil || ch.Reason != Binding {
 		t.Fatalf("a cluster that is not pinned, where only pinned ones count: %+v", ch)
 	}

@@ -111,7 +111,7 @@ func decode(b []byte, network string, room []Claim, who func([]byte) *member) (m
 	}
 	c := &cursor{strictjson.New(b)}
 	var version uint64
-	err := c.Object(func(name string) (err error) {
+	err := c.Object(func(name string) (err error) { // a switch, because idle rounds decode many messages
 		switch name {
 		case "v":
 			version, err = c.Count(maxVersion)
@@ -180,17 +180,7 @@ func (c *cursor) claims(room []Claim, who func([]byte) *member) ([]Claim, error)
 }
 
 func (c *cursor) signed() (s Signed, err error) {
-	err = c.Object(func(name string) (err error) {
-		switch name {
-		case "p":
-			s.Payload, err = c.Base64()
-		case "s":
-			s.Signature, err = c.Base64()
-		default:
-			err = c.Skip()
-		}
-		return err
-	})
+	err = c.read(map[string]any{"p": &s.Payload, "s": &s.Signature})
 	if err == nil && (len(s.Payload) == 0 || len(s.Signature) == 0) {
 		err = errors.New("a record without payload or signature")
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
-	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
@@ -85,10 +84,9 @@ func (n *Node) Run(ctx context.Context) error {
 		return nil // ctx has ended
 	}
 	set := n.cfg.Settings
-	rules := Rules{Self: n.cfg.ID, Key: n.cfg.Key, Pins: set.Pins, PinnedOnly: set.PinnedOnly, AllowedEndpoints: set.AllowedEndpoints, MaxMembers: set.MaxMembers}
 	chance := rand.New(n.cfg.Rand)
 	n.mu.Lock()
-	n.engine = newEngine(set, rules, memory, n.cfg.Sign, rand.New(rand.NewPCG(chance.Uint64(), chance.Uint64())), n.cfg.Now())
+	n.engine = newEngine(Rules{n.cfg.ID, n.cfg.Key, set}, memory, n.cfg.Sign, rand.New(rand.NewPCG(chance.Uint64(), chance.Uint64())), n.cfg.Now())
 	n.mu.Unlock()
 	saving, tryAgain := make(chan error, 1), time.Time{}
 	idle := true // no save is under way
@@ -179,41 +177,33 @@ func (n *Node) exchange(ctx context.Context, c call) {
 	defer func() { // the response comes from an untrusted peer
 		if p := recover(); p != nil {
 			n.cfg.Log.Error("a gossip exchange panicked", "node", c.to.ID, "panic", p, "stack", string(debug.Stack()))
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.engine.failExchange(c.to.ID, n.cfg.Now())
+			n.endExchange(c.to.ID, errors.New("panic"))
 		}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, n.engine.deadline())
 	defer cancel()
 	answer, err := n.cfg.Exchange(ctx, c.to, c.body)
-	third := n.endExchange(c.to.ID, answer, err)
-	if third == nil {
-		return
-	}
-	_, err = n.cfg.Exchange(ctx, c.to, third)
-	n.mu.Lock()
 	if err != nil {
-		n.engine.failExchange(c.to.ID, n.cfg.Now())
-	} else {
-		n.engine.endExchange(c.to.ID, n.cfg.Now())
+		n.cfg.Log.Debug("a gossip exchange failed", "node", c.to.ID, "err", err)
 	}
-	n.mu.Unlock()
-}
-
-// endExchange processes the response or the failure of an exchange.
-func (n *Node) endExchange(from string, answer []byte, err error) (third []byte) {
-	if err != nil {
-		n.cfg.Log.Debug("a gossip exchange failed", "node", from, "err", err)
-	}
+	var third []byte
 	n.withEngine(func(e *engine, now time.Time) {
 		if err != nil {
-			e.failExchange(from, now)
-			return
+			e.endExchange(c.to.ID, err, now)
+		} else {
+			third = e.handleResponse(c.to.ID, answer, now)
 		}
-		third = e.handleResponse(from, answer, now)
 	})
-	return third
+	if third != nil {
+		_, err = n.cfg.Exchange(ctx, c.to, third)
+		n.endExchange(c.to.ID, err)
+	}
+}
+
+func (n *Node) endExchange(to string, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.engine.endExchange(to, err, n.cfg.Now())
 }
 
 // withEngine processes a message under the lock and reports the resulting events.
@@ -257,7 +247,7 @@ func (n *Node) Handle(from string, body []byte) (answer []byte, err error) {
 	ready := n.engine != nil
 	n.mu.Unlock()
 	if !ready || !isNode(from) {
-		return nil, problem.New(problem.Unavailable, "Gossip has not started on this server yet.", "Try again in a moment.").WithRetryAfter(time.Second)
+		return nil, errNotStarted()
 	}
 	n.withEngine(func(e *engine, now time.Time) { answer, err = e.handleRequest(from, body, now) })
 	return answer, err

@@ -3,8 +3,8 @@ package gossip
 import (
 	"crypto/ed25519"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
@@ -31,13 +31,7 @@ type Memory struct {
 }
 
 func (v *View) memory(generation uint64) Memory {
-	m := Memory{Generation: generation, Clusters: map[string]httpapi.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}}
-	for id, key := range v.clusters.All() {
-		m.Clusters[id] = key
-	}
-	for node, id := range v.nodes.All() {
-		m.Nodes[node] = id
-	}
+	m := Memory{Generation: generation, Clusters: maps.Collect(v.clusters.All()), Nodes: maps.Collect(v.nodes.All()), Absent: map[string]int64{}}
 	for node, since := range v.absent.All() {
 		m.Absent[node] = since.Unix()
 	}
@@ -90,9 +84,10 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		node  string
 		since time.Time
 	}
-	next, back := *v, map[string]bool{}
+	next := *v
 	nodes := map[string]int{} // number of nodes of each cluster
 	var away []missing
+	var back, dropped, keys []string
 	for node, cluster := range v.nodes.All() {
 		nodes[cluster]++
 		_, here := m.Find(node)
@@ -100,7 +95,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		switch {
 		case here || node == v.rules.Self:
 			if was {
-				back[node] = true
+				back = append(back, node)
 			}
 			continue
 		case !was || since.After(now): // the clock was set back
@@ -109,14 +104,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		}
 		away = append(away, missing{node, since})
 	}
-	slices.SortFunc(away, func(a, b missing) int {
-		if c := a.since.Compare(b.since); c != 0 {
-			return c
-		}
-		return strings.Compare(a.node, b.node)
-	})
-	var dropped []string
-	gone, keys := map[string]bool{}, map[string]bool{}
+	slices.SortStableFunc(away, func(a, b missing) int { return a.since.Compare(b.since) }) // away is in the order of nodes
 	for _, x := range away {
 		cluster, _ := v.nodes.Get(x.node)
 		life := nodePinLife
@@ -129,31 +117,23 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 		if now.Sub(x.since) <= life {
 			continue
 		}
-		gone[x.node], back[x.node] = true, true
 		dropped = append(dropped, x.node)
 		next.pinned -= nodePin(x.node, cluster)
 		if nodes[cluster]--; nodes[cluster] == 0 {
-			keys[cluster] = true
+			keys = append(keys, cluster)
 			next.pinned -= clusterPin(cluster)
 		}
 	}
 	if next.isCrowded() { // drop clusters whose nodes an administrator has removed
 		for cluster := range v.clusters.All() {
-			if nodes[cluster] == 0 && !keys[cluster] {
-				keys[cluster] = true
+			if _, had := nodes[cluster]; !had {
+				keys = append(keys, cluster)
 				next.pinned -= clusterPin(cluster)
 			}
 		}
 	}
-	if len(back) > 0 {
-		next.absent = next.absent.Without(back)
-	}
-	if len(gone) > 0 {
-		next.nodes = next.nodes.Without(gone)
-	}
-	if len(keys) > 0 {
-		next.clusters = next.clusters.Without(keys)
-	}
+	next.absent = next.absent.Without(slices.Concat(back, dropped)...)
+	next.nodes, next.clusters = next.nodes.Without(dropped...), next.clusters.Without(keys...)
 	return &next, dropped
 }
 
@@ -184,14 +164,7 @@ func (v *View) keyOf(cluster string) (key httpapi.PublicKey, policy, ok bool) {
 // weight is the precedence of an entry over another one for the same node. An entry from the node itself, or one that matches the pins,
 // beats relayed entries of any order.
 func (v *View) weight(e *Entry) int {
-	return boolWeight(e.FirstHand || v.Verified(e))
-}
-
-func boolWeight(counts bool) int {
-	if counts {
-		return 1
-	}
-	return 0
+	return boolOrder(e.FirstHand || v.Verified(e))
 }
 
 // A pinDecision is what the pins decide about a record.

@@ -176,95 +176,35 @@ func parse(s Signed) (*Record, error) {
 	return r, nil
 }
 
-func (r *Record) announces() endpoints {
-	return endpoints{Host: r.Host, IPs: r.IPs, URL: r.URL, APIEndpoint: r.APIEndpoint, APIPort: r.APIPort}
-}
-
 // isSignatureValid reports whether the key that the record names has signed it.
 func (r *Record) isSignatureValid() bool {
 	return r.proven || ed25519.Verify(r.Key[:], signedMessage(r.Signed.Payload), r.Signed.Signature)
 }
 
 func (r *Record) read(c *cursor) error {
-	var v uint64
-	err := c.Object(func(name string) (err error) {
-		switch name {
-		case "v":
-			v, err = c.Count(maxVersion)
-		case "cluster":
-			err = c.Object(func(name string) (err error) {
-				switch name {
-				case "id":
-					r.ClusterID, err = c.Text()
-				case "name":
-					r.ClusterName, err = c.Text()
-				default:
-					err = c.Skip()
-				}
-				return err
-			})
-		case "node":
-			r.Node, err = c.Text()
-		case "host":
-			r.Host, err = c.Text()
-		case "ips":
-			err = c.Array(func() error {
-				text, err := c.Text()
-				if err != nil {
-					return err
-				}
-				addr, err := netip.ParseAddr(text)
-				if err != nil || addr.Zone() != "" || addr.Is4In6() || len(r.IPs) == maxAddresses {
-					return fmt.Errorf("ips: at most %d addresses are allowed", maxAddresses)
-				}
-				r.IPs = append(r.IPs, addr)
-				return nil
-			})
-		case "port":
-			r.Port, err = c.port()
-		case "url":
-			r.URL, err = c.Text()
-		case "apiEndpoint":
-			r.APIEndpoint, err = c.Text()
-		case "apiPort":
-			r.APIPort, err = c.port()
-		case "caHash":
-			r.CAHash, err = c.Text()
-		case "labels":
-			err = c.Object(func(name string) error {
-				value, err := c.Text()
-				if err != nil {
-					return err
-				}
-				if !isLabelKey(name) || value != "" && !labelName.MatchString(value) || len(r.Labels) == maxLabels {
-					return fmt.Errorf("labels: at most %d Kubernetes labels are allowed", maxLabels)
-				}
-				if r.Labels == nil {
-					r.Labels = map[string]string{}
-				}
-				r.Labels[name] = value
-				return nil
-			})
-		case "status":
-			var text string
-			text, err = c.Text()
-			r.Status = Status(text)
-		case "generation":
-			r.Generation, err = c.Count(maxGeneration)
-		case "version":
-			r.Version, err = c.Count(maxVersion)
-		case "key":
-			r.Key, err = c.key()
-		case "software":
-			r.Software, err = c.Text()
-		case "prevKey":
-			r.PrevKey, err = c.key()
-		case "prevSig":
-			r.PrevSig, err = c.Base64()
-		default:
-			err = c.Skip()
-		}
-		if err != nil {
+	var form uint64
+	fields := map[string]any{
+		"v":           count{&form, maxVersion},
+		"cluster":     map[string]any{"id": &r.ClusterID, "name": &r.ClusterName},
+		"node":        &r.Node,
+		"host":        &r.Host,
+		"ips":         func() error { return c.Array(func() error { return r.readAddress(c) }) },
+		"port":        &r.Port,
+		"url":         &r.URL,
+		"apiEndpoint": &r.APIEndpoint,
+		"apiPort":     &r.APIPort,
+		"caHash":      &r.CAHash,
+		"labels":      func() error { return c.Object(func(name string) error { return r.readLabel(name, c) }) },
+		"status":      (*string)(&r.Status),
+		"generation":  count{&r.Generation, maxGeneration},
+		"version":     count{&r.Version, maxVersion},
+		"key":         &r.Key,
+		"software":    &r.Software,
+		"prevKey":     &r.PrevKey,
+		"prevSig":     &r.PrevSig,
+	}
+	err := c.Object(func(name string) error {
+		if err := c.read(fields[name]); err != nil {
 			return fmt.Errorf("%.40q: %w", name, err)
 		}
 		return nil
@@ -272,14 +212,72 @@ func (r *Record) read(c *cursor) error {
 	if err != nil {
 		return err
 	}
-	if v != 1 {
-		return fmt.Errorf("its form is %d, but this server supports form 1", v)
+	if form != 1 {
+		return fmt.Errorf("its form is %d, but this server supports form 1", form)
 	}
 	return c.End()
 }
 
+func (r *Record) readAddress(c *cursor) error {
+	text, err := c.Text()
+	if err != nil {
+		return err
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil || addr.Zone() != "" || addr.Is4In6() || len(r.IPs) == maxAddresses {
+		return fmt.Errorf("ips: at most %d addresses are allowed", maxAddresses)
+	}
+	r.IPs = append(r.IPs, addr)
+	return nil
+}
+
+func (r *Record) readLabel(name string, c *cursor) error {
+	value, err := c.Text()
+	if err != nil {
+		return err
+	}
+	if !isLabelKey(name) || value != "" && !labelName.MatchString(value) || len(r.Labels) == maxLabels {
+		return fmt.Errorf("labels: at most %d Kubernetes labels are allowed", maxLabels)
+	}
+	if r.Labels == nil {
+		r.Labels = map[string]string{}
+	}
+	r.Labels[name] = value
+	return nil
+}
+
 // A cursor reads records and messages.
 type cursor struct{ strictjson.Cursor }
+
+// A count is the target of an integer from 0 to limit.
+type count struct {
+	to    *uint64
+	limit uint64
+}
+
+// read reads a value into target: a pointer, a count, the targets of an object, or a function that reads the value. A nil target skips the
+// value.
+func (c *cursor) read(target any) (err error) {
+	switch to := target.(type) {
+	case *string:
+		*to, err = c.Text()
+	case *uint16:
+		*to, err = c.port()
+	case *[]byte:
+		*to, err = c.Base64()
+	case *httpapi.PublicKey:
+		*to, err = c.key()
+	case count:
+		*to.to, err = c.Count(to.limit)
+	case map[string]any:
+		err = c.Object(func(name string) error { return c.read(to[name]) })
+	case func() error:
+		err = to()
+	default:
+		err = c.Skip()
+	}
+	return err
+}
 
 func (c *cursor) port() (uint16, error) {
 	n, err := c.Count(1<<16 - 1)

@@ -31,92 +31,108 @@ func (e *engine) tick(netmap *Netmap, now time.Time) []call {
 	return calls
 }
 
-// pickPeers selects the peers to query in this round.
-func (e *engine) pickPeers(now time.Time) []Peer {
-	var picked []Peer
-	pick := func(id string) bool {
-		p, ok := e.netmap.Find(id)
-		if !ok || id == e.self || !e.canQuery(e.peer(id, now), now) {
-			return false
-		}
-		to := e.peers[id]
-		to.busy++
-		to.queriedAt = now
-		if m := e.members[id]; m != nil && e.clock(to.requestedAt) <= max(m.last, m.contact) {
-			to.requestedAt = now
-		}
-		picked = append(picked, p)
-		return true
+// A selection is the set of peers that one round queries, and the members from which it selects. The engine reuses its buffers.
+type selection struct {
+	picked          []Peer
+	live            []*member
+	dead            []*member
+	unmet           []*member // members that have not sent their record themselves and match no pin
+	suspect         []*member
+	unasked         []*member // silent members without a request since they were last heard
+	longest, latest *member   // with the longest and the latest contact, among those that may be queried
+}
+
+// pick adds the peer with that id to the selection, if the engine may query it.
+func (e *engine) pick(s *selection, id string, now time.Time) bool {
+	p, ok := e.netmap.Find(id)
+	if !ok || id == e.self || !e.canQuery(e.peer(id, now), now) {
+		return false
 	}
-	at, d := e.clock(now), e.detector()
-	var oldest, newest *member
-	live, dead, unmet := e.live[:0], e.deadCount[:0], e.unmet[:0]
-	var suspect, unasked []*member
+	to := e.peers[id]
+	to.busy++
+	to.queriedAt = now
+	if m := e.members[id]; m != nil && e.clock(to.requestedAt) <= max(m.last, m.contact) {
+		to.requestedAt = now
+	}
+	s.picked = append(s.picked, p)
+	return true
+}
+
+// candidates returns the selection before its first pick.
+func (e *engine) candidates(now time.Time) *selection {
+	s, at, d := &e.selection, e.clock(now), e.detector()
+	*s = selection{live: s.live[:0], dead: s.dead[:0], unmet: s.unmet[:0]}
 	for _, m := range e.list {
 		if m.gone() {
 			if m.state == Dead {
-				dead = append(dead, m)
+				s.dead = append(s.dead, m)
 			}
 			continue
 		}
-		live = append(live, m)
+		s.live = append(s.live, m)
 		if !m.verified && !m.firstHand {
-			unmet = append(unmet, m)
+			s.unmet = append(s.unmet, m)
 		}
-		older, newer := oldest == nil || m.contact < oldest.contact, newest == nil || m.contact > newest.contact
+		older, newer := s.longest == nil || m.contact < s.longest.contact, s.latest == nil || m.contact > s.latest.contact
 		silent := d.maybeDying(&m.pulse, at)
 		if !older && !newer && m.state != Suspect && !silent || !e.canQuery(m.peer, now) {
 			continue
 		}
 		if older {
-			oldest = m
+			s.longest = m
 		}
 		if newer {
-			newest = m
+			s.latest = m
 		}
 		if m.state == Suspect {
-			suspect = append(suspect, m)
+			s.suspect = append(s.suspect, m)
 		}
 		if silent && e.clock(m.peer.requestedAt) <= max(m.last, m.contact) {
-			unasked = append(unasked, m)
+			s.unasked = append(s.unasked, m)
 		}
 	}
-	e.live, e.deadCount, e.unmet = live, dead, unmet
+	return s
+}
+
+// pickPeers selects the peers to query in this round.
+func (e *engine) pickPeers(now time.Time) []Peer {
+	s, fanout := e.candidates(now), e.set.Fanout
+	pick := func(id string) bool { return e.pick(s, id, now) }
 	// At least one pick is always random.
 	some := func(of []*member) *member { return of[e.rng.IntN(len(of))] }
-	if e.isolated && newest != nil {
-		pick(newest.id)
-	} else if oldest != nil && (e.set.Fanout > 1 || e.heartbeat%2 == 0) {
-		pick(oldest.id)
+	if e.isolated && s.latest != nil {
+		pick(s.latest.id)
+	} else if s.longest != nil && (fanout > 1 || e.heartbeat%2 == 0) {
+		pick(s.longest.id)
 	}
-	if len(suspect) > 0 && len(picked)+1 < e.set.Fanout { // query a suspect directly before it can be declared dead
-		pick(some(suspect).id)
+	if len(s.suspect) > 0 && len(s.picked)+1 < fanout { // query a suspect directly before it can be declared dead
+		pick(some(s.suspect).id)
 	}
-	for tries := 0; len(unmet) > 0 && len(picked)+1 < e.set.Fanout && e.dials >= 1 && tries < e.set.Fanout; tries++ {
-		if pick(some(unmet).id) {
+	for tries := 0; len(s.unmet) > 0 && len(s.picked)+1 < fanout && e.dials >= 1 && tries < fanout; tries++ {
+		if pick(some(s.unmet).id) {
 			e.dials--
 			break
 		}
 	}
-	for tries := 0; len(picked) < e.set.Fanout && len(picked) < len(live) && tries < 4*e.set.Fanout; tries++ {
-		pick(some(live).id)
+	for tries := 0; len(s.picked) < fanout && len(s.picked) < len(s.live) && tries < 4*fanout; tries++ {
+		pick(some(s.live).id)
 	}
-	for range min(e.set.Fanout, len(unasked)) { // many may fall silent at once
-		pick(some(unasked).id)
+	for range min(fanout, len(s.unasked)) { // many may fall silent at once
+		pick(some(s.unasked).id)
 	}
 	// From time to time, query a dead member or a node of our tailnet that was never heard. So partitions of any length heal.
 	strangers := max(e.netmap.Len()-len(e.list)-1, 0)
-	if lost := len(dead) + strangers; e.rng.Float64()*float64(len(live)+1) < float64(lost) {
-		if e.rng.IntN(lost) < len(dead) {
-			pick(dead[e.rng.IntN(len(dead))].id)
+	if lost := len(s.dead) + strangers; e.rng.Float64()*float64(len(s.live)+1) < float64(lost) {
+		if e.rng.IntN(lost) < len(s.dead) {
+			pick(some(s.dead).id)
 		} else {
 			e.pickStranger(pick)
 		}
 	}
-	for tries := 0; len(live) < e.set.Fanout && len(picked) < e.set.Fanout && tries < e.set.Fanout; tries++ {
+	for tries := 0; len(s.live) < fanout && len(s.picked) < fanout && tries < fanout; tries++ {
 		e.pickStranger(pick)
 	}
-	return picked
+	return s.picked
 }
 
 // pickStranger picks a node that has no record here, seeds first.
@@ -194,7 +210,7 @@ func (e *engine) request(to string, now time.Time) []byte {
 func (e *engine) handleRequest(from string, body []byte, now time.Time) ([]byte, error) {
 	p := e.peer(from, now)
 	if e.own == nil {
-		return nil, problem.New(problem.Unavailable, "Gossip has not started on this server yet.", "Try again in a moment.").WithRetryAfter(time.Second)
+		return nil, errNotStarted()
 	}
 	if wait := p.admit(now); wait > 0 {
 		e.reject(from, Rate, now)
@@ -325,7 +341,7 @@ func (e *engine) handleResponse(from string, body []byte, now time.Time) []byte 
 	p := e.peer(from, now)
 	m, err := e.decodeMessage(from, body, now)
 	if err != nil {
-		e.failExchange(from, now)
+		e.endExchange(from, err, now)
 		return nil
 	}
 	p.unresponsive = backoff{}
@@ -359,14 +375,14 @@ func (e *engine) handleResponse(from string, body []byte, now time.Time) []byte 
 	return e.encodeMessage(out, kindDelta)
 }
 
-// endExchange ends a successful exchange; fail ends a failed one.
-func (e *engine) endExchange(to string, now time.Time) { e.peer(to, now).busy-- }
-
-func (e *engine) failExchange(to string, now time.Time) {
-	e.stats.Failed++
+// endExchange ends an exchange, which failed with err if err is not nil.
+func (e *engine) endExchange(to string, err error, now time.Time) {
 	p := e.peer(to, now)
 	p.busy--
-	if e.members[to] == nil { // a node with our tag need not be a server
+	if err == nil {
+		return
+	}
+	if e.stats.Failed++; e.members[to] == nil { // a node with our tag need not be a server
 		p.unresponsive.begin(now, longestAway)
 	}
 }
@@ -394,10 +410,10 @@ func (e *engine) decodeMessage(from string, body []byte, now time.Time) (message
 func (e *engine) findMember(id []byte) *member { return e.members[string(id)] }
 
 // encodeMessage encodes and counts a message.
-func (e *engine) encodeMessage(m message, k kind) []byte {
+func (e *engine) encodeMessage(m message, kind string) []byte {
 	m.Network = e.set.Network
 	b := m.encode()
-	e.stats.Messages[k]++
+	e.stats.Messages[kind]++
 	e.stats.BytesOut += uint64(len(b))
 	return b
 }

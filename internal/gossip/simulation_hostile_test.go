@@ -458,7 +458,9 @@ func TestBombs(t *testing.T) {
 func TestNothingYet(t *testing.T) {
 	s := newSim(t, 770, 2, Settings{Seeds: []string{"tka-1.tail1234.ts.net"}})
 	n := s.nodes[0]
-	n.engine = newEngine(s.set, Rules{Self: n.facts.Node, Key: n.facts.Key, MaxMembers: 10}, Memory{}, n.sign, s.rng, simEpoch)
+	set := s.set
+	set.MaxMembers = 10
+	n.engine = newEngine(Rules{n.facts.Node, n.facts.Key, set}, Memory{}, n.sign, s.rng, simEpoch)
 	if calls := n.engine.tick(nil, simEpoch.Add(time.Second)); len(calls) != 0 {
 		t.Errorf("%d calls", len(calls))
 	}

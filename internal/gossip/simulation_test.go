@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"crypto/ed25519"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -166,8 +167,7 @@ func (s *sim) between(a, b time.Duration) time.Duration {
 func (s *sim) start(n *simNode) {
 	n.life++
 	n.up = true
-	rules := Rules{Self: n.facts.Node, Key: n.facts.Key, Pins: s.set.Pins, PinnedOnly: s.set.PinnedOnly, AllowedEndpoints: s.set.AllowedEndpoints, MaxMembers: s.set.MaxMembers}
-	n.engine = newEngine(s.set, rules, n.memory, n.sign, rand.New(rand.NewPCG(s.rng.Uint64(), s.rng.Uint64())), n.wall())
+	n.engine = newEngine(Rules{n.facts.Node, n.facts.Key, s.set}, n.memory, n.sign, rand.New(rand.NewPCG(s.rng.Uint64(), s.rng.Uint64())), n.wall())
 	n.engine.open = s.open
 	s.announce(n, n.facts, Up)
 	life := n.life
@@ -266,12 +266,12 @@ func (s *sim) exchange(a *simNode, c call) {
 			a.awake(life, do)
 		}
 	}
-	s.at(a.deadline(), func() { end(func() { a.failExchange(c.to.ID, a.wall()) }) })
+	s.at(a.deadline(), func() { end(func() { a.endExchange(c.to.ID, errors.New("no response"), a.wall()) }) })
 	s.send(a, b, c.body, func(answer []byte, err error) {
 		s.reply(b, a, answer, err, func(answer []byte, err error) {
 			end(func() {
 				if err != nil {
-					a.failExchange(c.to.ID, a.wall())
+					a.endExchange(c.to.ID, errors.New("no response"), a.wall())
 					return
 				}
 				third := a.handleResponse(c.to.ID, answer, a.wall())
@@ -281,7 +281,7 @@ func (s *sim) exchange(a *simNode, c call) {
 				}
 				over = false
 				s.send(a, b, third, func(answer []byte, err error) {
-					s.reply(b, a, answer, err, func([]byte, error) { end(func() { a.endExchange(c.to.ID, a.wall()) }) })
+					s.reply(b, a, answer, err, func([]byte, error) { end(func() { a.endExchange(c.to.ID, nil, a.wall()) }) })
 				})
 			})
 		})

@@ -71,11 +71,20 @@ func (t sortedMap[V]) With(key string, v V) sortedMap[V] {
 }
 
 // Without returns a table without those keys.
-func (t sortedMap[V]) Without(keys map[string]bool) sortedMap[V] {
+func (t sortedMap[V]) Without(keys ...string) sortedMap[V] {
+	drop := map[string]bool{}
+	for _, k := range keys {
+		if _, ok := t.Get(k); ok {
+			drop[k] = true
+		}
+	}
+	if len(drop) == 0 {
+		return t
+	}
 	var next sortedMap[V]
 	var page []sortedMapEntry[V]
 	for k, v := range t.All() {
-		if keys[k] {
+		if drop[k] {
 			continue
 		}
 		if len(page) == maxMapPage/2 { // half full, so that there is room for insertions
@@ -108,24 +117,20 @@ func (t sortedMap[V]) Len() int { return t.size }
 
 // expireEntries drops the entries older than since, and the oldest entries beyond limit.
 func expireEntries[V any](from sortedMap[V], limit int, at func(V) time.Time, since time.Time) sortedMap[V] {
-	drop := map[string]bool{}
+	type aged struct {
+		key string
+		at  time.Time
+	}
+	var all []aged
 	for k, v := range from.All() {
-		if at(v).Before(since) {
-			drop[k] = true
+		all = append(all, aged{k, at(v)})
+	}
+	slices.SortStableFunc(all, func(a, b aged) int { return a.at.Compare(b.at) })
+	var drop []string
+	for i, e := range all {
+		if e.at.Before(since) || len(all)-i > limit {
+			drop = append(drop, e.key)
 		}
 	}
-	for from.Len()-len(drop) > limit {
-		oldest, found := "", false
-		var when time.Time
-		for k, v := range from.All() {
-			if !drop[k] && (!found || at(v).Before(when) || at(v).Equal(when) && k < oldest) {
-				oldest, when, found = k, at(v), true
-			}
-		}
-		drop[oldest] = true
-	}
-	if len(drop) == 0 {
-		return from
-	}
-	return from.Without(drop)
+	return from.Without(drop...)
 }

@@ -2,39 +2,34 @@ package gossip
 
 import "maps"
 
-// kind is the content type of a message. The set is closed, because metrics count by it.
-type kind string
-
+// The kinds of messages, by content. The set is closed, because metrics count by it.
 const (
-	kindDigest kind = "digest"
-	kindDelta  kind = "delta"
-	kindEmpty  kind = "empty"
+	kindDigest = "digest"
+	kindDelta  = "delta"
+	kindEmpty  = "empty"
 )
 
 // Kinds returns the kinds of messages that Stats counts.
-func Kinds() []string { return []string{string(kindDigest), string(kindDelta), string(kindEmpty)} }
+func Kinds() []string { return []string{kindDigest, kindDelta, kindEmpty} }
 
 // Stats are counts since the start, for metrics.
 type Stats struct {
 	Rounds     uint64
-	Late       uint64 // rounds so late that every member got a fresh start
-	Failed     uint64 // failed exchanges that this node began
-	Messages   map[kind]uint64
+	Late       uint64            // rounds so late that every member got a fresh start
+	Failed     uint64            // failed exchanges that this node began
+	Messages   map[string]uint64 // sent, by kind
 	MessagesIn uint64
 	BytesIn    uint64
 	BytesOut   uint64
 	Rejected   map[Reason]uint64
 }
 
-func newStats() Stats { return Stats{Messages: map[kind]uint64{}, Rejected: map[Reason]uint64{}} }
+func newStats() Stats { return Stats{Messages: map[string]uint64{}, Rejected: map[Reason]uint64{}} }
 
 func (s Stats) clone() Stats {
 	s.Messages, s.Rejected = maps.Clone(s.Messages), maps.Clone(s.Rejected)
 	return s
 }
-
-// Sent returns how many messages of kind k were sent.
-func (s Stats) Sent(k string) uint64 { return s.Messages[kind(k)] }
 
 // An EventKind is the kind of an Event. The set is closed.
 type EventKind string

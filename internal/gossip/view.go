@@ -8,12 +8,9 @@ import (
 
 // Rules configure the decisions of a view.
 type Rules struct {
-	Self             string // stable node id of this server
-	Key              httpapi.PublicKey
-	Pins             []Pin
-	PinnedOnly       bool
-	AllowedEndpoints AllowedEndpoints
-	MaxMembers       int
+	Self string // stable node id of this server
+	Key  httpapi.PublicKey
+	Settings
 }
 
 // A View is what one node believes about the others: their records, the keys of clusters and the forgotten nodes. It is immutable; Merge
@@ -86,16 +83,12 @@ func (v *View) Len() int { return v.entries.Len() }
 // Forget turns members into tombstones, and drops expired tombstones and refusals.
 func Forget(v *View, nodes []string, now time.Time) *View {
 	next := *v
-	gone := map[string]bool{}
 	for _, n := range nodes {
 		if e, ok := v.entries.Get(n); ok {
-			gone[n] = true
 			next.tombs = next.tombs.With(n, Tombstone{e.Generation, now, v.weight(e) == 0})
 		}
 	}
-	if len(gone) > 0 {
-		next.entries = v.entries.Without(gone)
-	}
+	next.entries = v.entries.Without(nodes...)
 	next.tombs = expireEntries(next.tombs, maxTombstones, func(t Tombstone) time.Time { return t.At }, now.Add(-tombstoneLife))
 	next.refused = expireEntries(next.refused, v.rules.MaxMembers, func(r Refusal) time.Time { return r.At }, now.Add(-refusalLife))
 	return &next

@@ -61,7 +61,11 @@ func decodeStrict(body []byte, req any) error {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return errors.New("it is not a JSON object")
 	}
-	known, seen := jsonNames(req), map[string]bool{}
+	known, seen := map[string]bool{}, map[string]bool{}
+	for f := range Fields(reflect.TypeOf(req).Elem()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		known[name] = name != "" && name != "-"
+	}
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
@@ -91,16 +95,6 @@ func decodeStrict(body []byte, req any) error {
 		return errors.New("there is text after the object")
 	}
 	return nil
-}
-
-func jsonNames(req any) map[string]bool {
-	names := map[string]bool{}
-	for f := range Fields(reflect.TypeOf(req).Elem()) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
-			names[name] = true
-		}
-	}
-	return names
 }
 
 // Fields returns the fields of a request type. Fields of embedded structs are included in place.
@@ -166,10 +160,10 @@ func decodeURL(r *http.Request, req any) error {
 	err := eachField(req, "query", func(name string, field textField) error {
 		values, given := q[name]
 		delete(q, name)
-		if !given {
+		switch {
+		case !given:
 			return nil
-		}
-		if len(values) != 1 {
+		case len(values) != 1:
 			return bad("The parameter %q occurs %d times.", name, len(values))
 		}
 		if err := field.UnmarshalText([]byte(values[0])); err != nil {
@@ -223,11 +217,10 @@ func (d Duration) MarshalText() ([]byte, error) {
 // String returns d in short form, such as "8h" instead of "8h0m0s".
 func (d Duration) String() string {
 	s := time.Duration(d).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
 	}
 	return s
 }

@@ -15,7 +15,7 @@ const sampleInterval = 10 * time.Second
 // thousand times per second cannot fill the log. The audit log has an entry for each.
 type logSampler struct {
 	mu         sync.Mutex
-	lastLogged map[problem.Code]*sampleState // by code; the codes are a closed set
+	lastLogged map[problem.Code]sampleState // by code; the codes are a closed set
 }
 
 type sampleState struct {
@@ -35,18 +35,17 @@ func (t *logSampler) log(log *slog.Logger, v *request, p *problem.Error, now tim
 	}
 	t.mu.Lock()
 	s := t.lastLogged[p.Code]
-	if s == nil {
-		s = new(sampleState)
-		t.lastLogged[p.Code] = s
-	}
-	if !s.loggedAt.IsZero() && now.Sub(s.loggedAt) < sampleInterval {
+	more, sampled := s.skipped, !s.loggedAt.IsZero() && now.Sub(s.loggedAt) < sampleInterval
+	if sampled {
 		s.skipped++
-		t.mu.Unlock()
+	} else {
+		s = sampleState{loggedAt: now}
+	}
+	t.lastLogged[p.Code] = s
+	t.mu.Unlock()
+	if sampled {
 		return
 	}
-	more := s.skipped
-	s.loggedAt, s.skipped = now, 0
-	t.mu.Unlock()
 	if more > 0 {
 		attrs = append(attrs, "alsoSince", more)
 	}

@@ -237,14 +237,9 @@ func (o Op[Req, Resp]) Call(ctx context.Context, c Client, req Req) (resp Resp, 
 // response type. Ask is compiled only once, and a program that uses it instead of a generic Op does
 // not link the server code. That keeps small programs small.
 func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, resp any) error {
-	hr, err := c.request(ctx, pattern, req)
+	res, err := c.send(ctx, pattern, req, "application/json")
 	if err != nil {
-		return fmt.Errorf("%s: %w", pattern, err)
-	}
-	hr.Header.Set("Accept", "application/json")
-	res, err := c.HTTP.Do(hr)
-	if err != nil {
-		return err // *url.Error already names the operation and the URL
+		return err
 	}
 	defer res.Body.Close()
 	limit := cmp.Or(maxBytes, maxResponse)
@@ -255,30 +250,24 @@ func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, res
 	if int64(len(answer)) > limit {
 		return fmt.Errorf("%s: the response is larger than %d bytes", pattern, limit)
 	}
-	if c.Open != nil {
-		data, refused, err := c.Open(res.StatusCode, answer)
-		switch {
-		case err != nil:
-			return fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, err)
-		case refused != nil:
-			refused.RetryAfter = retryAfter(res)
-			return refused
-		}
-		if err := json.Unmarshal(data, resp); err != nil {
-			return fmt.Errorf("%s: the answer does not have the expected form: %w", pattern, err)
-		}
-		return nil
-	}
-	var refused problem.Error
-	if res.StatusCode/100 != 2 || res.StatusCode == http.StatusAccepted {
-		_ = json.Unmarshal(answer, &refused) // if this is not a problem, the code stays empty
-		refused.RetryAfter = retryAfter(res)
-	}
+	var refused *problem.Error
 	switch {
-	case refused.Code != "":
-		return &refused
-	case res.StatusCode/100 != 2:
-		return fmt.Errorf("%s: the server answered %q without a reason: is it a Tailplane server?", pattern, res.Status)
+	case c.Open != nil:
+		if answer, refused, err = c.Open(res.StatusCode, answer); err != nil {
+			return fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, err)
+		}
+	case res.StatusCode/100 != 2 || res.StatusCode == http.StatusAccepted:
+		refused = new(problem.Error)
+		if _ = json.Unmarshal(answer, refused); refused.Code == "" { // this is not a problem
+			refused = nil
+		}
+		if refused == nil && res.StatusCode/100 != 2 {
+			return fmt.Errorf("%s: the server answered %q without a reason: is it a Tailplane server?", pattern, res.Status)
+		}
+	}
+	if refused != nil {
+		refused.RetryAfter = retryAfter(res)
+		return refused
 	}
 	if err := json.Unmarshal(answer, resp); err != nil {
 		return fmt.Errorf("%s: the answer does not have the expected form: %w", pattern, err)
@@ -289,13 +278,9 @@ func (c Client) Do(ctx context.Context, pattern string, maxBytes int64, req, res
 // Follow requests a streamed response and returns its body. The stream ends when the server ends it
 // or ctx ends. The caller must close the body.
 func (c Client) Follow(ctx context.Context, pattern string, req any) (io.ReadCloser, error) {
-	hr, err := c.request(ctx, pattern, req)
+	res, err := c.send(ctx, pattern, req, "")
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", pattern, err)
-	}
-	res, err := c.HTTP.Do(hr)
-	if err != nil {
-		return nil, err // *url.Error already names the operation and the URL
+		return nil, err
 	}
 	if res.StatusCode == http.StatusOK {
 		return res.Body, nil
@@ -310,6 +295,18 @@ func (c Client) Follow(ctx context.Context, pattern string, req any) (io.ReadClo
 		}
 	}
 	return nil, fmt.Errorf("%s: the server answered %q: %w", pattern, res.Status, cmp.Or(err, errors.New("no reason in the response")))
+}
+
+// send sends the request for an operation, with an Accept header if accept is set.
+func (c Client) send(ctx context.Context, pattern string, req any, accept string) (*http.Response, error) {
+	hr, err := c.request(ctx, pattern, req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", pattern, err)
+	}
+	if accept != "" {
+		hr.Header.Set("Accept", accept)
+	}
+	return c.HTTP.Do(hr) // its error is a *url.Error, which names the operation and the URL
 }
 
 // request returns the HTTP request for an operation.

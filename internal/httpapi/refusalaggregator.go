@@ -71,14 +71,17 @@ func (s *refusalAggregator) flush(now time.Time, all bool) (entries []audit.Entr
 		delete(s.counts, k)
 		if r.more > 0 {
 			e := r.last
-			args := maps.Clone(e.Args)
-			if args == nil {
-				args = map[string]string{}
-			}
-			args["count"] = strconv.Itoa(r.more)
-			e.Args, e.Reason = args, "count of further refusals like this one"
+			e.Args, e.Reason = withArg(e.Args, "count", strconv.Itoa(r.more)), "count of further refusals like this one"
 			entries = append(entries, e)
 		}
 	}
 	return entries
+}
+
+// withArg returns a copy of args with one more argument.
+func withArg(args map[string]string, name, value string) map[string]string {
+	all := map[string]string{}
+	maps.Copy(all, args)
+	all[name] = value
+	return all
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"path"
@@ -34,16 +35,7 @@ type request struct {
 	stream         *Stream       // the stream that the request became; nil if it is not a stream
 }
 
-// recordStart writes the audit entry for the start of a stream.
-func (v *request) recordStart(e audit.Entry) error {
-	e.Actor = audit.ActorOf(v.caller)
-	if err := v.record(e); err != nil && v.mustRecord() {
-		return auditUnavailable()
-	}
-	return nil
-}
-
-// processSafely calls pass and converts a panic to an error, so that the request is audited like any
+// processSafely calls process and converts a panic to an error, so that the request is audited like any
 // other.
 func (v *request) processSafely() (resp any, err error) {
 	defer func() {
@@ -66,8 +58,8 @@ func (v *request) process() (any, error) {
 	if err := v.checkHost(); err != nil {
 		return nil, err
 	}
-	if err := checkSameSite(v.r); err != nil && !v.isPageLink() {
-		return nil, err
+	if origin.IsCrossSite(v.r) && !v.isPageLink() {
+		return nil, problem.New(problem.CrossOrigin, "The server refuses requests from pages of other sites.", "Use tka, or open the page of this server.")
 	}
 	if err := v.identify(); err != nil {
 		return nil, err
@@ -162,14 +154,6 @@ func (v *request) checkHost() error {
 	return nil
 }
 
-// checkSameSite rejects requests that a browser sends for another site.
-func checkSameSite(r *http.Request) error {
-	if origin.IsCrossSite(r) {
-		return problem.New(problem.CrossOrigin, "The server refuses requests from pages of other sites.", "Use tka, or open the page of this server.")
-	}
-	return nil
-}
-
 // isPageLink reports whether a browser opens a page of this server through a link on another site. This
 // shows the page to the user and reveals nothing to the other site.
 func (v *request) isPageLink() bool {
@@ -194,7 +178,7 @@ func (v *request) findRoute() (Route, error) {
 	_, pattern := v.mux.Handler(v.r)
 	// HEAD is for pages only, because a GET may create something or become a stream.
 	if rt, ok := v.routes[pattern]; ok && (rt.Page || v.r.Method != http.MethodHead) {
-		v.mux.ServeHTTP(v.w, v.r) // sets the path values; the registered handlers do nothing, see hall
+		v.mux.ServeHTTP(v.w, v.r) // sets the path values; the registered handlers do nothing, see newHandler
 		return rt, nil
 	}
 	var allowed []string
@@ -215,10 +199,7 @@ func (v *request) findRoute() (Route, error) {
 
 // clip limits the length of a caller's text in an audit entry.
 func clip(s string) string {
-	if len(s) > 200 {
-		return s[:200]
-	}
-	return s
+	return s[:min(len(s), 200)]
 }
 
 // An AuditIdentifiable response includes the audit ID of the request.
@@ -228,9 +209,7 @@ type AuditIdentifiable interface{ WithAuditID(id string) any }
 // code of a problem.
 func (v *request) reply(resp any, err error) (int, problem.Code) {
 	h := v.w.Header()
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Request-Id", v.entry.RequestID)
+	v.setCommonHeaders()
 	if connStart, ok := v.r.Context().Value(connStartKey{}).(time.Time); ok && v.server.Limits.Age > 0 && v.server.Now().Sub(connStart) > v.server.Limits.Age {
 		h.Set("Connection", "close") // HTTP/2 closes in a different way
 	}
@@ -252,9 +231,7 @@ func (v *request) reply(resp any, err error) (int, problem.Code) {
 		shape = v.encodeRefusal(err)
 		body, _ = shape.encode() // it contains strings only
 	}
-	for name, values := range shape.Header {
-		h[name] = values
-	}
+	maps.Copy(h, shape.Header)
 	if shape.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((shape.RetryAfter+time.Second-1)/time.Second)))
 	}
@@ -270,6 +247,14 @@ func (v *request) reply(resp any, err error) (int, problem.Code) {
 		v.server.Log.Debug("sending the response failed", "audit", v.entry.RequestID, "err", err)
 	}
 	return shape.Status, problem.CodeOf(err)
+}
+
+// setCommonHeaders sets the headers of every response.
+func (v *request) setCommonHeaders() {
+	h := v.w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Request-Id", v.entry.RequestID)
 }
 
 func (v *request) info() RequestInfo {

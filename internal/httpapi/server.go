@@ -56,13 +56,13 @@ type Server struct {
 }
 
 // An Encoder defines the encoding of responses. Both functions are required. A response that implements
-// Shaped bypasses the form.
+// Responder bypasses the Encoder.
 type Encoder struct {
 	EncodeResponse func(RequestInfo, any) Response
 	EncodeRefusal  func(RequestInfo, *problem.Error) Response
 }
 
-// RequestInfo is the request data that a Form may use.
+// RequestInfo is the request data that an Encoder may use.
 type RequestInfo struct {
 	RequestID string
 	Caller    access.Caller
@@ -101,12 +101,12 @@ func (d *Server) Handler(routes ...Route) http.Handler {
 
 // newHandler returns the handler of routes. Waiting requests are answered when stopping ends.
 func (d *Server) newHandler(stopping context.Context, routes []Route) *handler {
-	switch {
-	case d.Names == nil, d.Identify == nil, d.Decide == nil, d.Record == nil, d.Log == nil, d.Now == nil, d.Encoder != nil && (d.Encoder.EncodeResponse == nil || d.Encoder.EncodeRefusal == nil):
+	if d.Names == nil || d.Identify == nil || d.Decide == nil || d.Record == nil || d.Log == nil || d.Now == nil ||
+		d.Encoder != nil && (d.Encoder.EncodeResponse == nil || d.Encoder.EncodeRefusal == nil) {
 		panic("httpapi: a required field is missing")
 	}
-	h := &handler{server: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits), logSampler: logSampler{lastLogged: map[problem.Code]*sampleState{}},
-		refusals: refusalAggregator{counts: map[refusalKey]*refusalCount{}}}
+	h := &handler{server: d, stopping: stopping, mux: http.NewServeMux(), routes: map[string]Route{}, limits: newLimiter(d.Limits),
+		logSampler: logSampler{lastLogged: map[problem.Code]sampleState{}}, refusals: refusalAggregator{counts: map[refusalKey]*refusalCount{}}}
 	h.routineOnly = !slices.ContainsFunc(routes, func(rt Route) bool { return !rt.Routine })
 	for _, rt := range routes {
 		h.mux.HandleFunc(rt.Pattern, func(http.ResponseWriter, *http.Request) {})
@@ -124,9 +124,9 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 	stopping, endWaits := context.WithCancel(requests)
 	defer endWaits()
 	bound := newConnLimiter(framing.Listener{Listener: ln, HTTP2: d.HTTP2}, d.Limits)
-	hall := d.newHandler(stopping, routes)
+	h := d.newHandler(stopping, routes)
 	srv := &http.Server{
-		Handler:     hall,
+		Handler:     h,
 		BaseContext: func(net.Listener) context.Context { return requests },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			ctx = context.WithValue(ctx, connStartKey{}, d.Now())
@@ -152,7 +152,7 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 	srv.RegisterOnShutdown(endWaits) // called after the listener is closed
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(bound) }()
-	defer hall.recordAggregates(true)
+	defer h.recordAggregates(true)
 	ticker := time.NewTicker(aggregationInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
@@ -160,7 +160,7 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 		case err := <-served:
 			return fmt.Errorf("serve: %w", err)
 		case <-ticker.C:
-			hall.recordAggregates(false)
+			h.recordAggregates(false)
 		case <-ctx.Done():
 		}
 	}
@@ -178,7 +178,7 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 // it.
 type connStartKey struct{}
 
-// A handler is the HTTP handler of a Door.
+// A handler is the HTTP handler of a Server.
 type handler struct {
 	server      *Server
 	stopping    context.Context // ends when the server begins to stop
@@ -209,10 +209,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !routine || err != nil && h.refusals.recordsSeparately(v.entry) {
 		rerr = h.record(v.entry)
 	}
-	if rerr != nil {
-		if err == nil && v.mustRecord() { // the operation succeeded, but its result must not be returned
-			err = auditUnavailable()
-		}
+	if rerr != nil && err == nil && v.mustRecord() { // the operation succeeded, but its result must not be returned
+		err = auditUnavailable()
 	}
 	if p := problem.From(err); p != nil && p.Cause() != nil {
 		h.logSampler.log(h.server.Log, v, p, now)

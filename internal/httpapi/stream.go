@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 )
 
 // streamLife is how long a stream continues without a renewed permit. A revoked grant ends the
@@ -122,11 +123,7 @@ func (v *request) serveStream(serve func(context.Context, *Stream) error) error 
 }
 
 func (v *request) setStreamState(stream string) {
-	v.entry.Args = maps.Clone(v.entry.Args)
-	if v.entry.Args == nil {
-		v.entry.Args = map[string]string{}
-	}
-	v.entry.Args["stream"] = stream
+	v.entry.Args = withArg(v.entry.Args, "stream", stream)
 }
 
 // SetOrg sets the organisation of the stream for the audit log, if the request does not name it. It
@@ -140,15 +137,14 @@ func (s *Stream) Begin(contentType string, header http.Header) error {
 	s.request.setStreamState("opened")
 	opened.Args = s.request.entry.Args
 	opened.Conclude(nil)
-	if err := s.request.recordStart(opened); err != nil {
-		return err
+	opened.Actor = audit.ActorOf(s.request.caller)
+	if err := s.request.record(opened); err != nil && s.request.mustRecord() {
+		return auditUnavailable()
 	}
 	h := s.request.w.Header()
 	maps.Copy(h, header)
 	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Request-Id", s.request.entry.RequestID)
+	s.request.setCommonHeaders()
 	s.began.Store(true)
 	s.request.w.WriteHeader(http.StatusOK)
 	return s.control.Flush()

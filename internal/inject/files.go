@@ -10,7 +10,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/diff"
 
-	"github.com/tailplane/tailplane/internal/util/manifest"
+	"github.com/tailplane/tailplane/internal/util/yamledit"
 )
 
 // Source is a file or a stream of YAML or JSON manifests, with any number of documents.
@@ -68,7 +68,7 @@ func Diff(name string, old, updated []byte) string {
 
 // injectFile implements Files for one source.
 func injectFile(s Source, o Options, annotations map[string]string) (text []byte, results []FileResult, err error) {
-	for _, d := range manifest.Split(s.Text) {
+	for _, d := range yamledit.Split(s.Text) {
 		changed, findings, err := injectDocument(d.Text, o, annotations)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %s", s.Name, fileError(err, d.Line))
@@ -105,7 +105,7 @@ var templates = map[string][]string{
 
 // injectDocument injects the adapter into one document. It returns text itself if nothing changes.
 func injectDocument(text []byte, o Options, annotations map[string]string) ([]byte, []FileResult, error) {
-	d, err := manifest.Parse(text)
+	d, err := yamledit.Parse(text)
 	if err != nil {
 		// A document of another kind, or of no kind, may be invalid: reporting that is not the injector's
 		// task.
@@ -117,7 +117,7 @@ func injectDocument(text []byte, o Options, annotations map[string]string) ([]by
 	if d.Value == nil {
 		return text, nil, nil
 	}
-	want := manifest.Copy(d.Value).(map[string]any)
+	want := yamledit.Copy(d.Value).(map[string]any)
 	var results []FileResult
 	eachTemplate(d, nil, want, "", func(line int, kind string, object, template map[string]any) {
 		for k, v := range annotations {
@@ -151,7 +151,7 @@ var fields = strings.Fields("name image imagePullPolicy restartPolicy command ar
 	"emptyDir projected configMap secret sources serviceAccountToken audience expirationSeconds downwardAPI items key path fieldRef")
 
 // eachTemplate calls do for each pod template of the object at path, and of the items of a list.
-func eachTemplate(d manifest.Document, path []any, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
+func eachTemplate(d yamledit.Document, path []any, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
 	version, _ := object["apiVersion"].(string)
 	if k, _ := object["kind"].(string); k != "" {
 		kind = k

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	k8syaml "sigs.k8s.io/yaml"
 
-	"github.com/tailplane/tailplane/internal/util/manifest"
+	"github.com/tailplane/tailplane/internal/util/yamledit"
 )
 
 // Acceptance 26, IN-05: manifests as people write them.
@@ -81,7 +81,7 @@ func checkFileLaws(t testing.TB, text []byte) {
 		t.Errorf("patched %v:\n%s", changed, out[0].Text)
 	}
 	// The output must have as many documents as the source.
-	if was, is := manifest.Split(text), manifest.Split(out[0].Text); len(was) != len(is) {
+	if was, is := yamledit.Split(text), yamledit.Split(out[0].Text); len(was) != len(is) {
 		t.Errorf("%d documents became %d", len(was), len(is))
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Reasons of the Ready condition of a sign-in. The set is closed: the documentation lists it, and
@@ -172,7 +173,7 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 		return Step{Action: Expire, Report: r}, now
 	}
 	if reason, message, again := f.refusal(now); reason != "" {
-		return f.refuse(reason, message), earliest(end, again)
+		return f.refuse(reason, message), retry.Earliest(end, again)
 	}
 	if f.ServiceAccountUID != "" && !f.isAccountIntact() {
 		return Step{Action: End, Report: f.storedReport(), DeleteSignin: true}, now
@@ -360,12 +361,4 @@ func (f Facts) storedReport() Report {
 // unboundReport returns a report without a bound role.
 func (f Facts) unboundReport(phase Phase, reason, message string) Report {
 	return Report{Phase: phase, Reason: reason, Message: message, Generation: f.Generation}
-}
-
-// earliest returns the earlier of two times and ignores zero times.
-func earliest(a, b time.Time) time.Time {
-	if b.IsZero() || !a.IsZero() && a.Before(b) {
-		return a
-	}
-	return b
 }

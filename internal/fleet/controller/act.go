@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 type groupVersionKind = schema.GroupVersionKind
@@ -94,7 +95,7 @@ func (a *actor) doActions(ctx context.Context, step fleet.Step) error {
 		default: // a forge's error is a fact to report, not a failed reconcile
 			a.deps.log.Warn("a forge refused a request or did not answer", "enrollment", a.e.Name, "err", err)
 			a.fail(reasonUnreachable, err.Error())
-			a.done.wake = earliest(a.done.wake, a.o.now.Add(max(noAnswerRetry, retryAfter(err))))
+			a.done.wake = retry.Earliest(a.done.wake, a.o.now.Add(max(noAnswerRetry, retryAfter(err))))
 		}
 	}
 	return errors.Join(errs...)
@@ -365,10 +366,10 @@ func (a *actor) recordDenial(ctx context.Context, t task) error {
 	_, last, _ := strings.Cut(a.e.Annotations[deniedAnnotation+t.Name], " ")
 	at, _ := time.Parse(time.RFC3339, last)
 	if next := at.Add(denialInterval); a.o.now.Before(next) {
-		a.done.wake = earliest(a.done.wake, next)
+		a.done.wake = retry.Earliest(a.done.wake, next)
 		return nil
 	}
-	a.done.wake = earliest(a.done.wake, a.o.now.Add(denialInterval))
+	a.done.wake = retry.Earliest(a.done.wake, a.o.now.Add(denialInterval))
 	return a.annotateEnrollment(ctx, deniedAnnotation+t.Name, fmt.Sprintf("%d %s", t.Denied+1, a.o.now.UTC().Format(time.RFC3339)))
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // An enrollmentInput says which enrollment to reconcile, and how.
@@ -125,7 +126,7 @@ func gather(ctx context.Context, d deps, in enrollmentInput) (*observed, error) 
 		}
 	}
 	for _, w := range o.workloads {
-		o.wake = earliest(o.wake, w.capacity.Wake)
+		o.wake = retry.Earliest(o.wake, w.capacity.Wake)
 	}
 	if len(o.unbound) > 0 { // nothing is deleted before the fleet may read there
 		return o, nil
@@ -177,7 +178,7 @@ func readNamespaces(ctx context.Context, d deps, e *v1alpha1.RunnerEnrollment) (
 }
 
 // addNamespaces adds the state of the namespaces. If the fleet may not read one of them, the lists are incomplete.
-func (o *observed) addNamespaces(found []namespaceState, retry time.Duration) {
+func (o *observed) addNamespaces(found []namespaceState, again time.Duration) {
 	for _, p := range found {
 		switch {
 		case p.listed:
@@ -191,7 +192,7 @@ func (o *observed) addNamespaces(found []namespaceState, retry time.Duration) {
 		case p.unreadable:
 			o.unbound = append(o.unbound, p.name)
 			o.facts.Listed = false
-			o.wake = earliest(o.wake, o.now.Add(retry))
+			o.wake = retry.Earliest(o.wake, o.now.Add(again))
 		}
 	}
 	for i := range o.secrets {
@@ -297,13 +298,6 @@ func (o *observed) sortWorkloads() {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // denialCount returns the number of times that the forge refused the removal of a workload.

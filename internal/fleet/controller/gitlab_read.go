@@ -20,6 +20,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // These constants describe the Secret with a runner's token. The Secret represents the workload at
@@ -100,7 +101,7 @@ func readManagers(ctx context.Context, d deps, o *observed) error {
 		}
 		var until time.Time
 		w.inForce, until = o.capacityInForce(w)
-		o.wake = earliest(o.wake, until)
+		o.wake = retry.Earliest(o.wake, until)
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 )
 
 // Rate is a forge's rate limit, as last reported. The zero Rate means that the forge never reported
@@ -31,12 +33,5 @@ func parseRate(h http.Header, prefix string) (r Rate, ok bool) {
 // retryAfter reads the Retry-After header: seconds, or a date by the forge's clock. now must be the
 // time of that clock. It returns 0 if there is no readable header.
 func retryAfter(h http.Header, now time.Time) time.Duration {
-	text := h.Get("Retry-After")
-	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return min(time.Duration(n)*time.Second, maxRetryAfter)
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(max(at.Sub(now), 0), maxRetryAfter)
-	}
-	return 0
+	return httptransport.RetryAfter(h, now, maxRetryAfter)
 }

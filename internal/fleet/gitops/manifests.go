@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tailplane/tailplane/internal/util/manifest"
+	"github.com/tailplane/tailplane/internal/util/yamledit"
 )
 
 // Group is the API group of the objects of a configuration.
@@ -154,7 +154,7 @@ func patchObject(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
 	if at < 0 {
 		return nil, fmt.Errorf("%w: %s", ErrObjectNotFound, r)
 	}
-	want := manifest.Copy(d.Value).(map[string]any)
+	want := yamledit.Copy(d.Value).(map[string]any)
 	spec, _ := want["spec"].(map[string]any)
 	want["spec"] = MergePatch(spec, changes)
 	text, err := d.Rewrite(want, fieldOrder...)
@@ -181,7 +181,7 @@ func addObject(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
 	if at >= 0 {
 		return nil, fmt.Errorf("%w: %s", ErrObjectExists, r)
 	}
-	text, err := manifest.Compose(map[string]any{"apiVersion": Group + "/v1alpha1", "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": s}, fieldOrder...)
+	text, err := yamledit.Compose(map[string]any{"apiVersion": Group + "/v1alpha1", "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": s}, fieldOrder...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidEdit, err)
 	}
@@ -219,7 +219,7 @@ func ReadSpec(file []byte, r Ref) (map[string]any, bool, error) {
 // ReadSpecs returns the specs of all objects of the fleet in a file. It parses the file only once.
 func ReadSpecs(file []byte) (map[Ref]map[string]any, error) {
 	all, lines := map[Ref]map[string]any{}, map[Ref]int{}
-	for _, p := range manifest.Split(file) {
+	for _, p := range yamledit.Split(file) {
 		d, r, err := parseDocument(p)
 		if err != nil {
 			return nil, err
@@ -238,8 +238,8 @@ func ReadSpecs(file []byte) (map[Ref]map[string]any, error) {
 
 // parseDocument parses a document and returns its object of the fleet. The Ref is empty for a document of
 // another group.
-func parseDocument(p manifest.Part) (d manifest.Document, r Ref, err error) {
-	if d, err = manifest.Parse(p.Text); err != nil {
+func parseDocument(p yamledit.Part) (d yamledit.Document, r Ref, err error) {
+	if d, err = yamledit.Parse(p.Text); err != nil {
 		return d, r, fmt.Errorf("%w: in the document that begins at line %d: %w", ErrUnreadableFile, p.Line, err)
 	}
 	version, _ := d.Value["apiVersion"].(string)
@@ -252,14 +252,14 @@ func parseDocument(p manifest.Part) (d manifest.Document, r Ref, err error) {
 	return d, r, nil
 }
 
-func specOf(d manifest.Document) map[string]any {
+func specOf(d yamledit.Document) map[string]any {
 	spec, _ := d.Value["spec"].(map[string]any)
 	return spec
 }
 
 // findDocument returns the file's documents and the index of the object; -1 if it is missing.
-func findDocument(file []byte, r Ref) (parts []manifest.Part, at int, found manifest.Document, err error) {
-	parts, at = manifest.Split(file), -1
+func findDocument(file []byte, r Ref) (parts []yamledit.Part, at int, found yamledit.Document, err error) {
+	parts, at = yamledit.Split(file), -1
 	for i, p := range parts {
 		d, is, err := parseDocument(p)
 		if err != nil {
@@ -276,7 +276,7 @@ func findDocument(file []byte, r Ref) (parts []manifest.Part, at int, found mani
 	return parts, at, found, nil
 }
 
-func joinParts(parts []manifest.Part) []byte {
+func joinParts(parts []yamledit.Part) []byte {
 	var b bytes.Buffer
 	for _, p := range parts {
 		b.Write(p.Text)
@@ -300,7 +300,7 @@ func ParseObject(text json.RawMessage) (map[string]any, error) {
 		return nil, errors.New("something follows the JSON object")
 	}
 	// The manifest parser refuses input that two parsers could read differently.
-	if _, err := manifest.Parse(text); err != nil {
+	if _, err := yamledit.Parse(text); err != nil {
 		return nil, err
 	}
 	return v, nil

@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ type caCache struct {
 	byHash   map[string][]byte    // PEM by hash
 	after    map[string]time.Time // by cluster id: do not fetch before this time
 	inFlight map[string]bool      // cluster ids with a fetch under way
-	fetching sync.WaitGroup
+	fetching sync.WaitGroup       // fetches end with their context
 }
 
 // get returns the authority of c, or nil while it is unknown. If it is unknown and ask is set, of starts a fetch and does not wait for it.
@@ -95,11 +96,7 @@ func (a *caCache) retain(clusters map[string]clusterStatus) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for h := range a.byHash {
-		if !hashes[h] {
-			delete(a.byHash, h)
-		}
-	}
+	maps.DeleteFunc(a.byHash, func(hash string, _ []byte) bool { return !hashes[hash] })
 	for id := range a.after {
 		if _, ok := clusters[id]; !ok {
 			delete(a.after, id)
@@ -107,9 +104,6 @@ func (a *caCache) retain(clusters map[string]clusterStatus) {
 		}
 	}
 }
-
-// wait returns when no fetch is under way. Fetches end with their context.
-func (a *caCache) wait() { a.fetching.Wait() }
 
 // certificates parses a list of PEM certificates. It returns only the certificates, without any surrounding text, and their hash. The hash
 // is "sha256:" and the hex SHA-256 of their sorted and concatenated DER forms.

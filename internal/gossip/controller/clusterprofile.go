@@ -172,20 +172,17 @@ func (s clusterStatus) desiredStatus(o *unstructured.Unstructured, access bool, 
 	if status == nil {
 		status = map[string]any{}
 	}
-	status["conditions"] = s.conditions(entries(status["conditions"]), o.GetGeneration(), now)
-	if s.Cluster != nil {
-		if p := s.properties(entries(status["properties"]), now); len(p) > 0 {
-			status["properties"] = p
-		} else {
-			delete(status, "properties")
+	set := func(list string, items []any) {
+		if status[list] = items; len(items) == 0 {
+			delete(status, list)
 		}
 	}
+	set("conditions", s.conditions(entries(status["conditions"]), o.GetGeneration(), now))
+	if s.Cluster != nil {
+		set("properties", s.properties(entries(status["properties"]), now))
+	}
 	if access {
-		if p := s.providers(entries(status["accessProviders"]), authority); len(p) > 0 {
-			status["accessProviders"] = p
-		} else {
-			delete(status, "accessProviders")
-		}
+		set("accessProviders", s.providers(entries(status["accessProviders"]), authority))
 	}
 	o.Object["status"] = status
 	return o
@@ -234,15 +231,11 @@ func (s clusterStatus) properties(was []map[string]any, now time.Time) []any {
 	}
 	name := func(p any) string { n, _ := p.(map[string]any)["name"].(string); return n }
 	slices.SortFunc(all, func(a, b any) int { return cmp.Compare(name(a), name(b)) })
-	same := len(was) == len(all)
-	for i := 0; same && i < len(all); i++ {
-		p := all[i].(map[string]any)
-		same = was[i]["name"] == p["name"] && was[i]["value"] == p["value"] && was[i]["lastObservedTime"] != nil
-	}
-	if same {
-		all = nil
-		for _, p := range was {
-			all = append(all, p)
+	if slices.EqualFunc(was, entries(all), func(a, b map[string]any) bool {
+		return a["name"] == b["name"] && a["value"] == b["value"] && a["lastObservedTime"] != nil
+	}) {
+		for i, p := range was {
+			all[i] = p
 		}
 	}
 	return all

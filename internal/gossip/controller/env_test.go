@@ -80,12 +80,13 @@ func newEnv(t *testing.T) *env {
 	if p.config, err = kube.Config(path); err != nil {
 		t.Fatal(err)
 	}
-	mine, err := newClient(p.config)
+	mine, err := newConfigMap(p.config, p.ns, MembersConfigMap)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.until("the account has its rights", func() bool {
-		return mine.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: MembersConfigMap}, new(corev1.ConfigMap)) == nil
+		_, err := mine.get(t.Context())
+		return err == nil
 	})
 	return p
 }

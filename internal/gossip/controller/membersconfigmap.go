@@ -6,18 +6,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/gossip"
-	"github.com/tailplane/tailplane/internal/kube"
 )
 
 // MembersConfigMap is the ConfigMap that shows the list of members. MembersData is its key; the value is a Members in JSON.
@@ -142,31 +138,22 @@ func rank(c Cluster) int {
 
 // A membersWriter writes the members ConfigMap while this server leads.
 type membersWriter struct {
-	client  client.Client
-	key     client.ObjectKey
-	there   *corev1.ConfigMap // as last read or written; nil: must be read
+	configMap
+	stored  *corev1.ConfigMap // as last read or written; nil: must be read
 	written []Cluster         // its current content; nil: no valid content
 	full    error             // reports the clusters that it had no room for
 }
 
-func newMembersWriter(config *rest.Config, namespace string) (*membersWriter, error) {
-	c, err := newClient(config)
-	if err != nil {
-		return nil, err
-	}
-	return &membersWriter{client: c, key: client.ObjectKey{Namespace: namespace, Name: MembersConfigMap}}, nil
-}
-
 // read fetches the ConfigMap if it is not cached.
 func (b *membersWriter) read(ctx context.Context) error {
-	if b.there != nil {
+	if b.stored != nil {
 		return nil
 	}
-	cm := new(corev1.ConfigMap)
-	if err := b.client.Get(ctx, b.key, cm); err != nil {
-		return kube.ExplainManifestObject("read", "ConfigMap", b.key, err)
+	cm, err := b.get(ctx)
+	if err != nil {
+		return err
 	}
-	b.there, b.written = cm, nil
+	b.stored, b.written = cm, nil
 	if m, ok := b.decodeShown(); ok && m.Omitted == 0 {
 		b.written = sortedClusters(m.Clusters)
 	}
@@ -175,7 +162,7 @@ func (b *membersWriter) read(ctx context.Context) error {
 
 // decodeShown decodes what was read or written last. Invalid content is of no use to anyone, so the next pass overwrites it.
 func (b *membersWriter) decodeShown() (m Members, ok bool) {
-	return m, json.Unmarshal([]byte(b.there.Data[MembersData]), &m) == nil
+	return m, json.Unmarshal([]byte(b.stored.Data[MembersData]), &m) == nil
 }
 
 // removesClusters reports whether the ConfigMap shows a cluster that is not one of these.
@@ -205,20 +192,15 @@ func (b *membersWriter) write(ctx context.Context, now time.Time, clusters []Clu
 	if err != nil {
 		return err
 	}
-	next := b.there.DeepCopy()
-	next.Data = maps.Clone(next.Data)
-	if next.Data == nil {
-		next.Data = map[string]string{}
-	}
-	next.Data[MembersData] = string(text)
-	if err := b.client.Update(ctx, next); err != nil {
-		b.there = nil
+	next := b.stored.DeepCopy()
+	if err := b.set(ctx, next, MembersData, string(text)); err != nil {
+		b.stored = nil
 		if apierrors.IsConflict(err) {
 			return nil // another client edited it; the next pass reads it again
 		}
-		return kube.ExplainManifestObject("write", "ConfigMap", b.key, err)
+		return err
 	}
-	b.there, b.written, b.full = next, clusters, nil
+	b.stored, b.written, b.full = next, clusters, nil
 	if omitted > 0 {
 		b.full = fmt.Errorf("the ConfigMap %s has no space for %d of %d clusters; it keeps the clusters that people can sign in to, and reports the omission", b.key, omitted, len(clusters))
 	}

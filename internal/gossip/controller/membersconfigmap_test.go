@@ -106,10 +106,11 @@ func TestForm(t *testing.T) {
 // The ConfigMap on a real API server. It is written on change, by an account that has only get and update on it.
 func TestMembersConfigMap(t *testing.T) {
 	p := newEnv(t)
-	b, err := newMembersWriter(p.config, p.ns)
+	shared, err := newConfigMap(p.config, p.ns, MembersConfigMap)
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := &membersWriter{configMap: shared}
 	show := func(b *membersWriter, now time.Time, clusters ...Cluster) (Members, string) {
 		t.Helper()
 		if err := b.write(t.Context(), now, sortedClusters(clusters)); err != nil {
@@ -131,11 +132,7 @@ func TestMembersConfigMap(t *testing.T) {
 	if m, v := show(b, noon.Add(59*time.Second), east, west); v != first || !m.ObservedAt.Equal(noon) {
 		t.Error("written although only a lastSeen moved a little")
 	}
-	another, err := newMembersWriter(p.config, p.ns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, v := show(another, noon.Add(59*time.Second), east, west); v != first {
+	if _, v := show(&membersWriter{configMap: shared}, noon.Add(59*time.Second), east, west); v != first {
 		t.Error("a new leader writes what is there already")
 	}
 	east.LastSeen = noon.Add(time.Minute)
@@ -193,7 +190,7 @@ func TestMembersConfigMap(t *testing.T) {
 	if err := b.write(t.Context(), noon, sortedClusters([]Cluster{east, west})); err == nil || !strings.Contains(err.Error(), "the manifests must create it") {
 		t.Errorf("no ConfigMap: %v", err)
 	}
-	b.key, b.there = client.ObjectKey{Namespace: "default", Name: MembersConfigMap}, nil
+	b.key, b.stored = client.ObjectKey{Namespace: "default", Name: MembersConfigMap}, nil
 	if err := b.write(t.Context(), noon, sortedClusters([]Cluster{east, west})); err == nil || !strings.Contains(err.Error(), "needs get and update") {
 		t.Errorf("not allowed: %v", err)
 	}

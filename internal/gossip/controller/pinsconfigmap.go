@@ -25,7 +25,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,9 +43,8 @@ const (
 // Pins is the ConfigMap that the access servers of one cluster share. It needs get and update on that one ConfigMap. An administrator may
 // delete an entry: servers that merely remember the entry do not write it again.
 type Pins struct {
-	client client.Client
-	key    client.ObjectKey
-	node   string
+	configMap
+	node string
 
 	mu    sync.Mutex
 	known gossip.Memory // as last read or written
@@ -65,20 +63,40 @@ const maxGenerations = 256
 
 // NewPins returns the pins of the node with that stable id. It makes no request yet.
 func NewPins(config *rest.Config, namespace, node string) (*Pins, error) {
-	c, err := newClient(config)
-	if err != nil {
-		return nil, err
-	}
-	return &Pins{client: c, key: client.ObjectKey{Namespace: namespace, Name: PinsConfigMap}, node: node}, nil
+	m, err := newConfigMap(config, namespace, PinsConfigMap)
+	return &Pins{configMap: m, node: node}, err
 }
 
-// newClient returns a client that knows only ConfigMaps.
-func newClient(config *rest.Config) (client.Client, error) {
-	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
-		return nil, err
+// A configMap is a ConfigMap that the manifests create. Its client knows only ConfigMaps.
+type configMap struct {
+	client client.Client
+	key    client.ObjectKey
+}
+
+func newConfigMap(config *rest.Config, namespace, name string) (configMap, error) {
+	c, err := client.New(kube.Unthrottled(config), client.Options{Mapper: kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap")}, nil)})
+	return configMap{c, client.ObjectKey{Namespace: namespace, Name: name}}, err
+}
+
+func (m configMap) get(ctx context.Context) (*corev1.ConfigMap, error) {
+	cm := new(corev1.ConfigMap)
+	if err := m.client.Get(ctx, m.key, cm); err != nil {
+		return nil, kube.ExplainManifestObject("read", "ConfigMap", m.key, err)
 	}
-	return client.New(kube.Unthrottled(config), client.Options{Scheme: scheme, Mapper: kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap")}, nil)})
+	return cm, nil
+}
+
+// set writes a value to cm, as it was read. A conflict with another client is returned as it is.
+func (m configMap) set(ctx context.Context, cm *corev1.ConfigMap, key, value string) error {
+	if cm.Data == nil {
+		cm.Data = map[string]string{}
+	}
+	cm.Data[key] = value
+	err := m.client.Update(ctx, cm)
+	if err != nil && !apierrors.IsConflict(err) {
+		return kube.ExplainManifestObject("write", "ConfigMap", m.key, err)
+	}
+	return err
 }
 
 // Load returns the stored pins.
@@ -90,7 +108,12 @@ func (p *Pins) Load(ctx context.Context) (gossip.Memory, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = gossip.Memory{Generation: s.Generations[p.node], Clusters: s.Clusters, Nodes: s.Nodes, Absent: s.Absent}
-	return gossip.Memory{Generation: p.known.Generation, Clusters: maps.Clone(s.Clusters), Nodes: maps.Clone(s.Nodes), Absent: maps.Clone(s.Absent)}, nil
+	return clone(p.known), nil
+}
+
+func clone(m gossip.Memory) gossip.Memory {
+	m.Clusters, m.Nodes, m.Absent = maps.Clone(m.Clusters), maps.Clone(m.Nodes), maps.Clone(m.Absent)
+	return m
 }
 
 // saveTries bounds how often Save retries a write after a conflict with another server.
@@ -114,18 +137,14 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 		if err != nil {
 			return err
 		}
-		if cm.Data == nil {
-			cm.Data = map[string]string{}
-		}
 		if cm.Data[pinsData] != string(b) {
-			cm.Data[pinsData] = string(b)
-			if err := p.client.Update(ctx, cm); apierrors.IsConflict(err) {
+			if err := p.set(ctx, cm, pinsData, string(b)); apierrors.IsConflict(err) {
 				continue
 			} else if err != nil {
-				return kube.ExplainManifestObject("write", "ConfigMap", p.key, err)
+				return err
 			}
 		}
-		p.known = gossip.Memory{Generation: m.Generation, Clusters: maps.Clone(m.Clusters), Nodes: maps.Clone(m.Nodes), Absent: maps.Clone(m.Absent)}
+		p.known = clone(m)
 		return nil
 	}
 	return fmt.Errorf("other clients change the ConfigMap %s continually", p.key)
@@ -165,9 +184,9 @@ func applyChanges[V comparable](on, old, new map[string]V) {
 
 func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, storedPins, error) {
 	s := storedPins{Clusters: map[string]httpapi.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}, Generations: map[string]uint64{}}
-	cm := new(corev1.ConfigMap)
-	if err := p.client.Get(ctx, p.key, cm); err != nil {
-		return nil, s, kube.ExplainManifestObject("read", "ConfigMap", p.key, err)
+	cm, err := p.get(ctx)
+	if err != nil {
+		return nil, s, err
 	}
 	if text := cm.Data[pinsData]; text != "" {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {

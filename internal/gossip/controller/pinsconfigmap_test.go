@@ -33,7 +33,7 @@ func key(t *testing.T, n byte) httpapi.PublicKey {
 func TestPins(t *testing.T) {
 	c := kubetest.Start(t)
 	ns := c.Namespace(t)
-	admin, err := newClient(c.AdminConfig())
+	admin, err := client.New(c.AdminConfig(), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

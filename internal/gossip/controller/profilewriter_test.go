@@ -107,7 +107,7 @@ func (h *profilesEnv) pass(f *profileWriter, now time.Time, clusters ...Cluster)
 		if err := f.writeAll(h.t.Context(), now, sortedClusters(clusters)); err != nil {
 			h.t.Fatal(err)
 		}
-		f.cas.wait()
+		f.cas.fetching.Wait()
 	}
 }
 

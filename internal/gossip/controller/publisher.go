@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // LeaseName is the Lease by which the access servers of a cluster elect the one that publishes.
@@ -50,11 +51,8 @@ type Publisher struct {
 	// Profiles, optional, are written in addition to the list.
 	Profiles *Profiles
 
-	leading atomic.Bool
+	leading atomic.Bool // this server is the one that publishes
 }
-
-// Leads reports whether this server is the one that publishes.
-func (p *Publisher) Leads() bool { return p.leading.Load() }
 
 // Run publishes until ctx ends. It then releases the Lease and returns within two seconds. It returns an error only for a missing setting;
 // it logs later failures and retries. Run must not be called twice.
@@ -68,7 +66,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	config := kube.Unthrottled(p.Config)
 	w := &leaderWork{Publisher: p, errorLog: &errorLog{log: p.Log, byWhat: map[string]string{}}}
 	var err error
-	if w.members, err = newMembersWriter(config, p.Namespace); err != nil {
+	if w.members.configMap, err = newConfigMap(config, p.Namespace, MembersConfigMap); err != nil {
 		return err
 	}
 	if p.Profiles != nil {
@@ -87,7 +85,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 // leaderWork is what the leader does.
 type leaderWork struct {
 	*Publisher
-	members  *membersWriter
+	members  membersWriter
 	profiles *profileWriter // nil: none
 	errorLog *errorLog
 }
@@ -102,23 +100,16 @@ func (w *leaderWork) reportElection(ctx context.Context, doing string, err error
 
 // runTerm publishes while this server leads. Another server may have led before, so term first drops all cached state.
 func (w *leaderWork) runTerm(lead context.Context) {
-	w.members.there = nil
+	w.members.stored = nil
 	if w.profiles != nil {
 		w.profiles.reset()
-		defer w.profiles.cas.wait()
+		defer w.profiles.cas.fetching.Wait()
 	}
 	w.leading.Store(true)
 	defer w.leading.Store(false)
 	w.Log.Info("this server is the publisher of the member list")
-	for lead.Err() == nil {
+	for ok := lead.Err() == nil; ok; ok = retry.Sleep(lead, publishEvery) == nil { // a ticker would start the next pass too early after a slow one
 		w.publish(lead)
-		// A ticker would start the next pass too early after a slow one.
-		next := time.NewTimer(publishEvery)
-		select {
-		case <-next.C:
-		case <-lead.Done():
-			next.Stop()
-		}
 	}
 }
 

@@ -49,23 +49,23 @@ func TestPublishers(t *testing.T) {
 	one, two := server("one"), server("two")
 	stop := background(t, one.Run)
 	p.until("the first one writes", func() bool { return shown() == "one" })
-	if !one.Leads() {
+	if !one.leading.Load() {
 		t.Error("who writes does not lead")
 	}
 	background(t, two.Run)
 	held := lease().Spec.RenewTime.Time
 	p.until("the Lease is renewed", func() bool { return lease().Spec.RenewTime.After(held) })
-	if two.Leads() || shown() != "one" {
+	if two.leading.Load() || shown() != "one" {
 		t.Error("both lead")
 	}
 	transitions := lease().Spec.LeaseTransitions
 	stop()
-	if one.Leads() {
+	if one.leading.Load() {
 		t.Error("who has ended leads")
 	}
 	p.until("the second one writes", func() bool { return shown() == "two" })
-	if l := lease(); !two.Leads() || *l.Spec.LeaseTransitions != *transitions+1 {
-		t.Errorf("after the takeover: %v, %+v", two.Leads(), l.Spec)
+	if l := lease(); !two.leading.Load() || *l.Spec.LeaseTransitions != *transitions+1 {
+		t.Errorf("after the takeover: %v, %+v", two.leading.Load(), l.Spec)
 	}
 	if n := log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings: %s", n, log.String())
@@ -134,7 +134,7 @@ func TestNoLease(t *testing.T) {
 	if err := p.admin.Create(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	p.until("it leads", s.Leads)
+	p.until("it leads", s.leading.Load)
 	if log.count("the manifests must create it") != 1 || log.count("works again") != 1 {
 		t.Error(log.String())
 	}
@@ -152,7 +152,7 @@ func TestPublisherSettings(t *testing.T) {
 	} {
 		p := good()
 		spoil(p)
-		if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), " need") {
+		if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "need") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -271,8 +271,8 @@ func TestNothingToSay(t *testing.T) {
 		}}
 		stop := background(t, p.Run)
 		time.Sleep(10 * time.Minute)
-		if !p.Leads() || len(api.written(MembersConfigMap)) != 1 {
-			t.Errorf("leads %v, wrote %v", p.Leads(), api.written(MembersConfigMap))
+		if !p.leading.Load() || len(api.written(MembersConfigMap)) != 1 {
+			t.Errorf("leads %v, wrote %v", p.leading.Load(), api.written(MembersConfigMap))
 		}
 		stop()
 	})
@@ -333,12 +333,12 @@ func TestLeaseLost(t *testing.T) {
 		}}
 		stop := background(t, p.Run)
 		time.Sleep(10 * time.Second)
-		if !p.Leads() {
+		if !p.leading.Load() {
 			t.Fatal("it does not lead")
 		}
 		api.hang()
 		time.Sleep(leaseDuration)
-		if p.Leads() {
+		if p.leading.Load() {
 			t.Error("it leads although its Lease has run out")
 		}
 		api.mu.Lock()
@@ -346,7 +346,7 @@ func TestLeaseLost(t *testing.T) {
 		before := time.Now()
 		api.mu.Unlock()
 		time.Sleep(time.Minute)
-		if w := api.written(MembersConfigMap); !p.Leads() || w[len(w)-1].Before(before) {
+		if w := api.written(MembersConfigMap); !p.leading.Load() || w[len(w)-1].Before(before) {
 			t.Error("it does not begin again")
 		}
 		stop()

@@ -27,7 +27,7 @@ func (m *Metrics) AddGossip(stats func() gossip.Stats, members func() *gossip.Me
 		emit("tailplane_gossip_rounds_total", float64(s.Late), "late")
 		emit("tailplane_gossip_exchange_failures_total", float64(s.Failed))
 		for _, k := range gossip.Kinds() {
-			emit("tailplane_gossip_messages_total", float64(s.Sent(k)), "out", k)
+			emit("tailplane_gossip_messages_total", float64(s.Messages[k]), "out", k)
 		}
 		emit("tailplane_gossip_messages_total", float64(s.MessagesIn), "in", "any")
 		emit("tailplane_gossip_bytes_total", float64(s.BytesIn), "in")

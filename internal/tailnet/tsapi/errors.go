@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/util/httptransport"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
@@ -150,14 +151,7 @@ func classOf(status int) Class {
 
 // retryAfter parses the Retry-After header: seconds or a date.
 func retryAfter(h http.Header, now time.Time) time.Duration {
-	text := h.Get("Retry-After")
-	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return min(time.Duration(n)*time.Second, maxWait)
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return min(max(at.Sub(now), 0), maxWait)
-	}
-	return 0
+	return httptransport.RetryAfter(h, now, maxWait)
 }
 
 // printable shortens foreign text for a condition or a log line, and redacts the secrets.

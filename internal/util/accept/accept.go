@@ -5,6 +5,7 @@ package accept
 import (
 	"iter"
 	"mime"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -43,10 +44,8 @@ func (r Range) Quality() (q float64, ok bool) {
 // Includes reports whether a range of the headers has one of the media types. It ignores wildcards and parameters.
 func Includes(media []string, headers ...string) bool {
 	for r := range Ranges(headers...) {
-		for _, m := range media {
-			if r.Media == m {
-				return true
-			}
+		if slices.Contains(media, r.Media) {
+			return true
 		}
 	}
 	return false

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // An Error says why a request has no usable answer. It contains neither the query nor a header nor
@@ -121,4 +122,17 @@ func ParseBase(text string) (*url.URL, error) {
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	return u, nil
+}
+
+// RetryAfter returns the wait that a Retry-After header demands, at most limit. It returns 0 without a
+// valid header.
+func RetryAfter(h http.Header, now time.Time, limit time.Duration) time.Duration {
+	text := h.Get("Retry-After")
+	if n, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return min(time.Duration(n)*time.Second, limit)
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(at.Sub(now), 0), limit)
+	}
+	return 0
 }

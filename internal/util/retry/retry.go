@@ -1,5 +1,5 @@
-// Package retry provides a sleep that a context can end, for retry loops. It imports the standard
-// library only, so that every program can use it.
+// Package retry provides what loops that try again need: a sleep that a context can end, and the
+// choice of the next time. It imports the standard library only, so that every program can use it.
 package retry
 
 import (
@@ -34,4 +34,12 @@ func SleepOrWake(ctx context.Context, d time.Duration, wake <-chan struct{}) err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Earliest returns the earlier of two times at which to look again. The zero time means never.
+func Earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }

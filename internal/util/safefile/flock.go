@@ -3,11 +3,8 @@ package safefile
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"time"
-
-	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // A Flock is a file that belongs to one live process. The system releases it when that process ends for any reason.
@@ -48,19 +45,10 @@ func (h *Flock) Release() {
 }
 
 // WaitFlock is TryFlock, but waits up to limit for the present holder. The error is an *Error if the file is locked for longer.
-func WaitFlock(ctx context.Context, path string, limit time.Duration) (*Flock, error) {
-	wait, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 50*time.Millisecond) {
-		h, err := TryFlock(path)
-		if h != nil || err != nil {
-			return h, err
-		}
-		if retry.Sleep(wait, delay) != nil {
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-			return nil, &Error{path, fmt.Sprintf("is held by another program; waited %v", limit)}
-		}
-	}
+func WaitFlock(ctx context.Context, path string, limit time.Duration) (h *Flock, err error) {
+	err = waitFor(ctx, path, limit, 2*time.Millisecond, func() (bool, error) {
+		h, err = TryFlock(path)
+		return h != nil, err
+	})
+	return h, err
 }

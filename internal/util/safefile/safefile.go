@@ -4,6 +4,7 @@
 package safefile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,11 +89,16 @@ func Check(path string) error {
 }
 
 func checkStat(path string, st fs.FileInfo) error {
+	return checkOwned(path, st, st.Mode().IsRegular(), "is not a regular file")
+}
+
+// checkOwned returns an error unless st, the state of path, is of this user and of the expected kind.
+func checkOwned(path string, st fs.FileInfo, expected bool, otherwise string) error {
 	switch {
 	case st.Mode()&fs.ModeSymlink != 0:
 		return &Error{path, "is a symbolic link, which is not followed"}
-	case !st.Mode().IsRegular():
-		return &Error{path, "is not a regular file"}
+	case !expected:
+		return &Error{path, otherwise}
 	case !ownedByUser(st):
 		return &Error{path, "belongs to another user"}
 	}
@@ -106,11 +112,11 @@ type LockFiles struct{ paths []string }
 func LockAll(ctx context.Context, paths []string) (*LockFiles, error) {
 	l := &LockFiles{}
 	for _, p := range slices.Compact(slices.Sorted(slices.Values(paths))) {
-		if err := makeParentDir(p); err != nil {
-			l.Release()
-			return nil, err
+		err := makeParentDir(p)
+		if err == nil {
+			err = l.acquire(ctx, p+lockSuffix)
 		}
-		if err := l.acquire(ctx, p+lockSuffix); err != nil {
+		if err != nil {
 			l.Release()
 			return nil, err
 		}
@@ -128,28 +134,37 @@ func StaleLockFile(path string) string {
 }
 
 func (l *LockFiles) acquire(ctx context.Context, name string) error {
-	wait, cancel := context.WithTimeout(ctx, lockWait)
-	defer cancel()
-	for delay := 5 * time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
+	return waitFor(ctx, name, lockWait, 5*time.Millisecond, func() (bool, error) {
 		f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err == nil {
 			l.paths = append(l.paths, name)
-			return f.Close()
+			return true, f.Close()
 		}
 		if !errors.Is(err, fs.ErrExist) {
-			return err
+			return false, err
 		}
-		st, statErr := os.Lstat(name)
-		if statErr == nil {
+		if st, statErr := os.Lstat(name); statErr == nil {
 			if age := time.Since(st.ModTime()); age > lockStale {
-				return &Error{name, fmt.Sprintf("has existed for %v: the program that created it is gone", age.Truncate(time.Second))}
+				return false, &Error{name, fmt.Sprintf("has existed for %v: the program that created it is gone", age.Truncate(time.Second))}
 			}
+		}
+		return false, nil
+	})
+}
+
+// waitFor calls try until it is done or fails, for at most limit. The pauses between the calls grow from delay to twenty times that.
+func waitFor(ctx context.Context, path string, limit, delay time.Duration, try func() (done bool, err error)) error {
+	wait, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for most := 20 * delay; ; delay = min(2*delay, most) {
+		if done, err := try(); done || err != nil {
+			return err
 		}
 		if retry.Sleep(wait, delay) != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return &Error{name, fmt.Sprintf("is held by another program; waited %v", lockWait)}
+			return &Error{path, fmt.Sprintf("is held by another program; waited %v", limit)}
 		}
 	}
 }
@@ -180,9 +195,7 @@ func Stage(path string, data []byte) (s Staged, err error) {
 	if err == nil {
 		err = f.Sync()
 	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
+	err = cmp.Or(err, f.Close())
 	return Staged{f.Name(), path}, err
 }
 

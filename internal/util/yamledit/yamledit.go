@@ -1,5 +1,7 @@
-// Package yamledit changes single values in YAML files that people and other programs write. It keeps law 7: everything else keeps its
-// place, its form and its comments.
+// Package yamledit reads and edits YAML files, and Kubernetes objects in JSON, that people and other programs write. It keeps law 7: it
+// changes only what an edit needs. Everything else keeps its place, its form and its comments.
+//
+// [Parse] and [Document.Rewrite] change an object to a desired value. The other functions change single nodes.
 package yamledit
 
 import (
@@ -9,49 +11,51 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Child returns the value of a key of a mapping, or nil.
-func Child(m *yaml.Node, key string) *yaml.Node {
+// Index returns the index of a key in the content of a mapping, or -1. The value follows the key.
+func Index(m *yaml.Node, key string) int {
 	if m == nil || m.Kind != yaml.MappingNode {
-		return nil
+		return -1
 	}
 	for i := 0; i+1 < len(m.Content); i += 2 {
 		if m.Content[i].Kind == yaml.ScalarNode && m.Content[i].Value == key {
-			return m.Content[i+1]
+			return i
 		}
+	}
+	return -1
+}
+
+// Child returns the value of a key of a mapping, or nil.
+func Child(m *yaml.Node, key string) *yaml.Node {
+	if i := Index(m, key); i >= 0 {
+		return m.Content[i+1]
 	}
 	return nil
 }
 
 // KeyNode returns the node of a key of a mapping, or nil.
 func KeyNode(m *yaml.Node, key string) *yaml.Node {
-	for i := 0; i+1 < len(m.Content); i += 2 {
-		if m.Content[i].Kind == yaml.ScalarNode && m.Content[i].Value == key {
-			return m.Content[i]
-		}
+	if i := Index(m, key); i >= 0 {
+		return m.Content[i]
 	}
 	return nil
 }
 
 // Set sets the value of a key of a mapping. It keeps a comment on the old value's line.
 func Set(m *yaml.Node, key string, value *yaml.Node) {
-	for i := 0; i+1 < len(m.Content); i += 2 {
-		if m.Content[i].Kind == yaml.ScalarNode && m.Content[i].Value == key {
-			old := m.Content[i+1]
-			value.HeadComment, value.LineComment, value.FootComment = old.HeadComment, old.LineComment, old.FootComment
-			m.Content[i+1] = value
-			return
-		}
+	i := Index(m, key)
+	if i < 0 {
+		m.Content = append(m.Content, Scalar(key), value)
+		return
 	}
-	m.Content = append(m.Content, Scalar(key), value)
+	old := m.Content[i+1]
+	value.HeadComment, value.LineComment, value.FootComment = old.HeadComment, old.LineComment, old.FootComment
+	m.Content[i+1] = value
 }
 
 // Delete removes a key from a mapping.
 func Delete(m *yaml.Node, key string) {
-	for i := 0; i+1 < len(m.Content); i += 2 {
-		if m.Content[i].Kind == yaml.ScalarNode && m.Content[i].Value == key {
-			m.Content = slices.Delete(m.Content, i, i+2)
-			return
-		}
+	if i := Index(m, key); i >= 0 {
+		m.Content = slices.Delete(m.Content, i, i+2)
 	}
 }
 
@@ -102,10 +106,13 @@ func ShallowCopy(n *yaml.Node) *yaml.Node {
 }
 
 // Encode encodes a tree. With compact, lists are not indented, as kubectl writes them.
-func Encode(doc *yaml.Node, compact bool) ([]byte, error) {
+func Encode(doc *yaml.Node, compact bool) ([]byte, error) { return EncodeIndented(doc, 2, compact) }
+
+// EncodeIndented is like Encode with another indentation.
+func EncodeIndented(doc *yaml.Node, indent int, compact bool) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := yaml.NewEncoder(&buf)
-	enc.SetIndent(2)
+	enc.SetIndent(indent)
 	if compact {
 		enc.CompactSeqIndent()
 	}

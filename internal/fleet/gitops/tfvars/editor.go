@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	hcljson "github.com/hashicorp/hcl/v2/json"
 
-	"github.com/tailplane/tailplane/internal/util/manifest"
+	"github.com/tailplane/tailplane/internal/util/yamledit"
 )
 
 // setVariable returns the file with value set at key: an attribute, and keys of the objects in it. Missing objects are created. value must be as
@@ -131,7 +131,7 @@ func (e *editor) list(old *hclsyntax.TupleConsExpr, want []any) {
 	}
 	r, was := e.listRow(old), v.([]any)
 	var next []slot
-	for _, p := range manifest.Align(was, want) {
+	for _, p := range yamledit.Align(was, want) {
 		switch {
 		case p.Want < 0:
 		case p.Was < 0:

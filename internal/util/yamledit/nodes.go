@@ -1,4 +1,4 @@
-package manifest
+package yamledit
 
 import (
 	"cmp"
@@ -12,25 +12,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 )
-
-func child(m *yaml.Node, key string) *yaml.Node {
-	if i := indexOf(m, key); i >= 0 {
-		return m.Content[i+1]
-	}
-	return nil
-}
-
-// indexOf returns the index of a key in the content of a mapping, or -1.
-func indexOf(m *yaml.Node, key string) int {
-	if m != nil && m.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(m.Content); i += 2 {
-			if m.Content[i].Value == key {
-				return i
-			}
-		}
-	}
-	return -1
-}
 
 // maxDepth is several times what an object needs.
 const maxDepth = 100
@@ -162,16 +143,20 @@ func (o order) nodeOf(v any) *yaml.Node {
 		}
 		return n
 	case string:
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: v}
+		return Scalar(v)
 	case json.Number:
-		if strings.ContainsAny(v.String(), ".eE") {
-			return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: v.String()}
-		}
-		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: v.String()}
+		return numberNode(v)
 	case bool:
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)}
 	}
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+}
+
+func numberNode(n json.Number) *yaml.Node {
+	if strings.ContainsAny(n.String(), ".eE") {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: n.String()}
+	}
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: n.String()}
 }
 
 // reshape returns n changed so that its value is want instead of was. Unchanged parts keep their form, and changed parts are in block
@@ -202,13 +187,7 @@ func (o order) reshape(n *yaml.Node, was, want any) *yaml.Node {
 				c.Content = append(c.Content, k, o.reshape(v, old[k.Value], next))
 			}
 		}
-		all := o.nodeOf(want).Content
-		for i := 0; i < len(all); i += 2 {
-			k := all[i].Value
-			if _, there := old[k]; !there || indexOf(n, k) < 0 && !reflect.DeepEqual(old[k], want[k]) {
-				c.Content = append(c.Content, all[i], all[i+1])
-			}
-		}
+		c.Content = append(c.Content, o.added(n, old, want)...)
 		return &c
 	case []any:
 		old, ok := was.([]any)
@@ -230,6 +209,19 @@ func (o order) reshape(n *yaml.Node, was, want any) *yaml.Node {
 	next := o.nodeOf(want)
 	next.HeadComment, next.LineComment, next.FootComment = n.HeadComment, n.LineComment, n.FootComment
 	return next
+}
+
+// added returns the keys and values that must be added to the mapping n, so that its value is want instead of was. Keys that come from an
+// alias are in was, but not in n.
+func (o order) added(n *yaml.Node, was, want map[string]any) (more []*yaml.Node) {
+	all := o.nodeOf(want).Content
+	for i := 0; i < len(all); i += 2 {
+		k := all[i].Value
+		if old, there := was[k]; !there || Index(n, k) < 0 && !reflect.DeepEqual(old, want[k]) {
+			more = append(more, all[i], all[i+1])
+		}
+	}
+	return more
 }
 
 // Pair pairs an item of the old list with one of the new list. -1 means none.
@@ -256,13 +248,13 @@ func Align(was, want []any) (all []Pair) {
 		b, _ := json.Marshal(v) // v was decoded from JSON
 		return string(b)
 	}
-	a, b := make([]string, len(was)), make([]string, len(want))
-	for i, v := range was {
-		a[i] = key(v)
+	keys := func(list []any) (all []string) {
+		for _, v := range list {
+			all = append(all, key(v))
+		}
+		return all
 	}
-	for i, v := range want {
-		b[i] = key(v)
-	}
+	a, b := keys(was), keys(want)
 	// Compute the longest common subsequence. Lists in objects are short.
 	length := make([][]int, len(a)+1)
 	for i := range length {

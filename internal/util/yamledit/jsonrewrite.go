@@ -1,4 +1,4 @@
-package manifest
+package yamledit
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -37,9 +36,7 @@ func nodeOfJSON(d *json.Decoder, text []byte, depth int) (*yaml.Node, error) {
 		_, err := d.Token()
 		return n, err
 	case json.Number:
-		if n.Tag, n.Value = "!!int", v.String(); strings.ContainsAny(n.Value, ".eE") {
-			n.Tag = "!!float"
-		}
+		n.Tag, n.Value = numberNode(v).Tag, v.String()
 	case string:
 		n.Tag, n.Value = "!!str", v
 	case bool:

@@ -1,6 +1,4 @@
-// Package manifest reads and edits Kubernetes objects in YAML or JSON files written by people. It changes only what an edit needs. All else
-// stays byte for byte, including comments, order and unknown fields.
-package manifest
+package yamledit
 
 import (
 	"bytes"
@@ -88,7 +86,7 @@ func (d Document) Readable() bool { return d.root != nil }
 
 // Kind returns the value of the key kind, or "". It also works if the document has an error elsewhere.
 func (d Document) Kind() string {
-	if n := child(d.root, "kind"); n != nil {
+	if n := Child(d.root, "kind"); n != nil {
 		return n.Value
 	}
 	return ""
@@ -102,7 +100,7 @@ func (d Document) Line(path ...any) int {
 		var next *yaml.Node
 		switch p := p.(type) {
 		case string:
-			next = child(n, p)
+			next = Child(n, p)
 		case int:
 			if n.Kind == yaml.SequenceNode && p < len(n.Content) {
 				next = n.Content[p]
@@ -130,8 +128,7 @@ func (d Document) Rewrite(want map[string]any, keys ...string) ([]byte, error) {
 
 // Compose returns a YAML text of value. Keys are in the order of keys, and then by name.
 func Compose(value map[string]any, keys ...string) ([]byte, error) {
-	s := &splicer{order: newOrder(keys), indent: 2, compact: true}
-	return s.encode(s.nodeOf(value))
+	return Encode(newOrder(keys).nodeOf(value), true)
 }
 
 // Copy returns a deep copy of a decoded value.

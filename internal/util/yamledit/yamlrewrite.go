@@ -1,4 +1,4 @@
-package manifest
+package yamledit
 
 import (
 	"bytes"
@@ -32,19 +32,17 @@ func (d Document) rewrite(want map[string]any, o order) ([]byte, error) {
 			return out, nil
 		}
 	}
-	var b bytes.Buffer
-	if bytes.HasPrefix(text, []byte("---")) {
-		b.WriteString("---\n")
-	}
 	out, err := s.encode(o.reshape(root, was, want))
 	if err != nil {
 		return nil, err
 	}
-	b.Write(out)
-	if !means(b.Bytes()) {
+	if bytes.HasPrefix(text, []byte("---")) {
+		out = append([]byte("---\n"), out...)
+	}
+	if !means(out) {
 		return nil, errors.New("a YAML anchor shares the value to change; write the value out")
 	}
-	return b.Bytes(), nil
+	return out, nil
 }
 
 // splicer edits lines of a document.
@@ -110,16 +108,7 @@ func (s *splicer) fail(n *yaml.Node, why string) {
 
 // encode writes a node in the document's style.
 func (s *splicer) encode(n *yaml.Node) ([]byte, error) {
-	var b bytes.Buffer
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(s.indent)
-	if s.compact {
-		e.CompactSeqIndent()
-	}
-	if err := e.Encode(n); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), e.Close()
+	return EncodeIndented(n, s.indent, s.compact)
 }
 
 // render returns a node as lines. The first follows prefix, and the others have the same indentation.
@@ -159,14 +148,9 @@ func (s *splicer) node(n *yaml.Node, was, want any) {
 
 // block reports whether n can be edited line by line.
 func block(n *yaml.Node, want any) bool {
-	size := -1
-	switch want := want.(type) {
-	case map[string]any:
-		size = len(want)
-	case []any:
-		size = len(want)
-	}
-	return (n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode) && n.Style&yaml.FlowStyle == 0 && n.Anchor == "" && size > 0 && len(n.Content) > 0
+	m, _ := want.(map[string]any)
+	l, _ := want.([]any)
+	return (n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode) && n.Style&yaml.FlowStyle == 0 && n.Anchor == "" && len(m)+len(l) > 0 && len(n.Content) > 0
 }
 
 func (s *splicer) mapping(n *yaml.Node, was, want map[string]any) {
@@ -191,14 +175,7 @@ func (s *splicer) mapping(n *yaml.Node, was, want map[string]any) {
 			s.replace(from, to, s.render(pair, s.lines[from][:k.Column-1]))
 		}
 	}
-	more := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
-	all := s.nodeOf(want).Content
-	for i := 0; i < len(all); i += 2 {
-		k := all[i].Value
-		if old, there := was[k]; !there || indexOf(n, k) < 0 && !reflect.DeepEqual(old, want[k]) {
-			more.Content = append(more.Content, all[i], all[i+1])
-		}
-	}
+	more := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: s.added(n, was, want)}
 	if len(more.Content) > 0 {
 		s.edits = append(s.edits, splice{last, last, s.render(more, strings.Repeat(" ", n.Content[0].Column-1))})
 	}
@@ -292,7 +269,6 @@ func (s *splicer) extent(from, col int, list bool) int {
 
 // text returns the document with the edits applied, or nil if edits overlap.
 func (s *splicer) text() []byte {
-	lines := s.lines
 	slices.SortStableFunc(s.edits, func(a, b splice) int { return a.from - b.from })
 	for i := 1; i < len(s.edits); i++ {
 		if s.edits[i].from < s.edits[i-1].to {
@@ -302,9 +278,9 @@ func (s *splicer) text() []byte {
 	var out []string
 	at := 0
 	for _, e := range s.edits {
-		out = append(append(out, lines[at:e.from]...), e.lines...)
+		out = append(append(out, s.lines[at:e.from]...), e.lines...)
 		at = e.to
 	}
-	out = append(out, lines[at:]...)
+	out = append(out, s.lines[at:]...)
 	return []byte(strings.Join(out, s.end) + s.end)
 }
