@@ -123,12 +123,20 @@ func (a *sessionCache) delete(org string) {
 	}
 }
 
+// A forgeClient is the part of a client that does not depend on the forge.
+type forgeClient interface {
+	Check(context.Context) (forge.Identity, error)
+	Rate() forge.Rate
+	Version(context.Context) (string, error)
+}
+
 // A forgeSession is a session with one forge, for one credential. Only the reconciles of its enrollment
 // use it, one at a time. [forgeSession.End], [forgeSession.Reach] and [forgeSession.Rate] are safe for concurrent
 // use.
 type forgeSession struct {
 	version string
 	forge   string
+	client  forgeClient   // GitHub or GitLab; nil if the credential is not valid
 	GitHub  *forge.GitHub // nil: not a GitHub credential
 	GitLab  *forge.GitLab
 	invalid error // why the credential is not valid
@@ -218,24 +226,10 @@ func (a *forgeSession) lastContact() (answer, silent time.Time, why string) {
 
 // rate returns the forge's rate limit, as last reported.
 func (a *forgeSession) rate() forge.Rate {
-	switch {
-	case a.GitHub != nil:
-		return a.GitHub.Rate()
-	case a.GitLab != nil:
-		return a.GitLab.Rate()
+	if a.client == nil {
+		return forge.Rate{}
 	}
-	return forge.Rate{}
-}
-
-// getVersion queries the forge for its version.
-func (a *forgeSession) getVersion(ctx context.Context) (string, error) {
-	switch {
-	case a.GitHub != nil:
-		return a.GitHub.Version(ctx)
-	case a.GitLab != nil:
-		return a.GitLab.Version(ctx)
-	}
-	return "", errors.New("no credential")
+	return a.client.Rate()
 }
 
 // get returns the session for an enrollment with these credential data. It creates the session if it
@@ -254,11 +248,17 @@ func (a *sessionCache) get(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha
 			a.onRequest(f.Name, e.Name, op, status)
 		}
 	}
+	config := forge.Config{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe}
 	switch f.Spec.Type {
 	case v1alpha1.GitHub:
-		x.GitHub, x.invalid = forge.NewGitHub(forge.GitHubConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), ScopeURL: e.Spec.ConfigURL, Credential: data, Now: a.now, Observe: observe})
+		config.ScopeURL = e.Spec.ConfigURL
+		if x.GitHub, x.invalid = forge.NewGitHub(config); x.invalid == nil {
+			x.client = x.GitHub
+		}
 	case v1alpha1.GitLab:
-		x.GitLab, x.invalid = forge.NewGitLab(forge.GitLabConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe})
+		if x.GitLab, x.invalid = forge.NewGitLab(config); x.invalid == nil {
+			x.client = x.GitLab
+		}
 	default:
 		x.invalid = fmt.Errorf("unknown forge type %q", f.Spec.Type)
 	}
@@ -301,13 +301,7 @@ func (a *forgeSession) check(ctx context.Context, now time.Time, fresh bool) {
 	if known && !now.Before(a.checked) {
 		return
 	}
-	var id forge.Identity
-	var err error
-	if a.GitHub != nil {
-		id, err = a.GitHub.Check(ctx)
-	} else {
-		id, err = a.GitLab.Check(ctx)
-	}
+	id, err := a.client.Check(ctx)
 	a.checked, a.wait = now, 0
 	a.failures++
 	if e, ok := errors.AsType[*forge.Error](err); ok {

@@ -276,7 +276,7 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	reach := fleet.Condition{Type: "Reachable", Status: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: "No enrollment of this forge has a usable credential."}
 	var errs []error
 	if len(all) > 0 && w.Sessions.versionDue(f.Name, w.Now(), f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil) {
-		version, err := all[0].getVersion(ctx)
+		version, err := all[0].client.Version(ctx)
 		if err == nil {
 			f.Status.Version = version[:min(len(version), 128)]
 		}

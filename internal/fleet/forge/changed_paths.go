@@ -14,16 +14,11 @@ import (
 // branch base: everything that a merge would change. A moved file has two paths.
 func (g *GitHub) Touched(ctx context.Context, base, commit string) ([]string, error) {
 	const op = "compare a change"
-	if err := g.isRepository(op); err != nil {
+	if err := checkInput(op, g, isBranch(base) && isCommit(commit), "there is no such commit to compare"); err != nil {
 		return nil, err
 	}
-	if !isBranch(base) || !isCommit(commit) {
-		return nil, &Error{Op: op, Class: Invalid, Message: "there is no such commit to compare"}
-	}
-	c, err := doGitHub(ctx, g.call(op, g.scope.root(), wantObject("files")),
-		func(c *github.Client) (*github.CommitsComparison, *github.Response, error) {
-			return c.Repositories.CompareCommits(ctx, g.scope.Owner, g.scope.Name, base, commit, &github.ListOptions{PerPage: 1})
-		})
+	k := g.call(ctx, op, g.scope.root(), wantObject("files"))
+	c, err := k.result(k.github().Repositories.CompareCommits(ctx, g.scope.Owner, g.scope.Name, base, commit, &github.ListOptions{PerPage: 1}))
 	if err != nil {
 		return nil, err
 	}
@@ -38,16 +33,11 @@ func (g *GitHub) Touched(ctx context.Context, base, commit string) ([]string, er
 // branch base: everything that a merge would change. A moved file has two paths.
 func (g *GitLab) Touched(ctx context.Context, base, commit string) ([]string, error) {
 	const op = "compare a change"
-	if err := g.isProject(op); err != nil {
+	if err := checkInput(op, g, isBranch(base) && isCommit(commit), "there is no such commit to compare"); err != nil {
 		return nil, err
 	}
-	if !isBranch(base) || !isCommit(commit) {
-		return nil, &Error{Op: op, Class: Invalid, Message: "there is no such commit to compare"}
-	}
-	k := g.call(op, g.projectPath(), wantObject("diffs"))
-	c, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Compare, *gitlab.Response, error) {
-		return c.Repositories.Compare(g.project, &gitlab.CompareOptions{From: &base, To: &commit}, o)
-	})
+	k := g.call(ctx, op, g.projectPath(), wantObject("diffs"))
+	c, err := k.result(k.gitlab().Repositories.Compare(g.project, &gitlab.CompareOptions{From: &base, To: &commit}, gitlab.WithContext(ctx)))
 	switch {
 	case err != nil:
 		return nil, err

@@ -4,23 +4,19 @@ import (
 	"context"
 	"errors"
 
-	"github.com/google/go-github/v89/github"
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 )
 
 // Head returns the last commit of a branch.
 func (g *GitHub) Head(ctx context.Context, branch string) (string, error) {
-	if err := errors.Join(g.isRepository(listOp), checkBranch(branch)); err != nil {
-		return "", err
-	}
-	return g.head(ctx, listOp, branch)
+	return readHead(ctx, g, branch)
 }
 
 // Files lists the files of a folder at a commit; with deep also those of all its subfolders. The
 // folder "" is the whole repository. A missing folder has no files. If there are more files than
 // Files can list, it returns Invalid, never a part of them.
 func (g *GitHub) Files(ctx context.Context, commit, folder string, deep bool) ([]TreeFile, error) {
-	if err := errors.Join(g.isRepository(listOp), checkFolder(commit, folder)); err != nil {
+	if err := checkFolder(g, commit, folder); err != nil {
 		return nil, err
 	}
 	c, err := g.readCommit(ctx, listOp, commit)
@@ -35,9 +31,8 @@ func (g *GitHub) tree(ctx context.Context, id string, deep bool) (all []treeEntr
 	if !isCommit(id) { // tree IDs have the form of commit IDs
 		return nil, invalidTree()
 	}
-	t, err := inRepository(ctx, g, listOp, func(c *github.Client) (*github.Tree, *github.Response, error) {
-		return c.Git.GetTree(ctx, g.scope.Owner, g.scope.Name, id, deep)
-	})
+	k := g.objectCall(ctx, listOp)
+	t, err := k.result(k.github().Git.GetTree(ctx, g.scope.Owner, g.scope.Name, id, deep))
 	switch {
 	case err != nil:
 		return nil, err
@@ -54,10 +49,7 @@ func (g *GitHub) tree(ctx context.Context, id string, deep bool) (all []treeEntr
 
 // Head returns the last commit of a branch.
 func (g *GitLab) Head(ctx context.Context, branch string) (string, error) {
-	if err := errors.Join(g.isProject(listOp), checkBranch(branch)); err != nil {
-		return "", err
-	}
-	return g.head(ctx, listOp, branch)
+	return readHead(ctx, g, branch)
 }
 
 // Files lists the files of a folder at a commit; with deep also those of all its subfolders. The
@@ -67,14 +59,14 @@ func (g *GitLab) Head(ctx context.Context, branch string) (string, error) {
 // It uses numbered pages. GitLab has keyset pages only since 17.1, and does not report whether a
 // full keyset page is the last one.
 func (g *GitLab) Files(ctx context.Context, commit, folder string, deep bool) ([]TreeFile, error) {
-	if err := errors.Join(g.isProject(listOp), checkFolder(commit, folder)); err != nil {
+	if err := checkFolder(g, commit, folder); err != nil {
 		return nil, err
 	}
-	k := g.call(listOp, g.projectPath("repository", "tree"), wantArray)
-	nodes, err := gitLabListOnce(ctx, k, maxFiles, func(n *gitlab.TreeNode) string { return n.Path },
-		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.TreeNode, *gitlab.Response, error) {
-			return c.Repositories.ListTree(g.project, &gitlab.ListTreeOptions{ListOptions: page, Path: &folder, Ref: &commit, Recursive: &deep}, o)
-		})
+	k := g.call(ctx, listOp, g.projectPath("repository", "tree"), wantArray)
+	nodes, err := gitLabListOnce(k, maxFiles, func(n *gitlab.TreeNode) string { return n.Path }, func(page gitlab.ListOptions) ([]*gitlab.TreeNode, error) {
+		options := &gitlab.ListTreeOptions{ListOptions: page, Path: &folder, Ref: &commit, Recursive: &deep}
+		return k.result(k.gitlab().Repositories.ListTree(g.project, options, gitlab.WithContext(ctx)))
+	})
 	switch {
 	case ClassOf(err) == NotFound && folder != "":
 		// GitLab answers so since 15.0 for a missing folder. Check whether the commit is missing,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -18,28 +19,29 @@ import (
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
-// GitHubConfig is the configuration of a GitHub client.
-type GitHubConfig struct {
+// Config is the configuration of a client.
+type Config struct {
 	URL      string // web address, such as https://github.com
 	APIURL   string // empty: derived from URL
 	CABundle []byte // PEM, in addition to the system's CAs; may be empty
-	// ScopeURL is the scope of the credential: the URL of an organisation, of an enterprise
-	// (/enterprises/name) or of a repository.
+	// ScopeURL is the scope of the credential at GitHub: the URL of an organisation, of an enterprise
+	// (/enterprises/name) or of a repository. At GitLab it is the URL of a project, for changes; empty:
+	// no changes.
 	ScopeURL string
-	// Credential is the data of the Secret: github_app_id and github_app_private_key, optionally
-	// github_app_installation_id; or github_token.
+	// Credential is the data of the Secret. For GitHub: github_app_id and github_app_private_key,
+	// optionally github_app_installation_id; or github_token. For GitLab: access_token, or the
+	// runner_token of a runner that a person created, or both. A runner_token alone allows no API
+	// requests.
 	Credential map[string][]byte           `json:"-"`
 	Now        func() time.Time            `json:"-"` // nil: the machine's clock
 	Observe    func(op string, status int) `json:"-"` // optional; called for each request, with status 0 if there was no response
 }
 
 // Format implements [fmt.Formatter]. It prints no credential.
-func (c GitHubConfig) Format(f fmt.State, _ rune) {
-	fmt.Fprintf(f, "GitHub %s for %s", c.URL, c.ScopeURL)
-}
+func (c Config) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "forge %s for %s", c.URL, c.ScopeURL) }
 
 // LogValue implements [slog.LogValuer]. It contains no credential.
-func (c GitHubConfig) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
+func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
 
 // An Identity is the forge's description of a credential.
 type Identity struct {
@@ -58,15 +60,15 @@ const (
 
 // GitHub is a client for one place at one GitHub server. Its methods are safe for concurrent use.
 type GitHub struct {
-	transport *transport
-	scope     scope
-	app       *app        // nil: authenticate with token
-	token     secret.Text // used without an app
+	*transport
+	scope scope
+	app   *app        // nil: authenticate with token
+	token secret.Text // used without an app
 }
 
 // NewGitHub returns a client. It returns an error if a URL or the credential is not valid. It sends
 // no request.
-func NewGitHub(c GitHubConfig) (*GitHub, error) {
+func NewGitHub(c Config) (*GitHub, error) {
 	web, err := httptransport.ParseBase(c.URL)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of GitHub: %w", err)
@@ -99,19 +101,19 @@ func NewGitHub(c GitHubConfig) (*GitHub, error) {
 			return nil, err
 		}
 	}
-	if g.transport, err = newTransport(api, c.CABundle, c.Now, c.Observe); err != nil {
+	if g.transport, err = newTransport(api, c); err != nil {
 		return nil, err
 	}
-	g.transport.prefix, g.transport.refusal = "X-RateLimit-", githubRefusal
+	g.prefix, g.refusal = "X-RateLimit-", githubRefusal
+	if _, err = newGitHubLibrary(api, g.http); err != nil {
+		return nil, err
+	}
 	return g, nil
 }
 
 func trimmedValue(data map[string][]byte, key string) string {
 	return strings.TrimSpace(string(data[key]))
 }
-
-// Rate returns GitHub's primary rate limit, as last reported.
-func (g *GitHub) Rate() Rate { return g.transport.lastRate() }
 
 // githubRefusal classifies responses whose status is ambiguous. GitHub answers 403 for rate limits
 // and for missing permissions. A 404 counts only if GitHub itself sent it, because a proxy in front
@@ -144,8 +146,8 @@ func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 var githubHeaders = http.Header{"Accept": {"application/vnd.github+json"}, "X-Github-Api-Version": {"2022-11-28"}}
 
 // call returns a call with the credential of the place.
-func (g *GitHub) call(op, below string, want func([]byte) string) *call {
-	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
+func (g *GitHub) call(ctx context.Context, op, below string, want func([]byte) string) *call {
+	k := &call{ctx: ctx, transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
 	k.credential = func(ctx context.Context) (secret.Text, error) {
 		if g.app == nil {
 			return g.token, nil
@@ -164,31 +166,18 @@ func (g *GitHub) call(op, below string, want func([]byte) string) *call {
 	return k
 }
 
-// doGitHub calls a method of the library.
-func doGitHub[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github.Response, error)) (T, error) {
-	var out T
-	lib, err := github.NewClient(github.WithTransport(k), github.WithURLs(new(k.transport.base.String()+"/"), nil),
-		github.WithUserAgent(userAgent), github.WithDisableRateLimitCheck())
-	if err == nil {
-		out, _, err = do(lib)
+// github returns a client of the library that sends its requests with the call.
+func (k *call) github() *github.Client {
+	c, err := newGitHubLibrary(k.transport.base, k)
+	if err != nil {
+		panic(err) // NewGitHub returns this error
 	}
-	if _, accepted := errors.AsType[*github.AcceptedError](err); accepted { // 202, which the library returns as an error
-		err = nil
-	}
-	if err = k.finish(ctx, err); err != nil {
-		var none T
-		return none, err
-	}
-	return out, nil
+	return c
 }
 
-// doGitHubNoBody calls a method of the library that returns only a response.
-func doGitHubNoBody(ctx context.Context, k *call, do func(*github.Client) (*github.Response, error)) error {
-	_, err := doGitHub(ctx, k, func(c *github.Client) (struct{}, *github.Response, error) {
-		response, err := do(c)
-		return struct{}{}, response, err
-	})
-	return err
+func newGitHubLibrary(base *url.URL, rt http.RoundTripper) (*github.Client, error) {
+	return github.NewClient(github.WithTransport(rt), github.WithURLs(new(base.String()+"/"), nil),
+		github.WithUserAgent(userAgent), github.WithDisableRateLimitCheck())
 }
 
 // Check verifies that the credential belongs to the place and has the required permissions. If a
@@ -203,8 +192,8 @@ func (g *GitHub) Check(ctx context.Context) (Identity, error) {
 // checkToken reads data that GitHub shows only to a token that may manage runners.
 func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	id := Identity{Kind: GitHubTokenKind}
-	k := g.runnersCall("check a token")
-	_, err := g.runnerPage(ctx, k, github.ListOptions{PerPage: 1})
+	k := g.runnersCall(ctx, "check a token")
+	_, err := g.listRunners(k, github.ListOptions{PerPage: 1})
 	enough := map[scopeKind][]string{orgScope: {"admin:org"}, repositoryScope: {"repo"}, enterpriseScope: {"manage_runners:enterprise", "admin:enterprise"}}[g.scope.kind]
 	if c := ClassOf(err); c == Forbidden || c == NotFound {
 		// GitHub hides objects that the token may not see. So it is not known whether the place
@@ -241,16 +230,14 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 // sends the request without the credential if possible, so that it shows whether GitHub is
 // reachable.
 func (g *GitHub) Version(ctx context.Context) (string, error) {
-	k := g.call("get the version", "/meta", wantObject())
-	anonymous := *k
-	anonymous.credential, anonymous.renew = func(context.Context) (secret.Text, error) { return secret.Text{}, nil }, nil
-	get := func(c *github.Client) (*github.APIMeta, *github.Response, error) { return c.Meta.Get(ctx) }
-	used := &anonymous
-	_, err := doGitHub(ctx, used, get)
+	k := g.call(ctx, "get the version", "/meta", wantObject())
+	withCredential := *k
+	k.credential, k.renew = func(context.Context) (secret.Text, error) { return secret.Text{}, nil }, nil
+	_, err := k.result(k.github().Meta.Get(ctx))
 	switch ClassOf(err) {
 	case Refused, Forbidden, RateLimited: // a server in private mode, or too many requests from our address
-		used = k
-		_, err = doGitHub(ctx, used, get)
+		k = &withCredential
+		_, err = k.result(k.github().Meta.Get(ctx))
 	}
 	if err != nil {
 		return "", err
@@ -258,8 +245,8 @@ func (g *GitHub) Version(ctx context.Context) (string, error) {
 	var meta struct {
 		Version string `json:"installed_version"` // missing in the library
 	}
-	if json.Unmarshal(used.body, &meta) != nil {
-		return "", used.unusable("the response cannot be read")
+	if json.Unmarshal(k.body, &meta) != nil {
+		return "", k.unusable("the response cannot be read")
 	}
 	return redact(meta.Version), nil
 }

@@ -57,11 +57,11 @@ func (a *app) forgetToken(t secret.Text) {
 
 // appCall returns a call with the App's JWT. If GitHub refuses it and the Date header shows that
 // the local clock is wrong, the call sends the request once more, signed with GitHub's time.
-func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
-	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
+func (g *GitHub) appCall(ctx context.Context, op, below string, want func([]byte) string) *call {
+	k := &call{ctx: ctx, transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
 	var signed time.Time
 	k.credential = func(context.Context) (secret.Text, error) {
-		signed = g.transport.now()
+		signed = g.now()
 		jwt, err := g.app.key.Sign(signed)
 		if err != nil {
 			return secret.Text{}, fmt.Errorf("%s: %w", op, err)
@@ -69,7 +69,7 @@ func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 		return secret.New(jwt), nil
 	}
 	k.renew = func(_ secret.Text, err error) bool {
-		return ClassOf(err) == Refused && g.transport.now().Sub(signed).Abs() >= clockOdds
+		return ClassOf(err) == Refused && g.now().Sub(signed).Abs() >= clockOdds
 	}
 	return k
 }
@@ -79,21 +79,20 @@ func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 // installation.
 func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, error) {
 	const op = "find the App's installation"
-	k := g.appCall(op, g.scope.root()+"/installation", wantObject("id", "account"))
-	if g.app.fixed != 0 {
+	k := g.appCall(ctx, op, g.scope.root()+"/installation", wantObject("id", "account"))
+	var in *github.Installation
+	var err error
+	switch apps := k.github().Apps; {
+	case g.app.fixed != 0:
 		k.below = "/app/installations"
+		in, err = k.result(apps.GetInstallation(ctx, g.app.fixed))
+	case g.scope.kind == repositoryScope:
+		in, err = k.result(apps.GetRepositoryInstallation(ctx, g.scope.Owner, g.scope.Name))
+	case g.scope.kind == enterpriseScope:
+		in, err = k.result(apps.GetEnterpriseInstallation(ctx, g.scope.Owner))
+	default:
+		in, err = k.result(apps.GetOrganizationInstallation(ctx, g.scope.Owner))
 	}
-	in, err := doGitHub(ctx, k, func(c *github.Client) (*github.Installation, *github.Response, error) {
-		switch {
-		case g.app.fixed != 0:
-			return c.Apps.GetInstallation(ctx, g.app.fixed)
-		case g.scope.kind == repositoryScope:
-			return c.Apps.GetRepositoryInstallation(ctx, g.scope.Owner, g.scope.Name)
-		case g.scope.kind == enterpriseScope:
-			return c.Apps.GetEnterpriseInstallation(ctx, g.scope.Owner)
-		}
-		return c.Apps.GetOrganizationInstallation(ctx, g.scope.Owner)
-	})
 	if err != nil {
 		return nil, g.uninstalled(err)
 	}
@@ -170,7 +169,7 @@ func (g *GitHub) installationToken(ctx context.Context) (secret.Text, error) {
 	a.mu.Lock()
 	token, until, id := a.token, a.until, a.installation
 	a.mu.Unlock()
-	if !token.IsZero() && g.transport.now().Before(until) {
+	if !token.IsZero() && g.now().Before(until) {
 		return token, nil
 	}
 	known := id != 0
@@ -204,11 +203,9 @@ func (g *GitHub) issueToken(ctx context.Context, op string) (*github.Installatio
 	if g.scope.kind == repositoryScope {
 		body.Repositories = []string{g.scope.Name}
 	}
-	k := g.appCall(op, "/app/installations", wantObject("token", "expires_at"))
+	k := g.appCall(ctx, op, "/app/installations", wantObject("token", "expires_at"))
 	k.secret = true
-	t, err := doGitHub(ctx, k, func(c *github.Client) (*github.InstallationToken, *github.Response, error) {
-		return c.Apps.CreateInstallationToken(ctx, id, body)
-	})
+	t, err := k.result(k.github().Apps.CreateInstallationToken(ctx, id, body))
 	if err == nil && (t.GetToken() == "" || t.GetExpiresAt().IsZero()) {
 		err = k.unusable("the response is not a token")
 	}
@@ -218,7 +215,7 @@ func (g *GitHub) issueToken(ctx context.Context, op string) (*github.Installatio
 // identify returns the identity of the credential, as described by an installation.
 func (g *GitHub) identify(in *github.Installation) Identity {
 	id := Identity{Kind: GitHubAppKind, InstallationID: in.GetID()}
-	id.AppID, _ = strconv.ParseInt(g.app.key.App(), 10, 64) // 0: the key is known by its client ID
+	id.AppID, _ = strconv.ParseInt(g.app.key.app, 10, 64) // 0: the key is known by its client ID
 	id.AppID = max(in.GetAppID(), id.AppID)
 	return id
 }
@@ -257,7 +254,7 @@ func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	// The check includes a token request. GitHub has no documented name for the permission of an
 	// enterprise, so checkApp tries to list its runners.
 	if g.scope.kind == enterpriseScope {
-		_, err = g.runnerPage(ctx, g.runnersCall("check the App's permissions"), github.ListOptions{PerPage: 1})
+		_, err = g.listRunners(g.runnersCall(ctx, "check the App's permissions"), github.ListOptions{PerPage: 1})
 	} else {
 		_, err = g.installationToken(ctx)
 	}

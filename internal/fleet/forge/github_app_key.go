@@ -58,9 +58,6 @@ func parseKey(app, text string) (*appKey, error) {
 	return &appKey{app, key}, nil
 }
 
-// App returns the ID or the client ID of the App.
-func (k *appKey) App() string { return k.app }
-
 // Format implements [fmt.Formatter]. It prints no part of the key.
 func (k *appKey) Format(f fmt.State, _ rune) { fmt.Fprint(f, "App ", k.app) }
 

@@ -18,7 +18,7 @@ import (
 // repository. If it may not, the error has class Forbidden.
 func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	const op = "check access for changes"
-	if err := g.isRepository(op); err != nil {
+	if err := g.checkRepository(op); err != nil {
 		return Identity{}, err
 	}
 	id := Identity{Kind: GitHubTokenKind}
@@ -48,19 +48,18 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	return id, err
 }
 
-// inRepository calls a method of the library whose response is one object of the repository.
-func inRepository[T any](ctx context.Context, g *GitHub, op string, do func(*github.Client) (T, *github.Response, error)) (T, error) {
-	return doGitHub(ctx, g.call(op, g.scope.root(), wantObject()), do)
+// objectCall returns a call whose response is one object of the repository.
+func (g *GitHub) objectCall(ctx context.Context, op string) *call {
+	return g.call(ctx, op, g.scope.root(), wantObject())
 }
 
 // repositoryInfo reads the repository.
 func (g *GitHub) repositoryInfo(ctx context.Context, op string) (*github.Repository, error) {
-	return inRepository(ctx, g, op, func(c *github.Client) (*github.Repository, *github.Response, error) {
-		return c.Repositories.Get(ctx, g.scope.Owner, g.scope.Name)
-	})
+	k := g.objectCall(ctx, op)
+	return k.result(k.github().Repositories.Get(ctx, g.scope.Owner, g.scope.Name))
 }
 
-func (g *GitHub) isRepository(op string) error {
+func (g *GitHub) checkRepository(op string) error {
 	if g.scope.kind != repositoryScope {
 		return &Error{Op: op, Class: Invalid, Message: g.scope.String() + " is not a repository"}
 	}
@@ -70,27 +69,15 @@ func (g *GitHub) isRepository(op string) error {
 // ReadFile reads a file at the head of a branch. A missing file is not an error: its Version is
 // empty.
 func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error) {
-	const op = "read a file"
-	if err := g.isRepository(op); err != nil {
-		return File{}, err
-	}
-	if !isBranch(branch) || !isPath(path) {
-		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is not a file", path, branch))}
-	}
-	head, err := g.head(ctx, op, branch)
-	if err != nil {
-		return File{}, err
-	}
-	return g.fileAt(ctx, op, head, path)
+	return readFile(ctx, g, branch, path)
 }
 
 // head returns the last commit of a branch.
 func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
-	ref, err := inRepository(ctx, g, op, func(c *github.Client) (*github.Reference, *github.Response, error) {
-		return c.Git.GetRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
-	})
+	k := g.objectCall(ctx, op)
+	ref, err := k.result(k.github().Git.GetRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch))
 	if err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
-		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a branch"}
+		err = k.unusable("the response is not a branch")
 	}
 	return ref.GetObject().GetSHA(), err
 }
@@ -107,18 +94,15 @@ func escaped(path string) string {
 
 // readCommit reads a commit.
 func (g *GitHub) readCommit(ctx context.Context, op, commit string) (*github.Commit, error) {
-	return inRepository(ctx, g, op, func(c *github.Client) (*github.Commit, *github.Response, error) {
-		return c.Git.GetCommit(ctx, g.scope.Owner, g.scope.Name, commit)
-	})
+	k := g.objectCall(ctx, op)
+	return k.result(k.github().Git.GetCommit(ctx, g.scope.Owner, g.scope.Name, commit))
 }
 
 // fileAt reads a file at a commit. It verifies by git's checksum that the content is complete.
 func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, error) {
-	c, err := inRepository(ctx, g, op, func(c *github.Client) (*github.RepositoryContent, *github.Response, error) {
-		file, _, response, err := c.Repositories.GetContents(ctx, g.scope.Owner, g.scope.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
-		return file, response, err
-	})
-	if ClassOf(err) == NotFound {
+	k := g.objectCall(ctx, op)
+	c, _, response, err := k.github().Repositories.GetContents(ctx, g.scope.Owner, g.scope.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
+	if err = k.finish(response, err); ClassOf(err) == NotFound {
 		// Check whether the commit is missing, or the repository is not visible any more.
 		if _, err := g.readCommit(ctx, op, commit); err != nil {
 			return File{}, err
@@ -133,7 +117,7 @@ func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, err
 	}
 	text, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(*c.Content, "\n", ""))
 	if err != nil || blob(text) != c.GetSHA() {
-		return File{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the file is not complete"}
+		return File{}, k.unusable("the file is not complete")
 	}
 	return File{Content: text, Version: c.GetSHA(), Commit: commit}, nil
 }
@@ -152,11 +136,9 @@ func blob(content []byte) string {
 // the pull request was merged or closed.
 func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	const op = "propose a change"
-	if err := g.isRepository(op); err != nil {
+	why := p.invalidReason()
+	if err := checkInput(op, g, why == "", why); err != nil {
 		return Request{}, err
-	}
-	if why := p.invalidReason(); why != "" {
-		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
 	pull, err := g.findPull(ctx, op, p)
 	if err != nil {
@@ -167,13 +149,11 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	}
 	if pull == nil {
 		body := &github.NewPullRequest{Title: &p.Title, Head: &p.Branch, Base: &p.Base, Body: &p.Body}
-		pull, err = inRepository(ctx, g, op, func(c *github.Client) (*github.PullRequest, *github.Response, error) {
-			return c.PullRequests.Create(ctx, g.scope.Owner, g.scope.Name, body)
-		})
-		if ClassOf(err) == Invalid {
-			// Another caller created it first, or the response was lost.
-			if pull, found := g.findPull(ctx, op, p); found == nil && pull != nil {
-				return g.updateRequest(ctx, op, p, pull)
+		k := g.objectCall(ctx, op)
+		pull, err = k.result(k.github().PullRequests.Create(ctx, g.scope.Owner, g.scope.Name, body))
+		if ClassOf(err) == Invalid { // another caller created it first, or the response was lost
+			if found, again := g.findPull(ctx, op, p); again == nil && found != nil {
+				pull, err = found, nil
 			}
 		}
 		if err != nil {
@@ -185,10 +165,10 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 
 // updateRequest sets the title, the body and the labels of a pull request.
 func (g *GitHub) updateRequest(ctx context.Context, op string, p Proposal, pull *github.PullRequest) (Request, error) {
-	if pull.GetNumber() <= 0 {
+	number := pull.GetNumber()
+	if number <= 0 {
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
 	}
-	number := pull.GetNumber()
 	if pull.GetTitle() != p.Title || pull.GetBody() != p.Body {
 		if err := g.edit(ctx, op, number, &github.PullRequest{Title: &p.Title, Body: &p.Body}); err != nil {
 			return Request{}, err
@@ -199,38 +179,34 @@ func (g *GitHub) updateRequest(ctx context.Context, op string, p Proposal, pull 
 		if at := slices.Index(missing, l.GetName()); at >= 0 {
 			missing = slices.Delete(missing, at, at+1)
 		} else if strings.HasPrefix(l.GetName(), ownPrefix) {
-			if err := ignoreNotFound(doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-				return c.Issues.RemoveLabelForIssue(ctx, g.scope.Owner, g.scope.Name, number, url.PathEscape(l.GetName()))
-			})); err != nil {
+			k := g.call(ctx, op, g.scope.root(), nil)
+			err := k.finish(k.github().Issues.RemoveLabelForIssue(ctx, g.scope.Owner, g.scope.Name, number, url.PathEscape(l.GetName())))
+			if ignoreNotFound(err) != nil {
 				return Request{}, err
 			}
 		}
 	}
 	if len(missing) > 0 {
-		if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Issues.AddLabelsToIssue(ctx, g.scope.Owner, g.scope.Name, number, missing)
-			return response, err
-		}); err != nil {
+		k := g.call(ctx, op, g.scope.root(), nil)
+		if _, err := k.result(k.github().Issues.AddLabelsToIssue(ctx, g.scope.Owner, g.scope.Name, number, missing)); err != nil {
 			return Request{}, err
 		}
 	}
-	return g.Request(ctx, pull.GetNumber())
+	return g.Request(ctx, number)
 }
 
 // edit changes a pull request.
 func (g *GitHub) edit(ctx context.Context, op string, number int, change *github.PullRequest) error {
-	return doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-		_, response, err := c.PullRequests.Edit(ctx, g.scope.Owner, g.scope.Name, number, change)
-		return response, err
-	})
+	k := g.call(ctx, op, g.scope.root(), nil)
+	_, err := k.result(k.github().PullRequests.Edit(ctx, g.scope.Owner, g.scope.Name, number, change))
+	return err
 }
 
 // findPull returns the open pull request of a change; nil: there is none yet.
 func (g *GitHub) findPull(ctx context.Context, op string, p Proposal) (*github.PullRequest, error) {
 	options := &github.PullRequestListOptions{State: "all", Head: g.scope.Owner + ":" + p.Branch, ListOptions: github.ListOptions{PerPage: githubPage}}
-	all, err := doGitHub(ctx, g.call(op, g.scope.root(), wantArray), func(c *github.Client) ([]*github.PullRequest, *github.Response, error) {
-		return c.PullRequests.List(ctx, g.scope.Owner, g.scope.Name, options)
-	})
+	k := g.call(ctx, op, g.scope.root(), wantArray)
+	all, err := k.result(k.github().PullRequests.List(ctx, g.scope.Owner, g.scope.Name, options))
 	if err != nil {
 		return nil, err
 	}
@@ -247,16 +223,14 @@ func (g *GitHub) findPull(ctx context.Context, op string, p Proposal) (*github.P
 
 // commit makes sure that the branch has the change.
 func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.findBase(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
+	s, err := p.findBase(ctx, op, g)
 	if err != nil || s.Done {
 		return err
 	}
 	owner, name := g.scope.Owner, g.scope.Name
 	if s.Fresh {
-		if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Git.CreateRef(ctx, owner, name, github.CreateRef{Ref: "refs/heads/" + p.Branch, SHA: s.At})
-			return response, err
-		}); err != nil {
+		k := g.call(ctx, op, g.scope.root(), nil)
+		if _, err := k.result(k.github().Git.CreateRef(ctx, owner, name, github.CreateRef{Ref: "refs/heads/" + p.Branch, SHA: s.At})); err != nil {
 			return err
 		}
 	}
@@ -266,15 +240,14 @@ func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 	if s.Now.Version != "" {
 		body.SHA = &s.Now.Version
 	}
-	return doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (response *github.Response, err error) {
-		switch {
-		case p.Content == nil:
-			_, response, err = c.Repositories.DeleteFile(ctx, owner, name, escaped(p.Path), body)
-		case s.Now.Version == "":
-			_, response, err = c.Repositories.CreateFile(ctx, owner, name, escaped(p.Path), body)
-		default:
-			_, response, err = c.Repositories.UpdateFile(ctx, owner, name, escaped(p.Path), body)
-		}
-		return response, err
-	})
+	k := g.call(ctx, op, g.scope.root(), nil)
+	write := k.github().Repositories.UpdateFile
+	switch {
+	case p.Content == nil:
+		write = k.github().Repositories.DeleteFile
+	case s.Now.Version == "":
+		write = k.github().Repositories.CreateFile
+	}
+	_, err = k.result(write(ctx, owner, name, escaped(p.Path), body))
+	return err
 }

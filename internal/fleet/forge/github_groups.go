@@ -54,27 +54,22 @@ func (g *GitHub) hasGroups(op string) error {
 }
 
 func (g *GitHub) listGroups(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
-	k := g.call(op, g.groupsPath(), wantObject("total_count", "runner_groups"))
-	return list(ctx, k, (*github.RunnerGroup).GetID,
-		func(c *github.Client, page github.ListOptions) (listing[*github.RunnerGroup], *github.Response, error) {
-			var none listing[*github.RunnerGroup]
-			if g.scope.kind == orgScope {
-				all, response, err := c.Actions.ListOrganizationRunnerGroups(ctx, g.scope.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
-				if err != nil {
-					return none, response, err
-				}
-				return listing[*github.RunnerGroup]{all.TotalCount, all.RunnerGroups}, response, nil
-			}
-			all, response, err := c.Enterprise.ListRunnerGroups(ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
-			if err != nil {
-				return none, response, err
-			}
-			out := listing[*github.RunnerGroup]{total: all.GetTotalCount()}
-			for _, f := range all.RunnerGroups {
-				out.things = append(out.things, enterpriseGroup(f))
-			}
-			return out, response, nil
-		})
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runner_groups"))
+	return list(k, (*github.RunnerGroup).GetID, func(page github.ListOptions) (int, []*github.RunnerGroup, error) { return g.groupPage(k, page) })
+}
+
+// groupPage reads one page of the runner groups of the place.
+func (g *GitHub) groupPage(k *call, page github.ListOptions) (total int, groups []*github.RunnerGroup, err error) {
+	if g.scope.kind == orgScope {
+		options := &github.ListOrgRunnerGroupOptions{ListOptions: page}
+		all, err := k.result(k.github().Actions.ListOrganizationRunnerGroups(k.ctx, g.scope.Owner, options))
+		return all.GetTotalCount(), all.GetRunnerGroups(), err
+	}
+	all, err := k.result(k.github().Enterprise.ListRunnerGroups(k.ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page}))
+	for _, f := range all.GetRunnerGroups() {
+		groups = append(groups, enterpriseGroup(f))
+	}
+	return all.GetTotalCount(), groups, err
 }
 
 // enterpriseGroup converts a group of an enterprise to the type for an organisation's group.
@@ -90,15 +85,11 @@ func newRunnerGroup(f *github.RunnerGroup) RunnerGroup {
 }
 
 func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
-	k := g.call(op, g.groupsPath(), wantObject("total_count", "repositories"))
-	forms, err := list(ctx, k, (*github.Repository).GetID,
-		func(c *github.Client, page github.ListOptions) (listing[*github.Repository], *github.Response, error) {
-			all, response, err := c.Actions.ListRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group, &page)
-			if err != nil {
-				return listing[*github.Repository]{}, response, err
-			}
-			return listing[*github.Repository]{all.GetTotalCount(), all.Repositories}, response, nil
-		})
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "repositories"))
+	forms, err := list(k, (*github.Repository).GetID, func(page github.ListOptions) (int, []*github.Repository, error) {
+		all, err := k.result(k.github().Actions.ListRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group, &page))
+		return all.GetTotalCount(), all.GetRepositories(), err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -148,10 +139,8 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 	if group.Visibility != "selected" || group.AllowsPublic != allowPublic {
 		// Restrict the visibility before any repository is added.
 		body := github.UpdateRunnerGroupRequest{Name: &name, Visibility: new("selected"), AllowsPublicRepositories: &allowPublic}
-		if err := doGitHubNoBody(ctx, g.call(op, g.groupsPath(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Actions.UpdateOrganizationRunnerGroup(ctx, g.scope.Owner, group.ID, body)
-			return response, err
-		}); err != nil {
+		k := g.call(ctx, op, g.groupsPath(), nil)
+		if _, err := k.result(k.github().Actions.UpdateOrganizationRunnerGroup(ctx, g.scope.Owner, group.ID, body)); err != nil {
 			return group, created, err
 		}
 		group.Visibility, group.AllowsPublic = "selected", allowPublic
@@ -161,9 +150,8 @@ func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositorie
 	}
 	if !slices.Equal(group.Repositories, names) {
 		body := github.SetRepoAccessRunnerGroupRequest{SelectedRepositoryIDs: ids}
-		if err := doGitHubNoBody(ctx, g.call(op, g.groupsPath(), nil), func(c *github.Client) (*github.Response, error) {
-			return c.Actions.SetRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group.ID, body)
-		}); err != nil {
+		k := g.call(ctx, op, g.groupsPath(), nil)
+		if err := k.finish(k.github().Actions.SetRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group.ID, body)); err != nil {
 			return group, created, err
 		}
 		group.Repositories = names
@@ -177,14 +165,13 @@ func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (
 		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is not a repository of %s", name, g.scope.Owner))}
 	}
 	owner, short, _ := strings.Cut(name, "/")
-	r, err := doGitHub(ctx, g.call(op, "/repos/"+name, wantObject()), func(c *github.Client) (*github.Repository, *github.Response, error) {
-		return c.Repositories.Get(ctx, owner, short)
-	})
+	k := g.call(ctx, op, "/repos/"+name, wantObject())
+	r, err := k.result(k.github().Repositories.Get(ctx, owner, short))
 	switch {
 	case err != nil:
 		return 0, "", err
 	case r.GetID() <= 0 || r.GetFullName() == "" || r.GetVisibility() == "" && r.Private == nil:
-		return 0, "", &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a repository"}
+		return 0, "", k.unusable("the response is not a repository")
 	case !strings.EqualFold(r.GetFullName(), name):
 		// It was renamed, or moved to another owner.
 		return 0, "", &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%q was renamed to %q", name, r.GetFullName()))}
@@ -217,9 +204,8 @@ func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerG
 // not exist a moment ago, so it is the new one.
 func (g *GitHub) createGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
 	body := github.CreateRunnerGroupRequest{Name: &name, Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: &allowPublic}
-	f, err := doGitHub(ctx, g.call(op, g.groupsPath(), wantObject()), func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
-		return c.Actions.CreateOrganizationRunnerGroup(ctx, g.scope.Owner, body)
-	})
+	k := g.call(ctx, op, g.groupsPath(), wantObject())
+	f, err := k.result(k.github().Actions.CreateOrganizationRunnerGroup(ctx, g.scope.Owner, body))
 	if err == nil && f.GetID() > 0 {
 		return newRunnerGroup(f), nil
 	}
@@ -242,57 +228,43 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 	if err := g.hasGroups(op); err != nil {
 		return err
 	}
-	org := g.scope.kind == orgScope
-	get := func(c *github.Client) (*github.RunnerGroup, *github.Response, error) {
+	org, owner := g.scope.kind == orgScope, g.scope.Owner
+	get := func(k *call) (*github.RunnerGroup, error) {
 		if org {
-			return c.Actions.GetOrganizationRunnerGroup(ctx, g.scope.Owner, id)
+			return k.result(k.github().Actions.GetOrganizationRunnerGroup(ctx, owner, id))
 		}
-		f, response, err := c.Enterprise.GetEnterpriseRunnerGroup(ctx, g.scope.Owner, id)
-		return enterpriseGroup(f), response, err
+		f, err := k.result(k.github().Enterprise.GetEnterpriseRunnerGroup(ctx, owner, id))
+		return enterpriseGroup(f), err
 	}
-	f, err := doGitHub(ctx, g.call(op, g.groupsPath(), wantObject()), get)
+	visible := func() error { // whether the runner groups of the place are visible at all
+		_, _, err := g.groupPage(g.call(ctx, op, g.groupsPath(), wantObject()), github.ListOptions{PerPage: 1})
+		return err
+	}
+	f, err := get(g.call(ctx, op, g.groupsPath(), wantObject()))
 	if err != nil {
-		return confirmGone(op, err, g.groupsVisible(ctx, op))
+		return confirmGone(op, err, visible)
 	}
 	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
 		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or it belongs to the enterprise"}
 	}
-	inside, err := readRunners(ctx, g.call(op, g.groupsPath(), wantObject("total_count", "runners")),
-		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
-			if org {
-				return c.Actions.ListRunnerGroupRunners(ctx, g.scope.Owner, id, &page)
-			}
-			return c.Enterprise.ListRunnerGroupRunners(ctx, g.scope.Owner, id, &page)
-		})
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runners"))
+	inside, err := readRunners(k, func(page github.ListOptions) (*github.Runners, error) {
+		if org {
+			return k.result(k.github().Actions.ListRunnerGroupRunners(ctx, owner, id, &page))
+		}
+		return k.result(k.github().Enterprise.ListRunnerGroupRunners(ctx, owner, id, &page))
+	})
 	if err != nil {
-		return confirmGone(op, err, g.groupsVisible(ctx, op))
+		return confirmGone(op, err, visible)
 	}
 	if len(inside) > 0 {
 		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("it still has %d runners", len(inside))}
 	}
-	return deleteItem(ctx, g.call(op, g.groupsPath(), nil), func(c *github.Client) (*github.Response, error) {
-		if org {
-			return c.Actions.DeleteOrganizationRunnerGroup(ctx, g.scope.Owner, id)
-		}
-		return c.Enterprise.DeleteEnterpriseRunnerGroup(ctx, g.scope.Owner, id)
-	}, func(c *github.Client) (*github.Response, error) {
-		_, response, err := get(c)
-		return response, err
-	}, g.groupsVisible(ctx, op))
-}
-
-// groupsVisible returns a function that checks whether the runner groups of the place are visible at
-// all.
-func (g *GitHub) groupsVisible(ctx context.Context, op string) func() error {
-	return func() error {
-		page := github.ListOptions{PerPage: 1}
-		return doGitHubNoBody(ctx, g.call(op, g.groupsPath(), wantObject()), func(c *github.Client) (response *github.Response, err error) {
-			if g.scope.kind == orgScope {
-				_, response, err = c.Actions.ListOrganizationRunnerGroups(ctx, g.scope.Owner, &github.ListOrgRunnerGroupOptions{ListOptions: page})
-			} else {
-				_, response, err = c.Enterprise.ListRunnerGroups(ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
-			}
-			return response, err
-		})
+	k = g.call(ctx, op, g.groupsPath(), nil)
+	remove := k.github().Actions.DeleteOrganizationRunnerGroup
+	if !org {
+		remove = k.github().Enterprise.DeleteEnterpriseRunnerGroup
 	}
+	err = k.finish(remove(ctx, owner, id))
+	return confirmDeleted(k, err, func() error { _, err := get(k); return err }, visible)
 }

@@ -13,31 +13,29 @@ import (
 
 // pull reads a pull request.
 func (g *GitHub) pull(ctx context.Context, op string, number int) (*github.PullRequest, error) {
-	return inRepository(ctx, g, op, func(c *github.Client) (*github.PullRequest, *github.Response, error) {
-		return c.PullRequests.Get(ctx, g.scope.Owner, g.scope.Name, number)
-	})
+	k := g.objectCall(ctx, op)
+	return k.result(k.github().PullRequests.Get(ctx, g.scope.Owner, g.scope.Name, number))
 }
 
 // Request reads a pull request with all its authors, reviews and checks.
 func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	const op = "read a pull request"
-	if err := g.isRepository(op); err != nil {
+	if err := g.checkRepository(op); err != nil {
 		return Request{}, err
 	}
 	pull, err := g.pull(ctx, op, number)
 	if err != nil {
 		return Request{}, err
 	}
-	odd := &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
 	if pull.GetNumber() != number || !isCommit(pull.GetHead().GetSHA()) {
-		return Request{}, odd
+		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
 	}
 	r := Request{Number: number, URL: pull.GetHTMLURL(), Head: pull.GetHead().GetSHA(), Open: pull.GetState() == "open", Merged: pull.GetMerged()}
 	names := map[string]bool{pull.GetUser().GetLogin(): true}
-	commits, err := listUncounted(ctx, g, op,
-		func(c *github.Client, page github.ListOptions) ([]*github.RepositoryCommit, *github.Response, error) {
-			return c.PullRequests.ListCommits(ctx, g.scope.Owner, g.scope.Name, number, &page)
-		})
+	k := g.call(ctx, op, g.scope.root(), wantArray)
+	commits, err := listUncounted(k, func(page *github.ListOptions) ([]*github.RepositoryCommit, error) {
+		return k.result(k.github().PullRequests.ListCommits(ctx, g.scope.Owner, g.scope.Name, number, page))
+	})
 	if err != nil {
 		return Request{}, err
 	}
@@ -55,10 +53,9 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	delete(names, "")
 	r.Authors = slices.Sorted(maps.Keys(names))
-	reviews, err := listUncounted(ctx, g, op,
-		func(c *github.Client, page github.ListOptions) ([]*github.PullRequestReview, *github.Response, error) {
-			return c.PullRequests.ListReviews(ctx, g.scope.Owner, g.scope.Name, number, &page)
-		})
+	reviews, err := listUncounted(k, func(page *github.ListOptions) ([]*github.PullRequestReview, error) {
+		return k.result(k.github().PullRequests.ListReviews(ctx, g.scope.Owner, g.scope.Name, number, page))
+	})
 	if err != nil {
 		return Request{}, err
 	}
@@ -79,28 +76,36 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	return r, err
 }
 
+// listUncounted reads a list that does not report its length.
+func listUncounted[T any](k *call, read func(*github.ListOptions) ([]T, error)) (out []T, err error) {
+	for n := 1; n <= maxPages; n++ {
+		page, err := read(&github.ListOptions{Page: n, PerPage: githubPage})
+		if err != nil {
+			return nil, err
+		}
+		if out = append(out, page...); !hasNext(k.responseHeader) {
+			return out, nil
+		}
+	}
+	return nil, k.unusable("the list does not end")
+}
+
 // checks reads the results of automated checks of the head, from both of GitHub's APIs. If the
 // credential may not read them, ChecksKnown stays false.
 func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 	owner, name := g.scope.Owner, g.scope.Name
-	runs, err := list(ctx, g.call(op, g.scope.root(), wantObject("total_count", "check_runs")), (*github.CheckRun).GetID,
-		func(c *github.Client, page github.ListOptions) (listing[*github.CheckRun], *github.Response, error) {
-			all, response, err := c.Checks.ListCheckRunsForRef(ctx, owner, name, r.Head, &github.ListCheckRunsOptions{ListOptions: page})
-			if err != nil {
-				return listing[*github.CheckRun]{}, response, err
-			}
-			return listing[*github.CheckRun]{all.GetTotal(), all.CheckRuns}, response, nil
-		})
+	k := g.call(ctx, op, g.scope.root(), wantObject("total_count", "check_runs"))
+	runs, err := list(k, (*github.CheckRun).GetID, func(page github.ListOptions) (int, []*github.CheckRun, error) {
+		all, err := k.result(k.github().Checks.ListCheckRunsForRef(ctx, owner, name, r.Head, &github.ListCheckRunsOptions{ListOptions: page}))
+		return all.GetTotal(), all.GetCheckRuns(), err
+	})
 	if err == nil {
+		k := g.call(ctx, op, g.scope.root(), wantObject("total_count", "statuses"))
 		var statuses []*github.RepoStatus
-		statuses, err = list(ctx, g.call(op, g.scope.root(), wantObject("total_count", "statuses")), (*github.RepoStatus).GetID,
-			func(c *github.Client, page github.ListOptions) (listing[*github.RepoStatus], *github.Response, error) {
-				all, response, err := c.Repositories.GetCombinedStatus(ctx, owner, name, r.Head, &page)
-				if err != nil {
-					return listing[*github.RepoStatus]{}, response, err
-				}
-				return listing[*github.RepoStatus]{all.GetTotalCount(), all.Statuses}, response, nil
-			})
+		statuses, err = list(k, (*github.RepoStatus).GetID, func(page github.ListOptions) (int, []*github.RepoStatus, error) {
+			all, err := k.result(k.github().Repositories.GetCombinedStatus(ctx, owner, name, r.Head, &page))
+			return all.GetTotalCount(), all.GetStatuses(), err
+		})
 		for _, s := range statuses {
 			r.Checks = append(r.Checks, Check{Name: redact(s.GetContext()), State: s.GetState(), URL: s.GetTargetURL()})
 		}
@@ -120,42 +125,21 @@ func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
 	return err
 }
 
-// listUncounted reads a list that does not report its length.
-func listUncounted[T any](ctx context.Context, g *GitHub, op string, read func(*github.Client, github.ListOptions) ([]T, *github.Response, error)) (out []T, err error) {
-	k := g.call(op, g.scope.root(), wantArray)
-	for n := 1; n <= maxPages; n++ {
-		page, err := doGitHub(ctx, k, func(c *github.Client) ([]T, *github.Response, error) {
-			return read(c, github.ListOptions{Page: n, PerPage: githubPage})
-		})
-		if err != nil {
-			return nil, err
-		}
-		if out = append(out, page...); !hasNext(k.responseHeader) {
-			return out, nil
-		}
-	}
-	return nil, k.unusable("the list does not end")
-}
-
 // Merge merges a pull request if head is its last commit; otherwise it returns a Conflict. If
 // exactly that commit was merged before, that is success. If a rule of the branch forbids the
 // merge, that is Invalid; people must resolve it at GitHub.
 func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
 	const op = "merge a pull request"
-	if err := g.isRepository(op); err != nil {
+	if err := checkInput(op, g, isCommit(head), "only a reviewed commit can be merged"); err != nil {
 		return err
-	}
-	if !isCommit(head) {
-		return &Error{Op: op, Class: Invalid, Message: "only a reviewed commit can be merged"}
 	}
 	how, err := g.mergeMethod(ctx, op)
 	if err != nil {
 		return err
 	}
-	err = doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-		_, response, err := c.PullRequests.Merge(ctx, g.scope.Owner, g.scope.Name, number, "", &github.PullRequestOptions{SHA: head, MergeMethod: how})
-		return response, err
-	})
+	k := g.call(ctx, op, g.scope.root(), nil)
+	options := &github.PullRequestOptions{SHA: head, MergeMethod: how}
+	_, err = k.result(k.github().PullRequests.Merge(ctx, g.scope.Owner, g.scope.Name, number, "", options))
 	if c := ClassOf(err); c == Invalid || c == Conflict || c == Unavailable {
 		pull, requested := g.pull(ctx, op, number)
 		if requested == nil && pull.GetMerged() && pull.GetHead().GetSHA() == head {
@@ -186,7 +170,7 @@ func (g *GitHub) mergeMethod(ctx context.Context, op string) (string, error) {
 // closing fails, the next try adds the comment again.
 func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error {
 	const op = "close a pull request"
-	if err := g.isRepository(op); err != nil {
+	if err := g.checkRepository(op); err != nil {
 		return err
 	}
 	pull, err := g.pull(ctx, op, number)
@@ -199,10 +183,9 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 	}
 	if pull.GetState() == "open" {
 		if comment != "" {
-			if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-				_, response, err := c.Issues.CreateComment(ctx, g.scope.Owner, g.scope.Name, number, &github.IssueComment{Body: &comment})
-				return response, err
-			}); err != nil {
+			k := g.call(ctx, op, g.scope.root(), nil)
+			note := &github.IssueComment{Body: &comment}
+			if _, err := k.result(k.github().Issues.CreateComment(ctx, g.scope.Owner, g.scope.Name, number, note)); err != nil {
 				return err
 			}
 		}
@@ -210,9 +193,8 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 			return err
 		}
 	}
-	err = doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-		return c.Git.DeleteRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
-	})
+	k := g.call(ctx, op, g.scope.root(), nil)
+	err = k.finish(k.github().Git.DeleteRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch))
 	if e, ok := errors.AsType[*Error](err); ok && (e.Class == NotFound || e.Status == http.StatusUnprocessableEntity) {
 		// GitHub answers 422 for a missing branch, so check whether it exists.
 		if _, err = g.head(ctx, op, branch); err == nil {

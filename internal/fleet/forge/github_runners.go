@@ -12,11 +12,11 @@ import (
 
 // A Runner is a runner that is registered at GitHub.
 type Runner struct {
-	ID               int64
-	Name, Status, OS string // Status is online, offline or another value of GitHub
-	Busy             bool
-	Labels           []string
-	Group            int64 // 0: not reported
+	ID           int64
+	Name, Status string // Status is online, offline or another value of GitHub
+	Busy         bool
+	Labels       []string
+	Group        int64 // 0: not reported
 }
 
 const (
@@ -25,21 +25,15 @@ const (
 	readings   = 3 // tries for a list that changes while it is read
 )
 
-// A listing is one page of a list and the total length that GitHub reports.
-type listing[T any] struct {
-	total  int
-	things []T
-}
-
-// readPage reads one page of a list with a method of the library.
-type readPage[T any] func(c *github.Client, page github.ListOptions) (listing[T], *github.Response, error)
+// readPage reads one page of a list. total is the length of the list that GitHub reports.
+type readPage[T any] func(page github.ListOptions) (total int, items []T, err error)
 
 // list reads a list to its end. The list is complete if it has at least as many items as the
 // largest total that any page reported. Otherwise list would miss items that move to an earlier
 // page during the reads.
-func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) ([]T, error) {
+func list[T any](k *call, id func(T) int64, read readPage[T]) ([]T, error) {
 	for range readings {
-		out, whole, err := readList(ctx, k, id, read)
+		out, whole, err := readList(k, id, read)
 		if err != nil || whole {
 			return out, err
 		}
@@ -47,18 +41,16 @@ func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T
 	return nil, k.unusable("the list is incomplete, or it changes too fast to be read")
 }
 
-func readList[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) (out []T, whole bool, err error) {
+func readList[T any](k *call, id func(T) int64, read readPage[T]) (out []T, whole bool, err error) {
 	seen, limit := map[int64]bool{}, 0
 	out = []T{}
 	for n := 1; n <= maxPages; n++ {
-		page, err := doGitHub(ctx, k, func(c *github.Client) (listing[T], *github.Response, error) {
-			return read(c, github.ListOptions{Page: n, PerPage: githubPage})
-		})
+		total, items, err := read(github.ListOptions{Page: n, PerPage: githubPage})
 		if err != nil {
 			return nil, false, err
 		}
-		limit = max(limit, page.total)
-		for _, t := range page.things {
+		limit = max(limit, total)
+		for _, t := range items {
 			if id(t) <= 0 {
 				return nil, false, k.unusable("the response is not a list of that kind")
 			}
@@ -86,43 +78,33 @@ func hasNext(h http.Header) bool {
 }
 
 // runnersCall returns a call for the runners of the place.
-func (g *GitHub) runnersCall(op string) *call {
-	return g.call(op, g.scope.root()+"/actions/runners", wantObject("total_count", "runners"))
+func (g *GitHub) runnersCall(ctx context.Context, op string) *call {
+	return g.call(ctx, op, g.scope.root()+"/actions/runners", wantObject("total_count", "runners"))
 }
 
-// runnerPage reads one page of the runners of the place.
-func (g *GitHub) runnerPage(ctx context.Context, k *call, page github.ListOptions) (*github.Runners, error) {
-	return doGitHub(ctx, k, func(c *github.Client) (*github.Runners, *github.Response, error) { return g.listRunners(ctx, c, page) })
-}
-
-func (g *GitHub) listRunners(ctx context.Context, c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
+// listRunners reads one page of the runners of the place.
+func (g *GitHub) listRunners(k *call, page github.ListOptions) (*github.Runners, error) {
 	options := &github.ListRunnersOptions{ListOptions: page}
 	switch g.scope.kind {
 	case repositoryScope:
-		return c.Actions.ListRunners(ctx, g.scope.Owner, g.scope.Name, options)
+		return k.result(k.github().Actions.ListRunners(k.ctx, g.scope.Owner, g.scope.Name, options))
 	case enterpriseScope:
-		return c.Enterprise.ListRunners(ctx, g.scope.Owner, options)
+		return k.result(k.github().Enterprise.ListRunners(k.ctx, g.scope.Owner, options))
 	}
-	return c.Actions.ListOrganizationRunners(ctx, g.scope.Owner, options)
+	return k.result(k.github().Actions.ListOrganizationRunners(k.ctx, g.scope.Owner, options))
 }
 
 // Runners lists all runners of the place, or returns an error.
 func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
-	return readRunners(ctx, g.runnersCall("list runners"),
-		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
-			return g.listRunners(ctx, c, page)
-		})
+	k := g.runnersCall(ctx, "list runners")
+	return readRunners(k, func(page github.ListOptions) (*github.Runners, error) { return g.listRunners(k, page) })
 }
 
-func readRunners(ctx context.Context, k *call, read func(*github.Client, github.ListOptions) (*github.Runners, *github.Response, error)) ([]Runner, error) {
-	forms, err := list(ctx, k, (*github.Runner).GetID,
-		func(c *github.Client, page github.ListOptions) (listing[*github.Runner], *github.Response, error) {
-			all, response, err := read(c, page)
-			if err != nil {
-				return listing[*github.Runner]{}, response, err
-			}
-			return listing[*github.Runner]{all.TotalCount, all.Runners}, response, nil
-		})
+func readRunners(k *call, read func(github.ListOptions) (*github.Runners, error)) ([]Runner, error) {
+	forms, err := list(k, (*github.Runner).GetID, func(page github.ListOptions) (int, []*github.Runner, error) {
+		all, err := read(page)
+		return all.GetTotalCount(), all.GetRunners(), err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +114,7 @@ func readRunners(ctx context.Context, k *call, read func(*github.Client, github.
 		for _, l := range r.Labels {
 			labels = append(labels, l.GetName())
 		}
-		out = append(out, Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), OS: r.GetOS(), Busy: r.GetBusy(), Labels: labels, Group: r.GetRunnerGroupID()})
+		out = append(out, Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), Busy: r.GetBusy(), Labels: labels, Group: r.GetRunnerGroupID()})
 	}
 	return out, nil
 }
@@ -142,45 +124,40 @@ func readRunners(ctx context.Context, k *call, read func(*github.Client, github.
 func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
 	owner, name := g.scope.Owner, g.scope.Name
-	k := g.call(op, g.scope.root()+"/actions/runners", nil)
-	return deleteItem(ctx, k, func(c *github.Client) (*github.Response, error) {
+	k := g.call(ctx, op, g.scope.root()+"/actions/runners", nil)
+	actions, enterprise := k.github().Actions, k.github().Enterprise
+	var err error
+	switch g.scope.kind {
+	case repositoryScope:
+		err = k.finish(actions.RemoveRunner(ctx, owner, name, id))
+	case enterpriseScope:
+		err = k.finish(enterprise.RemoveRunner(ctx, owner, id))
+	default:
+		err = k.finish(actions.RemoveOrganizationRunner(ctx, owner, id))
+	}
+	get := func() (err error) {
 		switch g.scope.kind {
 		case repositoryScope:
-			return c.Actions.RemoveRunner(ctx, owner, name, id)
+			_, err = k.result(actions.GetRunner(ctx, owner, name, id))
 		case enterpriseScope:
-			return c.Enterprise.RemoveRunner(ctx, owner, id)
-		}
-		return c.Actions.RemoveOrganizationRunner(ctx, owner, id)
-	}, func(c *github.Client) (*github.Response, error) {
-		var response *github.Response
-		var err error
-		switch g.scope.kind {
-		case repositoryScope:
-			_, response, err = c.Actions.GetRunner(ctx, owner, name, id)
-		case enterpriseScope:
-			_, response, err = c.Enterprise.GetRunner(ctx, owner, id)
+			_, err = k.result(enterprise.GetRunner(ctx, owner, id))
 		default:
-			_, response, err = c.Actions.GetOrganizationRunner(ctx, owner, id)
+			_, err = k.result(actions.GetOrganizationRunner(ctx, owner, id))
 		}
-		return response, err
-	}, g.runnersVisible(ctx, op))
-}
-
-// runnersVisible returns a function that checks whether the runners of the place are visible at all.
-func (g *GitHub) runnersVisible(ctx context.Context, op string) func() error {
-	return func() error {
-		_, err := g.runnerPage(ctx, g.runnersCall(op), github.ListOptions{PerPage: 1})
 		return err
 	}
+	return confirmDeleted(k, err, get, func() error { // whether the runners of the place are visible at all
+		_, err := g.listRunners(g.runnersCall(ctx, op), github.ListOptions{PerPage: 1})
+		return err
+	})
 }
 
-// deleteItem deletes one item of a collection and verifies that it is gone.
-func deleteItem(ctx context.Context, k *call, del, get func(*github.Client) (*github.Response, error), see func() error) error {
-	if err := ignoreNotFound(doGitHubNoBody(ctx, k, del)); err != nil {
+// confirmDeleted verifies that one item of a collection is gone. err is the error of its deletion.
+func confirmDeleted(k *call, err error, get, see func() error) error {
+	if err = ignoreNotFound(err); err != nil {
 		return err
 	}
-	err := doGitHubNoBody(ctx, k, get)
-	if err == nil {
+	if err = get(); err == nil {
 		return k.unusable("it still exists")
 	}
 	return confirmGone(k.op, err, see)
@@ -208,22 +185,23 @@ func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, fo
 	}
 	owner, name, _ := strings.Cut(repository, "/")
 	below := "/repos/" + repository + "/actions/runs/" + strconv.FormatInt(run, 10)
-	err := doGitHubNoBody(ctx, g.call(op, below, nil), func(c *github.Client) (*github.Response, error) {
-		if !force {
-			return c.Actions.CancelWorkflowRunByID(ctx, owner, name, run)
+	k := g.call(ctx, op, below, nil)
+	cancel := k.github().Actions.CancelWorkflowRunByID
+	if force { // missing in the library
+		cancel = func(ctx context.Context, _, _ string, _ int64) (*github.Response, error) {
+			r, err := k.github().NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil)
+			if err != nil {
+				return nil, err
+			}
+			return k.github().Do(r, nil)
 		}
-		r, err := c.NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil) // missing in the library
-		if err != nil {
-			return nil, err
-		}
-		return c.Do(r, nil)
-	})
+	}
+	err := k.finish(cancel(ctx, owner, name, run))
 	if ClassOf(err) != Conflict {
 		return err
 	}
-	r, requested := doGitHub(ctx, g.call(op, below, wantObject("status")), func(c *github.Client) (*github.WorkflowRun, *github.Response, error) {
-		return c.Actions.GetWorkflowRunByID(ctx, owner, name, run)
-	})
+	k = g.call(ctx, op, below, wantObject("status"))
+	r, requested := k.result(k.github().Actions.GetWorkflowRunByID(ctx, owner, name, run))
 	if requested == nil && r.GetStatus() == "completed" {
 		return nil
 	}

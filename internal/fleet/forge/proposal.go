@@ -82,11 +82,8 @@ func (p Proposal) invalidReason() string {
 		return "a file that does not exist cannot be deleted"
 	case p.Message == "" || p.Title == "" || p.Author.Name == "" || p.Author.Email == "":
 		return "a change needs a message, a title and an author"
-	}
-	for _, l := range p.Labels {
-		if !strings.HasPrefix(l, ownPrefix) || strings.ContainsAny(l, ",") {
-			return "a label of a change must begin with " + ownPrefix
-		}
+	case slices.ContainsFunc(p.Labels, func(l string) bool { return !strings.HasPrefix(l, ownPrefix) || strings.Contains(l, ",") }):
+		return "a label of a change must begin with " + ownPrefix
 	}
 	return ""
 }
@@ -118,10 +115,40 @@ func (p Proposal) findRequest(op string, all []openRequest) (int, error) {
 	return -1, nil
 }
 
-// A repositoryReader reads a repository in the same way at each forge.
-type repositoryReader struct {
-	Head func(ctx context.Context, op, branch string) (commit string, err error)
-	File func(ctx context.Context, op, commit, path string) (File, error)
+// A repository is the repository of a [GitHub] or a [GitLab].
+type repository interface {
+	checkRepository(op string) error // an error if the client has no repository
+	head(ctx context.Context, op, branch string) (commit string, err error)
+	fileAt(ctx context.Context, op, commit, path string) (File, error)
+}
+
+// checkInput returns an error of class Invalid unless the client has a repository and the input of an operation is valid.
+func checkInput(op string, r repository, valid bool, why string) error {
+	err := r.checkRepository(op)
+	if err == nil && !valid {
+		err = &Error{Op: op, Class: Invalid, Message: why}
+	}
+	return err
+}
+
+func readFile(ctx context.Context, r repository, branch, path string) (File, error) {
+	const op = "read a file"
+	if err := checkInput(op, r, isBranch(branch) && isPath(path), redact(fmt.Sprintf("%q on %q is not a file", path, branch))); err != nil {
+		return File{}, err
+	}
+	head, err := r.head(ctx, op, branch)
+	if err != nil {
+		return File{}, err
+	}
+	return r.fileAt(ctx, op, head, path)
+}
+
+// readHead returns the last commit of a branch for a listing.
+func readHead(ctx context.Context, r repository, branch string) (string, error) {
+	if err := checkInput(listOp, r, isBranch(branch), "there is no such branch"); err != nil {
+		return "", err
+	}
+	return r.head(ctx, listOp, branch)
 }
 
 // A base is the base for the commit of a proposal.
@@ -134,15 +161,15 @@ type base struct {
 
 // findBase finds the base for the commit of a proposal. It returns a Conflict if the file is not the
 // version that the change is based on.
-func (p Proposal) findBase(ctx context.Context, op string, r repositoryReader) (s base, err error) {
-	s.At, err = r.Head(ctx, op, p.Branch)
+func (p Proposal) findBase(ctx context.Context, op string, r repository) (s base, err error) {
+	s.At, err = r.head(ctx, op, p.Branch)
 	if s.Fresh = ClassOf(err) == NotFound; s.Fresh {
-		s.At, err = r.Head(ctx, op, p.Base)
+		s.At, err = r.head(ctx, op, p.Base)
 	}
 	if err != nil {
 		return s, err
 	}
-	if s.Now, err = r.File(ctx, op, s.At, p.Path); err != nil {
+	if s.Now, err = r.fileAt(ctx, op, s.At, p.Path); err != nil {
 		return s, err
 	}
 	s.Done = p.matches(s.Now)

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/go-github/v89/github"
+
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
@@ -43,18 +45,19 @@ type transport struct {
 	skew  time.Duration // the forge's clock minus the local clock
 }
 
-func newTransport(base *url.URL, bundle []byte, now func() time.Time, observe func(string, int)) (*transport, error) {
-	t, err := httptransport.New(httptransport.Config{Base: base, CABundle: bundle, FollowReads: true, MaxConcurrent: maxConcurrent})
+func newTransport(base *url.URL, c Config) (*transport, error) {
+	t, err := httptransport.New(httptransport.Config{Base: base, CABundle: c.CABundle, FollowReads: true, MaxConcurrent: maxConcurrent})
 	if err != nil {
 		return nil, err
 	}
-	if now == nil {
-		now = time.Now
+	w := &transport{base: base, http: t, clock: c.Now, observe: c.Observe}
+	if w.clock == nil {
+		w.clock = time.Now
 	}
-	if observe == nil {
-		observe = func(string, int) {}
+	if w.observe == nil {
+		w.observe = func(string, int) {}
 	}
-	return &transport{base: base, http: t, clock: now, observe: observe}, nil
+	return w, nil
 }
 
 // now returns the time of the forge's clock, as far as the forge reported it.
@@ -64,7 +67,8 @@ func (w *transport) now() time.Time {
 	return w.clock().Add(w.skew)
 }
 
-func (w *transport) lastRate() Rate {
+// Rate returns the forge's rate limit, as last reported. GitHub reports its primary one.
+func (w *transport) Rate() Rate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.rate
@@ -80,6 +84,7 @@ func (w *transport) paused() time.Duration {
 // top of a call, so a library keeps no state between operations. The call decides what a response
 // means. Errors of the libraries are not used, because they contain the URL and the whole response.
 type call struct {
+	ctx       context.Context // of the operation; its end explains an error
 	transport *transport
 	op        string
 	below     string                   // requests must go to this path of the API, or below it
@@ -181,15 +186,28 @@ func (k *call) stripped(path string) string {
 	return path
 }
 
-// finish returns the error of a library method that returned err.
-func (k *call) finish(ctx context.Context, err error) error {
+// result returns the results of a library method, with the error that the call decides on.
+func (k *call) result[T, R any](out T, _ R, err error) (T, error) {
+	if err = k.outcome(err); err != nil {
+		var none T
+		return none, err
+	}
+	return out, nil
+}
+
+// finish is [call.result] for a library method that returns only a response.
+func (k *call) finish[R any](_ R, err error) error { return k.outcome(err) }
+
+// outcome returns the error of a library method that returned err.
+func (k *call) outcome(err error) error {
+	_, accepted := errors.AsType[*github.AcceptedError](err) // 202, which the library returns as an error
 	switch {
 	case k.err != nil:
 		return k.err
-	case err == nil:
+	case err == nil || accepted:
 		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", k.op, context.Cause(ctx))
+	case k.ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", k.op, context.Cause(k.ctx))
 	case k.status == 0:
 		return &Error{Op: k.op, Class: Invalid, Message: "the request cannot be built"}
 	}

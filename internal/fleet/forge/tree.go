@@ -15,10 +15,9 @@ type TreeFile struct {
 
 // A treeEntry is a file, a folder, a link or a submodule, as a forge reports it.
 type treeEntry struct {
-	Path string `json:"path"`
-	Type string `json:"type"` // blob, tree or commit
-	Mode string `json:"mode"`
-	ID   string `json:"id"`
+	Path, Mode string
+	Type       string // blob, tree or commit
+	ID         string
 }
 
 // listOp is the operation name of listings in errors.
@@ -37,20 +36,9 @@ func invalidTree() *Error {
 	return &Error{Op: listOp, Class: Unavailable, Status: http.StatusOK, Message: "the response has no tree"}
 }
 
-// checkBranch refuses names that are not valid for a branch.
-func checkBranch(name string) error {
-	if !isBranch(name) {
-		return &Error{Op: listOp, Class: Invalid, Message: "there is no such branch"}
-	}
-	return nil
-}
-
 // checkFolder refuses an invalid commit or folder. The folder "" is the whole repository.
-func checkFolder(commit, folder string) error {
-	if !isCommit(commit) || folder != "" && !isPath(folder) {
-		return &Error{Op: listOp, Class: Invalid, Message: "there is no such folder to list"}
-	}
-	return nil
+func checkFolder(r repository, commit, folder string) error {
+	return checkInput(listOp, r, isCommit(commit) && (folder == "" || isPath(folder)), "there is no such folder to list")
 }
 
 // plainFiles returns the plain files among entries of a folder. It skips links and submodules.
