@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -85,13 +86,17 @@ func (g *GitHub) runnersCall(ctx context.Context, op string) *call {
 // listRunners reads one page of the runners of the place.
 func (g *GitHub) listRunners(k *call, page github.ListOptions) (*github.Runners, error) {
 	options := &github.ListRunnersOptions{ListOptions: page}
+	var out *github.Runners
+	var err error
 	switch g.scope.kind {
 	case repositoryScope:
-		return k.result(k.github().Actions.ListRunners(k.ctx, g.scope.Owner, g.scope.Name, options))
+		out, _, err = k.github().Actions.ListRunners(k.ctx, g.scope.Owner, g.scope.Name, options)
 	case enterpriseScope:
-		return k.result(k.github().Enterprise.ListRunners(k.ctx, g.scope.Owner, options))
+		out, _, err = k.github().Enterprise.ListRunners(k.ctx, g.scope.Owner, options)
+	default:
+		out, _, err = k.github().Actions.ListOrganizationRunners(k.ctx, g.scope.Owner, options)
 	}
-	return k.result(k.github().Actions.ListOrganizationRunners(k.ctx, g.scope.Owner, options))
+	return out, k.outcome(err)
 }
 
 // Runners lists all runners of the place, or returns an error.
@@ -129,24 +134,24 @@ func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
 	var err error
 	switch g.scope.kind {
 	case repositoryScope:
-		err = k.finish(actions.RemoveRunner(ctx, owner, name, id))
+		_, err = actions.RemoveRunner(ctx, owner, name, id)
 	case enterpriseScope:
-		err = k.finish(enterprise.RemoveRunner(ctx, owner, id))
+		_, err = enterprise.RemoveRunner(ctx, owner, id)
 	default:
-		err = k.finish(actions.RemoveOrganizationRunner(ctx, owner, id))
+		_, err = actions.RemoveOrganizationRunner(ctx, owner, id)
 	}
 	get := func() (err error) {
 		switch g.scope.kind {
 		case repositoryScope:
-			_, err = k.result(actions.GetRunner(ctx, owner, name, id))
+			_, _, err = actions.GetRunner(ctx, owner, name, id)
 		case enterpriseScope:
-			_, err = k.result(enterprise.GetRunner(ctx, owner, id))
+			_, _, err = enterprise.GetRunner(ctx, owner, id)
 		default:
-			_, err = k.result(actions.GetOrganizationRunner(ctx, owner, id))
+			_, _, err = actions.GetOrganizationRunner(ctx, owner, id)
 		}
-		return err
+		return k.outcome(err)
 	}
-	return confirmDeleted(k, err, get, func() error { // whether the runners of the place are visible at all
+	return confirmDeleted(k, k.outcome(err), get, func() error { // whether the runners of the place are visible at all
 		_, err := g.listRunners(g.runnersCall(ctx, op), github.ListOptions{PerPage: 1})
 		return err
 	})
@@ -196,14 +201,278 @@ func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, fo
 			return k.github().Do(r, nil)
 		}
 	}
-	err := k.finish(cancel(ctx, owner, name, run))
-	if ClassOf(err) != Conflict {
+	_, err := cancel(ctx, owner, name, run)
+	if err = k.outcome(err); ClassOf(err) != Conflict {
 		return err
 	}
 	k = g.call(ctx, op, below, wantObject("status"))
-	r, requested := k.result(k.github().Actions.GetWorkflowRunByID(ctx, owner, name, run))
-	if requested == nil && r.GetStatus() == "completed" {
+	r, _, requested := k.github().Actions.GetWorkflowRunByID(ctx, owner, name, run)
+	if requested = k.outcome(requested); requested == nil && r.GetStatus() == "completed" {
 		return nil
 	}
 	return err
+}
+
+// A RunnerGroup says which repositories may use its runners.
+type RunnerGroup struct {
+	ID                    int64
+	Name, Visibility      string // Visibility is all, private or selected
+	Default, AllowsPublic bool
+	Repositories          []string // owner/name, sorted; only with Visibility selected
+}
+
+// groupsPath returns the API path of the runner groups of the place.
+func (g *GitHub) groupsPath() string { return g.scope.root() + "/actions/runner-groups" }
+
+// RunnerGroups lists all runner groups of the place, or returns an error. A plan without extra
+// groups answers Forbidden or NotFound.
+func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
+	const op = "list runner groups"
+	if err := g.hasGroups(op); err != nil {
+		return nil, err
+	}
+	forms, err := g.listGroups(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]RunnerGroup, 0, len(forms))
+	for _, f := range forms {
+		group := newRunnerGroup(f)
+		if group.Visibility == "selected" && g.scope.kind == orgScope {
+			if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, group)
+	}
+	return out, nil
+}
+
+// hasGroups returns an error for a repository, because its runners are in no group.
+func (g *GitHub) hasGroups(op string) error {
+	if g.scope.kind == repositoryScope {
+		return &Error{Op: op, Class: Invalid, Message: "a repository has no runner groups"}
+	}
+	return nil
+}
+
+func (g *GitHub) listGroups(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runner_groups"))
+	return list(k, (*github.RunnerGroup).GetID, func(page github.ListOptions) (int, []*github.RunnerGroup, error) { return g.groupPage(k, page) })
+}
+
+// groupPage reads one page of the runner groups of the place.
+func (g *GitHub) groupPage(k *call, page github.ListOptions) (total int, groups []*github.RunnerGroup, err error) {
+	if g.scope.kind == orgScope {
+		options := &github.ListOrgRunnerGroupOptions{ListOptions: page}
+		all, _, err := k.github().Actions.ListOrganizationRunnerGroups(k.ctx, g.scope.Owner, options)
+		return all.GetTotalCount(), all.GetRunnerGroups(), k.outcome(err)
+	}
+	all, _, err := k.github().Enterprise.ListRunnerGroups(k.ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
+	for _, f := range all.GetRunnerGroups() {
+		groups = append(groups, enterpriseGroup(f))
+	}
+	return all.GetTotalCount(), groups, k.outcome(err)
+}
+
+// enterpriseGroup converts a group of an enterprise to the type for an organisation's group.
+func enterpriseGroup(f *github.EnterpriseRunnerGroup) *github.RunnerGroup {
+	if f == nil {
+		return nil
+	}
+	return &github.RunnerGroup{ID: f.ID, Name: f.Name, Visibility: f.Visibility, Default: f.Default, Inherited: f.Inherited, AllowsPublicRepositories: f.AllowsPublicRepositories}
+}
+
+func newRunnerGroup(f *github.RunnerGroup) RunnerGroup {
+	return RunnerGroup{ID: f.GetID(), Name: f.GetName(), Visibility: f.GetVisibility(), Default: f.GetDefault(), AllowsPublic: f.GetAllowsPublicRepositories()}
+}
+
+func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "repositories"))
+	forms, err := list(k, (*github.Repository).GetID, func(page github.ListOptions) (int, []*github.Repository, error) {
+		all, _, err := k.github().Actions.ListRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group, &page)
+		return all.GetTotalCount(), all.GetRepositories(), k.outcome(err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(forms))
+	for _, r := range forms {
+		names = append(names, r.GetFullName())
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// EnsureRunnerGroup makes sure that the organisation has a runner group of that name for exactly
+// these repositories (owner/name). A repository of another owner is Invalid, and so is a public one
+// unless allowPublic is true; EnsureRunnerGroup then writes nothing. made reports whether this call
+// created the group: the caller may delete only such a group later.
+func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, created bool, err error) {
+	const op = "ensure a runner group"
+	if g.scope.kind != orgScope {
+		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "only an organisation has groups for repositories"}
+	}
+	if name == "" || len(repositories) == 0 {
+		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "a group needs a name and repositories"}
+	}
+	var ids []int64
+	var names []string
+	for _, r := range repositories {
+		id, full, err := g.repository(ctx, op, r, allowPublic)
+		if err != nil {
+			return RunnerGroup{}, false, err
+		}
+		if !slices.Contains(ids, id) {
+			ids, names = append(ids, id), append(names, full)
+		}
+	}
+	slices.Sort(names)
+	group, exists, err := g.groupNamed(ctx, op, name)
+	if err != nil {
+		return RunnerGroup{}, false, err
+	}
+	if !exists {
+		group, err = g.createGroup(ctx, op, name, ids, allowPublic)
+		if err != nil {
+			return RunnerGroup{}, false, err
+		}
+		created = true
+	}
+	if group.Visibility != "selected" || group.AllowsPublic != allowPublic {
+		// Restrict the visibility before any repository is added.
+		body := github.UpdateRunnerGroupRequest{Name: &name, Visibility: new("selected"), AllowsPublicRepositories: &allowPublic}
+		k := g.call(ctx, op, g.groupsPath(), nil)
+		_, _, err := k.github().Actions.UpdateOrganizationRunnerGroup(ctx, g.scope.Owner, group.ID, body)
+		if err = k.outcome(err); err != nil {
+			return group, created, err
+		}
+		group.Visibility, group.AllowsPublic = "selected", allowPublic
+	}
+	if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
+		return group, created, err
+	}
+	if !slices.Equal(group.Repositories, names) {
+		body := github.SetRepoAccessRunnerGroupRequest{SelectedRepositoryIDs: ids}
+		k := g.call(ctx, op, g.groupsPath(), nil)
+		_, err := k.github().Actions.SetRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group.ID, body)
+		if err = k.outcome(err); err != nil {
+			return group, created, err
+		}
+		group.Repositories = names
+	}
+	return group, created, nil
+}
+
+// repository finds a repository of the organisation by its current name.
+func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (id int64, full string, err error) {
+	if !g.scope.owns(name) {
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is not a repository of %s", name, g.scope.Owner))}
+	}
+	owner, short, _ := strings.Cut(name, "/")
+	k := g.call(ctx, op, "/repos/"+name, wantObject())
+	r, _, err := k.github().Repositories.Get(ctx, owner, short)
+	switch err = k.outcome(err); {
+	case err != nil:
+		return 0, "", err
+	case r.GetID() <= 0 || r.GetFullName() == "" || r.GetVisibility() == "" && r.Private == nil:
+		return 0, "", k.unusable("the response is not a repository")
+	case !strings.EqualFold(r.GetFullName(), name):
+		// It was renamed, or moved to another owner.
+		return 0, "", &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%q was renamed to %q", name, r.GetFullName()))}
+	case !public && (r.GetVisibility() == "public" || r.Private != nil && !r.GetPrivate()):
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is public: any pull request would run there", name))}
+	}
+	return r.GetID(), r.GetFullName(), nil
+}
+
+// groupNamed finds a group that belongs to the organisation. The organisation may not change a
+// group that an enterprise shares with it.
+func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerGroup, exists bool, err error) {
+	forms, err := g.listGroups(ctx, op)
+	if err != nil {
+		return RunnerGroup{}, false, err
+	}
+	for _, f := range forms {
+		if !strings.EqualFold(f.GetName(), name) {
+			continue
+		}
+		if f.GetDefault() || f.GetInherited() {
+			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("the group %q is the default group, or it belongs to the enterprise", name))}
+		}
+		return newRunnerGroup(f), true, nil
+	}
+	return RunnerGroup{}, false, nil
+}
+
+// createGroup creates a group. If the response is lost, it looks for the group by name: the group did
+// not exist a moment ago, so it is the new one.
+func (g *GitHub) createGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
+	body := github.CreateRunnerGroupRequest{Name: &name, Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: &allowPublic}
+	k := g.call(ctx, op, g.groupsPath(), wantObject())
+	f, _, err := k.github().Actions.CreateOrganizationRunnerGroup(ctx, g.scope.Owner, body)
+	if err = k.outcome(err); err == nil && f.GetID() > 0 {
+		return newRunnerGroup(f), nil
+	}
+	if err == nil {
+		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a group"}
+	}
+	if ClassOf(err) == Unavailable && ctx.Err() == nil {
+		if group, exists, found := g.groupNamed(ctx, op, name); found == nil && exists {
+			return group, nil
+		}
+	}
+	return RunnerGroup{}, err
+}
+
+// DeleteRunnerGroup deletes a runner group and verifies that it is gone. If it was gone before,
+// that is success. If runners are in it, that is a Conflict: GitHub would move them to the default
+// group, which is open to every repository.
+func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
+	const op = "delete a runner group"
+	if err := g.hasGroups(op); err != nil {
+		return err
+	}
+	org, owner := g.scope.kind == orgScope, g.scope.Owner
+	get := func(k *call) (*github.RunnerGroup, error) {
+		if org {
+			f, _, err := k.github().Actions.GetOrganizationRunnerGroup(ctx, owner, id)
+			return f, k.outcome(err)
+		}
+		f, _, err := k.github().Enterprise.GetEnterpriseRunnerGroup(ctx, owner, id)
+		return enterpriseGroup(f), k.outcome(err)
+	}
+	visible := func() error { // whether the runner groups of the place are visible at all
+		_, _, err := g.groupPage(g.call(ctx, op, g.groupsPath(), wantObject()), github.ListOptions{PerPage: 1})
+		return err
+	}
+	f, err := get(g.call(ctx, op, g.groupsPath(), wantObject()))
+	if err != nil {
+		return confirmGone(op, err, visible)
+	}
+	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
+		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or it belongs to the enterprise"}
+	}
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runners"))
+	runners := k.github().Actions.ListRunnerGroupRunners
+	if !org {
+		runners = k.github().Enterprise.ListRunnerGroupRunners
+	}
+	inside, err := readRunners(k, func(page github.ListOptions) (*github.Runners, error) {
+		out, _, err := runners(ctx, owner, id, &page)
+		return out, k.outcome(err)
+	})
+	if err != nil {
+		return confirmGone(op, err, visible)
+	}
+	if len(inside) > 0 {
+		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("it still has %d runners", len(inside))}
+	}
+	k = g.call(ctx, op, g.groupsPath(), nil)
+	remove := k.github().Actions.DeleteOrganizationRunnerGroup
+	if !org {
+		remove = k.github().Enterprise.DeleteEnterpriseRunnerGroup
+	}
+	_, err = remove(ctx, owner, id)
+	return confirmDeleted(k, k.outcome(err), func() error { _, err := get(k); return err }, visible)
 }

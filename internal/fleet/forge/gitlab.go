@@ -158,8 +158,8 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 		return id, nil
 	}
 	k := g.call(ctx, "check the access token", "/personal_access_tokens/self", wantObject("scopes", "active"))
-	token, err := k.result(k.gitlab().PersonalAccessTokens.GetSinglePersonalAccessToken(gitlab.WithContext(ctx)))
-	switch {
+	token, _, err := k.gitlab().PersonalAccessTokens.GetSinglePersonalAccessToken(gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return Identity{}, err
 	case token.Revoked || !token.Active:
@@ -186,8 +186,8 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 		return 0, &Error{Op: k.op, Class: Invalid, Message: "its path is not valid"}
 	}
 	//lint:ignore SA1019 without this parameter GitLab lists up to a hundred projects of the group in the answer
-	group, err := k.result(k.gitlab().Groups.GetGroup(path, &gitlab.GetGroupOptions{WithProjects: new(false)}, gitlab.WithContext(ctx)))
-	switch {
+	group, _, err := k.gitlab().Groups.GetGroup(path, &gitlab.GetGroupOptions{WithProjects: new(false)}, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return 0, err
 	case group.ID <= 0 || group.FullPath == "":
@@ -202,7 +202,8 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 func (g *GitLab) Version(ctx context.Context) (string, error) {
 	k := g.call(ctx, "get the version", "/metadata", wantObject("version"))
 	k.credential = func(context.Context) (secret.Text, error) { return g.token, nil } // also if it is zero
-	meta, err := k.result(k.gitlab().Metadata.GetMetadata(gitlab.WithContext(ctx)))
+	meta, _, err := k.gitlab().Metadata.GetMetadata(gitlab.WithContext(ctx))
+	err = k.outcome(err)
 	if class := ClassOf(err); class == Forbidden || class == Refused && g.token.IsZero() {
 		return "", nil
 	}

@@ -67,8 +67,8 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 		return id, &Error{Op: op, Class: Forbidden, Message: "the token lacks the scope " + scopeAPI}
 	}
 	k := g.call(ctx, op, g.projectPath(), wantObject("path_with_namespace"))
-	p, err := k.result(k.gitlab().Projects.GetProject(g.project, nil, gitlab.WithContext(ctx)))
-	switch {
+	p, _, err := k.gitlab().Projects.GetProject(g.project, nil, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return id, err
 	case !strings.EqualFold(p.PathWithNamespace, g.project):
@@ -99,8 +99,8 @@ func (g *GitLab) ReadFile(ctx context.Context, branch, path string) (File, error
 // head returns the last commit of a branch.
 func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
 	k := g.call(ctx, op, g.projectPath("repository", "branches", branch), wantObject("name", "commit"))
-	b, err := k.result(k.gitlab().Branches.GetBranch(g.project, branch, gitlab.WithContext(ctx)))
-	switch {
+	b, _, err := k.gitlab().Branches.GetBranch(g.project, branch, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return "", err
 	case b.Name != branch || !isCommit(b.Commit.ID):
@@ -112,16 +112,16 @@ func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
 // hasCommit returns an error if a commit does not exist, or if the project is not visible any more.
 func (g *GitLab) hasCommit(ctx context.Context, op, commit string) error {
 	k := g.call(ctx, op, g.projectPath("repository", "commits", commit), wantObject())
-	_, err := k.result(k.gitlab().Commits.GetCommit(g.project, commit, nil, gitlab.WithContext(ctx)))
-	return err
+	_, _, err := k.gitlab().Commits.GetCommit(g.project, commit, nil, gitlab.WithContext(ctx))
+	return k.outcome(err)
 }
 
 // fileAt reads a file at an existing commit. It verifies by the checksum that the content is
 // complete.
 func (g *GitLab) fileAt(ctx context.Context, op, commit, path string) (File, error) {
 	k := g.call(ctx, op, g.projectPath("repository", "files", path), wantObject("file_path", "encoding", "last_commit_id"))
-	f, err := k.result(k.gitlab().RepositoryFiles.GetFile(g.project, path, &gitlab.GetFileOptions{Ref: &commit}, gitlab.WithContext(ctx)))
-	switch {
+	f, _, err := k.gitlab().RepositoryFiles.GetFile(g.project, path, &gitlab.GetFileOptions{Ref: &commit}, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case ClassOf(err) == NotFound:
 		return File{Commit: commit}, g.hasCommit(ctx, op, commit)
 	case err != nil:
@@ -157,8 +157,8 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 		options := &gitlab.CreateMergeRequestOptions{SourceBranch: &p.Branch, TargetBranch: &p.Base, Title: &p.Title, Description: &p.Body,
 			Labels: new(gitlab.LabelOptions(slices.Concat([]string{}, p.Labels))), RemoveSourceBranch: new(true)}
 		k := g.call(ctx, op, g.projectPath("merge_requests"), wantObject("iid"))
-		created, err := k.result(k.gitlab().MergeRequests.CreateMergeRequest(g.project, options, gitlab.WithContext(ctx)))
-		switch {
+		created, _, err := k.gitlab().MergeRequests.CreateMergeRequest(g.project, options, gitlab.WithContext(ctx))
+		switch err = k.outcome(err); {
 		case ClassOf(err) == Conflict: // another caller created it first, or the response was lost
 			found, again := g.findMergeRequest(ctx, op, p)
 			if again != nil || found == nil {
@@ -233,8 +233,8 @@ func (g *GitLab) updateRequest(ctx context.Context, op string, p Proposal, mr *g
 // edit changes a merge request.
 func (g *GitLab) edit(ctx context.Context, op string, iid int, change *gitlab.UpdateMergeRequestOptions) error {
 	k := g.call(ctx, op, g.requestPath(iid), nil)
-	_, err := k.result(k.gitlab().MergeRequests.UpdateMergeRequest(g.project, int64(iid), change, gitlab.WithContext(ctx)))
-	return err
+	_, _, err := k.gitlab().MergeRequests.UpdateMergeRequest(g.project, int64(iid), change, gitlab.WithContext(ctx))
+	return k.outcome(err)
 }
 
 func (g *GitLab) requestPath(iid int, parts ...string) string {
@@ -247,7 +247,8 @@ func (g *GitLab) findMergeRequest(ctx context.Context, op string, p Proposal) (*
 	iid := func(mr *gitlab.BasicMergeRequest) int64 { return mr.IID }
 	all, err := gitLabList(k, iid, func(page gitlab.ListOptions) ([]*gitlab.BasicMergeRequest, error) {
 		options := &gitlab.ListProjectMergeRequestsOptions{ListOptions: page, State: new("all"), Scope: new("all"), SourceBranch: &p.Branch}
-		return k.result(k.gitlab().MergeRequests.ListProjectMergeRequests(g.project, options, gitlab.WithContext(ctx)))
+		out, _, err := k.gitlab().MergeRequests.ListProjectMergeRequests(g.project, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
 	})
 	if err != nil {
 		return nil, err
@@ -288,8 +289,8 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 		options.StartSHA = &s.At
 	}
 	k := g.call(ctx, op, g.projectPath("repository", "commits"), nil)
-	_, err = k.result(k.gitlab().Commits.CreateCommit(g.project, options, gitlab.WithContext(ctx)))
-	if ClassOf(err) != Invalid {
+	_, _, err = k.gitlab().Commits.CreateCommit(g.project, options, gitlab.WithContext(ctx))
+	if err = k.outcome(err); ClassOf(err) != Invalid {
 		return err
 	}
 	// GitLab answers 400 for many causes, so read the file again to see whether it has changed.

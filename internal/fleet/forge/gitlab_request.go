@@ -18,8 +18,8 @@ func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.
 		return nil, err
 	}
 	k := g.call(ctx, op, g.requestPath(iid), wantObject("iid", "sha", "state"))
-	mr, err := k.result(k.gitlab().MergeRequests.GetMergeRequest(g.project, int64(iid), nil, gitlab.WithContext(ctx)))
-	if err == nil && (mr.IID != int64(iid) || !isCommit(mr.SHA) || mr.State == "") {
+	mr, _, err := k.gitlab().MergeRequests.GetMergeRequest(g.project, int64(iid), nil, gitlab.WithContext(ctx))
+	if err = k.outcome(err); err == nil && (mr.IID != int64(iid) || !isCommit(mr.SHA) || mr.State == "") {
 		return nil, k.unusable("the response is not a merge request")
 	}
 	return mr, err
@@ -53,7 +53,8 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 	k := g.call(ctx, op, g.requestPath(int(mr.IID), "commits"), wantArray)
 	commits, err := gitLabList(k, func(*gitlab.Commit) int64 { n++; return n }, func(page gitlab.ListOptions) ([]*gitlab.Commit, error) {
 		options := &gitlab.GetMergeRequestCommitsOptions{ListOptions: page}
-		return k.result(k.gitlab().MergeRequests.GetMergeRequestCommits(g.project, mr.IID, options, gitlab.WithContext(ctx)))
+		out, _, err := k.gitlab().MergeRequests.GetMergeRequestCommits(g.project, mr.IID, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
 	})
 	if err != nil {
 		return nil, err
@@ -75,15 +76,16 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 // approval counts for the head if it is newer than the head.
 func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]Review, error) {
 	k := g.call(ctx, op, g.requestPath(int(mr.IID), "approvals"), wantObject("approved_by"))
-	reported, err := k.result(k.gitlab().MergeRequests.GetMergeRequestApprovals(g.project, mr.IID, gitlab.WithContext(ctx)))
-	if err != nil || len(reported.ApprovedBy) == 0 {
+	reported, _, err := k.gitlab().MergeRequests.GetMergeRequestApprovals(g.project, mr.IID, gitlab.WithContext(ctx))
+	if err = k.outcome(err); err != nil || len(reported.ApprovedBy) == 0 {
 		return nil, err
 	}
 	k = g.call(ctx, op, g.requestPath(int(mr.IID), "versions"), wantArray)
 	id := func(v *gitlab.MergeRequestDiffVersion) int64 { return v.ID }
 	versions, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.MergeRequestDiffVersion, error) {
 		options := &gitlab.GetMergeRequestDiffVersionsOptions{ListOptions: page}
-		return k.result(k.gitlab().MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, options, gitlab.WithContext(ctx)))
+		out, _, err := k.gitlab().MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
 	})
 	if err != nil {
 		return nil, err
@@ -119,7 +121,8 @@ func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
 	id := func(s *gitlab.CommitStatus) int64 { return s.ID }
 	all, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.CommitStatus, error) {
 		options := &gitlab.GetCommitStatusesOptions{ListOptions: page}
-		return k.result(k.gitlab().Commits.GetCommitStatuses(g.project, r.Head, options, gitlab.WithContext(ctx)))
+		out, _, err := k.gitlab().Commits.GetCommitStatuses(g.project, r.Head, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
 	})
 	if ClassOf(err) == Forbidden {
 		return nil
@@ -162,7 +165,8 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 	}
 	k := g.call(ctx, op, g.requestPath(iid, "merge"), nil)
 	options := &gitlab.AcceptMergeRequestOptions{SHA: &head, ShouldRemoveSourceBranch: new(true)}
-	_, err := k.result(k.gitlab().MergeRequests.AcceptMergeRequest(g.project, int64(iid), options, gitlab.WithContext(ctx)))
+	_, _, err := k.gitlab().MergeRequests.AcceptMergeRequest(g.project, int64(iid), options, gitlab.WithContext(ctx))
+	err = k.outcome(err)
 	switch c := ClassOf(err); c {
 	case "", Invalid, Conflict, Unavailable, Refused:
 		mr, again := g.mergeRequest(ctx, op, iid)
@@ -197,7 +201,8 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 		if comment != "" {
 			k := g.call(ctx, op, g.requestPath(iid, "notes"), nil)
 			note := &gitlab.CreateMergeRequestNoteOptions{Body: &comment}
-			if _, err := k.result(k.gitlab().Notes.CreateMergeRequestNote(g.project, int64(iid), note, gitlab.WithContext(ctx))); err != nil {
+			_, _, err := k.gitlab().Notes.CreateMergeRequestNote(g.project, int64(iid), note, gitlab.WithContext(ctx))
+			if err = k.outcome(err); err != nil {
 				return err
 			}
 		}
@@ -206,5 +211,6 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 		}
 	}
 	k := g.call(ctx, op, g.projectPath("repository", "branches", mr.SourceBranch), nil)
-	return ignoreNotFound(k.finish(k.gitlab().Branches.DeleteBranch(g.project, mr.SourceBranch, gitlab.WithContext(ctx))))
+	_, err = k.gitlab().Branches.DeleteBranch(g.project, mr.SourceBranch, gitlab.WithContext(ctx))
+	return ignoreNotFound(k.outcome(err))
 }

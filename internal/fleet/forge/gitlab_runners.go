@@ -86,8 +86,8 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 		RunnerType: new(groupRunnerType), GroupID: &s.GroupID, TagList: new(slices.Concat([]string{}, s.Tags)), RunUntagged: &s.RunUntagged, Locked: &s.Locked,
 		AccessLevel: new(accessLevel(s.Protected)), MaximumTimeout: seconds(s.MaximumTimeout), Paused: &s.Paused, Description: &s.Description, MaintenanceNote: &s.Note,
 	}
-	created, err := k.result(k.gitlab().Users.CreateUserRunner(options, gitlab.WithContext(ctx)))
-	switch {
+	created, _, err := k.gitlab().Users.CreateUserRunner(options, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return 0, secret.Text{}, err
 	case created.ID <= 0 || created.Token == "":
@@ -102,7 +102,8 @@ func (g *GitLab) GroupRunners(ctx context.Context, group int64) ([]int64, error)
 	k := g.call(ctx, "list runners", "/groups/"+number(group)+"/runners", wantArray)
 	all, err := gitLabList(k, func(r *gitlab.Runner) int64 { return r.ID }, func(page gitlab.ListOptions) ([]*gitlab.Runner, error) {
 		options := &gitlab.ListGroupsRunnersOptions{ListOptions: page, Type: new(groupRunnerType)}
-		return k.result(k.gitlab().Runners.ListGroupsRunners(group, options, gitlab.WithContext(ctx)))
+		out, _, err := k.gitlab().Runners.ListGroupsRunners(group, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
 	})
 	if err != nil {
 		return nil, err
@@ -122,8 +123,8 @@ func runnerPath(id int64) string { return "/runners/" + number(id) }
 // Runner reads a runner.
 func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
 	k := g.call(ctx, "read a runner", runnerPath(id), wantObject("id", "paused")) // without the key paused, the library would report "not paused"
-	d, err := k.result(k.gitlab().Runners.GetRunnerDetails(id, gitlab.WithContext(ctx)))
-	switch {
+	d, _, err := k.gitlab().Runners.GetRunnerDetails(id, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return GitLabRunner{}, err
 	case d.ID != id:
@@ -171,7 +172,8 @@ func (g *GitLab) UpdateRunner(ctx context.Context, id int64, s RunnerSpec) error
 	if err != nil {
 		return k.outcome(err)
 	}
-	return k.finish(k.gitlab().Do(r, nil))
+	_, err = k.gitlab().Do(r, nil)
+	return k.outcome(err)
 }
 
 // SetPaused pauses or resumes a runner. It returns the runner as GitLab reports it afterwards,
@@ -187,7 +189,8 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 		op = "pause a runner"
 	}
 	k := g.call(ctx, op, runnerPath(id), nil)
-	if _, err := k.result(k.gitlab().Runners.UpdateRunnerDetails(id, body, gitlab.WithContext(ctx))); err != nil {
+	_, _, err := k.gitlab().Runners.UpdateRunnerDetails(id, body, gitlab.WithContext(ctx))
+	if err = k.outcome(err); err != nil {
 		return GitLabRunner{}, err
 	}
 	return g.Runner(ctx, id)
@@ -198,8 +201,8 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 // it again.
 func (g *GitLab) ResetToken(ctx context.Context, id int64) (secret.Text, error) {
 	k := g.call(ctx, "reset a runner's token", runnerPath(id)+"/reset_authentication_token", wantObject("token"))
-	created, err := k.result(k.gitlab().Runners.ResetRunnerAuthenticationToken(id, gitlab.WithContext(ctx)))
-	switch {
+	created, _, err := k.gitlab().Runners.ResetRunnerAuthenticationToken(id, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return secret.Text{}, err
 	case *created.Token == "":
@@ -213,8 +216,8 @@ func (g *GitLab) ResetToken(ctx context.Context, id int64) (secret.Text, error) 
 func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
 	k := g.call(ctx, op, runnerPath(id), nil)
-	err := k.finish(k.gitlab().Runners.RemoveRunner(id, gitlab.WithContext(ctx)))
-	if ignoreNotFound(err) != nil {
+	_, err := k.gitlab().Runners.RemoveRunner(id, gitlab.WithContext(ctx))
+	if err = k.outcome(err); ignoreNotFound(err) != nil {
 		return err
 	}
 	_, err = g.Runner(ctx, id)
@@ -229,7 +232,8 @@ func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
 	k := g.call(ctx, "list running jobs", runnerPath(id)+"/jobs", wantArray)
 	all, err := gitLabList(k, func(j *gitlab.Job) int64 { return j.ID }, func(page gitlab.ListOptions) ([]*gitlab.Job, error) {
 		options := &gitlab.ListRunnerJobsOptions{ListOptions: page, Status: new("running")}
-		return k.result(k.gitlab().Runners.ListRunnerJobs(id, options, gitlab.WithContext(ctx)))
+		out, _, err := k.gitlab().Runners.ListRunnerJobs(id, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
 	})
 	if err != nil {
 		return nil, err
@@ -250,13 +254,14 @@ func (g *GitLab) CancelJob(ctx context.Context, project, job int64) error {
 	path := "/projects/" + number(project) + "/jobs/" + number(job)
 	k := g.call(ctx, "cancel a job", path+"/cancel", nil)
 	//lint:ignore SA1019 its successor has the same name as the call without options, in the next major version
-	_, err := k.result(k.gitlab().Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, gitlab.WithContext(ctx)))
+	_, _, err := k.gitlab().Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, gitlab.WithContext(ctx))
+	err = k.outcome(err)
 	if class := ClassOf(err); class != Invalid && class != Forbidden && class != Conflict {
 		return ignoreNotFound(err)
 	}
 	k = g.call(ctx, "read a job", path, wantObject())
-	found, readErr := k.result(k.gitlab().Jobs.GetJob(project, job, gitlab.WithContext(ctx)))
-	switch {
+	found, _, readErr := k.gitlab().Jobs.GetJob(project, job, gitlab.WithContext(ctx))
+	switch readErr = k.outcome(readErr); {
 	case readErr != nil && k.status/100 != 2:
 		return ignoreNotFound(readErr)
 	case readErr == nil && slices.Contains([]string{"success", "failed", "canceled", "canceling", "skipped"}, found.Status):

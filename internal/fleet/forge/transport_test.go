@@ -54,7 +54,8 @@ func TestNamesInPaths(t *testing.T) {
 	}
 	ctx := testContext(t)
 	k := g.call(ctx, "write a file", g.scope.root(), nil)
-	if _, err := k.result(k.github().Repositories.CreateFile(ctx, "acme", "config", escaped("fleet/a?b#c%2f..:d e.yaml"), &github.RepositoryContentFileOptions{})); err != nil {
+	_, _, err = k.github().Repositories.CreateFile(ctx, "acme", "config", escaped("fleet/a?b#c%2f..:d e.yaml"), &github.RepositoryContentFileOptions{})
+	if err = k.outcome(err); err != nil {
 		t.Error(err)
 	}
 	if want := "PUT /api/v3/repos/acme/config/contents/fleet/a%3Fb%23c%252f..:d%20e.yaml"; len(requested()) != 1 || requested()[0] != want {
@@ -62,7 +63,8 @@ func TestNamesInPaths(t *testing.T) {
 	}
 	for _, repository := range []string{"other", "config2", "config/../other", "config?x=/", "..", ""} {
 		k := g.call(ctx, "read", g.scope.root(), nil)
-		_, err := k.result(k.github().Repositories.Get(ctx, "acme", repository))
+		_, _, err := k.github().Repositories.Get(ctx, "acme", repository)
+		err = k.outcome(err)
 		if repository == "config?x=/" { // the repository config with a query
 			continue
 		}
