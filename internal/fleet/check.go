@@ -1,7 +1,9 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -88,25 +90,10 @@ type View struct {
 // same exclusive thing, the older one keeps it, so a new enrollment never takes anything away from
 // an existing one. Enrollments that are being deleted count until they are gone.
 func Check(v View) map[string][]Violation {
-	c := &checker{View: v, forges: map[string]*v1alpha1.RunnerForge{}, pools: map[string]*v1alpha1.RunnerPool{},
+	c := &checker{View: v, forges: ByName(v.Forges), pools: ByName(v.Pools),
 		places: map[string]string{}, groups: map[string]string{}, names: map[string]string{}, guaranteed: map[string]int{}, docker: map[string]string{},
 		found: map[string][]Violation{}}
-	for i := range v.Forges {
-		c.forges[v.Forges[i].Name] = &v.Forges[i]
-	}
-	for i := range v.Pools {
-		c.pools[v.Pools[i].Name] = &v.Pools[i]
-	}
-	byAge := make([]*v1alpha1.RunnerEnrollment, len(v.Enrollments))
-	for i := range v.Enrollments {
-		byAge[i] = &v.Enrollments[i]
-	}
-	slices.SortFunc(byAge, func(a, b *v1alpha1.RunnerEnrollment) int {
-		if older(a.CreationTimestamp.Time, a.Name, b.CreationTimestamp.Time, b.Name) {
-			return -1
-		}
-		return 1
-	})
+	byAge := slices.SortedFunc(maps.Values(ByName(v.Enrollments)), func(a, b *v1alpha1.RunnerEnrollment) int { return CompareAge(a, b) })
 	for _, e := range byAge {
 		c.enrollment(e)
 	}
@@ -176,10 +163,7 @@ func (c *checker) configURL(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Runner
 	if other, ok := claimOnce(c.places, scope.String(), e); !ok {
 		c.report(e, "", EffectStop, ReasonConfigURLTaken, "The older enrollment %q already uses %q.", other, e.Spec.ConfigURL)
 	}
-	group := e.Spec.GroupID
-	if group == 0 {
-		group = c.GroupIDs[e.Name]
-	}
+	group := cmp.Or(e.Spec.GroupID, c.GroupIDs[e.Name])
 	if forge.Spec.Type == v1alpha1.GitLab && group != 0 {
 		if other, ok := claimOnce(c.groups, fmt.Sprint(forge.Name, " ", group), e); !ok {
 			c.report(e, "", EffectStop, ReasonGroupTaken, "The older enrollment %q already uses the group %d.", other, group)

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -97,12 +98,7 @@ var settleTime = map[FindingKind]time.Duration{
 
 // FindingKinds returns all kinds, sorted.
 func FindingKinds() []FindingKind {
-	var all []FindingKind
-	for k := range settleTime {
-		all = append(all, k)
-	}
-	slices.Sort(all)
-	return all
+	return slices.Sorted(maps.Keys(settleTime))
 }
 
 // A DriftInput is the known state of one organisation's runners.
@@ -233,6 +229,9 @@ func CheckDrift(o DriftInput, before []Finding, now time.Time) []Finding {
 			continue
 		}
 		for _, r := range driftRules {
+			if r.forge != "" && r.forge != o.Forge {
+				continue
+			}
 			for _, v := range r.judge(o, w) {
 				if v.Pool, v.Workload = w.Pool, w.Name; w.External {
 					v.Advice = "The fleet does not manage this scale set: inform its owner. The fleet changes only the fields that a hold requires."
@@ -251,10 +250,7 @@ func CheckDrift(o DriftInput, before []Finding, now time.Time) []Finding {
 			}
 		}
 	}
-	all := make([]Finding, 0, len(out))
-	for _, f := range out {
-		all = append(all, f)
-	}
+	all := slices.AppendSeq(make([]Finding, 0, len(out)), maps.Values(out))
 	slices.SortFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity.rank(), a.Severity.rank()), cmp.Compare(a.Org, b.Org), cmp.Compare(a.Pool, b.Pool),
 			cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/tailplane/tailplane/api/v1alpha1"
 )
 
@@ -58,10 +60,10 @@ func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha
 			continue
 		}
 		if h.Spec.ExpiresAt != nil {
-			c.Wake = earliest(c.Wake, h.Spec.ExpiresAt.Time)
+			c.Wake = Earliest(c.Wake, h.Spec.ExpiresAt.Time)
 		}
 		if h.Spec.Mode == v1alpha1.HoldStop {
-			c.CancelAt = earliest(c.CancelAt, CancelAt(h))
+			c.CancelAt = Earliest(c.CancelAt, CancelAt(h))
 		}
 		if strongest == nil || stronger(h, strongest) {
 			strongest = h
@@ -74,7 +76,7 @@ func Effective(t Target, s v1alpha1.PoolScaling, allocation int, holds []v1alpha
 	}
 	c.Mode, c.Hold = strongest.Spec.Mode, strongest.Name
 	if c.CancelAt.After(now) {
-		c.Wake = earliest(c.Wake, c.CancelAt)
+		c.Wake = Earliest(c.Wake, c.CancelAt)
 	}
 	return c
 }
@@ -102,19 +104,28 @@ func stronger(a, b *v1alpha1.RunnerHold) bool {
 	if x, y := strength(a.Spec.Mode), strength(b.Spec.Mode); x != y {
 		return x > y
 	}
-	return older(a.CreationTimestamp.Time, a.Name, b.CreationTimestamp.Time, b.Name)
+	return CompareAge(a, b) < 0
 }
 
-// older orders two objects of one kind by age, then by name.
-func older(a time.Time, nameA string, b time.Time, nameB string) bool {
-	if !a.Equal(b) {
-		return a.Before(b)
+// CompareAge orders two objects of one kind by age, the oldest first, then by name.
+func CompareAge(a, b metav1.Object) int {
+	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
+}
+
+// ByName returns objects of one kind by name.
+func ByName[T any, P interface {
+	*T
+	GetName() string
+}](items []T) map[string]P {
+	all := make(map[string]P, len(items))
+	for i := range items {
+		all[P(&items[i]).GetName()] = &items[i]
 	}
-	return nameA < nameB
+	return all
 }
 
-// earliest returns the earlier of two times. The zero time means never.
-func earliest(a, b time.Time) time.Time {
+// Earliest returns the earlier of two times. The zero time means never.
+func Earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}

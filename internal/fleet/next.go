@@ -121,10 +121,13 @@ func (d *decision) suspend(reason, message string) {
 // violation returns the first violation with at least this effect. It considers one pool or, if
 // pool is empty, the violations of the whole enrollment.
 func (d *decision) violation(pool string, least Effect) *Violation {
-	for i, v := range d.Violations {
-		if v.Pool == pool && v.Effect >= least {
-			return &d.Violations[i]
-		}
+	return d.firstViolation(func(v Violation) bool { return v.Pool == pool && v.Effect >= least })
+}
+
+// firstViolation returns the first violation that f selects; nil if there is none.
+func (d *decision) firstViolation(f func(Violation) bool) *Violation {
+	if i := slices.IndexFunc(d.Violations, f); i >= 0 {
+		return &d.Violations[i]
 	}
 	return nil
 }
@@ -136,9 +139,7 @@ func (d *decision) keepOpen() {
 		if d.violation(pool, EffectStop) != nil || d.violation("", EffectStop) != nil {
 			continue
 		}
-		if w := leader(of); w != nil {
-			d.Open = append(d.Open, w.Key)
-		}
+		d.openLeader(of)
 	}
 }
 
@@ -168,6 +169,15 @@ func leader(of []Workload) (leader *Workload) {
 		}
 	}
 	return leader
+}
+
+// openLeader opens the leader of a pool's workloads. It reports whether there is one.
+func (d *decision) openLeader(of []Workload) bool {
+	w := leader(of)
+	if w != nil {
+		d.Open = append(d.Open, w.Key)
+	}
+	return w != nil
 }
 
 // provision brings everything to the desired state, in order. It creates the prerequisites of a
@@ -222,23 +232,23 @@ func (d *decision) pool(want DesiredWorkload, of []Workload, ready bool) {
 		return
 	}
 	if d.violation(want.Pool, EffectBlock) != nil {
-		if w := leader(of); w != nil {
-			d.Open = append(d.Open, w.Key)
-		}
+		d.openLeader(of)
 		return
 	}
 	i := slices.IndexFunc(of, func(w Workload) bool {
 		return w.Namespace == want.Namespace && w.Shape == want.Shape && !w.Ending
 	})
-	if i >= 0 && d.Forge == v1alpha1.GitLab && d.needsRotation(of[i]) && ready && !of[i].Lost {
+	if i >= 0 && d.Forge == v1alpha1.GitLab && d.rotationDue(of[i].Since) && ready && !of[i].Lost {
 		i = -1 // create a second runner with its own token
 	}
 	if i < 0 {
-		if w := leader(of); w != nil {
-			d.Open = append(d.Open, w.Key)
-		}
-		if ready {
-			d.create(want)
+		d.openLeader(of)
+		switch {
+		case !ready:
+		case d.Forge == v1alpha1.GitLab:
+			d.Actions = append(d.Actions, Action{Kind: CreateRunner, Create: want})
+		default:
+			d.Actions = append(d.Actions, Action{Kind: ApplyWorkload, Create: want})
 		}
 		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are being created.")
 		return
@@ -248,21 +258,17 @@ func (d *decision) pool(want DesiredWorkload, of []Workload, ready bool) {
 	switch {
 	case w.Failure.Reason != "":
 		d.failure = w.Failure
+	case !ready:
 	case w.Lost && w.Contacted == No:
-		if ready {
-			d.addFor(DeleteRunner, []Workload{w}, func(Workload) bool { return true })
-		}
+		d.Actions = append(d.Actions, Action{Kind: DeleteRunner, Workload: w.Key})
 	case w.Lost && w.Contacted == Yes:
-		if ready {
-			d.addFor(ResetToken, []Workload{w}, func(Workload) bool { return true })
-		}
-	case (w.Object == No || !w.Current) && ready:
-		d.addFor(ApplyWorkload, []Workload{w}, func(Workload) bool { return true })
+		d.Actions = append(d.Actions, Action{Kind: ResetToken, Workload: w.Key})
+	case w.Object == No || !w.Current:
+		d.Actions = append(d.Actions, Action{Kind: ApplyWorkload, Workload: w.Key})
 	}
 	if w.Ready != Yes {
 		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are not registered yet.")
-		if before := leader(older); before != nil { // it takes jobs until the new one can
-			d.Open = append(d.Open, before.Key)
+		if d.openLeader(older) { // it takes jobs until the new one can
 			return
 		}
 	}
@@ -271,9 +277,6 @@ func (d *decision) pool(want DesiredWorkload, of []Workload, ready bool) {
 	}
 	d.retire(older)
 }
-
-// needsRotation reports whether a GitLab runner must be replaced by one with another token.
-func (d *decision) needsRotation(w Workload) bool { return d.rotationDue(w.Since) }
 
 // rotationDue reports whether a credential that was created at a given time needs a replacement: it is
 // older than rotateEvery or than rotateAt.
@@ -287,25 +290,16 @@ func (d *decision) rotationDue(created time.Time) bool {
 		due = created.Add(c.RotateEvery.Duration)
 	}
 	if at := c.RotateAt; at != nil && created.Before(at.Time) {
-		due = earliest(due, at.Time)
+		due = Earliest(due, at.Time)
 	}
 	if due.IsZero() {
 		return false
 	}
 	if d.now.Before(due) {
-		d.Wake = earliest(d.Wake, due)
+		d.Wake = Earliest(d.Wake, due)
 		return false
 	}
 	return true
-}
-
-// create creates a workload that does not exist yet.
-func (d *decision) create(want DesiredWorkload) {
-	kind := ApplyWorkload
-	if d.Forge == v1alpha1.GitLab {
-		kind = CreateRunner
-	}
-	d.Actions = append(d.Actions, Action{Kind: kind, Create: want})
 }
 
 // retire removes workloads that were replaced or are not wanted. It works like the end of an
@@ -364,15 +358,14 @@ func (d *decision) deleteCopies() {
 
 // summary reports the status of an enrollment that is provisioning or provisioned.
 func (d *decision) summary(unbounded bool) {
-	desired, registered := 0, 0
+	desired, registered := len(d.Facts.Desired), 0
 	for _, w := range d.Facts.Desired {
-		desired++
 		if slices.ContainsFunc(d.Facts.Workloads, func(x Workload) bool { return x.Pool == w.Pool && x.Ready == Yes }) {
 			registered++
 		}
 	}
 	phase, ready := v1alpha1.PhaseActive, Condition{"Ready", Yes, ReasonActive, "All of its pools take jobs."}
-	bad := d.poolViolation()
+	bad := d.firstViolation(func(v Violation) bool { return v.Effect >= EffectBlock })
 	switch {
 	case unbounded:
 		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.Unbounded.Reason, d.Unbounded.Message}
@@ -411,18 +404,8 @@ func (d *decision) restarts() bool {
 			return false
 		}
 	}
-	d.Wake = earliest(d.Wake, until)
+	d.Wake = Earliest(d.Wake, until)
 	return true
-}
-
-// poolViolation returns the first violation that keeps a pool from being created.
-func (d *decision) poolViolation() *Violation {
-	for i, v := range d.Violations {
-		if v.Effect >= EffectBlock {
-			return &d.Violations[i]
-		}
-	}
-	return nil
 }
 
 // report writes the phase and all conditions: the given ones, and the others as derived from the

@@ -40,7 +40,7 @@ func (d *decision) offboard() {
 		d.reportStep(v1alpha1.StepStopIntake, v1alpha1.PhaseDraining, "Its runners stop taking new jobs.")
 	case slices.ContainsFunc(of, func(w Workload) bool { return !drained(w) && (w.Object != No || w.Remote != No) && !d.abandoned(w) }):
 		if d.now.Before(deadline) {
-			d.Wake = earliest(d.Wake, deadline)
+			d.Wake = Earliest(d.Wake, deadline)
 			d.reportStep(v1alpha1.StepDrain, v1alpha1.PhaseDraining, "The last jobs are running.")
 		} else {
 			d.requireDecision(v1alpha1.StepDrain, v1alpha1.PhaseDraining, ReasonDrainTimeout, "Jobs still run. Wait, or stop them with a RunnerHold of mode Stop on this organisation.")
