@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -72,16 +73,13 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 	l.shares = map[shareKey]orgShare{}
 	orgs := map[string][]fleet.OrgUsage{}
 	uids := map[string]types.UID{}
-	pools := map[string]*v1alpha1.RunnerPool{}
-	for i := range v.Pools {
-		pools[v.Pools[i].Name] = &v.Pools[i]
-	}
+	pools := fleet.ByName(v.Pools)
 	for i := range v.Enrollments {
 		e := &v.Enrollments[i]
 		r.Versions[e.Name], uids[e.Name] = versionOf(e), e.UID
 		may := e.DeletionTimestamp.IsZero() && approved(e)
 		seen, observed := readings[e.Name]
-		for _, name := range usedPools(e, seen) {
+		for _, name := range poolsOf(e, slices.Collect(maps.Keys(seen))...) {
 			pool := pools[name]
 			if pool == nil {
 				continue
@@ -91,14 +89,13 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 				had = storedShare(e, name)
 			}
 			o := fleet.OrgUsage{Name: e.Name, Guarantee: int(pool.Spec.Scaling.Guarantee), Allocated: had.Allocated, ChangedAt: had.ChangedAt}
-			use := slices.IndexFunc(e.Spec.Pools, func(u v1alpha1.EnrolledPool) bool { return u.Name == name })
-			if may && use >= 0 {
-				o.Max = maxShare(pool, e.Spec.Pools[use], r.Violations[e.Name], had.Allocated)
-			}
-			if use >= 0 {
+			if use := useOf(e, name); use != nil {
 				p := r.Pools[name]
 				p.Orgs++
 				r.Pools[name] = p
+				if may {
+					o.Max = maxShare(pool, *use, r.Violations[e.Name], had.Allocated)
+				}
 			}
 			if reading, ok := seen[name]; ok {
 				o.Busy, o.Demand, o.InForce = reading.Busy, reading.Demand, reading.InForce
@@ -113,9 +110,7 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 	}
 	for name, of := range orgs {
 		shares, wake := fleet.Allocate(int(pools[name].Spec.Scaling.Budget), of, now)
-		if !wake.IsZero() && (r.Wake.IsZero() || wake.Before(r.Wake)) {
-			r.Wake = wake
-		}
+		r.Wake = fleet.Earliest(r.Wake, wake)
 		p := r.Pools[name]
 		changed := make(map[string]time.Time, len(of))
 		for _, o := range of {
@@ -138,22 +133,6 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 // versionOf returns the version of an enrollment.
 func versionOf(e *v1alpha1.RunnerEnrollment) enrollmentVersion {
 	return enrollmentVersion{e.UID, e.Generation, !e.DeletionTimestamp.IsZero()}
-}
-
-// usedPools returns the pools that an enrollment uses, or in which it still has runners, without
-// duplicates.
-func usedPools(e *v1alpha1.RunnerEnrollment, seen map[string]poolUsage) (names []string) {
-	for _, u := range e.Spec.Pools {
-		names = append(names, u.Name)
-	}
-	for _, p := range e.Status.Pools {
-		names = append(names, p.Name)
-	}
-	for name := range seen {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // maxShare returns the maximum number of runners that an organisation may have in a pool, before the

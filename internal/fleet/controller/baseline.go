@@ -339,8 +339,7 @@ func applyObject(ctx context.Context, c client.Client, u *unstructured.Unstructu
 // listManaged returns the existing objects of one kind in one namespace, by name. It reads only objects
 // that the fleet created.
 func listManaged(ctx context.Context, c client.Reader, kind schema.GroupVersionKind, namespace string, labels client.MatchingLabels) (map[string]*unstructured.Unstructured, error) {
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	list := newList(kind)
 	where := client.MatchingLabels{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}
 	maps.Copy(where, labels)
 	if err := c.List(ctx, list, client.InNamespace(namespace), where); err != nil {
@@ -351,6 +350,13 @@ func listManaged(ctx context.Context, c client.Reader, kind schema.GroupVersionK
 		out[list.Items[i].GetName()] = &list.Items[i]
 	}
 	return out, nil
+}
+
+// newList returns an empty list of objects of one kind.
+func newList(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	return list
 }
 
 // getObject reads one object; nil if it does not exist.

@@ -125,7 +125,7 @@ func gather(ctx context.Context, d deps, in enrollmentInput) (*observed, error) 
 		}
 	}
 	for _, w := range o.workloads {
-		o.wake = earliest(o.wake, w.capacity.Wake)
+		o.wake = fleet.Earliest(o.wake, w.capacity.Wake)
 	}
 	if len(o.unbound) > 0 { // nothing is deleted before the fleet may read there
 		return o, nil
@@ -143,15 +143,8 @@ func readFleetObjects(ctx context.Context, d deps, o *observed) error {
 			return err
 		}
 	}
-	for i := range forges.Items {
-		if forges.Items[i].Name == o.e.Spec.Forge {
-			o.forge = &forges.Items[i]
-		}
-	}
-	o.pools, o.holds = map[string]*v1alpha1.RunnerPool{}, holds.Items
-	for i := range pools.Items {
-		o.pools[pools.Items[i].Name] = &pools.Items[i]
-	}
+	o.forge = fleet.ByName(forges.Items)[o.e.Spec.Forge]
+	o.pools, o.holds = fleet.ByName(pools.Items), holds.Items
 	return nil
 }
 
@@ -191,7 +184,7 @@ func (o *observed) addNamespaces(found []namespaceState, retry time.Duration) {
 		case p.unreadable:
 			o.unbound = append(o.unbound, p.name)
 			o.facts.Listed = false
-			o.wake = earliest(o.wake, o.now.Add(retry))
+			o.wake = fleet.Earliest(o.wake, o.now.Add(retry))
 		}
 	}
 	for i := range o.secrets {
@@ -240,13 +233,21 @@ func inspectNamespace(ctx context.Context, d deps, org, name string) (p namespac
 
 // resolvePool sets the pool, the use and the capacity of a workload.
 func (o *observed) resolvePool(w *workload) {
-	w.pool = o.pools[w.Pool]
-	for i := range o.e.Spec.Pools {
-		if o.e.Spec.Pools[i].Name == w.Pool && w.pool != nil {
-			w.use = &o.e.Spec.Pools[i]
-			w.capacity = o.capacityOf(w.pool, w.use)
-		}
+	if w.pool = o.pools[w.Pool]; w.pool != nil {
+		w.use = useOf(o.e, w.Pool)
 	}
+	if w.use != nil {
+		w.capacity = o.capacityOf(w.pool, w.use)
+	}
+}
+
+// useOf returns an enrollment's use of a pool; nil if it does not use the pool.
+func useOf(e *v1alpha1.RunnerEnrollment, pool string) *v1alpha1.EnrolledPool {
+	i := slices.IndexFunc(e.Spec.Pools, func(u v1alpha1.EnrolledPool) bool { return u.Name == pool })
+	if i < 0 {
+		return nil
+	}
+	return &e.Spec.Pools[i]
 }
 
 // capacityOf returns the capacity of a workload if it is open: the allocation, as limited by holds.
@@ -297,13 +298,6 @@ func (o *observed) sortWorkloads() {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-}
-
-func earliest(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // denialCount returns the number of times that the forge refused the removal of a workload.

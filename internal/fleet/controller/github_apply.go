@@ -33,7 +33,7 @@ func (a *actor) createSet(ctx context.Context, to fleet.DesiredWorkload) error {
 	if !ok {
 		return nil
 	}
-	a.done.wake = earliest(a.done.wake, s.capacity.Wake)
+	a.done.wake = fleet.Earliest(a.done.wake, s.capacity.Wake)
 	return a.writeSet(ctx, s, true)
 }
 
@@ -79,7 +79,7 @@ func (a *actor) passGate(ctx context.Context, set *unstructured.Unstructured) (b
 	gate := decideGate(a.e.Annotations[note], a.o.settings.ARC.Version, a.o.now)
 	if !gate.allowed {
 		a.done.failures = append(a.done.failures, gate.failure)
-		a.done.wake = earliest(a.done.wake, gate.until)
+		a.done.wake = fleet.Earliest(a.done.wake, gate.until)
 	}
 	return gate.allowed, a.annotateEnrollment(ctx, note, gate.record)
 }

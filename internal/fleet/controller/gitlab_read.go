@@ -100,7 +100,7 @@ func readManagers(ctx context.Context, d deps, o *observed) error {
 		}
 		var until time.Time
 		w.inForce, until = o.capacityInForce(w)
-		o.wake = earliest(o.wake, until)
+		o.wake = fleet.Earliest(o.wake, until)
 	}
 	return nil
 }

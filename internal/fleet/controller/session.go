@@ -405,7 +405,7 @@ func checkCredential(ctx context.Context, d deps, o *observed, s *corev1.Secret)
 	}
 	o.session = d.sessions.get(o.e.Name, o.e, o.forge, s.Data)
 	o.session.check(ctx, o.now, o.live)
-	o.wake = earliest(o.wake, o.session.nextCheck())
+	o.wake = fleet.Earliest(o.wake, o.session.nextCheck())
 	c := o.session.State
 	o.credentialData = s.Data
 	if c.Valid == fleet.Yes && o.session.GitHub != nil {
@@ -435,7 +435,7 @@ func checkOldCredential(ctx context.Context, d deps, o *observed) {
 		}
 		a := d.sessions.get(o.e.Name+"/"+s.Name, o.e, o.forge, s.Data)
 		a.check(ctx, o.now, o.live)
-		o.wake = earliest(o.wake, a.nextCheck())
+		o.wake = fleet.Earliest(o.wake, a.nextCheck())
 		o.facts.Credential.InUse = a.State.Valid
 		if a.State.Valid == fleet.Yes {
 			if o.session == nil || o.session.State.Valid == fleet.No {

@@ -222,8 +222,10 @@ func (b *sharedState) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrol
 	return old, b.last
 }
 
-// poolsOf returns the pools that an enrollment uses, or in which it still has runners.
-func poolsOf(e *v1alpha1.RunnerEnrollment) (names []string) {
+// poolsOf returns the pools that an enrollment uses, or in which it still has runners, and more pools. It returns
+// each pool once.
+func poolsOf(e *v1alpha1.RunnerEnrollment, more ...string) []string {
+	names := slices.Clone(more)
 	for _, u := range e.Spec.Pools {
 		names = append(names, u.Name)
 	}
@@ -270,16 +272,16 @@ func (w *statusReconciler) metrics(ctx context.Context) (out Metrics, ok bool) {
 	var holds v1alpha1.RunnerHoldList
 	var pools v1alpha1.RunnerPoolList
 	for _, list := range []client.ObjectList{&holds, &pools} {
-		if err := w.Cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := w.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return Metrics{}, false
 		}
 	}
 	for i := range holds.Items {
-		if !fleet.HoldLifted(&holds.Items[i], w.Now()) {
+		if !fleet.HoldLifted(&holds.Items[i], w.now()) {
 			out.Holds++
 		}
 	}
-	observations := w.State.observations()
+	observations := w.state.observations()
 	for _, org := range slices.Sorted(maps.Keys(observations)) {
 		s := observations[org]
 		for _, pool := range slices.Sorted(maps.Keys(s.Pools)) {
@@ -294,7 +296,7 @@ func (w *statusReconciler) metrics(ctx context.Context) (out Metrics, ok bool) {
 		}
 	}
 	for i := range pools.Items {
-		if a, seen := w.State.externalOf(pools.Items[i].Name); seen && a.Set != nil {
+		if a, seen := w.state.externalOf(pools.Items[i].Name); seen && a.Set != nil {
 			out.Workloads = append(out.Workloads, externalMetrics(&pools.Items[i], a))
 		}
 	}
