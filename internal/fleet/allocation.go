@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // ChangePause is the minimum time between two changes of an organisation's share of a pool. Each
@@ -65,9 +67,7 @@ func Allocate(budget int, orgs []OrgUsage, now time.Time) ([]Share, time.Time) {
 		if b.orgs[i].ChangedAt.IsZero() || since < 0 || since >= ChangePause {
 			return false
 		}
-		if t := b.orgs[i].ChangedAt.Add(ChangePause); wake.IsZero() || t.Before(wake) {
-			wake = t
-		}
+		wake = retry.Earliest(wake, b.orgs[i].ChangedAt.Add(ChangePause))
 		return true
 	}
 	b.reclaim(paused)
@@ -93,11 +93,9 @@ func newBudget(total int, orgs []OrgUsage) *budget {
 	b := &budget{total: max(total, 0), orgs: slices.SortedFunc(slices.Values(orgs), func(a, b OrgUsage) int { return cmp.Compare(a.Name, b.Name) })}
 	n := len(b.orgs)
 	zeros, guarantee, use, limit := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
-	guaranteed := 0
 	for i, o := range b.orgs {
 		limit[i] = max(o.Max, 0)
 		guarantee[i] = min(max(o.Guarantee, 0), limit[i])
-		guaranteed += guarantee[i]
 		use[i] = limit[i]
 		if o.Demand != nil {
 			d := max(*o.Demand, 0)
@@ -105,7 +103,7 @@ func newBudget(total int, orgs []OrgUsage) *budget {
 		}
 		b.allocated = append(b.allocated, o.Allocated)
 	}
-	if guaranteed > b.total {
+	if sum(guarantee) > b.total {
 		b.fair = distribute(zeros, guarantee, b.total) // Check refuses such a pool
 	} else {
 		b.fair = distribute(guarantee, use, b.total)
@@ -123,10 +121,7 @@ func distribute(low, high []int, total int) []int {
 		}
 		return sum
 	}
-	top := 0
-	for _, h := range high {
-		top = max(top, h)
-	}
+	top := slices.Max(append([]int{0}, high...))
 	// Find the highest level for which total is enough.
 	level, over := 0, top+1
 	for level+1 < over {
@@ -150,12 +145,17 @@ func distribute(low, high []int, total int) []int {
 
 // enforceLimits takes the capacity that exceeds a maximum or the budget.
 func (b *budget) enforceLimits() {
-	sum := 0
 	for i, o := range b.orgs {
 		b.allocated[i] = min(b.allocated[i], max(o.Max, 0))
-		sum += b.allocated[i]
 	}
-	b.reduce(sum-b.total, func(int) bool { return true })
+	b.reduce(sum(b.allocated)-b.total, func(int) bool { return true })
+}
+
+func sum(list []int) (n int) {
+	for _, x := range list {
+		n += x
+	}
+	return n
 }
 
 // reduce takes n runners in total from organisations that exceed their fair share. It starts with the
@@ -180,10 +180,10 @@ func (b *budget) reduce(n int, may func(i int) bool) {
 
 // reclaim takes the capacity that other organisations lack and do not get otherwise.
 func (b *budget) reclaim(paused func(int) bool) {
-	lack, coming := 0, b.total // coming: capacity that becomes free when organisations use no more than their allocation
+	coming := b.total - sum(b.allocated) // capacity that becomes free when organisations use no more than their allocation
+	lack := 0
 	for i := range b.orgs {
 		lack += max(b.fair[i]-b.allocated[i], 0)
-		coming -= b.allocated[i]
 	}
 	b.reduce(lack-coming, func(i int) bool { return !paused(i) })
 }
@@ -211,18 +211,9 @@ func (b *budget) raise(paused func(int) bool) {
 	}
 	for _, to := range [][]int{b.fair, b.full} {
 		limit(to)
-		sum := 0
-		for i := range low {
-			sum += low[i]
-		}
-		before := sum
-		next := distribute(low, high, sum+max(free, 0))
-		after := 0
-		for i := range next {
-			b.allocated[i] = next[i]
-			after += next[i]
-		}
-		free -= after - before
+		before := sum(low)
+		b.allocated = distribute(low, high, before+max(free, 0))
+		free -= sum(b.allocated) - before
 		for i, o := range b.orgs { // entries that got nothing keep their share
 			raised[i] = raised[i] && b.allocated[i] > o.Allocated
 		}

@@ -3,7 +3,10 @@ package fleet
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -95,12 +98,7 @@ var settleTime = map[FindingKind]time.Duration{
 
 // FindingKinds returns all kinds, sorted.
 func FindingKinds() []FindingKind {
-	var all []FindingKind
-	for k := range settleTime {
-		all = append(all, k)
-	}
-	slices.Sort(all)
-	return all
+	return slices.Sorted(maps.Keys(settleTime))
 }
 
 // A DriftInput is the known state of one organisation's runners.
@@ -231,6 +229,9 @@ func CheckDrift(o DriftInput, before []Finding, now time.Time) []Finding {
 			continue
 		}
 		for _, r := range driftRules {
+			if r.forge != "" && r.forge != o.Forge {
+				continue
+			}
 			for _, v := range r.judge(o, w) {
 				if v.Pool, v.Workload = w.Pool, w.Name; w.External {
 					v.Advice = "The fleet does not manage this scale set: inform its owner. The fleet changes only the fields that a hold requires."
@@ -249,13 +250,76 @@ func CheckDrift(o DriftInput, before []Finding, now time.Time) []Finding {
 			}
 		}
 	}
-	all := make([]Finding, 0, len(out))
-	for _, f := range out {
-		all = append(all, f)
-	}
+	all := slices.AppendSeq(make([]Finding, 0, len(out)), maps.Values(out))
 	slices.SortFunc(all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Severity.rank(), a.Severity.rank()), cmp.Compare(a.Org, b.Org), cmp.Compare(a.Pool, b.Pool),
 			cmp.Compare(a.Workload, b.Workload), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
 	})
 	return all
+}
+
+// A FindingIgnore is a person's request not to report a finding, with a reason and an expiry. It applies
+// to the current severity: a finding that gets worse is reported again.
+type FindingIgnore struct {
+	ID       string    `json:"id"` // of the finding
+	Severity Severity  `json:"severity"`
+	By       string    `json:"by"` // a login
+	Reason   string    `json:"reason"`
+	Until    time.Time `json:"until"`
+}
+
+// maxIgnore is the maximum time for which a finding can be ignored. After that, people forget it.
+const maxIgnore = 90 * 24 * time.Hour
+
+// NewFindingIgnore returns an Ignore for the finding with this id. It returns an error if the input is not
+// valid.
+func NewFindingIgnore(id string, s Severity, by, reason string, until, now time.Time) (FindingIgnore, error) {
+	reason = strings.TrimSpace(reason)
+	switch {
+	case by == "":
+		return FindingIgnore{}, errors.New("the name of the person who ignores it is needed")
+	case reason == "":
+		return FindingIgnore{}, errors.New("a reason is needed")
+	case !until.After(now):
+		return FindingIgnore{}, errors.New("the end of the ignore period is in the past")
+	case until.After(now.Add(maxIgnore)):
+		return FindingIgnore{}, errors.New("it can be ignored for 90 days at most")
+	}
+	return FindingIgnore{ID: id, Severity: s, By: by, Reason: reason, Until: until}, nil
+}
+
+// Hides reports whether the Ignore suppresses the finding with this id and its current severity.
+func (i FindingIgnore) Hides(id string, s Severity, now time.Time) bool {
+	return i.ID == id && now.Before(i.Until) && s.rank() <= i.Severity.rank()
+}
+
+// UnexplainedFindings returns the findings that are drift: they have lasted long enough, and no hold explains
+// them. It does not consider ignored findings; the caller that displays the findings handles them.
+func UnexplainedFindings(all []Finding, now time.Time) []Finding {
+	var out []Finding
+	for _, f := range all {
+		if f.Settled(now) && f.ExplainedBy == "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// FirstDriftCheck returns the time of an organisation's first check after a start. The first checks are
+// spread over one period, so that a restart does not cause a burst of requests.
+func FirstDriftCheck(org string, start time.Time, every time.Duration) time.Time {
+	return start.Add(time.Duration(spread(org, 0) * float64(every)))
+}
+
+// NextDriftCheck returns the time of the next check, up to a tenth of the period earlier or later. The
+// variation separates organisations whose checks coincide. The result depends only on the
+// arguments.
+func NextDriftCheck(org string, last time.Time, every time.Duration) time.Time {
+	return last.Add(every + time.Duration((spread(org, last.UnixNano())-0.5)*0.2*float64(every)))
+}
+
+// spread returns a number in [0, 1) that depends only on its arguments.
+func spread(text string, n int64) float64 {
+	sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(text+"\x00"), uint64(n)))
+	return float64(binary.BigEndian.Uint64(sum[:8])>>11) / (1 << 53)
 }

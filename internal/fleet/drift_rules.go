@@ -14,6 +14,7 @@ import (
 // A driftRule checks one workload for one kind of finding. [DriftGhost] has no rule: see ghosts.
 type driftRule struct {
 	kind  FindingKind
+	forge v1alpha1.ForgeType // empty: both
 	judge func(DriftInput, DriftWorkload) []driftResult
 }
 
@@ -26,9 +27,20 @@ type driftResult struct {
 }
 
 var driftRules = []driftRule{
-	{DriftMissing, checkMissing}, {DriftNeverRegistered, checkNeverRegistered}, {DriftNeverContacted, checkNeverContacted}, {DriftOffline, checkOffline}, {DriftPausedOutside, checkPausedOutside}, {DriftOpenOutside, checkOpenOutside},
-	{DriftLabels, checkLabels}, {DriftOptions, checkOptions}, {DriftGroup, checkGroup}, {DriftStranded, checkStranded}, {DriftIntakeMissing, checkIntake},
-	{DriftCapacity, checkCapacity}, {DriftVersionSkew, checkVersions},
+	{DriftMissing, "", checkMissing},
+	{DriftNeverRegistered, v1alpha1.GitHub, checkNeverRegistered},
+	{DriftNeverContacted, v1alpha1.GitLab, checkNeverContacted},
+	{DriftOffline, "", checkOffline},
+	{DriftPausedOutside, v1alpha1.GitLab, checkPausedOutside},
+	{DriftOpenOutside, v1alpha1.GitLab, checkOpenOutside},
+	{DriftLabels, "", checkLabels},
+	{DriftOptions, v1alpha1.GitLab, checkOptions},
+	{DriftGroup, v1alpha1.GitHub, checkGroup},
+	{DriftStranded, v1alpha1.GitHub, checkStranded},
+	{DriftIntakeMissing, "", checkIntake},
+	// At GitLab the fleet applies a manager's whole configuration, including its capacity.
+	{DriftCapacity, v1alpha1.GitHub, checkCapacity},
+	{DriftVersionSkew, "", checkVersions},
 }
 
 // allOf returns Yes if all answers are Yes, No if one is No, and Unknown otherwise. A No outweighs an
@@ -78,10 +90,7 @@ func checkMissing(o DriftInput, w DriftWorkload) []driftResult {
 
 // checkNeverRegistered concerns scale sets that should have runners. A scale set with a minimum of 0 has
 // none until a job comes.
-func checkNeverRegistered(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitHub {
-		return nil
-	}
+func checkNeverRegistered(_ DriftInput, w DriftWorkload) []driftResult {
 	desired := isPositive(w.Cluster.Assigned)
 	if w.Capacity.Min > 0 {
 		desired = Yes
@@ -91,10 +100,7 @@ func checkNeverRegistered(o DriftInput, w DriftWorkload) []driftResult {
 		"Check the newest EphemeralRunner and its pod: the image, the network policy or the quota can prevent a runner from starting.")
 }
 
-func checkNeverContacted(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitLab {
-		return nil
-	}
+func checkNeverContacted(_ DriftInput, w DriftWorkload) []driftResult {
 	return findingIf(allOf(isPositive(w.Cluster.Pods), negate(w.Remote.Contacted)), SeverityError,
 		"Its managers run, but none ever contacted the forge.",
 		"Check a manager's log: its token may belong to another runner, or it cannot reach the forge.")
@@ -111,10 +117,7 @@ func checkOffline(o DriftInput, w DriftWorkload) []driftResult {
 		"Check a pod's log: it may have lost the connection to the forge, or its token was reset.")
 }
 
-func checkPausedOutside(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitLab {
-		return nil
-	}
+func checkPausedOutside(_ DriftInput, w DriftWorkload) []driftResult {
 	v := findingIf(w.Remote.Paused, SeverityWarning, "It is paused at the forge, but no hold or allocation requires it.",
 		"It was paused at the forge. To keep the pause, create a hold; otherwise the fleet resumes it.")
 	v[0].Desired, v[0].Actual = "open", "paused"
@@ -129,10 +132,7 @@ func checkPausedOutside(o DriftInput, w DriftWorkload) []driftResult {
 	return v
 }
 
-func checkOpenOutside(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitLab {
-		return nil
-	}
+func checkOpenOutside(_ DriftInput, w DriftWorkload) []driftResult {
 	why := "its share of the pool's budget is zero now"
 	if w.Capacity.Hold != "" {
 		why = "the hold " + w.Capacity.Hold + " is in force"
@@ -179,10 +179,7 @@ func checkLabels(o DriftInput, w DriftWorkload) []driftResult {
 	return v
 }
 
-func checkOptions(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitLab {
-		return nil
-	}
+func checkOptions(_ DriftInput, w DriftWorkload) []driftResult {
 	r := w.Remote.Options
 	if r == nil {
 		return []driftResult{{drifted: Unknown, all: true}}
@@ -211,8 +208,8 @@ func checkOptions(o DriftInput, w DriftWorkload) []driftResult {
 
 // checkGroup concerns the repositories that may use the runners. A difference is an error if it
 // admits more repositories than configured.
-func checkGroup(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitHub || w.Group == nil {
+func checkGroup(_ DriftInput, w DriftWorkload) []driftResult {
+	if w.Group == nil {
 		return nil
 	}
 	r := w.Remote.Group
@@ -303,10 +300,7 @@ func findGhosts(o DriftInput) []driftResult {
 
 // checkStranded concerns jobs that GitHub assigned to a scale set that cannot run them. GitHub cancels
 // them after a day.
-func checkStranded(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitHub {
-		return nil
-	}
+func checkStranded(_ DriftInput, w DriftWorkload) []driftResult {
 	if w.Cluster.Assigned == nil || w.Cluster.Running == nil {
 		return []driftResult{{drifted: Unknown}}
 	}
@@ -331,10 +325,7 @@ func checkIntake(o DriftInput, w DriftWorkload) []driftResult {
 	return v
 }
 
-func checkCapacity(o DriftInput, w DriftWorkload) []driftResult {
-	if o.Forge != v1alpha1.GitHub {
-		return nil // the fleet applies a manager's whole configuration, including its capacity
-	}
+func checkCapacity(_ DriftInput, w DriftWorkload) []driftResult {
 	c := w.Cluster
 	if c.Min == nil || c.Max == nil {
 		return []driftResult{{drifted: Unknown}}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
@@ -103,15 +105,24 @@ func stronger(a, b *v1alpha1.RunnerHold) bool {
 	if x, y := strength(a.Spec.Mode), strength(b.Spec.Mode); x != y {
 		return x > y
 	}
-	return older(a.CreationTimestamp.Time, a.Name, b.CreationTimestamp.Time, b.Name)
+	return CompareAge(a, b) < 0
 }
 
-// older orders two objects of one kind by age, then by name.
-func older(a time.Time, nameA string, b time.Time, nameB string) bool {
-	if !a.Equal(b) {
-		return a.Before(b)
+// CompareAge orders two objects of one kind by age, the oldest first, then by name.
+func CompareAge(a, b metav1.Object) int {
+	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
+}
+
+// ByName returns objects of one kind by name.
+func ByName[T any, P interface {
+	*T
+	GetName() string
+}](items []T) map[string]P {
+	all := make(map[string]P, len(items))
+	for i := range items {
+		all[P(&items[i]).GetName()] = &items[i]
 	}
-	return nameA < nameB
+	return all
 }
 
 // A Listener is one AutoscalingListener of a scale set.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"net/url"
 	"path"
 	"slices"
@@ -66,12 +67,7 @@ func CredentialName(org, fingerprint string) string {
 // data, because the data contains a key that cannot be guessed.
 func Fingerprint(data map[string][]byte) string {
 	h := sha256.New()
-	keys := make([]string, 0, len(data))
-	for k := range data {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(data)) {
 		for _, part := range [][]byte{[]byte(k), data[k]} {
 			h.Write([]byte(strconv.Itoa(len(part)) + ":"))
 			h.Write(part)

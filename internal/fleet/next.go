@@ -9,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
@@ -119,10 +122,13 @@ func (d *decision) suspend(reason, message string) {
 // violation returns the first violation with at least this effect. It considers one pool or, if
 // pool is empty, the violations of the whole enrollment.
 func (d *decision) violation(pool string, least Effect) *Violation {
-	for i, v := range d.Violations {
-		if v.Pool == pool && v.Effect >= least {
-			return &d.Violations[i]
-		}
+	return d.firstViolation(func(v Violation) bool { return v.Pool == pool && v.Effect >= least })
+}
+
+// firstViolation returns the first violation that f selects; nil if there is none.
+func (d *decision) firstViolation(f func(Violation) bool) *Violation {
+	if i := slices.IndexFunc(d.Violations, f); i >= 0 {
+		return &d.Violations[i]
 	}
 	return nil
 }
@@ -134,9 +140,7 @@ func (d *decision) keepOpen() {
 		if d.violation(pool, EffectStop) != nil || d.violation("", EffectStop) != nil {
 			continue
 		}
-		if w := leader(of); w != nil {
-			d.Open = append(d.Open, w.Key)
-		}
+		d.openLeader(of)
 	}
 }
 
@@ -166,6 +170,15 @@ func leader(of []Workload) (leader *Workload) {
 		}
 	}
 	return leader
+}
+
+// openLeader opens the leader of a pool's workloads. It reports whether there is one.
+func (d *decision) openLeader(of []Workload) bool {
+	w := leader(of)
+	if w != nil {
+		d.Open = append(d.Open, w.Key)
+	}
+	return w != nil
 }
 
 // provision brings everything to the desired state, in order. It creates the prerequisites of a
@@ -220,23 +233,23 @@ func (d *decision) pool(want DesiredWorkload, of []Workload, ready bool) {
 		return
 	}
 	if d.violation(want.Pool, EffectBlock) != nil {
-		if w := leader(of); w != nil {
-			d.Open = append(d.Open, w.Key)
-		}
+		d.openLeader(of)
 		return
 	}
 	i := slices.IndexFunc(of, func(w Workload) bool {
 		return w.Namespace == want.Namespace && w.Shape == want.Shape && !w.Ending
 	})
-	if i >= 0 && d.Forge == v1alpha1.GitLab && d.needsRotation(of[i]) && ready && !of[i].Lost {
+	if i >= 0 && d.Forge == v1alpha1.GitLab && d.rotationDue(of[i].Since) && ready && !of[i].Lost {
 		i = -1 // create a second runner with its own token
 	}
 	if i < 0 {
-		if w := leader(of); w != nil {
-			d.Open = append(d.Open, w.Key)
-		}
-		if ready {
-			d.create(want)
+		d.openLeader(of)
+		switch {
+		case !ready:
+		case d.Forge == v1alpha1.GitLab:
+			d.Actions = append(d.Actions, Action{Kind: CreateRunner, Create: want})
+		default:
+			d.Actions = append(d.Actions, Action{Kind: ApplyWorkload, Create: want})
 		}
 		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are being created.")
 		return
@@ -246,21 +259,17 @@ func (d *decision) pool(want DesiredWorkload, of []Workload, ready bool) {
 	switch {
 	case w.Failure.Reason != "":
 		d.failure = w.Failure
+	case !ready:
 	case w.Lost && w.Contacted == No:
-		if ready {
-			d.addFor(DeleteRunner, []Workload{w}, func(Workload) bool { return true })
-		}
+		d.Actions = append(d.Actions, Action{Kind: DeleteRunner, Workload: w.Key})
 	case w.Lost && w.Contacted == Yes:
-		if ready {
-			d.addFor(ResetToken, []Workload{w}, func(Workload) bool { return true })
-		}
-	case (w.Object == No || !w.Current) && ready:
-		d.addFor(ApplyWorkload, []Workload{w}, func(Workload) bool { return true })
+		d.Actions = append(d.Actions, Action{Kind: ResetToken, Workload: w.Key})
+	case w.Object == No || !w.Current:
+		d.Actions = append(d.Actions, Action{Kind: ApplyWorkload, Workload: w.Key})
 	}
 	if w.Ready != Yes {
 		d.progress = cmp.Or(d.progress, "Runners of the pool "+want.Pool+" are not registered yet.")
-		if before := leader(older); before != nil { // it takes jobs until the new one can
-			d.Open = append(d.Open, before.Key)
+		if d.openLeader(older) { // it takes jobs until the new one can
 			return
 		}
 	}
@@ -269,9 +278,6 @@ func (d *decision) pool(want DesiredWorkload, of []Workload, ready bool) {
 	}
 	d.retire(older)
 }
-
-// needsRotation reports whether a GitLab runner must be replaced by one with another token.
-func (d *decision) needsRotation(w Workload) bool { return d.rotationDue(w.Since) }
 
 // rotationDue reports whether a credential that was created at a given time needs a replacement: it is
 // older than rotateEvery or than rotateAt.
@@ -295,15 +301,6 @@ func (d *decision) rotationDue(created time.Time) bool {
 		return false
 	}
 	return true
-}
-
-// create creates a workload that does not exist yet.
-func (d *decision) create(want DesiredWorkload) {
-	kind := ApplyWorkload
-	if d.Forge == v1alpha1.GitLab {
-		kind = CreateRunner
-	}
-	d.Actions = append(d.Actions, Action{Kind: kind, Create: want})
 }
 
 // retire removes workloads that were replaced or are not wanted. It works like the end of an
@@ -358,4 +355,98 @@ func (d *decision) deleteCopies() {
 			d.Actions = append(d.Actions, Action{Kind: DeleteCopy, Copy: c})
 		}
 	}
+}
+
+// summary reports the status of an enrollment that is provisioning or provisioned.
+func (d *decision) summary(unbounded bool) {
+	desired, registered := len(d.Facts.Desired), 0
+	for _, w := range d.Facts.Desired {
+		if slices.ContainsFunc(d.Facts.Workloads, func(x Workload) bool { return x.Pool == w.Pool && x.Ready == Yes }) {
+			registered++
+		}
+	}
+	phase, ready := v1alpha1.PhaseActive, Condition{"Ready", Yes, ReasonActive, "All of its pools take jobs."}
+	bad := d.firstViolation(func(v Violation) bool { return v.Effect >= EffectBlock })
+	switch {
+	case unbounded:
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.Unbounded.Reason, d.Unbounded.Message}
+	case d.failure.Reason != "":
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, d.failure.Reason, d.failure.Message}
+	case bad != nil:
+		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, bad.Reason, bad.Message}
+	case registered < desired && d.restarts():
+		ready = Condition{"Ready", No, ReasonRestarts, fmt.Sprintf("The job listener or manager of %d of %d pools restarts, because its number of allowed runners changed.", desired-registered, desired)}
+	case registered < desired:
+		phase, ready = v1alpha1.PhaseProvisioning, Condition{"Ready", No, ReasonProvisioning, cmp.Or(d.progress, "Not every pool is registered.")}
+	}
+	d.report(phase, ready, Condition{"Registered", AnswerOf(registered == desired), map[bool]string{true: ReasonRegistered, false: ReasonNotRegistered}[registered == desired],
+		fmt.Sprintf("%d of %d pools are registered.", registered, desired)})
+}
+
+// restartGrace is how long a restart of listeners or managers may take.
+const restartGrace = 2 * time.Minute
+
+// restarts reports whether an active enrollment lacks only listeners or managers that restart. ARC
+// creates a new listener for every change of the number of runners, and the phase should not flap
+// because of that.
+func (d *decision) restarts() bool {
+	since := d.now
+	if c := meta.FindStatusCondition(d.Enrollment.Status.Conditions, "Ready"); c != nil && c.Status != metav1.ConditionTrue {
+		since = c.LastTransitionTime.Time
+	}
+	until := since.Add(restartGrace)
+	if d.Enrollment.Status.Phase != v1alpha1.PhaseActive || !d.now.Before(until) {
+		return false
+	}
+	for _, w := range d.Facts.Desired {
+		if !slices.ContainsFunc(d.Facts.Workloads, func(x Workload) bool {
+			return x.Pool == w.Pool && (x.Ready == Yes || x.Object == Yes && x.Remote == Yes && x.RemoteID != 0 && !x.Ending)
+		}) {
+			return false
+		}
+	}
+	d.Wake = retry.Earliest(d.Wake, until)
+	return true
+}
+
+// report writes the phase and all conditions: the given ones, and the others as derived from the
+// facts.
+func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
+	c := append(given, d.Approved)
+	say := func(kind string, a Answer, yes, no, unknown string, message string) {
+		if !slices.ContainsFunc(c, func(x Condition) bool { return x.Type == kind }) {
+			c = append(c, Condition{kind, a, map[Answer]string{Yes: yes, No: no, Unknown: unknown}[a], message})
+		}
+	}
+	say("CredentialsValid", d.Credential.Valid, cmp.Or(d.Credential.Reason, ReasonValid), cmp.Or(d.Credential.Reason, ReasonInvalid), cmp.Or(d.Credential.Reason, ReasonNotChecked), d.Credential.Message)
+	say("NamespaceReady", d.Namespace, ReasonReady, ReasonNotReady, ReasonNotChecked, "")
+	say("PolicyReady", d.Policies, ReasonReady, cmp.Or(d.Unbounded.Reason, ReasonNotReady), ReasonNotChecked, d.Unbounded.Message)
+	say("Registered", Unknown, ReasonRegistered, ReasonNotRegistered, ReasonNotChecked, "")
+	say("Progressing", AnswerOf(len(d.Actions) > 0 || d.progress != ""), ReasonProvisioning, ReasonNone, "", d.progress)
+	degraded := d.failure
+	switch {
+	case degraded.Reason != "":
+	case d.Credential.Valid == No && d.Credential.InUse == Yes:
+		degraded = Failure{ReasonRotationFailed, "The new credential is not valid, so the fleet still uses the previous one: " + d.Credential.Message}
+	case d.Forge == v1alpha1.GitHub && d.oldKey():
+		degraded = Failure{ReasonRotationDue, "Its credential is older than rotateEvery, or a rotation was requested. Create another key in the App's settings and store it in the Secret."}
+	}
+	say("Degraded", AnswerOf(degraded.Reason != ""), degraded.Reason, ReasonNone, "", degraded.Message)
+	if len(d.Violations) > 0 {
+		var texts []string
+		for _, v := range d.Violations {
+			texts = append(texts, v.Message)
+		}
+		worst := slices.MaxFunc(d.Violations, func(a, b Violation) int { return cmp.Compare(a.Effect, b.Effect) })
+		say("PolicyViolation", AnswerOf(worst.Effect >= EffectBlock), worst.Reason, worst.Reason, "", strings.Join(texts, " "))
+	}
+	say("PolicyViolation", No, "", ReasonNone, "", "")
+	say("DecisionNeeded", No, "", ReasonNone, "", "")
+	d.Report = Report{Phase: phase, Conditions: c, Offboard: d.Report.Offboard}
+}
+
+// oldKey reports whether a person must create another key of the GitHub App.
+func (d *decision) oldKey() bool {
+	c := d.Enrollment.Status.Credential
+	return c != nil && c.CreatedAt != nil && d.rotationDue(c.CreatedAt.Time)
 }

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -23,8 +25,6 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
-
-type groupVersionKind = schema.GroupVersionKind
 
 // denialInterval is the minimum time between two refusals of a forge that both count.
 const denialInterval = 30 * time.Second
@@ -89,14 +89,15 @@ func (a *actor) doActions(ctx context.Context, step fleet.Step) error {
 		if err != nil {
 			err = fmt.Errorf("%s%s: %w", x.Kind, actionTarget(x), err)
 		}
-		switch forge.ClassOf(forgeError(err)) {
-		case "":
+		refused, ok := errors.AsType[*forge.Error](err)
+		if !ok {
 			errs = append(errs, err)
-		default: // a forge's error is a fact to report, not a failed reconcile
-			a.deps.log.Warn("a forge refused a request or did not answer", "enrollment", a.e.Name, "err", err)
-			a.fail(reasonUnreachable, err.Error())
-			a.done.wake = retry.Earliest(a.done.wake, a.o.now.Add(max(noAnswerRetry, retryAfter(err))))
+			continue
 		}
+		// A forge's error is a fact to report, not a failed reconcile.
+		a.deps.log.Warn("a forge refused a request or did not answer", "enrollment", a.e.Name, "err", err)
+		a.fail(reasonUnreachable, err.Error())
+		a.done.wake = retry.Earliest(a.done.wake, a.o.now.Add(max(noAnswerRetry, refused.RetryAfter)))
 	}
 	return errors.Join(errs...)
 }
@@ -104,21 +105,6 @@ func (a *actor) doActions(ctx context.Context, step fleet.Step) error {
 // fail adds a problem to report.
 func (a *actor) fail(reason, message string) {
 	a.done.failures = append(a.done.failures, fleet.Failure{Reason: reason, Message: message})
-}
-
-// forgeError returns the forge's error in err; nil if there is none.
-func forgeError(err error) error {
-	if e, ok := errors.AsType[*forge.Error](err); ok {
-		return e
-	}
-	return nil
-}
-
-func retryAfter(err error) time.Duration {
-	if e, ok := errors.AsType[*forge.Error](err); ok {
-		return e.RetryAfter
-	}
-	return 0
 }
 
 func actionTarget(a fleet.Action) string {
@@ -208,7 +194,7 @@ func (a *actor) applyCapacities(ctx context.Context) error {
 		wg.Go(func() {
 			defer func() { <-slots }()
 			err := a.applyCapacity(ctx, t)
-			if err != nil && forgeError(err) != nil {
+			if _, refused := errors.AsType[*forge.Error](err); refused {
 				a.deps.log.Warn("a forge refused a request or did not answer", "enrollment", a.e.Name, "workload", t.Name, "err", err)
 				return
 			}
@@ -298,16 +284,18 @@ func (a *actor) copyCredential(ctx context.Context, namespace string, data map[s
 	return applyObject(ctx, a.deps.direct, u)
 }
 
-// bindFleetRoles restores the fleet's permissions in its namespaces.
+// bindFleetRoles restores the RoleBindings of the fleet's service account in the namespaces that the fleet
+// created. Without them, the fleet cannot even read there.
 func (a *actor) bindFleetRoles(ctx context.Context) error {
 	for _, namespace := range a.o.unbound {
-		org := ""
+		b := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: isolation.FleetRole, Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: isolation.FleetRole},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.o.settings.Account, Namespace: a.o.settings.Namespace}}}
 		if namespace != a.o.settings.Shared {
-			org = a.e.Name
+			b.Labels[v1alpha1.OrgLabel] = a.e.Name
 		}
-		account := types.NamespacedName{Namespace: a.o.settings.Namespace, Name: a.o.settings.Account}
-		if err := bindFleetRole(ctx, a.deps.direct, account, namespace, org); err != nil {
-			return err
+		if err := a.deps.direct.Create(ctx, b); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create the fleet's RoleBinding in %s: %w", namespace, err)
 		}
 	}
 	return nil
@@ -381,18 +369,24 @@ func (a *actor) deleteSecrets(ctx context.Context) error {
 			return err
 		}
 	}
-	for i := range a.o.secrets {
-		if err := kube.Delete(ctx, a.deps.direct, &a.o.secrets[i]); err != nil {
-			return err
-		}
+	if err := deleteAll(ctx, a.deps.direct, a.o.secrets); err != nil {
+		return err
 	}
 	var source corev1.SecretList
 	where := []client.ListOption{client.InNamespace(a.o.settings.Namespace), client.MatchingLabels{v1alpha1.OrgLabel: a.e.Name}}
 	if err := a.deps.direct.List(ctx, &source, where...); err != nil {
 		return err
 	}
-	for i := range source.Items {
-		if err := kube.Delete(ctx, a.deps.direct, &source.Items[i]); err != nil {
+	return deleteAll(ctx, a.deps.direct, source.Items)
+}
+
+// deleteAll deletes objects, and stops at the first error.
+func deleteAll[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, c client.Client, all []T) error {
+	for i := range all {
+		if err := kube.Delete(ctx, c, P(&all[i])); err != nil {
 			return err
 		}
 	}
@@ -406,10 +400,8 @@ func (a *actor) deleteNamespace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, u := range left {
-		if err := kube.Delete(ctx, a.deps.direct, u); err != nil {
-			return err
-		}
+	if err := deleteAll(ctx, a.deps.direct, left); err != nil {
+		return err
 	}
 	ns := &corev1.Namespace{}
 	err = a.deps.direct.Get(ctx, client.ObjectKey{Name: fleet.OrgNamespace(a.e.Name)}, ns)

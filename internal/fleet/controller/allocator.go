@@ -1,13 +1,21 @@
 package controller
 
 import (
+	"context"
+	"maps"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // An orgPool is one organisation's use of one pool.
@@ -66,16 +74,13 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 	l.shares = map[shareKey]orgShare{}
 	orgs := map[string][]fleet.OrgUsage{}
 	uids := map[string]types.UID{}
-	pools := map[string]*v1alpha1.RunnerPool{}
-	for i := range v.Pools {
-		pools[v.Pools[i].Name] = &v.Pools[i]
-	}
+	pools := fleet.ByName(v.Pools)
 	for i := range v.Enrollments {
 		e := &v.Enrollments[i]
 		r.Versions[e.Name], uids[e.Name] = versionOf(e), e.UID
 		may := e.DeletionTimestamp.IsZero() && approved(e)
 		seen, observed := readings[e.Name]
-		for _, name := range usedPools(e, seen) {
+		for _, name := range poolsOf(e, slices.Collect(maps.Keys(seen))...) {
 			pool := pools[name]
 			if pool == nil {
 				continue
@@ -85,14 +90,13 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 				had = storedShare(e, name)
 			}
 			o := fleet.OrgUsage{Name: e.Name, Guarantee: int(pool.Spec.Scaling.Guarantee), Allocated: had.Allocated, ChangedAt: had.ChangedAt}
-			use := slices.IndexFunc(e.Spec.Pools, func(u v1alpha1.EnrolledPool) bool { return u.Name == name })
-			if may && use >= 0 {
-				o.Max = maxShare(pool, e.Spec.Pools[use], r.Violations[e.Name], had.Allocated)
-			}
-			if use >= 0 {
+			if use := useOf(e, name); use != nil {
 				p := r.Pools[name]
 				p.Orgs++
 				r.Pools[name] = p
+				if may {
+					o.Max = maxShare(pool, *use, r.Violations[e.Name], had.Allocated)
+				}
 			}
 			if reading, ok := seen[name]; ok {
 				o.Busy, o.Demand, o.InForce = reading.Busy, reading.Demand, reading.InForce
@@ -107,9 +111,7 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 	}
 	for name, of := range orgs {
 		shares, wake := fleet.Allocate(int(pools[name].Spec.Scaling.Budget), of, now)
-		if !wake.IsZero() && (r.Wake.IsZero() || wake.Before(r.Wake)) {
-			r.Wake = wake
-		}
+		r.Wake = retry.Earliest(r.Wake, wake)
 		p := r.Pools[name]
 		changed := make(map[string]time.Time, len(of))
 		for _, o := range of {
@@ -132,22 +134,6 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 // versionOf returns the version of an enrollment.
 func versionOf(e *v1alpha1.RunnerEnrollment) enrollmentVersion {
 	return enrollmentVersion{e.UID, e.Generation, !e.DeletionTimestamp.IsZero()}
-}
-
-// usedPools returns the pools that an enrollment uses, or in which it still has runners, without
-// duplicates.
-func usedPools(e *v1alpha1.RunnerEnrollment, seen map[string]poolUsage) (names []string) {
-	for _, u := range e.Spec.Pools {
-		names = append(names, u.Name)
-	}
-	for _, p := range e.Status.Pools {
-		names = append(names, p.Name)
-	}
-	for name := range seen {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 // maxShare returns the maximum number of runners that an organisation may have in a pool, before the
@@ -178,4 +164,93 @@ func storedShare(e *v1alpha1.RunnerEnrollment, pool string) (s orgShare) {
 		}
 	}
 	return s
+}
+
+// reconcileAllocation evaluates the rules and allocates the budgets for all enrollments.
+func (w *reconciler) reconcileAllocation(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	v, err := w.view(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	conflicts := w.deps.arcCache.conflicts()
+	now, startedAt := w.deps.now(), time.Now()
+	old, is := w.deps.state.allocate(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.deps.settings.approval(e).Status == fleet.Yes }, conflicts, now)
+	if w.onAllocation != nil {
+		w.onAllocation(time.Since(startedAt))
+	}
+	w.enqueueChanged(old, is)
+	if is.Wake.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	return requeueIn(is.Wake.Sub(now))
+}
+
+// enqueueChanged triggers a reconcile of the enrollments and pools whose decisions have changed.
+func (w *reconciler) enqueueChanged(old, is *allocation) {
+	if old == nil {
+		old = &allocation{}
+	}
+	for name, version := range is.Versions {
+		switch {
+		case old.Versions[name] != version: // its reconcile waits for this decision
+			w.deps.triggers.enrollment.enqueueNow(name)
+		case old.Pruned[name] != is.Pruned[name] || !slices.Equal(old.Violations[name], is.Violations[name]):
+			w.deps.triggers.enrollment.enqueue(name)
+		}
+	}
+	for use, share := range is.Shares {
+		if old.Shares[use] != share {
+			w.deps.triggers.enrollment.enqueue(use.Org)
+		}
+	}
+	for name, pool := range is.Pools {
+		if old.Pools[name] != pool {
+			w.deps.triggers.pool.enqueue(name)
+		}
+	}
+	for name := range old.Pools {
+		if _, still := is.Pools[name]; !still {
+			w.deps.triggers.pool.enqueue(name)
+		}
+	}
+}
+
+// view collects the input for the cross-object rules.
+func (w *reconciler) view(ctx context.Context) (fleet.View, error) {
+	var forges v1alpha1.RunnerForgeList
+	var pools v1alpha1.RunnerPoolList
+	var enrollments v1alpha1.RunnerEnrollmentList
+	secrets := &metav1.PartialObjectMetadataList{}
+	secrets.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	for _, list := range []client.ObjectList{&forges, &pools, &enrollments, secrets} {
+		if err := w.deps.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return fleet.View{}, err
+		}
+	}
+	v := fleet.View{Forges: forges.Items, Pools: pools.Items, Enrollments: enrollments.Items, Rules: w.deps.settings.rules, Credentials: map[string]fleet.Credential{}, PoolFaults: map[string]string{}}
+	labels := map[string]string{}
+	for _, s := range secrets.Items {
+		labels[s.Name] = s.Labels[v1alpha1.OrgLabel]
+	}
+	for _, e := range enrollments.Items {
+		org, exists := labels[e.Spec.Credentials.SecretName]
+		if !exists {
+			continue
+		}
+		c := fleet.Credential{Org: org}
+		if e.Status.Credential != nil && e.Status.Credential.AppID != nil {
+			c.AppID = *e.Status.Credential.AppID
+		}
+		v.Credentials[e.Name] = c
+	}
+	types := map[string]v1alpha1.ForgeType{}
+	for _, f := range forges.Items {
+		types[f.Name] = f.Spec.Type
+	}
+	for i := range pools.Items {
+		if fault := isolation.PoolFault(&pools.Items[i], types[pools.Items[i].Spec.Forge], w.deps.settings.isolation.Images); fault != "" {
+			v.PoolFaults[pools.Items[i].Name] = fault
+		}
+	}
+	return v, nil
 }

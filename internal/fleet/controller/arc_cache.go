@@ -14,6 +14,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,11 +42,7 @@ func newARCObject(kind string) *unstructured.Unstructured {
 }
 
 // newARCList returns an empty list of one of ARC's kinds.
-func newARCList(kind string) *unstructured.UnstructuredList {
-	u := &unstructured.UnstructuredList{}
-	u.SetGroupVersionKind(arc.Kind(kind + "List"))
-	return u
-}
+func newARCList(kind string) *unstructured.UnstructuredList { return newList(arc.Kind(kind)) }
 
 // An arcCache watches ARC's objects as soon as they exist. ARC may be installed later than the fleet,
 // and GitLab does not need it. All fields are required.
@@ -95,30 +92,6 @@ func (w *arcCache) served(ctx context.Context) bool {
 	}
 	in := client.InNamespace(w.Namespace)
 	return w.Direct.List(ctx, &appsv1.DeploymentList{}, in, client.Limit(1)) == nil && w.Direct.List(ctx, &corev1.PodList{}, in, client.Limit(1)) == nil
-}
-
-// arcSetNames returns the scale set to which an object of ARC belongs, as namespace/name.
-func arcSetNames(o client.Object) (sets []string) {
-	var k fleet.Key
-	switch o := o.(type) {
-	case *corev1.Pod:
-		if pod, ok := arc.ReadPod(o); ok {
-			k = pod.Set
-		}
-	case *unstructured.Unstructured:
-		switch o.GetKind() {
-		case arc.ListenerKind:
-			k = arc.ReadListener(o).Set
-		case arc.RunnerSetKind:
-			k = arc.ReadRunnerSet(o).Set
-		case arc.RunnerKind:
-			k = arc.ReadRunner(o).Set
-		}
-	}
-	if k == (fleet.Key{}) {
-		return nil
-	}
-	return []string{k.Namespace + "/" + k.Name}
 }
 
 // An arcOrgState is the state of ARC for one organisation.
@@ -251,27 +224,25 @@ func (w *arcCache) objects(u *unstructured.Unstructured) (*arc.Objects, error) {
 // hasAnnotation reports whether a cached scale set has an annotation. The cache keeps only the annotation
 // of a hold.
 func (w *arcCache) hasAnnotation(namespace, name, annotation string) bool {
-	known := w.synced.Load()
-	if known == nil {
-		return false
-	}
-	set := known.set(fleet.Key{Namespace: namespace, Name: name})
-	if set == nil {
-		return false
-	}
-	_, noted := set.Annotations[annotation]
-	return noted
+	set := w.set(fleet.Key{Namespace: namespace, Name: name})
+	return set != nil && metav1.HasAnnotation(set.ObjectMeta, annotation)
 }
 
 // orgOf returns the organisation in the label of a scale set. It is empty if there is no such label
 // or no such scale set.
 func (w *arcCache) orgOf(k fleet.Key) string {
-	if known := w.synced.Load(); known != nil {
-		if set := known.set(k); set != nil {
-			return set.org
-		}
+	if set := w.set(k); set != nil {
+		return set.org
 	}
 	return ""
+}
+
+// set returns the cached scale set; nil if there is none.
+func (w *arcCache) set(k fleet.Key) *cachedObject {
+	if known := w.synced.Load(); known != nil {
+		return known.set(k)
+	}
+	return nil
 }
 
 // crashLoop reports whether the runners of a set end repeatedly before they take a job. It compares
@@ -337,7 +308,8 @@ func (w *arcCache) forceDelete(ctx context.Context, set *unstructured.Unstructur
 			return err
 		}
 		for i := range list.Items {
-			if slices.Contains(arcSetNames(&list.Items[i]), set.GetNamespace()+"/"+set.GetName()) {
+			var m cachedObject
+			if err := m.setObject(&list.Items[i]); err == nil && m.set == (fleet.Key{Namespace: set.GetNamespace(), Name: set.GetName()}) {
 				free(&list.Items[i])
 			}
 		}

@@ -126,11 +126,9 @@ type setSpec struct {
 func newSet(o *observed, to fleet.DesiredWorkload) (setSpec, bool) {
 	s := setSpec{shape: to.Shape, pool: o.pools[to.Pool]}
 	s.name, s.revision = o.nextWorkloadName(to.Pool)
-	i := slices.IndexFunc(o.e.Spec.Pools, func(u v1alpha1.EnrolledPool) bool { return u.Name == to.Pool })
-	if i < 0 || s.pool == nil {
+	if s.use = useOf(o.e, to.Pool); s.use == nil || s.pool == nil {
 		return s, false
 	}
-	s.use = &o.e.Spec.Pools[i]
 	if s.revision == 1 { // replaces no workload; a replacement must wait until the old one takes no jobs
 		s.capacity = o.capacityOf(s.pool, s.use)
 	}

@@ -29,6 +29,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -356,6 +357,8 @@ func (p *env) waitGone(org string) (left []string) {
 	}
 	return left
 }
+
+type groupVersionKind = schema.GroupVersionKind
 
 func (p *env) labelled(kind groupVersionKind, org string) (names []string) {
 	p.t.Helper()

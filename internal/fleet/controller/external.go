@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,17 +34,8 @@ const (
 // permission, so the fleet must poll.
 const forbiddenRetry = 10 * time.Second
 
-// An externalReconciler reconciles external scale sets. All fields are required.
-type externalReconciler struct {
-	ARC    *arcCache
-	Cached client.Reader // cache of the fleet's own kinds
-	Direct client.Client // reads live objects, and writes
-	State  *sharedState
-	Log    *slog.Logger
-	Now    func() time.Time
-	// OnChange is called with the pool when the observed state of its scale set has changed.
-	OnChange func(ctx context.Context, pool string)
-}
+// An externalReconciler reconciles external scale sets.
+type externalReconciler struct{ deps }
 
 // externalName returns the name of a scale set in reconcile requests.
 func externalName(namespace, name string) string { return namespace + "/" + name }
@@ -52,7 +44,7 @@ func externalName(namespace, name string) string { return namespace + "/" + name
 func (k *externalReconciler) names(ctx context.Context) (names []string) {
 	pools, err := k.pools(ctx)
 	if err != nil {
-		k.Log.Error("list pools in the cache", "err", err)
+		k.log.Error("list pools in the cache", "err", err)
 	}
 	for i := range pools {
 		names = append(names, externalName(pools[i].Spec.Adopt.Namespace, pools[i].Spec.Adopt.Name))
@@ -64,7 +56,7 @@ func (k *externalReconciler) names(ctx context.Context) (names []string) {
 // pools returns the adopting pools, the oldest first.
 func (k *externalReconciler) pools(ctx context.Context) ([]v1alpha1.RunnerPool, error) {
 	var list v1alpha1.RunnerPoolList
-	if err := k.Cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := k.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
 	var out []v1alpha1.RunnerPool // shared with the cache: read only
@@ -73,9 +65,7 @@ func (k *externalReconciler) pools(ctx context.Context) ([]v1alpha1.RunnerPool, 
 			out = append(out, p)
 		}
 	}
-	slices.SortFunc(out, func(a, b v1alpha1.RunnerPool) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(out, func(a, b v1alpha1.RunnerPool) int { return fleet.CompareAge(&a, &b) })
 	return out, nil
 }
 
@@ -90,10 +80,10 @@ func (k *externalReconciler) reconcile(ctx context.Context, req reconcile.Reques
 	pools = slices.DeleteFunc(pools, func(p v1alpha1.RunnerPool) bool {
 		return p.Spec.Adopt.Namespace != namespace || p.Spec.Adopt.Name != name
 	})
-	if len(pools) == 0 && !k.ARC.hasAnnotation(namespace, name, arc.HeldAnnotation) {
+	if len(pools) == 0 && !k.arcCache.hasAnnotation(namespace, name, arc.HeldAnnotation) {
 		return reconcile.Result{}, nil // not adopted, and the fleet wrote nothing to it
 	}
-	now := k.Now()
+	now := k.now()
 	var capacity fleet.Capacity
 	if len(pools) > 0 {
 		if capacity, err = k.capacity(ctx, &pools[0], now); err != nil {
@@ -109,8 +99,9 @@ func (k *externalReconciler) reconcile(ctx context.Context, req reconcile.Reques
 		if i > 0 {
 			s = externalState{Failure: fleet.Failure{Reason: reasonAdoptedTwice, Message: fmt.Sprintf("The pool %q adopts it already.", pools[0].Name)}}
 		}
-		if k.State.observeExternal(pools[i].Name, s) {
-			k.OnChange(ctx, pools[i].Name)
+		if k.state.observeExternal(pools[i].Name, s) {
+			k.triggers.pool.enqueue(pools[i].Name)
+			k.enqueueHolds(ctx)
 		}
 	}
 	after := maxRequeueAfter
@@ -125,7 +116,7 @@ func (k *externalReconciler) reconcile(ctx context.Context, req reconcile.Reques
 	case s.Held && s.Failure.Reason == reasonAdoptForbidden:
 		after = min(after, forbiddenRetry)
 	case s.Held && s.State.Stopped != fleet.Yes:
-		after = min(after, k.ARC.PollInterval)
+		after = min(after, k.arcCache.PollInterval)
 	case len(pools) == 0:
 		return reconcile.Result{}, nil // restored, or not restorable; then the annotation shows it
 	}
@@ -136,7 +127,7 @@ func (k *externalReconciler) reconcile(ctx context.Context, req reconcile.Reques
 // organisation.
 func (k *externalReconciler) capacity(ctx context.Context, p *v1alpha1.RunnerPool, now time.Time) (fleet.Capacity, error) {
 	var holds v1alpha1.RunnerHoldList
-	if err := k.Cached.List(ctx, &holds); err != nil {
+	if err := k.cached.List(ctx, &holds); err != nil {
 		return fleet.Capacity{}, err
 	}
 	return fleet.Effective(fleet.Target{Forge: p.Spec.Forge, Pool: p.Name}, p.Spec.Scaling, 0, holds.Items, now), nil
@@ -145,7 +136,7 @@ func (k *externalReconciler) capacity(ctx context.Context, p *v1alpha1.RunnerPoo
 // applyHold reads a scale set and performs one step.
 func (k *externalReconciler) applyHold(ctx context.Context, namespace, name string, s *externalState, now time.Time) (written bool, wake time.Time, err error) {
 	u := newARCObject(arc.SetKind)
-	err = k.Direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u)
+	err = k.direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u)
 	switch {
 	case apierrors.IsNotFound(err):
 		s.Failure = fleet.Failure{Reason: reasonSetNotFound, Message: fmt.Sprintf("There is no scale set %s/%s.", namespace, name)}
@@ -153,7 +144,7 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 	case err != nil:
 		return false, wake, err
 	}
-	parts, err := k.ARC.objects(u)
+	parts, err := k.arcCache.objects(u)
 	if err != nil {
 		return false, wake, err
 	}
@@ -194,9 +185,63 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 func (k *externalReconciler) apply(ctx context.Context, u *unstructured.Unstructured, a arc.ExternalWrite) error {
 	switch {
 	case a.Apply != nil:
-		return k.Direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(a.Apply), client.ForceOwnership, client.FieldOwner(arc.HoldManager))
+		return k.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(a.Apply), client.ForceOwnership, client.FieldOwner(arc.HoldManager))
 	case a.Patch != nil:
-		return k.Direct.Patch(ctx, u, client.RawPatch(types.JSONPatchType, a.Patch), client.FieldOwner(arc.HoldManager))
+		return k.direct.Patch(ctx, u, client.RawPatch(types.JSONPatchType, a.Patch), client.FieldOwner(arc.HoldManager))
 	}
 	return nil
+}
+
+// An externalSet is an external scale set that takes jobs of an organisation.
+type externalSet struct {
+	pool string
+	externalState
+	seenAt *metav1.Time // first time that GitHub was seen to have a runner of it; nil: never
+}
+
+// externalSetsOf returns the adopted scale sets with the organisation's URL at GitHub. It omits a scale set
+// with the name of a workload of the organisation, because their runners could not be
+// distinguished.
+func externalSetsOf(e *v1alpha1.RunnerEnrollment, pools map[string]*v1alpha1.RunnerPool, b *sharedState, own func(name string) bool) (all []externalSet) {
+	scope, ok := fleet.ParseConfigURL(e.Spec.ConfigURL)
+	for _, pool := range slices.Sorted(maps.Keys(pools)) {
+		a, seen := b.externalOf(pool)
+		if !ok || !seen || a.Objects == nil || pools[pool].Spec.Forge != e.Spec.Forge {
+			continue
+		}
+		if of, valid := fleet.ParseConfigURL(a.Set.ConfigURL); !valid || of.String() != scope.String() || own(a.Set.Name) {
+			continue
+		}
+		x := externalSet{pool: pool, externalState: a}
+		for _, old := range e.Status.Adopted {
+			if old.Name == pool {
+				x.seenAt = old.SeenAt
+			}
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
+// observeExternalSets adds the observed state of external scale sets to o. Their desired state is not known to
+// the fleet. online says which runners are online; controller is ARC's version.
+func observeExternalSets(sets []externalSet, o *fleet.DriftInput, online map[int64]bool, eventual bool, controller string, now time.Time) {
+	for i := range sets {
+		a := &sets[i]
+		x := fleet.DriftWorkload{Pool: a.pool, Name: a.Set.Name, External: true, Ending: a.Set.Ending, Allocated: a.Set.Max, Capacity: fleet.Capacity{Min: a.Set.Min, Max: a.Set.Max, Hold: a.Hold}}
+		x.Cluster = scaleSetInCluster(a.Objects, a.State, nil, eventual, controller)
+		x.Remote = scaleSetAtGitHub(a.Set.Name, o.Registered, online, o.Listed, a.seenAt != nil)
+		if x.Remote.Registered == fleet.Yes {
+			a.seenAt = cmp.Or(a.seenAt, new(metav1.NewTime(now.Truncate(time.Second))))
+		}
+		o.Workloads = append(o.Workloads, x)
+	}
+}
+
+// externalSetsStatus returns the status entries of external scale sets.
+func externalSetsStatus(sets []externalSet) (all []v1alpha1.EnrolledAdoption) {
+	for _, a := range sets[:min(len(sets), 50)] {
+		all = append(all, v1alpha1.EnrolledAdoption{Name: a.pool, Namespace: a.Set.Namespace, Workload: a.Set.Name, SeenAt: a.seenAt, AdoptedStatus: *externalStatus(a.externalState)})
+	}
+	return all
 }

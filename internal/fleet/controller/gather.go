@@ -144,15 +144,8 @@ func readFleetObjects(ctx context.Context, d deps, o *observed) error {
 			return err
 		}
 	}
-	for i := range forges.Items {
-		if forges.Items[i].Name == o.e.Spec.Forge {
-			o.forge = &forges.Items[i]
-		}
-	}
-	o.pools, o.holds = map[string]*v1alpha1.RunnerPool{}, holds.Items
-	for i := range pools.Items {
-		o.pools[pools.Items[i].Name] = &pools.Items[i]
-	}
+	o.forge = fleet.ByName(forges.Items)[o.e.Spec.Forge]
+	o.pools, o.holds = fleet.ByName(pools.Items), holds.Items
 	return nil
 }
 
@@ -241,13 +234,21 @@ func inspectNamespace(ctx context.Context, d deps, org, name string) (p namespac
 
 // resolvePool sets the pool, the use and the capacity of a workload.
 func (o *observed) resolvePool(w *workload) {
-	w.pool = o.pools[w.Pool]
-	for i := range o.e.Spec.Pools {
-		if o.e.Spec.Pools[i].Name == w.Pool && w.pool != nil {
-			w.use = &o.e.Spec.Pools[i]
-			w.capacity = o.capacityOf(w.pool, w.use)
-		}
+	if w.pool = o.pools[w.Pool]; w.pool != nil {
+		w.use = useOf(o.e, w.Pool)
 	}
+	if w.use != nil {
+		w.capacity = o.capacityOf(w.pool, w.use)
+	}
+}
+
+// useOf returns an enrollment's use of a pool; nil if it does not use the pool.
+func useOf(e *v1alpha1.RunnerEnrollment, pool string) *v1alpha1.EnrolledPool {
+	i := slices.IndexFunc(e.Spec.Pools, func(u v1alpha1.EnrolledPool) bool { return u.Name == pool })
+	if i < 0 {
+		return nil
+	}
+	return &e.Spec.Pools[i]
 }
 
 // capacityOf returns the capacity of a workload if it is open: the allocation, as limited by holds.

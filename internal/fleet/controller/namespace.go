@@ -3,9 +3,16 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -28,10 +35,7 @@ func namespaceTenants(ctx context.Context, d deps, o *observed) (own isolation.T
 	if err != nil {
 		return own, nil, err
 	}
-	byName := map[string]*v1alpha1.RunnerForge{}
-	for i := range forges.Items {
-		byName[forges.Items[i].Name] = &forges.Items[i]
-	}
+	byName := fleet.ByName(forges.Items)
 	for i := range enrollments.Items {
 		e := &enrollments.Items[i]
 		exists := fleet.NamespaceOf(e, o.settings.Shared) == namespace && byName[e.Spec.Forge] != nil && mayRun(e)
@@ -154,4 +158,79 @@ func readLeftovers(ctx context.Context, d deps, o *observed) error {
 	o.facts.OwnNamespace = fleet.AnswerOf(err == nil && isManagedFor(ns, o.e.Name) || len(left) > 0)
 	o.facts.OtherObjects = fleet.AnswerOf(len(rest) > 0)
 	return nil
+}
+
+// listLeftovers returns the objects of an organisation in the shared namespace. With kept it returns the
+// objects that the fleet manages there for the organisation. Otherwise it returns pods and
+// Deployments. It never returns Secrets.
+func listLeftovers(ctx context.Context, c client.Reader, shared, org string, retained bool) (left []unstructured.Unstructured, err error) {
+	ns := &corev1.Namespace{}
+	err = c.Get(ctx, client.ObjectKey{Name: shared}, ns)
+	if err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	namespaced, _ := baselineKinds()
+	for _, kind := range namespaced {
+		keeps := kind.Kind != "Pod" && kind.Kind != "Deployment" && kind.Kind != "Secret"
+		if kind.Kind == "Secret" || keeps != retained {
+			continue
+		}
+		list := newList(kind)
+		if err := c.List(ctx, list, client.InNamespace(shared), client.MatchingLabels{v1alpha1.OrgLabel: org}); err != nil {
+			return nil, fmt.Errorf("list remaining objects: %w", err)
+		}
+		left = append(left, list.Items...)
+	}
+	return left, nil
+}
+
+// toUnstructured converts an object to its unstructured form; nil for nil.
+func toUnstructured[T interface {
+	*corev1.Secret | *appsv1.Deployment
+	client.Object
+}](o T) *unstructured.Unstructured {
+	if o == nil {
+		return nil
+	}
+	out, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil
+	}
+	u := &unstructured.Unstructured{Object: out}
+	switch any(o).(type) {
+	case *corev1.Secret:
+		u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	case *appsv1.Deployment:
+		u.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	}
+	return u
+}
+
+// enforcementRetry is the requeue delay for a canary without a result.
+const enforcementRetry = 10 * time.Second
+
+// enforcementCondition reports whether the network enforces the policies, as measured by the organisation's
+// canary, and when to read it again; zero means no particular time. It deletes a canary that is no longer wanted.
+func enforcementCondition(ctx context.Context, d deps, o *observed) (c fleet.Condition, retry time.Time) {
+	ns := fleet.NamespaceOf(o.e, o.settings.Shared)
+	if o.settings.Canary.Image == "" {
+		old := meta.FindStatusCondition(o.e.Status.Conditions, isolation.ConditionEnforced)
+		if old != nil && old.Message != isolation.EnforcementUnknown().Message {
+			err := d.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(o.e.Name)}})
+			if client.IgnoreNotFound(err) != nil {
+				// The next reconcile tries the deletion again.
+				return fleet.Condition{Type: isolation.ConditionEnforced, Status: fleet.Unknown, Reason: old.Reason, Message: old.Message}, retry
+			}
+		}
+		return isolation.EnforcementUnknown(), retry
+	}
+	var pods corev1.PodList
+	if err := d.direct.List(ctx, &pods, client.InNamespace(ns), client.MatchingLabels(isolation.CanaryLabels(o.e.Name))); err != nil {
+		return isolation.EnforcementCondition(nil), retry // before its RoleBinding exists, the fleet may not list pods there
+	}
+	c = isolation.EnforcementCondition(pods.Items)
+	if c.Status == fleet.Unknown { // a result is expected soon
+		retry = o.now.Add(enforcementRetry)
+	}
+	return c, retry
 }

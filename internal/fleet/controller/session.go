@@ -10,11 +10,16 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/fleet/forge"
+	"github.com/tailplane/tailplane/internal/fleet/isolation"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // Validity and retry times of a credential check. After a refusal or a missing answer, the pause
@@ -123,12 +128,20 @@ func (a *sessionCache) delete(org string) {
 	}
 }
 
+// A forgeClient is the part of a client that does not depend on the forge.
+type forgeClient interface {
+	Check(context.Context) (forge.Identity, error)
+	Rate() forge.Rate
+	Version(context.Context) (string, error)
+}
+
 // A forgeSession is a session with one forge, for one credential. Only the reconciles of its enrollment
 // use it, one at a time. [forgeSession.End], [forgeSession.Reach] and [forgeSession.Rate] are safe for concurrent
 // use.
 type forgeSession struct {
 	version string
 	forge   string
+	client  forgeClient   // GitHub or GitLab; nil if the credential is not valid
 	GitHub  *forge.GitHub // nil: not a GitHub credential
 	GitLab  *forge.GitLab
 	invalid error // why the credential is not valid
@@ -218,24 +231,10 @@ func (a *forgeSession) lastContact() (answer, silent time.Time, why string) {
 
 // rate returns the forge's rate limit, as last reported.
 func (a *forgeSession) rate() forge.Rate {
-	switch {
-	case a.GitHub != nil:
-		return a.GitHub.Rate()
-	case a.GitLab != nil:
-		return a.GitLab.Rate()
+	if a.client == nil {
+		return forge.Rate{}
 	}
-	return forge.Rate{}
-}
-
-// getVersion queries the forge for its version.
-func (a *forgeSession) getVersion(ctx context.Context) (string, error) {
-	switch {
-	case a.GitHub != nil:
-		return a.GitHub.Version(ctx)
-	case a.GitLab != nil:
-		return a.GitLab.Version(ctx)
-	}
-	return "", errors.New("no credential")
+	return a.client.Rate()
 }
 
 // get returns the session for an enrollment with these credential data. It creates the session if it
@@ -254,11 +253,17 @@ func (a *sessionCache) get(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha
 			a.onRequest(f.Name, e.Name, op, status)
 		}
 	}
+	config := forge.Config{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe}
 	switch f.Spec.Type {
 	case v1alpha1.GitHub:
-		x.GitHub, x.invalid = forge.NewGitHub(forge.GitHubConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), ScopeURL: e.Spec.ConfigURL, Credential: data, Now: a.now, Observe: observe})
+		config.ScopeURL = e.Spec.ConfigURL
+		if x.GitHub, x.invalid = forge.NewGitHub(config); x.invalid == nil {
+			x.client = x.GitHub
+		}
 	case v1alpha1.GitLab:
-		x.GitLab, x.invalid = forge.NewGitLab(forge.GitLabConfig{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe})
+		if x.GitLab, x.invalid = forge.NewGitLab(config); x.invalid == nil {
+			x.client = x.GitLab
+		}
 	default:
 		x.invalid = fmt.Errorf("unknown forge type %q", f.Spec.Type)
 	}
@@ -301,13 +306,7 @@ func (a *forgeSession) check(ctx context.Context, now time.Time, fresh bool) {
 	if known && !now.Before(a.checked) {
 		return
 	}
-	var id forge.Identity
-	var err error
-	if a.GitHub != nil {
-		id, err = a.GitHub.Check(ctx)
-	} else {
-		id, err = a.GitLab.Check(ctx)
-	}
+	id, err := a.client.Check(ctx)
 	a.checked, a.wait = now, 0
 	a.failures++
 	if e, ok := errors.AsType[*forge.Error](err); ok {
@@ -373,4 +372,83 @@ func withInstallation(data map[string][]byte, installation int64) map[string][]b
 		}
 	}
 	return out
+}
+
+// reasonNoSecret is a reason of the condition CredentialsValid, in addition to those of packages
+// fleet and account.
+const reasonNoSecret = "SecretNotFound"
+
+// sourceSecret reads the Secret that an enrollment names; nil if there is none.
+func sourceSecret(ctx context.Context, d deps, e *v1alpha1.RunnerEnrollment) (*corev1.Secret, error) {
+	s := &corev1.Secret{}
+	err := d.direct.Get(ctx, client.ObjectKey{Namespace: d.settings.isolation.Namespace, Name: e.Spec.Credentials.SecretName}, s)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read the credential: %w", err)
+	}
+	return s, nil
+}
+
+// checkCredential determines the state of an enrollment's credential, from the content of its Secret and
+// from the forge's answer.
+func checkCredential(ctx context.Context, d deps, o *observed, s *corev1.Secret) {
+	name := o.e.Spec.Credentials.SecretName
+	o.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
+	switch {
+	case s == nil:
+		checkOldCredential(ctx, d, o)
+		return
+	case s.Labels[v1alpha1.OrgLabel] != o.e.Name: // do not use any of its data
+		o.facts.Credential.Reason, o.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, o.e.Name)
+		return
+	}
+	o.session = d.sessions.get(o.e.Name, o.e, o.forge, s.Data)
+	o.session.check(ctx, o.now, o.live)
+	o.wake = retry.Earliest(o.wake, o.session.nextCheck())
+	c := o.session.State
+	o.credentialData = s.Data
+	if c.Valid == fleet.Yes && o.session.GitHub != nil {
+		o.credentialData = withInstallation(s.Data, o.session.Identity.InstallationID)
+		copied, err := isolation.Credential(o.e.Name, o.settings.Namespace, o.credentialData)
+		if err != nil {
+			c = fleet.CredentialState{Valid: fleet.No, Reason: fleet.ReasonInvalid, Message: err.Error()}
+		} else {
+			c.Fingerprint = fleet.Fingerprint(copied.Data)
+		}
+	} else if o.session.GitHub == nil {
+		c.Fingerprint = fleet.Fingerprint(s.Data)
+	}
+	o.facts.Credential = c
+	o.useManualRunner()
+	checkOldCredential(ctx, d, o)
+}
+
+// checkOldCredential checks the older credential that the runners still use, if the new credential is not valid.
+func checkOldCredential(ctx context.Context, d deps, o *observed) {
+	if o.facts.Credential.Valid != fleet.No || o.forge.Spec.Type != v1alpha1.GitHub {
+		return
+	}
+	for _, s := range o.secrets {
+		if !isCopy(&s) || !slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) }) {
+			continue
+		}
+		a := d.sessions.get(o.e.Name+"/"+s.Name, o.e, o.forge, s.Data)
+		a.check(ctx, o.now, o.live)
+		o.wake = retry.Earliest(o.wake, a.nextCheck())
+		o.facts.Credential.InUse = a.State.Valid
+		if a.State.Valid == fleet.Yes {
+			if o.session == nil || o.session.State.Valid == fleet.No {
+				o.session = a
+			}
+			return
+		}
+	}
+}
+
+// isCopy reports whether a Secret is the copy of a GitHub credential.
+func isCopy(s *corev1.Secret) bool {
+	return s.Labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy && s.Labels[v1alpha1.PoolLabel] == "" &&
+		(len(s.Data["github_app_id"]) > 0 || len(s.Data["github_token"]) > 0)
 }

@@ -6,7 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"strings"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -160,14 +161,7 @@ func newReconciler(c *Controllers, mgr manager.Manager, direct client.WithWatch)
 			d.triggers.enrollment.enqueue(org)
 		}
 	})
-	externals := &externalReconciler{ARC: d.arcCache, Cached: d.cached, Direct: direct, State: d.state, Log: c.Log, Now: c.Now}
-	externals.OnChange = func(ctx context.Context, pool string) {
-		d.triggers.pool.enqueue(pool)
-		d.enqueueHolds(ctx)
-	}
-	statuses := &statusReconciler{State: d.state, Cached: d.cached, Direct: direct, Events: d.events, Sessions: d.sessions,
-		Images: c.Isolation.Images, Log: c.Log, Now: c.Now}
-	return &reconciler{deps: d, statuses: statuses, externals: externals, synced: &c.synced, onAllocation: c.OnAllocation}
+	return &reconciler{deps: d, statuses: &statusReconciler{d}, externals: &externalReconciler{d}, synced: &c.synced, onAllocation: c.OnAllocation}
 }
 
 // restMapper maps all kinds that the controllers use. ARC's kinds need not be installed.
@@ -245,13 +239,28 @@ func (w *reconciler) setupControllers(mgr manager.Manager) error {
 }
 
 // A trigger triggers reconciles of a controller after the controller has started.
-type trigger struct{ queue earlyQueue }
+type trigger struct {
+	mu    sync.Mutex
+	queue workqueueOf                // nil: the controller does not run yet
+	early map[reconcile.Request]bool // requests until then
+}
+
+type workqueueOf = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func (b *trigger) source() source.Source {
 	return source.Func(func(_ context.Context, q workqueueOf) error {
-		b.queue.set(q)
+		b.set(q)
 		return nil
 	})
+}
+
+func (b *trigger) set(q workqueueOf) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for r := range b.early {
+		q.Add(r)
+	}
+	b.queue, b.early = q, nil
 }
 
 // enqueue triggers a reconcile soon. Several triggers within a short time cause one reconcile.
@@ -261,8 +270,17 @@ func (b *trigger) enqueue(names ...string) { b.enqueueAfter(debounce, names) }
 func (b *trigger) enqueueNow(names ...string) { b.enqueueAfter(0, names) }
 
 func (b *trigger) enqueueAfter(d time.Duration, names []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, r := range requests(names) {
-		b.queue.add(r, d)
+		if b.queue != nil {
+			b.queue.AddAfter(r, d)
+			continue
+		}
+		if b.early == nil {
+			b.early = map[reconcile.Request]bool{}
+		}
+		b.early[r] = true
 	}
 }
 
@@ -324,7 +342,7 @@ func (w *reconciler) enrollmentsUsing(ctx context.Context, o client.Object) []re
 		case *v1alpha1.RunnerForge:
 			return e.Spec.Forge == name
 		case *v1alpha1.RunnerPool:
-			return strings.Contains(" "+strings.Join(poolsOf(e), " ")+" ", " "+name+" ")
+			return slices.Contains(poolsOf(e), name)
 		}
 		return e.Spec.Credentials.SecretName == name
 	}))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -37,33 +35,24 @@ const (
 	maxMessage = 1024 // characters of a message in a status
 )
 
-// A statusReconciler writes the status of holds, pools and forges. All fields are required.
-type statusReconciler struct {
-	State    *sharedState
-	Cached   client.Reader // cache of the fleet's own kinds
-	Direct   client.Client // reads live objects, and writes
-	Events   events.EventRecorder
-	Sessions *sessionCache
-	Images   isolation.Images // default images of pods
-	Log      *slog.Logger
-	Now      func() time.Time
-}
+// A statusReconciler writes the status of holds, pools and forges.
+type statusReconciler struct{ deps }
 
 // reconcileHold writes the progress of a hold. The reconciles of enrollments apply the hold.
 func (w *statusReconciler) reconcileHold(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	h := &v1alpha1.RunnerHold{}
 	var enrollments v1alpha1.RunnerEnrollmentList
-	if err := w.Direct.Get(ctx, req.NamespacedName, h); err != nil {
+	if err := w.direct.Get(ctx, req.NamespacedName, h); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if err := w.Cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy); err != nil {
+	if err := w.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, err
 	}
 	if !h.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
-	now := w.Now()
-	observations := w.State.observations()
+	now := w.now()
+	observations := w.state.observations()
 	var held []fleet.HeldPool
 	for i := range enrollments.Items {
 		e := &enrollments.Items[i]
@@ -76,7 +65,7 @@ func (w *statusReconciler) reconcileHold(ctx context.Context, req reconcile.Requ
 			use, has := obs.Pools[pool]
 			switch {
 			case !seen: // not observed yet
-			case !has && !usesPool(e, pool):
+			case !has && useOf(e, pool) == nil:
 				continue // it had runners and has none any more
 			case !has:
 				t.Reason = fleet.ReasonUnreachable // its runners could not be listed
@@ -97,7 +86,7 @@ func (w *statusReconciler) reconcileHold(ctx context.Context, req reconcile.Requ
 	}
 	r := fleet.ReportHold(h, append(held, adopted...), now)
 	if r.Delete {
-		return reconcile.Result{}, kube.Delete(ctx, w.Direct, h)
+		return reconcile.Result{}, kube.Delete(ctx, w.direct, h)
 	}
 	if err := w.writeHold(ctx, h, r); err != nil {
 		return reconcile.Result{}, err
@@ -111,7 +100,7 @@ func (w *statusReconciler) reconcileHold(ctx context.Context, req reconcile.Requ
 // heldExternalSets returns the external scale sets in the scope of a hold.
 func (w *statusReconciler) heldExternalSets(ctx context.Context, h *v1alpha1.RunnerHold) (held []fleet.HeldPool, err error) {
 	var pools v1alpha1.RunnerPoolList
-	if err := w.Cached.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+	if err := w.cached.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
 	for i := range pools.Items {
@@ -120,7 +109,7 @@ func (w *statusReconciler) heldExternalSets(ctx context.Context, h *v1alpha1.Run
 			continue
 		}
 		t := fleet.HeldPool{Pool: p.Name}
-		switch a, seen := w.State.externalOf(p.Name); {
+		switch a, seen := w.state.externalOf(p.Name); {
 		case !seen:
 		case a.Set == nil:
 			continue // no scale set takes jobs, or it is counted already
@@ -138,15 +127,6 @@ func (w *statusReconciler) heldExternalSets(ctx context.Context, h *v1alpha1.Run
 	return held, nil
 }
 
-func usesPool(e *v1alpha1.RunnerEnrollment, pool string) bool {
-	for _, u := range e.Spec.Pools {
-		if u.Name == pool {
-			return true
-		}
-	}
-	return false
-}
-
 func (w *statusReconciler) writeHold(ctx context.Context, h *v1alpha1.RunnerHold, r fleet.HoldReport) error {
 	old := h.DeepCopy()
 	s := &h.Status
@@ -156,17 +136,17 @@ func (w *statusReconciler) writeHold(ctx context.Context, h *v1alpha1.RunnerHold
 		before[c.Type] = c.Status
 	}
 	for _, c := range r.Conditions {
-		setCondition(&s.Conditions, c, h.Generation, w.Now())
+		setCondition(&s.Conditions, c, h.Generation, w.now())
 	}
 	if apiequality.Semantic.DeepEqual(old.Status, *s) {
 		return nil
 	}
-	if err := w.Direct.Status().Patch(ctx, h, client.MergeFrom(old)); err != nil {
+	if err := w.direct.Status().Patch(ctx, h, client.MergeFrom(old)); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write the status of hold %s: %w", h.Name, err))
 	}
 	for _, kind := range []string{"Applied", "Drained", "Expired"} {
 		if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionTrue && before[kind] != metav1.ConditionTrue {
-			w.Events.Eventf(h, nil, corev1.EventTypeNormal, kind, "Hold", "%s", c.Message)
+			w.events.Eventf(h, nil, corev1.EventTypeNormal, kind, "Hold", "%s", c.Message)
 		}
 	}
 	return nil
@@ -176,21 +156,21 @@ func (w *statusReconciler) writeHold(ctx context.Context, h *v1alpha1.RunnerHold
 func (w *statusReconciler) reconcilePool(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	p := &v1alpha1.RunnerPool{}
 	forge := &v1alpha1.RunnerForge{}
-	if err := w.Direct.Get(ctx, req.NamespacedName, p); err != nil {
+	if err := w.direct.Get(ctx, req.NamespacedName, p); err != nil {
 		if apierrors.IsNotFound(err) {
-			w.State.deletePool(req.Name)
+			w.state.deletePool(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	result := w.State.lastAllocation()
+	result := w.state.lastAllocation()
 	if result == nil {
 		return requeueIn(4 * debounce)
 	}
 	ready := fleet.Condition{Type: "Ready", Status: fleet.Yes, Reason: fleet.ReasonReady, Message: "It can be used."}
-	err := w.Cached.Get(ctx, client.ObjectKey{Name: p.Spec.Forge}, forge)
+	err := w.cached.Get(ctx, client.ObjectKey{Name: p.Spec.Forge}, forge)
 	fault := ""
 	if p.Spec.Adopt == nil { // an external scale set has its own template
-		fault = isolation.PoolFault(p, forge.Spec.Type, w.Images)
+		fault = isolation.PoolFault(p, forge.Spec.Type, w.settings.isolation.Images)
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -201,7 +181,7 @@ func (w *statusReconciler) reconcilePool(ctx context.Context, req reconcile.Requ
 		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonPoolInvalid, fault
 	}
 	worst := fleet.Condition{Type: "Degraded", Status: fleet.No, Reason: fleet.ReasonNone}
-	observations := w.State.observations()
+	observations := w.state.observations()
 	for _, org := range slices.Sorted(maps.Keys(observations)) { // sorted, so that the message is stable
 		if observations[org].Pools[p.Name].unhealthy() {
 			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf("Runners of %s fail or differ from the desired state.", org)
@@ -215,12 +195,12 @@ func (w *statusReconciler) reconcilePool(ctx context.Context, req reconcile.Requ
 	}
 	use := result.Pools[p.Name]
 	p.Status.ObservedGeneration, p.Status.Orgs, p.Status.Allocated, p.Status.Budget = p.Generation, int32(use.Orgs), int32(use.Allocated), p.Spec.Scaling.Budget
-	setCondition(&p.Status.Conditions, ready, p.Generation, w.Now())
-	setCondition(&p.Status.Conditions, worst, p.Generation, w.Now())
+	setCondition(&p.Status.Conditions, ready, p.Generation, w.now())
+	setCondition(&p.Status.Conditions, worst, p.Generation, w.now())
 	if apiequality.Semantic.DeepEqual(old.Status, p.Status) {
 		return requeueIn(maxRequeueAfter)
 	}
-	return reconcile.Result{RequeueAfter: maxRequeueAfter}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, p, client.MergeFrom(old)))
+	return reconcile.Result{RequeueAfter: maxRequeueAfter}, client.IgnoreNotFound(w.direct.Status().Patch(ctx, p, client.MergeFrom(old)))
 }
 
 // setExternalStatus sets the status of the external scale set that a pool adopts.
@@ -228,7 +208,7 @@ func (w *statusReconciler) setExternalStatus(p *v1alpha1.RunnerPool, forge *v1al
 	no := func(c *fleet.Condition, is fleet.Answer, reason, message string) {
 		c.Status, c.Reason, c.Message = is, reason, message
 	}
-	a, seen := w.State.externalOf(p.Name)
+	a, seen := w.state.externalOf(p.Name)
 	switch {
 	case forge.Spec.Type != v1alpha1.GitHub:
 		no(ready, fleet.No, fleet.ReasonPoolInvalid, "Only GitHub scale sets can be adopted.")
@@ -268,15 +248,15 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	f := &v1alpha1.RunnerForge{}
 	// Read from the cache: every reconcile of an enrollment triggers this one, and most have
 	// nothing to write.
-	if err := w.Cached.Get(ctx, req.NamespacedName, f); err != nil {
+	if err := w.cached.Get(ctx, req.NamespacedName, f); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	old := f.DeepCopy()
-	all := w.Sessions.usable(f.Name)
+	all := w.sessions.usable(f.Name)
 	reach := fleet.Condition{Type: "Reachable", Status: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: "No enrollment of this forge has a usable credential."}
 	var errs []error
-	if len(all) > 0 && w.Sessions.versionDue(f.Name, w.Now(), f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil) {
-		version, err := all[0].getVersion(ctx)
+	if len(all) > 0 && w.sessions.versionDue(f.Name, w.now(), f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil) {
+		version, err := all[0].client.Version(ctx)
 		if err == nil {
 			f.Status.Version = version[:min(len(version), 128)]
 		}
@@ -299,7 +279,7 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 			f.Status.RateLimit, limit = &v1alpha1.ForgeRateLimit{Remaining: int64(max(r.Remaining, 0)), ResetAt: new(metav1.NewTime(r.Reset))}, r.Limit
 		}
 	}
-	if rateSteady(before, f.Status.RateLimit, int64(limit), w.Now()) {
+	if rateSteady(before, f.Status.RateLimit, int64(limit), w.now()) {
 		f.Status.RateLimit = before
 	}
 	switch {
@@ -312,15 +292,15 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	ready := reach
 	ready.Type = "Ready"
 	f.Status.ObservedGeneration = f.Generation
-	setCondition(&f.Status.Conditions, reach, f.Generation, w.Now())
-	setCondition(&f.Status.Conditions, ready, f.Generation, w.Now())
+	setCondition(&f.Status.Conditions, reach, f.Generation, w.now())
+	setCondition(&f.Status.Conditions, ready, f.Generation, w.now())
 	if err := errors.Join(errs...); err != nil {
-		w.Log.Debug("get a forge's version", "forge", f.Name, "err", err)
+		w.log.Debug("get a forge's version", "forge", f.Name, "err", err)
 	}
 	if apiequality.Semantic.DeepEqual(old.Status, f.Status) {
 		return requeueIn(maxRequeueAfter)
 	}
-	return reconcile.Result{RequeueAfter: maxRequeueAfter}, client.IgnoreNotFound(w.Direct.Status().Patch(ctx, f, client.MergeFrom(old)))
+	return reconcile.Result{RequeueAfter: maxRequeueAfter}, client.IgnoreNotFound(w.direct.Status().Patch(ctx, f, client.MergeFrom(old)))
 }
 
 // rateSteady reports whether the stored rate limit is close enough to the current one. Each request

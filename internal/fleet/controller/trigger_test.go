@@ -14,7 +14,7 @@ func TestEnqueuedBeforeStart(t *testing.T) {
 	b.enqueueNow("old-runners/old")
 	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	t.Cleanup(q.ShutDown)
-	b.queue.set(q)
+	b.set(q)
 	got := map[string]bool{}
 	for range 2 {
 		r, _ := q.Get()

@@ -4,8 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/httptransport"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // A Class says what a failure means for the next step. It is derived from the response, never from
@@ -98,4 +103,65 @@ func ignoreNotFound(err error) error {
 		return nil
 	}
 	return err
+}
+
+const (
+	redacted    = "[secret]" // replaces a secret in a text from outside
+	maxMessage  = 200        // runes of a text from outside
+	maxRedacted = 64 << 10   // bytes of a text from outside that are inspected
+)
+
+// secretForms matches credentials of the forges in texts that a forge or a proxy may repeat: tokens of
+// GitHub and GitLab, keys, JWTs, and passwords in URLs.
+var secretForms = regexp.MustCompile(`gh[a-z]_[A-Za-z0-9_]+|github_pat_[A-Za-z0-9_]+|gl(?:pat|rtr?|dt|cbt|ptt|ft|imt|agent|oas|soat|ffct)-[A-Za-z0-9_.\-]+|GR1348941[A-Za-z0-9_\-]+|` +
+	`(?s:-----BEGIN.*?(?:-----END[^-]*-----|$))|eyJ[A-Za-z0-9_\-]*\.[A-Za-z0-9_\-.]*|//[^/@\s]*@`)
+
+// redact makes a text from outside safe for a condition or a log line: one line, printable, short,
+// and without the given secrets and texts that look like secrets.
+func redact(text string, secrets ...secret.Text) string {
+	text = text[:min(len(text), maxRedacted)]
+	for _, s := range secrets {
+		if !s.IsZero() {
+			text = strings.ReplaceAll(text, s.Reveal(), redacted)
+		}
+	}
+	text = secretForms.ReplaceAllString(text, redacted)
+	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))), " ")
+	if runes := []rune(text); len(runes) > maxMessage {
+		text = string(runes[:maxMessage]) + "…"
+	}
+	return text
+}
+
+// Rate is a forge's rate limit, as last reported. The zero Rate means that the forge never reported
+// one.
+type Rate struct {
+	Limit, Remaining int
+	Reset            time.Time // by the forge's clock
+}
+
+// maxRetryAfter limits the wait that a forge can demand. GitHub's limits are per hour.
+const maxRetryAfter = time.Hour
+
+// parseRate reads the three headers with the prefix "X-RateLimit-" (GitHub) or "RateLimit-"
+// (GitLab). ok reports whether all are present and valid.
+func parseRate(h http.Header, prefix string) (r Rate, ok bool) {
+	limit, err1 := strconv.Atoi(h.Get(prefix + "Limit"))
+	remaining, err2 := strconv.Atoi(h.Get(prefix + "Remaining"))
+	reset, err3 := strconv.ParseInt(h.Get(prefix+"Reset"), 10, 64)
+	if err1 != nil || err2 != nil || err3 != nil || limit < 0 || remaining < 0 || reset <= 0 {
+		return Rate{}, false
+	}
+	return Rate{Limit: limit, Remaining: remaining, Reset: time.Unix(reset, 0).UTC()}, true
+}
+
+// retryAfter reads the Retry-After header: seconds, or a date by the forge's clock. now must be the
+// time of that clock. It returns 0 if there is no readable header.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	return httptransport.RetryAfter(h, now, maxRetryAfter)
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,28 +20,29 @@ import (
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
-// GitHubConfig is the configuration of a GitHub client.
-type GitHubConfig struct {
+// Config is the configuration of a client.
+type Config struct {
 	URL      string // web address, such as https://github.com
 	APIURL   string // empty: derived from URL
 	CABundle []byte // PEM, in addition to the system's CAs; may be empty
-	// ScopeURL is the scope of the credential: the URL of an organisation, of an enterprise
-	// (/enterprises/name) or of a repository.
+	// ScopeURL is the scope of the credential at GitHub: the URL of an organisation, of an enterprise
+	// (/enterprises/name) or of a repository. At GitLab it is the URL of a project, for changes; empty:
+	// no changes.
 	ScopeURL string
-	// Credential is the data of the Secret: github_app_id and github_app_private_key, optionally
-	// github_app_installation_id; or github_token.
+	// Credential is the data of the Secret. For GitHub: github_app_id and github_app_private_key,
+	// optionally github_app_installation_id; or github_token. For GitLab: access_token, or the
+	// runner_token of a runner that a person created, or both. A runner_token alone allows no API
+	// requests.
 	Credential map[string][]byte           `json:"-"`
 	Now        func() time.Time            `json:"-"` // nil: the machine's clock
 	Observe    func(op string, status int) `json:"-"` // optional; called for each request, with status 0 if there was no response
 }
 
 // Format implements [fmt.Formatter]. It prints no credential.
-func (c GitHubConfig) Format(f fmt.State, _ rune) {
-	fmt.Fprintf(f, "GitHub %s for %s", c.URL, c.ScopeURL)
-}
+func (c Config) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "forge %s for %s", c.URL, c.ScopeURL) }
 
 // LogValue implements [slog.LogValuer]. It contains no credential.
-func (c GitHubConfig) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
+func (c Config) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(c)) }
 
 // An Identity is the forge's description of a credential.
 type Identity struct {
@@ -58,15 +61,15 @@ const (
 
 // GitHub is a client for one place at one GitHub server. Its methods are safe for concurrent use.
 type GitHub struct {
-	transport *transport
-	scope     scope
-	app       *app        // nil: authenticate with token
-	token     secret.Text // used without an app
+	*transport
+	scope scope
+	app   *app        // nil: authenticate with token
+	token secret.Text // used without an app
 }
 
 // NewGitHub returns a client. It returns an error if a URL or the credential is not valid. It sends
 // no request.
-func NewGitHub(c GitHubConfig) (*GitHub, error) {
+func NewGitHub(c Config) (*GitHub, error) {
 	web, err := httptransport.ParseBase(c.URL)
 	if err != nil {
 		return nil, fmt.Errorf("the URL of GitHub: %w", err)
@@ -99,19 +102,19 @@ func NewGitHub(c GitHubConfig) (*GitHub, error) {
 			return nil, err
 		}
 	}
-	if g.transport, err = newTransport(api, c.CABundle, c.Now, c.Observe); err != nil {
+	if g.transport, err = newTransport(api, c); err != nil {
 		return nil, err
 	}
-	g.transport.prefix, g.transport.refusal = "X-RateLimit-", githubRefusal
+	g.prefix, g.refusal = "X-RateLimit-", githubRefusal
+	if _, err = newGitHubLibrary(api, g.http); err != nil {
+		return nil, err
+	}
 	return g, nil
 }
 
 func trimmedValue(data map[string][]byte, key string) string {
 	return strings.TrimSpace(string(data[key]))
 }
-
-// Rate returns GitHub's primary rate limit, as last reported.
-func (g *GitHub) Rate() Rate { return g.transport.lastRate() }
 
 // githubRefusal classifies responses whose status is ambiguous. GitHub answers 403 for rate limits
 // and for missing permissions. A 404 counts only if GitHub itself sent it, because a proxy in front
@@ -144,8 +147,8 @@ func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 var githubHeaders = http.Header{"Accept": {"application/vnd.github+json"}, "X-Github-Api-Version": {"2022-11-28"}}
 
 // call returns a call with the credential of the place.
-func (g *GitHub) call(op, below string, want func([]byte) string) *call {
-	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
+func (g *GitHub) call(ctx context.Context, op, below string, want func([]byte) string) *call {
+	k := &call{ctx: ctx, transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
 	k.credential = func(ctx context.Context) (secret.Text, error) {
 		if g.app == nil {
 			return g.token, nil
@@ -164,31 +167,18 @@ func (g *GitHub) call(op, below string, want func([]byte) string) *call {
 	return k
 }
 
-// doGitHub calls a method of the library.
-func doGitHub[T any](ctx context.Context, k *call, do func(*github.Client) (T, *github.Response, error)) (T, error) {
-	var out T
-	lib, err := github.NewClient(github.WithTransport(k), github.WithURLs(new(k.transport.base.String()+"/"), nil),
-		github.WithUserAgent(userAgent), github.WithDisableRateLimitCheck())
-	if err == nil {
-		out, _, err = do(lib)
+// github returns a client of the library that sends its requests with the call.
+func (k *call) github() *github.Client {
+	c, err := newGitHubLibrary(k.transport.base, k)
+	if err != nil {
+		panic(err) // NewGitHub returns this error
 	}
-	if _, accepted := errors.AsType[*github.AcceptedError](err); accepted { // 202, which the library returns as an error
-		err = nil
-	}
-	if err = k.finish(ctx, err); err != nil {
-		var none T
-		return none, err
-	}
-	return out, nil
+	return c
 }
 
-// doGitHubNoBody calls a method of the library that returns only a response.
-func doGitHubNoBody(ctx context.Context, k *call, do func(*github.Client) (*github.Response, error)) error {
-	_, err := doGitHub(ctx, k, func(c *github.Client) (struct{}, *github.Response, error) {
-		response, err := do(c)
-		return struct{}{}, response, err
-	})
-	return err
+func newGitHubLibrary(base *url.URL, rt http.RoundTripper) (*github.Client, error) {
+	return github.NewClient(github.WithTransport(rt), github.WithURLs(new(base.String()+"/"), nil),
+		github.WithUserAgent(userAgent), github.WithDisableRateLimitCheck())
 }
 
 // Check verifies that the credential belongs to the place and has the required permissions. If a
@@ -203,8 +193,8 @@ func (g *GitHub) Check(ctx context.Context) (Identity, error) {
 // checkToken reads data that GitHub shows only to a token that may manage runners.
 func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	id := Identity{Kind: GitHubTokenKind}
-	k := g.runnersCall("check a token")
-	_, err := g.runnerPage(ctx, k, github.ListOptions{PerPage: 1})
+	k := g.runnersCall(ctx, "check a token")
+	_, err := g.listRunners(k, github.ListOptions{PerPage: 1})
 	enough := map[scopeKind][]string{orgScope: {"admin:org"}, repositoryScope: {"repo"}, enterpriseScope: {"manage_runners:enterprise", "admin:enterprise"}}[g.scope.kind]
 	if c := ClassOf(err); c == Forbidden || c == NotFound {
 		// GitHub hides objects that the token may not see. So it is not known whether the place
@@ -241,25 +231,105 @@ func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 // sends the request without the credential if possible, so that it shows whether GitHub is
 // reachable.
 func (g *GitHub) Version(ctx context.Context) (string, error) {
-	k := g.call("get the version", "/meta", wantObject())
-	anonymous := *k
-	anonymous.credential, anonymous.renew = func(context.Context) (secret.Text, error) { return secret.Text{}, nil }, nil
-	get := func(c *github.Client) (*github.APIMeta, *github.Response, error) { return c.Meta.Get(ctx) }
-	used := &anonymous
-	_, err := doGitHub(ctx, used, get)
-	switch ClassOf(err) {
+	k := g.call(ctx, "get the version", "/meta", wantObject())
+	withCredential := *k
+	k.credential, k.renew = func(context.Context) (secret.Text, error) { return secret.Text{}, nil }, nil
+	_, _, err := k.github().Meta.Get(ctx)
+	switch ClassOf(k.outcome(err)) {
 	case Refused, Forbidden, RateLimited: // a server in private mode, or too many requests from our address
-		used = k
-		_, err = doGitHub(ctx, used, get)
+		k = &withCredential
+		_, _, err = k.github().Meta.Get(ctx)
 	}
-	if err != nil {
+	if err = k.outcome(err); err != nil {
 		return "", err
 	}
 	var meta struct {
 		Version string `json:"installed_version"` // missing in the library
 	}
-	if json.Unmarshal(used.body, &meta) != nil {
-		return "", used.unusable("the response cannot be read")
+	if json.Unmarshal(k.body, &meta) != nil {
+		return "", k.unusable("the response cannot be read")
 	}
 	return redact(meta.Version), nil
+}
+
+// A scopeKind is the kind of a place.
+type scopeKind int
+
+// The kinds.
+const (
+	orgScope scopeKind = iota
+	repositoryScope
+	enterpriseScope
+)
+
+// A scope is an organisation, a repository or an enterprise at GitHub.
+type scope struct {
+	kind  scopeKind
+	Owner string // the organisation, the enterprise, or the owner of the repository
+	Name  string // of a repository
+}
+
+// Names that GitHub permits. They need no escaping in paths.
+var (
+	ownerForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
+	repositoryForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,100}$`)
+)
+
+func isOwner(s string) bool      { return ownerForm.MatchString(s) }
+func isRepository(s string) bool { return repositoryForm.MatchString(s) && strings.Trim(s, ".") != "" }
+
+// parseScope parses the URL of a place, which must be on the forge.
+func parseScope(web, u *url.URL) (scope, error) {
+	below, ok := strings.CutPrefix(u.Path, web.Path+"/")
+	if u.Scheme != web.Scheme || !strings.EqualFold(u.Host, web.Host) || !ok {
+		return scope{}, fmt.Errorf("%q is not below %q", u, web)
+	}
+	parts := strings.Split(below, "/")
+	switch {
+	case len(parts) == 1 && isOwner(parts[0]) && parts[0] != "enterprises":
+		return scope{kind: orgScope, Owner: parts[0]}, nil
+	case len(parts) == 2 && parts[0] == "enterprises" && isOwner(parts[1]):
+		return scope{kind: enterpriseScope, Owner: parts[1]}, nil
+	case len(parts) == 2 && parts[0] != "enterprises" && isOwner(parts[0]) && isRepository(parts[1]):
+		return scope{kind: repositoryScope, Owner: parts[0], Name: parts[1]}, nil
+	}
+	return scope{}, fmt.Errorf("%q is not the URL of an organisation, enterprise or repository", u)
+}
+
+// root returns the API path of the place.
+func (p scope) root() string {
+	switch p.kind {
+	case repositoryScope:
+		return "/repos/" + p.Owner + "/" + p.Name
+	case enterpriseScope:
+		return "/enterprises/" + p.Owner
+	}
+	return "/orgs/" + p.Owner
+}
+
+func (p scope) String() string {
+	if p.kind == repositoryScope {
+		return p.Owner + "/" + p.Name
+	}
+	return p.Owner
+}
+
+// owns reports whether a repository (owner/name) can belong to the place. Repositories of an
+// enterprise may have any owner.
+func (p scope) owns(repository string) bool {
+	owner, name, ok := strings.Cut(repository, "/")
+	return ok && isOwner(owner) && isRepository(name) &&
+		(p.kind == enterpriseScope || strings.EqualFold(owner, p.Owner)) &&
+		(p.kind != repositoryScope || strings.EqualFold(name, p.Name))
+}
+
+// githubAPI returns the API URL of the GitHub server with the web address web.
+func githubAPI(web *url.URL) string {
+	switch host := strings.ToLower(web.Host); {
+	case host == "github.com" || host == "www.github.com":
+		return "https://api.github.com"
+	case strings.HasSuffix(host, ".ghe.com"):
+		return "https://api." + host
+	}
+	return web.String() + "/api/v3" // GitHub Enterprise Server
 }

@@ -2,10 +2,18 @@ package forge
 
 import (
 	"context"
+	"crypto"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,11 +65,11 @@ func (a *app) forgetToken(t secret.Text) {
 
 // appCall returns a call with the App's JWT. If GitHub refuses it and the Date header shows that
 // the local clock is wrong, the call sends the request once more, signed with GitHub's time.
-func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
-	k := &call{transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
+func (g *GitHub) appCall(ctx context.Context, op, below string, want func([]byte) string) *call {
+	k := &call{ctx: ctx, transport: g.transport, op: op, below: below, header: githubHeaders, want: want}
 	var signed time.Time
 	k.credential = func(context.Context) (secret.Text, error) {
-		signed = g.transport.now()
+		signed = g.now()
 		jwt, err := g.app.key.Sign(signed)
 		if err != nil {
 			return secret.Text{}, fmt.Errorf("%s: %w", op, err)
@@ -69,7 +77,7 @@ func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 		return secret.New(jwt), nil
 	}
 	k.renew = func(_ secret.Text, err error) bool {
-		return ClassOf(err) == Refused && g.transport.now().Sub(signed).Abs() >= clockOdds
+		return ClassOf(err) == Refused && g.now().Sub(signed).Abs() >= clockOdds
 	}
 	return k
 }
@@ -79,22 +87,21 @@ func (g *GitHub) appCall(op, below string, want func([]byte) string) *call {
 // installation.
 func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, error) {
 	const op = "find the App's installation"
-	k := g.appCall(op, g.scope.root()+"/installation", wantObject("id", "account"))
-	if g.app.fixed != 0 {
+	k := g.appCall(ctx, op, g.scope.root()+"/installation", wantObject("id", "account"))
+	var in *github.Installation
+	var err error
+	switch apps := k.github().Apps; {
+	case g.app.fixed != 0:
 		k.below = "/app/installations"
+		in, _, err = apps.GetInstallation(ctx, g.app.fixed)
+	case g.scope.kind == repositoryScope:
+		in, _, err = apps.GetRepositoryInstallation(ctx, g.scope.Owner, g.scope.Name)
+	case g.scope.kind == enterpriseScope:
+		in, _, err = apps.GetEnterpriseInstallation(ctx, g.scope.Owner)
+	default:
+		in, _, err = apps.GetOrganizationInstallation(ctx, g.scope.Owner)
 	}
-	in, err := doGitHub(ctx, k, func(c *github.Client) (*github.Installation, *github.Response, error) {
-		switch {
-		case g.app.fixed != 0:
-			return c.Apps.GetInstallation(ctx, g.app.fixed)
-		case g.scope.kind == repositoryScope:
-			return c.Apps.GetRepositoryInstallation(ctx, g.scope.Owner, g.scope.Name)
-		case g.scope.kind == enterpriseScope:
-			return c.Apps.GetEnterpriseInstallation(ctx, g.scope.Owner)
-		}
-		return c.Apps.GetOrganizationInstallation(ctx, g.scope.Owner)
-	})
-	if err != nil {
+	if err = k.outcome(err); err != nil {
 		return nil, g.uninstalled(err)
 	}
 	var enterprise struct {
@@ -170,7 +177,7 @@ func (g *GitHub) installationToken(ctx context.Context) (secret.Text, error) {
 	a.mu.Lock()
 	token, until, id := a.token, a.until, a.installation
 	a.mu.Unlock()
-	if !token.IsZero() && g.transport.now().Before(until) {
+	if !token.IsZero() && g.now().Before(until) {
 		return token, nil
 	}
 	known := id != 0
@@ -204,12 +211,10 @@ func (g *GitHub) issueToken(ctx context.Context, op string) (*github.Installatio
 	if g.scope.kind == repositoryScope {
 		body.Repositories = []string{g.scope.Name}
 	}
-	k := g.appCall(op, "/app/installations", wantObject("token", "expires_at"))
+	k := g.appCall(ctx, op, "/app/installations", wantObject("token", "expires_at"))
 	k.secret = true
-	t, err := doGitHub(ctx, k, func(c *github.Client) (*github.InstallationToken, *github.Response, error) {
-		return c.Apps.CreateInstallationToken(ctx, id, body)
-	})
-	if err == nil && (t.GetToken() == "" || t.GetExpiresAt().IsZero()) {
+	t, _, err := k.github().Apps.CreateInstallationToken(ctx, id, body)
+	if err = k.outcome(err); err == nil && (t.GetToken() == "" || t.GetExpiresAt().IsZero()) {
 		err = k.unusable("the response is not a token")
 	}
 	return t, err
@@ -218,7 +223,7 @@ func (g *GitHub) issueToken(ctx context.Context, op string) (*github.Installatio
 // identify returns the identity of the credential, as described by an installation.
 func (g *GitHub) identify(in *github.Installation) Identity {
 	id := Identity{Kind: GitHubAppKind, InstallationID: in.GetID()}
-	id.AppID, _ = strconv.ParseInt(g.app.key.App(), 10, 64) // 0: the key is known by its client ID
+	id.AppID, _ = strconv.ParseInt(g.app.key.app, 10, 64) // 0: the key is known by its client ID
 	id.AppID = max(in.GetAppID(), id.AppID)
 	return id
 }
@@ -257,9 +262,70 @@ func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	// The check includes a token request. GitHub has no documented name for the permission of an
 	// enterprise, so checkApp tries to list its runners.
 	if g.scope.kind == enterpriseScope {
-		_, err = g.runnerPage(ctx, g.runnersCall("check the App's permissions"), github.ListOptions{PerPage: 1})
+		_, err = g.listRunners(g.runnersCall(ctx, "check the App's permissions"), github.ListOptions{PerPage: 1})
 	} else {
 		_, err = g.installationToken(ctx)
 	}
 	return id, err
+}
+
+// GitHub accepts an App's JWT with a lifetime of at most ten minutes, and none that starts in the
+// future. Clocks differ, so the JWT starts a minute in the past and ends a minute early.
+const (
+	back = time.Minute
+	life = 9 * time.Minute
+)
+
+// An appKey is an App's private key.
+type appKey struct {
+	app string
+	key *rsa.PrivateKey
+}
+
+var appForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+
+// parseKey parses the key of an App. app is the App's ID or client ID. Errors never repeat any part
+// of the input.
+func parseKey(app, text string) (*appKey, error) {
+	if !appForm.MatchString(app) {
+		return nil, errors.New("github_app_id is not an App's ID")
+	}
+	block, _ := pem.Decode([]byte(text))
+	if block == nil {
+		return nil, errors.New("github_app_private_key is not in PEM form")
+	}
+	key, err := x509.ParsePKCS1PrivateKey(block.Bytes)
+	if err != nil {
+		parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return nil, errors.New("github_app_private_key cannot be read")
+		}
+		own, ok := parsed.(*rsa.PrivateKey)
+		if !ok {
+			return nil, errors.New("github_app_private_key is not an RSA key")
+		}
+		key = own
+	}
+	if key.N.BitLen() < 2048 {
+		return nil, errors.New("github_app_private_key is shorter than 2048 bits")
+	}
+	return &appKey{app, key}, nil
+}
+
+// Format implements [fmt.Formatter]. It prints no part of the key.
+func (k *appKey) Format(f fmt.State, _ rune) { fmt.Fprint(f, "App ", k.app) }
+
+// Sign returns the JWT that authenticates the App at GitHub. The JWT is a secret.
+func (k *appKey) Sign(now time.Time) (string, error) {
+	claims, err := json.Marshal(map[string]any{"iat": now.Add(-back).Unix(), "exp": now.Add(life).Unix(), "iss": k.app})
+	if err != nil {
+		return "", err
+	}
+	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","typ":"JWT"}`)) + "." + base64.RawURLEncoding.EncodeToString(claims)
+	sum := sha256.Sum256([]byte(text))
+	sig, err := rsa.SignPKCS1v15(rand.Reader, k.key, crypto.SHA256, sum[:])
+	if err != nil {
+		return "", errors.New("signing with the App's key failed")
+	}
+	return text + "." + base64.RawURLEncoding.EncodeToString(sig), nil
 }

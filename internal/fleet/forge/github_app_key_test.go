@@ -56,7 +56,7 @@ func TestKey(t *testing.T) {
 		}
 		// FL-03: the key does not print.
 		printed := fmt.Sprintf("%v %+v %#v %s", k, k, *k, struct{ K *appKey }{k})
-		if strings.Contains(printed, own.D.String()) || strings.Contains(printed, own.N.String()) || k.App() != "Iv23.abc" {
+		if strings.Contains(printed, own.D.String()) || strings.Contains(printed, own.N.String()) || k.app != "Iv23.abc" {
 			t.Error(printed)
 		}
 	}

@@ -5,7 +5,9 @@ import (
 	"crypto/sha1"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -18,7 +20,7 @@ import (
 // repository. If it may not, the error has class Forbidden.
 func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	const op = "check access for changes"
-	if err := g.isRepository(op); err != nil {
+	if err := g.checkRepository(op); err != nil {
 		return Identity{}, err
 	}
 	id := Identity{Kind: GitHubTokenKind}
@@ -48,19 +50,19 @@ func (g *GitHub) CheckChanges(ctx context.Context) (Identity, error) {
 	return id, err
 }
 
-// inRepository calls a method of the library whose response is one object of the repository.
-func inRepository[T any](ctx context.Context, g *GitHub, op string, do func(*github.Client) (T, *github.Response, error)) (T, error) {
-	return doGitHub(ctx, g.call(op, g.scope.root(), wantObject()), do)
+// objectCall returns a call whose response is one object of the repository.
+func (g *GitHub) objectCall(ctx context.Context, op string) *call {
+	return g.call(ctx, op, g.scope.root(), wantObject())
 }
 
 // repositoryInfo reads the repository.
 func (g *GitHub) repositoryInfo(ctx context.Context, op string) (*github.Repository, error) {
-	return inRepository(ctx, g, op, func(c *github.Client) (*github.Repository, *github.Response, error) {
-		return c.Repositories.Get(ctx, g.scope.Owner, g.scope.Name)
-	})
+	k := g.objectCall(ctx, op)
+	out, _, err := k.github().Repositories.Get(ctx, g.scope.Owner, g.scope.Name)
+	return out, k.outcome(err)
 }
 
-func (g *GitHub) isRepository(op string) error {
+func (g *GitHub) checkRepository(op string) error {
 	if g.scope.kind != repositoryScope {
 		return &Error{Op: op, Class: Invalid, Message: g.scope.String() + " is not a repository"}
 	}
@@ -70,27 +72,15 @@ func (g *GitHub) isRepository(op string) error {
 // ReadFile reads a file at the head of a branch. A missing file is not an error: its Version is
 // empty.
 func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error) {
-	const op = "read a file"
-	if err := g.isRepository(op); err != nil {
-		return File{}, err
-	}
-	if !isBranch(branch) || !isPath(path) {
-		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is not a file", path, branch))}
-	}
-	head, err := g.head(ctx, op, branch)
-	if err != nil {
-		return File{}, err
-	}
-	return g.fileAt(ctx, op, head, path)
+	return readFile(ctx, g, branch, path)
 }
 
 // head returns the last commit of a branch.
 func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
-	ref, err := inRepository(ctx, g, op, func(c *github.Client) (*github.Reference, *github.Response, error) {
-		return c.Git.GetRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
-	})
-	if err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
-		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a branch"}
+	k := g.objectCall(ctx, op)
+	ref, _, err := k.github().Git.GetRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
+	if err = k.outcome(err); err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
+		err = k.unusable("the response is not a branch")
 	}
 	return ref.GetObject().GetSHA(), err
 }
@@ -107,18 +97,16 @@ func escaped(path string) string {
 
 // readCommit reads a commit.
 func (g *GitHub) readCommit(ctx context.Context, op, commit string) (*github.Commit, error) {
-	return inRepository(ctx, g, op, func(c *github.Client) (*github.Commit, *github.Response, error) {
-		return c.Git.GetCommit(ctx, g.scope.Owner, g.scope.Name, commit)
-	})
+	k := g.objectCall(ctx, op)
+	out, _, err := k.github().Git.GetCommit(ctx, g.scope.Owner, g.scope.Name, commit)
+	return out, k.outcome(err)
 }
 
 // fileAt reads a file at a commit. It verifies by git's checksum that the content is complete.
 func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, error) {
-	c, err := inRepository(ctx, g, op, func(c *github.Client) (*github.RepositoryContent, *github.Response, error) {
-		file, _, response, err := c.Repositories.GetContents(ctx, g.scope.Owner, g.scope.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
-		return file, response, err
-	})
-	if ClassOf(err) == NotFound {
+	k := g.objectCall(ctx, op)
+	c, _, _, err := k.github().Repositories.GetContents(ctx, g.scope.Owner, g.scope.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
+	if err = k.outcome(err); ClassOf(err) == NotFound {
 		// Check whether the commit is missing, or the repository is not visible any more.
 		if _, err := g.readCommit(ctx, op, commit); err != nil {
 			return File{}, err
@@ -133,7 +121,7 @@ func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, err
 	}
 	text, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(*c.Content, "\n", ""))
 	if err != nil || blob(text) != c.GetSHA() {
-		return File{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the file is not complete"}
+		return File{}, k.unusable("the file is not complete")
 	}
 	return File{Content: text, Version: c.GetSHA(), Commit: commit}, nil
 }
@@ -152,11 +140,9 @@ func blob(content []byte) string {
 // the pull request was merged or closed.
 func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	const op = "propose a change"
-	if err := g.isRepository(op); err != nil {
+	why := p.invalidReason()
+	if err := checkInput(op, g, why == "", why); err != nil {
 		return Request{}, err
-	}
-	if why := p.invalidReason(); why != "" {
-		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
 	pull, err := g.findPull(ctx, op, p)
 	if err != nil {
@@ -167,13 +153,11 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 	}
 	if pull == nil {
 		body := &github.NewPullRequest{Title: &p.Title, Head: &p.Branch, Base: &p.Base, Body: &p.Body}
-		pull, err = inRepository(ctx, g, op, func(c *github.Client) (*github.PullRequest, *github.Response, error) {
-			return c.PullRequests.Create(ctx, g.scope.Owner, g.scope.Name, body)
-		})
-		if ClassOf(err) == Invalid {
-			// Another caller created it first, or the response was lost.
-			if pull, found := g.findPull(ctx, op, p); found == nil && pull != nil {
-				return g.updateRequest(ctx, op, p, pull)
+		k := g.objectCall(ctx, op)
+		pull, _, err = k.github().PullRequests.Create(ctx, g.scope.Owner, g.scope.Name, body)
+		if err = k.outcome(err); ClassOf(err) == Invalid { // another caller created it first, or the response was lost
+			if found, again := g.findPull(ctx, op, p); again == nil && found != nil {
+				pull, err = found, nil
 			}
 		}
 		if err != nil {
@@ -185,10 +169,10 @@ func (g *GitHub) Propose(ctx context.Context, p Proposal) (Request, error) {
 
 // updateRequest sets the title, the body and the labels of a pull request.
 func (g *GitHub) updateRequest(ctx context.Context, op string, p Proposal, pull *github.PullRequest) (Request, error) {
-	if pull.GetNumber() <= 0 {
+	number := pull.GetNumber()
+	if number <= 0 {
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
 	}
-	number := pull.GetNumber()
 	if pull.GetTitle() != p.Title || pull.GetBody() != p.Body {
 		if err := g.edit(ctx, op, number, &github.PullRequest{Title: &p.Title, Body: &p.Body}); err != nil {
 			return Request{}, err
@@ -199,39 +183,36 @@ func (g *GitHub) updateRequest(ctx context.Context, op string, p Proposal, pull 
 		if at := slices.Index(missing, l.GetName()); at >= 0 {
 			missing = slices.Delete(missing, at, at+1)
 		} else if strings.HasPrefix(l.GetName(), ownPrefix) {
-			if err := ignoreNotFound(doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-				return c.Issues.RemoveLabelForIssue(ctx, g.scope.Owner, g.scope.Name, number, url.PathEscape(l.GetName()))
-			})); err != nil {
+			k := g.call(ctx, op, g.scope.root(), nil)
+			_, err := k.github().Issues.RemoveLabelForIssue(ctx, g.scope.Owner, g.scope.Name, number, url.PathEscape(l.GetName()))
+			if err = k.outcome(err); ignoreNotFound(err) != nil {
 				return Request{}, err
 			}
 		}
 	}
 	if len(missing) > 0 {
-		if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Issues.AddLabelsToIssue(ctx, g.scope.Owner, g.scope.Name, number, missing)
-			return response, err
-		}); err != nil {
+		k := g.call(ctx, op, g.scope.root(), nil)
+		_, _, err := k.github().Issues.AddLabelsToIssue(ctx, g.scope.Owner, g.scope.Name, number, missing)
+		if err = k.outcome(err); err != nil {
 			return Request{}, err
 		}
 	}
-	return g.Request(ctx, pull.GetNumber())
+	return g.Request(ctx, number)
 }
 
 // edit changes a pull request.
 func (g *GitHub) edit(ctx context.Context, op string, number int, change *github.PullRequest) error {
-	return doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-		_, response, err := c.PullRequests.Edit(ctx, g.scope.Owner, g.scope.Name, number, change)
-		return response, err
-	})
+	k := g.call(ctx, op, g.scope.root(), nil)
+	_, _, err := k.github().PullRequests.Edit(ctx, g.scope.Owner, g.scope.Name, number, change)
+	return k.outcome(err)
 }
 
 // findPull returns the open pull request of a change; nil: there is none yet.
 func (g *GitHub) findPull(ctx context.Context, op string, p Proposal) (*github.PullRequest, error) {
 	options := &github.PullRequestListOptions{State: "all", Head: g.scope.Owner + ":" + p.Branch, ListOptions: github.ListOptions{PerPage: githubPage}}
-	all, err := doGitHub(ctx, g.call(op, g.scope.root(), wantArray), func(c *github.Client) ([]*github.PullRequest, *github.Response, error) {
-		return c.PullRequests.List(ctx, g.scope.Owner, g.scope.Name, options)
-	})
-	if err != nil {
+	k := g.call(ctx, op, g.scope.root(), wantArray)
+	all, _, err := k.github().PullRequests.List(ctx, g.scope.Owner, g.scope.Name, options)
+	if err = k.outcome(err); err != nil {
 		return nil, err
 	}
 	var candidates []openRequest
@@ -247,16 +228,15 @@ func (g *GitHub) findPull(ctx context.Context, op string, p Proposal) (*github.P
 
 // commit makes sure that the branch has the change.
 func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.findBase(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
+	s, err := p.findBase(ctx, op, g)
 	if err != nil || s.Done {
 		return err
 	}
 	owner, name := g.scope.Owner, g.scope.Name
 	if s.Fresh {
-		if err := doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Git.CreateRef(ctx, owner, name, github.CreateRef{Ref: "refs/heads/" + p.Branch, SHA: s.At})
-			return response, err
-		}); err != nil {
+		k := g.call(ctx, op, g.scope.root(), nil)
+		_, _, err := k.github().Git.CreateRef(ctx, owner, name, github.CreateRef{Ref: "refs/heads/" + p.Branch, SHA: s.At})
+		if err = k.outcome(err); err != nil {
 			return err
 		}
 	}
@@ -266,15 +246,214 @@ func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 	if s.Now.Version != "" {
 		body.SHA = &s.Now.Version
 	}
-	return doGitHubNoBody(ctx, g.call(op, g.scope.root(), nil), func(c *github.Client) (response *github.Response, err error) {
-		switch {
-		case p.Content == nil:
-			_, response, err = c.Repositories.DeleteFile(ctx, owner, name, escaped(p.Path), body)
-		case s.Now.Version == "":
-			_, response, err = c.Repositories.CreateFile(ctx, owner, name, escaped(p.Path), body)
-		default:
-			_, response, err = c.Repositories.UpdateFile(ctx, owner, name, escaped(p.Path), body)
-		}
-		return response, err
+	k := g.call(ctx, op, g.scope.root(), nil)
+	write := k.github().Repositories.UpdateFile
+	switch {
+	case p.Content == nil:
+		write = k.github().Repositories.DeleteFile
+	case s.Now.Version == "":
+		write = k.github().Repositories.CreateFile
+	}
+	_, _, err = write(ctx, owner, name, escaped(p.Path), body)
+	return k.outcome(err)
+}
+
+// pull reads a pull request.
+func (g *GitHub) pull(ctx context.Context, op string, number int) (*github.PullRequest, error) {
+	k := g.objectCall(ctx, op)
+	out, _, err := k.github().PullRequests.Get(ctx, g.scope.Owner, g.scope.Name, number)
+	return out, k.outcome(err)
+}
+
+// Request reads a pull request with all its authors, reviews and checks.
+func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
+	const op = "read a pull request"
+	if err := g.checkRepository(op); err != nil {
+		return Request{}, err
+	}
+	pull, err := g.pull(ctx, op, number)
+	if err != nil {
+		return Request{}, err
+	}
+	if pull.GetNumber() != number || !isCommit(pull.GetHead().GetSHA()) {
+		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
+	}
+	r := Request{Number: number, URL: pull.GetHTMLURL(), Head: pull.GetHead().GetSHA(), Open: pull.GetState() == "open", Merged: pull.GetMerged()}
+	names := map[string]bool{pull.GetUser().GetLogin(): true}
+	k := g.call(ctx, op, g.scope.root(), wantArray)
+	commits, err := listUncounted(k, func(page *github.ListOptions) ([]*github.RepositoryCommit, error) {
+		out, _, err := k.github().PullRequests.ListCommits(ctx, g.scope.Owner, g.scope.Name, number, page)
+		return out, k.outcome(err)
 	})
+	if err != nil {
+		return Request{}, err
+	}
+	if len(commits) != pull.GetCommits() || !slices.ContainsFunc(commits,
+		func(c *github.RepositoryCommit) bool { return c.GetSHA() == r.Head }) {
+		// GitHub lists at most 250 commits, or a commit was added in the meantime. The authors are
+		// not completely known, so there is no result.
+		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the forge does not list all of its commits"}
+	}
+	for _, c := range commits {
+		for _, name := range append(coAuthors(c.GetCommit().GetMessage()), c.GetAuthor().GetLogin(), c.GetCommitter().GetLogin(), c.GetCommit().GetAuthor().GetEmail(),
+			c.GetCommit().GetAuthor().GetName(), c.GetCommit().GetCommitter().GetEmail()) {
+			names[name] = true
+		}
+	}
+	delete(names, "")
+	r.Authors = slices.Sorted(maps.Keys(names))
+	reviews, err := listUncounted(k, func(page *github.ListOptions) ([]*github.PullRequestReview, error) {
+		out, _, err := k.github().PullRequests.ListReviews(ctx, g.scope.Owner, g.scope.Name, number, page)
+		return out, k.outcome(err)
+	})
+	if err != nil {
+		return Request{}, err
+	}
+	for _, v := range reviews {
+		r.Reviews = append(r.Reviews, Review{By: v.GetUser().GetLogin(), Approved: v.GetState() == "APPROVED", Head: v.GetCommitID(), At: v.GetSubmittedAt().Time})
+	}
+	switch pull.GetMergeableState() {
+	case "dirty":
+		r.Blocked = "it conflicts with a change that was merged in the meantime"
+	case "blocked":
+		r.Blocked = "the branch's rules require more, such as a review at GitHub"
+	case "behind":
+		r.Blocked = "it is behind its base, and the branch's rules do not allow that"
+	case "draft":
+		r.Blocked = "it is a draft"
+	}
+	err = g.checks(ctx, op, &r)
+	return r, err
+}
+
+// listUncounted reads a list that does not report its length.
+func listUncounted[T any](k *call, read func(*github.ListOptions) ([]T, error)) (out []T, err error) {
+	for n := 1; n <= maxPages; n++ {
+		page, err := read(&github.ListOptions{Page: n, PerPage: githubPage})
+		if err != nil {
+			return nil, err
+		}
+		if out = append(out, page...); !hasNext(k.responseHeader) {
+			return out, nil
+		}
+	}
+	return nil, k.unusable("the list does not end")
+}
+
+// checks reads the results of automated checks of the head, from both of GitHub's APIs. If the
+// credential may not read them, ChecksKnown stays false.
+func (g *GitHub) checks(ctx context.Context, op string, r *Request) error {
+	owner, name := g.scope.Owner, g.scope.Name
+	k := g.call(ctx, op, g.scope.root(), wantObject("total_count", "check_runs"))
+	runs, err := list(k, (*github.CheckRun).GetID, func(page github.ListOptions) (int, []*github.CheckRun, error) {
+		all, _, err := k.github().Checks.ListCheckRunsForRef(ctx, owner, name, r.Head, &github.ListCheckRunsOptions{ListOptions: page})
+		return all.GetTotal(), all.GetCheckRuns(), k.outcome(err)
+	})
+	if err == nil {
+		k := g.call(ctx, op, g.scope.root(), wantObject("total_count", "statuses"))
+		var statuses []*github.RepoStatus
+		statuses, err = list(k, (*github.RepoStatus).GetID, func(page github.ListOptions) (int, []*github.RepoStatus, error) {
+			all, _, err := k.github().Repositories.GetCombinedStatus(ctx, owner, name, r.Head, &page)
+			return all.GetTotalCount(), all.GetStatuses(), k.outcome(err)
+		})
+		for _, s := range statuses {
+			r.Checks = append(r.Checks, Check{Name: redact(s.GetContext()), State: s.GetState(), URL: s.GetTargetURL()})
+		}
+	}
+	if ClassOf(err) == Forbidden {
+		r.Checks = nil
+		return nil
+	}
+	for _, c := range runs {
+		state := c.GetStatus()
+		if state == "completed" {
+			state = c.GetConclusion()
+		}
+		r.Checks = append(r.Checks, Check{Name: redact(c.GetName()), State: state, URL: c.GetHTMLURL()})
+	}
+	r.ChecksKnown = err == nil
+	return err
+}
+
+// Merge merges a pull request if head is its last commit; otherwise it returns a Conflict. If
+// exactly that commit was merged before, that is success. If a rule of the branch forbids the
+// merge, that is Invalid; people must resolve it at GitHub.
+func (g *GitHub) Merge(ctx context.Context, number int, head string) error {
+	const op = "merge a pull request"
+	if err := checkInput(op, g, isCommit(head), "only a reviewed commit can be merged"); err != nil {
+		return err
+	}
+	how, err := g.mergeMethod(ctx, op)
+	if err != nil {
+		return err
+	}
+	k := g.call(ctx, op, g.scope.root(), nil)
+	options := &github.PullRequestOptions{SHA: head, MergeMethod: how}
+	_, _, err = k.github().PullRequests.Merge(ctx, g.scope.Owner, g.scope.Name, number, "", options)
+	err = k.outcome(err)
+	if c := ClassOf(err); c == Invalid || c == Conflict || c == Unavailable {
+		pull, requested := g.pull(ctx, op, number)
+		if requested == nil && pull.GetMerged() && pull.GetHead().GetSHA() == head {
+			return nil // the response was lost, or another caller merged it first
+		}
+	}
+	return err
+}
+
+// mergeMethod returns the first merge method that the repository permits: merge commit, squash or
+// rebase. GitHub does not show the settings to every credential; then mergeMethod returns the
+// first.
+func (g *GitHub) mergeMethod(ctx context.Context, op string) (string, error) {
+	r, err := g.repositoryInfo(ctx, op)
+	switch {
+	case err != nil:
+		return "", err
+	case r.AllowMergeCommit == nil || r.GetAllowMergeCommit():
+		return "merge", nil
+	case r.GetAllowSquashMerge():
+		return "squash", nil
+	}
+	return "rebase", nil
+}
+
+// Withdraw closes a pull request and deletes its branch, which must have our prefix. If the request
+// is closed or gone already, that is success. It first adds the comment, which is Markdown. If
+// closing fails, the next try adds the comment again.
+func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error {
+	const op = "close a pull request"
+	if err := g.checkRepository(op); err != nil {
+		return err
+	}
+	pull, err := g.pull(ctx, op, number)
+	if err != nil {
+		return err
+	}
+	branch := pull.GetHead().GetRef()
+	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !isBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()) {
+		return &Error{Op: op, Class: Invalid, Message: "Tailplane did not open it"}
+	}
+	if pull.GetState() == "open" {
+		if comment != "" {
+			k := g.call(ctx, op, g.scope.root(), nil)
+			note := &github.IssueComment{Body: &comment}
+			_, _, err := k.github().Issues.CreateComment(ctx, g.scope.Owner, g.scope.Name, number, note)
+			if err = k.outcome(err); err != nil {
+				return err
+			}
+		}
+		if err := g.edit(ctx, op, number, &github.PullRequest{State: new("closed")}); err != nil {
+			return err
+		}
+	}
+	k := g.call(ctx, op, g.scope.root(), nil)
+	_, err = k.github().Git.DeleteRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
+	err = k.outcome(err)
+	if e, ok := errors.AsType[*Error](err); ok && (e.Class == NotFound || e.Status == http.StatusUnprocessableEntity) {
+		// GitHub answers 422 for a missing branch, so check whether it exists.
+		if _, err = g.head(ctx, op, branch); err == nil {
+			return e
+		}
+		return ignoreNotFound(err)
+	}
+	return err
 }

@@ -30,7 +30,7 @@ func newGitHubChangeEnv(t *testing.T) *gitHubChangeEnv {
 	})
 	c.repository = c.AddRepository("acme/config", false)
 	c.Push(c.repository, "main", forgetest.GitHubCommit{Message: "begin"}, map[string]*string{poolFile: new("max: 5 # five\n"), "README.md": new("# hello\n")})
-	c.g = c.client(t, func(x *forge.GitHubConfig) { x.ScopeURL = c.URL + "/acme/config" })
+	c.g = c.client(t, func(x *forge.Config) { x.ScopeURL = c.URL + "/acme/config" })
 	return c
 }
 
@@ -447,7 +447,7 @@ func TestGitHubCheckChanges(t *testing.T) {
 	if _, err := c.client(t).CheckChanges(ctx); forge.ClassOf(err) != forge.Invalid {
 		t.Error(err)
 	}
-	byToken := func(x *forge.GitHubConfig) {
+	byToken := func(x *forge.Config) {
 		x.ScopeURL, x.Credential = c.URL+"/acme/config", map[string][]byte{"github_token": []byte(c.AddToken("repo"))}
 	}
 	if id, err := c.client(t, byToken).CheckChanges(ctx); err != nil || id.Kind != forge.GitHubTokenKind {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,11 +13,11 @@ import (
 
 // A Runner is a runner that is registered at GitHub.
 type Runner struct {
-	ID               int64
-	Name, Status, OS string // Status is online, offline or another value of GitHub
-	Busy             bool
-	Labels           []string
-	Group            int64 // 0: not reported
+	ID           int64
+	Name, Status string // Status is online, offline or another value of GitHub
+	Busy         bool
+	Labels       []string
+	Group        int64 // 0: not reported
 }
 
 const (
@@ -25,21 +26,15 @@ const (
 	readings   = 3 // tries for a list that changes while it is read
 )
 
-// A listing is one page of a list and the total length that GitHub reports.
-type listing[T any] struct {
-	total  int
-	things []T
-}
-
-// readPage reads one page of a list with a method of the library.
-type readPage[T any] func(c *github.Client, page github.ListOptions) (listing[T], *github.Response, error)
+// readPage reads one page of a list. total is the length of the list that GitHub reports.
+type readPage[T any] func(page github.ListOptions) (total int, items []T, err error)
 
 // list reads a list to its end. The list is complete if it has at least as many items as the
 // largest total that any page reported. Otherwise list would miss items that move to an earlier
 // page during the reads.
-func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) ([]T, error) {
+func list[T any](k *call, id func(T) int64, read readPage[T]) ([]T, error) {
 	for range readings {
-		out, whole, err := readList(ctx, k, id, read)
+		out, whole, err := readList(k, id, read)
 		if err != nil || whole {
 			return out, err
 		}
@@ -47,18 +42,16 @@ func list[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T
 	return nil, k.unusable("the list is incomplete, or it changes too fast to be read")
 }
 
-func readList[T any](ctx context.Context, k *call, id func(T) int64, read readPage[T]) (out []T, whole bool, err error) {
+func readList[T any](k *call, id func(T) int64, read readPage[T]) (out []T, whole bool, err error) {
 	seen, limit := map[int64]bool{}, 0
 	out = []T{}
 	for n := 1; n <= maxPages; n++ {
-		page, err := doGitHub(ctx, k, func(c *github.Client) (listing[T], *github.Response, error) {
-			return read(c, github.ListOptions{Page: n, PerPage: githubPage})
-		})
+		total, items, err := read(github.ListOptions{Page: n, PerPage: githubPage})
 		if err != nil {
 			return nil, false, err
 		}
-		limit = max(limit, page.total)
-		for _, t := range page.things {
+		limit = max(limit, total)
+		for _, t := range items {
 			if id(t) <= 0 {
 				return nil, false, k.unusable("the response is not a list of that kind")
 			}
@@ -86,43 +79,37 @@ func hasNext(h http.Header) bool {
 }
 
 // runnersCall returns a call for the runners of the place.
-func (g *GitHub) runnersCall(op string) *call {
-	return g.call(op, g.scope.root()+"/actions/runners", wantObject("total_count", "runners"))
+func (g *GitHub) runnersCall(ctx context.Context, op string) *call {
+	return g.call(ctx, op, g.scope.root()+"/actions/runners", wantObject("total_count", "runners"))
 }
 
-// runnerPage reads one page of the runners of the place.
-func (g *GitHub) runnerPage(ctx context.Context, k *call, page github.ListOptions) (*github.Runners, error) {
-	return doGitHub(ctx, k, func(c *github.Client) (*github.Runners, *github.Response, error) { return g.listRunners(ctx, c, page) })
-}
-
-func (g *GitHub) listRunners(ctx context.Context, c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
+// listRunners reads one page of the runners of the place.
+func (g *GitHub) listRunners(k *call, page github.ListOptions) (*github.Runners, error) {
 	options := &github.ListRunnersOptions{ListOptions: page}
+	var out *github.Runners
+	var err error
 	switch g.scope.kind {
 	case repositoryScope:
-		return c.Actions.ListRunners(ctx, g.scope.Owner, g.scope.Name, options)
+		out, _, err = k.github().Actions.ListRunners(k.ctx, g.scope.Owner, g.scope.Name, options)
 	case enterpriseScope:
-		return c.Enterprise.ListRunners(ctx, g.scope.Owner, options)
+		out, _, err = k.github().Enterprise.ListRunners(k.ctx, g.scope.Owner, options)
+	default:
+		out, _, err = k.github().Actions.ListOrganizationRunners(k.ctx, g.scope.Owner, options)
 	}
-	return c.Actions.ListOrganizationRunners(ctx, g.scope.Owner, options)
+	return out, k.outcome(err)
 }
 
 // Runners lists all runners of the place, or returns an error.
 func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
-	return readRunners(ctx, g.runnersCall("list runners"),
-		func(c *github.Client, page github.ListOptions) (*github.Runners, *github.Response, error) {
-			return g.listRunners(ctx, c, page)
-		})
+	k := g.runnersCall(ctx, "list runners")
+	return readRunners(k, func(page github.ListOptions) (*github.Runners, error) { return g.listRunners(k, page) })
 }
 
-func readRunners(ctx context.Context, k *call, read func(*github.Client, github.ListOptions) (*github.Runners, *github.Response, error)) ([]Runner, error) {
-	forms, err := list(ctx, k, (*github.Runner).GetID,
-		func(c *github.Client, page github.ListOptions) (listing[*github.Runner], *github.Response, error) {
-			all, response, err := read(c, page)
-			if err != nil {
-				return listing[*github.Runner]{}, response, err
-			}
-			return listing[*github.Runner]{all.TotalCount, all.Runners}, response, nil
-		})
+func readRunners(k *call, read func(github.ListOptions) (*github.Runners, error)) ([]Runner, error) {
+	forms, err := list(k, (*github.Runner).GetID, func(page github.ListOptions) (int, []*github.Runner, error) {
+		all, err := read(page)
+		return all.GetTotalCount(), all.GetRunners(), err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +119,7 @@ func readRunners(ctx context.Context, k *call, read func(*github.Client, github.
 		for _, l := range r.Labels {
 			labels = append(labels, l.GetName())
 		}
-		out = append(out, Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), OS: r.GetOS(), Busy: r.GetBusy(), Labels: labels, Group: r.GetRunnerGroupID()})
+		out = append(out, Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), Busy: r.GetBusy(), Labels: labels, Group: r.GetRunnerGroupID()})
 	}
 	return out, nil
 }
@@ -142,45 +129,40 @@ func readRunners(ctx context.Context, k *call, read func(*github.Client, github.
 func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
 	owner, name := g.scope.Owner, g.scope.Name
-	k := g.call(op, g.scope.root()+"/actions/runners", nil)
-	return deleteItem(ctx, k, func(c *github.Client) (*github.Response, error) {
+	k := g.call(ctx, op, g.scope.root()+"/actions/runners", nil)
+	actions, enterprise := k.github().Actions, k.github().Enterprise
+	var err error
+	switch g.scope.kind {
+	case repositoryScope:
+		_, err = actions.RemoveRunner(ctx, owner, name, id)
+	case enterpriseScope:
+		_, err = enterprise.RemoveRunner(ctx, owner, id)
+	default:
+		_, err = actions.RemoveOrganizationRunner(ctx, owner, id)
+	}
+	get := func() (err error) {
 		switch g.scope.kind {
 		case repositoryScope:
-			return c.Actions.RemoveRunner(ctx, owner, name, id)
+			_, _, err = actions.GetRunner(ctx, owner, name, id)
 		case enterpriseScope:
-			return c.Enterprise.RemoveRunner(ctx, owner, id)
-		}
-		return c.Actions.RemoveOrganizationRunner(ctx, owner, id)
-	}, func(c *github.Client) (*github.Response, error) {
-		var response *github.Response
-		var err error
-		switch g.scope.kind {
-		case repositoryScope:
-			_, response, err = c.Actions.GetRunner(ctx, owner, name, id)
-		case enterpriseScope:
-			_, response, err = c.Enterprise.GetRunner(ctx, owner, id)
+			_, _, err = enterprise.GetRunner(ctx, owner, id)
 		default:
-			_, response, err = c.Actions.GetOrganizationRunner(ctx, owner, id)
+			_, _, err = actions.GetOrganizationRunner(ctx, owner, id)
 		}
-		return response, err
-	}, g.runnersVisible(ctx, op))
+		return k.outcome(err)
+	}
+	return confirmDeleted(k, k.outcome(err), get, func() error { // whether the runners of the place are visible at all
+		_, err := g.listRunners(g.runnersCall(ctx, op), github.ListOptions{PerPage: 1})
+		return err
+	})
 }
 
-// runnersVisible returns a function that checks whether the runners of the place are visible at all.
-func (g *GitHub) runnersVisible(ctx context.Context, op string) func() error {
-	return func() error {
-		_, err := g.runnerPage(ctx, g.runnersCall(op), github.ListOptions{PerPage: 1})
+// confirmDeleted verifies that one item of a collection is gone. err is the error of its deletion.
+func confirmDeleted(k *call, err error, get, see func() error) error {
+	if err = ignoreNotFound(err); err != nil {
 		return err
 	}
-}
-
-// deleteItem deletes one item of a collection and verifies that it is gone.
-func deleteItem(ctx context.Context, k *call, del, get func(*github.Client) (*github.Response, error), see func() error) error {
-	if err := ignoreNotFound(doGitHubNoBody(ctx, k, del)); err != nil {
-		return err
-	}
-	err := doGitHubNoBody(ctx, k, get)
-	if err == nil {
+	if err = get(); err == nil {
 		return k.unusable("it still exists")
 	}
 	return confirmGone(k.op, err, see)
@@ -208,24 +190,289 @@ func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, fo
 	}
 	owner, name, _ := strings.Cut(repository, "/")
 	below := "/repos/" + repository + "/actions/runs/" + strconv.FormatInt(run, 10)
-	err := doGitHubNoBody(ctx, g.call(op, below, nil), func(c *github.Client) (*github.Response, error) {
-		if !force {
-			return c.Actions.CancelWorkflowRunByID(ctx, owner, name, run)
+	k := g.call(ctx, op, below, nil)
+	cancel := k.github().Actions.CancelWorkflowRunByID
+	if force { // missing in the library
+		cancel = func(ctx context.Context, _, _ string, _ int64) (*github.Response, error) {
+			r, err := k.github().NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil)
+			if err != nil {
+				return nil, err
+			}
+			return k.github().Do(r, nil)
 		}
-		r, err := c.NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil) // missing in the library
-		if err != nil {
-			return nil, err
-		}
-		return c.Do(r, nil)
-	})
-	if ClassOf(err) != Conflict {
+	}
+	_, err := cancel(ctx, owner, name, run)
+	if err = k.outcome(err); ClassOf(err) != Conflict {
 		return err
 	}
-	r, requested := doGitHub(ctx, g.call(op, below, wantObject("status")), func(c *github.Client) (*github.WorkflowRun, *github.Response, error) {
-		return c.Actions.GetWorkflowRunByID(ctx, owner, name, run)
-	})
-	if requested == nil && r.GetStatus() == "completed" {
+	k = g.call(ctx, op, below, wantObject("status"))
+	r, _, requested := k.github().Actions.GetWorkflowRunByID(ctx, owner, name, run)
+	if requested = k.outcome(requested); requested == nil && r.GetStatus() == "completed" {
 		return nil
 	}
 	return err
+}
+
+// A RunnerGroup says which repositories may use its runners.
+type RunnerGroup struct {
+	ID                    int64
+	Name, Visibility      string // Visibility is all, private or selected
+	Default, AllowsPublic bool
+	Repositories          []string // owner/name, sorted; only with Visibility selected
+}
+
+// groupsPath returns the API path of the runner groups of the place.
+func (g *GitHub) groupsPath() string { return g.scope.root() + "/actions/runner-groups" }
+
+// RunnerGroups lists all runner groups of the place, or returns an error. A plan without extra
+// groups answers Forbidden or NotFound.
+func (g *GitHub) RunnerGroups(ctx context.Context) ([]RunnerGroup, error) {
+	const op = "list runner groups"
+	if err := g.hasGroups(op); err != nil {
+		return nil, err
+	}
+	forms, err := g.listGroups(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]RunnerGroup, 0, len(forms))
+	for _, f := range forms {
+		group := newRunnerGroup(f)
+		if group.Visibility == "selected" && g.scope.kind == orgScope {
+			if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, group)
+	}
+	return out, nil
+}
+
+// hasGroups returns an error for a repository, because its runners are in no group.
+func (g *GitHub) hasGroups(op string) error {
+	if g.scope.kind == repositoryScope {
+		return &Error{Op: op, Class: Invalid, Message: "a repository has no runner groups"}
+	}
+	return nil
+}
+
+func (g *GitHub) listGroups(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runner_groups"))
+	return list(k, (*github.RunnerGroup).GetID, func(page github.ListOptions) (int, []*github.RunnerGroup, error) { return g.groupPage(k, page) })
+}
+
+// groupPage reads one page of the runner groups of the place.
+func (g *GitHub) groupPage(k *call, page github.ListOptions) (total int, groups []*github.RunnerGroup, err error) {
+	if g.scope.kind == orgScope {
+		options := &github.ListOrgRunnerGroupOptions{ListOptions: page}
+		all, _, err := k.github().Actions.ListOrganizationRunnerGroups(k.ctx, g.scope.Owner, options)
+		return all.GetTotalCount(), all.GetRunnerGroups(), k.outcome(err)
+	}
+	all, _, err := k.github().Enterprise.ListRunnerGroups(k.ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
+	for _, f := range all.GetRunnerGroups() {
+		groups = append(groups, enterpriseGroup(f))
+	}
+	return all.GetTotalCount(), groups, k.outcome(err)
+}
+
+// enterpriseGroup converts a group of an enterprise to the type for an organisation's group.
+func enterpriseGroup(f *github.EnterpriseRunnerGroup) *github.RunnerGroup {
+	if f == nil {
+		return nil
+	}
+	return &github.RunnerGroup{ID: f.ID, Name: f.Name, Visibility: f.Visibility, Default: f.Default, Inherited: f.Inherited, AllowsPublicRepositories: f.AllowsPublicRepositories}
+}
+
+func newRunnerGroup(f *github.RunnerGroup) RunnerGroup {
+	return RunnerGroup{ID: f.GetID(), Name: f.GetName(), Visibility: f.GetVisibility(), Default: f.GetDefault(), AllowsPublic: f.GetAllowsPublicRepositories()}
+}
+
+func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "repositories"))
+	forms, err := list(k, (*github.Repository).GetID, func(page github.ListOptions) (int, []*github.Repository, error) {
+		all, _, err := k.github().Actions.ListRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group, &page)
+		return all.GetTotalCount(), all.GetRepositories(), k.outcome(err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(forms))
+	for _, r := range forms {
+		names = append(names, r.GetFullName())
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// EnsureRunnerGroup makes sure that the organisation has a runner group of that name for exactly
+// these repositories (owner/name). A repository of another owner is Invalid, and so is a public one
+// unless allowPublic is true; EnsureRunnerGroup then writes nothing. made reports whether this call
+// created the group: the caller may delete only such a group later.
+func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, created bool, err error) {
+	const op = "ensure a runner group"
+	if g.scope.kind != orgScope {
+		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "only an organisation has groups for repositories"}
+	}
+	if name == "" || len(repositories) == 0 {
+		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "a group needs a name and repositories"}
+	}
+	var ids []int64
+	var names []string
+	for _, r := range repositories {
+		id, full, err := g.repository(ctx, op, r, allowPublic)
+		if err != nil {
+			return RunnerGroup{}, false, err
+		}
+		if !slices.Contains(ids, id) {
+			ids, names = append(ids, id), append(names, full)
+		}
+	}
+	slices.Sort(names)
+	group, exists, err := g.groupNamed(ctx, op, name)
+	if err != nil {
+		return RunnerGroup{}, false, err
+	}
+	if !exists {
+		group, err = g.createGroup(ctx, op, name, ids, allowPublic)
+		if err != nil {
+			return RunnerGroup{}, false, err
+		}
+		created = true
+	}
+	if group.Visibility != "selected" || group.AllowsPublic != allowPublic {
+		// Restrict the visibility before any repository is added.
+		body := github.UpdateRunnerGroupRequest{Name: &name, Visibility: new("selected"), AllowsPublicRepositories: &allowPublic}
+		k := g.call(ctx, op, g.groupsPath(), nil)
+		_, _, err := k.github().Actions.UpdateOrganizationRunnerGroup(ctx, g.scope.Owner, group.ID, body)
+		if err = k.outcome(err); err != nil {
+			return group, created, err
+		}
+		group.Visibility, group.AllowsPublic = "selected", allowPublic
+	}
+	if group.Repositories, err = g.repositoriesOf(ctx, op, group.ID); err != nil {
+		return group, created, err
+	}
+	if !slices.Equal(group.Repositories, names) {
+		body := github.SetRepoAccessRunnerGroupRequest{SelectedRepositoryIDs: ids}
+		k := g.call(ctx, op, g.groupsPath(), nil)
+		_, err := k.github().Actions.SetRepositoryAccessRunnerGroup(ctx, g.scope.Owner, group.ID, body)
+		if err = k.outcome(err); err != nil {
+			return group, created, err
+		}
+		group.Repositories = names
+	}
+	return group, created, nil
+}
+
+// repository finds a repository of the organisation by its current name.
+func (g *GitHub) repository(ctx context.Context, op, name string, public bool) (id int64, full string, err error) {
+	if !g.scope.owns(name) {
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is not a repository of %s", name, g.scope.Owner))}
+	}
+	owner, short, _ := strings.Cut(name, "/")
+	k := g.call(ctx, op, "/repos/"+name, wantObject())
+	r, _, err := k.github().Repositories.Get(ctx, owner, short)
+	switch err = k.outcome(err); {
+	case err != nil:
+		return 0, "", err
+	case r.GetID() <= 0 || r.GetFullName() == "" || r.GetVisibility() == "" && r.Private == nil:
+		return 0, "", k.unusable("the response is not a repository")
+	case !strings.EqualFold(r.GetFullName(), name):
+		// It was renamed, or moved to another owner.
+		return 0, "", &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("%q was renamed to %q", name, r.GetFullName()))}
+	case !public && (r.GetVisibility() == "public" || r.Private != nil && !r.GetPrivate()):
+		return 0, "", &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is public: any pull request would run there", name))}
+	}
+	return r.GetID(), r.GetFullName(), nil
+}
+
+// groupNamed finds a group that belongs to the organisation. The organisation may not change a
+// group that an enterprise shares with it.
+func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerGroup, exists bool, err error) {
+	forms, err := g.listGroups(ctx, op)
+	if err != nil {
+		return RunnerGroup{}, false, err
+	}
+	for _, f := range forms {
+		if !strings.EqualFold(f.GetName(), name) {
+			continue
+		}
+		if f.GetDefault() || f.GetInherited() {
+			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("the group %q is the default group, or it belongs to the enterprise", name))}
+		}
+		return newRunnerGroup(f), true, nil
+	}
+	return RunnerGroup{}, false, nil
+}
+
+// createGroup creates a group. If the response is lost, it looks for the group by name: the group did
+// not exist a moment ago, so it is the new one.
+func (g *GitHub) createGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
+	body := github.CreateRunnerGroupRequest{Name: &name, Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: &allowPublic}
+	k := g.call(ctx, op, g.groupsPath(), wantObject())
+	f, _, err := k.github().Actions.CreateOrganizationRunnerGroup(ctx, g.scope.Owner, body)
+	if err = k.outcome(err); err == nil && f.GetID() > 0 {
+		return newRunnerGroup(f), nil
+	}
+	if err == nil {
+		err = &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a group"}
+	}
+	if ClassOf(err) == Unavailable && ctx.Err() == nil {
+		if group, exists, found := g.groupNamed(ctx, op, name); found == nil && exists {
+			return group, nil
+		}
+	}
+	return RunnerGroup{}, err
+}
+
+// DeleteRunnerGroup deletes a runner group and verifies that it is gone. If it was gone before,
+// that is success. If runners are in it, that is a Conflict: GitHub would move them to the default
+// group, which is open to every repository.
+func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
+	const op = "delete a runner group"
+	if err := g.hasGroups(op); err != nil {
+		return err
+	}
+	org, owner := g.scope.kind == orgScope, g.scope.Owner
+	get := func(k *call) (*github.RunnerGroup, error) {
+		if org {
+			f, _, err := k.github().Actions.GetOrganizationRunnerGroup(ctx, owner, id)
+			return f, k.outcome(err)
+		}
+		f, _, err := k.github().Enterprise.GetEnterpriseRunnerGroup(ctx, owner, id)
+		return enterpriseGroup(f), k.outcome(err)
+	}
+	visible := func() error { // whether the runner groups of the place are visible at all
+		_, _, err := g.groupPage(g.call(ctx, op, g.groupsPath(), wantObject()), github.ListOptions{PerPage: 1})
+		return err
+	}
+	f, err := get(g.call(ctx, op, g.groupsPath(), wantObject()))
+	if err != nil {
+		return confirmGone(op, err, visible)
+	}
+	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
+		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or it belongs to the enterprise"}
+	}
+	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runners"))
+	runners := k.github().Actions.ListRunnerGroupRunners
+	if !org {
+		runners = k.github().Enterprise.ListRunnerGroupRunners
+	}
+	inside, err := readRunners(k, func(page github.ListOptions) (*github.Runners, error) {
+		out, _, err := runners(ctx, owner, id, &page)
+		return out, k.outcome(err)
+	})
+	if err != nil {
+		return confirmGone(op, err, visible)
+	}
+	if len(inside) > 0 {
+		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("it still has %d runners", len(inside))}
+	}
+	k = g.call(ctx, op, g.groupsPath(), nil)
+	remove := k.github().Actions.DeleteOrganizationRunnerGroup
+	if !org {
+		remove = k.github().Enterprise.DeleteEnterpriseRunnerGroup
+	}
+	_, err = remove(ctx, owner, id)
+	return confirmDeleted(k, k.outcome(err), func() error { _, err := get(k); return err }, visible)
 }

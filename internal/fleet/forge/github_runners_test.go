@@ -101,7 +101,7 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	if _, _, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app"}, false); forge.ClassOf(err) != forge.Forbidden {
 		t.Error(err)
 	}
-	repository := a.client(t, func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/acme/app" })
+	repository := a.client(t, func(c *forge.Config) { c.ScopeURL = a.URL + "/acme/app" })
 	if _, err := repository.RunnerGroups(ctx); forge.ClassOf(err) != forge.Invalid {
 		t.Error(err)
 	}
@@ -295,8 +295,8 @@ func TestGitHubCanary(t *testing.T) {
 	own := a.AddToken("admin:org")
 	a.AddRepository("acme/config", false)
 	for ; turn.Load() < 8; turn.Add(1) {
-		byToken := func(c *forge.GitHubConfig) { c.Credential = map[string][]byte{"github_token": []byte(own)} }
-		for _, change := range []func(*forge.GitHubConfig){func(*forge.GitHubConfig) {}, byToken} {
+		byToken := func(c *forge.Config) { c.Credential = map[string][]byte{"github_token": []byte(own)} }
+		for _, change := range []func(*forge.Config){func(*forge.Config) {}, byToken} {
 			config := a.config("acme")
 			change(&config)
 			g, err := forge.NewGitHub(config)

@@ -37,12 +37,12 @@ func (a *gitHubEnv) secret() map[string][]byte {
 	return map[string][]byte{"github_app_id": []byte(strconv.FormatInt(a.app, 10) + "\n"), "github_app_private_key": a.key}
 }
 
-func (a *gitHubEnv) config(scope string) forge.GitHubConfig {
-	return forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + "/" + scope, Credential: a.secret()}
+func (a *gitHubEnv) config(scope string) forge.Config {
+	return forge.Config{URL: a.URL, ScopeURL: a.URL + "/" + scope, Credential: a.secret()}
 }
 
 // client returns a client for acme, modified for the test.
-func (a *gitHubEnv) client(t *testing.T, change ...func(*forge.GitHubConfig)) *forge.GitHub {
+func (a *gitHubEnv) client(t *testing.T, change ...func(*forge.Config)) *forge.GitHub {
 	t.Helper()
 	c := a.config("acme")
 	for _, f := range change {
@@ -89,8 +89,8 @@ func TestGitHubCheck(t *testing.T) {
 	a.AddRepository("acme/app", false)
 	ctx := testContext(t)
 	foreign := a.Install(a.app, "other", forgetest.Enough())
-	numbered := func(id int64) func(*forge.GitHubConfig) {
-		return func(c *forge.GitHubConfig) {
+	numbered := func(id int64) func(*forge.Config) {
+		return func(c *forge.Config) {
 			c.Credential["github_app_installation_id"] = []byte(strconv.FormatInt(id, 10))
 		}
 	}
@@ -102,7 +102,7 @@ func TestGitHubCheck(t *testing.T) {
 	for _, c := range []struct {
 		why     string
 		before  func()
-		change  func(*forge.GitHubConfig)
+		change  func(*forge.Config)
 		class   forge.Class
 		missing []string
 	}{
@@ -110,11 +110,11 @@ func TestGitHubCheck(t *testing.T) {
 		{why: "found by its number", change: numbered(a.installation)},
 		{why: "another organisation's number", change: numbered(foreign), class: forge.Forbidden},
 		{why: "an ID without an installation", change: numbered(7), class: forge.Refused},
-		{why: "an organisation where it is not installed", change: func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/nowhere" }, class: forge.Refused},
-		{why: "another App's key", change: func(c *forge.GitHubConfig) { _, c.Credential["github_app_private_key"] = a.AddApp(t) }, class: forge.Refused},
+		{why: "an organisation where it is not installed", change: func(c *forge.Config) { c.ScopeURL = a.URL + "/nowhere" }, class: forge.Refused},
+		{why: "another App's key", change: func(c *forge.Config) { _, c.Credential["github_app_private_key"] = a.AddApp(t) }, class: forge.Refused},
 		{why: "it may read only", before: with(a.installation, map[string]string{"organization_self_hosted_runners": "read", "metadata": "read"}), class: forge.Forbidden,
 			missing: []string{"organization_self_hosted_runners: write", "actions: read"}},
-		{why: "for a repository, which needs another", before: with(a.installation, forgetest.Enough()), change: func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/acme/app" },
+		{why: "for a repository, which needs another", before: with(a.installation, forgetest.Enough()), change: func(c *forge.Config) { c.ScopeURL = a.URL + "/acme/app" },
 			class: forge.Forbidden, missing: []string{"administration: write"}},
 		{why: "suspended", before: func() {
 			a.ChangeInstallation(a.installation, func(in *forgetest.GitHubInstallation) { in.Suspended = true })
@@ -125,7 +125,7 @@ func TestGitHubCheck(t *testing.T) {
 		}
 		change := c.change
 		if change == nil {
-			change = func(*forge.GitHubConfig) {}
+			change = func(*forge.Config) {}
 		}
 		id, err := a.client(t, change).Check(ctx)
 		if forge.ClassOf(err) != c.class || !slices.Equal(id.Missing, c.missing) {
@@ -136,7 +136,7 @@ func TestGitHubCheck(t *testing.T) {
 		}
 	}
 	big := a.Install(a.app, "big", map[string]string{"enterprise_self_hosted_runners": "write"})
-	enterprise := func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/enterprises/big" }
+	enterprise := func(c *forge.Config) { c.ScopeURL = a.URL + "/enterprises/big" }
 	if id, err := a.client(t, enterprise).Check(ctx); err != nil || id.InstallationID != big {
 		t.Errorf("an enterprise: %+v, %v", id, err)
 	}
@@ -170,7 +170,7 @@ func TestGitHubToken(t *testing.T) {
 		{"may not", a.AddToken("repo"), forge.Forbidden},
 		{"is none", "ghp_nobodysnobodysnobodysnobodys", forge.Refused},
 	} {
-		g := a.client(t, func(x *forge.GitHubConfig) { x.Credential = map[string][]byte{"github_token": []byte(c.token)} })
+		g := a.client(t, func(x *forge.Config) { x.Credential = map[string][]byte{"github_token": []byte(c.token)} })
 		id, err := g.Check(ctx)
 		if forge.ClassOf(err) != c.class || id.Kind != forge.GitHubTokenKind || (c.class == forge.Forbidden) != (len(id.Missing) > 0) {
 			t.Errorf("%s: %+v, %v", c.why, id, err)
@@ -188,17 +188,17 @@ func TestGitHubToken(t *testing.T) {
 func TestGitHubConfig(t *testing.T) {
 	a := newGitHubEnv(t)
 	for _, scope := range []string{"", "/", "/acme/app/x", "/../orgs/other", "/acme/..", "/acme%2Fother", "/enterprises", "/enterprises/", "/acme?x=y", "/acme#x", "/a b", "/acme/a\nb", "/-x", "//acme"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + scope, Credential: a.secret()}); err == nil {
+		if _, err := forge.NewGitHub(forge.Config{URL: a.URL, ScopeURL: a.URL + scope, Credential: a.secret()}); err == nil {
 			t.Errorf("place %q is taken", scope)
 		}
 	}
 	for _, scope := range []string{"https://github.com/acme", "http://127.0.0.1/acme", "https://user:pw@github.com/acme", "acme"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: scope, Credential: a.secret()}); err == nil || strings.Contains(err.Error(), "pw") {
+		if _, err := forge.NewGitHub(forge.Config{URL: a.URL, ScopeURL: scope, Credential: a.secret()}); err == nil || strings.Contains(err.Error(), "pw") {
 			t.Errorf("place %q: %v", scope, err)
 		}
 	}
 	for _, u := range []string{"http://github.example.com", "ftp://github.com", "github.com", "https://u:p@github.com", "https://github.com?x"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: u, ScopeURL: u + "/acme", Credential: a.secret()}); err == nil {
+		if _, err := forge.NewGitHub(forge.Config{URL: u, ScopeURL: u + "/acme", Credential: a.secret()}); err == nil {
 			t.Errorf("URL %q is taken", u)
 		}
 	}
@@ -218,12 +218,12 @@ func TestGitHubConfig(t *testing.T) {
 	} {
 		m := good()
 		change(m)
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + "/acme", Credential: m}); err == nil || strings.Contains(err.Error(), "canary") {
+		if _, err := forge.NewGitHub(forge.Config{URL: a.URL, ScopeURL: a.URL + "/acme", Credential: m}); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
 	for web, scope := range map[string]string{"https://github.com": "https://github.com/acme", "https://tenant.ghe.com/": "https://tenant.ghe.com/enterprises/big", "https://ghes.example.com": "https://ghes.example.com/acme/app.x"} {
-		if _, err := forge.NewGitHub(forge.GitHubConfig{URL: web, ScopeURL: scope, Credential: a.secret()}); err != nil {
+		if _, err := forge.NewGitHub(forge.Config{URL: web, ScopeURL: scope, Credential: a.secret()}); err != nil {
 			t.Errorf("%s: %v", scope, err)
 		}
 	}
@@ -239,7 +239,7 @@ func TestGitHubTokenLife(t *testing.T) {
 	var ahead atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	a.Clock(clock)
-	g := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	g := a.client(t, func(c *forge.Config) { c.Now = clock })
 	issued := func() int { return count(a.Calls(), "POST", api+"/app/installations/") }
 	step := func(want int) {
 		t.Helper()
@@ -270,7 +270,7 @@ func TestGitHubTokenLife(t *testing.T) {
 		t.Error(err)
 	}
 	// Concurrent callers share one token.
-	fresh := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	fresh := a.client(t, func(c *forge.Config) { c.Now = clock })
 	before := issued()
 	errs := make([]error, 12)
 	var wg sync.WaitGroup
@@ -288,7 +288,7 @@ func TestGitHubClockSkew(t *testing.T) {
 	a := newGitHubEnv(t)
 	for _, skew := range []time.Duration{-5 * time.Minute, 5 * time.Minute, -time.Hour, 26 * time.Hour} {
 		managed := func() time.Time { return time.Now().Add(skew) }
-		g := a.client(t, func(c *forge.GitHubConfig) { c.Now = managed })
+		g := a.client(t, func(c *forge.Config) { c.Now = managed })
 		ctx := testContext(t)
 		if _, err := g.Check(ctx); err != nil {
 			t.Errorf("%v: %v", skew, err)
@@ -371,7 +371,7 @@ func TestGitHubPartialList(t *testing.T) {
 		}
 	}
 	a.Fault(nil)
-	empty := a.client(t, func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/other" })
+	empty := a.client(t, func(c *forge.Config) { c.ScopeURL = a.URL + "/other" })
 	a.Install(a.app, "other", forgetest.Enough())
 	if got, err := empty.Runners(ctx); err != nil || len(got) != 1 || got[0].Name != "theirs" {
 		t.Errorf("another organisation: %v, %v", got, err)
@@ -445,7 +445,7 @@ func TestGitHubLimits(t *testing.T) {
 	var ahead atomic.Int64
 	clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	a.Clock(clock)
-	g := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	g := a.client(t, func(c *forge.Config) { c.Now = clock })
 	if _, err := g.Runners(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -484,7 +484,7 @@ func TestGitHubLimits(t *testing.T) {
 
 	// The primary limit: the remaining number is 0, and the reset header says when it ends.
 	a.Limit(2)
-	fresh := a.client(t, func(c *forge.GitHubConfig) { c.Now = clock })
+	fresh := a.client(t, func(c *forge.Config) { c.Now = clock })
 	var err error
 	for range 4 {
 		a.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: "x"}) // so that the response is not a 304
@@ -616,7 +616,7 @@ func TestGitHubObserve(t *testing.T) {
 	ctx := testContext(t)
 	var mu sync.Mutex
 	seen := map[string]int{}
-	g := a.client(t, func(c *forge.GitHubConfig) {
+	g := a.client(t, func(c *forge.Config) {
 		c.Observe = func(op string, status int) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -643,7 +643,7 @@ func TestGitHubObserve(t *testing.T) {
 			t.Errorf("%s: %d, want %d", k, seen[k], n)
 		}
 	}
-	if _, err := forge.NewGitHub(forge.GitHubConfig{URL: a.URL, ScopeURL: a.URL + "/acme", Credential: a.secret(), CABundle: []byte("none")}); err == nil {
+	if _, err := forge.NewGitHub(forge.Config{URL: a.URL, ScopeURL: a.URL + "/acme", Credential: a.secret(), CABundle: []byte("none")}); err == nil {
 		t.Error("a CA bundle without a certificate is taken")
 	}
 }
@@ -693,7 +693,7 @@ func TestGitHubNarrowTokens(t *testing.T) {
 	if got := [2]int{status("/orgs/acme/actions/runners"), status("/repos/acme/config/contents/x")}; got != [2]int{200, 403} {
 		t.Errorf("a token for runners: %v", got)
 	}
-	config := a.client(t, func(c *forge.GitHubConfig) { c.ScopeURL = a.URL + "/acme/config" })
+	config := a.client(t, func(c *forge.Config) { c.ScopeURL = a.URL + "/acme/config" })
 	if _, err := config.ReadFile(ctx, "main", "x"); err != nil {
 		t.Fatal(err)
 	}

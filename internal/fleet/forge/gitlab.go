@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,19 +16,6 @@ import (
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
-
-// GitLabConfig is the configuration of a GitLab client.
-type GitLabConfig struct {
-	URL      string // web address, such as https://gitlab.com
-	APIURL   string // empty: derived from URL
-	CABundle []byte // PEM, in addition to the system's CAs; may be empty
-	Place    string // URL of a project, for changes; empty: no changes
-	// Credential is the data of the Secret: access_token, or the runner_token of a runner that a
-	// person created, or both. A runner_token alone allows no API requests.
-	Credential map[string][]byte
-	Now        func() time.Time            // nil: the machine's clock
-	Observe    func(op string, status int) // optional; called for each request, with status 0 if there was no response
-}
 
 // The scopes that an access token needs, unless it has api. With manage_runner a token may do
 // everything to a runner with a known ID. It needs read_api to read groups and the runners of a
@@ -42,15 +30,15 @@ const (
 // GitLab is a client for the runners of one group, or for changes of one project, at one GitLab
 // server. Its methods are safe for concurrent use. None of them sends a write request twice.
 type GitLab struct {
-	transport *transport
-	token     secret.Text // zero: there is only a runner's own token
-	own       secret.Text // token of a runner that a person created
-	project   string      // path; empty: the client makes no changes
+	*transport
+	token   secret.Text // zero: there is only a runner's own token
+	own     secret.Text // token of a runner that a person created
+	project string      // path; empty: the client makes no changes
 }
 
 // NewGitLab returns a client. It returns an error if the configuration is not valid. It sends no
 // request.
-func NewGitLab(c GitLabConfig) (*GitLab, error) {
+func NewGitLab(c Config) (*GitLab, error) {
 	web, err := httptransport.ParseBase(c.URL)
 	if err != nil {
 		return nil, fmt.Errorf("GitLab: %w", err)
@@ -63,26 +51,27 @@ func NewGitLab(c GitLabConfig) (*GitLab, error) {
 		}
 	}
 	g := &GitLab{}
-	if c.Place != "" {
-		if g.project, err = projectIn(web, c.Place); err != nil {
+	if c.ScopeURL != "" {
+		if g.project, err = projectIn(web, c.ScopeURL); err != nil {
 			return nil, err
 		}
 	}
 	if g.token, err = tokenFrom(c.Credential, "access_token"); err != nil {
 		return nil, err
 	}
-	own, err := tokenFrom(c.Credential, "runner_token")
-	switch {
-	case err != nil:
+	if g.own, err = tokenFrom(c.Credential, "runner_token"); err != nil {
 		return nil, err
-	case g.token.IsZero() && own.IsZero():
+	}
+	if g.token.IsZero() && g.own.IsZero() {
 		return nil, errors.New("the credential for GitLab has neither access_token nor runner_token")
 	}
-	g.own = own
-	if g.transport, err = newTransport(base, c.CABundle, c.Now, c.Observe); err != nil {
+	if g.transport, err = newTransport(base, c); err != nil {
 		return nil, fmt.Errorf("GitLab: %w", err)
 	}
-	g.transport.prefix, g.transport.refusal = "RateLimit-", gitLabRefusal
+	if _, err = newGitLabLibrary(base, g.http); err != nil {
+		return nil, fmt.Errorf("GitLab: %w", err)
+	}
+	g.prefix, g.refusal = "RateLimit-", gitLabRefusal
 	return g, nil
 }
 
@@ -113,16 +102,13 @@ func gitLabRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 	return "", 0, false
 }
 
-// Rate returns GitLab's rate limit, as last reported.
-func (g *GitLab) Rate() Rate { return g.transport.lastRate() }
-
 // gitLabSuffix is the suffix that the library adds to a base URL without it.
 const gitLabSuffix = "/api/v4"
 
 // call returns a call with the access token.
-func (g *GitLab) call(op, below string, want func([]byte) string) *call {
-	k := &call{transport: g.transport, op: op, below: below, want: want}
-	if !strings.HasSuffix(g.transport.base.Path, gitLabSuffix) {
+func (g *GitLab) call(ctx context.Context, op, below string, want func([]byte) string) *call {
+	k := &call{ctx: ctx, transport: g.transport, op: op, below: below, want: want}
+	if !strings.HasSuffix(g.base.Path, gitLabSuffix) {
 		k.strip = gitLabSuffix
 	}
 	k.credential = func(context.Context) (secret.Text, error) {
@@ -140,28 +126,18 @@ type unlimited struct{}
 
 func (unlimited) Wait(context.Context) error { return nil }
 
-// doGitLab calls a method of the library. The option carries the context.
-func doGitLab[T any](ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (T, *gitlab.Response, error)) (T, error) {
-	var out T
-	lib, err := gitlab.NewAuthSourceClient(gitlab.Unauthenticated{}, gitlab.WithBaseURL(k.transport.base.String()), gitlab.WithHTTPClient(httptransport.ClientOf(k)),
-		gitlab.WithoutRetries(), gitlab.WithCustomLimiter(unlimited{}), gitlab.WithUserAgent(userAgent))
-	if err == nil {
-		out, _, err = do(lib, gitlab.WithContext(ctx))
+// gitlab returns a client of the library that sends its requests with the call.
+func (k *call) gitlab() *gitlab.Client {
+	c, err := newGitLabLibrary(k.transport.base, k)
+	if err != nil {
+		panic(err) // NewGitLab returns this error
 	}
-	if err = k.finish(ctx, err); err != nil {
-		var none T
-		return none, err
-	}
-	return out, nil
+	return c
 }
 
-// doGitLabNoBody calls a method of the library that returns only a response.
-func doGitLabNoBody(ctx context.Context, k *call, do func(*gitlab.Client, gitlab.RequestOptionFunc) (*gitlab.Response, error)) error {
-	_, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (struct{}, *gitlab.Response, error) {
-		response, err := do(c, o)
-		return struct{}{}, response, err
-	})
-	return err
+func newGitLabLibrary(base *url.URL, rt http.RoundTripper) (*gitlab.Client, error) {
+	return gitlab.NewAuthSourceClient(gitlab.Unauthenticated{}, gitlab.WithBaseURL(base.String()), gitlab.WithHTTPClient(httptransport.ClientOf(rt)),
+		gitlab.WithoutRetries(), gitlab.WithCustomLimiter(unlimited{}), gitlab.WithUserAgent(userAgent))
 }
 
 // RunnerToken returns the token of a runner that a person created, if the client has no access token.
@@ -181,11 +157,9 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 		id.Missing = []string{scopeCreate, scopeManage, scopeRead}
 		return id, nil
 	}
-	k := g.call("check the access token", "/personal_access_tokens/self", wantObject("scopes", "active"))
-	token, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.PersonalAccessToken, *gitlab.Response, error) {
-		return c.PersonalAccessTokens.GetSinglePersonalAccessToken(o)
-	})
-	switch {
+	k := g.call(ctx, "check the access token", "/personal_access_tokens/self", wantObject("scopes", "active"))
+	token, _, err := k.gitlab().PersonalAccessTokens.GetSinglePersonalAccessToken(gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return Identity{}, err
 	case token.Revoked || !token.Active:
@@ -207,15 +181,13 @@ func (g *GitLab) Check(ctx context.Context) (Identity, error) {
 
 // Group returns the ID of the group with that path, such as "acme/ci".
 func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
-	k := g.call("find a group", "/groups/"+gitlab.PathEscape(path), wantObject("id", "full_path"))
+	k := g.call(ctx, "find a group", "/groups/"+gitlab.PathEscape(path), wantObject("id", "full_path"))
 	if strings.Trim(path, "/") != path || path == "" {
 		return 0, &Error{Op: k.op, Class: Invalid, Message: "its path is not valid"}
 	}
-	group, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Group, *gitlab.Response, error) {
-		//lint:ignore SA1019 without this parameter GitLab lists up to a hundred projects of the group in the answer
-		return c.Groups.GetGroup(path, &gitlab.GetGroupOptions{WithProjects: new(false)}, o)
-	})
-	switch {
+	//lint:ignore SA1019 without this parameter GitLab lists up to a hundred projects of the group in the answer
+	group, _, err := k.gitlab().Groups.GetGroup(path, &gitlab.GetGroupOptions{WithProjects: new(false)}, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return 0, err
 	case group.ID <= 0 || group.FullPath == "":
@@ -228,11 +200,10 @@ func (g *GitLab) Group(ctx context.Context, path string) (int64, error) {
 
 // Version returns GitLab's version. It is empty if GitLab does not report it for this credential.
 func (g *GitLab) Version(ctx context.Context) (string, error) {
-	k := g.call("get the version", "/metadata", wantObject("version"))
+	k := g.call(ctx, "get the version", "/metadata", wantObject("version"))
 	k.credential = func(context.Context) (secret.Text, error) { return g.token, nil } // also if it is zero
-	meta, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Metadata, *gitlab.Response, error) {
-		return c.Metadata.GetMetadata(o)
-	})
+	meta, _, err := k.gitlab().Metadata.GetMetadata(gitlab.WithContext(ctx))
+	err = k.outcome(err)
 	if class := ClassOf(err); class == Forbidden || class == Refused && g.token.IsZero() {
 		return "", nil
 	}
@@ -250,40 +221,29 @@ const (
 	maxPagesRead = 3   // tries for a list that changes while it is read
 )
 
-// readGitLab reads one page of a list with a method of the library.
-type readGitLab[T any] func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*T, *gitlab.Response, error)
-
 // gitLabList reads a list to its end. If items are added or removed during the reads, later items
 // move and could be missed; gitLabList then starts again. key identifies an item, because an item
 // that moves to a later page occurs twice.
-func gitLabList[T any](ctx context.Context, k *call, key func(*T) int64, read readGitLab[T]) ([]*T, error) {
-	var last error
+func gitLabList[T any](k *call, key func(*T) int64, read func(gitlab.ListOptions) ([]*T, error)) ([]*T, error) {
 	for range maxPagesRead {
-		all, err := gitLabListOnce(ctx, k, 0, func(x *T) int64 { return max(key(x), 0) }, read)
-		if err == nil {
-			return all, nil
-		}
-		last = err
+		all, err := gitLabListOnce(k, 0, func(x *T) int64 { return max(key(x), 0) }, read)
 		if !errors.Is(err, errListChanged) {
-			return nil, err
+			return all, err
 		}
 	}
-	return nil, &Error{Op: k.op, Class: Unavailable, Message: last.Error()}
+	return nil, &Error{Op: k.op, Class: Unavailable, Message: errListChanged.Error()}
 }
 
 var errListChanged = errors.New("the list changed while it was read")
 
 // gitLabListOnce is [gitLabList] for a list that does not change. If most is not 0 and the list is
 // longer, it returns an error.
-func gitLabListOnce[T any, K comparable](ctx context.Context, k *call, limit int, key func(*T) K, read readGitLab[T]) ([]*T, error) {
+func gitLabListOnce[T any, K comparable](k *call, limit int, key func(*T) K, read func(gitlab.ListOptions) ([]*T, error)) ([]*T, error) {
 	all, seen := []*T{}, map[K]bool{}
 	var none K
-	k.want = wantArray
 	total := ""
 	for page := 1; ; page++ {
-		items, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) ([]*T, *gitlab.Response, error) {
-			return read(c, gitlab.ListOptions{Page: int64(page), PerPage: perPage}, o)
-		})
+		items, err := read(gitlab.ListOptions{Page: int64(page), PerPage: perPage})
 		if err != nil {
 			return nil, err
 		}

@@ -15,6 +15,7 @@ import (
 	gitlab "gitlab.com/gitlab-org/api/client-go/v2"
 
 	"github.com/tailplane/tailplane/internal/util/httptransport"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // minPushAccess is the minimum access level for pushes to a branch: Developer.
@@ -42,7 +43,7 @@ func (g *GitLab) projectPath(parts ...string) string {
 	return out
 }
 
-func (g *GitLab) isProject(op string) error {
+func (g *GitLab) checkRepository(op string) error {
 	if g.project == "" {
 		return &Error{Op: op, Class: Invalid, Message: "the client has no project"}
 	}
@@ -53,7 +54,7 @@ func (g *GitLab) isProject(op string) error {
 // may not, the error has class Forbidden.
 func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 	const op = "check access for changes"
-	if err := g.isProject(op); err != nil {
+	if err := g.checkRepository(op); err != nil {
 		return Identity{}, err
 	}
 	id, err := g.Check(ctx)
@@ -65,11 +66,9 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 		id.Missing = []string{scopeAPI}
 		return id, &Error{Op: op, Class: Forbidden, Message: "the token lacks the scope " + scopeAPI}
 	}
-	p, err := doGitLab(ctx, g.call(op, g.projectPath(), wantObject("path_with_namespace")),
-		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Project, *gitlab.Response, error) {
-			return c.Projects.GetProject(g.project, nil, o)
-		})
-	switch {
+	k := g.call(ctx, op, g.projectPath(), wantObject("path_with_namespace"))
+	p, _, err := k.gitlab().Projects.GetProject(g.project, nil, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return id, err
 	case !strings.EqualFold(p.PathWithNamespace, g.project):
@@ -94,27 +93,14 @@ func (g *GitLab) CheckChanges(ctx context.Context) (Identity, error) {
 // ReadFile reads a file at the head of a branch. A missing file is not an error: its Version is
 // empty.
 func (g *GitLab) ReadFile(ctx context.Context, branch, path string) (File, error) {
-	const op = "read a file"
-	if err := g.isProject(op); err != nil {
-		return File{}, err
-	}
-	if !isBranch(branch) || !isPath(path) {
-		return File{}, &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q on %q is not a file", path, branch))}
-	}
-	head, err := g.head(ctx, op, branch)
-	if err != nil {
-		return File{}, err
-	}
-	return g.fileAt(ctx, op, head, path)
+	return readFile(ctx, g, branch, path)
 }
 
 // head returns the last commit of a branch.
 func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
-	k := g.call(op, g.projectPath("repository", "branches", branch), wantObject("name", "commit"))
-	b, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Branch, *gitlab.Response, error) {
-		return c.Branches.GetBranch(g.project, branch, o)
-	})
-	switch {
+	k := g.call(ctx, op, g.projectPath("repository", "branches", branch), wantObject("name", "commit"))
+	b, _, err := k.gitlab().Branches.GetBranch(g.project, branch, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return "", err
 	case b.Name != branch || !isCommit(b.Commit.ID):
@@ -125,21 +111,17 @@ func (g *GitLab) head(ctx context.Context, op, branch string) (string, error) {
 
 // hasCommit returns an error if a commit does not exist, or if the project is not visible any more.
 func (g *GitLab) hasCommit(ctx context.Context, op, commit string) error {
-	_, err := doGitLab(ctx, g.call(op, g.projectPath("repository", "commits", commit), wantObject()),
-		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Commit, *gitlab.Response, error) {
-			return c.Commits.GetCommit(g.project, commit, nil, o)
-		})
-	return err
+	k := g.call(ctx, op, g.projectPath("repository", "commits", commit), wantObject())
+	_, _, err := k.gitlab().Commits.GetCommit(g.project, commit, nil, gitlab.WithContext(ctx))
+	return k.outcome(err)
 }
 
 // fileAt reads a file at an existing commit. It verifies by the checksum that the content is
 // complete.
 func (g *GitLab) fileAt(ctx context.Context, op, commit, path string) (File, error) {
-	k := g.call(op, g.projectPath("repository", "files", path), wantObject("file_path", "encoding", "last_commit_id"))
-	f, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.File, *gitlab.Response, error) {
-		return c.RepositoryFiles.GetFile(g.project, path, &gitlab.GetFileOptions{Ref: &commit}, o)
-	})
-	switch {
+	k := g.call(ctx, op, g.projectPath("repository", "files", path), wantObject("file_path", "encoding", "last_commit_id"))
+	f, _, err := k.gitlab().RepositoryFiles.GetFile(g.project, path, &gitlab.GetFileOptions{Ref: &commit}, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case ClassOf(err) == NotFound:
 		return File{Commit: commit}, g.hasCommit(ctx, op, commit)
 	case err != nil:
@@ -160,11 +142,9 @@ func (g *GitLab) fileAt(ctx context.Context, op, commit, path string) (File, err
 // the merge request was merged or closed.
 func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 	const op = "propose a change"
-	if err := g.isProject(op); err != nil {
+	why := p.invalidReason()
+	if err := checkInput(op, g, why == "", why); err != nil {
 		return Request{}, err
-	}
-	if why := p.invalidReason(); why != "" {
-		return Request{}, &Error{Op: op, Class: Invalid, Message: why}
 	}
 	mr, err := g.findMergeRequest(ctx, op, p)
 	if err != nil {
@@ -176,11 +156,9 @@ func (g *GitLab) Propose(ctx context.Context, p Proposal) (Request, error) {
 	if mr == nil {
 		options := &gitlab.CreateMergeRequestOptions{SourceBranch: &p.Branch, TargetBranch: &p.Base, Title: &p.Title, Description: &p.Body,
 			Labels: new(gitlab.LabelOptions(slices.Concat([]string{}, p.Labels))), RemoveSourceBranch: new(true)}
-		created, err := doGitLab(ctx, g.call(op, g.projectPath("merge_requests"), wantObject("iid")),
-			func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequest, *gitlab.Response, error) {
-				return c.MergeRequests.CreateMergeRequest(g.project, options, o)
-			})
-		switch {
+		k := g.call(ctx, op, g.projectPath("merge_requests"), wantObject("iid"))
+		created, _, err := k.gitlab().MergeRequests.CreateMergeRequest(g.project, options, gitlab.WithContext(ctx))
+		switch err = k.outcome(err); {
 		case ClassOf(err) == Conflict: // another caller created it first, or the response was lost
 			found, again := g.findMergeRequest(ctx, op, p)
 			if again != nil || found == nil {
@@ -226,9 +204,7 @@ func (g *GitLab) waitForCommit(ctx context.Context, op string, iid int, branch s
 		if try == takeUpTries {
 			return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the merge request does not have its last commit yet"}
 		}
-		select {
-		case <-time.After(takeUpPause):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, takeUpPause) != nil {
 			return Request{}, fmt.Errorf("%s: %w", op, context.Cause(ctx))
 		}
 	}
@@ -256,10 +232,9 @@ func (g *GitLab) updateRequest(ctx context.Context, op string, p Proposal, mr *g
 
 // edit changes a merge request.
 func (g *GitLab) edit(ctx context.Context, op string, iid int, change *gitlab.UpdateMergeRequestOptions) error {
-	return doGitLabNoBody(ctx, g.call(op, g.requestPath(iid), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		_, response, err := c.MergeRequests.UpdateMergeRequest(g.project, int64(iid), change, o)
-		return response, err
-	})
+	k := g.call(ctx, op, g.requestPath(iid), nil)
+	_, _, err := k.gitlab().MergeRequests.UpdateMergeRequest(g.project, int64(iid), change, gitlab.WithContext(ctx))
+	return k.outcome(err)
 }
 
 func (g *GitLab) requestPath(iid int, parts ...string) string {
@@ -268,11 +243,13 @@ func (g *GitLab) requestPath(iid int, parts ...string) string {
 
 // findMergeRequest returns the open merge request of a change; nil: there is none yet.
 func (g *GitLab) findMergeRequest(ctx context.Context, op string, p Proposal) (*gitlab.BasicMergeRequest, error) {
-	k := g.call(op, g.projectPath("merge_requests"), wantArray)
-	all, err := gitLabList(ctx, k, func(mr *gitlab.BasicMergeRequest) int64 { return mr.IID },
-		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.BasicMergeRequest, *gitlab.Response, error) {
-			return c.MergeRequests.ListProjectMergeRequests(g.project, &gitlab.ListProjectMergeRequestsOptions{ListOptions: page, State: new("all"), Scope: new("all"), SourceBranch: &p.Branch}, o)
-		})
+	k := g.call(ctx, op, g.projectPath("merge_requests"), wantArray)
+	iid := func(mr *gitlab.BasicMergeRequest) int64 { return mr.IID }
+	all, err := gitLabList(k, iid, func(page gitlab.ListOptions) ([]*gitlab.BasicMergeRequest, error) {
+		options := &gitlab.ListProjectMergeRequestsOptions{ListOptions: page, State: new("all"), Scope: new("all"), SourceBranch: &p.Branch}
+		out, _, err := k.gitlab().MergeRequests.ListProjectMergeRequests(g.project, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +267,7 @@ func (g *GitLab) findMergeRequest(ctx context.Context, op string, p Proposal) (*
 // commit makes sure that the branch has the change. GitLab creates a new branch together with its
 // first commit, or not at all.
 func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
-	s, err := p.findBase(ctx, op, repositoryReader{Head: g.head, File: g.fileAt})
+	s, err := p.findBase(ctx, op, g)
 	if err != nil || s.Done {
 		return err
 	}
@@ -311,12 +288,9 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	if s.Fresh {
 		options.StartSHA = &s.At
 	}
-	err = doGitLabNoBody(ctx, g.call(op, g.projectPath("repository", "commits"), nil),
-		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-			_, response, err := c.Commits.CreateCommit(g.project, options, o)
-			return response, err
-		})
-	if ClassOf(err) != Invalid {
+	k := g.call(ctx, op, g.projectPath("repository", "commits"), nil)
+	_, _, err = k.gitlab().Commits.CreateCommit(g.project, options, gitlab.WithContext(ctx))
+	if err = k.outcome(err); ClassOf(err) != Invalid {
 		return err
 	}
 	// GitLab answers 400 for many causes, so read the file again to see whether it has changed.

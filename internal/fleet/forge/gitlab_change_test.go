@@ -28,7 +28,7 @@ func newGitLabChangeEnv(t *testing.T) gitLabEnv {
 
 func (w gitLabEnv) changesOf(t *testing.T, token string) *GitLab {
 	t.Helper()
-	c, err := NewGitLab(GitLabConfig{URL: w.URL, Place: w.URL + "/" + configProject, Credential: map[string][]byte{"access_token": []byte(token)}})
+	c, err := NewGitLab(Config{URL: w.URL, ScopeURL: w.URL + "/" + configProject, Credential: map[string][]byte{"access_token": []byte(token)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func TestGitLabCheckChanges(t *testing.T) {
 			t.Errorf("%s: %+v, %v", why, id, err)
 		}
 	}
-	none, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"access_token": []byte(w.token)}})
+	none, err := NewGitLab(Config{URL: w.URL, Credential: map[string][]byte{"access_token": []byte(w.token)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestGitLabCheckChanges(t *testing.T) {
 		}
 	}
 	for _, scope := range []string{"https://elsewhere.example.com/a/b", w.URL + "/", w.URL + "/group", w.URL + "/a/../b", "a/b"} {
-		if _, err := NewGitLab(GitLabConfig{URL: w.URL, Place: scope, Credential: map[string][]byte{"access_token": []byte("x")}}); err == nil {
+		if _, err := NewGitLab(Config{URL: w.URL, ScopeURL: scope, Credential: map[string][]byte{"access_token": []byte("x")}}); err == nil {
 			t.Errorf("%q is taken for a project", scope)
 		}
 	}

@@ -53,7 +53,6 @@ func gitLabCalls() []gitLabCall {
 		}},
 		{"ResetToken", true, false, func(ctx context.Context, g *GitLab, _, id int64) (string, error) { return say(g.ResetToken(ctx, id)) }},
 		{"DeleteRunner", true, false, func(ctx context.Context, g *GitLab, _, id int64) (string, error) { return "", g.DeleteRunner(ctx, id) }},
-		{"Managers", false, true, func(ctx context.Context, g *GitLab, _, id int64) (string, error) { return say(g.Managers(ctx, id)) }},
 		{"RunningJobs", false, true, func(ctx context.Context, g *GitLab, _, id int64) (string, error) { return say(g.RunningJobs(ctx, id)) }},
 		{"CancelJob", true, false, func(ctx context.Context, g *GitLab, _, _ int64) (string, error) { return "", g.CancelJob(ctx, 5, 6) }},
 	}
@@ -445,7 +444,7 @@ func TestFL03_GitLabCanary(t *testing.T) {
 		fmt.Fprintf(&printed, "%v %+v %#v %s %q\n", x, x, x, x, x)
 		logger.Info("said", "it", x)
 	}
-	client, err := NewGitLab(GitLabConfig{URL: w.URL, Place: w.URL + "/acme/config", Credential: map[string][]byte{"access_token": []byte(w.token)}})
+	client, err := NewGitLab(Config{URL: w.URL, ScopeURL: w.URL + "/acme/config", Credential: map[string][]byte{"access_token": []byte(w.token)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +492,7 @@ func TestGitLabObserve(t *testing.T) {
 	w, ctx := newGitLabEnv(t), testContext(t)
 	var mu sync.Mutex
 	reported := map[string]int{}
-	client, err := NewGitLab(GitLabConfig{URL: w.URL, Credential: map[string][]byte{"access_token": []byte(w.token)}, Observe: func(op string, status int) {
+	client, err := NewGitLab(Config{URL: w.URL, Credential: map[string][]byte{"access_token": []byte(w.token)}, Observe: func(op string, status int) {
 		mu.Lock()
 		defer mu.Unlock()
 		reported[fmt.Sprint(op, " ", status)]++
@@ -532,7 +531,7 @@ func TestGitLabObserve(t *testing.T) {
 // libraries again.
 func TestGitLabAnyAnswer(t *testing.T) {
 	w, ctx := newGitLabEnv(t, "api"), testContext(t)
-	g, err := NewGitLab(GitLabConfig{URL: w.URL, Place: w.URL + "/acme/config", Credential: map[string][]byte{"access_token": []byte("glpat-x")}})
+	g, err := NewGitLab(Config{URL: w.URL, ScopeURL: w.URL + "/acme/config", Credential: map[string][]byte{"access_token": []byte("glpat-x")}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,12 @@ import (
 
 // mergeRequest reads a merge request.
 func (g *GitLab) mergeRequest(ctx context.Context, op string, iid int) (*gitlab.MergeRequest, error) {
-	if err := g.isProject(op); err != nil {
+	if err := g.checkRepository(op); err != nil {
 		return nil, err
 	}
-	k := g.call(op, g.requestPath(iid), wantObject("iid", "sha", "state"))
-	mr, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequest, *gitlab.Response, error) {
-		return c.MergeRequests.GetMergeRequest(g.project, int64(iid), nil, o)
-	})
-	if err == nil && (mr.IID != int64(iid) || !isCommit(mr.SHA) || mr.State == "") {
+	k := g.call(ctx, op, g.requestPath(iid), wantObject("iid", "sha", "state"))
+	mr, _, err := k.gitlab().MergeRequests.GetMergeRequest(g.project, int64(iid), nil, gitlab.WithContext(ctx))
+	if err = k.outcome(err); err == nil && (mr.IID != int64(iid) || !isCommit(mr.SHA) || mr.State == "") {
 		return nil, k.unusable("the response is not a merge request")
 	}
 	return mr, err
@@ -52,10 +50,12 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 		names[mr.Author.Username] = true
 	}
 	n, head := int64(0), false
-	commits, err := gitLabList(ctx, g.call(op, g.requestPath(int(mr.IID), "commits"), wantArray), func(*gitlab.Commit) int64 { n++; return n },
-		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.Commit, *gitlab.Response, error) {
-			return c.MergeRequests.GetMergeRequestCommits(g.project, mr.IID, &gitlab.GetMergeRequestCommitsOptions{ListOptions: page}, o)
-		})
+	k := g.call(ctx, op, g.requestPath(int(mr.IID), "commits"), wantArray)
+	commits, err := gitLabList(k, func(*gitlab.Commit) int64 { n++; return n }, func(page gitlab.ListOptions) ([]*gitlab.Commit, error) {
+		options := &gitlab.GetMergeRequestCommitsOptions{ListOptions: page}
+		out, _, err := k.gitlab().MergeRequests.GetMergeRequestCommits(g.project, mr.IID, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -75,17 +75,18 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 // reviews returns the approvals. GitLab reports only the time of an approval, not its commit. An
 // approval counts for the head if it is newer than the head.
 func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest) ([]Review, error) {
-	k := g.call(op, g.requestPath(int(mr.IID), "approvals"), wantObject("approved_by"))
-	reported, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.MergeRequestApprovals, *gitlab.Response, error) {
-		return c.MergeRequests.GetMergeRequestApprovals(g.project, mr.IID, o)
-	})
-	if err != nil || len(reported.ApprovedBy) == 0 {
+	k := g.call(ctx, op, g.requestPath(int(mr.IID), "approvals"), wantObject("approved_by"))
+	reported, _, err := k.gitlab().MergeRequests.GetMergeRequestApprovals(g.project, mr.IID, gitlab.WithContext(ctx))
+	if err = k.outcome(err); err != nil || len(reported.ApprovedBy) == 0 {
 		return nil, err
 	}
-	versions, err := gitLabList(ctx, g.call(op, g.requestPath(int(mr.IID), "versions"), wantArray), func(v *gitlab.MergeRequestDiffVersion) int64 { return v.ID },
-		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.MergeRequestDiffVersion, *gitlab.Response, error) {
-			return c.MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, &gitlab.GetMergeRequestDiffVersionsOptions{ListOptions: page}, o)
-		})
+	k = g.call(ctx, op, g.requestPath(int(mr.IID), "versions"), wantArray)
+	id := func(v *gitlab.MergeRequestDiffVersion) int64 { return v.ID }
+	versions, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.MergeRequestDiffVersion, error) {
+		options := &gitlab.GetMergeRequestDiffVersionsOptions{ListOptions: page}
+		out, _, err := k.gitlab().MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -116,21 +117,21 @@ func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest
 // checks reads the results of automated checks of the head. If the credential may not read them,
 // ChecksKnown stays false.
 func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
-	all, err := gitLabList(ctx, g.call(op, g.projectPath("repository", "commits", r.Head, "statuses"), wantArray), func(s *gitlab.CommitStatus) int64 { return s.ID },
-		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.CommitStatus, *gitlab.Response, error) {
-			return c.Commits.GetCommitStatuses(g.project, r.Head, &gitlab.GetCommitStatusesOptions{ListOptions: page}, o)
-		})
+	k := g.call(ctx, op, g.projectPath("repository", "commits", r.Head, "statuses"), wantArray)
+	id := func(s *gitlab.CommitStatus) int64 { return s.ID }
+	all, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.CommitStatus, error) {
+		options := &gitlab.GetCommitStatusesOptions{ListOptions: page}
+		out, _, err := k.gitlab().Commits.GetCommitStatuses(g.project, r.Head, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
+	})
 	if ClassOf(err) == Forbidden {
 		return nil
-	}
-	if err != nil {
-		return err
 	}
 	for _, s := range all {
 		r.Checks = append(r.Checks, Check{Name: redact(s.Name), State: redact(s.Status), URL: s.TargetURL})
 	}
-	r.ChecksKnown = true
-	return nil
+	r.ChecksKnown = err == nil
+	return err
 }
 
 // blocked returns the reason why a merge request cannot be merged now. It is empty while GitLab
@@ -159,17 +160,13 @@ func blocked(mr *gitlab.MergeRequest) string {
 // merge, that is Invalid; people must resolve it at GitLab.
 func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 	const op = "merge a merge request"
-	if err := g.isProject(op); err != nil {
+	if err := checkInput(op, g, isCommit(head), "only a reviewed commit can be merged"); err != nil {
 		return err
 	}
-	if !isCommit(head) {
-		return &Error{Op: op, Class: Invalid, Message: "only a reviewed commit can be merged"}
-	}
-	err := doGitLabNoBody(ctx, g.call(op, g.requestPath(iid, "merge"), nil),
-		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-			_, response, err := c.MergeRequests.AcceptMergeRequest(g.project, int64(iid), &gitlab.AcceptMergeRequestOptions{SHA: &head, ShouldRemoveSourceBranch: new(true)}, o)
-			return response, err
-		})
+	k := g.call(ctx, op, g.requestPath(iid, "merge"), nil)
+	options := &gitlab.AcceptMergeRequestOptions{SHA: &head, ShouldRemoveSourceBranch: new(true)}
+	_, _, err := k.gitlab().MergeRequests.AcceptMergeRequest(g.project, int64(iid), options, gitlab.WithContext(ctx))
+	err = k.outcome(err)
 	switch c := ClassOf(err); c {
 	case "", Invalid, Conflict, Unavailable, Refused:
 		mr, again := g.mergeRequest(ctx, op, iid)
@@ -202,11 +199,10 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 	}
 	if mr.State == "opened" {
 		if comment != "" {
-			if err := doGitLabNoBody(ctx, g.call(op, g.requestPath(iid, "notes"), nil),
-				func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-					_, response, err := c.Notes.CreateMergeRequestNote(g.project, int64(iid), &gitlab.CreateMergeRequestNoteOptions{Body: &comment}, o)
-					return response, err
-				}); err != nil {
+			k := g.call(ctx, op, g.requestPath(iid, "notes"), nil)
+			note := &gitlab.CreateMergeRequestNoteOptions{Body: &comment}
+			_, _, err := k.gitlab().Notes.CreateMergeRequestNote(g.project, int64(iid), note, gitlab.WithContext(ctx))
+			if err = k.outcome(err); err != nil {
 				return err
 			}
 		}
@@ -214,8 +210,7 @@ func (g *GitLab) Withdraw(ctx context.Context, iid int, comment string) error {
 			return err
 		}
 	}
-	return ignoreNotFound(doGitLabNoBody(ctx, g.call(op, g.projectPath("repository", "branches", mr.SourceBranch), nil),
-		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-			return c.Branches.DeleteBranch(g.project, mr.SourceBranch, o)
-		}))
+	k := g.call(ctx, op, g.projectPath("repository", "branches", mr.SourceBranch), nil)
+	_, err = k.gitlab().Branches.DeleteBranch(g.project, mr.SourceBranch, gitlab.WithContext(ctx))
+	return ignoreNotFound(k.outcome(err))
 }

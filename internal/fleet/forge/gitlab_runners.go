@@ -37,13 +37,6 @@ type GitLabRunner struct {
 	Groups                     []int64
 }
 
-// A Manager is a process that contacted GitLab for a runner. GitLab lists it long after it is gone,
-// so only the time of its last contact counts.
-type Manager struct {
-	SystemID, Status, Version string
-	ContactedAt               time.Time // zero: never
-}
-
 // A Job is a running job.
 type Job struct{ ID, Project int64 }
 
@@ -88,15 +81,13 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 	if err := checkTags(op, s.Tags); err != nil {
 		return 0, secret.Text{}, err
 	}
-	k := g.call(op, "/user/runners", wantObject("id", "token"))
+	k := g.call(ctx, op, "/user/runners", wantObject("id", "token"))
 	options := &gitlab.CreateUserRunnerOptions{
 		RunnerType: new(groupRunnerType), GroupID: &s.GroupID, TagList: new(slices.Concat([]string{}, s.Tags)), RunUntagged: &s.RunUntagged, Locked: &s.Locked,
 		AccessLevel: new(accessLevel(s.Protected)), MaximumTimeout: seconds(s.MaximumTimeout), Paused: &s.Paused, Description: &s.Description, MaintenanceNote: &s.Note,
 	}
-	created, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.UserRunner, *gitlab.Response, error) {
-		return c.Users.CreateUserRunner(options, o)
-	})
-	switch {
+	created, _, err := k.gitlab().Users.CreateUserRunner(options, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return 0, secret.Text{}, err
 	case created.ID <= 0 || created.Token == "":
@@ -108,11 +99,12 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 // GroupRunners lists the IDs of all runners that the projects of a group may use, or returns an
 // error. The list includes runners of parent groups; see Groups of each runner.
 func (g *GitLab) GroupRunners(ctx context.Context, group int64) ([]int64, error) {
-	k := g.call("list runners", "/groups/"+number(group)+"/runners", wantArray)
-	all, err := gitLabList(ctx, k, func(r *gitlab.Runner) int64 { return r.ID },
-		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.Runner, *gitlab.Response, error) {
-			return c.Runners.ListGroupsRunners(group, &gitlab.ListGroupsRunnersOptions{ListOptions: page, Type: new(groupRunnerType)}, o)
-		})
+	k := g.call(ctx, "list runners", "/groups/"+number(group)+"/runners", wantArray)
+	all, err := gitLabList(k, func(r *gitlab.Runner) int64 { return r.ID }, func(page gitlab.ListOptions) ([]*gitlab.Runner, error) {
+		options := &gitlab.ListGroupsRunnersOptions{ListOptions: page, Type: new(groupRunnerType)}
+		out, _, err := k.gitlab().Runners.ListGroupsRunners(group, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -130,11 +122,9 @@ func runnerPath(id int64) string { return "/runners/" + number(id) }
 
 // Runner reads a runner.
 func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
-	k := g.call("read a runner", runnerPath(id), wantObject("id", "paused")) // without the key paused, the library would report "not paused"
-	d, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerDetails, *gitlab.Response, error) {
-		return c.Runners.GetRunnerDetails(id, o)
-	})
-	switch {
+	k := g.call(ctx, "read a runner", runnerPath(id), wantObject("id", "paused")) // without the key paused, the library would report "not paused"
+	d, _, err := k.gitlab().Runners.GetRunnerDetails(id, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return GitLabRunner{}, err
 	case d.ID != id:
@@ -176,14 +166,14 @@ func (g *GitLab) UpdateRunner(ctx context.Context, id int64, s RunnerSpec) error
 	if err := checkTags(op, s.Tags); err != nil {
 		return err
 	}
-	return doGitLabNoBody(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		// The library's method cannot send the null that removes the timeout.
-		r, err := c.NewRequest(http.MethodPut, runnerPath(id)[1:], body, []gitlab.RequestOptionFunc{o})
-		if err != nil {
-			return nil, err
-		}
-		return c.Do(r, nil)
-	})
+	// The library's method cannot send the null that removes the timeout.
+	k := g.call(ctx, op, runnerPath(id), nil)
+	r, err := k.gitlab().NewRequest(http.MethodPut, runnerPath(id)[1:], body, []gitlab.RequestOptionFunc{gitlab.WithContext(ctx)})
+	if err != nil {
+		return k.outcome(err)
+	}
+	_, err = k.gitlab().Do(r, nil)
+	return k.outcome(err)
 }
 
 // SetPaused pauses or resumes a runner. It returns the runner as GitLab reports it afterwards,
@@ -198,10 +188,9 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 	if paused {
 		op = "pause a runner"
 	}
-	if err := doGitLabNoBody(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		_, response, err := c.Runners.UpdateRunnerDetails(id, body, o)
-		return response, err
-	}); err != nil {
+	k := g.call(ctx, op, runnerPath(id), nil)
+	_, _, err := k.gitlab().Runners.UpdateRunnerDetails(id, body, gitlab.WithContext(ctx))
+	if err = k.outcome(err); err != nil {
 		return GitLabRunner{}, err
 	}
 	return g.Runner(ctx, id)
@@ -211,12 +200,9 @@ func (g *GitLab) SetPaused(ctx context.Context, id int64, paused bool, note stri
 // the request once. If the response is lost, the new token is not known and the caller must reset
 // it again.
 func (g *GitLab) ResetToken(ctx context.Context, id int64) (secret.Text, error) {
-	k := g.call("reset a runner's token", runnerPath(id)+"/reset_authentication_token", wantObject("token"))
-	created, err := doGitLab(ctx, k,
-		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.RunnerAuthenticationToken, *gitlab.Response, error) {
-			return c.Runners.ResetRunnerAuthenticationToken(id, o)
-		})
-	switch {
+	k := g.call(ctx, "reset a runner's token", runnerPath(id)+"/reset_authentication_token", wantObject("token"))
+	created, _, err := k.gitlab().Runners.ResetRunnerAuthenticationToken(id, gitlab.WithContext(ctx))
+	switch err = k.outcome(err); {
 	case err != nil:
 		return secret.Text{}, err
 	case *created.Token == "":
@@ -229,10 +215,9 @@ func (g *GitLab) ResetToken(ctx context.Context, id int64) (secret.Text, error) 
 // success. DeleteRunner verifies the deletion with a read.
 func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
-	err := doGitLabNoBody(ctx, g.call(op, runnerPath(id), nil), func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-		return c.Runners.RemoveRunner(id, o)
-	})
-	if ignoreNotFound(err) != nil {
+	k := g.call(ctx, op, runnerPath(id), nil)
+	_, err := k.gitlab().Runners.RemoveRunner(id, gitlab.WithContext(ctx))
+	if err = k.outcome(err); ignoreNotFound(err) != nil {
 		return err
 	}
 	_, err = g.Runner(ctx, id)
@@ -242,37 +227,14 @@ func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
 	return ignoreNotFound(err)
 }
 
-// Managers lists the processes that contacted GitLab for a runner, or returns an error.
-func (g *GitLab) Managers(ctx context.Context, id int64) ([]Manager, error) {
-	k := g.call("list managers", runnerPath(id)+"/managers", wantArray) // the list has no pages
-	list, err := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) ([]*gitlab.RunnerManager, *gitlab.Response, error) {
-		return c.Runners.ListRunnerManagers(id, o)
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case slices.Contains(list, nil):
-		return nil, k.unusable("the list has an entry without an identifier")
-	case k.responseHeader.Get("X-Next-Page") != "":
-		return nil, k.unusable("the list has further pages, which are not supported")
-	}
-	out := make([]Manager, len(list))
-	for i, m := range list {
-		out[i] = Manager{SystemID: redact(m.SystemID), Status: redact(m.Status), Version: redact(m.Version)}
-		if m.ContactedAt != nil {
-			out[i].ContactedAt = *m.ContactedAt
-		}
-	}
-	return out, nil
-}
-
 // RunningJobs lists all running jobs of a runner, or returns an error.
 func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
-	k := g.call("list running jobs", runnerPath(id)+"/jobs", wantArray)
-	all, err := gitLabList(ctx, k, func(j *gitlab.Job) int64 { return j.ID },
-		func(c *gitlab.Client, page gitlab.ListOptions, o gitlab.RequestOptionFunc) ([]*gitlab.Job, *gitlab.Response, error) {
-			return c.Runners.ListRunnerJobs(id, &gitlab.ListRunnerJobsOptions{ListOptions: page, Status: new("running")}, o)
-		})
+	k := g.call(ctx, "list running jobs", runnerPath(id)+"/jobs", wantArray)
+	all, err := gitLabList(k, func(j *gitlab.Job) int64 { return j.ID }, func(page gitlab.ListOptions) ([]*gitlab.Job, error) {
+		options := &gitlab.ListRunnerJobsOptions{ListOptions: page, Status: new("running")}
+		out, _, err := k.gitlab().Runners.ListRunnerJobs(id, options, gitlab.WithContext(ctx))
+		return out, k.outcome(err)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -290,20 +252,16 @@ func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
 // success.
 func (g *GitLab) CancelJob(ctx context.Context, project, job int64) error {
 	path := "/projects/" + number(project) + "/jobs/" + number(job)
-	err := doGitLabNoBody(ctx, g.call("cancel a job", path+"/cancel", nil),
-		func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Response, error) {
-			//lint:ignore SA1019 its successor has the same name as the call without options, in the next major version
-			_, response, err := c.Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, o)
-			return response, err
-		})
+	k := g.call(ctx, "cancel a job", path+"/cancel", nil)
+	//lint:ignore SA1019 its successor has the same name as the call without options, in the next major version
+	_, _, err := k.gitlab().Jobs.CancelJobWithOptions(project, job, &gitlab.CancelJobOptions{}, gitlab.WithContext(ctx))
+	err = k.outcome(err)
 	if class := ClassOf(err); class != Invalid && class != Forbidden && class != Conflict {
 		return ignoreNotFound(err)
 	}
-	k := g.call("read a job", path, wantObject())
-	found, readErr := doGitLab(ctx, k, func(c *gitlab.Client, o gitlab.RequestOptionFunc) (*gitlab.Job, *gitlab.Response, error) {
-		return c.Jobs.GetJob(project, job, o)
-	})
-	switch {
+	k = g.call(ctx, "read a job", path, wantObject())
+	found, _, readErr := k.gitlab().Jobs.GetJob(project, job, gitlab.WithContext(ctx))
+	switch readErr = k.outcome(readErr); {
 	case readErr != nil && k.status/100 != 2:
 		return ignoreNotFound(readErr)
 	case readErr == nil && slices.Contains([]string{"success", "failed", "canceled", "canceling", "skipped"}, found.Status):

@@ -37,11 +37,8 @@ func (p Proposal) invalidReason() string {
 		return "a file that does not exist cannot be deleted"
 	case p.Message == "" || p.Title == "" || p.Author.Name == "" || p.Author.Email == "":
 		return "a change needs a message, a title and an author"
-	}
-	for _, l := range p.Labels {
-		if !strings.HasPrefix(l, ownPrefix) || strings.ContainsAny(l, ",") {
-			return "a label of a change must begin with " + ownPrefix
-		}
+	case slices.ContainsFunc(p.Labels, func(l string) bool { return !strings.HasPrefix(l, ownPrefix) || strings.Contains(l, ",") }):
+		return "a label of a change must begin with " + ownPrefix
 	}
 	return ""
 }
@@ -73,10 +70,40 @@ func (p Proposal) findRequest(op string, all []openRequest) (int, error) {
 	return -1, nil
 }
 
-// A repositoryReader reads a repository in the same way at each forge.
-type repositoryReader struct {
-	Head func(ctx context.Context, op, branch string) (commit string, err error)
-	File func(ctx context.Context, op, commit, path string) (File, error)
+// A repository is the repository of a [GitHub] or a [GitLab].
+type repository interface {
+	checkRepository(op string) error // an error if the client has no repository
+	head(ctx context.Context, op, branch string) (commit string, err error)
+	fileAt(ctx context.Context, op, commit, path string) (File, error)
+}
+
+// checkInput returns an error of class Invalid unless the client has a repository and the input of an operation is valid.
+func checkInput(op string, r repository, valid bool, why string) error {
+	err := r.checkRepository(op)
+	if err == nil && !valid {
+		err = &Error{Op: op, Class: Invalid, Message: why}
+	}
+	return err
+}
+
+func readFile(ctx context.Context, r repository, branch, path string) (File, error) {
+	const op = "read a file"
+	if err := checkInput(op, r, isBranch(branch) && isPath(path), redact(fmt.Sprintf("%q on %q is not a file", path, branch))); err != nil {
+		return File{}, err
+	}
+	head, err := r.head(ctx, op, branch)
+	if err != nil {
+		return File{}, err
+	}
+	return r.fileAt(ctx, op, head, path)
+}
+
+// readHead returns the last commit of a branch for a listing.
+func readHead(ctx context.Context, r repository, branch string) (string, error) {
+	if err := checkInput(listOp, r, isBranch(branch), "there is no such branch"); err != nil {
+		return "", err
+	}
+	return r.head(ctx, listOp, branch)
 }
 
 // A base is the base for the commit of a proposal.
@@ -89,15 +116,15 @@ type base struct {
 
 // findBase finds the base for the commit of a proposal. It returns a Conflict if the file is not the
 // version that the change is based on.
-func (p Proposal) findBase(ctx context.Context, op string, r repositoryReader) (s base, err error) {
-	s.At, err = r.Head(ctx, op, p.Branch)
+func (p Proposal) findBase(ctx context.Context, op string, r repository) (s base, err error) {
+	s.At, err = r.head(ctx, op, p.Branch)
 	if s.Fresh = ClassOf(err) == NotFound; s.Fresh {
-		s.At, err = r.Head(ctx, op, p.Base)
+		s.At, err = r.head(ctx, op, p.Base)
 	}
 	if err != nil {
 		return s, err
 	}
-	if s.Now, err = r.File(ctx, op, s.At, p.Path); err != nil {
+	if s.Now, err = r.fileAt(ctx, op, s.At, p.Path); err != nil {
 		return s, err
 	}
 	s.Done = p.matches(s.Now)
@@ -128,4 +155,55 @@ func sortedPaths(all []string) []string {
 	all = slices.DeleteFunc(all, func(p string) bool { return p == "" })
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+const plainChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/-"
+
+// isBranch reports whether a text is a valid branch name. It accepts only plain names, fewer than
+// git does.
+func isBranch(s string) bool {
+	return len(s) <= 200 && strings.Trim(s, plainChars) == "" && isPath(s) &&
+		!strings.HasPrefix(s, "-") && !strings.Contains(s, "..") && !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, ".lock")
+}
+
+// isPath reports whether a text is a valid path of a file in a repository. It refuses paths that
+// lead out of the repository, into git's own directory or into a forge's directory.
+func isPath(s string) bool {
+	if s == "" || len(s) > 1000 || strings.ContainsAny(s, "\\\x00\r\n") {
+		return false
+	}
+	for i, part := range strings.Split(s, "/") {
+		switch strings.ToLower(part) {
+		case "", ".", "..", ".git":
+			return false
+		case ".github", ".gitlab", ".gitlab-ci.yml":
+			if i == 0 {
+				return false // forges run the files in it
+			}
+		}
+	}
+	return true
+}
+
+// isCommit reports whether a text is a full commit ID.
+func isCommit(s string) bool {
+	return len(s) >= 40 && len(s) <= 64 && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// coAuthors returns the names and addresses in the Co-authored-by trailers of a commit message.
+func coAuthors(message string) (out []string) {
+	for l := range strings.Lines(message) {
+		key, owner, ok := strings.Cut(strings.TrimSpace(l), ":")
+		if !ok || !strings.EqualFold(strings.TrimSpace(key), "Co-authored-by") {
+			continue
+		}
+		name, address, _ := strings.Cut(owner, "<")
+		address, _, _ = strings.Cut(address, ">")
+		for _, s := range []string{strings.TrimSpace(name), strings.TrimSpace(address)} {
+			if s != "" {
+				out = append(out, s)
+			}
+		}
+	}
+	return out
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/go-github/v89/github"
+
 	"github.com/tailplane/tailplane/internal/util/httptransport"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
@@ -43,18 +45,19 @@ type transport struct {
 	skew  time.Duration // the forge's clock minus the local clock
 }
 
-func newTransport(base *url.URL, bundle []byte, now func() time.Time, observe func(string, int)) (*transport, error) {
-	t, err := httptransport.New(httptransport.Config{Base: base, CABundle: bundle, FollowReads: true, MaxConcurrent: maxConcurrent})
+func newTransport(base *url.URL, c Config) (*transport, error) {
+	t, err := httptransport.New(httptransport.Config{Base: base, CABundle: c.CABundle, FollowReads: true, MaxConcurrent: maxConcurrent})
 	if err != nil {
 		return nil, err
 	}
-	if now == nil {
-		now = time.Now
+	w := &transport{base: base, http: t, clock: c.Now, observe: c.Observe}
+	if w.clock == nil {
+		w.clock = time.Now
 	}
-	if observe == nil {
-		observe = func(string, int) {}
+	if w.observe == nil {
+		w.observe = func(string, int) {}
 	}
-	return &transport{base: base, http: t, clock: now, observe: observe}, nil
+	return w, nil
 }
 
 // now returns the time of the forge's clock, as far as the forge reported it.
@@ -64,7 +67,8 @@ func (w *transport) now() time.Time {
 	return w.clock().Add(w.skew)
 }
 
-func (w *transport) lastRate() Rate {
+// Rate returns the forge's rate limit, as last reported. GitHub reports its primary one.
+func (w *transport) Rate() Rate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.rate
@@ -80,6 +84,7 @@ func (w *transport) paused() time.Duration {
 // top of a call, so a library keeps no state between operations. The call decides what a response
 // means. Errors of the libraries are not used, because they contain the URL and the whole response.
 type call struct {
+	ctx       context.Context // of the operation; its end explains an error
 	transport *transport
 	op        string
 	below     string                   // requests must go to this path of the API, or below it
@@ -181,15 +186,17 @@ func (k *call) stripped(path string) string {
 	return path
 }
 
-// finish returns the error of a library method that returned err.
-func (k *call) finish(ctx context.Context, err error) error {
+// outcome returns the error of a library method that returned err. After an error, callers must not use
+// the results of the method.
+func (k *call) outcome(err error) error {
+	_, accepted := errors.AsType[*github.AcceptedError](err) // 202, which the library returns as an error
 	switch {
 	case k.err != nil:
 		return k.err
-	case err == nil:
+	case err == nil || accepted:
 		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("%s: %w", k.op, context.Cause(ctx))
+	case k.ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", k.op, context.Cause(k.ctx))
 	case k.status == 0:
 		return &Error{Op: k.op, Class: Invalid, Message: "the request cannot be built"}
 	}
@@ -297,4 +304,74 @@ func wantArray(body []byte) string {
 		return "the list has an empty entry"
 	}
 	return ""
+}
+
+const maxPageCache = 8 << 20 // bytes of cached pages; above it, the whole cache is cleared
+
+// pageCache caches the last responses to reads that have an ETag. The forge does not send an unchanged
+// page again, and GitHub does not count it against the rate limit.
+type pageCache struct {
+	mu   sync.Mutex
+	of   map[string]page
+	size int
+}
+
+type page struct {
+	header http.Header
+	body   []byte
+}
+
+// roundTrip sends a request, with the ETag of the cached response if there is one. For an unchanged
+// page it returns the cached body with the new headers. It must take the new headers, because
+// GitLab reports the next page in a header that the ETag does not cover. A former last page may
+// have a next page now.
+func (p *pageCache) roundTrip(rt http.RoundTripper, r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet {
+		return rt.RoundTrip(r)
+	}
+	address := r.URL.String()
+	known, keeps := p.get(address)
+	if keeps {
+		r.Header.Set("If-None-Match", known.header.Get("ETag"))
+	}
+	response, err := rt.RoundTrip(r)
+	switch {
+	case err != nil:
+	case response.StatusCode == http.StatusNotModified && keeps:
+		header := known.header.Clone()
+		maps.Copy(header, response.Header)
+		response.StatusCode, response.Status, response.Header = http.StatusOK, "200 OK", header
+		response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(known.body)), int64(len(known.body))
+	case response.StatusCode == http.StatusOK:
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			return nil, err
+		}
+		response.Body = io.NopCloser(bytes.NewReader(body))
+		p.set(address, page{response.Header, body})
+	}
+	return response, err
+}
+
+func (p *pageCache) get(address string) (page, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, ok := p.of[address]
+	return known, ok
+}
+
+func (p *pageCache) set(address string, a page) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old, ok := p.of[address]; ok {
+		p.size -= len(old.body)
+		delete(p.of, address)
+	}
+	if a.header.Get("ETag") == "" || len(a.body) > maxPageCache {
+		return
+	}
+	if p.size+len(a.body) > maxPageCache || p.of == nil {
+		p.of, p.size = map[string]page{}, 0
+	}
+	p.of[address], p.size = a, p.size+len(a.body)
 }

@@ -47,26 +47,24 @@ func serveAny(t *testing.T, body string) (address string, requested func() []str
 // path would lead elsewhere.
 func TestNamesInPaths(t *testing.T) {
 	address, requested := serveAny(t, `{}`)
-	g, err := NewGitHub(GitHubConfig{URL: address, APIURL: address + "/api/v3", ScopeURL: address + "/acme/config",
+	g, err := NewGitHub(Config{URL: address, APIURL: address + "/api/v3", ScopeURL: address + "/acme/config",
 		Credential: map[string][]byte{"github_token": []byte("ghp_x")}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := testContext(t)
-	if err := doGitHubNoBody(ctx, g.call("write a file", g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-		_, response, err := c.Repositories.CreateFile(ctx, "acme", "config", escaped("fleet/a?b#c%2f..:d e.yaml"), &github.RepositoryContentFileOptions{})
-		return response, err
-	}); err != nil {
+	k := g.call(ctx, "write a file", g.scope.root(), nil)
+	_, _, err = k.github().Repositories.CreateFile(ctx, "acme", "config", escaped("fleet/a?b#c%2f..:d e.yaml"), &github.RepositoryContentFileOptions{})
+	if err = k.outcome(err); err != nil {
 		t.Error(err)
 	}
 	if want := "PUT /api/v3/repos/acme/config/contents/fleet/a%3Fb%23c%252f..:d%20e.yaml"; len(requested()) != 1 || requested()[0] != want {
 		t.Errorf("requested %q, want %q", requested(), want)
 	}
 	for _, repository := range []string{"other", "config2", "config/../other", "config?x=/", "..", ""} {
-		err := doGitHubNoBody(ctx, g.call("read", g.scope.root(), nil), func(c *github.Client) (*github.Response, error) {
-			_, response, err := c.Repositories.Get(ctx, "acme", repository)
-			return response, err
-		})
+		k := g.call(ctx, "read", g.scope.root(), nil)
+		_, _, err := k.github().Repositories.Get(ctx, "acme", repository)
+		err = k.outcome(err)
 		if repository == "config?x=/" { // the repository config with a query
 			continue
 		}
@@ -95,7 +93,7 @@ func TestGitLabOddFile(t *testing.T) {
 func TestGitLabAPIElsewhere(t *testing.T) {
 	address, requested := serveAny(t, `{"version":"18.0.0"}`)
 	for _, api := range []string{"/gitlab-api", "/gitlab/api/v4", "", "/api/v4/"} {
-		c, err := NewGitLab(GitLabConfig{URL: "https://gitlab.example.com", APIURL: address + api, Credential: map[string][]byte{"access_token": []byte("glpat-x")}})
+		c, err := NewGitLab(Config{URL: "https://gitlab.example.com", APIURL: address + api, Credential: map[string][]byte{"access_token": []byte("glpat-x")}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +110,7 @@ func TestGitLabAPIElsewhere(t *testing.T) {
 // If a library cannot send a request or cannot parse a response, its own error text is not used.
 func TestErrorsOfLibraries(t *testing.T) {
 	address, _ := serveAny(t, `{"id":"canary"}`)
-	g, err := NewGitHub(GitHubConfig{URL: address, APIURL: address + "/api/v3", ScopeURL: address + "/acme/config",
+	g, err := NewGitHub(Config{URL: address, APIURL: address + "/api/v3", ScopeURL: address + "/acme/config",
 		Credential: map[string][]byte{"github_token": []byte("ghp_canary")}})
 	if err != nil {
 		t.Fatal(err)

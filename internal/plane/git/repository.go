@@ -37,9 +37,9 @@ func Open(c Config) (*Repository, error) {
 	var err error
 	switch c.Forge {
 	case "github":
-		f, err = forge.NewGitHub(forge.GitHubConfig{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, ScopeURL: place, Credential: c.Credential})
+		f, err = forge.NewGitHub(forge.Config{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, ScopeURL: place, Credential: c.Credential})
 	case "gitlab":
-		f, err = forge.NewGitLab(forge.GitLabConfig{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, Place: place, Credential: c.Credential})
+		f, err = forge.NewGitLab(forge.Config{URL: c.URL, APIURL: c.APIURL, CABundle: c.CABundle, ScopeURL: place, Credential: c.Credential})
 	default:
 		err = fmt.Errorf("%q is neither github nor gitlab", c.Forge)
 	}
