@@ -204,8 +204,15 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: name a package for what it provides", p.ImportPath)
 		}
 		for _, f := range p.GoFiles {
-			if f == "types.go" || f == "helpers.go" || f == "util.go" || f == "utils.go" {
-				t.Errorf("%s/%s: name a file for its noun", p.ImportPath, f)
+			switch {
+			case f == "types.go":
+				t.Errorf("f = %q; %s", f, p.ImportPath)
+			case f == "helpers.go":
+				t.Errorf("f = %q; %s", f, p.ImportPath)
+			case f == "util.go":
+				t.Errorf("f = %q; %s", f, p.ImportPath)
+			case f == "utils.go":
+				t.Errorf("f = %q; %s", f, p.ImportPath)
 			}
 		}
 		if p.Doc == "" && len(p.GoFiles) > 0 {

@@ -21,19 +21,18 @@ const (
 // overLimit has, for each file that is over a limit today, its lines and those of its longest function; 0 means
 // within the limit. The figures must only decrease, and an entry that is no longer needed fails the test.
 var overLimit = map[string]struct{ lines, function int }{
-	"test/install/gateway_test.go":               {819, 0},
-	"testbed/cmd/demo/adapter.go":                {0, 90},
-	"testbed/cmd/demo/fleet.go":                  {0, 105},
-	"testbed/cmd/podclient/main.go":              {0, 95},
-	"testbed/devcluster/main.go":                 {0, 91},
-	"testbed/podnode/pod.go":                     {0, 88},
-	"testbed/podnode/run.go":                     {0, 113},
-	"testkit/forgetest/githubgit.go":             {0, 153},
-	"testkit/forgetest/githubpulls.go":           {0, 149},
-	"testkit/forgetest/githubrunners.go":         {0, 137},
-	"testkit/forgetest/gitlabchange.go":          {542, 0},
-	"testkit/tailnettest/mapstream.go":           {0, 81},
-	"testkit/tailnettest/tailpolicy/policy.go":   {580, 0},
+	"testbed/cmd/demo/adapter.go":              {0, 90},
+	"testbed/cmd/demo/fleet.go":                {0, 105},
+	"testbed/cmd/podclient/main.go":            {0, 95},
+	"testbed/devcluster/main.go":               {0, 91},
+	"testbed/podnode/pod.go":                   {0, 88},
+	"testbed/podnode/run.go":                   {0, 113},
+	"testkit/forgetest/githubgit.go":           {0, 153},
+	"testkit/forgetest/githubpulls.go":         {0, 149},
+	"testkit/forgetest/githubrunners.go":       {0, 137},
+	"testkit/forgetest/gitlabchange.go":        {542, 0},
+	"testkit/tailnettest/mapstream.go":         {0, 81},
+	"testkit/tailnettest/tailpolicy/policy.go": {580, 0},
 }
 
 // tracked returns the files of the checkout that match a pattern, without those that are deleted but not committed yet.
@@ -47,6 +46,52 @@ func tracked(t *testing.T, pattern string) []string {
 		_, err := os.Stat(name)
 		return os.IsNotExist(err)
 	})
+}
+
+// alternatives returns how many conditions "||" joins in a condition.
+func alternatives(e ast.Expr) int {
+	if or, ok := e.(*ast.BinaryExpr); ok && or.Op == token.LOR {
+		return alternatives(or.X) + alternatives(or.Y)
+	}
+	return 1
+}
+
+// reportsFailure reports whether a statement fails a test.
+func reportsFailure(s ast.Stmt) bool {
+	expr, ok := s.(*ast.ExprStmt)
+	if !ok {
+		return false
+	}
+	call, ok := expr.X.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	if of, ok := method.X.(*ast.Ident); ok && of.Name == "http" { // http.Error answers a request
+		return false
+	}
+	return slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf"}, method.Sel.Name)
+}
+
+// TestAssertions checks that one failure of a test does not stand for three conditions or more: its line must say which one failed.
+func TestAssertions(t *testing.T) {
+	for _, path := range tracked(t, "*_test.go") {
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Errorf("parse %s: %v", path, err)
+			continue
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.IfStmt); ok && alternatives(s.Cond) > 2 && len(s.Body.List) > 0 && reportsFailure(s.Body.List[0]) {
+				t.Errorf("%s: one assertion of %d conditions; split it", fset.Position(s.Pos()), alternatives(s.Cond))
+			}
+			return true
+		})
+	}
 }
 
 // TestLimits measures every Go file of the repository that is not generated.

@@ -171,8 +171,13 @@ func TestLoginDecision(t *testing.T) {
 				}
 				return
 			}
-			if p.Role() != tt.role || strings.Join(p.Namespaces(), " ") != tt.ns || p.Period() != tt.period {
-				t.Errorf("%s: %s in %v for %v", tt.why, p.Role(), p.Namespaces(), p.Period())
+			switch {
+			case p.Role() != tt.role:
+				t.Errorf("%s: p.Role() = %q, want %q", tt.why, p.Role(), tt.role)
+			case strings.Join(p.Namespaces(), " ") != tt.ns:
+				t.Errorf(`%s: strings.Join(p.Namespaces(), " ") = %q, want %q`, tt.why, strings.Join(p.Namespaces(), " "), tt.ns)
+			case p.Period() != tt.period:
+				t.Errorf("%s: p.Period() = %v, want %v", tt.why, p.Period(), tt.period)
 			}
 			if !p.Until().Equal(t0.Add(tt.period)) {
 				t.Errorf("until %v", p.Until())
@@ -323,8 +328,17 @@ func TestTheChosenRuleIsOneOfTheGranted(t *testing.T) {
 			inside := len(g.Namespaces) == 0 || len(p.Namespaces()) > 0 && !slices.ContainsFunc(p.Namespaces(), func(n string) bool { return !slices.Contains(g.Namespaces, n) })
 			return err == nil && g.Role == p.Role() && inside && p.Period() <= g.Period
 		})
-		if !ok || !slices.Contains(policy.Roles, p.Role()) || p.Period() < policy.Min || p.Period() > policy.Max || slices.Contains(p.Namespaces(), "tailplane-system") {
-			t.Fatalf("rules %v, wish %+v: permitted %s in %v for %v", rs, request, p.Role(), p.Namespaces(), p.Period())
+		switch {
+		case !ok:
+			t.Fatalf("rules: ok is false; %v, request = %+v, %s, %v, %v", rs, request, p.Role(), p.Namespaces(), p.Period())
+		case !slices.Contains(policy.Roles, p.Role()):
+			t.Fatalf("rules: policy.Roles = %v does not contain %q; %v; request = %+v", policy.Roles, p.Role(), rs, request)
+		case p.Period() < policy.Min:
+			t.Fatalf("rules: p.Period() = %v, want at least %v; %v; request = %+v", p.Period(), policy.Min, rs, request)
+		case p.Period() > policy.Max:
+			t.Fatalf("rules: p.Period() = %v, want at most %v; %v; request = %+v", p.Period(), policy.Max, rs, request)
+		case slices.Contains(p.Namespaces(), "tailplane-system"):
+			t.Fatalf("rules: p.Namespaces() = %v contains %q; %v; request = %+v", p.Namespaces(), "tailplane-system", rs, request)
 		}
 	}
 }

@@ -84,8 +84,16 @@ func TestPL01_Duties(t *testing.T) {
 		t.Errorf("too many rules: %v", err)
 	}
 	_, err := DecidePlane(planeCaller("mallory@evil.example"), PlaneSelf, planePolicy, moment)
-	if p := problem.From(err); p.Seen == nil || p.Seen.Login != "mallory@evil.example" || !strings.Contains(strings.Join(p.Advice, " "), "#platform") || !strings.Contains(strings.Join(p.Advice, " "), "tailplane.dev/cap/plane") {
-		t.Errorf("a caller without a role gets %+v", p)
+	switch p := problem.From(err); {
+	case p.Seen == nil:
+		t.Error("a caller without a role: p.Seen is nil")
+	case p.Seen.Login != "mallory@evil.example":
+		t.Errorf("a caller without a role: p.Seen.Login = %q, want %q", p.Seen.Login, "mallory@evil.example")
+	case !strings.Contains(strings.Join(p.Advice, " "), "#platform"):
+		t.Errorf(`a caller without a role: strings.Join(p.Advice, " ") = %q does not contain %q`, strings.Join(p.Advice, " "), "#platform")
+	case !strings.Contains(strings.Join(p.Advice, " "), "tailplane.dev/cap/plane"):
+		t.Errorf(`a caller without a role: strings.Join(p.Advice, " ") = %q does not contain %q`,
+			strings.Join(p.Advice, " "), "tailplane.dev/cap/plane")
 	}
 }
 
@@ -133,8 +141,17 @@ func TestReach(t *testing.T) {
 	}
 	const viewer, operator, everywhere = `{"role":"viewer","orgs":["acme"]}`, `{"role":"operator","orgs":["acme"]}`, `{"role":"operator","orgs":["*"]}`
 	p, err := decide(FleetRead, viewer)
-	if err != nil || !p.CanSee("acme") || p.CanSee("globex") || p.CanSee("") || p.Everywhere() {
-		t.Errorf("a viewer of acme: %+v, %v", p, err)
+	switch {
+	case err != nil:
+		t.Errorf("a viewer of acme: %v", err)
+	case !p.CanSee("acme"):
+		t.Errorf(`a viewer of acme: p.CanSee("acme") is false; %+v, %v`, p, err)
+	case p.CanSee("globex"):
+		t.Errorf(`a viewer of acme: p.CanSee("globex") is true; %+v, %v`, p, err)
+	case p.CanSee(""):
+		t.Errorf(`a viewer of acme: p.CanSee("") is true; %+v, %v`, p, err)
+	case p.Everywhere():
+		t.Errorf("a viewer of acme: p.Everywhere() is true; %+v, %v", p, err)
 	}
 	if in, err := p.In("acme"); err != nil || in.Org() != "acme" {
 		t.Errorf("in acme: %v", err)
@@ -142,11 +159,21 @@ func TestReach(t *testing.T) {
 	if _, err := p.In("globex"); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("in globex: %v", err)
 	}
-	if _, err := decide(InfraRead, viewer, operator); problem.CodeOf(err) != problem.Forbidden || problem.From(err).Needed.Verb != "infra.read" || fmt.Sprint(problem.From(err).Have) != "[operator@acme viewer@acme]" {
-		t.Errorf("the clusters, for an operator of acme: %v", err)
+	switch _, err := decide(InfraRead, viewer, operator); {
+	case problem.CodeOf(err) != problem.Forbidden:
+		t.Errorf("the clusters, for an operator of acme: problem.CodeOf(err) != problem.Forbidden; %v", err)
+	case problem.From(err).Needed.Verb != "infra.read":
+		t.Errorf(`the clusters, for an operator of acme: problem.From(err).Needed.Verb != "infra.read"; %v`, err)
+	case fmt.Sprint(problem.From(err).Have) != "[operator@acme viewer@acme]":
+		t.Errorf(`the clusters, for an operator of acme: fmt.Sprint(problem.From(err).Have) != "[operator@acme viewer@acme]"; %v`, err)
 	}
-	if p, err := decide(InfraRead, everywhere); err != nil || !p.Everywhere() || !p.CanSee("") {
+	switch p, err := decide(InfraRead, everywhere); {
+	case err != nil:
 		t.Errorf("the clusters: %v", err)
+	case !p.Everywhere():
+		t.Errorf("the clusters: p.Everywhere() is false; %v", err)
+	case !p.CanSee(""):
+		t.Errorf(`the clusters: p.CanSee("") is false; %v`, err)
 	}
 	for _, tt := range []struct {
 		verb    Verb
@@ -156,23 +183,51 @@ func TestReach(t *testing.T) {
 		{SigninsRead, viewer, true}, {SigninsRead, `{"role":"viewer","orgs":["*"]}`, false}, {SigninsRevoke, `{"role":"viewer","orgs":["*"]}`, true}, {SigninsRevoke, everywhere, false},
 		{SigninsRevoke, `{"role":"org-admin","orgs":["*"]}`, true}, {SigninsRevoke, `{"role":"platform-admin","orgs":["acme"]}`, false}, {AuditRead, everywhere, true}, {AuditRead, `{"role":"platform-admin","orgs":["*"]}`, false},
 	} {
-		if p, err := decide(tt.verb, tt.rule); err != nil || p.OwnOnly() != tt.ownOnly || p.Everywhere() == tt.ownOnly {
-			t.Errorf("%s by %s: own only %v, everywhere %v, %v", tt.verb, tt.rule, p.OwnOnly(), p.Everywhere(), err)
+		switch p, err := decide(tt.verb, tt.rule); {
+		case err != nil:
+			t.Errorf("%v; %s; %s", err, tt.verb, tt.rule)
+		case p.OwnOnly() != tt.ownOnly:
+			t.Errorf("p.OwnOnly() = %v, want %v; %s; %s", p.OwnOnly(), tt.ownOnly, tt.verb, tt.rule)
+		case p.Everywhere() == tt.ownOnly:
+			t.Errorf("p.Everywhere() = %v, the same as tt.ownOnly; %s; %s", p.Everywhere(), tt.verb, tt.rule)
 		}
 	}
 	const admin = `{"role":"org-admin","orgs":["acme"]}`
-	if p, err := decide(AuditRead, admin); err != nil || !p.CanSee("acme") || p.CanSee("globex") || p.Everywhere() || !slices.Contains(p.Verbs()["own"], AuditRead) || !slices.Contains(p.Verbs()["acme"], AuditRead) {
-		t.Errorf("the record, for an admin of acme: %+v, %v", p, err)
+	switch p, err := decide(AuditRead, admin); {
+	case err != nil:
+		t.Errorf("the record, for an admin of acme: %v", err)
+	case !p.CanSee("acme"):
+		t.Errorf(`the record, for an admin of acme: p.CanSee("acme") is false; %+v, %v`, p, err)
+	case p.CanSee("globex"):
+		t.Errorf(`the record, for an admin of acme: p.CanSee("globex") is true; %+v, %v`, p, err)
+	case p.Everywhere():
+		t.Errorf("the record, for an admin of acme: p.Everywhere() is true; %+v, %v", p, err)
+	case !slices.Contains(p.Verbs()["own"], AuditRead):
+		t.Errorf(`the record, for an admin of acme: p.Verbs()["own"] = %v does not contain %q`, p.Verbs()["own"], AuditRead)
+	case !slices.Contains(p.Verbs()["acme"], AuditRead):
+		t.Errorf(`the record, for an admin of acme: p.Verbs()["acme"] = %v does not contain %q`, p.Verbs()["acme"], AuditRead)
 	}
 	if _, err := decide(AuditReadAll, admin, `{"role":"org-admin","orgs":["*"]}`); problem.CodeOf(err) != problem.Forbidden {
 		t.Errorf("the whole record, for an admin of all organisations: %v", err)
 	}
 	p, _ = decide(PlaneSelf, viewer)
-	if v := p.Verbs(); !slices.Contains(v["acme"], FleetRead) || slices.Contains(v[AllOrgs], FleetRead) || !slices.Contains(v["own"], SigninsRevoke) || slices.Contains(v["acme"], InfraRead) {
-		t.Errorf("verbs %v", v)
+	switch v := p.Verbs(); {
+	case !slices.Contains(v["acme"], FleetRead):
+		t.Errorf(`verbs: v["acme"] = %v does not contain %q`, v["acme"], FleetRead)
+	case slices.Contains(v[AllOrgs], FleetRead):
+		t.Errorf("verbs: v[AllOrgs] = %v contains %q", v[AllOrgs], FleetRead)
+	case !slices.Contains(v["own"], SigninsRevoke):
+		t.Errorf(`verbs: v["own"] = %v does not contain %q`, v["own"], SigninsRevoke)
+	case slices.Contains(v["acme"], InfraRead):
+		t.Errorf(`verbs: v["acme"] = %v contains %q`, v["acme"], InfraRead)
 	}
-	if (Permit{}).Everywhere() || (Permit{}).CanSee("acme") || !(Permit{}).OwnOnly() {
-		t.Error("no permit permits something")
+	switch {
+	case (Permit{}).Everywhere():
+		t.Error("no permit permits something: (Permit{}).Everywhere() is true")
+	case (Permit{}).CanSee("acme"):
+		t.Error(`no permit permits something: (Permit{}).CanSee("acme") is true`)
+	case !(Permit{}).OwnOnly():
+		t.Error("no permit permits something: (Permit{}).OwnOnly() is false")
 	}
 	for _, v := range PlaneVerbs() {
 		for d, r := range verbScopes[v] {
@@ -198,8 +253,13 @@ func FuzzPlaneRole(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := ParsePlaneRoleName(string(d.Name)); err != nil || len(d.Orgs) == 0 || !json.Valid(raw) {
-			t.Errorf("%q is %+v", raw, d)
+		switch _, err := ParsePlaneRoleName(string(d.Name)); {
+		case err != nil:
+			t.Error(err)
+		case len(d.Orgs) == 0:
+			t.Errorf("len(d.Orgs) = %v", len(d.Orgs))
+		case !json.Valid(raw):
+			t.Errorf("json.Valid(raw) is false; %q, %+v", raw, d)
 		}
 	})
 }

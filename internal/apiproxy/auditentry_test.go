@@ -64,8 +64,13 @@ func TestAU04SinkDown(t *testing.T) {
 			t.Errorf("requests were delayed for %v", took)
 		}
 		stats := s.telemetry.Stats()
-		if stats.Up || stats.Waiting > 20 || stats.Lost == 0 {
-			t.Errorf("%+v", stats)
+		switch {
+		case stats.Up:
+			t.Errorf("stats.Up is true; stats = %+v", stats)
+		case stats.Waiting > 20:
+			t.Errorf("stats.Waiting = %v, want at most 20", stats.Waiting)
+		case stats.Lost == 0:
+			t.Errorf("stats.Lost = %v", stats.Lost)
 		}
 		if got := value(t, s.Metrics, `mca_refused_total{reason="audit"}`); got != "7" {
 			t.Errorf("%s refused", got)

@@ -60,8 +60,15 @@ func panels(t *testing.T) map[string][]string {
 	}
 	all, ids := map[string][]string{}, map[int]bool{}
 	for _, p := range d.Panels {
-		if p.Description == "" || len(p.Targets) == 0 || all[p.Title] != nil || ids[p.ID] {
-			t.Errorf("panel %d, %q: no description, no query, or a duplicate", p.ID, p.Title)
+		switch {
+		case p.Description == "":
+			t.Errorf("panel: p.Description is empty; %d, %q", p.ID, p.Title)
+		case len(p.Targets) == 0:
+			t.Errorf("panel: len(p.Targets) = %v", len(p.Targets))
+		case all[p.Title] != nil:
+			t.Errorf("panel: all[p.Title] = %v, want nil", all[p.Title])
+		case ids[p.ID]:
+			t.Errorf("panel: ids[p.ID] is true; %d, %q", p.ID, p.Title)
 		}
 		ids[p.ID] = true
 		for _, q := range p.Targets {
@@ -146,9 +153,18 @@ func TestAlertsAndDashboardUseExistingMetrics(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range alerts(t) {
 		check(r.Alert, r.Expr)
-		if seen[r.Alert] || !strings.HasPrefix(r.Alert, "Mca") || !slices.Contains([]string{"critical", "warning"}, r.Labels["severity"]) ||
-			r.Annotations["summary"] == "" || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/reference/adapter-metrics.md#alerts") {
-			t.Errorf("%+v", r)
+		switch {
+		case seen[r.Alert]:
+			t.Errorf("seen[r.Alert] is true; %+v", r)
+		case !strings.HasPrefix(r.Alert, "Mca"):
+			t.Errorf("r.Alert = %q does not start with %q", r.Alert, "Mca")
+		case !slices.Contains([]string{"critical", "warning"}, r.Labels["severity"]):
+			t.Errorf(`[]string{"critical", "warning"} = %v does not contain %q`, []string{"critical", "warning"}, r.Labels["severity"])
+		case r.Annotations["summary"] == "":
+			t.Errorf(`r.Annotations["summary"] is empty; %+v`, r)
+		case !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/reference/adapter-metrics.md#alerts"):
+			t.Errorf(`r.Annotations["runbook_url"] = %q does not end with %q`,
+				r.Annotations["runbook_url"], "/docs/reference/adapter-metrics.md#alerts")
 		}
 		seen[r.Alert] = true
 		if row := "| `" + r.Alert + "` | `" + r.Expr + "` | " + r.For + " | " + r.Annotations["summary"] + " " + r.Annotations["description"] + " |\n"; !strings.Contains(string(text), row) {

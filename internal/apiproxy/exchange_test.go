@@ -27,8 +27,13 @@ func TestSendRequiresAudit(t *testing.T) {
 		s.Handle = func(x *Exchange) error { return x.Forward(p.cluster) }
 	})
 	res := p.do(t, "GET", "/api/v1/namespaces/shop/pods/app/exec", false)
-	if b, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(b), "the audit log cannot be written") {
-		t.Errorf("%s %s: %v", res.Status, b, err)
+	switch b, err := io.ReadAll(res.Body); {
+	case err != nil:
+		t.Error(err)
+	case res.StatusCode != http.StatusServiceUnavailable:
+		t.Errorf("res.StatusCode = %v, want %v", res.StatusCode, http.StatusServiceUnavailable)
+	case !strings.Contains(string(b), "the audit log cannot be written"):
+		t.Errorf("string(b) = %q does not contain %q", string(b), "the audit log cannot be written")
 	}
 	if res := p.do(t, "GET", "/api/v1/pods", false); res.StatusCode != http.StatusOK {
 		t.Errorf("a list needs no record: %s", res.Status)

@@ -128,8 +128,14 @@ func TestParseRefuses(t *testing.T) {
 			if !ok {
 				t.Fatalf("read as %+v (%v), want a refusal", got, err)
 			}
-			if refusal.Status != tt.status || refusal.Reason == "" || !strings.Contains(refusal.Message, tt.says) {
-				t.Errorf("refused with %d %s %q, want %d with %q", refusal.Status, refusal.Reason, refusal.Message, tt.status, tt.says)
+			switch {
+			case refusal.Status != tt.status:
+				t.Errorf("refused: refusal.Status = %v, want %v", refusal.Status, tt.status)
+			case refusal.Reason == "":
+				t.Errorf("refused: refusal.Reason is empty; %d, %s, %q, %d, %q",
+					refusal.Status, refusal.Reason, refusal.Message, tt.status, tt.says)
+			case !strings.Contains(refusal.Message, tt.says):
+				t.Errorf("refused: refusal.Message = %q does not contain %q", refusal.Message, tt.says)
 			}
 			if !reflect.DeepEqual(got, Request{}) {
 				t.Errorf("a refused request returns %+v", got)
@@ -152,8 +158,13 @@ func FuzzParse(f *testing.F) {
 		}
 		r, err := ParseRequest(method, u)
 		if err != nil {
-			if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Status < 400 || refusal.Message == "" {
-				t.Fatalf("%v is not a refusal", err)
+			switch refusal, ok := errors.AsType[*Refusal](err); {
+			case !ok:
+				t.Fatalf("ok is false; %v", err)
+			case refusal.Status < 400:
+				t.Fatalf("refusal.Status = %v, want at least 400", refusal.Status)
+			case refusal.Message == "":
+				t.Fatalf("refusal.Message is empty; %v", err)
 			}
 			return
 		}
@@ -204,8 +215,19 @@ func TestObject(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := r.ObjectRequest()
-		if got := o.URLPath(); got != want || o.Verb != "get" || o.Group != r.Group || o.Resource != r.Resource || o.Namespace != r.Namespace || o.Name != r.Name {
-			t.Errorf("the object of %s is %s %s", target, o.Verb, got)
+		switch got := o.URLPath(); {
+		case got != want:
+			t.Errorf("got = %q, want %q; target = %s", got, want, target)
+		case o.Verb != "get":
+			t.Errorf("o.Verb = %q, want %q; target = %s", o.Verb, "get", target)
+		case o.Group != r.Group:
+			t.Errorf("o.Group = %q, want %q; target = %s", o.Group, r.Group, target)
+		case o.Resource != r.Resource:
+			t.Errorf("o.Resource = %q, want %q; target = %s", o.Resource, r.Resource, target)
+		case o.Namespace != r.Namespace:
+			t.Errorf("o.Namespace = %q, want %q; target = %s", o.Namespace, r.Namespace, target)
+		case o.Name != r.Name:
+			t.Errorf("o.Name = %q, want %q; target = %s", o.Name, r.Name, target)
 		}
 		again, err := parsed(t, http.MethodGet, o.URLPath())
 		if err != nil || !reflect.DeepEqual(again, o) {

@@ -44,8 +44,13 @@ func FuzzSanitize(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		c := apiproxy.Sanitize(s)
-		if !utf8.ValidString(c) || len(c) > 256+len("…") || apiproxy.Sanitize(c) != c && len(c) <= 256 {
-			t.Fatalf("%q", c)
+		switch {
+		case !utf8.ValidString(c):
+			t.Fatalf("utf8.ValidString(c) is false; %q", c)
+		case len(c) > 256+len("…"):
+			t.Fatalf("len(c) = %v, want at most %v", len(c), 256+len("…"))
+		case apiproxy.Sanitize(c) != c && len(c) <= 256:
+			t.Fatalf("apiproxy.Sanitize(c) != c && len(c) <= 256; %q", c)
 		}
 		b, err := json.Marshal(c)
 		if err != nil {
@@ -54,13 +59,29 @@ func FuzzSanitize(f *testing.F) {
 		var log bytes.Buffer
 		slog.New(slog.NewJSONHandler(&log, nil)).Info("x", apiproxy.SanitizedAttr("a", s))
 		var line struct{ A string }
-		if err := json.Unmarshal(log.Bytes(), &line); err != nil || line.A != c || bytes.Count(log.Bytes(), []byte("\n")) != 1 {
-			t.Fatalf("%v: %q of %q", err, line.A, s)
+		switch err := json.Unmarshal(log.Bytes(), &line); {
+		case err != nil:
+			t.Fatalf("%v; %q", err, s)
+		case line.A != c:
+			t.Fatalf("line.A = %q, want %q; %q", line.A, c, s)
+		case bytes.Count(log.Bytes(), []byte("\n")) != 1:
+			t.Fatalf(`bytes.Count(log.Bytes(), []byte("\n")) = %v, want 1; %q`, bytes.Count(log.Bytes(), []byte("\n")), s)
 		}
 		for _, out := range [][]byte{sanitize.JSON(b), bytes.TrimSuffix(log.Bytes(), []byte("\n"))} {
 			for _, r := range string(out) {
-				if r < 0x20 || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x202e || r == 0x2028 || r == 0x200b {
-					t.Fatalf("%U in %q", r, out)
+				switch {
+				case r < 0x20:
+					t.Fatalf("r = %v, want at least 0x20; out = %q", r, out)
+				case r == 0x7f:
+					t.Fatalf("r = %v; out = %q", r, out)
+				case r >= 0x80 && r < 0xa0:
+					t.Fatalf("r >= 0x80 && r < 0xa0; %U, out = %q", r, out)
+				case r == 0x202e:
+					t.Fatalf("r = %v; out = %q", r, out)
+				case r == 0x2028:
+					t.Fatalf("r = %v; out = %q", r, out)
+				case r == 0x200b:
+					t.Fatalf("r = %v; out = %q", r, out)
 				}
 			}
 		}

@@ -180,9 +180,27 @@ func TestStatusIsKubernetes(t *testing.T) {
 			continue
 		}
 		s, ok := o.(*metav1.Status)
-		if !ok || s.Code != 503 || s.Status != "Failure" || s.Reason != metav1.StatusReasonServiceUnavailable || s.Message != `mca: cluster "ë" is away` ||
-			s.Details == nil || s.Details.Kind != "deployments" || s.Details.Group != "apps" || s.Details.Name != "web" || s.Details.RetryAfterSeconds != 2 {
-			t.Errorf("%q: %+v", accept, o)
+		switch {
+		case !ok:
+			t.Errorf("ok is false; accept = %q, %+v", accept, o)
+		case s.Code != 503:
+			t.Errorf("s.Code = %v, want 503; accept = %q; %+v", s.Code, accept, o)
+		case s.Status != "Failure":
+			t.Errorf("s.Status = %q, want %q; accept = %q; %+v", s.Status, "Failure", accept, o)
+		case s.Reason != metav1.StatusReasonServiceUnavailable:
+			t.Errorf("s.Reason = %q, want %q; accept = %q; %+v", s.Reason, metav1.StatusReasonServiceUnavailable, accept, o)
+		case s.Message != `mca: cluster "ë" is away`:
+			t.Errorf("s.Message = %q, want %q; accept = %q; %+v", s.Message, `mca: cluster "ë" is away`, accept, o)
+		case s.Details == nil:
+			t.Errorf("s.Details is nil; accept = %q; %+v", accept, o)
+		case s.Details.Kind != "deployments":
+			t.Errorf("s.Details.Kind = %q, want %q; accept = %q; %+v", s.Details.Kind, "deployments", accept, o)
+		case s.Details.Group != "apps":
+			t.Errorf("s.Details.Group = %q, want %q; accept = %q; %+v", s.Details.Group, "apps", accept, o)
+		case s.Details.Name != "web":
+			t.Errorf("s.Details.Name = %q, want %q; accept = %q; %+v", s.Details.Name, "web", accept, o)
+		case s.Details.RetryAfterSeconds != 2:
+			t.Errorf("s.Details.RetryAfterSeconds = %v, want 2; accept = %q; %+v", s.Details.RetryAfterSeconds, accept, o)
 		}
 		if res.StatusCode != 503 || res.Header.Get("Retry-After") != "2" {
 			t.Errorf("%q: %s, Retry-After %q", accept, res.Status, res.Header.Get("Retry-After"))
@@ -199,8 +217,15 @@ func TestPanicSendsNothing(t *testing.T) {
 	})
 	res := p.do(t, "GET", "/api/v1/pods", true)
 	b, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusInternalServerError || strings.Contains(string(b), "secret detail") || got.Load() != 0 {
-		t.Errorf("%s %s, %d sent: %v", res.Status, b, got.Load(), err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case res.StatusCode != http.StatusInternalServerError:
+		t.Errorf("res.StatusCode = %v, want %v", res.StatusCode, http.StatusInternalServerError)
+	case strings.Contains(string(b), "secret detail"):
+		t.Errorf("string(b) = %q contains %q", string(b), "secret detail")
+	case got.Load() != 0:
+		t.Errorf("got.Load() = %v, want 0", got.Load())
 	}
 	if !strings.Contains(p.log.String(), "secret detail") {
 		t.Error("the log does not have the error")
@@ -296,8 +321,13 @@ func TestServerStops(t *testing.T) {
 	c.SetDeadline(time.Now().Add(time.Minute))
 	fmt.Fprintf(c, "GET /api/v1/namespaces/shop/pods/app/exec HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", p.addr, localToken)
 	up := bufio.NewReader(c)
-	if res, err := http.ReadResponse(up, nil); err != nil || res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Mca-Cluster") != "east" {
-		t.Fatalf("%v, %v", res, err)
+	switch res, err := http.ReadResponse(up, nil); {
+	case err != nil:
+		t.Fatal(err)
+	case res.StatusCode != http.StatusSwitchingProtocols:
+		t.Fatalf("res.StatusCode = %v, want %v", res.StatusCode, http.StatusSwitchingProtocols)
+	case res.Header.Get("Mca-Cluster") != "east":
+		t.Fatalf(`res.Header.Get("Mca-Cluster") != "east"; %v, %v`, res, err)
 	}
 	type ended struct {
 		text string

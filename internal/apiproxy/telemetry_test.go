@@ -230,8 +230,13 @@ func TestAU03OneLineForEachVisit(t *testing.T) {
 			if got := strings.Join(stages, " "); got != c.stages {
 				t.Errorf("stages %q, want %q", got, c.stages)
 			}
-			if last := all[len(all)-1]; last.ResponseStatus.Code != c.code || last.DurationMs == nil || last.Bytes == nil {
-				t.Errorf("%+v", last)
+			switch last := all[len(all)-1]; {
+			case last.ResponseStatus.Code != c.code:
+				t.Errorf("last.ResponseStatus.Code = %v, want %v", last.ResponseStatus.Code, c.code)
+			case last.DurationMs == nil:
+				t.Error("last.DurationMs is nil")
+			case last.Bytes == nil:
+				t.Error("last.Bytes is nil")
 			}
 			if n := strings.Count(s.log.String(), `"msg":"request"`); n != 1 {
 				t.Errorf("%d lines of log: %s", n, s.log)
@@ -272,8 +277,15 @@ func TestAU03ManyAtOnce(t *testing.T) {
 	seen := map[string]bool{}
 	for _, l := range auditLines(t, s.output.String()) {
 		n := strings.TrimPrefix(l.ObjectRef.Name, "pod-")
-		if seen[n] || l.ObjectRef.Namespace != "ns-"+n || l.UserAgent != "agent-"+n || fmt.Sprint(*l.Bytes) != n {
-			t.Errorf("%+v", l)
+		switch {
+		case seen[n]:
+			t.Errorf("seen[n] is true; %+v", l)
+		case l.ObjectRef.Namespace != "ns-"+n:
+			t.Errorf("l.ObjectRef.Namespace = %q, want %q", l.ObjectRef.Namespace, "ns-"+n)
+		case l.UserAgent != "agent-"+n:
+			t.Errorf("l.UserAgent = %q, want %q", l.UserAgent, "agent-"+n)
+		case fmt.Sprint(*l.Bytes) != n:
+			t.Errorf("fmt.Sprint(*l.Bytes) = %q, want %q", fmt.Sprint(*l.Bytes), n)
 		}
 		seen[n] = true
 	}
@@ -365,8 +377,13 @@ func TestNamesAreKept(t *testing.T) {
 	v.End(apiproxy.Result{Code: 200})
 	s.stop()
 	for _, text := range []string{s.output.String(), s.log.String()} {
-		if strings.Contains(text, "redacted") || !strings.Contains(text, agent) || !strings.Contains(text, "thing-5d5f8c7b9d-x2k4p-0123456789-0123456789") {
-			t.Error(text)
+		switch {
+		case strings.Contains(text, "redacted"):
+			t.Errorf("text = %q contains %q", text, "redacted")
+		case !strings.Contains(text, agent):
+			t.Errorf("text = %q does not contain %q", text, agent)
+		case !strings.Contains(text, "thing-5d5f8c7b9d-x2k4p-0123456789-0123456789"):
+			t.Errorf("text = %q does not contain %q", text, "thing-5d5f8c7b9d-x2k4p-0123456789-0123456789")
 		}
 	}
 }
@@ -400,16 +417,32 @@ func TestAU02Hostile(t *testing.T) {
 			}
 		}
 		all := auditLines(t, s.output.String())
-		if l := all[0]; l.UserAgent != want || l.ObjectRef.Name != want || l.ResponseStatus.Message != want || l.ResponseStatus.Code != 500 {
-			t.Errorf("it parses to %+v", l)
+		switch l := all[0]; {
+		case l.UserAgent != want:
+			t.Errorf("it parses: l.UserAgent = %q, want %q", l.UserAgent, want)
+		case l.ObjectRef.Name != want:
+			t.Errorf("it parses: l.ObjectRef.Name = %q, want %q", l.ObjectRef.Name, want)
+		case l.ResponseStatus.Message != want:
+			t.Errorf("it parses: l.ResponseStatus.Message = %q, want %q", l.ResponseStatus.Message, want)
+		case l.ResponseStatus.Code != 500:
+			t.Errorf("it parses: l.ResponseStatus.Code = %v, want 500", l.ResponseStatus.Code)
 		}
 		if format == "json" {
 			var l struct {
 				Name, Agent, Err string
 				Code             int
 			}
-			if err := json.Unmarshal(log.Bytes(), &l); err != nil || l.Name != want || l.Agent != want || l.Err != want || l.Code != 500 {
-				t.Errorf("%v: %+v", err, l)
+			switch err := json.Unmarshal(log.Bytes(), &l); {
+			case err != nil:
+				t.Error(err)
+			case l.Name != want:
+				t.Errorf("l.Name = %q, want %q", l.Name, want)
+			case l.Agent != want:
+				t.Errorf("l.Agent = %q, want %q", l.Agent, want)
+			case l.Err != want:
+				t.Errorf("l.Err = %q, want %q", l.Err, want)
+			case l.Code != 500:
+				t.Errorf("l.Code = %v, want 500", l.Code)
 			}
 		}
 	}
@@ -438,8 +471,15 @@ func TestLevels(t *testing.T) {
 		v.End(c.out)
 		s.stop()
 		var l map[string]any
-		if err := json.Unmarshal([]byte(s.log.String()), &l); err != nil || l["level"] != c.level || l["rule"] != "production" || l["cluster"] != "east" {
-			t.Errorf("%s %s: %v %v, want %s", c.method, c.target, l, err, c.level)
+		switch err := json.Unmarshal([]byte(s.log.String()), &l); {
+		case err != nil:
+			t.Errorf("%v; %s; %s", err, c.method, c.target)
+		case l["level"] != c.level:
+			t.Errorf(`l["level"] = %v, want %v; %s; %s`, l["level"], c.level, c.method, c.target)
+		case l["rule"] != "production":
+			t.Errorf(`l["rule"] = %v, want %v; %s; %s`, l["rule"], "production", c.method, c.target)
+		case l["cluster"] != "east":
+			t.Errorf(`l["cluster"] = %v, want %v; %s; %s`, l["cluster"], "east", c.method, c.target)
 		}
 		if strings.Contains(s.log.String()+s.output.String(), "secret-query") {
 			t.Errorf("the log has the query: %s%s", s.log, s.output)
@@ -470,8 +510,13 @@ func TestAuditIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
 		id := s.Begin(request("GET", "/api")).AuditID()
-		if seen[id] || len(id) != 36 || id[14] != '4' {
-			t.Errorf("%q", id)
+		switch {
+		case seen[id]:
+			t.Errorf("seen[id] is true; %q", id)
+		case len(id) != 36:
+			t.Errorf("len(id) = %v, want 36", len(id))
+		case id[14] != '4':
+			t.Errorf("id[14] = %v, want '4'", id[14])
 		}
 		seen[id] = true
 	}
@@ -488,8 +533,17 @@ func TestStreams(t *testing.T) {
 	}
 	v.StreamOpened(200)
 	open := s.OpenStreams()
-	if len(open) != 1 || open[0].Kind != apiproxy.StreamLog || open[0].Name != "x" || open[0].Clusters[0] != "east" || open[0].AuditID != v.AuditID() {
-		t.Errorf("%+v", open)
+	switch {
+	case len(open) != 1:
+		t.Errorf("len(open) = %v, want 1", len(open))
+	case open[0].Kind != apiproxy.StreamLog:
+		t.Errorf("open[0].Kind = %q, want %q", open[0].Kind, apiproxy.StreamLog)
+	case open[0].Name != "x":
+		t.Errorf("open[0].Name = %q, want %q", open[0].Name, "x")
+	case open[0].Clusters[0] != "east":
+		t.Errorf("open[0].Clusters[0] = %q, want %q", open[0].Clusters[0], "east")
+	case open[0].AuditID != v.AuditID():
+		t.Errorf("open[0].AuditID = %q, want %q", open[0].AuditID, v.AuditID())
 	}
 	for series, want := range map[string]string{`mca_requests_in_flight{cluster="east"}`: "0", `mca_streams{cluster="east",kind="log"}`: "1",
 		`mca_requests_total{cluster="east",code="200",group="",resource="pods",subresource="log",verb="get"}`: "1"} {
@@ -499,8 +553,13 @@ func TestStreams(t *testing.T) {
 	}
 	s.Metrics.SetConfig(2, []string{"here"}, nil) // east is removed; the end of the stream must not recreate its series
 	v.End(apiproxy.Result{Code: 200})
-	if text := scrape(t, s.Metrics); strings.Contains(text, `"east"`) || strings.Contains(text, `"production"`) || !strings.Contains(text, "mca_config_epoch 2") {
-		t.Error(text)
+	switch text := scrape(t, s.Metrics); {
+	case strings.Contains(text, `"east"`):
+		t.Errorf("text = %q contains %q", text, `"east"`)
+	case strings.Contains(text, `"production"`):
+		t.Errorf("text = %q contains %q", text, `"production"`)
+	case !strings.Contains(text, "mca_config_epoch 2"):
+		t.Errorf("text = %q does not contain %q", text, "mca_config_epoch 2")
 	}
 	s.stop()
 }

@@ -130,12 +130,29 @@ func TestMergedListIsOneTrace(t *testing.T) {
 			parent = s
 		}
 	}
-	if parent == nil || parent.Kind != tracepb.Span_SPAN_KIND_SERVER || len(parent.ParentSpanId) != 0 {
-		t.Fatalf("parent %v", parent)
+	switch {
+	case parent == nil:
+		t.Fatal("parent: parent is nil")
+	case parent.Kind != tracepb.Span_SPAN_KIND_SERVER:
+		t.Fatalf("parent: parent.Kind = %v, want %v", parent.Kind, tracepb.Span_SPAN_KIND_SERVER)
+	case len(parent.ParentSpanId) != 0:
+		t.Fatalf("parent: len(parent.ParentSpanId) = %v, want 0", len(parent.ParentSpanId))
 	}
-	if a := attributes(parent); a["mca.verb"] != "list" || a["mca.group"] != "batch" || a["mca.resource"] != "jobs" || a["mca.namespace"] != "jobs" || a["mca.rule"] != "batch" ||
-		a["mca.cluster"] != "merged" || a["http.response.status_code"] != "200" {
-		t.Errorf("%v", a)
+	switch a := attributes(parent); {
+	case a["mca.verb"] != "list":
+		t.Errorf(`a["mca.verb"] = %q, want %q`, a["mca.verb"], "list")
+	case a["mca.group"] != "batch":
+		t.Errorf(`a["mca.group"] = %q, want %q`, a["mca.group"], "batch")
+	case a["mca.resource"] != "jobs":
+		t.Errorf(`a["mca.resource"] = %q, want %q`, a["mca.resource"], "jobs")
+	case a["mca.namespace"] != "jobs":
+		t.Errorf(`a["mca.namespace"] = %q, want %q`, a["mca.namespace"], "jobs")
+	case a["mca.rule"] != "batch":
+		t.Errorf(`a["mca.rule"] = %q, want %q`, a["mca.rule"], "batch")
+	case a["mca.cluster"] != "merged":
+		t.Errorf(`a["mca.cluster"] = %q, want %q`, a["mca.cluster"], "merged")
+	case a["http.response.status_code"] != "200":
+		t.Errorf(`a["http.response.status_code"] = %q, want %q`, a["http.response.status_code"], "200")
 	}
 	children := map[string]*tracepb.Span{}
 	for _, s := range c.spans() {
@@ -144,13 +161,23 @@ func TestMergedListIsOneTrace(t *testing.T) {
 		}
 		if s != parent {
 			children[attributes(s)["mca.cluster"]] = s
-			if s.Name != "mca.upstream" || s.Kind != tracepb.Span_SPAN_KIND_CLIENT || id(s.ParentSpanId) != id(parent.SpanId) {
-				t.Errorf("%v", s)
+			switch {
+			case s.Name != "mca.upstream":
+				t.Errorf("s.Name = %q, want %q", s.Name, "mca.upstream")
+			case s.Kind != tracepb.Span_SPAN_KIND_CLIENT:
+				t.Errorf("s.Kind = %v, want %v", s.Kind, tracepb.Span_SPAN_KIND_CLIENT)
+			case id(s.ParentSpanId) != id(parent.SpanId):
+				t.Errorf("id(s.ParentSpanId) != id(parent.SpanId); %v", s)
 			}
 		}
 	}
-	if len(children) != 3 || attributes(children["west"])["error.type"] != "timeout" || children["west"].Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR {
-		t.Errorf("%v", children)
+	switch {
+	case len(children) != 3:
+		t.Errorf("len(children) = %v, want 3", len(children))
+	case attributes(children["west"])["error.type"] != "timeout":
+		t.Errorf(`attributes(children["west"])["error.type"] != "timeout"; children = %v`, children)
+	case children["west"].Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR:
+		t.Errorf(`children["west"].Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR; children = %v`, children)
 	}
 	for i, cluster := range []string{"here", "east", "west"} { // each cluster receives its own span
 		if got, want := headers[i].Get("Traceparent"), "00-"+trace+"-"+id(children[cluster].SpanId)+"-01"; got != want || headers[i].Get("Tracestate") != "" {

@@ -145,26 +145,56 @@ func TestSpansArrive(t *testing.T) {
 		t.Fatalf("%d spans, %v", len(spans), c.wrong)
 	}
 	got, above := spans[0], spans[1]
-	if hexID(above.TraceId) != "01020300000000000000000000000000" || hexID(above.ParentSpanId) != "0400000000000000" || above.Flags != 0x301 {
-		t.Errorf("parent: %v", above)
+	switch {
+	case hexID(above.TraceId) != "01020300000000000000000000000000":
+		t.Errorf(`parent: hexID(above.TraceId) != "01020300000000000000000000000000"; above = %v`, above)
+	case hexID(above.ParentSpanId) != "0400000000000000":
+		t.Errorf(`parent: hexID(above.ParentSpanId) != "0400000000000000"; above = %v`, above)
+	case above.Flags != 0x301:
+		t.Errorf("parent: above.Flags = %v, want 0x301", above.Flags)
 	}
-	if hexID(got.TraceId) != hexID(above.TraceId) || hexID(got.ParentSpanId) != hexID(above.SpanId) || got.Flags != 0x101 {
-		t.Errorf("child: %v", got)
+	switch {
+	case hexID(got.TraceId) != hexID(above.TraceId):
+		t.Errorf("child: hexID(got.TraceId) != hexID(above.TraceId); got = %v", got)
+	case hexID(got.ParentSpanId) != hexID(above.SpanId):
+		t.Errorf("child: hexID(got.ParentSpanId) != hexID(above.SpanId); got = %v", got)
+	case got.Flags != 0x101:
+		t.Errorf("child: got.Flags = %v, want 0x101", got.Flags)
 	}
-	if got.Kind != tracepb.Span_SPAN_KIND_CLIENT || above.Kind != tracepb.Span_SPAN_KIND_SERVER || got.Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR ||
-		got.Status.GetMessage() != "why" || above.Status.GetCode() != tracepb.Status_STATUS_CODE_OK {
-		t.Errorf("kinds and statuses: %v %v", got, above)
+	switch {
+	case got.Kind != tracepb.Span_SPAN_KIND_CLIENT:
+		t.Errorf("kinds and statuses: got.Kind = %v, want %v", got.Kind, tracepb.Span_SPAN_KIND_CLIENT)
+	case above.Kind != tracepb.Span_SPAN_KIND_SERVER:
+		t.Errorf("kinds and statuses: above.Kind = %v, want %v", above.Kind, tracepb.Span_SPAN_KIND_SERVER)
+	case got.Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR:
+		t.Errorf("kinds and statuses: got.Status.GetCode() != tracepb.Status_STATUS_CODE_ERROR; got = %v, above = %v", got, above)
+	case got.Status.GetMessage() != "why":
+		t.Errorf(`kinds and statuses: got.Status.GetMessage() != "why"; got = %v, above = %v`, got, above)
+	case above.Status.GetCode() != tracepb.Status_STATUS_CODE_OK:
+		t.Errorf("kinds and statuses: above.Status.GetCode() != tracepb.Status_STATUS_CODE_OK; got = %v, above = %v", got, above)
 	}
-	if got.StartTimeUnixNano == 0 || got.EndTimeUnixNano < got.StartTimeUnixNano || len(got.Events) != 1 || got.Events[0].Name != "event" {
-		t.Errorf("times and events: %v", got)
+	switch {
+	case got.StartTimeUnixNano == 0:
+		t.Errorf("times and events: got.StartTimeUnixNano = %v", got.StartTimeUnixNano)
+	case got.EndTimeUnixNano < got.StartTimeUnixNano:
+		t.Errorf("times and events: got.EndTimeUnixNano = %v, want at least %v", got.EndTimeUnixNano, got.StartTimeUnixNano)
+	case len(got.Events) != 1:
+		t.Errorf("times and events: len(got.Events) = %v, want 1", len(got.Events))
+	case got.Events[0].Name != "event":
+		t.Errorf("times and events: got.Events[0].Name = %q, want %q", got.Events[0].Name, "event")
 	}
 	for i, want := range []string{`string_value:"\u202e\"\n"`, `int_value:503`, `bool_value:true`, `double_value:0.5`, `array_value:`, `string_value:"[1]"`} {
 		if s := strings.ReplaceAll(got.Attributes[i].Value.String(), " ", ""); !strings.Contains(s, strings.ReplaceAll(want, `\u202e`, "\u202e")) {
 			t.Errorf("attribute %d: %s, want %s", i, s, want)
 		}
 	}
-	if r := c.got[0].Resource.Attributes; len(r) != 1 || r[0].Key != "service.name" || c.got[0].ScopeSpans[0].Scope.Name != "test" {
-		t.Errorf("%v", c.got[0])
+	switch r := c.got[0].Resource.Attributes; {
+	case len(r) != 1:
+		t.Errorf("len(r) = %v, want 1", len(r))
+	case r[0].Key != "service.name":
+		t.Errorf("r[0].Key = %q, want %q", r[0].Key, "service.name")
+	case c.got[0].ScopeSpans[0].Scope.Name != "test":
+		t.Errorf("c.got[0].ScopeSpans[0].Scope.Name = %q, want %q", c.got[0].ScopeSpans[0].Scope.Name, "test")
 	}
 	if s := e.Stats(); s != (apiproxy.TraceExporterStats{Sent: 2}) {
 		t.Errorf("%+v", s)
@@ -207,8 +237,13 @@ func TestRetries(t *testing.T) {
 		s.End()
 		time.Sleep(time.Minute)
 		stop()
-		if len(at) != 3 || len(c.spans()) != 1 || e.Stats() != (apiproxy.TraceExporterStats{Sent: 1}) {
-			t.Fatalf("%d requests, %d spans, %+v", len(at), len(c.spans()), e.Stats())
+		switch {
+		case len(at) != 3:
+			t.Fatalf("len(at) = %v, want 3", len(at))
+		case len(c.spans()) != 1:
+			t.Fatalf("len(c.spans()) = %v, want 1", len(c.spans()))
+		case e.Stats() != (apiproxy.TraceExporterStats{Sent: 1}):
+			t.Fatalf("e.Stats() = %v, want %v", e.Stats(), (apiproxy.TraceExporterStats{Sent: 1}))
 		}
 		if first := at[1].Sub(at[0]); first < 20*time.Second {
 			t.Errorf("the request came after %v, want 20 s", first)
@@ -242,8 +277,17 @@ func TestCollectorDown(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		stop()
 		s := e.Stats()
-		if s.Sent != 0 || s.Failed+s.Dropped != 200 || s.Dropped != 180 || requested < 3 || requested > 60 {
-			t.Errorf("%+v after %d attempts", s, requested)
+		switch {
+		case s.Sent != 0:
+			t.Errorf("s.Sent = %v, want 0", s.Sent)
+		case s.Failed+s.Dropped != 200:
+			t.Errorf("s.Failed+s.Dropped = %v, want 200", s.Failed+s.Dropped)
+		case s.Dropped != 180:
+			t.Errorf("s.Dropped = %v, want 180", s.Dropped)
+		case requested < 3:
+			t.Errorf("requested = %v, want at least 3", requested)
+		case requested > 60:
+			t.Errorf("requested = %v, want at most 60", requested)
 		}
 		if n := strings.Count(log.String(), "\n"); n != 1 {
 			t.Errorf("%d lines of log:\n%s", n, log.String())

@@ -135,8 +135,13 @@ func TestCredentialStaysRefused(t *testing.T) {
 		w.WriteHeader(http.StatusUnauthorized)
 	}, Limits{})
 	_, err := c.Do(newTestRequest(t, "GET", ""))
-	if why, sent := errorReason(err); why != FailedCredential || sent || got.Load() != 1 {
-		t.Errorf("%v, sent %v, %d requests: %v", why, sent, got.Load(), err)
+	switch why, sent := errorReason(err); {
+	case why != FailedCredential:
+		t.Errorf("why = %q, want %q", why, FailedCredential)
+	case sent:
+		t.Errorf("sent is true; %v, sent = %v, %d, %v", why, sent, got.Load(), err)
+	case got.Load() != 1:
+		t.Errorf("got.Load() = %v, want 1", got.Load())
 	}
 	others := newTestRequest(t, "GET", "")
 	others.Proxied = true
@@ -161,8 +166,13 @@ func TestReplay(t *testing.T) {
 	for method, want := range map[string]int64{"GET": 2, "POST": 1, "DELETE": 1} {
 		got.Store(0)
 		_, err := c.Do(newTestRequest(t, method, ""))
-		if why, sent := errorReason(err); why != FailedReset || !sent || got.Load() != want {
-			t.Errorf("%s: %v, sent %v, %d times: %v", method, why, sent, got.Load(), err)
+		switch why, sent := errorReason(err); {
+		case why != FailedReset:
+			t.Errorf("why = %q, want %q; method = %s", why, FailedReset, method)
+		case !sent:
+			t.Errorf("sent is false; method = %s, %v, sent = %v, %d, %v", method, why, sent, got.Load(), err)
+		case got.Load() != want:
+			t.Errorf("got.Load() = %v, want %v; method = %s", got.Load(), want, method)
 		}
 	}
 	good, goodDir := serveTLS(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }, Limits{})
@@ -191,8 +201,13 @@ func TestDeadline(t *testing.T) {
 	a := newTestRequest(t, "POST", "")
 	a.Request = a.Request.WithContext(ctx)
 	_, err := c.Do(a)
-	if why, sent := errorReason(err); why != FailedTimeout || !sent || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, sent %v: %v", why, sent, err)
+	switch why, sent := errorReason(err); {
+	case why != FailedTimeout:
+		t.Errorf("why = %q, want %q", why, FailedTimeout)
+	case !sent:
+		t.Errorf("sent is false; %v, sent = %v, %v", why, sent, err)
+	case !errors.Is(err, context.DeadlineExceeded):
+		t.Errorf("%v, want %v", err, context.DeadlineExceeded)
 	}
 }
 
@@ -275,8 +290,13 @@ func TestHealth(t *testing.T) {
 			}
 			pauses = append(pauses, time.Since(began))
 		}
-		if pauses[0] > 2*time.Second || pauses[6] < 29*time.Second || pauses[6] > 40*time.Second {
-			t.Errorf("pauses %v", pauses)
+		switch {
+		case pauses[0] > 2*time.Second:
+			t.Errorf("pauses: pauses[0] = %v, want at most %v", pauses[0], 2*time.Second)
+		case pauses[6] < 29*time.Second:
+			t.Errorf("pauses: pauses[6] = %v, want at least %v", pauses[6], 29*time.Second)
+		case pauses[6] > 40*time.Second:
+			t.Errorf("pauses: pauses[6] = %v, want at most %v", pauses[6], 40*time.Second)
 		}
 		time.Sleep(time.Minute)
 		first, ok := h.admit(time.Now())
@@ -299,8 +319,13 @@ func TestHealth(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		try(attemptSucceeded)
-		if rate, n := h.successRate(); h.state != StateHealthy || rate != 1 || n != 1 {
-			t.Errorf("two minutes later: %s, %v of %d", h.state, rate, n)
+		switch rate, n := h.successRate(); {
+		case h.state != StateHealthy:
+			t.Errorf("two minutes later: h.state = %q, want %q", h.state, StateHealthy)
+		case rate != 1:
+			t.Errorf("two minutes later: rate = %v, want 1", rate)
+		case n != 1:
+			t.Errorf("two minutes later: n = %v, want 1", n)
 		}
 		since := h.since
 		try(attemptCanceled)

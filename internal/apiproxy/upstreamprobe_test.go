@@ -37,8 +37,13 @@ func TestThresholds(t *testing.T) {
 			t.Errorf("%s after two, %d outages", h.state, h.outages)
 		}
 		time.Sleep(2 * time.Second)
-		if first, second := try(attemptSucceeded), try(attemptSucceeded); !first || !second || h.state != StateUnhealthy {
-			t.Errorf("%s after two answers", h.state)
+		switch first, second := try(attemptSucceeded), try(attemptSucceeded); {
+		case !first:
+			t.Errorf("first is false; %s", h.state)
+		case !second:
+			t.Errorf("second is false; %s", h.state)
+		case h.state != StateUnhealthy:
+			t.Errorf("h.state = %q, want %q", h.state, StateUnhealthy)
 		}
 		if !try(attemptUnreachable) || try(attemptSucceeded) {
 			t.Error("no pause after a failure in between")
@@ -113,8 +118,13 @@ func TestRunProbe(t *testing.T) {
 	var code, got atomic.Int64
 	c, dir := serveTLS(t, func(w http.ResponseWriter, r *http.Request) {
 		got.Add(1)
-		if r.URL.Path != "/readyz" || r.Method != "GET" || r.Header.Get("Authorization") != "Bearer one" {
-			t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+		switch {
+		case r.URL.Path != "/readyz":
+			t.Errorf("r.URL.Path = %q, want %q", r.URL.Path, "/readyz")
+		case r.Method != "GET":
+			t.Errorf("r.Method = %q, want %q", r.Method, "GET")
+		case r.Header.Get("Authorization") != "Bearer one":
+			t.Errorf(`r.Header.Get("Authorization") != "Bearer one"; %s, %s, %v`, r.Method, r.URL, r.Header)
 		}
 		if code.Load() == 0 {
 			<-r.Context().Done()
@@ -217,8 +227,13 @@ func TestIdentity(t *testing.T) {
 	c.health.nextTrial = time.Now()
 	uid.Store("another")
 	err := try()
-	if why, sent := errorReason(err); why != FailedUnhealthy || sent || !strings.Contains(err.Error(), "another cluster answers") {
-		t.Errorf("another one: %v", err)
+	switch why, sent := errorReason(err); {
+	case why != FailedUnhealthy:
+		t.Errorf("another one: why = %q, want %q", why, FailedUnhealthy)
+	case sent:
+		t.Errorf("another one: sent is true; %v", err)
+	case !strings.Contains(err.Error(), "another cluster answers"):
+		t.Errorf("another one: err.Error() = %q does not contain %q", err.Error(), "another cluster answers")
 	}
 	counts("another one", 2, 3)
 	if h := c.Health(); h.State != StateUnhealthy || !strings.Contains(h.LastError, "another cluster") {

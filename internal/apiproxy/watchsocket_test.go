@@ -89,9 +89,19 @@ func TestMessagesOfAWatch(t *testing.T) {
 	}
 	const path = "/api/v1/namespaces/shop/configmaps?watch=1"
 	res, r, c := p.switchTo(t, path, "websocket", webSocketHeader)
-	if res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Sec-Websocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" || res.Header.Get("Mca-Cluster") != "merged" ||
-		res.Header.Get("Upgrade") != "websocket" || res.Header.Get("Content-Type") != "" || res.Header.Get("Sec-Websocket-Protocol") != "" {
-		t.Errorf("%s %v", res.Status, res.Header)
+	switch {
+	case res.StatusCode != http.StatusSwitchingProtocols:
+		t.Errorf("res.StatusCode = %v, want %v", res.StatusCode, http.StatusSwitchingProtocols)
+	case res.Header.Get("Sec-Websocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=":
+		t.Errorf(`res.Header.Get("Sec-Websocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="; %s, %v`, res.Status, res.Header)
+	case res.Header.Get("Mca-Cluster") != "merged":
+		t.Errorf(`res.Header.Get("Mca-Cluster") != "merged"; %s, %v`, res.Status, res.Header)
+	case res.Header.Get("Upgrade") != "websocket":
+		t.Errorf(`res.Header.Get("Upgrade") != "websocket"; %s, %v`, res.Status, res.Header)
+	case res.Header.Get("Content-Type") != "":
+		t.Errorf(`res.Header.Get("Content-Type") != ""; %s, %v`, res.Status, res.Header)
+	case res.Header.Get("Sec-Websocket-Protocol") != "":
+		t.Errorf(`res.Header.Get("Sec-Websocket-Protocol") != ""; %s, %v`, res.Status, res.Header)
 	}
 	first(r)
 	c.Write([]byte("\x88\x80\x01\x02\x03\x04")) // a close frame without a code
@@ -113,8 +123,15 @@ func TestMessagesOfAWatch(t *testing.T) {
 	} {
 		res, r, _ := p.switchTo(t, tt.path, tt.protocol, tt.header)
 		b, err := io.ReadAll(res.Body)
-		if err != nil || res.StatusCode != tt.status || !strings.Contains(string(b), tt.want) || !res.Close {
-			t.Errorf("%s: %s %q, close %v, %v", tt.why, res.Status, b, res.Close, err)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", tt.why, err)
+		case res.StatusCode != tt.status:
+			t.Errorf("%s: res.StatusCode = %v, want %v", tt.why, res.StatusCode, tt.status)
+		case !strings.Contains(string(b), tt.want):
+			t.Errorf("%s: string(b) = %q does not contain %q", tt.why, string(b), tt.want)
+		case !res.Close:
+			t.Errorf("%s: res.Close is false, %s, %q, %v, %v", tt.why, res.Status, b, res.Close, err)
 		}
 		if _, err := r.ReadByte(); err != io.EOF {
 			t.Errorf("%s: the connection is open: %v", tt.why, err)

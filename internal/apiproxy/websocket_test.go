@@ -119,8 +119,13 @@ func TestMessages(t *testing.T) {
 		if n%2 == 0 {
 			want = opText
 		}
-		if op != want || len(b) != n || bytes.Trim(b, "x") != nil && len(bytes.Trim(b, "x")) > 0 {
-			t.Errorf("%d bytes of %x, want %d of %x", len(b), op, n, want)
+		switch {
+		case op != want:
+			t.Errorf("op = %v, want %v", op, want)
+		case len(b) != n:
+			t.Errorf("len(b) = %v, want %v", len(b), n)
+		case bytes.Trim(b, "x") != nil && len(bytes.Trim(b, "x")) > 0:
+			t.Errorf(`bytes.Trim(b, "x") != nil && len(bytes.Trim(b, "x")) > 0; %d, %x, %d, want = %x`, len(b), op, n, want)
 		}
 	}
 	if err := <-failed; err != nil {

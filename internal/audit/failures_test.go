@@ -83,24 +83,49 @@ func TestAU04_ASinkThatHangs(t *testing.T) {
 			t.Errorf("10,000 visits waited %v in all", took)
 		}
 		st := l.Stats()
-		if st.Waiting != 100 || st.Dropped != 9900 || errs != 9900 || st.Up || st.Entries[audit.Done] != 100 {
-			t.Errorf("%+v, %d errors", st, errs)
+		switch {
+		case st.Waiting != 100:
+			t.Errorf("st.Waiting = %v, want 100", st.Waiting)
+		case st.Dropped != 9900:
+			t.Errorf("st.Dropped = %v, want 9900", st.Dropped)
+		case errs != 9900:
+			t.Errorf("errs = %v, want 9900", errs)
+		case st.Up:
+			t.Errorf("st.Up is true; %+v, errs = %d", st, errs)
+		case st.Entries[audit.Done] != 100:
+			t.Errorf("st.Entries[audit.Done] = %v, want 100", st.Entries[audit.Done])
 		}
 		if err := l.Ready(); problem.CodeOf(err) != problem.AuditUnavailable {
 			t.Errorf("ready: %v", err)
 		}
 		close(s.hold)
 		synctest.Wait()
-		if st := l.Stats(); st.Waiting != 0 || !st.Up || st.Gaps != 1 || l.Ready() != nil {
-			t.Errorf("after: %+v", st)
+		switch st := l.Stats(); {
+		case st.Waiting != 0:
+			t.Errorf("st.Waiting = %v, want 0", st.Waiting)
+		case !st.Up:
+			t.Errorf("st.Up is false; %+v", st)
+		case st.Gaps != 1:
+			t.Errorf("st.Gaps = %v, want 1", st.Gaps)
+		case l.Ready() != nil:
+			t.Errorf("l.Ready() is not nil; %+v", st)
 		}
 		if err := l.Write(entry(10_000)); err != nil {
 			t.Error(err)
 		}
 		closeLog(t, l)
 		r := verify(t, pinned(c), s.source())
-		if !r.OK() || r.Entries != 101 || r.Gaps != 1 || r.Lost != 9900 || !r.Closed {
-			t.Errorf("%+v", r)
+		switch {
+		case !r.OK():
+			t.Errorf("r.OK() is false; %+v", r)
+		case r.Entries != 101:
+			t.Errorf("r.Entries = %v, want 101", r.Entries)
+		case r.Gaps != 1:
+			t.Errorf("r.Gaps = %v, want 1", r.Gaps)
+		case r.Lost != 9900:
+			t.Errorf("r.Lost = %v, want 9900", r.Lost)
+		case !r.Closed:
+			t.Errorf("r.Closed is false; %+v", r)
 		}
 	})
 }
@@ -117,8 +142,13 @@ func TestAU04_MemoryIsBounded(t *testing.T) {
 		for range 1000 {
 			l.Write(e)
 		}
-		if st := l.Stats(); st.Waiting < 90 || st.Waiting > 110 || st.Dropped != int64(1000-st.Waiting) {
-			t.Errorf("%+v", st)
+		switch st := l.Stats(); {
+		case st.Waiting < 90:
+			t.Errorf("st.Waiting = %v, want at least 90", st.Waiting)
+		case st.Waiting > 110:
+			t.Errorf("st.Waiting = %v, want at most 110", st.Waiting)
+		case st.Dropped != int64(1000-st.Waiting):
+			t.Errorf("st.Dropped = %v, want %v", st.Dropped, int64(1000-st.Waiting))
 		}
 		close(s.hold)
 		closeLog(t, l)
@@ -148,8 +178,15 @@ func TestAU04_AFullDisk(t *testing.T) {
 			t.Errorf("visits waited %v", took)
 		}
 		time.Sleep(time.Minute)
-		if st := l.Stats(); st.Up || st.Waiting != 10 || st.Retries < 10 || st.Retries > 30 {
-			t.Errorf("after a minute: %+v", st)
+		switch st := l.Stats(); {
+		case st.Up:
+			t.Errorf("after a minute: st.Up is true; %+v", st)
+		case st.Waiting != 10:
+			t.Errorf("after a minute: st.Waiting = %v, want 10", st.Waiting)
+		case st.Retries < 10:
+			t.Errorf("after a minute: st.Retries = %v, want at least 10", st.Retries)
+		case st.Retries > 30:
+			t.Errorf("after a minute: st.Retries = %v, want at most 30", st.Retries)
 		}
 		s.set(nil)
 		time.Sleep(5 * time.Second) // the writer retries without a new request
@@ -157,8 +194,15 @@ func TestAU04_AFullDisk(t *testing.T) {
 			t.Errorf("after: %+v", st)
 		}
 		closeLog(t, l)
-		if r := verify(t, pinned(c), s.source()); !r.OK() || r.Entries != 11 || r.Lost != 10 || r.Gaps != 1 {
-			t.Errorf("%+v", r)
+		switch r := verify(t, pinned(c), s.source()); {
+		case !r.OK():
+			t.Errorf("r.OK() is false; %+v", r)
+		case r.Entries != 11:
+			t.Errorf("r.Entries = %v, want 11", r.Entries)
+		case r.Lost != 10:
+			t.Errorf("r.Lost = %v, want 10", r.Lost)
+		case r.Gaps != 1:
+			t.Errorf("r.Gaps = %v, want 1", r.Gaps)
 		}
 	})
 }
@@ -176,8 +220,15 @@ func TestAU04_Required(t *testing.T) {
 		began := time.Now()
 		for i := range 20 {
 			err := l.Write(entry(i))
-			if p := problem.From(err); p == nil || p.Code != problem.AuditUnavailable || p.RetryAfter == 0 || p.Cause() == nil {
-				t.Errorf("visit %d: %v", i, err)
+			switch p := problem.From(err); {
+			case p == nil:
+				t.Errorf("visit: p is nil; %d", i)
+			case p.Code != problem.AuditUnavailable:
+				t.Errorf("visit: p.Code = %q, want %q; %d", p.Code, problem.AuditUnavailable, i)
+			case p.RetryAfter == 0:
+				t.Errorf("visit: p.RetryAfter = %v; %d", p.RetryAfter, i)
+			case p.Cause() == nil:
+				t.Errorf("visit: p.Cause() is nil, want an error; %d", i)
 			}
 			if l.Ready() == nil {
 				t.Error("ready without a record")
@@ -208,8 +259,13 @@ func TestAU04_Required(t *testing.T) {
 			t.Errorf("after the end: %v", err)
 		}
 		// 1 + 10 of 20 + 3: an entry whose Write failed may still be written.
-		if r := verify(t, pinned(c), s.source()); !r.OK() || r.Entries != 14 || r.Lost != 10 {
-			t.Errorf("%+v", r)
+		switch r := verify(t, pinned(c), s.source()); {
+		case !r.OK():
+			t.Errorf("r.OK() is false; %+v", r)
+		case r.Entries != 14:
+			t.Errorf("r.Entries = %v, want 14", r.Entries)
+		case r.Lost != 10:
+			t.Errorf("r.Lost = %v, want 10", r.Lost)
 		}
 	})
 }
@@ -224,8 +280,15 @@ func TestCloseIsBounded(t *testing.T) {
 		write(t, l, 5)
 		began := time.Now()
 		err := l.Close()
-		if err == nil || !strings.Contains(err.Error(), "lost at the end: 5") || time.Since(began) != c.CloseTime || l.Dropped() != 5 {
-			t.Errorf("%v after %v, %d lost", err, time.Since(began), l.Dropped())
+		switch {
+		case err == nil:
+			t.Error("no error")
+		case !strings.Contains(err.Error(), "lost at the end: 5"):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), "lost at the end: 5")
+		case time.Since(began) != c.CloseTime:
+			t.Errorf("time.Since(began) != c.CloseTime; %v, %v, %d", err, time.Since(began), l.Dropped())
+		case l.Dropped() != 5:
+			t.Errorf("l.Dropped() = %v, want 5", l.Dropped())
 		}
 		close(s.hold)
 	})
@@ -250,8 +313,13 @@ func TestCheckpointsInTime(t *testing.T) {
 		l := open(t, c)
 		write(t, l, 3)
 		time.Sleep(11 * time.Second)
-		if r := verify(t, pinned(c), s.source()); !r.OK() || r.Unsigned != 0 || r.Checkpoints != 1 {
-			t.Errorf("%+v", r)
+		switch r := verify(t, pinned(c), s.source()); {
+		case !r.OK():
+			t.Errorf("r.OK() is false; %+v", r)
+		case r.Unsigned != 0:
+			t.Errorf("r.Unsigned = %v, want 0", r.Unsigned)
+		case r.Checkpoints != 1:
+			t.Errorf("r.Checkpoints = %v, want 1", r.Checkpoints)
 		}
 		time.Sleep(time.Hour)
 		if r := verify(t, pinned(c), s.source()); r.Checkpoints != 1 {
@@ -280,8 +348,15 @@ func TestAU04_AWriteCutShortAtAnyByte(t *testing.T) {
 			write(t, l, 2)
 			closeLog(t, l)
 			r := verify(t, pinned(c), s.source())
-			if !r.OK() || r.Entries != 3 || r.Torn > 1 || !r.Closed {
-				t.Fatalf("at %d: %+v\n%s", k, r, s.b.String())
+			switch {
+			case !r.OK():
+				t.Fatalf("r.OK() is false; %d, %+v, %s", k, r, s.b.String())
+			case r.Entries != 3:
+				t.Fatalf("r.Entries = %v, want 3; %d; %s", r.Entries, k, s.b.String())
+			case r.Torn > 1:
+				t.Fatalf("r.Torn = %v, want at most 1; %d; %s", r.Torn, k, s.b.String())
+			case !r.Closed:
+				t.Fatalf("r.Closed is false; %d, %+v, %s", k, r, s.b.String())
 			}
 		})
 		if t.Failed() || done {
@@ -329,8 +404,19 @@ func TestAU04_AnyTrouble(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			closeLog(t, l)
 			rep := verify(t, pinned(c), s.source())
-			if !rep.OK() || rep.Entries+rep.Lost != 80 || rep.Lost != lost.Load() || l.Dropped() != rep.Lost || l.Stats().Gaps != rep.Gaps || l.Stats().Torn != rep.Torn {
-				t.Errorf("seed %d: %+v\n%+v\n%s", seed, rep, l.Stats(), s.b.String())
+			switch {
+			case !rep.OK():
+				t.Errorf("seed: rep.OK() is false; seed = %d, %+v, %+v, %s", seed, rep, l.Stats(), s.b.String())
+			case rep.Entries+rep.Lost != 80:
+				t.Errorf("seed: rep.Entries+rep.Lost = %v, want 80; seed = %d; %s", rep.Entries+rep.Lost, seed, s.b.String())
+			case rep.Lost != lost.Load():
+				t.Errorf("seed: rep.Lost = %v, want %v; seed = %d; %s", rep.Lost, lost.Load(), seed, s.b.String())
+			case l.Dropped() != rep.Lost:
+				t.Errorf("seed: l.Dropped() = %v, want %v; seed = %d; %s", l.Dropped(), rep.Lost, seed, s.b.String())
+			case l.Stats().Gaps != rep.Gaps:
+				t.Errorf("seed: l.Stats().Gaps = %v, want %v; seed = %d; %s", l.Stats().Gaps, rep.Gaps, seed, s.b.String())
+			case l.Stats().Torn != rep.Torn:
+				t.Errorf("seed: l.Stats().Torn = %v, want %v; seed = %d; %s", l.Stats().Torn, rep.Torn, seed, s.b.String())
 			}
 		})
 		if t.Failed() {
@@ -551,8 +637,13 @@ func TestAU03_AThousandWriters(t *testing.T) {
 	close(start)
 	wg.Wait()
 	closeLog(t, l)
-	if r := sound(t, c); r.Entries != 1000 || r.Lost != 0 || exported.Load() != 1000 {
-		t.Errorf("%+v, %d exported", r, exported.Load())
+	switch r := sound(t, c); {
+	case r.Entries != 1000:
+		t.Errorf("r.Entries = %v, want 1000", r.Entries)
+	case r.Lost != 0:
+		t.Errorf("r.Lost = %v, want 0", r.Lost)
+	case exported.Load() != 1000:
+		t.Errorf("exported.Load() = %v, want 1000", exported.Load())
 	}
 	seen := map[string]bool{}
 	for _, s := range files(t, c) {
@@ -570,8 +661,15 @@ func TestAU03_AThousandWriters(t *testing.T) {
 				t.Fatal(err)
 			}
 			if e, ok := content.(audit.Entry); ok {
-				if id := e.RequestID; seen[id] || e.Actor.Login != id || e.Actor.Tags[0] != id || e.Args["id"] != id {
-					t.Errorf("%+v", e)
+				switch id := e.RequestID; {
+				case seen[id]:
+					t.Errorf("seen[id] is true; %+v", e)
+				case e.Actor.Login != id:
+					t.Errorf("e.Actor.Login = %q, want %q", e.Actor.Login, id)
+				case e.Actor.Tags[0] != id:
+					t.Errorf("e.Actor.Tags[0] = %q, want %q", e.Actor.Tags[0], id)
+				case e.Args["id"] != id:
+					t.Errorf(`e.Args["id"] = %q, want %q`, e.Args["id"], id)
 				}
 				seen[e.RequestID] = true
 			}
@@ -609,8 +707,13 @@ func TestExport(t *testing.T) {
 		for _, line := range got {
 			if line.Seq == 0 {
 				lost++
-				if content, err := line.Content(); err != nil || content.(audit.Entry).RequestID != "R000002" || !strings.HasPrefix(string(line.Text), `{"ts":"2026`) {
-					t.Errorf("%s: %+v %v", line.Text, content, err)
+				switch content, err := line.Content(); {
+				case err != nil:
+					t.Error(err)
+				case content.(audit.Entry).RequestID != "R000002":
+					t.Errorf("content.(audit.Entry).RequestID = %q, want %q", content.(audit.Entry).RequestID, "R000002")
+				case !strings.HasPrefix(string(line.Text), `{"ts":"2026`):
+					t.Errorf("string(line.Text) = %q does not start with %q", string(line.Text), `{"ts":"2026`)
 				}
 				continue
 			}

@@ -65,7 +65,12 @@ func TestAU04_AFileThatCannotGrow(t *testing.T) {
 	restore()
 	eventually(t, func() bool { return l.Ready() == nil && l.Stats().Waiting == 0 })
 	closeLog(t, l)
-	if r := sound(t, c); r.Entries != 12 || r.Torn != 1 || r.Lost != 0 {
-		t.Errorf("%+v", r)
+	switch r := sound(t, c); {
+	case r.Entries != 12:
+		t.Errorf("r.Entries = %v, want 12", r.Entries)
+	case r.Torn != 1:
+		t.Errorf("r.Torn = %v, want 1", r.Torn)
+	case r.Lost != 0:
+		t.Errorf("r.Lost = %v, want 0", r.Lost)
 	}
 }

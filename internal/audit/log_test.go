@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 )
@@ -112,9 +114,31 @@ func TestARecordIsWhatWasWritten(t *testing.T) {
 	head := l.Head()
 	closeLog(t, l)
 	r := sound(t, c)
-	if r.Entries != 3 || r.Lines != 5 || !r.Closed || r.Unsigned != 0 || r.Cluster != "prod-eu" || r.Role != "access" || r.Runs != 1 ||
-		!r.Pinned || r.First.Seq != 1 || r.Last.Seq != 5 || r.Signed != r.Last || head.Seq != 4 {
-		t.Errorf("%+v", r)
+	switch {
+	case r.Entries != 3:
+		t.Errorf("r.Entries = %v, want 3", r.Entries)
+	case r.Lines != 5:
+		t.Errorf("r.Lines = %v, want 5", r.Lines)
+	case !r.Closed:
+		t.Errorf("r.Closed is false; %+v", r)
+	case r.Unsigned != 0:
+		t.Errorf("r.Unsigned = %v, want 0", r.Unsigned)
+	case r.Cluster != "prod-eu":
+		t.Errorf("r.Cluster = %q, want %q", r.Cluster, "prod-eu")
+	case r.Role != "access":
+		t.Errorf("r.Role = %q, want %q", r.Role, "access")
+	case r.Runs != 1:
+		t.Errorf("r.Runs = %v, want 1", r.Runs)
+	case !r.Pinned:
+		t.Errorf("r.Pinned is false; %+v", r)
+	case r.First.Seq != 1:
+		t.Errorf("r.First.Seq = %v, want 1", r.First.Seq)
+	case r.Last.Seq != 5:
+		t.Errorf("r.Last.Seq = %v, want 5", r.Last.Seq)
+	case r.Signed != r.Last:
+		t.Errorf("r.Signed = %v, want %v", r.Signed, r.Last)
+	case head.Seq != 4:
+		t.Errorf("head.Seq = %v, want 4", head.Seq)
 	}
 	// Each line can be decoded as an entry, as an external reader does it.
 	for _, line := range lines(read(t, c.Path)) {
@@ -146,8 +170,15 @@ func TestARestartGoesOn(t *testing.T) {
 		closeLog(t, l)
 	}
 	r := sound(t, c)
-	if r.Runs != 3 || r.Unclean != 0 || r.Entries != 6 || r.Last.Seq != 12 {
-		t.Errorf("%+v", r)
+	switch {
+	case r.Runs != 3:
+		t.Errorf("r.Runs = %v, want 3", r.Runs)
+	case r.Unclean != 0:
+		t.Errorf("r.Unclean = %v, want 0", r.Unclean)
+	case r.Entries != 6:
+		t.Errorf("r.Entries = %v, want 6", r.Entries)
+	case r.Last.Seq != 12:
+		t.Errorf("r.Last.Seq = %v, want 12", r.Last.Seq)
 	}
 }
 
@@ -226,8 +257,23 @@ func TestAU02_AnEntryIsOneLine(t *testing.T) {
 	}
 	for i, line := range lines(b)[1 : len(hostile)+1] {
 		for _, r := range string(bytes.TrimSuffix(line, []byte("\n"))) {
-			if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r >= 0xe0000 {
-				t.Errorf("%U in %q", r, line)
+			switch {
+			case r < ' ':
+				t.Errorf("r = %v, want at least ' '; line = %q", r, line)
+			case r == 0x7f:
+				t.Errorf("r = %v; line = %q", r, line)
+			case r >= 0x80 && r < 0xa0:
+				t.Errorf("r >= 0x80 && r < 0xa0; %U, line = %q", r, line)
+			case r >= 0x200b && r <= 0x200f:
+				t.Errorf("r >= 0x200b && r <= 0x200f; %U, line = %q", r, line)
+			case r >= 0x2028 && r <= 0x202e:
+				t.Errorf("r >= 0x2028 && r <= 0x202e; %U, line = %q", r, line)
+			case r >= 0x2066 && r <= 0x2069:
+				t.Errorf("r >= 0x2066 && r <= 0x2069; %U, line = %q", r, line)
+			case r == 0xfeff:
+				t.Errorf("r = %v; line = %q", r, line)
+			case r >= 0xe0000:
+				t.Errorf("r = %v, want less than 0xe0000; line = %q", r, line)
 			}
 		}
 		parsed, err := audit.ParseLine(bytes.TrimSuffix(line, []byte("\n")))
@@ -301,8 +347,15 @@ func TestALargeEntryIsCut(t *testing.T) {
 	}
 	var got audit.Entry
 	line := lines(read(t, c.Path))[1]
-	if err := json.Unmarshal(line, &got); err != nil || !got.Clipped || len(line) > 256<<10 || !strings.HasPrefix(got.Object, "é\x02é") {
-		t.Errorf("%d bytes, %v, %.40q", len(line), err, got.Object)
+	switch err := json.Unmarshal(line, &got); {
+	case err != nil:
+		t.Error(err)
+	case !got.Clipped:
+		t.Errorf("got.Clipped is false; %d, %v, %.40q", len(line), err, got.Object)
+	case len(line) > 256<<10:
+		t.Errorf("len(line) = %v, want at most %v", len(line), 256<<10)
+	case !strings.HasPrefix(got.Object, "é\x02é"):
+		t.Errorf("got.Object = %q does not start with %q", got.Object, "é\x02é")
 	}
 }
 
@@ -368,15 +421,25 @@ func TestKeys(t *testing.T) {
 
 	c.Key = first
 	r := sound(t, c) // only the first key is given
-	if want := []audit.PublicKey{first.Public(), second.Public(), third.Public()}; !slices.Equal(r.Keys, want) || r.Unclean != 0 || r.Runs != 2 {
-		t.Errorf("%+v", r)
+	switch want := []audit.PublicKey{first.Public(), second.Public(), third.Public()}; {
+	case !slices.Equal(r.Keys, want):
+		t.Errorf("r.Keys (-want +got):\n%s", cmp.Diff(want, r.Keys))
+	case r.Unclean != 0:
+		t.Errorf("r.Unclean = %v, want 0", r.Unclean)
+	case r.Runs != 2:
+		t.Errorf("r.Runs = %v, want 2", r.Runs)
 	}
 	// A restart with a key that no KeyChange names.
 	c.Key, c.OldKey = audit.GenerateKey(), audit.Key{}
 	closeLog(t, open(t, c))
 	r = verify(t, audit.Check{Keys: []audit.PublicKey{first.Public()}}, files(t, c)...)
-	if len(r.Findings) != 1 || r.Findings[0].Fault != audit.UnknownKey || r.Findings[0].At.Line != 10 {
-		t.Errorf("%v", r.Findings)
+	switch {
+	case len(r.Findings) != 1:
+		t.Errorf("len(r.Findings) = %v, want 1", len(r.Findings))
+	case r.Findings[0].Fault != audit.UnknownKey:
+		t.Errorf("r.Findings[0].Fault = %q, want %q", r.Findings[0].Fault, audit.UnknownKey)
+	case r.Findings[0].At.Line != 10:
+		t.Errorf("r.Findings[0].At.Line = %v, want 10", r.Findings[0].At.Line)
 	}
 	if r = verify(t, audit.Check{Keys: []audit.PublicKey{first.Public(), c.Key.Public()}}, files(t, c)...); !r.OK() {
 		t.Errorf("%v", r.Findings)
@@ -441,16 +504,26 @@ func TestAStreamIsARecordToo(t *testing.T) {
 	write(t, l, 3)
 	closeLog(t, l)
 	r := verify(t, pinned(c), audit.Source{Name: "-", Reader: bytes.NewReader(b.Bytes())})
-	if !r.OK() || r.Entries != 3 || !r.Closed {
-		t.Errorf("%+v", r)
+	switch {
+	case !r.OK():
+		t.Errorf("r.OK() is false; %+v", r)
+	case r.Entries != 3:
+		t.Errorf("r.Entries = %v, want 3", r.Entries)
+	case !r.Closed:
+		t.Errorf("r.Closed is false; %+v", r)
 	}
 	// The output of a collector: several processes and other text.
 	var mixed bytes.Buffer
 	for i, line := range lines(b.Bytes()) {
 		fmt.Fprintf(&mixed, "level=INFO msg=%d\n%s%s", i, line, lines(read(t, otherRecord(t)))[min(i, 2)])
 	}
-	if r := verify(t, audit.Check{Log: r.Log}, audit.Source{Name: "-", Reader: &mixed}); !r.OK() || r.Entries != 3 || r.OtherLines != 10 {
-		t.Errorf("%+v", r)
+	switch r := verify(t, audit.Check{Log: r.Log}, audit.Source{Name: "-", Reader: &mixed}); {
+	case !r.OK():
+		t.Errorf("r.OK() is false; %+v", r)
+	case r.Entries != 3:
+		t.Errorf("r.Entries = %v, want 3", r.Entries)
+	case r.OtherLines != 10:
+		t.Errorf("r.OtherLines = %v, want 10", r.OtherLines)
 	}
 }
 
@@ -472,8 +545,13 @@ func TestAnEntryThatIsNone(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	closeLog(t, l)
-	if r := sound(t, c); r.Lost != 1 || r.Gaps != 1 || r.Entries != 0 {
-		t.Errorf("%+v", r)
+	switch r := sound(t, c); {
+	case r.Lost != 1:
+		t.Errorf("r.Lost = %v, want 1", r.Lost)
+	case r.Gaps != 1:
+		t.Errorf("r.Gaps = %v, want 1", r.Gaps)
+	case r.Entries != 0:
+		t.Errorf("r.Entries = %v, want 0", r.Entries)
 	}
 }
 
@@ -482,8 +560,13 @@ func TestHeadsAreRead(t *testing.T) {
 	l := open(t, c)
 	h := l.Head()
 	closeLog(t, l)
-	if got, err := audit.ParseHead(h.String()); err != nil || got != h || h.Seq != 1 {
-		t.Errorf("%v %v", got, err)
+	switch got, err := audit.ParseHead(h.String()); {
+	case err != nil:
+		t.Error(err)
+	case got != h:
+		t.Errorf("got = %v, want %v", got, h)
+	case h.Seq != 1:
+		t.Errorf("h.Seq = %v, want 1", h.Seq)
 	}
 	for _, s := range []string{"", "1", "1:", ":" + h.Hash.String(), "0:" + h.Hash.String(), "-1:" + h.Hash.String(), "1:" + strings.ToUpper(h.Hash.String()) + "A", h.String() + "0"} {
 		if _, err := audit.ParseHead(s); err == nil {

@@ -28,12 +28,24 @@ func TestRecent(t *testing.T) {
 	<-waiting
 	<-trail.Changed(at) // a follower that is behind does not wait
 	entries, end, ok := trail.Since(at)
-	if !ok || len(entries) != 1 || end != at+1 {
-		t.Fatalf("%+v, %d, %v", entries, end, ok)
+	switch {
+	case !ok:
+		t.Fatalf("ok is false; entries = %+v, %d, %v", entries, end, ok)
+	case len(entries) != 1:
+		t.Fatalf("len(entries) = %v, want 1", len(entries))
+	case end != at+1:
+		t.Fatalf("end = %v, want %v", end, at+1)
 	}
 	written, ok := entries[0].Stored()
-	if !ok || written.RequestID != "1" || strings.Contains(written.Reason, "abcdef") || !strings.Contains(file.String(), written.Reason) {
-		t.Errorf("%+v is not what the record has: %s", written, &file)
+	switch {
+	case !ok:
+		t.Errorf("ok is false; written = %+v, %s", written, &file)
+	case written.RequestID != "1":
+		t.Errorf("written.RequestID = %q, want %q", written.RequestID, "1")
+	case strings.Contains(written.Reason, "abcdef"):
+		t.Errorf("written.Reason = %q contains %q", written.Reason, "abcdef")
+	case !strings.Contains(file.String(), written.Reason):
+		t.Errorf("file.String() = %q does not contain %q", file.String(), written.Reason)
 	}
 	for n := range 2 * recentSize {
 		trail.Add(Entry{RequestID: fmt.Sprint(n)})
@@ -42,8 +54,15 @@ func TestRecent(t *testing.T) {
 		t.Error("what is forgotten is as if nothing had been there")
 	}
 	last, end, ok := trail.Since(trail.End() - recentSize)
-	if !ok || len(last) != recentSize || last[recentSize-1].RequestID != fmt.Sprint(2*recentSize-1) || end != trail.End() {
-		t.Errorf("%d entries, %d, %v", len(last), end, ok)
+	switch {
+	case !ok:
+		t.Errorf("ok is false; %d, %d, %v", len(last), end, ok)
+	case len(last) != recentSize:
+		t.Errorf("len(last) = %v, want %v", len(last), recentSize)
+	case last[recentSize-1].RequestID != fmt.Sprint(2*recentSize-1):
+		t.Errorf("last[recentSize-1].RequestID = %q, want %q", last[recentSize-1].RequestID, fmt.Sprint(2*recentSize-1))
+	case end != trail.End():
+		t.Errorf("end = %v, want %v", end, trail.End())
 	}
 	if _, _, ok := trail.Since(end + 1); ok {
 		t.Error("a place of another trail")

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/audit"
 )
 
@@ -201,8 +203,19 @@ func TestAU05_EveryManipulationIsNamed(t *testing.T) {
 		for _, f := range r.Findings[1:] {
 			also = append(also, f.Fault)
 		}
-		if f.Fault != tt.fault || f.At.Line != tt.line || f.At.Seq != tt.seq || f.At.RequestID != tt.requestID || f.Lines != tt.n || !slices.Equal(also, tt.also) {
-			t.Errorf("%s: %v (line %d, number %d, %q, %d lines)", tt.why, r.Findings, f.At.Line, f.At.Seq, f.At.RequestID, f.Lines)
+		switch {
+		case f.Fault != tt.fault:
+			t.Errorf("%s: f.Fault = %q, want %q; %v", tt.why, f.Fault, tt.fault, r.Findings)
+		case f.At.Line != tt.line:
+			t.Errorf("%s: f.At.Line = %v, want %v; %v", tt.why, f.At.Line, tt.line, r.Findings)
+		case f.At.Seq != tt.seq:
+			t.Errorf("%s: f.At.Seq = %v, want %v; %v", tt.why, f.At.Seq, tt.seq, r.Findings)
+		case f.At.RequestID != tt.requestID:
+			t.Errorf("%s: f.At.RequestID = %q, want %q; %v", tt.why, f.At.RequestID, tt.requestID, r.Findings)
+		case f.Lines != tt.n:
+			t.Errorf("%s: f.Lines = %v, want %v; %v", tt.why, f.Lines, tt.n, r.Findings)
+		case !slices.Equal(also, tt.also):
+			t.Errorf("%s: also (-want +got):\n%s", tt.why, cmp.Diff(tt.also, also))
 		}
 		if r.OK() {
 			t.Errorf("%s: it is OK", tt.why)
@@ -219,8 +232,13 @@ func TestAU05_ARecordMadeAnew(t *testing.T) {
 		t.Errorf("on trust: %+v", r)
 	}
 	r := verify(t, audit.Check{Heads: []audit.Head{s.head}}, joined(forged.lines))
-	if len(r.Findings) != 1 || r.Findings[0].Fault != audit.Forked || r.Findings[0].At.Line != 24 {
-		t.Errorf("by the head: %v", r.Findings)
+	switch {
+	case len(r.Findings) != 1:
+		t.Errorf("by the head: len(r.Findings) = %v, want 1", len(r.Findings))
+	case r.Findings[0].Fault != audit.Forked:
+		t.Errorf("by the head: r.Findings[0].Fault = %q, want %q", r.Findings[0].Fault, audit.Forked)
+	case r.Findings[0].At.Line != 24:
+		t.Errorf("by the head: r.Findings[0].At.Line = %v, want 24", r.Findings[0].At.Line)
 	}
 	r = verify(t, pinned(s.conf), joined(forged.lines))
 	if len(r.Findings) != 1 || r.Findings[0].Fault != audit.UnknownKey {
@@ -232,8 +250,17 @@ func TestAU05_ARecordMadeAnew(t *testing.T) {
 func TestAU05_TheUnsignedEndIsCounted(t *testing.T) {
 	s := newSample(t, "prod-eu")
 	r := verify(t, pinned(s.conf), joined(s.lines[:20]))
-	if !r.OK() || r.Closed || r.Unsigned != 1 || r.Signed.Seq != 19 || r.Last.Seq != 20 {
-		t.Errorf("%+v", r)
+	switch {
+	case !r.OK():
+		t.Errorf("r.OK() is false; %+v", r)
+	case r.Closed:
+		t.Errorf("r.Closed is true; %+v", r)
+	case r.Unsigned != 1:
+		t.Errorf("r.Unsigned = %v, want 1", r.Unsigned)
+	case r.Signed.Seq != 19:
+		t.Errorf("r.Signed.Seq = %v, want 19", r.Signed.Seq)
+	case r.Last.Seq != 20:
+		t.Errorf("r.Last.Seq = %v, want 20", r.Last.Seq)
 	}
 	// A head from within the log is checked. Heads before the first line are listed as unchecked,
 	// and missing ones are reported.
@@ -247,8 +274,13 @@ func TestAU05_TheUnsignedEndIsCounted(t *testing.T) {
 		t.Errorf("%v", r.Findings)
 	}
 	check.Heads = append(check.Heads, audit.Head{Seq: 11})
-	if r := verify(t, check, joined(s.lines)); len(r.Findings) != 1 || r.Findings[0].Fault != audit.Forked || r.Findings[0].At.RequestID != "R0008" {
-		t.Errorf("%v", r.Findings)
+	switch r := verify(t, check, joined(s.lines)); {
+	case len(r.Findings) != 1:
+		t.Errorf("len(r.Findings) = %v, want 1", len(r.Findings))
+	case r.Findings[0].Fault != audit.Forked:
+		t.Errorf("r.Findings[0].Fault = %q, want %q", r.Findings[0].Fault, audit.Forked)
+	case r.Findings[0].At.RequestID != "R0008":
+		t.Errorf("r.Findings[0].At.RequestID = %q, want %q", r.Findings[0].At.RequestID, "R0008")
 	}
 }
 
@@ -276,15 +308,25 @@ func TestAU05_Files(t *testing.T) {
 	if !r.OK() || r.Entries != 100 {
 		t.Errorf("in any order: %+v", r)
 	}
-	if r := verify(t, pinned(c), given(without2(names, 2)...)...); len(r.Findings) != 1 || r.Findings[0].Fault != audit.Cut || r.Findings[0].At.Line != 1 {
-		t.Errorf("without %s: %v", names[2], r.Findings)
+	switch r := verify(t, pinned(c), given(without2(names, 2)...)...); {
+	case len(r.Findings) != 1:
+		t.Errorf("without: len(r.Findings) = %v, want 1; %s", len(r.Findings), names[2])
+	case r.Findings[0].Fault != audit.Cut:
+		t.Errorf("without: r.Findings[0].Fault = %q, want %q; %s", r.Findings[0].Fault, audit.Cut, names[2])
+	case r.Findings[0].At.Line != 1:
+		t.Errorf("without: r.Findings[0].At.Line = %v, want 1; %s", r.Findings[0].At.Line, names[2])
 	}
 	// The oldest file may be missing, because rotation deletes it.
 	oldest := names[len(names)-2] // the last one is the current file
 	check := pinned(c)
 	check.Heads = []audit.Head{{Seq: 1}}
-	if r := verify(t, check, given(without2(names, slices.Index(names, oldest))...)...); !r.OK() || r.First.Seq == 1 || len(r.Unchecked) != 1 {
-		t.Errorf("without %s: %+v", oldest, r)
+	switch r := verify(t, check, given(without2(names, slices.Index(names, oldest))...)...); {
+	case !r.OK():
+		t.Errorf("without: r.OK() is false; oldest = %s, %+v", oldest, r)
+	case r.First.Seq == 1:
+		t.Errorf("without: r.First.Seq = %v; oldest = %s", r.First.Seq, oldest)
+	case len(r.Unchecked) != 1:
+		t.Errorf("without: len(r.Unchecked) = %v, want 1; oldest = %s", len(r.Unchecked), oldest)
 	}
 	if r := verify(t, pinned(c), given(append(names, oldest)...)...); len(r.Findings) != 1 || r.Findings[0].Fault != audit.Repeated {
 		t.Errorf("%s twice: %v", oldest, r.Findings)
@@ -403,8 +445,21 @@ func golden(t testing.TB) (text []byte, key audit.PublicKey, head audit.Head) {
 func TestTheFormatStays(t *testing.T) {
 	text, key, head := golden(t)
 	r := verify(t, audit.Check{Keys: []audit.PublicKey{key}, Heads: []audit.Head{head}}, audit.Source{Name: "golden", Reader: bytes.NewReader(text)})
-	if !r.OK() || r.Entries != 7 || r.Runs != 2 || r.Torn != 1 || len(r.Keys) != 2 || !r.Closed || r.Unsigned != 0 {
-		t.Errorf("%+v", r)
+	switch {
+	case !r.OK():
+		t.Errorf("r.OK() is false; %+v", r)
+	case r.Entries != 7:
+		t.Errorf("r.Entries = %v, want 7", r.Entries)
+	case r.Runs != 2:
+		t.Errorf("r.Runs = %v, want 2", r.Runs)
+	case r.Torn != 1:
+		t.Errorf("r.Torn = %v, want 1", r.Torn)
+	case len(r.Keys) != 2:
+		t.Errorf("len(r.Keys) = %v, want 2", len(r.Keys))
+	case !r.Closed:
+		t.Errorf("r.Closed is false; %+v", r)
+	case r.Unsigned != 0:
+		t.Errorf("r.Unsigned = %v, want 0", r.Unsigned)
 	}
 	// The hash can be computed with common tools.
 	first := lines(text)[0]

@@ -120,8 +120,13 @@ func TestCompletionOfClusters(t *testing.T) {
 			for began := time.Now(); r.out == "prod-eu\n:4\n" && want != "prod-eu\n" && time.Since(began) < patience; {
 				r = m.run("__complete", cmd, "--cluster", "") // the server has a second, and the machine may be busy
 			}
-			if r.code != 0 || !strings.HasPrefix(r.out, want+":4\n") || strings.Contains(r.err, "error") {
-				t.Errorf("%s: code %d\n%s%s", cmd, r.code, r.out, r.err)
+			switch {
+			case r.code != 0:
+				t.Errorf("r.code = %v, want 0; %s", r.code, cmd)
+			case !strings.HasPrefix(r.out, want+":4\n"):
+				t.Errorf("r.out = %q does not start with %q; %s", r.out, want+":4\n", cmd)
+			case strings.Contains(r.err, "error"):
+				t.Errorf("r.err = %q contains %q; %s", r.err, "error", cmd)
 			}
 		}
 	}
@@ -170,8 +175,14 @@ func TestIsolated(t *testing.T) {
 	m := newMachine(t, euURL.URL)
 	allowHTTP(t, m, usURL.URL)
 	r := m.run("clusters")
-	if r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +unknown +2h +none *$`).MatchString(r.out) || !strings.Contains(r.err, "receives nothing from the other servers") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0", r.code)
+	case !regexp.MustCompile(`(?m)^prod-us +unknown +2h +none *$`).MatchString(r.out):
+		t.Errorf("code: regexp.MustCompile(`(?m)^prod-us +unknown +2h +none *$`).MatchString(r.out) is false; %d, %s, %s",
+			r.code, r.out, r.err)
+	case !strings.Contains(r.err, "receives nothing from the other servers"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "receives nothing from the other servers")
 	}
 	if r := m.run("login", "--cluster", "prod-us"); r.code != 5 || !strings.Contains(r.err, "the state of its server is unknown") {
 		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)

@@ -2,7 +2,6 @@ package cli_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"encoding/pem"
@@ -12,8 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -23,8 +20,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
 // patience is how late a test may see an immediate effect, because the machine may be busy.
@@ -86,8 +81,15 @@ func TestCL07_hostile_servers(t *testing.T) {
 						break
 					}
 				}
-				if r.code != want || r.out != "" || want == 0 || !strings.Contains(r.err, word) {
-					t.Errorf("%v: code %d, want %d and %q\nstdout: %.400s\nstderr: %.2000s", args, r.code, want, word, r.out, r.err)
+				switch {
+				case r.code != want:
+					t.Errorf("r.code = %v, want %v; args = %v", r.code, want, args)
+				case r.out != "":
+					t.Errorf("r.out = %q, want none; args = %v", r.out, args)
+				case want == 0:
+					t.Errorf("want = %v; args = %v", want, args)
+				case !strings.Contains(r.err, word):
+					t.Errorf("r.err = %q does not contain %q; args = %v", r.err, word, args)
 				}
 				if len(r.err) > 64<<10 || strings.ContainsAny(r.err, "\x1b\x07\r\u202e\u009b") {
 					t.Errorf("%v writes too much, or unprintable characters: %.2000q", args, r.err)
@@ -172,8 +174,13 @@ func TestCL01_certificates(t *testing.T) {
 	m := newMachine(t, srv.URL)
 	m.write(t, "config/tka/config.yaml", "server: "+srv.URL+"\n")
 	r := m.run("login")
-	if r.code != 3 || !strings.Contains(r.err, "did not prove its identity") || !strings.Contains(r.err, "unknown authority") {
-		t.Errorf("unknown authority: code %d: %s", r.code, r.err)
+	switch {
+	case r.code != 3:
+		t.Errorf("unknown authority: code: r.code = %v, want 3", r.code)
+	case !strings.Contains(r.err, "did not prove its identity"):
+		t.Errorf("unknown authority: code: r.err = %q does not contain %q", r.err, "did not prove its identity")
+	case !strings.Contains(r.err, "unknown authority"):
+		t.Errorf("unknown authority: code: r.err = %q does not contain %q", r.err, "unknown authority")
 	}
 	r = m.run("login", "--server", strings.Replace(plain.URL, "http://", "https://", 1))
 	if r.code != 3 || !strings.Contains(r.err, "did not prove") {
@@ -205,8 +212,13 @@ func TestCL01_proxies(t *testing.T) {
 	}))
 	defer proxy.Close()
 	m := newMachine(t, "http://tka-lab")
-	if r := m.spawn(t, []string{"HTTPS_PROXY=" + proxy.URL}, "status", "--server", "tka.example.ts.net"); r.code != 5 || requested.Load() == nil || *requested.Load() != "CONNECT tka.example.ts.net:443" {
-		t.Errorf("https: code %d, requests %v: %s", r.code, requested.Load(), r.err)
+	switch r := m.spawn(t, []string{"HTTPS_PROXY=" + proxy.URL}, "status", "--server", "tka.example.ts.net"); {
+	case r.code != 5:
+		t.Errorf("https: code: r.code = %v, want 5; %s", r.code, r.err)
+	case requested.Load() == nil:
+		t.Errorf("https: code: requested.Load() is nil; %s", r.err)
+	case *requested.Load() != "CONNECT tka.example.ts.net:443":
+		t.Errorf("https: code: *requested.Load() = %q, want %q; %s", *requested.Load(), "CONNECT tka.example.ts.net:443", r.err)
 	}
 	requested.Store(nil)
 	if r := m.spawn(t, []string{"HTTP_PROXY=" + proxy.URL}, "status"); r.code != 5 || requested.Load() == nil {
@@ -224,8 +236,15 @@ func TestUnreachable(t *testing.T) {
 	m := newMachine(t, srv.URL)
 	for _, cmd := range [][]string{{"login"}, {"status"}, {"logout"}, {"cluster-info"}, {"kubeconfig"}, {"credential", "--cluster", "x"}} {
 		r := m.run(cmd...)
-		if r.code != 5 || r.out != "" || !strings.Contains(r.err, "cannot be reached") || !strings.Contains(r.err, "\ntry: ") {
-			t.Errorf("%v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+		switch {
+		case r.code != 5:
+			t.Errorf("r.code = %v, want 5; %v", r.code, cmd)
+		case r.out != "":
+			t.Errorf("r.out = %q, want none; %v", r.out, cmd)
+		case !strings.Contains(r.err, "cannot be reached"):
+			t.Errorf("r.err = %q does not contain %q; %v", r.err, "cannot be reached", cmd)
+		case !strings.Contains(r.err, "\ntry: "):
+			t.Errorf("r.err = %q does not contain %q; %v", r.err, "\ntry: ", cmd)
 		}
 	}
 }
@@ -245,8 +264,13 @@ func TestCL02_a_cluster_keeps_its_server(t *testing.T) {
 	m.write(t, ".kube/config", strings.Replace(before, "certificate-authority-data: ", "certificate-authority-data: AAAA", 1)) // now the authorities differ
 	tampered := m.read(t, ".kube/config")
 	r := m.run("login", "--server", "other")
-	if r.code != 3 || !strings.Contains(r.err, "with a different certificate authority") || !strings.Contains(r.err, "You are signed in nevertheless") {
-		t.Errorf("code %d: %s", r.code, r.err)
+	switch {
+	case r.code != 3:
+		t.Errorf("code: r.code = %v, want 3", r.code)
+	case !strings.Contains(r.err, "with a different certificate authority"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "with a different certificate authority")
+	case !strings.Contains(r.err, "You are signed in nevertheless"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "You are signed in nevertheless")
 	}
 	if m.read(t, ".kube/config") != tampered {
 		t.Error("the kubeconfig was changed")
@@ -296,8 +320,19 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 	}
 	wg.Wait()
 	k := readKube(t, m.path(".kube/config"))
-	if len(k.Users) != n+1 || len(k.Clusters) != n || len(k.Contexts) != n || k.CurrentContext != "mine" || k.Users[0].Name != "mine" || k.Users[0].User["token"] != "abc" {
-		t.Errorf("%d users, %d clusters, %d contexts, current %q", len(k.Users), len(k.Clusters), len(k.Contexts), k.CurrentContext)
+	switch {
+	case len(k.Users) != n+1:
+		t.Errorf("len(k.Users) = %v, want %v", len(k.Users), n+1)
+	case len(k.Clusters) != n:
+		t.Errorf("len(k.Clusters) = %v, want %v", len(k.Clusters), n)
+	case len(k.Contexts) != n:
+		t.Errorf("len(k.Contexts) = %v, want %v", len(k.Contexts), n)
+	case k.CurrentContext != "mine":
+		t.Errorf("k.CurrentContext = %q, want %q", k.CurrentContext, "mine")
+	case k.Users[0].Name != "mine":
+		t.Errorf("k.Users[0].Name = %q, want %q", k.Users[0].Name, "mine")
+	case k.Users[0].User["token"] != "abc":
+		t.Errorf(`k.Users[0].User["token"] = %v, want %v`, k.Users[0].User["token"], "abc")
 	}
 	if !strings.Contains(m.read(t, ".kube/config"), "# mine\n") {
 		t.Error("the comment is missing")
@@ -316,8 +351,15 @@ func TestCL03_twenty_merges_at_once(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if k := readKube(t, m.path(".kube/config")); len(k.Users) != 1 || len(k.Clusters) != 0 || len(k.Contexts) != 0 || k.CurrentContext != "mine" {
-		t.Errorf("after logout: %+v", k)
+	switch k := readKube(t, m.path(".kube/config")); {
+	case len(k.Users) != 1:
+		t.Errorf("after logout: len(k.Users) = %v, want 1", len(k.Users))
+	case len(k.Clusters) != 0:
+		t.Errorf("after logout: len(k.Clusters) = %v, want 0", len(k.Clusters))
+	case len(k.Contexts) != 0:
+		t.Errorf("after logout: len(k.Contexts) = %v, want 0", len(k.Contexts))
+	case k.CurrentContext != "mine":
+		t.Errorf("after logout: k.CurrentContext = %q, want %q", k.CurrentContext, "mine")
 	}
 }
 
@@ -333,8 +375,13 @@ func TestCL03_foreign_owner(t *testing.T) {
 		t.Skipf("SKIP foreign owner: %v", err)
 	}
 	r := m.run("login")
-	if r.code != 1 || !strings.Contains(r.err, "belongs to another user") || !strings.Contains(r.err, "--kubeconfig") {
-		t.Errorf("code %d: %s", r.code, r.err)
+	switch {
+	case r.code != 1:
+		t.Errorf("code: r.code = %v, want 1", r.code)
+	case !strings.Contains(r.err, "belongs to another user"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "belongs to another user")
+	case !strings.Contains(r.err, "--kubeconfig"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "--kubeconfig")
 	}
 	if m.read(t, ".kube/config") != "kind: Config\n" {
 		t.Error("the file was changed")
@@ -351,8 +398,13 @@ func TestCL03_locks(t *testing.T) {
 	}
 	began := time.Now()
 	r := m.run("login")
-	if r.code != 1 || !strings.Contains(r.err, "config.lock has existed for 2m") || !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")) {
-		t.Errorf("stale: code %d: %s", r.code, r.err)
+	switch {
+	case r.code != 1:
+		t.Errorf("stale: code: r.code = %v, want 1", r.code)
+	case !strings.Contains(r.err, "config.lock has existed for 2m"):
+		t.Errorf("stale: code: r.err = %q does not contain %q", r.err, "config.lock has existed for 2m")
+	case !strings.Contains(r.err, "remove "+m.path(".kube/config.lock")):
+		t.Errorf(`stale: code: r.err = %q does not contain "remove "+m.path(".kube/config.lock")`, r.err)
 	}
 	stale := time.Since(began)
 	if _, err := os.Stat(m.path(".kube/config.lock")); err != nil {
@@ -376,8 +428,13 @@ func TestCL03_locks(t *testing.T) {
 	began = time.Now()
 	r = m.run("logout")
 	took := time.Since(began)
-	if r.code != 1 || took < 5*time.Second || !strings.Contains(r.err, "is held by another program") {
-		t.Errorf("held: code %d after %v: %s", r.code, took, r.err)
+	switch {
+	case r.code != 1:
+		t.Errorf("held: code: r.code = %v, want 1", r.code)
+	case took < 5*time.Second:
+		t.Errorf("held: code: took = %v, want at least %v", took, 5*time.Second)
+	case !strings.Contains(r.err, "is held by another program"):
+		t.Errorf("held: code: r.err = %q does not contain %q", r.err, "is held by another program")
 	}
 	if stale >= took {
 		t.Errorf("waited %v for the stale lock and %v for a fresh one", stale, took)
@@ -406,8 +463,17 @@ func TestCL03_killed_while_writing(t *testing.T) {
 		cmd.Wait()
 		timer.Stop()
 		k := readKube(t, m.path(".kube/config"))
-		if len(k.Users) == 0 || k.Users[0].Name != "mine" || k.Users[0].User["token"] != "abc" || len(k.Users) != len(k.Contexts)+1 || len(k.Contexts) != len(k.Clusters) {
-			t.Fatalf("killed after %v: %+v", whole*time.Duration(i)/20, k)
+		switch {
+		case len(k.Users) == 0:
+			t.Fatalf("killed: len(k.Users) = %v; %v", len(k.Users), whole*time.Duration(i)/20)
+		case k.Users[0].Name != "mine":
+			t.Fatalf("killed: k.Users[0].Name = %q, want %q; %v", k.Users[0].Name, "mine", whole*time.Duration(i)/20)
+		case k.Users[0].User["token"] != "abc":
+			t.Fatalf(`killed: k.Users[0].User["token"] = %v, want %v; %v`, k.Users[0].User["token"], "abc", whole*time.Duration(i)/20)
+		case len(k.Users) != len(k.Contexts)+1:
+			t.Fatalf("killed: len(k.Users) = %v, want %v; %v", len(k.Users), len(k.Contexts)+1, whole*time.Duration(i)/20)
+		case len(k.Contexts) != len(k.Clusters):
+			t.Fatalf("killed: len(k.Contexts) = %v, want %v; %v", len(k.Contexts), len(k.Clusters), whole*time.Duration(i)/20)
 		}
 	}
 }
@@ -421,8 +487,13 @@ func TestCL04_tokens_are_nowhere(t *testing.T) {
 			t.Errorf("%v: code %d:\n%s%s", cmd, r.code, r.out, r.err)
 		}
 	}
-	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 0 || strings.Count(r.out, canary) != 1 || r.err != "" {
-		t.Errorf("credential: code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("credential", "--cluster", "prod-eu"); {
+	case r.code != 0:
+		t.Errorf("credential: code: r.code = %v, want 0", r.code)
+	case strings.Count(r.out, canary) != 1:
+		t.Errorf("credential: code: strings.Count(r.out, canary) = %v, want 1", strings.Count(r.out, canary))
+	case r.err != "":
+		t.Errorf("credential: code: r.err = %q, want none", r.err)
 	}
 	stored := 0
 	for _, f := range m.files(t) {
@@ -439,99 +510,16 @@ func TestCL04_tokens_are_nowhere(t *testing.T) {
 	}
 	m.run("logout")
 	for _, f := range m.files(t) {
-		if strings.Contains(f, ".tka-") || strings.HasSuffix(f, ".lock") || strings.Contains(f, "tokens") || strings.Contains(m.read(t, f), canary) {
-			t.Errorf("still present after logout: %s", f)
+		switch {
+		case strings.Contains(f, ".tka-"):
+			t.Errorf("still present after logout: f = %q contains %q", f, ".tka-")
+		case strings.HasSuffix(f, ".lock"):
+			t.Errorf("still present after logout: f = %q ends with %q", f, ".lock")
+		case strings.Contains(f, "tokens"):
+			t.Errorf("still present after logout: f = %q contains %q", f, "tokens")
+		case strings.Contains(m.read(t, f), canary):
+			t.Errorf("still present after logout: strings.Contains(m.read(t, f), canary) is true; %s", f)
 		}
-	}
-}
-
-// CL-05: completion offers only plain names, whatever the files contain.
-func TestCL05_completion_offers_names_only(t *testing.T) {
-	_, srv := newAccessServer(t, "prod-eu")
-	m := newMachine(t, srv.URL)
-	if r := m.run("login"); r.code != 0 {
-		t.Fatal(r.err)
-	}
-	if r := m.run("__complete", "login", "--cluster", ""); r.code != 0 || !strings.HasPrefix(r.out, "prod-eu\n") {
-		t.Errorf("code %d: %s%s", r.code, r.out, r.err)
-	}
-	for _, name := range []string{"$(touch x)", "`touch x`", "a'b", "a\"b", "a;b", "a b", "\"a\\nb\""} {
-		m.write(t, "state/tka/servers.yaml", fmt.Sprintf("servers:\n- url: %q\n  cluster: %q\n", srv.URL, name))
-		r := m.run("__complete", "login", "--cluster", "")
-		if first, _, _ := strings.Cut(r.out, "\n"); first != ":4" {
-			t.Errorf("%q is offered: %s", name, r.out)
-		}
-		if r := m.run("login", "--cluster", "x"); r.code != 1 || !strings.Contains(r.err, "damaged") {
-			t.Errorf("damaged state: code %d: %s", r.code, r.err)
-		}
-	}
-}
-
-// CL-06, SGN-20: the plugin in both versions, without a version, without a terminal, and on a machine without writable directories.
-func TestCL06_the_plugin(t *testing.T) {
-	d, srv := newAccessServer(t, "prod-eu")
-	m := newMachine(t, srv.URL)
-	if r := m.run("login"); r.code != 0 {
-		t.Fatal(r.err)
-	}
-	for env, version := range map[string]string{
-		"": "client.authentication.k8s.io/v1",
-		`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"interactive":false}}`:                          "client.authentication.k8s.io/v1",
-		`{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","spec":{"cluster":{"server":"x"}},"unknown":true}`: "client.authentication.k8s.io/v1beta1",
-	} {
-		m.env["KUBERNETES_EXEC_INFO"] = env
-		r := m.run("credential", "--cluster", "prod-eu")
-		var c struct {
-			APIVersion, Kind string
-			Status           struct {
-				Token               string
-				ExpirationTimestamp time.Time
-			}
-		}
-		dec := json.NewDecoder(strings.NewReader(r.out))
-		if err := dec.Decode(&c); err != nil || dec.More() || r.code != 0 || r.err != "" {
-			t.Fatalf("code %d, %v: %s%s", r.code, err, r.out, r.err)
-		}
-		if c.APIVersion != version || c.Kind != "ExecCredential" || !strings.HasPrefix(c.Status.Token, canary) {
-			t.Errorf("%+v", c)
-		}
-		if left := time.Until(c.Status.ExpirationTimestamp); left < 7*time.Hour || left > 8*time.Hour {
-			t.Errorf("expires in %v", left)
-		}
-	}
-	for _, env := range []string{"{", "[]", "null", `{"apiVersion":"client.authentication.k8s.io/v1alpha1"}`, `{"apiVersion":"\u001b[2J"}`} {
-		m.env["KUBERNETES_EXEC_INFO"] = env
-		if r := m.run("credential", "--cluster", "prod-eu"); r.code != 1 || r.out != "" || !strings.HasPrefix(r.err, "error: ") || strings.Contains(r.err, "\x1b") {
-			t.Errorf("%s: code %d: %s%s", env, r.code, r.out, r.err)
-		}
-	}
-	delete(m.env, "KUBERNETES_EXEC_INFO")
-
-	// without a writable directory, the plugin writes nothing and reports nothing about it
-	if err := os.RemoveAll(m.path(".cache")); err != nil {
-		t.Fatal(err)
-	}
-	m.write(t, ".cache", "")
-	before := len(m.files(t))
-	for i := range 3 {
-		if r := m.run("credential", "--cluster", "prod-eu"); r.code != 0 || r.err != "" {
-			t.Errorf("run %d: code %d: %s", i, r.code, r.err)
-		}
-	}
-	if after := len(m.files(t)); after != before {
-		t.Errorf("%d files before, %d after", before, after)
-	}
-
-	// the plugin does not sign in without --sign-in
-	m.run("logout")
-	d.mu.Lock()
-	d.requests = nil
-	d.mu.Unlock()
-	if r := m.run("credential", "--cluster", "prod-eu"); r.code != 3 || r.out != "" || !strings.Contains(r.err, "tka login --cluster prod-eu") {
-		t.Errorf("not signed in: code %d: %s%s", r.code, r.out, r.err)
-	}
-	if seen := d.received(); len(seen) != 2 || seen[1] != "GET /api/v1alpha1/kubeconfig 404" {
-		t.Errorf("asked: %v", seen)
 	}
 }
 
@@ -584,102 +572,6 @@ func TestCL08_interrupted(t *testing.T) {
 	}
 }
 
-// SGN-01 on a small scale: kubectl itself reads what login wrote and runs the plugin.
-func TestKubectlUsesThePlugin(t *testing.T) {
-	kubectl, err := exec.LookPath("kubectl")
-	if err != nil {
-		t.Skip("SKIP kubectl: it is not in PATH")
-	}
-	var bearer atomic.Pointer[string]
-	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		bearer.Store(new(r.Header.Get("Authorization")))
-		fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
-	}))
-	defer api.Close()
-	d := &accessServer{store: newSigninStore(0), cluster: "prod-eu", rules: []string{`{"role":"view","period":"8h","namespaces":["shop"]}`}}
-	d.server, d.ca = api.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})
-	d.start()
-	srv := httptest.NewServer(d)
-	defer srv.Close()
-	m := newMachine(t, srv.URL)
-	if r := m.spawn(t, nil, "login"); r.code != 0 {
-		t.Fatal(r.err)
-	}
-	for _, args := range [][]string{{"get", "--raw", "/api"}, {"--context", "tka-prod-eu", "get", "--raw", "/api"}} {
-		bearer.Store(nil)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		cmd := exec.CommandContext(ctx, kubectl, args...)
-		cmd.Env = m.environ(nil)
-		out, err := cmd.CombinedOutput()
-		cancel()
-		if err != nil || bearer.Load() == nil || !strings.HasPrefix(*bearer.Load(), "Bearer "+canary) {
-			t.Errorf("kubectl %v: %v, requests with %v\n%s", args, err, bearer.Load(), out)
-		}
-	}
-	cmd := exec.Command(kubectl, "config", "view", "-o", "jsonpath={.contexts[0].context.namespace}")
-	cmd.Env = m.environ(nil)
-	if out, err := cmd.Output(); err != nil || string(out) != "shop" {
-		t.Errorf("namespace of the context: %q, %v", out, err)
-	}
-}
-
-// Budget of design section 8: tka is small and starts fast. The size is a limit. The time is only logged, because the machine may be busy.
-func TestSizeAndStart(t *testing.T) {
-	if testing.Short() {
-		t.Skip("SKIP size: builds the program")
-	}
-	bin := filepath.Join(t.TempDir(), "tka")
-	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", bin, "github.com/tailplane/tailplane/cmd/tka")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Skipf("SKIP size: go build: %v\n%s", err, out)
-	}
-	st, err := os.Stat(bin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	best := time.Hour
-	for range 10 {
-		began := time.Now()
-		if err := exec.Command(bin, "version").Run(); err != nil {
-			t.Fatal(err)
-		}
-		best = min(best, time.Since(began))
-	}
-	t.Logf("tka on %s: %.1f MB stripped (bound 21.0), starts in %v (bound 30ms)", runtime.GOARCH, float64(st.Size())/1e6, best)
-	d, srv := newAccessServer(t, "prod-eu")
-	m := newMachine(t, srv.URL)
-	if r := m.run("login"); r.code != 0 {
-		t.Fatal(r.err)
-	}
-	best = time.Hour
-	for range 20 {
-		cmd := m.underShell(bin + " credential --cluster prod-eu")
-		began := time.Now()
-		if out, err := cmd.Output(); err != nil || !strings.Contains(string(out), canary) {
-			t.Fatalf("%v: %s", err, out)
-		}
-		best = min(best, time.Since(began))
-	}
-	t.Logf("the plugin, warm, under a shell: %v (bound 20ms)", best)
-	if d.store.tokens != 2 { // from login, and from the first credential
-		t.Errorf("the server made %d tokens", d.store.tokens)
-	}
-	if st.Size() > 20<<20 {
-		t.Errorf("tka has %d bytes", st.Size())
-	}
-	out, err := exec.Command("go", "list", "-deps", "github.com/tailplane/tailplane/cmd/tka").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for dep := range strings.Lines(string(out)) {
-		for _, heavy := range []string{"tailscale.com/", "k8s.io/api/", "k8s.io/client-go/kubernetes", "k8s.io/client-go/rest", "k8s.io/client-go/transport"} {
-			if strings.HasPrefix(dep, heavy) { // TestSmallPrograms checks the other packages of Kubernetes
-				t.Errorf("tka links %s", dep)
-			}
-		}
-	}
-}
-
 // kube is a kubeconfig as kubectl reads it.
 type kube struct {
 	CurrentContext string `yaml:"current-context"`
@@ -728,59 +620,4 @@ func (m *machine) spawn(t *testing.T, env []string, args ...string) result {
 		t.Errorf("tka %v: %v", args, err)
 	}
 	return result{cmd.ProcessState.ExitCode(), out.String(), stderr.String()}
-}
-
-// If a server is busy or is still ending the last sign-in, tka repeats the request after the time in the response. It does not repeat it
-// after a refusal.
-func TestRetryAfterIsHonoured(t *testing.T) {
-	for _, tt := range []struct {
-		code   string
-		status int
-		after  string
-		posts  int32 // requests to log in
-		exit   int
-	}{
-		{"ending", 503, "1", 2, 0},
-		{"conflict", 409, "1", 2, 0},
-		{"rate_limited", 429, "1", 2, 0},
-		{"rate_limited", 429, "3600", 1, 4},
-		{"too_many_signins", 429, "1", 1, 3},
-		{"unavailable", 503, "1", 1, 5},
-		{"no_capability", 403, "1", 1, 3},
-		{"internal", 500, "1", 1, 1},
-		{"something_new", 418, "", 1, 3},
-		{"something_newer", 500, "", 1, 1},
-	} {
-		t.Run(tt.code+tt.after, func(t *testing.T) {
-			t.Parallel()
-			d, _ := newAccessServer(t, "prod-eu")
-			var posts atomic.Int32
-			var first time.Time
-			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Method == http.MethodPost && posts.Add(1) == 1 {
-					first = time.Now()
-					if tt.after != "" {
-						w.Header().Set("Retry-After", tt.after)
-					}
-					body := fmt.Appendf(nil, `{"code":%q,"message":"Not now.","advice":["Wait."],"auditId":"01AUDIT"}`, tt.code)
-					w.Header().Set(httpapi.ProofHeader, d.key.Prove(r.Header.Get(httpapi.NonceHeader), r.Host, body))
-					w.WriteHeader(tt.status)
-					w.Write(body)
-					return
-				}
-				if since := time.Since(first); r.Method == http.MethodPost && since < time.Second {
-					t.Errorf("the next request came after %v", since)
-				}
-				d.ServeHTTP(w, r)
-			}))
-			defer srv.Close()
-			r := newMachine(t, srv.URL).run("login", "-q")
-			if r.code != tt.exit || posts.Load() != tt.posts {
-				t.Errorf("code %d after %d requests, want %d after %d: %s", r.code, posts.Load(), tt.exit, tt.posts, r.err)
-			}
-			if r.code != 0 && r.err != "error: Not now.\ntry: Wait.\naudit id: 01AUDIT\n" {
-				t.Errorf("stderr: %q", r.err)
-			}
-		})
-	}
 }

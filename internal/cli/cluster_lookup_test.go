@@ -22,9 +22,19 @@ func TestGO03_unverified_is_never_asked(t *testing.T) {
 	m := newMachine(t, euURL.URL)
 	allowHTTP(t, m, strangerURL.URL, impostorURL.URL)
 	r := m.run("clusters")
-	if r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +alive +\d+s +none +unverified$`).MatchString(r.out) || !regexp.MustCompile(`(?m)^prod-asia +alive +\d+s +none +conflict$`).MatchString(r.out) ||
-		!strings.Contains(r.err, "tka does not sign in to prod-us: the server has not contacted it yet") || !strings.Contains(r.err, "  try: ") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0", r.code)
+	case !regexp.MustCompile(`(?m)^prod-us +alive +\d+s +none +unverified$`).MatchString(r.out):
+		t.Errorf("code: regexp.MustCompile(`(?m)^prod-us +alive +\\d+s +none +unverified$`).MatchString(r.out) is false; %d, %s, %s",
+			r.code, r.out, r.err)
+	case !regexp.MustCompile(`(?m)^prod-asia +alive +\d+s +none +conflict$`).MatchString(r.out):
+		t.Errorf("code: regexp.MustCompile(`(?m)^prod-asia +alive +\\d+s +none +conflict$`).MatchString(r.out) is false; %d, %s, %s",
+			r.code, r.out, r.err)
+	case !strings.Contains(r.err, "tka does not sign in to prod-us: the server has not contacted it yet"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "tka does not sign in to prod-us: the server has not contacted it yet")
+	case !strings.Contains(r.err, "  try: "):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "  try: ")
 	}
 	for _, name := range []string{"prod-us", "id-prod-us", "prod-asia", "id-prod-asia"} {
 		for _, cmd := range [][]string{{"login"}, {"login", "--dry-run"}, {"shell"}, {"kubeconfig"}, {"kubeconfig", "--token"}, {"refresh"}, {"status"}, {"logout"}, {"cluster-info"}, {"why"}, {"credential"}, {"credential", "--sign-in"}} {
@@ -33,8 +43,13 @@ func TestGO03_unverified_is_never_asked(t *testing.T) {
 			}
 		}
 	}
-	if r := m.run("login", "--all"); r.code != 1 || !strings.Contains(r.out, "prod-eu     alice@example.com") || strings.Count(r.out, "failed") != 2 {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("login", "--all"); {
+	case r.code != 1:
+		t.Errorf("code: r.code = %v, want 1; %s", r.code, r.err)
+	case !strings.Contains(r.out, "prod-eu     alice@example.com"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "prod-eu     alice@example.com", r.err)
+	case strings.Count(r.out, "failed") != 2:
+		t.Errorf(`code: strings.Count(r.out, "failed") = %v, want 2; %s`, strings.Count(r.out, "failed"), r.err)
 	}
 	if r := m.run("__complete", "login", "--cluster", ""); r.code != 0 || !strings.HasPrefix(r.out, "prod-eu\n:") {
 		t.Errorf("code %d\n%s", r.code, r.out)
@@ -60,11 +75,25 @@ func TestGO07_a_server_elsewhere(t *testing.T) {
 		"https://127.0.0.1/x", "https://127.0.0.1?x", "http://127.0.0.1:1", "ftp://127.0.0.1", "", "tka", "https://[::1%25eth0]", "https://2130706433", "https://\x1b[2J"} {
 		eu.addCluster(srv.URL, member(us, u))
 		r := m.run("login", "--cluster", "prod-us", "--timeout", "5s")
-		if r.code != 3 || r.out != "" || !strings.Contains(r.err, "tka does not sign in to prod-us: its server") || strings.ContainsAny(r.err, unprintable) || strings.Contains(r.err, "secret") {
-			t.Errorf("%q: code %d\n%s%s", u, r.code, r.out, r.err)
+		switch {
+		case r.code != 3:
+			t.Errorf("r.code = %v, want 3; %q", r.code, u)
+		case r.out != "":
+			t.Errorf("r.out = %q, want none; %q", r.out, u)
+		case !strings.Contains(r.err, "tka does not sign in to prod-us: its server"):
+			t.Errorf("r.err = %q does not contain %q; %q", r.err, "tka does not sign in to prod-us: its server", u)
+		case strings.ContainsAny(r.err, unprintable):
+			t.Errorf("strings.ContainsAny(r.err, unprintable) is true; %q, %d, %s, %s", u, r.code, r.out, r.err)
+		case strings.Contains(r.err, "secret"):
+			t.Errorf("r.err = %q contains %q; %q", r.err, "secret", u)
 		}
-		if r := m.run("clusters"); r.code != 0 || !strings.Contains(r.out, "elsewhere") || strings.Contains(r.err, "secret") {
-			t.Errorf("%q: code %d\n%s%s", u, r.code, r.out, r.err)
+		switch r := m.run("clusters"); {
+		case r.code != 0:
+			t.Errorf("r.code = %v, want 0; %q", r.code, u)
+		case !strings.Contains(r.out, "elsewhere"):
+			t.Errorf("r.out = %q does not contain %q; %q", r.out, "elsewhere", u)
+		case strings.Contains(r.err, "secret"):
+			t.Errorf("r.err = %q contains %q; %q", r.err, "secret", u)
 		}
 	}
 	if n := len(m.files(t)); n != before+1 { // the key of the server of the settings
@@ -83,8 +112,16 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	record.Key = keyFor("another").Public()
 	eu.addCluster(euURL.URL, record)
 	r := m.run("login", "--cluster", "prod-us")
-	if r.code != 3 || r.out != "" || !strings.Contains(r.err, "is not the one that the server "+euURL.URL+" knows, which has the key "+record.Key.String()) || !strings.Contains(r.err, us.key.Public().String()) {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch {
+	case r.code != 3:
+		t.Errorf("code: r.code = %v, want 3", r.code)
+	case r.out != "":
+		t.Errorf("code: r.out = %q, want none", r.out)
+	case !strings.Contains(r.err, "is not the one that the server "+euURL.URL+" knows, which has the key "+record.Key.String()):
+		t.Errorf("code: r.err = %q does not contain %q",
+			r.err, "is not the one that the server "+euURL.URL+" knows, which has the key "+record.Key.String())
+	case !strings.Contains(r.err, us.key.Public().String()):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, us.key.Public().String())
 	}
 	us.checkRequests(t, requestInfo)
 	if strings.Contains(m.read(t, "state/tka/servers.yaml"), usURL.URL) {
@@ -96,8 +133,14 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	us.checkRequests(t, requestInfo, requestStatus)
-	if r := m.run("clusters"); r.code != 0 || !regexp.MustCompile(`(?m)^prod-us +alive +\d+s +none +other key$`).MatchString(r.out) || !strings.Contains(r.err, "another key for the cluster, "+us.key.Public().String()) {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("clusters"); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0", r.code)
+	case !regexp.MustCompile(`(?m)^prod-us +alive +\d+s +none +other key$`).MatchString(r.out):
+		t.Errorf("code: regexp.MustCompile(`(?m)^prod-us +alive +\\d+s +none +other key$`).MatchString(r.out) is false; %d, %s, %s",
+			r.code, r.out, r.err)
+	case !strings.Contains(r.err, "another key for the cluster, "+us.key.Public().String()):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "another key for the cluster, "+us.key.Public().String())
 	}
 	us.checkRequests(t)
 	record.ClusterName = "prod-moved"
@@ -120,8 +163,13 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	other, otherURL := newAccessServer(t, "prod-other")
 	allowHTTP(t, m, otherURL.URL)
 	eu.addCluster(euURL.URL, member(other, otherURL.URL))
-	if r := m.run("login", "--cluster", "prod-other"); r.code != 0 || strings.Contains(r.err, "First contact") || !strings.Contains(r.err, "Found prod-other") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("login", "--cluster", "prod-other"); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0; %s", r.code, r.out)
+	case strings.Contains(r.err, "First contact"):
+		t.Errorf("code: r.err = %q contains %q; %s", r.err, "First contact", r.out)
+	case !strings.Contains(r.err, "Found prod-other"):
+		t.Errorf("code: r.err = %q does not contain %q; %s", r.err, "Found prod-other", r.out)
 	}
 	other.checkRequests(t, requestInfo, requestLogin, requestConfig)
 	if known := m.read(t, "state/tka/servers.yaml"); !strings.Contains(known, other.key.Public().String()) {
@@ -142,11 +190,21 @@ func TestAmbiguousNames(t *testing.T) {
 	m := newMachine(t, euURL.URL)
 	allowHTTP(t, m, oneURL.URL, twoURL.URL)
 	r := m.run("login", "--cluster", "prod")
-	if r.code != 2 || !strings.Contains(r.err, "--cluster id-prod   (prod, by "+oneURL.URL) || !strings.Contains(r.err, "--cluster id-other   (prod, by "+twoURL.URL) {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch {
+	case r.code != 2:
+		t.Errorf("code: r.code = %v, want 2; %s", r.code, r.out)
+	case !strings.Contains(r.err, "--cluster id-prod   (prod, by "+oneURL.URL):
+		t.Errorf("code: r.err = %q does not contain %q; %s", r.err, "--cluster id-prod   (prod, by "+oneURL.URL, r.out)
+	case !strings.Contains(r.err, "--cluster id-other   (prod, by "+twoURL.URL):
+		t.Errorf("code: r.err = %q does not contain %q; %s", r.err, "--cluster id-other   (prod, by "+twoURL.URL, r.out)
 	}
-	if r := m.run("login", "--all"); r.code != 1 || !strings.Contains(r.out, "several clusters with the name prod") || strings.Count(r.out, "\n") != 3 {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("login", "--all"); {
+	case r.code != 1:
+		t.Errorf("code: r.code = %v, want 1; %s", r.code, r.err)
+	case !strings.Contains(r.out, "several clusters with the name prod"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "several clusters with the name prod", r.err)
+	case strings.Count(r.out, "\n") != 3:
+		t.Errorf(`code: strings.Count(r.out, "\n") = %v, want 3; %s`, strings.Count(r.out, "\n"), r.err)
 	}
 	one.checkRequests(t)
 	two.checkRequests(t)

@@ -52,8 +52,15 @@ func TestGO07_doctor_names_refused_records(t *testing.T) {
 	})
 	m := newMachine(t, srv.URL)
 	r := m.run("doctor")
-	if n := strings.Count(r.out, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address"); n == 0 || n > 8 || strings.ContainsAny(r.out, unprintable) || !strings.Contains(r.out, "gossip.allowEndpoints") {
-		t.Errorf("named %d times: %d %q", n, r.code, r.out)
+	switch n := strings.Count(r.out, "n7 of cluster c: apiEndpoint: 10.0.0.1 is a private address"); {
+	case n == 0:
+		t.Errorf("named: n = %v", n)
+	case n > 8:
+		t.Errorf("named: n = %v, want at most 8", n)
+	case strings.ContainsAny(r.out, unprintable):
+		t.Errorf("named: strings.ContainsAny(r.out, unprintable) is true; %d, %d, %q", n, r.code, r.out)
+	case !strings.Contains(r.out, "gossip.allowEndpoints"):
+		t.Errorf("named: r.out = %q does not contain %q", r.out, "gossip.allowEndpoints")
 	}
 }
 
@@ -78,8 +85,14 @@ func TestGO08_a_list_is_data(t *testing.T) {
 	for _, format := range []string{"table", "wide", "json", "yaml", "name"} {
 		for _, more := range [][]string{nil, {"--all"}, {"-l", "env=prod"}} {
 			r := m.run(append([]string{"clusters", "-o", format}, more...)...)
-			if r.code != 0 || r.out == "" || strings.ContainsAny(r.out+r.err, unprintable) {
-				t.Errorf("%s %v: code %d\n%q\n%q", format, more, r.code, r.out, r.err)
+			switch {
+			case r.code != 0:
+				t.Errorf("r.code = %v, want 0; format = %s; more = %v", r.code, format, more)
+			case r.out == "":
+				t.Errorf("r.out is empty; format = %s, more = %v, %d, %q, %q", format, more, r.code, r.out, r.err)
+			case strings.ContainsAny(r.out+r.err, unprintable):
+				t.Errorf("strings.ContainsAny(r.out+r.err, unprintable) is true; format = %s, more = %v, %d, %q, %q",
+					format, more, r.code, r.out, r.err)
 			}
 		}
 	}
@@ -96,8 +109,13 @@ func TestGO08_a_list_is_data(t *testing.T) {
 		t.Fatalf("%v: %s", err, r.out)
 	}
 	for _, it := range got.Items {
-		if it.Usable || it.Doubt == "" || it.Labels == nil {
-			t.Errorf("%+v", it)
+		switch {
+		case it.Usable:
+			t.Errorf("it.Usable is true; %+v", it)
+		case it.Doubt == "":
+			t.Errorf("it.Doubt is empty; %+v", it)
+		case it.Labels == nil:
+			t.Error("it.Labels is nil")
 		}
 	}
 	if i := got.Items[0]; i.Name != evil || i.Labels[evil] != evil {
@@ -155,16 +173,27 @@ func TestGO05_lists_that_are_none(t *testing.T) {
 			if cmd[0] == "login" && code == 0 {
 				code = 3 // no cluster has that name, or it is unverified
 			}
-			if r.code != code || cmd[0] == "clusters" && !strings.Contains(r.err, tt.word) || len(r.err) > 64<<10 {
-				t.Errorf("%.60s: %v: code %d, want %d\n%.500s\n%.2000s", tt.text, cmd, r.code, code, r.out, r.err)
+			switch {
+			case r.code != code:
+				t.Errorf("r.code = %v, want %v; %.60s; %.500s", r.code, code, tt.text, r.out)
+			case cmd[0] == "clusters" && !strings.Contains(r.err, tt.word):
+				t.Errorf(`cmd[0] == "clusters" && !strings.Contains(r.err, tt.word); %.60s, %v, %d, code = %d, %.500s, %.2000s`,
+					tt.text, cmd, r.code, code, r.out, r.err)
+			case len(r.err) > 64<<10:
+				t.Errorf("len(r.err) = %v, want at most %v; %.60s; %.500s", len(r.err), 64<<10, tt.text, r.out)
 			}
 		}
 	}
 	// all 10,000 are shown, and the doubts are reported in a few lines
 	_, srv := newListServer(t, func(http.ResponseWriter, *http.Request) []byte { return []byte(many(10_000, entry)) })
 	m := newMachine(t, srv.URL)
-	if r := m.run("clusters", "--all"); r.code != 0 || strings.Count(r.out, "\n") != 10_001 || strings.Count(r.err, "\n") > 50 {
-		t.Errorf("code %d, %d lines\n%.2000s", r.code, strings.Count(r.out, "\n"), r.err)
+	switch r := m.run("clusters", "--all"); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0", r.code)
+	case strings.Count(r.out, "\n") != 10_001:
+		t.Errorf(`code: strings.Count(r.out, "\n") = %v, want 10_001`, strings.Count(r.out, "\n"))
+	case strings.Count(r.err, "\n") > 50:
+		t.Errorf(`code: strings.Count(r.err, "\n") = %v, want at most 50`, strings.Count(r.err, "\n"))
 	}
 	if r := m.run("login", "--all"); r.code != 0 || strings.Count(r.out, "\n") != 2 { // dead clusters are not tried: one is left
 		t.Errorf("code %d\n%.2000s%.2000s", r.code, r.out, r.err)
@@ -184,8 +213,13 @@ func TestGO03_a_list_is_proved(t *testing.T) {
 	defer srv.Close()
 	m := newMachine(t, srv.URL)
 	for _, cmd := range [][]string{{"clusters"}, {"login", "--cluster", "prod-us"}, {"login", "--all"}} {
-		if r := m.run(cmd...); r.code != 3 || r.out != "" || !strings.Contains(r.err, "is not the one that this machine knows") {
-			t.Errorf("%v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+		switch r := m.run(cmd...); {
+		case r.code != 3:
+			t.Errorf("r.code = %v, want 3; %v", r.code, cmd)
+		case r.out != "":
+			t.Errorf("r.out = %q, want none; %v", r.out, cmd)
+		case !strings.Contains(r.err, "is not the one that this machine knows"):
+			t.Errorf("r.err = %q does not contain %q; %v", r.err, "is not the one that this machine knows", cmd)
 		}
 	}
 }

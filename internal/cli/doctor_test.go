@@ -102,8 +102,13 @@ func TestWhy(t *testing.T) {
 		{"get pods -n $(x)", 2, ""},
 	} {
 		r := m.run(append([]string{"why"}, strings.Fields(tt.args)...)...)
-		if r.code != tt.code || !strings.Contains(r.out, tt.word) || strings.Contains(r.out+r.err, canary) {
-			t.Errorf("why %s: code %d\n%s%s", tt.args, r.code, r.out, r.err)
+		switch {
+		case r.code != tt.code:
+			t.Errorf("why: r.code = %v, want %v; %s", r.code, tt.code, tt.args)
+		case !strings.Contains(r.out, tt.word):
+			t.Errorf("why: r.out = %q does not contain %q; %s", r.out, tt.word, tt.args)
+		case strings.Contains(r.out+r.err, canary):
+			t.Errorf("why: r.out+r.err = %q contains %q; %s", r.out+r.err, canary, tt.args)
 		}
 	}
 	var info struct {
@@ -115,8 +120,19 @@ func TestWhy(t *testing.T) {
 		Answer                            struct{ Allowed bool }
 	}
 	r := m.run("why", "get", "pods", "-o", "json")
-	if err := json.Unmarshal([]byte(r.out), &info); err != nil || info.Kind != "Why" || !info.Proved || info.Caller.Login != "alice@example.com" || len(info.Rules) != 2 || !info.Answer.Allowed {
-		t.Errorf("%v: %+v\n%s", err, info, r.out)
+	switch err := json.Unmarshal([]byte(r.out), &info); {
+	case err != nil:
+		t.Errorf("%v; %s", err, r.out)
+	case info.Kind != "Why":
+		t.Errorf("info.Kind = %q, want %q; %s", info.Kind, "Why", r.out)
+	case !info.Proved:
+		t.Errorf("info.Proved is false; %v, info = %+v, %s", err, info, r.out)
+	case info.Caller.Login != "alice@example.com":
+		t.Errorf("info.Caller.Login = %q, want %q; %s", info.Caller.Login, "alice@example.com", r.out)
+	case len(info.Rules) != 2:
+		t.Errorf("len(info.Rules) = %v, want 2; %s", len(info.Rules), r.out)
+	case !info.Answer.Allowed:
+		t.Errorf("info.Answer.Allowed is false; %v, info = %+v, %s", err, info, r.out)
 	}
 }
 
@@ -125,8 +141,15 @@ func TestWhyWithoutGrant(t *testing.T) {
 	d, srv := newServerWithAPI(t)
 	m := newMachine(t, srv.URL)
 	r := m.run("why")
-	if r.code != 3 || !strings.Contains(r.out, "alice@example.com has no tailplane.dev/cap/access grant") || !strings.Contains(r.out, "could not prove") || !strings.Contains(r.out, "try: Ask for a grant") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch {
+	case r.code != 3:
+		t.Errorf("code: r.code = %v, want 3; %s", r.code, r.err)
+	case !strings.Contains(r.out, "alice@example.com has no tailplane.dev/cap/access grant"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "alice@example.com has no tailplane.dev/cap/access grant", r.err)
+	case !strings.Contains(r.out, "could not prove"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "could not prove", r.err)
+	case !strings.Contains(r.out, "try: Ask for a grant"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "try: Ask for a grant", r.err)
 	}
 	d.rules = []string{grantRule("view/8h")}
 	d.start()
@@ -136,8 +159,15 @@ func TestWhyWithoutGrant(t *testing.T) {
 	d.rules = nil
 	d.start()
 	r = m.run("why", "get", "pods")
-	if r.code != 3 || !strings.Contains(r.out, "has no tailplane.dev/cap/access grant") || strings.Contains(r.out, "could not prove") || !strings.Contains(r.out, "signed in with the role view") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch {
+	case r.code != 3:
+		t.Errorf("code: r.code = %v, want 3; %s", r.code, r.err)
+	case !strings.Contains(r.out, "has no tailplane.dev/cap/access grant"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "has no tailplane.dev/cap/access grant", r.err)
+	case strings.Contains(r.out, "could not prove"):
+		t.Errorf("code: r.out = %q contains %q; %s", r.out, "could not prove", r.err)
+	case !strings.Contains(r.out, "signed in with the role view"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "signed in with the role view", r.err)
 	}
 	// ending a sign-in needs no grant
 	if r := m.run("logout"); r.code != 0 || !strings.Contains(r.out, "Signed out of prod-eu.") {
@@ -214,8 +244,14 @@ func TestDoctor(t *testing.T) {
 
 	// output for people
 	os.Remove(m.path(".kube/kuberc"))
-	if r := m.run("doctor"); r.code != 0 || !strings.Contains(r.out, "\nok      sign-in       This device is signed in with the role view") || !strings.Contains(r.out, "try: In ~/.kube/kuberc: credentialPluginPolicy: Allowlist") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("doctor"); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0; %s", r.code, r.err)
+	case !strings.Contains(r.out, "\nok      sign-in       This device is signed in with the role view"):
+		t.Errorf("code: r.out = %q does not contain %q; %s",
+			r.out, "\nok      sign-in       This device is signed in with the role view", r.err)
+	case !strings.Contains(r.out, "try: In ~/.kube/kuberc: credentialPluginPolicy: Allowlist"):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "try: In ~/.kube/kuberc: credentialPluginPolicy: Allowlist", r.err)
 	}
 	srv.Close()
 	check(5, map[string]string{"server": "fail: The server " + srv.URL + " cannot be reached", "grant": "skipped", "API server": "skipped", "kubeconfig": "skipped"})
@@ -224,8 +260,13 @@ func TestDoctor(t *testing.T) {
 	if all := checkResults(t, r); r.code != 2 || !strings.HasPrefix(all["settings"], "fail") {
 		t.Errorf("code %d: %v", r.code, all)
 	}
-	if r := m.run("doctor"); r.code != 2 || !strings.Contains(r.out, "fail    settings") || r.err != "" {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("doctor"); {
+	case r.code != 2:
+		t.Errorf("code: r.code = %v, want 2", r.code)
+	case !strings.Contains(r.out, "fail    settings"):
+		t.Errorf("code: r.out = %q does not contain %q", r.out, "fail    settings")
+	case r.err != "":
+		t.Errorf("code: r.err = %q, want none", r.err)
 	}
 }
 

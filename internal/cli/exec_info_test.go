@@ -28,8 +28,13 @@ func FuzzExecInfo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, env string) {
 		version, err := execCredentialVersion(env)
 		if err != nil {
-			if text := err.Error(); version != "" || text == "" || len(text) > 1000 {
-				t.Errorf("%q: %q and %d bytes of an error: %.300q", env, version, len(text), text)
+			switch text := err.Error(); {
+			case version != "":
+				t.Errorf("version = %q, want none; %q", version, env)
+			case text == "":
+				t.Errorf("text is empty; %q, version = %q, %d, text = %.300q", env, version, len(text), text)
+			case len(text) > 1000:
+				t.Errorf("len(text) = %v, want at most 1000; %q", len(text), env)
 			}
 			return
 		}

@@ -87,8 +87,13 @@ func TestEnroll(t *testing.T) {
 	tka(output.ExitOK, "newco would be written. Nothing was changed.", append(request, "--dry-run")...)
 	tka(output.ExitOK, "newco is written.", request...)
 	tka(output.ExitOK, "newco was already requested.", request...)
-	if e := stored["newco"]; len(e.Pools) != 2 || e.ConfigURL != "https://github.com/newco" || e.Isolation != "None" {
-		t.Errorf("%+v", e)
+	switch e := stored["newco"]; {
+	case len(e.Pools) != 2:
+		t.Errorf("len(e.Pools) = %v, want 2", len(e.Pools))
+	case e.ConfigURL != "https://github.com/newco":
+		t.Errorf("e.ConfigURL = %q, want %q", e.ConfigURL, "https://github.com/newco")
+	case e.Isolation != "None":
+		t.Errorf("e.Isolation = %q, want %q", e.Isolation, "None")
 	}
 
 	tka(output.ExitUsage, `--confirm "DECLINE newco"`, "decline", "newco", "--reason", "x")
@@ -111,8 +116,15 @@ func TestEnroll(t *testing.T) {
 		APIVersion, Kind string
 		Result           plane.Outcome
 	}
-	if out := tka(output.ExitOK, "", "rotate", "newco", "--reason", "lost", "-o", "json"); json.Unmarshal([]byte(out), &l) != nil || l.Kind != "EnrollmentOutcome" || l.Result.Done != "written" || l.Result.Enrollment.Rotation.At == nil {
-		t.Errorf("%s", out)
+	switch out := tka(output.ExitOK, "", "rotate", "newco", "--reason", "lost", "-o", "json"); {
+	case json.Unmarshal([]byte(out), &l) != nil:
+		t.Errorf("json.Unmarshal([]byte(out), &l) is not nil; out = %s", out)
+	case l.Kind != "EnrollmentOutcome":
+		t.Errorf("l.Kind = %q, want %q", l.Kind, "EnrollmentOutcome")
+	case l.Result.Done != "written":
+		t.Errorf("l.Result.Done = %q, want %q", l.Result.Done, "written")
+	case l.Result.Enrollment.Rotation.At == nil:
+		t.Error("l.Result.Enrollment.Rotation.At is nil")
 	}
 	env.role = "org-admin"
 	tka(output.ExitOK, "newco: the plane recorded a request for the platform administrators.", "offboard", "newco", "--reason", "we move")

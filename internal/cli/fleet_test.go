@@ -150,8 +150,13 @@ func TestFleet(t *testing.T) {
 	}
 	no := func(exit int, want string, args ...string) {
 		t.Helper()
-		if code, out, errs := env.tka(t, args...); code != exit || !strings.Contains(errs, want) || out != "" {
-			t.Errorf("%q: exit %d, %s%s, want %d %q", args, code, out, errs, exit, want)
+		switch code, out, errs := env.tka(t, args...); {
+		case code != exit:
+			t.Errorf("code = %v, want %v; args = %q", code, exit, args)
+		case !strings.Contains(errs, want):
+			t.Errorf("errs = %q does not contain %q; args = %q", errs, want, args)
+		case out != "":
+			t.Errorf("out = %q, want none; args = %q", out, args)
 		}
 	}
 	if out := ok("github/acme/nix", "runners"); !strings.Contains(out, "?      2      ?") || strings.Contains(out, "\x1b") {
@@ -161,8 +166,19 @@ func TestFleet(t *testing.T) {
 		APIVersion, Kind string
 		Items            []plane.Pool
 	}
-	if out := ok("", "runners", "--org", "acme", "-o", "json"); json.Unmarshal([]byte(out), &l) != nil || l.APIVersion != "cli.tailplane.dev/v1alpha1" || l.Kind != "PoolList" || len(l.Items) != 1 || *l.Items[0].Counts.Busy != 2 || l.Items[0].Counts.Idle != nil {
-		t.Errorf("%s", out)
+	switch out := ok("", "runners", "--org", "acme", "-o", "json"); {
+	case json.Unmarshal([]byte(out), &l) != nil:
+		t.Errorf("json.Unmarshal([]byte(out), &l) is not nil; out = %s", out)
+	case l.APIVersion != "cli.tailplane.dev/v1alpha1":
+		t.Errorf("l.APIVersion = %q, want %q", l.APIVersion, "cli.tailplane.dev/v1alpha1")
+	case l.Kind != "PoolList":
+		t.Errorf("l.Kind = %q, want %q", l.Kind, "PoolList")
+	case len(l.Items) != 1:
+		t.Errorf("len(l.Items) = %v, want 1", len(l.Items))
+	case *l.Items[0].Counts.Busy != 2:
+		t.Errorf("*l.Items[0].Counts.Busy = %v, want 2", *l.Items[0].Counts.Busy)
+	case l.Items[0].Counts.Idle != nil:
+		t.Errorf("l.Items[0].Counts.Idle = %v, want nil", l.Items[0].Counts.Idle)
 	}
 	ok("github/acme/nix\n", "runners", "--org", "acme", "-o", "name")
 	ok("ISOLATION", "runners", "-o", "wide")
@@ -198,8 +214,17 @@ func TestFleet(t *testing.T) {
 	}
 	ok("c2\nc3\n", "changes", "--org", "globex", "-o", "name")
 	var c struct{ Items []plane.Change }
-	if out := ok("", "changes", "--org", "acme", "-o", "json"); json.Unmarshal([]byte(out), &c) != nil || len(c.Items) != 1 || c.Items[0].Diff != "-a\n+b\n" || c.Items[0].Actions == nil || c.Items[0].Actions.Approve.Allowed {
-		t.Errorf("%s", out)
+	switch out := ok("", "changes", "--org", "acme", "-o", "json"); {
+	case json.Unmarshal([]byte(out), &c) != nil:
+		t.Errorf("json.Unmarshal([]byte(out), &c) is not nil; out = %s", out)
+	case len(c.Items) != 1:
+		t.Errorf("len(c.Items) = %v, want 1", len(c.Items))
+	case c.Items[0].Diff != "-a\n+b\n":
+		t.Errorf("c.Items[0].Diff = %q, want %q", c.Items[0].Diff, "-a\n+b\n")
+	case c.Items[0].Actions == nil:
+		t.Error("c.Items[0].Actions is nil")
+	case c.Items[0].Actions.Approve.Allowed:
+		t.Errorf("c.Items[0].Actions.Approve.Allowed is true; out = %s", out)
 	}
 	wide := ok("a commit was pushed at the forge", "changes", "-o", "wide")
 	if !strings.Contains(wide, "the file has changed since") || strings.Count(wide, "pat@acme.dev") != 1 {

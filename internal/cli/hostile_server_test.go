@@ -259,8 +259,13 @@ func TestCL02_kubeconfigs_are_taken_strictly(t *testing.T) {
 			m := newMachine(t, srv.URL)
 			for _, args := range [][]string{{"login"}, {"kubeconfig"}, {"kubeconfig", "--token"}, {"credential", "--cluster", "prod-eu"}} {
 				r := m.run(args...)
-				if r.code != 1 || r.out != "" || !strings.Contains(r.err, bad[name].word) {
-					t.Errorf("tka %v: code %d, want 1 and %q on stderr\nstdout: %s\nstderr: %s", args, r.code, bad[name].word, r.out, r.err)
+				switch {
+				case r.code != 1:
+					t.Errorf("tka: r.code = %v, want 1; args = %v", r.code, args)
+				case r.out != "":
+					t.Errorf("tka: r.out = %q, want none; args = %v", r.out, args)
+				case !strings.Contains(r.err, bad[name].word):
+					t.Errorf("tka: r.err = %q does not contain %q; args = %v", r.err, bad[name].word, args)
 				}
 				if strings.Contains(r.err, canary) {
 					t.Errorf("tka %v shows the token: %s", args, r.err)

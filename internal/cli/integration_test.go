@@ -165,8 +165,15 @@ func TestSGN22_own_kubeconfig(t *testing.T) {
 		if len(got) != 10 {
 			t.Fatalf("%q", got)
 		}
-		if !strings.HasSuffix(got[1], ":"+list+"]") || strings.Count(got[1], ":") != 2 || got[3] != got[1] || got[5] != "cluster [] kubeconfig ["+list+"]" {
-			t.Errorf("%q", got)
+		switch {
+		case !strings.HasSuffix(got[1], ":"+list+"]"):
+			t.Errorf("got[1] = %q does not end with %q", got[1], ":"+list+"]")
+		case strings.Count(got[1], ":") != 2:
+			t.Errorf(`strings.Count(got[1], ":") = %v, want 2`, strings.Count(got[1], ":"))
+		case got[3] != got[1]:
+			t.Errorf("got[3] = %q, want %q", got[3], got[1])
+		case got[5] != "cluster [] kubeconfig ["+list+"]":
+			t.Errorf("got[5] = %q, want %q", got[5], "cluster [] kubeconfig ["+list+"]")
 		}
 		if got[8] != "code 0" || got[9] != "cluster [prod-eu] kubeconfig ["+m.path("a b")+"]" {
 			t.Errorf("%q", got)
@@ -227,8 +234,15 @@ func TestSGN22_eval_file(t *testing.T) {
 			t.Errorf("%s: code %d: %s", name, r.code, r.err)
 		}
 	}
-	if m.read(t, "private/bash") != "mine" || m.exists("target")() || m.exists("private/passwd")() || m.exists("wide/bash")() {
-		t.Error("the command wrote a file")
+	switch {
+	case m.read(t, "private/bash") != "mine":
+		t.Error(`the command wrote a file: m.read(t, "private/bash") != "mine"`)
+	case m.exists("target")():
+		t.Error(`the command wrote a file: m.exists("target")() is true`)
+	case m.exists("private/passwd")():
+		t.Error(`the command wrote a file: m.exists("private/passwd")() is true`)
+	case m.exists("wide/bash")():
+		t.Error(`the command wrote a file: m.exists("wide/bash")() is true`)
 	}
 	if st, err := os.Stat(m.path("wide")); err != nil || st.Mode().Perm() != 0o755 {
 		t.Errorf("%v, %v", st, err)
@@ -257,8 +271,13 @@ func TestSGN22_sweep(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	left, err := filepath.Glob(m.path(".cache/tka/contexts/*"))
-	if err != nil || len(left) != 1 || !strings.Contains(m.read(t, "private/bash"), left[0]) {
-		t.Errorf("%v, %v", left, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case len(left) != 1:
+		t.Errorf("len(left) = %v, want 1", len(left))
+	case !strings.Contains(m.read(t, "private/bash"), left[0]):
+		t.Errorf(`strings.Contains(m.read(t, "private/bash"), left[0]) is false; left = %v, %v`, left, err)
 	}
 	// CL-04: logout also removes them, without the function.
 	delete(m.env, "TKA_EVAL_FILE")
@@ -266,7 +285,12 @@ func TestSGN22_sweep(t *testing.T) {
 	if r := m.run("logout"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	if now, err := filepath.Glob(m.path(".cache/tka/contexts/*")); err != nil || len(now) != 1 || now[0] != left[0] {
-		t.Errorf("after a logout: %v, %v", now, err)
+	switch now, err := filepath.Glob(m.path(".cache/tka/contexts/*")); {
+	case err != nil:
+		t.Errorf("after a logout: %v", err)
+	case len(now) != 1:
+		t.Errorf("after a logout: len(now) = %v, want 1", len(now))
+	case now[0] != left[0]:
+		t.Errorf("after a logout: now[0] = %q, want %q", now[0], left[0])
 	}
 }

@@ -111,8 +111,17 @@ func TestMC06_OnlyMessagesOnStandardOutput(t *testing.T) {
 			}
 			ids[string(m.ID)] = true
 		}
-		if !ids["1"] || !ids["2"] || !ids["3"] || !ids["null"] || len(ids) != 4 {
-			t.Errorf("%s: answers to %v", why, ids)
+		switch {
+		case !ids["1"]:
+			t.Errorf(`%s: ids["1"] is false, %v`, why, ids)
+		case !ids["2"]:
+			t.Errorf(`%s: ids["2"] is false, %v`, why, ids)
+		case !ids["3"]:
+			t.Errorf(`%s: ids["3"] is false, %v`, why, ids)
+		case !ids["null"]:
+			t.Errorf(`%s: ids["null"] is false, %v`, why, ids)
+		case len(ids) != 4:
+			t.Errorf("%s: len(ids) = %v, want 4", why, len(ids))
 		}
 		if !strings.Contains(out, c.want) {
 			t.Errorf("%s: %s", why, out)
@@ -178,8 +187,15 @@ func TestMC06_WhereThePlaneIs(t *testing.T) {
 		"settings without a scheme": {config: "plane.url: ftp://x", want: "plane.url is"},
 	} {
 		code, out, errs := mcp(t, settingsFile(t, c.config), conversation, c.env, c.args...)
-		if code != 2 || out != "" || !strings.Contains(errs, c.want) || strings.Contains(errs, "canary") {
-			t.Errorf("%s: exit %d, out %q: %s", why, code, out, errs)
+		switch {
+		case code != 2:
+			t.Errorf("%s: exit: code = %v, want 2", why, code)
+		case out != "":
+			t.Errorf("%s: exit: out = %q, want none", why, out)
+		case !strings.Contains(errs, c.want):
+			t.Errorf("%s: exit: errs = %q does not contain %q", why, errs, c.want)
+		case strings.Contains(errs, "canary"):
+			t.Errorf("%s: exit: errs = %q contains %q", why, errs, "canary")
 		}
 	}
 }

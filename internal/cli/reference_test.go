@@ -228,8 +228,13 @@ func TestEveryCommand(t *testing.T) {
 	var paths [][]string
 	walk(tree(), func(c *cobra.Command) {
 		paths = append(paths, strings.Fields(c.CommandPath()))
-		if c.Short == "" || c.Long == "" || c.Runnable() && c.Example == "" {
-			t.Errorf("%s lacks a line, a text or an example", c.CommandPath())
+		switch {
+		case c.Short == "":
+			t.Errorf("c.Short is empty; %s", c.CommandPath())
+		case c.Long == "":
+			t.Errorf("c.Long is empty; %s", c.CommandPath())
+		case c.Runnable() && c.Example == "":
+			t.Errorf(`c.Runnable() && c.Example == ""; %s`, c.CommandPath())
 		}
 		if strings.HasSuffix(c.Short, ".") || len(c.Short) > 75 {
 			t.Errorf("%s: the line should be short and have no full stop: %q", c.CommandPath(), c.Short)
@@ -252,15 +257,27 @@ func TestEveryCommand(t *testing.T) {
 	}
 	for _, p := range paths {
 		code, out, stderr := run(append(slices.Clone(p), "-h")...)
-		if code != 0 || out == "" || stderr != "" {
-			t.Errorf("%v -h: code %d\nstdout: %s\nstderr: %s", p, code, out, stderr)
+		switch {
+		case code != 0:
+			t.Errorf("code = %v, want 0; %v", code, p)
+		case out == "":
+			t.Errorf("out is empty; %v, code = %d, out = %s, stderr = %s", p, code, out, stderr)
+		case stderr != "":
+			t.Errorf("stderr = %q, want none; %v", stderr, p)
 		}
 		code, out, stderr = run(append(slices.Clone(p), "--nonsense")...)
 		if p[len(p)-1] == "exit-codes" {
 			continue // a topic, which has no flags
 		}
-		if code != 2 || out != "" || !strings.Contains(stderr, "has no flag --nonsense") || strings.Count(stderr, "\n") > 3 {
-			t.Errorf("%v --nonsense: code %d\nstdout: %s\nstderr: %s", p, code, out, stderr)
+		switch {
+		case code != 2:
+			t.Errorf("code = %v, want 2; %v", code, p)
+		case out != "":
+			t.Errorf("out = %q, want none; %v", out, p)
+		case !strings.Contains(stderr, "has no flag --nonsense"):
+			t.Errorf("stderr = %q does not contain %q; %v", stderr, "has no flag --nonsense", p)
+		case strings.Count(stderr, "\n") > 3:
+			t.Errorf(`strings.Count(stderr, "\n") = %v, want at most 3; %v`, strings.Count(stderr, "\n"), p)
 		}
 	}
 }

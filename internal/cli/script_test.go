@@ -251,8 +251,13 @@ func cmdMode(ts *testscript.TestScript, neg bool, args []string) {
 func cmdParses(ts *testscript.TestScript, neg bool, args []string) {
 	v := decode(ts, args[0], ts.ReadFile(args[1]))
 	m, ok := v.(map[string]any)
-	if !ok || m["apiVersion"] == nil || m["kind"] == nil {
-		ts.Fatalf("%s has no apiVersion and kind: %v", args[1], v)
+	if !ok {
+		ts.Fatalf("%s is no object: %v", args[1], v)
+	}
+	for _, field := range []string{"apiVersion", "kind"} {
+		if m[field] == nil {
+			ts.Fatalf("%s has no %s: %v", args[1], field, v)
+		}
 	}
 }
 

@@ -55,9 +55,17 @@ func TestSGN24_a_name_taken_over(t *testing.T) {
 	name.move(impostor)
 	for _, cmd := range commands() {
 		r := m.run(cmd...)
-		if r.code != 3 || r.out != "" || !strings.Contains(r.err, real.key.Public().String()) || !strings.Contains(r.err, impostor.key.Public().String()) ||
-			!strings.Contains(r.err, "tka config --forget-server "+name.URL) {
-			t.Errorf("%v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+		switch {
+		case r.code != 3:
+			t.Errorf("r.code = %v, want 3; %v", r.code, cmd)
+		case r.out != "":
+			t.Errorf("r.out = %q, want none; %v", r.out, cmd)
+		case !strings.Contains(r.err, real.key.Public().String()):
+			t.Errorf("r.err = %q does not contain %q; %v", r.err, real.key.Public().String(), cmd)
+		case !strings.Contains(r.err, impostor.key.Public().String()):
+			t.Errorf("r.err = %q does not contain %q; %v", r.err, impostor.key.Public().String(), cmd)
+		case !strings.Contains(r.err, "tka config --forget-server "+name.URL):
+			t.Errorf("r.err = %q does not contain %q; %v", r.err, "tka config --forget-server "+name.URL, cmd)
 		}
 		impostor.checkRequests(t, "GET /api/v1alpha1/cluster-info 200")
 	}
@@ -69,8 +77,13 @@ func TestSGN24_a_name_taken_over(t *testing.T) {
 	if r := m.run("config", "--forget-server", "main"); r.code != 0 || !strings.Contains(r.err, "Forgot the server "+name.URL) {
 		t.Fatalf("code %d: %s", r.code, r.err)
 	}
-	if r := m.run("login"); r.code != 0 || !strings.Contains(r.err, "First contact") || !strings.Contains(r.err, impostor.key.Public().String()) {
-		t.Errorf("code %d: %s", r.code, r.err)
+	switch r := m.run("login"); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0", r.code)
+	case !strings.Contains(r.err, "First contact"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "First contact")
+	case !strings.Contains(r.err, impostor.key.Public().String()):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, impostor.key.Public().String())
 	}
 	if r := m.run("status"); r.code != 0 {
 		t.Errorf("code %d: %s", r.code, r.err)
@@ -169,8 +182,13 @@ func TestSGN24_proofs(t *testing.T) {
 			name := newMovingServer(t, tt.place)
 			m := newMachine(t, name.URL)
 			for _, cmd := range commands() {
-				if r := m.run(cmd...); r.code != tt.first || r.out != "" || !strings.Contains(r.err, tt.word) {
-					t.Errorf("first contact, %v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+				switch r := m.run(cmd...); {
+				case r.code != tt.first:
+					t.Errorf("first contact: r.code = %v, want %v; %v", r.code, tt.first, cmd)
+				case r.out != "":
+					t.Errorf("first contact: r.out = %q, want none; %v", r.out, cmd)
+				case !strings.Contains(r.err, tt.word):
+					t.Errorf("first contact: r.err = %q does not contain %q; %v", r.err, tt.word, cmd)
 				}
 			}
 			if files := m.files(t); len(files) != 1 {
@@ -183,8 +201,13 @@ func TestSGN24_proofs(t *testing.T) {
 			name.move(tt.place)
 			for _, cmd := range commands() {
 				r := m.run(cmd...)
-				if r.code != tt.later || r.out != "" || strings.Contains(r.err, "curl evil") {
-					t.Errorf("later, %v: code %d\n%s%s", cmd, r.code, r.out, r.err)
+				switch {
+				case r.code != tt.later:
+					t.Errorf("later: r.code = %v, want %v; %v", r.code, tt.later, cmd)
+				case r.out != "":
+					t.Errorf("later: r.out = %q, want none; %v", r.out, cmd)
+				case strings.Contains(r.err, "curl evil"):
+					t.Errorf("later: r.err = %q contains %q; %v", r.err, "curl evil", cmd)
 				}
 			}
 			if n := len(real.store.signins); n > 0 {
@@ -214,8 +237,13 @@ func TestSGN24_every_answer_is_proved(t *testing.T) {
 		}))
 		m := newMachine(t, name.URL)
 		for _, cmd := range cmds {
-			if r := m.run(cmd...); r.code != 3 || r.out != "" || !strings.Contains(r.err, "is not the one that this machine knows") {
-				t.Errorf("%s without proof, %v: code %d\n%s%s", path, cmd, r.code, r.out, r.err)
+			switch r := m.run(cmd...); {
+			case r.code != 3:
+				t.Errorf("%s without proof: r.code = %v, want 3; %v", path, r.code, cmd)
+			case r.out != "":
+				t.Errorf("%s without proof: r.out = %q, want none; %v", path, r.out, cmd)
+			case !strings.Contains(r.err, "is not the one that this machine knows"):
+				t.Errorf("%s without proof: r.err = %q does not contain %q; %v", path, r.err, "is not the one that this machine knows", cmd)
 			}
 		}
 	}
@@ -248,8 +276,13 @@ func TestSGN24_the_kubeconfig_is_what_was_proved(t *testing.T) {
 			w.Write(text)
 		}))
 		m := newMachine(t, srv.URL)
-		if r := m.run("login"); r.code != 3 || !strings.Contains(r.err, "its API server is not the one that the server proved") || !strings.Contains(r.err, "to end the sign-in: tka logout") {
-			t.Errorf("%s: code %d: %s", what, r.code, r.err)
+		switch r := m.run("login"); {
+		case r.code != 3:
+			t.Errorf("%s: code: r.code = %v, want 3", what, r.code)
+		case !strings.Contains(r.err, "its API server is not the one that the server proved"):
+			t.Errorf("%s: code: r.err = %q does not contain %q", what, r.err, "its API server is not the one that the server proved")
+		case !strings.Contains(r.err, "to end the sign-in: tka logout"):
+			t.Errorf("%s: code: r.err = %q does not contain %q", what, r.err, "to end the sign-in: tka logout")
 		}
 		srv.Close()
 	}
@@ -267,8 +300,15 @@ func TestSGN24_a_key_in_the_settings(t *testing.T) {
 		t.Fatal(r.err)
 	}
 	r := m.run("login")
-	if r.code != 3 || !strings.Contains(r.err, wrong) || !strings.Contains(r.err, d.key.Public().String()) || !strings.Contains(r.err, "change it in the settings") {
-		t.Errorf("code %d: %s", r.code, r.err)
+	switch {
+	case r.code != 3:
+		t.Errorf("code: r.code = %v, want 3", r.code)
+	case !strings.Contains(r.err, wrong):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, wrong)
+	case !strings.Contains(r.err, d.key.Public().String()):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, d.key.Public().String())
+	case !strings.Contains(r.err, "change it in the settings"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "change it in the settings")
 	}
 	d.checkRequests(t, requestInfo)
 	if r := m.run("config", "servers.main.key", d.key.Public().String()); r.code != 0 {

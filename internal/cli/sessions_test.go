@@ -33,9 +33,21 @@ func TestSessions(t *testing.T) {
 	env := m.fakeKubectl(t, "cat <<'END'\n"+twoSignins+"\nEND")
 	r := m.spawn(t, env, "sessions", "--context", "admin@prod", "--kubeconfig", "k.yaml")
 	lines := strings.Split(r.out, "\n")
-	if r.code != 0 || len(lines) != 5 || !strings.HasPrefix(lines[1], "alice@example.com   laptop") || !strings.Contains(lines[1], "   view   all          Ready     ") ||
-		!strings.Contains(lines[2], `\x1b[31mphone`) || !strings.Contains(lines[3], "bob-pc") || !strings.Contains(lines[3], "edit   shop         Pending") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0; %s; %s", r.code, r.out, r.err)
+	case len(lines) != 5:
+		t.Errorf("code: len(lines) = %v, want 5; %s; %s", len(lines), r.out, r.err)
+	case !strings.HasPrefix(lines[1], "alice@example.com   laptop"):
+		t.Errorf("code: lines[1] = %q does not start with %q; %s; %s", lines[1], "alice@example.com   laptop", r.out, r.err)
+	case !strings.Contains(lines[1], "   view   all          Ready     "):
+		t.Errorf("code: lines[1] = %q does not contain %q; %s; %s", lines[1], "   view   all          Ready     ", r.out, r.err)
+	case !strings.Contains(lines[2], `\x1b[31mphone`):
+		t.Errorf("code: lines[2] = %q does not contain %q; %s; %s", lines[2], `\x1b[31mphone`, r.out, r.err)
+	case !strings.Contains(lines[3], "bob-pc"):
+		t.Errorf("code: lines[3] = %q does not contain %q; %s; %s", lines[3], "bob-pc", r.out, r.err)
+	case !strings.Contains(lines[3], "edit   shop         Pending"):
+		t.Errorf("code: lines[3] = %q does not contain %q; %s; %s", lines[3], "edit   shop         Pending", r.out, r.err)
 	}
 	if got, want := m.read(t, "asked"), "get tkasignins.tailplane.dev --output json --namespace tailplane-signins --context admin@prod --kubeconfig k.yaml\n"; got != want {
 		t.Errorf("asked %q", got)
@@ -48,8 +60,17 @@ func TestSessions(t *testing.T) {
 			Namespaces []string
 		}
 	}
-	if err := json.Unmarshal([]byte(r.out), &l); err != nil || l.Kind != "SessionList" || len(l.Items) != 1 || l.Items[0].Name != "bob-0" || len(l.Items[0].Namespaces) != 1 {
-		t.Errorf("%v: %s%s", err, r.out, r.err)
+	switch err := json.Unmarshal([]byte(r.out), &l); {
+	case err != nil:
+		t.Errorf("%v; %s; %s", err, r.out, r.err)
+	case l.Kind != "SessionList":
+		t.Errorf("l.Kind = %q, want %q; %s; %s", l.Kind, "SessionList", r.out, r.err)
+	case len(l.Items) != 1:
+		t.Errorf("len(l.Items) = %v, want 1; %s; %s", len(l.Items), r.out, r.err)
+	case l.Items[0].Name != "bob-0":
+		t.Errorf("l.Items[0].Name = %q, want %q; %s; %s", l.Items[0].Name, "bob-0", r.out, r.err)
+	case len(l.Items[0].Namespaces) != 1:
+		t.Errorf("len(l.Items[0].Namespaces) = %v, want 1; %s; %s", len(l.Items[0].Namespaces), r.out, r.err)
 	}
 	if r := m.spawn(t, env, "sessions", "-o", "name"); r.out != "tkasignin/alice-1\ntkasignin/alice-2\ntkasignin/bob-0\n" {
 		t.Error(r.out)
@@ -71,8 +92,13 @@ func TestSessions(t *testing.T) {
 		if strings.Contains(script, "done") == false {
 			r = m.spawn(t, m.fakeKubectl(t, script), "sessions")
 		}
-		if r.code != want.code || r.out != "" || !strings.Contains(r.err, want.word) {
-			t.Errorf("%s: code %d\n%s%.500s", script, r.code, r.out, r.err)
+		switch {
+		case r.code != want.code:
+			t.Errorf("r.code = %v, want %v; script = %s", r.code, want.code, script)
+		case r.out != "":
+			t.Errorf("r.out = %q, want none; script = %s", r.out, script)
+		case !strings.Contains(r.err, want.word):
+			t.Errorf("r.err = %q does not contain %q; script = %s", r.err, want.word, script)
 		}
 	}
 	if r := m.spawn(t, []string{"PATH=" + filepath.Dir(m.tka(t))}, "sessions"); r.code != 1 || !strings.Contains(r.err, "needs kubectl, and kubectl is not in $PATH") {
@@ -113,8 +139,13 @@ func TestRevoke(t *testing.T) {
 		env := m.fakeKubectl(t, list)
 		m.write(t, "asked", "")
 		r := m.spawn(t, env, append([]string{"revoke"}, tt.args...)...)
-		if got := strings.Join(deleted(), " "); r.code != tt.code || got != tt.want || !strings.Contains(r.out+r.err, tt.word) {
-			t.Errorf("revoke %v: code %d, deleted %q\n%s%s", tt.args, r.code, got, r.out, r.err)
+		switch got := strings.Join(deleted(), " "); {
+		case r.code != tt.code:
+			t.Errorf("revoke: r.code = %v, want %v", r.code, tt.code)
+		case got != tt.want:
+			t.Errorf("revoke: got = %q, want %q", got, tt.want)
+		case !strings.Contains(r.out+r.err, tt.word):
+			t.Errorf("revoke: r.out+r.err = %q does not contain %q", r.out+r.err, tt.word)
 		}
 	}
 	env := m.fakeKubectl(t, strings.Replace(list, "esac", "delete) echo 'Error from server (Forbidden): no' >&2; exit 1;; esac", 1))
@@ -144,12 +175,30 @@ func TestAU05_audit_verify(t *testing.T) {
 		Pinned bool
 		Lines  int
 	}
-	if err := json.Unmarshal([]byte(r.out), &report); err != nil || r.code != 0 || !report.OK || report.Pinned || len(report.Keys) == 0 || report.Kind != "AuditReport" {
-		t.Fatalf("code %d, %v\n%s%s", r.code, err, r.out, r.err)
+	switch err := json.Unmarshal([]byte(r.out), &report); {
+	case err != nil:
+		t.Fatalf("code: %v; %s; %s", err, r.out, r.err)
+	case r.code != 0:
+		t.Fatalf("code: r.code = %v, want 0; %s; %s", r.code, r.out, r.err)
+	case !report.OK:
+		t.Fatalf("code: report.OK is false; %d, %v, %s, %s", r.code, err, r.out, r.err)
+	case report.Pinned:
+		t.Fatalf("code: report.Pinned is true; %d, %v, %s, %s", r.code, err, r.out, r.err)
+	case len(report.Keys) == 0:
+		t.Fatalf("code: len(report.Keys) = %v; %s; %s", len(report.Keys), r.out, r.err)
+	case report.Kind != "AuditReport":
+		t.Fatalf("code: report.Kind = %q, want %q; %s; %s", report.Kind, "AuditReport", r.out, r.err)
 	}
 	good := []string{"audit", "verify", m.path("good.jsonl"), "--key", report.Keys[0], "--head", report.Last}
-	if r := m.run(good...); r.code != 0 || !strings.Contains(r.out, "The audit log is intact.") || strings.Contains(r.out, "not verified") || !strings.Contains(r.out, "--head "+report.Last) {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run(good...); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0; %s", r.code, r.err)
+	case !strings.Contains(r.out, "The audit log is intact."):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "The audit log is intact.", r.err)
+	case strings.Contains(r.out, "not verified"):
+		t.Errorf("code: r.out = %q contains %q; %s", r.out, "not verified", r.err)
+	case !strings.Contains(r.out, "--head "+report.Last):
+		t.Errorf("code: r.out = %q does not contain %q; %s", r.out, "--head "+report.Last, r.err)
 	}
 	if r := m.run("audit", "verify", m.path("good.jsonl"), "-o", "name"); r.out != report.Last+"\n" {
 		t.Error(r.out)
@@ -186,8 +235,13 @@ func TestAU05_audit_verify(t *testing.T) {
 func TestVersionOfTheServer(t *testing.T) {
 	d, srv := newAccessServer(t, "prod-eu")
 	m := newMachine(t, srv.URL)
-	if r := m.run("version"); r.code != 0 || r.out != "tka v0.0.0-test\n" || len(d.received()) > 0 {
-		t.Errorf("before first contact: code %d, %v\n%s%s", r.code, d.received(), r.out, r.err)
+	switch r := m.run("version"); {
+	case r.code != 0:
+		t.Errorf("before first contact: code: r.code = %v, want 0; %s", r.code, r.err)
+	case r.out != "tka v0.0.0-test\n":
+		t.Errorf("before first contact: code: r.out = %q, want %q; %s", r.out, "tka v0.0.0-test\n", r.err)
+	case len(d.received()) > 0:
+		t.Errorf("before first contact: code: len(d.received()) > 0; %d, %v, %s, %s", r.code, d.received(), r.out, r.err)
 	}
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
@@ -200,11 +254,21 @@ func TestVersionOfTheServer(t *testing.T) {
 		t.Errorf("%s", r.out)
 	}
 	before := len(d.received())
-	if r := m.run("version", "--client"); r.code != 0 || r.out != "tka v0.0.0-test\n" || len(d.received()) != before {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("version", "--client"); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0; %s", r.code, r.err)
+	case r.out != "tka v0.0.0-test\n":
+		t.Errorf("code: r.out = %q, want %q; %s", r.out, "tka v0.0.0-test\n", r.err)
+	case len(d.received()) != before:
+		t.Errorf("code: len(d.received()) != before; %d, %s, %s", r.code, r.out, r.err)
 	}
 	srv.Close()
-	if r := m.run("version"); r.code != 0 || r.out != "tka v0.0.0-test\n" || !strings.Contains(r.err, "The server's version is unknown: The server") {
-		t.Errorf("code %d\n%s%s", r.code, r.out, r.err)
+	switch r := m.run("version"); {
+	case r.code != 0:
+		t.Errorf("code: r.code = %v, want 0", r.code)
+	case r.out != "tka v0.0.0-test\n":
+		t.Errorf("code: r.out = %q, want %q", r.out, "tka v0.0.0-test\n")
+	case !strings.Contains(r.err, "The server's version is unknown: The server"):
+		t.Errorf("code: r.err = %q does not contain %q", r.err, "The server's version is unknown: The server")
 	}
 }

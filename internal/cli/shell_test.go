@@ -112,8 +112,13 @@ exit 7
 	}
 	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestInfo, requestConfig, requestLogout)
 	for _, f := range m.files(t) {
-		if strings.Contains(f, ".kube") || strings.Contains(f, "tokens") || strings.Contains(m.read(t, f), canary) {
-			t.Errorf("left: %s", f)
+		switch {
+		case strings.Contains(f, ".kube"):
+			t.Errorf("left: f = %q contains %q", f, ".kube")
+		case strings.Contains(f, "tokens"):
+			t.Errorf("left: f = %q contains %q", f, "tokens")
+		case strings.Contains(m.read(t, f), canary):
+			t.Errorf("left: strings.Contains(m.read(t, f), canary) is true; %s", f)
 		}
 	}
 
@@ -197,8 +202,13 @@ func TestSGN21_interrupted_sign_in(t *testing.T) {
 			waitUntil(t, "the login arrives", func() bool { return len(d.received()) >= 3 })
 			r.Process.Signal(sig)
 			r.waitExit(130)
-			if !strings.Contains(r.err.String(), "error: interrupted\n") || !strings.Contains(r.err.String(), "Signed out.") || strings.Contains(r.err.String(), "signed in nevertheless") {
-				t.Errorf("stderr: %s", r.err.String())
+			switch {
+			case !strings.Contains(r.err.String(), "error: interrupted\n"):
+				t.Errorf("stderr: r.err.String() = %q does not contain %q", r.err.String(), "error: interrupted\n")
+			case !strings.Contains(r.err.String(), "Signed out."):
+				t.Errorf("stderr: r.err.String() = %q does not contain %q", r.err.String(), "Signed out.")
+			case strings.Contains(r.err.String(), "signed in nevertheless"):
+				t.Errorf("stderr: r.err.String() = %q contains %q", r.err.String(), "signed in nevertheless")
 			}
 			if m.exists("started")() {
 				t.Error("the child ran")
@@ -280,8 +290,13 @@ func TestSGN21_two_shells(t *testing.T) {
 	}
 	a.in.Close()
 	<-a.done
-	if a.ProcessState.ExitCode() != 0 || !strings.Contains(a.err.String(), "another shell uses it. The last shell ends it.") || len(m.sessionDirs()) != 1 {
-		t.Errorf("code %d, rooms %v: %s", a.ProcessState.ExitCode(), m.sessionDirs(), a.err.String())
+	switch {
+	case a.ProcessState.ExitCode() != 0:
+		t.Errorf("code: a.ProcessState.ExitCode() = %v, want 0", a.ProcessState.ExitCode())
+	case !strings.Contains(a.err.String(), "another shell uses it. The last shell ends it."):
+		t.Errorf("code: a.err.String() = %q does not contain %q", a.err.String(), "another shell uses it. The last shell ends it.")
+	case len(m.sessionDirs()) != 1:
+		t.Errorf("code: len(m.sessionDirs()) = %v, want 1", len(m.sessionDirs()))
 	}
 	b.in.Close()
 	b.waitExit(0)

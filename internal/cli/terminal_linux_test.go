@@ -179,8 +179,13 @@ func TestSGN21_terminal(t *testing.T) {
 		x.waitText("got 2")
 		x.Process.Signal(syscall.SIGTERM)
 		waitUntil(t, "the end", x.ended)
-		if code, shown := x.ProcessState.ExitCode(), x.text(); code != 6 || strings.Contains(shown, "got 3") || len(m.sessionDirs()) > 0 {
-			t.Errorf("code %d, directories of shells %v\n%s", code, m.sessionDirs(), shown)
+		switch code, shown := x.ProcessState.ExitCode(), x.text(); {
+		case code != 6:
+			t.Errorf("code: code = %v, want 6", code)
+		case strings.Contains(shown, "got 3"):
+			t.Errorf("code: shown = %q contains %q", shown, "got 3")
+		case len(m.sessionDirs()) > 0:
+			t.Errorf("code: len(m.sessionDirs()) = %v, want at most 0", len(m.sessionDirs()))
 		}
 	})
 	t.Run("closed while the sign-in ends", func(t *testing.T) {

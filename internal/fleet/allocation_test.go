@@ -212,8 +212,14 @@ func TestFLEET09_Laws(t *testing.T) {
 		}
 		shares, wake := fleet.Allocate(p.budget, p.orgs, now.Add(fleet.ChangePause))
 		for _, s := range shares {
-			if s.Changed || s.Allocated < s.Fair || !wake.IsZero() {
-				t.Fatalf("seed %d: the allocation does not become stable: %+v, wakes at %v, of %+v", seed, shares, wake, p.orgs)
+			switch {
+			case s.Changed:
+				t.Fatalf("seed: s.Changed is true; seed = %d, shares = %+v, wake = %v, %+v", seed, shares, wake, p.orgs)
+			case s.Allocated < s.Fair:
+				t.Fatalf("seed: s.Allocated = %v, want at least %v; seed = %d; shares = %+v; %+v",
+					s.Allocated, s.Fair, seed, shares, p.orgs)
+			case !wake.IsZero():
+				t.Fatalf("seed: wake.IsZero() is false; seed = %d, shares = %+v, wake = %v, %+v", seed, shares, wake, p.orgs)
 			}
 		}
 	}

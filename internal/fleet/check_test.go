@@ -234,8 +234,13 @@ func TestNames(t *testing.T) {
 		{strings.Repeat("a", 35) + "b", strings.Repeat("c", 22), 1, ""},
 	} {
 		got := fleet.WorkloadName(c.org, c.pool, c.revision)
-		if c.want != "" && got != c.want || len(got) > 45 || strings.Contains(got, "--") {
-			t.Errorf("%s, %s, %d: %q, want %q", c.org, c.pool, c.revision, got, c.want)
+		switch {
+		case c.want != "" && got != c.want:
+			t.Errorf(`c.want != "" && got != c.want; %s, %s, %d, got = %q, %q`, c.org, c.pool, c.revision, got, c.want)
+		case len(got) > 45:
+			t.Errorf("len(got) = %v, want at most 45; %s; %s", len(got), c.org, c.pool)
+		case strings.Contains(got, "--"):
+			t.Errorf("got = %q contains %q; %s; %s", got, "--", c.org, c.pool)
 		}
 	}
 	if a, b := fleet.WorkloadName(strings.Repeat("a", 40), "b-c", 1), fleet.WorkloadName(strings.Repeat("a", 40), "b-d", 1); a == b {
@@ -245,8 +250,13 @@ func TestNames(t *testing.T) {
 		t.Errorf("the next is %s, %d", name, revision)
 	}
 	one := map[string][]byte{"a": []byte("bc"), "d": []byte("e")}
-	if x, y := fleet.Fingerprint(one), fleet.Fingerprint(map[string][]byte{"ab": []byte("c"), "d": []byte("e")}); x == y || len(x) != 16 || fleet.Fingerprint(one) != x {
-		t.Errorf("fingerprints %s and %s", x, y)
+	switch x, y := fleet.Fingerprint(one), fleet.Fingerprint(map[string][]byte{"ab": []byte("c"), "d": []byte("e")}); {
+	case x == y:
+		t.Errorf("fingerprints: x = %q, the same as y", x)
+	case len(x) != 16:
+		t.Errorf("fingerprints: len(x) = %v, want 16", len(x))
+	case fleet.Fingerprint(one) != x:
+		t.Errorf("fingerprints: fleet.Fingerprint(one) != x; %s, %s", x, y)
 	}
 	if got := fleet.CredentialName("acme", fleet.Fingerprint(one)); len(got) != len("acme-")+8 {
 		t.Errorf("credential %q", got)
@@ -261,8 +271,13 @@ func TestApproved(t *testing.T) {
 	admins := func(login string) bool { return slices.Contains([]string{"pat@platform.dev", "amy@acme.dev"}, login) }
 	is := func(why string, byPlane bool, want fleet.Answer, reason string) {
 		t.Helper()
-		if got := fleet.Approved(e, byPlane, admins); got.Status != want || got.Reason != reason || got.Type != "Approved" {
-			t.Errorf("%s: %+v, want %v %s", why, got, want, reason)
+		switch got := fleet.Approved(e, byPlane, admins); {
+		case got.Status != want:
+			t.Errorf("%s: got.Status = %v, want %v", why, got.Status, want)
+		case got.Reason != reason:
+			t.Errorf("%s: got.Reason = %q, want %q", why, got.Reason, reason)
+		case got.Type != "Approved":
+			t.Errorf("%s: got.Type = %q, want %q", why, got.Type, "Approved")
 		}
 	}
 	is("by git", false, fleet.Yes, fleet.ReasonMerged)

@@ -168,8 +168,19 @@ func TestFindings(t *testing.T) {
 		var got []want
 		for _, f := range found {
 			got = append(got, want{f.Kind, f.Severity, f.Subject, f.ExplainedBy})
-			if f.Org != o.Name || f.Evidence == "" || f.Advice == "" || !f.FirstSeen.Equal(noon) || f.Unconfirmed || f.Severity.rank() < 0 {
-				t.Errorf("%s: %+v", test.why, f)
+			switch {
+			case f.Org != o.Name:
+				t.Errorf("%s: f.Org = %q, want %q", test.why, f.Org, o.Name)
+			case f.Evidence == "":
+				t.Errorf("%s: f.Evidence is empty, %+v", test.why, f)
+			case f.Advice == "":
+				t.Errorf("%s: f.Advice is empty, %+v", test.why, f)
+			case !f.FirstSeen.Equal(noon):
+				t.Errorf("%s: f.FirstSeen = %v, want %v", test.why, f.FirstSeen, noon)
+			case f.Unconfirmed:
+				t.Errorf("%s: f.Unconfirmed is true, %+v", test.why, f)
+			case f.Severity.rank() < 0:
+				t.Errorf("%s: f.Severity.rank() = %v, want at least 0", test.why, f.Severity.rank())
 			}
 			covered[f.Kind] = true
 		}
@@ -194,8 +205,17 @@ func TestFindingsOfOthers(t *testing.T) {
 	managed := CheckDrift(o, nil, noon)
 	w.External = true
 	others := CheckDrift(o, nil, noon)
-	if len(managed) != 1 || len(others) != 1 || managed[0].ID() != others[0].ID() || !strings.Contains(managed[0].Advice, "The fleet changes its label") || !strings.Contains(others[0].Advice, "The fleet does not manage this scale set") {
-		t.Errorf("%+v\n%+v", managed, others)
+	switch {
+	case len(managed) != 1:
+		t.Errorf("len(managed) = %v, want 1", len(managed))
+	case len(others) != 1:
+		t.Errorf("len(others) = %v, want 1", len(others))
+	case managed[0].ID() != others[0].ID():
+		t.Errorf("managed[0].ID() = %q, want %q", managed[0].ID(), others[0].ID())
+	case !strings.Contains(managed[0].Advice, "The fleet changes its label"):
+		t.Errorf("managed[0].Advice = %q does not contain %q", managed[0].Advice, "The fleet changes its label")
+	case !strings.Contains(others[0].Advice, "The fleet does not manage this scale set"):
+		t.Errorf("others[0].Advice = %q does not contain %q", others[0].Advice, "The fleet does not manage this scale set")
 	}
 }
 
@@ -206,20 +226,37 @@ func TestFindingsOverTime(t *testing.T) {
 	w := &o.Workloads[0]
 	w.Remote.Paused = Yes
 	first := CheckDrift(o, nil, noon)
-	if len(first) != 1 || first[0].Settled(noon) || len(UnexplainedFindings(first, noon)) != 0 {
-		t.Fatalf("at once: %+v", first)
+	switch {
+	case len(first) != 1:
+		t.Fatalf("at once: len(first) = %v, want 1", len(first))
+	case first[0].Settled(noon):
+		t.Fatalf("at once: first[0].Settled(noon) is true; first = %+v", first)
+	case len(UnexplainedFindings(first, noon)) != 0:
+		t.Fatalf("at once: len(UnexplainedFindings(first, noon)) != 0; first = %+v", first)
 	}
 	later := noon.Add(5 * time.Minute)
 	second := CheckDrift(o, first, later)
-	if len(second) != 1 || second[0].ID() != first[0].ID() || !second[0].FirstSeen.Equal(noon) || len(UnexplainedFindings(second, later)) != 1 {
-		t.Fatalf("later: %+v", second)
+	switch {
+	case len(second) != 1:
+		t.Fatalf("later: len(second) = %v, want 1", len(second))
+	case second[0].ID() != first[0].ID():
+		t.Fatalf("later: second[0].ID() = %q, want %q", second[0].ID(), first[0].ID())
+	case !second[0].FirstSeen.Equal(noon):
+		t.Fatalf("later: second[0].FirstSeen = %v, want %v", second[0].FirstSeen, noon)
+	case len(UnexplainedFindings(second, later)) != 1:
+		t.Fatalf("later: len(UnexplainedFindings(second, later)) != 1; second = %+v", second)
 	}
 
 	w.Remote = ForgeState{} // the forge does not answer
 	o.Listed, o.ForgeVersion = Unknown, ""
 	third := CheckDrift(o, second, later.Add(time.Hour))
-	if len(third) != 1 || !third[0].Unconfirmed || !third[0].FirstSeen.Equal(noon) {
-		t.Fatalf("without an answer: %+v", third)
+	switch {
+	case len(third) != 1:
+		t.Fatalf("without an answer: len(third) = %v, want 1", len(third))
+	case !third[0].Unconfirmed:
+		t.Fatalf("without an answer: third[0].Unconfirmed is false; third = %+v", third)
+	case !third[0].FirstSeen.Equal(noon):
+		t.Fatalf("without an answer: third[0].FirstSeen = %v, want %v", third[0].FirstSeen, noon)
 	}
 	workloads := o.Workloads
 	o.Workloads, o.Complete = nil, Unknown // nor does the cluster
@@ -266,8 +303,13 @@ func TestIgnore(t *testing.T) {
 		}
 	}
 	o.Workloads[0].Options.Protected, o.Workloads[0].Remote.Options.Protected = true, false // the same finding, but worse
-	if worse := CheckDrift(o, found, now); len(worse) != 1 || worse[0].ID() != i.ID || i.Hides(worse[0].ID(), worse[0].Severity, now) {
-		t.Errorf("the finding got worse: %+v", worse)
+	switch worse := CheckDrift(o, found, now); {
+	case len(worse) != 1:
+		t.Errorf("the finding got worse: len(worse) = %v, want 1", len(worse))
+	case worse[0].ID() != i.ID:
+		t.Errorf("the finding got worse: worse[0].ID() = %q, want %q", worse[0].ID(), i.ID)
+	case i.Hides(worse[0].ID(), worse[0].Severity, now):
+		t.Errorf("the finding got worse: i.Hides(worse[0].ID(), worse[0].Severity, now) is true; worse = %+v", worse)
 	}
 	for why, x := range map[string]struct {
 		by, reason string
@@ -292,8 +334,13 @@ func TestGhostsAndStrandedOverTime(t *testing.T) {
 	w.Cluster.Runners = nil
 	ghosts := CheckDrift(o, nil, noon)
 	o.Listed, o.Registered = Unknown, nil
-	if got := CheckDrift(o, ghosts, noon.Add(time.Hour)); len(got) != 1 || got[0].Kind != DriftGhost || !got[0].Unconfirmed {
-		t.Errorf("%+v", got)
+	switch got := CheckDrift(o, ghosts, noon.Add(time.Hour)); {
+	case len(got) != 1:
+		t.Errorf("len(got) = %v, want 1", len(got))
+	case got[0].Kind != DriftGhost:
+		t.Errorf("got[0].Kind = %q, want %q", got[0].Kind, DriftGhost)
+	case !got[0].Unconfirmed:
+		t.Errorf("got[0].Unconfirmed is false; got = %+v", got)
 	}
 	o.Listed = Yes
 	if got := CheckDrift(o, ghosts, noon.Add(time.Hour)); len(got) != 0 {
@@ -306,8 +353,13 @@ func TestGhostsAndStrandedOverTime(t *testing.T) {
 	for hours, severity := range map[time.Duration]Severity{0: SeverityWarning, 19: SeverityWarning, 20: SeverityError, 30: SeverityError} {
 		got := CheckDrift(o, waiting, noon.Add(hours*time.Hour))
 		i := slices.IndexFunc(got, func(f Finding) bool { return f.Kind == DriftStranded })
-		if i < 0 || got[i].Severity != severity || got[i].ExplainedBy != "node-upgrade" {
-			t.Errorf("after %d hours: %+v", hours, got)
+		switch {
+		case i < 0:
+			t.Errorf("i = %v, want at least 0; hours = %d", i, hours)
+		case got[i].Severity != severity:
+			t.Errorf("got[i].Severity = %q, want %q; hours = %d", got[i].Severity, severity, hours)
+		case got[i].ExplainedBy != "node-upgrade":
+			t.Errorf("got[i].ExplainedBy = %q, want %q; hours = %d", got[i].ExplainedBy, "node-upgrade", hours)
 		}
 	}
 }

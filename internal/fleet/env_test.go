@@ -304,8 +304,13 @@ func (w *env) act(a fleet.Action) {
 		w.recordWrite("stop %s", a.Workload.Name)
 	case fleet.Deregister:
 		r := w.find(a.Workload)
-		if r.openNow || r.openBefore || w.now.Before(w.jobsEnd) {
-			w.t.Errorf("%s is deregistered while it works: %q", r.Name, w.log)
+		switch {
+		case r.openNow:
+			w.t.Errorf("r.openNow is true; %s, %q", r.Name, w.log)
+		case r.openBefore:
+			w.t.Errorf("r.openBefore is true; %s, %q", r.Name, w.log)
+		case w.now.Before(w.jobsEnd):
+			w.t.Errorf("w.now.Before(w.jobsEnd) is true; %s, %q", r.Name, w.log)
 		}
 		r.wantEnd = true
 		if w.forge == v1alpha1.GitHub {

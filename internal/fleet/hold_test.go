@@ -121,8 +121,13 @@ func TestFLEET04_Laws(t *testing.T) {
 		now, allocation := start.Add(time.Duration(r.IntN(40))*time.Minute), r.IntN(50)
 		c := fleet.Effective(target, forty, allocation, holds, now)
 		open := fleet.Effective(target, forty, allocation, nil, now)
-		if c.Mode == "" && (c.Min != open.Min || c.Max != open.Max) || c.Mode != "" && c.Max+c.Min != 0 || c.Min > c.Max {
-			t.Fatalf("%+v of %d: %+v", holds, allocation, c)
+		switch {
+		case c.Mode == "" && (c.Min != open.Min || c.Max != open.Max):
+			t.Fatalf(`c.Mode == "" && (c.Min != open.Min || c.Max != open.Max); holds = %+v, allocation = %d, %+v`, holds, allocation, c)
+		case c.Mode != "" && c.Max+c.Min != 0:
+			t.Fatalf(`c.Mode != "" && c.Max+c.Min != 0; holds = %+v, allocation = %d, %+v`, holds, allocation, c)
+		case c.Min > c.Max:
+			t.Fatalf("c.Min = %v, want at most %v; holds = %+v; allocation = %d", c.Min, c.Max, holds, allocation)
 		}
 		turned := append([]v1alpha1.RunnerHold(nil), holds...)
 		r.Shuffle(len(turned), func(i, j int) { turned[i], turned[j] = turned[j], turned[i] })
@@ -162,8 +167,19 @@ func TestReportHold(t *testing.T) {
 	h := hold("a", v1alpha1.HoldDrain, all, 0, 60)
 	held := []fleet.HeldPool{{Org: "b", Pool: "p", Stopped: fleet.Unknown, Reason: fleet.ReasonUnreachable}, {Org: "a", Pool: "p", Stopped: fleet.Yes, Jobs: new(2)}}
 	r := fleet.ReportHold(&h, held, start)
-	if r.Targets != 2 || r.Applied != 1 || r.Drained != 0 || r.RemainingJobs != nil || find(r, "Applied").Status != fleet.No || find(r, "Applied").Reason != fleet.ReasonUnreachable {
-		t.Errorf("one workload is unreachable: %+v", r)
+	switch {
+	case r.Targets != 2:
+		t.Errorf("one workload is unreachable: r.Targets = %v, want 2", r.Targets)
+	case r.Applied != 1:
+		t.Errorf("one workload is unreachable: r.Applied = %v, want 1", r.Applied)
+	case r.Drained != 0:
+		t.Errorf("one workload is unreachable: r.Drained = %v, want 0", r.Drained)
+	case r.RemainingJobs != nil:
+		t.Errorf("one workload is unreachable: r.RemainingJobs = %v, want nil", r.RemainingJobs)
+	case find(r, "Applied").Status != fleet.No:
+		t.Errorf(`one workload is unreachable: find(r, "Applied").Status != fleet.No; %+v`, r)
+	case find(r, "Applied").Reason != fleet.ReasonUnreachable:
+		t.Errorf(`one workload is unreachable: find(r, "Applied").Reason != fleet.ReasonUnreachable; %+v`, r)
 	}
 	if want := []v1alpha1.HoldFailure{{Pool: "p", Org: "b", Reason: fleet.ReasonUnreachable}}; !reflect.DeepEqual(r.Failed, want) {
 		t.Errorf("failed: %v", r.Failed)
@@ -172,15 +188,29 @@ func TestReportHold(t *testing.T) {
 		t.Errorf("wakes at %v, %v", r.Wake, r.Delete)
 	}
 	held = []fleet.HeldPool{{Org: "a", Pool: "p", Stopped: fleet.Yes, Jobs: new(2)}, {Org: "b", Pool: "p", Stopped: fleet.Yes, Jobs: new(0), Managers: 1}}
-	if r = fleet.ReportHold(&h, held, start); r.Applied != 2 || find(r, "Applied").Status != fleet.Yes || *r.RemainingJobs != 2 || r.Drained != 0 || find(r, "Drained").Status != fleet.No {
-		t.Errorf("jobs and managers are left: %+v", r)
+	switch r = fleet.ReportHold(&h, held, start); {
+	case r.Applied != 2:
+		t.Errorf("jobs and managers are left: r.Applied = %v, want 2", r.Applied)
+	case find(r, "Applied").Status != fleet.Yes:
+		t.Errorf(`jobs and managers are left: find(r, "Applied").Status != fleet.Yes; %+v`, r)
+	case *r.RemainingJobs != 2:
+		t.Errorf("jobs and managers are left: *r.RemainingJobs = %v, want 2", *r.RemainingJobs)
+	case r.Drained != 0:
+		t.Errorf("jobs and managers are left: r.Drained = %v, want 0", r.Drained)
+	case find(r, "Drained").Status != fleet.No:
+		t.Errorf(`jobs and managers are left: find(r, "Drained").Status != fleet.No; %+v`, r)
 	}
 	held[0].Jobs, held[1].Managers = new(0), 0
 	if r = fleet.ReportHold(&h, held, start); find(r, "Drained").Status != fleet.Yes || *r.RemainingJobs != 0 {
 		t.Errorf("nothing is left: %+v", r)
 	}
-	if r = fleet.ReportHold(&h, held, start.Add(time.Hour)); find(r, "Expired").Status != fleet.Yes || find(r, "Applied").Status != fleet.No || r.Delete {
-		t.Errorf("at its end: %+v", r)
+	switch r = fleet.ReportHold(&h, held, start.Add(time.Hour)); {
+	case find(r, "Expired").Status != fleet.Yes:
+		t.Errorf(`at its end: find(r, "Expired").Status != fleet.Yes; %+v`, r)
+	case find(r, "Applied").Status != fleet.No:
+		t.Errorf(`at its end: find(r, "Applied").Status != fleet.No; %+v`, r)
+	case r.Delete:
+		t.Errorf("at its end: r.Delete is true; %+v", r)
 	}
 	if r = fleet.ReportHold(&h, held, r.Wake); !r.Delete {
 		t.Errorf("a week after its end: %+v", r)

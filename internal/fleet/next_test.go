@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -112,8 +113,18 @@ func TestFLEET07_KilledOffboarding(t *testing.T) {
 			w.jobsEnd = w.now.Add(10 * time.Minute)
 			w.delete()
 			w.until("gone", func() bool { return w.gone })
-			if w.crashIn < 0 && !w.hasLogged("stop", "deregister", "secrets", "delete namespace", "release") || len(w.runners)+len(w.copies) > 0 || w.source || w.namespace || w.leaks > 0 {
-				t.Errorf("%s: %q leaves %d runners, %v", forge, w.log, len(w.runners), w.copies)
+			switch {
+			case w.crashIn < 0 && !w.hasLogged("stop", "deregister", "secrets", "delete namespace", "release"):
+				t.Errorf(`w.crashIn < 0 && !w.hasLogged("stop", "deregister", "secrets", "delete namespace", "release"); forge = %s, %q, %d, %v`,
+					forge, w.log, len(w.runners), w.copies)
+			case len(w.runners)+len(w.copies) > 0:
+				t.Errorf("len(w.runners)+len(w.copies) = %v, want at most 0; forge = %s", len(w.runners)+len(w.copies), forge)
+			case w.source:
+				t.Errorf("w.source is true; forge = %s, %q, %d, %v", forge, w.log, len(w.runners), w.copies)
+			case w.namespace:
+				t.Errorf("w.namespace is true; forge = %s, %q, %d, %v", forge, w.log, len(w.runners), w.copies)
+			case w.leaks > 0:
+				t.Errorf("w.leaks = %v, want at most 0; forge = %s", w.leaks, forge)
 			}
 		})
 	}
@@ -147,8 +158,13 @@ func TestFL04_Silence(t *testing.T) {
 			w.reconcile()
 			w.advance()
 		}
-		if w.gone || len(w.runners) != 2 || w.last.Report.Phase != v1alpha1.PhaseDraining {
-			t.Errorf("%s: %d runners are left, %+v", forge, len(w.runners), w.last)
+		switch {
+		case w.gone:
+			t.Errorf("w.gone is true; forge = %s, %d, %+v", forge, len(w.runners), w.last)
+		case len(w.runners) != 2:
+			t.Errorf("len(w.runners) = %v, want 2; forge = %s", len(w.runners), forge)
+		case w.last.Report.Phase != v1alpha1.PhaseDraining:
+			t.Errorf("w.last.Report.Phase = %q, want %q; forge = %s", w.last.Report.Phase, v1alpha1.PhaseDraining, forge)
 		}
 		w.silent = false
 		w.until("gone", func() bool { return w.gone })
@@ -168,8 +184,13 @@ func TestDrainTimeout(t *testing.T) {
 		t.Errorf("wakes at %v, want %v", w.last.Wake, deadline)
 	}
 	w.until("asking", func() bool { return w.condition("DecisionNeeded").Status == metav1.ConditionTrue })
-	if c := w.condition("DecisionNeeded"); c.Reason != fleet.ReasonDrainTimeout || w.now.Before(deadline) || w.e.Status.Phase != v1alpha1.PhaseDraining {
-		t.Errorf("at %v: %+v", w.now, w.e.Status)
+	switch c := w.condition("DecisionNeeded"); {
+	case c.Reason != fleet.ReasonDrainTimeout:
+		t.Errorf("c.Reason = %q, want %q", c.Reason, fleet.ReasonDrainTimeout)
+	case w.now.Before(deadline):
+		t.Errorf("w.now.Before(deadline) is true; %v, %+v", w.now, w.e.Status)
+	case w.e.Status.Phase != v1alpha1.PhaseDraining:
+		t.Errorf("w.e.Status.Phase = %q, want %q", w.e.Status.Phase, v1alpha1.PhaseDraining)
 	}
 	w.until("gone", func() bool { return w.gone })
 }
@@ -188,14 +209,26 @@ func TestFL02_Denied(t *testing.T) {
 				w.reconcile()
 				w.advance()
 			}
-			if c := w.condition("DecisionNeeded"); c.Reason != fleet.ReasonCleanupSkipped || !w.source || len(w.copies) != 1 || len(w.runners) != 2 {
-				t.Fatalf("%+v, %d runners", c, len(w.runners))
+			switch c := w.condition("DecisionNeeded"); {
+			case c.Reason != fleet.ReasonCleanupSkipped:
+				t.Fatalf("c.Reason = %q, want %q", c.Reason, fleet.ReasonCleanupSkipped)
+			case !w.source:
+				t.Fatalf("w.source is false; %+v, %d", c, len(w.runners))
+			case len(w.copies) != 1:
+				t.Fatalf("len(w.copies) = %v, want 1", len(w.copies))
+			case len(w.runners) != 2:
+				t.Fatalf("len(w.runners) = %v, want 2", len(w.runners))
 			}
 			w.e.Annotations = map[string]string{v1alpha1.ForceCleanupAnnotation: "the App is gone"}
 		}
 		w.until("gone", func() bool { return w.gone })
-		if o := w.e.Status.Offboard; w.leaks != 2 || !slices.Equal(o.Leaked, []int64{101, 102}) || w.condition("Degraded").Reason != fleet.ReasonCleanupSkipped {
-			t.Errorf("%s: %d leak, %+v is recorded", forge, w.leaks, o)
+		switch o := w.e.Status.Offboard; {
+		case w.leaks != 2:
+			t.Errorf("w.leaks = %v, want 2; forge = %s", w.leaks, forge)
+		case !slices.Equal(o.Leaked, []int64{101, 102}):
+			t.Errorf("o.Leaked (-want +got):\n%s", cmp.Diff([]int64{101, 102}, o.Leaked))
+		case w.condition("Degraded").Reason != fleet.ReasonCleanupSkipped:
+			t.Errorf(`w.condition("Degraded").Reason != fleet.ReasonCleanupSkipped; forge = %s, %d, %+v`, forge, w.leaks, o)
 		}
 	}
 }
@@ -217,12 +250,22 @@ func TestFLEET07_ByHand(t *testing.T) {
 		t.Errorf("its last job runs: %+v", s)
 	}
 	w.Jobs = new(0)
-	if s := next(); !asks(s) || len(s.Actions) > 0 || s.Report.Phase != v1alpha1.PhaseFailed {
-		t.Errorf("it has stopped: %+v", s)
+	switch s := next(); {
+	case !asks(s):
+		t.Errorf("it has stopped: asks(s) is false; %+v", s)
+	case len(s.Actions) > 0:
+		t.Errorf("it has stopped: len(s.Actions) = %v, want at most 0", len(s.Actions))
+	case s.Report.Phase != v1alpha1.PhaseFailed:
+		t.Errorf("it has stopped: s.Report.Phase = %q, want %q", s.Report.Phase, v1alpha1.PhaseFailed)
 	}
 	w.Remote = fleet.No
-	if s := next(); asks(s) || len(s.Actions) != 1 || s.Actions[0].Kind != fleet.DeleteWorkloads {
-		t.Errorf("a person confirms the deletion: %+v", s)
+	switch s := next(); {
+	case asks(s):
+		t.Errorf("a person confirms the deletion: asks(s) is true; %+v", s)
+	case len(s.Actions) != 1:
+		t.Errorf("a person confirms the deletion: len(s.Actions) = %v, want 1", len(s.Actions))
+	case s.Actions[0].Kind != fleet.DeleteWorkloads:
+		t.Errorf("a person confirms the deletion: s.Actions[0].Kind = %q, want %q", s.Actions[0].Kind, fleet.DeleteWorkloads)
 	}
 }
 
@@ -235,8 +278,13 @@ func TestFLEET19_Guard(t *testing.T) {
 		w.pruned = true
 		w.delete()
 		w.until("asking", func() bool { return w.condition("DecisionNeeded").Status == metav1.ConditionTrue })
-		if w.last.Report.Phase != v1alpha1.PhaseDraining || len(w.last.Open) > 0 || w.condition("DecisionNeeded").Reason != fleet.ReasonMassDeletion {
-			t.Errorf("%+v", w.last)
+		switch {
+		case w.last.Report.Phase != v1alpha1.PhaseDraining:
+			t.Errorf("w.last.Report.Phase = %q, want %q", w.last.Report.Phase, v1alpha1.PhaseDraining)
+		case len(w.last.Open) > 0:
+			t.Errorf("len(w.last.Open) = %v, want at most 0", len(w.last.Open))
+		case w.condition("DecisionNeeded").Reason != fleet.ReasonMassDeletion:
+			t.Errorf(`w.condition("DecisionNeeded").Reason != fleet.ReasonMassDeletion; %+v`, w.last)
 		}
 		w.pruned = false // for example because new enrollments were added
 		for range 30 {
@@ -259,8 +307,13 @@ func TestFLEET19_Guard(t *testing.T) {
 		retained.e = newEnv(t, forge).e
 		retained.gone = false
 		retained.active()
-		if len(retained.runners) != 2 || retained.runners[0].RemoteID != ids[0] || retained.runners[1].RemoteID != ids[1] {
-			t.Errorf("taken over: %+v", retained.runners)
+		switch {
+		case len(retained.runners) != 2:
+			t.Errorf("taken over: len(retained.runners) = %v, want 2", len(retained.runners))
+		case retained.runners[0].RemoteID != ids[0]:
+			t.Errorf("taken over: retained.runners[0].RemoteID = %v, want %v", retained.runners[0].RemoteID, ids[0])
+		case retained.runners[1].RemoteID != ids[1]:
+			t.Errorf("taken over: retained.runners[1].RemoteID = %v, want %v", retained.runners[1].RemoteID, ids[1])
 		}
 		if did := retained.log[before+1:]; !slices.Equal(did, []string{"hold"}) {
 			t.Errorf("to take over: %q", did)
@@ -359,8 +412,15 @@ func TestFLEET08_Invalid(t *testing.T) {
 		w.reconcile()
 		w.advance()
 	}
-	if w.e.Status.Phase != v1alpha1.PhaseActive || w.condition("Degraded").Reason != fleet.ReasonRotationFailed || len(w.last.Open) != 2 || len(w.log) != before {
-		t.Errorf("%+v, %q", w.last, w.log[before:])
+	switch {
+	case w.e.Status.Phase != v1alpha1.PhaseActive:
+		t.Errorf("w.e.Status.Phase = %q, want %q", w.e.Status.Phase, v1alpha1.PhaseActive)
+	case w.condition("Degraded").Reason != fleet.ReasonRotationFailed:
+		t.Errorf(`w.condition("Degraded").Reason != fleet.ReasonRotationFailed; %+v, %q`, w.last, w.log[before:])
+	case len(w.last.Open) != 2:
+		t.Errorf("len(w.last.Open) = %v, want 2", len(w.last.Open))
+	case len(w.log) != before:
+		t.Errorf("len(w.log) = %v, want %v", len(w.log), before)
 	}
 	w.inUse = fleet.No
 	w.until("suspended", func() bool { return w.e.Status.Phase == v1alpha1.PhaseSuspended && len(w.last.Actions) == 0 })
@@ -467,8 +527,15 @@ func TestFailures(t *testing.T) {
 			w.delete()
 			stuck()
 			w.until("gone", func() bool { return w.gone })
-			if len(w.runners)+len(w.copies) > 0 || w.source || w.namespace || w.group {
-				t.Errorf("%s, %s failing: %q leaves %d runners", forge, kind, w.log, len(w.runners))
+			switch {
+			case len(w.runners)+len(w.copies) > 0:
+				t.Errorf("got %v, want at most 0; forge = %s; kind = %s", len(w.runners)+len(w.copies), forge, kind)
+			case w.source:
+				t.Errorf("w.source is true; forge = %s, kind = %s, %q, %d", forge, kind, w.log, len(w.runners))
+			case w.namespace:
+				t.Errorf("w.namespace is true; forge = %s, kind = %s, %q, %d", forge, kind, w.log, len(w.runners))
+			case w.group:
+				t.Errorf("w.group is true; forge = %s, kind = %s, %q, %d", forge, kind, w.log, len(w.runners))
 			}
 		}
 	}
@@ -501,8 +568,15 @@ func TestDesiredWorkloads(t *testing.T) {
 		pools[v.Pools[i].Name] = &v.Pools[i]
 	}
 	before := fleet.DesiredWorkloads(e, v1alpha1.GitHub, pools, "shared")
-	if len(before) != 3 || before[0].Pool != "gh-nix" || before[0].Namespace != "shared" || before[2].Shape == before[0].Shape {
-		t.Fatalf("%+v", before)
+	switch {
+	case len(before) != 3:
+		t.Fatalf("len(before) = %v, want 3", len(before))
+	case before[0].Pool != "gh-nix":
+		t.Fatalf("before[0].Pool = %q, want %q", before[0].Pool, "gh-nix")
+	case before[0].Namespace != "shared":
+		t.Fatalf("before[0].Namespace = %q, want %q", before[0].Namespace, "shared")
+	case before[2].Shape == before[0].Shape:
+		t.Fatalf("before[2].Shape = %q, the same as before[0].Shape", before[2].Shape)
 	}
 	changed := func() int {
 		n := 0
@@ -598,8 +672,17 @@ func TestSuspension(t *testing.T) {
 					w.reconcile()
 					w.advance()
 				}
-				if w.e.Status.Phase != c.phase || w.condition("Ready").Reason != c.reason || len(w.last.Open) != c.open || len(w.runners) != 2 || len(w.last.Actions) > 0 {
-					t.Errorf("%s: %+v, %q", forge, w.last, w.log)
+				switch {
+				case w.e.Status.Phase != c.phase:
+					t.Errorf("w.e.Status.Phase = %q, want %q; forge = %s", w.e.Status.Phase, c.phase, forge)
+				case w.condition("Ready").Reason != c.reason:
+					t.Errorf(`w.condition("Ready").Reason != c.reason; forge = %s, %+v, %q`, forge, w.last, w.log)
+				case len(w.last.Open) != c.open:
+					t.Errorf("len(w.last.Open) = %v, want %v; forge = %s", len(w.last.Open), c.open, forge)
+				case len(w.runners) != 2:
+					t.Errorf("len(w.runners) = %v, want 2; forge = %s", len(w.runners), forge)
+				case len(w.last.Actions) > 0:
+					t.Errorf("len(w.last.Actions) = %v, want at most 0; forge = %s", len(w.last.Actions), forge)
 				}
 				if broken := len(w.violations) > 0 && w.violations[0].Effect >= fleet.EffectBlock; (w.condition("PolicyViolation").Status == metav1.ConditionTrue) != broken {
 					t.Errorf("%+v", w.condition("PolicyViolation"))
@@ -615,8 +698,13 @@ func TestSuspension(t *testing.T) {
 					w.advance()
 				}
 				for _, r := range w.runners {
-					if len(w.violations) == 0 || w.violations[0].Pool != "nix" || r.Pool == "nix" {
-						t.Errorf("%s: from the start: %q", forge, w.log)
+					switch {
+					case len(w.violations) == 0:
+						t.Errorf("len(w.violations) = %v; forge = %s", len(w.violations), forge)
+					case w.violations[0].Pool != "nix":
+						t.Errorf("w.violations[0].Pool = %q, want %q; forge = %s", w.violations[0].Pool, "nix", forge)
+					case r.Pool == "nix":
+						t.Errorf("r.Pool = %q; forge = %s", r.Pool, forge)
 					}
 				}
 			}
@@ -646,7 +734,12 @@ func TestFL02_WhatLeaksStaysWrittenDown(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme", DeletionTimestamp: new(metav1.NewTime(time.Unix(1_000, 0)))}}
 	e.Status.Offboard = &v1alpha1.OffboardStatus{Step: v1alpha1.StepDeleteNamespace, Leaked: []int64{112}}
 	step := fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitLab, Listed: true}, time.Unix(2_000, 0))
-	if o := step.Report.Offboard; len(step.Actions) > 0 || o == nil || !slices.Equal(o.Leaked, []int64{112}) {
-		t.Errorf("%+v, %v", o, step.Actions)
+	switch o := step.Report.Offboard; {
+	case len(step.Actions) > 0:
+		t.Errorf("len(step.Actions) = %v, want at most 0", len(step.Actions))
+	case o == nil:
+		t.Error("o is nil")
+	case !slices.Equal(o.Leaked, []int64{112}):
+		t.Errorf("o.Leaked (-want +got):\n%s", cmp.Diff([]int64{112}, o.Leaked))
 	}
 }

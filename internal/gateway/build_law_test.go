@@ -279,8 +279,15 @@ func TestNothingWithoutAnAllowedReference(t *testing.T) {
 			}
 		}
 	}
-	if clusters < 300 || routes < 100 || mixed < 30 || paths < 50 {
-		t.Errorf("the environments are empty: %d clusters, %d routes, %d backends, %d paths", clusters, routes, mixed, paths)
+	switch {
+	case clusters < 300:
+		t.Errorf("the environments are empty: clusters = %v, want at least 300", clusters)
+	case routes < 100:
+		t.Errorf("the environments are empty: routes = %v, want at least 100", routes)
+	case mixed < 30:
+		t.Errorf("the environments are empty: mixed = %v, want at least 30", mixed)
+	case paths < 50:
+		t.Errorf("the environments are empty: paths = %v, want at least 50", paths)
 	}
 }
 

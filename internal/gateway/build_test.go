@@ -319,13 +319,23 @@ func TestUnreadableAddresses(t *testing.T) {
 	endpoints := func() (exists, here []netip.AddrPort) {
 		t.Helper()
 		rules := gateway.Build(o).Snapshot.Sorted()[0].Rules
-		if len(rules) != 2 || rules[0].Sole.HealthPath != "/readyz/infra.there" || rules[1].Sole.HealthPath != "/readyz/infra.here" {
-			t.Fatalf("%+v", rules)
+		switch {
+		case len(rules) != 2:
+			t.Fatalf("len(rules) = %v, want 2", len(rules))
+		case rules[0].Sole.HealthPath != "/readyz/infra.there":
+			t.Fatalf("rules[0].Sole.HealthPath = %q, want %q", rules[0].Sole.HealthPath, "/readyz/infra.there")
+		case rules[1].Sole.HealthPath != "/readyz/infra.here":
+			t.Fatalf("rules[1].Sole.HealthPath = %q, want %q", rules[1].Sole.HealthPath, "/readyz/infra.here")
 		}
 		return rules[0].Sole.Endpoints, rules[1].Sole.Endpoints
 	}
-	if exists, here := endpoints(); exists != nil || here == nil || len(here) != 0 {
-		t.Errorf("without read access: %v for a name, and %v for addresses", exists, here)
+	switch exists, here := endpoints(); {
+	case exists != nil:
+		t.Errorf("without read access: exists = %v, want nil", exists)
+	case here == nil:
+		t.Error("without read access: here is nil")
+	case len(here) != 0:
+		t.Errorf("without read access: len(here) = %v, want 0", len(here))
 	}
 	o.Relays = map[gateway.Name][]netip.Addr{{Namespace: "infra", Name: "there"}: {netip.MustParseAddr("10.0.0.7")}}
 	if exists, _ := endpoints(); fmt.Sprint(exists) != "[10.0.0.7:10000]" {

@@ -66,8 +66,13 @@ func TestSelect(t *testing.T) {
 	if !reflect.DeepEqual(web, want) {
 		t.Errorf("%+v, want %+v", web, want)
 	}
-	if len(omitted) != 2 || strings.Contains(omitted[0]+omitted[1], "\x1b") || !strings.Contains(omitted[1], "DNS label") {
-		t.Errorf("%q", omitted)
+	switch {
+	case len(omitted) != 2:
+		t.Errorf("len(omitted) = %v, want 2", len(omitted))
+	case strings.Contains(omitted[0]+omitted[1], "\x1b"):
+		t.Errorf("omitted[0]+omitted[1] = %q contains %q", omitted[0]+omitted[1], "\x1b")
+	case !strings.Contains(omitted[1], "DNS label"):
+		t.Errorf("omitted[1] = %q does not contain %q", omitted[1], "DNS label")
 	}
 	for _, c := range []struct {
 		ports        []uint16

@@ -378,8 +378,14 @@ func TestGroupLifecycle(t *testing.T) {
 				delete(w.keys, id)
 			}
 		}
-		if w.f.HasFinalizer || len(w.f.Ordinals)+len(w.keys)+len(w.devices)+len(w.f.Recorded) > 0 || w.f.SetExists {
-			t.Fatalf("seed %d, after %d rounds: %+v, keys %v, devices %v", seed, rounds, w.f, w.keys, w.devices)
+		switch {
+		case w.f.HasFinalizer:
+			t.Fatalf("seed: w.f.HasFinalizer is true; seed = %d, rounds = %d, %+v, %v, %v", seed, rounds, w.f, w.keys, w.devices)
+		case len(w.f.Ordinals)+len(w.keys)+len(w.devices)+len(w.f.Recorded) > 0:
+			t.Fatalf("seed: got %v, want at most 0; seed = %d; rounds = %d",
+				len(w.f.Ordinals)+len(w.keys)+len(w.devices)+len(w.f.Recorded), seed, rounds)
+		case w.f.SetExists:
+			t.Fatalf("seed: w.f.SetExists is true; seed = %d, rounds = %d, %+v, %v, %v", seed, rounds, w.f, w.keys, w.devices)
 		}
 	}
 }

@@ -27,8 +27,13 @@ func portKeys(n int) (list []gateway.PortKey) {
 // restart keeps the table.
 func TestPortTableFull(t *testing.T) {
 	full, refused, wake := gateway.PortTable{}.Allocate(portKeys(1000), portTableStart)
-	if len(refused) != 0 || !wake.IsZero() || len(full.Ports) != 1000 {
-		t.Fatalf("%d ports, %d refused, wake %v", len(full.Ports), len(refused), wake)
+	switch {
+	case len(refused) != 0:
+		t.Fatalf("len(refused) = %v, want 0", len(refused))
+	case !wake.IsZero():
+		t.Fatalf("wake.IsZero() is false; %d, %d, wake = %v", len(full.Ports), len(refused), wake)
+	case len(full.Ports) != 1000:
+		t.Fatalf("len(full.Ports) = %v, want 1000", len(full.Ports))
 	}
 	if p, _ := full.Lookup(portKey(0)); p != gateway.FirstPort {
 		t.Errorf("the first gets %d", p)
@@ -39,8 +44,15 @@ func TestPortTableFull(t *testing.T) {
 	// The new key sorts before all others and still moves none.
 	more := append(portKeys(1000), gateway.PortKey{Service: "a.a", Protocol: "TCP", TargetPort: 1})
 	over, refused, wake := full.Allocate(more, portTableStart)
-	if len(refused) != 1 || refused[0].Service != "a.a" || !wake.IsZero() || !slices.Equal(over.Ports, full.Ports) {
-		t.Errorf("refused %v, wake %v", refused, wake)
+	switch {
+	case len(refused) != 1:
+		t.Errorf("refused: len(refused) = %v, want 1", len(refused))
+	case refused[0].Service != "a.a":
+		t.Errorf("refused: refused[0].Service = %q, want %q", refused[0].Service, "a.a")
+	case !wake.IsZero():
+		t.Errorf("refused: wake.IsZero() is false; refused = %v, wake = %v", refused, wake)
+	case !slices.Equal(over.Ports, full.Ports):
+		t.Errorf("refused: over.Ports = %v, want %v", over.Ports, full.Ports)
 	}
 	again, err := gateway.ParsePortTable(full.Encode())
 	if err != nil || !slices.Equal(again.Ports, full.Ports) {
@@ -69,13 +81,23 @@ func TestPortReuseDelay(t *testing.T) {
 		}
 	}
 	rested, refused, _ := stored.Allocate(late, portTableStart.Add(gateway.PortReuseDelay))
-	if p, ok := rested.Lookup(portKey(1001)); len(refused) != 0 || !ok || p != gateway.FirstPort+500 {
-		t.Errorf("after 10 minutes: %d, refused %v", p, refused)
+	switch p, ok := rested.Lookup(portKey(1001)); {
+	case len(refused) != 0:
+		t.Errorf("after 10 minutes: len(refused) = %v, want 0", len(refused))
+	case !ok:
+		t.Errorf("after 10 minutes: ok is false; %d, refused = %v", p, refused)
+	case p != gateway.FirstPort+500:
+		t.Errorf("after 10 minutes: p = %v, want %v", p, gateway.FirstPort+500)
 	}
 	// The same key can get its port back immediately.
 	back, refused, _ := stored.Allocate(portKeys(1000), portTableStart.Add(time.Minute))
-	if p, ok := back.Lookup(portKey(500)); len(refused) != 0 || !ok || p != gateway.FirstPort+500 {
-		t.Errorf("back to its own: %d, refused %v", p, refused)
+	switch p, ok := back.Lookup(portKey(500)); {
+	case len(refused) != 0:
+		t.Errorf("back to its own: len(refused) = %v, want 0", len(refused))
+	case !ok:
+		t.Errorf("back to its own: ok is false; %d, refused = %v", p, refused)
+	case p != gateway.FirstPort+500:
+		t.Errorf("back to its own: p = %v, want %v", p, gateway.FirstPort+500)
 	}
 }
 

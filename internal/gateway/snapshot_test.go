@@ -34,8 +34,13 @@ func TestRuleOfSeveralGateways(t *testing.T) {
 	for _, s := range []*Snapshot{plain, built} {
 		for i, want := range []struct{ agreed, ok bool }{{true, true}, {false, true}, {true, true}, {false, false}} {
 			rule, agreed, ok := s.Rule(key(i))
-			if agreed != want.agreed || ok != want.ok || ok && !reflect.DeepEqual(rule, one.Rules[i]) {
-				t.Errorf("rule %d: %+v, agreed %v, known %v", i, rule, agreed, ok)
+			switch {
+			case agreed != want.agreed:
+				t.Errorf("rule: agreed = %v, want %v", agreed, want.agreed)
+			case ok != want.ok:
+				t.Errorf("rule: ok = %v, want %v", ok, want.ok)
+			case ok && !reflect.DeepEqual(rule, one.Rules[i]):
+				t.Errorf("rule: ok && !reflect.DeepEqual(rule, one.Rules[i]); %d, rule = %+v, agreed = %v, %v", i, rule, agreed, ok)
 			}
 		}
 	}

@@ -257,8 +257,15 @@ func TestTailnetLifecycle(t *testing.T) {
 			now = now.Add(6 * time.Minute)
 			reconcile()
 		}
-		if f.Proof.Phase != gatewayv1alpha1.ValidationDone || f.Proof.Credential != f.Credential || !f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() || f.Previous[gatewayv1alpha1.ConditionDegraded].Status != "False" {
-			t.Fatalf("seed %d: %+v", seed, f)
+		switch {
+		case f.Proof.Phase != gatewayv1alpha1.ValidationDone:
+			t.Fatalf("seed: f.Proof.Phase = %q, want %q; seed = %d", f.Proof.Phase, gatewayv1alpha1.ValidationDone, seed)
+		case f.Proof.Credential != f.Credential:
+			t.Fatalf("seed: f.Proof.Credential = %q, want %q; seed = %d", f.Proof.Credential, f.Credential, seed)
+		case !f.Previous[gatewayv1alpha1.ConditionReady].IsTrue():
+			t.Fatalf("seed: f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() is false; seed = %d, %+v", seed, f)
+		case f.Previous[gatewayv1alpha1.ConditionDegraded].Status != "False":
+			t.Fatalf("seed: got %q, want %q; seed = %d", f.Previous[gatewayv1alpha1.ConditionDegraded].Status, "False", seed)
 		}
 		for key, until := range alive {
 			if now.Before(until) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
@@ -84,8 +86,13 @@ func TestReconcileVIP(t *testing.T) {
 		t.Run(tt.why, func(t *testing.T) {
 			before := ownersText(t, tt.have)
 			d := ReconcileVIP(tt.have, tt.wish, tt.me)
-			if d.Action != tt.deed || d.Refusal != tt.reason || (d.Message != "") != (d.Action == VIPRefuse) {
-				t.Fatalf("%+v", d)
+			switch {
+			case d.Action != tt.deed:
+				t.Fatalf("d.Action = %q, want %q", d.Action, tt.deed)
+			case d.Refusal != tt.reason:
+				t.Fatalf("d.Refusal = %q, want %q", d.Refusal, tt.reason)
+			case (d.Message != "") != (d.Action == VIPRefuse):
+				t.Fatalf(`(d.Message != "") != (d.Action == VIPRefuse); %+v`, d)
 			}
 			if ownersText(t, tt.have) != before {
 				t.Error("the input was changed")
@@ -152,8 +159,13 @@ func TestReleaseVIP(t *testing.T) {
 			t.Errorf("%s: %+v", tt.why, d)
 		}
 		if d.Action == VIPWrite {
-			if got := ownerIDs(t, &d.Service); !slices.Equal(got, tt.left) || !slices.Equal(d.Service.Addrs, vipAddrs) || d.Service.Annotations["somebody/else"] != "stays" {
-				t.Errorf("%s: leaves %+v", tt.why, d.Service)
+			switch got := ownerIDs(t, &d.Service); {
+			case !slices.Equal(got, tt.left):
+				t.Errorf("%s: leaves: got (-want +got):\n%s", tt.why, cmp.Diff(tt.left, got))
+			case !slices.Equal(d.Service.Addrs, vipAddrs):
+				t.Errorf("%s: leaves: d.Service.Addrs = %v, want %v", tt.why, d.Service.Addrs, vipAddrs)
+			case d.Service.Annotations["somebody/else"] != "stays":
+				t.Errorf("%s: leaves: got %q, want %q", tt.why, d.Service.Annotations["somebody/else"], "stays")
 			}
 			if again := ReleaseVIP(&d.Service, a); again.Action != VIPUnchanged {
 				t.Errorf("%s: the written service is not correct: %+v", tt.why, again)
@@ -278,8 +290,13 @@ func TestOwnersPreserved(t *testing.T) {
 
 func TestOperatorID(t *testing.T) {
 	a := OperatorID("uid", "ns", "release")
-	if len(a) != 19 || !strings.HasPrefix(a, "tp-") || a != OperatorID("uid", "ns", "release") {
-		t.Error(a)
+	switch {
+	case len(a) != 19:
+		t.Errorf("len(a) = %v, want 19", len(a))
+	case !strings.HasPrefix(a, "tp-"):
+		t.Errorf("a = %q does not start with %q", a, "tp-")
+	case a != OperatorID("uid", "ns", "release"):
+		t.Errorf(`a = %q, want OperatorID("uid", "ns", "release")`, a)
 	}
 	for _, b := range []string{OperatorID("uid2", "ns", "release"), OperatorID("uid", "nsrelease", ""), OperatorID("uid", "ns", "release2")} {
 		if a == b {
@@ -320,8 +337,14 @@ func FuzzOwners(f *testing.F) {
 		}
 		if d := ReconcileVIP(have, desiredVIP, me); d.Action == VIPWrite && !o.duplicated(me) {
 			after, err := ParseVIPOwners(d.Service.Annotations[OwnersAnnotation])
-			if err != nil || after.index(me) < 0 || after.Without(me).String() != o.Without(me).String() {
-				t.Fatalf("%q: written as %q", text, d.Service.Annotations[OwnersAnnotation])
+			switch {
+			case err != nil:
+				t.Fatalf("%v; text = %q; %q", err, text, d.Service.Annotations[OwnersAnnotation])
+			case after.index(me) < 0:
+				t.Fatalf("after.index(me) < 0; text = %q, %q", text, d.Service.Annotations[OwnersAnnotation])
+			case after.Without(me).String() != o.Without(me).String():
+				t.Fatalf("after.Without(me).String() != o.Without(me).String(); text = %q, %q",
+					text, d.Service.Annotations[OwnersAnnotation])
 			}
 		}
 	})

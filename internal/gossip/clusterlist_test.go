@@ -30,8 +30,17 @@ func TestForm(t *testing.T) {
 		APIPort     int               `json:"apiPort"`
 		Labels      map[string]string `json:"labels"`
 	}
-	if err := json.Unmarshal(b, &old); err != nil || len(old) != 1 || old[0].APIEndpoint != "https://k8s.prod-0.example:6443" || old[0].APIPort != 6443 || old[0].Labels["env"] != "prod" {
-		t.Errorf("existing clients read %+v, %v, from %s", old, err, b)
+	switch err := json.Unmarshal(b, &old); {
+	case err != nil:
+		t.Errorf("existing clients: %v; %s", err, b)
+	case len(old) != 1:
+		t.Errorf("existing clients: len(old) = %v, want 1; %s", len(old), b)
+	case old[0].APIEndpoint != "https://k8s.prod-0.example:6443":
+		t.Errorf("existing clients: old[0].APIEndpoint = %q, want %q; %s", old[0].APIEndpoint, "https://k8s.prod-0.example:6443", b)
+	case old[0].APIPort != 6443:
+		t.Errorf("existing clients: old[0].APIPort = %v, want 6443; %s", old[0].APIPort, b)
+	case old[0].Labels["env"] != "prod":
+		t.Errorf(`existing clients: old[0].Labels["env"] = %q, want %q; %s`, old[0].Labels["env"], "prod", b)
 	}
 	var fields []map[string]any
 	if err := json.Unmarshal(b, &fields); err != nil {
@@ -42,16 +51,33 @@ func TestForm(t *testing.T) {
 		t.Errorf("its fields are %s", got)
 	}
 	var back ClusterList
-	if err := json.Unmarshal(b, &back); err != nil || len(back.Clusters) != 1 || !back.Clusters[0].Self || back.Clusters[0].Key != (httpapi.PublicKey{7}) {
-		t.Errorf("our own client reads %+v, %v", back, err)
+	switch err := json.Unmarshal(b, &back); {
+	case err != nil:
+		t.Errorf("our own client: %v", err)
+	case len(back.Clusters) != 1:
+		t.Errorf("our own client: len(back.Clusters) = %v, want 1", len(back.Clusters))
+	case !back.Clusters[0].Self:
+		t.Errorf("our own client: back.Clusters[0].Self is false; back = %+v, %v", back, err)
+	case back.Clusters[0].Key != (httpapi.PublicKey{7}):
+		t.Errorf("our own client: back.Clusters[0].Key = %v, want %v", back.Clusters[0].Key, (httpapi.PublicKey{7}))
 	}
 	shape, _ = newClusterList(&Members{Isolated: true}, ClusterListRequest{}).EncodeResponse("")
-	if b, _ := json.Marshal(shape.Body); string(b) != "[]" || shape.Header.Get(IsolatedHeader) != "true" || shape.Header.Get(HiddenHeader) != "0" {
-		t.Errorf("no members: %s, %v", b, shape.Header)
+	switch b, _ := json.Marshal(shape.Body); {
+	case string(b) != "[]":
+		t.Errorf("no members: string(b) = %q, want %q", string(b), "[]")
+	case shape.Header.Get(IsolatedHeader) != "true":
+		t.Errorf(`no members: shape.Header.Get(IsolatedHeader) != "true"; %s, %v`, b, shape.Header)
+	case shape.Header.Get(HiddenHeader) != "0":
+		t.Errorf(`no members: shape.Header.Get(HiddenHeader) != "0"; %s, %v`, b, shape.Header)
 	}
 	var filter StateFilter
-	if filter.UnmarshalText([]byte("all")) != nil || filter.UnmarshalText([]byte("dead")) == nil || filter.UnmarshalText(nil) == nil {
-		t.Error("state is not \"all\"")
+	switch {
+	case filter.UnmarshalText([]byte("all")) != nil:
+		t.Error(`state is not "all": filter.UnmarshalText([]byte("all")) is not nil`)
+	case filter.UnmarshalText([]byte("dead")) == nil:
+		t.Error(`state is not "all": filter.UnmarshalText([]byte("dead")) is nil, want an error`)
+	case filter.UnmarshalText(nil) == nil:
+		t.Error(`state is not "all": filter.UnmarshalText(nil) is nil, want an error`)
 	}
 }
 
@@ -83,8 +109,13 @@ func TestRefusedAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	values := shape.Header.Values(RefusedHeader)
-	if len(values) != maxRefusedHeaders || !strings.HasPrefix(values[0], "n00 of cluster c: apiEndpoint: 10.0.0.1??Set-Cookie: ?") || len(values[0]) > 400 {
-		t.Errorf("%d values, the first is %.80q", len(values), values)
+	switch {
+	case len(values) != maxRefusedHeaders:
+		t.Errorf("len(values) = %v, want %v", len(values), maxRefusedHeaders)
+	case !strings.HasPrefix(values[0], "n00 of cluster c: apiEndpoint: 10.0.0.1??Set-Cookie: ?"):
+		t.Errorf("values[0] = %q does not start with %q", values[0], "n00 of cluster c: apiEndpoint: 10.0.0.1??Set-Cookie: ?")
+	case len(values[0]) > 400:
+		t.Errorf("len(values[0]) = %v, want at most 400", len(values[0]))
 	}
 	if shape, _ := newClusterList(&Members{}, ClusterListRequest{}).EncodeResponse(""); len(shape.Header.Values(RefusedHeader)) != 0 {
 		t.Error("the refusals are not empty")
@@ -101,7 +132,12 @@ func TestPage(t *testing.T) {
 	if string(shape.Body.([]byte)) != "<p>" {
 		t.Errorf("the page is %q", shape.Body)
 	}
-	if csp := shape.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "script-src") || shape.ContentType != "text/html; charset=utf-8" {
-		t.Errorf("it is %s under %q", shape.ContentType, csp)
+	switch csp := shape.Header.Get("Content-Security-Policy"); {
+	case !strings.Contains(csp, "default-src 'none'"):
+		t.Errorf("csp = %q does not contain %q", csp, "default-src 'none'")
+	case strings.Contains(csp, "script-src"):
+		t.Errorf("csp = %q contains %q", csp, "script-src")
+	case shape.ContentType != "text/html; charset=utf-8":
+		t.Errorf("shape.ContentType = %q, want %q", shape.ContentType, "text/html; charset=utf-8")
 	}
 }

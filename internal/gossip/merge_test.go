@@ -157,8 +157,13 @@ func (c *mergeEnv) verified(n *simNode) bool {
 func TestBinding(t *testing.T) {
 	c := newMergeEnv(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
-	if ch := c.record(b, forge(t, a.facts, Order{1, 1}, a.key)); ch.Entry == nil || ch.Pinned || c.verified(a) {
-		t.Fatalf("hearsay of a node that was not met: %+v", ch)
+	switch ch := c.record(b, forge(t, a.facts, Order{1, 1}, a.key)); {
+	case ch.Entry == nil:
+		t.Fatal("hearsay of a node that was not met: ch.Entry is nil")
+	case ch.Pinned:
+		t.Fatalf("hearsay of a node that was not met: ch.Pinned is true; %+v", ch)
+	case c.verified(a):
+		t.Fatalf("hearsay of a node that was not met: c.verified(a) is true; %+v", ch)
 	}
 	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
 		t.Fatalf("from the node itself: %+v", ch)
@@ -175,8 +180,13 @@ func TestBinding(t *testing.T) {
 		t.Fatalf("hearsay of another cluster: %+v", ch)
 	}
 	// The key is lost: the node itself sends a record with another key. It is listed but not trusted.
-	if ch := c.record(a, forge(t, a.facts, Order{9, 9}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
-		t.Fatalf("another key, from the node itself: %+v", ch)
+	switch ch := c.record(a, forge(t, a.facts, Order{9, 9}, b.key)); {
+	case ch.Entry == nil:
+		t.Fatal("another key, from the node itself: ch.Entry is nil")
+	case !ch.Entry.Conflict:
+		t.Fatalf("another key, from the node itself: ch.Entry.Conflict is false; %+v", ch)
+	case c.verified(a):
+		t.Fatalf("another key, from the node itself: c.verified(a) is true; %+v", ch)
 	}
 	if ch := c.record(b, forge(t, a.facts, Order{1, 3}, a.key)); ch.Entry != nil {
 		t.Fatalf("a replayed old record replaces the node's record: %+v", ch)
@@ -242,8 +252,13 @@ func TestRekey(t *testing.T) {
 	if ch := c.record(a, forge(t, back, Order{4, 1}, a.key)); !ch.Rekey || !c.verified(a) {
 		t.Fatalf("handed back: %+v", ch)
 	}
-	if ch := c.record(b, again); ch.Rekey || ch.Reason != Old || !c.verified(a) {
-		t.Fatalf("a handover of before: %+v, verified %v", ch, c.verified(a))
+	switch ch := c.record(b, again); {
+	case ch.Rekey:
+		t.Fatalf("a handover of before: ch.Rekey is true; %+v, %v", ch, c.verified(a))
+	case ch.Reason != Old:
+		t.Fatalf("a handover of before: ch.Reason = %q, want %q", ch.Reason, Old)
+	case !c.verified(a):
+		t.Fatalf("a handover of before: c.verified(a) is false; %+v, %v", ch, c.verified(a))
 	}
 }
 
@@ -275,8 +290,13 @@ func TestPinnedPolicy(t *testing.T) {
 	plain := newMergeEnv(t, Rules{})
 	a, b := plain.s.nodes[0], plain.s.nodes[1]
 	c := newMergeEnv(t, Rules{Settings: Settings{Pins: []Pin{{a.facts.ClusterID, a.facts.Key}}}})
-	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, b.key)); ch.Entry == nil || !ch.Entry.Conflict || c.verified(a) {
-		t.Fatalf("another key than pinned: %+v", ch)
+	switch ch := c.record(a, forge(t, a.facts, Order{1, 1}, b.key)); {
+	case ch.Entry == nil:
+		t.Fatal("another key than pinned: ch.Entry is nil")
+	case !ch.Entry.Conflict:
+		t.Fatalf("another key than pinned: ch.Entry.Conflict is false; %+v", ch)
+	case c.verified(a):
+		t.Fatalf("another key than pinned: c.verified(a) is true; %+v", ch)
 	}
 	if ch := c.record(a, forge(t, a.facts, Order{2, 1}, a.key)); ch.Entry == nil || !c.verified(a) {
 		t.Fatalf("the pinned key: %+v", ch)
@@ -299,8 +319,13 @@ func TestRefusals(t *testing.T) {
 	a := c.s.nodes[0]
 	f := a.facts
 	f.APIEndpoint = "https://10.0.0.1:6443"
-	if ch := c.record(a, forge(t, f, Order{1, 1}, a.key)); ch.Reason != Endpoint || c.v.refused.Len() != 1 || c.v.Len() != 0 {
-		t.Fatalf("%+v, %d refusals, %d members", ch, c.v.refused.Len(), c.v.Len())
+	switch ch := c.record(a, forge(t, f, Order{1, 1}, a.key)); {
+	case ch.Reason != Endpoint:
+		t.Fatalf("ch.Reason = %q, want %q", ch.Reason, Endpoint)
+	case c.v.refused.Len() != 1:
+		t.Fatalf("c.v.refused.Len() = %v, want 1", c.v.refused.Len())
+	case c.v.Len() != 0:
+		t.Fatalf("c.v.Len() = %v, want 0", c.v.Len())
 	}
 	if v := Forget(c.v, nil, simEpoch.Add(59*time.Second)); v.refused.Len() != 1 {
 		t.Error("it is forgotten too early")

@@ -111,12 +111,26 @@ func TestRun(t *testing.T) {
 				t.Fatalf("node %d lists %d clusters, %d hidden", i, len(clusters), hidden)
 			}
 			for _, c := range clusters {
-				if c.State != Alive || !c.Verified || c.Self != (c.Name == fmt.Sprint("prod-", i)) || c.LastSeen.IsZero() {
-					t.Errorf("node %d: %+v", i, c)
+				switch {
+				case c.State != Alive:
+					t.Errorf("node: c.State = %q, want %q", c.State, Alive)
+				case !c.Verified:
+					t.Errorf("node: c.Verified is false; %d, %+v", i, c)
+				case c.Self != (c.Name == fmt.Sprint("prod-", i)):
+					t.Errorf("node: c.Self = %v, want %v", c.Self, (c.Name == fmt.Sprint("prod-", i)))
+				case c.LastSeen.IsZero():
+					t.Errorf("node: c.LastSeen.IsZero() is true; %d, %+v", i, c)
 				}
 			}
-			if st := n.Stats(); st.Rounds == 0 || st.BytesOut == 0 || st.BytesIn == 0 || len(st.Rejected) != 0 {
-				t.Errorf("node %d: %+v", i, st)
+			switch st := n.Stats(); {
+			case st.Rounds == 0:
+				t.Errorf("node: st.Rounds = %v; %d", st.Rounds, i)
+			case st.BytesOut == 0:
+				t.Errorf("node: st.BytesOut = %v; %d", st.BytesOut, i)
+			case st.BytesIn == 0:
+				t.Errorf("node: st.BytesIn = %v; %d", st.BytesIn, i)
+			case len(st.Rejected) != 0:
+				t.Errorf("node: len(st.Rejected) = %v, want 0; %d", len(st.Rejected), i)
 			}
 		}
 		if m.report(EventJoin) != 6 || m.report(EventPin) != 6 {
@@ -128,8 +142,13 @@ func TestRun(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		clusters, hidden := nodes[0].Members().Clusters(false)
-		if len(clusters) != 2 || hidden != 1 || m.report(EventLeave) != 2 {
-			t.Errorf("after one node has left: %d clusters, %d hidden, notified %d", len(clusters), hidden, m.report(EventLeave))
+		switch {
+		case len(clusters) != 2:
+			t.Errorf("after one node has left: len(clusters) = %v, want 2", len(clusters))
+		case hidden != 1:
+			t.Errorf("after one node has left: hidden = %v, want 1", hidden)
+		case m.report(EventLeave) != 2:
+			t.Errorf("after one node has left: m.report(EventLeave) != 2; %d, hidden = %d, %d", len(clusters), hidden, m.report(EventLeave))
 		}
 	})
 }
@@ -188,8 +207,15 @@ func TestChurn(t *testing.T) {
 		}
 		for _, n := range nodes {
 			n.mu.Lock()
-			if len(n.engine.members) != 2 || len(n.engine.list) != 2 || n.engine.view.Len() != 2 || n.engine.view.tombs.Len() > maxTombstones {
-				t.Errorf("%d members, %d entries", len(n.engine.members), n.engine.view.Len())
+			switch {
+			case len(n.engine.members) != 2:
+				t.Errorf("len(n.engine.members) = %v, want 2", len(n.engine.members))
+			case len(n.engine.list) != 2:
+				t.Errorf("len(n.engine.list) = %v, want 2", len(n.engine.list))
+			case n.engine.view.Len() != 2:
+				t.Errorf("n.engine.view.Len() = %v, want 2", n.engine.view.Len())
+			case n.engine.view.tombs.Len() > maxTombstones:
+				t.Errorf("n.engine.view.tombs.Len() = %v, want at most %v", n.engine.view.tombs.Len(), maxTombstones)
 			}
 			n.mu.Unlock()
 		}
@@ -267,8 +293,15 @@ func TestMemory(t *testing.T) {
 		cancel()
 		<-ended
 		last := saved[len(saved)-1]
-		if last.Generation != 1<<40+1 || len(last.Nodes) != 2 || len(last.Clusters) != 2 || len(saved) > 4 {
-			t.Errorf("saved %d times, last %+v", len(saved), last)
+		switch {
+		case last.Generation != 1<<40+1:
+			t.Errorf("saved: last.Generation = %v, want %v", last.Generation, 1<<40+1)
+		case len(last.Nodes) != 2:
+			t.Errorf("saved: len(last.Nodes) = %v, want 2", len(last.Nodes))
+		case len(last.Clusters) != 2:
+			t.Errorf("saved: len(last.Clusters) = %v, want 2", len(last.Clusters))
+		case len(saved) > 4:
+			t.Errorf("saved: len(saved) = %v, want at most 4", len(saved))
 		}
 	})
 }

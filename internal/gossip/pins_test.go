@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestPrune: a pin outlives its node by a week, and the key of a cluster outlives its last node by months. A restart does not reset these
@@ -56,15 +58,26 @@ func TestPrune(t *testing.T) {
 	if dropped := after(81*day, here(a)); len(dropped) > 0 {
 		t.Errorf("before its time the key of a cluster is dropped: %v", dropped)
 	}
-	if dropped := after(2*day, here(a)); !slices.Equal(dropped, []string{other.facts.Node}) || pins() != "1 nodes, 1 clusters, 0 absent" || c.v.pinned >= size {
-		t.Errorf("after months: dropped %v, %s, %d bytes", dropped, pins(), c.v.pinned)
+	switch dropped := after(2*day, here(a)); {
+	case !slices.Equal(dropped, []string{other.facts.Node}):
+		t.Errorf("after months: dropped: dropped (-want +got):\n%s", cmp.Diff([]string{other.facts.Node}, dropped))
+	case pins() != "1 nodes, 1 clusters, 0 absent":
+		t.Errorf(`after months: dropped: pins() != "1 nodes, 1 clusters, 0 absent"; dropped = %v, %s, %d`, dropped, pins(), c.v.pinned)
+	case c.v.pinned >= size:
+		t.Errorf("after months: dropped: c.v.pinned = %v, want less than %v", c.v.pinned, size)
 	}
 	// The machine's clock was years ahead when the time was recorded.
 	after(0, here())
 	now = now.Add(-3 * 365 * day)
 	after(0, here())
-	if dropped := after(91*day, here()); !slices.Equal(dropped, []string{a.facts.Node}) || pins() != "0 nodes, 0 clusters, 0 absent" || c.v.pinned != 0 {
-		t.Errorf("after the clock was set back: dropped %v, %s, %d bytes", dropped, pins(), c.v.pinned)
+	switch dropped := after(91*day, here()); {
+	case !slices.Equal(dropped, []string{a.facts.Node}):
+		t.Errorf("after the clock was set back: dropped: dropped (-want +got):\n%s", cmp.Diff([]string{a.facts.Node}, dropped))
+	case pins() != "0 nodes, 0 clusters, 0 absent":
+		t.Errorf(`after the clock was set back: dropped: pins() != "0 nodes, 0 clusters, 0 absent"; dropped = %v, %s, %d`,
+			dropped, pins(), c.v.pinned)
+	case c.v.pinned != 0:
+		t.Errorf("after the clock was set back: dropped: c.v.pinned = %v, want 0", c.v.pinned)
 	}
 }
 
@@ -104,8 +117,13 @@ func TestPinsAreBounded(t *testing.T) {
 		stored += len(fmt.Sprintf("%q:%q,", cluster, key.String()))
 	}
 	t.Logf("%d nodes, %d bytes counted, %d stored", len(gone), c.v.pinned, stored)
-	if stored > c.v.pinned || c.v.pinned > maxPinned || len(gone) < 1000 {
-		t.Errorf("%d nodes take up %d bytes, of %d that may be, and %d were counted", len(gone), stored, maxPinned, c.v.pinned)
+	switch {
+	case stored > c.v.pinned:
+		t.Errorf("stored = %v, want at most %v", stored, c.v.pinned)
+	case c.v.pinned > maxPinned:
+		t.Errorf("c.v.pinned = %v, want at most %v", c.v.pinned, maxPinned)
+	case len(gone) < 1000:
+		t.Errorf("len(gone) = %v, want at least 1000", len(gone))
 	}
 	here := NewNetmap([]Peer{{ID: "nSELF"}})
 	c.v, _ = Prune(c.v, here, simEpoch)
@@ -113,8 +131,13 @@ func TestPinsAreBounded(t *testing.T) {
 		t.Errorf("%d are dropped within a day", len(dropped))
 	}
 	v, dropped := Prune(c.v, here, simEpoch.Add(25*time.Hour))
-	if v.isCrowded() || len(dropped) == 0 || len(dropped) == len(gone) {
-		t.Errorf("after a day %d of %d are dropped, and %d bytes are left", len(dropped), len(gone), v.pinned)
+	switch {
+	case v.isCrowded():
+		t.Errorf("after a day: v.isCrowded() is true; %d, %d, %d", len(dropped), len(gone), v.pinned)
+	case len(dropped) == 0:
+		t.Errorf("after a day: len(dropped) = %v", len(dropped))
+	case len(dropped) == len(gone):
+		t.Errorf("after a day: len(dropped) = %v, the same as len(gone)", len(dropped))
 	}
 	if again := NewView(*v.rules, v.memory(0)); again.pinned != v.pinned {
 		t.Errorf("%d bytes are counted, and %d are left", v.pinned, again.pinned)
@@ -155,8 +178,13 @@ func TestCheapQuestionsFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		v, ch := Merge(c.v, Delivery{tt.from.facts.Node, []*Record{r}, c.s.netmap}, simEpoch)
-		if len(ch) != 1 || ch[0].Reason != tt.why || ch[0].Entry != nil {
-			t.Errorf("%s: %+v", tt.what, ch)
+		switch {
+		case len(ch) != 1:
+			t.Errorf("%s: len(ch) = %v, want 1", tt.what, len(ch))
+		case ch[0].Reason != tt.why:
+			t.Errorf("%s: ch[0].Reason = %q, want %q", tt.what, ch[0].Reason, tt.why)
+		case ch[0].Entry != nil:
+			t.Errorf("%s: ch[0].Entry = %v, want nil", tt.what, ch[0].Entry)
 		}
 		if v != c.v {
 			t.Errorf("%s: the view has changed", tt.what)
@@ -232,8 +260,13 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	s.run(sweepTime + time.Second)
 	t.Logf("it left %d times: %d entries, which sum up %d; of others %d", left, reported[0], summed[0], reported[1])
-	if reported[0] > 3*(eventsBurst+5) || summed[0] < 550 || reported[1] > 5 {
-		t.Errorf("%d entries about it, which sum up %d of %d departures; %d about others", reported[0], summed[0], left, reported[1])
+	switch {
+	case reported[0] > 3*(eventsBurst+5):
+		t.Errorf("reported[0] = %v, want at most %v; left = %d", reported[0], 3*(eventsBurst+5), left)
+	case summed[0] < 550:
+		t.Errorf("summed[0] = %v, want at least 550; left = %d", summed[0], left)
+	case reported[1] > 5:
+		t.Errorf("reported[1] = %v, want at most 5; left = %d", reported[1], left)
 	}
 }
 

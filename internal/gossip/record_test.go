@@ -109,8 +109,17 @@ func TestOpen(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	set, err := Settings{}.WithDefaults()
-	if err != nil || set.Interval != 300*time.Millisecond || set.Fanout != 3 || set.MaxMembers != 2048 || set.MaxMessageBytes != 16384 {
-		t.Errorf("defaults: %+v, %v", set, err)
+	switch {
+	case err != nil:
+		t.Errorf("defaults: %v", err)
+	case set.Interval != 300*time.Millisecond:
+		t.Errorf("defaults: set.Interval = %v, want %v", set.Interval, 300*time.Millisecond)
+	case set.Fanout != 3:
+		t.Errorf("defaults: set.Fanout = %v, want 3", set.Fanout)
+	case set.MaxMembers != 2048:
+		t.Errorf("defaults: set.MaxMembers = %v, want 2048", set.MaxMembers)
+	case set.MaxMessageBytes != 16384:
+		t.Errorf("defaults: set.MaxMessageBytes = %v, want 16384", set.MaxMessageBytes)
 	}
 	for _, bad := range []Settings{{Interval: -1}, {Fanout: -1}, {MaxMembers: -1}, {MaxMessageBytes: 100}, {MaxMessageBytes: MaxMessage + 1},
 		{Network: "A B"}, {ForgetAfter: -1}, {Pins: []Pin{{Cluster: "x"}}}, {Pins: []Pin{{Cluster: "", Key: httpapi.PublicKey{1}}}}} {
@@ -142,8 +151,17 @@ func FuzzOpen(f *testing.F) {
 				t.Fatalf("label %q=%q", k, v)
 			}
 		}
-		if len(r.Labels) > maxLabels || len(r.IPs) > maxAddresses || len(b) > maxPayload || r.Generation > maxGeneration || r.Version > maxVersion {
-			t.Fatalf("beyond the limits: %q", b)
+		switch {
+		case len(r.Labels) > maxLabels:
+			t.Fatalf("beyond the limits: len(r.Labels) = %v, want at most %v", len(r.Labels), maxLabels)
+		case len(r.IPs) > maxAddresses:
+			t.Fatalf("beyond the limits: len(r.IPs) = %v, want at most %v", len(r.IPs), maxAddresses)
+		case len(b) > maxPayload:
+			t.Fatalf("beyond the limits: len(b) = %v, want at most %v", len(b), maxPayload)
+		case r.Generation > maxGeneration:
+			t.Fatalf("beyond the limits: r.Generation = %v, want at most %v", r.Generation, maxGeneration)
+		case r.Version > maxVersion:
+			t.Fatalf("beyond the limits: r.Version = %v, want at most %v", r.Version, maxVersion)
 		}
 	})
 }
@@ -174,8 +192,13 @@ func FuzzDecode(f *testing.F) {
 		}
 		m.digest = true
 		again, err := decode(m.encode(), "default", nil, who)
-		if err != nil || len(again.Digest) != len(m.Digest) || len(again.Records) != len(m.Records) {
-			t.Fatalf("what was read cannot be sent: %v", err)
+		switch {
+		case err != nil:
+			t.Fatalf("what was read cannot be: %v", err)
+		case len(again.Digest) != len(m.Digest):
+			t.Fatalf("what was read cannot be: len(again.Digest) = %v, want %v", len(again.Digest), len(m.Digest))
+		case len(again.Records) != len(m.Records):
+			t.Fatalf("what was read cannot be: len(again.Records) = %v, want %v", len(again.Records), len(m.Records))
 		}
 		for i, c := range again.Digest {
 			if c != m.Digest[i] {

@@ -119,8 +119,13 @@ func TestBudgets(t *testing.T) {
 					s.loss = .5
 					lossyDeath, ok3 = s.death(s.nodes[(x.index+1)%f.n])
 				}
-				if !ok1 || !ok2 || !ok3 {
-					t.Fatalf("seed %d: a change (%t), a death (%t) or one at 50 %% loss (%t) was not seen by all in a minute", s.seed, ok1, ok2, ok3)
+				switch {
+				case !ok1:
+					t.Fatalf("seed: ok1 is false; %d, %t, %t, %t", s.seed, ok1, ok2, ok3)
+				case !ok2:
+					t.Fatalf("seed: ok2 is false; %d, %t, %t, %t", s.seed, ok1, ok2, ok3)
+				case !ok3:
+					t.Fatalf("seed: ok3 is false; %d, %t, %t, %t", s.seed, ok1, ok2, ok3)
 				}
 				worst.kB, worst.messages = max(worst.kB, kB), max(worst.messages, messages)
 				worst.join, worst.change = max(worst.join, join), max(worst.change, change)
@@ -131,8 +136,13 @@ func TestBudgets(t *testing.T) {
 			}
 			t.Logf("FIGURES n=%d seeds=%d: %.1f kB/s, %.1f messages/s, join %v, change %v, death %v, at 50 %% loss %v",
 				f.n, seeds, worst.kB, worst.messages, worst.join, worst.change, worst.death, worst.lossyDeath)
-			if worst.kB > 1.5*f.kB || worst.kB > f.budget || worst.messages > 50 {
-				t.Errorf("each sends %.1f kB/s in %.1f messages/s", worst.kB, worst.messages)
+			switch {
+			case worst.kB > 1.5*f.kB:
+				t.Errorf("each sends: worst.kB = %v, want at most %v", worst.kB, 1.5*f.kB)
+			case worst.kB > f.budget:
+				t.Errorf("each sends: worst.kB = %v, want at most %v", worst.kB, f.budget)
+			case worst.messages > 50:
+				t.Errorf("each sends: worst.messages = %v, want at most 50", worst.messages)
 			}
 			f.check(t, "the join", worst.join, f.join)
 			f.check(t, "a change", worst.change, f.change)

@@ -145,8 +145,17 @@ func TestHostileMember(t *testing.T) {
 						continue
 					}
 					m := n.members[o.self]
-					if m == nil || !m.verified || m.entry.Conflict || m.state != Alive || !m.entry.Signed.equal(o.own.Signed) {
-						t.Errorf("node %d has %+v of node %d", n.index, m, o.index)
+					switch {
+					case m == nil:
+						t.Errorf("node: m is nil; %d", n.index)
+					case !m.verified:
+						t.Errorf("node: m.verified is false; %d, %+v, %d", n.index, m, o.index)
+					case m.entry.Conflict:
+						t.Errorf("node: m.entry.Conflict is true; %d, %+v, %d", n.index, m, o.index)
+					case m.state != Alive:
+						t.Errorf("node: m.state = %q, want %q; %d", m.state, Alive, n.index)
+					case !m.entry.Signed.equal(o.own.Signed):
+						t.Errorf("node: m.entry.Signed.equal(o.own.Signed) is false; %d, %+v, %d", n.index, m, o.index)
 					}
 				}
 				if len(n.members) != 5 {
@@ -176,8 +185,13 @@ func TestFull(t *testing.T) {
 	}
 	s.run(30 * time.Second)
 	for _, n := range s.nodes[:most+1] {
-		if len(n.members) != most || n.view.Len() != most || n.stats.Rejected[Size] == 0 {
-			t.Errorf("node %d has %d members and %d records, and counted %d that were too many", n.index, len(n.members), n.view.Len(), n.stats.Rejected[Size])
+		switch {
+		case len(n.members) != most:
+			t.Errorf("node: len(n.members) = %v, want %v", len(n.members), most)
+		case n.view.Len() != most:
+			t.Errorf("node: n.view.Len() = %v, want %v", n.view.Len(), most)
+		case n.stats.Rejected[Size] == 0:
+			t.Errorf("node: n.stats.Rejected[Size] = %v", n.stats.Rejected[Size])
 		}
 		for _, o := range s.nodes[:most+1] {
 			if m := n.members[o.self]; n != o && (m == nil || m.state != Alive) {
@@ -203,8 +217,13 @@ func TestGarbageIsBackedOff(t *testing.T) {
 		waits = append(waits, wait)
 		s.run(wait)
 	}
-	if waits[0] != time.Second || waits[1] != 2*time.Second || waits[11] != 5*time.Minute {
-		t.Errorf("it is backed off for %v", waits)
+	switch {
+	case waits[0] != time.Second:
+		t.Errorf("it is backed off: waits[0] = %v, want %v", waits[0], time.Second)
+	case waits[1] != 2*time.Second:
+		t.Errorf("it is backed off: waits[1] = %v, want %v", waits[1], 2*time.Second)
+	case waits[11] != 5*time.Minute:
+		t.Errorf("it is backed off: waits[11] = %v, want %v", waits[11], 5*time.Minute)
 	}
 }
 
@@ -223,8 +242,13 @@ func TestConflictingCluster(t *testing.T) {
 	s.run(20 * time.Second)
 	for _, n := range s.nodes[:4] {
 		m := n.members[thief.self]
-		if m == nil || !m.entry.Conflict || m.verified {
-			t.Fatalf("node %d has %+v of the thief", n.index, m)
+		switch {
+		case m == nil:
+			t.Fatalf("node: m is nil; %d", n.index)
+		case !m.entry.Conflict:
+			t.Fatalf("node: m.entry.Conflict is false; %d, %+v", n.index, m)
+		case m.verified:
+			t.Fatalf("node: m.verified is true; %d, %+v", n.index, m)
 		}
 		clusters, _ := n.snapshot(n.wall()).Clusters(true)
 		var entries []string
@@ -256,8 +280,13 @@ func TestTwoReplicas(t *testing.T) {
 			t.Fatalf("node %d lists %d clusters", n.index, len(clusters))
 		}
 		for _, c := range clusters {
-			if !c.Verified || c.Conflict || c.ID == a.facts.ClusterID && len(c.Members) != 2 {
-				t.Errorf("node %d: %+v", n.index, c)
+			switch {
+			case !c.Verified:
+				t.Errorf("node: c.Verified is false; %d, %+v", n.index, c)
+			case c.Conflict:
+				t.Errorf("node: c.Conflict is true; %d, %+v", n.index, c)
+			case c.ID == a.facts.ClusterID && len(c.Members) != 2:
+				t.Errorf("node: c.ID == a.facts.ClusterID && len(c.Members) != 2; %d, %+v", n.index, c)
 			}
 		}
 	}
@@ -277,8 +306,16 @@ func TestEquivocation(t *testing.T) {
 	two.up = false
 	s.attack(s.nodes[1], two.encode(message{Records: []Signed{second}}))
 	m := n.members[two.self]
-	if !m.entry.Conflict || m.verified || !m.entry.Signed.equal(two.own.Signed) || n.stats.Rejected[Equivocation] == 0 {
-		t.Errorf("after two records of one order: %+v, counted %d", m.entry, n.stats.Rejected[Equivocation])
+	switch {
+	case !m.entry.Conflict:
+		t.Errorf("after two records of one order: m.entry.Conflict is false; %+v, %d", m.entry, n.stats.Rejected[Equivocation])
+	case m.verified:
+		t.Errorf("after two records of one order: m.verified is true; %+v, %d", m.entry, n.stats.Rejected[Equivocation])
+	case !m.entry.Signed.equal(two.own.Signed):
+		t.Errorf("after two records of one order: m.entry.Signed.equal(two.own.Signed) is false; %+v, %d",
+			m.entry, n.stats.Rejected[Equivocation])
+	case n.stats.Rejected[Equivocation] == 0:
+		t.Errorf("after two records of one order: n.stats.Rejected[Equivocation] = %v", n.stats.Rejected[Equivocation])
 	}
 	later := forge(t, f, Order{two.own.Generation, two.own.Version + 1}, two.key)
 	s.attack(two, two.encode(message{Records: []Signed{later}}))

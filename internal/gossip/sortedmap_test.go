@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestTable: a table never changes, whatever is derived from it.
@@ -51,8 +53,13 @@ func TestTable(t *testing.T) {
 			}
 			keys = append(keys, k)
 		}
-		if got := maps.Collect(m.tab.All()); !maps.Equal(got, m.want) || m.tab.Len() != len(m.want) || !slices.IsSorted(keys) {
-			t.Fatalf("%d of %d, Len %d, sorted %t", len(got), len(m.want), m.tab.Len(), slices.IsSorted(keys))
+		switch got := maps.Collect(m.tab.All()); {
+		case !maps.Equal(got, m.want):
+			t.Fatalf("got (-want +got):\n%s", cmp.Diff(m.want, got))
+		case m.tab.Len() != len(m.want):
+			t.Fatalf("m.tab.Len() = %v, want %v", m.tab.Len(), len(m.want))
+		case !slices.IsSorted(keys):
+			t.Fatalf("slices.IsSorted(keys) is false; %d, %d, %d, %t", len(got), len(m.want), m.tab.Len(), slices.IsSorted(keys))
 		}
 	}
 	if tab = tab.Without(slices.Collect(maps.Keys(want))...); tab.Len() != 0 {

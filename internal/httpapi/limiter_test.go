@@ -56,8 +56,13 @@ func TestManyWaiters(t *testing.T) {
 			wg.Go(func() { visit(t.Context(), fmt.Sprint("node", i)) })
 		}
 		wg.Wait()
-		if served.Load() != 1000 || refused.Load() != 1000 || slowest.Load() != 0 {
-			t.Errorf("served %d, refused %d, the slowest of these after %v", served.Load(), refused.Load(), time.Duration(slowest.Load()))
+		switch {
+		case served.Load() != 1000:
+			t.Errorf("served: served.Load() = %v, want 1000; %v", served.Load(), time.Duration(slowest.Load()))
+		case refused.Load() != 1000:
+			t.Errorf("served: refused.Load() = %v, want 1000; %v", refused.Load(), time.Duration(slowest.Load()))
+		case slowest.Load() != 0:
+			t.Errorf("served: slowest.Load() = %v, want 0; %v", slowest.Load(), time.Duration(slowest.Load()))
 		}
 		served.Store(0)
 		refused.Store(0)

@@ -74,8 +74,15 @@ func TestRefusalsOfServersAreSummed(t *testing.T) {
 		ask("n2", "tag:tailplane", "bad")
 		ask("n1", "tag:ci", "bad")
 		entries, requests := b.drain()
-		if len(entries) != 12 || requests != 12 || entries[10].Actor.NodeID != "n2" || entries[11].Code != problem.NotAMember {
-			t.Errorf("%d entries of %d visits: %+v", len(entries), requests, entries)
+		switch {
+		case len(entries) != 12:
+			t.Errorf("len(entries) = %v, want 12", len(entries))
+		case requests != 12:
+			t.Errorf("requests = %v, want 12", requests)
+		case entries[10].Actor.NodeID != "n2":
+			t.Errorf("entries[10].Actor.NodeID = %q, want %q", entries[10].Actor.NodeID, "n2")
+		case entries[11].Code != problem.NotAMember:
+			t.Errorf("entries[11].Code = %q, want %q", entries[11].Code, problem.NotAMember)
 		}
 		time.Sleep(61 * time.Second)
 		ask("n1", "tag:tailplane", "good")

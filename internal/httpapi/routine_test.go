@@ -104,8 +104,15 @@ func TestServersAmongThemselves(t *testing.T) {
 			}
 			b, err := io.ReadAll(res.Body)
 			res.Body.Close()
-			if err != nil || res.StatusCode != tt.status || res.Proto != proto || !strings.Contains(string(b), string(tt.code)) {
-				t.Errorf("%s %s: %d %s %s (%v)", proto, tt.name, res.StatusCode, res.Proto, b, err)
+			switch {
+			case err != nil:
+				t.Errorf("%v; %s", err, tt.name)
+			case res.StatusCode != tt.status:
+				t.Errorf("res.StatusCode = %v, want %v; %s", res.StatusCode, tt.status, tt.name)
+			case res.Proto != proto:
+				t.Errorf("res.Proto = %q, want %q; %s", res.Proto, proto, tt.name)
+			case !strings.Contains(string(b), string(tt.code)):
+				t.Errorf("string(b) = %q does not contain %q; %s", string(b), string(tt.code), tt.name)
 			}
 			mu.Lock()
 			if want := 1; tt.status == 200 && len(entries) != 0 || tt.status != 200 && (len(entries) != want || entries[0].Code != tt.code) {

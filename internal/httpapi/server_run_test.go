@@ -89,11 +89,23 @@ func TestALongWaitIsNotCutOff(t *testing.T) {
 		for range 2 { // the next request on the connection has a separate limit
 			began := time.Now()
 			got, err := slow.Call(t.Context(), c, actionRequest{Wait: httpapi.Duration(time.Minute)})
-			if err != nil || got.Role != "waited" || time.Since(began) != time.Minute {
-				t.Errorf("%+v, %v after %v", got, err, time.Since(began))
+			switch {
+			case err != nil:
+				t.Error(err)
+			case got.Role != "waited":
+				t.Errorf("got.Role = %q, want %q", got.Role, "waited")
+			case time.Since(began) != time.Minute:
+				t.Errorf("time.Since(began) != time.Minute; got = %+v, %v, %v", got, err, time.Since(began))
 			}
-			if outcome.Waited != time.Minute || outcome.Took != time.Minute || outcome.Verb != access.SigninKubeconfig || outcome.Status != 200 {
-				t.Errorf("measured %+v", outcome)
+			switch {
+			case outcome.Waited != time.Minute:
+				t.Errorf("measured: outcome.Waited = %v, want %v", outcome.Waited, time.Minute)
+			case outcome.Took != time.Minute:
+				t.Errorf("measured: outcome.Took = %v, want %v", outcome.Took, time.Minute)
+			case outcome.Verb != access.SigninKubeconfig:
+				t.Errorf("measured: outcome.Verb = %q, want %q", outcome.Verb, access.SigninKubeconfig)
+			case outcome.Status != 200:
+				t.Errorf("measured: outcome.Status = %v, want 200", outcome.Status)
 			}
 		}
 		transport.CloseIdleConnections()
@@ -223,8 +235,13 @@ func TestNothingWithoutARecord(t *testing.T) {
 	h.server.MustRecord = []access.Verb{access.SigninLogin}
 	acted := h.acted
 	p := problem.From(second(write.Call(t.Context(), h.Client, actionRequest{})))
-	if p.Code != problem.AuditUnavailable || p.RetryAfter == 0 || strings.Contains(p.Message, "device") {
-		t.Errorf("%+v", p)
+	switch {
+	case p.Code != problem.AuditUnavailable:
+		t.Errorf("p.Code = %q, want %q", p.Code, problem.AuditUnavailable)
+	case p.RetryAfter == 0:
+		t.Errorf("p.RetryAfter = %v", p.RetryAfter)
+	case strings.Contains(p.Message, "device"):
+		t.Errorf("p.Message = %q contains %q", p.Message, "device")
 	}
 	if h.acted != acted {
 		t.Error("it acted, knowing that the record does not work")
@@ -268,14 +285,31 @@ func TestPanicIsRecorded(t *testing.T) {
 	if p.Code != problem.Internal || strings.Contains(p.Message, "sda1") {
 		t.Errorf("response %+v", p)
 	}
-	if len(entries) != 1 || entries[0].Result != audit.Failed || entries[0].RequestID != p.AuditID {
-		t.Errorf("recorded %+v", entries)
+	switch {
+	case len(entries) != 1:
+		t.Errorf("recorded: len(entries) = %v, want 1", len(entries))
+	case entries[0].Result != audit.Failed:
+		t.Errorf("recorded: entries[0].Result = %q, want %q", entries[0].Result, audit.Failed)
+	case entries[0].RequestID != p.AuditID:
+		t.Errorf("recorded: entries[0].RequestID = %q, want %q", entries[0].RequestID, p.AuditID)
 	}
-	if !strings.Contains(log.String(), "sda1") || !strings.Contains(log.String(), p.AuditID) || !strings.Contains(log.String(), "run_test.go") {
-		t.Errorf("logged %s", log.String())
+	switch {
+	case !strings.Contains(log.String(), "sda1"):
+		t.Errorf("logged: log.String() = %q does not contain %q", log.String(), "sda1")
+	case !strings.Contains(log.String(), p.AuditID):
+		t.Errorf("logged: log.String() = %q does not contain %q", log.String(), p.AuditID)
+	case !strings.Contains(log.String(), "run_test.go"):
+		t.Errorf("logged: log.String() = %q does not contain %q", log.String(), "run_test.go")
 	}
-	if want := (httpapi.Outcome{Verb: access.SigninLogin, Status: 500, Code: problem.Internal}); len(outcomes) != 1 || outcomes[0].Verb != want.Verb || outcomes[0].Status != want.Status || outcomes[0].Code != want.Code {
-		t.Errorf("measured %+v", outcomes)
+	switch want := (httpapi.Outcome{Verb: access.SigninLogin, Status: 500, Code: problem.Internal}); {
+	case len(outcomes) != 1:
+		t.Errorf("measured: len(outcomes) = %v, want 1", len(outcomes))
+	case outcomes[0].Verb != want.Verb:
+		t.Errorf("measured: outcomes[0].Verb = %q, want %q", outcomes[0].Verb, want.Verb)
+	case outcomes[0].Status != want.Status:
+		t.Errorf("measured: outcomes[0].Status = %v, want %v", outcomes[0].Status, want.Status)
+	case outcomes[0].Code != want.Code:
+		t.Errorf("measured: outcomes[0].Code = %q, want %q", outcomes[0].Code, want.Code)
 	}
 }
 
@@ -323,8 +357,13 @@ func TestTheLogIsNotAmplified(t *testing.T) {
 	now = now.Add(11 * time.Second)
 	raw(t, h, "GET", "/api/v1alpha1/login", "", "")
 	lines := strings.Split(strings.TrimSpace(h.log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], "localapi: timeout") || !strings.Contains(lines[1], "alsoSince=199") {
-		t.Errorf("%d lines: %.400q", len(lines), lines)
+	switch {
+	case len(lines) != 2:
+		t.Errorf("len(lines) = %v, want 2", len(lines))
+	case !strings.Contains(lines[0], "localapi: timeout"):
+		t.Errorf("lines[0] = %q does not contain %q", lines[0], "localapi: timeout")
+	case !strings.Contains(lines[1], "alsoSince=199"):
+		t.Errorf("lines[1] = %q does not contain %q", lines[1], "alsoSince=199")
 	}
 	h.log.Reset()
 	h.set(access.Caller{}, problem.New(problem.NoIdentity, "Nobody.").WithCause(errors.New("peer not found")))

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
@@ -167,8 +169,8 @@ func TestNothingActsWithoutAPermit(t *testing.T) {
 				if strings.Contains(err.Error(), "localapi") || strings.Contains(err.Error(), "peer not found") {
 					t.Error("an internal cause was shown")
 				}
-			} else if e.Object != "thing" || e.Args["role"] != "view" || e.Actor.Login != "alice@example.com" {
-				t.Errorf("recorded %+v", e)
+			} else if diff := cmp.Diff([]string{"thing", "view", "alice@example.com"}, []string{e.Object, e.Args["role"], string(e.Actor.Login)}); diff != "" {
+				t.Errorf("recorded (-want +got):\n%s", diff)
 			}
 		})
 	}

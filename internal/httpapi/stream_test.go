@@ -91,8 +91,19 @@ func TestFields(t *testing.T) {
 	client := srv.Client()
 	client.Transport = namedTransport{client.Transport}
 	got, err := op.Call(t.Context(), httpapi.Client{HTTP: client, Base: srv.URL}, removalRequest{commonRequest{"because", "k1"}, "team-a", "x y", "true"})
-	if err != nil || got["reason"] != "because" || got["key"] != "k1" || got["namespace"] != "team-a" || got["name"] != "x y" || got["dryRun"] != "true" {
-		t.Errorf("got %v, %v", got, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case got["reason"] != "because":
+		t.Errorf(`got["reason"] = %q, want %q`, got["reason"], "because")
+	case got["key"] != "k1":
+		t.Errorf(`got["key"] = %q, want %q`, got["key"], "k1")
+	case got["namespace"] != "team-a":
+		t.Errorf(`got["namespace"] = %q, want %q`, got["namespace"], "team-a")
+	case got["name"] != "x y":
+		t.Errorf(`got["name"] = %q, want %q`, got["name"], "x y")
+	case got["dryRun"] != "true":
+		t.Errorf(`got["dryRun"] = %q, want %q`, got["dryRun"], "true")
 	}
 	for _, tt := range []struct {
 		path, body string
@@ -182,11 +193,29 @@ func TestPL03_Renewed(t *testing.T) {
 		if took := time.Since(began); took < time.Minute || took > 70*time.Second {
 			t.Errorf("it continued for %v", took)
 		}
-		if problem.CodeOf(last) != problem.BadCapability || w.Code != 200 || w.Body.String() != "event: bye\n\n" || w.Header().Get("Content-Type") != "text/event-stream" {
-			t.Errorf("ended by %v: %d %v %q", last, w.Code, w.Header(), w.Body)
+		switch {
+		case problem.CodeOf(last) != problem.BadCapability:
+			t.Errorf("problem.CodeOf(last) != problem.BadCapability; last = %v, %d, %v, %q", last, w.Code, w.Header(), w.Body)
+		case w.Code != 200:
+			t.Errorf("w.Code = %v, want 200", w.Code)
+		case w.Body.String() != "event: bye\n\n":
+			t.Errorf("w.Body.String() = %q, want %q", w.Body.String(), "event: bye\n\n")
+		case w.Header().Get("Content-Type") != "text/event-stream":
+			t.Errorf(`w.Header().Get("Content-Type") != "text/event-stream"; last = %v, %d, %v, %q`, last, w.Code, w.Header(), w.Body)
 		}
-		if e := d.record(); len(e) != 2 || e[0].RequestID != e[1].RequestID || e[0].Args["stream"] != "opened" || e[1].Args["stream"] != "closed" || e[0].Result != audit.Done || e[1].Code != problem.BadCapability {
-			t.Errorf("recorded %+v", e)
+		switch e := d.record(); {
+		case len(e) != 2:
+			t.Errorf("recorded: len(e) = %v, want 2", len(e))
+		case e[0].RequestID != e[1].RequestID:
+			t.Errorf("recorded: e[0].RequestID = %q, want %q", e[0].RequestID, e[1].RequestID)
+		case e[0].Args["stream"] != "opened":
+			t.Errorf(`recorded: e[0].Args["stream"] = %q, want %q`, e[0].Args["stream"], "opened")
+		case e[1].Args["stream"] != "closed":
+			t.Errorf(`recorded: e[1].Args["stream"] = %q, want %q`, e[1].Args["stream"], "closed")
+		case e[0].Result != audit.Done:
+			t.Errorf("recorded: e[0].Result = %q, want %q", e[0].Result, audit.Done)
+		case e[1].Code != problem.BadCapability:
+			t.Errorf("recorded: e[1].Code = %q, want %q", e[1].Code, problem.BadCapability)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // the connection changes its owner
@@ -226,8 +255,13 @@ func TestPL03_Renewed(t *testing.T) {
 			d.grant(`{}`)
 			<-r.Context().Done()
 		}), func(r *http.Request) { r.Header.Set("X-Forwarded-For", "10.0.0.1") })
-		if took := time.Since(began); took < time.Minute || took > 70*time.Second || w.Code != http.StatusTeapot {
-			t.Errorf("it continued for %v and answered %d", took, w.Code)
+		switch took := time.Since(began); {
+		case took < time.Minute:
+			t.Errorf("it continued: took = %v, want at least %v", took, time.Minute)
+		case took > 70*time.Second:
+			t.Errorf("it continued: took = %v, want at most %v", took, 70*time.Second)
+		case w.Code != http.StatusTeapot:
+			t.Errorf("it continued: w.Code = %v, want %v", w.Code, http.StatusTeapot)
 		}
 		if seen.Load() != "" {
 			t.Error("the handler sees a header that was taken away")
@@ -338,7 +372,12 @@ func TestForm(t *testing.T) {
 	}
 	fail = true
 	_, err := op.Call(t.Context(), c, struct{}{})
-	if p, ok := errors.AsType[*problem.Error](err); !ok || p.Code != problem.Unavailable || p.RetryAfter != 7*time.Second {
-		t.Errorf("refused with %v", err)
+	switch p, ok := errors.AsType[*problem.Error](err); {
+	case !ok:
+		t.Errorf("refused: ok is false; %v", err)
+	case p.Code != problem.Unavailable:
+		t.Errorf("refused: p.Code = %q, want %q", p.Code, problem.Unavailable)
+	case p.RetryAfter != 7*time.Second:
+		t.Errorf("refused: p.RetryAfter = %v, want %v", p.RetryAfter, 7*time.Second)
 	}
 }

@@ -48,8 +48,14 @@ func TestCaddyfile(t *testing.T) {
 		t.Errorf("the example sets %v", headers)
 	}
 	auth, proxy := strings.Index(text, "\n\ttailscale_auth\n"), strings.Index(text, "\n\treverse_proxy ")
-	if auth < 0 || proxy < auth || !strings.Contains(text, "order tailscale_auth before reverse_proxy") {
-		t.Error("requests reach the server before Caddy has identified the caller")
+	switch {
+	case auth < 0:
+		t.Errorf("requests reach the server before Caddy has identified the caller: auth = %v, want at least 0", auth)
+	case proxy < auth:
+		t.Errorf("requests reach the server before Caddy has identified the caller: proxy = %v, want at least %v", proxy, auth)
+	case !strings.Contains(text, "order tailscale_auth before reverse_proxy"):
+		t.Errorf("requests reach the server before Caddy has identified the caller: text = %q does not contain %q",
+			text, "order tailscale_auth before reverse_proxy")
 	}
 
 	// The headers that Caddy sends for callers that tailscale_auth identifies.
@@ -79,8 +85,13 @@ func TestCaddyfile(t *testing.T) {
 				lines = append(lines, name+": "+value)
 			}
 			slices.Sort(lines)
-			if got := ask(t, ln.Addr(), append(lines, "X-Forwarded-For: 100.64.0.7")...); string(got.Login) != tt.login || got.Shared != tt.shared || got.Code != tt.code {
-				t.Errorf("%s over %s: %+v", tt.why, over, got)
+			switch got := ask(t, ln.Addr(), append(lines, "X-Forwarded-For: 100.64.0.7")...); {
+			case string(got.Login) != tt.login:
+				t.Errorf("%s over: string(got.Login) = %q, want %q; over = %s", tt.why, string(got.Login), tt.login, over)
+			case got.Shared != tt.shared:
+				t.Errorf("%s over: got.Shared = %v, want %v; over = %s", tt.why, got.Shared, tt.shared, over)
+			case got.Code != tt.code:
+				t.Errorf("%s over: got.Code = %q, want %q; over = %s", tt.why, got.Code, tt.code, over)
 			}
 		}
 	}

@@ -91,8 +91,13 @@ func FuzzHeaders(f *testing.F) {
 					t.Errorf("%s: %q, %v", tt.name, c.Login, err)
 				}
 			case tt.read == nil:
-				if problem.CodeOf(err) != problem.NoIdentity || c.Login != "" || c.Rules != nil {
-					t.Errorf("%s: %+v, %v", tt.name, c, err)
+				switch {
+				case problem.CodeOf(err) != problem.NoIdentity:
+					t.Errorf("%s: problem.CodeOf(err) != problem.NoIdentity, %+v, %v", tt.name, c, err)
+				case c.Login != "":
+					t.Errorf("%s: c.Login = %q, want none", tt.name, c.Login)
+				case c.Rules != nil:
+					t.Errorf("%s: c.Rules = %v, want nil", tt.name, c.Rules)
 				}
 			case err == nil:
 				checkNamed(t, tt.name, c, sent, tt.read)
@@ -104,8 +109,13 @@ func FuzzHeaders(f *testing.F) {
 // checkNamed compares a caller with the headers that were sent.
 func checkNamed(t *testing.T, mode string, c access.Caller, sent http.Header, read []string) {
 	t.Helper()
-	if values := sent[read[0]]; len(values) != 1 || decodeQ(values[0]) != string(c.Login) || c.Login == taggedDevices {
-		t.Errorf("%s: %q of %q", mode, c.Login, values)
+	switch values := sent[read[0]]; {
+	case len(values) != 1:
+		t.Errorf("%s: len(values) = %v, want 1", mode, len(values))
+	case decodeQ(values[0]) != string(c.Login):
+		t.Errorf("%s: decodeQ(values[0]) != string(c.Login), %q, values = %q", mode, c.Login, values)
+	case c.Login == taggedDevices:
+		t.Errorf("%s: c.Login = %q", mode, c.Login)
 	}
 	if _, err := access.ParseLogin(string(c.Login)); err != nil {
 		t.Errorf("%s: %v", mode, err)

@@ -208,8 +208,15 @@ func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
 			t.Parallel()
 			o := open(t, tt.ln(t), tt.mode)
 			status, it, code, err := ask(t, o.dial(t), tt.lines...)
-			if err != nil || status != tt.status || code != tt.code || status == http.StatusOK && it.Login != tt.login {
-				t.Errorf("%d %q, %+v, %v", status, code, it, err)
+			switch {
+			case err != nil:
+				t.Error(err)
+			case status != tt.status:
+				t.Errorf("status = %v, want %v", status, tt.status)
+			case code != tt.code:
+				t.Errorf("code = %q, want %q", code, tt.code)
+			case status == http.StatusOK && it.Login != tt.login:
+				t.Errorf("status == http.StatusOK && it.Login != tt.login; status = %d, code = %q, %+v, %v", status, code, it, err)
 			}
 			for _, name := range it.Header {
 				if identity.IsIdentityHeader(name) {
@@ -272,8 +279,16 @@ func TestCertificateBehindServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, it, code, err := ask(t, c, identity.UserHeader+": alice@example.com", identity.TailnetHeader+": example.com")
-		if err != nil || status != tt.status || (status == 200) != (it.Login == "alice@example.com") || status != 200 && code != problem.NoIdentity {
-			t.Errorf("%s: %d %q %+v, %v", who, status, code, it, err)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", who, err)
+		case status != tt.status:
+			t.Errorf("%s: status = %v, want %v", who, status, tt.status)
+		case (status == 200) != (it.Login == "alice@example.com"):
+			t.Errorf(`%s: (status == 200) != (it.Login == "alice@example.com"), status = %d, code = %q, %+v, %v`,
+				who, status, code, it, err)
+		case status != 200 && code != problem.NoIdentity:
+			t.Errorf("%s: status != 200 && code != problem.NoIdentity, status = %d, code = %q, %+v, %v", who, status, code, it, err)
 		}
 		if err := c.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Logf("%s: %v", who, err)

@@ -231,8 +231,17 @@ func TestID07_ForgedHeadersNameNobody(t *testing.T) {
 func checkLeft(t testing.TB, how string, left http.Header) {
 	t.Helper()
 	for name, values := range left {
-		if s := strings.ToLower(fmt.Sprint(name, values)); strings.Contains(s, "alice") || strings.Contains(s, "100.64") || strings.Contains(s, "masters") || strings.Contains(s, "admin") || IsIdentityHeader(name) {
-			t.Errorf("%s: a handler sees %s: %q", how, name, values)
+		switch s := strings.ToLower(fmt.Sprint(name, values)); {
+		case strings.Contains(s, "alice"):
+			t.Errorf("%s: a handler: s = %q contains %q; values = %q", how, s, "alice", values)
+		case strings.Contains(s, "100.64"):
+			t.Errorf("%s: a handler: s = %q contains %q; values = %q", how, s, "100.64", values)
+		case strings.Contains(s, "masters"):
+			t.Errorf("%s: a handler: s = %q contains %q; values = %q", how, s, "masters", values)
+		case strings.Contains(s, "admin"):
+			t.Errorf("%s: a handler: s = %q contains %q; values = %q", how, s, "admin", values)
+		case IsIdentityHeader(name):
+			t.Errorf("%s: a handler: IsIdentityHeader(name) is true, name = %s, values = %q", how, name, values)
 		}
 	}
 	if left.Get("X-Kept") != "yes" {
@@ -261,8 +270,13 @@ func askHTTP2(t testing.TB, at net.Addr, login access.Login) (s seen) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if err := json.NewDecoder(res.Body).Decode(&s); err != nil || res.ProtoMajor != 2 || s.Login != login {
-		t.Errorf("over HTTP/2: %+v, %s, %v", s, res.Proto, err)
+	switch err := json.NewDecoder(res.Body).Decode(&s); {
+	case err != nil:
+		t.Errorf("over HTTP/2: %v", err)
+	case res.ProtoMajor != 2:
+		t.Errorf("over HTTP/2: res.ProtoMajor = %v, want 2", res.ProtoMajor)
+	case s.Login != login:
+		t.Errorf("over HTTP/2: s.Login = %q, want %q", s.Login, login)
 	}
 	return s
 }
@@ -280,8 +294,13 @@ func TestFunnelIsToldInEveryMode(t *testing.T) {
 		start(t, ln, m)
 		for _, line := range []string{funnelHeader + ": ?1", strings.ToLower(funnelHeader) + ":", "Tailscale_Funnel_Request: 0"} {
 			got := ask(t, ln.Addr(), append(forged("alice@example.com"), line)...)
-			if got.Via != access.ViaFunnel || got.Login != "" || got.Code != "" {
-				t.Errorf("%s, %q: %+v", name, line, got)
+			switch {
+			case got.Via != access.ViaFunnel:
+				t.Errorf("%s: got.Via = %q, want %q; line = %q", name, got.Via, access.ViaFunnel, line)
+			case got.Login != "":
+				t.Errorf("%s: got.Login = %q, want none; line = %q", name, got.Login, line)
+			case got.Code != "":
+				t.Errorf("%s: got.Code = %q, want none; line = %q", name, got.Code, line)
 			}
 		}
 	}

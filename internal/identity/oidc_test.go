@@ -291,8 +291,17 @@ func TestPL02_BearerTokens(t *testing.T) {
 	}
 	// Further claims of tsidp.
 	r.Header.Set("Authorization", "Bearer "+whole)
-	if c, err := identify(r); err != nil || c.Device != (access.Device{ID: "42", Name: "alice-laptop.example.ts.net"}) || c.UserID != "7" || c.Tailnet != "example.ts.net" || c.DisplayName != "alice@example.com" {
-		t.Errorf("alice is %+v, %v", c, err)
+	switch c, err := identify(r); {
+	case err != nil:
+		t.Errorf("alice: %v", err)
+	case c.Device != (access.Device{ID: "42", Name: "alice-laptop.example.ts.net"}):
+		t.Errorf("alice: c.Device = %v, want %v", c.Device, (access.Device{ID: "42", Name: "alice-laptop.example.ts.net"}))
+	case c.UserID != "7":
+		t.Errorf("alice: c.UserID = %q, want %q", c.UserID, "7")
+	case c.Tailnet != "example.ts.net":
+		t.Errorf("alice: c.Tailnet = %q, want %q", c.Tailnet, "example.ts.net")
+	case c.DisplayName != "alice@example.com":
+		t.Errorf("alice: c.DisplayName = %q, want %q", c.DisplayName, "alice@example.com")
 	}
 }
 
@@ -326,8 +335,13 @@ func TestPL02_TokenOnTheTailnet(t *testing.T) {
 		ln := tcp(t)
 		start(t, ln, Whois{Bearer: new(i.mode()), WhoIs: func(*http.Request) (access.Caller, error) { return tt.is, nil }})
 		got := ask(t, ln.Addr(), tt.lines...)
-		if got.Login != tt.login || got.Code != tt.code || got.Via != access.ViaTailnet {
-			t.Errorf("%s: %+v", tt.why, got)
+		switch {
+		case got.Login != tt.login:
+			t.Errorf("%s: got.Login = %q, want %q", tt.why, got.Login, tt.login)
+		case got.Code != tt.code:
+			t.Errorf("%s: got.Code = %q, want %q", tt.why, got.Code, tt.code)
+		case got.Via != access.ViaTailnet:
+			t.Errorf("%s: got.Via = %q, want %q", tt.why, got.Via, access.ViaTailnet)
 		}
 		if got.Code == "" && !tt.is.Expired && got.Left.Get("Authorization") != "" {
 			t.Errorf("%s: a handler sees the token", tt.why)

@@ -80,8 +80,17 @@ func TestServe(t *testing.T) {
 			}
 			have = string(b)
 		}
-		if got.Login != tt.login || got.Name != tt.name || have != tt.rules || got.Code != tt.code || tt.login != "" && (got.Via != access.ViaServe || !got.Shared) {
-			t.Errorf("%s: %+v, rules %s", tt.why, got, have)
+		switch {
+		case got.Login != tt.login:
+			t.Errorf("%s: got.Login = %q, want %q", tt.why, got.Login, tt.login)
+		case got.Name != tt.name:
+			t.Errorf("%s: got.Name = %q, want %q", tt.why, got.Name, tt.name)
+		case have != tt.rules:
+			t.Errorf("%s: have = %q, want %q", tt.why, have, tt.rules)
+		case got.Code != tt.code:
+			t.Errorf("%s: got.Code = %q, want %q", tt.why, got.Code, tt.code)
+		case tt.login != "" && (got.Via != access.ViaServe || !got.Shared):
+			t.Errorf(`%s: tt.login != "" && (got.Via != access.ViaServe || !got.Shared), got = %+v, have = %s`, tt.why, got, have)
 		}
 		for name := range got.Left {
 			if IsIdentityHeader(name) {
@@ -143,8 +152,15 @@ func TestProxy(t *testing.T) {
 		{why: "its tailnet to be removed", lines: []string{alice, tailnet, proof, "Connection: X-Tailscale-Tailnet"}, code: problem.BadRequest},
 	} {
 		got := ask(t, ln.Addr(), tt.lines...)
-		if got.Login != tt.login || got.Shared != tt.shared || got.Code != tt.code || tt.login != "" && got.Via != access.ViaProxy {
-			t.Errorf("%s: %+v", tt.why, got)
+		switch {
+		case got.Login != tt.login:
+			t.Errorf("%s: got.Login = %q, want %q", tt.why, got.Login, tt.login)
+		case got.Shared != tt.shared:
+			t.Errorf("%s: got.Shared = %v, want %v", tt.why, got.Shared, tt.shared)
+		case got.Code != tt.code:
+			t.Errorf("%s: got.Code = %q, want %q", tt.why, got.Code, tt.code)
+		case tt.login != "" && got.Via != access.ViaProxy:
+			t.Errorf(`%s: tt.login != "" && got.Via != access.ViaProxy, got = %+v`, tt.why, got)
 		}
 		for name := range got.Left {
 			if IsIdentityHeader(name) {
@@ -389,8 +405,13 @@ func TestSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, printed := range []string{fmt.Sprint(m), fmt.Sprintf("%+v %#v %x %q %d", m, m.Secret, m.Secret, m.Secret, m.Secret), string(j)} {
-		if strings.Contains(printed, secretText) || strings.Contains(printed, "30313233") || !strings.Contains(printed, redacted) {
-			t.Errorf("printed: %s", printed)
+		switch {
+		case strings.Contains(printed, secretText):
+			t.Errorf("printed: printed = %q contains %q", printed, secretText)
+		case strings.Contains(printed, "30313233"):
+			t.Errorf("printed: printed = %q contains %q", printed, "30313233")
+		case !strings.Contains(printed, redacted):
+			t.Errorf("printed: printed = %q does not contain %q", printed, redacted)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	k8syaml "sigs.k8s.io/yaml"
 
@@ -63,8 +64,13 @@ func checkFileLaws(t testing.TB, text []byte) {
 		return
 	}
 	again, more, err := Files([]Source{{"x", text}}, testOptions(), nil)
-	if err != nil || !reflect.DeepEqual(out, again) || !reflect.DeepEqual(results, more) {
+	switch {
+	case err != nil:
 		t.Errorf("not the same twice: %v", err)
+	case !reflect.DeepEqual(out, again):
+		t.Errorf("not the same twice: out (-want +got):\n%s", cmp.Diff(again, out))
+	case !reflect.DeepEqual(results, more):
+		t.Errorf("not the same twice: results = %v, want %v", results, more)
 	}
 	twice, more, err := Files(out, testOptions(), nil)
 	if err != nil || !bytes.Equal(twice[0].Text, out[0].Text) {
@@ -111,8 +117,13 @@ func TestFilesAndWebhookAgree(t *testing.T) {
 			for name, source := range map[string][]byte{"YAML": []byte(text), "JSON": pod} {
 				out, results, err := Files([]Source{{path, source}}, o, nil)
 				if v.Outcome == Refused {
-					if !errors.Is(err, ErrRefused) || out != nil || results[0].Code != v.Code {
-						t.Errorf("%s as %s: %v", path, name, err)
+					switch {
+					case !errors.Is(err, ErrRefused):
+						t.Errorf("%s as %s: %v, want %v", path, name, err, ErrRefused)
+					case out != nil:
+						t.Errorf("%s as %s: out = %v, want nil", path, name, out)
+					case results[0].Code != v.Code:
+						t.Errorf("%s as %s: results[0].Code = %q, want %q", path, name, results[0].Code, v.Code)
 					}
 					continue
 				}
@@ -138,8 +149,19 @@ func TestFilesRefuse(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a}]}\n"
 	bad := strings.Replace(pod, "spec: {", "spec: {hostNetwork: true, ", 1)
 	out, results, err := Files([]Source{{"good.yaml", []byte(pod)}, {"bad.yaml", []byte("\n---\n" + bad)}}, testOptions(), nil)
-	if !errors.Is(err, ErrRefused) || out != nil || len(results) != 2 || results[1].Code != HostNetwork || results[1].Line != 3 || !strings.HasPrefix(results[1].String(), "bad.yaml:3: Pod p: ") {
-		t.Errorf("%v %v %v", out, results, err)
+	switch {
+	case !errors.Is(err, ErrRefused):
+		t.Errorf("%v, want %v", err, ErrRefused)
+	case out != nil:
+		t.Errorf("out = %v, want nil", out)
+	case len(results) != 2:
+		t.Errorf("len(results) = %v, want 2", len(results))
+	case results[1].Code != HostNetwork:
+		t.Errorf("results[1].Code = %q, want %q", results[1].Code, HostNetwork)
+	case results[1].Line != 3:
+		t.Errorf("results[1].Line = %v, want 3", results[1].Line)
+	case !strings.HasPrefix(results[1].String(), "bad.yaml:3: Pod p: "):
+		t.Errorf("results[1].String() = %q does not start with %q", results[1].String(), "bad.yaml:3: Pod p: ")
 	}
 	for why, text := range map[string]string{
 		"twice":                 "apiVersion: v1\nkind: Pod\nkind: Pod\nspec: {containers: [{name: a}]}\n",
@@ -147,8 +169,13 @@ func TestFilesRefuse(t *testing.T) {
 		"a key is not a string": "a: 1\n---\nkind: Pod\nspec: {{ .Values.x }}\n",
 		"anchor":                "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - &c\n    name: a\n    env: [{name: X, value: y}]\nother: *c\n",
 	} {
-		if out, _, err := Files([]Source{{"x.yaml", []byte(text)}}, testOptions(), nil); err == nil || !strings.Contains(err.Error(), why) || !strings.HasPrefix(err.Error(), "x.yaml") {
-			t.Errorf("%s: %v\n%s", why, err, out)
+		switch out, _, err := Files([]Source{{"x.yaml", []byte(text)}}, testOptions(), nil); {
+		case err == nil:
+			t.Errorf("no error; out = %s", out)
+		case !strings.Contains(err.Error(), why):
+			t.Errorf("err.Error() = %q does not contain %q; out = %s", err.Error(), why, out)
+		case !strings.HasPrefix(err.Error(), "x.yaml"):
+			t.Errorf("err.Error() = %q does not start with %q; out = %s", err.Error(), "x.yaml", out)
 		}
 	}
 }
@@ -156,8 +183,13 @@ func TestFilesRefuse(t *testing.T) {
 func TestFilesAnnotate(t *testing.T) {
 	const pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: a\n"
 	out, _, err := Files([]Source{{"x", []byte(pod)}}, testOptions(), map[string]string{"mca.tailplane.dev/config": "mine"})
-	if err != nil || !strings.Contains(string(out[0].Text), "mca.tailplane.dev/config: mine") || !strings.Contains(string(out[0].Text), "name: mca-config") {
-		t.Errorf("%v\n%s", err, out)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case !strings.Contains(string(out[0].Text), "mca.tailplane.dev/config: mine"):
+		t.Errorf("string(out[0].Text) = %q does not contain %q", string(out[0].Text), "mca.tailplane.dev/config: mine")
+	case !strings.Contains(string(out[0].Text), "name: mca-config"):
+		t.Errorf("string(out[0].Text) = %q does not contain %q", string(out[0].Text), "name: mca-config")
 	}
 	if _, results, err := Files([]Source{{"x", []byte(pod)}}, testOptions(), map[string]string{"mca.tailplane.dev/config": "../"}); !errors.Is(err, ErrRefused) || results[0].Code != BadAnnotation {
 		t.Error(err)
@@ -200,8 +232,13 @@ func TestFilesLineEnds(t *testing.T) {
 	checkFileLaws(t, []byte(pod))
 	for _, text := range []string{"", "\n", "# nothing\n", "---\n---\n", "---\n# a\n...\n---\nkind: x\n", "a: 1\n...\nb: 2\n", "null\n", "[1, 2]\n", "text"} {
 		out, results, err := Files([]Source{{"x", []byte(text)}}, testOptions(), nil)
-		if err != nil || len(results) > 0 || string(out[0].Text) != text {
-			t.Errorf("%q: %v, %q", text, err, out)
+		switch {
+		case err != nil:
+			t.Error(err)
+		case len(results) > 0:
+			t.Errorf("len(results) = %v, want at most 0", len(results))
+		case string(out[0].Text) != text:
+			t.Errorf("string(out[0].Text) = %q, want %q", string(out[0].Text), text)
 		}
 	}
 }

@@ -153,8 +153,13 @@ func checkLaws(t testing.TB, pod []byte, v Decision, o Options) {
 		t.Errorf("the first volume is %v", first)
 	}
 	inits := containerIndexes(p.spec["initContainers"])
-	if inits[0]["name"] != containerName || inits[0]["image"] != o.Sidecar.Image || p.spec["automountServiceAccountToken"] != false {
-		t.Errorf("%s", out)
+	switch {
+	case inits[0]["name"] != containerName:
+		t.Errorf(`inits[0]["name"] = %v, want %v; out = %s`, inits[0]["name"], containerName, out)
+	case inits[0]["image"] != o.Sidecar.Image:
+		t.Errorf(`inits[0]["image"] = %v, want %v; out = %s`, inits[0]["image"], o.Sidecar.Image, out)
+	case p.spec["automountServiceAccountToken"] != false:
+		t.Errorf(`p.spec["automountServiceAccountToken"] = %v, want %v; out = %s`, p.spec["automountServiceAccountToken"], false, out)
 	}
 	// Every container except the adapter sees only the local credential, at most once.
 	for _, m := range p.containers {
@@ -263,8 +268,15 @@ func TestRefusals(t *testing.T) {
 		t.Run(tt.why, func(t *testing.T) {
 			pod := toJSON(t, fmt.Sprintf(labelled, tt.annotations, tt.spec, tt.container, tt.volumes))
 			v := Pod(pod, testOptions())
-			if v.Outcome != Refused || v.Code != tt.code || !strings.Contains(v.Message, tt.says) || v.Patch != nil {
-				t.Errorf("%s %s %q; want %s and %q\n%s", v.Outcome, v.Code, v.Message, tt.code, tt.says, pod)
+			switch {
+			case v.Outcome != Refused:
+				t.Errorf("v.Outcome = %q, want %q; %s", v.Outcome, Refused, pod)
+			case v.Code != tt.code:
+				t.Errorf("v.Code = %q, want %q; %s", v.Code, tt.code, pod)
+			case !strings.Contains(v.Message, tt.says):
+				t.Errorf("v.Message = %q does not contain %q; %s", v.Message, tt.says, pod)
+			case v.Patch != nil:
+				t.Errorf("v.Patch = %v, want nil; %s", v.Patch, pod)
 			}
 			// If only the namespace requests the adapter, the pod runs without it.
 			if tt.code == BadPod {
@@ -273,8 +285,15 @@ func TestRefusals(t *testing.T) {
 			o := testOptions()
 			o.Unlabelled = TryUnlabelled
 			v = Pod(bytes.Replace(pod, []byte(`"mca.tailplane.dev/inject":"true"`), nil, 1), o)
-			if v.Outcome != Skipped || v.Code != tt.code || len(v.Warnings) != 1 || v.Patch != nil {
-				t.Errorf("unlabelled: %s %s %q", v.Outcome, v.Code, v.Warnings)
+			switch {
+			case v.Outcome != Skipped:
+				t.Errorf("unlabelled: v.Outcome = %q, want %q", v.Outcome, Skipped)
+			case v.Code != tt.code:
+				t.Errorf("unlabelled: v.Code = %q, want %q", v.Code, tt.code)
+			case len(v.Warnings) != 1:
+				t.Errorf("unlabelled: len(v.Warnings) = %v, want 1", len(v.Warnings))
+			case v.Patch != nil:
+				t.Errorf("unlabelled: v.Patch = %v, want nil", v.Patch)
 			}
 			o.Unlabelled = InjectUnlabelled
 			v = Pod(bytes.Replace(pod, []byte(`"mca.tailplane.dev/inject":"true"`), nil, 1), o)
@@ -304,8 +323,13 @@ func TestLabels(t *testing.T) {
 	} {
 		o := testOptions()
 		o.Unlabelled = tt.unlabelled
-		if v := Pod(toJSON(t, tt.meta+"\n"+spec), o); v.Outcome != tt.outcome || v.Code != tt.code || v.Warnings != nil {
-			t.Errorf("%s: %+v", tt.why, v)
+		switch v := Pod(toJSON(t, tt.meta+"\n"+spec), o); {
+		case v.Outcome != tt.outcome:
+			t.Errorf("%s: v.Outcome = %q, want %q", tt.why, v.Outcome, tt.outcome)
+		case v.Code != tt.code:
+			t.Errorf("%s: v.Code = %q, want %q", tt.why, v.Code, tt.code)
+		case v.Warnings != nil:
+			t.Errorf("%s: v.Warnings = %v, want nil", tt.why, v.Warnings)
 		}
 	}
 }
@@ -364,16 +388,26 @@ func TestDecode(t *testing.T) {
 		{`{'a':1}`, "byte"}, {"{\"a\":\"\xff\"}", "UTF-8"}, {strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200), "deeper"},
 		{strings.Repeat("[", 1<<20), "deeper"}, {"\x00", "byte"}, {"null", "not a JSON object"},
 	} {
-		if v := Pod([]byte(tt.text), testOptions()); v.Outcome != Refused || v.Code != BadPod || !strings.Contains(v.Message, tt.says) {
-			t.Errorf("%.40q: %s %s", tt.text, v.Outcome, v.Message)
+		switch v := Pod([]byte(tt.text), testOptions()); {
+		case v.Outcome != Refused:
+			t.Errorf("v.Outcome = %q, want %q; %.40q", v.Outcome, Refused, tt.text)
+		case v.Code != BadPod:
+			t.Errorf("v.Code = %q, want %q; %.40q", v.Code, BadPod, tt.text)
+		case !strings.Contains(v.Message, tt.says):
+			t.Errorf("v.Message = %q does not contain %q; %.40q", v.Message, tt.says, tt.text)
 		}
 	}
 }
 
 func TestQuantity(t *testing.T) {
 	for _, same := range [][2]string{{"1", "1000m"}, {"1Gi", "1024Mi"}, {"0.5", "500m"}, {"1k", "1000"}, {".5", "0.50"}} {
-		if a, b := quantity(same[0]), quantity(same[1]); a == nil || b == nil || a.Cmp(b) != 0 {
-			t.Errorf("%s is not %s", same[0], same[1])
+		switch a, b := quantity(same[0]), quantity(same[1]); {
+		case a == nil:
+			t.Errorf("a is nil; %s; %s", same[0], same[1])
+		case b == nil:
+			t.Errorf("b is nil; %s; %s", same[0], same[1])
+		case a.Cmp(b) != 0:
+			t.Errorf("a.Cmp(b) != 0; %s, %s", same[0], same[1])
 		}
 	}
 	for _, bad := range []any{"", "m", "1e3", "-1", "1 Mi", "x", nil, true, "1.2.3"} {
@@ -402,8 +436,13 @@ func TestHash(t *testing.T) {
 		t.Error("another limit has the same hash")
 	}
 	now := map[string]string{Status: `{"version":"v1","hash":"` + was + `"}`}
-	if version, current, ok := Current(now, testOptions()); version != "v1" || !current || !ok {
-		t.Error("a current pod counts as outdated")
+	switch version, current, ok := Current(now, testOptions()); {
+	case version != "v1":
+		t.Errorf("a current pod counts as outdated: version = %q, want %q", version, "v1")
+	case !current:
+		t.Error("a current pod counts as outdated: current is false")
+	case !ok:
+		t.Error("a current pod counts as outdated: ok is false")
 	}
 	if _, current, ok := Current(now, o); current || !ok {
 		t.Error("an outdated pod counts as current")

@@ -85,8 +85,15 @@ func TestWebhook(t *testing.T) {
 			text := rec.Body.String()
 			if tt.status == 200 {
 				var a admissionReview
-				if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Response.UID != "u" || a.Response.Allowed != tt.allowed || a.APIVersion != reviewVersion {
-					t.Fatalf("%v %s", err, text)
+				switch err := json.Unmarshal(rec.Body.Bytes(), &a); {
+				case err != nil:
+					t.Fatalf("%v; text = %s", err, text)
+				case a.Response.UID != "u":
+					t.Fatalf("a.Response.UID = %q, want %q; text = %s", a.Response.UID, "u", text)
+				case a.Response.Allowed != tt.allowed:
+					t.Fatalf("a.Response.Allowed = %v, want %v; text = %s", a.Response.Allowed, tt.allowed, text)
+				case a.APIVersion != reviewVersion:
+					t.Fatalf("a.APIVersion = %q, want %q; text = %s", a.APIVersion, reviewVersion, text)
 				}
 				var p Patch
 				if tt.allowed && json.Unmarshal(a.Response.Patch, &p) != nil || tt.allowed != (len(p) > 0) {
@@ -134,8 +141,15 @@ func TestValidateConfig(t *testing.T) {
 		rec := httptest.NewRecorder()
 		h.ServeHTTP(rec, req)
 		var a admissionReview
-		if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil || a.Response.Allowed != tt.allowed || !strings.Contains(rec.Body.String(), tt.says) || a.Response.Patch != nil {
-			t.Errorf("%s: %v %s", tt.why, err, rec.Body)
+		switch err := json.Unmarshal(rec.Body.Bytes(), &a); {
+		case err != nil:
+			t.Errorf("%s: %v", tt.why, err)
+		case a.Response.Allowed != tt.allowed:
+			t.Errorf("%s: a.Response.Allowed = %v, want %v", tt.why, a.Response.Allowed, tt.allowed)
+		case !strings.Contains(rec.Body.String(), tt.says):
+			t.Errorf("%s: rec.Body.String() = %q does not contain %q", tt.why, rec.Body.String(), tt.says)
+		case a.Response.Patch != nil:
+			t.Errorf("%s: a.Response.Patch = %v, want nil", tt.why, a.Response.Patch)
 		}
 	}
 	req := httptest.NewRequest("POST", "/validate-config", strings.NewReader(reviewText))
@@ -152,8 +166,19 @@ func TestReviewWarns(t *testing.T) {
 	text := strings.Replace(strings.Replace(reviewText, `"spec":{`, `"spec":{"hostNetwork":true,`, 1), `"mca.tailplane.dev/inject":"true"`, "", 1)
 	b, v, err := Review([]byte(text), testOptions())
 	var a admissionReview
-	if err != nil || json.Unmarshal(b, &a) != nil || !a.Response.Allowed || len(a.Response.Warnings) != 1 || v.Outcome != Skipped || a.Response.Audit["reason"] != string(HostNetwork) {
-		t.Errorf("%v %s", err, b)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case json.Unmarshal(b, &a) != nil:
+		t.Errorf("json.Unmarshal(b, &a) is not nil; %v, %s", err, b)
+	case !a.Response.Allowed:
+		t.Errorf("a.Response.Allowed is false; %v, %s", err, b)
+	case len(a.Response.Warnings) != 1:
+		t.Errorf("len(a.Response.Warnings) = %v, want 1", len(a.Response.Warnings))
+	case v.Outcome != Skipped:
+		t.Errorf("v.Outcome = %q, want %q", v.Outcome, Skipped)
+	case a.Response.Audit["reason"] != string(HostNetwork):
+		t.Errorf(`a.Response.Audit["reason"] = %q, want %q`, a.Response.Audit["reason"], string(HostNetwork))
 	}
 }
 
@@ -224,8 +249,13 @@ func FuzzReview(f *testing.F) {
 			return
 		}
 		var a admissionReview
-		if err := json.Unmarshal(b, &a); err != nil || a.Response.UID == "" || a.Response.Allowed == (v.Outcome == Refused) {
-			t.Errorf("%v %s", err, b)
+		switch err := json.Unmarshal(b, &a); {
+		case err != nil:
+			t.Errorf("%v; %s", err, b)
+		case a.Response.UID == "":
+			t.Errorf("a.Response.UID is empty; %v, %s", err, b)
+		case a.Response.Allowed == (v.Outcome == Refused):
+			t.Errorf("a.Response.Allowed = %v, the same as (v.Outcome == Refused); %s", a.Response.Allowed, b)
 		}
 	})
 }

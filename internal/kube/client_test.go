@@ -77,8 +77,13 @@ func TestMapperAndDelete(t *testing.T) {
 	if !found {
 		t.Error("the other one was deleted")
 	}
-	if IsStale(nil) || IsStale(apierrors.NewForbidden(schema.GroupResource{}, "x", nil)) || IsStale(apierrors.NewInternalError(os.ErrInvalid)) {
-		t.Error("a failure is no stale view")
+	switch {
+	case IsStale(nil):
+		t.Error("a failure is no stale view: IsStale(nil) is true")
+	case IsStale(apierrors.NewForbidden(schema.GroupResource{}, "x", nil)):
+		t.Error(`a failure is no stale view: IsStale(apierrors.NewForbidden(schema.GroupResource{}, "x", nil)) is true`)
+	case IsStale(apierrors.NewInternalError(os.ErrInvalid)):
+		t.Error("a failure is no stale view: IsStale(apierrors.NewInternalError(os.ErrInvalid)) is true")
 	}
 }
 

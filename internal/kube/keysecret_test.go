@@ -95,8 +95,13 @@ func TestKeySecret(t *testing.T) {
 	if _, err := k.CoreV1().Secrets(ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := try("key"); err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "tell everybody") {
-		t.Errorf("a key that is none: %v", err)
+	switch _, err := try("key"); {
+	case err == nil:
+		t.Error("a key that is none: no error")
+	case strings.Contains(err.Error(), "canary"):
+		t.Errorf("a key that is none: err.Error() = %q contains %q", err.Error(), "canary")
+	case !strings.Contains(err.Error(), "tell everybody"):
+		t.Errorf("a key that is none: err.Error() = %q does not contain %q", err.Error(), "tell everybody")
 	}
 }
 
@@ -106,8 +111,13 @@ func TestClusterUID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if uid, err := kube.ClusterUID(t.Context(), cluster.AdminConfig()); err != nil || uid != string(n.UID) || uid == "" {
-		t.Errorf("%q, %v; want %q", uid, err, n.UID)
+	switch uid, err := kube.ClusterUID(t.Context(), cluster.AdminConfig()); {
+	case err != nil:
+		t.Error(err)
+	case uid != string(n.UID):
+		t.Errorf("uid = %q, want %q", uid, string(n.UID))
+	case uid == "":
+		t.Errorf("uid is empty; %q, %v, %q", uid, err, n.UID)
 	}
 	if uid, err := kube.ClusterUID(t.Context(), config); !errors.Is(err, kube.ErrForbidden) || uid != "" {
 		t.Errorf("without the right: %q, %v", uid, err)

@@ -68,8 +68,18 @@ func TestRotation(t *testing.T) {
 		if err != nil {
 			t.Fatal(want.why, err)
 		}
-		if got := next.Next != nil; got != want.next || next.Published.IsZero() == want.published || (next.Previous != nil) != want.previous || bytes.Equal(was, next.Serving["tls.crt"]) != want.sameLeaf {
-			t.Errorf("%s: next %v, published %v, previous %v", want.why, got, next.Published, next.Previous != nil)
+		switch got := next.Next != nil; {
+		case got != want.next:
+			t.Errorf("%s: next: got = %v, want %v; %v", want.why, got, want.next, next.Previous != nil)
+		case next.Published.IsZero() == want.published:
+			t.Errorf("%s: next: next.Published.IsZero() = %v, the same as want.published; %v",
+				want.why, next.Published.IsZero(), next.Previous != nil)
+		case (next.Previous != nil) != want.previous:
+			t.Errorf("%s: next: (next.Previous != nil) != want.previous, got = %v, %v, %v",
+				want.why, got, next.Published, next.Previous != nil)
+		case bytes.Equal(was, next.Serving["tls.crt"]) != want.sameLeaf:
+			t.Errorf("%s: next: got %v, want %v; %v",
+				want.why, bytes.Equal(was, next.Serving["tls.crt"]), want.sameLeaf, next.Previous != nil)
 		}
 		if wake.Before(now) {
 			t.Errorf("%s: the next step is in the past", want.why)
@@ -120,8 +130,13 @@ func TestRotationRecovers(t *testing.T) {
 		t.Errorf("a certificate of another authority: %v", err)
 	}
 	half := kube.RotationStage{Serving: first, Next: kube.Certificates{"tls.crt": []byte("none")}, Published: now}
-	if next, _, err := r.Advance(half, now); err != nil || next.Next != nil || !bytes.Equal(next.Serving["tls.crt"], first["tls.crt"]) {
+	switch next, _, err := r.Advance(half, now); {
+	case err != nil:
 		t.Errorf("an invalid next certificate: %v", err)
+	case next.Next != nil:
+		t.Errorf("an invalid next certificate: next.Next = %v, want nil", next.Next)
+	case !bytes.Equal(next.Serving["tls.crt"], first["tls.crt"]):
+		t.Errorf(`an invalid next certificate: next.Serving["tls.crt"] = %q, want %q`, next.Serving["tls.crt"], first["tls.crt"])
 	}
 	late := kube.RotationStage{Serving: first, Next: second, Published: now.Add(2*time.Hour - time.Second)}
 	if next, _, err := r.Advance(late, now.Add(2*time.Hour)); err != nil || !bytes.Equal(next.Serving["tls.crt"], second["tls.crt"]) {

@@ -59,11 +59,23 @@ func TestCheckClusters(t *testing.T) {
 	}
 	p.loader.Home.Servers = nil // as outside a pod
 	all := p.loader.CheckClusters(t.Context(), conf)
-	if len(all) != 3 || all[0].Cluster != "east" || all[1].Cluster != "west" || all[2].Cluster != "north" {
-		t.Fatalf("asked %+v", all)
+	switch {
+	case len(all) != 3:
+		t.Fatalf("asked: len(all) = %v, want 3", len(all))
+	case all[0].Cluster != "east":
+		t.Fatalf("asked: all[0].Cluster = %q, want %q", all[0].Cluster, "east")
+	case all[1].Cluster != "west":
+		t.Fatalf("asked: all[1].Cluster = %q, want %q", all[1].Cluster, "west")
+	case all[2].Cluster != "north":
+		t.Fatalf("asked: all[2].Cluster = %q, want %q", all[2].Cluster, "north")
 	}
-	if e := all[0]; e.Error != "" || e.Version != "v1.37.0" || strings.Join(e.Missing, " ") != "boats.batch cars.example.com" {
-		t.Errorf("%+v", e)
+	switch e := all[0]; {
+	case e.Error != "":
+		t.Errorf("e.Error = %q, want none", e.Error)
+	case e.Version != "v1.37.0":
+		t.Errorf("e.Version = %q, want %q", e.Version, "v1.37.0")
+	case strings.Join(e.Missing, " ") != "boats.batch cars.example.com":
+		t.Errorf(`strings.Join(e.Missing, " ") = %q, want %q`, strings.Join(e.Missing, " "), "boats.batch cars.example.com")
 	}
 	if w := all[1]; !strings.Contains(w.Error, "cluster west rejected its credential") {
 		t.Errorf("%+v", w)

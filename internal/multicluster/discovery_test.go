@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
@@ -169,8 +170,13 @@ func TestUnion(t *testing.T) {
 		}
 		forms = append(forms, strings.Join(names, " "))
 		mapper := restmapper.NewDeferredDiscoveryRESTMapper(memCache{d})
-		if m, err := mapper.RESTMapping(schema.GroupKind{Group: "example.com", Kind: "Boat"}); err != nil || m.Resource.Resource != "boats" || m.Scope.Name() != "root" {
-			t.Errorf("legacy %v: %+v, %v", legacy, m, err)
+		switch m, err := mapper.RESTMapping(schema.GroupKind{Group: "example.com", Kind: "Boat"}); {
+		case err != nil:
+			t.Errorf("legacy: %v; legacy = %v", err, legacy)
+		case m.Resource.Resource != "boats":
+			t.Errorf("legacy: m.Resource.Resource = %q, want %q; legacy = %v", m.Resource.Resource, "boats", legacy)
+		case m.Scope.Name() != "root":
+			t.Errorf("legacy: m.Scope.Name() = %q, want %q; legacy = %v", m.Scope.Name(), "root", legacy)
 		}
 	}
 	if wantOrder := ":v1 apps:v1 example.com:v1 jobs.example.com:v1"; forms[0] != wantOrder || forms[1] != wantOrder {
@@ -206,8 +212,15 @@ func TestETags(t *testing.T) {
 	}
 	res, _ := getDocument(t, url+"/apis", aggregatedV2+",application/json")
 	tag := res.Header.Get("ETag")
-	if res.StatusCode != 200 || res.Header.Get("Content-Type") != aggregatedV2 || tag == "" || res.Header.Get("Vary") != "Accept" {
-		t.Fatalf("%d %v", res.StatusCode, res.Header)
+	switch {
+	case res.StatusCode != 200:
+		t.Fatalf("res.StatusCode = %v, want 200", res.StatusCode)
+	case res.Header.Get("Content-Type") != aggregatedV2:
+		t.Fatalf(`res.Header.Get("Content-Type") != aggregatedV2; %d, %v`, res.StatusCode, res.Header)
+	case tag == "":
+		t.Fatalf("tag is empty; %d, %v", res.StatusCode, res.Header)
+	case res.Header.Get("Vary") != "Accept":
+		t.Fatalf(`res.Header.Get("Vary") != "Accept"; %d, %v`, res.StatusCode, res.Header)
 	}
 	if res, body := getDocument(t, url+"/apis", aggregatedV2, "If-None-Match", tag); res.StatusCode != http.StatusNotModified || body != "" {
 		t.Errorf("%d %q", res.StatusCode, body)
@@ -244,8 +257,14 @@ func TestMemberDown(t *testing.T) {
 	_, home, east, url := newTestDiscovery(t)
 	east.set(true)
 	res, body := getDocument(t, url+"/apis", mediaTypeJSON)
-	if res.StatusCode != 200 || strings.Contains(body, "jobs.example.com") || !strings.Contains(res.Header.Get("Warning"), "cluster east") {
-		t.Errorf("%d %v %s", res.StatusCode, res.Header, body)
+	switch {
+	case res.StatusCode != 200:
+		t.Errorf("res.StatusCode = %v, want 200", res.StatusCode)
+	case strings.Contains(body, "jobs.example.com"):
+		t.Errorf("body = %q contains %q", body, "jobs.example.com")
+	case !strings.Contains(res.Header.Get("Warning"), "cluster east"):
+		t.Errorf(`strings.Contains(res.Header.Get("Warning"), "cluster east") is false; %d, %v, body = %s`,
+			res.StatusCode, res.Header, body)
 	}
 	if res, body := getDocument(t, url+"/apis/jobs.example.com", mediaTypeJSON); res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "east") {
 		t.Errorf("a group that may be the member's: %d %s", res.StatusCode, body)
@@ -312,8 +331,14 @@ func TestDiscoveryForms(t *testing.T) {
 		{"/api/v9", mediaTypeJSON, 404, "", ""},
 	} {
 		res, body := getDocument(t, url+tt.path, tt.accept)
-		if res.StatusCode != tt.status || tt.contentType != "" && res.Header.Get("Content-Type") != tt.contentType || !strings.Contains(body, tt.has) {
-			t.Errorf("GET %s, %s: %d %s\n%s", tt.path, tt.accept, res.StatusCode, res.Header.Get("Content-Type"), body)
+		switch {
+		case res.StatusCode != tt.status:
+			t.Errorf("GET %s: res.StatusCode = %v, want %v; %s", tt.path, res.StatusCode, tt.status, tt.accept)
+		case tt.contentType != "" && res.Header.Get("Content-Type") != tt.contentType:
+			t.Errorf(`GET %s: tt.contentType != "" && res.Header.Get("Content-Type") != tt.contentType, %s, %d, %s, body = %s`,
+				tt.path, tt.accept, res.StatusCode, res.Header.Get("Content-Type"), body)
+		case !strings.Contains(body, tt.has):
+			t.Errorf("GET %s: body = %q does not contain %q; %s", tt.path, body, tt.has, tt.accept)
 		}
 	}
 }
@@ -363,8 +388,13 @@ func TestOpenAPIv3(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &x); err != nil {
 		t.Fatal(err)
 	}
-	if len(x.Paths) != 4 || x.Paths["apis/apps/v1"].ServerRelativeURL != "/openapi/v3/apis/apps/v1?hash=A" || x.Paths["version"].ServerRelativeURL != "/openapi/v3/version?hash=0" {
-		t.Errorf("%v", x.Paths)
+	switch {
+	case len(x.Paths) != 4:
+		t.Errorf("len(x.Paths) = %v, want 4", len(x.Paths))
+	case x.Paths["apis/apps/v1"].ServerRelativeURL != "/openapi/v3/apis/apps/v1?hash=A":
+		t.Errorf("got %q, want %q", x.Paths["apis/apps/v1"].ServerRelativeURL, "/openapi/v3/apis/apps/v1?hash=A")
+	case x.Paths["version"].ServerRelativeURL != "/openapi/v3/version?hash=0":
+		t.Errorf(`x.Paths["version"].ServerRelativeURL = %q, want %q`, x.Paths["version"].ServerRelativeURL, "/openapi/v3/version?hash=0")
 	}
 	joined := x.Paths["apis/example.com/v1"].ServerRelativeURL
 	if openAPIHash(joined) == "B" || openAPIHash(joined) == "" {
@@ -389,8 +419,14 @@ func TestOpenAPIv3(t *testing.T) {
 	if res, body := getDocument(t, url+"/openapi/v3", mediaTypeJSON); res.StatusCode != 200 || !strings.Contains(body, "jobs.example.com") {
 		t.Errorf("a member is down: %d %s", res.StatusCode, body)
 	}
-	if res, body := getDocument(t, url+joined, mediaTypeJSON); res.StatusCode != 200 || !strings.Contains(body, `"h":1`) || !strings.Contains(res.Header.Get("Warning"), "east") {
-		t.Errorf("a member is down: %d %v %s", res.StatusCode, res.Header, body)
+	switch res, body := getDocument(t, url+joined, mediaTypeJSON); {
+	case res.StatusCode != 200:
+		t.Errorf("a member is down: res.StatusCode = %v, want 200", res.StatusCode)
+	case !strings.Contains(body, `"h":1`):
+		t.Errorf("a member is down: body = %q does not contain %q", body, `"h":1`)
+	case !strings.Contains(res.Header.Get("Warning"), "east"):
+		t.Errorf(`a member is down: strings.Contains(res.Header.Get("Warning"), "east") is false; %d, %v, body = %s`,
+			res.StatusCode, res.Header, body)
 	}
 }
 
@@ -435,12 +471,23 @@ func TestOpenAPIv2(t *testing.T) {
 	for _, s := range d.GetDefinitions().GetAdditionalProperties() {
 		kinds = append(kinds, s.GetName()+" "+s.GetValue().GetDescription())
 	}
-	if !slices.Equal(paths, []string{"/version/", "/apis/example.com/v1/cars", "/apis/example.com/v1/boats"}) || !slices.Equal(kinds, []string{"Car home", "Boat east"}) || d.GetInfo().GetTitle() != "h" {
-		t.Errorf("%v %v %v", paths, kinds, d.GetInfo())
+	switch {
+	case !slices.Equal(paths, []string{"/version/", "/apis/example.com/v1/cars", "/apis/example.com/v1/boats"}):
+		t.Errorf("paths (-want +got):\n%s",
+			cmp.Diff([]string{"/version/", "/apis/example.com/v1/cars", "/apis/example.com/v1/boats"}, paths))
+	case !slices.Equal(kinds, []string{"Car home", "Boat east"}):
+		t.Errorf("kinds (-want +got):\n%s", cmp.Diff([]string{"Car home", "Boat east"}, kinds))
+	case d.GetInfo().GetTitle() != "h":
+		t.Errorf(`d.GetInfo().GetTitle() != "h"; paths = %v, kinds = %v, %v`, paths, kinds, d.GetInfo())
 	}
 	east.set(true)
-	if res, body := getDocument(t, url+"/openapi/v2", mediaTypeJSON); res.StatusCode != 200 || strings.Contains(body, "boats") || !strings.Contains(res.Header.Get("Warning"), "east") {
-		t.Errorf("a member is down: %d %v", res.StatusCode, res.Header)
+	switch res, body := getDocument(t, url+"/openapi/v2", mediaTypeJSON); {
+	case res.StatusCode != 200:
+		t.Errorf("a member is down: res.StatusCode = %v, want 200", res.StatusCode)
+	case strings.Contains(body, "boats"):
+		t.Errorf("a member is down: body = %q contains %q", body, "boats")
+	case !strings.Contains(res.Header.Get("Warning"), "east"):
+		t.Errorf(`a member is down: strings.Contains(res.Header.Get("Warning"), "east") is false; %d, %v`, res.StatusCode, res.Header)
 	}
 }
 

@@ -262,15 +262,34 @@ func TestExplain(t *testing.T) {
 func TestValidate(t *testing.T) {
 	doc := exampleConfig(t)
 	r, err := ValidateConfig([]byte(doc), nil)
-	if err != nil || !r.Valid || r.Errors != nil {
-		t.Errorf("%+v, %v", r, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case !r.Valid:
+		t.Errorf("r.Valid is false; %+v, %v", r, err)
+	case r.Errors != nil:
+		t.Errorf("r.Errors = %v, want nil", r.Errors)
 	}
-	if r, err = ValidateConfig([]byte("kind: Config"), nil); err != nil || r.Valid || len(r.Errors) != 3 {
-		t.Errorf("%+v, %v", r, err)
+	switch r, err = ValidateConfig([]byte("kind: Config"), nil); {
+	case err != nil:
+		t.Error(err)
+	case r.Valid:
+		t.Errorf("r.Valid is true; %+v, %v", r, err)
+	case len(r.Errors) != 3:
+		t.Errorf("len(r.Errors) = %v, want 3", len(r.Errors))
 	}
 	moved := strings.Replace(doc, "home: here", "home: west", 1)
-	if r, err = ValidateConfig([]byte(moved), []byte(doc)); err != nil || r.Valid || len(r.Errors) != 1 || len(r.Moves) == 0 || len(r.Warnings) == 0 {
-		t.Errorf("%+v, %v", r, err)
+	switch r, err = ValidateConfig([]byte(moved), []byte(doc)); {
+	case err != nil:
+		t.Error(err)
+	case r.Valid:
+		t.Errorf("r.Valid is true; %+v, %v", r, err)
+	case len(r.Errors) != 1:
+		t.Errorf("len(r.Errors) = %v, want 1", len(r.Errors))
+	case len(r.Moves) == 0:
+		t.Errorf("len(r.Moves) = %v", len(r.Moves))
+	case len(r.Warnings) == 0:
+		t.Errorf("len(r.Warnings) = %v", len(r.Warnings))
 	}
 	if r, err = ValidateConfig([]byte(strings.Replace(moved, "epoch: 7", "epoch: 8", 1)), []byte(doc)); err != nil || !r.Valid {
 		t.Errorf("%+v, %v", r, err)

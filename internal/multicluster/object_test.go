@@ -100,8 +100,13 @@ func TestParseObject(t *testing.T) {
 	}
 	// Keys match exactly.
 	got, err := parseObject([]byte(`{"Metadata":{"name":"wrong"},"metadata":{"Name":"wrong","name":"right","n\u0061mespace":"b"},"x":[{"metadata":{}},"}"],"y":1}`), "", "")
-	if err != nil || got.Name != "right" || got.Namespace != "b" {
-		t.Errorf("read %+v, %v", got, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case got.Name != "right":
+		t.Errorf("got.Name = %q, want %q", got.Name, "right")
+	case got.Namespace != "b":
+		t.Errorf("got.Namespace = %q, want %q", got.Namespace, "b")
 	}
 	if got, err = parseObject([]byte("metadata: {name: a, labels: {tier: gold}}\nspec: {replicas: 1.5, x: &a [1]}\n"), applyType, ""); err == nil {
 		t.Errorf("an anchor is read: %+v", got)

@@ -100,8 +100,13 @@ func TestCombineAnswers(t *testing.T) {
 				t.Errorf("%v: 503 without Retry-After", tt.answers)
 			}
 		}
-		if v.Owner != tt.owner || status != tt.status || v.Absent != tt.absent {
-			t.Errorf("%v, prefer %v: %+v, want owner %q, refusal %d, absent %v", tt.answers, tt.prefer, v, tt.owner, tt.status, tt.absent)
+		switch {
+		case v.Owner != tt.owner:
+			t.Errorf("v.Owner = %q, want %q", v.Owner, tt.owner)
+		case status != tt.status:
+			t.Errorf("status = %v, want %v", status, tt.status)
+		case v.Absent != tt.absent:
+			t.Errorf("v.Absent = %v, want %v", v.Absent, tt.absent)
 		}
 		if (v.Owner != "") && (v.Refusal != nil || v.Absent) || v.Owner == "" && v.Refusal == nil && !v.Absent {
 			t.Errorf("%v: %+v has two results, or none", tt.answers, v)

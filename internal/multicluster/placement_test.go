@@ -105,8 +105,13 @@ func TestSpill(t *testing.T) {
 		o := &requestObject{Name: fmt.Sprint("job-", i)}
 		order := rendezvousOrder(s, r.Group, r.Resource, r.Namespace, o.Name)
 		p, err := placeObject(s, r, o, placementInput{Down: func(c string) bool { return c == order[0] }})
-		if err != nil || p.Cluster != order[1] || !p.Spilled {
-			t.Fatalf("placed in %+v, %v; it prefers %v", p, err, order)
+		switch {
+		case err != nil:
+			t.Fatalf("placed: %v", err)
+		case p.Cluster != order[1]:
+			t.Fatalf("placed: p.Cluster = %q, want %q", p.Cluster, order[1])
+		case !p.Spilled:
+			t.Fatalf("placed: p.Spilled is false; %+v, %v, order = %v", p, err, order)
 		}
 	}
 }
@@ -144,8 +149,15 @@ func TestCheckSeparation(t *testing.T) {
 	o := &requestObject{OwnerReferences: []ownerReference{{"apps/v1", "ReplicaSet", "rs", "1", true}}}
 	d := Decision{Kind: DecisionSingle, Cluster: "east", Rule: "r", OwnerReferences: config.FollowOwners}
 	err := d.checkSeparation(o, "here")
-	if r, ok := errors.AsType[*apiproxy.Refusal](err); !ok || r.Status != 422 || !strings.Contains(r.Message, "here") || !strings.Contains(r.Message, "east") {
-		t.Errorf("an object is separated from its owner: %v", err)
+	switch r, ok := errors.AsType[*apiproxy.Refusal](err); {
+	case !ok:
+		t.Errorf("an object is separated from its owner: ok is false; %v", err)
+	case r.Status != 422:
+		t.Errorf("an object is separated from its owner: r.Status = %v, want 422", r.Status)
+	case !strings.Contains(r.Message, "here"):
+		t.Errorf("an object is separated from its owner: r.Message = %q does not contain %q", r.Message, "here")
+	case !strings.Contains(r.Message, "east"):
+		t.Errorf("an object is separated from its owner: r.Message = %q does not contain %q", r.Message, "east")
 	}
 	for _, at := range []string{"", "east"} {
 		if err := d.checkSeparation(o, at); err != nil {

@@ -239,8 +239,13 @@ func TestReload(t *testing.T) {
 
 		p.write("config/config.yaml", strings.Replace(threeClusterConfig, "epoch: 7", "epoch: 8", 1))
 		wait()
-		if r := p.loader.Current(); r.Config().Epoch != 8 || r.Upstream("east") != east || loads != 2 {
-			t.Errorf("epoch %d, the same cluster: %v, %d loads", r.Config().Epoch, r.Upstream("east") == east, loads)
+		switch r := p.loader.Current(); {
+		case r.Config().Epoch != 8:
+			t.Errorf("epoch: r.Config().Epoch = %v, want 8; %v", r.Config().Epoch, r.Upstream("east") == east)
+		case r.Upstream("east") != east:
+			t.Errorf(`epoch: r.Upstream("east") != east; %d, %v, loads = %d`, r.Config().Epoch, r.Upstream("east") == east, loads)
+		case loads != 2:
+			t.Errorf("epoch: loads = %v, want 2; %v", loads, r.Upstream("east") == east)
 		}
 		wait()
 		if loads != 2 {

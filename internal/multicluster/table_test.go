@@ -368,8 +368,13 @@ func TestExampleConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := routeRequest(t, NewTable(d, nil), "GET /apis/batch/v1/namespaces/batch/jobs", RouteInput{})
-	if s := summarize(&got); s != "spread east west" || got.Rule != "batch" || got.Spread.Weight("east") != 70 {
-		t.Errorf("jobs of batch: %s by %s", s, got.Rule)
+	switch s := summarize(&got); {
+	case s != "spread east west":
+		t.Errorf("jobs of batch: s = %q, want %q", s, "spread east west")
+	case got.Rule != "batch":
+		t.Errorf("jobs of batch: got.Rule = %q, want %q", got.Rule, "batch")
+	case got.Spread.Weight("east") != 70:
+		t.Errorf(`jobs of batch: got.Spread.Weight("east") != 70; %s, %s`, s, got.Rule)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -95,8 +97,13 @@ func TestFilesAreReadOnce(t *testing.T) {
 	w.files["fleet/other.yaml"] = "a: {" // an unreadable file is not read again either
 	for i, want := range []int{6, 0, 0} {
 		w.reads = nil
-		if err := w.Reconcile(t.Context()); err != nil || len(w.reads) != want || w.lists != i+1 {
-			t.Errorf("%d reads, want %d, %d lists: %v", len(w.reads), want, w.lists, err)
+		switch err := w.Reconcile(t.Context()); {
+		case err != nil:
+			t.Error(err)
+		case len(w.reads) != want:
+			t.Errorf("len(w.reads) = %v, want %v", len(w.reads), want)
+		case w.lists != i+1:
+			t.Errorf("w.lists = %v, want %v", w.lists, i+1)
 		}
 	}
 	w.reads, w.commit, w.files["fleet/p3.yaml"] = nil, "c2", manifest("RunnerPool", "p3")+"# more\n"
@@ -173,8 +180,13 @@ func TestMissing(t *testing.T) {
 		if !slices.Equal(got, x.want) {
 			t.Errorf("%s: %q, want %q", why, got, x.want)
 		}
-		if (source.Status == StatusOK) != (x.gap == "") || !strings.Contains(source.Message, x.gap) || strings.Contains(source.Message, ".yaml") {
-			t.Errorf("%s: %+v", why, source)
+		switch {
+		case (source.Status == StatusOK) != (x.gap == ""):
+			t.Errorf(`%s: (source.Status == StatusOK) != (x.gap == ""), source = %+v`, why, source)
+		case !strings.Contains(source.Message, x.gap):
+			t.Errorf("%s: source.Message = %q does not contain %q", why, source.Message, x.gap)
+		case strings.Contains(source.Message, ".yaml"):
+			t.Errorf("%s: source.Message = %q contains %q", why, source.Message, ".yaml")
 		}
 	}
 }
@@ -190,8 +202,13 @@ func TestOneFileCannotBeRead(t *testing.T) {
 	if err := w.Reconcile(t.Context()); err == nil {
 		t.Error("the file is unreadable, but there is no error")
 	}
-	if l := w.Store.List(KindDrift); len(l.Objects) != 1 || l.Sources[0].Status != StatusDegraded || w.lists != 0 {
-		t.Errorf("%+v, listed %d times", l, w.lists)
+	switch l := w.Store.List(KindDrift); {
+	case len(l.Objects) != 1:
+		t.Errorf("len(l.Objects) = %v, want 1", len(l.Objects))
+	case l.Sources[0].Status != StatusDegraded:
+		t.Errorf("l.Sources[0].Status = %q, want %q", l.Sources[0].Status, StatusDegraded)
+	case w.lists != 0:
+		t.Errorf("w.lists = %v, want 0", w.lists)
 	}
 }
 
@@ -217,23 +234,41 @@ func TestNothingIsListed(t *testing.T) {
 	w.err, w.commit = problem.New(problem.TooLarge, "too many files", "Use a folder."), "c2"
 	w.files["fleet/new.yaml"] = manifest("RunnerPool", "new")
 	delete(w.files, "fleet/b.yaml")
-	if got, source := w.reconcile(t); !slices.Equal(got, both[:1]) || source.Status != StatusDegraded || !strings.HasSuffix(source.Message, ": too many files Use a folder.") {
-		t.Errorf("%q, %+v", got, source)
+	switch got, source := w.reconcile(t); {
+	case !slices.Equal(got, both[:1]):
+		t.Errorf("got (-want +got):\n%s", cmp.Diff(both[:1], got))
+	case source.Status != StatusDegraded:
+		t.Errorf("source.Status = %q, want %q", source.Status, StatusDegraded)
+	case !strings.HasSuffix(source.Message, ": too many files Use a folder."):
+		t.Errorf("source.Message = %q does not end with %q", source.Message, ": too many files Use a folder.")
 	}
 	// The list is complete but too long: no new file is read.
 	w.err, w.commit, w.reads = nil, "c3", nil
 	for i := range maxOtherFiles + 1 {
 		w.files[fmt.Sprintf("fleet/x%d.yaml", i)] = manifest("RunnerPool", fmt.Sprintf("x%d", i))
 	}
-	if got, source := w.reconcile(t); !slices.Equal(got, both[:1]) || source.Status != StatusDegraded || !strings.Contains(source.Message, "503 files") || len(w.reads) > 4 {
-		t.Errorf("%q, %+v, read %v", got, source, w.reads)
+	switch got, source := w.reconcile(t); {
+	case !slices.Equal(got, both[:1]):
+		t.Errorf("got (-want +got):\n%s", cmp.Diff(both[:1], got))
+	case source.Status != StatusDegraded:
+		t.Errorf("source.Status = %q, want %q", source.Status, StatusDegraded)
+	case !strings.Contains(source.Message, "503 files"):
+		t.Errorf("source.Message = %q does not contain %q", source.Message, "503 files")
+	case len(w.reads) > 4:
+		t.Errorf("len(w.reads) = %v, want at most 4", len(w.reads))
 	}
 	w.commit = "c4"
 	for i := range maxOtherFiles + 1 {
 		delete(w.files, fmt.Sprintf("fleet/x%d.yaml", i))
 	}
-	if got, source := w.reconcile(t); !slices.Equal(got, []string{both[0], " RunnerPool/new Missing: The object is in fleet/new.yaml, but not in the cluster."}) || source.Status != StatusOK || source.Message != "" {
-		t.Errorf("%q, %+v", got, source)
+	switch got, source := w.reconcile(t); {
+	case !slices.Equal(got, []string{both[0], " RunnerPool/new Missing: The object is in fleet/new.yaml, but not in the cluster."}):
+		t.Errorf("got (-want +got):\n%s",
+			cmp.Diff([]string{both[0], " RunnerPool/new Missing: The object is in fleet/new.yaml, but not in the cluster."}, got))
+	case source.Status != StatusOK:
+		t.Errorf("source.Status = %q, want %q", source.Status, StatusOK)
+	case source.Message != "":
+		t.Errorf("source.Message = %q, want none", source.Message)
 	}
 }
 
@@ -279,7 +314,13 @@ func TestDifferences(t *testing.T) {
 	if s := driftValue(strings.Repeat("x", 1000)); len(s) > maxDriftValue+4 {
 		t.Errorf("%d bytes", len(s))
 	}
-	if d := repositoryDrift(gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.quota", nil, nil, "", ""); d.Org() != "acme" || d.Kind != DriftGit || d.ID == repositoryDrift(gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.pools", nil, nil, "", "").ID {
-		t.Errorf("%+v", d)
+	switch d := repositoryDrift(gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.quota", nil, nil, "", ""); {
+	case d.Org() != "acme":
+		t.Errorf("d.Org() = %q, want %q", d.Org(), "acme")
+	case d.Kind != DriftGit:
+		t.Errorf("d.Kind = %q, want %q", d.Kind, DriftGit)
+	case d.ID == repositoryDrift(gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.pools", nil, nil, "", "").ID:
+		t.Errorf(`d.ID = %q, the same as repositoryDrift(gitops.Ref{Kind: "RunnerEnrollment", Name: "acme"}, "spec.pools", nil, nil, "", "").ID`,
+			d.ID)
 	}
 }

@@ -39,26 +39,61 @@ func TestIgnoreDrift(t *testing.T) {
 		t.Helper()
 		return dataOf[[]Drift](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/drift?state="+state, ""))
 	}
-	if got := list("warning"); len(got) != 1 || got[0].IgnoredUntil != nil || !got[0].Actions.Ignore.Allowed || got[0].Actions.Unignore.Allowed {
-		t.Errorf("after a dry run: %+v", got)
+	switch got := list("warning"); {
+	case len(got) != 1:
+		t.Errorf("after a dry run: len(got) = %v, want 1", len(got))
+	case got[0].IgnoredUntil != nil:
+		t.Errorf("after a dry run: got[0].IgnoredUntil = %v, want nil", got[0].IgnoredUntil)
+	case !got[0].Actions.Ignore.Allowed:
+		t.Errorf("after a dry run: got[0].Actions.Ignore.Allowed is false; got = %+v", got)
+	case got[0].Actions.Unignore.Allowed:
+		t.Errorf("after a dry run: got[0].Actions.Unignore.Allowed is true; got = %+v", got)
 	}
-	if d := dataOf[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 1 || d.States["warning"] != 1 {
-		t.Errorf("the overview counts %+v", d)
+	switch d := dataOf[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; {
+	case d == nil:
+		t.Error("the overview counts: d is nil")
+	case d.Total != 1:
+		t.Errorf("the overview counts: d.Total = %v, want 1", d.Total)
+	case d.States["warning"] != 1:
+		t.Errorf(`the overview counts: d.States["warning"] = %v, want 1`, d.States["warning"])
 	}
 	done := dataOf[Ignoring](t, o.as(mel()).do(t, http.MethodPost, path, body))
-	if d := done.Drift; d.IgnoredUntil == nil || !d.IgnoredUntil.Equal(fleetNoon.Add(72*time.Hour)) || d.IgnoredBy != "mel@acme.dev" || d.IgnoredReason != "a trial" || !d.Actions.Unignore.Allowed {
-		t.Errorf("%+v", d)
+	switch d := done.Drift; {
+	case d.IgnoredUntil == nil:
+		t.Error("d.IgnoredUntil is nil")
+	case !d.IgnoredUntil.Equal(fleetNoon.Add(72 * time.Hour)):
+		t.Errorf("d.IgnoredUntil = %v, want %v", d.IgnoredUntil, fleetNoon.Add(72*time.Hour))
+	case d.IgnoredBy != "mel@acme.dev":
+		t.Errorf("d.IgnoredBy = %q, want %q", d.IgnoredBy, "mel@acme.dev")
+	case d.IgnoredReason != "a trial":
+		t.Errorf("d.IgnoredReason = %q, want %q", d.IgnoredReason, "a trial")
+	case !d.Actions.Unignore.Allowed:
+		t.Errorf("d.Actions.Unignore.Allowed is false; %+v", d)
 	}
 	// Drift that a hold explains does not count either.
 	if d := dataOf[Overview](t, o.as(mel()).do(t, http.MethodGet, "/api/v1/overview", "")).Drift; d == nil || d.Total != 0 {
 		t.Errorf("the overview counts %+v", d)
 	}
-	if got := list("ignored"); len(got) != 1 || got[0].ID != "d1" || len(list("warning")) != 0 {
-		t.Errorf("%+v", got)
+	switch got := list("ignored"); {
+	case len(got) != 1:
+		t.Errorf("len(got) = %v, want 1", len(got))
+	case got[0].ID != "d1":
+		t.Errorf("got[0].ID = %q, want %q", got[0].ID, "d1")
+	case len(list("warning")) != 0:
+		t.Errorf(`len(list("warning")) != 0; got = %+v`, got)
 	}
 	e := o.entries[len(o.entries)-4] // before the overview and the two lists
-	if e.Verb != access.ConfigPropose || e.Object != "d1" || e.Org != "acme" || e.Reason != "a trial" || e.Args["expiresIn"] == "" {
-		t.Errorf("%+v", e)
+	switch {
+	case e.Verb != access.ConfigPropose:
+		t.Errorf("e.Verb = %q, want %q", e.Verb, access.ConfigPropose)
+	case e.Object != "d1":
+		t.Errorf("e.Object = %q, want %q", e.Object, "d1")
+	case e.Org != "acme":
+		t.Errorf("e.Org = %q, want %q", e.Org, "acme")
+	case e.Reason != "a trial":
+		t.Errorf("e.Reason = %q, want %q", e.Reason, "a trial")
+	case e.Args["expiresIn"] == "":
+		t.Errorf(`e.Args["expiresIn"] is empty; %+v`, e)
 	}
 	if back := dataOf[Ignoring](t, o.as(mel()).do(t, http.MethodDelete, path, `{"reason":"it is over"}`)); back.Drift.IgnoredUntil != nil || len(list("warning")) != 1 {
 		t.Errorf("%+v", back)

@@ -16,6 +16,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -129,8 +131,15 @@ func TestEvents(t *testing.T) {
 		o := newEnv(time.Now).withObjects().as(alice())
 		a := o.open(t.Context(), "")
 		first := a.next()
-		if got := names(first); !slices.Equal(got, []string{"hello", "snapshot"}) || a.header.Get("Content-Type") != "text/event-stream" || a.header.Get("X-Accel-Buffering") != "no" || a.header.Get("Cache-Control") != "no-store" {
-			t.Fatalf("%q, %v", got, a.header)
+		switch got := names(first); {
+		case !slices.Equal(got, []string{"hello", "snapshot"}):
+			t.Fatalf("got (-want +got):\n%s", cmp.Diff([]string{"hello", "snapshot"}, got))
+		case a.header.Get("Content-Type") != "text/event-stream":
+			t.Fatalf(`a.header.Get("Content-Type") != "text/event-stream"; got = %q, %v`, got, a.header)
+		case a.header.Get("X-Accel-Buffering") != "no":
+			t.Fatalf(`a.header.Get("X-Accel-Buffering") != "no"; got = %q, %v`, got, a.header)
+		case a.header.Get("Cache-Control") != "no-store":
+			t.Fatalf(`a.header.Get("Cache-Control") != "no-store"; got = %q, %v`, got, a.header)
 		}
 		var hello plane.Hello
 		var snap struct {
@@ -138,9 +147,23 @@ func TestEvents(t *testing.T) {
 			Objects  map[plane.Kind][]map[string]any
 			Sources  []plane.Source
 		}
-		if json.Unmarshal([]byte(first[0].data), &hello) != nil || json.Unmarshal([]byte(first[1].data), &snap) != nil || hello.HeartbeatSeconds != 15 || hello.Revision != snap.Revision ||
-			first[1].id != snap.Revision || len(snap.Objects) != 14 || len(snap.Sources) != 1 || snap.Objects["signin"][0]["actions"] == nil {
-			t.Errorf("%s %s", first[0].data, first[1].data)
+		switch {
+		case json.Unmarshal([]byte(first[0].data), &hello) != nil:
+			t.Errorf("json.Unmarshal([]byte(first[0].data), &hello) is not nil; %s, %s", first[0].data, first[1].data)
+		case json.Unmarshal([]byte(first[1].data), &snap) != nil:
+			t.Errorf("json.Unmarshal([]byte(first[1].data), &snap) is not nil; %s, %s", first[0].data, first[1].data)
+		case hello.HeartbeatSeconds != 15:
+			t.Errorf("hello.HeartbeatSeconds = %v, want 15", hello.HeartbeatSeconds)
+		case hello.Revision != snap.Revision:
+			t.Errorf("hello.Revision = %q, want %q", hello.Revision, snap.Revision)
+		case first[1].id != snap.Revision:
+			t.Errorf("first[1].id = %q, want %q", first[1].id, snap.Revision)
+		case len(snap.Objects) != 14:
+			t.Errorf("len(snap.Objects) = %v, want 14", len(snap.Objects))
+		case len(snap.Sources) != 1:
+			t.Errorf("len(snap.Sources) = %v, want 1", len(snap.Sources))
+		case snap.Objects["signin"][0]["actions"] == nil:
+			t.Error(`snap.Objects["signin"][0]["actions"] is nil`)
 		}
 		want := func(what string, want ...string) []sse {
 			t.Helper()
@@ -173,13 +196,27 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s", e[0].data)
 		}
 		time.Sleep(16 * time.Second)
-		if beat := a.next(); len(beat) != 1 || beat[0].name != "heartbeat" || beat[0].id != strconv.FormatUint(o.store.Revision(), 10) {
-			t.Errorf("the heartbeat is %+v", beat)
+		switch beat := a.next(); {
+		case len(beat) != 1:
+			t.Errorf("the heartbeat: len(beat) = %v, want 1", len(beat))
+		case beat[0].name != "heartbeat":
+			t.Errorf("the heartbeat: beat[0].name = %q, want %q", beat[0].name, "heartbeat")
+		case beat[0].id != strconv.FormatUint(o.store.Revision(), 10):
+			t.Errorf("the heartbeat: beat[0].id = %q, want %q", beat[0].id, strconv.FormatUint(o.store.Revision(), 10))
 		}
 		a.stop()
 		want("it ends", "bye")
-		if entries := o.auditEntries(); len(entries) != 2 || entries[0].Args["stream"] != "opened" || entries[1].Args["stream"] != "closed" || entries[0].RequestID != entries[1].RequestID || entries[1].Result != audit.Done {
-			t.Errorf("recorded %+v", entries)
+		switch entries := o.auditEntries(); {
+		case len(entries) != 2:
+			t.Errorf("recorded: len(entries) = %v, want 2", len(entries))
+		case entries[0].Args["stream"] != "opened":
+			t.Errorf(`recorded: entries[0].Args["stream"] = %q, want %q`, entries[0].Args["stream"], "opened")
+		case entries[1].Args["stream"] != "closed":
+			t.Errorf(`recorded: entries[1].Args["stream"] = %q, want %q`, entries[1].Args["stream"], "closed")
+		case entries[0].RequestID != entries[1].RequestID:
+			t.Errorf("recorded: entries[0].RequestID = %q, want %q", entries[0].RequestID, entries[1].RequestID)
+		case entries[1].Result != audit.Done:
+			t.Errorf("recorded: entries[1].Result = %q, want %q", entries[1].Result, audit.Done)
 		}
 	})
 }
@@ -191,8 +228,13 @@ func TestPL05_EventsAreFiltered(t *testing.T) {
 		o.store.Set(plane.KindSignin, "kubernetes", signinOf("vic@example.com", "vic"))
 		v := o.as(vic()).open(t.Context(), "")
 		first := v.next()
-		if s := first[1].data; strings.Contains(s, "alice") || strings.Contains(s, "cluster") || !strings.Contains(s, `"name":"vic"`) {
-			t.Errorf("the snapshot is %s", s)
+		switch s := first[1].data; {
+		case strings.Contains(s, "alice"):
+			t.Errorf("the snapshot: s = %q contains %q", s, "alice")
+		case strings.Contains(s, "cluster"):
+			t.Errorf("the snapshot: s = %q contains %q", s, "cluster")
+		case !strings.Contains(s, `"name":"vic"`):
+			t.Errorf("the snapshot: s = %q does not contain %q", s, `"name":"vic"`)
 		}
 		o.store.Set(plane.KindCluster, "kubernetes", cluster("secret"))
 		o.store.Set(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "alice2"))
@@ -201,8 +243,13 @@ func TestPL05_EventsAreFiltered(t *testing.T) {
 		o.store.Set(plane.KindSignin, "kubernetes", signinOf("alice@example.com", "vic")) // alice owns it from now on
 		time.Sleep(time.Second)
 		got := v.next()
-		if n := names(got); !slices.Equal(n, []string{"signin.upsert", "signin.delete"}) || !strings.Contains(got[0].data, "vic2") || got[1].data != `{"id":"tailplane/vic"}` {
-			t.Errorf("%+v", got)
+		switch n := names(got); {
+		case !slices.Equal(n, []string{"signin.upsert", "signin.delete"}):
+			t.Errorf("n (-want +got):\n%s", cmp.Diff([]string{"signin.upsert", "signin.delete"}, n))
+		case !strings.Contains(got[0].data, "vic2"):
+			t.Errorf("got[0].data = %q does not contain %q", got[0].data, "vic2")
+		case got[1].data != `{"id":"tailplane/vic"}`:
+			t.Errorf("got[1].data = %q, want %q", got[1].data, `{"id":"tailplane/vic"}`)
 		}
 		v.stop()
 		// Nor by resuming from an earlier revision.
@@ -236,8 +283,13 @@ func TestPL07_KnownFromNowOn(t *testing.T) {
 		o.as(alice()) // sees both from the next renewal on; there is none in this second
 		o.store.Replace(plane.KindCluster, "kubernetes", nil)
 		time.Sleep(time.Second)
-		if got := a.next(); len(got) != 1 || got[0].name != "resync" || got[0].data != `{"reason":"cluster_known"}` {
-			t.Errorf("%+v", got)
+		switch got := a.next(); {
+		case len(got) != 1:
+			t.Errorf("len(got) = %v, want 1", len(got))
+		case got[0].name != "resync":
+			t.Errorf("got[0].name = %q, want %q", got[0].name, "resync")
+		case got[0].data != `{"reason":"cluster_known"}`:
+			t.Errorf("got[0].data = %q, want %q", got[0].data, `{"reason":"cluster_known"}`)
 		}
 		if got := v.next(); len(got) != 0 {
 			t.Errorf("a caller without access to clusters gets %+v", got)
@@ -274,8 +326,15 @@ func TestPL03_RoleLost(t *testing.T) {
 			a.close()
 		}
 		got := a.next() // perhaps with a heartbeat, which is due at the same time
-		if n := len(got); n == 0 || n > 2 || got[n-1].name != "bye" || got[n-1].data != `{"reason":"not_authorized_user"}` {
-			t.Errorf("%+v", got)
+		switch n := len(got); {
+		case n == 0:
+			t.Errorf("n = %v", n)
+		case n > 2:
+			t.Errorf("n = %v, want at most 2", n)
+		case got[n-1].name != "bye":
+			t.Errorf("got[n-1].name = %q, want %q", got[n-1].name, "bye")
+		case got[n-1].data != `{"reason":"not_authorized_user"}`:
+			t.Errorf("got[n-1].data = %q, want %q", got[n-1].data, `{"reason":"not_authorized_user"}`)
 		}
 		entries := o.auditEntries()
 		if last := entries[len(entries)-1]; last.Args["stream"] != "closed" || last.Code != problem.NotAuthorized {
@@ -498,8 +557,16 @@ func TestFollowTheRecord(t *testing.T) {
 			t.Errorf("%d entries of two visits", n)
 		}
 		got := reported(all)
-		if len(got) != 2 || !strings.HasPrefix(got[0], "alice@example.com signins.revoke it shows") || strings.Contains(got[0], "abcdefgh") || !strings.HasPrefix(got[1], "vic@example.com") {
-			t.Errorf("a caller with access to everything gets %q", got)
+		switch {
+		case len(got) != 2:
+			t.Errorf("a caller with access to everything: len(got) = %v, want 2", len(got))
+		case !strings.HasPrefix(got[0], "alice@example.com signins.revoke it shows"):
+			t.Errorf("a caller with access to everything: got[0] = %q does not start with %q",
+				got[0], "alice@example.com signins.revoke it shows")
+		case strings.Contains(got[0], "abcdefgh"):
+			t.Errorf("a caller with access to everything: got[0] = %q contains %q", got[0], "abcdefgh")
+		case !strings.HasPrefix(got[1], "vic@example.com"):
+			t.Errorf("a caller with access to everything: got[1] = %q does not start with %q", got[1], "vic@example.com")
 		}
 		if got := reported(own); len(got) != 1 || !strings.HasPrefix(got[0], "vic@example.com") {
 			t.Errorf("a caller with access to its entries gets %q", got)

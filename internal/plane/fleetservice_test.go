@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -29,17 +31,42 @@ func TestPL05_Organisations(t *testing.T) {
 		for path, want := range map[string]int{"/api/v1/pools": 2, "/api/v1/pools?org=globex": 0, "/api/v1/pools?forge=github": 2, "/api/v1/pools?forge=gitlab": 0, "/api/v1/pools?q=globex": 0, "/api/v1/pools?q=secret": 0,
 			"/api/v1/pools?state=Degraded": 0, "/api/v1/enrollments": 1, "/api/v1/enrollments?state=Failed": 0, "/api/v1/enrollments?q=gus": 0, "/api/v1/forges": 1, "/api/v1/drift": 2, "/api/v1/drift?state=error": 0, "/api/v1/drift?state=explained": 1, "/api/v1/drift?org=globex": 0, "/api/v1/drift?q=labels": 1, "/api/v1/holds": 1, "/api/v1/holds?q=secret": 0} {
 			a := o.do(t, "GET", path, "")
-			if all := dataOf[[]json.RawMessage](t, a); len(all) != want || *a.Meta.Page.Total != want || strings.Contains(a.Text, "secret") || strings.Contains(a.Text, "globex") {
-				t.Errorf("%s: %s, want %d", path, a.Text, want)
+			switch all := dataOf[[]json.RawMessage](t, a); {
+			case len(all) != want:
+				t.Errorf("%s: len(all) = %v, want %v", path, len(all), want)
+			case *a.Meta.Page.Total != want:
+				t.Errorf("%s: *a.Meta.Page.Total = %v, want %v", path, *a.Meta.Page.Total, want)
+			case strings.Contains(a.Text, "secret"):
+				t.Errorf("%s: a.Text = %q contains %q", path, a.Text, "secret")
+			case strings.Contains(a.Text, "globex"):
+				t.Errorf("%s: a.Text = %q contains %q", path, a.Text, "globex")
 			}
 		}
 		a := o.do(t, "GET", "/api/runners", "")
-		if r := dataOf[Runners](t, a); len(r.Forges) != 1 || len(r.Forges[0].Runners) != 2 || r.Forges[0].Counts.Busy == nil || *r.Forges[0].Counts.Busy != 4 || strings.Contains(a.Text, "globex") {
-			t.Errorf("%s", a.Text)
+		switch r := dataOf[Runners](t, a); {
+		case len(r.Forges) != 1:
+			t.Errorf("len(r.Forges) = %v, want 1", len(r.Forges))
+		case len(r.Forges[0].Runners) != 2:
+			t.Errorf("len(r.Forges[0].Runners) = %v, want 2", len(r.Forges[0].Runners))
+		case r.Forges[0].Counts.Busy == nil:
+			t.Error("r.Forges[0].Counts.Busy is nil")
+		case *r.Forges[0].Counts.Busy != 4:
+			t.Errorf("*r.Forges[0].Counts.Busy = %v, want 4", *r.Forges[0].Counts.Busy)
+		case strings.Contains(a.Text, "globex"):
+			t.Errorf("a.Text = %q contains %q", a.Text, "globex")
 		}
 		// An object of several organisations shows no total.
-		if h := dataOf[Hold](t, o.do(t, "GET", "/api/v1/holds/shared", "")); h.Targets != nil || h.Applied != nil || len(h.Failed) != 0 || h.RequestedBy == "" || h.Actions.Lift.Allowed {
-			t.Errorf("%+v", h)
+		switch h := dataOf[Hold](t, o.do(t, "GET", "/api/v1/holds/shared", "")); {
+		case h.Targets != nil:
+			t.Errorf("h.Targets = %v, want nil", h.Targets)
+		case h.Applied != nil:
+			t.Errorf("h.Applied = %v, want nil", h.Applied)
+		case len(h.Failed) != 0:
+			t.Errorf("len(h.Failed) = %v, want 0", len(h.Failed))
+		case h.RequestedBy == "":
+			t.Errorf("h.RequestedBy is empty; %+v", h)
+		case h.Actions.Lift.Allowed:
+			t.Errorf("h.Actions.Lift.Allowed is true; %+v", h)
 		}
 		if f := dataOf[[]Forge](t, o.do(t, "GET", "/api/v1/forges", "")); f[0].RateLimit != nil {
 			t.Errorf("%+v", f)
@@ -66,17 +93,36 @@ func TestPL05_Organisations(t *testing.T) {
 func TestFLEET02_Runners(t *testing.T) {
 	o := newFleetEnv().as(alice())
 	r := dataOf[Runners](t, o.do(t, "GET", "/api/runners", ""))
-	if len(r.Forges) != 2 || r.Forges[0].Forge != "github" || r.Forges[0].Source != "ok" || len(r.Forges[0].Runners) != 3 || !slices.Equal(r.Forges[0].Orgs, []string{"acme", "globex"}) ||
-		r.Forges[0].Counts.Busy != nil || *r.Forges[0].Counts.Idle != 3 || r.Forges[1].Source != "unknown" {
-		t.Errorf("%+v", r)
+	switch {
+	case len(r.Forges) != 2:
+		t.Errorf("len(r.Forges) = %v, want 2", len(r.Forges))
+	case r.Forges[0].Forge != "github":
+		t.Errorf("r.Forges[0].Forge = %q, want %q", r.Forges[0].Forge, "github")
+	case r.Forges[0].Source != "ok":
+		t.Errorf("r.Forges[0].Source = %q, want %q", r.Forges[0].Source, "ok")
+	case len(r.Forges[0].Runners) != 3:
+		t.Errorf("len(r.Forges[0].Runners) = %v, want 3", len(r.Forges[0].Runners))
+	case !slices.Equal(r.Forges[0].Orgs, []string{"acme", "globex"}):
+		t.Errorf("r.Forges[0].Orgs (-want +got):\n%s", cmp.Diff([]string{"acme", "globex"}, r.Forges[0].Orgs))
+	case r.Forges[0].Counts.Busy != nil:
+		t.Errorf("r.Forges[0].Counts.Busy = %v, want nil", r.Forges[0].Counts.Busy)
+	case *r.Forges[0].Counts.Idle != 3:
+		t.Errorf("*r.Forges[0].Counts.Idle = %v, want 3", *r.Forges[0].Counts.Idle)
+	case r.Forges[1].Source != "unknown":
+		t.Errorf("r.Forges[1].Source = %q, want %q", r.Forges[1].Source, "unknown")
 	}
 	o.store = NewStore(o.service.Plane.Now)
 	o.service.Plane.Store = o.store
 	o.store.Expect("kubernetes", KindPool)
 	for _, path := range []string{"/api/runners", "/api/v1/pools"} {
 		a := o.do(t, "GET", path, "")
-		if strings.Contains(string(a.Data), "[") || len(a.Meta.Sources) != 1 || a.Meta.Sources[0].Status != StatusDown {
-			t.Errorf("%s: %s", path, a.Text)
+		switch {
+		case strings.Contains(string(a.Data), "["):
+			t.Errorf("%s: string(a.Data) = %q contains %q; %s", path, string(a.Data), "[", a.Text)
+		case len(a.Meta.Sources) != 1:
+			t.Errorf("%s: len(a.Meta.Sources) = %v, want 1; %s", path, len(a.Meta.Sources), a.Text)
+		case a.Meta.Sources[0].Status != StatusDown:
+			t.Errorf("%s: a.Meta.Sources[0].Status = %q, want %q; %s", path, a.Meta.Sources[0].Status, StatusDown, a.Text)
 		}
 	}
 	if a := o.do(t, "GET", "/api/v1/pools/github/acme/gh-nix", ""); a.code() != problem.Unavailable {
@@ -95,8 +141,17 @@ const narrow = `{"scope":{"org":"acme","pool":"gh-nix"},"reason":"a flaky image"
 func TestCreate(t *testing.T) {
 	o := newFleetEnv().as(mel())
 	first := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow))
-	if !first.Created || first.Hold.RequestedBy != "mel@acme.dev" || *first.Targets != 1 || !strings.HasPrefix(first.Hold.Name, "acme-gh-nix-") || len(first.Hold.Name) > 40 {
-		t.Errorf("%+v", first)
+	switch {
+	case !first.Created:
+		t.Errorf("first.Created is false; first = %+v", first)
+	case first.Hold.RequestedBy != "mel@acme.dev":
+		t.Errorf("first.Hold.RequestedBy = %q, want %q", first.Hold.RequestedBy, "mel@acme.dev")
+	case *first.Targets != 1:
+		t.Errorf("*first.Targets = %v, want 1", *first.Targets)
+	case !strings.HasPrefix(first.Hold.Name, "acme-gh-nix-"):
+		t.Errorf("first.Hold.Name = %q does not start with %q", first.Hold.Name, "acme-gh-nix-")
+	case len(first.Hold.Name) > 40:
+		t.Errorf("len(first.Hold.Name) = %v, want at most 40", len(first.Hold.Name))
 	}
 	o.update()
 	if again := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds", narrow)); again.Created || again.Hold.Name != first.Hold.Name {
@@ -138,9 +193,19 @@ func TestCreate(t *testing.T) {
 		t.Errorf("%+v", next)
 	}
 	before := len(o.names())
-	if dry := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds?dryRun=true", `{"scope":{"org":"acme"},"reason":"x","expiresIn":"2h"}`)); dry.Created || !dry.DryRun || *dry.Targets != 2 || len(o.names()) != before ||
-		dry.Hold.ExpiresAt == nil || !dry.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) {
-		t.Errorf("%+v", dry)
+	switch dry := dataOf[Created](t, o.do(t, "POST", "/api/v1/holds?dryRun=true", `{"scope":{"org":"acme"},"reason":"x","expiresIn":"2h"}`)); {
+	case dry.Created:
+		t.Errorf("dry.Created is true; %+v", dry)
+	case !dry.DryRun:
+		t.Errorf("dry.DryRun is false; %+v", dry)
+	case *dry.Targets != 2:
+		t.Errorf("*dry.Targets = %v, want 2", *dry.Targets)
+	case len(o.names()) != before:
+		t.Errorf("len(o.names()) = %v, want %v", len(o.names()), before)
+	case dry.Hold.ExpiresAt == nil:
+		t.Error("dry.Hold.ExpiresAt is nil")
+	case !dry.Hold.ExpiresAt.Equal(fleetNoon.Add(2 * time.Hour)):
+		t.Errorf("dry.Hold.ExpiresAt = %v, want %v", dry.Hold.ExpiresAt, fleetNoon.Add(2*time.Hour))
 	}
 	for body, want := range map[string]problem.Code{
 		`{"scope":{"org":"acme","pool":"gh-nix"}}`: problem.Validation, `{"scope":{},"reason":"x"}`: problem.Validation, `{"scope":{"all":true,"org":"acme"},"reason":"x"}`: problem.Validation,
@@ -174,8 +239,15 @@ func TestMC02_PauseWide(t *testing.T) {
 	}
 	o = newFleetEnv().as(alice())
 	a := ask(o, all)
-	if a.code() != problem.Confirmation || a.Error.Confirm == nil || a.Error.Confirm.Phrase != "PAUSE ALL" || *a.Error.Confirm.Targets != 4 {
-		t.Fatalf("%s", a.Text)
+	switch {
+	case a.code() != problem.Confirmation:
+		t.Fatalf("a.code() = %q, want %q; %s", a.code(), problem.Confirmation, a.Text)
+	case a.Error.Confirm == nil:
+		t.Fatalf("a.Error.Confirm is nil; %s", a.Text)
+	case a.Error.Confirm.Phrase != "PAUSE ALL":
+		t.Fatalf("a.Error.Confirm.Phrase = %q, want %q; %s", a.Error.Confirm.Phrase, "PAUSE ALL", a.Text)
+	case *a.Error.Confirm.Targets != 4:
+		t.Fatalf("*a.Error.Confirm.Targets = %v, want 4; %s", *a.Error.Confirm.Targets, a.Text)
 	}
 	for why, body := range map[string]string{"another phrase": strings.Replace(said, "ALL", "all", 1), "another reason": strings.Replace(said, "node", "no", 1), "another mode": strings.Replace(said, `"reason"`, `"mode":"Drain","reason"`, 1),
 		"another scope": strings.Replace(said, `"all":true`, `"forge":"github"`, 1)} {
@@ -262,16 +334,28 @@ func TestMC02_LiftWide(t *testing.T) {
 		o, name := setting(alice())
 		o.as(who)
 		a := lift(o, name, "done", "")
-		if a.code() != problem.Confirmation || a.Error.Confirm.ID == "" || a.Error.Confirm.Phrase != "" || a.Error.Confirm.Path != "/confirm/"+a.Error.Confirm.ID {
-			t.Fatalf("%s", a.Text)
+		switch {
+		case a.code() != problem.Confirmation:
+			t.Fatalf("a.code() = %q, want %q; %s", a.code(), problem.Confirmation, a.Text)
+		case a.Error.Confirm.ID == "":
+			t.Fatalf("a.Error.Confirm.ID is empty; %s", a.Text)
+		case a.Error.Confirm.Phrase != "":
+			t.Fatalf("a.Error.Confirm.Phrase = %q, want none; %s", a.Error.Confirm.Phrase, a.Text)
+		case a.Error.Confirm.Path != "/confirm/"+a.Error.Confirm.ID:
+			t.Fatalf("a.Error.Confirm.Path = %q, want %q; %s", a.Error.Confirm.Path, "/confirm/"+a.Error.Confirm.ID, a.Text)
 		}
 		id := a.Error.Confirm.ID
 		if a := lift(o, name, "done", "LIFT ALL"); a.code() != problem.Confirmation {
 			t.Errorf("by the phrase: %s", a.Text)
 		}
 		requested := dataOf[Asked](t, o.do(t, "GET", "/api/v1/confirmations/"+id, ""))
-		if requested.Phrase != "LIFT ALL" || requested.Args["reason"] != "done" || requested.Object != name {
-			t.Errorf("%+v", requested)
+		switch {
+		case requested.Phrase != "LIFT ALL":
+			t.Errorf("requested.Phrase = %q, want %q", requested.Phrase, "LIFT ALL")
+		case requested.Args["reason"] != "done":
+			t.Errorf(`requested.Args["reason"] = %q, want %q`, requested.Args["reason"], "done")
+		case requested.Object != name:
+			t.Errorf("requested.Object = %q, want %q", requested.Object, name)
 		}
 		confirm := func(phrase string) apiResponse {
 			return o.do(t, "POST", "/api/v1/confirmations", fmt.Sprintf(`{"id":%q,"phrase":%q}`, id, phrase))
@@ -318,8 +402,13 @@ func TestMC02_LiftWide(t *testing.T) {
 	if dry := dataOf[Lifted](t, o.as(mel()).do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume?dryRun=true", `{"reason":"x"}`)); !slices.Equal(dry.Lifted, []string{name}) || !slices.Contains(o.names(), name) {
 		t.Errorf("%+v", dry)
 	}
-	if done := dataOf[Lifted](t, o.do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume", `{"reason":"x"}`)); !slices.Equal(done.Lifted, []string{name}) || !slices.Equal(done.Remaining, []string{"shared"}) || slices.Contains(o.names(), name) {
-		t.Errorf("%+v", done)
+	switch done := dataOf[Lifted](t, o.do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume", `{"reason":"x"}`)); {
+	case !slices.Equal(done.Lifted, []string{name}):
+		t.Errorf("done.Lifted (-want +got):\n%s", cmp.Diff([]string{name}, done.Lifted))
+	case !slices.Equal(done.Remaining, []string{"shared"}):
+		t.Errorf("done.Remaining (-want +got):\n%s", cmp.Diff([]string{"shared"}, done.Remaining))
+	case slices.Contains(o.names(), name):
+		t.Errorf("o.names() = %v contains %q", o.names(), name)
 	}
 	o.update()
 	if a := o.do(t, "POST", "/api/v1/pools/github/acme/gh-nix/resume", `{"reason":"x"}`); a.code() != problem.Held || !strings.Contains(a.Text, "shared by alice@example.com") {
@@ -390,15 +479,34 @@ func TestReschedule(t *testing.T) {
 		t.Errorf("a caller of another organisation: %s", a.Text)
 	}
 	o.as(mel())
-	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path+"?dryRun=true", `{"reason":"x","expiresIn":"2h"}`)); !r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || o.stored[made.Name].ExpiresAt != nil {
-		t.Errorf("dry run: %+v", r)
+	switch r := dataOf[Rescheduled](t, o.do(t, "PATCH", path+"?dryRun=true", `{"reason":"x","expiresIn":"2h"}`)); {
+	case !r.DryRun:
+		t.Errorf("dry run: r.DryRun is false; %+v", r)
+	case !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2 * time.Hour)):
+		t.Errorf("dry run: r.Hold.ExpiresAt = %v, want %v", r.Hold.ExpiresAt, fleetNoon.Add(2*time.Hour))
+	case o.stored[made.Name].ExpiresAt != nil:
+		t.Errorf("dry run: o.stored[made.Name].ExpiresAt = %v, want nil", o.stored[made.Name].ExpiresAt)
 	}
-	if r := dataOf[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"it takes longer","expiresIn":"2h"}`, "If-Match", made.Version)); r.DryRun || !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2*time.Hour)) || r.Hold.Actions == nil {
-		t.Errorf("%+v", r)
+	switch r := dataOf[Rescheduled](t, o.do(t, "PATCH", path, `{"reason":"it takes longer","expiresIn":"2h"}`, "If-Match", made.Version)); {
+	case r.DryRun:
+		t.Errorf("r.DryRun is true; %+v", r)
+	case !r.Hold.ExpiresAt.Equal(fleetNoon.Add(2 * time.Hour)):
+		t.Errorf("r.Hold.ExpiresAt = %v, want %v", r.Hold.ExpiresAt, fleetNoon.Add(2*time.Hour))
+	case r.Hold.Actions == nil:
+		t.Error("r.Hold.Actions is nil")
 	}
 	last := o.entries[len(o.entries)-1]
-	if last.Org != "acme" || last.Reason != "it takes longer" || last.Object != made.Name || last.Args["expiresIn"] != "2h" || last.Args["reason"] != "" {
-		t.Errorf("recorded %+v", last)
+	switch {
+	case last.Org != "acme":
+		t.Errorf("recorded: last.Org = %q, want %q", last.Org, "acme")
+	case last.Reason != "it takes longer":
+		t.Errorf("recorded: last.Reason = %q, want %q", last.Reason, "it takes longer")
+	case last.Object != made.Name:
+		t.Errorf("recorded: last.Object = %q, want %q", last.Object, made.Name)
+	case last.Args["expiresIn"] != "2h":
+		t.Errorf(`recorded: last.Args["expiresIn"] = %q, want %q`, last.Args["expiresIn"], "2h")
+	case last.Args["reason"] != "":
+		t.Errorf(`recorded: last.Args["reason"] = %q, want none`, last.Args["reason"])
 	}
 	o.update()
 

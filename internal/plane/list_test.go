@@ -37,15 +37,31 @@ func TestPagesAreTheList(t *testing.T) {
 	for _, sort := range []Text{"", "id", "-id", "login", "-login", "validUntil", "-validUntil", "device", "-device", "phase"} {
 		for _, limit := range []PageLimit{1, 7, 119, 120, 500} {
 			whole, page, err := signins().page(all, "", ListRequest{Sort: sort, Limit: 500})
-			if err != nil || *page.Total != 120 || page.Next != "" || len(whole) != 120 {
-				t.Fatalf("%q: %d, %+v, %v", sort, len(whole), page, err)
+			switch {
+			case err != nil:
+				t.Fatalf("%v; sort = %q", err, sort)
+			case *page.Total != 120:
+				t.Fatalf("*page.Total = %v, want 120; sort = %q", *page.Total, sort)
+			case page.Next != "":
+				t.Fatalf("page.Next = %q, want none; sort = %q", page.Next, sort)
+			case len(whole) != 120:
+				t.Fatalf("len(whole) = %v, want 120; sort = %q", len(whole), sort)
 			}
 			var got []string
 			req := ListRequest{Sort: sort, Limit: limit}
 			for {
 				some, page, err := signins().page(all, "", req)
-				if err != nil || *page.Total != 120 || page.Limit != int(limit) || len(some) == 0 || len(page.Next) > maxCursor {
-					t.Fatalf("%q after %q: %+v, %v", sort, req.Cursor, page, err)
+				switch {
+				case err != nil:
+					t.Fatalf("%v; sort = %q; %q", err, sort, req.Cursor)
+				case *page.Total != 120:
+					t.Fatalf("*page.Total = %v, want 120; sort = %q; %q", *page.Total, sort, req.Cursor)
+				case page.Limit != int(limit):
+					t.Fatalf("page.Limit = %v, want %v; sort = %q; %q", page.Limit, int(limit), sort, req.Cursor)
+				case len(some) == 0:
+					t.Fatalf("len(some) = %v; sort = %q; %q", len(some), sort, req.Cursor)
+				case len(page.Next) > maxCursor:
+					t.Fatalf("len(page.Next) = %v, want at most %v; sort = %q; %q", len(page.Next), maxCursor, sort, req.Cursor)
 				}
 				got = append(got, ids(some)...)
 				if req.Cursor = Cursor(page.Next); req.Cursor == "" {
@@ -77,8 +93,13 @@ func TestCursorIsStable(t *testing.T) {
 	fewer := slices.DeleteFunc(slices.Clone(all), func(s Signin) bool { return deleted[s.ID] })
 	fewer = append(fewer, Signin{ID: "t/a", Login: "a@example.com"})
 	after, page, err := signins().page(fewer, "", ListRequest{Sort: "login", Limit: 500, Cursor: Cursor(page.Next)})
-	if err != nil || !slices.Equal(ids(after), ids(rest)) || *page.Total != 99 {
-		t.Errorf("%d after, %d before, %+v, %v", len(after), len(rest), page, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case !slices.Equal(ids(after), ids(rest)):
+		t.Errorf("slices.Equal(ids(after), ids(rest)) is false; %d, %d, page = %+v, %v", len(after), len(rest), page, err)
+	case *page.Total != 99:
+		t.Errorf("*page.Total = %v, want 99", *page.Total)
 	}
 }
 
@@ -117,8 +138,13 @@ func TestListParameters(t *testing.T) {
 		if page.Total != nil {
 			total = *page.Total
 		}
-		if problem.CodeOf(err) != c.code || total != c.total || field != c.field {
-			t.Errorf("%s: %+v, %v of %q", why, page, err, field)
+		switch {
+		case problem.CodeOf(err) != c.code:
+			t.Errorf("%s: problem.CodeOf(err) != c.code, page = %+v, %v, field = %q", why, page, err, field)
+		case total != c.total:
+			t.Errorf("%s: total = %v, want %v; page = %+v", why, total, c.total, page)
+		case field != c.field:
+			t.Errorf("%s: field = %q, want %q; page = %+v", why, field, c.field, page)
 		}
 	}
 	for _, bad := range []string{"", "0", "-1", "501", "+5", "5.0", "x", "99999999999999999999"} {
@@ -126,8 +152,13 @@ func TestListParameters(t *testing.T) {
 			t.Errorf("a limit of %q", bad)
 		}
 	}
-	if new(Text).UnmarshalText([]byte{0xff}) == nil || new(Text).UnmarshalText(make([]byte, 513)) == nil || new(Cursor).UnmarshalText(make([]byte, maxCursor+1)) == nil {
-		t.Error("anything is a parameter")
+	switch {
+	case new(Text).UnmarshalText([]byte{0xff}) == nil:
+		t.Error("anything is a parameter: new(Text).UnmarshalText([]byte{0xff}) is nil, want an error")
+	case new(Text).UnmarshalText(make([]byte, 513)) == nil:
+		t.Error("anything is a parameter: new(Text).UnmarshalText(make([]byte, 513)) is nil, want an error")
+	case new(Cursor).UnmarshalText(make([]byte, maxCursor+1)) == nil:
+		t.Error("anything is a parameter: new(Cursor).UnmarshalText(make([]byte, maxCursor+1)) is nil, want an error")
 	}
 }
 

@@ -158,20 +158,57 @@ func TestPLANE06_Gaps(t *testing.T) {
 	u := newUpstream(t)
 	from := metricsNoon.Truncate(30 * time.Second).Add(-time.Hour)
 	u.answers(func(q url.Values) (int, string) {
-		if q.Get("start") != fmt.Sprint(from.Unix()) || q.Get("end") != fmt.Sprint(from.Add(time.Hour).Unix()) || q.Get("step") != "30" {
-			t.Errorf("%v", q)
+		switch {
+		case q.Get("start") != fmt.Sprint(from.Unix()):
+			t.Errorf(`q.Get("start") != fmt.Sprint(from.Unix()); %v`, q)
+		case q.Get("end") != fmt.Sprint(from.Add(time.Hour).Unix()):
+			t.Errorf(`q.Get("end") != fmt.Sprint(from.Add(time.Hour).Unix()); %v`, q)
+		case q.Get("step") != "30":
+			t.Errorf(`q.Get("step") != "30"; %v`, q)
 		}
 		values := fmt.Sprintf(`[[%d,"2"],[%d,"NaN"],[%d.000,"+Inf"],[%d,"0.5"]]`, from.Unix(), from.Unix()+30, from.Unix()+60, from.Unix()+3600)
 		return 200, `{"status":"success","warnings":["x"],"data":{"resultType":"matrix","result":[{"metric":{"job_result":"succeeded"},"values":` + values + `}]}}`
 	})
 	a := newMetricsEnv(u.URL).get(t, nix)
-	if a.Status != 200 || a.source().Status != plane.StatusOK || a.Data.StepSeconds != 30 || len(a.Data.Series) != 8 || len(a.Data.Markers) != 1 || a.Data.Markers[0].Ref != "h" {
-		t.Fatalf("%d, %d series, %+v %+v", a.Status, len(a.Data.Series), a.Data.Markers, a.Meta)
+	switch {
+	case a.Status != 200:
+		t.Fatalf("a.Status = %v, want 200", a.Status)
+	case a.source().Status != plane.StatusOK:
+		t.Fatalf("a.source().Status = %q, want %q", a.source().Status, plane.StatusOK)
+	case a.Data.StepSeconds != 30:
+		t.Fatalf("a.Data.StepSeconds = %v, want 30", a.Data.StepSeconds)
+	case len(a.Data.Series) != 8:
+		t.Fatalf("len(a.Data.Series) = %v, want 8", len(a.Data.Series))
+	case len(a.Data.Markers) != 1:
+		t.Fatalf("len(a.Data.Markers) = %v, want 1", len(a.Data.Markers))
+	case a.Data.Markers[0].Ref != "h":
+		t.Fatalf("a.Data.Markers[0].Ref = %q, want %q", a.Data.Markers[0].Ref, "h")
 	}
 	for _, s := range a.Data.Series {
 		v := s.Values
-		if len(v) != 121 || len(s.Timestamps) != 121 || !s.Timestamps[0].Equal(from) || *v[0] != 2 || v[1] != nil || v[2] != nil || v[3] != nil || *v[120] != 0.5 || *s.Summary.Last != 0.5 || *s.Summary.Max != 2 || *s.Summary.Min != 0.5 {
-			t.Errorf("%s: %v %+v", s.Name, v[:4], s.Summary)
+		switch {
+		case len(v) != 121:
+			t.Errorf("len(v) = %v, want 121; %s", len(v), s.Name)
+		case len(s.Timestamps) != 121:
+			t.Errorf("len(s.Timestamps) = %v, want 121; %s", len(s.Timestamps), s.Name)
+		case !s.Timestamps[0].Equal(from):
+			t.Errorf("s.Timestamps[0] = %v, want %v; %s", s.Timestamps[0], from, s.Name)
+		case *v[0] != 2:
+			t.Errorf("*v[0] = %v, want 2; %s", *v[0], s.Name)
+		case v[1] != nil:
+			t.Errorf("v[1] = %v, want nil; %s", v[1], s.Name)
+		case v[2] != nil:
+			t.Errorf("v[2] = %v, want nil; %s", v[2], s.Name)
+		case v[3] != nil:
+			t.Errorf("v[3] = %v, want nil; %s", v[3], s.Name)
+		case *v[120] != 0.5:
+			t.Errorf("*v[120] = %v, want 0.5; %s", *v[120], s.Name)
+		case *s.Summary.Last != 0.5:
+			t.Errorf("*s.Summary.Last = %v, want 0.5; %s", *s.Summary.Last, s.Name)
+		case *s.Summary.Max != 2:
+			t.Errorf("*s.Summary.Max = %v, want 2; %s", *s.Summary.Max, s.Name)
+		case *s.Summary.Min != 0.5:
+			t.Errorf("*s.Summary.Min = %v, want 0.5; %s", *s.Summary.Min, s.Name)
 		}
 		if (s.Name == "completed") != (s.Labels["job_result"] == "succeeded") {
 			t.Errorf("%s: %v", s.Name, s.Labels)
@@ -191,8 +228,15 @@ func TestPLANE06_Gaps(t *testing.T) {
 // it recovers without a restart.
 func TestPLANE06_Away(t *testing.T) {
 	a := newMetricsEnv("").get(t, nix)
-	if a.Status != 200 || a.Data.Series != nil || a.source().Status != plane.StatusDown || !strings.Contains(a.source().Message, "no Prometheus is set") {
-		t.Errorf("%+v", a)
+	switch {
+	case a.Status != 200:
+		t.Errorf("a.Status = %v, want 200", a.Status)
+	case a.Data.Series != nil:
+		t.Errorf("a.Data.Series = %v, want nil", a.Data.Series)
+	case a.source().Status != plane.StatusDown:
+		t.Errorf("a.source().Status = %q, want %q", a.source().Status, plane.StatusDown)
+	case !strings.Contains(a.source().Message, "no Prometheus is set"):
+		t.Errorf("a.source().Message = %q does not contain %q", a.source().Message, "no Prometheus is set")
 	}
 	u := newUpstream(t)
 	fine := u.answer
@@ -223,8 +267,17 @@ func TestPLANE06_Away(t *testing.T) {
 	} {
 		o := newMetricsEnv(u.URL)
 		u.answers(f)
-		if a := o.get(t, nix); a.Status != 200 || a.Data.Series != nil || a.source().Status != plane.StatusDown || a.source().Message == "" || len(a.Data.Markers) != 1 {
-			t.Errorf("%s: %d, %+v", why, a.Status, a.Meta)
+		switch a := o.get(t, nix); {
+		case a.Status != 200:
+			t.Errorf("%s: a.Status = %v, want 200", why, a.Status)
+		case a.Data.Series != nil:
+			t.Errorf("%s: a.Data.Series = %v, want nil", why, a.Data.Series)
+		case a.source().Status != plane.StatusDown:
+			t.Errorf("%s: a.source().Status = %q, want %q", why, a.source().Status, plane.StatusDown)
+		case a.source().Message == "":
+			t.Errorf("%s: a.source().Message is empty, %d, %+v", why, a.Status, a.Meta)
+		case len(a.Data.Markers) != 1:
+			t.Errorf("%s: len(a.Data.Markers) = %v, want 1", why, len(a.Data.Markers))
 		}
 		u.answers(fine)
 		if a := o.get(t, nix); a.source().Status != plane.StatusDown || len(u.queries()) != 0 {
@@ -286,8 +339,13 @@ func TestPLANE09_Questions(t *testing.T) {
 			t.Errorf("%s: %+v", path, a)
 		}
 	}
-	if a := o.get(t, "/api/metrics"); a.Status != 200 || len(a.Data.Series) != 11 || !strings.Contains(strings.Join(u.queries(), "\n"), "(acme-nix|globex-nix)") {
-		t.Errorf("%d, %d series, %+v %q", a.Status, len(a.Data.Series), a.source(), u.queries())
+	switch a := o.get(t, "/api/metrics"); {
+	case a.Status != 200:
+		t.Errorf("a.Status = %v, want 200", a.Status)
+	case len(a.Data.Series) != 11:
+		t.Errorf("len(a.Data.Series) = %v, want 11", len(a.Data.Series))
+	case !strings.Contains(strings.Join(u.queries(), "\n"), "(acme-nix|globex-nix)"):
+		t.Errorf(`strings.Join(u.queries(), "\n") = %q does not contain %q`, strings.Join(u.queries(), "\n"), "(acme-nix|globex-nix)")
 	}
 	named := func(want map[string]int) {
 		t.Helper()
@@ -301,8 +359,13 @@ func TestPLANE09_Questions(t *testing.T) {
 	o.caller = metricsPerson("vic@example.com", `{"role":"viewer","orgs":["acme"]}`)
 	named(map[string]int{"docker": http.StatusNotFound, "nix": http.StatusOK})
 	u.answers(u.answer)
-	if a := o.get(t, "/api/metrics?window=7d"); a.Status != 200 || a.Data.StepSeconds != 1800 || strings.Contains(strings.Join(u.queries(), "\n"), "globex") {
-		t.Errorf("%d, %d series, %+v %q", a.Status, len(a.Data.Series), a.source(), u.queries())
+	switch a := o.get(t, "/api/metrics?window=7d"); {
+	case a.Status != 200:
+		t.Errorf("a.Status = %v, want 200", a.Status)
+	case a.Data.StepSeconds != 1800:
+		t.Errorf("a.Data.StepSeconds = %v, want 1800", a.Data.StepSeconds)
+	case strings.Contains(strings.Join(u.queries(), "\n"), "globex"):
+		t.Errorf(`strings.Join(u.queries(), "\n") = %q contains %q`, strings.Join(u.queries(), "\n"), "globex")
 	}
 	for _, path := range []string{"/api/v1/pools/github/globex/nix/metrics", "/api/v1/pools/gitlab/globex/docker/metrics"} {
 		if a := o.get(t, path); a.Status != http.StatusNotFound {

@@ -84,8 +84,13 @@ func TestRoles(t *testing.T) {
 			}
 			var e envelope
 			_ = json.Unmarshal(w.Body.Bytes(), &e) // streams have no envelope
-			if h := w.Header(); h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("X-Request-Id") != entries[0].RequestID {
-				t.Errorf("%s %s: %v", p.name, op.Pattern, h)
+			switch h := w.Header(); {
+			case h.Get("Cache-Control") != "no-store":
+				t.Errorf(`%s: h.Get("Cache-Control") != "no-store", %s, %v`, p.name, op.Pattern, h)
+			case h.Get("X-Content-Type-Options") != "nosniff":
+				t.Errorf(`%s: h.Get("X-Content-Type-Options") != "nosniff", %s, %v`, p.name, op.Pattern, h)
+			case h.Get("X-Request-Id") != entries[0].RequestID:
+				t.Errorf(`%s: h.Get("X-Request-Id") != entries[0].RequestID, %s, %v`, p.name, op.Pattern, h)
 			}
 			if w.Code == http.StatusOK {
 				continue
@@ -93,8 +98,17 @@ func TestRoles(t *testing.T) {
 			if !slices.Contains(slices.Concat(httpapi.CommonRefusals(), op.Refusals), e.code()) {
 				t.Errorf("%s %s: refused with %s, which it does not declare", p.name, op.Pattern, e.code())
 			}
-			if e.Kind != "Error" || string(e.Data) != "null" || e.Error.Message == "" || len(e.Error.Advice) == 0 || e.Meta.RequestID != entries[0].RequestID {
-				t.Errorf("%s %s: %s", p.name, op.Pattern, w.Body)
+			switch {
+			case e.Kind != "Error":
+				t.Errorf("%s: e.Kind = %q, want %q; %s; %s", p.name, e.Kind, "Error", op.Pattern, w.Body)
+			case string(e.Data) != "null":
+				t.Errorf("%s: string(e.Data) = %q, want %q; %s; %s", p.name, string(e.Data), "null", op.Pattern, w.Body)
+			case e.Error.Message == "":
+				t.Errorf("%s: e.Error.Message is empty, %s, %s", p.name, op.Pattern, w.Body)
+			case len(e.Error.Advice) == 0:
+				t.Errorf("%s: len(e.Error.Advice) = %v; %s; %s", p.name, len(e.Error.Advice), op.Pattern, w.Body)
+			case e.Meta.RequestID != entries[0].RequestID:
+				t.Errorf("%s: e.Meta.RequestID = %q, want %q; %s; %s", p.name, e.Meta.RequestID, entries[0].RequestID, op.Pattern, w.Body)
 			}
 			if strings.Contains(w.Body.String(), "bob") || len(o.revocations()) > 0 { // PL-01
 				t.Errorf("%s %s: refused, and %s, %v", p.name, op.Pattern, w.Body, o.revocations())

@@ -48,20 +48,39 @@ func TestLog(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 		r.Host = "dashboard"
 		o.ServeHTTP(w, r)
-		if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" || w.Header().Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%d %v %.200s", w.Code, w.Header(), w.Body)
+		switch {
+		case w.Code != http.StatusOK:
+			t.Errorf("w.Code = %v, want %v", w.Code, http.StatusOK)
+		case w.Header().Get("Content-Type") != "text/plain; charset=utf-8":
+			t.Errorf(`w.Header().Get("Content-Type") != "text/plain; charset=utf-8"; %d, %v, %.200s`, w.Code, w.Header(), w.Body)
+		case w.Header().Get("X-Content-Type-Options") != "nosniff":
+			t.Errorf(`w.Header().Get("X-Content-Type-Options") != "nosniff"; %d, %v, %.200s`, w.Code, w.Header(), w.Body)
 		}
 		return w.Body.String()
 	}
 	if got := get(aLog); got != "one\n\x1b[31mtwo\n"+strings.Repeat("x", maxLogLine+9)+"\nfour" {
 		t.Errorf("%.200q", got)
 	}
-	if of := (*opened)[0]; of.Tail != defaultLogTail || of.Follow || of.Container != "" {
-		t.Errorf("%+v", of)
+	switch of := (*opened)[0]; {
+	case of.Tail != defaultLogTail:
+		t.Errorf("of.Tail = %v, want %v", of.Tail, defaultLogTail)
+	case of.Follow:
+		t.Errorf("of.Follow is true; %+v", of)
+	case of.Container != "":
+		t.Errorf("of.Container = %q, want none", of.Container)
 	}
 	l := dataOf[Log](t, o.get(t, aLog+"/lines?tail=3"))
-	if of := (*opened)[1]; of.Tail != 3 || len(l.Lines) != 3 || l.Lines[1] != "\x1b[31mtwo" || len(l.Lines[2]) != maxLogLine || !l.Cut {
-		t.Errorf("%+v %.300v", of, l)
+	switch of := (*opened)[1]; {
+	case of.Tail != 3:
+		t.Errorf("of.Tail = %v, want 3", of.Tail)
+	case len(l.Lines) != 3:
+		t.Errorf("len(l.Lines) = %v, want 3", len(l.Lines))
+	case l.Lines[1] != "\x1b[31mtwo":
+		t.Errorf("l.Lines[1] = %q, want %q", l.Lines[1], "\x1b[31mtwo")
+	case len(l.Lines[2]) != maxLogLine:
+		t.Errorf("len(l.Lines[2]) = %v, want %v", len(l.Lines[2]), maxLogLine)
+	case !l.Cut:
+		t.Errorf("l.Cut is false; %+v, %.300v", of, l)
 	}
 	o.store.Set(KindRunner, "kubernetes", Runner{ID: "runners/a", Namespace: "runners", Name: "a", Pool: "github/acme/nix", OrgName: "acme", Pod: &Pod{Containers: []Container{{Name: "init", Init: true}, {Name: "runner"}, {Name: "dind"}}}})
 	for path, want := range map[string]string{"a/log": "runner", "a/log?container=dind&tail=5000&follow=true": "dind", "a/log?container=init": "init"} {
@@ -117,8 +136,17 @@ func TestPL03_LogEnds(t *testing.T) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if last := o.entries[len(o.entries)-1]; len(o.entries) != 2 || last.Code != problem.Forbidden || last.Args["stream"] != "closed" || last.Org != "acme" || o.entries[0].Org != "acme" {
-		t.Errorf("%+v", o.entries)
+	switch last := o.entries[len(o.entries)-1]; {
+	case len(o.entries) != 2:
+		t.Errorf("len(o.entries) = %v, want 2", len(o.entries))
+	case last.Code != problem.Forbidden:
+		t.Errorf("last.Code = %q, want %q", last.Code, problem.Forbidden)
+	case last.Args["stream"] != "closed":
+		t.Errorf(`last.Args["stream"] = %q, want %q`, last.Args["stream"], "closed")
+	case last.Org != "acme":
+		t.Errorf("last.Org = %q, want %q", last.Org, "acme")
+	case o.entries[0].Org != "acme":
+		t.Errorf("o.entries[0].Org = %q, want %q", o.entries[0].Org, "acme")
 	}
 }
 

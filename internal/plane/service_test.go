@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
@@ -30,8 +32,21 @@ func TestPL07_NeverFabricated(t *testing.T) {
 	}
 	for _, name := range lists {
 		w, e := o.do("GET", "/api/v1/"+name, "")
-		if w.Code != http.StatusOK || string(e.Data) != "null" || e.Meta.Page != nil || len(e.Meta.Sources) != 1 || e.Meta.Sources[0].Status != plane.StatusDown || e.Meta.Sources[0].Message == "" || e.Meta.Sources[0].Since.IsZero() {
-			t.Errorf("%s, but the data is not known: %s", name, w.Body)
+		switch {
+		case w.Code != http.StatusOK:
+			t.Errorf("%s, but the data is not known: w.Code = %v, want %v", name, w.Code, http.StatusOK)
+		case string(e.Data) != "null":
+			t.Errorf("%s, but the data is not known: string(e.Data) = %q, want %q", name, string(e.Data), "null")
+		case e.Meta.Page != nil:
+			t.Errorf("%s, but the data is not known: e.Meta.Page = %v, want nil", name, e.Meta.Page)
+		case len(e.Meta.Sources) != 1:
+			t.Errorf("%s, but the data is not known: len(e.Meta.Sources) = %v, want 1", name, len(e.Meta.Sources))
+		case e.Meta.Sources[0].Status != plane.StatusDown:
+			t.Errorf("%s, but the data is not known: got %q, want %q", name, e.Meta.Sources[0].Status, plane.StatusDown)
+		case e.Meta.Sources[0].Message == "":
+			t.Errorf("%s, but the data is not known: e.Meta.Sources[0].Message is empty, %s", name, w.Body)
+		case e.Meta.Sources[0].Since.IsZero():
+			t.Errorf("%s, but the data is not known: e.Meta.Sources[0].Since.IsZero() is true, %s", name, w.Body)
 		}
 	}
 	numbers := func() map[string]json.RawMessage {
@@ -51,16 +66,30 @@ func TestPL07_NeverFabricated(t *testing.T) {
 	o.withObjects()
 	for _, name := range lists {
 		_, e := o.do("GET", "/api/v1/"+name, "")
-		if n := len(data[[]any](t, e)); n == 0 || e.Meta.Page == nil || *e.Meta.Page.Total != n || e.Meta.Sources[0].Status != plane.StatusOK {
-			t.Errorf("%d %s: %+v", n, name, e.Meta)
+		switch n := len(data[[]any](t, e)); {
+		case n == 0:
+			t.Errorf("n = %v; name = %s", n, name)
+		case e.Meta.Page == nil:
+			t.Errorf("e.Meta.Page is nil; name = %s", name)
+		case *e.Meta.Page.Total != n:
+			t.Errorf("*e.Meta.Page.Total = %v, want %v; name = %s", *e.Meta.Page.Total, n, name)
+		case e.Meta.Sources[0].Status != plane.StatusOK:
+			t.Errorf("e.Meta.Sources[0].Status = %q, want %q; name = %s", e.Meta.Sources[0].Status, plane.StatusOK, name)
 		}
 	}
 	// The source goes down: its data stays, and the response names the source.
 	o.store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusDown, Message: "connection refused"})
 	for _, name := range lists {
 		_, e := o.do("GET", "/api/v1/"+name, "")
-		if n := len(data[[]any](t, e)); n == 0 || e.Meta.Sources[0].Status != plane.StatusDown || e.Meta.Sources[0].Message != "connection refused" || !e.Meta.Sources[0].ObservedAt.Equal(noon) {
-			t.Errorf("%d %s: %+v", n, name, e.Meta)
+		switch n := len(data[[]any](t, e)); {
+		case n == 0:
+			t.Errorf("n = %v; name = %s", n, name)
+		case e.Meta.Sources[0].Status != plane.StatusDown:
+			t.Errorf("e.Meta.Sources[0].Status = %q, want %q; name = %s", e.Meta.Sources[0].Status, plane.StatusDown, name)
+		case e.Meta.Sources[0].Message != "connection refused":
+			t.Errorf("e.Meta.Sources[0].Message = %q, want %q; name = %s", e.Meta.Sources[0].Message, "connection refused", name)
+		case !e.Meta.Sources[0].ObservedAt.Equal(noon):
+			t.Errorf("e.Meta.Sources[0].ObservedAt = %v, want %v; name = %s", e.Meta.Sources[0].ObservedAt, noon, name)
 		}
 	}
 	// An empty list is known.
@@ -110,8 +139,15 @@ func TestPL05_OthersAreNotThere(t *testing.T) {
 	o.as(vic())
 	_, e := o.do("GET", "/api/v1/signins", "")
 	own := data[[]plane.Signin](t, e)
-	if len(own) != 1 || own[0].Name != "vic" || *e.Meta.Page.Total != 1 || !own[0].Actions.Revoke.Allowed {
-		t.Errorf("%+v of %d", own, *e.Meta.Page.Total)
+	switch {
+	case len(own) != 1:
+		t.Errorf("len(own) = %v, want 1", len(own))
+	case own[0].Name != "vic":
+		t.Errorf("own[0].Name = %q, want %q", own[0].Name, "vic")
+	case *e.Meta.Page.Total != 1:
+		t.Errorf("*e.Meta.Page.Total = %v, want 1", *e.Meta.Page.Total)
+	case !own[0].Actions.Revoke.Allowed:
+		t.Errorf("own[0].Actions.Revoke.Allowed is false; %+v, %d", own, *e.Meta.Page.Total)
 	}
 	for _, query := range []string{"?q=alice", "?q=bob", "?state=Ready&q=namesake"} {
 		if _, e := o.do("GET", "/api/v1/signins"+query, ""); len(data[[]plane.Signin](t, e)) != 0 || *e.Meta.Page.Total != 0 {
@@ -125,8 +161,17 @@ func TestPL05_OthersAreNotThere(t *testing.T) {
 	}
 	_, v := o.do("GET", "/api/v1/overview", "")
 	over := data[plane.Overview](t, v)
-	if over.Signins == nil || over.Signins.Total != 1 || over.Clusters != nil || len(over.Hidden) != 6 || len(over.Attention) != 0 {
-		t.Errorf("%+v", over)
+	switch {
+	case over.Signins == nil:
+		t.Error("over.Signins is nil")
+	case over.Signins.Total != 1:
+		t.Errorf("over.Signins.Total = %v, want 1", over.Signins.Total)
+	case over.Clusters != nil:
+		t.Errorf("over.Clusters = %v, want nil", over.Clusters)
+	case len(over.Hidden) != 6:
+		t.Errorf("len(over.Hidden) = %v, want 6", len(over.Hidden))
+	case len(over.Attention) != 0:
+		t.Errorf("len(over.Attention) = %v, want 0", len(over.Attention))
 	}
 	_, history := o.do("GET", "/api/v1/audit", "")
 	for _, entry := range data[[]audit.Entry](t, history) {
@@ -188,22 +233,54 @@ func TestRevoke(t *testing.T) {
 		t.Fatalf("revoked %q", o.revocations())
 	}
 	_, e := o.do("DELETE", "/api/v1/signins/tailplane/bob?dryRun=true", `{"reason":"x"}`)
-	if dry := data[plane.Revocation](t, e); !dry.DryRun || dry.Deleted || dry.RefusedBy != nil || len(o.revocations()) != 0 {
-		t.Errorf("%+v, revoked %q", dry, o.revocations())
+	switch dry := data[plane.Revocation](t, e); {
+	case !dry.DryRun:
+		t.Errorf("dry.DryRun is false; %+v, %q", dry, o.revocations())
+	case dry.Deleted:
+		t.Errorf("dry.Deleted is true; %+v, %q", dry, o.revocations())
+	case dry.RefusedBy != nil:
+		t.Errorf("dry.RefusedBy = %v, want nil", dry.RefusedBy)
+	case len(o.revocations()) != 0:
+		t.Errorf("len(o.revocations()) = %v, want 0", len(o.revocations()))
 	}
 	e = revoke("bob", `{"reason":"`+strings.Repeat("é", 500)+`"}`)
-	if done := data[plane.Revocation](t, e); e.Kind != "Revocation" || done.ID != "tailplane/bob" || !done.Deleted || done.RefusedBy == nil || len(o.revocations()) != 1 {
-		t.Errorf("%s, revoked %q", e.Data, o.revocations())
+	switch done := data[plane.Revocation](t, e); {
+	case e.Kind != "Revocation":
+		t.Errorf("e.Kind = %q, want %q", e.Kind, "Revocation")
+	case done.ID != "tailplane/bob":
+		t.Errorf("done.ID = %q, want %q", done.ID, "tailplane/bob")
+	case !done.Deleted:
+		t.Errorf("done.Deleted is false; %s, %q", e.Data, o.revocations())
+	case done.RefusedBy == nil:
+		t.Error("done.RefusedBy is nil")
+	case len(o.revocations()) != 1:
+		t.Errorf("len(o.revocations()) = %v, want 1", len(o.revocations()))
 	}
 	last := o.auditEntries()[len(o.auditEntries())-1]
-	if last.Verb != access.SigninsRevoke || last.Args["signin"] != "tailplane/bob" || last.Reason == "" || last.Object != "tailplane/bob" || last.Result != audit.Done {
-		t.Errorf("recorded %+v", last)
+	switch {
+	case last.Verb != access.SigninsRevoke:
+		t.Errorf("recorded: last.Verb = %q, want %q", last.Verb, access.SigninsRevoke)
+	case last.Args["signin"] != "tailplane/bob":
+		t.Errorf(`recorded: last.Args["signin"] = %q, want %q`, last.Args["signin"], "tailplane/bob")
+	case last.Reason == "":
+		t.Errorf("recorded: last.Reason is empty; last = %+v", last)
+	case last.Object != "tailplane/bob":
+		t.Errorf("recorded: last.Object = %q, want %q", last.Object, "tailplane/bob")
+	case last.Result != audit.Done:
+		t.Errorf("recorded: last.Result = %q, want %q", last.Result, audit.Done)
 	}
 
 	// A caller that sees all sign-ins but may end only its own receives the missing permission.
 	o.as(person("vera@example.com", `{"role":"viewer","orgs":["*"]}`))
-	if e := revoke("bob", `{"reason":"x"}`); e.code() != problem.Forbidden || e.Error.Needed == nil || e.Error.Needed.Verb != "signins.revoke" || !slices.Equal(e.Error.Have, []string{"viewer@*"}) {
-		t.Errorf("%+v", e.Error)
+	switch e := revoke("bob", `{"reason":"x"}`); {
+	case e.code() != problem.Forbidden:
+		t.Errorf("e.code() = %q, want %q", e.code(), problem.Forbidden)
+	case e.Error.Needed == nil:
+		t.Error("e.Error.Needed is nil")
+	case e.Error.Needed.Verb != "signins.revoke":
+		t.Errorf("e.Error.Needed.Verb = %q, want %q", e.Error.Needed.Verb, "signins.revoke")
+	case !slices.Equal(e.Error.Have, []string{"viewer@*"}):
+		t.Errorf("e.Error.Have (-want +got):\n%s", cmp.Diff([]string{"viewer@*"}, e.Error.Have))
 	}
 	_, e = o.do("GET", "/api/v1/signins", "")
 	for _, s := range data[[]plane.Signin](t, e) {
@@ -213,8 +290,13 @@ func TestRevoke(t *testing.T) {
 	}
 	// The list is unknown, so the answer is not "there is none".
 	empty := newEnv(clock).as(alice())
-	if w, e := empty.do("DELETE", "/api/v1/signins/tailplane/bob", `{"reason":"x"}`); e.code() != problem.Unavailable || w.Header().Get("Retry-After") == "" || e.Error.RetryAfterSeconds == 0 {
-		t.Errorf("%+v", e.Error)
+	switch w, e := empty.do("DELETE", "/api/v1/signins/tailplane/bob", `{"reason":"x"}`); {
+	case e.code() != problem.Unavailable:
+		t.Errorf("e.code() = %q, want %q", e.code(), problem.Unavailable)
+	case w.Header().Get("Retry-After") == "":
+		t.Errorf(`w.Header().Get("Retry-After") == ""; %+v`, e.Error)
+	case e.Error.RetryAfterSeconds == 0:
+		t.Errorf("e.Error.RetryAfterSeconds = %v", e.Error.RetryAfterSeconds)
 	}
 }
 
@@ -262,13 +344,40 @@ func TestMe(t *testing.T) {
 	o := newEnv(clock).as(person("amy@acme.dev", `{"role":"viewer","orgs":["globex"]}`, `{"role":"root","orgs":["*"]}`))
 	_, e := o.do("GET", "/api/v1/me", "")
 	me := data[plane.Me](t, e)
-	if me.Login != "amy@acme.dev" || me.Node == "" || me.Via != access.ViaTailnet || me.Tags == nil || len(me.Roles) != 2 ||
-		me.Roles[0].Role != "org-admin" || me.Roles[0].Source != "owner of acme" || me.Roles[1].Source != "grant" || !slices.Contains(me.Verbs["acme"], access.FleetRead) || len(me.Warnings) != 1 {
-		t.Errorf("%s", e.Data)
+	switch {
+	case me.Login != "amy@acme.dev":
+		t.Errorf("me.Login = %q, want %q; %s", me.Login, "amy@acme.dev", e.Data)
+	case me.Node == "":
+		t.Errorf("me.Node is empty; %s", e.Data)
+	case me.Via != access.ViaTailnet:
+		t.Errorf("me.Via = %q, want %q; %s", me.Via, access.ViaTailnet, e.Data)
+	case me.Tags == nil:
+		t.Errorf("me.Tags is nil; %s", e.Data)
+	case len(me.Roles) != 2:
+		t.Errorf("len(me.Roles) = %v, want 2; %s", len(me.Roles), e.Data)
+	case me.Roles[0].Role != "org-admin":
+		t.Errorf("me.Roles[0].Role = %q, want %q; %s", me.Roles[0].Role, "org-admin", e.Data)
+	case me.Roles[0].Source != "owner of acme":
+		t.Errorf("me.Roles[0].Source = %q, want %q; %s", me.Roles[0].Source, "owner of acme", e.Data)
+	case me.Roles[1].Source != "grant":
+		t.Errorf("me.Roles[1].Source = %q, want %q; %s", me.Roles[1].Source, "grant", e.Data)
+	case !slices.Contains(me.Verbs["acme"], access.FleetRead):
+		t.Errorf(`me.Verbs["acme"] = %v does not contain %q; %s`, me.Verbs["acme"], access.FleetRead, e.Data)
+	case len(me.Warnings) != 1:
+		t.Errorf("len(me.Warnings) = %v, want 1; %s", len(me.Warnings), e.Data)
 	}
 	o.as(person("mallory@evil.example"))
-	if _, e := o.do("GET", "/api/v1/me", ""); e.code() != problem.NotAuthorized || e.Error.Seen == nil || e.Error.Seen.Login != "mallory@evil.example" || e.Error.Seen.Via != "tailnet" || e.Error.Seen.Node == "" {
-		t.Errorf("%+v", e.Error)
+	switch _, e := o.do("GET", "/api/v1/me", ""); {
+	case e.code() != problem.NotAuthorized:
+		t.Errorf("e.code() = %q, want %q", e.code(), problem.NotAuthorized)
+	case e.Error.Seen == nil:
+		t.Error("e.Error.Seen is nil")
+	case e.Error.Seen.Login != "mallory@evil.example":
+		t.Errorf("e.Error.Seen.Login = %q, want %q", e.Error.Seen.Login, "mallory@evil.example")
+	case e.Error.Seen.Via != "tailnet":
+		t.Errorf("e.Error.Seen.Via = %q, want %q", e.Error.Seen.Via, "tailnet")
+	case e.Error.Seen.Node == "":
+		t.Errorf("e.Error.Seen.Node is empty; %+v", e.Error)
 	}
 }
 
@@ -326,8 +435,13 @@ func TestAudit(t *testing.T) {
 	}
 	w, _ := o.do("GET", "/api/v1/audit?limit=3", "", "Accept", "application/jsonl")
 	rows := strings.Split(strings.TrimSuffix(w.Body.String(), "\n"), "\n")
-	if len(rows) != 3 || w.Header().Get("Content-Type") != "application/jsonl" || w.Header().Get(plane.NextHeader) == "" {
-		t.Errorf("%d lines, %v", len(rows), w.Header())
+	switch {
+	case len(rows) != 3:
+		t.Errorf("len(rows) = %v, want 3", len(rows))
+	case w.Header().Get("Content-Type") != "application/jsonl":
+		t.Errorf(`w.Header().Get("Content-Type") != "application/jsonl"; %d, %v`, len(rows), w.Header())
+	case w.Header().Get(plane.NextHeader) == "":
+		t.Errorf(`w.Header().Get(plane.NextHeader) == ""; %d, %v`, len(rows), w.Header())
 	}
 	for _, line := range rows {
 		d := json.NewDecoder(strings.NewReader(line))
@@ -358,8 +472,13 @@ func TestID11_Paths(t *testing.T) {
 	}
 	for _, op := range new(plane.Service).Routes() {
 		method, path, _ := strings.Cut(op.Pattern, " ")
-		if op.Verb == "" || op.Doc == "" || method != http.MethodGet && method != http.MethodDelete {
-			t.Errorf("%s: %q", op.Pattern, op.Verb)
+		switch {
+		case op.Verb == "":
+			t.Errorf("op.Verb is empty; %s, %q", op.Pattern, op.Verb)
+		case op.Doc == "":
+			t.Errorf("op.Doc is empty; %s, %q", op.Pattern, op.Verb)
+		case method != http.MethodGet && method != http.MethodDelete:
+			t.Errorf("method != http.MethodGet && method != http.MethodDelete; %s, %q", op.Pattern, op.Verb)
 		}
 		path = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob").Replace(path)
 		for _, other := range []string{"HEAD", "POST", "PUT", "PATCH"} {
@@ -399,8 +518,13 @@ func TestPL08_AnotherPermit(t *testing.T) {
 		for _, op := range new(plane.Service).Routes() {
 			method, path, _ := strings.Cut(op.Pattern, " ")
 			path = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob").Replace(path)
-			if w, e := o.do(method, path, `{"reason":"x"}`); w.Code != http.StatusInternalServerError || e.code() != problem.Internal || len(o.revocations()) > 0 {
-				t.Errorf("%s, by a permit for %q: %d %s", op.Pattern, decided, w.Code, w.Body)
+			switch w, e := o.do(method, path, `{"reason":"x"}`); {
+			case w.Code != http.StatusInternalServerError:
+				t.Errorf("w.Code = %v, want %v; %s; decided = %q", w.Code, http.StatusInternalServerError, op.Pattern, decided)
+			case e.code() != problem.Internal:
+				t.Errorf("e.code() = %q, want %q; %s; decided = %q", e.code(), problem.Internal, op.Pattern, decided)
+			case len(o.revocations()) > 0:
+				t.Errorf("len(o.revocations()) = %v, want at most 0; %s; decided = %q", len(o.revocations()), op.Pattern, decided)
 			}
 		}
 	}
@@ -411,8 +535,19 @@ func TestClient(t *testing.T) {
 	o := newEnv(clock).withObjects().as(alice())
 	c := httpapi.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.ParseEnvelope}
 	clusters, err := plane.ListClusters.Call(t.Context(), c, plane.ListRequest{Sort: "-name", Limit: 1})
-	if err != nil || len(clusters.Data) != 1 || clusters.Data[0].Name != "c2" || clusters.Meta.Page.Next == "" || clusters.Meta.RequestID == "" || len(clusters.Meta.Sources) != 1 {
-		t.Errorf("%+v, %v", clusters, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case len(clusters.Data) != 1:
+		t.Errorf("len(clusters.Data) = %v, want 1", len(clusters.Data))
+	case clusters.Data[0].Name != "c2":
+		t.Errorf("clusters.Data[0].Name = %q, want %q", clusters.Data[0].Name, "c2")
+	case clusters.Meta.Page.Next == "":
+		t.Errorf("clusters.Meta.Page.Next is empty; clusters = %+v, %v", clusters, err)
+	case clusters.Meta.RequestID == "":
+		t.Errorf("clusters.Meta.RequestID is empty; clusters = %+v, %v", clusters, err)
+	case len(clusters.Meta.Sources) != 1:
+		t.Errorf("len(clusters.Meta.Sources) = %v, want 1", len(clusters.Meta.Sources))
 	}
 	done, err := plane.RevokeSignin.Call(t.Context(), c, plane.RevokeRequest{Namespace: "tailplane", Name: "bob", Reason: "x", Key: "k", DryRun: true})
 	if err != nil || !done.Data.DryRun {
@@ -421,8 +556,13 @@ func TestClient(t *testing.T) {
 	if _, err = plane.RevokeSignin.Call(t.Context(), c, plane.RevokeRequest{Namespace: "tailplane", Name: "nobody", Reason: "x"}); problem.CodeOf(err) != problem.NotFound {
 		t.Errorf("%v", err)
 	}
-	if history, err := plane.ListAudit.Call(t.Context(), c, plane.HistoryRequest{Limit: 2}); err != nil || len(history.Data) != 2 || history.Kind != "AuditEntryList" {
-		t.Errorf("%+v, %v", history, err)
+	switch history, err := plane.ListAudit.Call(t.Context(), c, plane.HistoryRequest{Limit: 2}); {
+	case err != nil:
+		t.Error(err)
+	case len(history.Data) != 2:
+		t.Errorf("len(history.Data) = %v, want 2", len(history.Data))
+	case history.Kind != "AuditEntryList":
+		t.Errorf("history.Kind = %q, want %q", history.Kind, "AuditEntryList")
 	}
 	for _, notOurs := range []string{"", "<html>", "{}", `{"apiVersion":"v1"}`, `{"apiVersion":"plane/v1"}`} {
 		if _, refused, err := plane.ParseEnvelope(http.StatusBadGateway, []byte(notOurs)); err == nil || refused != nil {
@@ -455,20 +595,46 @@ func TestExposures(t *testing.T) {
 	list := func() []plane.Exposure {
 		t.Helper()
 		all, err := plane.ListExposures.Call(t.Context(), httpapi.Client{HTTP: &http.Client{Transport: direct{o}}, Base: "http://dashboard", Open: plane.ParseEnvelope}, plane.Empty{})
-		if err != nil || len(all.Data) != 2 || len(all.Meta.Sources) != 2 {
-			t.Fatalf("%+v, %v", all, err)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case len(all.Data) != 2:
+			t.Fatalf("len(all.Data) = %v, want 2", len(all.Data))
+		case len(all.Meta.Sources) != 2:
+			t.Fatalf("len(all.Meta.Sources) = %v, want 2", len(all.Meta.Sources))
 		}
 		return all.Data
 	}
-	if e := list()[0]; e.State != plane.StatusDown || e.Address != nil || e.Problem == "" {
-		t.Errorf("before the first report: %+v", e)
+	switch e := list()[0]; {
+	case e.State != plane.StatusDown:
+		t.Errorf("before the first report: e.State = %q, want %q", e.State, plane.StatusDown)
+	case e.Address != nil:
+		t.Errorf("before the first report: e.Address = %v, want nil", e.Address)
+	case e.Problem == "":
+		t.Errorf("before the first report: e.Problem is empty; %+v", e)
 	}
 	o.store.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusDegraded, Message: "NameTaken: another node is grafana."})
-	if e := list()[0]; e.State != plane.StatusDegraded || e.Address == nil || *e.Address != "https://grafana-1.tail1234.ts.net" || !strings.HasPrefix(e.Problem, "NameTaken") || e.Access != "observe.read" {
-		t.Errorf("%+v", e)
+	switch e := list()[0]; {
+	case e.State != plane.StatusDegraded:
+		t.Errorf("e.State = %q, want %q", e.State, plane.StatusDegraded)
+	case e.Address == nil:
+		t.Error("e.Address is nil")
+	case *e.Address != "https://grafana-1.tail1234.ts.net":
+		t.Errorf("*e.Address = %q, want %q", *e.Address, "https://grafana-1.tail1234.ts.net")
+	case !strings.HasPrefix(e.Problem, "NameTaken"):
+		t.Errorf("e.Problem = %q does not start with %q", e.Problem, "NameTaken")
+	case e.Access != "observe.read":
+		t.Errorf("e.Access = %q, want %q", e.Access, "observe.read")
 	}
 	o.store.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusDown, Message: "It is not on the tailnet."})
-	if all := list(); all[0].Address != nil || all[0].State != plane.StatusDown || all[1].Name != "attic" || all[1].Access != "identified" {
-		t.Errorf("%+v", all)
+	switch all := list(); {
+	case all[0].Address != nil:
+		t.Errorf("all[0].Address = %v, want nil", all[0].Address)
+	case all[0].State != plane.StatusDown:
+		t.Errorf("all[0].State = %q, want %q", all[0].State, plane.StatusDown)
+	case all[1].Name != "attic":
+		t.Errorf("all[1].Name = %q, want %q", all[1].Name, "attic")
+	case all[1].Access != "identified":
+		t.Errorf("all[1].Access = %q, want %q", all[1].Access, "identified")
 	}
 }

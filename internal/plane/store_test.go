@@ -52,23 +52,44 @@ func TestNotKnownIsNotNone(t *testing.T) {
 	}
 	b.Expect("gossip", plane.KindCluster)
 	l := b.List(plane.KindCluster)
-	if l.Known || len(l.Sources) != 1 || l.Sources[0].Status != plane.StatusDown || !l.Sources[0].ObservedAt.IsZero() || l.Sources[0].Message == "" {
-		t.Errorf("no source has answered: %+v", l)
+	switch {
+	case l.Known:
+		t.Errorf("no source has answered: l.Known is true; %+v", l)
+	case len(l.Sources) != 1:
+		t.Errorf("no source has answered: len(l.Sources) = %v, want 1", len(l.Sources))
+	case l.Sources[0].Status != plane.StatusDown:
+		t.Errorf("no source has answered: l.Sources[0].Status = %q, want %q", l.Sources[0].Status, plane.StatusDown)
+	case !l.Sources[0].ObservedAt.IsZero():
+		t.Errorf("no source has answered: l.Sources[0].ObservedAt.IsZero() is false; %+v", l)
+	case l.Sources[0].Message == "":
+		t.Errorf("no source has answered: l.Sources[0].Message is empty; %+v", l)
 	}
 	b.Set(plane.KindCluster, "gossip", cluster("a")) // a part of a first list
 	if l = b.List(plane.KindCluster); l.Known {
 		t.Errorf("one was seen: %+v", l)
 	}
 	b.Replace(plane.KindCluster, "gossip", nil)
-	if l = b.List(plane.KindCluster); !l.Known || l.Objects == nil || len(l.Objects) != 0 {
-		t.Errorf("there are none: %+v", l)
+	switch l = b.List(plane.KindCluster); {
+	case !l.Known:
+		t.Errorf("there are none: l.Known is false; %+v", l)
+	case l.Objects == nil:
+		t.Error("there are none: l.Objects is nil")
+	case len(l.Objects) != 0:
+		t.Errorf("there are none: len(l.Objects) = %v, want 0", len(l.Objects))
 	}
 	// The source goes down: its last data stays.
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("a")})
 	b.Report(plane.Source{Name: "gossip", Status: plane.StatusOK})
 	b.Report(plane.Source{Name: "gossip", Status: plane.StatusDown, Message: "the ConfigMap cannot be read"})
-	if l = b.List(plane.KindCluster); !l.Known || len(l.Objects) != 1 || l.Sources[0].Status != plane.StatusDown || !l.Sources[0].ObservedAt.Equal(noon) {
-		t.Errorf("last known: %+v", l)
+	switch l = b.List(plane.KindCluster); {
+	case !l.Known:
+		t.Errorf("last known: l.Known is false; %+v", l)
+	case len(l.Objects) != 1:
+		t.Errorf("last known: len(l.Objects) = %v, want 1", len(l.Objects))
+	case l.Sources[0].Status != plane.StatusDown:
+		t.Errorf("last known: l.Sources[0].Status = %q, want %q", l.Sources[0].Status, plane.StatusDown)
+	case !l.Sources[0].ObservedAt.Equal(noon):
+		t.Errorf("last known: l.Sources[0].ObservedAt = %v, want %v", l.Sources[0].ObservedAt, noon)
 	}
 }
 
@@ -123,8 +144,13 @@ func TestStoreEvents(t *testing.T) {
 	b.Report(plane.Source{Name: "gossip", Status: plane.StatusDegraded, Message: "slow"})
 	b.Report(plane.Source{Name: "gossip", Status: plane.StatusDegraded, Message: "slower"})
 	want("of two reports the last", "status gossip")
-	if s := b.Sources()[0]; !s.Since.Equal(now) || !s.ObservedAt.Equal(now) || s.Message != "slower" {
-		t.Errorf("%+v", s)
+	switch s := b.Sources()[0]; {
+	case !s.Since.Equal(now):
+		t.Errorf("s.Since = %v, want %v", s.Since, now)
+	case !s.ObservedAt.Equal(now):
+		t.Errorf("s.ObservedAt = %v, want %v", s.ObservedAt, now)
+	case s.Message != "slower":
+		t.Errorf("s.Message = %q, want %q", s.Message, "slower")
 	}
 }
 
@@ -152,8 +178,13 @@ func TestResync(t *testing.T) {
 	for i := range 2000 {
 		b.Set(plane.KindCluster, "gossip", cluster("a", func(c *plane.Cluster) { c.Port = i }))
 	}
-	if events, _, ok := b.Since(first, all); !ok || len(events) != 1 || events[0].Object.(plane.Cluster).Port != 1999 {
-		t.Errorf("2,000 changes of one object are %v, %v", describeEvents(events), ok)
+	switch events, _, ok := b.Since(first, all); {
+	case !ok:
+		t.Errorf("2,000 changes of one object: ok is false; %v, %v", describeEvents(events), ok)
+	case len(events) != 1:
+		t.Errorf("2,000 changes of one object: len(events) = %v, want 1; %v", len(events), describeEvents(events))
+	case events[0].Object.(plane.Cluster).Port != 1999:
+		t.Errorf("2,000 changes of one object: got %v, want 1999; %v", events[0].Object.(plane.Cluster).Port, describeEvents(events))
 	}
 	for i := range 10_000 {
 		b.Set(plane.KindCluster, "gossip", cluster("a", func(c *plane.Cluster) { c.Port = -i - 1 }))
@@ -288,11 +319,23 @@ func TestListingIsImmutable(t *testing.T) {
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("b"), cluster("a")})
 	l := b.List(plane.KindCluster)
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("c")})
-	if len(l.Objects) != 2 || l.Objects[0].Key() != "a" || l.Objects[1].Key() != "b" {
-		t.Errorf("%+v", l.Objects)
+	switch {
+	case len(l.Objects) != 2:
+		t.Errorf("len(l.Objects) = %v, want 2", len(l.Objects))
+	case l.Objects[0].Key() != "a":
+		t.Errorf("l.Objects[0].Key() = %q, want %q", l.Objects[0].Key(), "a")
+	case l.Objects[1].Key() != "b":
+		t.Errorf("l.Objects[1].Key() = %q, want %q", l.Objects[1].Key(), "b")
 	}
 	lists, revision := b.ListAll(plane.KindCluster, plane.KindTailnet)
-	if len(lists) != 2 || revision != b.Revision() || len(lists[0].Objects) != 1 || lists[1].Known {
-		t.Errorf("%+v at %d", lists, revision)
+	switch {
+	case len(lists) != 2:
+		t.Errorf("len(lists) = %v, want 2", len(lists))
+	case revision != b.Revision():
+		t.Errorf("revision = %v, want %v", revision, b.Revision())
+	case len(lists[0].Objects) != 1:
+		t.Errorf("len(lists[0].Objects) = %v, want 1", len(lists[0].Objects))
+	case lists[1].Known:
+		t.Errorf("lists[1].Known is true; lists = %+v, revision = %d", lists, revision)
 	}
 }

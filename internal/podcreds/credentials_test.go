@@ -63,8 +63,15 @@ func TestStateSurvivesRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !second.ValidToken(string(token)) || second.ValidToken("") || second.ValidToken(string(token)+"x") || second.ValidToken(string(token)[1:]) {
-		t.Error("only the shown token must be accepted")
+	switch {
+	case !second.ValidToken(string(token)):
+		t.Error("only the shown token must be accepted: second.ValidToken(string(token)) is false")
+	case second.ValidToken(""):
+		t.Error(`only the shown token must be accepted: second.ValidToken("") is true`)
+	case second.ValidToken(string(token) + "x"):
+		t.Error(`only the shown token must be accepted: second.ValidToken(string(token)+"x") is true`)
+	case second.ValidToken(string(token)[1:]):
+		t.Error("only the shown token must be accepted: second.ValidToken(string(token)[1:]) is true")
 	}
 	if raw, err := base64.RawURLEncoding.DecodeString(string(token)); err != nil || len(raw) != 32 {
 		t.Errorf("a token of %d bytes: %v", len(raw), err)
@@ -208,9 +215,23 @@ func TestClientsTrustTheCertificate(t *testing.T) {
 func TestCAIsConstrained(t *testing.T) {
 	f := openTest(t, t.TempDir())
 	ca := f.ca
-	if !ca.IsCA || !ca.MaxPathLenZero || ca.MaxPathLen != 0 || !ca.PermittedDNSDomainsCritical || len(ca.SubjectKeyId) == 0 || ca.SerialNumber.BitLen() < 64 ||
-		ca.NotBefore.After(time.Now().Add(-4*time.Minute)) || ca.PublicKeyAlgorithm != x509.ECDSA {
-		t.Errorf("the authority: %+v", ca)
+	switch {
+	case !ca.IsCA:
+		t.Errorf("the authority: ca.IsCA is false; %+v", ca)
+	case !ca.MaxPathLenZero:
+		t.Errorf("the authority: ca.MaxPathLenZero is false; %+v", ca)
+	case ca.MaxPathLen != 0:
+		t.Errorf("the authority: ca.MaxPathLen = %v, want 0", ca.MaxPathLen)
+	case !ca.PermittedDNSDomainsCritical:
+		t.Errorf("the authority: ca.PermittedDNSDomainsCritical is false; %+v", ca)
+	case len(ca.SubjectKeyId) == 0:
+		t.Errorf("the authority: len(ca.SubjectKeyId) = %v", len(ca.SubjectKeyId))
+	case ca.SerialNumber.BitLen() < 64:
+		t.Errorf("the authority: ca.SerialNumber.BitLen() = %v, want at least 64", ca.SerialNumber.BitLen())
+	case ca.NotBefore.After(time.Now().Add(-4 * time.Minute)):
+		t.Errorf("the authority: ca.NotBefore.After(time.Now().Add(-4*time.Minute)) is true; %+v", ca)
+	case ca.PublicKeyAlgorithm != x509.ECDSA:
+		t.Errorf("the authority: ca.PublicKeyAlgorithm = %v, want %v", ca.PublicKeyAlgorithm, x509.ECDSA)
 	}
 	if reopened := openTest(t, t.TempDir()).ca; reopened.SerialNumber.Cmp(ca.SerialNumber) == 0 || reopened.Subject.String() == ca.Subject.String() {
 		t.Error("two pods' authorities have one serial number or name")

@@ -113,8 +113,15 @@ func TestCertificatesAreShared(t *testing.T) {
 			synctest.Wait()
 			a, reason := first.get(name)
 			b, _ := second.get(name)
-			if a == nil || b == nil || !bytes.Equal(a.Leaf.Raw, b.Leaf.Raw) || reason != "" {
-				t.Fatalf("%s: the relays have %v and %v: %s", when, a, b, reason)
+			switch {
+			case a == nil:
+				t.Fatalf("%s: the relays: a is nil", when)
+			case b == nil:
+				t.Fatalf("%s: the relays: b is nil", when)
+			case !bytes.Equal(a.Leaf.Raw, b.Leaf.Raw):
+				t.Fatalf("%s: the relays: a.Leaf.Raw = %q, want %q", when, a.Leaf.Raw, b.Leaf.Raw)
+			case reason != "":
+				t.Fatalf("%s: the relays: reason = %q, want none", when, reason)
 			}
 			if now := s.counts(); now != counts {
 				t.Errorf("%s: issued and written %v times", when, now)
@@ -151,8 +158,13 @@ func TestCertificatesRefused(t *testing.T) {
 		c := runCertificates(t, s, name, true)
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if pair, reason := c.get(name); pair != nil || !strings.Contains(reason, "too many certificates") || s.counts()[0] > 20 {
-			t.Errorf("%d requests in a day: %q", s.counts()[0], reason)
+		switch pair, reason := c.get(name); {
+		case pair != nil:
+			t.Errorf("pair = %v, want nil", pair)
+		case !strings.Contains(reason, "too many certificates"):
+			t.Errorf("reason = %q does not contain %q", reason, "too many certificates")
+		case s.counts()[0] > 20:
+			t.Errorf("s.counts()[0] = %v, want at most 20", s.counts()[0])
 		}
 		s.empty(ErrNotYet)
 		time.Sleep(2 * time.Hour)
@@ -208,8 +220,13 @@ func TestCertificateFor(t *testing.T) {
 		{name, chain, key, now.Add(-2 * time.Hour), "not valid before"},
 	} {
 		pair, reason := certificateFor(tt.name, tt.chain, tt.key, tt.at)
-		if (pair == nil) != (tt.why != "") || !strings.Contains(reason, tt.why) || strings.Contains(reason, string(tt.key)) && len(tt.key) > 0 {
-			t.Errorf("%v: %q, want %q", pair != nil, reason, tt.why)
+		switch {
+		case (pair == nil) != (tt.why != ""):
+			t.Errorf(`(pair == nil) != (tt.why != ""); %v, reason = %q, %q`, pair != nil, reason, tt.why)
+		case !strings.Contains(reason, tt.why):
+			t.Errorf("reason = %q does not contain %q; %v", reason, tt.why, pair != nil)
+		case strings.Contains(reason, string(tt.key)) && len(tt.key) > 0:
+			t.Errorf("strings.Contains(reason, string(tt.key)) && len(tt.key) > 0; %v, reason = %q, %q", pair != nil, reason, tt.why)
 		}
 	}
 }
@@ -286,8 +303,13 @@ func TestTerminate(t *testing.T) {
 		if handle, err := say(port, name, "h2"); err != nil || handle != want {
 			t.Errorf("port %d: %q %v", port, handle, err)
 		}
-		if text := <-got; !strings.HasPrefix(text, signature) || !strings.HasSuffix(text, "hello") || len(text) != 28+100_000 {
-			t.Errorf("the backend got %d bytes: %.40q", len(text), text)
+		switch text := <-got; {
+		case !strings.HasPrefix(text, signature):
+			t.Errorf("the backend: text = %q does not start with %q", text, signature)
+		case !strings.HasSuffix(text, "hello"):
+			t.Errorf("the backend: text = %q does not end with %q", text, "hello")
+		case len(text) != 28+100_000:
+			t.Errorf("the backend: len(text) = %v, want %v", len(text), 28+100_000)
 		}
 	}
 	if _, err := say(443, "other.tail1.ts.net"); err == nil {

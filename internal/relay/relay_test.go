@@ -227,8 +227,15 @@ func TestEgress(t *testing.T) {
 		t.Error("ready before a configuration was applied")
 	}
 	st := b.apply(t, byName, "")
-	if s := st.Services["a.web"]; len(s.Ports) != 1 || len(s.IPs) != 1 || s.IPs[0] != webAddr || len(st.Refused) != 0 {
-		t.Errorf("status %+v", st)
+	switch s := st.Services["a.web"]; {
+	case len(s.Ports) != 1:
+		t.Errorf("status: len(s.Ports) = %v, want 1", len(s.Ports))
+	case len(s.IPs) != 1:
+		t.Errorf("status: len(s.IPs) = %v, want 1", len(s.IPs))
+	case s.IPs[0] != webAddr:
+		t.Errorf("status: s.IPs[0] = %v, want %v", s.IPs[0], webAddr)
+	case len(st.Refused) != 0:
+		t.Errorf("status: len(st.Refused) = %v, want 0", len(st.Refused))
 	}
 	if err := errors.Join(b.Ready(), b.ServiceReady(t.Context(), "a.web")); err != nil {
 		t.Error(err)
@@ -364,11 +371,21 @@ func TestBindLater(t *testing.T) {
 	b.run(t)
 	both := strings.Replace(byName, "}]}}", `}]},"b.web":{"tailnetTarget":{"ip":"100.64.0.1"},"ports":[{"protocol":"tcp","matchPort":10001,"targetPort":80}]}}`, 1)
 	st := b.apply(t, both, "")
-	if !strings.Contains(st.Refused["b.web"], "in use") || len(st.Services["b.web"].Ports) != 0 || len(st.Services["a.web"].Ports) != 1 {
-		t.Errorf("status %+v", st)
+	switch {
+	case !strings.Contains(st.Refused["b.web"], "in use"):
+		t.Errorf(`status: st.Refused["b.web"] = %q does not contain %q`, st.Refused["b.web"], "in use")
+	case len(st.Services["b.web"].Ports) != 0:
+		t.Errorf(`status: len(st.Services["b.web"].Ports) = %v, want 0`, len(st.Services["b.web"].Ports))
+	case len(st.Services["a.web"].Ports) != 1:
+		t.Errorf(`status: len(st.Services["a.web"].Ports) = %v, want 1`, len(st.Services["a.web"].Ports))
 	}
-	if b.Ready() == nil || b.ServiceReady(t.Context(), "b.web") == nil || b.ServiceReady(t.Context(), "a.web") != nil {
-		t.Error("readiness is not that of each service")
+	switch {
+	case b.Ready() == nil:
+		t.Error("readiness is not that of each service: b.Ready() is nil, want an error")
+	case b.ServiceReady(t.Context(), "b.web") == nil:
+		t.Error(`readiness is not that of each service: b.ServiceReady(t.Context(), "b.web") is nil, want an error`)
+	case b.ServiceReady(t.Context(), "a.web") != nil:
+		t.Error(`readiness is not that of each service: b.ServiceReady(t.Context(), "a.web") is not nil`)
 	}
 	changed := b.Changed()
 	b.mu.Lock()
@@ -504,8 +521,13 @@ func TestIngress(t *testing.T) {
 	}()
 	b.run(t)
 	doc := fmt.Sprintf(`{"ingress":{"g":{"vip":"svc:g","ports":[{"protocol":"tcp","port":80,"backend":%q}],"proxyProtocol":true,"ready":%%v}}}`, backend.Addr())
-	if st := b.apply(t, "", fmt.Sprintf(doc, false)); len(st.Exposed["g"].Ports) != 0 || b.port(80) != "" || b.Ready() != nil {
-		t.Errorf("without a ready backend nothing is announced, and that is not an error: %+v %v", st, b.Ready())
+	switch st := b.apply(t, "", fmt.Sprintf(doc, false)); {
+	case len(st.Exposed["g"].Ports) != 0:
+		t.Errorf("without a ready backend nothing is announced, and that is not an error: got %v, want 0", len(st.Exposed["g"].Ports))
+	case b.port(80) != "":
+		t.Errorf(`without a ready backend nothing is announced, and that is not an error: b.port(80) != ""; %+v, %v`, st, b.Ready())
+	case b.Ready() != nil:
+		t.Errorf("without a ready backend nothing is announced, and that is not an error: b.Ready() is not nil; %+v, %v", st, b.Ready())
 	}
 	if st := b.apply(t, "", fmt.Sprintf(doc, true)); len(st.Exposed["g"].Ports) != 1 {
 		t.Errorf("status %+v", st)
@@ -564,8 +586,13 @@ func TestDrain(t *testing.T) {
 		drained := make(chan error, 1)
 		go func() { drained <- b.Drain(t.Context()) }()
 		synctest.Wait()
-		if b.Ready() == nil || b.ServiceReady(t.Context(), "a.web") == nil || b.shut.Load() {
-			t.Error("at first it is not ready, but accepts new connections")
+		switch {
+		case b.Ready() == nil:
+			t.Error("at first it is not ready, but accepts new connections: b.Ready() is nil, want an error")
+		case b.ServiceReady(t.Context(), "a.web") == nil:
+			t.Error(`at first it is not ready, but accepts new connections: b.ServiceReady(t.Context(), "a.web") is nil, want an error`)
+		case b.shut.Load():
+			t.Error("at first it is not ready, but accepts new connections: b.shut.Load() is true")
 		}
 		time.Sleep(2*pingPause + settleTime - time.Millisecond)
 		synctest.Wait()
@@ -657,8 +684,13 @@ func TestHandlers(t *testing.T) {
 		h[pattern].ServeHTTP(w, r)
 		return w
 	}
-	if w := request("GET /healthz", "/healthz"); w.Code != 200 || w.Header().Get("Pod-IPv4") != "127.0.0.1" || w.Header().Get("Connection") != "close" {
-		t.Errorf("%d %v", w.Code, w.Header())
+	switch w := request("GET /healthz", "/healthz"); {
+	case w.Code != 200:
+		t.Errorf("w.Code = %v, want 200", w.Code)
+	case w.Header().Get("Pod-IPv4") != "127.0.0.1":
+		t.Errorf(`w.Header().Get("Pod-IPv4") != "127.0.0.1"; %d, %v`, w.Code, w.Header())
+	case w.Header().Get("Connection") != "close":
+		t.Errorf(`w.Header().Get("Connection") != "close"; %d, %v`, w.Code, w.Header())
 	}
 	alive = errors.New("no node")
 	if w := request("GET /healthz", "/healthz"); w.Code != 503 || w.Header().Get("Pod-IPv4") == "" {

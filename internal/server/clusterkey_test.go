@@ -69,7 +69,16 @@ func TestExpect(t *testing.T) {
 // The defaults of the settings reach the HTTP server.
 func TestLimits(t *testing.T) {
 	l := limits(settings.Default().API.Limits)
-	if l.Connections != 256 || l.Waiters != 1000 || l.WaitersPerCaller != 4 || l.All.PerMinute != 18000 || len(l.Verbs) != 2 {
-		t.Errorf("%+v", l)
+	switch {
+	case l.Connections != 256:
+		t.Errorf("l.Connections = %v, want 256", l.Connections)
+	case l.Waiters != 1000:
+		t.Errorf("l.Waiters = %v, want 1000", l.Waiters)
+	case l.WaitersPerCaller != 4:
+		t.Errorf("l.WaitersPerCaller = %v, want 4", l.WaitersPerCaller)
+	case l.All.PerMinute != 18000:
+		t.Errorf("l.All.PerMinute = %v, want 18000", l.All.PerMinute)
+	case len(l.Verbs) != 2:
+		t.Errorf("len(l.Verbs) = %v, want 2", len(l.Verbs))
 	}
 }

@@ -55,7 +55,14 @@ func TestIsNonMember(t *testing.T) {
 			n++
 		}
 	}
-	if n != 6 || !isNonMember(problem.NotAMember) || isNonMember(problem.RateLimited) || isNonMember("") {
-		t.Errorf("%d codes are those of strangers", n)
+	switch {
+	case n != 6:
+		t.Errorf("n = %v, want 6", n)
+	case !isNonMember(problem.NotAMember):
+		t.Errorf("isNonMember(problem.NotAMember) is false; %d", n)
+	case isNonMember(problem.RateLimited):
+		t.Errorf("isNonMember(problem.RateLimited) is true; %d", n)
+	case isNonMember(""):
+		t.Errorf(`isNonMember("") is true; %d`, n)
 	}
 }

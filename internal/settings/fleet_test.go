@@ -45,8 +45,19 @@ func TestFleet(t *testing.T) {
 		}
 		if x.why == "everything" {
 			p, s := f.Fleet.Prefixes(), f.Fleet.Servers()
-			if len(p) != 2 || p[0].String() != "10.0.0.0/14" || len(s) != 2 || s[1].Port() != 6443 || !f.Fleet.Approver("pat@platform.dev") || f.Fleet.Approver("amy@acme.dev") {
-				t.Errorf("%v, %v, %+v", p, s, f.Fleet)
+			switch {
+			case len(p) != 2:
+				t.Errorf("len(p) = %v, want 2", len(p))
+			case p[0].String() != "10.0.0.0/14":
+				t.Errorf("p[0].String() = %q, want %q", p[0].String(), "10.0.0.0/14")
+			case len(s) != 2:
+				t.Errorf("len(s) = %v, want 2", len(s))
+			case s[1].Port() != 6443:
+				t.Errorf("s[1].Port() = %v, want 6443", s[1].Port())
+			case !f.Fleet.Approver("pat@platform.dev"):
+				t.Errorf(`f.Fleet.Approver("pat@platform.dev") is false; %v, %v, %+v`, p, s, f.Fleet)
+			case f.Fleet.Approver("amy@acme.dev"):
+				t.Errorf(`f.Fleet.Approver("amy@acme.dev") is true; %v, %v, %+v`, p, s, f.Fleet)
 			}
 		}
 		if x.why == "all defaults" && !f.Fleet.Approver("amy@acme.dev") {

@@ -8,8 +8,15 @@ import (
 )
 
 func TestGateway(t *testing.T) {
-	if g, err := settings.ParseGateway(nil); err != nil || len(g.Tailnet.APIBaseURLs) != 1 || g.Tailnet.RequestsPerSecond != 5 || g.Tailnet.Burst != 10 {
-		t.Errorf("%+v, %v", g, err)
+	switch g, err := settings.ParseGateway(nil); {
+	case err != nil:
+		t.Error(err)
+	case len(g.Tailnet.APIBaseURLs) != 1:
+		t.Errorf("len(g.Tailnet.APIBaseURLs) = %v, want 1", len(g.Tailnet.APIBaseURLs))
+	case g.Tailnet.RequestsPerSecond != 5:
+		t.Errorf("g.Tailnet.RequestsPerSecond = %v, want 5", g.Tailnet.RequestsPerSecond)
+	case g.Tailnet.Burst != 10:
+		t.Errorf("g.Tailnet.Burst = %v, want 10", g.Tailnet.Burst)
 	}
 	for _, x := range []struct{ file, says string }{
 		{"credentialNamespaces: [tailscale, default]\ntailnet: {apiBaseURLs: [\"https://api.example\", \"http://127.0.0.1:1\"], requestsPerSecond: 0.5, burst: 1}", ""},

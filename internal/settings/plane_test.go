@@ -45,9 +45,19 @@ func TestPlane(t *testing.T) {
 		}
 		if x.why == "everything" {
 			p := f.PlanePolicy()
-			if p.Capability != "example.com/cap/plane" || len(p.EmailDomains) != 1 || p.EmailDomains[0] != "acme.dev" || len(p.Settings) != 2 ||
-				p.Settings[0].Role.Name != access.PlatformAdmin || p.Settings[1].Role.Orgs[0] != "acme" {
-				t.Errorf("%+v", p)
+			switch {
+			case p.Capability != "example.com/cap/plane":
+				t.Errorf("p.Capability = %q, want %q", p.Capability, "example.com/cap/plane")
+			case len(p.EmailDomains) != 1:
+				t.Errorf("len(p.EmailDomains) = %v, want 1", len(p.EmailDomains))
+			case p.EmailDomains[0] != "acme.dev":
+				t.Errorf("p.EmailDomains[0] = %q, want %q", p.EmailDomains[0], "acme.dev")
+			case len(p.Settings) != 2:
+				t.Errorf("len(p.Settings) = %v, want 2", len(p.Settings))
+			case p.Settings[0].Role.Name != access.PlatformAdmin:
+				t.Errorf("p.Settings[0].Role.Name = %q, want %q", p.Settings[0].Role.Name, access.PlatformAdmin)
+			case p.Settings[1].Role.Orgs[0] != "acme":
+				t.Errorf("p.Settings[1].Role.Orgs[0] = %q, want %q", p.Settings[1].Role.Orgs[0], "acme")
 			}
 		}
 	}

@@ -82,8 +82,13 @@ func TestRecheck(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := signin.Recheck(tt.s, tt.seen, guardPolicy, confirm, t0)
-			if f.End != (tt.end != "") || !strings.Contains(f.Reason, tt.end) || f.Period != tt.period {
-				t.Errorf("%+v, want the end %q, the period %v", f, tt.end, tt.period)
+			switch {
+			case f.End != (tt.end != ""):
+				t.Errorf("f.End = %v, want %v", f.End, (tt.end != ""))
+			case !strings.Contains(f.Reason, tt.end):
+				t.Errorf("f.Reason = %q does not contain %q", f.Reason, tt.end)
+			case f.Period != tt.period:
+				t.Errorf("f.Period = %v, want %v", f.Period, tt.period)
 			}
 		})
 	}
@@ -200,8 +205,13 @@ func TestGuard(t *testing.T) {
 	run("nothing changes", func(t *testing.T, w *world) {
 		time.Sleep(time.Hour)
 		want(t, w, true, true)
-		if len(w.told) != 0 || w.checks < 100 || w.checks > 130 {
-			t.Errorf("logged %q after %d checks in an hour", w.told, w.checks)
+		switch {
+		case len(w.told) != 0:
+			t.Errorf("logged: len(w.told) = %v, want 0", len(w.told))
+		case w.checks < 100:
+			t.Errorf("logged: w.checks = %v, want at least 100", w.checks)
+		case w.checks > 130:
+			t.Errorf("logged: w.checks = %v, want at most 130", w.checks)
 		}
 	})
 	run("a grant is removed", func(t *testing.T, w *world) {

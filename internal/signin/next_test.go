@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 )
 
@@ -290,14 +292,39 @@ func TestNextRefusals(t *testing.T) {
 			for name, f := range map[string]Facts{"new": pendingFacts(change), "live": liveFacts(change)} {
 				step, _ := Next(f, t0)
 				r := step.Report
-				if step.Action != Refuse || r.Reason != reason || r.Message == "" || r.Phase != PhaseRefused || r.Generation != f.Generation {
-					t.Errorf("%s: %s %+v", name, step.Action, r)
+				switch {
+				case step.Action != Refuse:
+					t.Errorf("%s: step.Action = %q, want %q", name, step.Action, Refuse)
+				case r.Reason != reason:
+					t.Errorf("%s: r.Reason = %q, want %q", name, r.Reason, reason)
+				case r.Message == "":
+					t.Errorf("%s: r.Message is empty, %s, %+v", name, step.Action, r)
+				case r.Phase != PhaseRefused:
+					t.Errorf("%s: r.Phase = %q, want %q", name, r.Phase, PhaseRefused)
+				case r.Generation != f.Generation:
+					t.Errorf("%s: r.Generation = %v, want %v", name, r.Generation, f.Generation)
 				}
-				if r.Role != "" || r.ServiceAccountUID != "" || !r.ValidUntil.IsZero() {
-					t.Errorf("%s: a refusal reports a binding: %+v", name, r)
+				switch {
+				case r.Role != "":
+					t.Errorf("%s: a refusal reports a binding: r.Role = %q, want none", name, r.Role)
+				case r.ServiceAccountUID != "":
+					t.Errorf("%s: a refusal reports a binding: r.ServiceAccountUID = %q, want none", name, r.ServiceAccountUID)
+				case !r.ValidUntil.IsZero():
+					t.Errorf("%s: a refusal reports a binding: r.ValidUntil.IsZero() is false, %+v", name, r)
 				}
-				if !reflect.DeepEqual(step.DeleteBindings, f.Bindings) || (f.Account != nil) != (step.DeleteAccount != nil) || step.RemoveFinalizer || step.DeleteSignin {
-					t.Errorf("%s: a refusal must delete existing objects and keep the sign-in: %+v", name, step)
+				switch {
+				case !reflect.DeepEqual(step.DeleteBindings, f.Bindings):
+					t.Errorf("%s: a refusal must delete existing objects and keep the sign-: difference (-want +got):\n%s",
+						name, cmp.Diff(f.Bindings, step.DeleteBindings))
+				case (f.Account != nil) != (step.DeleteAccount != nil):
+					t.Errorf("%s: a refusal must delete existing objects and keep the sign-: (f.Account != nil) != (step.DeleteAccount != nil), step = %+v",
+						name, step)
+				case step.RemoveFinalizer:
+					t.Errorf("%s: a refusal must delete existing objects and keep the sign-: step.RemoveFinalizer is true, step = %+v",
+						name, step)
+				case step.DeleteSignin:
+					t.Errorf("%s: a refusal must delete existing objects and keep the sign-: step.DeleteSignin is true, step = %+v",
+						name, step)
 				}
 			}
 		})
@@ -310,8 +337,15 @@ func TestFailedClaimsNothing(t *testing.T) {
 		f := liveFacts()
 		r := Failed(f, Step{Action: action, Report: Report{Phase: PhaseRefused, Reason: ReasonRoleNotAllowed}}, ReasonForbidden, "no")
 		over := action == Expire || action == Clear || action == Remove
-		if r.Phase == PhaseExpired || r.Phase == PhaseReady && !over || r.Role != f.BoundRole || r.ServiceAccountUID != f.ServiceAccountUID {
-			t.Errorf("%q: %+v", action, r)
+		switch {
+		case r.Phase == PhaseExpired:
+			t.Errorf("r.Phase = %q; action = %q", r.Phase, action)
+		case r.Phase == PhaseReady && !over:
+			t.Errorf("r.Phase == PhaseReady && !over; action = %q, %+v", action, r)
+		case r.Role != f.BoundRole:
+			t.Errorf("r.Role = %q, want %q; action = %q", r.Role, f.BoundRole, action)
+		case r.ServiceAccountUID != f.ServiceAccountUID:
+			t.Errorf("r.ServiceAccountUID = %q, want %q; action = %q", r.ServiceAccountUID, f.ServiceAccountUID, action)
 		}
 	}
 }

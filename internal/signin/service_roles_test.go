@@ -217,8 +217,13 @@ func TestRoles(t *testing.T) {
 				if !slices.Contains(slices.Concat(httpapi.CommonRefusals(), op.Refusals), said.Code) {
 					t.Errorf("%s %s: %s is refused with %s, which it does not declare", p.name, state, op.Verb, said.Code)
 				}
-				if len(said.Advice) == 0 || said.Message == "" || said.AuditID != (*entries)[0].RequestID {
-					t.Errorf("%s %s: %+v", p.name, op.Verb, said)
+				switch {
+				case len(said.Advice) == 0:
+					t.Errorf("%s: len(said.Advice) = %v; %s", p.name, len(said.Advice), op.Verb)
+				case said.Message == "":
+					t.Errorf("%s: said.Message is empty, %s, said = %+v", p.name, op.Verb, said)
+				case said.AuditID != (*entries)[0].RequestID:
+					t.Errorf("%s: said.AuditID = %q, want %q; %s", p.name, said.AuditID, (*entries)[0].RequestID, op.Verb)
 				}
 				if state == "not signed in" && slices.Contains(refusedIdentities, said.Code) && store.calls > 0 {
 					t.Errorf("%s %s: refused with %s after %d calls of the API server", p.name, op.Verb, said.Code, store.calls)
@@ -264,30 +269,67 @@ func TestWhoami(t *testing.T) {
 		if err := d.Decode(&w); err != nil || res.Code != http.StatusOK {
 			t.Fatalf("%d %v", res.Code, err)
 		}
-		if w.AuditID == "" || w.AuditID != (*entries)[0].RequestID || w.AuditID != res.Header().Get("X-Request-Id") || (*entries)[0].Verb != access.Whoami {
-			t.Errorf("audit id %q, recorded %+v", w.AuditID, *entries)
+		switch {
+		case w.AuditID == "":
+			t.Errorf("audit id: w.AuditID is empty; %q, %+v", w.AuditID, *entries)
+		case w.AuditID != (*entries)[0].RequestID:
+			t.Errorf("audit id: w.AuditID = %q, want %q", w.AuditID, (*entries)[0].RequestID)
+		case w.AuditID != res.Header().Get("X-Request-Id"):
+			t.Errorf(`audit id: w.AuditID = %q, want res.Header().Get("X-Request-Id")`, w.AuditID)
+		case (*entries)[0].Verb != access.Whoami:
+			t.Errorf("audit id: (*entries)[0].Verb = %q, want %q", (*entries)[0].Verb, access.Whoami)
 		}
 		return w
 	}
 	w := ask()
-	if w.Caller.Login != "alice@example.com" || w.Caller.NodeID != "n1" || w.Caller.Tailnet != "example.com" || len(w.Rules) != 2 || w.Signin != nil {
-		t.Errorf("%+v", w)
+	switch {
+	case w.Caller.Login != "alice@example.com":
+		t.Errorf("w.Caller.Login = %q, want %q", w.Caller.Login, "alice@example.com")
+	case w.Caller.NodeID != "n1":
+		t.Errorf("w.Caller.NodeID = %q, want %q", w.Caller.NodeID, "n1")
+	case w.Caller.Tailnet != "example.com":
+		t.Errorf("w.Caller.Tailnet = %q, want %q", w.Caller.Tailnet, "example.com")
+	case len(w.Rules) != 2:
+		t.Errorf("len(w.Rules) = %v, want 2", len(w.Rules))
+	case w.Signin != nil:
+		t.Errorf("w.Signin = %v, want nil", w.Signin)
 	}
-	if w.Rules[0].Chosen || !w.Rules[1].Chosen || !w.Decision.Allowed || !strings.Contains(w.Decision.Message, `"edit" for 1h in shop`) {
-		t.Errorf("%+v %+v", w.Rules, w.Decision)
+	switch {
+	case w.Rules[0].Chosen:
+		t.Errorf("w.Rules[0].Chosen is true; %+v, %+v", w.Rules, w.Decision)
+	case !w.Rules[1].Chosen:
+		t.Errorf("w.Rules[1].Chosen is false; %+v, %+v", w.Rules, w.Decision)
+	case !w.Decision.Allowed:
+		t.Errorf("w.Decision.Allowed is false; %+v, %+v", w.Rules, w.Decision)
+	case !strings.Contains(w.Decision.Message, `"edit" for 1h in shop`):
+		t.Errorf("w.Decision.Message = %q does not contain %q", w.Decision.Message, `"edit" for 1h in shop`)
 	}
 	if res := request(h, signin.Login.Declare(), signin.LoginRequest{}); res.Code != http.StatusAccepted {
 		t.Fatal(res.Body)
 	}
-	if w = ask(); w.Signin == nil || w.Signin.Role != "edit" || w.Signin.State != signin.Ready {
-		t.Errorf("signed in: %+v", w.Signin)
+	switch w = ask(); {
+	case w.Signin == nil:
+		t.Error("signed: w.Signin is nil")
+	case w.Signin.Role != "edit":
+		t.Errorf("signed: w.Signin.Role = %q, want %q", w.Signin.Role, "edit")
+	case w.Signin.State != signin.Ready:
+		t.Errorf("signed: w.Signin.State = %q, want %q", w.Signin.State, signin.Ready)
 	}
 	// The grant is gone: the response has the reason and the existing sign-in, without a call to
 	// the API server.
 	who = guarded("alice@example.com", "n1")
 	before := store.calls
-	if w = ask(); w.Decision.Allowed || w.Decision.Code != problem.NoCapability || len(w.Decision.Advice) == 0 || w.Signin == nil || len(w.Rules) != 0 {
-		t.Errorf("without a grant: %+v", w)
+	switch w = ask(); {
+	case w.Decision.Allowed:
+		t.Errorf("without a grant: w.Decision.Allowed is true; %+v", w)
+	case w.Decision.Code != problem.NoCapability:
+		t.Errorf("without a grant: w.Decision.Code = %q, want %q", w.Decision.Code, problem.NoCapability)
+	case len(w.Decision.Advice) == 0:
+		t.Errorf("without a grant: len(w.Decision.Advice) = %v", len(w.Decision.Advice))
+	case w.Signin == nil:
+		t.Error("without a grant: w.Signin is nil")
+	case len(w.Rules) != 0:
+		t.Errorf("without a grant: len(w.Rules) = %v, want 0", len(w.Rules))
 	}
 	if store.calls != before {
 		t.Errorf("a caller without a grant cost %d calls", store.calls-before)

@@ -81,8 +81,17 @@ func TestKubeconfigForms(t *testing.T) {
 		t.Errorf("list form:\n%s%v", y, err)
 	}
 	var back signin.Kubeconfig
-	if err := json.Unmarshal([]byte(asMap), &back); err != nil || back.Token.Reveal() != "s3cret" || back.Context() != "tka-prod-eu" || back.Namespace != "shop" || back.Server != sample().Server {
-		t.Errorf("read back %+v, %v", back, err)
+	switch err := json.Unmarshal([]byte(asMap), &back); {
+	case err != nil:
+		t.Errorf("read back: %v", err)
+	case back.Token.Reveal() != "s3cret":
+		t.Errorf("read back: back.Token.Reveal() = %q, want %q", back.Token.Reveal(), "s3cret")
+	case back.Context() != "tka-prod-eu":
+		t.Errorf("read back: back.Context() = %q, want %q", back.Context(), "tka-prod-eu")
+	case back.Namespace != "shop":
+		t.Errorf("read back: back.Namespace = %q, want %q", back.Namespace, "shop")
+	case back.Server != sample().Server:
+		t.Errorf("read back: back.Server = %q, want sample().Server", back.Server)
 	}
 }
 

@@ -255,20 +255,37 @@ func TestIdentifyFunnel(t *testing.T) {
 		"plain": funnel, "TLS": tls.Server(funnel, &tls.Config{}), "TLS in TLS": tls.Server(tls.Server(funnel, &tls.Config{}), &tls.Config{}),
 	} {
 		got, err := n.Identify(aRequest(n, c))
-		if err != nil || requested || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
-			t.Errorf("%s: %+v %v, queries %v", why, got, err, requested)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", why, err)
+		case requested:
+			t.Errorf("%s: requested is true, got = %+v, %v, requested = %v", why, got, err, requested)
+		case problem.CodeOf(access.Admit(got)) != problem.FunnelRefused:
+			t.Errorf("%s: problem.CodeOf(access.Admit(got)) != problem.FunnelRefused, got = %+v, %v, requested = %v",
+				why, got, err, requested)
 		}
 	}
 	for _, value := range []string{"?1", "", "0", "false"} {
 		r := aRequest(n, a)
 		r.Header.Set("tailscale-funnel-request", value)
 		got, err := n.Identify(r)
-		if err != nil || requested || problem.CodeOf(access.Admit(got)) != problem.FunnelRefused {
-			t.Errorf("header %q: %+v %v, queries %v", value, got, err, requested)
+		switch {
+		case err != nil:
+			t.Errorf("header: %v; value = %q", err, value)
+		case requested:
+			t.Errorf("header: requested is true; value = %q, got = %+v, %v, requested = %v", value, got, err, requested)
+		case problem.CodeOf(access.Admit(got)) != problem.FunnelRefused:
+			t.Errorf("header: problem.CodeOf(access.Admit(got)) != problem.FunnelRefused; value = %q, got = %+v, %v, requested = %v",
+				value, got, err, requested)
 		}
 	}
-	if got, err := n.Identify(aRequest(n, tls.Server(a, &tls.Config{}))); err != nil || !requested || access.Admit(got) != nil {
-		t.Errorf("not Funnel: %+v %v", got, err)
+	switch got, err := n.Identify(aRequest(n, tls.Server(a, &tls.Config{}))); {
+	case err != nil:
+		t.Errorf("not Funnel: %v", err)
+	case !requested:
+		t.Errorf("not Funnel: requested is false; got = %+v, %v", got, err)
+	case access.Admit(got) != nil:
+		t.Errorf("not Funnel: access.Admit(got) is not nil; got = %+v, %v", got, err)
 	}
 }
 

@@ -72,8 +72,13 @@ func TestNewTouchesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := n.Status(); st.Running() || len(n.Names()) != 0 || n.backend.Load() != nil {
-		t.Errorf("a node that was not started: %+v", st)
+	switch st := n.Status(); {
+	case st.Running():
+		t.Errorf("a node that was not started: st.Running() is true; %+v", st)
+	case len(n.Names()) != 0:
+		t.Errorf("a node that was not started: len(n.Names()) = %v, want 0", len(n.Names()))
+	case n.backend.Load() != nil:
+		t.Errorf("a node that was not started: n.backend.Load() = %v, want nil", n.backend.Load())
 	}
 	if release, err := claimState(cfg.StateDir); err != nil {
 		t.Error(err)

@@ -109,16 +109,26 @@ func TestFunnel(t *testing.T) {
 	})
 	stranger := &http.Client{Transport: &http.Transport{DialContext: funnel, TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	got := get(t, stranger, "https://tka.tiny.ts.net/")
-	if got.Code != problem.FunnelRefused || got.Caller.Via != access.ViaFunnel || got.Caller.Login != "" {
-		t.Errorf("from the internet: %+v", got)
+	switch {
+	case got.Code != problem.FunnelRefused:
+		t.Errorf("from the internet: got.Code = %q, want %q", got.Code, problem.FunnelRefused)
+	case got.Caller.Via != access.ViaFunnel:
+		t.Errorf("from the internet: got.Caller.Via = %q, want %q", got.Caller.Via, access.ViaFunnel)
+	case got.Caller.Login != "":
+		t.Errorf("from the internet: got.Caller.Login = %q, want none", got.Caller.Login)
 	}
 	if len(requested) != 0 {
 		t.Errorf("WhoIs was called for %s", <-requested)
 	}
 	// From the tailnet, the same listener works normally.
 	hc := &http.Client{Transport: &http.Transport{DialContext: alice.Dial, TLSClientConfig: &tls.Config{RootCAs: roots}}}
-	if got := get(t, hc, "https://tka.tiny.ts.net/"); got.Code != "" || got.Caller.Login != "alice@example.com" || len(requested) != 1 {
-		t.Errorf("from the tailnet: %+v", got)
+	switch got := get(t, hc, "https://tka.tiny.ts.net/"); {
+	case got.Code != "":
+		t.Errorf("from the tailnet: got.Code = %q, want none", got.Code)
+	case got.Caller.Login != "alice@example.com":
+		t.Errorf("from the tailnet: got.Caller.Login = %q, want %q", got.Caller.Login, "alice@example.com")
+	case len(requested) != 1:
+		t.Errorf("from the tailnet: len(requested) = %v, want 1", len(requested))
 	}
 }
 
@@ -162,8 +172,13 @@ func TestListen(t *testing.T) {
 		cfg.InsecureHTTP = false
 		n := run(t, cfg)
 		ln, err := n.Listen(within(t))
-		if err == nil || !strings.Contains(err.Error(), "tailnet.insecureHTTP: true") || !strings.Contains(err.Error(), "enable HTTPS") {
-			t.Errorf("listening: %v %v", ln, err)
+		switch {
+		case err == nil:
+			t.Errorf("listening: no error; %v", ln)
+		case !strings.Contains(err.Error(), "tailnet.insecureHTTP: true"):
+			t.Errorf("listening: err.Error() = %q does not contain %q; %v", err.Error(), "tailnet.insecureHTTP: true", ln)
+		case !strings.Contains(err.Error(), "enable HTTPS"):
+			t.Errorf("listening: err.Error() = %q does not contain %q; %v", err.Error(), "enable HTTPS", ln)
 		}
 	})
 	t.Run("before and without Run", func(t *testing.T) {
@@ -479,7 +494,13 @@ func TestBehindServer(t *testing.T) {
 		t.Errorf("the door: %v", err)
 	}
 	lines := strings.Split(strings.TrimSpace(record.String()), "\n")
-	if len(lines) != 6 || !strings.Contains(lines[0], `"login":"alice@example.com","node":"alice-laptop.tiny.ts.net"`) || !strings.Contains(lines[4], `"code":"no_capability"`) {
-		t.Errorf("the record:\n%s", record.String())
+	switch {
+	case len(lines) != 6:
+		t.Errorf("the record: len(lines) = %v, want 6; %s", len(lines), record.String())
+	case !strings.Contains(lines[0], `"login":"alice@example.com","node":"alice-laptop.tiny.ts.net"`):
+		t.Errorf("the record: lines[0] = %q does not contain %q; %s",
+			lines[0], `"login":"alice@example.com","node":"alice-laptop.tiny.ts.net"`, record.String())
+	case !strings.Contains(lines[4], `"code":"no_capability"`):
+		t.Errorf("the record: lines[4] = %q does not contain %q; %s", lines[4], `"code":"no_capability"`, record.String())
 	}
 }

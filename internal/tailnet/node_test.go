@@ -280,16 +280,38 @@ func TestIdentities(t *testing.T) {
 		Device: access.Device{ID: string(stableID(t, tn, alice)), Name: "alice-laptop.tiny.ts.net"},
 		Rules:  rules(`{"role":"view","period":"8h"}`, `{"Role":"edit","role":"odd","period":"1h"}`),
 	}
-	if got, want := fmt.Sprintf("%+v", a.Caller), fmt.Sprintf("%+v", want); got != want || a.Code != "" || a.Caller.UserID == "" {
-		t.Errorf("alice:\n got %s %s\nwant %s", got, a.Code, want)
+	switch got, want := fmt.Sprintf("%+v", a.Caller), fmt.Sprintf("%+v", want); {
+	case got != want:
+		t.Errorf("alice: got = %q, want %q", got, want)
+	case a.Code != "":
+		t.Errorf("alice: a.Code = %q, want none", a.Code)
+	case a.Caller.UserID == "":
+		t.Errorf("alice: a.Caller.UserID is empty; got = %s, %s, want = %s", got, a.Code, want)
 	}
-	if b := get(t, bob.HTTPClient(), "http://tka/"); b.Caller.Login != "bob@example.com" || len(b.Caller.Rules) != 0 || b.Code != "" {
-		t.Errorf("bob: %+v", b)
+	switch b := get(t, bob.HTTPClient(), "http://tka/"); {
+	case b.Caller.Login != "bob@example.com":
+		t.Errorf("bob: b.Caller.Login = %q, want %q", b.Caller.Login, "bob@example.com")
+	case len(b.Caller.Rules) != 0:
+		t.Errorf("bob: len(b.Caller.Rules) = %v, want 0", len(b.Caller.Rules))
+	case b.Code != "":
+		t.Errorf("bob: b.Code = %q, want none", b.Code)
 	}
 	c := get(t, ci.HTTPClient(), "http://tka.tiny.ts.net/")
-	if c.Caller.Identity() != "node:runner.tiny.ts.net" || c.Caller.Login != "" || c.Caller.UserID != "" || len(c.Caller.Tags) != 1 ||
-		c.Caller.Device.ID != string(stableID(t, tn, ci)) || len(c.Caller.Rules) != 1 || c.Code != "" {
-		t.Errorf("tagged: %+v", c)
+	switch {
+	case c.Caller.Identity() != "node:runner.tiny.ts.net":
+		t.Errorf("tagged: c.Caller.Identity() = %q, want %q", c.Caller.Identity(), "node:runner.tiny.ts.net")
+	case c.Caller.Login != "":
+		t.Errorf("tagged: c.Caller.Login = %q, want none", c.Caller.Login)
+	case c.Caller.UserID != "":
+		t.Errorf("tagged: c.Caller.UserID = %q, want none", c.Caller.UserID)
+	case len(c.Caller.Tags) != 1:
+		t.Errorf("tagged: len(c.Caller.Tags) = %v, want 1", len(c.Caller.Tags))
+	case c.Caller.Device.ID != string(stableID(t, tn, ci)):
+		t.Errorf("tagged: c.Caller.Device.ID = %q, want string(stableID(t, tn, ci))", c.Caller.Device.ID)
+	case len(c.Caller.Rules) != 1:
+		t.Errorf("tagged: len(c.Caller.Rules) = %v, want 1", len(c.Caller.Rules))
+	case c.Code != "":
+		t.Errorf("tagged: c.Code = %q, want none", c.Code)
 	}
 	eventually(t, "the guest is shared in", func() bool { return get(t, guest.HTTPClient(), "http://tka/").Caller.Shared })
 
@@ -326,8 +348,13 @@ func TestIdentities(t *testing.T) {
 		}
 		return c, ok
 	}
-	if c, ok := device(bobID); !ok || c.Login != "bob@example.com" || c.Expired {
-		t.Errorf("bob's device: %+v %v", c, ok)
+	switch c, ok := device(bobID); {
+	case !ok:
+		t.Errorf("bob's device: ok is false; %+v, %v", c, ok)
+	case c.Login != "bob@example.com":
+		t.Errorf("bob's device: c.Login = %q, want %q", c.Login, "bob@example.com")
+	case c.Expired:
+		t.Errorf("bob's device: c.Expired is true; %+v, %v", c, ok)
 	}
 	tn.Expire(bobID)
 	eventually(t, "bob's key has expired", func() bool {

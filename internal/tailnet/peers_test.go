@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
@@ -48,8 +50,15 @@ func TestPeers(t *testing.T) {
 		}
 		return i >= 0
 	})
-	if got.Name != b.Names()[0] || !slices.Equal(got.Tags, []access.Tag{"tag:tailplane"}) || got.Shared || got.Addrs[0].String() != b.Names()[2] {
-		t.Errorf("%+v, and its names are %v", got, b.Names())
+	switch {
+	case got.Name != b.Names()[0]:
+		t.Errorf("got.Name = %q, want %q", got.Name, b.Names()[0])
+	case !slices.Equal(got.Tags, []access.Tag{"tag:tailplane"}):
+		t.Errorf("got.Tags (-want +got):\n%s", cmp.Diff([]access.Tag{"tag:tailplane"}, got.Tags))
+	case got.Shared:
+		t.Errorf("got.Shared is true; got = %+v, %v", got, b.Names())
+	case got.Addrs[0].String() != b.Names()[2]:
+		t.Errorf("got.Addrs[0].String() = %q, want %q", got.Addrs[0].String(), b.Names()[2])
 	}
 	one, err := a.Peers(within(t))
 	if err != nil {
@@ -85,8 +94,13 @@ func TestPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if who, err := a.WhoIs(within(t), at); err != nil || who.Device.ID != id || !slices.Equal(who.Tags, []access.Tag{"tag:tailplane"}) {
-		t.Errorf("the other end is %+v (%v)", who, err)
+	switch who, err := a.WhoIs(within(t), at); {
+	case err != nil:
+		t.Errorf("the other end: %v", err)
+	case who.Device.ID != id:
+		t.Errorf("the other end: who.Device.ID = %q, want %q", who.Device.ID, id)
+	case !slices.Equal(who.Tags, []access.Tag{"tag:tailplane"}):
+		t.Errorf("the other end: who.Tags (-want +got):\n%s", cmp.Diff([]access.Tag{"tag:tailplane"}, who.Tags))
 	}
 	if _, err := io.WriteString(conn, "hello"); err != nil {
 		t.Fatal(err)

@@ -94,8 +94,13 @@ subjects: [{kind: ServiceAccount, name: access, namespace: tailplane-system}]
 		t.Fatal(err)
 	}
 	keys, stderr, code := kubetest.Kubectl(within(t), c.Kubeconfig, "get", "secret", "node-state", "-n", "tailplane-system", "-o", "jsonpath={.data}")
-	if code != 0 || !strings.Contains(keys, "_machinekey") || strings.Contains(keys, string(probeKey)) {
-		t.Errorf("the Secret has %.200s %s", keys, stderr)
+	switch {
+	case code != 0:
+		t.Errorf("the Secret: code = %v, want 0; stderr = %s", code, stderr)
+	case !strings.Contains(keys, "_machinekey"):
+		t.Errorf("the Secret: keys = %q does not contain %q; stderr = %s", keys, "_machinekey", stderr)
+	case strings.Contains(keys, string(probeKey)):
+		t.Errorf("the Secret: keys = %q contains %q; stderr = %s", keys, string(probeKey), stderr)
 	}
 	for _, name := range []string{"not-made", "not-ours"} {
 		cfg.StateSecret, cfg.StateDir = name, t.TempDir()

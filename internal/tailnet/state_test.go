@@ -20,8 +20,13 @@ func TestClaimState(t *testing.T) {
 		t.Errorf("second claim: %v", err)
 	}
 	left, err := os.ReadDir(dir)
-	if err != nil || len(left) != 1 || left[0].Name() != lockFile {
-		t.Errorf("the claim left %v %v", left, err)
+	switch {
+	case err != nil:
+		t.Errorf("the claim left: %v", err)
+	case len(left) != 1:
+		t.Errorf("the claim left: len(left) = %v, want 1", len(left))
+	case left[0].Name() != lockFile:
+		t.Errorf("the claim left: left[0].Name() = %q, want %q", left[0].Name(), lockFile)
 	}
 	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
 		t.Errorf("mode %v %v", fi.Mode(), err)

@@ -195,8 +195,13 @@ func TestSeveral_Health(t *testing.T) {
 	s.makeAway(t, "west", "of-west")
 	own, gate := s.gated(t, strings.NewReplacer("slot: 2,", "slot: 2, health: {path: /livez, interval: 30s, timeout: 20s, failures: 2, successes: 2},").Replace(severalConfig))
 	both := func(b string) bool { return strings.Contains(b, `"of-east"`) && strings.Contains(b, `"of-west"`) }
-	if res, b := own.raw(t, shopList); res.StatusCode != 200 || !both(b) || res.Header.Get("Warning") != "" {
-		t.Fatalf("all clusters are up: %s %v %s", res.Status, res.Header, b)
+	switch res, b := own.raw(t, shopList); {
+	case res.StatusCode != 200:
+		t.Fatalf("all clusters are up: res.StatusCode = %v, want 200", res.StatusCode)
+	case !both(b):
+		t.Fatalf("all clusters are up: both(b) is false; %s, %v, %s", res.Status, res.Header, b)
+	case res.Header.Get("Warning") != "":
+		t.Fatalf(`all clusters are up: res.Header.Get("Warning") != ""; %s, %v, %s`, res.Status, res.Header, b)
 	}
 	eventually(t, "west is healthy", func() bool { return strings.Contains(own.adminPort(t, "/readyz?verbose"), "cluster west: healthy") })
 
@@ -219,8 +224,13 @@ func TestSeveral_Health(t *testing.T) {
 	if v := own.value(t, `mca_cluster_probe_duration_seconds_count{cluster="west"}`); v == "" || v == "0" {
 		t.Errorf("the probe counts are %q", v)
 	}
-	if res, b := own.raw(t, shopList); res.StatusCode != 200 || !both(b) || res.Header.Get("Warning") != "" {
-		t.Errorf("west is back: %s %v %s", res.Status, res.Header, b)
+	switch res, b := own.raw(t, shopList); {
+	case res.StatusCode != 200:
+		t.Errorf("west is back: res.StatusCode = %v, want 200", res.StatusCode)
+	case !both(b):
+		t.Errorf("west is back: both(b) is false; %s, %v, %s", res.Status, res.Header, b)
+	case res.Header.Get("Warning") != "":
+		t.Errorf(`west is back: res.Header.Get("Warning") != ""; %s, %v, %s`, res.Status, res.Header, b)
 	}
 }
 

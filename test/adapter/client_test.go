@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -259,8 +261,13 @@ func TestSimpleClient(t *testing.T) {
 		}
 		b, err := io.ReadAll(res.Body)
 		res.Body.Close()
-		if err != nil || res.StatusCode != http.StatusOK || !strings.Contains(string(b), `"kind":"PodList"`) {
-			t.Errorf("%s: %s: %.200s: %v", host, res.Status, b, err)
+		switch {
+		case err != nil:
+			t.Errorf("%v; host = %s", err, host)
+		case res.StatusCode != http.StatusOK:
+			t.Errorf("res.StatusCode = %v, want %v; host = %s", res.StatusCode, http.StatusOK, host)
+		case !strings.Contains(string(b), `"kind":"PodList"`):
+			t.Errorf("string(b) = %q does not contain %q; host = %s", string(b), `"kind":"PodList"`, host)
 		}
 	}
 }
@@ -279,8 +286,8 @@ func TestRefusals(t *testing.T) {
 		}
 		if _, err := k.CoreV1().Pods(ns).Get(t.Context(), "app", metav1.GetOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "mca: impersonation is refused") {
 			t.Errorf("%s: impersonation: %v", encoding, err)
-		} else if s := err.(apierrors.APIStatus).Status(); s.Details == nil || s.Details.Kind != "pods" || s.Details.Name != "app" {
-			t.Errorf("%s: details: %+v", encoding, s.Details)
+		} else if diff := cmp.Diff(&metav1.StatusDetails{Kind: "pods", Name: "app"}, err.(apierrors.APIStatus).Status().Details, cmpopts.IgnoreFields(metav1.StatusDetails{}, "Causes")); diff != "" {
+			t.Errorf("%s: details (-want +got):\n%s", encoding, diff)
 		}
 		conf.Impersonate = rest.ImpersonationConfig{}
 		conf.BearerTokenFile, conf.BearerToken = "", "wrong"

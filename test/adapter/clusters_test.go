@@ -209,8 +209,13 @@ func TestSeveral_Creates(t *testing.T) {
 		}
 		both[s.has(t, "shop", name)] = true
 	}
-	if !both["east"] || !both["west"] || len(both) != 2 {
-		t.Errorf("by name: %v", both)
+	switch {
+	case !both["east"]:
+		t.Errorf(`by name: both["east"] is false; both = %v`, both)
+	case !both["west"]:
+		t.Errorf(`by name: both["west"] is false; both = %v`, both)
+	case len(both) != 2:
+		t.Errorf("by name: len(both) = %v, want 2", len(both))
 	}
 	made, err := shop.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "any-"}}, metav1.CreateOptions{})
 	if err != nil {
@@ -306,8 +311,13 @@ func TestSeveral_Kubectl(t *testing.T) {
 		}
 	}
 	wide := kubectl(t, s.adapter, "get", "cm", "-n", "shop", "-l", "set=listed", "-o", "wide")
-	if !strings.Contains(wide, "CLUSTER") || strings.Count(wide, "east") != 6 || strings.Count(wide, "west") != 6 {
-		t.Errorf("the table:\n%s", wide)
+	switch {
+	case !strings.Contains(wide, "CLUSTER"):
+		t.Errorf("the table: wide = %q does not contain %q", wide, "CLUSTER")
+	case strings.Count(wide, "east") != 6:
+		t.Errorf(`the table: strings.Count(wide, "east") = %v, want 6`, strings.Count(wide, "east"))
+	case strings.Count(wide, "west") != 6:
+		t.Errorf(`the table: strings.Count(wide, "west") = %v, want 6`, strings.Count(wide, "west"))
 	}
 	all := kubectl(t, s.adapter, "get", "cm", "-A", "-o", "name")
 	for name := range want {

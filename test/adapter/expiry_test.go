@@ -247,8 +247,13 @@ func compaction(t *testing.T, s *clustersEnv, way *relay) {
 	defer ears.mu.Unlock()
 	mu.Lock()
 	defer mu.Unlock()
-	if n := ears.whole.Load() - whole; len(ears.errors) != 1 || ears.errors[0] != "410" || n != 1 {
-		t.Errorf("it received %q and read everything %d times; want one 410 and one read", ears.errors, n)
+	switch n := ears.whole.Load() - whole; {
+	case len(ears.errors) != 1:
+		t.Errorf("it received: len(ears.errors) = %v, want 1", len(ears.errors))
+	case ears.errors[0] != "410":
+		t.Errorf("it received: ears.errors[0] = %q, want %q", ears.errors[0], "410")
+	case n != 1:
+		t.Errorf("it received: n = %v, want 1", n)
 	}
 	if len(deleted) != 1 || deleted[0] != "of-west" {
 		t.Errorf("reported as deleted: %q", deleted)
@@ -290,8 +295,13 @@ func expiredPage(t *testing.T, s *clustersEnv) {
 	s.forgets(t, "west", at)
 	_, err := shop.List(t.Context(), o)
 	status, ok := err.(apierrors.APIStatus)
-	if !ok || !apierrors.IsResourceExpired(err) || status.Status().ListMeta.Continue == "" {
-		t.Fatalf("a page with a forgotten position: %#v", err)
+	switch {
+	case !ok:
+		t.Fatalf("a page with a forgotten position: ok is false; %#v", err)
+	case !apierrors.IsResourceExpired(err):
+		t.Fatalf("a page with a forgotten position: apierrors.IsResourceExpired(err) is false; %#v", err)
+	case status.Status().ListMeta.Continue == "":
+		t.Fatalf("a page with a forgotten position: status.Status().ListMeta.Continue is empty; %#v", err)
 	}
 	for o.Continue = status.Status().ListMeta.Continue; o.Continue != ""; {
 		l, err := shop.List(t.Context(), o)

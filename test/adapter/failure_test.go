@@ -127,8 +127,13 @@ func TestSeveral_MemberDown(t *testing.T) {
 	if _, err := k.CoreV1().ConfigMaps("production").List(t.Context(), metav1.ListOptions{}); err != nil {
 		t.Errorf("a namespace of east alone: %v", err)
 	}
-	if cms, err := f.List(labels.Everything()); err != nil || len(cms) < 2 || f.deleted.Load() != 0 {
-		t.Errorf("the cache has %d, and %d were reported as deleted", len(cms), f.deleted.Load())
+	switch cms, err := f.List(labels.Everything()); {
+	case err != nil:
+		t.Errorf("the cache: %v", err)
+	case len(cms) < 2:
+		t.Errorf("the cache: len(cms) = %v, want at least 2", len(cms))
+	case f.deleted.Load() != 0:
+		t.Errorf("the cache: f.deleted.Load() = %v, want 0", f.deleted.Load())
 	}
 	s.make(t, "east", "meanwhile")
 

@@ -111,8 +111,13 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 		"did not answer":          c.Post().MaxRetries(0).Body(configMap("shop", "astray", map[string]string{pinKey: "west"})),
 	} {
 		err := req.Namespace("shop").Resource("configmaps").Do(t.Context()).Error()
-		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), "west") || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v, want a 503 that names west: %s", err, says)
+		switch {
+		case !apierrors.IsServiceUnavailable(err):
+			t.Errorf("apierrors.IsServiceUnavailable(err) is false; %v, says = %s", err, says)
+		case !strings.Contains(err.Error(), "west"):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), "west")
+		case !strings.Contains(err.Error(), says):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), says)
 		}
 	}
 	if in := s.has(t, "shop", "astray"); in != "" {

@@ -47,8 +47,15 @@ func TestKubectl(t *testing.T) {
 	kubectl(t, a, in("patch", "configmap", "settings", "--type=merge", "-p", `{"data":{"size":"big"}}`)...)
 	kubectl(t, a, in("patch", "configmap", "settings", "--type=json", "-p", `[{"op":"add","path":"/data/shape","value":"round"}]`)...)
 	kubectl(t, a, in("label", "configmap", "settings", "tier=gold")...)
-	if out := kubectl(t, a, in("get", "configmap", "settings", "-o", "yaml")...); !strings.Contains(out, "size: big") || !strings.Contains(out, "shape: round") || !strings.Contains(out, "colour: red") || !strings.Contains(out, "tier: gold") {
-		t.Errorf("after three patches: %s", out)
+	switch out := kubectl(t, a, in("get", "configmap", "settings", "-o", "yaml")...); {
+	case !strings.Contains(out, "size: big"):
+		t.Errorf("after three patches: out = %q does not contain %q", out, "size: big")
+	case !strings.Contains(out, "shape: round"):
+		t.Errorf("after three patches: out = %q does not contain %q", out, "shape: round")
+	case !strings.Contains(out, "colour: red"):
+		t.Errorf("after three patches: out = %q does not contain %q", out, "colour: red")
+	case !strings.Contains(out, "tier: gold"):
+		t.Errorf("after three patches: out = %q does not contain %q", out, "tier: gold")
 	}
 	if out := kubectl(t, a, in("describe", "configmap", "settings")...); !strings.Contains(out, "colour") {
 		t.Errorf("describe: %s", out)

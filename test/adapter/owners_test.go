@@ -132,8 +132,13 @@ func TestSeveral_Owners(t *testing.T) {
 				}
 			}
 		}
-		if _, err := secrets.Create(t.Context(), owned("torn", "west", s.owner(t, "owned", "at-east", "east")), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
-			t.Errorf("pinned to another cluster than its owner: %v, want 422 with both clusters", err)
+		switch _, err := secrets.Create(t.Context(), owned("torn", "west", s.owner(t, "owned", "at-east", "east")), metav1.CreateOptions{}); {
+		case !apierrors.IsInvalid(err):
+			t.Errorf("pinned to another cluster than its owner: apierrors.IsInvalid(err) is false; %v", err)
+		case !strings.Contains(err.Error(), "east"):
+			t.Errorf("pinned to another cluster than its owner: err.Error() = %q does not contain %q", err.Error(), "east")
+		case !strings.Contains(err.Error(), "west"):
+			t.Errorf("pinned to another cluster than its owner: err.Error() = %q does not contain %q", err.Error(), "west")
 		}
 		// It is deleted with its owner, as in one cluster.
 		if err := k.CoreV1().ConfigMaps("owned").Delete(t.Context(), "of-west", metav1.DeleteOptions{}); err != nil {
@@ -146,8 +151,13 @@ func TestSeveral_Owners(t *testing.T) {
 	t.Run("422", func(t *testing.T) {
 		owner := s.owner(t, "fixed", "of-west", "west")
 		_, err := k.CoreV1().Secrets("fixed").Create(t.Context(), owned("child", "", owner), metav1.CreateOptions{})
-		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
-			t.Errorf("%v, want 422 with both clusters", err)
+		switch {
+		case !apierrors.IsInvalid(err):
+			t.Errorf("apierrors.IsInvalid(err) is false; %v", err)
+		case !strings.Contains(err.Error(), "east"):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), "east")
+		case !strings.Contains(err.Error(), "west"):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), "west")
 		}
 		// An existing object cannot get such an owner either, because it would be deleted.
 		secrets := k.CoreV1().Secrets("fixed")

@@ -221,8 +221,13 @@ func TestSeveral_MutationCache(t *testing.T) {
 		}
 		mutations.Mutation(cm)
 		got, ok, err := mutations.GetByKey("shop/" + cm.Name)
-		if err != nil || !ok || got.(*corev1.ConfigMap).Data["n"] != cm.Data["n"] {
-			t.Fatalf("%s was written as %v but read as %v: %v", cm.Name, cm.Data, got, err)
+		switch {
+		case err != nil:
+			t.Fatalf("%v; %s", err, cm.Name)
+		case !ok:
+			t.Fatalf("ok is false; %s, %v, got = %v, %v", cm.Name, cm.Data, got, err)
+		case got.(*corev1.ConfigMap).Data["n"] != cm.Data["n"]:
+			t.Fatalf(`got.(*corev1.ConfigMap).Data["n"] = %q, want %q; %s`, got.(*corev1.ConfigMap).Data["n"], cm.Data["n"], cm.Name)
 		}
 		return cm
 	}

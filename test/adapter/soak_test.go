@@ -158,8 +158,13 @@ func TestSeveral_Soak(t *testing.T) {
 	}
 	after := s.settled(t, &before)
 	t.Logf("%v: %d watches were opened, %d events and %d answers arrived, and a cluster was behind %d times; before %v, during %v, after %v", lasts, soak.opened.Load(), soak.events.Load(), soak.answers.Load(), soak.behind.Load(), before, during, after)
-	if soak.opened.Load() < 600 || soak.events.Load() < 1000 || soak.answers.Load() < 24 {
-		t.Error("there was no load")
+	switch {
+	case soak.opened.Load() < 600:
+		t.Errorf("there was no load: soak.opened.Load() = %v, want at least 600", soak.opened.Load())
+	case soak.events.Load() < 1000:
+		t.Errorf("there was no load: soak.events.Load() = %v, want at least 1000", soak.events.Load())
+	case soak.answers.Load() < 24:
+		t.Errorf("there was no load: soak.answers.Load() = %v, want at least 24", soak.answers.Load())
 	}
 }
 

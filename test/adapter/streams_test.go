@@ -67,8 +67,13 @@ func TestExec(t *testing.T) {
 			if out, errs, exit := run(nil, "exec", "app", "--", "echo", "hello", "there"); exit != 0 || out != "hello there\n" {
 				t.Errorf("echo: exit %d: %q %q", exit, out, errs)
 			}
-			if out, errs, exit := run(nil, "exec", "app", "--", "warn", "careful"); exit != 0 || out != "" || !strings.Contains(errs, "careful") {
-				t.Errorf("warn: exit %d: %q %q", exit, out, errs)
+			switch out, errs, exit := run(nil, "exec", "app", "--", "warn", "careful"); {
+			case exit != 0:
+				t.Errorf("warn: exit: exit = %v, want 0", exit)
+			case out != "":
+				t.Errorf("warn: exit: out = %q, want none", out)
+			case !strings.Contains(errs, "careful"):
+				t.Errorf("warn: exit: errs = %q does not contain %q", errs, "careful")
 			}
 			if _, errs, exit := run(nil, "exec", "app", "--", "exit", "42"); exit != 42 {
 				t.Errorf("exit 42: exit %d: %q", exit, errs)
@@ -77,8 +82,13 @@ func TestExec(t *testing.T) {
 			if out, errs, exit := run(strings.NewReader(long), "exec", "-i", "app", "--", "cat"); exit != 0 || out != long {
 				t.Errorf("cat: exit %d: %d bytes of %d: %q", exit, len(out), len(long), errs)
 			}
-			if out, errs, exit := run(strings.NewReader("said\n"), "attach", "-i", "app"); exit != 0 || !strings.Contains(out, "attached") || !strings.Contains(out, "said") {
-				t.Errorf("attach: exit %d: %q %q", exit, out, errs)
+			switch out, errs, exit := run(strings.NewReader("said\n"), "attach", "-i", "app"); {
+			case exit != 0:
+				t.Errorf("attach: exit: exit = %v, want 0; errs = %q", exit, errs)
+			case !strings.Contains(out, "attached"):
+				t.Errorf("attach: exit: out = %q does not contain %q; errs = %q", out, "attached", errs)
+			case !strings.Contains(out, "said"):
+				t.Errorf("attach: exit: out = %q does not contain %q; errs = %q", out, "said", errs)
 			}
 			protocol := map[string]string{"WebSocket": "websocket", "SPDY": "SPDY/3.1"}[name]
 			eventually(t, "four execs and one attach in the log", func() bool {

@@ -85,17 +85,40 @@ func TestWhoami(t *testing.T) {
 			t.Fatalf("%d %v %s", a.status, err, a.body)
 		}
 		e := entries(t, r)[w.AuditID]
-		if w.AuditID == "" || w.AuditID != a.header.Get("X-Request-Id") || len(e) != 1 || e[0].Verb != access.Whoami || e[0].Code != "" {
-			t.Errorf("audit id %q, entries %+v", w.AuditID, e)
+		switch {
+		case w.AuditID == "":
+			t.Errorf("audit id: w.AuditID is empty; %q, %+v", w.AuditID, e)
+		case w.AuditID != a.header.Get("X-Request-Id"):
+			t.Errorf(`audit id: w.AuditID = %q, want a.header.Get("X-Request-Id")`, w.AuditID)
+		case len(e) != 1:
+			t.Errorf("audit id: len(e) = %v, want 1", len(e))
+		case e[0].Verb != access.Whoami:
+			t.Errorf("audit id: e[0].Verb = %q, want %q", e[0].Verb, access.Whoami)
+		case e[0].Code != "":
+			t.Errorf("audit id: e[0].Code = %q, want none", e[0].Code)
 		}
 		return w
 	}
 	w := tell(alice)
-	if w.Caller.Login != "alice@example.com" || !strings.HasPrefix(w.Caller.Node, "who-alice.") || w.Caller.Tailnet != "example.com" || w.Caller.Via != access.ViaTailnet || w.Signin != nil {
-		t.Errorf("%+v", w)
+	switch {
+	case w.Caller.Login != "alice@example.com":
+		t.Errorf("w.Caller.Login = %q, want %q", w.Caller.Login, "alice@example.com")
+	case !strings.HasPrefix(w.Caller.Node, "who-alice."):
+		t.Errorf("w.Caller.Node = %q does not start with %q", w.Caller.Node, "who-alice.")
+	case w.Caller.Tailnet != "example.com":
+		t.Errorf("w.Caller.Tailnet = %q, want %q", w.Caller.Tailnet, "example.com")
+	case w.Caller.Via != access.ViaTailnet:
+		t.Errorf("w.Caller.Via = %q, want %q", w.Caller.Via, access.ViaTailnet)
+	case w.Signin != nil:
+		t.Errorf("w.Signin = %v, want nil", w.Signin)
 	}
-	if len(w.Rules) != 2 || !w.Decision.Allowed || !strings.Contains(w.Decision.Message, `"view" for 8h`) {
-		t.Errorf("%+v %+v", w.Rules, w.Decision)
+	switch {
+	case len(w.Rules) != 2:
+		t.Errorf("len(w.Rules) = %v, want 2", len(w.Rules))
+	case !w.Decision.Allowed:
+		t.Errorf("w.Decision.Allowed is false; %+v, %+v", w.Rules, w.Decision)
+	case !strings.Contains(w.Decision.Message, `"view" for 8h`):
+		t.Errorf("w.Decision.Message = %q does not contain %q", w.Decision.Message, `"view" for 8h`)
 	}
 	for _, rule := range w.Rules {
 		if rule.Chosen != (rule.Role == "view") || rule.Problem != "" {
@@ -105,8 +128,13 @@ func TestWhoami(t *testing.T) {
 	if _, err := signin.Login.Call(t.Context(), alice.Client(), signin.LoginRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if w = tell(alice); w.Signin == nil || w.Signin.Username != "alice@example.com" || w.Signin.Role != "view" {
-		t.Errorf("signed in: %+v", w.Signin)
+	switch w = tell(alice); {
+	case w.Signin == nil:
+		t.Error("signed: w.Signin is nil")
+	case w.Signin.Username != "alice@example.com":
+		t.Errorf("signed: w.Signin.Username = %q, want %q", w.Signin.Username, "alice@example.com")
+	case w.Signin.Role != "view":
+		t.Errorf("signed: w.Signin.Role = %q, want %q", w.Signin.Role, "view")
 	}
 	if _, err := signin.Logout.Call(t.Context(), alice.Client(), signin.LogoutRequest{}); err != nil {
 		t.Error(err)
@@ -127,8 +155,15 @@ func TestWhoami(t *testing.T) {
 	} {
 		before := writes(t, r)
 		w := tell(person(t, r, tt.host, tt.login, tt.tags...))
-		if len(w.Rules) != tt.rules || w.Decision.Code != tt.code || w.Decision.Allowed != (tt.code == "") || w.Signin != nil {
-			t.Errorf("%s: %+v", tt.host, w)
+		switch {
+		case len(w.Rules) != tt.rules:
+			t.Errorf("len(w.Rules) = %v, want %v; %s", len(w.Rules), tt.rules, tt.host)
+		case w.Decision.Code != tt.code:
+			t.Errorf("w.Decision.Code = %q, want %q; %s", w.Decision.Code, tt.code, tt.host)
+		case w.Decision.Allowed != (tt.code == ""):
+			t.Errorf("w.Decision.Allowed = %v, want %v; %s", w.Decision.Allowed, (tt.code == ""), tt.host)
+		case w.Signin != nil:
+			t.Errorf("w.Signin = %v, want nil; %s", w.Signin, tt.host)
 		}
 		if tt.problem != "" && !strings.Contains(w.Rules[0].Problem, tt.problem) {
 			t.Errorf("%s: rule %+v", tt.host, w.Rules[0])
@@ -165,8 +200,17 @@ func TestServerProof(t *testing.T) {
 	}
 	i := info()
 	hash, err := signin.CAHash(i.CAData)
-	if err != nil || hash != i.CAHash || i.ID == "" || i.Name != "east" || i.Key.IsZero() {
-		t.Errorf("%+v, %s %v", i, hash, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case hash != i.CAHash:
+		t.Errorf("hash = %q, want %q", hash, i.CAHash)
+	case i.ID == "":
+		t.Errorf("i.ID is empty; %+v, hash = %s, %v", i, hash, err)
+	case i.Name != "east":
+		t.Errorf("i.Name = %q, want %q", i.Name, "east")
+	case i.Key.IsZero():
+		t.Errorf("i.Key.IsZero() is true; %+v, hash = %s, %v", i, hash, err)
 	}
 	for _, op := range signin.Operations() {
 		method, path, _ := strings.Cut(op.Pattern, " ")
@@ -263,8 +307,13 @@ func TestExamplesOfTheReference(t *testing.T) {
 		if err := d.Decode(into); err != nil {
 			t.Errorf("%s: %v", op.Pattern, err)
 		}
-		if a.header.Get("Cache-Control") != "no-store" || a.header.Get("X-Request-Id") == "" || a.header.Get("Access-Control-Allow-Origin") != "" {
-			t.Errorf("%s: headers %v", op.Pattern, a.header)
+		switch {
+		case a.header.Get("Cache-Control") != "no-store":
+			t.Errorf(`a.header.Get("Cache-Control") != "no-store"; %s, %v`, op.Pattern, a.header)
+		case a.header.Get("X-Request-Id") == "":
+			t.Errorf(`a.header.Get("X-Request-Id") == ""; %s, %v`, op.Pattern, a.header)
+		case a.header.Get("Access-Control-Allow-Origin") != "":
+			t.Errorf(`a.header.Get("Access-Control-Allow-Origin") != ""; %s, %v`, op.Pattern, a.header)
 		}
 	}
 	done := map[access.Verb]bool{}
@@ -332,9 +381,14 @@ func TestSGN04_ByteForByte(t *testing.T) {
 	want := func(what string, text string, status int, form *regexp.Regexp, header string) {
 		t.Helper()
 		got, head, body := wire(t, p, r, text)
-		if got != status || !form.MatchString(body) || !strings.Contains(head, header) {
-			shown, _, _ := strings.Cut(body, `"token"`)
-			t.Errorf("%s: %d %s\n%s", what, got, head, shown)
+		shown, _, _ := strings.Cut(body, `"token"`)
+		switch {
+		case got != status:
+			t.Errorf("%s: status %d, want %d: %s\n%s", what, got, status, head, shown)
+		case !form.MatchString(body):
+			t.Errorf("%s: the body does not match %s:\n%s", what, form, shown)
+		case !strings.Contains(head, header):
+			t.Errorf("%s: no %q in %s", what, header, head)
 		}
 	}
 	want("kubeconfig, signed out", get("/kubeconfig"), 404, refusal, "application/json")
@@ -364,8 +418,17 @@ func TestSGN04_ByteForByte(t *testing.T) {
 	}
 	a := ask(t, p, "GET", r.Server()+signin.Base+"/kubeconfig?wait=20s", "", "Accept: application/yaml")
 	config, err := clientcmd.Load(a.body)
-	if err != nil || a.status != 200 || a.header.Get("Content-Type") != "application/yaml" || config.CurrentContext != "tka-east" || config.AuthInfos["tka-east"].Token == "" {
-		t.Errorf("list form: %d %v %v", a.status, a.header, err)
+	switch {
+	case err != nil:
+		t.Errorf("list form: %v", err)
+	case a.status != 200:
+		t.Errorf("list form: a.status = %v, want 200", a.status)
+	case a.header.Get("Content-Type") != "application/yaml":
+		t.Errorf(`list form: a.header.Get("Content-Type") != "application/yaml"; %d, %v, %v`, a.status, a.header, err)
+	case config.CurrentContext != "tka-east":
+		t.Errorf("list form: config.CurrentContext = %q, want %q", config.CurrentContext, "tka-east")
+	case config.AuthInfos["tka-east"].Token == "":
+		t.Errorf(`list form: config.AuthInfos["tka-east"].Token is empty; %d, %v, %v`, a.status, a.header, err)
 	}
 	if _, err := signin.Logout.Call(t.Context(), p.Client(), signin.LogoutRequest{}); err != nil {
 		t.Error(err)

@@ -119,8 +119,17 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	}
 	t.Logf("all listed at all within %v of the last start", time.Since(began).Round(time.Millisecond))
 	west := memberlist(t, alice, all[0], "")["west"]
-	if west.URL != all[1].Server() || west.APIEndpoint != all[1].Cluster.Server || west.Self || west.Labels["env"] != "demo" || len(west.Members) != 1 {
-		t.Errorf("west as east lists it: %+v", west)
+	switch {
+	case west.URL != all[1].Server():
+		t.Errorf("west as east lists: west.URL = %q, want %q", west.URL, all[1].Server())
+	case west.APIEndpoint != all[1].Cluster.Server:
+		t.Errorf("west as east lists: west.APIEndpoint = %q, want %q", west.APIEndpoint, all[1].Cluster.Server)
+	case west.Self:
+		t.Errorf("west as east lists: west.Self is true; west = %+v", west)
+	case west.Labels["env"] != "demo":
+		t.Errorf(`west as east lists: west.Labels["env"] = %q, want %q`, west.Labels["env"], "demo")
+	case len(west.Members) != 1:
+		t.Errorf("west as east lists: len(west.Members) = %v, want 1", len(west.Members))
 	}
 	if !memberlist(t, alice, all[1], "")["west"].Self {
 		t.Error("west does not list itself")
@@ -158,8 +167,13 @@ func TestDSC01_ThreeClusters(t *testing.T) {
 	}
 	// Pins are stored in the cluster, so they survive a restart (DSC-10).
 	pins, errs, exit := kubectlAdmin(t, all[0], "get", "configmap", "-n", testenv.SystemNamespace, "tailplane-gossip-pins", "-o", "jsonpath={.data.pins\\.json}")
-	if exit != 0 || !strings.Contains(pins, west.Key.String()) || !strings.Contains(pins, west.ID) {
-		t.Errorf("%s %s", pins, errs)
+	switch {
+	case exit != 0:
+		t.Errorf("exit = %v, want 0; errs = %s", exit, errs)
+	case !strings.Contains(pins, west.Key.String()):
+		t.Errorf("pins = %q does not contain %q; errs = %s", pins, west.Key.String(), errs)
+	case !strings.Contains(pins, west.ID):
+		t.Errorf("pins = %q does not contain %q; errs = %s", pins, west.ID, errs)
 	}
 
 	// Other servers accept a key that is changed in the documented way, because the previous key signs it (DSC-10).

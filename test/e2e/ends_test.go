@@ -85,9 +85,23 @@ func TestEndsThatNoRequestCaused(t *testing.T) {
 	})
 	for _, who := range []string{"deleted", "robbed"} {
 		e := found[who]
-		if e.Verb != access.SigninEnd || e.Surface != "process" || e.Result != audit.Done || e.Args["cause"] != string(signin.CauseAdmin) || e.Args["login"] != "alice@example.com" ||
-			e.Reason == "" || e.Actor.Node == "" || e.Actor.Login != "" {
-			t.Errorf("%s is recorded as %+v", who, e)
+		switch {
+		case e.Verb != access.SigninEnd:
+			t.Errorf("%s is recorded: e.Verb = %q, want %q", who, e.Verb, access.SigninEnd)
+		case e.Surface != "process":
+			t.Errorf("%s is recorded: e.Surface = %q, want %q", who, e.Surface, "process")
+		case e.Result != audit.Done:
+			t.Errorf("%s is recorded: e.Result = %q, want %q", who, e.Result, audit.Done)
+		case e.Args["cause"] != string(signin.CauseAdmin):
+			t.Errorf(`%s is recorded: e.Args["cause"] = %q, want %q`, who, e.Args["cause"], string(signin.CauseAdmin))
+		case e.Args["login"] != "alice@example.com":
+			t.Errorf(`%s is recorded: e.Args["login"] = %q, want %q`, who, e.Args["login"], "alice@example.com")
+		case e.Reason == "":
+			t.Errorf("%s is recorded: e.Reason is empty, %+v", who, e)
+		case e.Actor.Node == "":
+			t.Errorf("%s is recorded: e.Actor.Node is empty, %+v", who, e)
+		case e.Actor.Login != "":
+			t.Errorf("%s is recorded: e.Actor.Login = %q, want none", who, e.Actor.Login)
 		}
 	}
 	if e, ok := found["logout"]; ok {

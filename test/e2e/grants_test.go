@@ -117,11 +117,21 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 	set(hank, grant("gina@example.com", "2h"))
 	took := eventually(t, grantCheck+2*time.Second, "the sign-in is shorter", func() bool { period, _ := stored("gina"); return period == 2*time.Hour })
 	st, err := signin.Read.Call(t.Context(), gina.Client(), signin.ReadRequest{})
-	if until, perr := time.Parse(time.RFC3339, st.Until); err != nil || perr != nil || time.Until(until) > 2*time.Hour {
-		t.Errorf("until %s, %v %v", st.Until, err, perr)
+	switch until, perr := time.Parse(time.RFC3339, st.Until); {
+	case err != nil:
+		t.Errorf("until: %v; %s", err, st.Until)
+	case perr != nil:
+		t.Errorf("until: perr: %v; %s", perr, st.Until)
+	case time.Until(until) > 2*time.Hour:
+		t.Errorf("until: time.Until(until) > 2*time.Hour; %s, %v, perr = %v", st.Until, err, perr)
 	}
-	if e := ended(t, r, names["gina"]); e.Verb != access.SigninShorten || e.Args["period"] != "2h0m0s" || e.Result != audit.Done {
-		t.Errorf("recorded %+v", e)
+	switch e := ended(t, r, names["gina"]); {
+	case e.Verb != access.SigninShorten:
+		t.Errorf("recorded: e.Verb = %q, want %q", e.Verb, access.SigninShorten)
+	case e.Args["period"] != "2h0m0s":
+		t.Errorf(`recorded: e.Args["period"] = %q, want %q`, e.Args["period"], "2h0m0s")
+	case e.Result != audit.Done:
+		t.Errorf("recorded: e.Result = %q, want %q", e.Result, audit.Done)
 	}
 	t.Logf("shortened %v after the policy's change", took.Round(time.Millisecond))
 
@@ -140,8 +150,15 @@ func TestSGN11_GrantsAreLookedAtAgain(t *testing.T) {
 	}
 	eventually(t, grantCheck+2*time.Second-time.Since(deleted), "the deleted device's sign-in is gone", func() bool { _, there := stored("gone"); return !there })
 	t.Logf("ended %v after the device was deleted", time.Since(deleted).Round(time.Millisecond))
-	if e := ended(t, r, names["gone"]); e.Verb != access.SigninEnd || !strings.Contains(e.Reason, "no longer in the tailnet") || e.Args["login"] != "hank@example.com" || e.Actor.Node == "" {
-		t.Errorf("recorded %+v", e)
+	switch e := ended(t, r, names["gone"]); {
+	case e.Verb != access.SigninEnd:
+		t.Errorf("recorded: e.Verb = %q, want %q", e.Verb, access.SigninEnd)
+	case !strings.Contains(e.Reason, "no longer in the tailnet"):
+		t.Errorf("recorded: e.Reason = %q does not contain %q", e.Reason, "no longer in the tailnet")
+	case e.Args["login"] != "hank@example.com":
+		t.Errorf(`recorded: e.Args["login"] = %q, want %q`, e.Args["login"], "hank@example.com")
+	case e.Actor.Node == "":
+		t.Errorf("recorded: e.Actor.Node is empty; %+v", e)
 	}
 	if _, there := stored("offline"); !there {
 		t.Error("the sign-in of a device that is only offline has ended")

@@ -248,8 +248,13 @@ func countIdle(t *testing.T, all []*clusterEnv) {
 			budget = b.kB
 		}
 	}
-	if kB == 0 || worst > budget || messages/n > 50 {
-		t.Errorf("that is nothing, or more than %g kB/s or 50 messages/s", budget)
+	switch {
+	case kB == 0:
+		t.Errorf("that is nothing: kB = %v", kB)
+	case worst > budget:
+		t.Errorf("that is nothing: worst = %v, want at most %v", worst, budget)
+	case messages/n > 50:
+		t.Errorf("that is nothing: messages/n = %v, want at most 50", messages/n)
 	}
 	if records > 0 {
 		t.Errorf("%g of %g messages carried records though nothing had changed", records, out)

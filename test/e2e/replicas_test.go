@@ -75,8 +75,13 @@ func TestTwoReplicas(t *testing.T) {
 		b, err = signin.GetClusterInfo.Call(t.Context(), two, signin.ClusterInfoRequest{})
 		return err == nil && !b.Key.IsZero()
 	})
-	if a.Key != b.Key || a.ID != b.ID || a.CAHash != b.CAHash {
-		t.Errorf("they are two clusters: %+v and %+v", a, b)
+	switch {
+	case a.Key != b.Key:
+		t.Errorf("they are two clusters: a.Key = %v, want %v", a.Key, b.Key)
+	case a.ID != b.ID:
+		t.Errorf("they are two clusters: a.ID = %q, want %q", a.ID, b.ID)
+	case a.CAHash != b.CAHash:
+		t.Errorf("they are two clusters: a.CAHash = %q, want %q", a.CAHash, b.CAHash)
 	}
 	// Neither answers to the other's name.
 	if got := ask(t, alice, "GET", two.Base+signin.Base+"/cluster-info", "", "Host: tka."+r.Net.Suffix(), httpapi.NonceHeader+": "+httpapi.NewNonce()); got.code() != problem.WrongHost || got.header.Get(httpapi.ProofHeader) != "" {
@@ -88,12 +93,22 @@ func TestTwoReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	k, err := signin.GetKubeconfig.Call(t.Context(), two, wait)
-	if err != nil || k.Token.Reveal() == "" || k.Cluster != "east" {
-		t.Fatalf("signed in at the first, the second reports %v", err)
+	switch {
+	case err != nil:
+		t.Fatalf("signed in at the first, the second reports: %v", err)
+	case k.Token.Reveal() == "":
+		t.Fatalf("signed in at the first, the second reports: k.Token.Reveal() is empty; %v", err)
+	case k.Cluster != "east":
+		t.Fatalf("signed in at the first, the second reports: k.Cluster = %q, want %q", k.Cluster, "east")
 	}
 	ended, err := signin.Logout.Call(t.Context(), two, signin.LogoutRequest{})
-	if err != nil || ended.Name != st.Name || ended.State != signin.Ended {
-		t.Errorf("%+v, %v", ended, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case ended.Name != st.Name:
+		t.Errorf("ended.Name = %q, want %q", ended.Name, st.Name)
+	case ended.State != signin.Ended:
+		t.Errorf("ended.State = %q, want %q", ended.State, signin.Ended)
 	}
 	if _, err := signin.Read.Call(t.Context(), one, signin.ReadRequest{}); problem.CodeOf(err) != problem.NotSignedIn {
 		t.Errorf("signed out at the second, the first reports %v", err)

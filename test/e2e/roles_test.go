@@ -219,8 +219,15 @@ func TestSGN09_RoleChange(t *testing.T) {
 					t.Fatal(err)
 				}
 				account := tokenAccount(t, k.Token.Reveal())
-				if s.Status.Phase != v1alpha1.SigninPhase(signin.PhaseReady) || s.Status.Role != role || s.Status.ServiceAccount == nil || string(s.Status.ServiceAccount.UID) != account {
-					t.Errorf("change %d: a kubeconfig as %s, of the account %s, while the sign-in is %+v", i, role, account, s.Status)
+				switch {
+				case s.Status.Phase != v1alpha1.SigninPhase(signin.PhaseReady):
+					t.Errorf("change: s.Status.Phase = %q, want %q; %d", s.Status.Phase, v1alpha1.SigninPhase(signin.PhaseReady), i)
+				case s.Status.Role != role:
+					t.Errorf("change: s.Status.Role = %q, want %q; %d", s.Status.Role, role, i)
+				case s.Status.ServiceAccount == nil:
+					t.Errorf("change: s.Status.ServiceAccount is nil; %d", i)
+				case string(s.Status.ServiceAccount.UID) != account:
+					t.Errorf("change: got %q, want %q; %d", string(s.Status.ServiceAccount.UID), account, i)
 				}
 				h := &tokenUser{account: account, role: role, client: heldClient(t, r, k.Token.Reveal())}
 				holders = append(holders, h)
@@ -364,8 +371,15 @@ func checkForm(t *testing.T, body []byte, list bool) {
 	t.Helper()
 	if !list {
 		var k signin.Kubeconfig // reads the map form strictly
-		if err := json.Unmarshal(body, &k); err != nil || k.Context() != "tka-east" || k.Namespace != "shop" || k.Token.Reveal() == "" {
+		switch err := json.Unmarshal(body, &k); {
+		case err != nil:
 			t.Errorf("map form: %v", err)
+		case k.Context() != "tka-east":
+			t.Errorf("map form: k.Context() = %q, want %q", k.Context(), "tka-east")
+		case k.Namespace != "shop":
+			t.Errorf("map form: k.Namespace = %q, want %q", k.Namespace, "shop")
+		case k.Token.Reveal() == "":
+			t.Errorf("map form: k.Token.Reveal() is empty; %v", err)
 		}
 		if c, err := clientcmd.Load(body); err == nil && len(c.Contexts) > 0 {
 			t.Error("the map form loads as a kubeconfig file: it is not the map form")
@@ -379,20 +393,58 @@ func checkForm(t *testing.T, body []byte, list bool) {
 	if err := clientcmd.ConfirmUsable(*c, ""); err != nil {
 		t.Error(err)
 	}
-	if c.CurrentContext != "tka-east" || len(c.Clusters) != 1 || len(c.AuthInfos) != 1 || len(c.Contexts) != 1 {
-		t.Fatalf("context %q, %d clusters, %d users, %d contexts", c.CurrentContext, len(c.Clusters), len(c.AuthInfos), len(c.Contexts))
+	switch {
+	case c.CurrentContext != "tka-east":
+		t.Fatalf("context: c.CurrentContext = %q, want %q", c.CurrentContext, "tka-east")
+	case len(c.Clusters) != 1:
+		t.Fatalf("context: len(c.Clusters) = %v, want 1", len(c.Clusters))
+	case len(c.AuthInfos) != 1:
+		t.Fatalf("context: len(c.AuthInfos) = %v, want 1", len(c.AuthInfos))
+	case len(c.Contexts) != 1:
+		t.Fatalf("context: len(c.Contexts) = %v, want 1", len(c.Contexts))
 	}
 	cluster, user, context := c.Clusters["east"], c.AuthInfos["tka-east"], c.Contexts["tka-east"]
-	if cluster == nil || user == nil || context == nil {
-		t.Fatal("the names are others")
+	switch {
+	case cluster == nil:
+		t.Fatal("the names are others: cluster is nil")
+	case user == nil:
+		t.Fatal("the names are others: user is nil")
+	case context == nil:
+		t.Fatal("the names are others: context is nil")
 	}
-	if context.Cluster != "east" || context.AuthInfo != "tka-east" || context.Namespace != "shop" {
-		t.Errorf("context %+v", context)
+	switch {
+	case context.Cluster != "east":
+		t.Errorf("context: context.Cluster = %q, want %q", context.Cluster, "east")
+	case context.AuthInfo != "tka-east":
+		t.Errorf("context: context.AuthInfo = %q, want %q", context.AuthInfo, "tka-east")
+	case context.Namespace != "shop":
+		t.Errorf("context: context.Namespace = %q, want %q", context.Namespace, "shop")
 	}
-	if len(cluster.CertificateAuthorityData) == 0 || cluster.InsecureSkipTLSVerify || cluster.ProxyURL != "" || cluster.CertificateAuthority != "" {
-		t.Error("the cluster is not just an address and an authority")
+	switch {
+	case len(cluster.CertificateAuthorityData) == 0:
+		t.Errorf("the cluster is not just an address and an authority: len(cluster.CertificateAuthorityData) = %v",
+			len(cluster.CertificateAuthorityData))
+	case cluster.InsecureSkipTLSVerify:
+		t.Error("the cluster is not just an address and an authority: cluster.InsecureSkipTLSVerify is true")
+	case cluster.ProxyURL != "":
+		t.Errorf("the cluster is not just an address and an authority: cluster.ProxyURL = %q, want none", cluster.ProxyURL)
+	case cluster.CertificateAuthority != "":
+		t.Errorf("the cluster is not just an address and an authority: got %q, want none", cluster.CertificateAuthority)
 	}
-	if user.Token == "" || user.Exec != nil || user.AuthProvider != nil || user.TokenFile != "" || user.ClientCertificate != "" || user.Password != "" || user.Impersonate != "" {
-		t.Error("the user is not just a token")
+	switch {
+	case user.Token == "":
+		t.Error("the user is not just a token: user.Token is empty")
+	case user.Exec != nil:
+		t.Errorf("the user is not just a token: user.Exec = %v, want nil", user.Exec)
+	case user.AuthProvider != nil:
+		t.Errorf("the user is not just a token: user.AuthProvider = %v, want nil", user.AuthProvider)
+	case user.TokenFile != "":
+		t.Errorf("the user is not just a token: user.TokenFile = %q, want none", user.TokenFile)
+	case user.ClientCertificate != "":
+		t.Errorf("the user is not just a token: user.ClientCertificate = %q, want none", user.ClientCertificate)
+	case user.Password != "":
+		t.Errorf("the user is not just a token: user.Password = %q, want none", user.Password)
+	case user.Impersonate != "":
+		t.Errorf("the user is not just a token: user.Impersonate = %q, want none", user.Impersonate)
 	}
 }

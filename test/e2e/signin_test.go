@@ -135,8 +135,13 @@ func TestExtendAndReplace(t *testing.T) {
 			t.Errorf("context namespace %q, want %q", k.Namespace, tt.ns)
 		}
 		st, err := signin.Read.Call(t.Context(), c, signin.ReadRequest{})
-		if err != nil || st.Role != tt.role || st.State != signin.Ready {
-			t.Errorf("status %+v, %v", st, err)
+		switch {
+		case err != nil:
+			t.Errorf("status: %v", err)
+		case st.Role != tt.role:
+			t.Errorf("status: st.Role = %q, want %q", st.Role, tt.role)
+		case st.State != signin.Ready:
+			t.Errorf("status: st.State = %q, want %q", st.State, signin.Ready)
 		}
 		if l := left(t, r, st.Name); len(l) != 2 {
 			t.Errorf("as %s there are %v; want one account and one binding", tt.role, l)
@@ -277,8 +282,13 @@ func TestSGN02_Refusals(t *testing.T) {
 		}
 		_, err := signin.GetKubeconfig.Call(t.Context(), dave.Client(), signin.KubeconfigRequest{})
 		p := problem.From(err)
-		if p.Code != problem.NotReady || p.RetryAfter != time.Second || p.State != "pending" {
-			t.Errorf("%+v, retry after %v", p, p.RetryAfter)
+		switch {
+		case p.Code != problem.NotReady:
+			t.Errorf("p.Code = %q, want %q", p.Code, problem.NotReady)
+		case p.RetryAfter != time.Second:
+			t.Errorf("p.RetryAfter = %v, want %v", p.RetryAfter, time.Second)
+		case p.State != "pending":
+			t.Errorf("p.State = %q, want %q", p.State, "pending")
 		}
 	})
 }
@@ -336,8 +346,15 @@ func TestSGN04_ExistingClients(t *testing.T) {
 	p := person(t, r, "old", "carol@example.com")
 	status, body := raw(t, p, r, "POST", "/api/v1alpha1/login")
 	var three struct{ Username, Role, Until string }
-	if err := json.Unmarshal([]byte(body), &three); status != 202 || err != nil || three.Username != "carol@example.com" || three.Role != "view" {
-		t.Fatalf("login: %d %s", status, body)
+	switch err := json.Unmarshal([]byte(body), &three); {
+	case status != 202:
+		t.Fatalf("login: status = %v, want 202; body = %s", status, body)
+	case err != nil:
+		t.Fatalf("login: %v; body = %s", err, body)
+	case three.Username != "carol@example.com":
+		t.Fatalf("login: three.Username = %q, want %q; body = %s", three.Username, "carol@example.com", body)
+	case three.Role != "view":
+		t.Fatalf("login: three.Role = %q, want %q; body = %s", three.Role, "view", body)
 	}
 	if _, err := time.Parse(time.RFC3339, three.Until); err != nil {
 		t.Error(err)
@@ -349,14 +366,24 @@ func TestSGN04_ExistingClients(t *testing.T) {
 	if status, body = raw(t, p, r, "GET", "/api/v1alpha1/login"); status != 200 || !strings.Contains(body, `"provisioned":true`) {
 		t.Errorf("read: %d %s", status, body)
 	}
-	if status, body = raw(t, p, r, "GET", "/api/v1alpha1/cluster-info"); status != 200 || !strings.Contains(body, `"ca_data":"`) || !strings.Contains(body, `"server_url":"https://`) {
-		t.Errorf("cluster-info: %d %s", status, body)
+	switch status, body = raw(t, p, r, "GET", "/api/v1alpha1/cluster-info"); {
+	case status != 200:
+		t.Errorf("cluster-info: status = %v, want 200", status)
+	case !strings.Contains(body, `"ca_data":"`):
+		t.Errorf("cluster-info: body = %q does not contain %q", body, `"ca_data":"`)
+	case !strings.Contains(body, `"server_url":"https://`):
+		t.Errorf("cluster-info: body = %q does not contain %q", body, `"server_url":"https://`)
 	}
 	if status, body = raw(t, p, r, "POST", "/api/v1alpha1/logout"); status != 200 || !strings.Contains(body, `"state":"ended"`) {
 		t.Errorf("logout: %d %s", status, body)
 	}
-	if status, body = raw(t, p, r, "GET", "/api/v1alpha1/kubeconfig"); status != 404 || !strings.Contains(body, `"message"`) || !strings.Contains(body, `"advice"`) {
-		t.Errorf("signed out: %d %s", status, body)
+	switch status, body = raw(t, p, r, "GET", "/api/v1alpha1/kubeconfig"); {
+	case status != 404:
+		t.Errorf("signed out: status = %v, want 404", status)
+	case !strings.Contains(body, `"message"`):
+		t.Errorf("signed out: body = %q does not contain %q", body, `"message"`)
+	case !strings.Contains(body, `"advice"`):
+		t.Errorf("signed out: body = %q does not contain %q", body, `"advice"`)
 	}
 }
 

@@ -91,8 +91,13 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if got.status != 202 || took < 29*time.Second || took > 45*time.Second {
-			t.Errorf("an hour: %d after %v: %s", got.status, took, got.body)
+		switch {
+		case got.status != 202:
+			t.Errorf("an hour: got.status = %v, want 202", got.status)
+		case took < 29*time.Second:
+			t.Errorf("an hour: took = %v, want at least %v", took, 29*time.Second)
+		case took > 45*time.Second:
+			t.Errorf("an hour: took = %v, want at most %v", took, 45*time.Second)
 		}
 		t.Logf("?wait=1h was answered %d after %v", got.status, took.Round(time.Millisecond))
 	})
@@ -108,8 +113,15 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 	}
 	eventually(t, 20*time.Second, "all wait", func() bool { return inFlight(t, r) == 5 })
 	got, took := kubeconfig(t, a, r, "?wait=20s")
-	if got.status != http.StatusTooManyRequests || got.code() != problem.RateLimited || got.header.Get("Retry-After") == "" || took > 5*time.Second {
-		t.Errorf("the fifth: %d %v after %v: %s", got.status, got.header, took, got.body)
+	switch {
+	case got.status != http.StatusTooManyRequests:
+		t.Errorf("the fifth: got.status = %v, want %v", got.status, http.StatusTooManyRequests)
+	case got.code() != problem.RateLimited:
+		t.Errorf("the fifth: got.code() = %q, want %q", got.code(), problem.RateLimited)
+	case got.header.Get("Retry-After") == "":
+		t.Errorf(`the fifth: got.header.Get("Retry-After") == ""; %d, %v, took = %v, %s`, got.status, got.header, took, got.body)
+	case took > 5*time.Second:
+		t.Errorf("the fifth: took = %v, want at most %v", took, 5*time.Second)
 	}
 	leave()
 	waiting.Wait()
@@ -123,8 +135,13 @@ func TestSGN06_NothingGetsReady(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if got.status != http.StatusForbidden || took > 20*time.Second || strings.Contains(string(got.body), "token") {
-			t.Errorf("grant removed while waiting: %d after %v: %s", got.status, took, got.body)
+		switch {
+		case got.status != http.StatusForbidden:
+			t.Errorf("grant removed while waiting: got.status = %v, want %v", got.status, http.StatusForbidden)
+		case took > 20*time.Second:
+			t.Errorf("grant removed while waiting: took = %v, want at most %v", took, 20*time.Second)
+		case strings.Contains(string(got.body), "token"):
+			t.Errorf("grant removed while waiting: string(got.body) = %q contains %q", string(got.body), "token")
 		}
 		t.Logf("grant removed while waiting: %d %s after %v", got.status, got.code(), time.Since(began).Round(time.Millisecond))
 	})
@@ -172,8 +189,13 @@ func TestSGN06_ServerStopping(t *testing.T) {
 	if got.err != nil {
 		t.Fatal(got.err)
 	}
-	if got.status != http.StatusServiceUnavailable || got.code() != problem.Unavailable || got.header.Get("Retry-After") == "" {
-		t.Errorf("%d %v %s", got.status, got.header, got.body)
+	switch {
+	case got.status != http.StatusServiceUnavailable:
+		t.Errorf("got.status = %v, want %v", got.status, http.StatusServiceUnavailable)
+	case got.code() != problem.Unavailable:
+		t.Errorf("got.code() = %q, want %q", got.code(), problem.Unavailable)
+	case got.header.Get("Retry-After") == "":
+		t.Errorf(`got.header.Get("Retry-After") == ""; %d, %v, %s`, got.status, got.header, got.body)
 	}
 	t.Logf("stopped in %v with a waiter", stopped.Round(time.Millisecond))
 	if code := r.Access.ExitCode(); code != 0 {

@@ -45,8 +45,13 @@ func BenchmarkGateway(b *testing.B) {
 func build(b *testing.B, n int) {
 	o, r := settle(crowd(n))
 	g := r.Snapshot.Gateways[eg]
-	if len(g.Routes) != n/2 || len(g.Rules) != n/2 || len(g.Clusters) < n {
-		b.Fatalf("%d routes, %d rules, %d clusters of %d", len(g.Routes), len(g.Rules), len(g.Clusters), n)
+	switch {
+	case len(g.Routes) != n/2:
+		b.Fatalf("len(g.Routes) = %v, want %v", len(g.Routes), n/2)
+	case len(g.Rules) != n/2:
+		b.Fatalf("len(g.Rules) = %v, want %v", len(g.Rules), n/2)
+	case len(g.Clusters) < n:
+		b.Fatalf("len(g.Clusters) = %v, want at least %v", len(g.Clusters), n)
 	}
 	var took []time.Duration
 	for range 10 {

@@ -176,8 +176,15 @@ func TestEnvoyCarriesToTheRelay(t *testing.T) {
 			t.Errorf("the hook %s was never called: %v", h, calls)
 		}
 	}
-	if r := x.last(eg); r.Rendered != "00000000000000a1" || r.Requested != r.Rendered || !r.VirtualHosts || r.Routes != 3 {
-		t.Errorf("the last report is %+v", r)
+	switch r := x.last(eg); {
+	case r.Rendered != "00000000000000a1":
+		t.Errorf("the last report: r.Rendered = %q, want %q", r.Rendered, "00000000000000a1")
+	case r.Requested != r.Rendered:
+		t.Errorf("the last report: r.Requested = %q, want %q", r.Requested, r.Rendered)
+	case !r.VirtualHosts:
+		t.Errorf("the last report: r.VirtualHosts is false; %+v", r)
+	case r.Routes != 3:
+		t.Errorf("the last report: r.Routes = %v, want 3", r.Routes)
 	}
 	for _, m := range served.managers() {
 		if len(m.GetEarlyHeaderMutationExtensions()) != 1 {

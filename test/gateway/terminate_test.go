@@ -80,8 +80,13 @@ func TestGTW23_Terminate(t *testing.T) {
 	answers := func() bool { serial, said, err = throughTLS(ctx, alice, at, name, roots); return err == nil }
 	await(t, "an answer over TLS", answers)
 	ip4, _ := alice.TailscaleIPs()
-	if len(said) != 28+len("hello") || !strings.HasSuffix(said, "hello") || netip.AddrFrom4([4]byte([]byte(said[16:20]))) != ip4 {
-		t.Errorf("the backend got %q, not from %s", said, ip4)
+	switch {
+	case len(said) != 28+len("hello"):
+		t.Errorf("the backend: len(said) = %v, want %v", len(said), 28+len("hello"))
+	case !strings.HasSuffix(said, "hello"):
+		t.Errorf("the backend: said = %q does not end with %q", said, "hello")
+	case netip.AddrFrom4([4]byte([]byte(said[16:20]))) != ip4:
+		t.Errorf("the backend: netip.AddrFrom4([4]byte([]byte(said[16:20]))) != ip4; said = %q, %s", said, ip4)
 	}
 	first := serial
 	if _, _, err := throughTLS(ctx, alice, at, "other."+i.net.Suffix(), roots); err == nil {

@@ -24,8 +24,13 @@ func TestAdapterMonitoringIsOptIn(t *testing.T) {
 		case "PodMonitor/tailplane-adapter":
 			found++
 			endpoints, _, err := unstructured.NestedSlice(u.Object, "spec", "podMetricsEndpoints")
-			if err != nil || len(endpoints) != 1 || u.GetLabels()["release"] != "pods" {
-				t.Fatalf("%v %v, labels %v", endpoints, err, u.GetLabels())
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case len(endpoints) != 1:
+				t.Fatalf("len(endpoints) = %v, want 1", len(endpoints))
+			case u.GetLabels()["release"] != "pods":
+				t.Fatalf(`u.GetLabels()["release"] != "pods"; endpoints = %v, %v, %v`, endpoints, err, u.GetLabels())
 			}
 			if at := endpoints[0].(map[string]any); at["interval"] != "45s" || at["path"] != "/metrics" {
 				t.Errorf("%v", at)
@@ -34,8 +39,15 @@ func TestAdapterMonitoringIsOptIn(t *testing.T) {
 		case "PrometheusRule/tailplane-adapter":
 			found++
 			groups, _, err := unstructured.NestedSlice(u.Object, "spec", "groups")
-			if err != nil || len(groups) != 1 || len(groups[0].(map[string]any)["rules"].([]any)) < 5 || u.GetLabels()["release"] != "main" {
-				t.Errorf("%v %v, labels %v", groups, err, u.GetLabels())
+			switch {
+			case err != nil:
+				t.Error(err)
+			case len(groups) != 1:
+				t.Errorf("len(groups) = %v, want 1", len(groups))
+			case len(groups[0].(map[string]any)["rules"].([]any)) < 5:
+				t.Errorf("got %v, want at least 5", len(groups[0].(map[string]any)["rules"].([]any)))
+			case u.GetLabels()["release"] != "main":
+				t.Errorf(`u.GetLabels()["release"] != "main"; groups = %v, %v, %v`, groups, err, u.GetLabels())
 			}
 		case "ConfigMap/tailplane-adapter-dashboard":
 			found++
@@ -44,8 +56,15 @@ func TestAdapterMonitoringIsOptIn(t *testing.T) {
 				t.Fatal(err)
 			}
 			data, _, err := unstructured.NestedStringMap(u.Object, "data")
-			if err != nil || strings.TrimSpace(data["tailplane-adapter.json"]) != strings.TrimSpace(string(b)) || u.GetLabels()["grafana_dashboard"] != "1" {
-				t.Errorf("the dashboard is not the file, or has the labels %v: %v", u.GetLabels(), err)
+			switch {
+			case err != nil:
+				t.Errorf("the dashboard is not the file, or has the labels: %v", err)
+			case strings.TrimSpace(data["tailplane-adapter.json"]) != strings.TrimSpace(string(b)):
+				t.Errorf("the dashboard is not the file, or has the labels: got %q, want %q",
+					strings.TrimSpace(data["tailplane-adapter.json"]), strings.TrimSpace(string(b)))
+			case u.GetLabels()["grafana_dashboard"] != "1":
+				t.Errorf(`the dashboard is not the file, or has the labels: u.GetLabels()["grafana_dashboard"] != "1"; %v, %v`,
+					u.GetLabels(), err)
 			}
 		}
 	}

@@ -458,8 +458,14 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 					t.Errorf("%s: %s %s gives %s", p.name, u.GetKind(), b.Name, b.RoleRef.Name)
 				}
 				for _, s := range b.Subjects {
-					if s.Kind != "ServiceAccount" || s.Namespace != systems || s.Name != "tailplane" && s.Name != b.RoleRef.Name && !(b.RoleRef.Name == "tailplane-cluster-profiles" && s.Name == "tailplane-access") {
-						t.Errorf("%s: %s %s is for %v", p.name, u.GetKind(), b.Name, s)
+					switch {
+					case s.Kind != "ServiceAccount":
+						t.Errorf("%s: s.Kind = %q, want %q; %s; %s", p.name, s.Kind, "ServiceAccount", u.GetKind(), b.Name)
+					case s.Namespace != systems:
+						t.Errorf("%s: s.Namespace = %q, want %q; %s; %s", p.name, s.Namespace, systems, u.GetKind(), b.Name)
+					case s.Name != "tailplane" && s.Name != b.RoleRef.Name && !(b.RoleRef.Name == "tailplane-cluster-profiles" && s.Name == "tailplane-access"):
+						t.Errorf(`%s: s.Name != "tailplane" && s.Name != b.RoleRef.Name && !(b.RoleRef.Name == "tailplane-cluster-profiles" && s.Name == "tailplane-access"), %s, %s, %v`,
+							p.name, u.GetKind(), b.Name, s)
 					}
 				}
 			case "Secret":

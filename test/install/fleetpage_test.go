@@ -126,8 +126,13 @@ func TestEnrollmentForm(t *testing.T) {
 			Validations map[string]bool
 		}
 	}
-	if err := yaml.UnmarshalStrict(b, &form); err != nil || form.Name == "" || form.Description == "" {
-		t.Fatalf("%v: %+v", err, form)
+	switch err := yaml.UnmarshalStrict(b, &form); {
+	case err != nil:
+		t.Fatal(err)
+	case form.Name == "":
+		t.Fatalf("form.Name is empty; %v, form = %+v", err, form)
+	case form.Description == "":
+		t.Fatalf("form.Description is empty; %v, form = %+v", err, form)
 	}
 	var asked []string
 	for _, q := range form.Body {
@@ -144,8 +149,13 @@ func TestEnrollmentForm(t *testing.T) {
 		default:
 			t.Errorf("%s: GitHub has no %s", q.ID, q.Type)
 		}
-		if label == "" || !regexp.MustCompile(`^[a-z][a-z_-]*$`).MatchString(q.ID) || slices.Contains(asked, q.ID) {
-			t.Errorf("%q, queried as %q, occurs twice or has no text", q.ID, label)
+		switch {
+		case label == "":
+			t.Errorf("label is empty; %q, label = %q", q.ID, label)
+		case !regexp.MustCompile(`^[a-z][a-z_-]*$`).MatchString(q.ID):
+			t.Errorf("regexp.MustCompile(`^[a-z][a-z_-]*$`).MatchString(q.ID) is false; %q, label = %q", q.ID, label)
+		case slices.Contains(asked, q.ID):
+			t.Errorf("asked = %v contains %q", asked, q.ID)
 		}
 		asked = append(asked, q.ID)
 	}

@@ -111,8 +111,13 @@ func TestFleetProcess(t *testing.T) {
 	if _, err := k.CoreV1().Namespaces().Get(t.Context(), "tailplane-outside", metav1.GetOptions{}); err == nil {
 		t.Error("it created a namespace")
 	}
-	if status, says := get("/metrics"); status != http.StatusOK || !strings.Contains(says, "tailplane_fleet_allocate_seconds_count") || !strings.Contains(says, "tailplane_ready 1") {
-		t.Errorf("its metrics: %d, %.2000s", status, says)
+	switch status, says := get("/metrics"); {
+	case status != http.StatusOK:
+		t.Errorf("its metrics: status = %v, want %v", status, http.StatusOK)
+	case !strings.Contains(says, "tailplane_fleet_allocate_seconds_count"):
+		t.Errorf("its metrics: says = %q does not contain %q", says, "tailplane_fleet_allocate_seconds_count")
+	case !strings.Contains(says, "tailplane_ready 1"):
+		t.Errorf("its metrics: says = %q does not contain %q", says, "tailplane_ready 1")
 	}
 	if err := p.Stop(time.Minute); err != nil {
 		t.Error(err)
@@ -131,8 +136,13 @@ func TestFleetAlerts(t *testing.T) {
 			Rules []rule
 		}
 	}
-	if err := yaml.UnmarshalStrict(b, &f); err != nil || len(f.Groups) != 1 || len(f.Groups[0].Rules) < 8 {
-		t.Fatalf("%v: %+v", err, f)
+	switch err := yaml.UnmarshalStrict(b, &f); {
+	case err != nil:
+		t.Fatal(err)
+	case len(f.Groups) != 1:
+		t.Fatalf("len(f.Groups) = %v, want 1", len(f.Groups))
+	case len(f.Groups[0].Rules) < 8:
+		t.Fatalf("len(f.Groups[0].Rules) = %v, want at least 8", len(f.Groups[0].Rules))
 	}
 	text, _ := page(t, "fleet.md")
 	_, table, found := strings.Cut(text, "## Alerts\n")
@@ -159,8 +169,16 @@ func TestFleetAlerts(t *testing.T) {
 				t.Errorf("%s: the metric %s does not exist", r.Alert, n)
 			}
 		}
-		if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/fleet.md#alerts") || r.Labels["severity"] == "" {
-			t.Errorf("%s: %v %v", r.Alert, r.Labels, r.Annotations)
+		switch {
+		case r.Annotations["summary"] == "":
+			t.Errorf(`r.Annotations["summary"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
+		case r.Annotations["description"] == "":
+			t.Errorf(`r.Annotations["description"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
+		case !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/fleet.md#alerts"):
+			t.Errorf(`r.Annotations["runbook_url"] = %q does not end with %q; %s`,
+				r.Annotations["runbook_url"], "/docs/tasks/fleet.md#alerts", r.Alert)
+		case r.Labels["severity"] == "":
+			t.Errorf(`r.Labels["severity"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
 		}
 	}
 	for _, line := range strings.Split(table, "\n") {
@@ -175,8 +193,15 @@ func TestFleetAlerts(t *testing.T) {
 	}
 	on := render(t, values, "--set", "metrics.rules.enabled=true,metrics.serviceMonitor.enabled=true")
 	groups, _, err := unstructured.NestedSlice(rendered(t, on, "PrometheusRule", "tailplane-fleet").Object, "spec", "groups")
-	if err != nil || len(groups) != 1 || len(groups[0].(map[string]any)["rules"].([]any)) != len(f.Groups[0].Rules) || rendered(t, on, "PodMonitor", "tailplane-fleet") == nil {
-		t.Errorf("%v, %v", groups, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case len(groups) != 1:
+		t.Errorf("len(groups) = %v, want 1", len(groups))
+	case len(groups[0].(map[string]any)["rules"].([]any)) != len(f.Groups[0].Rules):
+		t.Errorf("got %v, want %v", len(groups[0].(map[string]any)["rules"].([]any)), len(f.Groups[0].Rules))
+	case rendered(t, on, "PodMonitor", "tailplane-fleet") == nil:
+		t.Error(`rendered(t, on, "PodMonitor", "tailplane-fleet") is nil`)
 	}
 }
 

@@ -99,8 +99,13 @@ func TestDS05_Image(t *testing.T) {
 			t.Errorf("USER %q: kubelet's runAsNonRoot needs a number, and no privileged one", user)
 		}
 	}
-	if seen["ENTRYPOINT"] != 1 || seen["LABEL"] == 0 || seen["COPY"] < 2 {
-		t.Errorf("the last stage has %v", seen)
+	switch {
+	case seen["ENTRYPOINT"] != 1:
+		t.Errorf(`the last stage: seen["ENTRYPOINT"] = %v, want 1`, seen["ENTRYPOINT"])
+	case seen["LABEL"] == 0:
+		t.Errorf(`the last stage: seen["LABEL"] = %v`, seen["LABEL"])
+	case seen["COPY"] < 2:
+		t.Errorf(`the last stage: seen["COPY"] = %v, want at least 2`, seen["COPY"])
 	}
 	// The pods run as the image's user.
 	for _, p := range profiles(t) {
@@ -205,8 +210,19 @@ func TestDS05_Binary(t *testing.T) {
 	for _, s := range info.Settings {
 		set[s.Key] = s.Value
 	}
-	if set["CGO_ENABLED"] != "0" || set["-trimpath"] != "true" || set["vcs.revision"] == "" || set["vcs.modified"] != "false" || info.Main.Version == "" || info.Main.Version == "(devel)" {
-		t.Errorf("version %s, settings %v", info.Main.Version, set)
+	switch {
+	case set["CGO_ENABLED"] != "0":
+		t.Errorf(`version: set["CGO_ENABLED"] = %q, want %q`, set["CGO_ENABLED"], "0")
+	case set["-trimpath"] != "true":
+		t.Errorf(`version: set["-trimpath"] = %q, want %q`, set["-trimpath"], "true")
+	case set["vcs.revision"] == "":
+		t.Errorf(`version: set["vcs.revision"] is empty; %s, %v`, info.Main.Version, set)
+	case set["vcs.modified"] != "false":
+		t.Errorf(`version: set["vcs.modified"] = %q, want %q`, set["vcs.modified"], "false")
+	case info.Main.Version == "":
+		t.Errorf("version: info.Main.Version is empty; %s, %v", info.Main.Version, set)
+	case info.Main.Version == "(devel)":
+		t.Errorf("version: info.Main.Version = %q", info.Main.Version)
 	}
 	if runtime.GOOS == "linux" {
 		f, err := elf.Open(binary)

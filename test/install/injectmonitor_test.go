@@ -34,8 +34,13 @@ func TestInjectIsMonitored(t *testing.T) {
 		t.Fatalf("PodMonitor %v, Deployment %v", monitor, webhook)
 	}
 	chosen, _, err := unstructured.NestedStringMap(monitor.Object, "spec", "selector", "matchLabels")
-	if err != nil || len(chosen) == 0 || monitor.GetLabels()["release"] != "main" {
-		t.Errorf("it chooses %v and has the labels %v: %v", chosen, monitor.GetLabels(), err)
+	switch {
+	case err != nil:
+		t.Errorf("it chooses: %v", err)
+	case len(chosen) == 0:
+		t.Errorf("it chooses: len(chosen) = %v", len(chosen))
+	case monitor.GetLabels()["release"] != "main":
+		t.Errorf(`it chooses: monitor.GetLabels()["release"] != "main"; chosen = %v, %v, %v`, chosen, monitor.GetLabels(), err)
 	}
 	for _, u := range all {
 		var of map[string]string
@@ -57,7 +62,13 @@ func TestInjectIsMonitored(t *testing.T) {
 	}
 	at := endpoints[0].(map[string]any)
 	ports := as[appsv1.Deployment](t, webhook).Spec.Template.Spec.Containers[0].Ports
-	if at["path"] != "/metrics" || at["interval"] != "45s" || !slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool { return p.Name == at["port"] && p.ContainerPort == 8080 }) {
-		t.Errorf("it collects at %v of %v", at, ports)
+	switch {
+	case at["path"] != "/metrics":
+		t.Errorf(`it collects: at["path"] = %v, want %v`, at["path"], "/metrics")
+	case at["interval"] != "45s":
+		t.Errorf(`it collects: at["interval"] = %v, want %v`, at["interval"], "45s")
+	case !slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool { return p.Name == at["port"] && p.ContainerPort == 8080 }):
+		t.Errorf(`it collects: slices.ContainsFunc(ports, func(p corev1.ContainerPort) bool { return p.Name == at["port"] && p.ContainerPort == 8080 }) is false; %v, ports = %v`,
+			at, ports)
 	}
 }

@@ -35,8 +35,15 @@ func TestRestartsAreOptIn(t *testing.T) {
 				flag = slices.ContainsFunc(as[appsv1.Deployment](t, u).Spec.Template.Spec.Containers[0].Args, func(a string) bool { return strings.HasPrefix(a, "--auto-restart=") })
 			}
 		}
-		if got := slices.ContainsFunc(rules, func(r string) bool { return r == patch }); got != on || flag != on || lease != on || slices.Contains(rules, list) != on {
-			t.Errorf("requested %v: rules %q, flag %v, the Lease's rule %v", on, rules, flag, lease)
+		switch got := slices.ContainsFunc(rules, func(r string) bool { return r == patch }); {
+		case got != on:
+			t.Errorf("requested: got = %v, want %v", got, on)
+		case flag != on:
+			t.Errorf("requested: flag = %v, want %v", flag, on)
+		case lease != on:
+			t.Errorf("requested: lease = %v, want %v", lease, on)
+		case slices.Contains(rules, list) != on:
+			t.Errorf("requested: slices.Contains(rules, list) = %v, want %v", slices.Contains(rules, list), on)
 		}
 	}
 }

@@ -104,8 +104,14 @@ spec:
 
 	// The old pod is unchanged, and its application keeps working through its adapter.
 	now := r.ready(t, apps, "before", oldSidecar)
-	if a, b := before.Spec, now.Spec; !reflect.DeepEqual(a, b) || now.UID != before.UID || now.Status.InitContainerStatuses[0].RestartCount+now.Status.ContainerStatuses[0].RestartCount > 0 {
-		t.Errorf("the upgrade has touched a pod that runs:\n%v\n%v", a, b)
+	switch a, b := before.Spec, now.Spec; {
+	case !reflect.DeepEqual(a, b):
+		t.Errorf("the upgrade has touched a pod that runs: a = %v, want %v", a, b)
+	case now.UID != before.UID:
+		t.Errorf("the upgrade has touched a pod that runs: now.UID = %q, want %q", now.UID, before.UID)
+	case now.Status.InitContainerStatuses[0].RestartCount+now.Status.ContainerStatuses[0].RestartCount > 0:
+		t.Errorf("the upgrade has touched a pod that runs: got %v, want at most 0",
+			now.Status.InitContainerStatuses[0].RestartCount+now.Status.ContainerStatuses[0].RestartCount)
 	}
 	renewed := func() time.Time {
 		l, err := r.kube.CoordinationV1().Leases(apps).Get(t.Context(), "before", metav1.GetOptions{})
@@ -119,9 +125,15 @@ spec:
 	patched, err := r.kube.CoreV1().Pods(apps).Patch(t.Context(), "before", types.StrategicMergePatchType,
 		[]byte(`{"spec":{"ephemeralContainers":[{"name":"debug","image":"registry.invalid/tools","targetContainerName":"app"}]}}`), metav1.PatchOptions{}, "ephemeralcontainers")
 	if err != nil {
-		t.Errorf("the new webhook, with a pod of the old one: %v", err)
-	} else if debug := patched.Spec.EphemeralContainers[0]; len(debug.Env) != 8 || len(debug.VolumeMounts) != 1 || debug.VolumeMounts[0].Name != "mca-access" {
-		t.Errorf("a container that came later: %+v", debug)
+		t.Fatalf("the new webhook, with a pod of the old one: %v", err)
+	}
+	switch debug := patched.Spec.EphemeralContainers[0]; {
+	case len(debug.Env) != 8:
+		t.Errorf("a container that came later: len(debug.Env) = %d, want 8", len(debug.Env))
+	case len(debug.VolumeMounts) != 1:
+		t.Errorf("a container that came later: len(debug.VolumeMounts) = %d, want 1", len(debug.VolumeMounts))
+	case debug.VolumeMounts[0].Name != "mca-access":
+		t.Errorf("a container that came later: its volume is %q, want mca-access", debug.VolumeMounts[0].Name)
 	}
 	if out := r.outdated(t); !slices.Equal(out, []string{apps + "/before"}) {
 		t.Errorf("of another day: %v", out)
@@ -284,8 +296,13 @@ func (r *role) ready(t *testing.T, ns, name, image string) *corev1.Pod {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 		})
 	})
-	if i := pod.Spec.InitContainers; len(i) != 1 || i[0].Name != "mca" || i[0].Image != image {
-		t.Errorf("%s has the adapter %+v, want %s", name, i, image)
+	switch i := pod.Spec.InitContainers; {
+	case len(i) != 1:
+		t.Errorf("%s has the adapter: len(i) = %v, want 1", name, len(i))
+	case i[0].Name != "mca":
+		t.Errorf("%s has the adapter: i[0].Name = %q, want %q", name, i[0].Name, "mca")
+	case i[0].Image != image:
+		t.Errorf("%s has the adapter: i[0].Image = %q, want %q", name, i[0].Image, image)
 	}
 	return pod
 }

@@ -68,8 +68,17 @@ func panelExprs(t *testing.T) map[string][]string {
 	}
 	all, ids := map[string][]string{}, map[int]bool{}
 	for _, p := range d.Panels {
-		if p.Title == "" || p.Description == "" || len(p.Targets) == 0 || all[p.Title] != nil || ids[p.ID] {
-			t.Errorf("panel %d, %q: without a word or a question, or there twice", p.ID, p.Title)
+		switch {
+		case p.Title == "":
+			t.Errorf("panel: p.Title is empty; %d, %q", p.ID, p.Title)
+		case p.Description == "":
+			t.Errorf("panel: p.Description is empty; %d, %q", p.ID, p.Title)
+		case len(p.Targets) == 0:
+			t.Errorf("panel: len(p.Targets) = %v", len(p.Targets))
+		case all[p.Title] != nil:
+			t.Errorf("panel: all[p.Title] = %v, want nil", all[p.Title])
+		case ids[p.ID]:
+			t.Errorf("panel: ids[p.ID] is true; %d, %q", p.ID, p.Title)
 		}
 		ids[p.ID] = true
 		for _, q := range p.Targets {
@@ -142,8 +151,14 @@ func TestAlertsAreThePages(t *testing.T) {
 		if columns := strings.Split(row, "|"); len(columns) < 4 || strings.TrimSpace(columns[2]) != r.For {
 			t.Errorf("%s: %s for %q is not an alert of operate.md: %s", r.Alert, r.Expr, r.For, row)
 		}
-		if !slices.Contains([]string{"critical", "warning"}, r.Labels["severity"]) || len(r.Annotations["summary"]) < 20 || len(r.Annotations["description"]) < 10 {
-			t.Errorf("%s: %v %v", r.Alert, r.Labels, r.Annotations)
+		switch {
+		case !slices.Contains([]string{"critical", "warning"}, r.Labels["severity"]):
+			t.Errorf(`[]string{"critical", "warning"} = %v does not contain %q; %s`,
+				[]string{"critical", "warning"}, r.Labels["severity"], r.Alert)
+		case len(r.Annotations["summary"]) < 20:
+			t.Errorf(`len(r.Annotations["summary"]) = %v, want at least 20; %s`, len(r.Annotations["summary"]), r.Alert)
+		case len(r.Annotations["description"]) < 10:
+			t.Errorf(`len(r.Annotations["description"]) = %v, want at least 10; %s`, len(r.Annotations["description"]), r.Alert)
 		}
 		path, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
 		_, path, _ = strings.Cut(path, "/blob/main/")

@@ -86,8 +86,17 @@ func TestPlaneInAll(t *testing.T) {
 			if err := f.Validate(settings.AllRoles); err != nil {
 				t.Error(err)
 			}
-			if !f.Plane.Enabled || f.Audit.File == "" || f.Audit.File == "-" || f.Tailnet.StateSecret != "tailplane-access-0" || len(f.Plane.Exposures) != 1 {
-				t.Errorf("%s", text)
+			switch {
+			case !f.Plane.Enabled:
+				t.Errorf("f.Plane.Enabled is false; text = %s", text)
+			case f.Audit.File == "":
+				t.Errorf("f.Audit.File is empty; text = %s", text)
+			case f.Audit.File == "-":
+				t.Errorf("f.Audit.File = %q; text = %s", f.Audit.File, text)
+			case f.Tailnet.StateSecret != "tailplane-access-0":
+				t.Errorf("f.Tailnet.StateSecret = %q, want %q; text = %s", f.Tailnet.StateSecret, "tailplane-access-0", text)
+			case len(f.Plane.Exposures) != 1:
+				t.Errorf("len(f.Plane.Exposures) = %v, want 1; text = %s", len(f.Plane.Exposures), text)
 			}
 		}
 	}
@@ -159,8 +168,13 @@ func TestPlaneSettingsInStep(t *testing.T) {
 		if name == "everything" && (f.Plane.Identity.Hostname != "board" || len(f.PlanePolicy().Settings) != 2 || f.Plane.Contact != "#platform") {
 			t.Errorf("%+v", f.Plane)
 		}
-		if f.Health != ":9091" || f.Tailnet.StateSecret != "tailplane-plane" || f.Audit.KeySecret != "tailplane-plane-audit-key" {
-			t.Errorf("%s: %+v", name, f)
+		switch {
+		case f.Health != ":9091":
+			t.Errorf("%s: f.Health = %q, want %q", name, f.Health, ":9091")
+		case f.Tailnet.StateSecret != "tailplane-plane":
+			t.Errorf("%s: f.Tailnet.StateSecret = %q, want %q", name, f.Tailnet.StateSecret, "tailplane-plane")
+		case f.Audit.KeySecret != "tailplane-plane-audit-key":
+			t.Errorf("%s: f.Audit.KeySecret = %q, want %q", name, f.Audit.KeySecret, "tailplane-plane-audit-key")
 		}
 		containers, _, _ := unstructured.NestedSlice(rendered(t, out, "StatefulSet", "tailplane-plane").Object, "spec", "template", "spec", "containers")
 		args, _, _ := unstructured.NestedStringSlice(containers[0].(map[string]any), "args")

@@ -30,8 +30,13 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 	if err == nil {
 		err = f.Validate(settings.PlaneRole)
 	}
-	if err != nil || !f.Plane.GitOps.Set() || f.Plane.GitOps.CredentialDir != "/run/secrets/tailplane-gitops" {
-		t.Fatalf("%+v, %v", f.Plane.GitOps, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case !f.Plane.GitOps.Set():
+		t.Fatalf("f.Plane.GitOps.Set() is false; %+v, %v", f.Plane.GitOps, err)
+	case f.Plane.GitOps.CredentialDir != "/run/secrets/tailplane-gitops":
+		t.Fatalf("f.Plane.GitOps.CredentialDir = %q, want %q", f.Plane.GitOps.CredentialDir, "/run/secrets/tailplane-gitops")
 	}
 	if none := render(t, values); strings.Contains(none, "tailplane-gitops") || strings.Contains(none, "tailplane-plane-changes") {
 		t.Error("there are rights for a repository, but no repository")

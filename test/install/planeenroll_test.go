@@ -29,8 +29,15 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			if err == nil {
 				err = f.Validate(settings.PlaneRole)
 			}
-			if err != nil || f.Fleet.Approval != settings.ApprovalPlane || f.Fleet.Approver("alice@example.com") || !f.Fleet.Approver("pat@platform.dev") {
-				t.Fatalf("%+v, %v", f.Fleet, err)
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case f.Fleet.Approval != settings.ApprovalPlane:
+				t.Fatalf("f.Fleet.Approval = %q, want %q", f.Fleet.Approval, settings.ApprovalPlane)
+			case f.Fleet.Approver("alice@example.com"):
+				t.Fatalf(`f.Fleet.Approver("alice@example.com") is true; %+v, %v`, f.Fleet, err)
+			case !f.Fleet.Approver("pat@platform.dev"):
+				t.Fatalf(`f.Fleet.Approver("pat@platform.dev") is false; %+v, %v`, f.Fleet, err)
 			}
 			c := installFleet(t, set...)
 			var rights strings.Builder // without other components

@@ -185,8 +185,17 @@ func TestDS05_PodsAreAdmitted(t *testing.T) {
 					t.Errorf("%s has no probes", who)
 				}
 			}
-			if spec.EnableServiceLinks == nil || *spec.EnableServiceLinks || spec.ServiceAccountName == "" || spec.ServiceAccountName == "default" {
-				t.Errorf("%s: service links %v, account %q", who, spec.EnableServiceLinks, spec.ServiceAccountName)
+			switch {
+			case spec.EnableServiceLinks == nil:
+				t.Errorf("%s: service links: spec.EnableServiceLinks is nil", who)
+			case *spec.EnableServiceLinks:
+				t.Errorf("%s: service links: *spec.EnableServiceLinks is true, %v, %q",
+					who, spec.EnableServiceLinks, spec.ServiceAccountName)
+			case spec.ServiceAccountName == "":
+				t.Errorf("%s: service links: spec.ServiceAccountName is empty, %v, %q",
+					who, spec.EnableServiceLinks, spec.ServiceAccountName)
+			case spec.ServiceAccountName == "default":
+				t.Errorf("%s: service links: spec.ServiceAccountName = %q", who, spec.ServiceAccountName)
 			}
 		}
 	}

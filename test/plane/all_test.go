@@ -128,8 +128,13 @@ func TestAllInOneProcess(t *testing.T) {
 		}
 	}
 	b, err := os.ReadFile(record)
-	if err != nil || !strings.Contains(string(b), `"self.read"`) || !strings.Contains(string(b), `"cluster.info"`) {
-		t.Errorf("the record: %v\n%s", err, b)
+	switch {
+	case err != nil:
+		t.Errorf("the record: %v", err)
+	case !strings.Contains(string(b), `"self.read"`):
+		t.Errorf("the record: string(b) = %q does not contain %q", string(b), `"self.read"`)
+	case !strings.Contains(string(b), `"cluster.info"`):
+		t.Errorf("the record: string(b) = %q does not contain %q", string(b), `"cluster.info"`)
 	}
 	ports, told, err := testenv.Listening(p.PID())
 	if err != nil || told && len(ports) != 3 { // two peer APIs, and probes

@@ -69,10 +69,26 @@ func TestTB10_Browser(t *testing.T) {
 			t.Errorf("as %s it requested %v", v.Who, v.Asked)
 		}
 	}
-	if v := saw[0]; v.Status != 200 || v.Scripts == 0 || !strings.Contains(v.Text, "alice@example.com") || strings.Contains(v.Text, "mallory@") {
-		t.Errorf("alice: %+v", v)
+	switch v := saw[0]; {
+	case v.Status != 200:
+		t.Errorf("alice: v.Status = %v, want 200", v.Status)
+	case v.Scripts == 0:
+		t.Errorf("alice: v.Scripts = %v", v.Scripts)
+	case !strings.Contains(v.Text, "alice@example.com"):
+		t.Errorf("alice: v.Text = %q does not contain %q", v.Text, "alice@example.com")
+	case strings.Contains(v.Text, "mallory@"):
+		t.Errorf("alice: v.Text = %q contains %q", v.Text, "mallory@")
 	}
-	if v := saw[1]; v.Status != 403 || v.Scripts != 0 || !strings.Contains(v.Text, "You have no role here") || !strings.Contains(v.Text, "mallory@example.com") || strings.Contains(v.Text, "alice@") {
-		t.Errorf("mallory: %+v", v)
+	switch v := saw[1]; {
+	case v.Status != 403:
+		t.Errorf("mallory: v.Status = %v, want 403", v.Status)
+	case v.Scripts != 0:
+		t.Errorf("mallory: v.Scripts = %v, want 0", v.Scripts)
+	case !strings.Contains(v.Text, "You have no role here"):
+		t.Errorf("mallory: v.Text = %q does not contain %q", v.Text, "You have no role here")
+	case !strings.Contains(v.Text, "mallory@example.com"):
+		t.Errorf("mallory: v.Text = %q does not contain %q", v.Text, "mallory@example.com")
+	case strings.Contains(v.Text, "alice@"):
+		t.Errorf("mallory: v.Text = %q contains %q", v.Text, "alice@")
 	}
 }

@@ -99,8 +99,13 @@ func TestPLANE03_Exposures(t *testing.T) {
 	alice, pat := person(t, r, "alice-look", "alice@example.com"), person(t, r, "pat-look", "pat@platform.dev")
 	mallory, ci := person(t, r, "mallory-look", "mallory@example.com"), person(t, r, "robot-look", "", "tag:robot")
 	wellRead(t, r, alice, "exposure:prometheus", "exposure:grafana", "exposure:attic")
-	if a, err := ask(t, r, alice, "GET", "/api/v1/exposures", ""); err != nil || strings.Count(a.body, `"state":"ok"`) != 3 || !strings.Contains(a.body, `"name":"attic","address":"http`) {
-		t.Errorf("the exposed services: %s, %v", a.body, err)
+	switch a, err := ask(t, r, alice, "GET", "/api/v1/exposures", ""); {
+	case err != nil:
+		t.Errorf("the exposed services: %v", err)
+	case strings.Count(a.body, `"state":"ok"`) != 3:
+		t.Errorf("the exposed services: strings.Count(a.body, `\"state\":\"ok\"`) = %v, want 3", strings.Count(a.body, `"state":"ok"`))
+	case !strings.Contains(a.body, `"name":"attic","address":"http`):
+		t.Errorf("the exposed services: a.body = %q does not contain %q", a.body, `"name":"attic","address":"http`)
 	}
 	forged := func(q *http.Request) {
 		q.Header["X-WEBAUTH-USER"] = []string{"pat@platform.dev", "root"}
@@ -155,8 +160,15 @@ func TestPLANE03_Exposures(t *testing.T) {
 			t.Errorf("%s: the service gets %v %v, want %q %q", x.why, got.Values("X-Webauth-User"), got.Values("X-Webauth-Role"), x.user, x.role)
 		}
 		for name := range got {
-			if strings.Contains(name, "_") || strings.HasPrefix(name, "X-Tailscale") || strings.HasPrefix(name, "X-Forwarded") || x.user != "" && name == "Authorization" {
-				t.Errorf("%s: the service gets %s: %s", x.why, name, got.Get(name))
+			switch {
+			case strings.Contains(name, "_"):
+				t.Errorf("%s: the service: name = %q contains %q; %s", x.why, name, "_", got.Get(name))
+			case strings.HasPrefix(name, "X-Tailscale"):
+				t.Errorf("%s: the service: name = %q starts with %q; %s", x.why, name, "X-Tailscale", got.Get(name))
+			case strings.HasPrefix(name, "X-Forwarded"):
+				t.Errorf("%s: the service: name = %q starts with %q; %s", x.why, name, "X-Forwarded", got.Get(name))
+			case x.user != "" && name == "Authorization":
+				t.Errorf(`%s: the service: x.user != "" && name == "Authorization", name = %s, %s`, x.why, name, got.Get(name))
 			}
 		}
 		if header.Get("Access-Control-Allow-Origin") != "" {

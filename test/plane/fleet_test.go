@@ -85,8 +85,13 @@ func TestPLANE10_Pause(t *testing.T) {
 	for i := range 2 {
 		a, err := ask(t, r, amy, "POST", "/api/v1/holds", body, key)
 		var made struct{ Data plane.Created }
-		if json.Unmarshal([]byte(must(t, a, err).body), &made) != nil || made.Data.Hold.RequestedBy != "amy@acme.dev" || made.Data.Created == (i == 1) {
-			t.Fatalf("%s", a.body)
+		switch {
+		case json.Unmarshal([]byte(must(t, a, err).body), &made) != nil:
+			t.Fatalf("json.Unmarshal([]byte(must(t, a, err).body), &made) is not nil; %s", a.body)
+		case made.Data.Hold.RequestedBy != "amy@acme.dev":
+			t.Fatalf("made.Data.Hold.RequestedBy = %q, want %q; %s", made.Data.Hold.RequestedBy, "amy@acme.dev", a.body)
+		case made.Data.Created == (i == 1):
+			t.Fatalf("made.Data.Created = %v, the same as (i == 1); %s", made.Data.Created, a.body)
 		}
 		names = append(names, made.Data.Hold.Name)
 	}

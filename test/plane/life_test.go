@@ -61,8 +61,13 @@ func TestRevoke(t *testing.T) {
 		found = e.Object == testenv.SigninNamespace+"/"+name && e.Actor.Login == "alice@example.com" && e.Reason == "lost laptop" && e.Result == audit.Done
 		return !found
 	})
-	if err != nil || damaged > 0 || !found {
-		t.Errorf("the record has no entry of it: %v, %d damaged", err, damaged)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case damaged > 0:
+		t.Errorf("damaged = %v, want at most 0", damaged)
+	case !found:
+		t.Errorf("found is false; %v, damaged = %d", err, damaged)
 	}
 }
 
@@ -448,8 +453,13 @@ func TestPLANE16_NoCertificates(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("it has not ended")
 	}
-	if out := refused.Output(); refused.ExitCode() != 1 || !strings.Contains(out, "plane.identity.insecureHTTP: true") || strings.Contains(out, `"the plane is serving"`) {
-		t.Errorf("exit %d: %s", refused.ExitCode(), out)
+	switch out := refused.Output(); {
+	case refused.ExitCode() != 1:
+		t.Errorf("exit: refused.ExitCode() = %v, want 1", refused.ExitCode())
+	case !strings.Contains(out, "plane.identity.insecureHTTP: true"):
+		t.Errorf("exit: out = %q does not contain %q", out, "plane.identity.insecureHTTP: true")
+	case strings.Contains(out, `"the plane is serving"`):
+		t.Errorf("exit: out = %q contains %q", out, `"the plane is serving"`)
 	}
 	serves := try("insecure", "hostname: insecure, insecureHTTP: true")
 	if err := serves.WaitLog(ctx, `"the plane is serving"`); err != nil {
@@ -572,8 +582,13 @@ func TestPLANE16_ControlAway(t *testing.T) {
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(b), "tailnet") {
-		t.Errorf("ready: %s %s %v", res.Status, b, err)
+	switch {
+	case err != nil:
+		t.Errorf("ready: %v", err)
+	case res.StatusCode != http.StatusServiceUnavailable:
+		t.Errorf("ready: res.StatusCode = %v, want %v", res.StatusCode, http.StatusServiceUnavailable)
+	case !strings.Contains(string(b), "tailnet"):
+		t.Errorf("ready: string(b) = %q does not contain %q", string(b), "tailnet")
 	}
 	if strings.Contains(p.Output(), `"the plane is serving"`) {
 		t.Error("it serves")

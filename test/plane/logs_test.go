@@ -102,8 +102,17 @@ func TestPLANE09_Logs(t *testing.T) {
 	body := await("the job runs", ola, job, func(_ int, body string) bool {
 		return json.Unmarshal([]byte(body), &one) == nil && one.Data.State == plane.RunnerBusy && one.Data.Pod.Node == "logs"
 	})
-	if o := one.Data; o.Pool != "gitlab/initech/linux" || o.Job == nil || o.Job.Name != "test" || o.Job.URL != "https://gitlab.example/initech/shop/-/jobs/77" || !o.Actions.Log.Allowed {
-		t.Errorf("%s", body)
+	switch o := one.Data; {
+	case o.Pool != "gitlab/initech/linux":
+		t.Errorf("o.Pool = %q, want %q; body = %s", o.Pool, "gitlab/initech/linux", body)
+	case o.Job == nil:
+		t.Errorf("o.Job is nil; body = %s", body)
+	case o.Job.Name != "test":
+		t.Errorf("o.Job.Name = %q, want %q; body = %s", o.Job.Name, "test", body)
+	case o.Job.URL != "https://gitlab.example/initech/shop/-/jobs/77":
+		t.Errorf("o.Job.URL = %q, want %q; body = %s", o.Job.URL, "https://gitlab.example/initech/shop/-/jobs/77", body)
+	case !o.Actions.Log.Allowed:
+		t.Errorf("o.Actions.Log.Allowed is false; body = %s", body)
 	}
 	await("the account may not", ola, job+"/log", func(status int, body string) bool {
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "may not read logs")

@@ -26,8 +26,13 @@ func TestTools(t *testing.T) {
 		http := session(t, &mcp.StreamableClientTransport{Endpoint: r.Dashboard() + "/mcp", HTTPClient: p.HTTP(), MaxRetries: -1})
 		lines := session(t, &mcp.CommandTransport{Command: command(t, r, p)})
 		for way, s := range map[string]*mcp.ClientSession{"HTTP": http, "tka": lines} {
-			if text, failed := tool(t, s, "whoami"); failed || !strings.HasPrefix(text, "You are "+x.login+" on ") || !strings.Contains(text, "via tailnet") {
-				t.Errorf("%s by %s gets: %s", x.login, way, text)
+			switch text, failed := tool(t, s, "whoami"); {
+			case failed:
+				t.Errorf("failed is true; %s, %s, text = %s", x.login, way, text)
+			case !strings.HasPrefix(text, "You are "+x.login+" on "):
+				t.Errorf("text = %q does not start with %q; %s", text, "You are "+x.login+" on ", way)
+			case !strings.Contains(text, "via tailnet"):
+				t.Errorf("text = %q does not contain %q; %s", text, "via tailnet", way)
 			}
 		}
 		if text, failed := tool(t, lines, "list_clusters"); failed == x.sees || !x.sees && !strings.Contains(text, "Needed: infra.read on all organisations. Held: viewer@acme.") {

@@ -355,8 +355,17 @@ func TestPLANE04_Personas(t *testing.T) {
 
 	// A caller without a role gets the contact to request one, and nothing else.
 	a, err := ask(t, r, personas[8].who, "GET", "/", "", func(q *http.Request) { q.Header.Set("Accept", "text/html") })
-	if a = must(t, a, err); a.status != http.StatusForbidden || !strings.Contains(a.body, "mallory@example.com") || !strings.Contains(a.body, "#platform") || !strings.Contains(a.body, "tag:tailplane") || strings.Contains(a.body, "/assets/") {
-		t.Errorf("the page for a caller without a role: %d %s", a.status, a.body)
+	switch a = must(t, a, err); {
+	case a.status != http.StatusForbidden:
+		t.Errorf("the page for a caller without a role: a.status = %v, want %v", a.status, http.StatusForbidden)
+	case !strings.Contains(a.body, "mallory@example.com"):
+		t.Errorf("the page for a caller without a role: a.body = %q does not contain %q", a.body, "mallory@example.com")
+	case !strings.Contains(a.body, "#platform"):
+		t.Errorf("the page for a caller without a role: a.body = %q does not contain %q", a.body, "#platform")
+	case !strings.Contains(a.body, "tag:tailplane"):
+		t.Errorf("the page for a caller without a role: a.body = %q does not contain %q", a.body, "tag:tailplane")
+	case strings.Contains(a.body, "/assets/"):
+		t.Errorf("the page for a caller without a role: a.body = %q contains %q", a.body, "/assets/")
 	}
 
 	// An expired device is refused with its own problem code, and none of its open connections continues.

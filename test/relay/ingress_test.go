@@ -115,9 +115,18 @@ func TestIngress(t *testing.T) {
 	var got string
 	eventually(t, "the service answers", func() (err error) { got, err = through(within(t), alice, "100.127.9.9:80", "hello"); return err })
 	ip4, _ := alice.TailscaleIPs()
-	if len(got) != 28+len("hello") || !strings.HasSuffix(got, "hello") || got[13] != 0x11 || netip.AddrFrom4([4]byte([]byte(got[16:20]))) != ip4 ||
-		netip.AddrFrom4([4]byte([]byte(got[20:24]))) != netip.MustParseAddr("100.127.9.9") {
-		t.Errorf("the server of the cluster got %q, not from %s", got, ip4)
+	switch {
+	case len(got) != 28+len("hello"):
+		t.Errorf("the server of the cluster: len(got) = %v, want %v", len(got), 28+len("hello"))
+	case !strings.HasSuffix(got, "hello"):
+		t.Errorf("the server of the cluster: got = %q does not end with %q", got, "hello")
+	case got[13] != 0x11:
+		t.Errorf("the server of the cluster: got[13] = %v, want 0x11", got[13])
+	case netip.AddrFrom4([4]byte([]byte(got[16:20]))) != ip4:
+		t.Errorf("the server of the cluster: netip.AddrFrom4([4]byte([]byte(got[16:20]))) != ip4; got = %q, %s", got, ip4)
+	case netip.AddrFrom4([4]byte([]byte(got[20:24]))) != netip.MustParseAddr("100.127.9.9"):
+		t.Errorf(`the server of the cluster: netip.AddrFrom4([4]byte([]byte(got[20:24]))) != netip.MustParseAddr("100.127.9.9"); got = %q, %s`,
+			got, ip4)
 	}
 	var ips []string
 	if err := json.Unmarshal([]byte(g.secret(t, "in-0")["device_ips"]), &ips); err != nil || len(ips) == 0 {

@@ -280,7 +280,12 @@ func TestRefusedStart(t *testing.T) {
 	case <-within(t).Done():
 		t.Fatal("it runs")
 	}
-	if out := r.Output(); r.ExitCode() != 2 || !strings.Contains(out, "TS_DEST_IP is set") || !strings.Contains(out, "POD_UID is missing") {
-		t.Errorf("exit code %d: %s", r.ExitCode(), out)
+	switch out := r.Output(); {
+	case r.ExitCode() != 2:
+		t.Errorf("exit code: r.ExitCode() = %v, want 2", r.ExitCode())
+	case !strings.Contains(out, "TS_DEST_IP is set"):
+		t.Errorf("exit code: out = %q does not contain %q", out, "TS_DEST_IP is set")
+	case !strings.Contains(out, "POD_UID is missing"):
+		t.Errorf("exit code: out = %q does not contain %q", out, "POD_UID is missing")
 	}
 }

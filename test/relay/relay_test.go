@@ -322,8 +322,13 @@ func TestEgress(t *testing.T) {
 	})
 
 	status, _, header, err := r.Ask(within(t), "/healthz")
-	if err != nil || status != 200 || header.Get("Pod-IPv4") != "127.77.0.10" {
-		t.Errorf("/healthz: %d %v %v", status, header, err)
+	switch {
+	case err != nil:
+		t.Errorf("/healthz: %v", err)
+	case status != 200:
+		t.Errorf("/healthz: status = %v, want 200", status)
+	case header.Get("Pod-IPv4") != "127.77.0.10":
+		t.Errorf(`/healthz: header.Get("Pod-IPv4") != "127.77.0.10"; status = %d, header = %v, %v`, status, header, err)
 	}
 	if status, _, _, err := r.Ask(within(t), "/debug/pprof/heap"); err != nil || status != 404 {
 		t.Errorf("/debug/pprof on the port of health: %d %v", status, err)
@@ -332,9 +337,16 @@ func TestEgress(t *testing.T) {
 		c.Close()
 		t.Error("the debug port is open")
 	}
-	if _, says, _, err := r.Ask(within(t), "/metrics"); err != nil || !strings.Contains(says, `tailplane_relay_connections_total{direction="egress",protocol="tcp",result="ok"}`) ||
-		strings.Contains(says, "shop") || strings.Contains(says, "tiny.ts.net") {
-		t.Errorf("/metrics: %v\n%s", err, says)
+	switch _, says, _, err := r.Ask(within(t), "/metrics"); {
+	case err != nil:
+		t.Errorf("/metrics: %v", err)
+	case !strings.Contains(says, `tailplane_relay_connections_total{direction="egress",protocol="tcp",result="ok"}`):
+		t.Errorf("/metrics: says = %q does not contain %q",
+			says, `tailplane_relay_connections_total{direction="egress",protocol="tcp",result="ok"}`)
+	case strings.Contains(says, "shop"):
+		t.Errorf("/metrics: says = %q contains %q", says, "shop")
+	case strings.Contains(says, "tiny.ts.net"):
+		t.Errorf("/metrics: says = %q contains %q", says, "tiny.ts.net")
 	}
 	s := g.secret(t, "web-0")
 	for _, key := range []string{"_machinekey", "_profiles", "_current-profile", "device_id", "device_ips", "tailscale_capver"} {
@@ -342,9 +354,16 @@ func TestEgress(t *testing.T) {
 			t.Errorf("the state Secret has no %s: %v", key, keysOf(s))
 		}
 	}
-	if s["pod_uid"] != "uid-1" || s["device_fqdn"] != "web-0.tiny.ts.net." || !strings.Contains(s["egress-services"], `"podIPv4":"127.77.0.10"`) ||
-		!strings.Contains(s["egress-services"], `{"protocol":"udp","matchPort":10001,"targetPort":53}`) {
-		t.Errorf("the state Secret has %q %q %s", s["pod_uid"], s["device_fqdn"], s["egress-services"])
+	switch {
+	case s["pod_uid"] != "uid-1":
+		t.Errorf(`the state Secret: s["pod_uid"] = %q, want %q`, s["pod_uid"], "uid-1")
+	case s["device_fqdn"] != "web-0.tiny.ts.net.":
+		t.Errorf(`the state Secret: s["device_fqdn"] = %q, want %q`, s["device_fqdn"], "web-0.tiny.ts.net.")
+	case !strings.Contains(s["egress-services"], `"podIPv4":"127.77.0.10"`):
+		t.Errorf(`the state Secret: s["egress-services"] = %q does not contain %q`, s["egress-services"], `"podIPv4":"127.77.0.10"`)
+	case !strings.Contains(s["egress-services"], `{"protocol":"udp","matchPort":10001,"targetPort":53}`):
+		t.Errorf(`the state Secret: s["egress-services"] = %q does not contain %q`,
+			s["egress-services"], `{"protocol":"udp","matchPort":10001,"targetPort":53}`)
 	}
 	if strings.Contains(r.Output(), g.Keys[0]) {
 		t.Error("the auth key was logged")
@@ -392,8 +411,17 @@ func TestEgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := g.secret(t, "web-0")
-	if again["device_id"] != s["device_id"] || again["device_ips"] != s["device_ips"] || again["device_fqdn"] != s["device_fqdn"] || again["pod_uid"] != "uid-2" || again["reissue_authkey"] != "" {
-		t.Errorf("after a restart: %s %s %s %s %q", again["device_id"], again["device_ips"], again["device_fqdn"], again["pod_uid"], again["reissue_authkey"])
+	switch {
+	case again["device_id"] != s["device_id"]:
+		t.Errorf(`after a restart: again["device_id"] = %q, want %q`, again["device_id"], s["device_id"])
+	case again["device_ips"] != s["device_ips"]:
+		t.Errorf(`after a restart: again["device_ips"] = %q, want %q`, again["device_ips"], s["device_ips"])
+	case again["device_fqdn"] != s["device_fqdn"]:
+		t.Errorf(`after a restart: again["device_fqdn"] = %q, want %q`, again["device_fqdn"], s["device_fqdn"])
+	case again["pod_uid"] != "uid-2":
+		t.Errorf(`after a restart: again["pod_uid"] = %q, want %q`, again["pod_uid"], "uid-2")
+	case again["reissue_authkey"] != "":
+		t.Errorf(`after a restart: again["reissue_authkey"] = %q, want none`, again["reissue_authkey"])
 	}
 	eventually(t, "TCP is carried after the restart", func() error { _, err := say(within(t), "127.77.0.10:10000", ""); return err })
 }

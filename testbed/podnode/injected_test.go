@@ -56,8 +56,14 @@ func TestInjected(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := b.wait(t, "injected", "ready", ready)
-	if len(p.Status.InitContainerStatuses) != 1 || p.Status.InitContainerStatuses[0].State.Running == nil || p.Status.InitContainerStatuses[0].State.Running.StartedAt.After(p.Status.ContainerStatuses[0].State.Running.StartedAt.Time) {
-		t.Errorf("the adapter is no sidecar that started first: %+v", p.Status.InitContainerStatuses)
+	switch {
+	case len(p.Status.InitContainerStatuses) != 1:
+		t.Errorf("the adapter is no sidecar that started first: got %v, want 1", len(p.Status.InitContainerStatuses))
+	case p.Status.InitContainerStatuses[0].State.Running == nil:
+		t.Error("the adapter is no sidecar that started first: p.Status.InitContainerStatuses[0].State.Running is nil")
+	case p.Status.InitContainerStatuses[0].State.Running.StartedAt.After(p.Status.ContainerStatuses[0].State.Running.StartedAt.Time):
+		t.Errorf("the adapter is no sidecar that started first: p.Status.InitContainerStatuses[0].State.Running.StartedAt.After(p.Status.ContainerStatuses[0].State.Running.StartedAt.Time) is true; %+v",
+			p.Status.InitContainerStatuses)
 	}
 	said, _ := b.kubectl(t, "logs", "injected", "-c", "app")
 	for _, says := range []string{"server https://127.0.0.1:6443", "listed 1", "created podclient-", "watched podclient-", "leads podclient"} {

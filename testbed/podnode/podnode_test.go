@@ -209,8 +209,13 @@ func TestLife(t *testing.T) {
 	b.allow(t)
 	b.create(t, application(b.namespace))
 	p := b.wait(t, "app", "ready", ready)
-	if p.Status.Phase != corev1.PodRunning || p.Status.PodIP == "" || p.Spec.NodeName != b.node.Name {
-		t.Errorf("phase %s, address %q, node %q", p.Status.Phase, p.Status.PodIP, p.Spec.NodeName)
+	switch {
+	case p.Status.Phase != corev1.PodRunning:
+		t.Errorf("phase: p.Status.Phase = %q, want %q", p.Status.Phase, corev1.PodRunning)
+	case p.Status.PodIP == "":
+		t.Errorf("phase: p.Status.PodIP is empty; %s, %q, %q", p.Status.Phase, p.Status.PodIP, p.Spec.NodeName)
+	case p.Spec.NodeName != b.node.Name:
+		t.Errorf("phase: p.Spec.NodeName = %q, want %q", p.Spec.NodeName, b.node.Name)
 	}
 	out, code := b.kubectl(t, "logs", "app")
 	for _, says := range []string{"server https://10.96.0.1:443", "listed 1", "created podclient-", "watched podclient-", "leads podclient"} {
@@ -224,8 +229,13 @@ func TestLife(t *testing.T) {
 	p = b.wait(t, "app", "restarted", func(p *corev1.Pod) bool {
 		return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].RestartCount == 1 && ready(p)
 	})
-	if l := p.Status.ContainerStatuses[0].LastTerminationState.Terminated; l == nil || l.ExitCode != 42 || l.Reason != "Error" {
-		t.Errorf("it had ended with %+v", l)
+	switch l := p.Status.ContainerStatuses[0].LastTerminationState.Terminated; {
+	case l == nil:
+		t.Error("l is nil")
+	case l.ExitCode != 42:
+		t.Errorf("l.ExitCode = %v, want 42", l.ExitCode)
+	case l.Reason != "Error":
+		t.Errorf("l.Reason = %q, want %q", l.Reason, "Error")
 	}
 	t.Logf("ready again %v after the crash", time.Since(began).Round(time.Millisecond))
 	if out, _ := b.kubectl(t, "logs", "--previous", "app"); !strings.Contains(out, "leads podclient") {
@@ -247,8 +257,13 @@ func TestLife(t *testing.T) {
 		t.Error("the follower of the log did not see the end")
 	}
 	lease, err := b.client.CoordinationV1().Leases(b.namespace).Get(t.Context(), "podclient", metav1.GetOptions{})
-	if err != nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != "" {
-		t.Errorf("it did not release its lease, so it did not stop normally: %+v, %v", lease, err)
+	switch {
+	case err != nil:
+		t.Errorf("it did not release its lease, so it did not stop normally: %v", err)
+	case lease.Spec.HolderIdentity == nil:
+		t.Error("it did not release its lease, so it did not stop normally: lease.Spec.HolderIdentity is nil")
+	case *lease.Spec.HolderIdentity != "":
+		t.Errorf("it did not release its lease, so it did not stop normally: got %q, want none", *lease.Spec.HolderIdentity)
 	}
 }
 

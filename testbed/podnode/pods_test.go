@@ -114,8 +114,15 @@ func TestOrder(t *testing.T) {
 	bad.Spec.InitContainers = []corev1.Container{shell("first", `echo why >/dev/termination-log; exit 3`)}
 	b.create(t, bad)
 	bad = b.wait(t, "bad", "failed", failed)
-	if s := bad.Status.InitContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 3 || s.Message != "why\n" || bad.Status.ContainerStatuses[0].State.Waiting == nil {
-		t.Errorf("after a failed init container: %+v", bad.Status)
+	switch s := bad.Status.InitContainerStatuses[0].State.Terminated; {
+	case s == nil:
+		t.Error("after a failed init container: s is nil")
+	case s.ExitCode != 3:
+		t.Errorf("after a failed init container: s.ExitCode = %v, want 3", s.ExitCode)
+	case s.Message != "why\n":
+		t.Errorf("after a failed init container: s.Message = %q, want %q", s.Message, "why\n")
+	case bad.Status.ContainerStatuses[0].State.Waiting == nil:
+		t.Error("after a failed init container: bad.Status.ContainerStatuses[0].State.Waiting is nil")
 	}
 }
 
@@ -166,12 +173,24 @@ echo seen`))
 	b.wait(t, "given", "succeeded", succeeded)
 	out, _ := b.kubectl(t, "logs", "given")
 	lines := strings.Split(out, "\n")
-	if len(lines) != 4 || lines[0] != "1|12|of the secret|given|of the map||10.96.0.1" || lines[1] != `of the map|of the secret|400|a="b"` || lines[3] != "seen" {
-		t.Fatalf("it was given\n%s", out)
+	switch {
+	case len(lines) != 4:
+		t.Fatalf("it was given: len(lines) = %v, want 4; out = %s", len(lines), out)
+	case lines[0] != "1|12|of the secret|given|of the map||10.96.0.1":
+		t.Fatalf("it was given: lines[0] = %q, want %q; out = %s", lines[0], "1|12|of the secret|given|of the map||10.96.0.1", out)
+	case lines[1] != `of the map|of the secret|400|a="b"`:
+		t.Fatalf("it was given: lines[1] = %q, want %q; out = %s", lines[1], `of the map|of the secret|400|a="b"`, out)
+	case lines[3] != "seen":
+		t.Fatalf("it was given: lines[3] = %q, want %q; out = %s", lines[3], "seen", out)
 	}
 	who, err := review(t, b, lines[2])
-	if err != nil || who["authentication.kubernetes.io/pod-name"] != "given" || who["authentication.kubernetes.io/pod-uid"] != string(made.UID) {
-		t.Errorf("the token is bound to %v, %v", who, err)
+	switch {
+	case err != nil:
+		t.Errorf("the token is bound: %v", err)
+	case who["authentication.kubernetes.io/pod-name"] != "given":
+		t.Errorf("the token is bound: got %q, want %q", who["authentication.kubernetes.io/pod-name"], "given")
+	case who["authentication.kubernetes.io/pod-uid"] != string(made.UID):
+		t.Errorf("the token is bound: got %q, want %q", who["authentication.kubernetes.io/pod-uid"], string(made.UID))
 	}
 }
 
@@ -239,8 +258,15 @@ func TestGrace(t *testing.T) {
 		}
 	}
 	s := last.ContainerStatuses[0].State.Terminated
-	if took := time.Since(began); took < 3*time.Second || s == nil || s.ExitCode != 137 || s.Message != "before\n" {
-		t.Errorf("after %v it ended with %+v", took, s)
+	switch took := time.Since(began); {
+	case took < 3*time.Second:
+		t.Errorf("took = %v, want at least %v", took, 3*time.Second)
+	case s == nil:
+		t.Error("s is nil")
+	case s.ExitCode != 137:
+		t.Errorf("s.ExitCode = %v, want 137", s.ExitCode)
+	case s.Message != "before\n":
+		t.Errorf("s.Message = %q, want %q", s.Message, "before\n")
 	}
 }
 
@@ -260,8 +286,13 @@ func TestStreams(t *testing.T) {
 	for _, protocol := range []string{"true", "false"} { // WebSocket, SPDY
 		env := []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=" + protocol, "KUBECTL_PORT_FORWARD_WEBSOCKETS=" + protocol}
 		out, code := b.run(t, env, "", "exec", "streams", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
-		if code != 7 || !strings.Contains(out, "out\n") || !strings.Contains(out, "err\n") {
-			t.Errorf("exec: %d, %q", code, out)
+		switch {
+		case code != 7:
+			t.Errorf("exec: code = %v, want 7", code)
+		case !strings.Contains(out, "out\n"):
+			t.Errorf("exec: out = %q does not contain %q", out, "out\n")
+		case !strings.Contains(out, "err\n"):
+			t.Errorf("exec: out = %q does not contain %q", out, "err\n")
 		}
 		if out, code := b.run(t, env, "", "exec", "streams", "--", "no-such-command"); code != 127 {
 			t.Errorf("a command that is not there: %d, %q", code, out)
@@ -297,8 +328,13 @@ func TestStreams(t *testing.T) {
 		t.Errorf("a log of an unknown container: %s", out)
 	}
 	// An attached container receives the input. Its standard input ends with the first attached client.
-	if out, code := b.run(t, nil, "hello\n", "attach", "-i", "streams"); code != 0 || !strings.Contains(out, "heard hello") || !strings.Contains(out, "over") {
-		t.Errorf("attach: %d, %q", code, out)
+	switch out, code := b.run(t, nil, "hello\n", "attach", "-i", "streams"); {
+	case code != 0:
+		t.Errorf("attach: code = %v, want 0", code)
+	case !strings.Contains(out, "heard hello"):
+		t.Errorf("attach: out = %q does not contain %q", out, "heard hello")
+	case !strings.Contains(out, "over"):
+		t.Errorf("attach: out = %q does not contain %q", out, "over")
 	}
 	b.wait(t, "streams", "over", succeeded)
 	if out, _ := b.kubectl(t, "logs", "streams", "--tail=1"); out != "over" {
@@ -321,8 +357,13 @@ func TestSharedMode(t *testing.T) {
 	}
 	b.create(t, pod("mounts", shell("app", "true")))
 	p = b.wait(t, "mounts", "failed", failed)
-	if p.Status.Reason != "NotOnTestbed" || !strings.Contains(p.Status.Message, "volumeMounts[0]") || !strings.Contains(p.Status.Message, "without isolation") {
-		t.Errorf("%s: %s", p.Status.Reason, p.Status.Message)
+	switch {
+	case p.Status.Reason != "NotOnTestbed":
+		t.Errorf("p.Status.Reason = %q, want %q", p.Status.Reason, "NotOnTestbed")
+	case !strings.Contains(p.Status.Message, "volumeMounts[0]"):
+		t.Errorf("p.Status.Message = %q does not contain %q", p.Status.Message, "volumeMounts[0]")
+	case !strings.Contains(p.Status.Message, "without isolation"):
+		t.Errorf("p.Status.Message = %q does not contain %q", p.Status.Message, "without isolation")
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	tsclient "tailscale.com/client/tailscale/v2"
 )
@@ -72,11 +74,25 @@ func TestOfficialClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.Keys().Get(ctx, key.ID); err != nil || got.Key != "" || got.Invalid || got.Description != req.Description || !slices.Equal(got.Tags, create.Tags) {
-		t.Errorf("key: %+v %v", got, err)
+	switch got, err := c.Keys().Get(ctx, key.ID); {
+	case err != nil:
+		t.Errorf("key: %v", err)
+	case got.Key != "":
+		t.Errorf("key: got.Key = %q, want none", got.Key)
+	case got.Invalid:
+		t.Errorf("key: got.Invalid is true; got = %+v, %v", got, err)
+	case got.Description != req.Description:
+		t.Errorf("key: got.Description = %q, want %q", got.Description, req.Description)
+	case !slices.Equal(got.Tags, create.Tags):
+		t.Errorf("key: got.Tags (-want +got):\n%s", cmp.Diff(create.Tags, got.Tags))
 	}
-	if keys, err := c.Keys().List(ctx, true); err != nil || len(keys) != 1 || keys[0].ID != key.ID {
-		t.Errorf("keys: %+v %v", keys, err)
+	switch keys, err := c.Keys().List(ctx, true); {
+	case err != nil:
+		t.Errorf("keys: %v", err)
+	case len(keys) != 1:
+		t.Errorf("keys: len(keys) = %v, want 1", len(keys))
+	case keys[0].ID != key.ID:
+		t.Errorf("keys: keys[0].ID = %q, want %q", keys[0].ID, key.ID)
 	}
 	create.Tags = []string{"tag:idp"}
 	if _, err := c.Keys().CreateAuthKey(ctx, req); status(err) != http.StatusBadRequest {
@@ -94,8 +110,21 @@ func TestOfficialClient(t *testing.T) {
 		t.Fatalf("devices: %+v %v", devices, err)
 	}
 	d := devices[0]
-	if d.Name != "proxy.tiny.ts.net" || !d.ConnectedToControl || d.LastSeen != nil || !d.IsEphemeral || d.IsExternal || len(d.Addresses) != 2 || d.Created.IsZero() {
-		t.Errorf("device: %+v", d)
+	switch {
+	case d.Name != "proxy.tiny.ts.net":
+		t.Errorf("device: d.Name = %q, want %q", d.Name, "proxy.tiny.ts.net")
+	case !d.ConnectedToControl:
+		t.Errorf("device: d.ConnectedToControl is false; %+v", d)
+	case d.LastSeen != nil:
+		t.Errorf("device: d.LastSeen = %v, want nil", d.LastSeen)
+	case !d.IsEphemeral:
+		t.Errorf("device: d.IsEphemeral is false; %+v", d)
+	case d.IsExternal:
+		t.Errorf("device: d.IsExternal is true; %+v", d)
+	case len(d.Addresses) != 2:
+		t.Errorf("device: len(d.Addresses) = %v, want 2", len(d.Addresses))
+	case d.Created.IsZero():
+		t.Errorf("device: d.Created.IsZero() is true; %+v", d)
 	}
 	if got, err := c.Devices().Get(ctx, d.NodeID); err != nil || got.ID != d.ID {
 		t.Errorf("device: %+v %v", got, err)
@@ -106,8 +135,13 @@ func TestOfficialClient(t *testing.T) {
 	if err := c.Devices().SetTags(ctx, d.NodeID, []string{"tag:operator"}); err != nil {
 		t.Error(err)
 	}
-	if got, err := c.Devices().Get(ctx, d.ID); err != nil || got.Name != "renamed.tiny.ts.net" || !slices.Equal(got.Tags, []string{"tag:operator"}) {
-		t.Errorf("device: %+v %v", got, err)
+	switch got, err := c.Devices().Get(ctx, d.ID); {
+	case err != nil:
+		t.Errorf("device: %v", err)
+	case got.Name != "renamed.tiny.ts.net":
+		t.Errorf("device: got.Name = %q, want %q", got.Name, "renamed.tiny.ts.net")
+	case !slices.Equal(got.Tags, []string{"tag:operator"}):
+		t.Errorf("device: got.Tags (-want +got):\n%s", cmp.Diff([]string{"tag:operator"}, got.Tags))
 	}
 
 	// Services.
@@ -119,8 +153,13 @@ func TestOfficialClient(t *testing.T) {
 		t.Errorf("an update without the addresses: %v", err)
 	}
 	got, err := c.VIPServices().Get(ctx, "svc:web")
-	if err != nil || len(got.Addrs) != 2 || got.Annotations["owner"] != "ours" {
-		t.Fatalf("service: %+v %v", got, err)
+	switch {
+	case err != nil:
+		t.Fatalf("service: %v", err)
+	case len(got.Addrs) != 2:
+		t.Fatalf("service: len(got.Addrs) = %v, want 2", len(got.Addrs))
+	case got.Annotations["owner"] != "ours":
+		t.Fatalf(`service: got.Annotations["owner"] = %q, want %q`, got.Annotations["owner"], "ours")
 	}
 	if err := c.VIPServices().CreateOrUpdate(ctx, *got); err != nil {
 		t.Error(err)
@@ -137,12 +176,22 @@ func TestOfficialClient(t *testing.T) {
 
 	// The policy, with its ETag.
 	raw, err := c.PolicyFile().Raw(ctx)
-	if err != nil || raw.HuJSON != policy || raw.ETag == "" {
-		t.Fatalf("policy: %+v %v", raw, err)
+	switch {
+	case err != nil:
+		t.Fatalf("policy: %v", err)
+	case raw.HuJSON != policy:
+		t.Fatalf("policy: raw.HuJSON = %q, want %q", raw.HuJSON, policy)
+	case raw.ETag == "":
+		t.Fatalf("policy: raw.ETag is empty; %+v, %v", raw, err)
 	}
 	acl, err := c.PolicyFile().Get(ctx)
-	if err != nil || len(acl.Grants) != 2 || !slices.Equal(acl.TagOwners["tag:k8s"], []string{"tag:operator"}) {
-		t.Errorf("policy: %+v %v", acl, err)
+	switch {
+	case err != nil:
+		t.Errorf("policy: %v", err)
+	case len(acl.Grants) != 2:
+		t.Errorf("policy: len(acl.Grants) = %v, want 2", len(acl.Grants))
+	case !slices.Equal(acl.TagOwners["tag:k8s"], []string{"tag:operator"}):
+		t.Errorf("policy: acl.TagOwners[\"tag:k8s\"] (-want +got):\n%s", cmp.Diff([]string{"tag:operator"}, acl.TagOwners["tag:k8s"]))
 	}
 	if err := c.PolicyFile().Set(ctx, policy, "stale"); status(err) != http.StatusPreconditionFailed {
 		t.Errorf("a stale write: %v", err)
@@ -151,8 +200,13 @@ func TestOfficialClient(t *testing.T) {
 		t.Errorf("validate: %v", err)
 	}
 	acl.Grants = acl.Grants[:1]
-	if next, err := c.PolicyFile().SetAndGet(ctx, *acl, raw.ETag); err != nil || len(next.Grants) != 1 || next.ETag == raw.ETag {
-		t.Errorf("set: %+v %v", next, err)
+	switch next, err := c.PolicyFile().SetAndGet(ctx, *acl, raw.ETag); {
+	case err != nil:
+		t.Errorf("set: %v", err)
+	case len(next.Grants) != 1:
+		t.Errorf("set: len(next.Grants) = %v, want 1", len(next.Grants))
+	case next.ETag == raw.ETag:
+		t.Errorf("set: next.ETag = %q, the same as raw.ETag", next.ETag)
 	}
 	if strings.Contains(n.Policy(), "tsidp") {
 		t.Error("the tailnet still has the old policy")
@@ -168,8 +222,13 @@ func TestOfficialClient(t *testing.T) {
 	if err := c.Keys().Delete(ctx, key.ID); err != nil {
 		t.Error(err)
 	}
-	if got, err := c.Keys().Get(ctx, key.ID); err != nil || !got.Invalid || got.Revoked.IsZero() {
-		t.Errorf("a deleted key: %+v %v", got, err)
+	switch got, err := c.Keys().Get(ctx, key.ID); {
+	case err != nil:
+		t.Errorf("a deleted key: %v", err)
+	case !got.Invalid:
+		t.Errorf("a deleted key: got.Invalid is false; got = %+v, %v", got, err)
+	case got.Revoked.IsZero():
+		t.Errorf("a deleted key: got.Revoked.IsZero() is true; got = %+v, %v", got, err)
 	}
 	api.Fault(tailnettest.Fault{Status: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"1"}}, Times: 1})
 	if _, err := c.Devices().List(ctx); status(err) != http.StatusTooManyRequests {

@@ -142,7 +142,12 @@ func TestWatch(t *testing.T) {
 7 bind(3, {sa_family=AF_INET6, sin6_port=htons(0), sin6_flowinfo=htonl(0), inet_pton(AF_INET6, "::", &sin6_addr), sin6_scope_id=0}, 28) = 0
 7 connect(3, {sa_family=AF_UNIX, sun_path="/run/x"}, 10) = -1
 `))
-	if s.loopback != 1 || len(s.outside) != 4 || len(s.wildcard) != 1 {
-		t.Errorf("%+v", s)
+	switch {
+	case s.loopback != 1:
+		t.Errorf("s.loopback = %v, want 1", s.loopback)
+	case len(s.outside) != 4:
+		t.Errorf("len(s.outside) = %v, want 4", len(s.outside))
+	case len(s.wildcard) != 1:
+		t.Errorf("len(s.wildcard) = %v, want 1", len(s.wildcard))
 	}
 }

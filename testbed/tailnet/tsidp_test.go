@@ -120,8 +120,15 @@ func TestTsidp(t *testing.T) {
 	io.Copy(io.Discard, res.Body)
 	res.Body.Close()
 	back, err := res.Location()
-	if err != nil || back.Host != "app.tiny.ts.net" || back.Query().Get("state") != "some state" || back.Query().Get("code") == "" {
-		t.Fatalf("authorize as alice: %s, %v, %v", res.Status, back, err)
+	switch {
+	case err != nil:
+		t.Fatalf("authorize as alice: %v; %s", err, res.Status)
+	case back.Host != "app.tiny.ts.net":
+		t.Fatalf("authorize as alice: back.Host = %q, want %q; %s", back.Host, "app.tiny.ts.net", res.Status)
+	case back.Query().Get("state") != "some state":
+		t.Fatalf(`authorize as alice: back.Query().Get("state") != "some state"; %s, back = %v, %v`, res.Status, back, err)
+	case back.Query().Get("code") == "":
+		t.Fatalf(`authorize as alice: back.Query().Get("code") == ""; %s, back = %v, %v`, res.Status, back, err)
 	}
 	res, err = as(app).PostForm(meta.Token, url.Values{"grant_type": {"authorization_code"}, "code": {back.Query().Get("code")},
 		"redirect_uri": q["redirect_uri"], "client_id": {"app"}})
@@ -163,10 +170,19 @@ func TestTsidp(t *testing.T) {
 		}
 		r.Header.Set("Authorization", "Bearer "+tok.ID)
 		c, err := identify(r)
-		if c.Login != login || (err == nil) != (login != "") || err != nil && problem.CodeOf(err) != problem.InvalidToken {
-			t.Errorf("for the client %s: %+v, %v", audience, c, errors.Unwrap(err))
-		} else if login != "" && (c.Device.Name != "alice.tiny.ts.net" || c.Tailnet != "tiny.ts.net" || c.Device.ID == "") {
-			t.Errorf("alice is %+v", c)
+		switch {
+		case c.Login != login:
+			t.Errorf("for the client %s: login %q, want %q: %v", audience, c.Login, login, errors.Unwrap(err))
+		case login == "" && problem.CodeOf(err) != problem.InvalidToken:
+			t.Errorf("for the client %s: %v, want %s", audience, err, problem.InvalidToken)
+		case login != "" && err != nil:
+			t.Errorf("for the client %s: %v", audience, errors.Unwrap(err))
+		case login != "" && c.Device.Name != "alice.tiny.ts.net":
+			t.Errorf("alice's device is %q", c.Device.Name)
+		case login != "" && c.Device.ID == "":
+			t.Error("alice's device has no id")
+		case login != "" && c.Tailnet != "tiny.ts.net":
+			t.Errorf("alice's tailnet is %q", c.Tailnet)
 		}
 	}
 }

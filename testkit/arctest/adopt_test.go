@@ -86,8 +86,15 @@ func TestFLEET16_Adopt(t *testing.T) {
 
 	b.adopt("old", true, clock)
 	p, s := b.until("held", "old", func(_ arc.Objects, s arc.State) bool { return s.Stopped == fleet.Yes && s.Registered == fleet.Yes })
-	if p.Set.Before == nil || p.Set.Before.Min != nil || *p.Set.Before.Max != 5 || *s.Running != 1 {
-		t.Errorf("held: %s", show(p, s))
+	switch {
+	case p.Set.Before == nil:
+		t.Errorf("held: p.Set.Before is nil; %s", show(p, s))
+	case p.Set.Before.Min != nil:
+		t.Errorf("held: p.Set.Before.Min = %v, want nil; %s", p.Set.Before.Min, show(p, s))
+	case *p.Set.Before.Max != 5:
+		t.Errorf("held: *p.Set.Before.Max = %v, want 5; %s", *p.Set.Before.Max, show(p, s))
+	case *s.Running != 1:
+		t.Errorf("held: *s.Running = %v, want 1; %s", *s.Running, show(p, s))
 	}
 
 	// A GitOps engine that does not ignore the numbers writes the value from git, which has changed by now.

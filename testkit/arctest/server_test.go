@@ -226,20 +226,45 @@ func TestFLEET03_Pause(t *testing.T) {
 			b := newBench(t, version, false)
 			b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 3))
 			p, s := b.until("registered", "nix", registered)
-			if s.Stopped != fleet.No || p.Set.ID == 0 || p.Listeners[0].Max != 3 || s.Counts.Desired != 0 {
-				t.Errorf("open: %s", show(p, s))
+			switch {
+			case s.Stopped != fleet.No:
+				t.Errorf("open: s.Stopped = %v, want %v; %s", s.Stopped, fleet.No, show(p, s))
+			case p.Set.ID == 0:
+				t.Errorf("open: p.Set.ID = %v; %s", p.Set.ID, show(p, s))
+			case p.Listeners[0].Max != 3:
+				t.Errorf("open: p.Listeners[0].Max = %v, want 3; %s", p.Listeners[0].Max, show(p, s))
+			case s.Counts.Desired != 0:
+				t.Errorf("open: s.Counts.Desired = %v, want 0; %s", s.Counts.Desired, show(p, s))
 			}
 			b.Assign(b.ns, "nix", arctest.Job{ID: "a", Repository: "acme/app", Workflow: "acme/app/.github/workflows/ci.yaml@refs/heads/main", Name: "build", Run: 77}, arctest.Job{ID: "b"}, arctest.Job{ID: "c"}, arctest.Job{ID: "d"})
 			b.start("a")
 			p, s = b.until("one busy, two idle", "nix", func(_ arc.Objects, s arc.State) bool {
 				return s.Counts.Busy == 1 && s.Counts.Idle == 2 && s.Counts.Desired == 3
 			})
-			if waiting, taken, running := b.Jobs(b.ns, "nix"); waiting != 1 || taken != 2 || running != 1 {
-				t.Errorf("jobs: %d wait, %d taken, %d run", waiting, taken, running)
+			switch waiting, taken, running := b.Jobs(b.ns, "nix"); {
+			case waiting != 1:
+				t.Errorf("jobs: waiting = %v, want 1", waiting)
+			case taken != 2:
+				t.Errorf("jobs: taken = %v, want 2", taken)
+			case running != 1:
+				t.Errorf("jobs: running = %v, want 1", running)
 			}
 			j := s.Jobs[0]
-			if len(s.Jobs) != 1 || j.Repository != "acme/app" || j.Run != 77 || j.Name != "build" || j.Workflow == "" || j.Runner.Namespace != b.ns || time.Since(j.Started) > 10*time.Minute {
-				t.Errorf("jobs: %+v", s.Jobs)
+			switch {
+			case len(s.Jobs) != 1:
+				t.Errorf("jobs: len(s.Jobs) = %v, want 1", len(s.Jobs))
+			case j.Repository != "acme/app":
+				t.Errorf("jobs: j.Repository = %q, want %q", j.Repository, "acme/app")
+			case j.Run != 77:
+				t.Errorf("jobs: j.Run = %v, want 77", j.Run)
+			case j.Name != "build":
+				t.Errorf("jobs: j.Name = %q, want %q", j.Name, "build")
+			case j.Workflow == "":
+				t.Errorf("jobs: j.Workflow is empty; %+v", s.Jobs)
+			case j.Runner.Namespace != b.ns:
+				t.Errorf("jobs: j.Runner.Namespace = %q, want %q", j.Runner.Namespace, b.ns)
+			case time.Since(j.Started) > 10*time.Minute:
+				t.Errorf("jobs: time.Since(j.Started) > 10*time.Minute; %+v", s.Jobs)
 			}
 
 			b.Linger(true)
@@ -327,8 +352,19 @@ func TestFLEET10_Upgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, trouble := arc.Choose(found, b.ns)
-	if trouble != (fleet.Failure{}) || c.Version != "0.13.1" || c.ServiceAccount != "arc-gha-rs-controller" || c.Eventual || !c.Ready || c.Deployment.Namespace != b.arc {
-		t.Errorf("%+v %+v", c, trouble)
+	switch {
+	case trouble != (fleet.Failure{}):
+		t.Errorf("trouble = %v, want %v", trouble, (fleet.Failure{}))
+	case c.Version != "0.13.1":
+		t.Errorf("c.Version = %q, want %q", c.Version, "0.13.1")
+	case c.ServiceAccount != "arc-gha-rs-controller":
+		t.Errorf("c.ServiceAccount = %q, want %q", c.ServiceAccount, "arc-gha-rs-controller")
+	case c.Eventual:
+		t.Errorf("c.Eventual is true; %+v, trouble = %+v", c, trouble)
+	case !c.Ready:
+		t.Errorf("c.Ready is false; %+v, trouble = %+v", c, trouble)
+	case c.Deployment.Namespace != b.arc:
+		t.Errorf("c.Deployment.Namespace = %q, want %q", c.Deployment.Namespace, b.arc)
 	}
 	if _, trouble := arc.Choose(found, "elsewhere"); trouble.Reason != arc.ReasonWatchesOther {
 		t.Errorf("another namespace: %+v", trouble)
@@ -343,8 +379,13 @@ func TestFLEET10_Upgrade(t *testing.T) {
 	if found, err = b.controllers(); err != nil {
 		t.Fatal(err)
 	}
-	if c, trouble = arc.Choose(found, b.ns); trouble.Reason != "" || c.Version != "0.14.2" || c.Ready {
-		t.Errorf("%+v %+v", c, trouble)
+	switch c, trouble = arc.Choose(found, b.ns); {
+	case trouble.Reason != "":
+		t.Errorf("trouble.Reason = %q, want none", trouble.Reason)
+	case c.Version != "0.14.2":
+		t.Errorf("c.Version = %q, want %q", c.Version, "0.14.2")
+	case c.Ready:
+		t.Errorf("c.Ready is true; %+v, trouble = %+v", c, trouble)
 	}
 	b.version = c.Version
 	for _, name := range names {
@@ -376,8 +417,19 @@ func TestFLEET07_Deletion(t *testing.T) {
 	b.until("another one waits", "nix", func(_ arc.Objects, s arc.State) bool { return s.Counts.Busy == 1 && s.Counts.Idle == 1 })
 	b.delete("nix")
 	p, s := b.until("its job is left", "nix", func(p arc.Objects, s arc.State) bool { return len(p.Listeners) == 0 && *s.Live == 1 })
-	if s.Stopped != fleet.Yes || s.Registered != fleet.No || *s.Running != 1 || len(s.Jobs) != 1 || s.Counts.Busy != 1 || len(b.github.ScaleSets()) != 1 {
-		t.Errorf("with a job left: %s", show(p, s))
+	switch {
+	case s.Stopped != fleet.Yes:
+		t.Errorf("with a job left: s.Stopped = %v, want %v; %s", s.Stopped, fleet.Yes, show(p, s))
+	case s.Registered != fleet.No:
+		t.Errorf("with a job left: s.Registered = %v, want %v; %s", s.Registered, fleet.No, show(p, s))
+	case *s.Running != 1:
+		t.Errorf("with a job left: *s.Running = %v, want 1; %s", *s.Running, show(p, s))
+	case len(s.Jobs) != 1:
+		t.Errorf("with a job left: len(s.Jobs) = %v, want 1; %s", len(s.Jobs), show(p, s))
+	case s.Counts.Busy != 1:
+		t.Errorf("with a job left: s.Counts.Busy = %v, want 1; %s", s.Counts.Busy, show(p, s))
+	case len(b.github.ScaleSets()) != 1:
+		t.Errorf("with a job left: len(b.github.ScaleSets()) = %v, want 1; %s", len(b.github.ScaleSets()), show(p, s))
 	}
 	secrets := b.client.Resource(resource("v1", "secrets")).Namespace(b.ns)
 	if err := secrets.Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
@@ -385,8 +437,15 @@ func TestFLEET07_Deletion(t *testing.T) {
 	}
 	b.finish("a")
 	p, s = b.until("no runner is left", "nix", func(p arc.Objects, s arc.State) bool { return len(p.RunnerSets) == 0 && len(p.Runners) == 0 })
-	if p.Set == nil || len(s.Secrets) != 1 || s.Secrets[0] != "one" || len(b.github.ScaleSets()) != 1 {
-		t.Errorf("without its Secret: %s", show(p, s))
+	switch {
+	case p.Set == nil:
+		t.Errorf("without its Secret: p.Set is nil; %s", show(p, s))
+	case len(s.Secrets) != 1:
+		t.Errorf("without its Secret: len(s.Secrets) = %v, want 1; %s", len(s.Secrets), show(p, s))
+	case s.Secrets[0] != "one":
+		t.Errorf("without its Secret: s.Secrets[0] = %q, want %q; %s", s.Secrets[0], "one", show(p, s))
+	case len(b.github.ScaleSets()) != 1:
+		t.Errorf("without its Secret: len(b.github.ScaleSets()) = %v, want 1; %s", len(b.github.ScaleSets()), show(p, s))
 	}
 	b.said("tries again: the Secret one does not exist")
 	b.apply("v1", "secrets", secret("one"))
@@ -426,8 +485,13 @@ func (b *env) inOrder(lines ...string) {
 func TestFLEET03_Eventual(t *testing.T) {
 	b := newBench(t, "0.14.2", true)
 	found, err := b.controllers()
-	if err != nil || len(found) != 1 || !found[0].Eventual {
-		t.Fatalf("%+v %v", found, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case len(found) != 1:
+		t.Fatalf("len(found) = %v, want 1", len(found))
+	case !found[0].Eventual:
+		t.Fatalf("found[0].Eventual is false; found = %+v, %v", found, err)
 	}
 	b.apply(group, "autoscalingrunnersets", b.set("nix", 0, 3))
 	b.until("registered", "nix", registered)
@@ -499,8 +563,13 @@ func TestFLEET10_Outdated(t *testing.T) {
 	p, s := b.until("off", "nix", func(p arc.Objects, s arc.State) bool {
 		return s.Failure.Reason == arc.ReasonOutdated && len(p.Listeners) == 0 && p.Set.ID == 0
 	})
-	if s.Registered != fleet.No || s.Stopped != fleet.Yes || len(b.github.ScaleSets()) != 0 {
-		t.Errorf("off: %s", show(p, s))
+	switch {
+	case s.Registered != fleet.No:
+		t.Errorf("off: s.Registered = %v, want %v; %s", s.Registered, fleet.No, show(p, s))
+	case s.Stopped != fleet.Yes:
+		t.Errorf("off: s.Stopped = %v, want %v; %s", s.Stopped, fleet.Yes, show(p, s))
+	case len(b.github.ScaleSets()) != 0:
+		t.Errorf("off: len(b.github.ScaleSets()) = %v, want 0; %s", len(b.github.ScaleSets()), show(p, s))
 	}
 	if a := arc.NextExternalWrite(*p.Set, true, time.Now()); a.Apply != nil || a.Patch != nil {
 		t.Errorf("a hold would wake it: %+v", a)

@@ -116,8 +116,13 @@ func (c *Canary) NodeSecrets(dir string) {
 			}
 		}
 	})
-	if err != nil || kinds["privkey"] < 2 || kinds["audit.key"] != 1 {
-		c.T.Errorf("the state directory has the keys %v (%v); want the keys of the node and of the audit log", kinds, err)
+	switch {
+	case err != nil:
+		c.T.Errorf("the state directory has the keys: %v", err)
+	case kinds["privkey"] < 2:
+		c.T.Errorf(`the state directory has the keys: kinds["privkey"] = %v, want at least 2`, kinds["privkey"])
+	case kinds["audit.key"] != 1:
+		c.T.Errorf(`the state directory has the keys: kinds["audit.key"] = %v, want 1`, kinds["audit.key"])
 	}
 	if !slices.ContainsFunc(mapKeys(kinds), func(k string) bool {
 		return strings.HasSuffix(k, ".key") && k != "audit.key" || strings.Contains(k, "crt") || strings.Contains(k, "pem")

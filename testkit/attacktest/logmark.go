@@ -181,8 +181,16 @@ func (m LogMark) Refusal(t *testing.T, what string, code problem.Code, a Answer)
 	if a.Code() != code || a.Status != code.Status() {
 		t.Errorf("%s: %v, want %d %s", what, a, code.Status(), code)
 	}
-	if a.Problem.Message == "" || len(a.Problem.Advice) == 0 || a.Problem.AuditID == "" || a.Header.Get("X-Request-Id") != a.Problem.AuditID {
-		t.Errorf("%s: the message, advice or audit id is missing: %v %v", what, a, a.Header)
+	switch {
+	case a.Problem.Message == "":
+		t.Errorf("%s: the message, advice or audit id is missing: a.Problem.Message is empty, %v, %v", what, a, a.Header)
+	case len(a.Problem.Advice) == 0:
+		t.Errorf("%s: the message, advice or audit id is missing: len(a.Problem.Advice) = %v", what, len(a.Problem.Advice))
+	case a.Problem.AuditID == "":
+		t.Errorf("%s: the message, advice or audit id is missing: a.Problem.AuditID is empty, %v, %v", what, a, a.Header)
+	case a.Header.Get("X-Request-Id") != a.Problem.AuditID:
+		t.Errorf(`%s: the message, advice or audit id is missing: a.Header.Get("X-Request-Id") != a.Problem.AuditID, %v, %v`,
+			what, a, a.Header)
 	}
 	// Earlier refusals of others are aggregated in an entry that can appear now.
 	entries := slices.DeleteFunc(m.Entries(t), func(e audit.Entry) bool { return e.Args["count"] != "" && e.RequestID != a.Problem.AuditID })
@@ -191,8 +199,17 @@ func (m LogMark) Refusal(t *testing.T, what string, code problem.Code, a Answer)
 		return audit.Entry{}
 	}
 	e := entries[0]
-	if e.RequestID != a.Problem.AuditID || e.Code != code || e.Result == audit.Done || e.Result == audit.NotYet || e.Error == "" {
-		t.Errorf("%s: recorded as %+v", what, e)
+	switch {
+	case e.RequestID != a.Problem.AuditID:
+		t.Errorf("%s: recorded: e.RequestID = %q, want %q", what, e.RequestID, a.Problem.AuditID)
+	case e.Code != code:
+		t.Errorf("%s: recorded: e.Code = %q, want %q", what, e.Code, code)
+	case e.Result == audit.Done:
+		t.Errorf("%s: recorded: e.Result = %q", what, e.Result)
+	case e.Result == audit.NotYet:
+		t.Errorf("%s: recorded: e.Result = %q", what, e.Result)
+	case e.Error == "":
+		t.Errorf("%s: recorded: e.Error is empty, %+v", what, e)
 	}
 	line, err := json.Marshal(e)
 	if err != nil {

@@ -131,8 +131,13 @@ func TestMissing(t *testing.T) {
 	c := newCache(t)
 	_, err := c.Lookup("tiny")
 	missing, ok := errors.AsType[*MissingError](err)
-	if !ok || missing.Name != "tiny" || !strings.Contains(err.Error(), "run: make testbed") {
-		t.Errorf("got %v, want a MissingError with the command", err)
+	switch {
+	case !ok:
+		t.Errorf("ok is false; %v", err)
+	case missing.Name != "tiny":
+		t.Errorf("missing.Name = %q, want %q", missing.Name, "tiny")
+	case !strings.Contains(err.Error(), "run: make testbed"):
+		t.Errorf("err.Error() = %q does not contain %q", err.Error(), "run: make testbed")
 	}
 	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a look-up created the directory: %v", err)
@@ -163,8 +168,13 @@ func TestBuild(t *testing.T) {
 		t.Errorf("look-up after the build: %q, %v", found, err)
 	}
 	log.Reset()
-	if again, err := c.Build(t.Context(), "tiny"); err != nil || again != path || log.Len() > 0 {
-		t.Errorf("a second build: %q, %v, %q", again, err, &log)
+	switch again, err := c.Build(t.Context(), "tiny"); {
+	case err != nil:
+		t.Errorf("a second build: %v", err)
+	case again != path:
+		t.Errorf("a second build: again = %q, want %q", again, path)
+	case log.Len() > 0:
+		t.Errorf("a second build: log.Len() = %v, want at most 0", log.Len())
 	}
 
 	put(t, c.Root, "words/text", "goodbye")
@@ -207,8 +217,13 @@ func TestBuildFails(t *testing.T) {
 	c := newCache(t)
 	put(t, c.Root, "cmd/tiny/main.go", "package main\n\nfunc main() { undefined() }\n")
 	_, err := c.Build(t.Context(), "tiny")
-	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") || !strings.Contains(err.Error(), "build tiny") {
-		t.Errorf("got %v", err)
+	switch {
+	case err == nil:
+		t.Error("no error")
+	case !strings.Contains(err.Error(), "undefined: undefined"):
+		t.Errorf("err.Error() = %q does not contain %q", err.Error(), "undefined: undefined")
+	case !strings.Contains(err.Error(), "build tiny"):
+		t.Errorf("err.Error() = %q does not contain %q", err.Error(), "build tiny")
 	}
 	if _, err := c.Build(t.Context(), "broken"); err == nil {
 		t.Error("a program without sources was built")
@@ -382,8 +397,13 @@ func TestPrograms(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if !c.Present("devcluster") || !c.Present("kubectl") || c.Present("unheard-of") {
-		t.Error("Present reports devcluster and kubectl, but also a missing program")
+	switch {
+	case !c.Present("devcluster"):
+		t.Error(`Present reports devcluster and kubectl, but also a missing program: c.Present("devcluster") is false`)
+	case !c.Present("kubectl"):
+		t.Error(`Present reports devcluster and kubectl, but also a missing program: c.Present("kubectl") is false`)
+	case c.Present("unheard-of"):
+		t.Error(`Present reports devcluster and kubectl, but also a missing program: c.Present("unheard-of") is true`)
 	}
 	if !strings.HasSuffix(c.Dir, filepath.Join("tailplane", "bin")) {
 		t.Errorf("the folder is %s", c.Dir)

@@ -149,8 +149,13 @@ func TestGitHubIdentityContract(t *testing.T) {
 	tokens := fmt.Sprintf("/app/installations/%d/access_tokens", at)
 	a := v.want("a token", "POST", tokens, "", 201).json(t)
 	until, err := time.Parse(time.RFC3339, a["expires_at"].(string))
-	if left := time.Until(until); err != nil || left > time.Hour+time.Minute || left < 50*time.Minute {
-		t.Errorf("it lives until %v", a["expires_at"])
+	switch left := time.Until(until); {
+	case err != nil:
+		t.Errorf("it lives until: %v; %v", err, a["expires_at"])
+	case left > time.Hour+time.Minute:
+		t.Errorf("it lives until: left = %v, want at most %v; %v", left, time.Hour+time.Minute, a["expires_at"])
+	case left < 50*time.Minute:
+		t.Errorf("it lives until: left = %v, want at least %v; %v", left, 50*time.Minute, a["expires_at"])
 	}
 	in := plainClient{t: t, g: g, shown: "Bearer " + a["token"].(string)}
 	in.want("its permissions", "GET", "/orgs/acme/actions/runners", "", 200)
@@ -183,8 +188,13 @@ func TestGitHubRunnersContract(t *testing.T) {
 		g.AddRunner(forgetest.GitHubRunner{Place: "acme", Name: fmt.Sprint(i), Busy: i == 0})
 	}
 	first := v.want("a page of 30", "GET", "/orgs/acme/actions/runners", "", 200)
-	if n := len(first.json(t)["runners"].([]any)); n != 30 || first.json(t)["total_count"] != 70.0 || !strings.Contains(first.header.Get("Link"), `page=2>; rel="next"`) {
-		t.Errorf("%d on a page, %v", n, first.header)
+	switch n := len(first.json(t)["runners"].([]any)); {
+	case n != 30:
+		t.Errorf("n = %v, want 30", n)
+	case first.json(t)["total_count"] != 70.0:
+		t.Errorf(`first.json(t)["total_count"] != 70.0; %d, %v`, n, first.header)
+	case !strings.Contains(first.header.Get("Link"), `page=2>; rel="next"`):
+		t.Errorf("strings.Contains(first.header.Get(\"Link\"), `page=2>; rel=\"next\"`) is false; %d, %v", n, first.header)
 	}
 	last := v.want("the last page", "GET", "/orgs/acme/actions/runners?page=3", "", 200)
 	if n := len(last.json(t)["runners"].([]any)); n != 10 || last.header.Get("Link") != "" {
@@ -242,8 +252,17 @@ func TestGitHubRunnersContract(t *testing.T) {
 
 	// ARC's controller: create or reuse by name.
 	one, again, other := g.EnsureScaleSet("acme", "Default", "a"), g.EnsureScaleSet("Acme", "Default", "a"), g.EnsureScaleSet("acme", "x", "a")
-	if one != again || one == other || len(g.ScaleSets()) != 2 || !g.DeleteScaleSet(one) || g.DeleteScaleSet(one) {
-		t.Errorf("scale sets %d, %d, %d", one, again, other)
+	switch {
+	case one != again:
+		t.Errorf("scale sets: one = %v, want %v", one, again)
+	case one == other:
+		t.Errorf("scale sets: one = %v, the same as other", one)
+	case len(g.ScaleSets()) != 2:
+		t.Errorf("scale sets: len(g.ScaleSets()) = %v, want 2", len(g.ScaleSets()))
+	case !g.DeleteScaleSet(one):
+		t.Errorf("scale sets: g.DeleteScaleSet(one) is false; %d, again = %d, other = %d", one, again, other)
+	case g.DeleteScaleSet(one):
+		t.Errorf("scale sets: g.DeleteScaleSet(one) is true; %d, again = %d, other = %d", one, again, other)
 	}
 }
 
@@ -271,8 +290,15 @@ func TestGitHubGitContract(t *testing.T) {
 	v.want("without the previous SHA", "PUT", "/repos/acme/app/contents/a.yaml", strings.Replace(put(""), `"sha":"",`, "", 1), 422)
 	v.want("with another SHA", "PUT", "/repos/acme/app/contents/a.yaml", put(strings.Repeat("a", 40)), 409)
 	v.want("with the previous SHA", "PUT", "/repos/acme/app/contents/a.yaml", put(a["sha"].(string)), 200)
-	if c := g.Commit(id, "x"); c.AuthorEmail != "amy@acme.dev" || c.CommitterName != forgetest.Bot || c.Parent != main || c.Files["a.yaml"] != "bye" {
-		t.Errorf("%+v", c)
+	switch c := g.Commit(id, "x"); {
+	case c.AuthorEmail != "amy@acme.dev":
+		t.Errorf("c.AuthorEmail = %q, want %q", c.AuthorEmail, "amy@acme.dev")
+	case c.CommitterName != forgetest.Bot:
+		t.Errorf("c.CommitterName = %q, want %q", c.CommitterName, forgetest.Bot)
+	case c.Parent != main:
+		t.Errorf("c.Parent = %q, want %q", c.Parent, main)
+	case c.Files["a.yaml"] != "bye":
+		t.Errorf(`c.Files["a.yaml"] = %q, want %q`, c.Files["a.yaml"], "bye")
 	}
 	v.want("a pull request", "POST", "/repos/acme/app/pulls", `{"title":"t","head":"x","base":"main"}`, 201)
 	v.want("it is there", "POST", "/repos/acme/app/pulls", `{"title":"t","head":"x","base":"main"}`, 422)

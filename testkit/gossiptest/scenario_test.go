@@ -15,8 +15,13 @@ func TestParse(t *testing.T) {
 	if again, err := Parse(got.Args()); err != nil || again != want {
 		t.Errorf("%v is read as %+v, %v", got.Args(), again, err)
 	}
-	if got, err := Parse(nil); err != nil || got.N != 10 || got.Watch != 30*time.Second {
-		t.Errorf("%+v, %v", got, err)
+	switch got, err := Parse(nil); {
+	case err != nil:
+		t.Error(err)
+	case got.N != 10:
+		t.Errorf("got.N = %v, want 10", got.N)
+	case got.Watch != 30*time.Second:
+		t.Errorf("got.Watch = %v, want %v", got.Watch, 30*time.Second)
 	}
 	const heading = "100 members, 50 % of messages lost, 5 to 25 ms one way and up to 300ms of jitter, watched for 12s, seed 7"
 	if want.String() != heading {

@@ -23,8 +23,15 @@ func TestTB11_AMissingBinaryFails(t *testing.T) {
 	kubetest.SkipIfShort(t)
 	t.Parallel()
 	out, err := again(t, "TestImpersonation", "HOME="+t.TempDir(), "XDG_CACHE_HOME="+t.TempDir())
-	if err == nil || !strings.Contains(out, "run: make testbed") || strings.Contains(out, "--- PASS") || strings.Contains(out, "--- SKIP") {
-		t.Errorf("%v:\n%s", err, out)
+	switch {
+	case err == nil:
+		t.Error("no error")
+	case !strings.Contains(out, "run: make testbed"):
+		t.Errorf("out = %q does not contain %q", out, "run: make testbed")
+	case strings.Contains(out, "--- PASS"):
+		t.Errorf("out = %q contains %q", out, "--- PASS")
+	case strings.Contains(out, "--- SKIP"):
+		t.Errorf("out = %q contains %q", out, "--- SKIP")
 	}
 }
 

@@ -297,8 +297,13 @@ func TestImpersonation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if who.Username != "alice@example.test" || !slices.Contains(who.Groups, "eng") || !slices.Equal(who.Extra["example.test/node"], []string{"laptop"}) {
-		t.Errorf("whoami: %+v", who)
+	switch {
+	case who.Username != "alice@example.test":
+		t.Errorf("whoami: who.Username = %q, want %q", who.Username, "alice@example.test")
+	case !slices.Contains(who.Groups, "eng"):
+		t.Errorf("whoami: who.Groups = %v does not contain %q", who.Groups, "eng")
+	case !slices.Equal(who.Extra["example.test/node"], []string{"laptop"}):
+		t.Errorf(`whoami: who.Extra["example.test/node"] = %v, want %v`, who.Extra["example.test/node"], []string{"laptop"})
 	}
 	if _, err := alice.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("got %v, want Forbidden", err)

@@ -269,8 +269,13 @@ func TestLoginPage(t *testing.T) {
 	}
 	body, _ := io.ReadAll(res.Body)
 	res.Body.Close()
-	if !strings.HasPrefix(login, n.ControlURL()+"/login/") || !strings.Contains(string(body), `value="alice@example.com"`) || !strings.Contains(string(body), "laptop") {
-		t.Fatalf("the login page %s: %s\n%s", login, res.Status, body)
+	switch {
+	case !strings.HasPrefix(login, n.ControlURL()+"/login/"):
+		t.Fatalf("the login page: login = %q does not start with %q; %s", login, n.ControlURL()+"/login/", res.Status)
+	case !strings.Contains(string(body), `value="alice@example.com"`):
+		t.Fatalf("the login page: string(body) = %q does not contain %q; %s", string(body), `value="alice@example.com"`, res.Status)
+	case !strings.Contains(string(body), "laptop"):
+		t.Fatalf("the login page: string(body) = %q does not contain %q; %s", string(body), "laptop", res.Status)
 	}
 	for _, c := range []struct {
 		why, addr, as, origin string

@@ -184,8 +184,15 @@ func TestIdentityAndLivePolicy(t *testing.T) {
 	} {
 		for _, url := range []string{"http://tka/", "http://tka.tiny.ts.net/"} {
 			got := ask(t, c.from, url)
-			if got.Login != c.login || fmt.Sprint(got.Tags) != c.tags || fmt.Sprint(got.Roles) != c.roles || got.Node != c.from.Hostname {
-				t.Errorf("%s asks %s: seen as %+v", c.from.Hostname, url, got)
+			switch {
+			case got.Login != c.login:
+				t.Errorf("got.Login = %q, want %q; %s", got.Login, c.login, url)
+			case fmt.Sprint(got.Tags) != c.tags:
+				t.Errorf("fmt.Sprint(got.Tags) = %q, want %q; %s", fmt.Sprint(got.Tags), c.tags, url)
+			case fmt.Sprint(got.Roles) != c.roles:
+				t.Errorf("fmt.Sprint(got.Roles) = %q, want %q; %s", fmt.Sprint(got.Roles), c.roles, url)
+			case got.Node != c.from.Hostname:
+				t.Errorf("got.Node = %q, want %q; %s", got.Node, c.from.Hostname, url)
 			}
 		}
 	}

@@ -141,8 +141,14 @@ func TestComposedEvents(t *testing.T) {
 		for _, end := range []bool{false, true} {
 			var p corev1.Pod
 			typ := decode(BookmarkObject{Kind: "Pod", APIVersion: "v1", ResourceVersion: v, InitialEnd: end}.Append(nil, Format{Proto: proto}), &p)
-			if typ != "BOOKMARK" || p.ResourceVersion != v || (p.Annotations[metav1.InitialEventsAnnotationKey] == "true") != end {
-				t.Errorf("proto=%v: %s %+v", proto, typ, p.ObjectMeta)
+			switch {
+			case typ != "BOOKMARK":
+				t.Errorf("proto=: typ = %q, want %q; proto = %v", typ, "BOOKMARK", proto)
+			case p.ResourceVersion != v:
+				t.Errorf("proto=: p.ResourceVersion = %q, want %q; proto = %v", p.ResourceVersion, v, proto)
+			case (p.Annotations[metav1.InitialEventsAnnotationKey] == "true") != end:
+				t.Errorf(`proto=: (p.Annotations[metav1.InitialEventsAnnotationKey] == "true") != end; proto = %v, %s, %+v`,
+					proto, typ, p.ObjectMeta)
 			}
 			if !proto && (p.Kind != "Pod" || p.APIVersion != "v1") {
 				t.Errorf("%+v", p.TypeMeta)
@@ -150,9 +156,23 @@ func TestComposedEvents(t *testing.T) {
 		}
 		want := &Status{Code: 410, Reason: ReasonExpired, Message: "too old", Continue: "tok", Cause: CauseTooLarge, RetryAfter: 1}
 		var s metav1.Status
-		if typ := decode(AppendError(nil, proto, want), &s); typ != "ERROR" || s.Code != 410 || s.Reason != metav1.StatusReasonExpired || s.Status != metav1.StatusFailure ||
-			s.Message != "too old" || s.Continue != "tok" || s.Details.RetryAfterSeconds != 1 || s.Details.Causes[0].Type != metav1.CauseTypeResourceVersionTooLarge {
-			t.Errorf("proto=%v: %+v", proto, s)
+		switch typ := decode(AppendError(nil, proto, want), &s); {
+		case typ != "ERROR":
+			t.Errorf("proto=: typ = %q, want %q; proto = %v", typ, "ERROR", proto)
+		case s.Code != 410:
+			t.Errorf("proto=: s.Code = %v, want 410; proto = %v", s.Code, proto)
+		case s.Reason != metav1.StatusReasonExpired:
+			t.Errorf("proto=: s.Reason = %q, want %q; proto = %v", s.Reason, metav1.StatusReasonExpired, proto)
+		case s.Status != metav1.StatusFailure:
+			t.Errorf("proto=: s.Status = %q, want %q; proto = %v", s.Status, metav1.StatusFailure, proto)
+		case s.Message != "too old":
+			t.Errorf("proto=: s.Message = %q, want %q; proto = %v", s.Message, "too old", proto)
+		case s.Continue != "tok":
+			t.Errorf("proto=: s.Continue = %q, want %q; proto = %v", s.Continue, "tok", proto)
+		case s.Details.RetryAfterSeconds != 1:
+			t.Errorf("proto=: s.Details.RetryAfterSeconds = %v, want 1; proto = %v", s.Details.RetryAfterSeconds, proto)
+		case s.Details.Causes[0].Type != metav1.CauseTypeResourceVersionTooLarge:
+			t.Errorf("proto=: got %q, want %q; proto = %v", s.Details.Causes[0].Type, metav1.CauseTypeResourceVersionTooLarge, proto)
 		}
 		if got := ParseStatus(want.Append(nil, proto), proto, 410); *got != *want {
 			t.Errorf("proto=%v: came back as %+v", proto, got)
@@ -233,8 +253,15 @@ func TestTableRows(t *testing.T) {
 		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 			t.Fatalf("%v: %s", err, out.Bytes())
 		}
-		if len(got.ColumnDefinitions) != 4 || got.ColumnDefinitions[3].Name != "Cluster" || got.ColumnDefinitions[3].Priority != 1 || got.ResourceVersion != "7" {
-			t.Errorf("%+v", got.ColumnDefinitions)
+		switch {
+		case len(got.ColumnDefinitions) != 4:
+			t.Errorf("len(got.ColumnDefinitions) = %v, want 4", len(got.ColumnDefinitions))
+		case got.ColumnDefinitions[3].Name != "Cluster":
+			t.Errorf("got.ColumnDefinitions[3].Name = %q, want %q", got.ColumnDefinitions[3].Name, "Cluster")
+		case got.ColumnDefinitions[3].Priority != 1:
+			t.Errorf("got.ColumnDefinitions[3].Priority = %v, want 1", got.ColumnDefinitions[3].Priority)
+		case got.ResourceVersion != "7":
+			t.Errorf("got.ResourceVersion = %q, want %q", got.ResourceVersion, "7")
 		}
 		if s := fmt.Sprint(got.Rows[0].Cells, got.Rows[1].Cells); s != `[a <nil> 5d ea"st] [b <nil> 6d ea"st]` {
 			t.Errorf("cells are %s", s)
@@ -281,22 +308,46 @@ func TestTableEvents(t *testing.T) {
 			if err := json.Unmarshal(b, &got); err != nil {
 				t.Fatalf("%v: %s", err, b)
 			}
-			if len(got.Object.Rows) != 1 || len(got.Object.Rows[0].Cells) != 3 || got.Object.Rows[0].Cells[2] != "east" || (len(got.Object.ColumnDefinitions) == 3) != with {
-				t.Errorf("%s", b)
+			switch {
+			case len(got.Object.Rows) != 1:
+				t.Errorf("len(got.Object.Rows) = %v, want 1; %s", len(got.Object.Rows), b)
+			case len(got.Object.Rows[0].Cells) != 3:
+				t.Errorf("len(got.Object.Rows[0].Cells) = %v, want 3; %s", len(got.Object.Rows[0].Cells), b)
+			case got.Object.Rows[0].Cells[2] != "east":
+				t.Errorf("got.Object.Rows[0].Cells[2] = %v, want %v; %s", got.Object.Rows[0].Cells[2], "east", b)
+			case (len(got.Object.ColumnDefinitions) == 3) != with:
+				t.Errorf("(len(got.Object.ColumnDefinitions) == 3) != with; %s", b)
 			}
 		}
 	}
-	if err := events.Next(&ev); err != nil || ev.Type != EventBookmark || ev.ResourceVersion != 14 || !ev.InitialEnd {
-		t.Errorf("%v: %+v", err, ev)
+	switch err := events.Next(&ev); {
+	case err != nil:
+		t.Error(err)
+	case ev.Type != EventBookmark:
+		t.Errorf("ev.Type = %v, want %v", ev.Type, EventBookmark)
+	case ev.ResourceVersion != 14:
+		t.Errorf("ev.ResourceVersion = %v, want 14", ev.ResourceVersion)
+	case !ev.InitialEnd:
+		t.Errorf("ev.InitialEnd is false; %v, %+v", err, ev)
 	}
 	var got struct{ Object metav1.Table }
 	b := BookmarkObject{Kind: "Table", APIVersion: "meta.k8s.io/v1", ResourceVersion: "77", InitialEnd: true, Cells: 3}.Append(nil, Format{Shape: ShapeTable})
-	if err := json.Unmarshal(b, &got); err != nil || got.Object.ResourceVersion != "77" || len(got.Object.Rows[0].Cells) != 3 {
-		t.Fatalf("%v: %s", err, b)
+	switch err := json.Unmarshal(b, &got); {
+	case err != nil:
+		t.Fatalf("%v; %s", err, b)
+	case got.Object.ResourceVersion != "77":
+		t.Fatalf("got.Object.ResourceVersion = %q, want %q; %s", got.Object.ResourceVersion, "77", b)
+	case len(got.Object.Rows[0].Cells) != 3:
+		t.Fatalf("len(got.Object.Rows[0].Cells) = %v, want 3; %s", len(got.Object.Rows[0].Cells), b)
 	}
 	var partial metav1.PartialObjectMetadata
-	if err := json.Unmarshal(got.Object.Rows[0].Object.Raw, &partial); err != nil || partial.ResourceVersion != "77" || partial.Annotations[initialEnd] != "true" {
-		t.Errorf("%v: %s", err, b)
+	switch err := json.Unmarshal(got.Object.Rows[0].Object.Raw, &partial); {
+	case err != nil:
+		t.Errorf("%v; %s", err, b)
+	case partial.ResourceVersion != "77":
+		t.Errorf("partial.ResourceVersion = %q, want %q; %s", partial.ResourceVersion, "77", b)
+	case partial.Annotations[initialEnd] != "true":
+		t.Errorf("partial.Annotations[initialEnd] = %q, want %q; %s", partial.Annotations[initialEnd], "true", b)
 	}
 }
 
@@ -334,8 +385,18 @@ func TestItemEvents(t *testing.T) {
 				t.Error("the table has no columns")
 			}
 		}
-		if ev.Type != EventAdded || string(ev.Name) != "pod-0" || ev.ResourceVersion != 100 || string(ev.Kind) != want || string(ev.APIVersion) != map[bool]string{false: "v1", true: "meta.k8s.io/v1"}[want == "Table"] {
-			t.Errorf("%s: %+v", why, ev)
+		switch {
+		case ev.Type != EventAdded:
+			t.Errorf("%s: ev.Type = %v, want %v", why, ev.Type, EventAdded)
+		case string(ev.Name) != "pod-0":
+			t.Errorf("%s: string(ev.Name) = %q, want %q", why, string(ev.Name), "pod-0")
+		case ev.ResourceVersion != 100:
+			t.Errorf("%s: ev.ResourceVersion = %v, want 100", why, ev.ResourceVersion)
+		case string(ev.Kind) != want:
+			t.Errorf("%s: string(ev.Kind) = %q, want %q", why, string(ev.Kind), want)
+		case string(ev.APIVersion) != map[bool]string{false: "v1", true: "meta.k8s.io/v1"}[want == "Table"]:
+			t.Errorf("%s: got %q, want %q",
+				why, string(ev.APIVersion), map[bool]string{false: "v1", true: "meta.k8s.io/v1"}[want == "Table"])
 		}
 		if !row.form.Proto && (!json.Valid(b) || strings.Count(string(b), `"kind":"Pod"`) > 1) {
 			t.Errorf("%s: %s", why, b)

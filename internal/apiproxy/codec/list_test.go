@@ -111,8 +111,13 @@ func TestListIsReadByRealDecoders(t *testing.T) {
 					seen = append(seen, ns+"/"+name)
 					return !strings.HasSuffix(name, "3")
 				})
-				if l.Meta.ResourceVersion != 48213 || l.Kind != "PodList" || l.APIVersion != "v1" {
-					t.Errorf("read %q %q %+v", l.Kind, l.APIVersion, l.Meta)
+				switch {
+				case l.Meta.ResourceVersion != 48213:
+					t.Errorf("l.Meta.ResourceVersion = %v, want 48213", l.Meta.ResourceVersion)
+				case l.Kind != "PodList":
+					t.Errorf("l.Kind = %q, want %q", l.Kind, "PodList")
+				case l.APIVersion != "v1":
+					t.Errorf("l.APIVersion = %q, want %q", l.APIVersion, "v1")
 				}
 				if len(seen) != 50 || seen[7] != "ns-east/pod-7" {
 					t.Errorf("saw %q", seen)
@@ -128,8 +133,13 @@ func TestListIsReadByRealDecoders(t *testing.T) {
 				if got.ResourceVersion != "7" || len(got.Items) != 45 {
 					t.Fatalf("decoded %d items of %q", len(got.Items), got.ResourceVersion)
 				}
-				if got.Items[3].Name != "pod-4" || got.Items[3].Annotations["braces"] != want.Items[4].Annotations["braces"] || got.Items[3].Spec.Containers[0].Image != "img-east" {
-					t.Errorf("an item came out as %+v", got.Items[3])
+				switch {
+				case got.Items[3].Name != "pod-4":
+					t.Errorf("an item came out: got.Items[3].Name = %q, want %q", got.Items[3].Name, "pod-4")
+				case got.Items[3].Annotations["braces"] != want.Items[4].Annotations["braces"]:
+					t.Errorf("an item came out: got %q, want %q", got.Items[3].Annotations["braces"], want.Items[4].Annotations["braces"])
+				case got.Items[3].Spec.Containers[0].Image != "img-east":
+					t.Errorf("an item came out: got %q, want %q", got.Items[3].Spec.Containers[0].Image, "img-east")
 				}
 			})
 		}
@@ -160,8 +170,17 @@ func TestListOfCustomResources(t *testing.T) {
 		Metadata         struct{ ResourceVersion string }
 		Items            []struct{ Spec struct{ X []any } }
 	}
-	if err := json.Unmarshal(out, &got); err != nil || got.Kind != "WList" || got.APIVersion != "x.io/v1" || got.Metadata.ResourceVersion != "7" || len(got.Items) != 1 {
-		t.Fatalf("%v: %s", err, out)
+	switch err := json.Unmarshal(out, &got); {
+	case err != nil:
+		t.Fatalf("%v; out = %s", err, out)
+	case got.Kind != "WList":
+		t.Fatalf("got.Kind = %q, want %q; out = %s", got.Kind, "WList", out)
+	case got.APIVersion != "x.io/v1":
+		t.Fatalf("got.APIVersion = %q, want %q; out = %s", got.APIVersion, "x.io/v1", out)
+	case got.Metadata.ResourceVersion != "7":
+		t.Fatalf("got.Metadata.ResourceVersion = %q, want %q; out = %s", got.Metadata.ResourceVersion, "7", out)
+	case len(got.Items) != 1:
+		t.Fatalf("len(got.Items) = %v, want 1; out = %s", len(got.Items), out)
 	}
 }
 

@@ -163,8 +163,13 @@ func TestLinesArriveWhole(t *testing.T) {
 		}
 		for _, rl := range req.ResourceLogs {
 			who := attributes(rl.Resource.Attributes)
-			if who["service.name"] != "tailplaned" || who["k8s.cluster.name"] != "prod-eu" || who["deployment.environment.name"] != "test" {
-				t.Errorf("resource %v", who)
+			switch {
+			case who["service.name"] != "tailplaned":
+				t.Errorf(`resource: who["service.name"] = %q, want %q`, who["service.name"], "tailplaned")
+			case who["k8s.cluster.name"] != "prod-eu":
+				t.Errorf(`resource: who["k8s.cluster.name"] = %q, want %q`, who["k8s.cluster.name"], "prod-eu")
+			case who["deployment.environment.name"] != "test":
+				t.Errorf(`resource: who["deployment.environment.name"] = %q, want %q`, who["deployment.environment.name"], "test")
 			}
 			for _, sl := range rl.ScopeLogs {
 				for _, r := range sl.LogRecords {
@@ -179,19 +184,41 @@ func TestLinesArriveWhole(t *testing.T) {
 	if len(c.problems) > 0 || got.String() != string(want) {
 		t.Fatalf("%v\ngot\n%s\nwant\n%s", c.problems, got.String(), want)
 	}
-	if a := byID["R1"]; a["user.name"] != "alice@example.com" || a["tailplane.verb"] != "signin.login" || a["tailplane.audit.seq"] != "2" ||
-		a["severity"] != "SEVERITY_NUMBER_INFO" || a["event"] != "tailplane.audit.entry" || a["time"] != day.Format(time.RFC3339) || len(a["tailplane.audit.hash"]) != 64 {
-		t.Errorf("%v", a)
+	switch a := byID["R1"]; {
+	case a["user.name"] != "alice@example.com":
+		t.Errorf(`a["user.name"] = %q, want %q`, a["user.name"], "alice@example.com")
+	case a["tailplane.verb"] != "signin.login":
+		t.Errorf(`a["tailplane.verb"] = %q, want %q`, a["tailplane.verb"], "signin.login")
+	case a["tailplane.audit.seq"] != "2":
+		t.Errorf(`a["tailplane.audit.seq"] = %q, want %q`, a["tailplane.audit.seq"], "2")
+	case a["severity"] != "SEVERITY_NUMBER_INFO":
+		t.Errorf(`a["severity"] = %q, want %q`, a["severity"], "SEVERITY_NUMBER_INFO")
+	case a["event"] != "tailplane.audit.entry":
+		t.Errorf(`a["event"] = %q, want %q`, a["event"], "tailplane.audit.entry")
+	case a["time"] != day.Format(time.RFC3339):
+		t.Errorf(`a["time"] = %q, want day.Format(time.RFC3339)`, a["time"])
+	case len(a["tailplane.audit.hash"]) != 64:
+		t.Errorf(`len(a["tailplane.audit.hash"]) = %v, want 64`, len(a["tailplane.audit.hash"]))
 	}
 	if a := byID["R2"]; a["severity"] != "SEVERITY_NUMBER_WARN" || a["error.type"] != "no_capability" {
 		t.Errorf("%v", a)
 	}
 	// The data of the collector is a valid audit log.
-	if r, err := audit.Verify(audit.Check{Heads: []audit.Head{l.Head()}}, audit.Source{Name: "collector", Reader: &got}); err != nil || !r.OK() || !r.Closed {
-		t.Errorf("%+v %v", r, err)
+	switch r, err := audit.Verify(audit.Check{Heads: []audit.Head{l.Head()}}, audit.Source{Name: "collector", Reader: &got}); {
+	case err != nil:
+		t.Error(err)
+	case !r.OK():
+		t.Errorf("r.OK() is false; %+v, %v", r, err)
+	case !r.Closed:
+		t.Errorf("r.Closed is false; %+v, %v", r, err)
 	}
-	if s := e.Stats(); s.Received != 4 || s.Sent != 4 || s.Failed != 0 {
-		t.Errorf("%+v", s)
+	switch s := e.Stats(); {
+	case s.Received != 4:
+		t.Errorf("s.Received = %v, want 4", s.Received)
+	case s.Sent != 4:
+		t.Errorf("s.Sent = %v, want 4", s.Sent)
+	case s.Failed != 0:
+		t.Errorf("s.Failed = %v, want 0", s.Failed)
 	}
 }
 
@@ -249,8 +276,13 @@ func TestACollectorHoldsUpNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.Close()
-			if r, err := audit.Verify(audit.Check{}, audit.Source{Name: path, Reader: f}); err != nil || !r.OK() || r.Entries != n {
-				t.Errorf("%+v %v", r, err)
+			switch r, err := audit.Verify(audit.Check{}, audit.Source{Name: path, Reader: f}); {
+			case err != nil:
+				t.Error(err)
+			case !r.OK():
+				t.Errorf("r.OK() is false; %+v, %v", r, err)
+			case r.Entries != n:
+				t.Errorf("r.Entries = %v, want %v", r.Entries, n)
 			}
 		})
 	}

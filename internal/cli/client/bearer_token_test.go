@@ -80,8 +80,13 @@ func TestMC06_token_goes_to_the_plane_only(t *testing.T) {
 	base, _ := url.Parse(redirecting.URL)
 	w := &client.BearerTransport{Base: base, Source: newSource(&client.TokenSource{Value: "secret-token"}, &notified), Next: redirecting.Client().Transport}
 	_, err := w.HTTPClient().Get(redirecting.URL)
-	if err == nil || !strings.Contains(err.Error(), "redirect") || strings.Contains(err.Error(), "secret-token") {
-		t.Errorf("a redirect: %v", err)
+	switch {
+	case err == nil:
+		t.Error("a redirect: no error")
+	case !strings.Contains(err.Error(), "redirect"):
+		t.Errorf("a redirect: err.Error() = %q does not contain %q", err.Error(), "redirect")
+	case strings.Contains(err.Error(), "secret-token"):
+		t.Errorf("a redirect: err.Error() = %q contains %q", err.Error(), "secret-token")
 	}
 	if _, err := w.HTTPClient().Get(other.URL); err == nil || !strings.Contains(err.Error(), "is not the configured operator plane") {
 		t.Errorf("another host: %v", err)
@@ -145,8 +150,13 @@ func TestTokenIsReadAgain(t *testing.T) {
 	if got := s.tokens(); got[len(got)-1] != second || got[len(got)-2] != third {
 		t.Errorf("a token is not read again near its expiry")
 	}
-	if len(notified) < 2 || !strings.Contains(notified[0], "valid until 2026-11-22T12:05:00Z, for 5m0s") || strings.Contains(strings.Join(notified, ""), first) {
-		t.Errorf("told: %q", notified)
+	switch {
+	case len(notified) < 2:
+		t.Errorf("told: len(notified) = %v, want at least 2", len(notified))
+	case !strings.Contains(notified[0], "valid until 2026-11-22T12:05:00Z, for 5m0s"):
+		t.Errorf("told: notified[0] = %q does not contain %q", notified[0], "valid until 2026-11-22T12:05:00Z, for 5m0s")
+	case strings.Contains(strings.Join(notified, ""), first):
+		t.Errorf(`told: strings.Join(notified, "") = %q contains %q`, strings.Join(notified, ""), first)
 	}
 }
 

@@ -48,8 +48,13 @@ func TestExclusions(t *testing.T) {
 						d := directoryOf(c)
 						want := verified && !conflict && !key.IsZero() && inTailnet && (state == gossip.Alive || state == gossip.Suspect)
 						e, err := d.Resolve("a")
-						if (err == nil) != want || want && !slices.Equal(e.ServerURLs, []string{u}) || (len(d.Names()) > 0) != want {
-							t.Errorf("%+v: %+v, %v", c, e, err)
+						switch {
+						case (err == nil) != want:
+							t.Errorf("(err == nil) != want; %+v, %+v, %v", c, e, err)
+						case want && !slices.Equal(e.ServerURLs, []string{u}):
+							t.Errorf("want && !slices.Equal(e.ServerURLs, []string{u}); %+v, %+v, %v", c, e, err)
+						case (len(d.Names()) > 0) != want:
+							t.Errorf("(len(d.Names()) > 0) != want; %+v, %+v, %v", c, e, err)
 						}
 						if f, ok := errors.AsType[*output.Error](err); !want && (!ok || len(f.Advice) == 0 || f.Code != output.ExitRefused && f.Code != output.ExitUnreachable) {
 							t.Errorf("%+v: %v has no advice", c, err)
@@ -155,8 +160,13 @@ func TestResolve(t *testing.T) {
 			if f, ok := errors.AsType[*output.Error](err); ok {
 				text += strings.Join(f.Advice, "\n")
 			}
-			if output.ExitCode(err) != tt.code || e.ID != tt.id || !strings.Contains(text, tt.word) {
-				t.Errorf("%s: %q, code %d: %s", tt.why, e.ID, output.ExitCode(err), text)
+			switch {
+			case output.ExitCode(err) != tt.code:
+				t.Errorf("%s: output.ExitCode(err) != tt.code, %q, %d, text = %s", tt.why, e.ID, output.ExitCode(err), text)
+			case e.ID != tt.id:
+				t.Errorf("%s: e.ID = %q, want %q", tt.why, e.ID, tt.id)
+			case !strings.Contains(text, tt.word):
+				t.Errorf("%s: text = %q does not contain %q", tt.why, text, tt.word)
 			}
 			slices.Reverse(tt.list)
 		}

@@ -55,8 +55,13 @@ func TestCheckAccess(t *testing.T) {
 	r, s := newKubeServer(t)
 	r.answer = `{"kind":"SelfSubjectAccessReview","status":{"allowed":true,"reason":"RBAC: allowed by x"}}`
 	got, err := s.CheckAccess(t.Context(), client.AccessQuestion{Verb: "get", Group: "apps", Resource: "deployments", Subresource: "scale", Name: "web", Namespace: "shop"})
-	if err != nil || !got.Allowed || got.Reason != "RBAC: allowed by x" {
-		t.Errorf("%+v, %v", got, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case !got.Allowed:
+		t.Errorf("got.Allowed is false; got = %+v, %v", got, err)
+	case got.Reason != "RBAC: allowed by x":
+		t.Errorf("got.Reason = %q, want %q", got.Reason, "RBAC: allowed by x")
 	}
 	want := map[string]any{"verb": "get", "group": "apps", "resource": "deployments", "subresource": "scale", "name": "web", "namespace": "shop"}
 	spec, _ := r.body["spec"].(map[string]any)
@@ -126,8 +131,13 @@ func TestKubeAPIErrors(t *testing.T) {
 	} {
 		r.status, r.answer = tt.status, tt.answer
 		_, err := s.Version(t.Context())
-		if err == nil || !strings.Contains(err.Error(), tt.word) || strings.Contains(err.Error(), "SECRET") {
-			t.Errorf("%d %.20s: %v", tt.status, tt.answer, err)
+		switch {
+		case err == nil:
+			t.Errorf("no error; %.20s", tt.answer)
+		case !strings.Contains(err.Error(), tt.word):
+			t.Errorf("err.Error() = %q does not contain %q; %.20s", err.Error(), tt.word, tt.answer)
+		case strings.Contains(err.Error(), "SECRET"):
+			t.Errorf("err.Error() = %q contains %q; %.20s", err.Error(), "SECRET", tt.answer)
 		}
 	}
 	if elsewhere > 0 {

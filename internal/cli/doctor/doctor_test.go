@@ -97,8 +97,13 @@ func TestEvaluate(t *testing.T) {
 		tt.change(&f)
 		all := doctor.Evaluate(f)
 		i := slices.IndexFunc(all, func(f doctor.Result) bool { return f.Name == tt.name })
-		if i < 0 || all[i].Status != tt.state || !strings.Contains(all[i].Message, tt.word) {
-			t.Errorf("%s: %+v, want %s with %q", tt.why, all[max(i, 0)], tt.state, tt.word)
+		switch {
+		case i < 0:
+			t.Errorf("%s: i = %v, want at least 0", tt.why, i)
+		case all[i].Status != tt.state:
+			t.Errorf("%s: all[i].Status = %q, want %q", tt.why, all[i].Status, tt.state)
+		case !strings.Contains(all[i].Message, tt.word):
+			t.Errorf("%s: all[i].Message = %q does not contain %q", tt.why, all[i].Message, tt.word)
 		}
 		if want := tt.state; want != doctor.Skipped && doctor.Worst(all) != want {
 			t.Errorf("%s: the worst status is %s", tt.why, doctor.Worst(all))

@@ -48,8 +48,13 @@ func TestExitCode(t *testing.T) {
 			t.Errorf("%v exits with %d, want %d", tt.err, got, tt.want)
 		}
 	}
-	if _, ok := errors.AsType[*problem.Error](refused); !ok || refused.Message != "No." || len(refused.Advice) != 1 {
-		t.Errorf("%+v", refused)
+	switch _, ok := errors.AsType[*problem.Error](refused); {
+	case !ok:
+		t.Errorf("ok is false; refused = %+v", refused)
+	case refused.Message != "No.":
+		t.Errorf("refused.Message = %q, want %q", refused.Message, "No.")
+	case len(refused.Advice) != 1:
+		t.Errorf("len(refused.Advice) = %v, want 1", len(refused.Advice))
 	}
 }
 

@@ -21,8 +21,13 @@ func openSession(t *testing.T, base, server string) *shellsession.Session {
 func closeSession(t *testing.T, s *shellsession.Session, others, began bool, why string) {
 	t.Helper()
 	o, b, err := s.Close(t.Context())
-	if o != others || b != began || err != nil {
-		t.Errorf("others %v, began %v, %v; want %v, %v: %s", o, b, err, others, began, why)
+	switch {
+	case o != others:
+		t.Errorf("others: o = %v, want %v; %s", o, others, why)
+	case b != began:
+		t.Errorf("others: b = %v, want %v; %s", b, began, why)
+	case err != nil:
+		t.Errorf("others: %v; %s", err, why)
 	}
 	if _, err := os.Stat(s.Dir); err == nil {
 		t.Errorf("%s is left", s.Dir)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,9 +86,39 @@ metadata:
   annotations: {runner-scale-set-id: "7", actions.github.com/runner-scale-set-name: acme-nix, actions.github.com/runner-group-name: Default}
 spec: {githubConfigUrl: https://github.com/acme, githubConfigSecret: acme-1, runnerGroup: g, runnerScaleSetLabels: [self-hosted, nix], minRunners: 0, maxRunners: 3}
 status: {phase: Running, state: Pending}`)
-	if s.Name != "acme-nix" || !s.Managed || s.Org != "acme" || s.Pool != "nix" || s.Version != "0.14.2" || s.Secret != "acme-1" || s.ScaleSet != "acme-nix" || s.RunnerGroup != "g" ||
-		!slices.Equal(s.Labels, []string{"self-hosted", "nix"}) || s.ID != 7 || s.Registered != "acme-nix" || s.RegisteredGroup != "Default" || s.Phase != arc.Running || s.Ending || s.Before != nil || s.Created.IsZero() {
-		t.Errorf("%+v", s)
+	switch {
+	case s.Name != "acme-nix":
+		t.Errorf("s.Name = %q, want %q", s.Name, "acme-nix")
+	case !s.Managed:
+		t.Errorf("s.Managed is false; %+v", s)
+	case s.Org != "acme":
+		t.Errorf("s.Org = %q, want %q", s.Org, "acme")
+	case s.Pool != "nix":
+		t.Errorf("s.Pool = %q, want %q", s.Pool, "nix")
+	case s.Version != "0.14.2":
+		t.Errorf("s.Version = %q, want %q", s.Version, "0.14.2")
+	case s.Secret != "acme-1":
+		t.Errorf("s.Secret = %q, want %q", s.Secret, "acme-1")
+	case s.ScaleSet != "acme-nix":
+		t.Errorf("s.ScaleSet = %q, want %q", s.ScaleSet, "acme-nix")
+	case s.RunnerGroup != "g":
+		t.Errorf("s.RunnerGroup = %q, want %q", s.RunnerGroup, "g")
+	case !slices.Equal(s.Labels, []string{"self-hosted", "nix"}):
+		t.Errorf("s.Labels (-want +got):\n%s", cmp.Diff([]string{"self-hosted", "nix"}, s.Labels))
+	case s.ID != 7:
+		t.Errorf("s.ID = %v, want 7", s.ID)
+	case s.Registered != "acme-nix":
+		t.Errorf("s.Registered = %q, want %q", s.Registered, "acme-nix")
+	case s.RegisteredGroup != "Default":
+		t.Errorf("s.RegisteredGroup = %q, want %q", s.RegisteredGroup, "Default")
+	case s.Phase != arc.Running:
+		t.Errorf("s.Phase = %q, want %q", s.Phase, arc.Running)
+	case s.Ending:
+		t.Errorf("s.Ending is true; %+v", s)
+	case s.Before != nil:
+		t.Errorf("s.Before = %v, want nil", s.Before)
+	case s.Created.IsZero():
+		t.Errorf("s.Created.IsZero() is true; %+v", s)
 	}
 	if s := set(t, "status: {state: Running}"); s.Phase != arc.Running {
 		t.Errorf("0.13's word: %+v", s)
@@ -206,8 +237,19 @@ func TestStopped(t *testing.T) {
 			}
 			// A missing list never makes a set stopped or registered.
 			p.KnowsListeners, p.KnowsRunners = false, false
-			if s := p.State(); s.Stopped != fleet.Unknown || s.Registered == fleet.Yes || s.Counts != nil || s.Running != nil || s.Live != nil || s.WaitsForJobs {
-				t.Errorf("without lists: %+v", s)
+			switch s := p.State(); {
+			case s.Stopped != fleet.Unknown:
+				t.Errorf("without lists: s.Stopped = %v, want %v", s.Stopped, fleet.Unknown)
+			case s.Registered == fleet.Yes:
+				t.Errorf("without lists: s.Registered = %v", s.Registered)
+			case s.Counts != nil:
+				t.Errorf("without lists: s.Counts = %v, want nil", s.Counts)
+			case s.Running != nil:
+				t.Errorf("without lists: s.Running = %v, want nil", s.Running)
+			case s.Live != nil:
+				t.Errorf("without lists: s.Live = %v, want nil", s.Live)
+			case s.WaitsForJobs:
+				t.Errorf("without lists: s.WaitsForJobs is true; %+v", s)
 			}
 		})
 	}
@@ -233,17 +275,42 @@ func TestCounts(t *testing.T) {
 	if want := (arc.Counts{Desired: 4, Pending: 3, Busy: 1, Idle: 1, Failed: 1}); *s.Counts != want {
 		t.Errorf("%+v", *s.Counts)
 	}
-	if *s.Running != 2 || *s.Live != 7 || len(s.Jobs) != 2 || s.Jobs[0].Runner.Name != "busy" || s.Jobs[1].Runner.Name != "busy-ending" {
-		t.Errorf("%d run, %d live: %+v", *s.Running, *s.Live, s.Jobs)
+	switch {
+	case *s.Running != 2:
+		t.Errorf("*s.Running = %v, want 2", *s.Running)
+	case *s.Live != 7:
+		t.Errorf("*s.Live = %v, want 7", *s.Live)
+	case len(s.Jobs) != 2:
+		t.Errorf("len(s.Jobs) = %v, want 2", len(s.Jobs))
+	case s.Jobs[0].Runner.Name != "busy":
+		t.Errorf("s.Jobs[0].Runner.Name = %q, want %q", s.Jobs[0].Runner.Name, "busy")
+	case s.Jobs[1].Runner.Name != "busy-ending":
+		t.Errorf("s.Jobs[1].Runner.Name = %q, want %q", s.Jobs[1].Runner.Name, "busy-ending")
 	}
-	if j := s.Jobs[0]; j.Repository != "acme/app" || j.Run != 77 || j.Name != "build" || j.Request != 9 || j.ID != "j1" || !j.Started.IsZero() {
-		t.Errorf("%+v", j)
+	switch j := s.Jobs[0]; {
+	case j.Repository != "acme/app":
+		t.Errorf("j.Repository = %q, want %q", j.Repository, "acme/app")
+	case j.Run != 77:
+		t.Errorf("j.Run = %v, want 77", j.Run)
+	case j.Name != "build":
+		t.Errorf("j.Name = %q, want %q", j.Name, "build")
+	case j.Request != 9:
+		t.Errorf("j.Request = %v, want 9", j.Request)
+	case j.ID != "j1":
+		t.Errorf("j.ID = %q, want %q", j.ID, "j1")
+	case !j.Started.IsZero():
+		t.Errorf("j.Started.IsZero() is false; %+v", j)
 	}
 	if !slices.Equal(s.Secrets, []string{"old", "one"}) {
 		t.Errorf("Secrets %q", s.Secrets)
 	}
-	if s.Failure.Reason != arc.ReasonCrashLoop || strings.ContainsAny(s.Failure.Message, "\n\x1b") || !strings.Contains(s.Failure.Message, "TooManyPodFailures: no [31m image") {
-		t.Errorf("%+v", s.Failure)
+	switch {
+	case s.Failure.Reason != arc.ReasonCrashLoop:
+		t.Errorf("s.Failure.Reason = %q, want %q", s.Failure.Reason, arc.ReasonCrashLoop)
+	case strings.ContainsAny(s.Failure.Message, "\n\x1b"):
+		t.Errorf(`strings.ContainsAny(s.Failure.Message, "\n\x1b") is true; %+v`, s.Failure)
+	case !strings.Contains(s.Failure.Message, "TooManyPodFailures: no [31m image"):
+		t.Errorf("s.Failure.Message = %q does not contain %q", s.Failure.Message, "TooManyPodFailures: no [31m image")
 	}
 	if !s.WaitsForJobs {
 		t.Error("a set with runners and no listener does not wait for them")
@@ -500,8 +567,13 @@ func TestFLEET16_Decisions(t *testing.T) {
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			a := arc.NextExternalWrite(set(t, c.y), c.held, noon)
-			if a.Failure.Reason != c.reason || (a.Patch != nil) != c.patches || (a.Apply != nil) != (c.apply != "") {
-				t.Fatalf("%+v", a)
+			switch {
+			case a.Failure.Reason != c.reason:
+				t.Fatalf("a.Failure.Reason = %q, want %q", a.Failure.Reason, c.reason)
+			case (a.Patch != nil) != c.patches:
+				t.Fatalf("(a.Patch != nil) != c.patches; %+v", a)
+			case (a.Apply != nil) != (c.apply != ""):
+				t.Fatalf(`(a.Apply != nil) != (c.apply != ""); %+v`, a)
 			}
 			if a.Apply == nil {
 				return
@@ -513,8 +585,13 @@ func TestFLEET16_Decisions(t *testing.T) {
 			if note := a.Apply.GetAnnotations()[arc.HeldAnnotation]; note != c.note {
 				t.Errorf("kept: %s", note)
 			}
-			if len(a.Apply.GetLabels()) != 0 || len(a.Apply.GetAnnotations()) != 1 || a.Apply.GetFinalizers() != nil {
-				t.Errorf("a hold writes more than it must: %v", a.Apply)
+			switch {
+			case len(a.Apply.GetLabels()) != 0:
+				t.Errorf("a hold writes more than it must: len(a.Apply.GetLabels()) != 0; %v", a.Apply)
+			case len(a.Apply.GetAnnotations()) != 1:
+				t.Errorf("a hold writes more than it must: len(a.Apply.GetAnnotations()) != 1; %v", a.Apply)
+			case a.Apply.GetFinalizers() != nil:
+				t.Errorf("a hold writes more than it must: a.Apply.GetFinalizers() is not nil; %v", a.Apply)
 			}
 		})
 	}
@@ -551,8 +628,13 @@ func FuzzRead(f *testing.F) {
 			t.Error("a listener that takes jobs is stopped")
 		}
 		parts.KnowsListeners, parts.KnowsRunners = false, false
-		if state := parts.State(); state.Stopped != fleet.Unknown || state.Running != nil || state.Registered == fleet.Yes {
-			t.Errorf("without lists: %+v", state)
+		switch state := parts.State(); {
+		case state.Stopped != fleet.Unknown:
+			t.Errorf("without lists: state.Stopped = %v, want %v", state.Stopped, fleet.Unknown)
+		case state.Running != nil:
+			t.Errorf("without lists: state.Running = %v, want nil", state.Running)
+		case state.Registered == fleet.Yes:
+			t.Errorf("without lists: state.Registered = %v", state.Registered)
 		}
 		for _, held := range []bool{true, false} {
 			if a := arc.NextExternalWrite(s, held, noon); a.Apply != nil && a.Patch != nil || a.Patch != nil && !json.Valid(a.Patch) {
@@ -603,8 +685,13 @@ func TestListenerMetrics(t *testing.T) {
 		}},
 	} {
 		got, ok := arc.ReadPod(pod(c.change))
-		if !ok || got.Metrics.IsValid() != (c.want != "") || c.want != "" && got.Metrics.String() != c.want {
-			t.Errorf("%s: %v, %v", c.why, got.Metrics, ok)
+		switch {
+		case !ok:
+			t.Errorf("%s: ok is false, %v, %v", c.why, got.Metrics, ok)
+		case got.Metrics.IsValid() != (c.want != ""):
+			t.Errorf("%s: got.Metrics.IsValid() = %v, want %v", c.why, got.Metrics.IsValid(), (c.want != ""))
+		case c.want != "" && got.Metrics.String() != c.want:
+			t.Errorf(`%s: c.want != "" && got.Metrics.String() != c.want, %v, %v`, c.why, got.Metrics, ok)
 		}
 	}
 	for args, want := range map[string]string{"": "/metrics", "--listener-metrics-endpoint=": "/metrics", "--listener-metrics-endpoint=/jobs": "/jobs", "--listener-metrics-endpoint=@evil": "/metrics"} {

@@ -39,8 +39,13 @@ func TestAllocatedOnce(t *testing.T) {
 	readings := map[string]map[string]poolUsage{"acme": {"nix": {Demand: new(8)}}, "zeta": {"nix": idle}}
 	first := l.allocate(v, approveAll, readings, now)
 	a, z := first.Shares[orgPool{"acme", "nix"}], first.Shares[orgPool{"zeta", "nix"}]
-	if a.Allocated < 8 || a.Allocated+z.Allocated > 10 || !a.ChangedAt.Equal(now) {
-		t.Fatalf("acme %+v, zeta %+v", a, z)
+	switch {
+	case a.Allocated < 8:
+		t.Fatalf("acme: a.Allocated = %v, want at least 8", a.Allocated)
+	case a.Allocated+z.Allocated > 10:
+		t.Fatalf("acme: a.Allocated+z.Allocated = %v, want at most 10", a.Allocated+z.Allocated)
+	case !a.ChangedAt.Equal(now):
+		t.Fatalf("acme: a.ChangedAt = %v, want %v", a.ChangedAt, now)
 	}
 	// Another organisation needs as much now, and neither status contains the allocation.
 	readings["zeta"]["nix"] = poolUsage{Demand: new(8)}

@@ -72,8 +72,15 @@ func TestToCached(t *testing.T) {
 		if err != nil || again != any(m) {
 			t.Errorf("a cached object is cached as %v, %v", again, err)
 		}
-		if m.Namespace != "runners" || m.Name != "acme-nix-1" || m.ResourceVersion != "1" || indexKey(m.set) == "/" {
-			t.Errorf("%T is cached as %s/%s with %v", m.value, m.Namespace, m.Name, m.set)
+		switch {
+		case m.Namespace != "runners":
+			t.Errorf("m.Namespace = %q, want %q", m.Namespace, "runners")
+		case m.Name != "acme-nix-1":
+			t.Errorf("m.Name = %q, want %q", m.Name, "acme-nix-1")
+		case m.ResourceVersion != "1":
+			t.Errorf("m.ResourceVersion = %q, want %q", m.ResourceVersion, "1")
+		case indexKey(m.set) == "/":
+			t.Errorf(`indexKey(m.set) == "/"; %v, %s, %s, %v`, m.value, m.Namespace, m.Name, m.set)
 		}
 	}
 	text := kinds(1)[0]

@@ -35,8 +35,13 @@ func TestFLEET08_GitHub(t *testing.T) {
 	p.credential("acme", map[string]string{"github_token": "ghp_" + strings.Repeat("x", 30)})
 	p.waitCondition("acme", "CredentialsValid", "False/Invalid")
 	p.waitCondition("acme", "Degraded", "True/"+fleet.ReasonRotationFailed)
-	if s := p.set(p.shared, "acme-nix"); s.Secret != first[0] || s.Max == 0 || p.get("acme").Status.Phase != v1alpha1.PhaseActive {
-		t.Errorf("a bad credential has changed %+v", s)
+	switch s := p.set(p.shared, "acme-nix"); {
+	case s.Secret != first[0]:
+		t.Errorf("a bad credential has changed: s.Secret = %q, want %q", s.Secret, first[0])
+	case s.Max == 0:
+		t.Errorf("a bad credential has changed: s.Max = %v", s.Max)
+	case p.get("acme").Status.Phase != v1alpha1.PhaseActive:
+		t.Errorf(`a bad credential has changed: p.get("acme").Status.Phase != v1alpha1.PhaseActive; %+v`, s)
 	}
 	p.credential("acme", map[string]string{"github_token": p.github.AddToken("admin:org", "repo")})
 	p.waitFor("only the new copy is left", func() bool {
@@ -105,8 +110,13 @@ func TestFLEET08_KilledAtGitHub(t *testing.T) {
 	t.Logf("%d lives", n)
 	p.start()
 	p.waitPhase("acme", v1alpha1.PhaseActive)
-	if s := p.set(p.shared, "acme-nix"); n < 3 || s.Max == 0 || len(p.github.ScaleSets()) != 1 {
-		t.Errorf("after %d lives: %+v, %+v", n, s, p.github.ScaleSets())
+	switch s := p.set(p.shared, "acme-nix"); {
+	case n < 3:
+		t.Errorf("n = %v, want at least 3", n)
+	case s.Max == 0:
+		t.Errorf("s.Max = %v", s.Max)
+	case len(p.github.ScaleSets()) != 1:
+		t.Errorf("len(p.github.ScaleSets()) = %v, want 1", len(p.github.ScaleSets()))
 	}
 }
 
@@ -124,8 +134,13 @@ func TestFLEET08_KilledAtGitLab(t *testing.T) {
 		works := slices.ContainsFunc(r, func(r forgetest.GitLabRunner) bool {
 			return len(r.Managers) > 0 && p.exists(p.shared, isolation.TokenName(r.Description), &corev1.Secret{})
 		})
-		if !works || len(r) > 2 || len(r) == 2 && !r[0].Paused && !r[1].Paused {
-			t.Fatalf("runners %+v", r)
+		switch {
+		case !works:
+			t.Fatalf("runners: works is false; %+v", r)
+		case len(r) > 2:
+			t.Fatalf("runners: len(r) = %v, want at most 2", len(r))
+		case len(r) == 2 && !r[0].Paused && !r[1].Paused:
+			t.Fatalf("runners: len(r) == 2 && !r[0].Paused && !r[1].Paused; %+v", r)
 		}
 		return len(r) == 1 && r[0].ID != first && !p.exists(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{})
 	})
@@ -178,8 +193,13 @@ func TestFLEET19_MassDeletion(t *testing.T) {
 	}
 	for _, org := range orgs[:5] {
 		p.waitCondition(org, "DecisionNeeded", "True/"+fleet.ReasonMassDeletion)
-		if s := p.set(p.shared, org+"-nix"); s == nil || s.Max != 0 || s.Ending {
-			t.Errorf("%s: %+v", org, s)
+		switch s := p.set(p.shared, org+"-nix"); {
+		case s == nil:
+			t.Errorf("s is nil; %s", org)
+		case s.Max != 0:
+			t.Errorf("s.Max = %v, want 0; %s", s.Max, org)
+		case s.Ending:
+			t.Errorf("s.Ending is true; %s, %+v", org, s)
 		}
 	}
 	if now := p.github.ScaleSets(); len(now) != len(before) {
@@ -370,8 +390,13 @@ func TestFLEET17_NoAnswer(t *testing.T) {
 	p.gitlab.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: 503} })
 	p.must(p.admin.Delete(t.Context(), p.get("omega")))
 	p.waitPhase("omega", v1alpha1.PhaseDraining)
-	if n := count(); n != 0 || !p.exists(p.ns, "omega-credential", &corev1.Secret{}) || !p.exists(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{}) {
-		t.Errorf("%d deletions while the forge does not answer", n)
+	switch n := count(); {
+	case n != 0:
+		t.Errorf("n = %v, want 0", n)
+	case !p.exists(p.ns, "omega-credential", &corev1.Secret{}):
+		t.Errorf(`p.exists(p.ns, "omega-credential", &corev1.Secret{}) is false; %d`, n)
+	case !p.exists(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{}):
+		t.Errorf(`p.exists(p.shared, isolation.TokenName("omega-docker"), &corev1.Secret{}) is false; %d`, n)
 	}
 	f := &v1alpha1.RunnerForge{}
 	p.waitFor("the forge is reported as unreachable", func() bool {

@@ -17,19 +17,36 @@ func TestDecideGate(t *testing.T) {
 	recorded := ""
 	for i := range 2 {
 		gate := decideGate(recorded, "0.14.2", now)
-		if !gate.allowed || gate.failure.Reason != "" || gate.record == recorded {
-			t.Fatalf("creation %d: %+v", i+1, gate)
+		switch {
+		case !gate.allowed:
+			t.Fatalf("creation: gate.allowed is false; %d, gate = %+v", i+1, gate)
+		case gate.failure.Reason != "":
+			t.Fatalf("creation: gate.failure.Reason = %q, want none; %d", gate.failure.Reason, i+1)
+		case gate.record == recorded:
+			t.Fatalf("creation: gate.record = %q, the same as recorded; %d", gate.record, i+1)
 		}
 		recorded = gate.record
 		now = now.Add(time.Second)
 	}
 	gate := decideGate(recorded, "0.14.2", now)
-	if gate.allowed || gate.failure.Reason != arc.ReasonDeletes || !gate.until.After(now) || gate.record == recorded {
-		t.Fatalf("third creation: %+v", gate)
+	switch {
+	case gate.allowed:
+		t.Fatalf("third creation: gate.allowed is true; gate = %+v", gate)
+	case gate.failure.Reason != arc.ReasonDeletes:
+		t.Fatalf("third creation: gate.failure.Reason = %q, want %q", gate.failure.Reason, arc.ReasonDeletes)
+	case !gate.until.After(now):
+		t.Fatalf("third creation: gate.until.After(now) is false; gate = %+v", gate)
+	case gate.record == recorded:
+		t.Fatalf("third creation: gate.record = %q, the same as recorded", gate.record)
 	}
 	refused := decideGate(gate.record, "0.14.2", now.Add(time.Second))
-	if refused.allowed || refused.record != gate.record || !refused.until.Equal(gate.until) {
-		t.Errorf("later: %+v", refused)
+	switch {
+	case refused.allowed:
+		t.Errorf("later: refused.allowed is true; refused = %+v", refused)
+	case refused.record != gate.record:
+		t.Errorf("later: refused.record = %q, want %q", refused.record, gate.record)
+	case !refused.until.Equal(gate.until):
+		t.Errorf("later: refused.until = %v, want %v", refused.until, gate.until)
 	}
 	if other := decideGate(gate.record, "0.15.0", now); !other.allowed {
 		t.Errorf("another version: %+v", other)
@@ -100,8 +117,13 @@ func TestDecideIsPure(t *testing.T) {
 		failures: make([]fleet.Failure, 0, 4), facts: fleet.Facts{Enrollment: e, Forge: v1alpha1.GitHub, HasFinalizer: true, Listed: true}}
 	first := decide(o)
 	second := decide(o)
-	if len(o.facts.Workloads) != 0 || len(o.failures) != 0 || len(w.drift) != 0 {
-		t.Errorf("the observation changed: %+v", o)
+	switch {
+	case len(o.facts.Workloads) != 0:
+		t.Errorf("the observation changed: len(o.facts.Workloads) = %v, want 0", len(o.facts.Workloads))
+	case len(o.failures) != 0:
+		t.Errorf("the observation changed: len(o.failures) = %v, want 0", len(o.failures))
+	case len(w.drift) != 0:
+		t.Errorf("the observation changed: len(w.drift) = %v, want 0", len(w.drift))
 	}
 	if len(first.step.Actions) != len(second.step.Actions) || first.step.Report.Phase != second.step.Report.Phase {
 		t.Errorf("first %+v, then %+v", first.step, second.step)

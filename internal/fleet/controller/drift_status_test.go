@@ -32,8 +32,13 @@ func TestFindingsSurviveInStatus(t *testing.T) {
 		t.Errorf("written again it is\n%+v\nwas\n%+v", again, once)
 	}
 	for i, f := range once {
-		if back[i].ID() != list[i].ID() || f.ID != list[i].ID() || !back[i].FirstSeen.Equal(noon) {
-			t.Errorf("%+v is another finding than %+v", back[i], list[i])
+		switch {
+		case back[i].ID() != list[i].ID():
+			t.Errorf("back[i].ID() = %q, want %q", back[i].ID(), list[i].ID())
+		case f.ID != list[i].ID():
+			t.Errorf("f.ID = %q, want %q", f.ID, list[i].ID())
+		case !back[i].FirstSeen.Equal(noon):
+			t.Errorf("back[i].FirstSeen = %v, want %v", back[i].FirstSeen, noon)
 		}
 		for _, x := range []struct {
 			text string
@@ -44,8 +49,13 @@ func TestFindingsSurviveInStatus(t *testing.T) {
 			}
 		}
 	}
-	if once[0].Settled || !once[1].Settled || !once[2].Settled {
-		t.Errorf("settled: %+v", once)
+	switch {
+	case once[0].Settled:
+		t.Errorf("settled: once[0].Settled is true; once = %+v", once)
+	case !once[1].Settled:
+		t.Errorf("settled: once[1].Settled is false; once = %+v", once)
+	case !once[2].Settled:
+		t.Errorf("settled: once[2].Settled is false; once = %+v", once)
 	}
 	for i := range 100 {
 		list = append(list, fleet.Finding{Kind: fleet.DriftGhost, Severity: fleet.SeverityInfo, Org: "acme", Subject: fmt.Sprint(i), FirstSeen: noon})
@@ -74,8 +84,16 @@ func TestReportableFindings(t *testing.T) {
 	} {
 		list := []fleet.Finding{x.f}
 		reported, c := reportableFindings(list, noon), driftCondition(list, noon)
-		if (len(reported) == 1) != x.drift || (c.Status == fleet.Yes) != x.drift || c.Status == fleet.Unknown || x.drift && (c.Reason != string(x.f.Kind) || !strings.Contains(c.Message, "acme-nix: It is so. See to it.")) {
-			t.Errorf("%s: reported %+v, condition %+v", x.why, reported, c)
+		switch {
+		case (len(reported) == 1) != x.drift:
+			t.Errorf("%s: reported: (len(reported) == 1) != x.drift, reported = %+v, %+v", x.why, reported, c)
+		case (c.Status == fleet.Yes) != x.drift:
+			t.Errorf("%s: reported: (c.Status == fleet.Yes) != x.drift, reported = %+v, %+v", x.why, reported, c)
+		case c.Status == fleet.Unknown:
+			t.Errorf("%s: reported: c.Status = %v", x.why, c.Status)
+		case x.drift && (c.Reason != string(x.f.Kind) || !strings.Contains(c.Message, "acme-nix: It is so. See to it.")):
+			t.Errorf(`%s: reported: x.drift && (c.Reason != string(x.f.Kind) || !strings.Contains(c.Message, "acme-nix: It is so. See to it.")), reported = %+v, %+v`,
+				x.why, reported, c)
 		}
 		if fresh := newFindings(reported, nil); len(fresh) != len(reported) {
 			t.Errorf("%s: not new: %+v", x.why, fresh)
@@ -100,8 +118,13 @@ func TestReportableFindings(t *testing.T) {
 
 // Law 7: without an answer, a state is not known, whatever it was before.
 func TestUnknown(t *testing.T) {
-	if r := scaleSetAtGitHub("acme-nix", nil, nil, fleet.Unknown, false); r.Registered != fleet.Unknown || r.Online != fleet.Unknown || r.Exists != fleet.Unknown {
-		t.Errorf("no list: %+v", r)
+	switch r := scaleSetAtGitHub("acme-nix", nil, nil, fleet.Unknown, false); {
+	case r.Registered != fleet.Unknown:
+		t.Errorf("no list: r.Registered = %v, want %v", r.Registered, fleet.Unknown)
+	case r.Online != fleet.Unknown:
+		t.Errorf("no list: r.Online = %v, want %v", r.Online, fleet.Unknown)
+	case r.Exists != fleet.Unknown:
+		t.Errorf("no list: r.Exists = %v, want %v", r.Exists, fleet.Unknown)
 	}
 	if r := scaleSetAtGitHub("acme-nix", nil, nil, fleet.Unknown, true); r.Registered != fleet.Yes || r.Online != fleet.Unknown {
 		t.Errorf("no list, and it had one once: %+v", r)
@@ -112,12 +135,26 @@ func TestUnknown(t *testing.T) {
 	}
 	down := &forge.Error{Class: forge.Unavailable}
 	for why, read := range map[string]runnerResult{"never read": {}, "not answered": {GitLabRunner: forge.GitLabRunner{ID: 7, Paused: true}, Err: down}, "of another": {GitLabRunner: forge.GitLabRunner{ID: 8, Paused: true}}} {
-		if r := runnerAtGitLab(read, fleet.Yes, 7); r.Paused != fleet.Unknown || r.Online != fleet.Unknown || r.Contacted != fleet.Unknown || r.Options != nil || r.Versions != nil {
-			t.Errorf("%s: %+v", why, r)
+		switch r := runnerAtGitLab(read, fleet.Yes, 7); {
+		case r.Paused != fleet.Unknown:
+			t.Errorf("%s: r.Paused = %v, want %v", why, r.Paused, fleet.Unknown)
+		case r.Online != fleet.Unknown:
+			t.Errorf("%s: r.Online = %v, want %v", why, r.Online, fleet.Unknown)
+		case r.Contacted != fleet.Unknown:
+			t.Errorf("%s: r.Contacted = %v, want %v", why, r.Contacted, fleet.Unknown)
+		case r.Options != nil:
+			t.Errorf("%s: r.Options = %v, want nil", why, r.Options)
+		case r.Versions != nil:
+			t.Errorf("%s: r.Versions = %v, want nil", why, r.Versions)
 		}
 	}
-	if r := runnerAtGitLab(runnerResult{GitLabRunner: forge.GitLabRunner{ID: 7, Status: "new word"}}, fleet.Yes, 7); r.Online != fleet.Unknown || r.Paused != fleet.No || r.Contacted != fleet.No {
-		t.Errorf("an unknown status: %+v", r)
+	switch r := runnerAtGitLab(runnerResult{GitLabRunner: forge.GitLabRunner{ID: 7, Status: "new word"}}, fleet.Yes, 7); {
+	case r.Online != fleet.Unknown:
+		t.Errorf("an unknown status: r.Online = %v, want %v", r.Online, fleet.Unknown)
+	case r.Paused != fleet.No:
+		t.Errorf("an unknown status: r.Paused = %v, want %v", r.Paused, fleet.No)
+	case r.Contacted != fleet.No:
+		t.Errorf("an unknown status: r.Contacted = %v, want %v", r.Contacted, fleet.No)
 	}
 	if g := groupAccess("tailplane-acme", nil); g != nil {
 		t.Errorf("a group that is not listed: %+v", g)
@@ -156,8 +193,13 @@ func TestDriftSchedule(t *testing.T) {
 			t.Errorf("%s first at %v", org, first)
 		}
 		next := r.done(org, first)
-		if d := next.Sub(first); d < 4*time.Minute || d > 6*time.Minute || !r.next(org).Equal(next) {
-			t.Errorf("%s next after %v, %v", org, d, r.next(org))
+		switch d := next.Sub(first); {
+		case d < 4*time.Minute:
+			t.Errorf("d = %v, want at least %v", d, 4*time.Minute)
+		case d > 6*time.Minute:
+			t.Errorf("d = %v, want at most %v", d, 6*time.Minute)
+		case !r.next(org).Equal(next):
+			t.Errorf("r.next(org).Equal(next) is false; %s, %v, %v", org, d, r.next(org))
 		}
 		r.delete(org)
 		if !r.next(org).Equal(first) {

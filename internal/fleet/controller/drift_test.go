@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -70,9 +71,23 @@ func TestFLEET17_PausedOutside(t *testing.T) {
 		return drifted(e) == "True/PausedOutside"
 	})
 	first := found(e, fleet.DriftPausedOutside)
-	if first == nil || !first.Settled || first.Severity != "warning" || first.Workload != "omega-docker" || first.Next == "" || first.FirstSeen.IsZero() || len(e.Status.Pools) != 1 ||
-		!slices.Equal(e.Status.Pools[0].Drift, []string{"PausedOutside"}) {
-		t.Fatalf("finding %+v, pools %+v", first, e.Status.Pools)
+	switch {
+	case first == nil:
+		t.Fatal("finding: first is nil")
+	case !first.Settled:
+		t.Fatalf("finding: first.Settled is false; first = %+v, %+v", first, e.Status.Pools)
+	case first.Severity != "warning":
+		t.Fatalf("finding: first.Severity = %q, want %q", first.Severity, "warning")
+	case first.Workload != "omega-docker":
+		t.Fatalf("finding: first.Workload = %q, want %q", first.Workload, "omega-docker")
+	case first.Next == "":
+		t.Fatalf("finding: first.Next is empty; first = %+v, %+v", first, e.Status.Pools)
+	case first.FirstSeen.IsZero():
+		t.Fatalf("finding: first.FirstSeen.IsZero() is true; first = %+v, %+v", first, e.Status.Pools)
+	case len(e.Status.Pools) != 1:
+		t.Fatalf("finding: len(e.Status.Pools) = %v, want 1", len(e.Status.Pools))
+	case !slices.Equal(e.Status.Pools[0].Drift, []string{"PausedOutside"}):
+		t.Fatalf("finding: e.Status.Pools[0].Drift (-want +got):\n%s", cmp.Diff([]string{"PausedOutside"}, e.Status.Pools[0].Drift))
 	}
 	if now, _ := p.fleet.Metrics(); len(now.Workloads) != 1 || now.Workloads[0].Drift != 1 {
 		t.Errorf("figures %+v", now)
@@ -99,8 +114,13 @@ func TestFLEET17_PausedOutside(t *testing.T) {
 		}
 		return f.Unconfirmed
 	})
-	if f := found(e, fleet.DriftPausedOutside); !f.FirstSeen.Equal(&first.FirstSeen) || f.ID != first.ID || drifted(e) != "True/PausedOutside" {
-		t.Errorf("after a restart %+v, was %+v", f, first)
+	switch f := found(e, fleet.DriftPausedOutside); {
+	case !f.FirstSeen.Equal(&first.FirstSeen):
+		t.Errorf("after a restart: f.FirstSeen = %v, want %v", f.FirstSeen, &first.FirstSeen)
+	case f.ID != first.ID:
+		t.Errorf("after a restart: f.ID = %q, want %q", f.ID, first.ID)
+	case drifted(e) != "True/PausedOutside":
+		t.Errorf(`after a restart: drifted(e) != "True/PausedOutside"; %+v, first = %+v`, f, first)
 	}
 	p.gitlab.Fault(nil)
 	p.gitlab.ChangeRunner(runner, func(r *forgetest.GitLabRunner) { r.Paused = false })
@@ -127,8 +147,19 @@ func TestFLEET17_Ghost(t *testing.T) {
 		return f != nil && f.Settled
 	})
 	first := found(e, fleet.DriftGhost)
-	if len(e.Status.Findings) != 1 || first.Subject != decimal(ghost) || first.Severity != "info" || !strings.Contains(first.Evidence, `"acme-nix-abc12-runner-x1y2z"`) || drifted(e) != "False/None" || len(e.Status.Pools[0].Drift) != 0 {
-		t.Errorf("findings %+v, pools %+v", e.Status.Findings, e.Status.Pools)
+	switch {
+	case len(e.Status.Findings) != 1:
+		t.Errorf("findings: len(e.Status.Findings) = %v, want 1", len(e.Status.Findings))
+	case first.Subject != decimal(ghost):
+		t.Errorf("findings: first.Subject = %q, want decimal(ghost)", first.Subject)
+	case first.Severity != "info":
+		t.Errorf("findings: first.Severity = %q, want %q", first.Severity, "info")
+	case !strings.Contains(first.Evidence, `"acme-nix-abc12-runner-x1y2z"`):
+		t.Errorf("findings: first.Evidence = %q does not contain %q", first.Evidence, `"acme-nix-abc12-runner-x1y2z"`)
+	case drifted(e) != "False/None":
+		t.Errorf(`findings: drifted(e) != "False/None"; %+v, %+v`, e.Status.Findings, e.Status.Pools)
+	case len(e.Status.Pools[0].Drift) != 0:
+		t.Errorf("findings: len(e.Status.Pools[0].Drift) = %v, want 0", len(e.Status.Pools[0].Drift))
 	}
 	if e.Status.Pools[0].SeenAt == nil {
 		t.Errorf("the status does not record that GitHub had a runner of it: %+v", e.Status.Pools[0])
@@ -205,7 +236,14 @@ func TestFLEET06_AppliedAgain(t *testing.T) {
 		f := found(e, fleet.DriftCapacity)
 		return f != nil && f.Settled && f.ExplainedBy == "freeze"
 	})
-	if s := p.set(p.shared, "acme-nix"); s.Max != 0 || s.Min != 0 || drifted(e) != "False/None" || len(e.Status.Pools[0].Drift) != 0 {
-		t.Errorf("%+v, conditions %+v", s, e.Status.Conditions)
+	switch s := p.set(p.shared, "acme-nix"); {
+	case s.Max != 0:
+		t.Errorf("s.Max = %v, want 0", s.Max)
+	case s.Min != 0:
+		t.Errorf("s.Min = %v, want 0", s.Min)
+	case drifted(e) != "False/None":
+		t.Errorf(`drifted(e) != "False/None"; %+v, %+v`, s, e.Status.Conditions)
+	case len(e.Status.Pools[0].Drift) != 0:
+		t.Errorf("len(e.Status.Pools[0].Drift) = %v, want 0", len(e.Status.Pools[0].Drift))
 	}
 }

@@ -22,8 +22,15 @@ func TestFLEET02_GitHub(t *testing.T) {
 		s := p.set(p.shared, "acme-nix")
 		return s != nil && s.Max > 0 && s.ID > 0
 	})
-	if len(e.Status.Pools) != 1 || e.Status.Pools[0].ScaleSetID == nil || e.Status.Credential == nil || e.Status.Credential.Kind != v1alpha1.CredentialGitHubToken {
-		t.Errorf("status %+v", e.Status)
+	switch {
+	case len(e.Status.Pools) != 1:
+		t.Errorf("status: len(e.Status.Pools) = %v, want 1", len(e.Status.Pools))
+	case e.Status.Pools[0].ScaleSetID == nil:
+		t.Error("status: e.Status.Pools[0].ScaleSetID is nil")
+	case e.Status.Credential == nil:
+		t.Error("status: e.Status.Credential is nil")
+	case e.Status.Credential.Kind != v1alpha1.CredentialGitHubToken:
+		t.Errorf("status: e.Status.Credential.Kind = %q, want %q", e.Status.Credential.Kind, v1alpha1.CredentialGitHubToken)
 	}
 	p.must(p.admin.Delete(t.Context(), e))
 	if left := p.waitGone("acme"); len(left) > 0 {
@@ -50,8 +57,13 @@ func TestFLEET02_GitLab(t *testing.T) {
 		return len(e.Status.Pools) == 1 && e.Status.Pools[0].EffectiveMax != nil && *e.Status.Pools[0].EffectiveMax > 0
 	})
 	runner := p.gitlab.Runners()[0]
-	if s := e.Status.Pools[0]; s.RunnerID == nil || *s.RunnerID != runner.ID || s.Workload != "omega-docker" {
-		t.Errorf("status %+v", s)
+	switch s := e.Status.Pools[0]; {
+	case s.RunnerID == nil:
+		t.Error("status: s.RunnerID is nil")
+	case *s.RunnerID != runner.ID:
+		t.Errorf("status: *s.RunnerID = %v, want %v", *s.RunnerID, runner.ID)
+	case s.Workload != "omega-docker":
+		t.Errorf("status: s.Workload = %q, want %q", s.Workload, "omega-docker")
 	}
 	job := p.gitlab.StartJob(runner.ID, 7)
 	p.must(p.admin.Delete(t.Context(), e))

@@ -65,8 +65,17 @@ func TestFLEET16_Adopted(t *testing.T) {
 	p.start()
 	o := p.waitAdopted("old", "it is shown", func(o *v1alpha1.RunnerPool) bool { return reasonOf(o, "Ready") == "True/Ready" })
 	before := p.set(ns, "old")
-	if a := o.Status.Adopted; a == nil || *a.Max != 5 || a.ScaleSetID == nil || *a.ScaleSetID != before.ID || a.Hold != "" {
-		t.Errorf("status %+v", o.Status)
+	switch a := o.Status.Adopted; {
+	case a == nil:
+		t.Errorf("status: a is nil; %+v", o.Status)
+	case *a.Max != 5:
+		t.Errorf("status: *a.Max = %v, want 5; %+v", *a.Max, o.Status)
+	case a.ScaleSetID == nil:
+		t.Errorf("status: a.ScaleSetID is nil; %+v", o.Status)
+	case *a.ScaleSetID != before.ID:
+		t.Errorf("status: *a.ScaleSetID = %v, want %v; %+v", *a.ScaleSetID, before.ID, o.Status)
+	case a.Hold != "":
+		t.Errorf("status: a.Hold = %q, want none; %+v", a.Hold, o.Status)
 	}
 	p.waitAdopted("older", "there is none", func(o *v1alpha1.RunnerPool) bool { return reasonOf(o, "Ready") == "False/ScaleSetNotFound" })
 	spec := func() string {
@@ -102,12 +111,28 @@ func TestFLEET16_Adopted(t *testing.T) {
 
 	p.hold("of-acme", v1alpha1.HoldScope{Org: "acme"}, v1alpha1.HoldPause) // the scale set belongs to no organisation
 	h := p.hold("freeze", v1alpha1.HoldScope{All: true}, v1alpha1.HoldDrain)
-	if s := p.waitHold("freeze", "Applied", metav1.ConditionTrue).Status; s.Targets != 1 || s.Applied != 1 || s.RemainingJobs == nil || *s.RemainingJobs != 1 {
-		t.Errorf("hold %+v", s)
+	switch s := p.waitHold("freeze", "Applied", metav1.ConditionTrue).Status; {
+	case s.Targets != 1:
+		t.Errorf("hold: s.Targets = %v, want 1", s.Targets)
+	case s.Applied != 1:
+		t.Errorf("hold: s.Applied = %v, want 1", s.Applied)
+	case s.RemainingJobs == nil:
+		t.Error("hold: s.RemainingJobs is nil")
+	case *s.RemainingJobs != 1:
+		t.Errorf("hold: *s.RemainingJobs = %v, want 1", *s.RemainingJobs)
 	}
 	o = p.waitAdopted("old", "the hold is named", func(o *v1alpha1.RunnerPool) bool { return o.Status.Adopted != nil && o.Status.Adopted.Hold == "freeze" })
-	if s := p.set(ns, "old"); s.Min != 0 || s.Max != 0 || s.Before == nil || s.UID != before.UID || *o.Status.Adopted.Busy != 1 {
-		t.Errorf("held as %+v, pool %+v", s, o.Status.Adopted)
+	switch s := p.set(ns, "old"); {
+	case s.Min != 0:
+		t.Errorf("held: s.Min = %v, want 0", s.Min)
+	case s.Max != 0:
+		t.Errorf("held: s.Max = %v, want 0", s.Max)
+	case s.Before == nil:
+		t.Error("held: s.Before is nil")
+	case s.UID != before.UID:
+		t.Errorf("held: s.UID = %q, want %q", s.UID, before.UID)
+	case *o.Status.Adopted.Busy != 1:
+		t.Errorf("held: *o.Status.Adopted.Busy = %v, want 1", *o.Status.Adopted.Busy)
 	}
 
 	// A GitOps engine that is not configured to ignore the numbers.

@@ -82,8 +82,15 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 		p.runManagers()
 		return meta.IsStatusConditionTrue(e.Status.Conditions, "DecisionNeeded")
 	})
-	if c := meta.FindStatusCondition(e.Status.Conditions, "DecisionNeeded"); c.Reason != fleet.ReasonByHand || !strings.Contains(c.Message, v1alpha1.ForceCleanupAnnotation) || e.Status.Phase != v1alpha1.PhaseFailed || replicas() != 0 {
-		t.Errorf("%s: %+v", e.Status.Phase, c)
+	switch c := meta.FindStatusCondition(e.Status.Conditions, "DecisionNeeded"); {
+	case c.Reason != fleet.ReasonByHand:
+		t.Errorf("c.Reason = %q, want %q", c.Reason, fleet.ReasonByHand)
+	case !strings.Contains(c.Message, v1alpha1.ForceCleanupAnnotation):
+		t.Errorf("c.Message = %q does not contain %q", c.Message, v1alpha1.ForceCleanupAnnotation)
+	case e.Status.Phase != v1alpha1.PhaseFailed:
+		t.Errorf("e.Status.Phase = %q, want %q", e.Status.Phase, v1alpha1.PhaseFailed)
+	case replicas() != 0:
+		t.Errorf("replicas() != 0; %s, %+v", e.Status.Phase, c)
 	}
 	if !p.exists(p.ns, "omega-credential", &corev1.Secret{}) || !p.exists(p.shared, "omega-docker-runner-token", &corev1.Secret{}) {
 		t.Error("an object was deleted before a person confirmed that the runner is deleted")
@@ -92,8 +99,13 @@ func TestFLEET07_TokenByHand(t *testing.T) {
 	if left := p.waitGone("omega"); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	if n := requested.Load(); n > 0 || len(p.gitlab.Runners()) != 2 || p.gitlab.Runners()[0].Paused {
-		t.Errorf("the fleet queried GitLab about runners %d times", n)
+	switch n := requested.Load(); {
+	case n > 0:
+		t.Errorf("the fleet queried GitLab about runners: n = %v, want at most 0", n)
+	case len(p.gitlab.Runners()) != 2:
+		t.Errorf("the fleet queried GitLab about runners: len(p.gitlab.Runners()) != 2; %d", n)
+	case p.gitlab.Runners()[0].Paused:
+		t.Errorf("the fleet queried GitLab about runners: p.gitlab.Runners()[0].Paused is true; %d", n)
 	}
 }
 
@@ -121,8 +133,13 @@ func TestTokenByHandServesOnePool(t *testing.T) {
 		c := meta.FindStatusCondition(e.Status.Conditions, "Degraded")
 		return c != nil && c.Reason == fleet.ReasonByHand
 	})
-	if r := p.gitlab.Runners(); len(r) != 2 || r[1].Paused || *deploymentOf(p, "omega-docker").Spec.Replicas != 0 {
-		t.Errorf("%+v", r)
+	switch r := p.gitlab.Runners(); {
+	case len(r) != 2:
+		t.Errorf("len(r) = %v, want 2", len(r))
+	case r[1].Paused:
+		t.Errorf("r[1].Paused is true; %+v", r)
+	case *deploymentOf(p, "omega-docker").Spec.Replicas != 0:
+		t.Errorf(`*deploymentOf(p, "omega-docker").Spec.Replicas != 0; %+v`, r)
 	}
 	p.patch(p.get("omega"), `{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"it is deleted at GitLab"}}}`)
 	p.waitFor("the other one ends", func() bool {

@@ -61,8 +61,15 @@ func TestFLEET03_PauseAndResume(t *testing.T) {
 	p.waitStatus("acme", "a job that is stranded", func(e *v1alpha1.RunnerEnrollment) bool {
 		return is(e.Status.Pools[0].Assigned, 2) && is(e.Status.Pools[0].Stranded, 1)
 	})
-	if f, known := p.fleet.Metrics(); !known || len(f.Workloads) != 1 || f.Workloads[0].Stranded == nil || *f.Workloads[0].Stranded != 1 {
-		t.Errorf("figures %+v", f)
+	switch f, known := p.fleet.Metrics(); {
+	case !known:
+		t.Errorf("figures: known is false; %+v", f)
+	case len(f.Workloads) != 1:
+		t.Errorf("figures: len(f.Workloads) = %v, want 1", len(f.Workloads))
+	case f.Workloads[0].Stranded == nil:
+		t.Error("figures: f.Workloads[0].Stranded is nil")
+	case *f.Workloads[0].Stranded != 1:
+		t.Errorf("figures: *f.Workloads[0].Stranded = %v, want 1", *f.Workloads[0].Stranded)
 	}
 	p.must(p.arc.Finish(t.Context(), "j1"))
 	p.waitHold("drain", "Drained", metav1.ConditionTrue)

@@ -194,8 +194,13 @@ func TestFLEET11_HostileObjects(t *testing.T) {
 	if now := list("SecretList"); !slices.Equal(now, had) {
 		t.Errorf("acme has %q, and had %q", now, had)
 	}
-	if s := p.set(p.shared, "acme-nix"); s == nil || s.Ending || s.Secret == "" {
-		t.Errorf("acme has %+v", s)
+	switch s := p.set(p.shared, "acme-nix"); {
+	case s == nil:
+		t.Error("acme: s is nil")
+	case s.Ending:
+		t.Errorf("acme: s.Ending is true; %+v", s)
+	case s.Secret == "":
+		t.Errorf("acme: s.Secret is empty; %+v", s)
 	}
 	var all metav1.PartialObjectMetadataList
 	all.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))

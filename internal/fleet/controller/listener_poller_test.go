@@ -58,8 +58,13 @@ func FuzzParseAssignedJobs(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if n < 0 || n > maxAssignedJobs || !strings.Contains(text, assignedJobsMetric) {
-			t.Errorf("%q gives %d", text, n)
+		switch {
+		case n < 0:
+			t.Errorf("n = %v, want at least 0", n)
+		case n > maxAssignedJobs:
+			t.Errorf("n = %v, want at most %v", n, maxAssignedJobs)
+		case !strings.Contains(text, assignedJobsMetric):
+			t.Errorf("text = %q does not contain %q", text, assignedJobsMetric)
 		}
 		if again, err := parseAssignedJobs([]byte(assignedJobsMetric + fmt.Sprintln(" ", n))); err != nil || again != n {
 			t.Errorf("%d is read as %d, %v", n, again, err)

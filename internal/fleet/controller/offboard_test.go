@@ -73,8 +73,13 @@ func TestFLEET07_KilledAtGitHub(t *testing.T) {
 		return !p.exists("", "acme", &v1alpha1.RunnerEnrollment{})
 	})
 	t.Logf("%d lives", n)
-	if left := p.waitGone("acme"); len(left) > 0 || !ended || n < 5 {
-		t.Errorf("left: %q after %d lives, job ended %v", left, n, ended)
+	switch left := p.waitGone("acme"); {
+	case len(left) > 0:
+		t.Errorf("left: len(left) = %v, want at most 0", len(left))
+	case !ended:
+		t.Errorf("left: ended is false; left = %q, %d, ended = %v", left, n, ended)
+	case n < 5:
+		t.Errorf("left: n = %v, want at least 5", n)
 	}
 	p.waitFor("its namespace goes", func() bool {
 		ns := &corev1.Namespace{}
@@ -103,8 +108,15 @@ func TestFLEET07_KilledAtGitLab(t *testing.T) {
 		return !p.exists("", "omega", &v1alpha1.RunnerEnrollment{})
 	})
 	t.Logf("%d lives, and %d", n, more)
-	if left := p.waitGone("omega"); len(left) > 0 || len(p.gitlab.Runners()) > 0 || n < 5 || more < 4 {
-		t.Errorf("left: %q, %+v after %d and %d lives", left, p.gitlab.Runners(), n, more)
+	switch left := p.waitGone("omega"); {
+	case len(left) > 0:
+		t.Errorf("left: len(left) = %v, want at most 0", len(left))
+	case len(p.gitlab.Runners()) > 0:
+		t.Errorf("left: len(p.gitlab.Runners()) > 0; left = %q, %+v, %d, more = %d", left, p.gitlab.Runners(), n, more)
+	case n < 5:
+		t.Errorf("left: n = %v, want at least 5", n)
+	case more < 4:
+		t.Errorf("left: more = %v, want at least 4", more)
 	}
 }
 
@@ -162,8 +174,13 @@ func TestFL02_AppUninstalled(t *testing.T) {
 	p.enroll("acme", "github", p.github.URL+"/acme", []string{"nix"})
 	p.start()
 	e := p.waitPhase("acme", v1alpha1.PhaseActive)
-	if c := e.Status.Credential; c == nil || *c.AppID != app || *c.InstallationID != installation {
-		t.Errorf("credential %+v", c)
+	switch c := e.Status.Credential; {
+	case c == nil:
+		t.Error("credential: c is nil")
+	case *c.AppID != app:
+		t.Errorf("credential: *c.AppID = %v, want %v", *c.AppID, app)
+	case *c.InstallationID != installation:
+		t.Errorf("credential: *c.InstallationID = %v, want %v", *c.InstallationID, installation)
 	}
 	set := p.set(p.shared, "acme-nix")
 	p.github.Uninstall(installation)

@@ -63,8 +63,13 @@ func (p *env) adoptRights(namespace string) []byte {
 	_, text, begins := strings.Cut(string(template), "{{- range $ns := $f.adoptNamespaces }}\n")
 	text, _, ends := strings.Cut(text, "{{- end }}")
 	text = strings.NewReplacer("{{ $ns }}", namespace, "{{- $labels | nindent 4 }}", "of: test", "{{ toYaml $account }}", "- {kind: ServiceAccount, name: tailplane-fleet, namespace: "+p.ns+"}").Replace(text)
-	if !begins || !ends || strings.Contains(text, "{{") {
-		p.t.Fatalf("the chart differs:\n%s", text)
+	switch {
+	case !begins:
+		p.t.Fatalf("the chart differs: begins is false; text = %s", text)
+	case !ends:
+		p.t.Fatalf("the chart differs: ends is false; text = %s", text)
+	case strings.Contains(text, "{{"):
+		p.t.Fatalf("the chart differs: text = %q contains %q", text, "{{")
 	}
 	return []byte(text)
 }
@@ -137,8 +142,13 @@ func TestStopCancels(t *testing.T) {
 	if c := meta.FindStatusCondition(e.Status.Conditions, "Degraded"); !strings.Contains(c.Message, "may not end the jobs of beta-nix") || p.github.Run(other).Status != "in_progress" {
 		t.Errorf("%s, and the run is %s", c.Message, p.github.Run(other).Status)
 	}
-	if f, known := p.fleet.Metrics(); !known || len(f.Workloads) != 2 || f.Workloads[0].Failing {
-		t.Errorf("figures %+v", f)
+	switch f, known := p.fleet.Metrics(); {
+	case !known:
+		t.Errorf("figures: known is false; %+v", f)
+	case len(f.Workloads) != 2:
+		t.Errorf("figures: len(f.Workloads) = %v, want 2", len(f.Workloads))
+	case f.Workloads[0].Failing:
+		t.Errorf("figures: f.Workloads[0].Failing is true; %+v", f)
 	}
 }
 

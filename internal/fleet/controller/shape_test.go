@@ -88,8 +88,17 @@ func TestFLEET13_AStrangersScaleSet(t *testing.T) {
 	before := p.set(others, "runners")
 	untouched := func() {
 		t.Helper()
-		if now := p.set(others, "runners"); now == nil || now.Ending || now.UID != before.UID || now.ID != before.ID || now.Max != before.Max {
-			t.Fatalf("the external scale set is %+v, was %+v", now, before)
+		switch now := p.set(others, "runners"); {
+		case now == nil:
+			t.Fatal("the external scale set: now is nil")
+		case now.Ending:
+			t.Fatalf("the external scale set: now.Ending is true; %+v, before = %+v", now, before)
+		case now.UID != before.UID:
+			t.Fatalf("the external scale set: now.UID = %q, want %q", now.UID, before.UID)
+		case now.ID != before.ID:
+			t.Fatalf("the external scale set: now.ID = %v, want %v", now.ID, before.ID)
+		case now.Max != before.Max:
+			t.Fatalf("the external scale set: now.Max = %v, want %v", now.Max, before.Max)
 		}
 		if !slices.ContainsFunc(p.github.ScaleSets(), func(s forgetest.GitHubScaleSet) bool { return s.ID == before.ID }) {
 			t.Fatal("the external scale set is deleted at GitHub")

@@ -51,13 +51,29 @@ func TestKey(t *testing.T) {
 			Iat, Exp int64
 			Iss      string
 		}
-		if err != nil || json.Unmarshal(raw, &claims) != nil || claims.Iss != "Iv23.abc" || claims.Iat > now.Unix()-30 || claims.Exp-now.Unix() < 300 || claims.Exp-claims.Iat > 600 {
-			t.Errorf("%s", raw)
+		switch {
+		case err != nil:
+			t.Error(err)
+		case json.Unmarshal(raw, &claims) != nil:
+			t.Errorf("json.Unmarshal(raw, &claims) is not nil; %s", raw)
+		case claims.Iss != "Iv23.abc":
+			t.Errorf("claims.Iss = %q, want %q", claims.Iss, "Iv23.abc")
+		case claims.Iat > now.Unix()-30:
+			t.Errorf("claims.Iat = %v, want at most %v", claims.Iat, now.Unix()-30)
+		case claims.Exp-now.Unix() < 300:
+			t.Errorf("claims.Exp-now.Unix() = %v, want at least 300", claims.Exp-now.Unix())
+		case claims.Exp-claims.Iat > 600:
+			t.Errorf("claims.Exp-claims.Iat = %v, want at most 600", claims.Exp-claims.Iat)
 		}
 		// FL-03: the key does not print.
 		printed := fmt.Sprintf("%v %+v %#v %s", k, k, *k, struct{ K *appKey }{k})
-		if strings.Contains(printed, own.D.String()) || strings.Contains(printed, own.N.String()) || k.app != "Iv23.abc" {
-			t.Error(printed)
+		switch {
+		case strings.Contains(printed, own.D.String()):
+			t.Errorf("printed = %q contains %q", printed, own.D.String())
+		case strings.Contains(printed, own.N.String()):
+			t.Errorf("printed = %q contains %q", printed, own.N.String())
+		case k.app != "Iv23.abc":
+			t.Errorf("k.app = %q, want %q", k.app, "Iv23.abc")
 		}
 	}
 	short, err := rsa.GenerateKey(rand.Reader, 1024)

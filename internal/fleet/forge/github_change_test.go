@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
@@ -60,13 +62,34 @@ func TestFLEET15_GitHubPropose(t *testing.T) {
 	ctx := testContext(t)
 	p := c.proposal(t, "main", "max: 8 # five\n")
 	r, err := c.g.Propose(ctx, p)
-	if err != nil || !r.Open || r.Merged || r.Number != 1 || r.Blocked != "" || !r.ChecksKnown {
-		t.Fatalf("%+v, %v", r, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case !r.Open:
+		t.Fatalf("r.Open is false; %+v, %v", r, err)
+	case r.Merged:
+		t.Fatalf("r.Merged is true; %+v, %v", r, err)
+	case r.Number != 1:
+		t.Fatalf("r.Number = %v, want 1", r.Number)
+	case r.Blocked != "":
+		t.Fatalf("r.Blocked = %q, want none", r.Blocked)
+	case !r.ChecksKnown:
+		t.Fatalf("r.ChecksKnown is false; %+v, %v", r, err)
 	}
 	commit := c.Commit(c.repository, "tailplane/c1")
-	if commit.SHA != r.Head || commit.Files[poolFile] != "max: 8 # five\n" || commit.Files["README.md"] == "" || commit.AuthorEmail != "amy@acme.dev" ||
-		commit.CommitterName != forgetest.Bot || !strings.HasSuffix(commit.Message, "\nTailplane-Change: c1\n") {
-		t.Errorf("%+v", commit)
+	switch {
+	case commit.SHA != r.Head:
+		t.Errorf("commit.SHA = %q, want %q", commit.SHA, r.Head)
+	case commit.Files[poolFile] != "max: 8 # five\n":
+		t.Errorf("commit.Files[poolFile] = %q, want %q", commit.Files[poolFile], "max: 8 # five\n")
+	case commit.Files["README.md"] == "":
+		t.Errorf(`commit.Files["README.md"] is empty; commit = %+v`, commit)
+	case commit.AuthorEmail != "amy@acme.dev":
+		t.Errorf("commit.AuthorEmail = %q, want %q", commit.AuthorEmail, "amy@acme.dev")
+	case commit.CommitterName != forgetest.Bot:
+		t.Errorf("commit.CommitterName = %q, want %q", commit.CommitterName, forgetest.Bot)
+	case !strings.HasSuffix(commit.Message, "\nTailplane-Change: c1\n"):
+		t.Errorf("commit.Message = %q does not end with %q", commit.Message, "\nTailplane-Change: c1\n")
 	}
 	if !slices.Contains(r.Authors, "amy@acme.dev") || !slices.Contains(r.Authors, forgetest.Bot) {
 		t.Errorf("authors %v", r.Authors)
@@ -75,20 +98,41 @@ func TestFLEET15_GitHubPropose(t *testing.T) {
 		t.Error("main was changed")
 	}
 	pull := c.Pulls(c.repository)[0]
-	if pull.Title != "More" || pull.Body != "for the release" || pull.Base != "main" || !slices.Equal(pull.Labels, []string{"tailplane/risk-medium"}) {
-		t.Errorf("%+v", pull)
+	switch {
+	case pull.Title != "More":
+		t.Errorf("pull.Title = %q, want %q", pull.Title, "More")
+	case pull.Body != "for the release":
+		t.Errorf("pull.Body = %q, want %q", pull.Body, "for the release")
+	case pull.Base != "main":
+		t.Errorf("pull.Base = %q, want %q", pull.Base, "main")
+	case !slices.Equal(pull.Labels, []string{"tailplane/risk-medium"}):
+		t.Errorf("pull.Labels (-want +got):\n%s", cmp.Diff([]string{"tailplane/risk-medium"}, pull.Labels))
 	}
 	c.Forget()
-	if again, err := c.g.Propose(ctx, p); err != nil || again.Head != r.Head || writes(c.Calls()) != 0 {
-		t.Errorf("the same again: %v, %d writes", err, writes(c.Calls()))
+	switch again, err := c.g.Propose(ctx, p); {
+	case err != nil:
+		t.Errorf("the same again: %v", err)
+	case again.Head != r.Head:
+		t.Errorf("the same again: again.Head = %q, want %q", again.Head, r.Head)
+	case writes(c.Calls()) != 0:
+		t.Errorf("the same again: writes(c.Calls()) != 0; %v, %d", err, writes(c.Calls()))
 	}
 	c.ChangePull(c.repository, 1, func(p *forgetest.GitHubPull) { p.Labels = append(p.Labels, "theirs") })
 	second := c.proposal(t, "tailplane/c1", "max: 9 # five\n")
 	second.Labels, second.Title = []string{"tailplane/risk-high"}, "Even more"
 	again, err := c.g.Propose(ctx, second)
 	pulls := c.Pulls(c.repository)
-	if err != nil || again.Head == r.Head || len(pulls) != 1 || pulls[0].Title != "Even more" || !slices.Equal(pulls[0].Labels, []string{"theirs", "tailplane/risk-high"}) {
-		t.Errorf("%+v, %+v, %v", again, pulls, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case again.Head == r.Head:
+		t.Errorf("again.Head = %q, the same as r.Head", again.Head)
+	case len(pulls) != 1:
+		t.Errorf("len(pulls) = %v, want 1", len(pulls))
+	case pulls[0].Title != "Even more":
+		t.Errorf("pulls[0].Title = %q, want %q", pulls[0].Title, "Even more")
+	case !slices.Equal(pulls[0].Labels, []string{"theirs", "tailplane/risk-high"}):
+		t.Errorf("pulls[0].Labels (-want +got):\n%s", cmp.Diff([]string{"theirs", "tailplane/risk-high"}, pulls[0].Labels))
 	}
 	// A merge would change the file, and the files that another person added.
 	c.Push(c.repository, "tailplane/c1", forgetest.GitHubCommit{Message: "mine"}, map[string]*string{"README.md": nil, "b.yaml": new("b")})
@@ -108,8 +152,13 @@ func TestFLEET15_GitHubPropose(t *testing.T) {
 	// A new file, and a deleted file.
 	created := p
 	created.Branch, created.Path, created.Was = "tailplane/c2", "fleet/new file.yaml", ""
-	if r, err := c.g.Propose(ctx, created); err != nil || c.Commit(c.repository, "tailplane/c2").Files["fleet/new file.yaml"] == "" || r.Number != 2 {
-		t.Errorf("%+v, %v", r, err)
+	switch r, err := c.g.Propose(ctx, created); {
+	case err != nil:
+		t.Error(err)
+	case c.Commit(c.repository, "tailplane/c2").Files["fleet/new file.yaml"] == "":
+		t.Errorf(`c.Commit(c.repository, "tailplane/c2").Files["fleet/new file.yaml"] == ""; %+v, %v`, r, err)
+	case r.Number != 2:
+		t.Errorf("r.Number = %v, want 2", r.Number)
 	}
 	gone := c.proposal(t, "main", "")
 	gone.Branch, gone.Content = "tailplane/c3", nil
@@ -203,9 +252,18 @@ func TestFLEET15_GitHubLostAnswers(t *testing.T) {
 			}
 			r, err := c.g.Propose(ctx, p)
 			pulls := c.Pulls(c.repository)
-			if err != nil || len(pulls) != before+1 || r.Head != c.Commit(c.repository, branch).SHA || !slices.Equal(pulls[before].Labels, p.Labels) ||
-				c.Commit(c.repository, branch).Parent != c.Commit(c.repository, "main").SHA {
-				t.Errorf("write %d lost (after: %v): %+v, %v", lost, after, r, err)
+			switch {
+			case err != nil:
+				t.Errorf("write: %v; lost = %d; after = %v", err, lost, after)
+			case len(pulls) != before+1:
+				t.Errorf("write: len(pulls) = %v, want %v; lost = %d; after = %v", len(pulls), before+1, lost, after)
+			case r.Head != c.Commit(c.repository, branch).SHA:
+				t.Errorf("write: r.Head = %q, want c.Commit(c.repository, branch).SHA; lost = %d; after = %v", r.Head, lost, after)
+			case !slices.Equal(pulls[before].Labels, p.Labels):
+				t.Errorf("write: pulls[before].Labels (-want +got):\n%s", cmp.Diff(p.Labels, pulls[before].Labels))
+			case c.Commit(c.repository, branch).Parent != c.Commit(c.repository, "main").SHA:
+				t.Errorf(`write: c.Commit(c.repository, branch).Parent != c.Commit(c.repository, "main").SHA; lost = %d, after = %v, %+v, %v`,
+					lost, after, r, err)
 			}
 		}
 	}
@@ -229,8 +287,13 @@ func TestPL06_GitHubMerge(t *testing.T) {
 	failure(t, c.g.Merge(ctx, 1, ""), forge.Invalid)
 	c.Protect(c.repository, "main", 1)
 	now, err := c.g.Request(ctx, 1)
-	if err != nil || now.Head != pushed || now.Blocked == "" {
-		t.Errorf("%+v, %v", now, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case now.Head != pushed:
+		t.Errorf("now.Head = %q, want %q", now.Head, pushed)
+	case now.Blocked == "":
+		t.Errorf("now.Blocked is empty; %+v, %v", now, err)
 	}
 	for _, name := range []string{"amy@acme.dev", "mallory", "m@example.com", "Mallory", "eve@example.com", "Eve E"} {
 		if !slices.Contains(now.Authors, name) {
@@ -244,13 +307,33 @@ func TestPL06_GitHubMerge(t *testing.T) {
 		p.Checks = []forgetest.GitHubCheck{{Name: "plan", State: "success"}, {Name: "lint", State: "failure", Status: true}}
 	})
 	now, err = c.g.Request(ctx, 1)
-	if err != nil || now.Blocked != "" || len(now.Reviews) != 2 || now.Reviews[0].Approved || !now.Reviews[1].Approved || now.Reviews[1].By != "pat" || now.Reviews[1].Head != pushed ||
-		!slices.Equal(now.Checks, []forge.Check{{Name: "lint", State: "failure"}, {Name: "plan", State: "success"}}) {
-		t.Errorf("%+v, %v", now, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case now.Blocked != "":
+		t.Errorf("now.Blocked = %q, want none", now.Blocked)
+	case len(now.Reviews) != 2:
+		t.Errorf("len(now.Reviews) = %v, want 2", len(now.Reviews))
+	case now.Reviews[0].Approved:
+		t.Errorf("now.Reviews[0].Approved is true; %+v, %v", now, err)
+	case !now.Reviews[1].Approved:
+		t.Errorf("now.Reviews[1].Approved is false; %+v, %v", now, err)
+	case now.Reviews[1].By != "pat":
+		t.Errorf("now.Reviews[1].By = %q, want %q", now.Reviews[1].By, "pat")
+	case now.Reviews[1].Head != pushed:
+		t.Errorf("now.Reviews[1].Head = %q, want %q", now.Reviews[1].Head, pushed)
+	case !slices.Equal(now.Checks, []forge.Check{{Name: "lint", State: "failure"}, {Name: "plan", State: "success"}}):
+		t.Errorf("now.Checks (-want +got):\n%s",
+			cmp.Diff([]forge.Check{{Name: "lint", State: "failure"}, {Name: "plan", State: "success"}}, now.Checks))
 	}
 	c.ChangeInstallation(c.installation, func(in *forgetest.GitHubInstallation) { delete(in.Permissions, "checks") })
-	if now, err := c.g.Request(ctx, 1); err != nil || now.ChecksKnown || now.Checks != nil {
-		t.Errorf("checks that may not be read: %+v, %v", now, err)
+	switch now, err := c.g.Request(ctx, 1); {
+	case err != nil:
+		t.Errorf("checks that may not be: %v", err)
+	case now.ChecksKnown:
+		t.Errorf("checks that may not be: now.ChecksKnown is true; %+v, %v", now, err)
+	case now.Checks != nil:
+		t.Errorf("checks that may not be: now.Checks = %v, want nil", now.Checks)
 	}
 	// The repository permits one merge method. The response is lost, but the merge took effect.
 	c.ChangeRepository(c.repository, func(r *forgetest.GitHubRepository) { r.Squash = true })
@@ -267,8 +350,13 @@ func TestPL06_GitHubMerge(t *testing.T) {
 	if err := c.g.Merge(ctx, 1, pushed); err != nil || c.Commit(c.repository, "main").Files[poolFile] != "max: 99\n" {
 		t.Errorf("again: %v", err)
 	}
-	if now, err := c.g.Request(ctx, 1); err != nil || now.Open || !now.Merged {
-		t.Errorf("%+v, %v", now, err)
+	switch now, err := c.g.Request(ctx, 1); {
+	case err != nil:
+		t.Error(err)
+	case now.Open:
+		t.Errorf("now.Open is true; %+v, %v", now, err)
+	case !now.Merged:
+		t.Errorf("now.Merged is false; %+v, %v", now, err)
 	}
 	p := c.proposal(t, "main", "max: 7\n")
 	if _, err := c.g.Propose(ctx, p); forge.ClassOf(err) != forge.Conflict {
@@ -295,8 +383,13 @@ func TestPL06_GitHubMerge(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := c.Pulls(c.repository)[r.Number-1]; got.State != "closed" || !slices.Equal(got.Comments, []string{"no thanks"}) || c.Commit(c.repository, "tailplane/c2").SHA != "" {
-		t.Errorf("%+v", got)
+	switch got := c.Pulls(c.repository)[r.Number-1]; {
+	case got.State != "closed":
+		t.Errorf("got.State = %q, want %q", got.State, "closed")
+	case !slices.Equal(got.Comments, []string{"no thanks"}):
+		t.Errorf("got.Comments (-want +got):\n%s", cmp.Diff([]string{"no thanks"}, got.Comments))
+	case c.Commit(c.repository, "tailplane/c2").SHA != "":
+		t.Errorf(`c.Commit(c.repository, "tailplane/c2").SHA != ""; got = %+v`, got)
 	}
 }
 
@@ -353,19 +446,34 @@ func TestGitHubReadFile(t *testing.T) {
 	c := newGitHubChangeEnv(t)
 	ctx := testContext(t)
 	f, err := c.g.ReadFile(ctx, "main", poolFile)
-	if err != nil || string(f.Content) != "max: 5 # five\n" || f.Commit != c.Commit(c.repository, "main").SHA {
-		t.Errorf("%q, %+v, %v", f.Content, f, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case string(f.Content) != "max: 5 # five\n":
+		t.Errorf("string(f.Content) = %q, want %q", string(f.Content), "max: 5 # five\n")
+	case f.Commit != c.Commit(c.repository, "main").SHA:
+		t.Errorf(`f.Commit = %q, want c.Commit(c.repository, "main").SHA`, f.Commit)
 	}
 	long := strings.Repeat("# a line of many\n", 500)
 	c.Push(c.repository, "main", forgetest.GitHubCommit{}, map[string]*string{poolFile: &long, "empty.yaml": new("")})
 	if f, err := c.g.ReadFile(ctx, "main", poolFile); err != nil || string(f.Content) != long {
 		t.Error(len(f.Content), err)
 	}
-	if f, err := c.g.ReadFile(ctx, "main", "empty.yaml"); err != nil || len(f.Content) != 0 || f.Version == "" {
-		t.Errorf("an empty one: %+v, %v", f, err)
+	switch f, err := c.g.ReadFile(ctx, "main", "empty.yaml"); {
+	case err != nil:
+		t.Errorf("an empty one: %v", err)
+	case len(f.Content) != 0:
+		t.Errorf("an empty one: len(f.Content) = %v, want 0", len(f.Content))
+	case f.Version == "":
+		t.Errorf("an empty one: f.Version is empty; %+v, %v", f, err)
 	}
-	if f, err := c.g.ReadFile(ctx, "main", "none.yaml"); err != nil || f.Version != "" || f.Commit == "" {
-		t.Errorf("none: %+v, %v", f, err)
+	switch f, err := c.g.ReadFile(ctx, "main", "none.yaml"); {
+	case err != nil:
+		t.Errorf("none: %v", err)
+	case f.Version != "":
+		t.Errorf("none: f.Version = %q, want none", f.Version)
+	case f.Commit == "":
+		t.Errorf("none: f.Commit is empty; %+v, %v", f, err)
 	}
 	if _, err := c.g.ReadFile(ctx, "none", poolFile); forge.ClassOf(err) != forge.NotFound {
 		t.Errorf("no branch: %v", err)

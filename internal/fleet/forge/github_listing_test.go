@@ -85,8 +85,14 @@ func TestFLEET17_GitHubPartOfATree(t *testing.T) {
 	for limit, want := range map[int]forge.Class{7: forge.Invalid, 8: ""} { // pools.yaml is there too
 		c.TreeLimit(c.repository, limit)
 		got, err := c.g.Files(ctx, head, "fleet", true)
-		if forge.ClassOf(err) != want || err != nil && (got != nil || !strings.Contains(err.Error(), "too many files")) || err == nil && len(got) != 8 {
-			t.Errorf("%d are listed: %v, %v", limit, got, err)
+		switch {
+		case forge.ClassOf(err) != want:
+			t.Errorf("forge.ClassOf(err) != want; limit = %d, got = %v, %v", limit, got, err)
+		case err != nil && (got != nil || !strings.Contains(err.Error(), "too many files")):
+			t.Errorf(`err != nil && (got != nil || !strings.Contains(err.Error(), "too many files")); limit = %d, got = %v, %v`,
+				limit, got, err)
+		case err == nil && len(got) != 8:
+			t.Errorf("err == nil && len(got) != 8; limit = %d, got = %v, %v", limit, got, err)
 		}
 	}
 	c.TreeLimit(c.repository, 100_000)

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
@@ -43,15 +45,29 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	}
 
 	group, created, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/web", "Acme/App", "acme/web"}, false)
-	if err != nil || !created || group.Visibility != "selected" || group.AllowsPublic || !slices.Equal(group.Repositories, []string{"acme/app", "acme/web"}) {
-		t.Fatalf("%+v, %v, %v", group, created, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case !created:
+		t.Fatalf("created is false; group = %+v, created = %v, %v", group, created, err)
+	case group.Visibility != "selected":
+		t.Fatalf("group.Visibility = %q, want %q", group.Visibility, "selected")
+	case group.AllowsPublic:
+		t.Fatalf("group.AllowsPublic is true; group = %+v, created = %v, %v", group, created, err)
+	case !slices.Equal(group.Repositories, []string{"acme/app", "acme/web"}):
+		t.Fatalf("group.Repositories (-want +got):\n%s", cmp.Diff([]string{"acme/app", "acme/web"}, group.Repositories))
 	}
 	managed := func() forgetest.GitHubGroup {
 		all := a.Groups("acme")
 		return all[len(all)-1]
 	}
-	if got := managed(); got.ID != group.ID || got.Visibility != "selected" || !slices.Equal(slices.Sorted(slices.Values(got.Repositories)), []int64{app, web}) {
-		t.Errorf("at GitHub: %+v", got)
+	switch got := managed(); {
+	case got.ID != group.ID:
+		t.Errorf("at GitHub: got.ID = %v, want %v", got.ID, group.ID)
+	case got.Visibility != "selected":
+		t.Errorf("at GitHub: got.Visibility = %q, want %q", got.Visibility, "selected")
+	case !slices.Equal(slices.Sorted(slices.Values(got.Repositories)), []int64{app, web}):
+		t.Errorf("at GitHub: difference (-want +got):\n%s", cmp.Diff([]int64{app, web}, slices.Sorted(slices.Values(got.Repositories))))
 	}
 	a.Forget()
 	if _, created, err := g.EnsureRunnerGroup(ctx, "tailplane-acme", []string{"acme/app", "acme/web"}, false); created || err != nil {
@@ -66,8 +82,19 @@ func TestGitHubRunnerGroup(t *testing.T) {
 	// repositories.
 	all := a.AddGroup(forgetest.GitHubGroup{Account: "acme", Name: "wide", Visibility: "all", AllowsPublic: true})
 	group, created, err = g.EnsureRunnerGroup(ctx, "wide", []string{"acme/app"}, false)
-	if got := managed(); err != nil || created || group.ID != all || got.Visibility != "selected" || got.AllowsPublic || !slices.Equal(got.Repositories, []int64{app}) {
-		t.Errorf("%+v, %+v, %v, %v", group, got, created, err)
+	switch got := managed(); {
+	case err != nil:
+		t.Error(err)
+	case created:
+		t.Errorf("created is true; group = %+v, got = %+v, created = %v, %v", group, got, created, err)
+	case group.ID != all:
+		t.Errorf("group.ID = %v, want %v", group.ID, all)
+	case got.Visibility != "selected":
+		t.Errorf("got.Visibility = %q, want %q", got.Visibility, "selected")
+	case got.AllowsPublic:
+		t.Errorf("got.AllowsPublic is true; group = %+v, got = %+v, created = %v, %v", group, got, created, err)
+	case !slices.Equal(got.Repositories, []int64{app}):
+		t.Errorf("got.Repositories (-want +got):\n%s", cmp.Diff([]int64{app}, got.Repositories))
 	}
 	if _, _, err := g.EnsureRunnerGroup(ctx, "wide", []string{"acme/site"}, true); err != nil || !managed().AllowsPublic {
 		t.Errorf("a public one that is allowed: %v", err)
@@ -80,8 +107,17 @@ func TestGitHubRunnerGroup(t *testing.T) {
 		}
 	}
 	groups, err := g.RunnerGroups(ctx)
-	if err != nil || len(groups) != 4 || !groups[0].Default || groups[0].Visibility != "all" || !slices.Equal(groups[2].Repositories, []string{"acme/site"}) {
-		t.Errorf("%+v, %v", groups, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case len(groups) != 4:
+		t.Errorf("len(groups) = %v, want 4", len(groups))
+	case !groups[0].Default:
+		t.Errorf("groups[0].Default is false; groups = %+v, %v", groups, err)
+	case groups[0].Visibility != "all":
+		t.Errorf("groups[0].Visibility = %q, want %q", groups[0].Visibility, "all")
+	case !slices.Equal(groups[2].Repositories, []string{"acme/site"}):
+		t.Errorf("groups[2].Repositories (-want +got):\n%s", cmp.Diff([]string{"acme/site"}, groups[2].Repositories))
 	}
 
 	// The response to the creation is lost. The group is found, and known to be ours.
@@ -92,8 +128,13 @@ func TestGitHubRunnerGroup(t *testing.T) {
 		}
 		return f
 	})
-	if group, created, err = g.EnsureRunnerGroup(ctx, "lost", []string{"acme/app"}, false); err != nil || !created || group.Name != "lost" {
-		t.Errorf("%+v, %v, %v", group, created, err)
+	switch group, created, err = g.EnsureRunnerGroup(ctx, "lost", []string{"acme/app"}, false); {
+	case err != nil:
+		t.Error(err)
+	case !created:
+		t.Errorf("created is false; group = %+v, created = %v, %v", group, created, err)
+	case group.Name != "lost":
+		t.Errorf("group.Name = %q, want %q", group.Name, "lost")
 	}
 
 	// A plan without groups: nothing is created, and the error says so.

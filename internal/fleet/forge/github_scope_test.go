@@ -57,8 +57,13 @@ func FuzzParse(f *testing.F) {
 		}
 		parts := strings.Split(p.root(), "/")
 		want := map[string]int{"orgs": 3, "enterprises": 3, "repos": 4}[parts[1]]
-		if len(parts) != want || strings.ContainsAny(p.root(), "?#%\\ \n") || strings.Contains(p.root(), "..") && strings.Trim(parts[len(parts)-1], ".") == "" {
-			t.Errorf("%q leads to %q", s, p.root())
+		switch {
+		case len(parts) != want:
+			t.Errorf("len(parts) = %v, want %v; %q", len(parts), want, s)
+		case strings.ContainsAny(p.root(), "?#%\\ \n"):
+			t.Errorf(`strings.ContainsAny(p.root(), "?#%%\\ \n") is true, %q, %q`, s, p.root())
+		case strings.Contains(p.root(), "..") && strings.Trim(parts[len(parts)-1], ".") == "":
+			t.Errorf(`strings.Contains(p.root(), "..") && strings.Trim(parts[len(parts)-1], ".") == ""; %q, %q`, s, p.root())
 		}
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/fleet/forge"
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
@@ -65,8 +67,13 @@ func testContext(t *testing.T) context.Context {
 func failure(t *testing.T, err error, want forge.Class) *forge.Error {
 	t.Helper()
 	e, ok := errors.AsType[*forge.Error](err)
-	if !ok || e.Class != want || forge.ClassOf(err) != want {
-		t.Fatalf("%v, want an error of class %s", err, want)
+	switch {
+	case !ok:
+		t.Fatalf("ok is false; %v, want = %s", err, want)
+	case e.Class != want:
+		t.Fatalf("e.Class = %q, want %q", e.Class, want)
+	case forge.ClassOf(err) != want:
+		t.Fatalf("forge.ClassOf(err) != want; %v, want = %s", err, want)
 	}
 	return e
 }
@@ -172,8 +179,13 @@ func TestGitHubToken(t *testing.T) {
 	} {
 		g := a.client(t, func(x *forge.Config) { x.Credential = map[string][]byte{"github_token": []byte(c.token)} })
 		id, err := g.Check(ctx)
-		if forge.ClassOf(err) != c.class || id.Kind != forge.GitHubTokenKind || (c.class == forge.Forbidden) != (len(id.Missing) > 0) {
-			t.Errorf("%s: %+v, %v", c.why, id, err)
+		switch {
+		case forge.ClassOf(err) != c.class:
+			t.Errorf("%s: forge.ClassOf(err) != c.class, %+v, %v", c.why, id, err)
+		case id.Kind != forge.GitHubTokenKind:
+			t.Errorf("%s: id.Kind = %q, want %q", c.why, id.Kind, forge.GitHubTokenKind)
+		case (c.class == forge.Forbidden) != (len(id.Missing) > 0):
+			t.Errorf("%s: (c.class == forge.Forbidden) != (len(id.Missing) > 0), %+v, %v", c.why, id, err)
 		}
 		if c.class == "" && id.ExpiresAt.Before(time.Now().Add(80*24*time.Hour)) {
 			t.Errorf("%s: it expires at %v", c.why, id.ExpiresAt)
@@ -315,8 +327,21 @@ func TestGitHubPartialList(t *testing.T) {
 	a.AddRunner(forgetest.GitHubRunner{Place: "other", Name: "theirs"})
 	g := a.client(t)
 	all, err := g.Runners(ctx)
-	if err != nil || len(all) != 250 || all[7].Name != "r007" || !all[7].Busy || all[249].Status != "online" || !slices.Equal(all[0].Labels, []string{"self-hosted", "nix"}) || all[0].Group == 0 {
-		t.Fatalf("%d runners, %v", len(all), err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case len(all) != 250:
+		t.Fatalf("len(all) = %v, want 250", len(all))
+	case all[7].Name != "r007":
+		t.Fatalf("all[7].Name = %q, want %q", all[7].Name, "r007")
+	case !all[7].Busy:
+		t.Fatalf("all[7].Busy is false; %d, %v", len(all), err)
+	case all[249].Status != "online":
+		t.Fatalf("all[249].Status = %q, want %q", all[249].Status, "online")
+	case !slices.Equal(all[0].Labels, []string{"self-hosted", "nix"}):
+		t.Fatalf("all[0].Labels (-want +got):\n%s", cmp.Diff([]string{"self-hosted", "nix"}, all[0].Labels))
+	case all[0].Group == 0:
+		t.Fatalf("all[0].Group = %v", all[0].Group)
 	}
 	page := func(n int) func(*http.Request) bool {
 		return func(r *http.Request) bool {
@@ -373,8 +398,13 @@ func TestGitHubPartialList(t *testing.T) {
 	a.Fault(nil)
 	empty := a.client(t, func(c *forge.Config) { c.ScopeURL = a.URL + "/other" })
 	a.Install(a.app, "other", forgetest.Enough())
-	if got, err := empty.Runners(ctx); err != nil || len(got) != 1 || got[0].Name != "theirs" {
-		t.Errorf("another organisation: %v, %v", got, err)
+	switch got, err := empty.Runners(ctx); {
+	case err != nil:
+		t.Errorf("another organisation: %v", err)
+	case len(got) != 1:
+		t.Errorf("another organisation: len(got) = %v, want 1", len(got))
+	case got[0].Name != "theirs":
+		t.Errorf("another organisation: got[0].Name = %q, want %q", got[0].Name, "theirs")
 	}
 }
 
@@ -414,8 +444,15 @@ func TestGitHubETag(t *testing.T) {
 		t.Fatal(err)
 	}
 	rate := g.Rate()
-	if rate.Limit != 5000 || rate.Remaining <= 0 || rate.Remaining > 4998 || time.Until(rate.Reset) > 61*time.Minute {
-		t.Fatalf("rate %+v", rate)
+	switch {
+	case rate.Limit != 5000:
+		t.Fatalf("rate: rate.Limit = %v, want 5000", rate.Limit)
+	case rate.Remaining <= 0:
+		t.Fatalf("rate: rate.Remaining = %v, want more than 0", rate.Remaining)
+	case rate.Remaining > 4998:
+		t.Fatalf("rate: rate.Remaining = %v, want at most 4998", rate.Remaining)
+	case time.Until(rate.Reset) > 61*time.Minute:
+		t.Fatalf("rate: time.Until(rate.Reset) > 61*time.Minute; rate = %+v", rate)
 	}
 	a.Forget()
 	for range 5 {
@@ -458,8 +495,13 @@ func TestGitHubLimits(t *testing.T) {
 		}
 		requested := len(a.Calls())
 		err = g.DeleteRunner(ctx, 1)
-		if e := failure(t, err, forge.RateLimited); e.Status != 0 || e.RetryAfter > limit || len(a.Calls()) != requested {
-			t.Errorf("%s: then %v, after %d calls", why, err, len(a.Calls())-requested)
+		switch e := failure(t, err, forge.RateLimited); {
+		case e.Status != 0:
+			t.Errorf("%s: e.Status = %v, want 0; %d", why, e.Status, len(a.Calls())-requested)
+		case e.RetryAfter > limit:
+			t.Errorf("%s: e.RetryAfter = %v, want at most %v; %d", why, e.RetryAfter, limit, len(a.Calls())-requested)
+		case len(a.Calls()) != requested:
+			t.Errorf("%s: len(a.Calls()) = %v, want %v; %d", why, len(a.Calls()), requested, len(a.Calls())-requested)
 		}
 		ahead.Add(int64(e.RetryAfter + time.Second))
 	}
@@ -492,8 +534,15 @@ func TestGitHubLimits(t *testing.T) {
 			break
 		}
 	}
-	if e := failure(t, err, forge.RateLimited); e.Status != http.StatusForbidden || e.RetryAfter < 58*time.Minute || e.RetryAfter > time.Hour || fresh.Rate().Remaining != 0 {
-		t.Errorf("%v, wait %v, %+v", err, e.RetryAfter, fresh.Rate())
+	switch e := failure(t, err, forge.RateLimited); {
+	case e.Status != http.StatusForbidden:
+		t.Errorf("e.Status = %v, want %v", e.Status, http.StatusForbidden)
+	case e.RetryAfter < 58*time.Minute:
+		t.Errorf("e.RetryAfter = %v, want at least %v", e.RetryAfter, 58*time.Minute)
+	case e.RetryAfter > time.Hour:
+		t.Errorf("e.RetryAfter = %v, want at most %v", e.RetryAfter, time.Hour)
+	case fresh.Rate().Remaining != 0:
+		t.Errorf("fresh.Rate().Remaining = %v, want 0", fresh.Rate().Remaining)
 	}
 	ahead.Add(int64(time.Hour + 2*time.Second))
 	if _, err := fresh.Runners(ctx); err != nil {
@@ -599,8 +648,13 @@ func TestGitHubAtOnce(t *testing.T) {
 	}
 	gone, cancel := context.WithCancelCause(ctx)
 	cancel(errors.New("had enough"))
-	if _, err := g.Runners(gone); err == nil || !strings.Contains(err.Error(), "had enough") || forge.ClassOf(err) != forge.Unavailable {
-		t.Errorf("a cancelled caller: %v", err)
+	switch _, err := g.Runners(gone); {
+	case err == nil:
+		t.Error("a cancelled caller: no error")
+	case !strings.Contains(err.Error(), "had enough"):
+		t.Errorf("a cancelled caller: err.Error() = %q does not contain %q", err.Error(), "had enough")
+	case forge.ClassOf(err) != forge.Unavailable:
+		t.Errorf("a cancelled caller: forge.ClassOf(err) != forge.Unavailable; %v", err)
 	}
 	close(release)
 	wg.Wait()

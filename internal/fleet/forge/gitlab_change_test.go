@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
@@ -66,11 +68,31 @@ func TestFLEET15_GitLabPropose(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := w.Log(configProject, p.Branch)
-	if len(log) != 2 || log[0].ID != first.Head || log[0].Message != p.Message || log[0].AuthorEmail != "alice@example.com" || log[0].CommitterName != "tailplane-bot" {
-		t.Fatalf("commits %+v", log)
+	switch {
+	case len(log) != 2:
+		t.Fatalf("commits: len(log) = %v, want 2", len(log))
+	case log[0].ID != first.Head:
+		t.Fatalf("commits: log[0].ID = %q, want %q", log[0].ID, first.Head)
+	case log[0].Message != p.Message:
+		t.Fatalf("commits: log[0].Message = %q, want %q", log[0].Message, p.Message)
+	case log[0].AuthorEmail != "alice@example.com":
+		t.Fatalf("commits: log[0].AuthorEmail = %q, want %q", log[0].AuthorEmail, "alice@example.com")
+	case log[0].CommitterName != "tailplane-bot":
+		t.Fatalf("commits: log[0].CommitterName = %q, want %q", log[0].CommitterName, "tailplane-bot")
 	}
-	if !first.Open || first.Merged || first.Number != 1 || !strings.Contains(first.URL, "/merge_requests/1") || first.Blocked != "" || !first.ChecksKnown {
-		t.Errorf("%+v", first)
+	switch {
+	case !first.Open:
+		t.Errorf("first.Open is false; first = %+v", first)
+	case first.Merged:
+		t.Errorf("first.Merged is true; first = %+v", first)
+	case first.Number != 1:
+		t.Errorf("first.Number = %v, want 1", first.Number)
+	case !strings.Contains(first.URL, "/merge_requests/1"):
+		t.Errorf("first.URL = %q does not contain %q", first.URL, "/merge_requests/1")
+	case first.Blocked != "":
+		t.Errorf("first.Blocked = %q, want none", first.Blocked)
+	case !first.ChecksKnown:
+		t.Errorf("first.ChecksKnown is false; first = %+v", first)
 	}
 	for _, name := range []string{"tailplane-bot", "alice@example.com", "Bob", "bob@example.com"} {
 		if !slices.Contains(first.Authors, name) {
@@ -82,8 +104,15 @@ func TestFLEET15_GitLabPropose(t *testing.T) {
 	}
 
 	w.Forget()
-	if again, err := w.client.Propose(ctx, p); err != nil || again.Head != first.Head || again.Number != first.Number || len(w.writes()) != 0 {
-		t.Errorf("the same again: %+v, %v, wrote %v", again, err, w.writes())
+	switch again, err := w.client.Propose(ctx, p); {
+	case err != nil:
+		t.Errorf("the same again: %v", err)
+	case again.Head != first.Head:
+		t.Errorf("the same again: again.Head = %q, want %q", again.Head, first.Head)
+	case again.Number != first.Number:
+		t.Errorf("the same again: again.Number = %v, want %v", again.Number, first.Number)
+	case len(w.writes()) != 0:
+		t.Errorf("the same again: len(w.writes()) != 0; again = %+v, %v, %v", again, err, w.writes())
 	}
 
 	w.Lag(configProject, 2) // GitLab adds the commit to the request later
@@ -94,11 +123,23 @@ func TestFLEET15_GitLabPropose(t *testing.T) {
 	p.Was, p.Content, p.Title, p.Labels = f.Version, []byte("max: 7\n"), "Even more", []string{"tailplane/risk-high"}
 	w.ChangeMergeRequest(configProject, 1, func(mr *forgetest.GitLabMergeRequest) { mr.Labels = append(mr.Labels, "somebody's") })
 	second, err := w.client.Propose(ctx, p)
-	if err != nil || second.Number != 1 || second.Head == first.Head || second.Head != w.Log(configProject, p.Branch)[0].ID {
-		t.Errorf("a second one: %+v, %v", second, err)
+	switch {
+	case err != nil:
+		t.Errorf("a second one: %v", err)
+	case second.Number != 1:
+		t.Errorf("a second one: second.Number = %v, want 1", second.Number)
+	case second.Head == first.Head:
+		t.Errorf("a second one: second.Head = %q, the same as first.Head", second.Head)
+	case second.Head != w.Log(configProject, p.Branch)[0].ID:
+		t.Errorf("a second one: second.Head = %q, want w.Log(configProject, p.Branch)[0].ID", second.Head)
 	}
-	if mrs := w.MergeRequests(configProject); len(mrs) != 1 || mrs[0].Title != "Even more" || !slices.Equal(mrs[0].Labels, []string{"somebody's", "tailplane/risk-high"}) {
-		t.Errorf("%+v", mrs)
+	switch mrs := w.MergeRequests(configProject); {
+	case len(mrs) != 1:
+		t.Errorf("len(mrs) = %v, want 1", len(mrs))
+	case mrs[0].Title != "Even more":
+		t.Errorf("mrs[0].Title = %q, want %q", mrs[0].Title, "Even more")
+	case !slices.Equal(mrs[0].Labels, []string{"somebody's", "tailplane/risk-high"}):
+		t.Errorf("mrs[0].Labels (-want +got):\n%s", cmp.Diff([]string{"somebody's", "tailplane/risk-high"}, mrs[0].Labels))
 	}
 }
 
@@ -119,8 +160,15 @@ func TestGitLabProposeFiles(t *testing.T) {
 	if text, _ := w.File(configProject, p.Branch, p.Path); text != "max: 1\n" {
 		t.Errorf("%q", text)
 	}
-	if f, err := w.client.ReadFile(ctx, "main", p.Path); err != nil || f.Version != "" || f.Content != nil || !isCommit(f.Commit) {
-		t.Errorf("what is not on main: %+v, %v", f, err)
+	switch f, err := w.client.ReadFile(ctx, "main", p.Path); {
+	case err != nil:
+		t.Errorf("what is not on main: %v", err)
+	case f.Version != "":
+		t.Errorf("what is not on main: f.Version = %q, want none", f.Version)
+	case f.Content != nil:
+		t.Errorf("what is not on main: f.Content = %v, want nil", f.Content)
+	case !isCommit(f.Commit):
+		t.Errorf("what is not on main: isCommit(f.Commit) is false; %+v, %v", f, err)
 	}
 	if _, err := w.client.ReadFile(ctx, "nowhere", p.Path); ClassOf(err) != NotFound {
 		t.Errorf("a branch that is not there: %v", err)
@@ -205,8 +253,15 @@ func TestFLEET15_GitLabLostAnswers(t *testing.T) {
 			t.Errorf("%s with a lost answer: %v", what, err)
 		}
 		r, err := w.client.Propose(ctx, p)
-		if err != nil || len(w.MergeRequests(configProject)) != 1 || len(w.Log(configProject, p.Branch)) != 2 {
-			t.Errorf("%s: %+v, %v; %d requests, %d commits", what, r, err, len(w.MergeRequests(configProject)), len(w.Log(configProject, p.Branch)))
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", what, err)
+		case len(w.MergeRequests(configProject)) != 1:
+			t.Errorf("%s: len(w.MergeRequests(configProject)) != 1, %+v, %v, %d, %d",
+				what, r, err, len(w.MergeRequests(configProject)), len(w.Log(configProject, p.Branch)))
+		case len(w.Log(configProject, p.Branch)) != 2:
+			t.Errorf("%s: len(w.Log(configProject, p.Branch)) != 2, %+v, %v, %d, %d",
+				what, r, err, len(w.MergeRequests(configProject)), len(w.Log(configProject, p.Branch)))
 		}
 	}
 }
@@ -225,15 +280,31 @@ func TestPL06_GitLabApprovals(t *testing.T) {
 	at.Add(60)
 	w.Approve(configProject, 1, "erin")
 	r, err = w.client.Request(ctx, r.Number)
-	if err != nil || len(r.Reviews) != 1 || r.Reviews[0].By != "erin" || !r.Reviews[0].Approved || r.Reviews[0].Head != r.Head || r.Reviews[0].At.Unix() != at.Load() {
-		t.Fatalf("%+v, %v", r, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case len(r.Reviews) != 1:
+		t.Fatalf("len(r.Reviews) = %v, want 1", len(r.Reviews))
+	case r.Reviews[0].By != "erin":
+		t.Fatalf("r.Reviews[0].By = %q, want %q", r.Reviews[0].By, "erin")
+	case !r.Reviews[0].Approved:
+		t.Fatalf("r.Reviews[0].Approved is false; %+v, %v", r, err)
+	case r.Reviews[0].Head != r.Head:
+		t.Fatalf("r.Reviews[0].Head = %q, want %q", r.Reviews[0].Head, r.Head)
+	case r.Reviews[0].At.Unix() != at.Load():
+		t.Fatalf("r.Reviews[0].At.Unix() = %v, want %v", r.Reviews[0].At.Unix(), at.Load())
 	}
 	at.Add(60)
 	more := "max: 500\n"
 	w.Push(configProject, "tailplane/c1", "mallory", "sneak\n\nCo-authored-by: erin <erin@example.com>", map[string]*string{configFile: &more})
 	r, err = w.client.Request(ctx, r.Number)
-	if err != nil || len(r.Reviews) != 1 || r.Reviews[0].Head != "" {
-		t.Errorf("after a push: %+v, %v", r, err)
+	switch {
+	case err != nil:
+		t.Errorf("after a push: %v", err)
+	case len(r.Reviews) != 1:
+		t.Errorf("after a push: len(r.Reviews) = %v, want 1", len(r.Reviews))
+	case r.Reviews[0].Head != "":
+		t.Errorf("after a push: r.Reviews[0].Head = %q, want none", r.Reviews[0].Head)
 	}
 	for _, name := range []string{"mallory", "mallory@example.com", "erin@example.com", "alice@example.com"} {
 		if !slices.Contains(r.Authors, name) {
@@ -241,12 +312,24 @@ func TestPL06_GitLabApprovals(t *testing.T) {
 		}
 	}
 	w.Approve(configProject, 1, "frank") // in the same second as the push: it is not known which commit frank saw
-	if r, err = w.client.Request(ctx, r.Number); err != nil || len(r.Reviews) != 2 || r.Reviews[1].Head != "" {
-		t.Errorf("at the time of the push: %+v, %v", r, err)
+	switch r, err = w.client.Request(ctx, r.Number); {
+	case err != nil:
+		t.Errorf("at the time of the push: %v", err)
+	case len(r.Reviews) != 2:
+		t.Errorf("at the time of the push: len(r.Reviews) = %v, want 2", len(r.Reviews))
+	case r.Reviews[1].Head != "":
+		t.Errorf("at the time of the push: r.Reviews[1].Head = %q, want none", r.Reviews[1].Head)
 	}
 	w.SetStatus(configProject, r.Head, "plan", "failed")
-	if r, err = w.client.Request(ctx, r.Number); err != nil || len(r.Checks) != 1 || r.Checks[0].Name != "plan" || r.Checks[0].State != "failed" {
-		t.Errorf("%+v, %v", r, err)
+	switch r, err = w.client.Request(ctx, r.Number); {
+	case err != nil:
+		t.Error(err)
+	case len(r.Checks) != 1:
+		t.Errorf("len(r.Checks) = %v, want 1", len(r.Checks))
+	case r.Checks[0].Name != "plan":
+		t.Errorf("r.Checks[0].Name = %q, want %q", r.Checks[0].Name, "plan")
+	case r.Checks[0].State != "failed":
+		t.Errorf("r.Checks[0].State = %q, want %q", r.Checks[0].State, "failed")
 	}
 }
 
@@ -314,8 +397,13 @@ func TestPL06_GitLabMerge(t *testing.T) {
 	if text, _ := w.File(configProject, "main", configFile); text != more {
 		t.Errorf("main has %q", text)
 	}
-	if got, err := w.client.Request(ctx, 1); err != nil || !got.Merged || got.Open {
-		t.Errorf("%+v, %v", got, err)
+	switch got, err := w.client.Request(ctx, 1); {
+	case err != nil:
+		t.Error(err)
+	case !got.Merged:
+		t.Errorf("got.Merged is false; got = %+v, %v", got, err)
+	case got.Open:
+		t.Errorf("got.Open is true; got = %+v, %v", got, err)
 	}
 	if w.Log(configProject, "tailplane/c1") != nil {
 		t.Error("its branch is left")
@@ -332,8 +420,13 @@ func TestGitLabWithdraw(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if mrs := w.MergeRequests(configProject); mrs[0].State != "closed" || !slices.Equal(mrs[0].Notes, []string{"no thanks"}) || w.Log(configProject, "tailplane/c1") != nil {
-		t.Errorf("%+v", mrs)
+	switch mrs := w.MergeRequests(configProject); {
+	case mrs[0].State != "closed":
+		t.Errorf("mrs[0].State = %q, want %q", mrs[0].State, "closed")
+	case !slices.Equal(mrs[0].Notes, []string{"no thanks"}):
+		t.Errorf("mrs[0].Notes (-want +got):\n%s", cmp.Diff([]string{"no thanks"}, mrs[0].Notes))
+	case w.Log(configProject, "tailplane/c1") != nil:
+		t.Errorf(`w.Log(configProject, "tailplane/c1") is not nil; %+v`, mrs)
 	}
 	text := "x"
 	w.Push(configProject, "feature", "carol", "mine", map[string]*string{"x": &text})

@@ -286,8 +286,13 @@ func TestFL03_GitLabLostAnswer(t *testing.T) {
 			found = append(found, r)
 		}
 	}
-	if len(found) != 1 || found[0].ID == other.ID || found[0].Status != "never_contacted" {
-		t.Fatalf("found %+v", found)
+	switch {
+	case len(found) != 1:
+		t.Fatalf("len(found) = %v, want 1", len(found))
+	case found[0].ID == other.ID:
+		t.Fatalf("found[0].ID = %v, the same as other.ID", found[0].ID)
+	case found[0].Status != "never_contacted":
+		t.Fatalf("found[0].Status = %q, want %q", found[0].Status, "never_contacted")
 	}
 	id := found[0].ID
 
@@ -367,8 +372,13 @@ func TestGitLabRateLimit(t *testing.T) {
 	w.Forget()
 	for range 5 {
 		_, err := client.Check(ctx)
-		if e, ok := errors.AsType[*Error](err); !ok || e.Class != RateLimited || e.RetryAfter != 40*time.Second {
-			t.Errorf("%v", err)
+		switch e, ok := errors.AsType[*Error](err); {
+		case !ok:
+			t.Errorf("ok is false; %v", err)
+		case e.Class != RateLimited:
+			t.Errorf("e.Class = %q, want %q", e.Class, RateLimited)
+		case e.RetryAfter != 40*time.Second:
+			t.Errorf("e.RetryAfter = %v, want %v", e.RetryAfter, 40*time.Second)
 		}
 	}
 	if n := len(w.Calls()); n != 1 {
@@ -521,8 +531,13 @@ func TestGitLabObserve(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if reported["pause a runner 200"] != 20 || reported["check the access token 0"] != 1 || reported["list runners 200"]+reported["list runners 304"] != 20 {
-		t.Errorf("reported %v", reported)
+	switch {
+	case reported["pause a runner 200"] != 20:
+		t.Errorf(`reported: reported["pause a runner 200"] = %v, want 20`, reported["pause a runner 200"])
+	case reported["check the access token 0"] != 1:
+		t.Errorf(`reported: reported["check the access token 0"] = %v, want 1`, reported["check the access token 0"])
+	case reported["list runners 200"]+reported["list runners 304"] != 20:
+		t.Errorf("reported: got %v, want 20", reported["list runners 200"]+reported["list runners 304"])
 	}
 }
 

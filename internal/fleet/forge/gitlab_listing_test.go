@@ -70,8 +70,13 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 	head := w.Push(configProject, "main", "carol", "many", files)
 	slices.Sort(want)
 	w.Forget()
-	if got, err := w.client.Files(ctx, head, "fleet", true); err != nil || !slices.Equal(listedPaths(got), want) || len(w.Calls()) != 3 {
-		t.Errorf("%d files with %d calls: %v", len(got), len(w.Calls()), err)
+	switch got, err := w.client.Files(ctx, head, "fleet", true); {
+	case err != nil:
+		t.Error(err)
+	case !slices.Equal(listedPaths(got), want):
+		t.Errorf("slices.Equal(listedPaths(got), want) is false; %d, %d, %v", len(got), len(w.Calls()), err)
+	case len(w.Calls()) != 3:
+		t.Errorf("len(w.Calls()) = %v, want 3", len(w.Calls()))
 	}
 	spoil := func(page string, f *forgetest.Fault) {
 		w.Fault(func(r *http.Request) *forgetest.Fault {
@@ -123,7 +128,12 @@ func TestFLEET17_GitLabPartOfATree(t *testing.T) {
 		n++
 		return answer("["+body.String()[1:]+"]", fmt.Sprint(n+1))
 	})
-	if _, err := w.client.Files(ctx, head, "fleet", true); ClassOf(err) != Invalid || !strings.Contains(err.Error(), "too many files") || n != maxFiles/perPage {
-		t.Errorf("after %d pages: %v", n, err)
+	switch _, err := w.client.Files(ctx, head, "fleet", true); {
+	case ClassOf(err) != Invalid:
+		t.Errorf("ClassOf(err) != Invalid; %d, %v", n, err)
+	case !strings.Contains(err.Error(), "too many files"):
+		t.Errorf("err.Error() = %q does not contain %q", err.Error(), "too many files")
+	case n != maxFiles/perPage:
+		t.Errorf("n = %v, want %v", n, maxFiles/perPage)
 	}
 }

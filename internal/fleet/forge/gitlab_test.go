@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/testkit/forgetest"
 )
 
@@ -87,18 +89,35 @@ func TestGitLabRunner(t *testing.T) {
 	if w.Contact(token.Reveal(), "s_1") != id {
 		t.Fatal("the token opens nothing")
 	}
-	if r, err := w.client.Runner(ctx, id); err != nil || r.Status != "online" || r.ContactedAt.IsZero() || r.Version == "" {
-		t.Errorf("a paused runner whose manager contacted GitLab: %+v, %v", r, err)
+	switch r, err := w.client.Runner(ctx, id); {
+	case err != nil:
+		t.Errorf("a paused runner whose manager contacted GitLab: %v", err)
+	case r.Status != "online":
+		t.Errorf("a paused runner whose manager contacted GitLab: r.Status = %q, want %q", r.Status, "online")
+	case r.ContactedAt.IsZero():
+		t.Errorf("a paused runner whose manager contacted GitLab: r.ContactedAt.IsZero() is true; %+v, %v", r, err)
+	case r.Version == "":
+		t.Errorf("a paused runner whose manager contacted GitLab: r.Version is empty; %+v, %v", r, err)
 	}
-	if r, err := w.client.SetPaused(ctx, id, false, ""); err != nil || r.Paused || r.Note != "mark-1" {
-		t.Errorf("resumed: %+v, %v", r, err)
+	switch r, err := w.client.SetPaused(ctx, id, false, ""); {
+	case err != nil:
+		t.Errorf("resumed: %v", err)
+	case r.Paused:
+		t.Errorf("resumed: r.Paused is true; %+v, %v", r, err)
+	case r.Note != "mark-1":
+		t.Errorf("resumed: r.Note = %q, want %q", r.Note, "mark-1")
 	}
 	job := w.StartJob(id, 77)
 	if jobs, err := w.client.RunningJobs(ctx, id); err != nil || !slices.Equal(jobs, []Job{{job, 77}}) {
 		t.Errorf("jobs %v, %v", jobs, err)
 	}
-	if r, err := w.client.SetPaused(ctx, id, true, "mark-1; paused by alice"); err != nil || !r.Paused || r.Note != "mark-1; paused by alice" {
-		t.Errorf("paused: %+v, %v", r, err)
+	switch r, err := w.client.SetPaused(ctx, id, true, "mark-1; paused by alice"); {
+	case err != nil:
+		t.Errorf("paused: %v", err)
+	case !r.Paused:
+		t.Errorf("paused: r.Paused is false; %+v, %v", r, err)
+	case r.Note != "mark-1; paused by alice":
+		t.Errorf("paused: r.Note = %q, want %q", r.Note, "mark-1; paused by alice")
 	}
 	if w.StartJob(id, 77) != 0 {
 		t.Error("a paused runner takes a job")
@@ -112,13 +131,35 @@ func TestGitLabRunner(t *testing.T) {
 	if err := w.client.UpdateRunner(ctx, id, RunnerSpec{Tags: []string{"docker"}, RunUntagged: true, Description: "other"}); err != nil {
 		t.Error(err)
 	}
-	if r, err := w.client.Runner(ctx, id); err != nil || !slices.Equal(r.Tags, []string{"docker"}) || !r.RunUntagged || r.Locked || r.Protected || r.MaximumTimeout != 0 || !r.Paused || r.Note == "" {
-		t.Errorf("changed: %+v, %v", r, err)
+	switch r, err := w.client.Runner(ctx, id); {
+	case err != nil:
+		t.Errorf("changed: %v", err)
+	case !slices.Equal(r.Tags, []string{"docker"}):
+		t.Errorf("changed: r.Tags (-want +got):\n%s", cmp.Diff([]string{"docker"}, r.Tags))
+	case !r.RunUntagged:
+		t.Errorf("changed: r.RunUntagged is false; %+v, %v", r, err)
+	case r.Locked:
+		t.Errorf("changed: r.Locked is true; %+v, %v", r, err)
+	case r.Protected:
+		t.Errorf("changed: r.Protected is true; %+v, %v", r, err)
+	case r.MaximumTimeout != 0:
+		t.Errorf("changed: r.MaximumTimeout = %v, want 0", r.MaximumTimeout)
+	case !r.Paused:
+		t.Errorf("changed: r.Paused is false; %+v, %v", r, err)
+	case r.Note == "":
+		t.Errorf("changed: r.Note is empty; %+v, %v", r, err)
 	}
 
 	next, err := w.client.ResetToken(ctx, id)
-	if err != nil || w.Contact(token.Reveal(), "s_1") != 0 || w.Contact(next.Reveal(), "s_1") != id {
-		t.Errorf("after a reset the old token opens %d and the new one %d, %v", w.Contact(token.Reveal(), "s_1"), w.Contact(next.Reveal(), "s_1"), err)
+	switch {
+	case err != nil:
+		t.Errorf("after a reset the old token opens: %v", err)
+	case w.Contact(token.Reveal(), "s_1") != 0:
+		t.Errorf(`after a reset the old token opens: w.Contact(token.Reveal(), "s_1") != 0; %d, %d, %v`,
+			w.Contact(token.Reveal(), "s_1"), w.Contact(next.Reveal(), "s_1"), err)
+	case w.Contact(next.Reveal(), "s_1") != id:
+		t.Errorf(`after a reset the old token opens: w.Contact(next.Reveal(), "s_1") != id; %d, %d, %v`,
+			w.Contact(token.Reveal(), "s_1"), w.Contact(next.Reveal(), "s_1"), err)
 	}
 
 	for range 2 { // the second call finds it gone
@@ -160,8 +201,17 @@ func TestGitLabCheck(t *testing.T) {
 	} {
 		token := w.AddToken(forgetest.GitLabToken{Scopes: test.scopes, ExpiresAt: end})
 		id, err := w.clientOf(t, token, nil).Check(ctx)
-		if err != nil || id.Kind != "gitlabToken" || !slices.Equal(id.Scopes, test.scopes) || !slices.Equal(id.Missing, test.missing) || !id.ExpiresAt.Equal(end) {
-			t.Errorf("%s: %+v, %v", test.why, id, err)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", test.why, err)
+		case id.Kind != "gitlabToken":
+			t.Errorf("%s: id.Kind = %q, want %q", test.why, id.Kind, "gitlabToken")
+		case !slices.Equal(id.Scopes, test.scopes):
+			t.Errorf("%s: id.Scopes (-want +got):\n%s", test.why, cmp.Diff(test.scopes, id.Scopes))
+		case !slices.Equal(id.Missing, test.missing):
+			t.Errorf("%s: id.Missing (-want +got):\n%s", test.why, cmp.Diff(test.missing, id.Missing))
+		case !id.ExpiresAt.Equal(end):
+			t.Errorf("%s: id.ExpiresAt = %v, want %v", test.why, id.ExpiresAt, end)
 		}
 		// The scopes are necessary: without one of them, GitLab refuses a request.
 		client := w.clientOf(t, token, nil)
@@ -195,8 +245,13 @@ func TestGitLabRunnerTokenOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if both, err := NewGitLab(Config{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand"), "access_token": []byte("x")}}); err != nil || !both.RunnerToken().IsZero() || c.RunnerToken().Reveal() != "glrt-byhand" {
-		t.Errorf("%v, %v", both, err)
+	switch both, err := NewGitLab(Config{URL: w.URL, Credential: map[string][]byte{"runner_token": []byte("glrt-byhand"), "access_token": []byte("x")}}); {
+	case err != nil:
+		t.Error(err)
+	case !both.RunnerToken().IsZero():
+		t.Errorf("both.RunnerToken().IsZero() is false; both = %v, %v", both, err)
+	case c.RunnerToken().Reveal() != "glrt-byhand":
+		t.Errorf(`c.RunnerToken().Reveal() != "glrt-byhand"; both = %v, %v`, both, err)
 	}
 	if id, err := c.Check(ctx); err != nil || !slices.Equal(id.Missing, managing) {
 		t.Errorf("%+v, %v", id, err)
@@ -266,16 +321,26 @@ func TestGitLabLists(t *testing.T) {
 	for _, id := range own {
 		w.RemoveRunner(id)
 	}
-	if got, err := w.client.GroupRunners(ctx, empty); err != nil || got == nil || len(got) != 0 {
-		t.Errorf("%v, %v; want a list of none", got, err)
+	switch got, err := w.client.GroupRunners(ctx, empty); {
+	case err != nil:
+		t.Error(err)
+	case got == nil:
+		t.Error("got is nil")
+	case len(got) != 0:
+		t.Errorf("len(got) = %v, want 0", len(got))
 	}
 	job := int64(0)
 	r := w.AddRunner(forgetest.GitLabRunner{Group: w.group, RunUntagged: true})
 	for range 130 {
 		job = w.StartJob(r.ID, 5)
 	}
-	if jobs, err := w.client.RunningJobs(ctx, r.ID); err != nil || len(jobs) != 130 || !slices.Contains(jobs, Job{job, 5}) {
-		t.Errorf("%d jobs, %v", len(jobs), err)
+	switch jobs, err := w.client.RunningJobs(ctx, r.ID); {
+	case err != nil:
+		t.Error(err)
+	case len(jobs) != 130:
+		t.Errorf("len(jobs) = %v, want 130", len(jobs))
+	case !slices.Contains(jobs, Job{job, 5}):
+		t.Errorf("jobs = %v does not contain %v", jobs, Job{job, 5})
 	}
 }
 
@@ -384,8 +449,13 @@ func TestNewGitLab(t *testing.T) {
 		"another forge's":       {URL: "https://gitlab.example.com", Credential: map[string][]byte{"github_token": []byte("ghp_canary")}},
 		"an invalid bundle":     {URL: "https://gitlab.example.com", CABundle: []byte("nothing"), Credential: token},
 	} {
-		if g, err := NewGitLab(c); err == nil || g != nil || strings.Contains(err.Error(), "canary") {
-			t.Errorf("%s: %v", why, err)
+		switch g, err := NewGitLab(c); {
+		case err == nil:
+			t.Errorf("%s: no error", why)
+		case g != nil:
+			t.Errorf("%s: g = %v, want nil", why, g)
+		case strings.Contains(err.Error(), "canary"):
+			t.Errorf("%s: err.Error() = %q contains %q", why, err.Error(), "canary")
 		}
 	}
 	g, err := NewGitLab(Config{URL: "https://example.com/gitlab/", Credential: token})

@@ -60,8 +60,13 @@ func TestPages(t *testing.T) {
 	}
 	for range 3 { // the cache has room for two of them, not for three
 		for i := range 2 {
-			if status, body, err := get(fmt.Sprintf("/%d", i)); err != nil || status != http.StatusOK || !bytes.Equal(body, half) {
+			switch status, body, err := get(fmt.Sprintf("/%d", i)); {
+			case err != nil:
 				t.Fatal(err)
+			case status != http.StatusOK:
+				t.Fatalf("status = %v, want %v", status, http.StatusOK)
+			case !bytes.Equal(body, half):
+				t.Fatalf("body = %q, want %q", body, half)
 			}
 		}
 	}

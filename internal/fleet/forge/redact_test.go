@@ -55,8 +55,15 @@ func TestText(t *testing.T) {
 	if strings.Contains(text, "canary") || strings.Contains(text, "63616e617279") {
 		t.Error(text)
 	}
-	if s.Reveal() != "canary" || s.IsZero() || !secret.New("").IsZero() || secret.New("").Reveal() != "" {
-		t.Error("it does not open what it should")
+	switch {
+	case s.Reveal() != "canary":
+		t.Errorf("it does not open what it should: s.Reveal() = %q, want %q", s.Reveal(), "canary")
+	case s.IsZero():
+		t.Error("it does not open what it should: s.IsZero() is true")
+	case !secret.New("").IsZero():
+		t.Error(`it does not open what it should: secret.New("").IsZero() is false`)
+	case secret.New("").Reveal() != "":
+		t.Error(`it does not open what it should: secret.New("").Reveal() != ""`)
 	}
 }
 
@@ -65,8 +72,13 @@ func FuzzClean(f *testing.F) {
 	f.Add("-----BEGIN", "BEGIN")
 	f.Fuzz(func(t *testing.T, text, own string) {
 		got := redact(text, secret.New(own))
-		if utf8.RuneCountInString(got) > 201 || !utf8.ValidString(got) || strings.ContainsAny(got, "\n\r\x1b\u202e") {
-			t.Errorf("%q becomes %q", text, got)
+		switch {
+		case utf8.RuneCountInString(got) > 201:
+			t.Errorf("utf8.RuneCountInString(got) > 201; text = %q, got = %q", text, got)
+		case !utf8.ValidString(got):
+			t.Errorf("utf8.ValidString(got) is false; text = %q, got = %q", text, got)
+		case strings.ContainsAny(got, "\n\r\x1b\u202e"):
+			t.Errorf(`strings.ContainsAny(got, "\n\r\x1b\u202e") is true; text = %q, got = %q`, text, got)
 		}
 		if strings.Contains(got, "ghs_0") || strings.Contains(got, "glrt-0") {
 			t.Errorf("%q shows a token: %q", text, got)

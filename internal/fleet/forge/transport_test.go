@@ -116,8 +116,13 @@ func TestErrorsOfLibraries(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = g.repositoryInfo(testContext(t), "read")
-	if ClassOf(err) != Unavailable || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), address) {
-		t.Errorf("an answer that cannot be read: %v", err)
+	switch {
+	case ClassOf(err) != Unavailable:
+		t.Errorf("an answer that cannot be: ClassOf(err) != Unavailable; %v", err)
+	case strings.Contains(err.Error(), "canary"):
+		t.Errorf("an answer that cannot be: err.Error() = %q contains %q", err.Error(), "canary")
+	case strings.Contains(err.Error(), address):
+		t.Errorf("an answer that cannot be: err.Error() = %q contains %q", err.Error(), address)
 	}
 	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
@@ -128,7 +133,12 @@ func TestErrorsOfLibraries(t *testing.T) {
 	w.Fault(func(*http.Request) *forgetest.Fault {
 		return &forgetest.Fault{Status: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: `{"version":["canary"]}`}
 	})
-	if _, err := w.client.Version(testContext(t)); ClassOf(err) != Unavailable || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), w.URL) {
-		t.Errorf("an answer of GitLab's that cannot be read: %v", err)
+	switch _, err := w.client.Version(testContext(t)); {
+	case ClassOf(err) != Unavailable:
+		t.Errorf("an answer of GitLab's that cannot be: ClassOf(err) != Unavailable; %v", err)
+	case strings.Contains(err.Error(), "canary"):
+		t.Errorf("an answer of GitLab's that cannot be: err.Error() = %q contains %q", err.Error(), "canary")
+	case strings.Contains(err.Error(), w.URL):
+		t.Errorf("an answer of GitLab's that cannot be: err.Error() = %q contains %q", err.Error(), w.URL)
 	}
 }

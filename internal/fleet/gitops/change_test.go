@@ -35,8 +35,13 @@ func TestPL06_Approvals(t *testing.T) {
 		t.Errorf("without approval: %v", err)
 	}
 	approved, err := c.Approve("pat@platform.dev", "n1", "aaaa", day)
-	if err != nil || approved.State != StateApproved || len(c.Approvals) != 0 {
-		t.Fatal(approved.State, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case approved.State != StateApproved:
+		t.Fatalf("approved.State = %q, want %q", approved.State, StateApproved)
+	case len(c.Approvals) != 0:
+		t.Fatalf("len(c.Approvals) = %v, want 0", len(c.Approvals))
 	}
 
 	for name, x := range map[string]struct {
@@ -175,14 +180,24 @@ func TestTexts(t *testing.T) {
 	if !slices.Equal(trailers, []string{"Tailplane-Change: c1"}) {
 		t.Errorf("trailers %q in\n%s", trailers, message)
 	}
-	if body := RequestBody(c, "https://dashboard/changes/c1"); strings.Contains(body, "@everybody") || !strings.Contains(body, "**high** (isolation)") || !strings.Contains(body, "https://dashboard/changes/c1") {
-		t.Error(body)
+	switch body := RequestBody(c, "https://dashboard/changes/c1"); {
+	case strings.Contains(body, "@everybody"):
+		t.Errorf("body = %q contains %q", body, "@everybody")
+	case !strings.Contains(body, "**high** (isolation)"):
+		t.Errorf("body = %q does not contain %q", body, "**high** (isolation)")
+	case !strings.Contains(body, "https://dashboard/changes/c1"):
+		t.Errorf("body = %q does not contain %q", body, "https://dashboard/changes/c1")
 	}
 	if long := Title(strings.Repeat("ü", 400), c.Ref); len([]rune(long)) != titleLimit {
 		t.Error(len([]rune(long)))
 	}
-	if Title(" \n", c.Ref) != "Change RunnerPool gh-nix" || NewID("Amy@acme.dev", "k") != NewID("amy@acme.dev", "k") || NewID("amy@acme.dev", "k") == NewID("amy@acme.dev", "l") {
-		t.Error("title or id")
+	switch {
+	case Title(" \n", c.Ref) != "Change RunnerPool gh-nix":
+		t.Error(`title or id: Title(" \n", c.Ref) != "Change RunnerPool gh-nix"`)
+	case NewID("Amy@acme.dev", "k") != NewID("amy@acme.dev", "k"):
+		t.Error(`title or id: NewID("Amy@acme.dev", "k") != NewID("amy@acme.dev", "k")`)
+	case NewID("amy@acme.dev", "k") == NewID("amy@acme.dev", "l"):
+		t.Error(`title or id: NewID("amy@acme.dev", "k") == NewID("amy@acme.dev", "l")`)
 	}
 }
 
@@ -231,8 +246,13 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%s from %v to %v: %q, %v", x.ref, x.was, x.is, org, platform)
 		}
 	}
-	if !ContainsSpec(spec(`{"a":{"b":1},"c":["x"]}`), spec(`{"a":{"b":1,"default":true},"c":["x"],"d":2}`)) || ContainsSpec(spec(`{"a":{"b":1}}`), spec(`{"a":{"b":2}}`)) || ContainsSpec(spec(`{"c":["x"]}`), spec(`{"c":["x","y"]}`)) {
-		t.Error("the live object is read incorrectly")
+	switch {
+	case !ContainsSpec(spec(`{"a":{"b":1},"c":["x"]}`), spec(`{"a":{"b":1,"default":true},"c":["x"],"d":2}`)):
+		t.Error("the live object is read incorrectly: ContainsSpec(spec(`{\"a\":{\"b\":1},\"c\":[\"x\"]}`), spec(`{\"a\":{\"b\":1,\"default\":true},\"c\":[\"x\"],\"d\":2}`)) is false")
+	case ContainsSpec(spec(`{"a":{"b":1}}`), spec(`{"a":{"b":2}}`)):
+		t.Error("the live object is read incorrectly: ContainsSpec(spec(`{\"a\":{\"b\":1}}`), spec(`{\"a\":{\"b\":2}}`)) is true")
+	case ContainsSpec(spec(`{"c":["x"]}`), spec(`{"c":["x","y"]}`)):
+		t.Error("the live object is read incorrectly: ContainsSpec(spec(`{\"c\":[\"x\"]}`), spec(`{\"c\":[\"x\",\"y\"]}`)) is true")
 	}
 }
 

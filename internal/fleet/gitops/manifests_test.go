@@ -100,8 +100,17 @@ func TestPL09_Refused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if spec, exists, err := ReadSpec(out, nix); err != nil || !exists || spec["forge"] != hostile || len(spec["runsOn"].([]any)) != 7 || spec["runsOn"].([]any)[2] != "null" {
-		t.Errorf("%v, %v, %v in\n%s", spec, exists, err, out)
+	switch spec, exists, err := ReadSpec(out, nix); {
+	case err != nil:
+		t.Errorf("%v; out = %s", err, out)
+	case !exists:
+		t.Errorf("exists is false; spec = %v, exists = %v, %v, out = %s", spec, exists, err, out)
+	case spec["forge"] != hostile:
+		t.Errorf(`spec["forge"] = %v, want %v; out = %s`, spec["forge"], hostile, out)
+	case len(spec["runsOn"].([]any)) != 7:
+		t.Errorf(`len(spec["runsOn"].([]any)) = %v, want 7; out = %s`, len(spec["runsOn"].([]any)), out)
+	case spec["runsOn"].([]any)[2] != "null":
+		t.Errorf(`spec["runsOn"].([]any)[2] = %v, want %v; out = %s`, spec["runsOn"].([]any)[2], "null", out)
 	}
 	if _, exists, err := ReadSpec(out, Ref{"RunnerEnrollment", "acme"}); err != nil || !exists {
 		t.Errorf("the other object: %v, %v", exists, err)
@@ -199,8 +208,13 @@ func TestFLEET15_Apply(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec, _, err := ReadSpec(out, nix)
-	if err != nil || !ContainsSpec(map[string]any{"scaling": map[string]any{"min": 1}}, spec) || ContainsSpec(map[string]any{"scaling": map[string]any{"max": 8}}, spec) {
-		t.Errorf("%v, %v", spec, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case !ContainsSpec(map[string]any{"scaling": map[string]any{"min": 1}}, spec):
+		t.Errorf(`ContainsSpec(map[string]any{"scaling": map[string]any{"min": 1}}, spec) is false; spec = %v, %v`, spec, err)
+	case ContainsSpec(map[string]any{"scaling": map[string]any{"max": 8}}, spec):
+		t.Errorf(`ContainsSpec(map[string]any{"scaling": map[string]any{"max": 8}}, spec) is true; spec = %v, %v`, spec, err)
 	}
 	if _, err := ApplyEdits([]byte(config), nix, Edit{Remove: true}, Edit{Patch: json.RawMessage(`{"forge":"x"}`)}); !errors.Is(err, ErrObjectNotFound) {
 		t.Error(err)

@@ -343,8 +343,15 @@ func checkEgress(t *testing.T, s isolation.Settings, p *networkingv1.NetworkPoli
 		}
 		for _, peer := range r.To {
 			if peer.IPBlock == nil {
-				if peer.NamespaceSelector == nil || peer.PodSelector == nil || len(peer.NamespaceSelector.MatchLabels) == 0 || len(peer.PodSelector.MatchLabels) == 0 {
-					t.Errorf("%s: %+v is all pods of somewhere", p.Name, peer)
+				switch {
+				case peer.NamespaceSelector == nil:
+					t.Errorf("peer.NamespaceSelector is nil; %s", p.Name)
+				case peer.PodSelector == nil:
+					t.Errorf("peer.PodSelector is nil; %s", p.Name)
+				case len(peer.NamespaceSelector.MatchLabels) == 0:
+					t.Errorf("len(peer.NamespaceSelector.MatchLabels) = %v; %s", len(peer.NamespaceSelector.MatchLabels), p.Name)
+				case len(peer.PodSelector.MatchLabels) == 0:
+					t.Errorf("len(peer.PodSelector.MatchLabels) = %v; %s", len(peer.PodSelector.MatchLabels), p.Name)
 				}
 				continue
 			}
@@ -374,8 +381,13 @@ func checkPod(t *testing.T, u isolation.WorkloadSpec, what string, o isolation.O
 		t.Errorf("%s: pods have the labels %v", what, pod.Labels)
 	}
 	if !manager {
-		if s.AutomountServiceAccountToken == nil || *s.AutomountServiceAccountToken != starts || s.RestartPolicy != corev1.RestartPolicyNever {
-			t.Errorf("%s: a job has a token or starts again", what)
+		switch {
+		case s.AutomountServiceAccountToken == nil:
+			t.Errorf("%s: a job has a token or starts again: s.AutomountServiceAccountToken is nil", what)
+		case *s.AutomountServiceAccountToken != starts:
+			t.Errorf("%s: a job has a token or starts again: got %v, want %v", what, *s.AutomountServiceAccountToken, starts)
+		case s.RestartPolicy != corev1.RestartPolicyNever:
+			t.Errorf("%s: a job has a token or starts again: got %q, want %q", what, s.RestartPolicy, corev1.RestartPolicyNever)
 		}
 		if want := map[bool]string{true: isolation.PodRunnerAccount, false: isolation.RunnerAccount}[starts]; s.ServiceAccountName != want {
 			t.Errorf("%s: its account is %q", what, s.ServiceAccountName)
@@ -384,8 +396,16 @@ func checkPod(t *testing.T, u isolation.WorkloadSpec, what string, o isolation.O
 			t.Errorf("%s: jobs may connect to the API server: %v", what, got)
 		}
 	}
-	if s.HostNetwork || s.HostPID || s.HostIPC || slices.ContainsFunc(s.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }) {
-		t.Errorf("%s reaches the host", what)
+	switch {
+	case s.HostNetwork:
+		t.Errorf("%s reaches the host: s.HostNetwork is true", what)
+	case s.HostPID:
+		t.Errorf("%s reaches the host: s.HostPID is true", what)
+	case s.HostIPC:
+		t.Errorf("%s reaches the host: s.HostIPC is true", what)
+	case slices.ContainsFunc(s.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }):
+		t.Errorf("%s reaches the host: slices.ContainsFunc(s.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }) is true",
+			what)
 	}
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		if sc := c.SecurityContext; sc != nil && sc.Privileged != nil && *sc.Privileged && u.Pool.Spec.ContainerMode != v1alpha1.ModeDind {
@@ -436,8 +456,14 @@ func TestSharedBaseline(t *testing.T) {
 	broken.Enrollment.Name, broken.Pool.Name, broken.Pool.Spec.ContainerMode = "delta", "vm", "vm"
 	with, err := isolation.Baseline(testSettings(), tenant(a), tenant(broken))
 	alone, err2 := isolation.Baseline(testSettings(), tenant(a))
-	if err != nil || err2 != nil || !bytes.Equal(show(t, with), show(t, alone)) {
-		t.Errorf("a fault of another enrollment changes the objects: %v, %v", err, err2)
+	switch {
+	case err != nil:
+		t.Errorf("a fault of another enrollment changes the objects: %v", err)
+	case err2 != nil:
+		t.Errorf("a fault of another enrollment changes the objects: err2: %v", err2)
+	case !bytes.Equal(show(t, with), show(t, alone)):
+		t.Errorf("a fault of another enrollment changes the objects: bytes.Equal(show(t, with), show(t, alone)) is false; %v, err2 = %v",
+			err, err2)
 	}
 	if _, err := isolation.Baseline(testSettings(), tenant(broken)); err == nil {
 		t.Error("a fault of its own pool is not reported")
@@ -570,8 +596,13 @@ func TestManagers(t *testing.T) {
 		u.Pool.Spec.GitLab = &v1alpha1.PoolGitLab{Concurrent: c.concurrent, Replicas: c.replicas}
 		u.Capacity, u.Drained = c.capacity, c.drained
 		managers, each := isolation.ManagerCount(u)
-		if managers != c.managers || each != c.each || c.capacity.Max > 0 && managers*each > c.capacity.Max {
-			t.Errorf("%+v: %d managers of %d jobs", c, managers, each)
+		switch {
+		case managers != c.managers:
+			t.Errorf("managers = %v, want %v", managers, c.managers)
+		case each != c.each:
+			t.Errorf("each = %v, want %v", each, c.each)
+		case c.capacity.Max > 0 && managers*each > c.capacity.Max:
+			t.Errorf("c.capacity.Max > 0 && managers*each > c.capacity.Max; %+v, managers = %d, each = %d", c, managers, each)
 		}
 	}
 }
@@ -624,8 +655,13 @@ func TestHostileValues(t *testing.T) {
 			t.Errorf("%s: %q", table, line)
 		}
 	}
-	if values != 3 || !seen["[[runners]]"] || !seen["[runners.kubernetes]"] {
-		t.Errorf("%d values of %q in:\n%s", values, want, text)
+	switch {
+	case values != 3:
+		t.Errorf("values = %v, want 3; want = %q; text = %s", values, want, text)
+	case !seen["[[runners]]"]:
+		t.Errorf(`seen["[[runners]]"] is false; values = %d, want = %q, text = %s`, values, want, text)
+	case !seen["[runners.kubernetes]"]:
+		t.Errorf(`seen["[runners.kubernetes]"] is false; values = %d, want = %q, text = %s`, values, want, text)
 	}
 	u.Pool, u.Enrollment, u.Token = nil, nil, secret.New("glrt-canary")
 	var log bytes.Buffer
@@ -645,8 +681,15 @@ func TestHostileValues(t *testing.T) {
 func TestCredential(t *testing.T) {
 	app := map[string][]byte{"github_app_id": []byte("1"), "github_app_installation_id": []byte("2"), "github_app_private_key": []byte("key"), "note": []byte("n")}
 	s, err := isolation.Credential("acme", "tailplane-org-acme", app)
-	if err != nil || len(s.Data) != 3 || s.Name != fleet.CredentialName("acme", fleet.Fingerprint(s.Data)) || s.Labels[v1alpha1.OrgLabel] != "acme" {
-		t.Errorf("%+v, %v", s, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case len(s.Data) != 3:
+		t.Errorf("len(s.Data) = %v, want 3", len(s.Data))
+	case s.Name != fleet.CredentialName("acme", fleet.Fingerprint(s.Data)):
+		t.Errorf(`s.Name = %q, want fleet.CredentialName("acme", fleet.Fingerprint(s.Data))`, s.Name)
+	case s.Labels[v1alpha1.OrgLabel] != "acme":
+		t.Errorf("s.Labels[v1alpha1.OrgLabel] = %q, want %q", s.Labels[v1alpha1.OrgLabel], "acme")
 	}
 	for _, bad := range []map[string][]byte{nil, {"github_app_pem": []byte("key")}, {"github_app_id": []byte("1")},
 		{"github_token": []byte("t"), "github_app_id": []byte("1"), "github_app_installation_id": []byte("2"), "github_app_private_key": []byte("k")}} {

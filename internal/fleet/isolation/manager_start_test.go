@@ -133,8 +133,13 @@ func TestFLEET18_Start(t *testing.T) {
 		t.Errorf("after SIGTERM: %q", read("log"))
 	}
 	write("done", "", 0o600)
-	if err := cmd.Wait(); err != nil || !strings.Contains(read("log"), "finished") || strings.Contains(read("log"), "aborted") {
-		t.Errorf("it ends with %v: %q", err, read("log"))
+	switch err := cmd.Wait(); {
+	case err != nil:
+		t.Errorf("it ends: %v", err)
+	case !strings.Contains(read("log"), "finished"):
+		t.Errorf(`it ends: strings.Contains(read("log"), "finished") is false; %v, %q`, err, read("log"))
+	case strings.Contains(read("log"), "aborted"):
+		t.Errorf(`it ends: strings.Contains(read("log"), "aborted") is true; %v, %q`, err, read("log"))
 	}
 
 	// The pod's exit code is that of the runner.

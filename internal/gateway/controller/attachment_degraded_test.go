@@ -27,8 +27,13 @@ func TestAttachmentDegraded(t *testing.T) {
 		{"rights", stale, unreadable, nil, v1alpha1.ReasonNamespaceForbidden, "tenants"},
 		{"everything", stale, unreadable, errors.New("x"), v1alpha1.ReasonFailed, "the last decision stays"},
 	} {
-		if v := attachmentDegraded(tt.of, tt.report, tt.fault); v.Reason != tt.reason || !strings.Contains(v.Message, tt.says) || v.IsTrue() != (tt.says != "") {
-			t.Errorf("%s: %+v", tt.name, v)
+		switch v := attachmentDegraded(tt.of, tt.report, tt.fault); {
+		case v.Reason != tt.reason:
+			t.Errorf("%s: v.Reason = %q, want %q", tt.name, v.Reason, tt.reason)
+		case !strings.Contains(v.Message, tt.says):
+			t.Errorf("%s: v.Message = %q does not contain %q", tt.name, v.Message, tt.says)
+		case v.IsTrue() != (tt.says != ""):
+			t.Errorf("%s: v.IsTrue() = %v, want %v", tt.name, v.IsTrue(), (tt.says != ""))
 		}
 	}
 }

@@ -264,12 +264,30 @@ func TestGTW03_Gateway(t *testing.T) {
 	g := p.attach(v1alpha1.RouteGeneration{Egress: &v1alpha1.EgressRoutes{}})
 	p.awaitReason("Programmed", v1alpha1.ReasonExtensionNotCalled)
 	o := p.requested("eg-tailnets-revision")
-	if !metav1.IsControlledBy(o, g) || o.Spec.TargetRef.Name != "eg" || o.Spec.TargetRef.Kind != "Gateway" {
-		t.Errorf("the revision object: %+v", o)
+	switch {
+	case !metav1.IsControlledBy(o, g):
+		t.Errorf("the revision object: metav1.IsControlledBy(o, g) is false; %+v", o)
+	case o.Spec.TargetRef.Name != "eg":
+		t.Errorf("the revision object: o.Spec.TargetRef.Name = %q, want %q", o.Spec.TargetRef.Name, "eg")
+	case o.Spec.TargetRef.Kind != "Gateway":
+		t.Errorf("the revision object: o.Spec.TargetRef.Kind = %q, want %q", o.Spec.TargetRef.Kind, "Gateway")
 	}
 	is := p.awaitReason("Degraded", v1alpha1.ReasonAsExpected)
-	if s := is.Status; s.ServiceCount != 1 || s.TailnetCount != 1 || len(s.Services) != 1 || s.Services[0].Route != "tailscale-svc-billing" || s.Revision == nil || s.Revision.Desired != p.revision() || s.ObservedGeneration != is.Generation {
-		t.Errorf("status %+v", s)
+	switch s := is.Status; {
+	case s.ServiceCount != 1:
+		t.Errorf("status: s.ServiceCount = %v, want 1", s.ServiceCount)
+	case s.TailnetCount != 1:
+		t.Errorf("status: s.TailnetCount = %v, want 1", s.TailnetCount)
+	case len(s.Services) != 1:
+		t.Errorf("status: len(s.Services) = %v, want 1", len(s.Services))
+	case s.Services[0].Route != "tailscale-svc-billing":
+		t.Errorf("status: s.Services[0].Route = %q, want %q", s.Services[0].Route, "tailscale-svc-billing")
+	case s.Revision == nil:
+		t.Error("status: s.Revision is nil")
+	case s.Revision.Desired != p.revision():
+		t.Errorf("status: s.Revision.Desired = %q, want %q", s.Revision.Desired, p.revision())
+	case s.ObservedGeneration != is.Generation:
+		t.Errorf("status: s.ObservedGeneration = %v, want %v", s.ObservedGeneration, is.Generation)
 	}
 
 	p.reports.Report(gateway.TranslationReport{Gateway: p.gatewayName(), Requested: p.revision(), Rendered: p.revision()})
@@ -312,8 +330,13 @@ func TestGTW03_Gateway(t *testing.T) {
 	p.until("another revision", func() bool { return p.revision() != before })
 	o = p.requested("eg-tailnets-revision")
 	is = p.awaitReason("Accepted", v1alpha1.ReasonAccepted)
-	if o.Spec.Revision != p.revision() || is.Status.Services[0].Path != "/tailnet/billing" || is.Status.ObservedGeneration != 2 {
-		t.Errorf("revision %s, status %+v", o.Spec.Revision, is.Status)
+	switch {
+	case o.Spec.Revision != p.revision():
+		t.Errorf("revision: o.Spec.Revision = %q, want %q", o.Spec.Revision, p.revision())
+	case is.Status.Services[0].Path != "/tailnet/billing":
+		t.Errorf("revision: is.Status.Services[0].Path = %q, want %q", is.Status.Services[0].Path, "/tailnet/billing")
+	case is.Status.ObservedGeneration != 2:
+		t.Errorf("revision: is.Status.ObservedGeneration = %v, want 2", is.Status.ObservedGeneration)
 	}
 	p.until("no Gateway", func() bool {
 		err := p.admin.Delete(t.Context(), &gatewayapi.Gateway{ObjectMeta: p.meta("eg")})
@@ -465,8 +488,19 @@ func TestGatewayIngress(t *testing.T) {
 	p.must(p.admin.Delete(t.Context(), foreign))
 	owned := &v1alpha1.TailscaleService{}
 	p.until("the service of the gateway", func() bool { return p.get(name, owned) && metav1.IsControlledBy(owned, g) })
-	if s := owned.Spec; s.Type != v1alpha1.Ingress || s.VIPService.Name != "svc:eg" || s.BackendRef.Kind != "Gateway" || s.BackendRef.Name != "eg" || s.ProxyProtocol != v1alpha1.ProxyProtocolV2 || len(s.Ports) != 1 {
-		t.Errorf("%+v", s)
+	switch s := owned.Spec; {
+	case s.Type != v1alpha1.Ingress:
+		t.Errorf("s.Type = %q, want %q", s.Type, v1alpha1.Ingress)
+	case s.VIPService.Name != "svc:eg":
+		t.Errorf("s.VIPService.Name = %q, want %q", s.VIPService.Name, "svc:eg")
+	case s.BackendRef.Kind != "Gateway":
+		t.Errorf("s.BackendRef.Kind = %q, want %q", s.BackendRef.Kind, "Gateway")
+	case s.BackendRef.Name != "eg":
+		t.Errorf("s.BackendRef.Name = %q, want %q", s.BackendRef.Name, "eg")
+	case s.ProxyProtocol != v1alpha1.ProxyProtocolV2:
+		t.Errorf("s.ProxyProtocol = %q, want %q", s.ProxyProtocol, v1alpha1.ProxyProtocolV2)
+	case len(s.Ports) != 1:
+		t.Errorf("len(s.Ports) = %v, want 1", len(s.Ports))
 	}
 	p.until("decided", func() bool {
 		return p.publisher.Result().Services[gateway.Name{Namespace: p.ns, Name: name}].ResolvedRefs.IsTrue()

@@ -144,9 +144,23 @@ func TestDiscovery(t *testing.T) {
 	p.until("it reports it", func() bool { s := p.attachedStatus("eg", "corp"); return s.DiscoveredServices == 3 && !s.Stale })
 	s := &v1alpha1.TailscaleService{}
 	p.must(p.admin.Get(t.Context(), client.ObjectKey{Namespace: p.ns, Name: "eg-web"}, s))
-	if o := s.OwnerReferences; len(o) != 1 || o[0].UID != g.UID || o[0].Kind != "TailscaleGateway" || s.Spec.ClusterService == nil || *s.Spec.ClusterService.Create ||
-		s.Annotations[v1alpha1.ServiceTagsAnnotation] != "tag:web" || s.Labels[v1alpha1.TailnetLabel] != "corp" || s.Labels[v1alpha1.ServiceLabel] != "web" {
-		t.Errorf("%+v", s)
+	switch o := s.OwnerReferences; {
+	case len(o) != 1:
+		t.Errorf("len(o) = %v, want 1", len(o))
+	case o[0].UID != g.UID:
+		t.Errorf("o[0].UID = %q, want %q", o[0].UID, g.UID)
+	case o[0].Kind != "TailscaleGateway":
+		t.Errorf("o[0].Kind = %q, want %q", o[0].Kind, "TailscaleGateway")
+	case s.Spec.ClusterService == nil:
+		t.Error("s.Spec.ClusterService is nil")
+	case *s.Spec.ClusterService.Create:
+		t.Errorf("*s.Spec.ClusterService.Create is true; %+v", s)
+	case s.Annotations[v1alpha1.ServiceTagsAnnotation] != "tag:web":
+		t.Errorf("s.Annotations[v1alpha1.ServiceTagsAnnotation] = %q, want %q", s.Annotations[v1alpha1.ServiceTagsAnnotation], "tag:web")
+	case s.Labels[v1alpha1.TailnetLabel] != "corp":
+		t.Errorf("s.Labels[v1alpha1.TailnetLabel] = %q, want %q", s.Labels[v1alpha1.TailnetLabel], "corp")
+	case s.Labels[v1alpha1.ServiceLabel] != "web":
+		t.Errorf("s.Labels[v1alpha1.ServiceLabel] = %q, want %q", s.Labels[v1alpha1.ServiceLabel], "web")
 	}
 
 	// Reconciles without changes write nothing and call no API.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,8 +49,15 @@ func TestGroupRelays(t *testing.T) {
 	for _, d := range is.Status.Devices {
 		devices[d.Ordinal] = d
 	}
-	if ids := p.devices(); len(ids) != 2 || len(is.Status.Devices) != 2 || !slices.Contains(ids, devices[0].NodeID) || !slices.Contains(ids, devices[1].NodeID) {
-		t.Fatalf("nodes %v, devices %+v", ids, is.Status.Devices)
+	switch ids := p.devices(); {
+	case len(ids) != 2:
+		t.Fatalf("nodes: len(ids) = %v, want 2", len(ids))
+	case len(is.Status.Devices) != 2:
+		t.Fatalf("nodes: len(is.Status.Devices) = %v, want 2", len(is.Status.Devices))
+	case !slices.Contains(ids, devices[0].NodeID):
+		t.Fatalf("nodes: ids = %v does not contain %q", ids, devices[0].NodeID)
+	case !slices.Contains(ids, devices[1].NodeID):
+		t.Fatalf("nodes: ids = %v does not contain %q", ids, devices[1].NodeID)
 	}
 	for i, d := range devices {
 		name := fmt.Sprintf("web-%d", i)
@@ -59,15 +67,31 @@ func TestGroupRelays(t *testing.T) {
 				t.Errorf("%s has no %s", name, field)
 			}
 		}
-		if d.Hostname != name || d.FQDN != name+"."+p.net.Suffix() || len(d.IPs) != 2 || !d.Ready || d.Reason != "" || d.PodUID == "" {
-			t.Errorf("device %+v", d)
+		switch {
+		case d.Hostname != name:
+			t.Errorf("device: d.Hostname = %q, want %q", d.Hostname, name)
+		case d.FQDN != name+"."+p.net.Suffix():
+			t.Errorf("device: d.FQDN = %q, want %q", d.FQDN, name+"."+p.net.Suffix())
+		case len(d.IPs) != 2:
+			t.Errorf("device: len(d.IPs) = %v, want 2", len(d.IPs))
+		case !d.Ready:
+			t.Errorf("device: d.Ready is false; %+v", d)
+		case d.Reason != "":
+			t.Errorf("device: d.Reason = %q, want none", d.Reason)
+		case d.PodUID == "":
+			t.Errorf("device: d.PodUID is empty; %+v", d)
 		}
 		if len(config.Data["authkey"]) != 0 || config.Annotations[v1alpha1.AuthKeyIDAnnotation] == "" {
 			t.Errorf("%s: key at hand %v, %v", config.Name, len(config.Data["authkey"]), config.Annotations)
 		}
 	}
-	if is.Status.ReadyReplicas != 2 || is.Status.Replicas != 2 || is.Status.Selector != "app="+string(g.UID) {
-		t.Errorf("status %+v", is.Status)
+	switch {
+	case is.Status.ReadyReplicas != 2:
+		t.Errorf("status: is.Status.ReadyReplicas = %v, want 2", is.Status.ReadyReplicas)
+	case is.Status.Replicas != 2:
+		t.Errorf("status: is.Status.Replicas = %v, want 2", is.Status.Replicas)
+	case is.Status.Selector != "app="+string(g.UID):
+		t.Errorf("status: is.Status.Selector = %q, want %q", is.Status.Selector, "app="+string(g.UID))
 	}
 
 	// GTW-14: after the deletion of a pod, the relay has the same node and address and needs no
@@ -85,8 +109,15 @@ func TestGroupRelays(t *testing.T) {
 		}
 		return now.Ready && now.PodUID != old.UID
 	})
-	if was := devices[0]; now.NodeID != was.NodeID || !slices.Equal(now.IPs, was.IPs) || now.FQDN != was.FQDN || p.requests("POST") != issuedBefore {
-		t.Errorf("it was %+v and is %+v; %d keys created", was, now, p.requests("POST")-issuedBefore)
+	switch was := devices[0]; {
+	case now.NodeID != was.NodeID:
+		t.Errorf("now.NodeID = %q, want %q; %d", now.NodeID, was.NodeID, p.requests("POST")-issuedBefore)
+	case !slices.Equal(now.IPs, was.IPs):
+		t.Errorf("now.IPs (-want +got):\n%s", cmp.Diff(was.IPs, now.IPs))
+	case now.FQDN != was.FQDN:
+		t.Errorf("now.FQDN = %q, want %q; %d", now.FQDN, was.FQDN, p.requests("POST")-issuedBefore)
+	case p.requests("POST") != issuedBefore:
+		t.Errorf(`p.requests("POST") != issuedBefore; %+v, %+v, %d`, was, now, p.requests("POST")-issuedBefore)
 	}
 
 	// GTW-17: a device is deleted in the API: the relay comes back with one new key. The pause

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -169,12 +170,26 @@ func TestGroupPorts(t *testing.T) {
 	p.exists("many-egress-config", cm)
 	doc, err := config.Parse(cm.Data)
 	p.must(err)
-	if len(doc.Services) != 32 || len(doc.Refused) != 0 || doc.Pings != 3 || doc.Tailnet.HostnamePrefix != "many" || doc.Tailnet.ControlURL != p.net.ControlURL() {
-		t.Errorf("%d services, refused %v, %d pings, %+v", len(doc.Services), doc.Refused, doc.Pings, doc.Tailnet)
+	switch {
+	case len(doc.Services) != 32:
+		t.Errorf("len(doc.Services) = %v, want 32", len(doc.Services))
+	case len(doc.Refused) != 0:
+		t.Errorf("len(doc.Refused) = %v, want 0", len(doc.Refused))
+	case doc.Pings != 3:
+		t.Errorf("doc.Pings = %v, want 3", doc.Pings)
+	case doc.Tailnet.HostnamePrefix != "many":
+		t.Errorf("doc.Tailnet.HostnamePrefix = %q, want %q", doc.Tailnet.HostnamePrefix, "many")
+	case doc.Tailnet.ControlURL != p.net.ControlURL():
+		t.Errorf("doc.Tailnet.ControlURL = %q, want %q", doc.Tailnet.ControlURL, p.net.ControlURL())
 	}
 	for _, s := range doc.Services {
-		if len(s.Targets) != 1 || s.Targets[0].IP != "100.64.1.1" || s.Health == nil {
-			t.Errorf("%+v", s)
+		switch {
+		case len(s.Targets) != 1:
+			t.Errorf("len(s.Targets) = %v, want 1", len(s.Targets))
+		case s.Targets[0].IP != "100.64.1.1":
+			t.Errorf("s.Targets[0].IP = %q, want %q", s.Targets[0].IP, "100.64.1.1")
+		case s.Health == nil:
+			t.Error("s.Health is nil")
 		}
 	}
 	if c := meta.FindStatusCondition(p.get("many").Status.Conditions, "Accepted"); c.Status != "True" {
@@ -238,9 +253,19 @@ func TestDesiredGroups(t *testing.T) {
 	foreignGroup := service("theirs")
 	g := &v1alpha1.TailscaleProxyGroup{}
 	p.until("a group is created", func() bool { return p.exists("billing-proxy-group", g) && len(g.Status.Ports) == 1 })
-	if g.Labels[v1alpha1.ManagedLabel] != "true" || *g.Spec.Replicas != 2 || g.Spec.TailnetTarget.ServiceName != "billing" || !slices.Equal(g.Spec.TailnetTarget.Tags, []string{"tag:svc-billing"}) ||
-		g.Spec.Consumers.From != v1alpha1.NamespacesSelector || !slices.Equal(g.Spec.Consumers.Selector.MatchExpressions[0].Values, []string{p.ns}) {
-		t.Errorf("%+v", g.Spec)
+	switch {
+	case g.Labels[v1alpha1.ManagedLabel] != "true":
+		t.Errorf("g.Labels[v1alpha1.ManagedLabel] = %q, want %q", g.Labels[v1alpha1.ManagedLabel], "true")
+	case *g.Spec.Replicas != 2:
+		t.Errorf("*g.Spec.Replicas = %v, want 2", *g.Spec.Replicas)
+	case g.Spec.TailnetTarget.ServiceName != "billing":
+		t.Errorf("g.Spec.TailnetTarget.ServiceName = %q, want %q", g.Spec.TailnetTarget.ServiceName, "billing")
+	case !slices.Equal(g.Spec.TailnetTarget.Tags, []string{"tag:svc-billing"}):
+		t.Errorf("g.Spec.TailnetTarget.Tags (-want +got):\n%s", cmp.Diff([]string{"tag:svc-billing"}, g.Spec.TailnetTarget.Tags))
+	case g.Spec.Consumers.From != v1alpha1.NamespacesSelector:
+		t.Errorf("g.Spec.Consumers.From = %q, want %q", g.Spec.Consumers.From, v1alpha1.NamespacesSelector)
+	case !slices.Equal(g.Spec.Consumers.Selector.MatchExpressions[0].Values, []string{p.ns}):
+		t.Errorf("difference (-want +got):\n%s", cmp.Diff([]string{p.ns}, g.Spec.Consumers.Selector.MatchExpressions[0].Values))
 	}
 	targets := func() []config.Target {
 		cm := &corev1.ConfigMap{}
@@ -340,8 +365,13 @@ func TestCertificateSecrets(t *testing.T) {
 	}
 	p.until("the relay configuration has two services", func() bool { return len(exposed()) == 2 })
 	for label, issue := range map[string]bool{"vault": true, "given": false} {
-		if is := exposed()[p.ns+"."+label]; is.Domain != name(label) || is.Issue != issue || !is.Terminates() {
-			t.Errorf("%s: %+v", label, is)
+		switch is := exposed()[p.ns+"."+label]; {
+		case is.Domain != name(label):
+			t.Errorf("is.Domain = %q, want name(label)", is.Domain)
+		case is.Issue != issue:
+			t.Errorf("is.Issue = %v, want %v", is.Issue, issue)
+		case !is.Terminates():
+			t.Errorf("is.Terminates() is false; label = %s, %+v", label, is)
 		}
 	}
 	created := p.secret(name("vault"))

@@ -39,8 +39,13 @@ func TestCarriedPorts(t *testing.T) {
 			s.Spec.VIPService = &v1alpha1.VIPService{Name: "svc:web"}
 		}
 		file, serve, omitted := carriedPorts(s, "10.0.0.7", tt.want.Domain)
-		if fmt.Sprint(file) != fmt.Sprint(tt.want) || len(serve.TCP) != tt.served || omitted != tt.left {
-			t.Errorf("%s: %+v, %+v, left %v", tt.name, file, serve, omitted)
+		switch {
+		case fmt.Sprint(file) != fmt.Sprint(tt.want):
+			t.Errorf("%s: fmt.Sprint(file) = %q, want %q", tt.name, fmt.Sprint(file), fmt.Sprint(tt.want))
+		case len(serve.TCP) != tt.served:
+			t.Errorf("%s: len(serve.TCP) = %v, want %v", tt.name, len(serve.TCP), tt.served)
+		case omitted != tt.left:
+			t.Errorf("%s: omitted = %v, want %v", tt.name, omitted, tt.left)
 		}
 		if serve.TCP["443"].TerminateTLS != tt.want.Domain || serve.TCP["80"].TerminateTLS != "" {
 			t.Errorf("%s, for Tailscale's own image: %+v", tt.name, serve)

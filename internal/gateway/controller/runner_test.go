@@ -20,8 +20,13 @@ func TestCaches(t *testing.T) {
 		}
 		seen[reflect.TypeOf(o)] = true
 		if _, policy := o.(*networkingv1.NetworkPolicy); policy {
-			if _, envoy := where.Namespaces["envoy"]; !envoy || len(where.Namespaces) != 3 || where.Label != nil {
-				t.Errorf("policies are cached in %v, those of %v", where.Namespaces, where.Label)
+			switch _, envoy := where.Namespaces["envoy"]; {
+			case !envoy:
+				t.Errorf("policies are cached: envoy is false; %v, %v", where.Namespaces, where.Label)
+			case len(where.Namespaces) != 3:
+				t.Errorf("policies are cached: len(where.Namespaces) = %v, want 3", len(where.Namespaces))
+			case where.Label != nil:
+				t.Errorf("policies are cached: where.Label = %v, want nil", where.Label)
 			}
 		}
 	}

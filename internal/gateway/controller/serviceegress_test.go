@@ -51,8 +51,15 @@ func TestServiceEgress(t *testing.T) {
 		t.Errorf("finalizers %v", o.Finalizers)
 	}
 	front, alias := p.service(p.ns, serviceName), p.service(p.shop, "billing")
-	if front.Spec.Type != corev1.ServiceTypeClusterIP || len(front.Spec.Selector) != 0 || len(front.OwnerReferences) != 0 || front.Labels[v1alpha1.ProxyGroupLabel] != "relays" {
-		t.Errorf("front %+v", front)
+	switch {
+	case front.Spec.Type != corev1.ServiceTypeClusterIP:
+		t.Errorf("front: front.Spec.Type = %q, want %q", front.Spec.Type, corev1.ServiceTypeClusterIP)
+	case len(front.Spec.Selector) != 0:
+		t.Errorf("front: len(front.Spec.Selector) = %v, want 0", len(front.Spec.Selector))
+	case len(front.OwnerReferences) != 0:
+		t.Errorf("front: len(front.OwnerReferences) = %v, want 0", len(front.OwnerReferences))
+	case front.Labels[v1alpha1.ProxyGroupLabel] != "relays":
+		t.Errorf("front: front.Labels[v1alpha1.ProxyGroupLabel] = %q, want %q", front.Labels[v1alpha1.ProxyGroupLabel], "relays")
 	}
 	var got []string
 	for _, port := range front.Spec.Ports {
@@ -61,8 +68,15 @@ func TestServiceEgress(t *testing.T) {
 	if want := []string{"http TCP 80 10000", "udp-53 UDP 53 10001", "health TCP 9002 9002"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("ports %q", got)
 	}
-	if alias.Spec.Type != corev1.ServiceTypeExternalName || alias.Spec.ExternalName != serviceName+"."+p.ns+".svc.cluster.local" || len(alias.OwnerReferences) != 1 || alias.OwnerReferences[0].UID != s.UID {
-		t.Errorf("alias %+v", alias)
+	switch {
+	case alias.Spec.Type != corev1.ServiceTypeExternalName:
+		t.Errorf("alias: alias.Spec.Type = %q, want %q", alias.Spec.Type, corev1.ServiceTypeExternalName)
+	case alias.Spec.ExternalName != serviceName+"."+p.ns+".svc.cluster.local":
+		t.Errorf("alias: alias.Spec.ExternalName = %q, want %q", alias.Spec.ExternalName, serviceName+"."+p.ns+".svc.cluster.local")
+	case len(alias.OwnerReferences) != 1:
+		t.Errorf("alias: len(alias.OwnerReferences) = %v, want 1", len(alias.OwnerReferences))
+	case alias.OwnerReferences[0].UID != s.UID:
+		t.Errorf("alias: alias.OwnerReferences[0].UID = %q, want %q", alias.OwnerReferences[0].UID, s.UID)
 	}
 	for name := range front.Labels {
 		if strings.HasPrefix(name, "tailscale.com/") {
@@ -90,8 +104,15 @@ func TestServiceEgress(t *testing.T) {
 	p.setRelayStatus("relays-0", string(first.UID), carryingStatus(key, tcp, udp))
 	await("both", map[int32][]string{10000: {a4, a6}, 10001: {a4, a6}, 9002: {a4, a6}})
 	o = p.condition(s, v1alpha1.ConditionReady, "True/Ready")
-	if o.Status.Egress.Endpoints != (v1alpha1.EndpointCount{Ready: 1, Total: 2}) || o.Status.Egress.ExternalName != "billing" || o.Status.Egress.Group != p.ns+"/relays" || o.Status.Egress.Service != p.ns+"/"+serviceName {
-		t.Errorf("status %+v", o.Status.Egress)
+	switch {
+	case o.Status.Egress.Endpoints != (v1alpha1.EndpointCount{Ready: 1, Total: 2}):
+		t.Errorf("status: o.Status.Egress.Endpoints = %v, want %v", o.Status.Egress.Endpoints, (v1alpha1.EndpointCount{Ready: 1, Total: 2}))
+	case o.Status.Egress.ExternalName != "billing":
+		t.Errorf("status: o.Status.Egress.ExternalName = %q, want %q", o.Status.Egress.ExternalName, "billing")
+	case o.Status.Egress.Group != p.ns+"/relays":
+		t.Errorf("status: o.Status.Egress.Group = %q, want %q", o.Status.Egress.Group, p.ns+"/relays")
+	case o.Status.Egress.Service != p.ns+"/"+serviceName:
+		t.Errorf("status: o.Status.Egress.Service = %q, want %q", o.Status.Egress.Service, p.ns+"/"+serviceName)
 	}
 	for _, tt := range []struct {
 		why  string

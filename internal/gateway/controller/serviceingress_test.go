@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -135,11 +136,29 @@ func TestServiceIngress(t *testing.T) {
 	p.condition(s, v1alpha1.ConditionReady, "False/NoReadyEndpoints")
 	created := p.awaitOwners(admin, "svc:grafana", "tp-ingress")
 	v := o.Status.VIP
-	if v == nil || v.Name != "svc:grafana" || v.Tailnet != "ingress" || len(v.Addresses) != 2 || v.Addresses[0] != created.Addrs[0].String() || v.DNSName != "grafana."+tn.Suffix() || v.Owners != 1 {
-		t.Errorf("status %+v", v)
+	switch {
+	case v == nil:
+		t.Error("status: v is nil")
+	case v.Name != "svc:grafana":
+		t.Errorf("status: v.Name = %q, want %q", v.Name, "svc:grafana")
+	case v.Tailnet != "ingress":
+		t.Errorf("status: v.Tailnet = %q, want %q", v.Tailnet, "ingress")
+	case len(v.Addresses) != 2:
+		t.Errorf("status: len(v.Addresses) = %v, want 2", len(v.Addresses))
+	case v.Addresses[0] != created.Addrs[0].String():
+		t.Errorf("status: v.Addresses[0] = %q, want %q", v.Addresses[0], created.Addrs[0].String())
+	case v.DNSName != "grafana."+tn.Suffix():
+		t.Errorf("status: v.DNSName = %q, want %q", v.DNSName, "grafana."+tn.Suffix())
+	case v.Owners != 1:
+		t.Errorf("status: v.Owners = %v, want 1", v.Owners)
 	}
-	if !slices.Equal(created.Ports, []string{"tcp:443", "tcp:80"}) || !slices.Equal(created.Tags, []string{"tag:web"}) || created.Comment != "of a test" {
-		t.Errorf("created %+v", created)
+	switch {
+	case !slices.Equal(created.Ports, []string{"tcp:443", "tcp:80"}):
+		t.Errorf("created.Ports (-want +got):\n%s", cmp.Diff([]string{"tcp:443", "tcp:80"}, created.Ports))
+	case !slices.Equal(created.Tags, []string{"tag:web"}):
+		t.Errorf("created.Tags (-want +got):\n%s", cmp.Diff([]string{"tag:web"}, created.Tags))
+	case created.Comment != "of a test":
+		t.Errorf("created.Comment = %q, want %q", created.Comment, "of a test")
 	}
 	if !slices.Contains(o.Finalizers, v1alpha1.Finalizer) {
 		t.Errorf("finalizers %v", o.Finalizers)
@@ -204,8 +223,13 @@ func TestServiceIngress(t *testing.T) {
 		t.Errorf("hosts %+v", h)
 	}
 	hosts, err := admin.Hosts(t.Context(), "svc:grafana")
-	if err != nil || len(hosts) != 1 || !hosts[0].Approved {
-		t.Errorf("hosts %+v, %v", hosts, err)
+	switch {
+	case err != nil:
+		t.Errorf("hosts: %v", err)
+	case len(hosts) != 1:
+		t.Errorf("hosts: len(hosts) = %v, want 1", len(hosts))
+	case !hosts[0].Approved:
+		t.Errorf("hosts: hosts[0].Approved is false; hosts = %+v, %v", hosts, err)
 	}
 	out, stderr, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "-n", p.shop, "get", "tssvc", "grafana", "--no-headers")
 	if code != 0 || !strings.HasPrefix(strings.Join(strings.Fields(out), " "), "grafana ingress ingress svc:grafana True") {
@@ -229,8 +253,13 @@ func TestServiceIngress(t *testing.T) {
 	writes, changed, all := p.writes.Load(), changingRequests(api), len(api.Requests())
 	p.trigger(s, 10)
 	p.awaitIdle()
-	if n, m, r := p.writes.Load()-writes, changingRequests(api)-changed, len(api.Requests())-all; n != 0 || m != 0 || r > 2 {
-		t.Errorf("ten reconciles: %d writes to Kubernetes, %d to Tailscale of %d requests\n%s", n, m, r, p.log.Tail())
+	switch n, m, r := p.writes.Load()-writes, changingRequests(api)-changed, len(api.Requests())-all; {
+	case n != 0:
+		t.Errorf("ten reconciles: n = %v, want 0; %s", n, p.log.Tail())
+	case m != 0:
+		t.Errorf("ten reconciles: m = %v, want 0; %s", m, p.log.Tail())
+	case r > 2:
+		t.Errorf("ten reconciles: r = %v, want at most 2; %s", r, p.log.Tail())
 	}
 
 	// After a manual deletion, the next read recreates the service with its address.
@@ -259,8 +288,13 @@ func TestServiceIngress(t *testing.T) {
 	}
 	p.condition(s, v1alpha1.ConditionReady, "False/AwaitingApproval")
 	p.advance(time.Minute, s)
-	if hosts, err := admin.Hosts(t.Context(), "svc:dashboards"); err != nil || len(hosts) != 1 || hosts[0].Approved {
-		t.Errorf("approved without a request: %+v, %v", hosts, err)
+	switch hosts, err := admin.Hosts(t.Context(), "svc:dashboards"); {
+	case err != nil:
+		t.Errorf("approved without a request: %v", err)
+	case len(hosts) != 1:
+		t.Errorf("approved without a request: len(hosts) = %v, want 1", len(hosts))
+	case hosts[0].Approved:
+		t.Errorf("approved without a request: hosts[0].Approved is true; hosts = %+v, %v", hosts, err)
 	}
 
 	// Deletion, at first with a failing API.
@@ -431,8 +465,13 @@ func TestForeignServices(t *testing.T) {
 	}
 	p.must(p.admin.Delete(t.Context(), s))
 	p.awaitGone(s)
-	if got := vipServiceNamed(t, admin, "svc:of-tailscale"); got == nil || got.Annotations[gateway.TailscaleOwnersAnnotation] == "" || got.Annotations[gateway.OwnersAnnotation] != "" {
-		t.Errorf("left: %+v", got)
+	switch got := vipServiceNamed(t, admin, "svc:of-tailscale"); {
+	case got == nil:
+		t.Error("left: got is nil")
+	case got.Annotations[gateway.TailscaleOwnersAnnotation] == "":
+		t.Errorf("left: got.Annotations[gateway.TailscaleOwnersAnnotation] is empty; got = %+v", got)
+	case got.Annotations[gateway.OwnersAnnotation] != "":
+		t.Errorf("left: got.Annotations[gateway.OwnersAnnotation] = %q, want none", got.Annotations[gateway.OwnersAnnotation])
 	}
 }
 

@@ -89,16 +89,35 @@ func TestEndpointSlices(t *testing.T) {
 		}
 		got, names := map[string]bool{}, map[string]bool{}
 		for _, o := range endpointSlices(s, group, "uid", ports, relays) {
-			if names[o.Name] || o.Namespace != "system" || o.Labels[discoveryv1.LabelServiceName] != gateway.GroupServiceName(gateway.Name{Namespace: "shop", Name: "web"}) ||
-				o.Labels[discoveryv1.LabelManagedBy] != "gateway.tailscale.com" || len(o.Ports) == 0 || len(o.Ports) > 100 || len(o.Endpoints) == 0 {
-				t.Fatalf("seed %d: %+v", seed, o)
+			switch {
+			case names[o.Name]:
+				t.Fatalf("seed: names[o.Name] is true; seed = %d, %+v", seed, o)
+			case o.Namespace != "system":
+				t.Fatalf("seed: o.Namespace = %q, want %q; seed = %d", o.Namespace, "system", seed)
+			case o.Labels[discoveryv1.LabelServiceName] != gateway.GroupServiceName(gateway.Name{Namespace: "shop", Name: "web"}):
+				t.Fatalf(`seed: got %q, want gateway.GroupServiceName(gateway.Name{Namespace: "shop", Name: "web"}); seed = %d`,
+					o.Labels[discoveryv1.LabelServiceName], seed)
+			case o.Labels[discoveryv1.LabelManagedBy] != "gateway.tailscale.com":
+				t.Fatalf("seed: got %q, want %q; seed = %d", o.Labels[discoveryv1.LabelManagedBy], "gateway.tailscale.com", seed)
+			case len(o.Ports) == 0:
+				t.Fatalf("seed: len(o.Ports) = %v; seed = %d", len(o.Ports), seed)
+			case len(o.Ports) > 100:
+				t.Fatalf("seed: len(o.Ports) = %v, want at most 100; seed = %d", len(o.Ports), seed)
+			case len(o.Endpoints) == 0:
+				t.Fatalf("seed: len(o.Endpoints) = %v; seed = %d", len(o.Endpoints), seed)
 			}
 			names[o.Name] = true
 			for _, p := range o.Ports {
 				for _, e := range o.Endpoints {
 					key := fmt.Sprint(o.AddressType == discoveryv1.AddressTypeIPv4, *p.Port, e.TargetRef.Name)
-					if got[key] || len(e.Addresses) != 1 || netip.MustParseAddr(e.Addresses[0]).Is4() != (o.AddressType == discoveryv1.AddressTypeIPv4) {
-						t.Fatalf("seed %d: %s in %+v", seed, key, o)
+					switch {
+					case got[key]:
+						t.Fatalf("seed: got[key] is true; seed = %d, %s, %+v", seed, key, o)
+					case len(e.Addresses) != 1:
+						t.Fatalf("seed: len(e.Addresses) = %v, want 1; seed = %d", len(e.Addresses), seed)
+					case netip.MustParseAddr(e.Addresses[0]).Is4() != (o.AddressType == discoveryv1.AddressTypeIPv4):
+						t.Fatalf("seed: netip.MustParseAddr(e.Addresses[0]).Is4() != (o.AddressType == discoveryv1.AddressTypeIPv4); seed = %d, %s, %+v",
+							seed, key, o)
 					}
 					got[key] = true
 				}

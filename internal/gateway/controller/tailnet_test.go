@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,15 +50,38 @@ func TestTailnetValid(t *testing.T) {
 		}
 	}
 	s := o.Status
-	if s.TailnetInfo == nil || s.TailnetInfo.Name != "tail8eff9.ts.net" || s.TailnetInfo.Organization != "Personal" || s.DeviceCount != 1 || s.LastSyncTime == nil ||
-		s.NextSyncTime == nil || s.Validation.Phase != v1alpha1.ValidationDone || s.API == nil || s.API.State != v1alpha1.CircuitClosed || !slices.Contains(s.Scopes, "auth_keys") {
-		t.Errorf("status %+v", s)
+	switch {
+	case s.TailnetInfo == nil:
+		t.Error("status: s.TailnetInfo is nil")
+	case s.TailnetInfo.Name != "tail8eff9.ts.net":
+		t.Errorf("status: s.TailnetInfo.Name = %q, want %q", s.TailnetInfo.Name, "tail8eff9.ts.net")
+	case s.TailnetInfo.Organization != "Personal":
+		t.Errorf("status: s.TailnetInfo.Organization = %q, want %q", s.TailnetInfo.Organization, "Personal")
+	case s.DeviceCount != 1:
+		t.Errorf("status: s.DeviceCount = %v, want 1", s.DeviceCount)
+	case s.LastSyncTime == nil:
+		t.Error("status: s.LastSyncTime is nil")
+	case s.NextSyncTime == nil:
+		t.Error("status: s.NextSyncTime is nil")
+	case s.Validation.Phase != v1alpha1.ValidationDone:
+		t.Errorf("status: s.Validation.Phase = %q, want %q", s.Validation.Phase, v1alpha1.ValidationDone)
+	case s.API == nil:
+		t.Error("status: s.API is nil")
+	case s.API.State != v1alpha1.CircuitClosed:
+		t.Errorf("status: s.API.State = %q, want %q", s.API.State, v1alpha1.CircuitClosed)
+	case !slices.Contains(s.Scopes, "auth_keys"):
+		t.Errorf("status: s.Scopes = %v does not contain %q", s.Scopes, "auth_keys")
 	}
 	p.event("test-tailnet", "AuthenticationSucceeded")
 	p.event("test-tailnet", "MetadataDiscovered")
 	out, errs, code := kubetest.Kubectl(t.Context(), p.cluster.Kubeconfig, "get", "tstn", "test-tailnet", "--no-headers")
-	if f := strings.Fields(out); code != 0 || len(f) != 5 || !slices.Equal(f[:4], []string{"test-tailnet", "Ready", "tail8eff9.ts.net", "Personal"}) {
-		t.Errorf("kubectl: %q %s", out, errs)
+	switch f := strings.Fields(out); {
+	case code != 0:
+		t.Errorf("kubectl: code = %v, want 0; out = %q; errs = %s", code, out, errs)
+	case len(f) != 5:
+		t.Errorf("kubectl: len(f) = %v, want 5; out = %q; errs = %s", len(f), out, errs)
+	case !slices.Equal(f[:4], []string{"test-tailnet", "Ready", "tail8eff9.ts.net", "Personal"}):
+		t.Errorf("kubectl: f[:4] (-want +got):\n%s", cmp.Diff([]string{"test-tailnet", "Ready", "tail8eff9.ts.net", "Personal"}, f[:4]))
 	}
 
 	requestsBefore, writes := len(api.Requests()), len(p.wire.written())
@@ -79,8 +103,13 @@ func TestTailnetValid(t *testing.T) {
 			t.Errorf("after %d intervals: %d and %d lists", i+1, d, v)
 		}
 	}
-	if m, d := count(api, makeKey), count(api, deleteKey); m != 1 || d != 1 || len(validKeys(t, api)) != 0 {
-		t.Errorf("%d keys created, %d deleted, %v left", m, d, validKeys(t, api))
+	switch m, d := count(api, makeKey), count(api, deleteKey); {
+	case m != 1:
+		t.Errorf("m = %v, want 1", m)
+	case d != 1:
+		t.Errorf("d = %v, want 1", d)
+	case len(validKeys(t, api)) != 0:
+		t.Errorf("len(validKeys(t, api)) != 0; %d, %d, %v", m, d, validKeys(t, api))
 	}
 	// A new operator continues where the old one stopped.
 	p.stop()
@@ -184,8 +213,15 @@ func TestTailnetStaysReady(t *testing.T) {
 	p.ahead.Add(int64(6 * time.Minute))
 	p.trigger("corp")
 	o := p.condition("corp", "Degraded", "True", "APIUnavailable")
-	if conditionOf(o, "Ready") != "True/Ready" || conditionOf(o, "Authenticated") != "True/TokenIssued" || o.Status.API.ConsecutiveFailures == 0 || o.Status.API.LastError.HTTPStatus != 503 {
-		t.Errorf("%s %+v", conditionText(o), o.Status.API)
+	switch {
+	case conditionOf(o, "Ready") != "True/Ready":
+		t.Errorf(`conditionOf(o, "Ready") != "True/Ready"; %s, %+v`, conditionText(o), o.Status.API)
+	case conditionOf(o, "Authenticated") != "True/TokenIssued":
+		t.Errorf(`conditionOf(o, "Authenticated") != "True/TokenIssued"; %s, %+v`, conditionText(o), o.Status.API)
+	case o.Status.API.ConsecutiveFailures == 0:
+		t.Errorf("o.Status.API.ConsecutiveFailures = %v; %s", o.Status.API.ConsecutiveFailures, conditionText(o))
+	case o.Status.API.LastError.HTTPStatus != 503:
+		t.Errorf("o.Status.API.LastError.HTTPStatus = %v, want 503; %s", o.Status.API.LastError.HTTPStatus, conditionText(o))
 	}
 	remove()
 	p.ahead.Add(int64(10 * time.Minute))
@@ -221,8 +257,13 @@ func TestSharedDevice(t *testing.T) {
 	p.secret("s", api.Client(allScopes, "tag:k8s-operator"))
 	p.tailnet("corp", api, "s")
 	o := p.condition("corp", "Validated", "True", "NoDevices")
-	if o.Status.TailnetInfo != nil || o.Status.DeviceCount != 1 || conditionOf(o, "Ready") != "True/Ready" {
-		t.Errorf("%+v%s", o.Status.TailnetInfo, conditionText(o))
+	switch {
+	case o.Status.TailnetInfo != nil:
+		t.Errorf("o.Status.TailnetInfo = %v, want nil; %s", o.Status.TailnetInfo, conditionText(o))
+	case o.Status.DeviceCount != 1:
+		t.Errorf("o.Status.DeviceCount = %v, want 1; %s", o.Status.DeviceCount, conditionText(o))
+	case conditionOf(o, "Ready") != "True/Ready":
+		t.Errorf(`conditionOf(o, "Ready") != "True/Ready"; %+v, %s`, o.Status.TailnetInfo, conditionText(o))
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -202,8 +203,15 @@ func lawOfObject(t *testing.T, in input, object workload.Object) {
 		t.Errorf("%s belongs to %+v", id, refs)
 	}
 	labels := object.GetLabels()
-	if labels[v1alpha1.ManagedLabel] != "true" || labels[v1alpha1.ProxyGroupLabel] != in.Group.Name || labels[v1alpha1.TailnetLabel] != "corp" || labels["app.kubernetes.io/version"] != "v1.2.3-dirty" {
-		t.Errorf("%s has the labels %v", id, labels)
+	switch {
+	case labels[v1alpha1.ManagedLabel] != "true":
+		t.Errorf("labels[v1alpha1.ManagedLabel] = %q, want %q; %s", labels[v1alpha1.ManagedLabel], "true", id)
+	case labels[v1alpha1.ProxyGroupLabel] != in.Group.Name:
+		t.Errorf("labels[v1alpha1.ProxyGroupLabel] = %q, want %q; %s", labels[v1alpha1.ProxyGroupLabel], in.Group.Name, id)
+	case labels[v1alpha1.TailnetLabel] != "corp":
+		t.Errorf("labels[v1alpha1.TailnetLabel] = %q, want %q; %s", labels[v1alpha1.TailnetLabel], "corp", id)
+	case labels["app.kubernetes.io/version"] != "v1.2.3-dirty":
+		t.Errorf(`labels["app.kubernetes.io/version"] = %q, want %q; %s`, labels["app.kubernetes.io/version"], "v1.2.3-dirty", id)
 	}
 	for k := range labels {
 		if strings.HasPrefix(k, "tailscale.com/") {
@@ -235,8 +243,15 @@ func lawOfRights(t *testing.T, in input, o *workload.Objects) {
 	slices.Sort(secrets)
 	var named, created []string
 	for _, rule := range o.Role.Rules {
-		if len(rule.Resources) != 1 || !slices.Equal(rule.APIGroups, []string{""}) || len(rule.NonResourceURLs) > 0 {
-			t.Errorf("the rule %+v", rule)
+		switch {
+		case len(rule.Resources) != 1:
+			t.Errorf("the rule: len(rule.Resources) = %v, want 1", len(rule.Resources))
+			continue
+		case !slices.Equal(rule.APIGroups, []string{""}):
+			t.Errorf("the rule: rule.APIGroups (-want +got):\n%s", gocmp.Diff([]string{""}, rule.APIGroups))
+			continue
+		case len(rule.NonResourceURLs) > 0:
+			t.Errorf("the rule: len(rule.NonResourceURLs) = %v, want at most 0", len(rule.NonResourceURLs))
 			continue
 		}
 		verbs := ""
@@ -283,8 +298,13 @@ func lawOfPods(t *testing.T, in input, o *workload.Objects) {
 		t.Errorf("the name %s is too long for the label of its revision", o.StatefulSet.Name)
 	}
 	for k, v := range workload.PodLabels(in.Group.UID) {
-		if spec.Template.Labels[k] != v || spec.Selector.MatchLabels[k] != v || o.Service.Spec.Selector[k] != v {
-			t.Errorf("the pods are not found by %s=%s", k, v)
+		switch {
+		case spec.Template.Labels[k] != v:
+			t.Errorf("the pods: spec.Template.Labels[k] = %q, want %q", spec.Template.Labels[k], v)
+		case spec.Selector.MatchLabels[k] != v:
+			t.Errorf("the pods: spec.Selector.MatchLabels[k] = %q, want %q", spec.Selector.MatchLabels[k], v)
+		case o.Service.Spec.Selector[k] != v:
+			t.Errorf("the pods: o.Service.Spec.Selector[k] = %q, want %q", o.Service.Spec.Selector[k], v)
 		}
 	}
 	if spec.Template.Labels[v1alpha1.ManagedLabel] != "true" {
@@ -308,20 +328,50 @@ func lawOfPods(t *testing.T, in input, o *workload.Objects) {
 		}
 	}
 	for _, v := range p.Volumes {
-		if v.Secret != nil || v.HostPath != nil || v.Projected != nil {
-			t.Errorf("the volume %+v", v)
+		switch {
+		case v.Secret != nil:
+			t.Errorf("the volume: v.Secret = %v, want nil", v.Secret)
+		case v.HostPath != nil:
+			t.Errorf("the volume: v.HostPath = %v, want nil", v.HostPath)
+		case v.Projected != nil:
+			t.Errorf("the volume: v.Projected = %v, want nil", v.Projected)
 		}
 	}
-	if p.HostNetwork || p.HostPID || p.HostIPC || p.ServiceAccountName != in.Group.Name {
-		t.Errorf("the pod has the host's namespaces, or the account %s", p.ServiceAccountName)
+	switch {
+	case p.HostNetwork:
+		t.Errorf("the pod has the host's namespaces, or the account: p.HostNetwork is true; %s", p.ServiceAccountName)
+	case p.HostPID:
+		t.Errorf("the pod has the host's namespaces, or the account: p.HostPID is true; %s", p.ServiceAccountName)
+	case p.HostIPC:
+		t.Errorf("the pod has the host's namespaces, or the account: p.HostIPC is true; %s", p.ServiceAccountName)
+	case p.ServiceAccountName != in.Group.Name:
+		t.Errorf("the pod has the host's namespaces, or the account: got %q, want %q", p.ServiceAccountName, in.Group.Name)
 	}
 	if d := in.Group.Spec.DrainTimeout; *p.TerminationGracePeriodSeconds < 360 || d != nil && *p.TerminationGracePeriodSeconds <= int64(d.Seconds()) {
 		t.Errorf("%d s to end, and %v to wait for connections", *p.TerminationGracePeriodSeconds, d)
 	}
 	s := c.SecurityContext
-	if s == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || s.Privileged != nil || len(s.Capabilities.Add) > 0 || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
-		!*p.SecurityContext.RunAsNonRoot || *p.SecurityContext.RunAsUser != 65532 || p.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || len(p.InitContainers) > 0 {
-		t.Errorf("the pod is privileged: %+v, %+v", s, p.SecurityContext)
+	switch {
+	case s == nil:
+		t.Error("the pod is privileged: s is nil")
+	case *s.AllowPrivilegeEscalation:
+		t.Errorf("the pod is privileged: *s.AllowPrivilegeEscalation is true; %+v, %+v", s, p.SecurityContext)
+	case !*s.ReadOnlyRootFilesystem:
+		t.Errorf("the pod is privileged: *s.ReadOnlyRootFilesystem is false; %+v, %+v", s, p.SecurityContext)
+	case s.Privileged != nil:
+		t.Errorf("the pod is privileged: s.Privileged = %v, want nil", s.Privileged)
+	case len(s.Capabilities.Add) > 0:
+		t.Errorf("the pod is privileged: len(s.Capabilities.Add) = %v, want at most 0", len(s.Capabilities.Add))
+	case !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}):
+		t.Errorf("the pod is privileged: s.Capabilities.Drop (-want +got):\n%s", gocmp.Diff([]corev1.Capability{"ALL"}, s.Capabilities.Drop))
+	case !*p.SecurityContext.RunAsNonRoot:
+		t.Errorf("the pod is privileged: *p.SecurityContext.RunAsNonRoot is false; %+v, %+v", s, p.SecurityContext)
+	case *p.SecurityContext.RunAsUser != 65532:
+		t.Errorf("the pod is privileged: *p.SecurityContext.RunAsUser = %v, want 65532", *p.SecurityContext.RunAsUser)
+	case p.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault:
+		t.Errorf("the pod is privileged: got %q, want %q", p.SecurityContext.SeccompProfile.Type, corev1.SeccompProfileTypeRuntimeDefault)
+	case len(p.InitContainers) > 0:
+		t.Errorf("the pod is privileged: len(p.InitContainers) = %v, want at most 0", len(p.InitContainers))
 	}
 }
 
@@ -434,9 +484,21 @@ func TestRelayContract(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.ConfigMap() != o.ConfigMap.Name || c.ConfigSecret() != o.Config[i].Name || c.Secret != o.State[i].Name || c.Group != in.Group.Name ||
-				c.Ingress != (in.Group.Spec.Type == v1alpha1.Ingress) || c.Mount != "/etc/proxies" || !strings.HasSuffix(c.Health, ":9002") {
-				t.Errorf("it understands %+v", c)
+			switch {
+			case c.ConfigMap() != o.ConfigMap.Name:
+				t.Errorf("it understands: c.ConfigMap() = %q, want %q", c.ConfigMap(), o.ConfigMap.Name)
+			case c.ConfigSecret() != o.Config[i].Name:
+				t.Errorf("it understands: c.ConfigSecret() = %q, want %q", c.ConfigSecret(), o.Config[i].Name)
+			case c.Secret != o.State[i].Name:
+				t.Errorf("it understands: c.Secret = %q, want %q", c.Secret, o.State[i].Name)
+			case c.Group != in.Group.Name:
+				t.Errorf("it understands: c.Group = %q, want %q", c.Group, in.Group.Name)
+			case c.Ingress != (in.Group.Spec.Type == v1alpha1.Ingress):
+				t.Errorf("it understands: c.Ingress = %v, want %v", c.Ingress, (in.Group.Spec.Type == v1alpha1.Ingress))
+			case c.Mount != "/etc/proxies":
+				t.Errorf("it understands: c.Mount = %q, want %q", c.Mount, "/etc/proxies")
+			case !strings.HasSuffix(c.Health, ":9002"):
+				t.Errorf("it understands: c.Health = %q does not end with %q", c.Health, ":9002")
 			}
 		}
 	}

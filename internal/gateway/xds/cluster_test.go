@@ -49,8 +49,13 @@ func TestClusterDiscovery(t *testing.T) {
 		t.Errorf("addresses: %v", got)
 	}
 	fixed.Endpoints = []netip.AddrPort{}
-	if none, err := renderCluster(fixed); err != nil || none.GetType() != clusterv3.Cluster_STATIC || len(none.LoadAssignment.Endpoints[0].LbEndpoints) != 0 {
-		t.Errorf("no relay is ready: %v, %v", none, err)
+	switch none, err := renderCluster(fixed); {
+	case err != nil:
+		t.Errorf("no relay is ready: %v", err)
+	case none.GetType() != clusterv3.Cluster_STATIC:
+		t.Errorf("no relay is ready: none.GetType() != clusterv3.Cluster_STATIC; none = %v, %v", none, err)
+	case len(none.LoadAssignment.Endpoints[0].LbEndpoints) != 0:
+		t.Errorf("no relay is ready: got %v, want 0", len(none.LoadAssignment.Endpoints[0].LbEndpoints))
 	}
 	if h := named.HealthChecks[0]; h.GetHttpHealthCheck().Path != "/readyz/web" || named.AltStatName != "tailscale-cluster-web" {
 		t.Errorf("health: %v", h)
@@ -66,16 +71,28 @@ func TestClusterTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(out.TransportSocketMatches) != 2 || out.TransportSocket != nil || out.HealthChecks[0].TransportSocketMatchCriteria.Fields[plaintextMatch] == nil {
-			t.Fatalf("%s: %v", tc.name, out)
+		switch {
+		case len(out.TransportSocketMatches) != 2:
+			t.Fatalf("%s: len(out.TransportSocketMatches) = %v, want 2", tc.name, len(out.TransportSocketMatches))
+		case out.TransportSocket != nil:
+			t.Fatalf("%s: out.TransportSocket = %v, want nil", tc.name, out.TransportSocket)
+		case out.HealthChecks[0].TransportSocketMatchCriteria.Fields[plaintextMatch] == nil:
+			t.Fatalf("%s: out.HealthChecks[0].TransportSocketMatchCriteria.Fields[plaintextMatch] is nil", tc.name)
 		}
 		upstream := new(tlsv3.UpstreamTlsContext)
 		if err := out.TransportSocketMatches[1].TransportSocket.GetTypedConfig().UnmarshalTo(upstream); err != nil {
 			t.Fatal(err)
 		}
 		v := upstream.CommonTlsContext.GetValidationContext()
-		if upstream.Sni != tc.sni || v.MatchTypedSubjectAltNames[0].Matcher.GetExact() != tc.name || v.TrustedCa.GetInlineString() != tc.roots || (v.TrustedCa.GetFilename() == systemRoots) != (tc.roots == "") {
-			t.Errorf("%s: %v", tc.name, upstream)
+		switch {
+		case upstream.Sni != tc.sni:
+			t.Errorf("%s: upstream.Sni = %q, want %q", tc.name, upstream.Sni, tc.sni)
+		case v.MatchTypedSubjectAltNames[0].Matcher.GetExact() != tc.name:
+			t.Errorf("%s: v.MatchTypedSubjectAltNames[0].Matcher.GetExact() != tc.name, upstream = %v", tc.name, upstream)
+		case v.TrustedCa.GetInlineString() != tc.roots:
+			t.Errorf("%s: v.TrustedCa.GetInlineString() != tc.roots, upstream = %v", tc.name, upstream)
+		case (v.TrustedCa.GetFilename() == systemRoots) != (tc.roots == ""):
+			t.Errorf(`%s: (v.TrustedCa.GetFilename() == systemRoots) != (tc.roots == ""), upstream = %v`, tc.name, upstream)
 		}
 		if out.TypedExtensionProtocolOptions[httpProtocol] == nil || !slices.Equal(upstream.CommonTlsContext.AlpnProtocols, []string{"h2"}) {
 			t.Errorf("%s: HTTP/2 is not used", tc.name)
@@ -93,8 +110,17 @@ func TestRetarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Name != was.Name || c.LoadAssignment.ClusterName != was.Name || c.EdsClusterConfig != nil || c.PerConnectionBufferLimitBytes.Value != 7 || c.CircuitBreakers.Thresholds[0].MaxConnections.Value != 3 {
-		t.Errorf("got %v", c)
+	switch {
+	case c.Name != was.Name:
+		t.Errorf("c.Name = %q, want %q", c.Name, was.Name)
+	case c.LoadAssignment.ClusterName != was.Name:
+		t.Errorf("c.LoadAssignment.ClusterName = %q, want %q", c.LoadAssignment.ClusterName, was.Name)
+	case c.EdsClusterConfig != nil:
+		t.Errorf("c.EdsClusterConfig = %v, want nil", c.EdsClusterConfig)
+	case c.PerConnectionBufferLimitBytes.Value != 7:
+		t.Errorf("c.PerConnectionBufferLimitBytes.Value = %v, want 7", c.PerConnectionBufferLimitBytes.Value)
+	case c.CircuitBreakers.Thresholds[0].MaxConnections.Value != 3:
+		t.Errorf("c.CircuitBreakers.Thresholds[0].MaxConnections.Value = %v, want 3", c.CircuitBreakers.Thresholds[0].MaxConnections.Value)
 	}
 	if !proto.Equal(before, was) {
 		t.Error("the request was changed")
@@ -201,8 +227,13 @@ func TestListeners(t *testing.T) {
 		}
 		if tc.restrict {
 			r := new(rbacv3.RBAC)
-			if err := filters[0].GetTypedConfig().UnmarshalTo(r); err != nil || r.Rules.Action != 0 || (len(r.Rules.Policies) == 0) != (tc.why == "no peer is admitted") {
-				t.Errorf("%s: %v, %v", tc.why, r, err)
+			switch err := filters[0].GetTypedConfig().UnmarshalTo(r); {
+			case err != nil:
+				t.Errorf("%s: %v", tc.why, err)
+			case r.Rules.Action != 0:
+				t.Errorf("%s: r.Rules.Action = %v, want 0", tc.why, r.Rules.Action)
+			case (len(r.Rules.Policies) == 0) != (tc.why == "no peer is admitted"):
+				t.Errorf(`%s: (len(r.Rules.Policies) == 0) != (tc.why == "no peer is admitted"), %v, %v`, tc.why, r, err)
 			}
 		}
 		m := new(hcmv3.HttpConnectionManager)

@@ -68,11 +68,25 @@ func TestConfig(t *testing.T) {
 				keys = append(keys, k)
 			}
 		}
-		if strings.Join(keys, " ") != tc.service || len(keys) != len(m.Service) || m.MaxMessageSize != "64Mi" || m.FailOpen || len(m.Hooks.XdsTranslator.Post) != 5 {
-			t.Errorf("%s: %+v", tc.why, m)
+		switch {
+		case strings.Join(keys, " ") != tc.service:
+			t.Errorf(`%s: strings.Join(keys, " ") = %q, want %q`, tc.why, strings.Join(keys, " "), tc.service)
+		case len(keys) != len(m.Service):
+			t.Errorf("%s: len(keys) = %v, want %v", tc.why, len(keys), len(m.Service))
+		case m.MaxMessageSize != "64Mi":
+			t.Errorf("%s: m.MaxMessageSize = %q, want %q", tc.why, m.MaxMessageSize, "64Mi")
+		case m.FailOpen:
+			t.Errorf("%s: m.FailOpen is true, %+v", tc.why, m)
+		case len(m.Hooks.XdsTranslator.Post) != 5:
+			t.Errorf("%s: len(m.Hooks.XdsTranslator.Post) = %v, want 5", tc.why, len(m.Hooks.XdsTranslator.Post))
 		}
-		if x := m.Hooks.XdsTranslator.Translation; x["secret"].IncludeAll || !x["route"].IncludeAll || !x["cluster"].IncludeAll {
-			t.Errorf("%s: sent resources: %v", tc.why, x)
+		switch x := m.Hooks.XdsTranslator.Translation; {
+		case x["secret"].IncludeAll:
+			t.Errorf(`%s: sent resources: x["secret"].IncludeAll is true, %v`, tc.why, x)
+		case !x["route"].IncludeAll:
+			t.Errorf(`%s: sent resources: x["route"].IncludeAll is false, %v`, tc.why, x)
+		case !x["cluster"].IncludeAll:
+			t.Errorf(`%s: sent resources: x["cluster"].IncludeAll is false, %v`, tc.why, x)
 		}
 	}
 	lean, err := Config(with(cluster, func(o *ConfigOptions) { o.Lean = true }))

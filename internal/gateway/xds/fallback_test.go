@@ -124,11 +124,25 @@ func TestLaterRevision(t *testing.T) {
 		if took := <-went; took != 100*time.Millisecond {
 			t.Errorf("it waited %v for a snapshot that came after 100 ms", took)
 		}
-		if c := calls(); len(c) != 2 || c[0].Result != Stale || c[1].Result != Changed {
-			t.Errorf("measured %+v", c)
+		switch c := calls(); {
+		case len(c) != 2:
+			t.Errorf("measured: len(c) = %v, want 2", len(c))
+		case c[0].Result != Stale:
+			t.Errorf("measured: c[0].Result = %q, want %q", c[0].Result, Stale)
+		case c[1].Result != Changed:
+			t.Errorf("measured: c[1].Result = %q, want %q", c[1].Result, Changed)
 		}
-		if len(reports) != 2 || reports[0].Rendered != "0000000000000001" || reports[1].Rendered != "0000000000000002" || reports[1].Requested != "0000000000000002" || reports[1].VirtualHosts {
-			t.Errorf("reported %+v", reports)
+		switch {
+		case len(reports) != 2:
+			t.Errorf("reported: len(reports) = %v, want 2", len(reports))
+		case reports[0].Rendered != "0000000000000001":
+			t.Errorf("reported: reports[0].Rendered = %q, want %q", reports[0].Rendered, "0000000000000001")
+		case reports[1].Rendered != "0000000000000002":
+			t.Errorf("reported: reports[1].Rendered = %q, want %q", reports[1].Rendered, "0000000000000002")
+		case reports[1].Requested != "0000000000000002":
+			t.Errorf("reported: reports[1].Requested = %q, want %q", reports[1].Requested, "0000000000000002")
+		case reports[1].VirtualHosts:
+			t.Errorf("reported: reports[1].VirtualHosts is true; reports = %+v", reports)
 		}
 	})
 }

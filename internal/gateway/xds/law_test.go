@@ -252,8 +252,14 @@ func FuzzEcho(f *testing.F) {
 		for _, rc := range in.Routes {
 			for _, vh := range rc.GetVirtualHosts() {
 				host, err := s.PostVirtualHostModify(t.Context(), &extension.PostVirtualHostModifyRequest{VirtualHost: vh})
-				if err != nil || host.GetVirtualHost() == nil || len(foreignRoutes(host.VirtualHost.Routes)) != len(foreignRoutes(vh.Routes)) {
-					t.Errorf("virtual host %v: %v, %v", vh, host, err)
+				switch {
+				case err != nil:
+					t.Errorf("virtual host: %v", err)
+				case host.GetVirtualHost() == nil:
+					t.Error("virtual host: host.GetVirtualHost() is nil")
+				case len(foreignRoutes(host.VirtualHost.Routes)) != len(foreignRoutes(vh.Routes)):
+					t.Errorf("virtual host: len(foreignRoutes(host.VirtualHost.Routes)) != len(foreignRoutes(vh.Routes)); %v, host = %v, %v",
+						vh, host, err)
 				}
 				for _, r := range vh.GetRoutes() {
 					if out, err := s.PostRouteModify(t.Context(), &extension.PostRouteModifyRequest{Route: r}); err != nil || out.GetRoute().GetName() != r.GetName() {

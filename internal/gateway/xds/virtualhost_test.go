@@ -191,7 +191,16 @@ func TestSplitRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	rewritten := regexp.MustCompile(c.GetRoute().RegexRewrite.Pattern.Regex).ReplaceAllString("/shop/api/x", c.GetRoute().RegexRewrite.Substitution)
-	if rewritten != "/v2/api/x" || c.GetRoute().PrefixRewrite != "" || c.GetRoute().GetHostRewriteLiteral() != "h" || len(c.TypedPerFilterConfig) != 3 || c.Match.GetPathSeparatedPrefix() != "/shop/api" {
-		t.Errorf("got %v, which makes /shop/api/x %s", c, rewritten)
+	switch {
+	case rewritten != "/v2/api/x":
+		t.Errorf("rewritten = %q, want %q", rewritten, "/v2/api/x")
+	case c.GetRoute().PrefixRewrite != "":
+		t.Errorf(`c.GetRoute().PrefixRewrite != ""; %v, rewritten = %s`, c, rewritten)
+	case c.GetRoute().GetHostRewriteLiteral() != "h":
+		t.Errorf(`c.GetRoute().GetHostRewriteLiteral() != "h"; %v, rewritten = %s`, c, rewritten)
+	case len(c.TypedPerFilterConfig) != 3:
+		t.Errorf("len(c.TypedPerFilterConfig) = %v, want 3", len(c.TypedPerFilterConfig))
+	case c.Match.GetPathSeparatedPrefix() != "/shop/api":
+		t.Errorf(`c.Match.GetPathSeparatedPrefix() != "/shop/api"; %v, rewritten = %s`, c, rewritten)
 	}
 }

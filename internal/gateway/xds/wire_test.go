@@ -98,8 +98,13 @@ func TestGTW29_WireOfAllSixCalls(t *testing.T) {
 	}
 	eds := translationOf("").Clusters[2]
 	c, err := client.PostClusterModify(ctx, &extension.PostClusterModifyRequest{Cluster: eds}, wait)
-	if err != nil || c.GetCluster().GetClusterType().GetName() != "envoy.cluster.dns" || c.GetCluster().GetName() != eds.GetName() {
-		t.Errorf("cluster: %v, %v", c, err)
+	switch {
+	case err != nil:
+		t.Errorf("cluster: %v", err)
+	case c.GetCluster().GetClusterType().GetName() != "envoy.cluster.dns":
+		t.Errorf(`cluster: c.GetCluster().GetClusterType().GetName() != "envoy.cluster.dns"; %v, %v`, c, err)
+	case c.GetCluster().GetName() != eds.GetName():
+		t.Errorf("cluster: c.GetCluster().GetName() != eds.GetName(); %v, %v", c, err)
 	}
 	assignment := &endpointv3.ClusterLoadAssignment{ClusterName: "x"}
 	e, err := client.PostEndpointsModify(ctx, &extension.PostEndpointsModifyRequest{LoadAssignment: assignment}, wait)
@@ -122,8 +127,13 @@ func TestGTW29_WireOfAllSixCalls(t *testing.T) {
 	seen := map[Hook]bool{}
 	for _, c := range calls() {
 		seen[c.Hook] = true
-		if c.In <= 0 || c.Out <= 0 || c.Took <= 0 {
-			t.Errorf("measured %+v", c)
+		switch {
+		case c.In <= 0:
+			t.Errorf("measured: c.In = %v, want more than 0", c.In)
+		case c.Out <= 0:
+			t.Errorf("measured: c.Out = %v, want more than 0", c.Out)
+		case c.Took <= 0:
+			t.Errorf("measured: c.Took = %v, want more than 0", c.Took)
 		}
 	}
 	if len(seen) != len(Hooks()) {

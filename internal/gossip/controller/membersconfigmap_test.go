@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -97,8 +98,13 @@ func TestForm(t *testing.T) {
 		for _, c := range m.Clusters {
 			names = append(names, c.Name)
 		}
-		if !slices.Equal(names, want) || m.Omitted != len(all)-len(want) || omitted != m.Omitted {
-			t.Errorf("room for %d: %v and %d omitted", n, names, m.Omitted)
+		switch {
+		case !slices.Equal(names, want):
+			t.Errorf("room: names (-want +got):\n%s", cmp.Diff(want, names))
+		case m.Omitted != len(all)-len(want):
+			t.Errorf("room: m.Omitted = %v, want %v; %d", m.Omitted, len(all)-len(want), n)
+		case omitted != m.Omitted:
+			t.Errorf("room: omitted = %v, want %v; %d", omitted, m.Omitted, n)
 		}
 	}
 }
@@ -125,8 +131,15 @@ func TestMembersConfigMap(t *testing.T) {
 	}
 	east, west := clusterNamed("east"), clusterNamed("west")
 	m, first := show(b, noon, west, east)
-	if len(m.Clusters) != 2 || m.Clusters[0].Name != "east" || m.Clusters[0].APIPort != 6443 || !m.ObservedAt.Equal(noon) {
-		t.Errorf("the first list: %+v", m)
+	switch {
+	case len(m.Clusters) != 2:
+		t.Errorf("the first list: len(m.Clusters) = %v, want 2", len(m.Clusters))
+	case m.Clusters[0].Name != "east":
+		t.Errorf("the first list: m.Clusters[0].Name = %q, want %q", m.Clusters[0].Name, "east")
+	case m.Clusters[0].APIPort != 6443:
+		t.Errorf("the first list: m.Clusters[0].APIPort = %v, want 6443", m.Clusters[0].APIPort)
+	case !m.ObservedAt.Equal(noon):
+		t.Errorf("the first list: m.ObservedAt = %v, want %v", m.ObservedAt, noon)
 	}
 	east.LastSeen = noon.Add(59 * time.Second)
 	if m, v := show(b, noon.Add(59*time.Second), east, west); v != first || !m.ObservedAt.Equal(noon) {
@@ -137,8 +150,13 @@ func TestMembersConfigMap(t *testing.T) {
 	}
 	east.LastSeen = noon.Add(time.Minute)
 	m, second := show(b, noon.Add(time.Minute), east, west)
-	if second == first || !m.ObservedAt.Equal(noon.Add(time.Minute)) || !m.Clusters[0].LastSeen.Equal(east.LastSeen) {
-		t.Error("not written although a lastSeen moved a minute")
+	switch {
+	case second == first:
+		t.Errorf("not written although a lastSeen moved a minute: second = %q, the same as first", second)
+	case !m.ObservedAt.Equal(noon.Add(time.Minute)):
+		t.Errorf("not written although a lastSeen moved a minute: m.ObservedAt = %v, want %v", m.ObservedAt, noon.Add(time.Minute))
+	case !m.Clusters[0].LastSeen.Equal(east.LastSeen):
+		t.Errorf("not written although a lastSeen moved a minute: got %v, want %v", m.Clusters[0].LastSeen, east.LastSeen)
 	}
 	west.State = gossip.Dead
 	if m, _ := show(b, noon.Add(62*time.Second), east, west); m.Clusters[1].State != gossip.Dead {
@@ -177,8 +195,17 @@ func TestMembersConfigMap(t *testing.T) {
 	if err := json.Unmarshal([]byte(cm.Data[MembersData]), &m); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(cm.Data[MembersData]); n > maxMembersBytes || n < maxMembersBytes-1000 || m.Omitted+len(m.Clusters) != 3000 || !m.Clusters[len(m.Clusters)-1].Self || !m.Clusters[len(m.Clusters)-1].Verified {
-		t.Errorf("%d bytes, %d clusters, %d omitted", n, len(m.Clusters), m.Omitted)
+	switch n := len(cm.Data[MembersData]); {
+	case n > maxMembersBytes:
+		t.Errorf("n = %v, want at most %v", n, maxMembersBytes)
+	case n < maxMembersBytes-1000:
+		t.Errorf("n = %v, want at least %v", n, maxMembersBytes-1000)
+	case m.Omitted+len(m.Clusters) != 3000:
+		t.Errorf("m.Omitted+len(m.Clusters) = %v, want 3000", m.Omitted+len(m.Clusters))
+	case !m.Clusters[len(m.Clusters)-1].Self:
+		t.Errorf("m.Clusters[len(m.Clusters)-1].Self is false; %d, %d, %d", n, len(m.Clusters), m.Omitted)
+	case !m.Clusters[len(m.Clusters)-1].Verified:
+		t.Errorf("m.Clusters[len(m.Clusters)-1].Verified is false; %d, %d, %d", n, len(m.Clusters), m.Omitted)
 	}
 	show(b, noon, east, west) // now there is room again
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -66,8 +67,15 @@ func TestPins(t *testing.T) {
 		}
 	}
 	m1, m2 := load(one), load(two)
-	if m1.Generation != 0 || len(m1.Clusters) != 0 || m1.Clusters == nil || m1.Nodes == nil {
-		t.Fatalf("an empty memory is %+v", m1)
+	switch {
+	case m1.Generation != 0:
+		t.Fatalf("an empty memory: m1.Generation = %v, want 0", m1.Generation)
+	case len(m1.Clusters) != 0:
+		t.Fatalf("an empty memory: len(m1.Clusters) = %v, want 0", len(m1.Clusters))
+	case m1.Clusters == nil:
+		t.Fatal("an empty memory: m1.Clusters is nil")
+	case m1.Nodes == nil:
+		t.Fatal("an empty memory: m1.Nodes is nil")
 	}
 	a, b := key(t, 1), key(t, 2)
 	m1.Generation, m1.Clusters["east"], m1.Nodes["n7"], m1.Absent["n7"] = 41, a, "east", 1763726400
@@ -75,9 +83,16 @@ func TestPins(t *testing.T) {
 	m2.Generation, m2.Clusters["west"], m2.Nodes["n8"] = 17, b, "west"
 	save(two, m2) // does not undo the other server's write
 	again := load(one)
-	if again.Generation != 41 || !maps.Equal(again.Clusters, map[string]httpapi.PublicKey{"east": a, "west": b}) || !maps.Equal(again.Nodes, map[string]string{"n7": "east", "n8": "west"}) ||
-		!maps.Equal(again.Absent, map[string]int64{"n7": 1763726400}) {
-		t.Errorf("after both wrote: %+v", again)
+	switch {
+	case again.Generation != 41:
+		t.Errorf("after both wrote: again.Generation = %v, want 41", again.Generation)
+	case !maps.Equal(again.Clusters, map[string]httpapi.PublicKey{"east": a, "west": b}):
+		t.Errorf("after both wrote: difference (-want +got):\n%s",
+			cmp.Diff(map[string]httpapi.PublicKey{"east": a, "west": b}, again.Clusters))
+	case !maps.Equal(again.Nodes, map[string]string{"n7": "east", "n8": "west"}):
+		t.Errorf("after both wrote: again.Nodes (-want +got):\n%s", cmp.Diff(map[string]string{"n7": "east", "n8": "west"}, again.Nodes))
+	case !maps.Equal(again.Absent, map[string]int64{"n7": 1763726400}):
+		t.Errorf("after both wrote: again.Absent (-want +got):\n%s", cmp.Diff(map[string]int64{"n7": 1763726400}, again.Absent))
 	}
 	if g := load(two).Generation; g != 17 {
 		t.Errorf("the generation of the other is %d", g)
@@ -96,8 +111,13 @@ func TestPins(t *testing.T) {
 	again.Generation = 42
 	delete(again.Absent, "n7") // the node is back
 	save(one, again)           // it remembers east but has no change for it
-	if m := load(one); m.Generation != 42 || len(m.Absent) != 0 || !maps.Equal(m.Clusters, map[string]httpapi.PublicKey{"west": b}) {
-		t.Errorf("a deleted pin is back: %+v", m)
+	switch m := load(one); {
+	case m.Generation != 42:
+		t.Errorf("a deleted pin is back: m.Generation = %v, want 42", m.Generation)
+	case len(m.Absent) != 0:
+		t.Errorf("a deleted pin is back: len(m.Absent) = %v, want 0", len(m.Absent))
+	case !maps.Equal(m.Clusters, map[string]httpapi.PublicKey{"west": b}):
+		t.Errorf("a deleted pin is back: m.Clusters (-want +got):\n%s", cmp.Diff(map[string]httpapi.PublicKey{"west": b}, m.Clusters))
 	}
 	// A lower generation never replaces a higher one.
 	m := load(one)
@@ -164,7 +184,14 @@ func TestGenerationsAreBounded(t *testing.T) {
 	_, ours := all["n0"]
 	_, oldest := all["n9"]
 	_, last := all[fmt.Sprint("n", maxGenerations+8)]
-	if len(all) != maxGenerations || !ours || oldest || !last {
-		t.Errorf("%d are left; ours %t, the oldest %t, the last %t", len(all), ours, oldest, last)
+	switch {
+	case len(all) != maxGenerations:
+		t.Errorf("len(all) = %v, want %v", len(all), maxGenerations)
+	case !ours:
+		t.Errorf("ours is false; %d, ours = %t, oldest = %t, last = %t", len(all), ours, oldest, last)
+	case oldest:
+		t.Errorf("oldest is true; %d, ours = %t, oldest = %t, last = %t", len(all), ours, oldest, last)
+	case !last:
+		t.Errorf("last is false; %d, ours = %t, oldest = %t, last = %t", len(all), ours, oldest, last)
 	}
 }

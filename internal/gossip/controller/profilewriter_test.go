@@ -206,8 +206,13 @@ func (h *profilesEnv) off() {
 	for i := range 5 {
 		h.pass(f, noon.Add(time.Duration(i)*discoveryInterval), clusterNamed("east"))
 	}
-	if h.log.count("ClusterProfiles are off") != 1 || h.log.count("\n") != 1 || h.writes.Load() != 0 {
-		t.Errorf("%d writes, %s", h.writes.Load(), h.log.String())
+	switch {
+	case h.log.count("ClusterProfiles are off") != 1:
+		t.Errorf(`h.log.count("ClusterProfiles are off") != 1; %d, %s`, h.writes.Load(), h.log.String())
+	case h.log.count("\n") != 1:
+		t.Errorf(`h.log.count("\n") != 1; %d, %s`, h.writes.Load(), h.log.String())
+	case h.writes.Load() != 0:
+		t.Errorf("h.writes.Load() = %v, want 0; %s", h.writes.Load(), h.log.String())
 	}
 	h.install("v1alpha1-first.yaml", servedKind{"v1alpha1", false})
 	defer h.clear("v1alpha1")
@@ -248,11 +253,23 @@ func (h *profilesEnv) schema(s servedKind, pruned bool) {
 		}
 		by, _, _ := unstructured.NestedString(o.Object, "spec", "clusterManager", "name")
 		shown, _, _ := unstructured.NestedString(o.Object, "spec", "displayName")
-		if by != "tailplane" || shown != tc.Name || o.GetLabels()["x-k8s.io/cluster-manager"] != "tailplane" || o.GetAnnotations()[idAnnotation] != tc.ID {
-			t.Errorf("%s: %v", tc.Name, o.Object)
+		switch {
+		case by != "tailplane":
+			t.Errorf("by = %q, want %q", by, "tailplane")
+		case shown != tc.Name:
+			t.Errorf("shown = %q, want %q", shown, tc.Name)
+		case o.GetLabels()["x-k8s.io/cluster-manager"] != "tailplane":
+			t.Errorf(`o.GetLabels()["x-k8s.io/cluster-manager"] != "tailplane"; %s, %v`, tc.Name, o.Object)
+		case o.GetAnnotations()[idAnnotation] != tc.ID:
+			t.Errorf("o.GetAnnotations()[idAnnotation] != tc.ID; %s, %v", tc.Name, o.Object)
 		}
-		if status, reason, since := health(o); status != tc.status || reason != tc.reason || since != "2026-11-21T12:00:00Z" {
-			t.Errorf("%s is %s because %s since %s", tc.Name, status, reason, since)
+		switch status, reason, since := health(o); {
+		case status != tc.status:
+			t.Errorf("status = %q, want %q; %s", status, tc.status, tc.Name)
+		case reason != tc.reason:
+			t.Errorf("reason = %q, want %q; %s", reason, tc.reason, tc.Name)
+		case since != "2026-11-21T12:00:00Z":
+			t.Errorf("since = %q, want %q; %s", since, "2026-11-21T12:00:00Z", tc.Name)
 		}
 	}
 	name := profileName(alive)
@@ -309,9 +326,23 @@ func (h *profilesEnv) schema(s servedKind, pruned bool) {
 	o := h.all(s.version)[name]
 	shown, _, _ := unstructured.NestedString(o.Object, "spec", "displayName")
 	properties, _, _ = unstructured.NestedSlice(o.Object, "status", "properties")
-	if status, reason, since := health(o); status != "Unknown" || reason != "Suspect" || since != "2026-11-21T12:02:00Z" || shown != "renamed" ||
-		len(properties) != 1 || entries(any(properties))[0]["value"] != "test" || len(h.all(s.version)) != 5 {
-		t.Errorf("%s because %s since %s, %s, %v", status, reason, since, shown, properties)
+	switch status, reason, since := health(o); {
+	case status != "Unknown":
+		t.Errorf("status = %q, want %q", status, "Unknown")
+	case reason != "Suspect":
+		t.Errorf("reason = %q, want %q", reason, "Suspect")
+	case since != "2026-11-21T12:02:00Z":
+		t.Errorf("since = %q, want %q", since, "2026-11-21T12:02:00Z")
+	case shown != "renamed":
+		t.Errorf("shown = %q, want %q", shown, "renamed")
+	case len(properties) != 1:
+		t.Errorf("len(properties) = %v, want 1", len(properties))
+	case entries(any(properties))[0]["value"] != "test":
+		t.Errorf(`entries(any(properties))[0]["value"] != "test"; status = %s, reason = %s, since = %s, shown = %s, properties = %v`,
+			status, reason, since, shown, properties)
+	case len(h.all(s.version)) != 5:
+		t.Errorf("len(h.all(s.version)) != 5; status = %s, reason = %s, since = %s, shown = %s, properties = %v",
+			status, reason, since, shown, properties)
 	}
 	if p, ok := provider(name).(map[string]any); s.access && !pruned && (!ok || p["cluster"].(map[string]any)["server"] != "https://moved.example:443") {
 		t.Errorf("access provider: %v", p)
@@ -330,8 +361,13 @@ func (h *profilesEnv) schema(s servedKind, pruned bool) {
 	// The cluster is no longer verified, so the profile must not lead anyone there.
 	later[0].Verified = false
 	h.pass(f, noon.Add(5*time.Minute), later...)
-	if status, reason, _ := health(h.all(s.version)[name]); status != "Unknown" || reason != "NotVerified" || provider(name) != nil {
-		t.Errorf("unverified: %s because %s, %v", status, reason, provider(name))
+	switch status, reason, _ := health(h.all(s.version)[name]); {
+	case status != "Unknown":
+		t.Errorf("unverified: status = %q, want %q", status, "Unknown")
+	case reason != "NotVerified":
+		t.Errorf("unverified: reason = %q, want %q", reason, "NotVerified")
+	case provider(name) != nil:
+		t.Errorf("unverified: provider(name) is not nil; status = %s, reason = %s, %v", status, reason, provider(name))
 	}
 	if h.log.count("level=WARN") > 0 {
 		t.Error(h.log.String())
@@ -601,8 +637,21 @@ func (h *profilesEnv) edited() {
 	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	providers, _, _ := unstructured.NestedSlice(o.Object, "status", "accessProviders")
 	status, _, _ := health(o)
-	if shown != "east" || o.GetLabels()["team"] != "a" || version != "v1.37.0" || len(conditions) != 2 || status != "True" || len(providers) != 1 || entries(any(providers))[0]["name"] != "other" {
-		t.Errorf("after an edit: %v", o.Object)
+	switch {
+	case shown != "east":
+		t.Errorf("after an edit: shown = %q, want %q", shown, "east")
+	case o.GetLabels()["team"] != "a":
+		t.Errorf(`after an edit: o.GetLabels()["team"] != "a"; %v`, o.Object)
+	case version != "v1.37.0":
+		t.Errorf("after an edit: version = %q, want %q", version, "v1.37.0")
+	case len(conditions) != 2:
+		t.Errorf("after an edit: len(conditions) = %v, want 2", len(conditions))
+	case status != "True":
+		t.Errorf("after an edit: status = %q, want %q", status, "True")
+	case len(providers) != 1:
+		t.Errorf("after an edit: len(providers) = %v, want 1", len(providers))
+	case entries(any(providers))[0]["name"] != "other":
+		t.Errorf(`after an edit: entries(any(providers))[0]["name"] != "other"; %v`, o.Object)
 	}
 	if h.all(best)[profileName(west)] == nil {
 		t.Error("a deleted profile is not created again")

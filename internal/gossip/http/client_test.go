@@ -144,8 +144,13 @@ func TestNotThePeer(t *testing.T) {
 	for name, who := range map[string]string{"another node": "nOtherCNTRL", "no required tag": ""} {
 		f := newEnv(t)
 		f.newEnvPeer(who)
-		if _, err := f.exchange(t, secret); err == nil || f.bytes.Load() != 0 || f.asked.Load() != 0 {
-			t.Errorf("%s: %v; %d bytes were sent", name, err, f.bytes.Load())
+		switch _, err := f.exchange(t, secret); {
+		case err == nil:
+			t.Errorf("%s: no error", name)
+		case f.bytes.Load() != 0:
+			t.Errorf("%s: f.bytes.Load() = %v, want 0", name, f.bytes.Load())
+		case f.asked.Load() != 0:
+			t.Errorf("%s: f.asked.Load() = %v, want 0", name, f.asked.Load())
 		}
 	}
 }
@@ -157,8 +162,13 @@ func TestMovedAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.netmap.Store(gossip.NewNetmap([]gossip.Peer{{ID: f.peer.ID, Name: f.peer.Name, Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}}))
-	if _, err := f.exchange(t, secret); err == nil || f.secret.Load() || f.asked.Load() != 1 {
-		t.Errorf("%v; it was sent: %t, %d requests", err, f.secret.Load(), f.asked.Load())
+	switch _, err := f.exchange(t, secret); {
+	case err == nil:
+		t.Error("no error")
+	case f.secret.Load():
+		t.Errorf("f.secret.Load() is true; %v, %t, %d", err, f.secret.Load(), f.asked.Load())
+	case f.asked.Load() != 1:
+		t.Errorf("f.asked.Load() = %v, want 1", f.asked.Load())
 	}
 }
 

@@ -18,10 +18,22 @@ func TestRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := string(b)
-	if strings.Contains(page, "<script") || strings.Contains(page, "<img") || strings.Contains(page, "href") {
-		t.Errorf("the page contains markup of other servers:\n%s", page)
+	switch {
+	case strings.Contains(page, "<script"):
+		t.Errorf("the page contains markup of other servers: page = %q contains %q", page, "<script")
+	case strings.Contains(page, "<img"):
+		t.Errorf("the page contains markup of other servers: page = %q contains %q", page, "<img")
+	case strings.Contains(page, "href"):
+		t.Errorf("the page contains markup of other servers: page = %q contains %q", page, "href")
 	}
-	if !strings.Contains(page, "&lt;script&gt;") || !strings.Contains(page, "unverified") || !strings.Contains(page, "2 not shown") || !strings.Contains(page, "cannot reach any other server") {
-		t.Errorf("the page is incomplete:\n%s", page)
+	switch {
+	case !strings.Contains(page, "&lt;script&gt;"):
+		t.Errorf("the page is incomplete: page = %q does not contain %q", page, "&lt;script&gt;")
+	case !strings.Contains(page, "unverified"):
+		t.Errorf("the page is incomplete: page = %q does not contain %q", page, "unverified")
+	case !strings.Contains(page, "2 not shown"):
+		t.Errorf("the page is incomplete: page = %q does not contain %q", page, "2 not shown")
+	case !strings.Contains(page, "cannot reach any other server"):
+		t.Errorf("the page is incomplete: page = %q does not contain %q", page, "cannot reach any other server")
 	}
 }

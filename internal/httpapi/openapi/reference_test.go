@@ -122,8 +122,13 @@ func holds(t *testing.T, r openapi.Reference) {
 	for path, item := range d.Paths {
 		for method, op := range item {
 			n++
-			if ids[op.OperationID] || op.OperationID == "" || op.Summary == "" {
-				t.Errorf("%s %s: id %q, summary %q", method, path, op.OperationID, op.Summary)
+			switch {
+			case ids[op.OperationID]:
+				t.Errorf("ids[op.OperationID] is true; method = %s, path = %s, %q, %q", method, path, op.OperationID, op.Summary)
+			case op.OperationID == "":
+				t.Errorf("op.OperationID is empty; method = %s, path = %s, %q, %q", method, path, op.OperationID, op.Summary)
+			case op.Summary == "":
+				t.Errorf("op.Summary is empty; method = %s, path = %s, %q, %q", method, path, op.OperationID, op.Summary)
 			}
 			ids[op.OperationID] = true
 			if op.Responses["200"].Description == "" && op.Responses["202"].Description == "" {

@@ -54,8 +54,13 @@ func TestWebhookOnAPIServer(t *testing.T) {
 			"no label": strings.Replace(optedInAnnotation, `mca.tailplane.dev/inject: "true"`, "", 1), "opted out": strings.Replace(optedInAnnotation, `"true"`, `"false"`, 1),
 		} {
 			pod, err := p.pod(plain, text)
-			if err != nil || len(pod.Spec.InitContainers) > 0 || pod.Annotations[inject.Status] != "" {
-				t.Errorf("%s: %v, %v", why, err, pod.Spec.InitContainers)
+			switch {
+			case err != nil:
+				t.Errorf("%s: %v", why, err)
+			case len(pod.Spec.InitContainers) > 0:
+				t.Errorf("%s: len(pod.Spec.InitContainers) = %v, want at most 0", why, len(pod.Spec.InitContainers))
+			case pod.Annotations[inject.Status] != "":
+				t.Errorf("%s: pod.Annotations[inject.Status] = %q, want none", why, pod.Annotations[inject.Status])
 			}
 		}
 	})
@@ -184,8 +189,13 @@ spec: {limits: [{type: Container, default: {cpu: 500m, memory: 256Mi}, defaultRe
 			}
 			i := slices.IndexFunc(got.Spec.EphemeralContainers, func(c corev1.EphemeralContainer) bool { return c.Name == name })
 			c := got.Spec.EphemeralContainers[i]
-			if len(c.Env) != 8 || len(c.VolumeMounts) != 1 || c.VolumeMounts[0].Name != "mca-access" {
-				t.Errorf("%+v", c)
+			switch {
+			case len(c.Env) != 8:
+				t.Errorf("len(c.Env) = %v, want 8", len(c.Env))
+			case len(c.VolumeMounts) != 1:
+				t.Errorf("len(c.VolumeMounts) = %v, want 1", len(c.VolumeMounts))
+			case c.VolumeMounts[0].Name != "mca-access":
+				t.Errorf("c.VolumeMounts[0].Name = %q, want %q", c.VolumeMounts[0].Name, "mca-access")
 			}
 		}
 		if _, err := debug("third", `,"volumeMounts":[{"name":"kube-api-access-sa","mountPath":"/x"}]`); !apierrors.IsForbidden(err) {

@@ -27,8 +27,13 @@ func TestSet(t *testing.T) {
 		if got := conditions.Get(all, "Ready"); got != x.c {
 			t.Errorf("%+v is stored as %+v", x.c, got)
 		}
-		if c := all[0]; len(all) != 1 || c.ObservedGeneration != int64(i) || !c.LastTransitionTime.Equal(new(metav1.NewTime(noon.Truncate(time.Second).Add(x.want)))) {
-			t.Errorf("%+v: %+v", x.c, all)
+		switch c := all[0]; {
+		case len(all) != 1:
+			t.Errorf("len(all) = %v, want 1", len(all))
+		case c.ObservedGeneration != int64(i):
+			t.Errorf("c.ObservedGeneration = %v, want %v", c.ObservedGeneration, int64(i))
+		case !c.LastTransitionTime.Equal(new(metav1.NewTime(noon.Truncate(time.Second).Add(x.want)))):
+			t.Errorf("c.LastTransitionTime = %v, want new(metav1.NewTime(noon.Truncate(time.Second).Add(x.want)))", c.LastTransitionTime)
 		}
 	}
 	if c := conditions.Get(all, "Degraded"); !c.IsZero() || c.IsTrue() {

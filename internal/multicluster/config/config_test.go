@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // example returns the example configuration of the specification.
@@ -38,20 +40,45 @@ func TestExample(t *testing.T) {
 	if len(warnings) != 0 {
 		t.Errorf("warnings: %v", warnings)
 	}
-	if d.Epoch != 7 || d.Home != "here" || d.Unmatched != UnmatchedHome || d.AllNamespaces != AllNamespacesUnion || d.Impersonation || d.AllowTokenRequest || d.Audit.Level != "metadata" {
-		t.Errorf("read as %+v", d)
+	switch {
+	case d.Epoch != 7:
+		t.Errorf("d.Epoch = %v, want 7", d.Epoch)
+	case d.Home != "here":
+		t.Errorf("d.Home = %q, want %q", d.Home, "here")
+	case d.Unmatched != UnmatchedHome:
+		t.Errorf("d.Unmatched = %q, want %q", d.Unmatched, UnmatchedHome)
+	case d.AllNamespaces != AllNamespacesUnion:
+		t.Errorf("d.AllNamespaces = %q, want %q", d.AllNamespaces, AllNamespacesUnion)
+	case d.Impersonation:
+		t.Errorf("d.Impersonation is true; %+v", d)
+	case d.AllowTokenRequest:
+		t.Errorf("d.AllowTokenRequest is true; %+v", d)
+	case d.Audit.Level != "metadata":
+		t.Errorf("d.Audit.Level = %q, want %q", d.Audit.Level, "metadata")
 	}
 	east := Cluster{Name: "east", Slot: 1, Secret: "east", UID: "5d0f2c1e-0000-4000-8000-000000000001", Limits: Limits{50, 100, 200}, Health: defaultProbe(), Line: 7}
 	if got := *d.Cluster("east"); !reflect.DeepEqual(got, east) {
 		t.Errorf("east is %+v, want %+v", got, east)
 	}
 	west := d.Cluster("west")
-	if !slices.Equal(west.Servers, []string{"https://10.1.0.1:6443", "https://10.1.0.2:6443"}) || west.CAFile != "west/ca.crt" || west.Health.Interval != 30*time.Second {
-		t.Errorf("west is %+v", west)
+	switch {
+	case !slices.Equal(west.Servers, []string{"https://10.1.0.1:6443", "https://10.1.0.2:6443"}):
+		t.Errorf("west: west.Servers (-want +got):\n%s", cmp.Diff([]string{"https://10.1.0.1:6443", "https://10.1.0.2:6443"}, west.Servers))
+	case west.CAFile != "west/ca.crt":
+		t.Errorf("west: west.CAFile = %q, want %q", west.CAFile, "west/ca.crt")
+	case west.Health.Interval != 30*time.Second:
+		t.Errorf("west: west.Health.Interval = %v, want %v", west.Health.Interval, 30*time.Second)
 	}
 	batch := d.Rules[3].Target.Spread
-	if batch == nil || !slices.Equal(batch.Members, []string{"east", "west"}) || batch.Weight("west") != 30 || batch.Place[0].Selector.String() != "tier in (gold)" {
-		t.Errorf("batch is %+v", batch)
+	switch {
+	case batch == nil:
+		t.Error("batch: batch is nil")
+	case !slices.Equal(batch.Members, []string{"east", "west"}):
+		t.Errorf("batch: batch.Members (-want +got):\n%s", cmp.Diff([]string{"east", "west"}, batch.Members))
+	case batch.Weight("west") != 30:
+		t.Errorf(`batch: batch.Weight("west") != 30; batch = %+v`, batch)
+	case batch.Place[0].Selector.String() != "tier in (gold)":
+		t.Errorf("batch: batch.Place[0].Selector.String() = %q, want %q", batch.Place[0].Selector.String(), "tier in (gold)")
 	}
 	if got := d.Rules[2].Target.OwnerReferences; got != FollowOwners {
 		t.Errorf("ownerReferences of a cluster are %q by default", got)
@@ -327,8 +354,13 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d, _, err := Parse(b)
 		if err != nil {
-			if invalid, ok := errors.AsType[*InvalidError](err); !ok || len(invalid.Diagnostics) == 0 || err.Error() == "" {
-				t.Fatalf("%v says nothing", err)
+			switch invalid, ok := errors.AsType[*InvalidError](err); {
+			case !ok:
+				t.Fatalf("ok is false; %v", err)
+			case len(invalid.Diagnostics) == 0:
+				t.Fatalf("len(invalid.Diagnostics) = %v", len(invalid.Diagnostics))
+			case err.Error() == "":
+				t.Fatalf("err.Error() is empty; %v", err)
 			}
 			return
 		}

@@ -56,22 +56,41 @@ func TestReadCredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Servers) != 2 || c.Servers[1].Host != "10.1.0.2:6443" || c.Token.Reveal() != canary {
-		t.Errorf("read as %v", c)
+	switch {
+	case len(c.Servers) != 2:
+		t.Errorf("len(c.Servers) = %v, want 2", len(c.Servers))
+	case c.Servers[1].Host != "10.1.0.2:6443":
+		t.Errorf("c.Servers[1].Host = %q, want %q", c.Servers[1].Host, "10.1.0.2:6443")
+	case c.Token.Reveal() != canary:
+		t.Errorf("c.Token.Reveal() = %q, want %q", c.Token.Reveal(), canary)
 	}
 	c, err = ReadCredential(map[string][]byte{"server": []byte("https://10.1.0.1"), "ca.crt": cert, "tls.crt": cert, "tls.key": key, "tls-server-name": []byte("api.east\n")}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(c.Certificate, cert) || c.Key.Reveal() != string(key) || c.TLSServerName != "api.east" {
-		t.Errorf("read as %v", c)
+	switch {
+	case !bytes.Equal(c.Certificate, cert):
+		t.Errorf("c.Certificate = %q, want %q", c.Certificate, cert)
+	case c.Key.Reveal() != string(key):
+		t.Errorf("c.Key.Reveal() = %q, want %q", c.Key.Reveal(), string(key))
+	case c.TLSServerName != "api.east":
+		t.Errorf("c.TLSServerName = %q, want %q", c.TLSServerName, "api.east")
 	}
 	c, err = ReadCredential(map[string][]byte{"kubeconfig": []byte(kubeconfig(cert, ", tls-server-name: api.east", "token: "+canary))}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Servers) != 1 || c.Servers[0].Host != "10.1.0.1:6443" || c.Token.Reveal() != canary || c.TLSServerName != "api.east" || !bytes.Equal(c.CA, cert) {
-		t.Errorf("read as %v", c)
+	switch {
+	case len(c.Servers) != 1:
+		t.Errorf("len(c.Servers) = %v, want 1", len(c.Servers))
+	case c.Servers[0].Host != "10.1.0.1:6443":
+		t.Errorf("c.Servers[0].Host = %q, want %q", c.Servers[0].Host, "10.1.0.1:6443")
+	case c.Token.Reveal() != canary:
+		t.Errorf("c.Token.Reveal() = %q, want %q", c.Token.Reveal(), canary)
+	case c.TLSServerName != "api.east":
+		t.Errorf("c.TLSServerName = %q, want %q", c.TLSServerName, "api.east")
+	case !bytes.Equal(c.CA, cert):
+		t.Errorf("c.CA = %q, want %q", c.CA, cert)
 	}
 	data := fmt.Sprintf("client-certificate-data: %q, client-key-data: %q", base64.StdEncoding.EncodeToString(cert), base64.StdEncoding.EncodeToString(key))
 	if c, err = ReadCredential(map[string][]byte{"kubeconfig": []byte(kubeconfig(cert, ", insecure-skip-tls-verify: false", data))}, false); err != nil || c.Key.Reveal() != string(key) {
@@ -111,8 +130,13 @@ func TestCredentialRefused(t *testing.T) {
 		{map[string]string{"kubeconfig": "x"}, "a kubeconfig and other keys"},
 	} {
 		_, err := ReadCredential(files(tt.change), false)
-		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), canary) {
-			t.Errorf("%v: %v, want %q", tt.change, err, tt.says)
+		switch {
+		case err == nil:
+			t.Error("no error")
+		case !strings.Contains(err.Error(), tt.says):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), tt.says)
+		case strings.Contains(err.Error(), canary):
+			t.Errorf("err.Error() = %q contains %q", err.Error(), canary)
 		}
 	}
 	for _, tt := range []struct{ cluster, user, says string }{
@@ -135,8 +159,13 @@ func TestCredentialRefused(t *testing.T) {
 	} {
 		b := kubeconfig(cert, tt.cluster, tt.user)
 		_, err := ReadCredential(map[string][]byte{"kubeconfig": []byte(b)}, false)
-		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), canary) {
-			t.Errorf("%s%s: %v, want %q", tt.cluster, tt.user, err, tt.says)
+		switch {
+		case err == nil:
+			t.Errorf("no error; %s; %s", tt.cluster, tt.user)
+		case !strings.Contains(err.Error(), tt.says):
+			t.Errorf("err.Error() = %q does not contain %q; %s; %s", err.Error(), tt.says, tt.cluster, tt.user)
+		case strings.Contains(err.Error(), canary):
+			t.Errorf("err.Error() = %q contains %q; %s; %s", err.Error(), canary, tt.cluster, tt.user)
 		}
 	}
 	whole := kubeconfig(cert, "", "token: "+canary)
@@ -150,8 +179,13 @@ func TestCredentialRefused(t *testing.T) {
 		{"users:", "users: [{name: u, user: {exec: {}}}]\nusers:", "users twice"},
 	} {
 		_, err := ReadCredential(map[string][]byte{"kubeconfig": []byte(change(t, whole, tt.old, tt.new))}, false)
-		if err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), canary) {
-			t.Errorf("%s: %v, want %q", tt.new, err, tt.says)
+		switch {
+		case err == nil:
+			t.Errorf("no error; %s", tt.new)
+		case !strings.Contains(err.Error(), tt.says):
+			t.Errorf("err.Error() = %q does not contain %q; %s", err.Error(), tt.says, tt.new)
+		case strings.Contains(err.Error(), canary):
+			t.Errorf("err.Error() = %q contains %q; %s", err.Error(), canary, tt.new)
 		}
 	}
 	// A forbidden field is also refused in a user that no context names.
@@ -212,8 +246,13 @@ func FuzzReadCredential(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(c.Servers) != 1 || c.Servers[0].Scheme != "https" || c.Token.IsZero() == (len(c.Certificate) == 0) {
-			t.Fatalf("accepted: %+v", c)
+		switch {
+		case len(c.Servers) != 1:
+			t.Fatalf("accepted: len(c.Servers) = %v, want 1", len(c.Servers))
+		case c.Servers[0].Scheme != "https":
+			t.Fatalf("accepted: c.Servers[0].Scheme = %q, want %q", c.Servers[0].Scheme, "https")
+		case c.Token.IsZero() == (len(c.Certificate) == 0):
+			t.Fatalf("accepted: c.Token.IsZero() = %v, the same as (len(c.Certificate) == 0)", c.Token.IsZero())
 		}
 	})
 }

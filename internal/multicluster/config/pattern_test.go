@@ -44,11 +44,21 @@ func TestPatterns(t *testing.T) {
 			}
 		}
 	}
-	if !pattern(t, "a*").Covers(pattern(t, "ab*")) || pattern(t, "ab*").Covers(pattern(t, "a*")) || pattern(t, "a").Covers(pattern(t, "a*")) {
-		t.Error("wrong result of covers")
+	switch {
+	case !pattern(t, "a*").Covers(pattern(t, "ab*")):
+		t.Error(`wrong result of covers: pattern(t, "a*").Covers(pattern(t, "ab*")) is false`)
+	case pattern(t, "ab*").Covers(pattern(t, "a*")):
+		t.Error(`wrong result of covers: pattern(t, "ab*").Covers(pattern(t, "a*")) is true`)
+	case pattern(t, "a").Covers(pattern(t, "a*")):
+		t.Error(`wrong result of covers: pattern(t, "a").Covers(pattern(t, "a*")) is true`)
 	}
-	if !pattern(t, "job-*").MatchPrefix("job-x") || pattern(t, "job-*").MatchPrefix("job") || pattern(t, "job-*x").MatchPrefix("job-") {
-		t.Error("wrong result of the prefix check")
+	switch {
+	case !pattern(t, "job-*").MatchPrefix("job-x"):
+		t.Error(`wrong result of the prefix check: pattern(t, "job-*").MatchPrefix("job-x") is false`)
+	case pattern(t, "job-*").MatchPrefix("job"):
+		t.Error(`wrong result of the prefix check: pattern(t, "job-*").MatchPrefix("job") is true`)
+	case pattern(t, "job-*x").MatchPrefix("job-"):
+		t.Error(`wrong result of the prefix check: pattern(t, "job-*x").MatchPrefix("job-") is true`)
 	}
 	b, err := json.Marshal([]Pattern{pattern(t, "a*b")})
 	if err != nil || string(b) != `["a*b"]` {

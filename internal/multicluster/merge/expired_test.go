@@ -46,8 +46,13 @@ func TestExpiredStatus(t *testing.T) {
 			t.Errorf("bookmarks: %s", got)
 		}
 		// The member's bookmarks count too, at least the one that ends its initial events.
-		if events["b"] < 32 || events["a"] < 2 || expired != "" {
-			t.Errorf("events %v, expired %q", events, expired)
+		switch {
+		case events["b"] < 32:
+			t.Errorf(`events: events["b"] = %v, want at least 32`, events["b"])
+		case events["a"] < 2:
+			t.Errorf(`events: events["a"] = %v, want at least 2`, events["a"])
+		case expired != "":
+			t.Errorf("events: expired = %q, want none", expired)
 		}
 
 		rv := positionOf(t, c)

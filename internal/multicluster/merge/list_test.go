@@ -147,8 +147,13 @@ func TestPagesThatCannotGoOn(t *testing.T) {
 	}
 	_, _, err = readList(t, c, Query{Limit: 2, Continue: first.Continue})
 	s, ok := errors.AsType[*codec.Status](err)
-	if !ok || s.Code != 410 || s.Continue == "" {
-		t.Fatalf("%v", err)
+	switch {
+	case !ok:
+		t.Fatalf("ok is false; %v", err)
+	case s.Code != 410:
+		t.Fatalf("s.Code = %v, want 410", s.Code)
+	case s.Continue == "":
+		t.Fatalf("s.Continue is empty; %v", err)
 	}
 	// A client that accepts an inconsistent list can continue at other positions.
 	var got []string
@@ -376,8 +381,13 @@ func TestRelayError(t *testing.T) {
 	c := threeStores(false, codec.Format{}, 1, 1)
 	c.stores[0].refuse = &codec.Status{Code: 422, Reason: "Invalid", Message: "sendInitialEvents is forbidden for list"}
 	_, _, err := readList(t, c, Query{Initial: new(true)})
-	if code(err) != 422 || err.Error() != "sendInitialEvents is forbidden for list" || len(c.stores[1].requests) != 0 {
-		t.Errorf("%v", err)
+	switch {
+	case code(err) != 422:
+		t.Errorf("code(err) != 422; %v", err)
+	case err.Error() != "sendInitialEvents is forbidden for list":
+		t.Errorf("err.Error() = %q, want %q", err.Error(), "sendInitialEvents is forbidden for list")
+	case len(c.stores[1].requests) != 0:
+		t.Errorf("len(c.stores[1].requests) = %v, want 0", len(c.stores[1].requests))
 	}
 	c.stores[0].refuse = nil
 	if _, _, err := readList(t, c, Query{Initial: new(true)}); code(err) != 400 {
@@ -441,11 +451,22 @@ func TestTables(t *testing.T) {
 		if err := json.Unmarshal(b.Bytes(), &got); err != nil {
 			t.Fatalf("%v: %s", err, b.Bytes())
 		}
-		if l.Dropped != 1 || len(got.Rows) != 2 || fmt.Sprint(got.Rows[0].Cells, got.Rows[1].Cells) != "[x 1/1 5d east] [y <nil> 2d west]" {
-			t.Errorf("%s", b.Bytes())
+		switch {
+		case l.Dropped != 1:
+			t.Errorf("l.Dropped = %v, want 1; %s", l.Dropped, b.Bytes())
+		case len(got.Rows) != 2:
+			t.Errorf("len(got.Rows) = %v, want 2; %s", len(got.Rows), b.Bytes())
+		case fmt.Sprint(got.Rows[0].Cells, got.Rows[1].Cells) != "[x 1/1 5d east] [y <nil> 2d west]":
+			t.Errorf("got %q, want %q; %s",
+				fmt.Sprint(got.Rows[0].Cells, got.Rows[1].Cells), "[x 1/1 5d east] [y <nil> 2d west]", b.Bytes())
 		}
-		if n := len(got.ColumnDefinitions); n != 4 || got.ColumnDefinitions[3].Name != "Cluster" || got.ResourceVersion != (Vector{Epoch: 1, Fields: []uint64{12, 99}}).String() {
-			t.Errorf("%s", b.Bytes())
+		switch n := len(got.ColumnDefinitions); {
+		case n != 4:
+			t.Errorf("n = %v, want 4; %s", n, b.Bytes())
+		case got.ColumnDefinitions[3].Name != "Cluster":
+			t.Errorf("got.ColumnDefinitions[3].Name = %q, want %q; %s", got.ColumnDefinitions[3].Name, "Cluster", b.Bytes())
+		case got.ResourceVersion != (Vector{Epoch: 1, Fields: []uint64{12, 99}}).String():
+			t.Errorf("got %q, want %q; %s", got.ResourceVersion, (Vector{Epoch: 1, Fields: []uint64{12, 99}}).String(), b.Bytes())
 		}
 		if object := string(got.Rows[0].Object.Raw); bare != (object == "null" || object == "") {
 			t.Errorf("bare=%v: %s", bare, object)
@@ -461,8 +482,13 @@ func TestWatchOfASlowMember(t *testing.T) {
 		c.stores[1].hang = true
 		began := time.Now()
 		_, err := c.collection(&instance{}).Watch(t.Context(), Query{Watch: true}, codec.Format{})
-		if code(err) != 503 || !strings.Contains(err.Error(), "cluster b") || time.Since(began) != startTimeout {
-			t.Errorf("after %v: %v", time.Since(began), err)
+		switch {
+		case code(err) != 503:
+			t.Errorf("code(err) != 503; %v, %v", time.Since(began), err)
+		case !strings.Contains(err.Error(), "cluster b"):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), "cluster b")
+		case time.Since(began) != startTimeout:
+			t.Errorf("time.Since(began) != startTimeout; %v, %v", time.Since(began), err)
 		}
 	})
 }

@@ -39,8 +39,13 @@ func TestVectorOfTheExample(t *testing.T) {
 		t.Errorf("east at 48213 and west at 901 is %s", got)
 	}
 	rv, bad := ParseResourceVersion(want)
-	if bad != nil || rv.Vector == nil || !rv.Vector.Equal(Vector{7, []uint64{0, 48213, 901}}) {
-		t.Errorf("parsed as %+v, %v", rv, bad)
+	switch {
+	case bad != nil:
+		t.Errorf("parsed: bad = %v, want nil", bad)
+	case rv.Vector == nil:
+		t.Error("parsed: rv.Vector is nil")
+	case !rv.Vector.Equal(Vector{7, []uint64{0, 48213, 901}}):
+		t.Errorf("parsed: rv.Vector = %v, want %v", rv.Vector, Vector{7, []uint64{0, 48213, 901}})
 	}
 }
 
@@ -231,8 +236,14 @@ func TestPlan(t *testing.T) {
 				for i, a := range plan.Requests {
 					v, _ := url.ParseQuery(row.query)
 					a.Set(v)
-					if a.Watch != row.watch || a.Watch && (v.Get("allowWatchBookmarks") != "true" || v.Get("watch") != "true") || v.Has("timeoutSeconds") {
-						t.Errorf("member %d receives %s", i, v.Encode())
+					switch {
+					case a.Watch != row.watch:
+						t.Errorf("member: a.Watch = %v, want %v; %d; %s", a.Watch, row.watch, i, v.Encode())
+					case a.Watch && (v.Get("allowWatchBookmarks") != "true" || v.Get("watch") != "true"):
+						t.Errorf(`member: a.Watch && (v.Get("allowWatchBookmarks") != "true" || v.Get("watch") != "true"); %d, %s`,
+							i, v.Encode())
+					case v.Has("timeoutSeconds"):
+						t.Errorf(`member: v.Has("timeoutSeconds") is true; %d, %s`, i, v.Encode())
 					}
 					v.Del("watch")
 					v.Del("allowWatchBookmarks")
@@ -319,11 +330,25 @@ func TestToken(t *testing.T) {
 	want := continueToken{Vector: Vector{7, []uint64{0, 48213, 901}}, Slot: 2, Inner: "in/ner", Inconsistent: true}
 	s := want.Encode(hash)
 	got, refusal := decodeToken(s, hash, 7)
-	if refusal != nil || !got.Vector.Equal(want.Vector) || got.Slot != 2 || got.Inner != "in/ner" || !got.Inconsistent {
-		t.Errorf("came back as %+v, %v", got, refusal)
+	switch {
+	case refusal != nil:
+		t.Errorf("came back: refusal = %v, want nil", refusal)
+	case !got.Vector.Equal(want.Vector):
+		t.Errorf("came back: got.Vector = %v, want %v", got.Vector, want.Vector)
+	case got.Slot != 2:
+		t.Errorf("came back: got.Slot = %v, want 2", got.Slot)
+	case got.Inner != "in/ner":
+		t.Errorf("came back: got.Inner = %q, want %q", got.Inner, "in/ner")
+	case !got.Inconsistent:
+		t.Errorf("came back: got.Inconsistent is false; got = %+v, refusal = %v", got, refusal)
 	}
-	if !isToken(s) || isToken("abc") || isToken(base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1"}`))) {
-		t.Error("IsToken")
+	switch {
+	case !isToken(s):
+		t.Error("IsToken: isToken(s) is false")
+	case isToken("abc"):
+		t.Error(`IsToken: isToken("abc") is true`)
+	case isToken(base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1"}`))):
+		t.Error("IsToken: isToken(base64.RawURLEncoding.EncodeToString([]byte(`{\"v\":\"meta.k8s.io/v1\"}`))) is true")
 	}
 	raw := func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 	for why, row := range map[string]struct {

@@ -483,8 +483,15 @@ func TestDrain(t *testing.T) {
 func TestWatchAhead(t *testing.T) {
 	c := threeStores(false, codec.Format{}, 1)
 	_, err := c.collection(&instance{}).Watch(t.Context(), Query{Watch: true, RV: Vector{Epoch: 9, Fields: []uint64{5}}.String()}, codec.Format{})
-	if s, ok := errors.AsType[*codec.Status](err); !ok || s.Code != 504 || s.Cause != codec.CauseTooLarge || s.RetryAfter != 1 {
-		t.Errorf("%v", err)
+	switch s, ok := errors.AsType[*codec.Status](err); {
+	case !ok:
+		t.Errorf("ok is false; %v", err)
+	case s.Code != 504:
+		t.Errorf("s.Code = %v, want 504", s.Code)
+	case s.Cause != codec.CauseTooLarge:
+		t.Errorf("s.Cause = %q, want %q", s.Cause, codec.CauseTooLarge)
+	case s.RetryAfter != 1:
+		t.Errorf("s.RetryAfter = %v, want 1", s.RetryAfter)
 	}
 }
 

@@ -194,8 +194,13 @@ func TestRouteRequests(t *testing.T) {
 		{"too long", `{"method":"GET","path":"/` + strings.Repeat("a", 3<<20) + `"}`, 400, "too large"},
 	} {
 		w := sendRequest(h, "POST", "/debug/route", c.body, sendWithToken)
-		if w.Code != c.status || !strings.Contains(w.Body.String(), c.holds) || strings.Contains(w.Body.String(), "secret cause") {
-			t.Errorf("%s: %d %.300s", c.why, w.Code, w.Body)
+		switch {
+		case w.Code != c.status:
+			t.Errorf("%s: w.Code = %v, want %v", c.why, w.Code, c.status)
+		case !strings.Contains(w.Body.String(), c.holds):
+			t.Errorf("%s: w.Body.String() = %q does not contain %q", c.why, w.Body.String(), c.holds)
+		case strings.Contains(w.Body.String(), "secret cause"):
+			t.Errorf("%s: w.Body.String() = %q contains %q", c.why, w.Body.String(), "secret cause")
 		}
 		if w.Code == 200 && !json.Valid(w.Body.Bytes()) {
 			t.Errorf("%s: %s", c.why, w.Body)

@@ -56,11 +56,23 @@ func FuzzRequest(f *testing.F) {
 		if out == nil {
 			return
 		}
-		if out.URL.Scheme != "http" || out.URL.Host != "grafana.monitoring.svc:3000" || out.Host != "" || !strings.HasPrefix(out.URL.Path, "/below/") {
-			t.Errorf("%q: goes to %s, as %q", line, out.URL, out.Host)
+		switch {
+		case out.URL.Scheme != "http":
+			t.Errorf("out.URL.Scheme = %q, want %q; line = %q", out.URL.Scheme, "http", line)
+		case out.URL.Host != "grafana.monitoring.svc:3000":
+			t.Errorf("out.URL.Host = %q, want %q; line = %q", out.URL.Host, "grafana.monitoring.svc:3000", line)
+		case out.Host != "":
+			t.Errorf("out.Host = %q, want none; line = %q", out.Host, line)
+		case !strings.HasPrefix(out.URL.Path, "/below/"):
+			t.Errorf("out.URL.Path = %q does not start with %q; line = %q", out.URL.Path, "/below/", line)
 		}
-		if path := strings.ToLower(out.URL.Path); strings.HasSuffix(path, "/-/quit") || strings.HasSuffix(path, "/-/reload") || strings.Contains(path, "/api/v1/admin/") {
-			t.Errorf("%q: administers", line)
+		switch path := strings.ToLower(out.URL.Path); {
+		case strings.HasSuffix(path, "/-/quit"):
+			t.Errorf("path = %q ends with %q; line = %q", path, "/-/quit", line)
+		case strings.HasSuffix(path, "/-/reload"):
+			t.Errorf("path = %q ends with %q; line = %q", path, "/-/reload", line)
+		case strings.Contains(path, "/api/v1/admin/"):
+			t.Errorf("path = %q contains %q; line = %q", path, "/api/v1/admin/", line)
 		}
 		for name, values := range out.Header {
 			switch {
@@ -78,8 +90,13 @@ func FuzzRequest(f *testing.F) {
 				t.Errorf("%q: the origin is %q", head, values)
 			}
 		}
-		if len(out.Header["X-Webauth-User"]) != 1 || len(out.Header["X-Webauth-Role"]) != 1 || out.Trailer != nil {
-			t.Errorf("%q: the upstream gets %v, trailers %v", head, out.Header, out.Trailer)
+		switch {
+		case len(out.Header["X-Webauth-User"]) != 1:
+			t.Errorf(`len(out.Header["X-Webauth-User"]) = %v, want 1; head = %q`, len(out.Header["X-Webauth-User"]), head)
+		case len(out.Header["X-Webauth-Role"]) != 1:
+			t.Errorf(`len(out.Header["X-Webauth-Role"]) = %v, want 1; head = %q`, len(out.Header["X-Webauth-Role"]), head)
+		case out.Trailer != nil:
+			t.Errorf("out.Trailer = %v, want nil; head = %q", out.Trailer, head)
 		}
 	})
 }

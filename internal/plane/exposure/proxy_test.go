@@ -70,8 +70,13 @@ func TestPLANE03_WhoSeesWhat(t *testing.T) {
 				h.as(tt.caller)
 				a := h.do(t, try.method, try.path, try.u.Name, nil)
 				requested, entries := up.takeRequests(), h.auditEntries(t)
-				if a.Code != try.want || len(entries) != 1 || entries[0].Code != try.want {
-					t.Errorf("%s %s: %d %q, recorded %+v", try.method, try.path, a.Status, a.Code, entries)
+				switch {
+				case a.Code != try.want:
+					t.Errorf("a.Code = %q, want %q; %s; %s", a.Code, try.want, try.method, try.path)
+				case len(entries) != 1:
+					t.Errorf("len(entries) = %v, want 1; %s; %s", len(entries), try.method, try.path)
+				case entries[0].Code != try.want:
+					t.Errorf("entries[0].Code = %q, want %q; %s; %s", entries[0].Code, try.want, try.method, try.path)
 				}
 				if try.want != "" {
 					if len(requested) != 0 || a.Status != try.want.Status() {
@@ -79,8 +84,24 @@ func TestPLANE03_WhoSeesWhat(t *testing.T) {
 					}
 					continue
 				}
-				if a.Status != http.StatusOK || a.Body != "shown" || len(requested) != 1 || requested[0].URI != try.path || requested[0].Method != try.method || "http://"+requested[0].Host != try.u.URL {
-					t.Errorf("%s %s: %+v, the upstream got %+v", try.method, try.path, a, requested)
+				switch {
+				case a.Status != http.StatusOK:
+					t.Errorf("a.Status = %v, want %v", a.Status, http.StatusOK)
+					continue
+				case a.Body != "shown":
+					t.Errorf("a.Body = %q, want %q", a.Body, "shown")
+					continue
+				case len(requested) != 1:
+					t.Errorf("len(requested) = %v, want 1", len(requested))
+					continue
+				case requested[0].URI != try.path:
+					t.Errorf("requested[0].URI = %q, want %q", requested[0].URI, try.path)
+					continue
+				case requested[0].Method != try.method:
+					t.Errorf("requested[0].Method = %q, want %q", requested[0].Method, try.method)
+					continue
+				case "http://"+requested[0].Host != try.u.URL:
+					t.Errorf(`"http://"+requested[0].Host = %q, want %q`, "http://"+requested[0].Host, try.u.URL)
 					continue
 				}
 				user, role := "", ""
@@ -130,25 +151,51 @@ func TestPL10_TheUpstreamReceivesOnlyTheCaller(t *testing.T) {
 			continue
 		}
 		got := requested[0].Header
-		if u, r := got["X-Webauth-User"], got["X-Webauth-Role"]; len(u) != 1 || u[0] != "vic@example.com" || len(r) != 1 || r[0] != "Viewer" {
-			t.Errorf("%s: the upstream got the headers %q, %q", how, u, r)
+		switch u, r := got["X-Webauth-User"], got["X-Webauth-Role"]; {
+		case len(u) != 1:
+			t.Errorf("%s: the upstream got the headers: len(u) = %v, want 1", how, len(u))
+		case u[0] != "vic@example.com":
+			t.Errorf("%s: the upstream got the headers: u[0] = %q, want %q", how, u[0], "vic@example.com")
+		case len(r) != 1:
+			t.Errorf("%s: the upstream got the headers: len(r) = %v, want 1", how, len(r))
+		case r[0] != "Viewer":
+			t.Errorf("%s: the upstream got the headers: r[0] = %q, want %q", how, r[0], "Viewer")
 		}
 		for name, values := range got {
 			s := strings.ToLower(fmt.Sprint(name, values))
-			if strings.Contains(s, "root") || strings.Contains(s, "100.64") || strings.Contains(s, "authorization") || strings.Contains(s, "upgrade") || strings.Contains(name, "_") {
-				t.Errorf("%s: the upstream got %s: %q", how, name, values)
+			switch {
+			case strings.Contains(s, "root"):
+				t.Errorf("%s: the upstream: s = %q contains %q; values = %q", how, s, "root", values)
+			case strings.Contains(s, "100.64"):
+				t.Errorf("%s: the upstream: s = %q contains %q; values = %q", how, s, "100.64", values)
+			case strings.Contains(s, "authorization"):
+				t.Errorf("%s: the upstream: s = %q contains %q; values = %q", how, s, "authorization", values)
+			case strings.Contains(s, "upgrade"):
+				t.Errorf("%s: the upstream: s = %q contains %q; values = %q", how, s, "upgrade", values)
+			case strings.Contains(name, "_"):
+				t.Errorf("%s: the upstream: name = %q contains %q; values = %q", how, name, "_", values)
 			}
 		}
-		if got.Get("X-Kept") != "yes" || got.Get("Cookie") != "grafana_session=s" || requested[0].Host != "grafana.monitoring.svc:3000" {
-			t.Errorf("%s: the upstream got %+v", how, requested[0])
+		switch {
+		case got.Get("X-Kept") != "yes":
+			t.Errorf(`%s: the upstream: got.Get("X-Kept") != "yes", %+v`, how, requested[0])
+		case got.Get("Cookie") != "grafana_session=s":
+			t.Errorf(`%s: the upstream: got.Get("Cookie") != "grafana_session=s", %+v`, how, requested[0])
+		case requested[0].Host != "grafana.monitoring.svc:3000":
+			t.Errorf("%s: the upstream: requested[0].Host = %q, want %q", how, requested[0].Host, "grafana.monitoring.svc:3000")
 		}
 	}
 
 	// An upstream with its own tokens receives them.
 	cache := open(t, attic(t, up))
 	cache.do(t, "GET", "/cache/nix-cache-info", "attic", nil, append(tries["as they are"][:1], "Authorization: Bearer of.attic.itself")...)
-	if requested := up.takeRequests(); len(requested) != 1 || requested[0].Header.Get("Authorization") != "Bearer of.attic.itself" || requested[0].Header.Get("X-Webauth-User") != "" {
-		t.Errorf("attic got %+v", requested)
+	switch requested := up.takeRequests(); {
+	case len(requested) != 1:
+		t.Errorf("attic: len(requested) = %v, want 1", len(requested))
+	case requested[0].Header.Get("Authorization") != "Bearer of.attic.itself":
+		t.Errorf(`attic: requested[0].Header.Get("Authorization") != "Bearer of.attic.itself"; requested = %+v`, requested)
+	case requested[0].Header.Get("X-Webauth-User") != "":
+		t.Errorf(`attic: requested[0].Header.Get("X-Webauth-User") != ""; requested = %+v`, requested)
 	}
 }
 
@@ -180,8 +227,13 @@ func TestPL10_RefusedBeforeDialing(t *testing.T) {
 		{"11 MiB", "POST", "/api/v1/query", "prometheus", []string{fmt.Sprint("Content-Length: ", maxBody+1)}, problem.TooLarge},
 	} {
 		a := h.do(t, tt.method, tt.uri, tt.host, nil, tt.lines...)
-		if requested := up.takeRequests(); a.Code != tt.want || a.Status != tt.want.Status() || len(requested) != 0 {
-			t.Errorf("%s: %d %q, the upstream got %+v", tt.why, a.Status, a.Code, requested)
+		switch requested := up.takeRequests(); {
+		case a.Code != tt.want:
+			t.Errorf("%s: a.Code = %q, want %q", tt.why, a.Code, tt.want)
+		case a.Status != tt.want.Status():
+			t.Errorf("%s: a.Status = %v, want %v", tt.why, a.Status, tt.want.Status())
+		case len(requested) != 0:
+			t.Errorf("%s: len(requested) = %v, want 0", tt.why, len(requested))
 		}
 	}
 	// The controls: a link on another site, and the site's own page.
@@ -190,8 +242,14 @@ func TestPL10_RefusedBeforeDialing(t *testing.T) {
 		{"Origin: http://prometheus", "Sec-Fetch-Site: same-origin"},
 	} {
 		a := h.do(t, "GET", "/query", "prometheus", nil, lines...)
-		if requested := up.takeRequests(); a.Status != http.StatusOK || len(requested) != 1 || requested[0].Header.Get("Origin") != "" && requested[0].Header.Get("Origin") != "http://prometheus.monitoring.svc:9090" {
-			t.Errorf("%v: %+v, asked %+v", lines, a, requested)
+		switch requested := up.takeRequests(); {
+		case a.Status != http.StatusOK:
+			t.Errorf("a.Status = %v, want %v; lines = %v", a.Status, http.StatusOK, lines)
+		case len(requested) != 1:
+			t.Errorf("len(requested) = %v, want 1; lines = %v", len(requested), lines)
+		case requested[0].Header.Get("Origin") != "" && requested[0].Header.Get("Origin") != "http://prometheus.monitoring.svc:9090":
+			t.Errorf(`requested[0].Header.Get("Origin") != "" && requested[0].Header.Get("Origin") != "http://prometheus.monitoring.svc:9090"; lines = %v, %+v, requested = %+v`,
+				lines, a, requested)
 		}
 	}
 }
@@ -258,9 +316,19 @@ func TestPL10_Answers(t *testing.T) {
 			w.WriteHeader(http.StatusFound)
 		})
 		a := open(t, tt.u).do(t, "GET", "/x", "prometheus", nil)
-		if a.Status != http.StatusFound || a.Header.Get("Location") != tt.want || a.Header.Get("X-Kept") != "yes" || a.Header.Get("Alt-Svc") != "" ||
-			a.Header.Get("Access-Control-Allow-Origin") != "" || a.Header.Get("Access-Control-Allow-Credentials") != "" {
-			t.Errorf("%s from %s: %+v", tt.to, tt.u.URL, a)
+		switch {
+		case a.Status != http.StatusFound:
+			t.Errorf("a.Status = %v, want %v; %s; %s", a.Status, http.StatusFound, tt.to, tt.u.URL)
+		case a.Header.Get("Location") != tt.want:
+			t.Errorf(`a.Header.Get("Location") != tt.want; %s, %s, %+v`, tt.to, tt.u.URL, a)
+		case a.Header.Get("X-Kept") != "yes":
+			t.Errorf(`a.Header.Get("X-Kept") != "yes"; %s, %s, %+v`, tt.to, tt.u.URL, a)
+		case a.Header.Get("Alt-Svc") != "":
+			t.Errorf(`a.Header.Get("Alt-Svc") != ""; %s, %s, %+v`, tt.to, tt.u.URL, a)
+		case a.Header.Get("Access-Control-Allow-Origin") != "":
+			t.Errorf(`a.Header.Get("Access-Control-Allow-Origin") != ""; %s, %s, %+v`, tt.to, tt.u.URL, a)
+		case a.Header.Get("Access-Control-Allow-Credentials") != "":
+			t.Errorf(`a.Header.Get("Access-Control-Allow-Credentials") != ""; %s, %s, %+v`, tt.to, tt.u.URL, a)
 		}
 		if requested := up.takeRequests(); len(requested) != 1 {
 			t.Errorf("%s: the upstream got %+v", tt.to, requested)
@@ -311,8 +379,13 @@ func TestPL10_WebSocketIsCutWithTheRole(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, h.addr)
 	}, http.Header{"Origin": {"http://grafana"}, "X-WEBAUTH-USER": {"root"}})
 	requested := up.takeRequests()
-	if len(requested) != 1 || requested[0].Header.Get("X-Webauth-User") != "vic@example.com" || requested[0].Header.Get("Origin") != "http://grafana.monitoring.svc:3000" {
-		t.Errorf("the upstream got %+v", requested)
+	switch {
+	case len(requested) != 1:
+		t.Errorf("the upstream: len(requested) = %v, want 1", len(requested))
+	case requested[0].Header.Get("X-Webauth-User") != "vic@example.com":
+		t.Errorf(`the upstream: requested[0].Header.Get("X-Webauth-User") != "vic@example.com"; requested = %+v`, requested)
+	case requested[0].Header.Get("Origin") != "http://grafana.monitoring.svc:3000":
+		t.Errorf(`the upstream: requested[0].Header.Get("Origin") != "http://grafana.monitoring.svc:3000"; requested = %+v`, requested)
 	}
 	h.as(person("vic@example.com")) // without the rule
 	deleted := time.Now()
@@ -391,8 +464,15 @@ func TestRoutes(t *testing.T) {
 	for _, rt := range prometheus(t, up).Routes() {
 		verbs[rt.Pattern] = rt.Verb
 	}
-	if len(verbs) != 13 || verbs["/{path...}"] != access.ObserveRead || verbs["/-/reload"] != access.ObserveAdmin || verbs["/{a}/{b}/api/v1/admin/{rest...}"] != access.ObserveAdmin {
-		t.Errorf("%v", verbs)
+	switch {
+	case len(verbs) != 13:
+		t.Errorf("len(verbs) = %v, want 13", len(verbs))
+	case verbs["/{path...}"] != access.ObserveRead:
+		t.Errorf(`verbs["/{path...}"] = %q, want %q`, verbs["/{path...}"], access.ObserveRead)
+	case verbs["/-/reload"] != access.ObserveAdmin:
+		t.Errorf(`verbs["/-/reload"] = %q, want %q`, verbs["/-/reload"], access.ObserveAdmin)
+	case verbs["/{a}/{b}/api/v1/admin/{rest...}"] != access.ObserveAdmin:
+		t.Errorf(`verbs["/{a}/{b}/api/v1/admin/{rest...}"] = %q, want %q`, verbs["/{a}/{b}/api/v1/admin/{rest...}"], access.ObserveAdmin)
 	}
 	if routes := attic(t, up).Routes(); len(routes) != 1 || routes[0].Verb != UpstreamUse {
 		t.Errorf("%v", routes)
@@ -401,8 +481,13 @@ func TestRoutes(t *testing.T) {
 		t.Error("a verb without a rule is permitted")
 	}
 	p, err := attic(t, up).Decide(nil)(unknown, UpstreamUse, time.Now())
-	if err != nil || p.Require(access.ObserveRead, time.Now()) == nil || p.Require(UpstreamUse, time.Now()) == nil {
+	switch {
+	case err != nil:
 		t.Errorf("an identified caller got a permit: %v", err)
+	case p.Require(access.ObserveRead, time.Now()) == nil:
+		t.Error("an identified caller got a permit: p.Require(access.ObserveRead, time.Now()) is nil, want an error")
+	case p.Require(UpstreamUse, time.Now()) == nil:
+		t.Error("an identified caller got a permit: p.Require(UpstreamUse, time.Now()) is nil, want an error")
 	}
 	// A permit for another verb, or none, permits nothing.
 	read, err := access.DecidePlane(admin, access.ObserveRead, policy, time.Now())

@@ -116,9 +116,17 @@ func TestPLANE03_OnATailnet(t *testing.T) {
 		case a.Code != tt.want || (tt.want == "") != (len(requested) == 1 && a.Status == http.StatusOK):
 			t.Errorf("%s, %s: %+v, the upstream got %+v", tt.who, tt.request, a, requested)
 		case tt.want == "":
-			if got := requested[0].Header; got.Get("X-Webauth-User") != tt.who+"@example.com" || got.Get("X-Webauth-Role") != tt.role || len(got["X-Webauth-User"]) != 1 ||
-				got.Get("X-Forwarded-For") != "" || got.Get("Tailscale-User-Login") != "" {
-				t.Errorf("%s, %s: the upstream got the headers %v", tt.who, tt.request, got)
+			switch got := requested[0].Header; {
+			case got.Get("X-Webauth-User") != tt.who+"@example.com":
+				t.Errorf(`%s: got.Get("X-Webauth-User") != tt.who+"@example.com", %s, got = %v`, tt.who, tt.request, got)
+			case got.Get("X-Webauth-Role") != tt.role:
+				t.Errorf(`%s: got.Get("X-Webauth-Role") != tt.role, %s, got = %v`, tt.who, tt.request, got)
+			case len(got["X-Webauth-User"]) != 1:
+				t.Errorf(`%s: len(got["X-Webauth-User"]) = %v, want 1; %s`, tt.who, len(got["X-Webauth-User"]), tt.request)
+			case got.Get("X-Forwarded-For") != "":
+				t.Errorf(`%s: got.Get("X-Forwarded-For") != "", %s, got = %v`, tt.who, tt.request, got)
+			case got.Get("Tailscale-User-Login") != "":
+				t.Errorf(`%s: got.Get("Tailscale-User-Login") != "", %s, got = %v`, tt.who, tt.request, got)
 			}
 		}
 	}

@@ -29,8 +29,17 @@ func TestPLANE11_Flow(t *testing.T) {
 		if code := f.do("olga@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":8}}`)}, &seen); code != "" {
 			t.Fatal(code)
 		}
-		if seen.Refused != "" || !seen.Platform || seen.Risk.Level != "medium" || !strings.Contains(seen.Diff, f.raised[0]+"\n"+f.raised[1]+"\n") || seen.Note != f.layout.Note() {
-			t.Fatalf("%+v", seen)
+		switch {
+		case seen.Refused != "":
+			t.Fatalf("seen.Refused = %q, want none", seen.Refused)
+		case !seen.Platform:
+			t.Fatalf("seen.Platform is false; seen = %+v", seen)
+		case seen.Risk.Level != "medium":
+			t.Fatalf("seen.Risk.Level = %q, want %q", seen.Risk.Level, "medium")
+		case !strings.Contains(seen.Diff, f.raised[0]+"\n"+f.raised[1]+"\n"):
+			t.Fatalf("seen.Diff = %q does not contain %q", seen.Diff, f.raised[0]+"\n"+f.raised[1]+"\n")
+		case seen.Note != f.layout.Note():
+			t.Fatalf("seen.Note = %q, want %q", seen.Note, f.layout.Note())
 		}
 		if f.onMain() != f.text {
 			t.Error("a preview changed the file")
@@ -41,12 +50,24 @@ func TestPLANE11_Flow(t *testing.T) {
 		if code := f.do("olga@platform.dev", "POST", "/changes", body, &c); code != "" {
 			t.Fatal(code)
 		}
-		if c.State != "open" || c.Number == 0 || c.Proposer != "olga@platform.dev" || c.Diff != seen.Diff {
-			t.Fatalf("%+v", c)
+		switch {
+		case c.State != "open":
+			t.Fatalf("c.State = %q, want %q", c.State, "open")
+		case c.Number == 0:
+			t.Fatalf("c.Number = %v", c.Number)
+		case c.Proposer != "olga@platform.dev":
+			t.Fatalf("c.Proposer = %q, want %q", c.Proposer, "olga@platform.dev")
+		case c.Diff != seen.Diff:
+			t.Fatalf("c.Diff = %q, want %q", c.Diff, seen.Diff)
 		}
 		var again plane.Change
-		if code := f.do("olga@platform.dev", "POST", "/changes", body, &again); code != "" || again.ID != c.ID || again.Head != c.Head {
-			t.Errorf("the same again: %s, %+v", code, again)
+		switch code := f.do("olga@platform.dev", "POST", "/changes", body, &again); {
+		case code != "":
+			t.Errorf("the same again: code = %q, want none", code)
+		case again.ID != c.ID:
+			t.Errorf("the same again: again.ID = %q, want %q", again.ID, c.ID)
+		case again.Head != c.Head:
+			t.Errorf("the same again: again.Head = %q, want %q", again.Head, c.Head)
 		}
 		decide := map[string]any{"head": c.Head, "reason": "the nodes carry it"}
 		if code := f.do("pat@platform.dev", "POST", "/changes/"+c.ID+"/merge", decide, nil); code != problem.Conflict {
@@ -80,8 +101,13 @@ func TestPLANE11_Flow(t *testing.T) {
 				t.Errorf("a merge was answered %d", code)
 			}
 		}
-		if good != 1 || !strings.Contains(f.onMain(), f.kept) || strings.Count(f.onMain(), "#") != strings.Count(f.text, "#") {
-			t.Errorf("%v, and the file is\n%s", merged, f.onMain())
+		switch {
+		case good != 1:
+			t.Errorf("good = %v, want 1; merged = %v", good, merged)
+		case !strings.Contains(f.onMain(), f.kept):
+			t.Errorf("f.onMain() = %q does not contain %q; merged = %v", f.onMain(), f.kept, merged)
+		case strings.Count(f.onMain(), "#") != strings.Count(f.text, "#"):
+			t.Errorf("got %v, want %v; merged = %v", strings.Count(f.onMain(), "#"), strings.Count(f.text, "#"), merged)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -170,8 +196,15 @@ func TestPL06_Flow(t *testing.T) {
 			t.Fatal(code)
 		}
 		old := c.Head
-		if code := f.do("ann@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"quota":{"pods":20}}`), &c); code != "" || c.ID != quota.ID || c.Head == old || c.State != "open" {
-			t.Fatal(code, c)
+		switch code := f.do("ann@acme.dev", "POST", "/changes", editBody("RunnerEnrollment", "acme", `{"quota":{"pods":20}}`), &c); {
+		case code != "":
+			t.Fatalf("code = %q, want none", code)
+		case c.ID != quota.ID:
+			t.Fatalf("c.ID = %q, want %q", c.ID, quota.ID)
+		case c.Head == old:
+			t.Fatalf("c.Head = %q, the same as old", c.Head)
+		case c.State != "open":
+			t.Fatalf("c.State = %q, want %q", c.State, "open")
 		}
 		if code := merge("pat@platform.dev", old); code != problem.Conflict {
 			t.Errorf("the commit before: %s", code)
@@ -294,8 +327,13 @@ func TestFL01_Rules(t *testing.T) {
 		return []plane.Rule{{Org: "acme", Pool: "gh-nix", Reason: "PoolDedicated"}, {Org: "globex", Reason: "ConfigURLTaken"}}, nil
 	}
 	var seen plane.Preview
-	if code := f.do("amy@acme.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": json.RawMessage(`{"owners":["amy@acme.dev"]}`)}, &seen); code != "" || len(seen.Rules) != 1 || seen.Rules[0].Org != "acme" {
-		t.Errorf("%s, %+v", code, seen.Rules)
+	switch code := f.do("amy@acme.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerEnrollment", "name": "acme", "patch": json.RawMessage(`{"owners":["amy@acme.dev"]}`)}, &seen); {
+	case code != "":
+		t.Errorf("code = %q, want none", code)
+	case len(seen.Rules) != 1:
+		t.Errorf("len(seen.Rules) = %v, want 1", len(seen.Rules))
+	case seen.Rules[0].Org != "acme":
+		t.Errorf("seen.Rules[0].Org = %q, want %q", seen.Rules[0].Org, "acme")
 	}
 	if code := f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "patch": json.RawMessage(`{"scaling":{"max":7}}`)}, &seen); code != "" || len(seen.Rules) != 2 {
 		t.Errorf("%s, %+v", code, seen.Rules)
@@ -345,8 +383,13 @@ func TestPL09_Flow(t *testing.T) {
 		t.Errorf("a huge file: %s", code)
 	}
 	f.push("main", "eve", strings.Replace(text, "spec:\n", "spec:\n  image: "+strings.Repeat("y", 300<<10)+"\n", 1))
-	if code := f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "remove": true}, &seen); code != "" || len(seen.Diff) > 257<<10 || !strings.Contains(seen.Diff, "the diff is longer") {
-		t.Errorf("a long diff: %s, %d bytes", code, len(seen.Diff))
+	switch code := f.do("pat@platform.dev", "POST", "/changes/preview", map[string]any{"kind": "RunnerPool", "name": "gh-nix", "remove": true}, &seen); {
+	case code != "":
+		t.Errorf("a long diff: code = %q, want none", code)
+	case len(seen.Diff) > 257<<10:
+		t.Errorf("a long diff: len(seen.Diff) = %v, want at most %v", len(seen.Diff), 257<<10)
+	case !strings.Contains(seen.Diff, "the diff is longer"):
+		t.Errorf("a long diff: seen.Diff = %q does not contain %q", seen.Diff, "the diff is longer")
 	}
 	// The forge is down: nothing is made, and the caller receives an error.
 	f.github.Fault(func(*http.Request) *forgetest.Fault { return &forgetest.Fault{Status: http.StatusBadGateway} })
@@ -383,8 +426,13 @@ func TestFLEET15_MovedBase(t *testing.T) {
 			if code := preview("RunnerForge", `{"url":"https://evil.example"}`); code != problem.Validation {
 				t.Errorf("a kind without a stack: %s", code)
 			}
-			if code := preview("RunnerPool", `{"scaling":{"min":9}}`); code != "" || seen.Refused != "" || seen.Note == "" {
-				t.Errorf("min above max is left to the plan: %s, %+v", code, seen)
+			switch code := preview("RunnerPool", `{"scaling":{"min":9}}`); {
+			case code != "":
+				t.Errorf("min above max is left to the plan: code = %q, want none", code)
+			case seen.Refused != "":
+				t.Errorf("min above max is left to the plan: seen.Refused = %q, want none", seen.Refused)
+			case seen.Note == "":
+				t.Errorf("min above max is left to the plan: seen.Note is empty; code = %s, seen = %+v", code, seen)
 			}
 			if n := len(f.github.Pulls(f.repository)); n != 0 {
 				t.Errorf("%d pull requests", n)

@@ -123,16 +123,34 @@ func TestFiles(t *testing.T) {
 				d.pushTo("main", path, "x")
 			}
 			files, err := d.Files(t.Context())
-			if err != nil || len(files.Blobs) != 1 || len(files.Blobs["fleet/runnerpool/a.yaml"]) != 40 || len(files.Commit) != 40 {
-				t.Errorf("%+v, %v", files, err)
+			switch {
+			case err != nil:
+				t.Error(err)
+			case len(files.Blobs) != 1:
+				t.Errorf("len(files.Blobs) = %v, want 1", len(files.Blobs))
+			case len(files.Blobs["fleet/runnerpool/a.yaml"]) != 40:
+				t.Errorf(`len(files.Blobs["fleet/runnerpool/a.yaml"]) = %v, want 40`, len(files.Blobs["fleet/runnerpool/a.yaml"]))
+			case len(files.Commit) != 40:
+				t.Errorf("len(files.Commit) = %v, want 40", len(files.Commit))
 			}
 			before := len(d.calls())
-			if again, err := d.Files(t.Context()); err != nil || again.Commit != files.Commit || len(d.calls()) != before+1 {
-				t.Errorf("again: %+v, %d calls, %v", again, len(d.calls())-before, err)
+			switch again, err := d.Files(t.Context()); {
+			case err != nil:
+				t.Errorf("again: %v; %d", err, len(d.calls())-before)
+			case again.Commit != files.Commit:
+				t.Errorf("again: again.Commit = %q, want %q; %d", again.Commit, files.Commit, len(d.calls())-before)
+			case len(d.calls()) != before+1:
+				t.Errorf("again: len(d.calls()) = %v, want %v; %d", len(d.calls()), before+1, len(d.calls())-before)
 			}
 			d.pushTo("main", "fleet/runnerpool/a.yaml", "y")
-			if later, err := d.Files(t.Context()); err != nil || later.Commit == files.Commit || later.Blobs["fleet/runnerpool/a.yaml"] == files.Blobs["fleet/runnerpool/a.yaml"] {
-				t.Errorf("after a commit: %+v, %v", later, err)
+			switch later, err := d.Files(t.Context()); {
+			case err != nil:
+				t.Errorf("after a commit: %v", err)
+			case later.Commit == files.Commit:
+				t.Errorf("after a commit: later.Commit = %q, the same as files.Commit", later.Commit)
+			case later.Blobs["fleet/runnerpool/a.yaml"] == files.Blobs["fleet/runnerpool/a.yaml"]:
+				t.Errorf(`after a commit: later.Blobs["fleet/runnerpool/a.yaml"] = %q, the same as files.Blobs["fleet/runnerpool/a.yaml"]`,
+					later.Blobs["fleet/runnerpool/a.yaml"])
 			}
 			d.pushTo("main", "fleet/runnerpool/b.yaml", "z")
 			if d.github != nil {
@@ -202,7 +220,12 @@ func TestGitDrift(t *testing.T) {
 	write(0)
 	f.apply("RunnerPool", names[0])
 	same(look(time.Minute))
-	if s := store.Sources(); len(s) == 0 || s[0].Name != plane.DriftSource || s[0].Status != plane.StatusOK {
-		t.Errorf("%+v", s)
+	switch s := store.Sources(); {
+	case len(s) == 0:
+		t.Errorf("len(s) = %v", len(s))
+	case s[0].Name != plane.DriftSource:
+		t.Errorf("s[0].Name = %q, want %q", s[0].Name, plane.DriftSource)
+	case s[0].Status != plane.StatusOK:
+		t.Errorf("s[0].Status = %q, want %q", s[0].Status, plane.StatusOK)
 	}
 }

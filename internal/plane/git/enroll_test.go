@@ -87,16 +87,28 @@ func TestFLEET15_Enroll(t *testing.T) {
 			do := func(who, method, path string, body map[string]any, want string) plane.Outcome {
 				t.Helper()
 				o = plane.Outcome{}
-				if code := f.do(who, method, path, body, &o); code != "" || o.Done != want || o.Approval != "git" || o.Enrollment != nil {
-					t.Fatalf("%s %s: %s, %+v", method, path, code, o)
+				switch code := f.do(who, method, path, body, &o); {
+				case code != "":
+					t.Fatalf("code = %q, want none; method = %s; path = %s", code, method, path)
+				case o.Done != want:
+					t.Fatalf("o.Done = %q, want %q; method = %s; path = %s", o.Done, want, method, path)
+				case o.Approval != "git":
+					t.Fatalf("o.Approval = %q, want %q; method = %s; path = %s", o.Approval, "git", method, path)
+				case o.Enrollment != nil:
+					t.Fatalf("o.Enrollment = %v, want nil; method = %s; path = %s", o.Enrollment, method, path)
 				}
 				return o
 			}
 			merge := func(what string) {
 				t.Helper()
 				open := o.Change
-				if o := do("pat@platform.dev", "POST", "/enrollments/globex/approve?dryRun=true", map[string]any{"reason": "x"}, "nothing"); o.Seen != open.Head || o.Change.ID != open.ID || o.Would != "approved" {
-					t.Fatalf("%s: %+v", what, o)
+				switch o := do("pat@platform.dev", "POST", "/enrollments/globex/approve?dryRun=true", map[string]any{"reason": "x"}, "nothing"); {
+				case o.Seen != open.Head:
+					t.Fatalf("%s: o.Seen = %q, want %q", what, o.Seen, open.Head)
+				case o.Change.ID != open.ID:
+					t.Fatalf("%s: o.Change.ID = %q, want %q", what, o.Change.ID, open.ID)
+				case o.Would != "approved":
+					t.Fatalf("%s: o.Would = %q, want %q", what, o.Would, "approved")
 				}
 				do("pat@platform.dev", "POST", "/enrollments/globex/approve", map[string]any{"reason": "they share our budget", "seen": open.Head}, "approved")
 				if code := f.do("pat@platform.dev", "POST", "/changes/"+open.ID+"/merge", map[string]any{"head": open.Head, "reason": "now"}, nil); code != "" {
@@ -109,12 +121,30 @@ func TestFLEET15_Enroll(t *testing.T) {
 				t.Errorf("at no forge: %s", code)
 			}
 			do("gus@globex.dev", "POST", "/enrollments?dryRun=true", request, "nothing")
-			if o.Would != "proposed" || o.Preview == nil || o.Preview.Refused != "" || !strings.Contains(o.Preview.Diff, "--- /dev/null") || !strings.Contains(o.Preview.Diff, "+  configURL: https://github.com/globex\n") {
-				t.Fatalf("%+v", o.Preview)
+			switch {
+			case o.Would != "proposed":
+				t.Fatalf("o.Would = %q, want %q", o.Would, "proposed")
+			case o.Preview == nil:
+				t.Fatal("o.Preview is nil")
+			case o.Preview.Refused != "":
+				t.Fatalf("o.Preview.Refused = %q, want none", o.Preview.Refused)
+			case !strings.Contains(o.Preview.Diff, "--- /dev/null"):
+				t.Fatalf("o.Preview.Diff = %q does not contain %q", o.Preview.Diff, "--- /dev/null")
+			case !strings.Contains(o.Preview.Diff, "+  configURL: https://github.com/globex\n"):
+				t.Fatalf("o.Preview.Diff = %q does not contain %q", o.Preview.Diff, "+  configURL: https://github.com/globex\n")
 			}
 			first := do("gus@globex.dev", "POST", "/enrollments", request, "proposed").Change
-			if first.State != "open" || first.Number == 0 || !first.Platform || first.Title != "Enroll globex" || first.Proposer != "gus@globex.dev" {
-				t.Fatalf("%+v", first)
+			switch {
+			case first.State != "open":
+				t.Fatalf("first.State = %q, want %q", first.State, "open")
+			case first.Number == 0:
+				t.Fatalf("first.Number = %v", first.Number)
+			case !first.Platform:
+				t.Fatalf("first.Platform is false; first = %+v", first)
+			case first.Title != "Enroll globex":
+				t.Fatalf("first.Title = %q, want %q", first.Title, "Enroll globex")
+			case first.Proposer != "gus@globex.dev":
+				t.Fatalf("first.Proposer = %q, want %q", first.Proposer, "gus@globex.dev")
 			}
 			if again := do("gus@globex.dev", "POST", "/enrollments", request, "proposed").Change; again.ID != first.ID || again.Head != first.Head {
 				t.Errorf("the same again: %+v", again)
@@ -140,8 +170,13 @@ func TestFLEET15_Enroll(t *testing.T) {
 			if code := f.do("pat@platform.dev", "POST", "/enrollments/globex/decline", map[string]any{"reason": "x", "seen": "0123456"}, nil); code != problem.Conflict {
 				t.Errorf("of another commit: %s", code)
 			}
-			if o := do("pat@platform.dev", "POST", "/enrollments/globex/decline?dryRun=true", map[string]any{"reason": "x"}, "nothing"); o.Would != "declined" || o.Seen != first.Head || o.Change.State != "open" {
-				t.Fatalf("%+v", o)
+			switch o := do("pat@platform.dev", "POST", "/enrollments/globex/decline?dryRun=true", map[string]any{"reason": "x"}, "nothing"); {
+			case o.Would != "declined":
+				t.Fatalf("o.Would = %q, want %q", o.Would, "declined")
+			case o.Seen != first.Head:
+				t.Fatalf("o.Seen = %q, want %q", o.Seen, first.Head)
+			case o.Change.State != "open":
+				t.Fatalf("o.Change.State = %q, want %q", o.Change.State, "open")
 			}
 			if o := do("pat@platform.dev", "POST", "/enrollments/globex/decline", no, "declined"); o.Change.ID != first.ID || o.Change.State != "closed" {
 				t.Fatalf("%+v", o)
@@ -157,8 +192,13 @@ func TestFLEET15_Enroll(t *testing.T) {
 			}
 			merge("a request")
 			text, found := onMain()
-			if !found || !strings.Contains(text, "secretName: globex-credential") || f.live("globex") != nil {
-				t.Fatalf("%v, %q", found, text)
+			switch {
+			case !found:
+				t.Fatalf("found is false; found = %v, text = %q", found, text)
+			case !strings.Contains(text, "secretName: globex-credential"):
+				t.Fatalf("text = %q does not contain %q", text, "secretName: globex-credential")
+			case f.live("globex") != nil:
+				t.Fatalf(`f.live("globex") is not nil; found = %v, text = %q`, found, text)
 			}
 
 			// The rotation changes the same file. A platform administrator approves it, but not the requester.
@@ -222,11 +262,21 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 		return code
 	}
 	request := map[string]any{"org": org, "forge": "github", "pools": []any{map[string]any{"name": "gh-nix", "max": 3}}, "more": map[string]any{"quota": map[string]any{"pods": 9}}, "reason": "our builds wait"}
-	if code := do("ivy@initech.dev", "POST", "/enrollments?dryRun=true", request, "nothing"); code != "" || o.Would != "written" || f.live(org) != nil {
-		t.Fatal(code, o)
+	switch code := do("ivy@initech.dev", "POST", "/enrollments?dryRun=true", request, "nothing"); {
+	case code != "":
+		t.Fatalf("code = %q, want none", code)
+	case o.Would != "written":
+		t.Fatalf("o.Would = %q, want %q", o.Would, "written")
+	case f.live(org) != nil:
+		t.Fatalf("f.live(org) is not nil; code = %v, %v", code, o)
 	}
-	if code := do("ivy@initech.dev", "POST", "/enrollments", request, "written"); code != "" || o.Enrollment.RequestedBy[0] != "ivy@initech.dev" || f.live(org) == nil {
-		t.Fatal(code, o)
+	switch code := do("ivy@initech.dev", "POST", "/enrollments", request, "written"); {
+	case code != "":
+		t.Fatalf("code = %q, want none", code)
+	case o.Enrollment.RequestedBy[0] != "ivy@initech.dev":
+		t.Fatalf("o.Enrollment.RequestedBy[0] = %q, want %q", o.Enrollment.RequestedBy[0], "ivy@initech.dev")
+	case f.live(org) == nil:
+		t.Fatal("f.live(org) is nil")
 	}
 	if code := do("ivy@initech.dev", "POST", "/enrollments", request, "nothing"); code != "" {
 		t.Fatal("the same again", code)
@@ -235,8 +285,13 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 	if code := do("ivy@initech.dev", "POST", "/enrollments", request, ""); code != problem.Conflict {
 		t.Error("there already", code)
 	}
-	if code := do("pat@platform.dev", "POST", "/enrollments/initech/decline?dryRun=true", map[string]any{"reason": "x"}, "nothing"); code != "" || o.Would != "declined" || f.live(org) == nil {
-		t.Fatal(code, o)
+	switch code := do("pat@platform.dev", "POST", "/enrollments/initech/decline?dryRun=true", map[string]any{"reason": "x"}, "nothing"); {
+	case code != "":
+		t.Fatalf("code = %q, want none", code)
+	case o.Would != "declined":
+		t.Fatalf("o.Would = %q, want %q", o.Would, "declined")
+	case f.live(org) == nil:
+		t.Fatal("f.live(org) is nil")
 	}
 	if code := do("pat@platform.dev", "POST", "/enrollments/initech/decline", map[string]any{"reason": "they have their own", "seen": o.Seen}, "declined"); code != "" || f.live(org) != nil {
 		t.Fatal(code, o)
@@ -260,8 +315,13 @@ func TestPL06_EnrollByPlane(t *testing.T) {
 	if code := do("ivy@initech.dev", "POST", "/enrollments/initech/rotate", map[string]any{"reason": "lost"}, "asked"); code != "" || o.Enrollment.Requested.What != plane.ActionRotate {
 		t.Fatal(code, o)
 	}
-	if code := do("pat@platform.dev", "POST", "/enrollments/initech/rotate", map[string]any{"reason": "lost"}, "written"); code != "" || o.Enrollment.Requested != nil || o.Enrollment.Rotation.At == nil {
-		t.Fatal(code, o)
+	switch code := do("pat@platform.dev", "POST", "/enrollments/initech/rotate", map[string]any{"reason": "lost"}, "written"); {
+	case code != "":
+		t.Fatalf("code = %q, want none", code)
+	case o.Enrollment.Requested != nil:
+		t.Fatalf("o.Enrollment.Requested = %v, want nil", o.Enrollment.Requested)
+	case o.Enrollment.Rotation.At == nil:
+		t.Fatal("o.Enrollment.Rotation.At is nil")
 	}
 	if code := do("ivy@initech.dev", "POST", "/enrollments/initech/offboard", map[string]any{"reason": "they move"}, "asked"); code != "" {
 		t.Fatal(code)
@@ -373,8 +433,15 @@ func TestRoles(t *testing.T) {
 			}
 		}
 	}
-	if o := f.live("acme"); o == nil || f.live("newco") != nil || o.GetGeneration() != 1 || len(o.GetAnnotations()) > 0 {
-		t.Errorf("something was changed: %+v", o)
+	switch o := f.live("acme"); {
+	case o == nil:
+		t.Error("something was changed: o is nil")
+	case f.live("newco") != nil:
+		t.Errorf(`something was changed: f.live("newco") is not nil; %+v`, o)
+	case o.GetGeneration() != 1:
+		t.Errorf("something was changed: o.GetGeneration() != 1; %+v", o)
+	case len(o.GetAnnotations()) > 0:
+		t.Errorf("something was changed: len(o.GetAnnotations()) > 0; %+v", o)
 	}
 	golden := filepath.Join("testdata", "roles.golden")
 	if *update {

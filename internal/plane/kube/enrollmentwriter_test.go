@@ -79,18 +79,37 @@ func TestPL06_Enrollments(t *testing.T) {
 	}
 	_, _, err = create(nora, json.RawMessage(`{"forge":"github","configURL":"https://github.com/x","pools":[],"credentials":{"secretName":"x"}}`), "r1", false)
 	refused(err, problem.Validation)
-	if e, created, err := create(nora, spec, "r1", true); err != nil || !created || e.Name != org {
-		t.Fatalf("%+v, %v", e, err)
+	switch e, created, err := create(nora, spec, "r1", true); {
+	case err != nil:
+		t.Fatal(err)
+	case !created:
+		t.Fatalf("created is false; %+v, %v", e, err)
+	case e.Name != org:
+		t.Fatalf("e.Name = %q, want %q", e.Name, org)
 	}
 	if err := p.Admin.Get(t.Context(), client.ObjectKey{Name: org}, new(v1alpha1.RunnerEnrollment)); !apierrors.IsNotFound(err) {
 		t.Fatalf("a dry run: %v", err)
 	}
 	requested, created, err := create(nora, spec, "r1", false)
-	if err != nil || !created || requested.Approval != nil || requested.RequestedBy[0] != "nora@newco.dev" || requested.Digest != fleet.Digest(stored()) {
-		t.Fatalf("%+v, %v", requested, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case !created:
+		t.Fatalf("created is false; requested = %+v, %v", requested, err)
+	case requested.Approval != nil:
+		t.Fatalf("requested.Approval = %v, want nil", requested.Approval)
+	case requested.RequestedBy[0] != "nora@newco.dev":
+		t.Fatalf("requested.RequestedBy[0] = %q, want %q", requested.RequestedBy[0], "nora@newco.dev")
+	case requested.Digest != fleet.Digest(stored()):
+		t.Fatalf("requested.Digest = %q, want fleet.Digest(stored())", requested.Digest)
 	}
-	if e, created, err := create(nora, spec, "r1", false); err != nil || created || e.Digest != requested.Digest {
-		t.Fatalf("the same again: %+v, %v", e, err)
+	switch e, created, err := create(nora, spec, "r1", false); {
+	case err != nil:
+		t.Fatalf("the same again: %v", err)
+	case created:
+		t.Fatalf("the same again: created is true; %+v, %v", e, err)
+	case e.Digest != requested.Digest:
+		t.Fatalf("the same again: e.Digest = %q, want %q", e.Digest, requested.Digest)
 	}
 	_, _, err = create(permit("pat@platform.dev", access.EnrollmentRequest), spec, "r2", false)
 	refused(err, problem.Conflict)
@@ -158,8 +177,15 @@ func TestPL06_Enrollments(t *testing.T) {
 	if _, err := decide(approves("paula@platform.dev"), plane.ActionApprove, digest, true); err != nil || stored().Spec.Approval != nil {
 		t.Fatalf("a dry run: %v", err)
 	}
-	if e, err := decide(approves("paula@platform.dev"), plane.ActionApprove, digest, false); err != nil || e.Approval == nil || e.Approval.By != "paula@platform.dev" || e.Approval.Digest != digest {
-		t.Fatalf("%+v, %v", e, err)
+	switch e, err := decide(approves("paula@platform.dev"), plane.ActionApprove, digest, false); {
+	case err != nil:
+		t.Fatal(err)
+	case e.Approval == nil:
+		t.Fatal("e.Approval is nil")
+	case e.Approval.By != "paula@platform.dev":
+		t.Fatalf("e.Approval.By = %q, want %q", e.Approval.By, "paula@platform.dev")
+	case e.Approval.Digest != digest:
+		t.Fatalf("e.Approval.Digest = %q, want %q", e.Approval.Digest, digest)
 	}
 	if c := stands(); c.Status != fleet.Yes {
 		t.Fatalf("%+v", c)
@@ -170,24 +196,39 @@ func TestPL06_Enrollments(t *testing.T) {
 	// The rotation keeps it approved. A caller that may only request it does so.
 	_, err = change(permit("nora@newco.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate})
 	refused(err, problem.Forbidden)
-	if e, err := change(permit("nora@newco.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate, RecordOnly: true, Reason: "a laptop was lost"}); err != nil || e.Requested == nil || e.Requested.By != "nora@newco.dev" {
-		t.Fatalf("%+v, %v", e, err)
+	switch e, err := change(permit("nora@newco.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate, RecordOnly: true, Reason: "a laptop was lost"}); {
+	case err != nil:
+		t.Fatal(err)
+	case e.Requested == nil:
+		t.Fatal("e.Requested is nil")
+	case e.Requested.By != "nora@newco.dev":
+		t.Fatalf("e.Requested.By = %q, want %q", e.Requested.By, "nora@newco.dev")
 	}
 	if c := stands(); c.Status != fleet.Yes {
 		t.Fatalf("to ask voids the approval: %+v", c)
 	}
 	_, err = change(permit("pat@platform.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate})
 	refused(err, problem.SelfApproval)
-	if e, err := change(permit("paula@platform.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate}); err != nil || e.Requested != nil || e.Rotation.At == nil {
-		t.Fatalf("%+v, %v", e, err)
+	switch e, err := change(permit("paula@platform.dev", access.RotateRequest), plane.EnrollmentChange{Action: plane.ActionRotate}); {
+	case err != nil:
+		t.Fatal(err)
+	case e.Requested != nil:
+		t.Fatalf("e.Requested = %v, want nil", e.Requested)
+	case e.Rotation.At == nil:
+		t.Fatal("e.Rotation.At is nil")
 	}
 	if c := stands(); c.Status != fleet.Yes || stored().Spec.Credentials.RotateAt == nil {
 		t.Fatalf("%+v", c)
 	}
 
 	// Any other edit voids the approval, and its author cannot approve it.
-	if e, err := edit(permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"isolation":"Namespace"}`), false); err != nil || len(e.RequestedBy) != 1 || e.RequestedBy[0] != "paula@platform.dev" {
-		t.Fatalf("%+v, %v", e, err)
+	switch e, err := edit(permit("paula@platform.dev", access.EnrollmentRequest), json.RawMessage(`{"isolation":"Namespace"}`), false); {
+	case err != nil:
+		t.Fatal(err)
+	case len(e.RequestedBy) != 1:
+		t.Fatalf("len(e.RequestedBy) = %v, want 1", len(e.RequestedBy))
+	case e.RequestedBy[0] != "paula@platform.dev":
+		t.Fatalf("e.RequestedBy[0] = %q, want %q", e.RequestedBy[0], "paula@platform.dev")
 	}
 	if c := stands(); c.Reason != fleet.ReasonApprovalVoid {
 		t.Fatalf("%+v", c)

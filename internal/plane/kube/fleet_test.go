@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -130,8 +131,23 @@ func TestRunners(t *testing.T) {
 		Adopted: []v1alpha1.EnrolledAdoption{{Name: "old", Namespace: "old-runners", Workload: "nix", AdoptedStatus: v1alpha1.AdoptedStatus{Max: new(int32(9)), Busy: new(int32(1)), Hold: "freeze"}}}}
 	p.Must(p.Admin.Status().Update(t.Context(), e))
 	p.Until("they are active", func() bool { o := row(); return o.State == plane.PoolActive && o.Scaling != nil })
-	if o := row(); !slices.Equal(o.RunsOn, []string{"nix", org}) || o.Scaling.Max != 5 || *o.Counts.Busy != 2 || *o.Counts.Idle != 0 || o.Counts.Failed != nil || o.Assigned != nil || o.Stranded != nil || o.Org() != org {
-		t.Errorf("%+v", o)
+	switch o := row(); {
+	case !slices.Equal(o.RunsOn, []string{"nix", org}):
+		t.Errorf("o.RunsOn (-want +got):\n%s", cmp.Diff([]string{"nix", org}, o.RunsOn))
+	case o.Scaling.Max != 5:
+		t.Errorf("o.Scaling.Max = %v, want 5", o.Scaling.Max)
+	case *o.Counts.Busy != 2:
+		t.Errorf("*o.Counts.Busy = %v, want 2", *o.Counts.Busy)
+	case *o.Counts.Idle != 0:
+		t.Errorf("*o.Counts.Idle = %v, want 0", *o.Counts.Idle)
+	case o.Counts.Failed != nil:
+		t.Errorf("o.Counts.Failed = %v, want nil", o.Counts.Failed)
+	case o.Assigned != nil:
+		t.Errorf("o.Assigned = %v, want nil", o.Assigned)
+	case o.Stranded != nil:
+		t.Errorf("o.Stranded = %v, want nil", o.Stranded)
+	case o.Org() != org:
+		t.Errorf("o.Org() = %q, want %q", o.Org(), org)
 	}
 	stored, _ := objectOf[plane.Enrollment](store, plane.KindEnrollment, org)
 	if want := []plane.Adoption{{Pool: "old", Namespace: "old-runners", Workload: "nix", Max: new(9), Counts: plane.Counts{Busy: new(1)}, Hold: "freeze"}}; !reflect.DeepEqual(stored.ExternalScaleSets, want) {
@@ -171,8 +187,15 @@ func TestRunners(t *testing.T) {
 	e.Status.Pools[0].Assigned, e.Status.Pools[0].Stranded = new(int32(3)), new(int32(1))
 	p.Must(p.Admin.Status().Update(t.Context(), e))
 	p.Until("they are paused", func() bool { return row().State == plane.PoolPaused })
-	if o := row(); o.Assigned == nil || *o.Assigned != 3 || o.Stranded == nil || *o.Stranded != 1 {
-		t.Errorf("jobs that GitHub gave it: %v, %v", o.Assigned, o.Stranded)
+	switch o := row(); {
+	case o.Assigned == nil:
+		t.Error("jobs that GitHub gave: o.Assigned is nil")
+	case *o.Assigned != 3:
+		t.Errorf("jobs that GitHub gave: *o.Assigned = %v, want 3", *o.Assigned)
+	case o.Stranded == nil:
+		t.Error("jobs that GitHub gave: o.Stranded is nil")
+	case *o.Stranded != 1:
+		t.Errorf("jobs that GitHub gave: *o.Stranded = %v, want 1", *o.Stranded)
 	}
 
 	p.Must(p.Admin.Delete(t.Context(), h))

@@ -48,11 +48,23 @@ func TestFLEET04_Holds(t *testing.T) {
 		t.Errorf("everything, by a permit for one: %v", err)
 	}
 	h, created, err := holds.Create(t.Context(), in(access.HoldsCreate), draft, false)
-	if err != nil || !created || h.RequestedBy != "mel@acme.dev" || h.UID == "" {
-		t.Fatalf("%+v %v %v", h, created, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case !created:
+		t.Fatalf("created is false; %+v, created = %v, %v", h, created, err)
+	case h.RequestedBy != "mel@acme.dev":
+		t.Fatalf("h.RequestedBy = %q, want %q", h.RequestedBy, "mel@acme.dev")
+	case h.UID == "":
+		t.Fatalf("h.UID is empty; %+v, created = %v, %v", h, created, err)
 	}
-	if again, created, err := holds.Create(t.Context(), in(access.HoldsCreate), draft, false); err != nil || created || again.UID != h.UID {
-		t.Errorf("once more: %+v %v %v", again, created, err)
+	switch again, created, err := holds.Create(t.Context(), in(access.HoldsCreate), draft, false); {
+	case err != nil:
+		t.Errorf("once more: %v", err)
+	case created:
+		t.Errorf("once more: created is true; again = %+v, created = %v, %v", again, created, err)
+	case again.UID != h.UID:
+		t.Errorf("once more: again.UID = %q, want %q", again.UID, h.UID)
 	}
 	other := draft
 	other.Digest = "d2"
@@ -75,8 +87,15 @@ func TestFLEET04_Holds(t *testing.T) {
 		t.Errorf("dry run of a later expiry: %v", err)
 	}
 	moved, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, &later, false)
-	if err != nil || moved.ExpiresAt == nil || !moved.ExpiresAt.Equal(later) || moved.Version == h.Version {
-		t.Errorf("%+v, %v", moved, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case moved.ExpiresAt == nil:
+		t.Error("moved.ExpiresAt is nil")
+	case !moved.ExpiresAt.Equal(later):
+		t.Errorf("moved.ExpiresAt = %v, want %v", moved.ExpiresAt, later)
+	case moved.Version == h.Version:
+		t.Errorf("moved.Version = %q, the same as h.Version", moved.Version)
 	}
 	if _, err := holds.Reschedule(t.Context(), in(access.HoldsLift), h, nil, false); problem.CodeOf(err) != problem.Conflict {
 		t.Errorf("the expiry of a hold that has changed: %v", err)

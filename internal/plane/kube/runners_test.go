@@ -70,8 +70,19 @@ func TestFLEET02_Runners(t *testing.T) {
 		busy = all[0]
 		return busy.Job != nil && busy.Job.Started != nil
 	})
-	if j := busy.Job; busy.Pool != id || busy.OrgName != org || busy.ForgeID == nil || j.Repository != "acme/shop" || *j.Run != 9001 || j.URL != "https://github.example/acme/shop/actions/runs/9001" {
-		t.Errorf("%+v, job %+v", busy, busy.Job)
+	switch j := busy.Job; {
+	case busy.Pool != id:
+		t.Errorf("busy.Pool = %q, want %q", busy.Pool, id)
+	case busy.OrgName != org:
+		t.Errorf("busy.OrgName = %q, want %q", busy.OrgName, org)
+	case busy.ForgeID == nil:
+		t.Error("busy.ForgeID is nil")
+	case j.Repository != "acme/shop":
+		t.Errorf("j.Repository = %q, want %q", j.Repository, "acme/shop")
+	case *j.Run != 9001:
+		t.Errorf("*j.Run = %v, want 9001", *j.Run)
+	case j.URL != "https://github.example/acme/shop/actions/runs/9001":
+		t.Errorf("j.URL = %q, want %q", j.URL, "https://github.example/acme/shop/actions/runs/9001")
 	}
 	for _, r := range p.waitForRunners(store, "") {
 		if strings.HasPrefix(r.Name, "other") {
@@ -142,8 +153,19 @@ func TestEvents(t *testing.T) {
 	at := metav1.NewTime(now.Add(-time.Minute))
 	p.Must(p.Admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "a"}, InvolvedObject: of, Type: "Warning", Reason: "FailedScheduling", Message: "no node", Count: 4, FirstTimestamp: at, LastTimestamp: at, Source: corev1.EventSource{Component: "scheduler"}}))
 	got, err := events.List(t.Context(), p.Namespace)
-	if err != nil || len(got) != 1 || got[0].Count != 4 || got[0].Name != "x" || got[0].By != "scheduler" || got[0].Last.Unix() != at.Unix() {
-		t.Fatalf("%+v, %v", got, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case len(got) != 1:
+		t.Fatalf("len(got) = %v, want 1", len(got))
+	case got[0].Count != 4:
+		t.Fatalf("got[0].Count = %v, want 4", got[0].Count)
+	case got[0].Name != "x":
+		t.Fatalf("got[0].Name = %q, want %q", got[0].Name, "x")
+	case got[0].By != "scheduler":
+		t.Fatalf("got[0].By = %q, want %q", got[0].By, "scheduler")
+	case got[0].Last.Unix() != at.Unix():
+		t.Fatalf("got[0].Last.Unix() = %v, want %v", got[0].Last.Unix(), at.Unix())
 	}
 	micro := metav1.NewMicroTime(now)
 	p.Must(p.Admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "b"}, InvolvedObject: of, Type: "Normal", Reason: "Pulled", Action: "Pull", EventTime: micro, ReportingController: "kubelet", ReportingInstance: "n1",
@@ -153,8 +175,15 @@ func TestEvents(t *testing.T) {
 	}
 	now = now.Add(maxEventsAge)
 	got, err = events.List(t.Context(), p.Namespace)
-	if err != nil || len(got) != 2 || got[1].Count != 7 || got[1].By != "kubelet" {
-		t.Errorf("%+v, %v", got, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case len(got) != 2:
+		t.Errorf("len(got) = %v, want 2", len(got))
+	case got[1].Count != 7:
+		t.Errorf("got[1].Count = %v, want 7", got[1].Count)
+	case got[1].By != "kubelet":
+		t.Errorf("got[1].By = %q, want %q", got[1].By, "kubelet")
 	}
 	// An account without the right receives an error, and the events that others may see are not cached for it.
 	config := *p.Config

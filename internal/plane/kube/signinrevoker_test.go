@@ -60,14 +60,24 @@ func TestPL08_Revoke(t *testing.T) {
 		}
 	}
 	all := p.Permit("pat@example.com", operator, access.SigninsRevoke)
-	if deleted, code := revoke(all, p.Namespace, "alices", true); deleted || code != "" || !found() {
-		t.Errorf("a dry run: %v %q", deleted, code)
+	switch deleted, code := revoke(all, p.Namespace, "alices", true); {
+	case deleted:
+		t.Errorf("a dry run: deleted is true; deleted = %v, code = %q", deleted, code)
+	case code != "":
+		t.Errorf("a dry run: code = %q, want none", code)
+	case !found():
+		t.Errorf("a dry run: found() is false; deleted = %v, code = %q", deleted, code)
 	}
 	if !found() {
 		t.Fatal("it is gone")
 	}
-	if deleted, code := revoke(p.Permit("alice@example.com", viewer, access.SigninsRevoke), p.Namespace, "alices", false); !deleted || code != "" || found() {
-		t.Errorf("the caller's own: %v %q", deleted, code)
+	switch deleted, code := revoke(p.Permit("alice@example.com", viewer, access.SigninsRevoke), p.Namespace, "alices", false); {
+	case !deleted:
+		t.Errorf("the caller's own: deleted is false; deleted = %v, code = %q", deleted, code)
+	case code != "":
+		t.Errorf("the caller's own: code = %q, want none", code)
+	case found():
+		t.Errorf("the caller's own: found() is true; deleted = %v, code = %q", deleted, code)
 	}
 	if deleted, code := revoke(all, p.Namespace, "alices", false); deleted || code != problem.NotFound {
 		t.Errorf("again: %v %q", deleted, code)

@@ -86,8 +86,19 @@ func TestWatch(t *testing.T) {
 			return s.Phase == "Ready"
 		})
 		s, _ := objectOf[plane.Signin](store, plane.KindSignin, p.Namespace+"/tka-1")
-		if s.Login != "alice@example.com" || s.Device != "laptop" || s.ValidUntil == nil || !s.ValidUntil.Equal(end.Time) || s.Namespaces == nil || s.ObservedAt.IsZero() {
-			t.Errorf("%+v", s)
+		switch {
+		case s.Login != "alice@example.com":
+			t.Errorf("s.Login = %q, want %q", s.Login, "alice@example.com")
+		case s.Device != "laptop":
+			t.Errorf("s.Device = %q, want %q", s.Device, "laptop")
+		case s.ValidUntil == nil:
+			t.Error("s.ValidUntil is nil")
+		case !s.ValidUntil.Equal(end.Time):
+			t.Errorf("s.ValidUntil = %v, want %v", s.ValidUntil, end.Time)
+		case s.Namespaces == nil:
+			t.Error("s.Namespaces is nil")
+		case s.ObservedAt.IsZero():
+			t.Errorf("s.ObservedAt.IsZero() is true; %+v", s)
 		}
 		p.Must(p.Admin.Delete(t.Context(), o))
 		p.Until("it is gone", func() bool { _, ok := store.Get(plane.KindSignin, p.Namespace+"/tka-1"); return !ok })
@@ -97,15 +108,31 @@ func TestWatch(t *testing.T) {
 		p.Create(o)
 		show := func() plane.Tailnet { s, _ := objectOf[plane.Tailnet](store, plane.KindTailnet, p.Namespace); return s }
 		p.Until("it is shown", func() bool { return show().Name != "" })
-		if s := show(); s.Devices != nil || s.Credential.Valid != nil || s.Domain != nil || s.Credential.CheckedAt != nil {
-			t.Errorf("it has a status without a controller: %+v", s)
+		switch s := show(); {
+		case s.Devices != nil:
+			t.Errorf("it has a status without a controller: s.Devices = %v, want nil", s.Devices)
+		case s.Credential.Valid != nil:
+			t.Errorf("it has a status without a controller: s.Credential.Valid = %v, want nil", s.Credential.Valid)
+		case s.Domain != nil:
+			t.Errorf("it has a status without a controller: s.Domain = %v, want nil", s.Domain)
+		case s.Credential.CheckedAt != nil:
+			t.Errorf("it has a status without a controller: s.Credential.CheckedAt = %v, want nil", s.Credential.CheckedAt)
 		}
 		o.Status = gatewayv1alpha1.TailscaleTailnetStatus{TailnetInfo: &gatewayv1alpha1.TailnetInfo{Name: "tail1.ts.net"}, LastSyncTime: new(metav1.Now()),
 			Conditions: []metav1.Condition{{Type: gatewayv1alpha1.ConditionAuthenticated, Status: metav1.ConditionFalse, Reason: gatewayv1alpha1.ReasonInvalidCredentials, LastTransitionTime: metav1.Now()}}}
 		p.Must(p.Admin.Status().Update(t.Context(), o))
 		p.Until("its status is shown", func() bool { return show().Domain != nil })
-		if s := show(); s.Devices == nil || *s.Devices != 0 || s.Credential.Valid == nil || *s.Credential.Valid || s.Credential.Reason != gatewayv1alpha1.ReasonInvalidCredentials {
-			t.Errorf("%+v", s)
+		switch s := show(); {
+		case s.Devices == nil:
+			t.Error("s.Devices is nil")
+		case *s.Devices != 0:
+			t.Errorf("*s.Devices = %v, want 0", *s.Devices)
+		case s.Credential.Valid == nil:
+			t.Error("s.Credential.Valid is nil")
+		case *s.Credential.Valid:
+			t.Errorf("*s.Credential.Valid is true; %+v", s)
+		case s.Credential.Reason != gatewayv1alpha1.ReasonInvalidCredentials:
+			t.Errorf("s.Credential.Reason = %q, want %q", s.Credential.Reason, gatewayv1alpha1.ReasonInvalidCredentials)
 		}
 	})
 	p.Step("gateway", func() {
@@ -119,8 +146,17 @@ func TestWatch(t *testing.T) {
 			return g
 		}
 		p.Until("it is shown", func() bool { return len(show().Services) > 0 })
-		if g := show(); g.Class != nil || g.Listeners != nil || g.Extension.Fresh == nil || *g.Extension.Fresh || g.Services[0].Route != "tailscale-svc-db" {
-			t.Errorf("%+v", g)
+		switch g := show(); {
+		case g.Class != nil:
+			t.Errorf("g.Class = %v, want nil", g.Class)
+		case g.Listeners != nil:
+			t.Errorf("g.Listeners = %v, want nil", g.Listeners)
+		case g.Extension.Fresh == nil:
+			t.Error("g.Extension.Fresh is nil")
+		case *g.Extension.Fresh:
+			t.Errorf("*g.Extension.Fresh is true; %+v", g)
+		case g.Services[0].Route != "tailscale-svc-db":
+			t.Errorf("g.Services[0].Route = %q, want %q", g.Services[0].Route, "tailscale-svc-db")
 		}
 		eg := &gatewayapi.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "eg"}, Spec: gatewayapi.GatewaySpec{GatewayClassName: "envoy",
 			Listeners: []gatewayapi.Listener{{Name: "web", Protocol: "HTTP", Port: 80}}}}
@@ -152,8 +188,17 @@ func TestWatch(t *testing.T) {
 			return r
 		}
 		p.Until("the refusal is shown", func() bool { return len(show().Refused) > 0 })
-		if r := show(); r.Target != "Gateway "+p.Namespace+"/eg" || len(r.Rules) != 2 || r.Rules[1].Backend != "TailscaleService "+p.Namespace+"/db:80" || r.Refused[0].Message != "no db" || r.Hostnames[0] != "x.example" {
-			t.Errorf("%+v", r)
+		switch r := show(); {
+		case r.Target != "Gateway "+p.Namespace+"/eg":
+			t.Errorf("r.Target = %q, want %q", r.Target, "Gateway "+p.Namespace+"/eg")
+		case len(r.Rules) != 2:
+			t.Errorf("len(r.Rules) = %v, want 2", len(r.Rules))
+		case r.Rules[1].Backend != "TailscaleService "+p.Namespace+"/db:80":
+			t.Errorf("r.Rules[1].Backend = %q, want %q", r.Rules[1].Backend, "TailscaleService "+p.Namespace+"/db:80")
+		case r.Refused[0].Message != "no db":
+			t.Errorf("r.Refused[0].Message = %q, want %q", r.Refused[0].Message, "no db")
+		case r.Hostnames[0] != "x.example":
+			t.Errorf("r.Hostnames[0] = %q, want %q", r.Hostnames[0], "x.example")
 		}
 		if _, ok := store.Get(plane.KindRoute, "HTTPRoute/"+p.Namespace+"/other"); ok {
 			t.Error("a route that has to do with no tailnet is shown")
@@ -193,8 +238,21 @@ func TestWatch(t *testing.T) {
 			return a
 		}
 		p.Until("it is shown", func() bool { return show().Ready != nil })
-		if a := show(); *a.Ready || *a.Restarts != 2 || a.Version == nil || *a.Version != "v9" || a.Message != "CrashLoopBackOff" || a.Outdated != nil || a.Clusters != nil {
-			t.Errorf("%+v", a)
+		switch a := show(); {
+		case *a.Ready:
+			t.Errorf("*a.Ready is true; %+v", a)
+		case *a.Restarts != 2:
+			t.Errorf("*a.Restarts = %v, want 2", *a.Restarts)
+		case a.Version == nil:
+			t.Error("a.Version is nil")
+		case *a.Version != "v9":
+			t.Errorf("*a.Version = %q, want %q", *a.Version, "v9")
+		case a.Message != "CrashLoopBackOff":
+			t.Errorf("a.Message = %q, want %q", a.Message, "CrashLoopBackOff")
+		case a.Outdated != nil:
+			t.Errorf("a.Outdated = %v, want nil", a.Outdated)
+		case a.Clusters != nil:
+			t.Errorf("a.Clusters = %v, want nil", a.Clusters)
 		}
 		if _, ok := store.Get(plane.KindAdapter, p.Namespace+"/out"); ok {
 			t.Error("a pod that keeps the adapter out is shown")
@@ -207,8 +265,25 @@ func TestWatch(t *testing.T) {
 		p.Until("three are shown", func() bool { return len(store.List(plane.KindCluster).Objects) == 3 })
 		east, _ := objectOf[plane.Cluster](store, plane.KindCluster, "c1")
 		west, _ := objectOf[plane.Cluster](store, plane.KindCluster, "c2")
-		if east.Health != "Alive" || !east.Self || east.Skew == nil || *east.Skew || east.LastSeen == nil || west.Health != "Suspect" || west.Skew == nil || !*west.Skew || west.LastSeen != nil {
-			t.Errorf("%+v\n%+v", east, west)
+		switch {
+		case east.Health != "Alive":
+			t.Errorf("east.Health = %q, want %q", east.Health, "Alive")
+		case !east.Self:
+			t.Errorf("east.Self is false; east = %+v, west = %+v", east, west)
+		case east.Skew == nil:
+			t.Error("east.Skew is nil")
+		case *east.Skew:
+			t.Errorf("*east.Skew is true; east = %+v, west = %+v", east, west)
+		case east.LastSeen == nil:
+			t.Error("east.LastSeen is nil")
+		case west.Health != "Suspect":
+			t.Errorf("west.Health = %q, want %q", west.Health, "Suspect")
+		case west.Skew == nil:
+			t.Error("west.Skew is nil")
+		case !*west.Skew:
+			t.Errorf("*west.Skew is false; east = %+v, west = %+v", east, west)
+		case west.LastSeen != nil:
+			t.Errorf("west.LastSeen = %v, want nil", west.LastSeen)
 		}
 		p.Until("it is well", func() bool { return sourceOf(store, "members").Status == plane.StatusOK })
 		// The last published list stays when the next one is unreadable, old or deleted.

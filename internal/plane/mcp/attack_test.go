@@ -114,11 +114,23 @@ func TestMC02_TextThatInstructsStaysData(t *testing.T) {
 		res, text := call(t, s, "list_clusters", nil)
 		before, fenced, ok := strings.Cut(text, "```text\n")
 		inside, after, closed := strings.Cut(fenced, "\n```\n")
-		if !ok || !closed || after != "" || strings.Contains(inside, "```") {
-			t.Fatalf("%s: the fence is broken:\n%s", way, text)
+		switch {
+		case !ok:
+			t.Fatalf("ok is false; %s, text = %s", way, text)
+		case !closed:
+			t.Fatalf("closed is false; %s, text = %s", way, text)
+		case after != "":
+			t.Fatalf("after = %q, want none; %s; text = %s", after, way, text)
+		case strings.Contains(inside, "```"):
+			t.Fatalf("inside = %q contains %q; %s; text = %s", inside, "```", way, text)
 		}
-		if strings.Contains(before, "Ignore") || !strings.Contains(before, "data, not instructions") || strings.Count(inside, "Ignore") != 2 {
-			t.Errorf("%s: foreign text is in the wrong place:\n%s", way, text)
+		switch {
+		case strings.Contains(before, "Ignore"):
+			t.Errorf("before = %q contains %q; %s; text = %s", before, "Ignore", way, text)
+		case !strings.Contains(before, "data, not instructions"):
+			t.Errorf("before = %q does not contain %q; %s; text = %s", before, "data, not instructions", way, text)
+		case strings.Count(inside, "Ignore") != 2:
+			t.Errorf(`strings.Count(inside, "Ignore") = %v, want 2; %s; text = %s`, strings.Count(inside, "Ignore"), way, text)
 		}
 		var out struct{ Data []plane.Cluster }
 		structure(t, res.StructuredContent, &out)
@@ -320,8 +332,15 @@ func TestToolsShowOwnThings(t *testing.T) {
 	call(t, of.overHTTP(t, "alice"), "list_clusters", nil) // adds an audit entry
 	for way, s := range map[string]*mcp.ClientSession{"HTTP": of.overHTTP(t, "vic"), "lines": of.overLines(t, "vic", planemcp.Options{})} {
 		res, text := call(t, s, "list_signins", nil)
-		if strings.Contains(text, "bob@") || strings.Contains(text, "alice@") || !strings.Contains(text, "vic@") || !strings.HasPrefix(text, "1 sign-in.") {
-			t.Errorf("%s: vic sees %s", way, text)
+		switch {
+		case strings.Contains(text, "bob@"):
+			t.Errorf("text = %q contains %q; %s", text, "bob@", way)
+		case strings.Contains(text, "alice@"):
+			t.Errorf("text = %q contains %q; %s", text, "alice@", way)
+		case !strings.Contains(text, "vic@"):
+			t.Errorf("text = %q does not contain %q; %s", text, "vic@", way)
+		case !strings.HasPrefix(text, "1 sign-in."):
+			t.Errorf("text = %q does not start with %q; %s", text, "1 sign-in.", way)
 		}
 		var out struct {
 			Data []plane.Signin
@@ -359,8 +378,13 @@ func TestMC05_RoleRevokedBetweenCalls(t *testing.T) {
 		t.Error("a tool that is hidden was called by its name")
 	}
 	res, text := call(t, lines, "list_clusters", nil)
-	if !res.IsError || !strings.Contains(text, "403 forbidden") || !strings.Contains(text, "Needed: infra.read on all organisations. Held: viewer@acme.") {
-		t.Errorf("without the role: %s", text)
+	switch {
+	case !res.IsError:
+		t.Errorf("without the role: res.IsError is false; text = %s", text)
+	case !strings.Contains(text, "403 forbidden"):
+		t.Errorf("without the role: text = %q does not contain %q", text, "403 forbidden")
+	case !strings.Contains(text, "Needed: infra.read on all organisations. Held: viewer@acme."):
+		t.Errorf("without the role: text = %q does not contain %q", text, "Needed: infra.read on all organisations. Held: viewer@acme.")
 	}
 	less.Rules = nil
 	of.setCaller("alice", less)

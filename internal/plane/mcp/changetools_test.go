@@ -85,8 +85,13 @@ func TestChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.IsError || !strings.Contains(text, "would accept it. Risk: high") || !strings.Contains(string(b), "+  - amy@acme.dev") && !strings.Contains(string(b), "amy@acme.dev") {
-		t.Errorf("%s %s", text, b)
+	switch {
+	case res.IsError:
+		t.Errorf("res.IsError is true; text = %s, %s", text, b)
+	case !strings.Contains(text, "would accept it. Risk: high"):
+		t.Errorf("text = %q does not contain %q", text, "would accept it. Risk: high")
+	case !strings.Contains(string(b), "+  - amy@acme.dev") && !strings.Contains(string(b), "amy@acme.dev"):
+		t.Errorf(`!strings.Contains(string(b), "+ - amy@acme.dev") && !strings.Contains(string(b), "amy@acme.dev"); text = %s, %s`, text, b)
 	}
 	for _, bad := range []any{`{"owners":[]}`, []string{"a"}, nil, 7, true} {
 		want["patch"] = bad
@@ -111,8 +116,15 @@ func TestOverviewCountsOpenChanges(t *testing.T) {
 	of.store.Set(plane.KindChange, "kubernetes", at("approved", gitops.StateApproved))
 	for name, want := range map[string]int{"alice": 3, "vic": 2} { // c2 belongs to the platform
 		e, err := plane.GetOverview.Call(t.Context(), httpapi.Client{HTTP: of.as(name), Base: of.URL, Open: plane.ParseEnvelope}, plane.Empty{})
-		if err != nil || e.Data.Changes == nil || e.Data.Changes.Total != want || e.Data.Changes.States["merged"] != 0 {
-			t.Errorf("%s: %+v, %v", name, e.Data.Changes, err)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", name, err)
+		case e.Data.Changes == nil:
+			t.Errorf("%s: e.Data.Changes is nil", name)
+		case e.Data.Changes.Total != want:
+			t.Errorf("%s: e.Data.Changes.Total = %v, want %v", name, e.Data.Changes.Total, want)
+		case e.Data.Changes.States["merged"] != 0:
+			t.Errorf(`%s: e.Data.Changes.States["merged"] = %v, want 0`, name, e.Data.Changes.States["merged"])
 		}
 	}
 }

@@ -60,7 +60,12 @@ func TestEnroll(t *testing.T) {
 	if res, text := call(t, s, "request_enrollment", want); res.IsError || !strings.Contains(text, "newco is requested. A platform-admin must approve it.") {
 		t.Errorf("%s", text)
 	}
-	if !strings.HasPrefix(service.spec, "pat@") || !strings.Contains(service.spec, `"pools":[{"name":"gh-nix"},{"name":"gh-docker"}]`) || !strings.Contains(service.spec, `"owners":["nora@newco.dev"]`) {
-		t.Errorf("%s", service.spec)
+	switch {
+	case !strings.HasPrefix(service.spec, "pat@"):
+		t.Errorf("service.spec = %q does not start with %q", service.spec, "pat@")
+	case !strings.Contains(service.spec, `"pools":[{"name":"gh-nix"},{"name":"gh-docker"}]`):
+		t.Errorf("service.spec = %q does not contain %q", service.spec, `"pools":[{"name":"gh-nix"},{"name":"gh-docker"}]`)
+	case !strings.Contains(service.spec, `"owners":["nora@newco.dev"]`):
+		t.Errorf("service.spec = %q does not contain %q", service.spec, `"owners":["nora@newco.dev"]`)
 	}
 }

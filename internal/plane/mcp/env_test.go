@@ -368,8 +368,13 @@ func (p *pipe) do(t *testing.T, line string) reply {
 	select {
 	case g := <-answered:
 		var r reply
-		if g.err != nil || json.Unmarshal(g.line, &r) != nil || r.JSONRPC != "2.0" {
-			t.Fatalf("%.200s: %v: %q", line, g.err, g.line)
+		switch {
+		case g.err != nil:
+			t.Fatalf("g.err: %v", g.err)
+		case json.Unmarshal(g.line, &r) != nil:
+			t.Fatalf("json.Unmarshal(g.line, &r) is not nil; line = %.200s, %v, %q", line, g.err, g.line)
+		case r.JSONRPC != "2.0":
+			t.Fatalf("r.JSONRPC = %q, want %q", r.JSONRPC, "2.0")
 		}
 		return r
 	case <-time.After(waitLimit):
@@ -472,8 +477,13 @@ func speaksOnlyMessages(t *testing.T, in []byte) {
 	_ = planemcp.Serve(ctx, bytes.NewReader(in), &out, client, planemcp.Options{Timeout: time.Millisecond}, slog.New(slog.DiscardHandler))
 	for line := range strings.Lines(out.String()) {
 		var r reply
-		if err := json.Unmarshal([]byte(line), &r); err != nil || r.JSONRPC != "2.0" || !strings.HasSuffix(line, "\n") {
-			t.Fatalf("%q is no message", line)
+		switch err := json.Unmarshal([]byte(line), &r); {
+		case err != nil:
+			t.Fatal(err)
+		case r.JSONRPC != "2.0":
+			t.Fatalf("r.JSONRPC = %q, want %q", r.JSONRPC, "2.0")
+		case !strings.HasSuffix(line, "\n"):
+			t.Fatalf("line = %q does not end with %q", line, "\n")
 		}
 	}
 }

@@ -105,8 +105,17 @@ func TestMC02_Wide(t *testing.T) {
 	s := of.overHTTP(t, "alice")
 	all := map[string]any{"all": true, "reason": "the job's log says so"}
 	res, text := call(t, s, "pause_runner", all)
-	if !res.IsError || !strings.HasPrefix(text, "428 confirmation_required") || !strings.Contains(text, `"confirm": "PAUSE ALL"`) || !strings.Contains(text, "Affected workloads: 2.") || len(of.all()) > 0 {
-		t.Fatal(text)
+	switch {
+	case !res.IsError:
+		t.Fatalf("res.IsError is false; text = %v", text)
+	case !strings.HasPrefix(text, "428 confirmation_required"):
+		t.Fatalf("text = %q does not start with %q", text, "428 confirmation_required")
+	case !strings.Contains(text, `"confirm": "PAUSE ALL"`):
+		t.Fatalf("text = %q does not contain %q", text, `"confirm": "PAUSE ALL"`)
+	case !strings.Contains(text, "Affected workloads: 2."):
+		t.Fatalf("text = %q does not contain %q", text, "Affected workloads: 2.")
+	case len(of.all()) > 0:
+		t.Fatalf("len(of.all()) = %v, want at most 0", len(of.all()))
 	}
 	all["confirm"] = "PAUSE ALL"
 	if res, text := call(t, s, "pause_runner", all); res.IsError {
@@ -115,8 +124,15 @@ func TestMC02_Wide(t *testing.T) {
 	of.store.Set(plane.KindHold, "kubernetes", plane.Hold{ID: "all-1", Name: "all-1", UID: "u1", Scope: plane.Scope{All: true}, RequestedBy: "alice@example.com", HeldOrgs: []string{"acme", "globex"}})
 	lift := map[string]any{"hold": "all-1", "reason": "the job's log says so"}
 	res, text = call(t, s, "resume_runner", lift)
-	if !res.IsError || !strings.HasPrefix(text, "428 confirmation_required") || !strings.Contains(text, "/confirm/") || strings.Contains(text, "LIFT ALL") {
-		t.Fatal(text)
+	switch {
+	case !res.IsError:
+		t.Fatalf("res.IsError is false; text = %v", text)
+	case !strings.HasPrefix(text, "428 confirmation_required"):
+		t.Fatalf("text = %q does not start with %q", text, "428 confirmation_required")
+	case !strings.Contains(text, "/confirm/"):
+		t.Fatalf("text = %q does not contain %q", text, "/confirm/")
+	case strings.Contains(text, "LIFT ALL"):
+		t.Fatalf("text = %q contains %q", text, "LIFT ALL")
 	}
 	for _, guess := range []string{"LIFT ALL", "PAUSE ALL", "AAAA-AAAA-AA", "yes"} {
 		lift["confirm"] = guess
@@ -125,8 +141,13 @@ func TestMC02_Wide(t *testing.T) {
 		}
 	}
 	for name := range listed(t, of.overLines(t, "pat", planemcp.Options{})) {
-		if strings.Contains(name, "confirm") || strings.Contains(name, "stop") || strings.Contains(name, "approve") {
-			t.Errorf("%s is a tool", name)
+		switch {
+		case strings.Contains(name, "confirm"):
+			t.Errorf("name = %q contains %q", name, "confirm")
+		case strings.Contains(name, "stop"):
+			t.Errorf("name = %q contains %q", name, "stop")
+		case strings.Contains(name, "approve"):
+			t.Errorf("name = %q contains %q", name, "approve")
 		}
 	}
 	if got := of.all(); !slices.Equal(got, []string{"pause everything by alice@example.com"}) {
@@ -135,8 +156,17 @@ func TestMC02_Wide(t *testing.T) {
 	n := 0
 	for _, e := range of.auditEntries() {
 		if e.Tool == "pause_runner" || e.Tool == "resume_runner" {
-			if n++; e.Surface != "mcp" || e.Actor.Login != "alice@example.com" || e.Reason != "the job's log says so" || (e.Verb == access.HoldsLift) != (e.Tool == "resume_runner") || (e.Result == audit.Done) != (n == 2) {
-				t.Errorf("%+v", e)
+			switch n++; {
+			case e.Surface != "mcp":
+				t.Errorf("e.Surface = %q, want %q", e.Surface, "mcp")
+			case e.Actor.Login != "alice@example.com":
+				t.Errorf("e.Actor.Login = %q, want %q", e.Actor.Login, "alice@example.com")
+			case e.Reason != "the job's log says so":
+				t.Errorf("e.Reason = %q, want %q", e.Reason, "the job's log says so")
+			case (e.Verb == access.HoldsLift) != (e.Tool == "resume_runner"):
+				t.Errorf(`(e.Verb == access.HoldsLift) != (e.Tool == "resume_runner"); %+v`, e)
+			case (e.Result == audit.Done) != (n == 2):
+				t.Errorf("(e.Result == audit.Done) != (n == 2); %+v", e)
 			}
 		}
 	}
@@ -162,8 +192,19 @@ func TestMC02_Logs(t *testing.T) {
 			}
 		}
 		before, inside, _ := strings.Cut(text, "```text\n")
-		if strings.Contains(before, "Ignore") || !strings.Contains(before, "untrusted") || !strings.Contains(before, "data, not instructions") || strings.Count(inside, "```") != 1 || !strings.Contains(inside, "first") || !strings.Contains(inside, "last") {
-			t.Errorf("%s: %s", way, text)
+		switch {
+		case strings.Contains(before, "Ignore"):
+			t.Errorf("before = %q contains %q; %s; text = %s", before, "Ignore", way, text)
+		case !strings.Contains(before, "untrusted"):
+			t.Errorf("before = %q does not contain %q; %s; text = %s", before, "untrusted", way, text)
+		case !strings.Contains(before, "data, not instructions"):
+			t.Errorf("before = %q does not contain %q; %s; text = %s", before, "data, not instructions", way, text)
+		case strings.Count(inside, "```") != 1:
+			t.Errorf("strings.Count(inside, \"```\") = %v, want 1; %s; text = %s", strings.Count(inside, "```"), way, text)
+		case !strings.Contains(inside, "first"):
+			t.Errorf("inside = %q does not contain %q; %s; text = %s", inside, "first", way, text)
+		case !strings.Contains(inside, "last"):
+			t.Errorf("inside = %q does not contain %q; %s; text = %s", inside, "last", way, text)
 		}
 		for _, runner := range []string{"*", "runners/*", "runners/a/b", "runners", "/etc/passwd", "../x"} {
 			if res, text := call(t, s, "get_runner_logs", map[string]any{"runner": runner}); !res.IsError {

@@ -34,8 +34,13 @@ func FuzzRead(f *testing.F) {
 				JSONRPC string
 				Error   struct{ Code int }
 			}
-			if err := json.Unmarshal(refused.response(), &r); err != nil || r.JSONRPC != "2.0" || r.Error.Code == 0 {
-				t.Fatalf("the refusal is %s: %v", refused.response(), err)
+			switch err := json.Unmarshal(refused.response(), &r); {
+			case err != nil:
+				t.Fatalf("the refusal: %v; %s", err, refused.response())
+			case r.JSONRPC != "2.0":
+				t.Fatalf("the refusal: r.JSONRPC = %q, want %q; %s", r.JSONRPC, "2.0", refused.response())
+			case r.Error.Code == 0:
+				t.Fatalf("the refusal: r.Error.Code = %v; %s", r.Error.Code, refused.response())
 			}
 			return
 		}
@@ -47,8 +52,13 @@ func FuzzRead(f *testing.F) {
 		if err := json.Unmarshal(b, &folded); err != nil {
 			t.Fatalf("taken, and not JSON: %v: %q", err, b)
 		}
-		if folded.JSONRPC != "2.0" || folded.Method != m.method || string(folded.ID) != string(m.id) {
-			t.Errorf("two meanings: %+v and %+v of %q", folded, m, b)
+		switch {
+		case folded.JSONRPC != "2.0":
+			t.Errorf("two meanings: folded.JSONRPC = %q, want %q; %q", folded.JSONRPC, "2.0", b)
+		case folded.Method != m.method:
+			t.Errorf("two meanings: folded.Method = %q, want %q; %q", folded.Method, m.method, b)
+		case string(folded.ID) != string(m.id):
+			t.Errorf("two meanings: string(folded.ID) = %q, want %q; %q", string(folded.ID), string(m.id), b)
 		}
 	})
 }
@@ -175,8 +185,13 @@ func TestMC06_Panic(t *testing.T) {
 	if err := serveTools(t.Context(), strings.NewReader(in), &out, httpapi.Client{}, Options{}, []tool{bad}, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), `"isError":true`) || strings.Contains(out.String()+log.String(), "hunter2") || !strings.Contains(log.String(), "panicked") {
-		t.Errorf("out: %s\nlog: %s", &out, &log)
+	switch {
+	case !strings.Contains(out.String(), `"isError":true`):
+		t.Errorf("out: out.String() = %q does not contain %q", out.String(), `"isError":true`)
+	case strings.Contains(out.String()+log.String(), "hunter2"):
+		t.Errorf("out: out.String()+log.String() = %q contains %q", out.String()+log.String(), "hunter2")
+	case !strings.Contains(log.String(), "panicked"):
+		t.Errorf("out: log.String() = %q does not contain %q", log.String(), "panicked")
 	}
 }
 

@@ -30,8 +30,13 @@ func TestMC01_OnlyMethodsOfTools(t *testing.T) {
 			t.Errorf("lines: %s: %+v", m, r)
 		}
 		res, r := of.post(t, "alice", message, "Mcp-Session-Id", own)
-		if res.StatusCode != http.StatusOK || r.Error == nil || r.Error.Code != -32601 {
-			t.Errorf("HTTP: %s: %d %+v", m, res.StatusCode, r)
+		switch {
+		case res.StatusCode != http.StatusOK:
+			t.Errorf("HTTP: res.StatusCode = %v, want %v; %s", res.StatusCode, http.StatusOK, m)
+		case r.Error == nil:
+			t.Errorf("HTTP: r.Error is nil; %s", m)
+		case r.Error.Code != -32601:
+			t.Errorf("HTTP: r.Error.Code = %v, want -32601; %s", r.Error.Code, m)
 		}
 	}
 }

@@ -174,8 +174,13 @@ func TestDeniedPage(t *testing.T) {
 			}
 		}
 		csp := r.Header.Get("Content-Security-Policy")
-		if !strings.HasPrefix(csp, "default-src 'none'; style-src 'sha256-") || strings.Contains(csp, "script-src") || r.Header.Get("Cache-Control") != "no-store" {
-			t.Errorf("%s: %s, %s", path, csp, r.Header.Get("Cache-Control"))
+		switch {
+		case !strings.HasPrefix(csp, "default-src 'none'; style-src 'sha256-"):
+			t.Errorf("%s: csp = %q does not start with %q", path, csp, "default-src 'none'; style-src 'sha256-")
+		case strings.Contains(csp, "script-src"):
+			t.Errorf("%s: csp = %q contains %q", path, csp, "script-src")
+		case r.Header.Get("Cache-Control") != "no-store":
+			t.Errorf(`%s: r.Header.Get("Cache-Control") != "no-store", %s, %s`, path, csp, r.Header.Get("Cache-Control"))
 		}
 	}
 	refs := regexp.MustCompile(`/assets/[^"]+`).FindAllString(body(t, get(site(viewer()), "/")), -1)
@@ -192,8 +197,13 @@ func TestDeniedPage(t *testing.T) {
 // An address that the pages do not accept also gives an error page.
 func TestUnreadableAddress(t *testing.T) {
 	r := get(site(viewer()), "/clusters?utm_source=x", "Accept", "text/html")
-	if page := body(t, r); r.StatusCode != http.StatusBadRequest || !strings.Contains(page, "This address is not valid") || !strings.Contains(page, "utm_source") {
-		t.Errorf("%d: %s", r.StatusCode, page)
+	switch page := body(t, r); {
+	case r.StatusCode != http.StatusBadRequest:
+		t.Errorf("r.StatusCode = %v, want %v", r.StatusCode, http.StatusBadRequest)
+	case !strings.Contains(page, "This address is not valid"):
+		t.Errorf("page = %q does not contain %q", page, "This address is not valid")
+	case !strings.Contains(page, "utm_source"):
+		t.Errorf("page = %q does not contain %q", page, "utm_source")
 	}
 }
 

@@ -37,20 +37,50 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(c.Services) != 2 || c.Services[0].Name != "a" || c.Services[0].Health.Port() != "9002" || c.Services[0].Targets[0].IP != "100.64.0.7" || c.Services[0].Ports[0].Protocol != UDP {
-		t.Errorf("services %+v", c.Services)
+	switch {
+	case len(c.Services) != 2:
+		t.Errorf("services: len(c.Services) = %v, want 2", len(c.Services))
+	case c.Services[0].Name != "a":
+		t.Errorf("services: c.Services[0].Name = %q, want %q", c.Services[0].Name, "a")
+	case c.Services[0].Health.Port() != "9002":
+		t.Errorf("services: c.Services[0].Health.Port() = %q, want %q", c.Services[0].Health.Port(), "9002")
+	case c.Services[0].Targets[0].IP != "100.64.0.7":
+		t.Errorf("services: c.Services[0].Targets[0].IP = %q, want %q", c.Services[0].Targets[0].IP, "100.64.0.7")
+	case c.Services[0].Ports[0].Protocol != UDP:
+		t.Errorf("services: c.Services[0].Ports[0].Protocol = %q, want %q", c.Services[0].Ports[0].Protocol, UDP)
 	}
 	if b := c.Services[1]; len(b.Targets) != 2 || b.Targets[0].Tags[1] != "tag:blue" { // relay.json can contain more than egress-services
 		t.Errorf("targets %+v", b.Targets)
 	}
-	if c.Pings != 6 || c.DrainTimeout != 90*time.Second || c.Limits != (Limits{DefaultConnections, 7}) || c.Tailnet.HostnamePrefix != "x" || len(c.Refused) != 0 {
-		t.Errorf("%+v", c)
+	switch {
+	case c.Pings != 6:
+		t.Errorf("c.Pings = %v, want 6", c.Pings)
+	case c.DrainTimeout != 90*time.Second:
+		t.Errorf("c.DrainTimeout = %v, want %v", c.DrainTimeout, 90*time.Second)
+	case c.Limits != (Limits{DefaultConnections, 7}):
+		t.Errorf("c.Limits = %v, want %v", c.Limits, (Limits{DefaultConnections, 7}))
+	case c.Tailnet.HostnamePrefix != "x":
+		t.Errorf("c.Tailnet.HostnamePrefix = %q, want %q", c.Tailnet.HostnamePrefix, "x")
+	case len(c.Refused) != 0:
+		t.Errorf("len(c.Refused) = %v, want 0", len(c.Refused))
 	}
-	if len(c.Exposed) != 1 || c.Exposed[0].VIP != "svc:grafana" || c.Exposed[0].Ports[0].Protocol != TCP || !c.Exposed[0].ProxyProtocol {
-		t.Errorf("exposed %+v", c.Exposed)
+	switch {
+	case len(c.Exposed) != 1:
+		t.Errorf("exposed: len(c.Exposed) = %v, want 1", len(c.Exposed))
+	case c.Exposed[0].VIP != "svc:grafana":
+		t.Errorf("exposed: c.Exposed[0].VIP = %q, want %q", c.Exposed[0].VIP, "svc:grafana")
+	case c.Exposed[0].Ports[0].Protocol != TCP:
+		t.Errorf("exposed: c.Exposed[0].Ports[0].Protocol = %q, want %q", c.Exposed[0].Ports[0].Protocol, TCP)
+	case !c.Exposed[0].ProxyProtocol:
+		t.Errorf("exposed: c.Exposed[0].ProxyProtocol is false; %+v", c.Exposed)
 	}
-	if c := parse(t, "{\"w\":"+web+"}", ""); c.Services[0].Targets[0].FQDN != "web.tail1.ts.net" || c.DrainTimeout != DefaultDrain || c.Limits.Flows != DefaultFlows {
-		t.Errorf("one spelling and the defaults: %+v", c)
+	switch c := parse(t, "{\"w\":"+web+"}", ""); {
+	case c.Services[0].Targets[0].FQDN != "web.tail1.ts.net":
+		t.Errorf("one spelling and the defaults: got %q, want %q", c.Services[0].Targets[0].FQDN, "web.tail1.ts.net")
+	case c.DrainTimeout != DefaultDrain:
+		t.Errorf("one spelling and the defaults: c.DrainTimeout = %v, want %v", c.DrainTimeout, DefaultDrain)
+	case c.Limits.Flows != DefaultFlows:
+		t.Errorf("one spelling and the defaults: c.Limits.Flows = %v, want %v", c.Limits.Flows, DefaultFlows)
 	}
 	if c := parse(t, "", ""); len(c.Services) != 0 {
 		t.Errorf("an empty document: %+v", c)
@@ -109,8 +139,15 @@ func TestParseRefused(t *testing.T) {
 		{"an endpoint with a password", `{"healthCheckEndpoint":"http://u:hunter2@a/","tailnetTarget":{"ip":"100.64.0.7"},"ports":[{"protocol":"tcp","matchPort":10000,"targetPort":80}]}`, "not an http URL"},
 	} {
 		c := parse(t, "{"+good+`,"worse":`+tt.service+"}", "")
-		if len(c.Services) != 1 || c.Services[0].Name != "good" || !strings.Contains(c.Refused["worse"], tt.want) || strings.Contains(c.Refused["worse"], "hunter2") {
-			t.Errorf("%s: %+v", tt.why, c)
+		switch {
+		case len(c.Services) != 1:
+			t.Errorf("%s: len(c.Services) = %v, want 1", tt.why, len(c.Services))
+		case c.Services[0].Name != "good":
+			t.Errorf("%s: c.Services[0].Name = %q, want %q", tt.why, c.Services[0].Name, "good")
+		case !strings.Contains(c.Refused["worse"], tt.want):
+			t.Errorf(`%s: c.Refused["worse"] = %q does not contain %q`, tt.why, c.Refused["worse"], tt.want)
+		case strings.Contains(c.Refused["worse"], "hunter2"):
+			t.Errorf(`%s: c.Refused["worse"] = %q contains %q`, tt.why, c.Refused["worse"], "hunter2")
 		}
 	}
 	for _, name := range []string{"", ".", "..", "a/b", "A", "a b", "\x1b[2J", strings.Repeat("a", 254)} {
@@ -180,8 +217,17 @@ func FuzzParse(f *testing.F) {
 			}
 			for _, p := range s.Ports {
 				at := Port{Protocol: p.Protocol, Match: p.Match}
-				if p.Match < MinMatchPort || p.Match > MaxMatchPort || p.Target == 0 || taken[at] || p.Protocol != TCP && p.Protocol != UDP {
-					t.Errorf("port %+v", p)
+				switch {
+				case p.Match < MinMatchPort:
+					t.Errorf("port: p.Match = %v, want at least %v", p.Match, MinMatchPort)
+				case p.Match > MaxMatchPort:
+					t.Errorf("port: p.Match = %v, want at most %v", p.Match, MaxMatchPort)
+				case p.Target == 0:
+					t.Errorf("port: p.Target = %v", p.Target)
+				case taken[at]:
+					t.Errorf("port: taken[at] is true; %+v", p)
+				case p.Protocol != TCP && p.Protocol != UDP:
+					t.Errorf("port: p.Protocol != TCP && p.Protocol != UDP; %+v", p)
 				}
 				taken[at] = true
 			}
@@ -189,8 +235,19 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("service %+v", s)
 			}
 		}
-		if c.Limits.Connections <= 0 || c.Limits.Flows <= 0 || c.DrainTimeout < 0 || c.DrainTimeout > maxDrain || c.Pings < 0 || c.Pings > maxPings {
-			t.Errorf("%+v", c)
+		switch {
+		case c.Limits.Connections <= 0:
+			t.Errorf("c.Limits.Connections = %v, want more than 0", c.Limits.Connections)
+		case c.Limits.Flows <= 0:
+			t.Errorf("c.Limits.Flows = %v, want more than 0", c.Limits.Flows)
+		case c.DrainTimeout < 0:
+			t.Errorf("c.DrainTimeout = %v, want at least 0", c.DrainTimeout)
+		case c.DrainTimeout > maxDrain:
+			t.Errorf("c.DrainTimeout = %v, want at most %v", c.DrainTimeout, maxDrain)
+		case c.Pings < 0:
+			t.Errorf("c.Pings = %v, want at least 0", c.Pings)
+		case c.Pings > maxPings:
+			t.Errorf("c.Pings = %v, want at most %v", c.Pings, maxPings)
 		}
 	})
 }

@@ -47,8 +47,13 @@ func TestSGN17_ClocksApart(t *testing.T) {
 			if tt.refused {
 				r := w.request(alice, signin.GetKubeconfig.Declare(), "?wait=10s", nil)
 				var p problem.Error
-				if err := json.Unmarshal(r.body, &p); err != nil || r.code != problem.CannotProvision || p.Message == "" {
-					t.Fatalf("%v, %v", r, err)
+				switch err := json.Unmarshal(r.body, &p); {
+				case err != nil:
+					t.Fatal(err)
+				case r.code != problem.CannotProvision:
+					t.Fatalf("r.code = %q, want %q", r.code, problem.CannotProvision)
+				case p.Message == "":
+					t.Fatalf("p.Message is empty; %v, %v", r, err)
 				}
 				no, err := w.readState(alice.owner.Name())
 				if err != nil || no.Reason != signin.ReasonClockSkew {

@@ -94,8 +94,13 @@ func TestClusterKeyIsMadeOnce(t *testing.T) {
 		t.Errorf("after a restart %v, %v", again.Public(), err)
 	}
 	s, err := k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{})
-	if err != nil || len(s.Data) != 1 || len(s.Data["ed25519"]) != 32 {
-		t.Errorf("the Secret has %d items, %v", len(s.Data), err)
+	switch {
+	case err != nil:
+		t.Errorf("the Secret: %v", err)
+	case len(s.Data) != 1:
+		t.Errorf("the Secret: len(s.Data) = %v, want 1", len(s.Data))
+	case len(s.Data["ed25519"]) != 32:
+		t.Errorf(`the Secret: len(s.Data["ed25519"]) = %v, want 32`, len(s.Data["ed25519"]))
 	}
 }
 
@@ -111,15 +116,25 @@ func TestClusterKeyRefusals(t *testing.T) {
 	}
 	put(map[string][]byte{"ed25519": []byte("canary, and too short")})
 	_, err := load(t, config, p.ns)
-	if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "has 32 bytes, not 21") {
-		t.Errorf("a key that is none: %v", err)
+	switch {
+	case err == nil:
+		t.Error("a key that is none: no error")
+	case strings.Contains(err.Error(), "canary"):
+		t.Errorf("a key that is none: err.Error() = %q contains %q", err.Error(), "canary")
+	case !strings.Contains(err.Error(), "has 32 bytes, not 21"):
+		t.Errorf("a key that is none: err.Error() = %q does not contain %q", err.Error(), "has 32 bytes, not 21")
 	}
 	put(map[string][]byte{"note": []byte("kept")})
 	if _, err := load(t, config, p.ns); err != nil {
 		t.Error(err)
 	}
-	if s, err := secrets.Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil || string(s.Data["note"]) != "kept" || len(s.Data["ed25519"]) != 32 {
-		t.Errorf("the rest of the Secret was changed: %d items, %v", len(s.Data), err)
+	switch s, err := secrets.Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); {
+	case err != nil:
+		t.Errorf("the rest of the Secret was changed: %v", err)
+	case string(s.Data["note"]) != "kept":
+		t.Errorf(`the rest of the Secret was changed: string(s.Data["note"]) = %q, want %q`, string(s.Data["note"]), "kept")
+	case len(s.Data["ed25519"]) != 32:
+		t.Errorf(`the rest of the Secret was changed: len(s.Data["ed25519"]) = %v, want 32`, len(s.Data["ed25519"]))
 	}
 	if err := secrets.Delete(t.Context(), ClusterKeySecret, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -160,8 +175,13 @@ func TestPreviousClusterKey(t *testing.T) {
 	if err != nil || next.Public() == first.Public() {
 		t.Fatalf("the key is still %v (%v)", next.Public(), err)
 	}
-	if before, ok, err := secret.Previous(t.Context()); err != nil || !ok || before.Public() != first.Public() {
-		t.Errorf("the key before is %v %v (%v)", before.Public(), ok, err)
+	switch before, ok, err := secret.Previous(t.Context()); {
+	case err != nil:
+		t.Errorf("the key before: %v", err)
+	case !ok:
+		t.Errorf("the key before: ok is false; %v, %v, %v", before.Public(), ok, err)
+	case before.Public() != first.Public():
+		t.Errorf("the key before: before.Public() = %v, want %v", before.Public(), first.Public())
 	}
 	if s, err = k.CoreV1().Secrets(p.ns).Get(t.Context(), ClusterKeySecret, metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
@@ -170,7 +190,14 @@ func TestPreviousClusterKey(t *testing.T) {
 	if _, err = k.CoreV1().Secrets(p.ns).Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok, err := secret.Previous(t.Context()); ok || err == nil || strings.Contains(err.Error(), "secret\"") || strings.Contains(err.Error(), "short and") {
-		t.Errorf("what is no key: %v %v", ok, err)
+	switch _, ok, err := secret.Previous(t.Context()); {
+	case ok:
+		t.Errorf("what is no key: ok is true; %v, %v", ok, err)
+	case err == nil:
+		t.Error("what is no key: no error")
+	case strings.Contains(err.Error(), "secret\""):
+		t.Errorf("what is no key: err.Error() = %q contains %q", err.Error(), "secret\"")
+	case strings.Contains(err.Error(), "short and"):
+		t.Errorf("what is no key: err.Error() = %q contains %q", err.Error(), "short and")
 	}
 }

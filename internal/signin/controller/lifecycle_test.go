@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -75,22 +76,46 @@ func TestLife(t *testing.T) {
 	}
 	o := p.object(ready.Name)
 	for kind, want := range map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: "True", v1alpha1.ConditionProvisioned: "True", v1alpha1.ConditionExpired: "False"} {
-		if c := meta.FindStatusCondition(o.Status.Conditions, kind); c == nil || c.Status != want || c.ObservedGeneration != o.Generation {
-			t.Errorf("condition %s is %+v, want %s of generation %d", kind, c, want, o.Generation)
+		switch c := meta.FindStatusCondition(o.Status.Conditions, kind); {
+		case c == nil:
+			t.Errorf("condition %s: c is nil", kind)
+		case c.Status != want:
+			t.Errorf("condition %s: c.Status = %q, want %q", kind, c.Status, want)
+		case c.ObservedGeneration != o.Generation:
+			t.Errorf("condition %s: c.ObservedGeneration = %v, want %v", kind, c.ObservedGeneration, o.Generation)
 		}
 	}
 	if at, err := time.Parse(time.RFC3339, o.Annotations[v1alpha1.LastAttemptAnnotation]); err != nil || time.Since(at) > deadline {
 		t.Errorf("%s: %v", v1alpha1.LastAttemptAnnotation, o.Annotations)
 	}
 	accounts, everywhere, somewhere := p.made()
-	if len(accounts) != 1 || len(everywhere) != 1 || len(somewhere) != 0 {
-		t.Fatalf("created %d ServiceAccounts, %d ClusterRoleBindings, %d RoleBindings", len(accounts), len(everywhere), len(somewhere))
+	switch {
+	case len(accounts) != 1:
+		t.Fatalf("len(accounts) = %v, want 1", len(accounts))
+	case len(everywhere) != 1:
+		t.Fatalf("len(everywhere) = %v, want 1", len(everywhere))
+	case len(somewhere) != 0:
+		t.Fatalf("len(somewhere) = %v, want 0", len(somewhere))
 	}
-	if sa := accounts[0]; sa.Name != ready.Name || !metav1.IsControlledBy(&sa, o) || sa.AutomountServiceAccountToken == nil || *sa.AutomountServiceAccountToken {
-		t.Errorf("ServiceAccount %+v", sa)
+	switch sa := accounts[0]; {
+	case sa.Name != ready.Name:
+		t.Errorf("ServiceAccount: sa.Name = %q, want %q", sa.Name, ready.Name)
+	case !metav1.IsControlledBy(&sa, o):
+		t.Errorf("ServiceAccount: metav1.IsControlledBy(&sa, o) is false; %+v", sa)
+	case sa.AutomountServiceAccountToken == nil:
+		t.Error("ServiceAccount: sa.AutomountServiceAccountToken is nil")
+	case *sa.AutomountServiceAccountToken:
+		t.Errorf("ServiceAccount: *sa.AutomountServiceAccountToken is true; %+v", sa)
 	}
-	if b := everywhere[0]; b.Name != "tailplane-"+ready.Name || len(b.OwnerReferences) != 0 || b.Annotations[v1alpha1.LoginAnnotation] != "alice@a.example" || b.Labels[v1alpha1.SigninUIDLabel] != string(o.UID) {
-		t.Errorf("ClusterRoleBinding %+v", b)
+	switch b := everywhere[0]; {
+	case b.Name != "tailplane-"+ready.Name:
+		t.Errorf("ClusterRoleBinding: b.Name = %q, want %q", b.Name, "tailplane-"+ready.Name)
+	case len(b.OwnerReferences) != 0:
+		t.Errorf("ClusterRoleBinding: len(b.OwnerReferences) = %v, want 0", len(b.OwnerReferences))
+	case b.Annotations[v1alpha1.LoginAnnotation] != "alice@a.example":
+		t.Errorf("ClusterRoleBinding: got %q, want %q", b.Annotations[v1alpha1.LoginAnnotation], "alice@a.example")
+	case b.Labels[v1alpha1.SigninUIDLabel] != string(o.UID):
+		t.Errorf("ClusterRoleBinding: b.Labels[v1alpha1.SigninUIDLabel] = %q, want %q", b.Labels[v1alpha1.SigninUIDLabel], string(o.UID))
 	}
 
 	requested := time.Now()
@@ -154,8 +179,15 @@ func TestTwoPeople(t *testing.T) {
 	a := p.login(s, newSignin(p.owner("alice@a.example", "laptop"), "view", time.Hour))
 	b := p.login(s, newSignin(p.owner("alice@b.example", "laptop"), "edit", time.Hour))
 	phone := p.login(s, newSignin(p.owner("alice@a.example", "phone"), "view", time.Hour))
-	if a.Name == b.Name || a.ServiceAccountUID == b.ServiceAccountUID || a.Name == phone.Name || b.BoundRole != "edit" {
-		t.Fatalf("one of %s, %s and %s is another", a.Name, b.Name, phone.Name)
+	switch {
+	case a.Name == b.Name:
+		t.Fatalf("a.Name = %q, the same as b.Name", a.Name)
+	case a.ServiceAccountUID == b.ServiceAccountUID:
+		t.Fatalf("a.ServiceAccountUID = %q, the same as b.ServiceAccountUID", a.ServiceAccountUID)
+	case a.Name == phone.Name:
+		t.Fatalf("a.Name = %q, the same as phone.Name", a.Name)
+	case b.BoundRole != "edit":
+		t.Fatalf("b.BoundRole = %q, want %q", b.BoundRole, "edit")
 	}
 	p.until("the cache", func() bool { return s.CountLive("alice@a.example") == 2 })
 	if n := s.CountLive("alice@b.example"); n != 1 {
@@ -298,8 +330,13 @@ func TestExpiryWhileAway(t *testing.T) {
 	s, _ := p.open()
 	ready := p.login(s, newSignin(p.owner("alice@a.example", "laptop"), "view", time.Hour))
 	stop()
-	if x, err := s.Get(t.Context(), ready.Name); err != nil || x.State(ready.ValidUntil.Add(-1)) != signin.Ready || x.State(ready.ValidUntil) != signin.Ended {
-		t.Errorf("at the end, without an operator: %+v, %v; want ended", x, err)
+	switch x, err := s.Get(t.Context(), ready.Name); {
+	case err != nil:
+		t.Errorf("at the end, without an operator: %v", err)
+	case x.State(ready.ValidUntil.Add(-1)) != signin.Ready:
+		t.Errorf("at the end, without an operator: x.State(ready.ValidUntil.Add(-1)) != signin.Ready; %+v, %v", x, err)
+	case x.State(ready.ValidUntil) != signin.Ended:
+		t.Errorf("at the end, without an operator: x.State(ready.ValidUntil) != signin.Ended; %+v, %v", x, err)
 	}
 	p.ahead = time.Hour
 	p.operate()
@@ -414,8 +451,13 @@ func TestNamespaces(t *testing.T) {
 	if err := p.mayList(token, "default"); !apierrors.IsForbidden(err) {
 		t.Errorf("in another namespace: %v, want Forbidden", err)
 	}
-	if _, everywhere, somewhere := p.made(); len(everywhere) != 0 || len(somewhere) != 1 || somewhere[0].Namespace != here {
-		t.Errorf("bindings: %d everywhere, %+v", len(everywhere), somewhere)
+	switch _, everywhere, somewhere := p.made(); {
+	case len(everywhere) != 0:
+		t.Errorf("bindings: len(everywhere) = %v, want 0", len(everywhere))
+	case len(somewhere) != 1:
+		t.Errorf("bindings: len(somewhere) = %v, want 1", len(somewhere))
+	case somewhere[0].Namespace != here:
+		t.Errorf("bindings: somewhere[0].Namespace = %q, want %q", somewhere[0].Namespace, here)
 	}
 
 	// A namespace is created and deleted again.
@@ -555,9 +597,23 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made.Owner.Login != "alice@a.example" || made.Owner.DisplayName != "Al[31mice" || len([]rune(made.Owner.DeviceName)) != 253 ||
-		!slices.Equal(made.Namespaces, []string{"default", "kube-public"}) || made.Period != time.Hour || made.UID == "" || made.Version == "" || made.Generation != 1 {
-		t.Errorf("created %+v", made)
+	switch {
+	case made.Owner.Login != "alice@a.example":
+		t.Errorf("made.Owner.Login = %q, want %q", made.Owner.Login, "alice@a.example")
+	case made.Owner.DisplayName != "Al[31mice":
+		t.Errorf("made.Owner.DisplayName = %q, want %q", made.Owner.DisplayName, "Al[31mice")
+	case len([]rune(made.Owner.DeviceName)) != 253:
+		t.Errorf("len([]rune(made.Owner.DeviceName)) = %v, want 253", len([]rune(made.Owner.DeviceName)))
+	case !slices.Equal(made.Namespaces, []string{"default", "kube-public"}):
+		t.Errorf("made.Namespaces (-want +got):\n%s", cmp.Diff([]string{"default", "kube-public"}, made.Namespaces))
+	case made.Period != time.Hour:
+		t.Errorf("made.Period = %v, want %v", made.Period, time.Hour)
+	case made.UID == "":
+		t.Errorf("made.UID is empty; made = %+v", made)
+	case made.Version == "":
+		t.Errorf("made.Version is empty; made = %+v", made)
+	case made.Generation != 1:
+		t.Errorf("made.Generation = %v, want 1", made.Generation)
 	}
 	if _, err := s.Create(ctx, want); !errors.Is(err, signin.ErrExists) {
 		t.Errorf("Create again: %v", err)

@@ -120,8 +120,13 @@ func TestEndsAreHeardOfOnce(t *testing.T) {
 	want := map[string]signin.Cause{"late@a.example": signin.CauseExpired, "deleted@a.example": signin.CauseAdmin,
 		"robbed@a.example": signin.CauseAdmin, "unlisted@a.example": signin.CauseRefused}
 	for login, cause := range want {
-		if got := ends[login]; len(got) != 1 || got[0].Cause != cause || got[0].Reason == "" {
-			t.Errorf("%s: %+v, want one end by %s", login, got, cause)
+		switch got := ends[login]; {
+		case len(got) != 1:
+			t.Errorf("len(got) = %v, want 1; login = %s", len(got), login)
+		case got[0].Cause != cause:
+			t.Errorf("got[0].Cause = %q, want %q; login = %s", got[0].Cause, cause, login)
+		case got[0].Reason == "":
+			t.Errorf("got[0].Reason is empty; login = %s, got = %+v, cause = %s", login, got, cause)
 		}
 		delete(ends, login)
 	}

@@ -562,8 +562,15 @@ func TestManifestRules(t *testing.T) {
 				seen++
 				all := strings.Join(slices.Concat(r.APIGroups, r.Resources, r.Verbs), " ")
 				where := fmt.Sprintf("%s %s: %s", o.Kind, o.Metadata.Name, all)
-				if strings.Contains(all, "*") || slices.Contains(r.Verbs, "escalate") || slices.Contains(r.Verbs, "impersonate") || slices.Contains(r.Verbs, "deletecollection") {
-					t.Errorf("too much: %s", where)
+				switch {
+				case strings.Contains(all, "*"):
+					t.Errorf("too much: %s: all = %q contains %q", where, all, "*")
+				case slices.Contains(r.Verbs, "escalate"):
+					t.Errorf("too much: %s: r.Verbs = %v contains %q", where, r.Verbs, "escalate")
+				case slices.Contains(r.Verbs, "impersonate"):
+					t.Errorf("too much: %s: r.Verbs = %v contains %q", where, r.Verbs, "impersonate")
+				case slices.Contains(r.Verbs, "deletecollection"):
+					t.Errorf("too much: %s: r.Verbs = %v contains %q", where, r.Verbs, "deletecollection")
 				}
 				if slices.Contains(r.Verbs, "bind") && len(r.ResourceNames) == 0 {
 					t.Errorf("binds what it likes: %s", where)

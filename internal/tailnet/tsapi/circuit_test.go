@@ -81,20 +81,39 @@ func TestCircuit(t *testing.T) {
 		if waits[3] != time.Minute {
 			t.Errorf("an open circuit rests %v", waits[3])
 		}
-		if s := c.State(); s.Circuit != HalfOpen || s.Failures != 5 || s.Last.Class != Unavailable {
-			t.Errorf("a minute later: %+v", s)
+		switch s := c.State(); {
+		case s.Circuit != HalfOpen:
+			t.Errorf("a minute later: s.Circuit = %q, want %q", s.Circuit, HalfOpen)
+		case s.Failures != 5:
+			t.Errorf("a minute later: s.Failures = %v, want 5", s.Failures)
+		case s.Last.Class != Unavailable:
+			t.Errorf("a minute later: s.Last.Class = %q, want %q", s.Last.Class, Unavailable)
 		}
 
 		// The test request fails: the circuit is open for another minute without requests.
 		_, err := c.Lists(t.Context(), 0)
-		if f := failure(err); f == nil || f.RetryAfter != time.Minute || c.State().Circuit != Open {
-			t.Fatalf("%v, %+v", err, c.State())
+		switch f := failure(err); {
+		case f == nil:
+			t.Fatal("f is nil")
+		case f.RetryAfter != time.Minute:
+			t.Fatalf("f.RetryAfter = %v, want %v", f.RetryAfter, time.Minute)
+		case c.State().Circuit != Open:
+			t.Fatalf("c.State().Circuit = %q, want %q", c.State().Circuit, Open)
 		}
 		requested := len(w.asked)
 		time.Sleep(30 * time.Second)
 		_, err = c.Lists(t.Context(), 0)
-		if f := failure(err); f == nil || f.Class != CircuitOpen || f.RetryAfter != 30*time.Second || len(w.asked) != requested || requested != 6 {
-			t.Fatalf("in between: %v, %d requests", err, len(w.asked))
+		switch f := failure(err); {
+		case f == nil:
+			t.Fatal("in between: f is nil")
+		case f.Class != CircuitOpen:
+			t.Fatalf("in between: f.Class = %q, want %q", f.Class, CircuitOpen)
+		case f.RetryAfter != 30*time.Second:
+			t.Fatalf("in between: f.RetryAfter = %v, want %v", f.RetryAfter, 30*time.Second)
+		case len(w.asked) != requested:
+			t.Fatalf("in between: len(w.asked) = %v, want %v", len(w.asked), requested)
+		case requested != 6:
+			t.Fatalf("in between: requested = %v, want 6", requested)
 		}
 		_, err = c.CreateKey(t.Context(), KeyRequest{})
 		if f := failure(err); f == nil || f.Class != CircuitOpen {
@@ -111,8 +130,13 @@ func TestCircuit(t *testing.T) {
 			t.Errorf("during the probe: %v", err)
 		}
 		begun := time.Now()
-		if f := failure(<-got); f == nil || f.Class != Unavailable || time.Since(begun) != attemptTime {
-			t.Errorf("the hanging probe: %v after %v", f, time.Since(begun))
+		switch f := failure(<-got); {
+		case f == nil:
+			t.Error("the hanging probe: f is nil")
+		case f.Class != Unavailable:
+			t.Errorf("the hanging probe: f.Class = %q, want %q", f.Class, Unavailable)
+		case time.Since(begun) != attemptTime:
+			t.Errorf("the hanging probe: time.Since(begun) != attemptTime; %v, %v", f, time.Since(begun))
 		}
 
 		// The API works again.
@@ -121,8 +145,13 @@ func TestCircuit(t *testing.T) {
 		if _, err := c.Lists(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		if s := c.State(); s.Circuit != Closed || s.Failures != 0 || s.Last == nil {
-			t.Errorf("afterwards: %+v", s)
+		switch s := c.State(); {
+		case s.Circuit != Closed:
+			t.Errorf("afterwards: s.Circuit = %q, want %q", s.Circuit, Closed)
+		case s.Failures != 0:
+			t.Errorf("afterwards: s.Failures = %v, want 0", s.Failures)
+		case s.Last == nil:
+			t.Error("afterwards: s.Last is nil")
 		}
 		if w.tokens != 1 {
 			t.Errorf("%d tokens", w.tokens)
@@ -137,8 +166,13 @@ func TestCircuitCounts(t *testing.T) {
 		w := &wire{answer: func(*http.Request) (int, string) { return status, `{"message":"no"}` }}
 		c := bubbleClient(t, w)
 		for range 10 {
-			if _, err := c.Keys(t.Context()); failure(err) == nil || failure(err).Class != Forbidden || failure(err).Message != "no" {
-				t.Fatal(err)
+			switch _, err := c.Keys(t.Context()); {
+			case failure(err) == nil:
+				t.Fatal("failure(err) is nil")
+			case failure(err).Class != Forbidden:
+				t.Fatalf("failure(err).Class != Forbidden; %v", err)
+			case failure(err).Message != "no":
+				t.Fatalf(`failure(err).Message != "no"; %v`, err)
 			}
 		}
 		status = 0

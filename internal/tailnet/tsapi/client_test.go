@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/util/secret"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	fakeapi "github.com/tailplane/tailplane/testkit/tailnettest/tsapi"
@@ -87,15 +89,27 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !k.Valid || !strings.HasPrefix(k.Secret.Reveal(), "tskey-auth-"+k.ID) || time.Until(k.Expires) > 5*time.Minute || time.Until(k.Expires) < 4*time.Minute {
-		t.Errorf("key %+v, until %v", k, k.Expires)
+	switch {
+	case !k.Valid:
+		t.Errorf("key: k.Valid is false; %+v, %v", k, k.Expires)
+	case !strings.HasPrefix(k.Secret.Reveal(), "tskey-auth-"+k.ID):
+		t.Errorf("key: k.Secret.Reveal() = %q does not start with %q", k.Secret.Reveal(), "tskey-auth-"+k.ID)
+	case time.Until(k.Expires) > 5*time.Minute:
+		t.Errorf("key: time.Until(k.Expires) > 5*time.Minute; %+v, %v", k, k.Expires)
+	case time.Until(k.Expires) < 4*time.Minute:
+		t.Errorf("key: time.Until(k.Expires) < 4*time.Minute; %+v, %v", k, k.Expires)
 	}
 	ids, err := c.Keys(ctx)
 	if err != nil || !slices.Equal(ids, []string{k.ID}) {
 		t.Errorf("keys %v, %v", ids, err)
 	}
-	if got, err := c.Key(ctx, k.ID); err != nil || got.Description != "a test" || !got.Secret.IsZero() {
-		t.Errorf("key %+v, %v", got, err)
+	switch got, err := c.Key(ctx, k.ID); {
+	case err != nil:
+		t.Errorf("key: %v", err)
+	case got.Description != "a test":
+		t.Errorf("key: got.Description = %q, want %q", got.Description, "a test")
+	case !got.Secret.IsZero():
+		t.Errorf("key: got.Secret.IsZero() is false; got = %+v, %v", got, err)
 	}
 	for range 2 { // the second round finds it deleted; the other key never existed
 		if err := errors.Join(c.DeleteKey(ctx, k.ID), c.DeleteKey(ctx, "knever")); err != nil {
@@ -105,8 +119,13 @@ func TestKeys(t *testing.T) {
 	if got, err := c.Key(ctx, k.ID); err != nil || got.Valid {
 		t.Errorf("the deleted key: %+v, %v", got, err)
 	}
-	if _, err := c.CreateKey(ctx, KeyRequest{Tags: []string{"tag:foreign"}, Life: time.Minute}); failure(err) == nil || failure(err).Class != Invalid || failure(err).Status != 400 {
-		t.Errorf("a key with a foreign tag: %v", err)
+	switch _, err := c.CreateKey(ctx, KeyRequest{Tags: []string{"tag:foreign"}, Life: time.Minute}); {
+	case failure(err) == nil:
+		t.Error("a key with a foreign tag: failure(err) is nil")
+	case failure(err).Class != Invalid:
+		t.Errorf("a key with a foreign tag: failure(err).Class != Invalid; %v", err)
+	case failure(err).Status != 400:
+		t.Errorf("a key with a foreign tag: failure(err).Status != 400; %v", err)
 	}
 	if n := count(api, "POST /oauth/token"); n != 1 {
 		t.Errorf("%d token requests", n)
@@ -136,8 +155,19 @@ func TestServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := c.Service(ctx, "svc:web")
-	if err != nil || len(got.Addrs) != 2 || !got.Addrs[0].Is4() || got.Comment != "hello" || got.Annotations["a"] != "b" || !slices.Equal(got.Ports, want.Ports) {
-		t.Fatalf("%+v, %v", got, err)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case len(got.Addrs) != 2:
+		t.Fatalf("len(got.Addrs) = %v, want 2", len(got.Addrs))
+	case !got.Addrs[0].Is4():
+		t.Fatalf("got.Addrs[0].Is4() is false; got = %+v, %v", got, err)
+	case got.Comment != "hello":
+		t.Fatalf("got.Comment = %q, want %q", got.Comment, "hello")
+	case got.Annotations["a"] != "b":
+		t.Fatalf(`got.Annotations["a"] = %q, want %q`, got.Annotations["a"], "b")
+	case !slices.Equal(got.Ports, want.Ports):
+		t.Fatalf("got.Ports (-want +got):\n%s", cmp.Diff(want.Ports, got.Ports))
 	}
 	if err := c.PutService(ctx, want); failure(err) == nil || failure(err).Class != Invalid {
 		t.Errorf("written without its addresses: %v", err)
@@ -147,8 +177,17 @@ func TestServices(t *testing.T) {
 		t.Error(err)
 	}
 	l, err := c.Lists(ctx, time.Minute)
-	if err != nil || len(l.Services) != 1 || l.Services[0].Comment != "changed" || l.Devices == nil || len(l.Devices) != 0 {
-		t.Errorf("%+v, %v", l, err)
+	switch {
+	case err != nil:
+		t.Error(err)
+	case len(l.Services) != 1:
+		t.Errorf("len(l.Services) = %v, want 1", len(l.Services))
+	case l.Services[0].Comment != "changed":
+		t.Errorf("l.Services[0].Comment = %q, want %q", l.Services[0].Comment, "changed")
+	case l.Devices == nil:
+		t.Error("l.Devices is nil")
+	case len(l.Devices) != 0:
+		t.Errorf("len(l.Devices) = %v, want 0", len(l.Devices))
 	}
 	for range 2 {
 		if err := c.DeleteService(ctx, "svc:web"); err != nil {
@@ -209,8 +248,15 @@ func TestClasses(t *testing.T) {
 			if f == nil {
 				t.Fatalf("%+v, %v", l, err)
 			}
-			if f.Class != x.want || f.Status != x.status || f.AtToken != x.atToken || (f.RetryAfter > 0) != x.wait {
-				t.Errorf("%+v (%v), want %s %d", f, err, x.want, x.status)
+			switch {
+			case f.Class != x.want:
+				t.Errorf("f.Class = %q, want %q", f.Class, x.want)
+			case f.Status != x.status:
+				t.Errorf("f.Status = %v, want %v", f.Status, x.status)
+			case f.AtToken != x.atToken:
+				t.Errorf("f.AtToken = %v, want %v", f.AtToken, x.atToken)
+			case (f.RetryAfter > 0) != x.wait:
+				t.Errorf("(f.RetryAfter > 0) != x.wait; %+v, %v, %s, %d", f, err, x.want, x.status)
 			}
 			if d, v := c.LastRead(); !d.IsZero() && !v.IsZero() {
 				t.Error("a state is known nevertheless")
@@ -247,19 +293,34 @@ func TestLastKnownGood(t *testing.T) {
 			t.Errorf("%+v is no failure", f)
 		}
 		remove()
-		if v, err := c.Services(ctx, time.Hour); err != nil || len(v.Services) != 1 || !v.At.Equal(first.At) && v.At.Before(first.At) {
-			t.Fatalf("after %+v the state differs: %+v, %v", f, v, err)
+		switch v, err := c.Services(ctx, time.Hour); {
+		case err != nil:
+			t.Fatalf("%v; %+v", err, f)
+		case len(v.Services) != 1:
+			t.Fatalf("len(v.Services) = %v, want 1; %+v", len(v.Services), f)
+		case !v.At.Equal(first.At) && v.At.Before(first.At):
+			t.Fatalf("!v.At.Equal(first.At) && v.At.Before(first.At); %+v, %+v, %v", f, v, err)
 		}
 	}
 	// The service feature may be off, or its scope missing. The devices are still valid.
 	remove := api.Fault(fakeapi.Fault{Route: servicesRoute, Status: 404})
-	if l, err := c.Lists(ctx, 0); err != nil || len(l.Services) != 0 || l.ServicesRefused != nil {
-		t.Errorf("feature off: %+v, %v", l, err)
+	switch l, err := c.Lists(ctx, 0); {
+	case err != nil:
+		t.Errorf("feature off: %v", err)
+	case len(l.Services) != 0:
+		t.Errorf("feature off: len(l.Services) = %v, want 0", len(l.Services))
+	case l.ServicesRefused != nil:
+		t.Errorf("feature off: l.ServicesRefused = %v, want nil", l.ServicesRefused)
 	}
 	remove()
 	few := newClient(t, configOf(api, api.Client([]string{"devices:core:read"})))
-	if l, err := few.Lists(ctx, 0); err != nil || l.ServicesRefused == nil || l.ServicesRefused.Op.Scope() != "services:read" {
-		t.Errorf("without the scope: %+v, %v", l, err)
+	switch l, err := few.Lists(ctx, 0); {
+	case err != nil:
+		t.Errorf("without the scope: %v", err)
+	case l.ServicesRefused == nil:
+		t.Error("without the scope: l.ServicesRefused is nil")
+	case l.ServicesRefused.Op.Scope() != "services:read":
+		t.Errorf("without the scope: l.ServicesRefused.Op.Scope() = %q, want %q", l.ServicesRefused.Op.Scope(), "services:read")
 	}
 }
 
@@ -269,13 +330,25 @@ func TestRetryAfter(t *testing.T) {
 	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
 	api.Fault(fakeapi.Fault{Route: devicesRoute, Status: 429, Times: 1, Header: http.Header{"Retry-After": {"120"}}})
 	_, err := c.Lists(within(t), 0)
-	if f := failure(err); f == nil || f.Class != RateLimited || f.RetryAfter.Round(time.Second) != 2*time.Minute {
-		t.Fatalf("%+v", f)
+	switch f := failure(err); {
+	case f == nil:
+		t.Fatal("f is nil")
+	case f.Class != RateLimited:
+		t.Fatalf("f.Class = %q, want %q", f.Class, RateLimited)
+	case f.RetryAfter.Round(time.Second) != 2*time.Minute:
+		t.Fatalf("f.RetryAfter.Round(time.Second) = %v, want %v", f.RetryAfter.Round(time.Second), 2*time.Minute)
 	}
 	before := len(api.Requests())
 	_, err = c.Keys(within(t))
-	if f := failure(err); f == nil || f.Class != RateLimited || f.RetryAfter < time.Minute || f.Status != 0 {
-		t.Errorf("%+v", f)
+	switch f := failure(err); {
+	case f == nil:
+		t.Error("f is nil")
+	case f.Class != RateLimited:
+		t.Errorf("f.Class = %q, want %q", f.Class, RateLimited)
+	case f.RetryAfter < time.Minute:
+		t.Errorf("f.RetryAfter = %v, want at least %v", f.RetryAfter, time.Minute)
+	case f.Status != 0:
+		t.Errorf("f.Status = %v, want 0", f.Status)
 	}
 	if n := len(api.Requests()); n != before {
 		t.Errorf("%d requests in the pause", n-before)
@@ -503,8 +576,13 @@ func TestShared(t *testing.T) {
 	for err := range errs {
 		t.Error(err)
 	}
-	if d, s, k := count(api, devicesRoute), count(api, servicesRoute), count(api, "POST /oauth/token"); d != 2 || s != 1 || k != 1 {
-		t.Errorf("%d lists of devices (one by tags), %d of services, %d tokens", d, s, k)
+	switch d, s, k := count(api, devicesRoute), count(api, servicesRoute), count(api, "POST /oauth/token"); {
+	case d != 2:
+		t.Errorf("d = %v, want 2", d)
+	case s != 1:
+		t.Errorf("s = %v, want 1", s)
+	case k != 1:
+		t.Errorf("k = %v, want 1", k)
 	}
 	for _, r := range api.Requests() {
 		if r.Query != "" && r.Query != "tags=tag%3Aa&tags=tag%3Ab" {
@@ -610,7 +688,14 @@ func TestSecretsDoNotPrint(t *testing.T) {
 			fmt.Fprintf(&text, "%v %+v", err, c.State().Last)
 		}
 	}
-	if s := text.String(); strings.Contains(s, "canary") || strings.Contains(s, own.Secret) || strings.Contains(s, "\x1b") || strings.Contains(s, fmt.Sprintf("%x", "canary")) {
-		t.Errorf("it prints: %s", s)
+	switch s := text.String(); {
+	case strings.Contains(s, "canary"):
+		t.Errorf("it prints: s = %q contains %q", s, "canary")
+	case strings.Contains(s, own.Secret):
+		t.Errorf("it prints: s = %q contains %q", s, own.Secret)
+	case strings.Contains(s, "\x1b"):
+		t.Errorf("it prints: s = %q contains %q", s, "\x1b")
+	case strings.Contains(s, fmt.Sprintf("%x", "canary")):
+		t.Errorf("it prints: s = %q contains %q", s, fmt.Sprintf("%x", "canary"))
 	}
 }

@@ -20,8 +20,13 @@ func TestHosts(t *testing.T) {
 	}
 	c := newClient(t, configOf(api, api.Client(allScopes, "tag:k8s-operator")))
 	ctx := within(t)
-	if _, err := c.Hosts(ctx, "svc:web"); failure(err) == nil || failure(err).Class != NotFound || failure(err).Message == "" {
-		t.Fatalf("of a service that is not there: %v", err)
+	switch _, err := c.Hosts(ctx, "svc:web"); {
+	case failure(err) == nil:
+		t.Fatal("of a service that is not there: failure(err) is nil")
+	case failure(err).Class != NotFound:
+		t.Fatalf("of a service that is not there: failure(err).Class != NotFound; %v", err)
+	case failure(err).Message == "":
+		t.Fatalf(`of a service that is not there: failure(err).Message == ""; %v`, err)
 	}
 	if err := c.PutService(ctx, Service{Name: "svc:web", Ports: []string{"tcp:80"}, Tags: []string{"tag:web"}}); err != nil {
 		t.Fatal(err)
@@ -30,8 +35,13 @@ func TestHosts(t *testing.T) {
 	if err := tn.Ready(ctx, node); err != nil {
 		t.Fatal(err)
 	}
-	if hosts, err := c.Hosts(ctx, "svc:web"); err != nil || hosts == nil || len(hosts) != 0 {
-		t.Fatalf("before a host offers it: %+v, %v", hosts, err)
+	switch hosts, err := c.Hosts(ctx, "svc:web"); {
+	case err != nil:
+		t.Fatalf("before a host offers: %v", err)
+	case hosts == nil:
+		t.Fatal("before a host offers: hosts is nil")
+	case len(hosts) != 0:
+		t.Fatalf("before a host offers: len(hosts) = %v, want 0", len(hosts))
 	}
 	lc, err := node.LocalClient()
 	if err != nil {
@@ -56,8 +66,13 @@ func TestHosts(t *testing.T) {
 	if err := c.ApproveHost(ctx, "svc:web", string(id)); err != nil {
 		t.Fatal(err)
 	}
-	if hosts, err = c.Hosts(ctx, "svc:web"); err != nil || len(hosts) != 1 || !hosts[0].Approved {
-		t.Errorf("approved: %+v, %v", hosts, err)
+	switch hosts, err = c.Hosts(ctx, "svc:web"); {
+	case err != nil:
+		t.Errorf("approved: %v", err)
+	case len(hosts) != 1:
+		t.Errorf("approved: len(hosts) = %v, want 1", len(hosts))
+	case !hosts[0].Approved:
+		t.Errorf("approved: hosts[0].Approved is false; hosts = %+v, %v", hosts, err)
 	}
 	if err := c.ApproveHost(ctx, "svc:web", "nobody"); failure(err) == nil || failure(err).Class != NotFound {
 		t.Errorf("a device that is not there: %v", err)

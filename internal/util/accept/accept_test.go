@@ -33,8 +33,13 @@ func TestRanges(t *testing.T) {
 		}
 	}
 	for r := range accept.Ranges(`application/json; as=Table;v="v1"; g=meta.k8s.io;q=0.9`) {
-		if r.Params["as"] != "Table" || r.Params["v"] != "v1" || r.Params["g"] != "meta.k8s.io" {
-			t.Errorf("parameters %v", r.Params)
+		switch {
+		case r.Params["as"] != "Table":
+			t.Errorf(`parameters: r.Params["as"] = %q, want %q`, r.Params["as"], "Table")
+		case r.Params["v"] != "v1":
+			t.Errorf(`parameters: r.Params["v"] = %q, want %q`, r.Params["v"], "v1")
+		case r.Params["g"] != "meta.k8s.io":
+			t.Errorf(`parameters: r.Params["g"] = %q, want %q`, r.Params["g"], "meta.k8s.io")
 		}
 	}
 }

@@ -442,8 +442,13 @@ func TestTrust(t *testing.T) {
 	}
 	stranger := start()
 	_, _, err := do(t, client(stranger, nil), "GET", stranger.URL+"/", "")
-	if err == nil || asked.Load() != 1 || !strings.Contains(err.Error(), "not trusted") {
-		t.Errorf("untrusted: %v", err)
+	switch {
+	case err == nil:
+		t.Error("untrusted: no error")
+	case asked.Load() != 1:
+		t.Errorf("untrusted: asked.Load() = %v, want 1", asked.Load())
+	case !strings.Contains(err.Error(), "not trusted"):
+		t.Errorf("untrusted: err.Error() = %q does not contain %q", err.Error(), "not trusted")
 	}
 	for why, c := range map[string]httptransport.Config{
 		"a bundle without a certificate": {Base: &url.URL{Scheme: "https", Host: "x"}, CABundle: []byte("none")},

@@ -99,9 +99,21 @@ func TestAD01_TheClusterSeesThePod(t *testing.T) {
 			}
 			a := got[n]
 			isPod(t, a, realToken)
-			if a.Method != method || a.URI != "/api/v1/namespaces/shop/configmaps/a?x=%20y&fieldManager=z" || a.Body != "{\"a\": 1}\x00" || a.Header.Get("X-Stays") != "yes" ||
-				a.Header.Get("Content-Type") != "application/apply-patch+yaml" || a.Header.Get("Accept") != "application/vnd.kubernetes.protobuf;as=Table" || a.Header.Get("Accept-Encoding") != "" {
-				t.Errorf("%s arrived as %+v", method, a)
+			switch {
+			case a.Method != method:
+				t.Errorf("a.Method = %q, want %q", a.Method, method)
+			case a.URI != "/api/v1/namespaces/shop/configmaps/a?x=%20y&fieldManager=z":
+				t.Errorf("a.URI = %q, want %q", a.URI, "/api/v1/namespaces/shop/configmaps/a?x=%20y&fieldManager=z")
+			case a.Body != "{\"a\": 1}\x00":
+				t.Errorf("a.Body = %q, want %q", a.Body, "{\"a\": 1}\x00")
+			case a.Header.Get("X-Stays") != "yes":
+				t.Errorf(`a.Header.Get("X-Stays") != "yes"; method = %s, %+v`, method, a)
+			case a.Header.Get("Content-Type") != "application/apply-patch+yaml":
+				t.Errorf(`a.Header.Get("Content-Type") != "application/apply-patch+yaml"; method = %s, %+v`, method, a)
+			case a.Header.Get("Accept") != "application/vnd.kubernetes.protobuf;as=Table":
+				t.Errorf(`a.Header.Get("Accept") != "application/vnd.kubernetes.protobuf;as=Table"; method = %s, %+v`, method, a)
+			case a.Header.Get("Accept-Encoding") != "":
+				t.Errorf(`a.Header.Get("Accept-Encoding") != ""; method = %s, %+v`, method, a)
 			}
 			if res.Header.Get("Mca-Cluster") != "home" {
 				t.Errorf("%s: answered by %q", method, res.Header.Get("Mca-Cluster"))
@@ -157,8 +169,19 @@ func TestAD02_TheLocalTokenIsRequired(t *testing.T) {
 					Kind, Status, Reason, Message string
 					Code                          int
 				}
-				if err := json.Unmarshal([]byte(body), &s); status != http.StatusUnauthorized || err != nil || s.Kind != "Status" || s.Code != 401 || s.Reason != "Unauthorized" || !strings.HasPrefix(s.Message, "mca: ") {
-					t.Errorf("%s, %s: status %d: %s", kind, name, status, body)
+				switch err := json.Unmarshal([]byte(body), &s); {
+				case status != http.StatusUnauthorized:
+					t.Errorf("%s, %s: status: status = %v, want %v; body = %s", kind, name, status, http.StatusUnauthorized, body)
+				case err != nil:
+					t.Errorf("%s, %s: status: %v; body = %s", kind, name, err, body)
+				case s.Kind != "Status":
+					t.Errorf("%s, %s: status: s.Kind = %q, want %q; body = %s", kind, name, s.Kind, "Status", body)
+				case s.Code != 401:
+					t.Errorf("%s, %s: status: s.Code = %v, want 401; body = %s", kind, name, s.Code, body)
+				case s.Reason != "Unauthorized":
+					t.Errorf("%s, %s: status: s.Reason = %q, want %q; body = %s", kind, name, s.Reason, "Unauthorized", body)
+				case !strings.HasPrefix(s.Message, "mca: "):
+					t.Errorf("%s, %s: status: s.Message = %q does not start with %q; body = %s", kind, name, s.Message, "mca: ", body)
 				}
 			})
 		}
@@ -361,8 +384,13 @@ func TestAD09_RotationAndRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.read(t)
-	if after, err := os.ReadFile(filepath.Join(p.Share, "ca.crt")); err != nil || !bytes.Equal(before, after) || p.token != old {
+	switch after, err := os.ReadFile(filepath.Join(p.Share, "ca.crt")); {
+	case err != nil:
 		t.Errorf("after a restart: another authority or token: %v", err)
+	case !bytes.Equal(before, after):
+		t.Errorf("after a restart: another authority or token: before = %q, want %q", before, after)
+	case p.token != old:
+		t.Errorf("after a restart: another authority or token: p.token = %q, want %q", p.token, old)
 	}
 	who("token-2") // with the client and the root certificates from before the restart
 }

@@ -79,8 +79,13 @@ func TestAD08_EditedClusters(t *testing.T) {
 		unasked(t, field, []*recordingProxy{h.west, h.home}, func() {
 			edit(files)
 			code, _, text := h.do(t, "GET", path["west"], "")
-			if told, message := status(text); code != http.StatusServiceUnavailable || told != code || !strings.Contains(message, "west") {
-				t.Errorf("%s: %d %.200s", field, code, text)
+			switch told, message := status(text); {
+			case code != http.StatusServiceUnavailable:
+				t.Errorf("code = %v, want %v; field = %s; text = %.200s", code, http.StatusServiceUnavailable, field, text)
+			case told != code:
+				t.Errorf("told = %v, want %v; field = %s; text = %.200s", told, code, field, text)
+			case !strings.Contains(message, "west"):
+				t.Errorf("message = %q does not contain %q; field = %s; text = %.200s", message, "west", field, text)
 			}
 			if strings.Contains(text, genuine["token"]) {
 				t.Errorf("%s: the answer contains the token", field)
@@ -264,8 +269,13 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 	}
 	owned := func(why string, s *corev1.Secret, err error) {
 		t.Helper()
-		if err != nil || len(s.OwnerReferences) != 1 || s.OwnerReferences[0].UID != owner.UID {
-			t.Errorf("%s: its owners are %v: %v", why, s.OwnerReferences, err)
+		switch {
+		case err != nil:
+			t.Errorf("%s: its owners: %v", why, err)
+		case len(s.OwnerReferences) != 1:
+			t.Errorf("%s: its owners: len(s.OwnerReferences) = %v, want 1", why, len(s.OwnerReferences))
+		case s.OwnerReferences[0].UID != owner.UID:
+			t.Errorf("%s: its owners: s.OwnerReferences[0].UID = %q, want %q", why, s.OwnerReferences[0].UID, owner.UID)
 		}
 	}
 	owned("as made", made, nil)
@@ -321,8 +331,13 @@ func TestAD11_AnOwnerElsewhere(t *testing.T) {
 	}
 	h.options.Config = fixed
 	refuses := h.adapter(t)
-	if _, err := refuses.kube(t).CoreV1().Secrets(h.namespace).Create(t.Context(), child("refused"), metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "east") || !strings.Contains(err.Error(), "west") {
-		t.Errorf("a child in west with an owner in east: %v", err)
+	switch _, err := refuses.kube(t).CoreV1().Secrets(h.namespace).Create(t.Context(), child("refused"), metav1.CreateOptions{}); {
+	case !apierrors.IsInvalid(err):
+		t.Errorf("a child in west with an owner in east: apierrors.IsInvalid(err) is false; %v", err)
+	case !strings.Contains(err.Error(), "east"):
+		t.Errorf("a child in west with an owner in east: err.Error() = %q does not contain %q", err.Error(), "east")
+	case !strings.Contains(err.Error(), "west"):
+		t.Errorf("a child in west with an owner in east: err.Error() = %q does not contain %q", err.Error(), "west")
 	}
 	if _, err := west.Get(t.Context(), "refused", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("it was created: %v", err)

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubelabels "k8s.io/apimachinery/pkg/labels"
@@ -84,8 +85,14 @@ func TestAD04_RoutingEscapes(t *testing.T) {
 		name := "elsewhere-" + url
 		n := len(h.home.arrived())
 		code, _, text := h.do(t, "POST", "/api/v1/namespaces/"+url+"/configmaps", object(name, `,"labels":{"tier":"gold"},"namespace":"`+body+`"`), "Content-Type", "application/json")
-		if code != http.StatusBadRequest || h.in(t, url, name)+h.in(t, body, name) != "" || len(h.home.asked(n)) > 0 {
-			t.Errorf("the namespace of the body: %d %.200s; home received %q", code, text, h.home.asked(n))
+		switch {
+		case code != http.StatusBadRequest:
+			t.Errorf("the namespace of the body: code = %v, want %v; text = %.200s", code, http.StatusBadRequest, text)
+		case h.in(t, url, name)+h.in(t, body, name) != "":
+			t.Errorf(`the namespace of the body: h.in(t, url, name)+h.in(t, body, name) != ""; code = %d, text = %.200s, %q`,
+				code, text, h.home.asked(n))
+		case len(h.home.asked(n)) > 0:
+			t.Errorf("the namespace of the body: len(h.home.asked(n)) > 0; code = %d, text = %.200s, %q", code, text, h.home.asked(n))
 		}
 	}
 
@@ -206,8 +213,15 @@ func TestAD05_TheOwnerIsAway(t *testing.T) {
 			}
 			code, header, text := p.do(t, tt.method, base+tt.path, tt.body, pairs...)
 			told, message := status(text)
-			if code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || tt.method != "HEAD" && (told != code || !strings.Contains(message, "west")) {
-				t.Errorf("%s: %s %s: %d, Retry-After %q: %.300s", why, tt.method, tt.path, code, header.Get("Retry-After"), text)
+			switch {
+			case code != http.StatusServiceUnavailable:
+				t.Errorf("%s: code = %v, want %v; %s; text = %.300s", why, code, http.StatusServiceUnavailable, tt.path, text)
+			case header.Get("Retry-After") == "":
+				t.Errorf(`%s: header.Get("Retry-After") == "", %s, %s, code = %d, %q, text = %.300s`,
+					why, tt.method, tt.path, code, header.Get("Retry-After"), text)
+			case tt.method != "HEAD" && (told != code || !strings.Contains(message, "west")):
+				t.Errorf(`%s: tt.method != "HEAD" && (told != code || !strings.Contains(message, "west")), %s, %s, code = %d, %q, text = %.300s`,
+					why, tt.method, tt.path, code, header.Get("Retry-After"), text)
 			}
 		}
 		for kind, head := range map[string]string{"websocket": wsHead, "spdy": spdyHead} {
@@ -217,8 +231,15 @@ func TestAD05_TheOwnerIsAway(t *testing.T) {
 			}
 		}
 		for _, line := range h.east.asked(east) {
-			if !strings.HasPrefix(line, "GET ") || strings.Contains(line, "/exec") || strings.Contains(line, "/log") || p == h.podUnderAttack {
-				t.Errorf("%s: the other cluster received %s", why, line)
+			switch {
+			case !strings.HasPrefix(line, "GET "):
+				t.Errorf("%s: the other cluster received: line = %q does not start with %q", why, line, "GET ")
+			case strings.Contains(line, "/exec"):
+				t.Errorf("%s: the other cluster received: line = %q contains %q", why, line, "/exec")
+			case strings.Contains(line, "/log"):
+				t.Errorf("%s: the other cluster received: line = %q contains %q", why, line, "/log")
+			case p == h.podUnderAttack:
+				t.Errorf("%s: the other cluster received: p = %v, the same as h.podUnderAttack", why, p)
 			}
 		}
 		if lines := h.home.asked(home); len(lines) > 0 {
@@ -317,8 +338,13 @@ func TestAD06_OneMemberFails(t *testing.T) {
 		code int
 	}{"forbidden": {says(403, "Forbidden"), 403}, "not served there": {says(404, "NotFound"), 404}, "failing": {says(503, "ServiceUnavailable"), 503}, "expired": {says(410, "Expired"), 410}} {
 		h.west.play(tt.play)
-		if names, code, _, _, text := list(h.podUnderAttack); code != tt.code || len(names) > 0 || !strings.Contains(text, "west") {
-			t.Errorf("%s: a list: %d with %q: %.300s", why, code, names, text)
+		switch names, code, _, _, text := list(h.podUnderAttack); {
+		case code != tt.code:
+			t.Errorf("%s: a list: code = %v, want %v", why, code, tt.code)
+		case len(names) > 0:
+			t.Errorf("%s: a list: len(names) = %v, want at most 0", why, len(names))
+		case !strings.Contains(text, "west"):
+			t.Errorf("%s: a list: text = %q does not contain %q", why, text, "west")
 		}
 		code, _, text := h.do(t, "GET", path+"?watch=1&timeoutSeconds=1&resourceVersion="+rv, "", "Accept", "application/json")
 		if tt.code != 410 {
@@ -332,8 +358,17 @@ func TestAD06_OneMemberFails(t *testing.T) {
 			Object metav1.Status
 		}
 		d := json.NewDecoder(strings.NewReader(text))
-		if err := d.Decode(&e); err != nil || code != http.StatusOK || e.Type != "ERROR" || e.Object.Code != 410 || d.More() {
-			t.Errorf("%s: a watch: %d %.300s, want one event with 410", why, code, text)
+		switch err := d.Decode(&e); {
+		case err != nil:
+			t.Errorf("%s: a watch: %v; text = %.300s", why, err, text)
+		case code != http.StatusOK:
+			t.Errorf("%s: a watch: code = %v, want %v; text = %.300s", why, code, http.StatusOK, text)
+		case e.Type != "ERROR":
+			t.Errorf("%s: a watch: e.Type = %q, want %q; text = %.300s", why, e.Type, "ERROR", text)
+		case e.Object.Code != 410:
+			t.Errorf("%s: a watch: e.Object.Code = %v, want 410; text = %.300s", why, e.Object.Code, text)
+		case d.More():
+			t.Errorf("%s: a watch: d.More() is true, code = %d, text = %.300s", why, code, text)
 		}
 	}
 	h.west.play(nil)
@@ -351,8 +386,13 @@ func TestAD06_OneMemberFails(t *testing.T) {
 			return true
 		}
 	})
-	if code, header, text := h.do(t, "GET", path+"?watch=1&resourceVersion="+rv, "", "Accept", "application/json"); code != http.StatusServiceUnavailable || header.Get("Retry-After") == "" || !strings.Contains(text, "west") {
-		t.Errorf("silent: %d %.300s", code, text)
+	switch code, header, text := h.do(t, "GET", path+"?watch=1&resourceVersion="+rv, "", "Accept", "application/json"); {
+	case code != http.StatusServiceUnavailable:
+		t.Errorf("silent: code = %v, want %v", code, http.StatusServiceUnavailable)
+	case header.Get("Retry-After") == "":
+		t.Errorf(`silent: header.Get("Retry-After") == ""; code = %d, text = %.300s`, code, text)
+	case !strings.Contains(text, "west"):
+		t.Errorf("silent: text = %q does not contain %q", text, "west")
 	}
 	// Slow: the initial events end only when the last member has sent its own end.
 	initial := make(chan string, 1)
@@ -405,8 +445,15 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	h.options.Config = strings.Replace(h.options.Config, "strategy: hash\n", "strategy: hash\n      onUnavailable: {read: skip}\n", 1)
 	lenient := h.adapter(t)
 	names, code, header, part, text := list(lenient)
-	if warning := header.Get("Warning"); code != http.StatusOK || !slices.Equal(names, []string{"of-east", "of-east-2"}) || !strings.Contains(warning, "west") || !strings.HasSuffix(part, strings.Repeat("0", 20)) {
-		t.Errorf("skip: %d %q with the position %s and the warning %q: %.300s", code, names, part, warning, text)
+	switch warning := header.Get("Warning"); {
+	case code != http.StatusOK:
+		t.Errorf("skip: code = %v, want %v; text = %.300s", code, http.StatusOK, text)
+	case !slices.Equal(names, []string{"of-east", "of-east-2"}):
+		t.Errorf("skip: names (-want +got):\n%s", cmp.Diff([]string{"of-east", "of-east-2"}, names))
+	case !strings.Contains(warning, "west"):
+		t.Errorf("skip: warning = %q does not contain %q; text = %.300s", warning, "west", text)
+	case !strings.HasSuffix(part, strings.Repeat("0", 20)):
+		t.Errorf("skip: part = %q does not end with %q; text = %.300s", part, strings.Repeat("0", 20), text)
 	}
 	h.west.gate.cut(false)
 	h.make(t, "west", "of-west-2")
@@ -474,11 +521,25 @@ func TestAD07_OneNameTwice(t *testing.T) {
 	h.options.Config = strings.Replace(h.options.Config, "onConflict: prefer", "onConflict: reject", 1)
 	reject := h.adapter(t)
 	code, header, text := h.do(t, "GET", path+"/of-both", "", "Accept", "application/json")
-	if code != http.StatusOK || header.Get("Mca-Cluster") != "east" || header.Get("Warning") == "" || !strings.Contains(text, `"of":"east"`) {
-		t.Errorf("prefer: %d by %s, warning %q: %.200s", code, header.Get("Mca-Cluster"), header.Get("Warning"), text)
+	switch {
+	case code != http.StatusOK:
+		t.Errorf("prefer: code = %v, want %v", code, http.StatusOK)
+	case header.Get("Mca-Cluster") != "east":
+		t.Errorf(`prefer: header.Get("Mca-Cluster") != "east"; code = %d, %s, %q, text = %.200s`,
+			code, header.Get("Mca-Cluster"), header.Get("Warning"), text)
+	case header.Get("Warning") == "":
+		t.Errorf(`prefer: header.Get("Warning") == ""; code = %d, %s, %q, text = %.200s`,
+			code, header.Get("Mca-Cluster"), header.Get("Warning"), text)
+	case !strings.Contains(text, `"of":"east"`):
+		t.Errorf("prefer: text = %q does not contain %q", text, `"of":"east"`)
 	}
-	if code, _, text := reject.do(t, "GET", path+"/of-both", ""); code != http.StatusConflict || !strings.Contains(text, "east") || !strings.Contains(text, "west") {
-		t.Errorf("reject: %d %.200s", code, text)
+	switch code, _, text := reject.do(t, "GET", path+"/of-both", ""); {
+	case code != http.StatusConflict:
+		t.Errorf("reject: code = %v, want %v", code, http.StatusConflict)
+	case !strings.Contains(text, "east"):
+		t.Errorf("reject: text = %q does not contain %q", text, "east")
+	case !strings.Contains(text, "west"):
+		t.Errorf("reject: text = %q does not contain %q", text, "west")
 	}
 	east, west := len(h.east.arrived()), len(h.west.arrived())
 	if code, _, text := reject.do(t, "DELETE", path+"/of-both", ""); code != http.StatusConflict {

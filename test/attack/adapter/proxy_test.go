@@ -214,8 +214,13 @@ func TestPX06_RefusedUpgradeEndsTheConnection(t *testing.T) {
 					t.Fatal(err)
 				}
 				body, err := io.ReadAll(res.Body)
-				if err != nil || res.StatusCode != status || string(body) != "not today" {
-					t.Errorf("%s %q: %v", res.Status, body, err)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case res.StatusCode != status:
+					t.Errorf("res.StatusCode = %v, want %v", res.StatusCode, status)
+				case string(body) != "not today":
+					t.Errorf("string(body) = %q, want %q", string(body), "not today")
 				}
 				io.WriteString(c, strings.ReplaceAll(second, "$TOKEN", p.token)) // may fail, because the connection is closed
 				if rest, err := io.ReadAll(in); len(rest) > 0 {

@@ -253,13 +253,27 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			}
 			e := got[0]
 			name, _, _ := strings.Cut(e.Actor.Node, ".")
-			if e.Verb != v.want.Verb || v.want.Code != "" && e.Code != v.want.Code || e.Result != audit.Refused || name != v.p.Node.Hostname || e.Actor.Login != logins[v.p] {
-				t.Errorf("%s: %+v", of, e)
+			switch {
+			case e.Verb != v.want.Verb:
+				t.Errorf("e.Verb = %q, want %q; %s", e.Verb, v.want.Verb, of)
+			case v.want.Code != "" && e.Code != v.want.Code:
+				t.Errorf(`v.want.Code != "" && e.Code != v.want.Code; %s, %+v`, of, e)
+			case e.Result != audit.Refused:
+				t.Errorf("e.Result = %q, want %q; %s", e.Result, audit.Refused, of)
+			case name != v.p.Node.Hostname:
+				t.Errorf("name = %q, want %q; %s", name, v.p.Node.Hostname, of)
+			case e.Actor.Login != logins[v.p]:
+				t.Errorf("e.Actor.Login = %q, want %q; %s", e.Actor.Login, logins[v.p], of)
 			}
 		}
 		for _, e := range entries[""] {
-			if e.Verb != access.SigninLogin || e.Code != problem.NoCapability || e.Actor.Login == "alice@example.com" {
-				t.Errorf("%+v", e)
+			switch {
+			case e.Verb != access.SigninLogin:
+				t.Errorf("e.Verb = %q, want %q", e.Verb, access.SigninLogin)
+			case e.Code != problem.NoCapability:
+				t.Errorf("e.Code = %q, want %q", e.Code, problem.NoCapability)
+			case e.Actor.Login == "alice@example.com":
+				t.Errorf("e.Actor.Login = %q", e.Actor.Login)
 			}
 		}
 	})
@@ -297,8 +311,13 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 		attacktest.Eventually(t, attacktest.Long, "each is recorded", func() bool { return len(m.Entries(t)) >= n })
 		attacktest.Always(t, time.Second, "once", func() bool { return len(m.Entries(t)) == n })
 		for _, e := range m.Entries(t) {
-			if e.Verb != access.SigninKubeconfig || e.Result == audit.Done || e.Actor.Login != logins[p] {
-				t.Errorf("%+v", e)
+			switch {
+			case e.Verb != access.SigninKubeconfig:
+				t.Errorf("e.Verb = %q, want %q", e.Verb, access.SigninKubeconfig)
+			case e.Result == audit.Done:
+				t.Errorf("e.Result = %q", e.Result)
+			case e.Actor.Login != logins[p]:
+				t.Errorf("e.Actor.Login = %q, want %q", e.Actor.Login, logins[p])
 			}
 		}
 	})
@@ -314,8 +333,15 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			c := httpapi.Client{HTTP: srv.Client(), Base: srv.URL}
 			_, err := op.Call(t.Context(), c, struct{}{})
 			e, _ := at.Entries(t)
-			if problem.CodeOf(err) != problem.Internal || len(e) != 1 || e[0].Result != audit.Failed || strings.Contains(fmt.Sprint(err, e), "goroutine") {
-				t.Errorf("panic(%v): %v, recorded %+v", with, err, e)
+			switch {
+			case problem.CodeOf(err) != problem.Internal:
+				t.Errorf("panic: problem.CodeOf(err) != problem.Internal; with = %v, %v, %+v", with, err, e)
+			case len(e) != 1:
+				t.Errorf("panic: len(e) = %v, want 1; with = %v", len(e), with)
+			case e[0].Result != audit.Failed:
+				t.Errorf("panic: e[0].Result = %q, want %q; with = %v", e[0].Result, audit.Failed, with)
+			case strings.Contains(fmt.Sprint(err, e), "goroutine"):
+				t.Errorf("panic: fmt.Sprint(err, e) = %q contains %q; with = %v", fmt.Sprint(err, e), "goroutine", with)
 			}
 			if _, err := at.Op.Call(t.Context(), c, struct{}{}); err != nil { // control, after the panic
 				t.Errorf("after panic(%v): %v", with, err)

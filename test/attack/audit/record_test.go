@@ -91,8 +91,13 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 	}
 	key := east.AuditKey(t)
 	good, _ := verify(0, ls, key) // control
-	if !good.OK || good.Entries < 16 || len(ls) < 18 {
-		t.Fatalf("the record as it was written: %+v, %d lines", good, len(ls))
+	switch {
+	case !good.OK:
+		t.Fatalf("the record as it was written: good.OK is false; good = %+v, %d", good, len(ls))
+	case good.Entries < 16:
+		t.Fatalf("the record as it was written: good.Entries = %v, want at least 16", good.Entries)
+	case len(ls) < 18:
+		t.Fatalf("the record as it was written: len(ls) = %v, want at least 18", len(ls))
 	}
 	head = good.Last
 
@@ -147,8 +152,15 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 			continue
 		}
 		f := r.Findings[0]
-		if f.Fault != tt.fault || f.At.Line != tt.line && tt.line > 0 || tt.id != "" && f.At.RequestID != tt.id {
-			t.Errorf("%s: %v at line %d, %s; want %s at line %d, %s", tt.what, f, f.At.Line, f.At.RequestID, tt.fault, tt.line, tt.id)
+		switch {
+		case f.Fault != tt.fault:
+			t.Errorf("%s: f.Fault = %q, want %q", tt.what, f.Fault, tt.fault)
+		case f.At.Line != tt.line && tt.line > 0:
+			t.Errorf("%s: f.At.Line != tt.line && tt.line > 0, %v, %d, %s, %s, %d, %s",
+				tt.what, f, f.At.Line, f.At.RequestID, tt.fault, tt.line, tt.id)
+		case tt.id != "" && f.At.RequestID != tt.id:
+			t.Errorf(`%s: tt.id != "" && f.At.RequestID != tt.id, %v, %d, %s, %s, %d, %s`,
+				tt.what, f, f.At.Line, f.At.RequestID, tt.fault, tt.line, tt.id)
 		}
 		if tt.line > 0 && !strings.Contains(said, fmt.Sprintf("%s:%d: %s: ", file, tt.line, tt.fault)) || !strings.Contains(said, "The audit log is not intact.") && tt.lines != nil {
 			t.Errorf("%s: the output is\n%s", tt.what, said)
@@ -173,8 +185,13 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 		if only == first {
 			line = len(other) + 1
 		}
-		if len(r.Findings) == 0 || r.Findings[0].Fault != audit.UnknownKey || r.Findings[0].At.Line != line {
-			t.Errorf("with one key, of line %d: %v", line, r.Findings)
+		switch {
+		case len(r.Findings) == 0:
+			t.Errorf("with one key, of line: len(r.Findings) = %v", len(r.Findings))
+		case r.Findings[0].Fault != audit.UnknownKey:
+			t.Errorf("with one key, of line: r.Findings[0].Fault = %q, want %q", r.Findings[0].Fault, audit.UnknownKey)
+		case r.Findings[0].At.Line != line:
+			t.Errorf("with one key, of line: r.Findings[0].At.Line = %v, want %v", r.Findings[0].At.Line, line)
 		}
 	}
 }
@@ -251,8 +268,13 @@ func TestAU06_StrangersMakeNoSeries(t *testing.T) {
 		}
 		return sum
 	}
-	if refused, requests, recorded := grown("tailplane_refusals_total{"), grown("tailplane_requests_total{"), len(m.Entries(t)); refused != n || requests != n || recorded != n {
-		t.Errorf("%d visits are %v refusals, %v requests and %d entries", n, refused, requests, recorded)
+	switch refused, requests, recorded := grown("tailplane_refusals_total{"), grown("tailplane_requests_total{"), len(m.Entries(t)); {
+	case refused != n:
+		t.Errorf("refused = %v, want %v", refused, n)
+	case requests != n:
+		t.Errorf("requests = %v, want %v", requests, n)
+	case recorded != n:
+		t.Errorf("recorded = %v, want %v", recorded, n)
 	}
 	if asked := m.Requests(t, attacktest.AccessAccount); len(asked) > 50 { // the server's own background requests
 		t.Errorf("%d requests to the API server", len(asked))

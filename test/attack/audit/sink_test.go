@@ -145,15 +145,27 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		for _, request := range []struct{ method, path string }{{"POST", "/login"}, {"GET", "/kubeconfig"}, {"GET", "/kubeconfig?wait=20s"}, {"POST", "/login"}} {
 			visits++
 			a := x.Ask(t, alice, request.method, attacktest.API+request.path, "")
-			if a.Code() != problem.AuditUnavailable || a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" || strings.Contains(a.Body, "eyJ") {
-				t.Errorf("%s %s without a record: %v", request.method, request.path, a)
+			switch {
+			case a.Code() != problem.AuditUnavailable:
+				t.Errorf("a.Code() = %q, want %q; %s; %s", a.Code(), problem.AuditUnavailable, request.method, request.path)
+			case a.Status != http.StatusServiceUnavailable:
+				t.Errorf("a.Status = %v, want %v; %s; %s", a.Status, http.StatusServiceUnavailable, request.method, request.path)
+			case a.Header.Get("Retry-After") == "":
+				t.Errorf(`a.Header.Get("Retry-After") == ""; %s, %s, %v`, request.method, request.path, a)
+			case strings.Contains(a.Body, "eyJ"):
+				t.Errorf("a.Body = %q contains %q; %s; %s", a.Body, "eyJ", request.method, request.path)
 			}
 		}
 		if w := m.Writes(t, attacktest.AccessAccount); len(w) > 0 {
 			t.Errorf("written without a record: %v", w)
 		}
-		if now := s.SignIns(t, "alice@example.com"); len(now) != 1 || len(stored) != 1 || now[0].ResourceVersion != stored[0].ResourceVersion {
-			t.Errorf("stored %v, then %v", stored, now)
+		switch now := s.SignIns(t, "alice@example.com"); {
+		case len(now) != 1:
+			t.Errorf("stored: len(now) = %v, want 1", len(now))
+		case len(stored) != 1:
+			t.Errorf("stored: len(stored) = %v, want 1", len(stored))
+		case now[0].ResourceVersion != stored[0].ResourceVersion:
+			t.Errorf("stored: now[0].ResourceVersion = %q, want %q", now[0].ResourceVersion, stored[0].ResourceVersion)
 		}
 		const n, slow = 400, 20
 		sendVisits(t, s, alice, x.Name, n, http.StatusNotFound, "GET", "/nothing", "") // other operations continue
@@ -252,8 +264,15 @@ func TestAU04_TheSinkFails(t *testing.T) {
 		state := s.Samples(t, x.Process)
 		t.Logf("while no process reads the audit log, the longest of %d requests took %v, memory grew by %d KiB, and %v entries were lost",
 			slow, most.Round(time.Millisecond), grown>>10, state["tailplane_audit_dropped_total"])
-		if most > attacktest.Soon || grown > 128<<20 || state["tailplane_audit_up"] != 0 || state["tailplane_audit_dropped_total"] < 1 {
-			t.Errorf("the longest took %v; memory grew by %d bytes; %v lost; up %v", most, grown, state["tailplane_audit_dropped_total"], state["tailplane_audit_up"])
+		switch {
+		case most > attacktest.Soon:
+			t.Errorf("the longest: most = %v, want at most %v", most, attacktest.Soon)
+		case grown > 128<<20:
+			t.Errorf("the longest: grown = %v, want at most %v", grown, 128<<20)
+		case state["tailplane_audit_up"] != 0:
+			t.Errorf(`the longest: state["tailplane_audit_up"] = %v, want 0`, state["tailplane_audit_up"])
+		case state["tailplane_audit_dropped_total"] < 1:
+			t.Errorf(`the longest: state["tailplane_audit_dropped_total"] = %v, want at least 1`, state["tailplane_audit_dropped_total"])
 		}
 		// The reader starts again, slowly at first.
 		path := filepath.Join(x.Dir, "collected.jsonl")

@@ -109,8 +109,13 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 	if now := m.Files(); fmt.Sprint(now) != fmt.Sprint(home) {
 		t.Errorf("files changed: %v, then %v", home, now)
 	}
-	if now := s.SignIns(t, "alice@example.com"); len(now) != 1 || len(before) != 1 || now[0].ResourceVersion != before[0].ResourceVersion {
-		t.Errorf("sign-ins changed: %v, then %v", before, now)
+	switch now := s.SignIns(t, "alice@example.com"); {
+	case len(now) != 1:
+		t.Errorf("sign-ins changed: len(now) = %v, want 1", len(now))
+	case len(before) != 1:
+		t.Errorf("sign-ins changed: len(before) = %v, want 1", len(before))
+	case now[0].ResourceVersion != before[0].ResourceVersion:
+		t.Errorf("sign-ins changed: now[0].ResourceVersion = %q, want %q", now[0].ResourceVersion, before[0].ResourceVersion)
 	}
 
 	// On first contact with a server: the client follows no redirect away from it, and no redirect to it over an
@@ -126,8 +131,16 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 				}))
 				r := m.Exec(1, "tka", "login", "--server", server)
 				asked := w.asked()
-				if !strings.Contains(r.Stderr, "redirect") || slices.Contains(asked, "clear") || asked[len(asked)-1] != operation || attacktest.Exists(m.Kubeconfig()) {
-					t.Errorf("%s to %s: asked %v: %s", operation, to, asked, r.Stderr)
+				switch {
+				case !strings.Contains(r.Stderr, "redirect"):
+					t.Errorf("r.Stderr = %q does not contain %q; %s", r.Stderr, "redirect", to)
+				case slices.Contains(asked, "clear"):
+					t.Errorf("asked = %v contains %q; %s", asked, "clear", to)
+				case asked[len(asked)-1] != operation:
+					t.Errorf("asked[len(asked)-1] = %q, want %q; %s", asked[len(asked)-1], operation, to)
+				case attacktest.Exists(m.Kubeconfig()):
+					t.Errorf("attacktest.Exists(m.Kubeconfig()) is true; operation = %s, %s, asked = %v, %s",
+						operation, to, asked, r.Stderr)
 				}
 			}
 		}
@@ -183,8 +196,15 @@ func TestCL01_TheServerIsAnotherOne(t *testing.T) {
 		for _, url := range []string{"http://" + server, "http://" + server + ":443", "https://alice:secret@" + server, "https://alice@" + server, "https://169.254.169.254", "169.254.169.254",
 			"https://[fe80::1]", "https://[::ffff:169.254.169.254]", "https://metadata.google.internal", "https://100.100.100.200", "https://2852039166", "https://0xa9fea9fe", "https://0.0.0.0",
 			"https://" + server + "/x", "https://" + server + "?x", "https://" + server + "#x", "ftp://" + server, "https://", "https://a b", "--", "unix:/run/x"} {
-			if r := all(url); r.Exit != 2 && r.Exit != 1 || r.Stdout != "" || r.Stderr == "" || strings.Contains(r.Stderr, "secret") {
-				t.Errorf("%s: exit %d: %s%s", url, r.Exit, r.Stdout, r.Stderr)
+			switch r := all(url); {
+			case r.Exit != 2 && r.Exit != 1:
+				t.Errorf("r.Exit != 2 && r.Exit != 1; %s, %d, %s, %s", url, r.Exit, r.Stdout, r.Stderr)
+			case r.Stdout != "":
+				t.Errorf("r.Stdout = %q, want none; %s", r.Stdout, url)
+			case r.Stderr == "":
+				t.Errorf("r.Stderr is empty; %s, %d, %s, %s", url, r.Exit, r.Stdout, r.Stderr)
+			case strings.Contains(r.Stderr, "secret"):
+				t.Errorf("r.Stderr = %q contains %q; %s", r.Stderr, "secret", url)
 			}
 		}
 		r := all("https://" + server) // control: one good address
@@ -264,8 +284,18 @@ func TestCL02_HostileKubeconfig(t *testing.T) {
 		for _, args := range [][]string{{"login", "--server", w.name, "--use"}, {"kubeconfig", "--server", w.name, "--token"}, {"shell", "--server", w.name, "--", "touch", m.Path("pwned")}} {
 			r, err := m.Run(t.Context(), "tka", args...)
 			m.Clean(tt.what, r)
-			if err != nil || r.Exit != 1 && r.Exit != 3 || r.Stdout != "" || !strings.Contains(r.Stderr, tt.word) || strings.Contains(r.Stderr, token) {
-				t.Errorf("%s, %v: %v, exit %d, %q wanted:\n%s%s", tt.what, args, err, r.Exit, tt.word, r.Stdout, r.Stderr)
+			switch {
+			case err != nil:
+				t.Errorf("%s: %v; args = %v", tt.what, err, args)
+			case r.Exit != 1 && r.Exit != 3:
+				t.Errorf("%s: r.Exit != 1 && r.Exit != 3, args = %v, %v, %d, %q, %s, %s",
+					tt.what, args, err, r.Exit, tt.word, r.Stdout, r.Stderr)
+			case r.Stdout != "":
+				t.Errorf("%s: r.Stdout = %q, want none; args = %v", tt.what, r.Stdout, args)
+			case !strings.Contains(r.Stderr, tt.word):
+				t.Errorf("%s: r.Stderr = %q does not contain %q; args = %v", tt.what, r.Stderr, tt.word, args)
+			case strings.Contains(r.Stderr, token):
+				t.Errorf("%s: r.Stderr = %q contains %q; args = %v", tt.what, r.Stderr, token, args)
 			}
 		}
 		if asked := w.asked(); !slices.Contains(asked, "GET /kubeconfig") {
@@ -380,8 +410,15 @@ func TestCL07_HostileServer(t *testing.T) {
 					break
 				}
 			}
-			if !slices.Contains(tt.exit, r.Exit) || r.Stdout != "" || !strings.Contains(r.Stderr, "error: ") || len(r.Stderr) > 16<<10 {
-				t.Errorf("exit %d, want %v\n%.500s%.2000s", r.Exit, tt.exit, r.Stdout, r.Stderr)
+			switch {
+			case !slices.Contains(tt.exit, r.Exit):
+				t.Errorf("exit: tt.exit = %v does not contain %v", tt.exit, r.Exit)
+			case r.Stdout != "":
+				t.Errorf("exit: r.Stdout = %q, want none", r.Stdout)
+			case !strings.Contains(r.Stderr, "error: "):
+				t.Errorf("exit: r.Stderr = %q does not contain %q", r.Stderr, "error: ")
+			case len(r.Stderr) > 16<<10:
+				t.Errorf("exit: len(r.Stderr) = %v, want at most %v", len(r.Stderr), 16<<10)
 			}
 			if took > limit+attacktest.Soon { // the machine may be busy; the server itself would never stop
 				t.Errorf("it took %v", took)

@@ -40,8 +40,13 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 		if r := m.Exec(1, "tka", "login"); !strings.Contains(r.Stderr, "is a symbolic link") || !strings.Contains(r.Stderr, "--kubeconfig") {
 			t.Errorf("%s", r.Stderr)
 		}
-		if to, err := os.Readlink(m.Kubeconfig()); err != nil || to != m.Path("elsewhere") || m.Read("elsewhere") != mine {
-			t.Errorf("it is %q (%v), and its target is %s", to, err, m.Read("elsewhere"))
+		switch to, err := os.Readlink(m.Kubeconfig()); {
+		case err != nil:
+			t.Error(err)
+		case to != m.Path("elsewhere"):
+			t.Errorf(`to = %q, want m.Path("elsewhere")`, to)
+		case m.Read("elsewhere") != mine:
+			t.Errorf(`m.Read("elsewhere") != mine; %q, %v, %s`, to, err, m.Read("elsewhere"))
 		}
 		if e := mk.Entries(t); len(e) > 0 {
 			t.Errorf("the server received a request before: %+v", e)
@@ -64,8 +69,13 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 	t.Run("an umask of nothing", func(t *testing.T) {
 		m := s.NewMachine(t, alice)
 		r := m.StartProgram(nil, nil, "sh", "-c", "umask 000 && tka login && kubectl get pods -n shop && tka kubeconfig --out own --token && tka shell -- sh -c 'stat -c \"%a %n\" \"$KUBECONFIG\" \"$(dirname \"$KUBECONFIG\")\"'").End()
-		if r.Exit != 0 || !strings.Contains(r.Stdout, "600 ") || !strings.Contains(r.Stdout, "700 ") {
-			t.Fatalf("exit %d\n%s%s", r.Exit, r.Stdout, r.Stderr)
+		switch {
+		case r.Exit != 0:
+			t.Fatalf("exit: r.Exit = %v, want 0; %s", r.Exit, r.Stderr)
+		case !strings.Contains(r.Stdout, "600 "):
+			t.Fatalf("exit: r.Stdout = %q does not contain %q; %s", r.Stdout, "600 ", r.Stderr)
+		case !strings.Contains(r.Stdout, "700 "):
+			t.Fatalf("exit: r.Stdout = %q does not contain %q; %s", r.Stdout, "700 ", r.Stderr)
 		}
 		seen := 0
 		err := filepath.WalkDir(m.Home, func(path string, d fs.DirEntry, err error) error {
@@ -98,15 +108,28 @@ func TestCL03_FilesThatAreNotOurs(t *testing.T) {
 			if r := m.StartProgram(list, nil, "tka", "login").End(); r.Exit != 0 {
 				t.Fatal(r.Stderr)
 			}
-			if attacktest.Exists(m.Path("none")) || m.Read("two") != strings.ReplaceAll(mine, "mine", "other") || !strings.HasPrefix(m.Read("one"), "apiVersion: v1\nkind: Config\n# mine\n") || strings.Count(m.Read("one"), "name: tka-east\n") != 3 {
-				t.Errorf("one is\n%s\ntwo is\n%s", m.Read("one"), m.Read("two"))
+			switch {
+			case attacktest.Exists(m.Path("none")):
+				t.Errorf(`one: attacktest.Exists(m.Path("none")) is true; %s, %s`, m.Read("one"), m.Read("two"))
+			case m.Read("two") != strings.ReplaceAll(mine, "mine", "other"):
+				t.Errorf(`one: m.Read("two") != strings.ReplaceAll(mine, "mine", "other"); %s, %s`, m.Read("one"), m.Read("two"))
+			case !strings.HasPrefix(m.Read("one"), "apiVersion: v1\nkind: Config\n# mine\n"):
+				t.Errorf(`one: strings.HasPrefix(m.Read("one"), "apiVersion: v1\nkind: Config\n# mine\n") is false; %s, %s`,
+					m.Read("one"), m.Read("two"))
+			case strings.Count(m.Read("one"), "name: tka-east\n") != 3:
+				t.Errorf(`one: strings.Count(m.Read("one"), "name: tka-east\n") != 3; %s, %s`, m.Read("one"), m.Read("two"))
 			}
 		}
 		if r := m.StartProgram(list, nil, "kubectl", "config", "current-context").End(); r.Stdout != "mine\n" {
 			t.Errorf("the current context is %s%s", r.Stdout, r.Stderr)
 		}
-		if r := m.StartProgram(list, nil, "tka", "logout").End(); r.Exit != 0 || strings.Contains(m.Read("one"), "tka-east") || !strings.Contains(m.Read("one"), "{token: abc}") {
-			t.Errorf("after logout: %s\n%s", r.Stderr, m.Read("one"))
+		switch r := m.StartProgram(list, nil, "tka", "logout").End(); {
+		case r.Exit != 0:
+			t.Errorf("after logout: r.Exit = %v, want 0; %s", r.Exit, r.Stderr)
+		case strings.Contains(m.Read("one"), "tka-east"):
+			t.Errorf(`after logout: strings.Contains(m.Read("one"), "tka-east") is true; %s, %s`, r.Stderr, m.Read("one"))
+		case !strings.Contains(m.Read("one"), "{token: abc}"):
+			t.Errorf(`after logout: strings.Contains(m.Read("one"), "{token: abc}") is false; %s, %s`, r.Stderr, m.Read("one"))
 		}
 	})
 	t.Run("twenty at once", func(t *testing.T) {
@@ -247,8 +270,14 @@ func TestCL04_TokensAreNowhere(t *testing.T) {
 	}
 	m.Exec(0, "tka", "logout")
 	for name, text := range m.Files() {
-		if attacktest.TokenForm.MatchString(text) || strings.HasPrefix(name, ".run/") || strings.Contains(text, "tka-east") && name != "history" && name != "own" {
-			t.Errorf("still present after logout: %s", name)
+		switch {
+		case attacktest.TokenForm.MatchString(text):
+			t.Errorf("still present after logout: attacktest.TokenForm.MatchString(text) is true; name = %s", name)
+		case strings.HasPrefix(name, ".run/"):
+			t.Errorf("still present after logout: name = %q starts with %q", name, ".run/")
+		case strings.Contains(text, "tka-east") && name != "history" && name != "own":
+			t.Errorf(`still present after logout: strings.Contains(text, "tka-east") && name != "history" && name != "own"; name = %s`,
+				name)
 		}
 	}
 	if rooms, err := filepath.Glob(m.Path(".run/tka/shells/room-*")); err != nil || len(rooms) > 0 {

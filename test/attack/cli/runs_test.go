@@ -66,8 +66,24 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 		d := json.NewDecoder(strings.NewReader(r.Stdout))
 		d.DisallowUnknownFields()
 		err := d.Decode(&c)
-		if end, terr := time.Parse(time.RFC3339, c.Status.ExpirationTimestamp); r.Exit != 0 || err != nil || d.More() || terr != nil || time.Until(end) < 10*time.Minute || c.Kind != "ExecCredential" || !attacktest.TokenForm.MatchString(c.Status.Token) || r.Stderr != "" {
-			t.Errorf("%s: exit %d, %v, %v: %s", what, r.Exit, err, terr, r.Stderr)
+		switch end, terr := time.Parse(time.RFC3339, c.Status.ExpirationTimestamp); {
+		case r.Exit != 0:
+			t.Errorf("%s: exit: r.Exit = %v, want 0", what, r.Exit)
+		case err != nil:
+			t.Errorf("%s: exit: %v", what, err)
+		case d.More():
+			t.Errorf("%s: exit: d.More() is true, %d, %v, terr = %v, %s", what, r.Exit, err, terr, r.Stderr)
+		case terr != nil:
+			t.Errorf("%s: exit: terr: %v", what, terr)
+		case time.Until(end) < 10*time.Minute:
+			t.Errorf("%s: exit: time.Until(end) < 10*time.Minute, %d, %v, terr = %v, %s", what, r.Exit, err, terr, r.Stderr)
+		case c.Kind != "ExecCredential":
+			t.Errorf("%s: exit: c.Kind = %q, want %q", what, c.Kind, "ExecCredential")
+		case !attacktest.TokenForm.MatchString(c.Status.Token):
+			t.Errorf("%s: exit: attacktest.TokenForm.MatchString(c.Status.Token) is false, %d, %v, terr = %v, %s",
+				what, r.Exit, err, terr, r.Stderr)
+		case r.Stderr != "":
+			t.Errorf("%s: exit: r.Stderr = %q, want none", what, r.Stderr)
 		}
 		want := "client.authentication.k8s.io/v1"
 		if strings.Contains(strings.Join(env, ""), "v1beta1") {
@@ -109,8 +125,13 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 	credential("v1", `KUBERNETES_EXEC_INFO={"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1","spec":{"interactive":false}}`)
 	credential("v1beta1", `KUBERNETES_EXEC_INFO={"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","spec":{"interactive":false}}`)
 	for _, env := range []string{"{", "[]", `{"apiVersion":"client.authentication.k8s.io/v1alpha1"}`} {
-		if r := m.StartProgram([]string{"KUBERNETES_EXEC_INFO=" + env}, nil, "tka", "credential", "--cluster", "east").End(); r.Exit != 1 || r.Stdout != "" || !strings.HasPrefix(r.Stderr, "error: ") {
-			t.Errorf("%s: exit %d: %s%s", env, r.Exit, r.Stdout, r.Stderr)
+		switch r := m.StartProgram([]string{"KUBERNETES_EXEC_INFO=" + env}, nil, "tka", "credential", "--cluster", "east").End(); {
+		case r.Exit != 1:
+			t.Errorf("r.Exit = %v, want 1; %s", r.Exit, env)
+		case r.Stdout != "":
+			t.Errorf("r.Stdout = %q, want none; %s", r.Stdout, env)
+		case !strings.HasPrefix(r.Stderr, "error: "):
+			t.Errorf("r.Stderr = %q does not start with %q; %s", r.Stderr, "error: ", env)
 		}
 	}
 	text := m.Read(".kube/config")
@@ -130,8 +151,13 @@ func TestCL06_ThePluginUnderStress(t *testing.T) {
 	// The plugin signs no person in.
 	s.Logout(t, p)
 	mk = s.Mark(t)
-	if r := m.Exec(3, "tka", "credential", "--cluster", "east"); r.Stdout != "" || !strings.HasPrefix(r.Stderr, "error: ") || !strings.Contains(r.Stderr, "tka login --cluster east") {
-		t.Errorf("signed out: %s%s", r.Stdout, r.Stderr)
+	switch r := m.Exec(3, "tka", "credential", "--cluster", "east"); {
+	case r.Stdout != "":
+		t.Errorf("signed out: r.Stdout = %q, want none", r.Stdout)
+	case !strings.HasPrefix(r.Stderr, "error: "):
+		t.Errorf("signed out: r.Stderr = %q does not start with %q", r.Stderr, "error: ")
+	case !strings.Contains(r.Stderr, "tka login --cluster east"):
+		t.Errorf("signed out: r.Stderr = %q does not contain %q", r.Stderr, "tka login --cluster east")
 	}
 	if r := m.Exec(1, "kubectl", "get", "pods", "-n", "shop"); !strings.Contains(r.Stderr, "tka login --cluster east") {
 		t.Errorf("kubectl, signed out: %s", r.Stderr)
@@ -267,8 +293,13 @@ func TestCL08_FailuresAndSignals(t *testing.T) {
 						t.Errorf("%s: the kubeconfig is now %s", what, now)
 					}
 					for name := range m.Files() {
-						if strings.Contains(name, ".tka-") || strings.HasSuffix(name, "config.lock") || strings.Contains(name, "room-") {
-							t.Errorf("%s: left: %s", what, name)
+						switch {
+						case strings.Contains(name, ".tka-"):
+							t.Errorf("%s: left: name = %q contains %q", what, name, ".tka-")
+						case strings.HasSuffix(name, "config.lock"):
+							t.Errorf("%s: left: name = %q ends with %q", what, name, "config.lock")
+						case strings.Contains(name, "room-"):
+							t.Errorf("%s: left: name = %q contains %q", what, name, "room-")
 						}
 					}
 				}

@@ -168,13 +168,23 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 			{"POST", "/api/v1/holds", `{"scope":{"org":"*"},"reason":"mine"}`, []int{400, 422}},
 			{"POST", "/api/v1/holds", `{"scope":{"org":"fl1-a"},"org":"fl1-b","reason":"mine"}`, []int{400, 422}},
 		} {
-			if a := y.Request(t, amy, x.method, x.path, x.body); !slices.Contains(x.status, a.Status) || strings.Contains(a.Body, "hers") || a.Err.Code == "" {
-				t.Errorf("%s %s %s: %d %s", x.method, x.path, x.body, a.Status, a.Body)
+			switch a := y.Request(t, amy, x.method, x.path, x.body); {
+			case !slices.Contains(x.status, a.Status):
+				t.Errorf("x.status = %v does not contain %v; %s; %s; %s", x.status, a.Status, x.method, x.path, x.body)
+			case strings.Contains(a.Body, "hers"):
+				t.Errorf("a.Body = %q contains %q; %s; %s; %s", a.Body, "hers", x.method, x.path, x.body)
+			case a.Err.Code == "":
+				t.Errorf("a.Err.Code is empty; %s, %s, %s, %d, %s", x.method, x.path, x.body, a.Status, a.Body)
 			}
 		}
 		for _, path := range []string{"/api/v1/pools", "/api/v1/enrollments", "/api/v1/holds", "/api/runners", "/api/v1/overview"} {
-			if a := y.Request(t, amy, "GET", path, ""); a.Status != http.StatusOK || strings.Contains(a.Body, "fl1-b") || strings.Contains(a.Body, "fl1-l") {
-				t.Errorf("%s reveals others: %d %s", path, a.Status, a.Body)
+			switch a := y.Request(t, amy, "GET", path, ""); {
+			case a.Status != http.StatusOK:
+				t.Errorf("%s reveals others: a.Status = %v, want %v", path, a.Status, http.StatusOK)
+			case strings.Contains(a.Body, "fl1-b"):
+				t.Errorf("%s reveals others: a.Body = %q contains %q", path, a.Body, "fl1-b")
+			case strings.Contains(a.Body, "fl1-l"):
+				t.Errorf("%s reveals others: a.Body = %q contains %q", path, a.Body, "fl1-l")
 			}
 		}
 		y.Untouched(t, m, "amy's request")
@@ -209,8 +219,13 @@ func TestFL01_AnotherOrganisationsThings(t *testing.T) {
 			t.Errorf("alice's hold: %v", err)
 		}
 	})
-	if now := y.setOf(t, "tailplane-org-fl1-b", "fl1-b-fl1-nix"); now == nil || now.GetUID() != before.GetUID() || now.GetDeletionTimestamp() != nil {
-		t.Errorf("fl1-b has lost its scale set: %v", now)
+	switch now := y.setOf(t, "tailplane-org-fl1-b", "fl1-b-fl1-nix"); {
+	case now == nil:
+		t.Error("fl1-b has lost its scale set: now is nil")
+	case now.GetUID() != before.GetUID():
+		t.Errorf("fl1-b has lost its scale set: now.GetUID() != before.GetUID(); %v", now)
+	case now.GetDeletionTimestamp() != nil:
+		t.Errorf("fl1-b has lost its scale set: now.GetDeletionTimestamp() is not nil; %v", now)
 	}
 	if now := y.secret(t, attacktest.FleetNamespace, "fl1-b-credential"); now == nil || now.ResourceVersion != secret.ResourceVersion {
 		t.Error("its credential was touched")

@@ -319,8 +319,13 @@ func TestFL02_Offboarding(t *testing.T) {
 			}
 		})
 		t.Logf("killed after: %s", strings.Join(wrote, ", "))
-		if len(wrote) < 6 || !ran || !slices.Contains(wrote, "DELETE at GitLab") {
-			t.Errorf("%d writes, the job ended: %v", len(wrote), ran)
+		switch {
+		case len(wrote) < 6:
+			t.Errorf("len(wrote) = %v, want at least 6", len(wrote))
+		case !ran:
+			t.Errorf("ran is false; %d, %v", len(wrote), ran)
+		case !slices.Contains(wrote, "DELETE at GitLab"):
+			t.Errorf("wrote = %v does not contain %q", wrote, "DELETE at GitLab")
 		}
 		inOrder(t, about(y.told(t, m), "fl2-lab"), "delete deployments", "delete secrets", "delete networkpolicies")
 		y.nothingOf(t, "fl2-lab")
@@ -341,8 +346,13 @@ func TestFL02_Offboarding(t *testing.T) {
 			attacktest.Eventually(t, attacktest.Long, org+" is deleted", func() bool { y.managersRun(t); return y.gone(t, org) })
 			y.nothingOf(t, org)
 		}
-		if _, there := y.runnerOf("fl2-410-fl2-docker"); there || y.atGitHubHas("fl2-copy-fl2-nix") || y.atGitHubHas("fl2-source-fl2-nix") {
-			t.Errorf("a forge still has something: %+v", y.github.ScaleSets())
+		switch _, there := y.runnerOf("fl2-410-fl2-docker"); {
+		case there:
+			t.Errorf("a forge still has something: there is true; %+v", y.github.ScaleSets())
+		case y.atGitHubHas("fl2-copy-fl2-nix"):
+			t.Errorf(`a forge still has something: y.atGitHubHas("fl2-copy-fl2-nix") is true; %+v`, y.github.ScaleSets())
+		case y.atGitHubHas("fl2-source-fl2-nix"):
+			t.Errorf(`a forge still has something: y.atGitHubHas("fl2-source-fl2-nix") is true; %+v`, y.github.ScaleSets())
 		}
 	})
 
@@ -372,8 +382,15 @@ func TestFL02_Offboarding(t *testing.T) {
 		y.comes(t, "fl2-app", "a person must decide", func(e *v1alpha1.RunnerEnrollment) bool { return e.Status.Phase == v1alpha1.PhaseFailed })
 		y.says(t, "fl2-app", "DecisionNeeded", "True/ForgeCleanupSkipped")
 		u := y.setOf(t, attacktest.SharedRunners, set)
-		if u == nil || len(u.GetFinalizers()) == 0 || y.secret(t, attacktest.FleetNamespace, "fl2-app-credential") == nil || !y.atGitHubHas(set) {
-			t.Fatalf("an object was deleted without an answer from GitHub or a person: %v", u)
+		switch {
+		case u == nil:
+			t.Fatal("an object was deleted without an answer from GitHub or a person: u is nil")
+		case len(u.GetFinalizers()) == 0:
+			t.Fatalf("an object was deleted without an answer from GitHub or a person: len(u.GetFinalizers()) == 0; %v", u)
+		case y.secret(t, attacktest.FleetNamespace, "fl2-app-credential") == nil:
+			t.Fatal(`an object was deleted without an answer from GitHub or a person: y.secret(t, attacktest.FleetNamespace, "fl2-app-credential") is nil`)
+		case !y.atGitHubHas(set):
+			t.Fatalf("an object was deleted without an answer from GitHub or a person: y.atGitHubHas(set) is false; %v", u)
 		}
 		id := u.GetAnnotations()["runner-scale-set-id"]
 		y.must(t, y.KubeClient.Patch(t.Context(), y.get(t, "fl2-app"), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"tailplane.dev/force-cleanup":"the organisation has gone"}}}`))))

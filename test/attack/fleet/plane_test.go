@@ -69,15 +69,31 @@ func TestPL07_SourcesDie(t *testing.T) {
 				fresh, a = y.shown(t, alice, "github", "pl7-new", "pl7-nix")
 				return a.Status == http.StatusOK
 			})
-			if fresh.State != plane.StateUnknown || fresh.Counts != (plane.Counts{}) || fresh.EffectiveMax != nil || fresh.Allocated != nil || fresh.ScaleSetID != nil {
-				t.Errorf("the new enrollment is shown as: %+v", fresh)
+			switch {
+			case fresh.State != plane.StateUnknown:
+				t.Errorf("the new enrollment is shown: fresh.State = %q, want %q", fresh.State, plane.StateUnknown)
+			case fresh.Counts != (plane.Counts{}):
+				t.Errorf("the new enrollment is shown: fresh.Counts = %v, want %v", fresh.Counts, (plane.Counts{}))
+			case fresh.EffectiveMax != nil:
+				t.Errorf("the new enrollment is shown: fresh.EffectiveMax = %v, want nil", fresh.EffectiveMax)
+			case fresh.Allocated != nil:
+				t.Errorf("the new enrollment is shown: fresh.Allocated = %v, want nil", fresh.Allocated)
+			case fresh.ScaleSetID != nil:
+				t.Errorf("the new enrollment is shown: fresh.ScaleSetID = %v, want nil", fresh.ScaleSetID)
 			}
 			y.hold(t, "pl7", "alice@example.com", v1alpha1.RunnerHoldSpec{Scope: v1alpha1.HoldScope{Org: "pl7-hub"}, Mode: v1alpha1.HoldPause})
 			attacktest.Eventually(t, attacktest.Long, "the hold is shown", func() bool { return state("github", "pl7-hub", "pl7-nix") == plane.PoolPausing })
 			attacktest.Always(t, 3*time.Second, "it is not shown in force", func() bool { return state("github", "pl7-hub", "pl7-nix") == plane.PoolPausing })
 			now, _ := y.shown(t, alice, "github", "pl7-hub", "pl7-nix")
-			if now.Allocated == nil || *now.Allocated != *shown.Allocated || now.ScaleSetID == nil || *now.ScaleSetID != *shown.ScaleSetID {
-				t.Errorf("the known state is %+v, was %+v", now, shown)
+			switch {
+			case now.Allocated == nil:
+				t.Error("the known state: now.Allocated is nil")
+			case *now.Allocated != *shown.Allocated:
+				t.Errorf("the known state: *now.Allocated = %v, want %v", *now.Allocated, *shown.Allocated)
+			case now.ScaleSetID == nil:
+				t.Error("the known state: now.ScaleSetID is nil")
+			case *now.ScaleSetID != *shown.ScaleSetID:
+				t.Errorf("the known state: *now.ScaleSetID = %v, want %v", *now.ScaleSetID, *shown.ScaleSetID)
 			}
 		})
 		attacktest.Eventually(t, attacktest.Long, "the fleet is back", func() bool {
@@ -111,8 +127,13 @@ func TestPL07_SourcesDie(t *testing.T) {
 		if f.ObservedAt.Before(began.Add(-time.Minute)) || !strings.Contains(string(b), "nswer") {
 			t.Errorf("why, and since when: %s", b)
 		}
-		if hub := y.forgeShown(t, alice, "github"); hub.Reachable == nil || !*hub.Reachable || state("github", "pl7-hub", "pl7-nix") != plane.PoolActive {
-			t.Errorf("the other one is shown as %+v", hub)
+		switch hub := y.forgeShown(t, alice, "github"); {
+		case hub.Reachable == nil:
+			t.Error("the other one is shown: hub.Reachable is nil")
+		case !*hub.Reachable:
+			t.Errorf("the other one is shown: *hub.Reachable is false; %+v", hub)
+		case state("github", "pl7-hub", "pl7-nix") != plane.PoolActive:
+			t.Errorf(`the other one is shown: state("github", "pl7-hub", "pl7-nix") != plane.PoolActive; %+v`, hub)
 		}
 		y.gitlab.Fault(nil)
 		attacktest.Eventually(t, attacktest.Long, "it is confirmed", func() bool { return state("gitlab", "pl7-lab", "pl7-docker") == plane.PoolPaused })

@@ -115,8 +115,15 @@ func TestFL03_Tokens(t *testing.T) {
 
 	runners := slices.DeleteFunc(y.gitlab.Runners(), func(r forgetest.GitLabRunner) bool { return r.Group != group })
 	kept := y.secret(t, attacktest.SharedRunners, "fl3-lab-fl3-docker-runner-token")
-	if len(runners) != 1 || kept == nil || string(kept.Data["token"]) != runners[0].Token || runners[0].Token == lost.Token {
-		t.Errorf("%d runners of the group, and the token of the lost one is kept: %v", len(runners), kept != nil)
+	switch {
+	case len(runners) != 1:
+		t.Errorf("len(runners) = %v, want 1; %v", len(runners), kept != nil)
+	case kept == nil:
+		t.Errorf("kept is nil; %v", kept != nil)
+	case string(kept.Data["token"]) != runners[0].Token:
+		t.Errorf(`string(kept.Data["token"]) = %q, want %q; %v`, string(kept.Data["token"]), runners[0].Token, kept != nil)
+	case runners[0].Token == lost.Token:
+		t.Errorf("runners[0].Token = %q, the same as lost.Token; %v", runners[0].Token, kept != nil)
 	}
 	c := &attacktest.Canary{T: t, Secrets: map[string]string{}, Out: map[string]string{}, Expect: map[string]string{}}
 	block, _ := pem.Decode(key)
@@ -243,12 +250,31 @@ func TestFL05_AJobIsAlone(t *testing.T) {
 					t.Errorf("%s: connected is %v", x.why, got)
 				}
 			}
-			if pod.Spec.AutomountServiceAccountToken == nil || *pod.Spec.AutomountServiceAccountToken || pod.Spec.HostNetwork || pod.Spec.HostPID || pod.Spec.HostIPC {
-				t.Errorf("token mounted: %v, host: %v %v %v", pod.Spec.AutomountServiceAccountToken, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC)
+			switch {
+			case pod.Spec.AutomountServiceAccountToken == nil:
+				t.Error("token mounted: pod.Spec.AutomountServiceAccountToken is nil")
+			case *pod.Spec.AutomountServiceAccountToken:
+				t.Errorf("token mounted: *pod.Spec.AutomountServiceAccountToken is true; %v, %v, %v, %v",
+					pod.Spec.AutomountServiceAccountToken, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC)
+			case pod.Spec.HostNetwork:
+				t.Errorf("token mounted: pod.Spec.HostNetwork is true; %v, %v, %v, %v",
+					pod.Spec.AutomountServiceAccountToken, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC)
+			case pod.Spec.HostPID:
+				t.Errorf("token mounted: pod.Spec.HostPID is true; %v, %v, %v, %v",
+					pod.Spec.AutomountServiceAccountToken, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC)
+			case pod.Spec.HostIPC:
+				t.Errorf("token mounted: pod.Spec.HostIPC is true; %v, %v, %v, %v",
+					pod.Spec.AutomountServiceAccountToken, pod.Spec.HostNetwork, pod.Spec.HostPID, pod.Spec.HostIPC)
 			}
 			for _, v := range pod.Spec.Volumes {
-				if v.HostPath != nil || v.Secret != nil || v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil || s.Secret != nil }) {
-					t.Errorf("it has the volume %+v", v)
+				switch {
+				case v.HostPath != nil:
+					t.Errorf("it has the volume: v.HostPath = %v, want nil", v.HostPath)
+				case v.Secret != nil:
+					t.Errorf("it has the volume: v.Secret = %v, want nil", v.Secret)
+				case v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil || s.Secret != nil }):
+					t.Errorf("it has the volume: v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool { return s.ServiceAccountToken != nil || s.Secret != nil }); %+v",
+						v)
 				}
 			}
 			y.mayNothing(t, ns, pod.Spec.ServiceAccountName)

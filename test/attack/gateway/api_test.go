@@ -47,8 +47,13 @@ func TestGW06_API(t *testing.T) {
 	}
 	kept := func(why string) {
 		t.Helper()
-		if u := w.get(t, object); u == nil || u.GetUID() != uid || u.GetDeletionTimestamp() != nil {
-			t.Errorf("%s: the service is deleted", why)
+		switch u := w.get(t, object); {
+		case u == nil:
+			t.Errorf("%s: the service is deleted: u is nil", why)
+		case u.GetUID() != uid:
+			t.Errorf("%s: the service is deleted: u.GetUID() != uid", why)
+		case u.GetDeletionTimestamp() != nil:
+			t.Errorf("%s: the service is deleted: u.GetDeletionTimestamp() is not nil", why)
 		}
 		if !w.webServed(t) {
 			t.Errorf("%s: the route is deleted", why)
@@ -92,8 +97,13 @@ func TestGW06_API(t *testing.T) {
 					next = r.At
 				}
 			}
-			if pause := next.Sub(refused); refused.IsZero() || next.IsZero() || pause < 1900*time.Millisecond {
-				t.Errorf("requested again %v after a Retry-After of 2 s", pause)
+			switch pause := next.Sub(refused); {
+			case refused.IsZero():
+				t.Errorf("requested again: refused.IsZero() is true; pause = %v", pause)
+			case next.IsZero():
+				t.Errorf("requested again: next.IsZero() is true; pause = %v", pause)
+			case pause < 1900*time.Millisecond:
+				t.Errorf("requested again: pause = %v, want at least %v", pause, 1900*time.Millisecond)
 			}
 		}
 	}

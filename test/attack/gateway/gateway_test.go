@@ -115,8 +115,13 @@ spec: {type: egress, replicas: 0, tailnetRef: {name: corp}}
 		said := [][2]string{{"Accepted", "False/TailnetNotPermitted"}, {"Accepted", "False/TailnetNotSpecified"}, {"ResolvedRefs", "False/RefNotPermitted"}}[i/2]
 		words[name] = w.says(t, name, said[0], said[1])
 	}
-	if words[names[0]] != words[names[1]] || words[names[2]] != words[names[3]] || words[names[4]] != words[names[5]] {
-		t.Errorf("the status reveals existing objects: %q", words)
+	switch {
+	case words[names[0]] != words[names[1]]:
+		t.Errorf("the status reveals existing objects: words[names[0]] = %q, want %q", words[names[0]], words[names[1]])
+	case words[names[2]] != words[names[3]]:
+		t.Errorf("the status reveals existing objects: words[names[2]] = %q, want %q", words[names[2]], words[names[3]])
+	case words[names[4]] != words[names[5]]:
+		t.Errorf("the status reveals existing objects: words[names[4]] = %q, want %q", words[names[4]], words[names[5]])
 	}
 	for _, group := range []string{"forbidden", "missing", "group", "nogroup"} {
 		if w.get(t, "TailscaleProxyGroup "+gatewayNamespace+"/"+group+"-proxy-group") != nil {

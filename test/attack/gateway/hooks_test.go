@@ -366,8 +366,15 @@ func TestGW08_Strangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	printed, err := exec.CommandContext(t.Context(), program, "gateway", "envoy-config").Output()
-	if err != nil || !strings.Contains(string(printed), "secret: {includeAll: false}") || !strings.Contains(string(printed), "clientCertificateRef: {name: tailplane-extension-client") {
-		t.Errorf("the printed configuration for Envoy Gateway: %v\n%s", err, printed)
+	switch {
+	case err != nil:
+		t.Errorf("the printed configuration for Envoy Gateway: %v", err)
+	case !strings.Contains(string(printed), "secret: {includeAll: false}"):
+		t.Errorf("the printed configuration for Envoy Gateway: string(printed) = %q does not contain %q",
+			string(printed), "secret: {includeAll: false}")
+	case !strings.Contains(string(printed), "clientCertificateRef: {name: tailplane-extension-client"):
+		t.Errorf("the printed configuration for Envoy Gateway: string(printed) = %q does not contain %q",
+			string(printed), "clientCertificateRef: {name: tailplane-extension-client")
 	}
 
 	const canary = "canary-7f1d-private-key"

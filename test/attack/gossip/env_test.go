@@ -132,8 +132,15 @@ func unmoved(t *testing.T, s *attacktest.Env, what string, was gossip.Cluster) {
 		}
 		return c
 	}
-	if now, ok := clusterOf(t, s, was.Name); !ok || !reflect.DeepEqual(facts(now), facts(was)) || now.State == gossip.Gone {
-		t.Errorf("%s: %s is listed as %+v, and was as %+v", what, was.Name, now, was)
+	switch now, ok := clusterOf(t, s, was.Name); {
+	case !ok:
+		t.Errorf("%s: ok is false, %s, %+v, %+v", what, was.Name, now, was)
+		return
+	case !reflect.DeepEqual(facts(now), facts(was)):
+		t.Errorf("%s: reflect.DeepEqual(facts(now), facts(was)) is false, %s, %+v, %+v", what, was.Name, now, was)
+		return
+	case now.State == gossip.Gone:
+		t.Errorf("%s: now.State = %q; %s", what, now.State, was.Name)
 		return
 	}
 	attacktest.Eventually(t, attacktest.Long, what+": "+was.Name+" is available", func() bool { return availableTo(t, s, was.Name) })
@@ -191,8 +198,13 @@ func idleSince(t *testing.T, m attacktest.LogMark) {
 	t.Helper()
 	for _, account := range []string{attacktest.AccessAccount, attacktest.OperatorAccount} {
 		for _, k := range m.Writes(t, account) {
-			if ours := k.ObjectRef.Name == controller.PinsConfigMap || k.ObjectRef.Name == controller.MembersConfigMap; k.Verb != "update" || k.ObjectRef.Resource != "configmaps" || !ours {
-				t.Errorf("because of a message of a member, %s sent the request %v", account, k)
+			switch ours := k.ObjectRef.Name == controller.PinsConfigMap || k.ObjectRef.Name == controller.MembersConfigMap; {
+			case k.Verb != "update":
+				t.Errorf("because of a message of a member: k.Verb = %q, want %q; account = %s", k.Verb, "update", account)
+			case k.ObjectRef.Resource != "configmaps":
+				t.Errorf("because of a message of a member: got %q, want %q; account = %s", k.ObjectRef.Resource, "configmaps", account)
+			case !ours:
+				t.Errorf("because of a message of a member: ours is false; account = %s, %v", account, k)
 			}
 		}
 	}

@@ -90,8 +90,15 @@ func TestGO01_OnlyTheOwnerSpeaks(t *testing.T) {
 		r.says(nil)
 		unmoved(t, at.server, "as an answer", before)
 		for _, c := range clustersOf(t, at.server) {
-			if strings.Contains(c.APIEndpoint, "evil") || c.Labels["evil"] != "" || c.Labels["env"] == "evil" || c.ID == before.ID && c.Key != before.Key {
-				t.Errorf("listed: %+v", c)
+			switch {
+			case strings.Contains(c.APIEndpoint, "evil"):
+				t.Errorf("listed: c.APIEndpoint = %q contains %q", c.APIEndpoint, "evil")
+			case c.Labels["evil"] != "":
+				t.Errorf(`listed: c.Labels["evil"] = %q, want none`, c.Labels["evil"])
+			case c.Labels["env"] == "evil":
+				t.Errorf(`listed: c.Labels["env"] = %q`, c.Labels["env"])
+			case c.ID == before.ID && c.Key != before.Key:
+				t.Errorf("listed: c.ID == before.ID && c.Key != before.Key; %+v", c)
 			}
 		}
 		if now := pinsOf(t, at.server); !reflect.DeepEqual(now, pins) {
@@ -199,8 +206,17 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		r := newRogue(t, east, host, func(r *rogueMember) { r.facts.ClusterID, r.facts.ClusterName = before[claimed].ID, "rival-of-"+claimed })
 		r.taken(t, east, message(r.claim(), r.own()))
 		c := of(east, "rival-of-"+claimed)
-		if !c.Conflict || c.Verified || c.Self || c.ID != before[claimed].ID || c.Key != r.facts.Key {
-			t.Errorf("the rival is listed as %+v", c)
+		switch {
+		case !c.Conflict:
+			t.Errorf("the rival is listed: c.Conflict is false; %+v", c)
+		case c.Verified:
+			t.Errorf("the rival is listed: c.Verified is true; %+v", c)
+		case c.Self:
+			t.Errorf("the rival is listed: c.Self is true; %+v", c)
+		case c.ID != before[claimed].ID:
+			t.Errorf("the rival is listed: c.ID = %q, want %q", c.ID, before[claimed].ID)
+		case c.Key != r.facts.Key:
+			t.Errorf("the rival is listed: c.Key = %v, want %v", c.Key, r.facts.Key)
 		}
 		unmoved(t, east, "with a rival", before[claimed])
 		conflicts := func() []audit.Entry { return toldSince(t, m, gossip.EventConflict, string(r.id)) }
@@ -231,8 +247,13 @@ func TestGO03_TwoClaimOneCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	liar.taken(t, east, message(liar.claim()+fmt.Sprintf(",[%q,%d,1,1]", silent.id, silent.order.Generation), about))
-	if c := of(east, "hearsay"); c.Verified || c.Conflict || c.State == gossip.Alive {
-		t.Errorf("hearsay is listed as %+v", c)
+	switch c := of(east, "hearsay"); {
+	case c.Verified:
+		t.Errorf("hearsay is listed: c.Verified is true; %+v", c)
+	case c.Conflict:
+		t.Errorf("hearsay is listed: c.Conflict is true; %+v", c)
+	case c.State == gossip.Alive:
+		t.Errorf("hearsay is listed: c.State = %q", c.State)
 	}
 	refuses(silent, "hearsay", "has not contacted it yet")
 	asked := silent.count(&silent.asked)

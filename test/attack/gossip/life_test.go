@@ -169,8 +169,13 @@ func TestGO09_PartitionAndHeal(t *testing.T) {
 		r.renew(t)
 		for _, s := range []*attacktest.Env{east, west} {
 			r.taken(t, s, message(r.claim(), r.own()))
-			if c, _ := clusterOf(t, s, host); c.Labels["clock"] != "wrong" || !c.Verified || time.Since(c.LastSeen).Abs() > offset.Abs()/2 {
-				t.Errorf("%s is listed as %+v", host, c)
+			switch c, _ := clusterOf(t, s, host); {
+			case c.Labels["clock"] != "wrong":
+				t.Errorf(`c.Labels["clock"] = %q, want %q; host = %s`, c.Labels["clock"], "wrong", host)
+			case !c.Verified:
+				t.Errorf("c.Verified is false; host = %s, %+v", host, c)
+			case time.Since(c.LastSeen).Abs() > offset.Abs()/2:
+				t.Errorf("time.Since(c.LastSeen).Abs() > offset.Abs()/2; host = %s, %+v", host, c)
 			}
 		}
 	}

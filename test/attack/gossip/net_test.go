@@ -330,8 +330,13 @@ func TestGO06_Strangers(t *testing.T) {
 			}
 		}
 		a := quiet.Ask(t, east.Alice(t), "GET", attacktest.API+"/memberlist?state=all", "")
-		if a.Status != http.StatusOK || strings.Count(a.Body, `"self":`) != 1 || !strings.Contains(a.Body, `"self":true`) {
-			t.Errorf("it lists %v", a)
+		switch {
+		case a.Status != http.StatusOK:
+			t.Errorf("it lists: a.Status = %v, want %v", a.Status, http.StatusOK)
+		case strings.Count(a.Body, `"self":`) != 1:
+			t.Errorf("it lists: strings.Count(a.Body, `\"self\":`) = %v, want 1", strings.Count(a.Body, `"self":`))
+		case !strings.Contains(a.Body, `"self":true`):
+			t.Errorf("it lists: a.Body = %q does not contain %q", a.Body, `"self":true`)
 		}
 		// On SIGQUIT a process prints all its goroutines.
 		runs := func(p *testenv.Process) string {
@@ -475,8 +480,15 @@ func TestGO08_HostileText(t *testing.T) {
 		if n := rejectedBy(t, east, gossip.Malformed) - counted; n != len(records) {
 			t.Errorf("%q: %d of %d are counted", text, n, len(records))
 		}
-		if c, ok := clusterOf(t, east, "go08"); !ok || c.Software != "9.9.9" || len(c.Labels) != 1 || c.Labels["env"] != "demo" {
-			t.Errorf("%q: listed as %+v", text, c)
+		switch c, ok := clusterOf(t, east, "go08"); {
+		case !ok:
+			t.Errorf("ok is false; text = %q, %+v", text, c)
+		case c.Software != "9.9.9":
+			t.Errorf("c.Software = %q, want %q; text = %q", c.Software, "9.9.9", text)
+		case len(c.Labels) != 1:
+			t.Errorf("len(c.Labels) = %v, want 1; text = %q", len(c.Labels), text)
+		case c.Labels["env"] != "demo":
+			t.Errorf(`c.Labels["env"] = %q, want %q; text = %q`, c.Labels["env"], "demo", text)
 		}
 	}
 	// Control: allowed text is shown unchanged in every form.

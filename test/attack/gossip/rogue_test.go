@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
 
@@ -322,8 +323,13 @@ func (r *rogueMember) introduce(t *testing.T) {
 	for _, s := range r.servers() {
 		r.taken(t, s, message(r.claim(), r.own()))
 		attacktest.Eventually(t, attacktest.Long, s.Server()+" lists the rogue as what it is", func() bool { return aliveTo(t, s, r.facts.ClusterName) })
-		if c, _ := clusterOf(t, s, r.facts.ClusterName); c.APIEndpoint != r.facts.APIEndpoint || !maps.Equal(c.Labels, r.facts.Labels) || c.Key != r.facts.Key {
-			t.Errorf("listed as %+v", c)
+		switch c, _ := clusterOf(t, s, r.facts.ClusterName); {
+		case c.APIEndpoint != r.facts.APIEndpoint:
+			t.Errorf("listed: c.APIEndpoint = %q, want %q", c.APIEndpoint, r.facts.APIEndpoint)
+		case !maps.Equal(c.Labels, r.facts.Labels):
+			t.Errorf("listed: c.Labels (-want +got):\n%s", cmp.Diff(r.facts.Labels, c.Labels))
+		case c.Key != r.facts.Key:
+			t.Errorf("listed: c.Key = %v, want %v", c.Key, r.facts.Key)
 		}
 		attacktest.Eventually(t, attacktest.Long, "that is kept", func() bool { return pinsOf(t, s).Clusters[r.facts.ClusterID] == r.facts.Key.String() })
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
@@ -119,8 +121,13 @@ func TestID05_MalformedRules(t *testing.T) {
 			for _, rt := range guarded() {
 				method, path := split(rt)
 				ans, e := s.Refused(t, what+", "+rt.Pattern, a.Code(), func() attacktest.Answer { return s.Ask(t, p, method, path, "") })
-				if !huge && !strings.Contains(ans.Problem.Message, "Rule ") || len(ans.Body) > 2000 || len(e.Error) > 1000 {
-					t.Errorf("%s: got %.300s", what, ans.Body)
+				switch {
+				case !huge && !strings.Contains(ans.Problem.Message, "Rule "):
+					t.Errorf(`%s: !huge && !strings.Contains(ans.Problem.Message, "Rule "), %.300s`, what, ans.Body)
+				case len(ans.Body) > 2000:
+					t.Errorf("%s: len(ans.Body) = %v, want at most 2000", what, len(ans.Body))
+				case len(e.Error) > 1000:
+					t.Errorf("%s: len(e.Error) = %v, want at most 1000", what, len(e.Error))
 				}
 			}
 		}
@@ -162,8 +169,18 @@ func TestID05_MalformedRules(t *testing.T) {
 				began := time.Now()
 				_, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
 				took := time.Since(began)
-				if e, through := at.Entries(t); problem.CodeOf(err) != problem.BadCapability || len(through) > 0 || len(e) != 1 || len(e[0].Error) > 1000 || took > attacktest.Soon {
-					t.Errorf("%s, %d rules: %v after %v, through %+v", what, len(list), err, took, through)
+				switch e, through := at.Entries(t); {
+				case problem.CodeOf(err) != problem.BadCapability:
+					t.Errorf("%s: problem.CodeOf(err) != problem.BadCapability, %d, %v, took = %v, through = %+v",
+						what, len(list), err, took, through)
+				case len(through) > 0:
+					t.Errorf("%s: len(through) = %v, want at most 0; %d", what, len(through), len(list))
+				case len(e) != 1:
+					t.Errorf("%s: len(e) = %v, want 1; %d", what, len(e), len(list))
+				case len(e[0].Error) > 1000:
+					t.Errorf("%s: len(e[0].Error) = %v, want at most 1000; %d", what, len(e[0].Error), len(list))
+				case took > attacktest.Soon:
+					t.Errorf("%s: took = %v, want at most %v; %d", what, took, attacktest.Soon, len(list))
 				}
 			}
 		}
@@ -215,8 +232,19 @@ func TestID05_MalformedRules(t *testing.T) {
 					if problem.CodeOf(err) != problem.BadCapability {
 						t.Errorf("%s, %d rules: %+v, %v", what, len(list), me.Data, err)
 					}
-				} else if err != nil || len(me.Data.Warnings) != 1 || len(me.Data.Roles) != 1 || me.Data.Roles[0].Role != "viewer" || !slices.Equal(me.Data.Roles[0].Orgs, []string{"acme"}) {
-					t.Errorf("%s next to a good one: %+v, %v", what, me.Data, err)
+					continue
+				}
+				switch {
+				case err != nil:
+					t.Errorf("%s next to a good one: %v", what, err)
+				case len(me.Data.Warnings) != 1:
+					t.Errorf("%s next to a good one: warnings %v, want 1", what, me.Data.Warnings)
+				case len(me.Data.Roles) != 1:
+					t.Errorf("%s next to a good one: roles %v, want 1", what, me.Data.Roles)
+				case me.Data.Roles[0].Role != "viewer":
+					t.Errorf("%s next to a good one: role %q, want viewer", what, me.Data.Roles[0].Role)
+				case !slices.Equal(me.Data.Roles[0].Orgs, []string{"acme"}):
+					t.Errorf("%s next to a good one: organisations %q, want acme", what, me.Data.Roles[0].Orgs)
 				}
 			}
 		}
@@ -280,8 +308,13 @@ func TestID06_OneRuleIsUsed(t *testing.T) {
 			defer s.Logout(t, p)
 			s.Kubeconfig(t, p)
 			stored := s.SignIns(t, "erin@example.com")
-			if len(stored) != 1 || stored[0].Spec.Role != tt.role || !slices.Equal(stored[0].Spec.Namespaces, tt.namespaces) {
-				t.Fatalf("stored %+v", stored)
+			switch {
+			case len(stored) != 1:
+				t.Fatalf("stored: len(stored) = %v, want 1", len(stored))
+			case stored[0].Spec.Role != tt.role:
+				t.Fatalf("stored: stored[0].Spec.Role = %q, want %q", stored[0].Spec.Role, tt.role)
+			case !slices.Equal(stored[0].Spec.Namespaces, tt.namespaces):
+				t.Fatalf("stored: stored[0].Spec.Namespaces (-want +got):\n%s", cmp.Diff(tt.namespaces, stored[0].Spec.Namespaces))
 			}
 			var roles, places []string
 			for _, b := range s.AccessOf(t, stored[0].Name) {
@@ -319,8 +352,15 @@ func TestID13_NamesThatCollide(t *testing.T) {
 		st := s.Login(t, p, signin.LoginRequest{})
 		people[login], statuses[login] = p, st
 		stored := s.SignIns(t, login)
-		if len(stored) != 1 || st.Username != login || stored[0].Name != st.Name || !label.MatchString(st.Name) {
-			t.Fatalf("%s: %+v, stored %+v", login, st, stored)
+		switch {
+		case len(stored) != 1:
+			t.Fatalf("len(stored) = %v, want 1", len(stored))
+		case st.Username != login:
+			t.Fatalf("st.Username = %q, want %q", st.Username, login)
+		case stored[0].Name != st.Name:
+			t.Fatalf("stored[0].Name = %q, want %q", stored[0].Name, st.Name)
+		case !label.MatchString(st.Name):
+			t.Fatalf("label.MatchString(st.Name) is false; login = %s, %+v, stored = %+v", login, st, stored)
 		}
 		if names[st.Name] != "" {
 			t.Errorf("%s and %s are both %s", login, names[st.Name], st.Name)
@@ -331,8 +371,13 @@ func TestID13_NamesThatCollide(t *testing.T) {
 	first := s.SignIns(t, "alice@a.com")[0]
 	for _, login := range logins[1:] {
 		p := people[login]
-		if st, err := signin.Read.Call(t.Context(), s.APIClient(p), signin.ReadRequest{}); err != nil || st.Username != login || st.Name != statuses[login].Name {
-			t.Errorf("%s reads %+v, %v", login, st, err)
+		switch st, err := signin.Read.Call(t.Context(), s.APIClient(p), signin.ReadRequest{}); {
+		case err != nil:
+			t.Error(err)
+		case st.Username != login:
+			t.Errorf("st.Username = %q, want %q", st.Username, login)
+		case st.Name != statuses[login].Name:
+			t.Errorf("st.Name = %q, want %q", st.Name, statuses[login].Name)
 		}
 		s.Logout(t, p)
 		for _, request := range []struct{ method, path string }{{"GET", "/login"}, {"GET", "/kubeconfig"}, {"POST", "/logout"}} {
@@ -340,8 +385,13 @@ func TestID13_NamesThatCollide(t *testing.T) {
 				t.Errorf("%s, signed out, %s %s: %v", login, request.method, request.path, a)
 			}
 		}
-		if now := s.SignIns(t, "alice@a.com"); len(now) != 1 || now[0].UID != first.UID || now[0].ResourceVersion != first.ResourceVersion {
-			t.Fatalf("%s touched alice@a.com's sign-in: %+v", login, now)
+		switch now := s.SignIns(t, "alice@a.com"); {
+		case len(now) != 1:
+			t.Fatalf("len(now) = %v, want 1; login = %s", len(now), login)
+		case now[0].UID != first.UID:
+			t.Fatalf("now[0].UID = %q, want %q; login = %s", now[0].UID, first.UID, login)
+		case now[0].ResourceVersion != first.ResourceVersion:
+			t.Fatalf("now[0].ResourceVersion = %q, want %q; login = %s", now[0].ResourceVersion, first.ResourceVersion, login)
 		}
 	}
 	// Another device of the same person has a separate sign-in.

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
@@ -95,8 +97,13 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 	for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "BREW"} {
 		m := s.Mark(t)
 		a := s.Ask(t, alice, method, attacktest.API+"/login", "", "Host", "evil.example")
-		if e := m.Entries(t); a.Status != 421 || len(e) != 1 || e[0].Code != problem.WrongHost {
-			t.Errorf("%s: %v, recorded %+v", method, a, e)
+		switch e := m.Entries(t); {
+		case a.Status != 421:
+			t.Errorf("a.Status = %v, want 421; method = %s", a.Status, method)
+		case len(e) != 1:
+			t.Errorf("len(e) = %v, want 1; method = %s", len(e), method)
+		case e[0].Code != problem.WrongHost:
+			t.Errorf("e[0].Code = %q, want %q; method = %s", e[0].Code, problem.WrongHost, method)
 		}
 	}
 	// Raw requests: no Host, an empty Host, and a request target with another name.
@@ -202,8 +209,13 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 			}
 			var seen signin.Whoami
 			attacktest.Decode(t, s.Ask(t, bob, "GET", attacktest.API+"/whoami", "", forged...).Body, &seen)
-			if seen.Caller.Login != "bob@example.com" || len(seen.Rules) > 0 || seen.Decision.Allowed {
-				t.Errorf("bob is seen as %+v", seen)
+			switch {
+			case seen.Caller.Login != "bob@example.com":
+				t.Errorf("bob is seen: seen.Caller.Login = %q, want %q", seen.Caller.Login, "bob@example.com")
+			case len(seen.Rules) > 0:
+				t.Errorf("bob is seen: len(seen.Rules) = %v, want at most 0", len(seen.Rules))
+			case seen.Decision.Allowed:
+				t.Errorf("bob is seen: seen.Decision.Allowed is true; seen = %+v", seen)
 			}
 		})
 	}
@@ -220,8 +232,15 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 			return token.Status == http.StatusOK
 		})
 		stored := s.SignIns(t, "alice@example.com")
-		if len(stored) != 1 || len(s.SignIns(t, "root@example.com")) != 0 || stored[0].Spec.Device.ID == "" || !strings.HasPrefix(stored[0].Spec.Device.Name, "alice-laptop.") {
-			t.Errorf("stored: %+v", stored)
+		switch {
+		case len(stored) != 1:
+			t.Errorf("stored: len(stored) = %v, want 1", len(stored))
+		case len(s.SignIns(t, "root@example.com")) != 0:
+			t.Errorf(`stored: len(s.SignIns(t, "root@example.com")) != 0; stored = %+v`, stored)
+		case stored[0].Spec.Device.ID == "":
+			t.Errorf("stored: stored[0].Spec.Device.ID is empty; stored = %+v", stored)
+		case !strings.HasPrefix(stored[0].Spec.Device.Name, "alice-laptop."):
+			t.Errorf("stored: stored[0].Spec.Device.Name = %q does not start with %q", stored[0].Spec.Device.Name, "alice-laptop.")
 		}
 		asked, carried := m.Bodies(t, attacktest.AccessAccount), 0
 		if len(asked) < 3 { // read, create and token requests
@@ -229,8 +248,15 @@ func TestID07_HeadersNameNobody(t *testing.T) {
 		}
 		for _, k := range asked {
 			// The API server's audit log would list the addresses of X-Forwarded-For.
-			if k.ImpersonatedUser != nil || !slices.Equal(k.SourceIPs, []string{"127.0.0.1"}) || strings.Contains(k.UserAgent, "root") || strings.Contains(string(k.RequestObject), "root@") {
-				t.Errorf("writes to the API server: %+v", k)
+			switch {
+			case k.ImpersonatedUser != nil:
+				t.Errorf("writes to the API server: k.ImpersonatedUser = %v, want nil", k.ImpersonatedUser)
+			case !slices.Equal(k.SourceIPs, []string{"127.0.0.1"}):
+				t.Errorf("writes to the API server: k.SourceIPs (-want +got):\n%s", cmp.Diff([]string{"127.0.0.1"}, k.SourceIPs))
+			case strings.Contains(k.UserAgent, "root"):
+				t.Errorf("writes to the API server: k.UserAgent = %q contains %q", k.UserAgent, "root")
+			case strings.Contains(string(k.RequestObject), "root@"):
+				t.Errorf("writes to the API server: string(k.RequestObject) = %q contains %q", string(k.RequestObject), "root@")
 			}
 			if strings.Contains(string(k.RequestObject), "alice@example.com") {
 				carried++
@@ -575,8 +601,13 @@ func TestID12_EveryRouteIsDecided(t *testing.T) {
 	patterns := []string{"GET /", "GET /api/v1alpha1/nothing", "DELETE /api/v1alpha1/login", "PUT /api/v1alpha1/kubeconfig", "HEAD /api/v1alpha1/kubeconfig", "OPTIONS /api/v1alpha1/logout"}
 	verbs := map[access.Verb]string{}
 	for _, rt := range routes() {
-		if rt.Verb == "" || rt.Doc == "" || verbs[rt.Verb] != "" {
-			t.Errorf("%s: verb %q (also of %q), doc %q", rt.Pattern, rt.Verb, verbs[rt.Verb], rt.Doc)
+		switch {
+		case rt.Verb == "":
+			t.Errorf("rt.Verb is empty; %s, %q, %q, %q", rt.Pattern, rt.Verb, verbs[rt.Verb], rt.Doc)
+		case rt.Doc == "":
+			t.Errorf("rt.Doc is empty; %s, %q, %q, %q", rt.Pattern, rt.Verb, verbs[rt.Verb], rt.Doc)
+		case verbs[rt.Verb] != "":
+			t.Errorf("verbs[rt.Verb] = %q, want none; %s", verbs[rt.Verb], rt.Pattern)
 		}
 		verbs[rt.Verb] = rt.Pattern
 		patterns = append(patterns, rt.Pattern)

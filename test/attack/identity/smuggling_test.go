@@ -78,8 +78,13 @@ func TestID15_Smuggling(t *testing.T) {
 			w := s.Dial(t, alice)
 			w.Send(tt.raw)
 			answers, closed := w.Rest(attacktest.Long)
-			if len(answers) != 1 || answers[0].Status != http.StatusBadRequest || !closed {
-				t.Errorf("answered %v, closed %v; want one 400 and the end", answers, closed)
+			switch {
+			case len(answers) != 1:
+				t.Errorf("answered: len(answers) = %v, want 1", len(answers))
+			case answers[0].Status != http.StatusBadRequest:
+				t.Errorf("answered: answers[0].Status = %v, want %v", answers[0].Status, http.StatusBadRequest)
+			case !closed:
+				t.Errorf("answered: closed is false; answers = %v, closed = %v", answers, closed)
 			}
 			for _, e := range m.Entries(t) {
 				if e.Verb == access.SigninLogout || e.Result == audit.Done {
@@ -106,8 +111,13 @@ func TestID15_Smuggling(t *testing.T) {
 				defer conn.Close()
 				w := attacktest.NewConn(t, conn)
 				w.Send(tt.raw)
-				if answers, closed := w.Rest(attacktest.Long); len(answers) != 1 || answers[0].Status != http.StatusBadRequest || !closed {
-					t.Errorf("answered %.300v, closed %v; want one 400 and the end", answers, closed)
+				switch answers, closed := w.Rest(attacktest.Long); {
+				case len(answers) != 1:
+					t.Errorf("answered: len(answers) = %v, want 1", len(answers))
+				case answers[0].Status != http.StatusBadRequest:
+					t.Errorf("answered: answers[0].Status = %v, want %v", answers[0].Status, http.StatusBadRequest)
+				case !closed:
+					t.Errorf("answered: closed is false; answers = %.300v, closed = %v", answers, closed)
 				}
 			})
 		}

@@ -69,8 +69,13 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 		} {
 			for _, rt := range routes() {
 				method, path := split(rt)
-				if e := refusedWith(t, s, alice, method, path, problem.FunnelRefused, headers...); e.Actor.Login != "" || e.Actor.NodeID != "" || e.Actor.Via != access.ViaFunnel {
-					t.Errorf("%s with %q: the caller was identified: %+v", rt.Pattern, headers, e.Actor)
+				switch e := refusedWith(t, s, alice, method, path, problem.FunnelRefused, headers...); {
+				case e.Actor.Login != "":
+					t.Errorf("e.Actor.Login = %q, want none; %s; headers = %q", e.Actor.Login, rt.Pattern, headers)
+				case e.Actor.NodeID != "":
+					t.Errorf("e.Actor.NodeID = %q, want none; %s; headers = %q", e.Actor.NodeID, rt.Pattern, headers)
+				case e.Actor.Via != access.ViaFunnel:
+					t.Errorf("e.Actor.Via = %q, want %q; %s; headers = %q", e.Actor.Via, access.ViaFunnel, rt.Pattern, headers)
 				}
 			}
 		}
@@ -126,8 +131,18 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 		stranger := &http.Client{Transport: &http.Transport{DialContext: internet, TLSClientConfig: &tls.Config{RootCAs: s.Roots}}}
 		_, err = behind.Op.Call(ctx, httpapi.Client{HTTP: stranger, Base: "https://" + name}, struct{}{})
 		entries, through := behind.Entries(t)
-		if problem.CodeOf(err) != problem.FunnelRefused || len(through) > 0 || len(entries) != 1 || entries[0].Code != problem.FunnelRefused || entries[0].Actor.NodeID != "" {
-			t.Errorf("from the internet: %v, recorded %+v, through %+v", err, entries, through)
+		switch {
+		case problem.CodeOf(err) != problem.FunnelRefused:
+			t.Errorf("from the internet: problem.CodeOf(err) != problem.FunnelRefused; %v, entries = %+v, through = %+v",
+				err, entries, through)
+		case len(through) > 0:
+			t.Errorf("from the internet: len(through) = %v, want at most 0", len(through))
+		case len(entries) != 1:
+			t.Errorf("from the internet: len(entries) = %v, want 1", len(entries))
+		case entries[0].Code != problem.FunnelRefused:
+			t.Errorf("from the internet: entries[0].Code = %q, want %q", entries[0].Code, problem.FunnelRefused)
+		case entries[0].Actor.NodeID != "":
+			t.Errorf("from the internet: entries[0].Actor.NodeID = %q, want none", entries[0].Actor.NodeID)
 		}
 		// Control: the same listener from the tailnet, and the answer that WhoIs would have given.
 		hc := &http.Client{Transport: &http.Transport{DialContext: alice.Node.Dial, TLSClientConfig: &tls.Config{RootCAs: s.Roots}}}
@@ -232,8 +247,13 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			a, err := w.try(t, read(), attacktest.Long)
 			return err == nil && a.Code() == problem.NotSignedIn
 		})
-		if a, err := w.try(t, read(), attacktest.Long); err != nil || !w.reused || a.Code() != problem.NotSignedIn {
-			t.Fatalf("before: %v %v, reused %v", a, err, w.reused)
+		switch a, err := w.try(t, read(), attacktest.Long); {
+		case err != nil:
+			t.Fatalf("before: %v", err)
+		case !w.reused:
+			t.Fatalf("before: w.reused is false; %v, %v, %v", a, err, w.reused)
+		case a.Code() != problem.NotSignedIn:
+			t.Fatalf("before: a.Code() = %q, want %q", a.Code(), problem.NotSignedIn)
 		}
 		end(p)
 		began, silent := time.Now(), false
@@ -336,8 +356,15 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			t.Helper()
 			err := call()
 			entries, through := at.Entries(t)
-			if problem.CodeOf(err) != code || len(through) > 0 || len(entries) != 1 || entries[0].Code != code {
-				t.Errorf("%s: %v, recorded %+v, through %+v; want %s", what, err, entries, through, code)
+			switch {
+			case problem.CodeOf(err) != code:
+				t.Errorf("%s: problem.CodeOf(err) != code, %v, entries = %+v, through = %+v, code = %s", what, err, entries, through, code)
+			case len(through) > 0:
+				t.Errorf("%s: len(through) = %v, want at most 0", what, len(through))
+			case len(entries) != 1:
+				t.Errorf("%s: len(entries) = %v, want 1", what, len(entries))
+			case entries[0].Code != code:
+				t.Errorf("%s: entries[0].Code = %q, want %q", what, entries[0].Code, code)
 			}
 			// The server caches no result: the next request queries again.
 			caller, fails = good, nil
@@ -369,8 +396,14 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		want("an expired node", problem.NodeExpired)
 		identify = down.Identify
 		err = call()
-		if entries, through := at.Entries(t); problem.CodeOf(err) != problem.IdentityUnavailable || len(entries) != 1 || len(through) > 0 {
-			t.Errorf("a node that is not in its tailnet: %v, recorded %+v, through %+v", err, entries, through)
+		switch entries, through := at.Entries(t); {
+		case problem.CodeOf(err) != problem.IdentityUnavailable:
+			t.Errorf("a node that is not in its tailnet: problem.CodeOf(err) != problem.IdentityUnavailable; %v, entries = %+v, through = %+v",
+				err, entries, through)
+		case len(entries) != 1:
+			t.Errorf("a node that is not in its tailnet: len(entries) = %v, want 1", len(entries))
+		case len(through) > 0:
+			t.Errorf("a node that is not in its tailnet: len(through) = %v, want at most 0", len(through))
 		}
 	})
 	if a := s.Ask(t, alice, "GET", attacktest.API+"/cluster-info", ""); a.Status != http.StatusOK {
@@ -391,8 +424,13 @@ func TestID03_TaggedNodes(t *testing.T) {
 	attacktest.Eventually(t, attacktest.Soon, "the robot is granted", func() bool { return s.Ask(t, robot, "GET", attacktest.API+"/login", "").Code() == problem.NotSignedIn })
 	for _, rt := range guarded() {
 		method, path := split(rt)
-		if e := refusedWith(t, s, ci, method, path, problem.TaggedNode); e.Actor.Login != "" || !strings.HasPrefix(e.Actor.Node, "ci.") || len(e.Actor.Tags) != 1 {
-			t.Errorf("%s: recorded as %+v", rt.Pattern, e.Actor)
+		switch e := refusedWith(t, s, ci, method, path, problem.TaggedNode); {
+		case e.Actor.Login != "":
+			t.Errorf("e.Actor.Login = %q, want none; %s", e.Actor.Login, rt.Pattern)
+		case !strings.HasPrefix(e.Actor.Node, "ci."):
+			t.Errorf("e.Actor.Node = %q does not start with %q; %s", e.Actor.Node, "ci.", rt.Pattern)
+		case len(e.Actor.Tags) != 1:
+			t.Errorf("len(e.Actor.Tags) = %v, want 1; %s", len(e.Actor.Tags), rt.Pattern)
 		}
 	}
 	m := s.Mark(t)
@@ -408,8 +446,15 @@ func TestID03_TaggedNodes(t *testing.T) {
 		name := got.p.Node.Hostname + "." + s.Net.Suffix()
 		stored := s.SignIns(t, "node:"+name)
 		// A rule that does not admit tagged nodes does not apply to them, whatever its priority.
-		if len(stored) != 1 || stored[0].Spec.Device.ID != string(id) || stored[0].Spec.Role != "view" || got.st.Username != "node:"+name {
-			t.Errorf("%s: %+v, stored %+v", name, got.st, stored)
+		switch {
+		case len(stored) != 1:
+			t.Errorf("len(stored) = %v, want 1", len(stored))
+		case stored[0].Spec.Device.ID != string(id):
+			t.Errorf("stored[0].Spec.Device.ID = %q, want %q", stored[0].Spec.Device.ID, string(id))
+		case stored[0].Spec.Role != "view":
+			t.Errorf("stored[0].Spec.Role = %q, want %q", stored[0].Spec.Role, "view")
+		case got.st.Username != "node:"+name:
+			t.Errorf("got.st.Username = %q, want %q", got.st.Username, "node:"+name)
 		}
 	}
 	if one.Name == two.Name || len(s.SignIns(t, "tagged-devices")) > 0 {
@@ -541,8 +586,16 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 			caller = want.who
 			_, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
 			entries, through := at.Entries(t)
-			if problem.CodeOf(err) != want.code || (len(through) == 1) != (want.code == "") || len(entries) != 1 || entries[0].Actor.Login != string(want.who.Login) {
-				t.Errorf("%s: %v, recorded %+v, through %+v", want.who.Login, err, entries, through)
+			switch {
+			case problem.CodeOf(err) != want.code:
+				t.Errorf("problem.CodeOf(err) != want.code; %s, %v, entries = %+v, through = %+v", want.who.Login, err, entries, through)
+			case (len(through) == 1) != (want.code == ""):
+				t.Errorf(`(len(through) == 1) != (want.code == ""); %s, %v, entries = %+v, through = %+v`,
+					want.who.Login, err, entries, through)
+			case len(entries) != 1:
+				t.Errorf("len(entries) = %v, want 1", len(entries))
+			case entries[0].Actor.Login != string(want.who.Login):
+				t.Errorf("entries[0].Actor.Login = %q, want %q", entries[0].Actor.Login, string(want.who.Login))
 			}
 		}
 		if len(from) != 1 {

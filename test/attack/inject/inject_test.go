@@ -340,16 +340,26 @@ func TestIN03_NamesTaken(t *testing.T) {
 		"port_taken":             {"image: app", "image: app, ports: [{containerPort: 6443}]"},
 	} {
 		_, err := p.pod(ns, strings.Replace(asks, change[0], change[1], 1))
-		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "("+code+")") || p.stored(t, ns) != 0 {
-			t.Errorf("%s: %v", code, err)
+		switch {
+		case !apierrors.IsForbidden(err):
+			t.Errorf("apierrors.IsForbidden(err) is false; code = %s, %v", code, err)
+		case !strings.Contains(err.Error(), "("+code+")"):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), "("+code+")")
+		case p.stored(t, ns) != 0:
+			t.Errorf("p.stored(t, ns) != 0; code = %s, %v", code, err)
 		}
 	}
 	// A volume with the product's name that the product did not create.
 	if _, err := p.pod(ns, strings.Replace(asks, "spec: {", "spec: {volumes: [{name: mca-state, hostPath: {path: /}}], ", 1)); !apierrors.IsForbidden(err) {
 		t.Errorf("a volume: %v", err)
 	}
-	if pod, err := p.pod(ns, strings.Replace(asks, "image: app", `image: app, env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}]`, 1)); err != nil || !adapted(pod) || len(pod.Spec.Containers[0].Env) != 8 {
+	switch pod, err := p.pod(ns, strings.Replace(asks, "image: app", `image: app, env: [{name: KUBERNETES_SERVICE_HOST, value: 127.0.0.1}]`, 1)); {
+	case err != nil:
 		t.Errorf("the very value that is needed: %v", err)
+	case !adapted(pod):
+		t.Errorf("the very value that is needed: adapted(pod) is false; %v", err)
+	case len(pod.Spec.Containers[0].Env) != 8:
+		t.Errorf("the very value that is needed: len(pod.Spec.Containers[0].Env) = %v, want 8", len(pod.Spec.Containers[0].Env))
 	}
 }
 
@@ -372,8 +382,14 @@ func TestIN04_RealToken(t *testing.T) {
 			if err == nil {
 				err = withoutRealToken(pod)
 			}
-			if err != nil || len(pod.Spec.InitContainers) != 3 || strings.HasPrefix(pod.Spec.Volumes[1].Name, "kube-api-access-") {
-				t.Errorf("%s %s: %v", account, automount, err)
+			switch {
+			case err != nil:
+				t.Errorf("%v; account = %s; automount = %s", err, account, automount)
+			case len(pod.Spec.InitContainers) != 3:
+				t.Errorf("got %v, want 3; account = %s; automount = %s", len(pod.Spec.InitContainers), account, automount)
+			case strings.HasPrefix(pod.Spec.Volumes[1].Name, "kube-api-access-"):
+				t.Errorf("pod.Spec.Volumes[1].Name = %q starts with %q; account = %s; automount = %s",
+					pod.Spec.Volumes[1].Name, "kube-api-access-", account, automount)
 			}
 		}
 	}
@@ -428,8 +444,13 @@ func TestIN05_NothingElseChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := string(out[0].Text); !strings.HasPrefix(text, crd+"---\n"+ours) || !strings.HasSuffix(text, "---\n"+crd) || strings.Count(text, testenv.SidecarImage) != 1 {
-		t.Errorf("%s", text)
+	switch text := string(out[0].Text); {
+	case !strings.HasPrefix(text, crd+"---\n"+ours):
+		t.Errorf("text = %q does not start with %q", text, crd+"---\n"+ours)
+	case !strings.HasSuffix(text, "---\n"+crd):
+		t.Errorf("text = %q does not end with %q", text, "---\n"+crd)
+	case strings.Count(text, testenv.SidecarImage) != 1:
+		t.Errorf("strings.Count(text, testenv.SidecarImage) = %v, want 1", strings.Count(text, testenv.SidecarImage))
 	}
 }
 
@@ -439,8 +460,13 @@ func TestIN06_Impossible(t *testing.T) {
 	p, _ := start(t)
 	ns := p.Namespace(t)
 	for code, spec := range map[string]string{"host_network": "hostNetwork: true", "windows": "os: {name: windows}"} {
-		if _, err := p.pod(ns, strings.Replace(asks, "spec: {", "spec: {"+spec+", ", 1)); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), code) || p.stored(t, ns) != 0 {
-			t.Errorf("%s: %v", code, err)
+		switch _, err := p.pod(ns, strings.Replace(asks, "spec: {", "spec: {"+spec+", ", 1)); {
+		case !apierrors.IsForbidden(err):
+			t.Errorf("apierrors.IsForbidden(err) is false; code = %s, %v", code, err)
+		case !strings.Contains(err.Error(), code):
+			t.Errorf("err.Error() = %q does not contain %q", err.Error(), code)
+		case p.stored(t, ns) != 0:
+			t.Errorf("p.stored(t, ns) != 0; code = %s, %v", code, err)
 		}
 	}
 	old := inject.Options{Sidecar: inject.DefaultSidecar(), Version: "v1", Kubernetes: inject.KubeVersion{Major: 1, Minor: 28}}
@@ -458,8 +484,13 @@ func TestIN06_Impossible(t *testing.T) {
 	}
 	pod, err := p.pod(strict.Name, strings.Replace(strings.Replace(asks, "spec: {", "spec: {securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}, ", 1), "image: app",
 		"image: app, resources: {limits: {cpu: 1, memory: 1Gi}}, securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}", 1))
-	if err != nil || !adapted(pod) || pod.Status.QOSClass != corev1.PodQOSGuaranteed {
+	switch {
+	case err != nil:
 		t.Errorf("restricted and guaranteed: %v", err)
+	case !adapted(pod):
+		t.Errorf("restricted and guaranteed: adapted(pod) is false; %v", err)
+	case pod.Status.QOSClass != corev1.PodQOSGuaranteed:
+		t.Errorf("restricted and guaranteed: pod.Status.QOSClass = %q, want %q", pod.Status.QOSClass, corev1.PodQOSGuaranteed)
 	}
 }
 
@@ -510,15 +541,25 @@ func TestIN07_AnythingSent(t *testing.T) {
 	// fetches it.
 	for _, value := range []string{"../../etc/passwd", "{{ .Env }}", "http://169.254.169.254/", "$(cat /etc/shadow)"} {
 		body := strings.Replace(good, `"metadata":{`, fmt.Sprintf(`"metadata":{"annotations":{"mca.tailplane.dev/config":%q},`, value), 1)
-		if status, said := send("POST", "/mutate", "application/json", body); status != 200 || !strings.Contains(said, `"allowed":false`) || strings.Contains(said, "patch") {
-			t.Errorf("%s: %d %s", value, status, said)
+		switch status, said := send("POST", "/mutate", "application/json", body); {
+		case status != 200:
+			t.Errorf("status = %v, want 200; value = %s", status, value)
+		case !strings.Contains(said, `"allowed":false`):
+			t.Errorf("said = %q does not contain %q; value = %s", said, `"allowed":false`, value)
+		case strings.Contains(said, "patch"):
+			t.Errorf("said = %q contains %q; value = %s", said, "patch", value)
 		}
 	}
 	if status, said := send("POST", "/mutate", "application/json", good); status != 200 || !strings.Contains(said, "JSONPatch") {
 		t.Errorf("afterwards: %d %s", status, said)
 	}
-	if pod, err := p.pod(p.Namespace(t), asks); err != nil || !adapted(pod) || strings.Contains(w.Output(), "panic") {
+	switch pod, err := p.pod(p.Namespace(t), asks); {
+	case err != nil:
 		t.Errorf("afterwards: %v", err)
+	case !adapted(pod):
+		t.Errorf("afterwards: adapted(pod) is false; %v", err)
+	case strings.Contains(w.Output(), "panic"):
+		t.Errorf("afterwards: w.Output() = %q contains %q", w.Output(), "panic")
 	}
 }
 

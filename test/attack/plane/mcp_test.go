@@ -159,8 +159,19 @@ func TestMC02_TextStaysData(t *testing.T) {
 	a := call("list_audit", `{"verb":"signins.revoke","limit":5}`)
 	before, fenced, ok := strings.Cut(a.said(), "```text\n")
 	inside, after, closed := strings.Cut(fenced, "\n```\n")
-	if !ok || !closed || strings.TrimSpace(after) != "" || strings.Contains(inside, "```") || strings.Contains(before, "Ignore") || !strings.Contains(before, "data, not instructions") {
-		t.Errorf("the fence is broken:\n%s", a.said())
+	switch {
+	case !ok:
+		t.Errorf("the fence is broken: ok is false; %s", a.said())
+	case !closed:
+		t.Errorf("the fence is broken: closed is false; %s", a.said())
+	case strings.TrimSpace(after) != "":
+		t.Errorf("the fence is broken: strings.TrimSpace(after) = %q, want none; %s", strings.TrimSpace(after), a.said())
+	case strings.Contains(inside, "```"):
+		t.Errorf("the fence is broken: inside = %q contains %q; %s", inside, "```", a.said())
+	case strings.Contains(before, "Ignore"):
+		t.Errorf("the fence is broken: before = %q contains %q; %s", before, "Ignore", a.said())
+	case !strings.Contains(before, "data, not instructions"):
+		t.Errorf("the fence is broken: before = %q does not contain %q; %s", before, "data, not instructions", a.said())
 	}
 	for _, r := range "\x1b\u202e\u200b\U000e0041" {
 		if strings.ContainsRune(a.Text, r) {
@@ -345,15 +356,25 @@ func TestMC06_LinesAndTokens(t *testing.T) {
 			t.Errorf("whoami: %s", line)
 		}
 	}
-	if !answered["1"] || !answered["3"] || !answered["4"] {
-		t.Errorf("answered are %v (exit %d, %s)", answered, exit, errs)
+	switch {
+	case !answered["1"]:
+		t.Errorf(`answered: answered["1"] is false; answered = %v, exit = %d, errs = %s`, answered, exit, errs)
+	case !answered["3"]:
+		t.Errorf(`answered: answered["3"] is false; answered = %v, exit = %d, errs = %s`, answered, exit, errs)
+	case !answered["4"]:
+		t.Errorf(`answered: answered["4"] is false; answered = %v, exit = %d, errs = %s`, answered, exit, errs)
 	}
 
 	const token = "eyJhbGciOiJSUzI1NiJ9.eyJjYW5hcnkiOjF9.c2lnbmF0dXJlLW9mLWNhbmFyeQ"
 	for _, at := range []string{"http://dashboard." + o.Net.Suffix(), "http://10.0.0.1:8080", "ftp://dashboard"} {
 		out, errs, exit := run([]string{"DASHBOARD_TOKEN=" + token}, hello+"\n", "--url", at)
-		if exit != 2 || out != "" || strings.Contains(errs, "c2lnbmF0dXJl") {
-			t.Errorf("%s: exit %d, %q, %s", at, exit, out, errs)
+		switch {
+		case exit != 2:
+			t.Errorf("exit = %v, want 2; %s", exit, at)
+		case out != "":
+			t.Errorf("out = %q, want none; %s", out, at)
+		case strings.Contains(errs, "c2lnbmF0dXJl"):
+			t.Errorf("errs = %q contains %q; %s", errs, "c2lnbmF0dXJl", at)
 		}
 	}
 }

@@ -371,20 +371,45 @@ func TestPL04_StoredScript(t *testing.T) {
 	if err := json.Unmarshal(list.Data, &adapters); err != nil || !strings.Contains(adapters[0].Message, "<script>") {
 		t.Errorf("%v: the text is changed: %s", err, list.Data)
 	}
-	if list.Header.Get("Content-Type") != "application/json" || list.Header.Get("X-Content-Type-Options") != "nosniff" || strings.ContainsAny(list.Body, "\x1b\x07") {
-		t.Errorf("the list: %v %q", list.Header, list.Body)
+	switch {
+	case list.Header.Get("Content-Type") != "application/json":
+		t.Errorf(`the list: list.Header.Get("Content-Type") != "application/json"; %v, %q`, list.Header, list.Body)
+	case list.Header.Get("X-Content-Type-Options") != "nosniff":
+		t.Errorf(`the list: list.Header.Get("X-Content-Type-Options") != "nosniff"; %v, %q`, list.Header, list.Body)
+	case strings.ContainsAny(list.Body, "\x1b\x07"):
+		t.Errorf(`the list: strings.ContainsAny(list.Body, "\x1b\x07") is true; %v, %q`, list.Header, list.Body)
 	}
 	text := o.Request(t, alice, "GET", "/text", "")
-	if !strings.Contains(text.Body, "shop/hostile") || strings.Contains(text.Body, "<script") || strings.ContainsAny(text.Body, "\x1b\x07\u202e") || !strings.HasPrefix(text.Header.Get("Content-Type"), "text/plain") || text.Header.Get("X-Content-Type-Options") != "nosniff" {
-		t.Errorf("as text: %v %q", text.Header, text.Body)
+	switch {
+	case !strings.Contains(text.Body, "shop/hostile"):
+		t.Errorf("as text: text.Body = %q does not contain %q", text.Body, "shop/hostile")
+	case strings.Contains(text.Body, "<script"):
+		t.Errorf("as text: text.Body = %q contains %q", text.Body, "<script")
+	case strings.ContainsAny(text.Body, "\x1b\x07\u202e"):
+		t.Errorf(`as text: strings.ContainsAny(text.Body, "\x1b\x07\u202e") is true; %v, %q`, text.Header, text.Body)
+	case !strings.HasPrefix(text.Header.Get("Content-Type"), "text/plain"):
+		t.Errorf(`as text: strings.HasPrefix(text.Header.Get("Content-Type"), "text/plain") is false; %v, %q`, text.Header, text.Body)
+	case text.Header.Get("X-Content-Type-Options") != "nosniff":
+		t.Errorf(`as text: text.Header.Get("X-Content-Type-Options") != "nosniff"; %v, %q`, text.Header, text.Body)
 	}
 	refused := o.Request(t, mallory, "GET", "/", "", "Accept", "text/html")
-	if refused.Status != http.StatusForbidden || strings.Contains(refused.Body, "<img") || !strings.Contains(refused.Body, "&lt;img/src=x/onerror=alert(1)&gt;@evil.example") {
-		t.Errorf("the page for a caller without a role: %d %s", refused.Status, refused.Body)
+	switch {
+	case refused.Status != http.StatusForbidden:
+		t.Errorf("the page for a caller without a role: refused.Status = %v, want %v", refused.Status, http.StatusForbidden)
+	case strings.Contains(refused.Body, "<img"):
+		t.Errorf("the page for a caller without a role: refused.Body = %q contains %q", refused.Body, "<img")
+	case !strings.Contains(refused.Body, "&lt;img/src=x/onerror=alert(1)&gt;@evil.example"):
+		t.Errorf("the page for a caller without a role: refused.Body = %q does not contain %q",
+			refused.Body, "&lt;img/src=x/onerror=alert(1)&gt;@evil.example")
 	}
 	for what, h := range map[string]http.Header{"the refusal": refused.Header, "the dashboard": o.Request(t, alice, "GET", "/", "").Header, "the text": text.Header} {
-		if csp := h.Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(csp, "http") {
-			t.Errorf("%s: %q", what, csp)
+		switch csp := h.Get("Content-Security-Policy"); {
+		case !strings.HasPrefix(csp, "default-src 'none'"):
+			t.Errorf("%s: csp = %q does not start with %q", what, csp, "default-src 'none'")
+		case strings.Contains(csp, "unsafe"):
+			t.Errorf("%s: csp = %q contains %q", what, csp, "unsafe")
+		case strings.Contains(csp, "http"):
+			t.Errorf("%s: csp = %q contains %q", what, csp, "http")
 		}
 	}
 }
@@ -422,8 +447,14 @@ func TestPL05_OthersThings(t *testing.T) {
 	}
 	real := o.Request(t, amy, "DELETE", "/api/v1/signins/"+testenv.SigninNamespace+"/"+name, `{"reason":"mine"}`)
 	none := o.Request(t, amy, "DELETE", "/api/v1/signins/"+testenv.SigninNamespace+"/nobodys", `{"reason":"mine"}`)
-	if real.Status != http.StatusNotFound || none.Status != http.StatusNotFound || len(real.Body)-len(name) != len(none.Body)-len("nobodys") && strings.Contains(real.Body, name) {
-		t.Errorf("bob's: %d %s; a missing one: %d %s", real.Status, real.Body, none.Status, none.Body)
+	switch {
+	case real.Status != http.StatusNotFound:
+		t.Errorf("bob's: real.Status = %v, want %v", real.Status, http.StatusNotFound)
+	case none.Status != http.StatusNotFound:
+		t.Errorf("bob's: none.Status = %v, want %v", none.Status, http.StatusNotFound)
+	case len(real.Body)-len(name) != len(none.Body)-len("nobodys") && strings.Contains(real.Body, name):
+		t.Errorf(`bob's: len(real.Body)-len(name) != len(none.Body)-len("nobodys") && strings.Contains(real.Body, name); %d, %s, %d, %s`,
+			real.Status, real.Body, none.Status, none.Body)
 	}
 	o.Untouched(t, m, "amy")
 	ctx, cancel := context.WithTimeout(t.Context(), attacktest.Long)
@@ -489,8 +520,18 @@ func TestPL08_TheAccountCannotMore(t *testing.T) {
 		if agent := r.UserAgent; strings.Contains(agent, "plane.test") {
 			continue // requests of this test itself
 		}
-		if secret || r.ImpersonatedUser != nil || r.ObjectRef.Subresource == "exec" || r.ObjectRef.Subresource == "token" || r.Writes() && !slices.Contains([]string{"tkasignins", "runnerholds", "secrets", "events"}, r.ObjectRef.Resource) {
-			t.Errorf("the program requested %v", r)
+		switch {
+		case secret:
+			t.Errorf("the program requested: secret is true; %v", r)
+		case r.ImpersonatedUser != nil:
+			t.Errorf("the program requested: r.ImpersonatedUser = %v, want nil", r.ImpersonatedUser)
+		case r.ObjectRef.Subresource == "exec":
+			t.Errorf("the program requested: r.ObjectRef.Subresource = %q", r.ObjectRef.Subresource)
+		case r.ObjectRef.Subresource == "token":
+			t.Errorf("the program requested: r.ObjectRef.Subresource = %q", r.ObjectRef.Subresource)
+		case r.Writes() && !slices.Contains([]string{"tkasignins", "runnerholds", "secrets", "events"}, r.ObjectRef.Resource):
+			t.Errorf(`the program requested: r.Writes() && !slices.Contains([]string{"tkasignins", "runnerholds", "secrets", "events"}, r.ObjectRef.Resource); %v`,
+				r)
 		}
 	}
 }

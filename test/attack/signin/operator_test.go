@@ -157,8 +157,15 @@ func TestSI01_ForgedSignIn(t *testing.T) {
 			attacktest.Eventually(t, attacktest.Long, what, func() bool {
 				return s.KubeClient.Get(ctx, client.ObjectKeyFromObject(o), o) == nil && o.Status.ObservedGeneration == o.Generation
 			})
-			if c := ready(o); c.Reason != reason || c.Status != metav1.ConditionFalse || o.Status.Role != "" || o.Status.ServiceAccount != nil {
-				t.Errorf("%s: %+v, condition %+v, want %s", what, o.Status, c, reason)
+			switch c := ready(o); {
+			case c.Reason != reason:
+				t.Errorf("%s: c.Reason = %q, want %q", what, c.Reason, reason)
+			case c.Status != metav1.ConditionFalse:
+				t.Errorf("%s: c.Status = %q, want %q", what, c.Status, metav1.ConditionFalse)
+			case o.Status.Role != "":
+				t.Errorf("%s: o.Status.Role = %q, want none", what, o.Status.Role)
+			case o.Status.ServiceAccount != nil:
+				t.Errorf("%s: o.Status.ServiceAccount = %v, want nil", what, o.Status.ServiceAccount)
 			}
 			if given := s.AccessOf(t, o.Name); len(given) > 0 {
 				t.Errorf("%s: given %v", what, given)

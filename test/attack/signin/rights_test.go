@@ -157,8 +157,13 @@ func checkManifests(t *testing.T, what string, text []byte) (roles int) {
 				if x.Name == "envoy-gateway" && o.Kind == "ClusterRoleBinding" && slices.Contains([]string{"envoy-gateway-tailscale-extension", "tailplane-extension-reader"}, o.RoleRef.Name) {
 					continue
 				}
-				if x.Kind != "ServiceAccount" || !strings.HasPrefix(x.Name, "tailplane") || !strings.HasPrefix(o.RoleRef.Name, "tailplane") {
-					t.Errorf("%s: %s gives %s to %+v", what, o.Metadata.Name, o.RoleRef.Name, x)
+				switch {
+				case x.Kind != "ServiceAccount":
+					t.Errorf("%s: x.Kind = %q, want %q; %s", what, x.Kind, "ServiceAccount", o.Metadata.Name)
+				case !strings.HasPrefix(x.Name, "tailplane"):
+					t.Errorf("%s: x.Name = %q does not start with %q; %s", what, x.Name, "tailplane", o.Metadata.Name)
+				case !strings.HasPrefix(o.RoleRef.Name, "tailplane"):
+					t.Errorf("%s: o.RoleRef.Name = %q does not start with %q; %s", what, o.RoleRef.Name, "tailplane", o.Metadata.Name)
 				}
 			}
 		}

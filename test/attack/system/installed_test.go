@@ -352,8 +352,13 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 			}
 		}
 		for name, path := range programs {
-			if found, out, err := vulnerable(t, "file://"+db, path); err != nil || !found || !strings.Contains(out, "GO-9999-0001") {
-				t.Fatalf("%s: the invented vulnerability is not found: %v\n%s", name, err, out)
+			switch found, out, err := vulnerable(t, "file://"+db, path); {
+			case err != nil:
+				t.Fatalf("%s: the invented vulnerability: %v", name, err)
+			case !found:
+				t.Fatalf("%s: the invented vulnerability: found is false, %v, out = %s", name, err, out)
+			case !strings.Contains(out, "GO-9999-0001"):
+				t.Fatalf("%s: the invented vulnerability: out = %q does not contain %q", name, out, "GO-9999-0001")
 			}
 		}
 		for name, path := range programs {

@@ -527,8 +527,13 @@ func TestDS04_NothingIsLeftOfThoseWhoLeave(t *testing.T) {
 		case 6: // a body that never arrives
 			raw(l, l.dial, "POST "+attacktest.API+"/login HTTP/1.1\r\nHost: "+host+"\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{")
 		default:
-			if got, err := l.say(l.head + upgrades[i/8%3] + "\r\n"); err != nil || got == http.StatusSwitchingProtocols || got == 0 {
-				t.Errorf("%s: an upgrade is answered %d %v", l.name, got, err)
+			switch got, err := l.say(l.head + upgrades[i/8%3] + "\r\n"); {
+			case err != nil:
+				t.Errorf("%s: an upgrade is answered: %v", l.name, err)
+			case got == http.StatusSwitchingProtocols:
+				t.Errorf("%s: an upgrade is answered: got = %v", l.name, got)
+			case got == 0:
+				t.Errorf("%s: an upgrade is answered: got = %v", l.name, got)
 			}
 		}
 	}

@@ -17,8 +17,15 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	if len(lines) != 5 || lines[0] != s.String() || !strings.HasPrefix(lines[3], "tailplane ") || !strings.HasPrefix(lines[4], "memberlist ") {
-		t.Errorf("it prints\n%s", &b)
+	switch {
+	case len(lines) != 5:
+		t.Errorf("it prints: len(lines) = %v, want 5; %s", len(lines), &b)
+	case lines[0] != s.String():
+		t.Errorf("it prints: lines[0] = %q, want %q; %s", lines[0], s.String(), &b)
+	case !strings.HasPrefix(lines[3], "tailplane "):
+		t.Errorf("it prints: lines[3] = %q does not start with %q; %s", lines[3], "tailplane ", &b)
+	case !strings.HasPrefix(lines[4], "memberlist "):
+		t.Errorf("it prints: lines[4] = %q does not start with %q; %s", lines[4], "memberlist ", &b)
 	}
 	t.Log("\n" + b.String())
 }

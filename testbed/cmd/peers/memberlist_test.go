@@ -38,8 +38,15 @@ func TestMemberlist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { r = runMemberlist(t, sc) })
 	r.Took = time.Since(began)
 	if *simFile == "" {
-		if r.Join == 0 || r.Death == 0 || r.Messages == 0 || r.Bytes == 0 {
-			t.Errorf("a mild scenario ends in %+v", r)
+		switch {
+		case r.Join == 0:
+			t.Errorf("a mild scenario ends: r.Join = %v", r.Join)
+		case r.Death == 0:
+			t.Errorf("a mild scenario ends: r.Death = %v", r.Death)
+		case r.Messages == 0:
+			t.Errorf("a mild scenario ends: r.Messages = %v", r.Messages)
+		case r.Bytes == 0:
+			t.Errorf("a mild scenario ends: r.Bytes = %v", r.Bytes)
 		}
 		if err := gossiptest.Print(t.Output(), sc, []gossiptest.Result{r}); err != nil {
 			t.Error(err)

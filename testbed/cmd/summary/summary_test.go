@@ -62,7 +62,16 @@ func TestReport(t *testing.T) {
 func TestTail(t *testing.T) {
 	said := "=== RUN B\n    b_test.go:7: want 3\n" + strings.Repeat("        a log\n", 100) + "        " + strings.Repeat("x", 1000) + "\n    b_test.go:9: the log's end\n--- FAIL: B\n"
 	got := tail(said)
-	if !strings.Contains(got, "b_test.go:7: want 3\n") || strings.Count(got, "a log") != 17 || strings.Count(got, "b_test.go:9") != 1 || len(got) > 1000 || !strings.HasSuffix(got, "--- FAIL: B\n") {
-		t.Errorf("%s", got)
+	switch {
+	case !strings.Contains(got, "b_test.go:7: want 3\n"):
+		t.Errorf("got = %q does not contain %q", got, "b_test.go:7: want 3\n")
+	case strings.Count(got, "a log") != 17:
+		t.Errorf(`strings.Count(got, "a log") = %v, want 17`, strings.Count(got, "a log"))
+	case strings.Count(got, "b_test.go:9") != 1:
+		t.Errorf(`strings.Count(got, "b_test.go:9") = %v, want 1`, strings.Count(got, "b_test.go:9"))
+	case len(got) > 1000:
+		t.Errorf("len(got) = %v, want at most 1000", len(got))
+	case !strings.HasSuffix(got, "--- FAIL: B\n"):
+		t.Errorf("got = %q does not end with %q", got, "--- FAIL: B\n")
 	}
 }

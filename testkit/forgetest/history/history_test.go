@@ -11,8 +11,13 @@ func TestHistory(t *testing.T) {
 	base := r.Add("main", Commit{Files: map[string]string{"a": "1", "b": "1"}})
 	mine := r.Add("mine", Commit{Parent: base, Files: map[string]string{"a": "2", "b": "1", "c": "1"}})
 	theirs := r.Add("main", Commit{Parent: base, Files: map[string]string{"a": "1"}})
-	if own, at := r.Own(mine, "main"); len(own) != 1 || own[0].ID != mine || at != base {
-		t.Errorf("own %v since %s", own, at)
+	switch own, at := r.Own(mine, "main"); {
+	case len(own) != 1:
+		t.Errorf("own: len(own) = %v, want 1", len(own))
+	case own[0].ID != mine:
+		t.Errorf("own: own[0].ID = %q, want %q", own[0].ID, mine)
+	case at != base:
+		t.Errorf("own: at = %q, want %q", at, base)
 	}
 	if got, ok := r.Merged(mine, "main"); !ok || !maps.Equal(got, map[string]string{"a": "2", "c": "1"}) {
 		t.Errorf("merged %v, %v", got, ok)
@@ -26,7 +31,14 @@ func TestHistory(t *testing.T) {
 	if got, ok := r.Merged(mine, "main"); ok {
 		t.Errorf("both changed a, and it is merged: %v", got)
 	}
-	if r.Delete("nowhere") || !r.Delete("mine") || r.Head("mine") != "" || len(r.Log(mine)) != 2 {
-		t.Error("a branch that went takes its commits with it, or did not go")
+	switch {
+	case r.Delete("nowhere"):
+		t.Error(`a branch that went takes its commits with it, or did not go: r.Delete("nowhere") is true`)
+	case !r.Delete("mine"):
+		t.Error(`a branch that went takes its commits with it, or did not go: r.Delete("mine") is false`)
+	case r.Head("mine") != "":
+		t.Error(`a branch that went takes its commits with it, or did not go: r.Head("mine") != ""`)
+	case len(r.Log(mine)) != 2:
+		t.Error("a branch that went takes its commits with it, or did not go: len(r.Log(mine)) != 2")
 	}
 }

@@ -23,8 +23,15 @@ func TestTree(t *testing.T) {
 		t.Errorf("one level: %v", got)
 	}
 	pools, ok := r.Folder(head, "fleet/pools")
-	if got, _ := r.Tree(pools, true); !ok || pools != want[3].ID || len(got) != 1 || got[0].Path != "x.yaml" {
-		t.Errorf("a folder: %s, %v, %v", pools, ok, got)
+	switch got, _ := r.Tree(pools, true); {
+	case !ok:
+		t.Errorf("a folder: ok is false; pools = %s, %v, got = %v", pools, ok, got)
+	case pools != want[3].ID:
+		t.Errorf("a folder: pools = %q, want %q", pools, want[3].ID)
+	case len(got) != 1:
+		t.Errorf("a folder: len(got) = %v, want 1", len(got))
+	case got[0].Path != "x.yaml":
+		t.Errorf("a folder: got[0].Path = %q, want %q", got[0].Path, "x.yaml")
 	}
 	if _, ok := r.Folder(head, "fle"); ok {
 		t.Error("there is a folder that was not created")

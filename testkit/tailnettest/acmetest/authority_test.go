@@ -97,8 +97,15 @@ func (m *acmeClient) order(domain string) (*acme.Order, *acme.Challenge) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	if len(auth.Challenges) != 1 || auth.Challenges[0].Type != "dns-01" || auth.Identifier.Value != domain || auth.Status != acme.StatusPending {
-		m.t.Fatalf("authorization: %+v", auth)
+	switch {
+	case len(auth.Challenges) != 1:
+		m.t.Fatalf("authorization: len(auth.Challenges) = %v, want 1", len(auth.Challenges))
+	case auth.Challenges[0].Type != "dns-01":
+		m.t.Fatalf("authorization: auth.Challenges[0].Type = %q, want %q", auth.Challenges[0].Type, "dns-01")
+	case auth.Identifier.Value != domain:
+		m.t.Fatalf("authorization: auth.Identifier.Value = %q, want %q", auth.Identifier.Value, domain)
+	case auth.Status != acme.StatusPending:
+		m.t.Fatalf("authorization: auth.Status = %q, want %q", auth.Status, acme.StatusPending)
 	}
 	return o, auth.Challenges[0]
 }

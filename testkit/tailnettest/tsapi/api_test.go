@@ -154,8 +154,13 @@ func signIn(t testing.TB, a *tsapi.API, o tsapi.OAuthClient, basic bool, scopes 
 	}
 	r := c.want(http.StatusOK, "POST", "/oauth/token", form.Encode(), header...)
 	c.token, _ = r.at("access_token").(string)
-	if !strings.HasPrefix(c.token, "tskey-api-") || r.at("token_type") != "Bearer" || r.at("expires_in") != 3600.0 {
-		t.Fatalf("token: %s", r.body)
+	switch {
+	case !strings.HasPrefix(c.token, "tskey-api-"):
+		t.Fatalf("token: c.token = %q does not start with %q", c.token, "tskey-api-")
+	case r.at("token_type") != "Bearer":
+		t.Fatalf(`token: r.at("token_type") != "Bearer"; %s`, r.body)
+	case r.at("expires_in") != 3600.0:
+		t.Fatalf(`token: r.at("expires_in") != 3600.0; %s`, r.body)
 	}
 	return c
 }
@@ -211,8 +216,13 @@ func TestAPIAuth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := string(b); strings.Contains(s, o.Secret) || strings.Contains(s, again.token) || !strings.Contains(s, o.ID) {
-		t.Errorf("the record contains a secret, or lacks the caller: %s", s)
+	switch s := string(b); {
+	case strings.Contains(s, o.Secret):
+		t.Errorf("the record contains a secret, or lacks the caller: s = %q contains %q", s, o.Secret)
+	case strings.Contains(s, again.token):
+		t.Errorf("the record contains a secret, or lacks the caller: s = %q contains %q", s, again.token)
+	case !strings.Contains(s, o.ID):
+		t.Errorf("the record contains a secret, or lacks the caller: s = %q does not contain %q", s, o.ID)
 	}
 }
 
@@ -271,12 +281,22 @@ func TestAPIKeysAndDevices(t *testing.T) {
 	key := c.want(200, "POST", "/tailnet/-/keys", capsCI+`,"expirySeconds":300,"description":"for a test"}`)
 	text, _ := key.at("key").(string)
 	keyID, _ := key.at("id").(string)
-	if !strings.HasPrefix(text, "tskey-auth-"+keyID+"-") || key.at("description") != "for a test" || key.at("invalid") != false {
-		t.Fatalf("key: %s", key.body)
+	switch {
+	case !strings.HasPrefix(text, "tskey-auth-"+keyID+"-"):
+		t.Fatalf("key: text = %q does not start with %q", text, "tskey-auth-"+keyID+"-")
+	case key.at("description") != "for a test":
+		t.Fatalf(`key: key.at("description") != "for a test"; %s`, key.body)
+	case key.at("invalid") != false:
+		t.Fatalf(`key: key.at("invalid") != false; %s`, key.body)
 	}
 	exp, err := time.Parse(time.RFC3339, fmt.Sprint(key.at("expires")))
-	if left := time.Until(exp); err != nil || left < 4*time.Minute || left > 5*time.Minute {
-		t.Errorf("expires: %v %v", key.at("expires"), err)
+	switch left := time.Until(exp); {
+	case err != nil:
+		t.Errorf("expires: %v; %v", err, key.at("expires"))
+	case left < 4*time.Minute:
+		t.Errorf("expires: left = %v, want at least %v; %v", left, 4*time.Minute, key.at("expires"))
+	case left > 5*time.Minute:
+		t.Errorf("expires: left = %v, want at most %v; %v", left, 5*time.Minute, key.at("expires"))
 	}
 	for why, body := range map[string]string{
 		"a tag that is not the client's": strings.ReplaceAll(capsCI, "tag:ci", "tag:tka") + "}",
@@ -319,9 +339,19 @@ func TestAPIKeysAndDevices(t *testing.T) {
 		t.Errorf("devices: %s", list.body)
 	}
 	byTag := c.want(200, "GET", "/tailnet/-/devices?tags=tag:ci&tags=tag:x&fields=all", "")
-	if byTag.at("devices/0/hostname") != "runner" || byTag.at("devices/1") != nil || byTag.at("devices/0/enabledRoutes") == nil ||
-		byTag.at("devices/0/isEphemeral") != true || byTag.at("devices/0/connectedToControl") != true || byTag.at("devices/0/lastSeen") != nil {
-		t.Errorf("devices by tag: %s", byTag.body)
+	switch {
+	case byTag.at("devices/0/hostname") != "runner":
+		t.Errorf(`devices by tag: byTag.at("devices/0/hostname") != "runner"; %s`, byTag.body)
+	case byTag.at("devices/1") != nil:
+		t.Errorf(`devices by tag: byTag.at("devices/1") is not nil; %s`, byTag.body)
+	case byTag.at("devices/0/enabledRoutes") == nil:
+		t.Error(`devices by tag: byTag.at("devices/0/enabledRoutes") is nil`)
+	case byTag.at("devices/0/isEphemeral") != true:
+		t.Errorf(`devices by tag: byTag.at("devices/0/isEphemeral") != true; %s`, byTag.body)
+	case byTag.at("devices/0/connectedToControl") != true:
+		t.Errorf(`devices by tag: byTag.at("devices/0/connectedToControl") != true; %s`, byTag.body)
+	case byTag.at("devices/0/lastSeen") != nil:
+		t.Errorf(`devices by tag: byTag.at("devices/0/lastSeen") is not nil; %s`, byTag.body)
 	}
 	if r := c.want(200, "GET", "/tailnet/-/devices?hostname=nobody", ""); string(bytes.TrimSpace(r.body)) != `{"devices":[]}` {
 		t.Errorf("no device: %s", r.body)
@@ -548,8 +578,19 @@ func TestAPIFaults(t *testing.T) {
 	for _, r := range a.Requests() {
 		if r.Route == "POST /tailnet/{tailnet}/keys" {
 			posts++
-			if r.Method != "POST" || r.Path != keys || r.Tailnet != "-" || r.Client == "" || len(r.Scopes) != 1 || r.Status < 500 {
-				t.Errorf("recorded: %+v", r)
+			switch {
+			case r.Method != "POST":
+				t.Errorf("recorded: r.Method = %q, want %q", r.Method, "POST")
+			case r.Path != keys:
+				t.Errorf("recorded: r.Path = %q, want %q", r.Path, keys)
+			case r.Tailnet != "-":
+				t.Errorf("recorded: r.Tailnet = %q, want %q", r.Tailnet, "-")
+			case r.Client == "":
+				t.Errorf("recorded: r.Client is empty; %+v", r)
+			case len(r.Scopes) != 1:
+				t.Errorf("recorded: len(r.Scopes) = %v, want 1", len(r.Scopes))
+			case r.Status < 500:
+				t.Errorf("recorded: r.Status = %v, want at least 500", r.Status)
 			}
 		}
 	}

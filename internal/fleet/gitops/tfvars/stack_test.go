@@ -60,8 +60,14 @@ func TestFLEET15_Stack(t *testing.T) {
 	if _, err := b.File(gitops.Ref{Kind: "RunnerForge", Name: "github"}); !errors.Is(err, gitops.ErrInvalidEdit) {
 		t.Errorf("a kind without a stack: %v", err)
 	}
-	if spec, exists, err := b.Spec([]byte(stackFile), nix); err != nil || !exists || !reflect.DeepEqual(spec, map[string]any{"runsOn": []any{"self-hosted", "nix"}, "scaling": map[string]any{"min": json.Number("0"), "max": json.Number("5"), "budget": json.Number("20")}}) {
-		t.Errorf("%v, %v, %v", spec, exists, err)
+	switch spec, exists, err := b.Spec([]byte(stackFile), nix); {
+	case err != nil:
+		t.Error(err)
+	case !exists:
+		t.Errorf("exists is false; spec = %v, exists = %v, %v", spec, exists, err)
+	case !reflect.DeepEqual(spec, map[string]any{"runsOn": []any{"self-hosted", "nix"}, "scaling": map[string]any{"min": json.Number("0"), "max": json.Number("5"), "budget": json.Number("20")}}):
+		t.Errorf("spec = %v, want %v",
+			spec, map[string]any{"runsOn": []any{"self-hosted", "nix"}, "scaling": map[string]any{"min": json.Number("0"), "max": json.Number("5"), "budget": json.Number("20")}})
 	}
 	for name, x := range map[string]struct {
 		ref      gitops.Ref
@@ -89,8 +95,13 @@ func TestFLEET15_Stack(t *testing.T) {
 		"it comes with others": {gitops.Ref{Kind: "RunnerEnrollment", Name: "globex"}, gitops.Edit{Spec: json.RawMessage(`{"forge":"github","owners":["gus@globex.dev"]}`)}, "", "", gitops.ErrInvalidEdit},
 	} {
 		out, err := b.Apply([]byte(stackFile), x.ref, x.edit)
-		if want := strings.Replace(stackFile, x.old, x.new, 1); !errors.Is(err, x.err) || err == nil && string(out) != want || err != nil && out != nil {
-			t.Errorf("%s: %v\n%s", name, err, out)
+		switch want := strings.Replace(stackFile, x.old, x.new, 1); {
+		case !errors.Is(err, x.err):
+			t.Errorf("%s: %v, want %v", name, err, x.err)
+		case err == nil && string(out) != want:
+			t.Errorf("%s: err == nil && string(out) != want, %v, out = %s", name, err, out)
+		case err != nil && out != nil:
+			t.Errorf("%s: err != nil && out != nil, %v, out = %s", name, err, out)
 		}
 	}
 	twice, err := b.Apply([]byte(stackFile), nix, gitops.Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, gitops.Edit{Patch: json.RawMessage(`{"scaling":{"max":9}}`)})
