@@ -196,7 +196,20 @@ func (g *Guard) check(ctx context.Context, missing map[string]time.Time) (done b
 			}
 			seen.MissingFor = now.Sub(missing[id])
 		}
-		if err := g.apply(ctx, s, Recheck(s, seen, g.Policy, g.Interval, now)); err != nil && ctx.Err() == nil {
+		result := Recheck(s, seen, g.Policy, g.Interval, now)
+		if result.End && there {
+			// The node reads a device and its grants one after the other. A device that leaves in between appears without grants.
+			again, err := g.Devices(ctx, id)
+			if err != nil {
+				return false, err
+			}
+			if c, there = again[id]; !there {
+				missing[id] = now
+				continue
+			}
+			result = Recheck(s, DeviceState{Caller: c}, g.Policy, g.Interval, now)
+		}
+		if err := g.apply(ctx, s, result); err != nil && ctx.Err() == nil {
 			g.Log.Error("ending a sign-in without a grant failed; trying again", "signin", s.Name, "err", err)
 			done = false
 		}

@@ -135,6 +135,7 @@ type tailnet struct {
 	down    error
 	changed chan struct{}
 	checks  int
+	read    func() // called after each reading, with mu held
 }
 
 func (n *tailnet) Devices(_ context.Context, ids ...string) (map[string]access.Caller, error) {
@@ -146,6 +147,9 @@ func (n *tailnet) Devices(_ context.Context, ids ...string) (map[string]access.C
 		if c, ok := n.devices[id]; ok {
 			found[id] = c
 		}
+	}
+	if n.read != nil {
+		n.read()
 	}
 	return found, n.down
 }
@@ -166,22 +170,22 @@ func (n *tailnet) change(f func()) {
 func TestGuard(t *testing.T) {
 	alice, bob := guarded("alice@example.com", "n1", eightHours), guarded("bob@example.com", "n2", eightHours)
 	const interval = 30 * time.Second
-	type world struct {
+	type guardEnv struct {
 		*guardStore
 		*tailnet
 		a, b signin.Signin
-		told []string
+		reported []string
 	}
-	run := func(name string, f func(*testing.T, *world)) {
+	run := func(name string, f func(*testing.T, *guardEnv)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &world{a: live(alice, "view", time.Now()), b: live(bob, "view", time.Now())}
+				w := &guardEnv{a: live(alice, "view", time.Now()), b: live(bob, "view", time.Now())}
 				w.guardStore = &guardStore{all: map[string]signin.Signin{w.a.Name: w.a, w.b.Name: w.b}}
 				w.tailnet = &tailnet{devices: map[string]access.Caller{"n1": alice, "n2": bob}, changed: make(chan struct{})}
 				g := &signin.Guard{Store: w.guardStore, Devices: w.Devices, Changed: w.Changed, Tailnet: func() string { return "example.com" },
 					Policy: guardPolicy, Interval: interval, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 					Report: func(s signin.Signin, f signin.CheckResult) {
-						w.told = append(w.told, s.Owner.Login+": "+f.Reason)
+						w.reported = append(w.reported, s.Owner.Login+": "+f.Reason)
 					}}
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -195,39 +199,39 @@ func TestGuard(t *testing.T) {
 			})
 		})
 	}
-	want := func(t *testing.T, w *world, a, b bool) {
+	want := func(t *testing.T, w *guardEnv, a, b bool) {
 		t.Helper()
 		synctest.Wait() // the guard sleeps, so its writes can be read
 		if w.has(w.a) != a || w.has(w.b) != b {
-			t.Errorf("alice %v, bob %v; want %v, %v; logged %q", w.has(w.a), w.has(w.b), a, b, w.told)
+			t.Errorf("alice %v, bob %v; want %v, %v; logged %q", w.has(w.a), w.has(w.b), a, b, w.reported)
 		}
 	}
-	run("nothing changes", func(t *testing.T, w *world) {
+	run("nothing changes", func(t *testing.T, w *guardEnv) {
 		time.Sleep(time.Hour)
 		want(t, w, true, true)
 		switch {
-		case len(w.told) != 0:
-			t.Errorf("logged: len(w.told) = %v, want 0", len(w.told))
+		case len(w.reported) != 0:
+			t.Errorf("logged: len(w.reported) = %v, want 0", len(w.reported))
 		case w.checks < 100:
 			t.Errorf("logged: w.checks = %v, want at least 100", w.checks)
 		case w.checks > 130:
 			t.Errorf("logged: w.checks = %v, want at most 130", w.checks)
 		}
 	})
-	run("a grant is removed", func(t *testing.T, w *world) {
+	run("a grant is removed", func(t *testing.T, w *guardEnv) {
 		w.change(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
 		time.Sleep(time.Second)
 		want(t, w, false, true)
-		if len(w.told) != 1 || !strings.Contains(w.told[0], "alice@example.com") {
-			t.Errorf("logged %q", w.told)
+		if len(w.reported) != 1 || !strings.Contains(w.reported[0], "alice@example.com") {
+			t.Errorf("logged %q", w.reported)
 		}
 	})
-	run("a grant is removed without a notification", func(t *testing.T, w *world) {
+	run("a grant is removed without a notification", func(t *testing.T, w *guardEnv) {
 		w.setQuietly(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
 		time.Sleep(interval)
 		want(t, w, false, true)
 	})
-	run("a shorter period", func(t *testing.T, w *world) {
+	run("a shorter period", func(t *testing.T, w *guardEnv) {
 		w.change(func() { w.devices["n1"] = guarded("alice@example.com", "n1", `{"role":"view","period":"1h"}`) })
 		time.Sleep(time.Second)
 		all, _ := w.All()
@@ -237,14 +241,27 @@ func TestGuard(t *testing.T) {
 			}
 		}
 	})
-	run("a device is deleted", func(t *testing.T, w *world) {
+	run("a device is deleted", func(t *testing.T, w *guardEnv) {
 		w.change(func() { delete(w.devices, "n1") })
 		time.Sleep(interval / 2)
 		want(t, w, true, true)
 		time.Sleep(interval/2 + time.Second)
 		want(t, w, false, true)
 	})
-	run("a device is missing and comes back", func(t *testing.T, w *world) {
+	run("a device leaves while its grants are read", func(t *testing.T, w *guardEnv) {
+		w.change(func() {
+			w.devices["n1"] = guarded("alice@example.com", "n1")
+			w.read = func() { delete(w.devices, "n1") }
+		})
+		time.Sleep(interval / 2)
+		want(t, w, true, true)
+		time.Sleep(interval/2 + time.Second)
+		want(t, w, false, true)
+		if len(w.reported) != 1 || !strings.Contains(w.reported[0], "no longer in the tailnet") {
+			t.Errorf("reported %q", w.reported)
+		}
+	})
+	run("a device is missing and comes back", func(t *testing.T, w *guardEnv) {
 		for range 10 {
 			w.change(func() { delete(w.devices, "n1") })
 			time.Sleep(interval - time.Second)
@@ -253,7 +270,7 @@ func TestGuard(t *testing.T) {
 		}
 		want(t, w, true, true)
 	})
-	run("the backend is stopped", func(t *testing.T, w *world) {
+	run("the backend is stopped", func(t *testing.T, w *guardEnv) {
 		w.change(func() {
 			w.devices, w.down = nil, problem.New(problem.IdentityUnavailable, "the node is Stopped")
 		})
@@ -266,7 +283,7 @@ func TestGuard(t *testing.T) {
 		time.Sleep(time.Second)
 		want(t, w, true, false)
 	})
-	run("the time of not knowing is no time of being missing", func(t *testing.T, w *world) {
+	run("the time of not knowing is no time of being missing", func(t *testing.T, w *guardEnv) {
 		w.change(func() { delete(w.devices, "n1") })
 		time.Sleep(time.Second)
 		w.change(func() { w.down = errors.New("WhoIs fails") })
@@ -278,7 +295,7 @@ func TestGuard(t *testing.T) {
 		time.Sleep(interval/2 + 2*time.Second)
 		want(t, w, false, true)
 	})
-	run("the cache is not filled", func(t *testing.T, w *world) {
+	run("the cache is not filled", func(t *testing.T, w *guardEnv) {
 		w.guardStore.mu.Lock()
 		w.unknown = true
 		w.guardStore.mu.Unlock()
@@ -286,15 +303,15 @@ func TestGuard(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		want(t, w, true, true)
 	})
-	run("the cluster does not do it", func(t *testing.T, w *world) {
+	run("the cluster does not do it", func(t *testing.T, w *guardEnv) {
 		w.guardStore.mu.Lock()
 		w.err = errors.New("the API server is down")
 		w.guardStore.mu.Unlock()
 		w.change(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
 		time.Sleep(interval * 2)
 		want(t, w, true, true)
-		if len(w.told) != 0 {
-			t.Errorf("logged %q", w.told)
+		if len(w.reported) != 0 {
+			t.Errorf("logged %q", w.reported)
 		}
 		w.guardStore.mu.Lock()
 		w.err = nil
@@ -302,7 +319,7 @@ func TestGuard(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		want(t, w, false, true)
 	})
-	run("a sign-in through another tailnet", func(t *testing.T, w *world) {
+	run("a sign-in through another tailnet", func(t *testing.T, w *guardEnv) {
 		other := guarded("carol@other.example", "n9", eightHours)
 		other.Tailnet = "other.example"
 		s := live(other, "view", time.Now())
