@@ -173,7 +173,7 @@ func TestGuard(t *testing.T) {
 	type guardEnv struct {
 		*guardStore
 		*tailnet
-		a, b signin.Signin
+		a, b     signin.Signin
 		reported []string
 	}
 	run := func(name string, f func(*testing.T, *guardEnv)) {
