@@ -90,7 +90,7 @@ func clean() []string {
 // served checks that the program did the work that the test observes.
 func served(t *testing.T, out []byte) {
 	t.Helper()
-	for _, want := range []string{`alice asks server: "alice@example.com" on "alice"`, `bob asks server: "bob@example.com" on "bob"`} {
+	for _, want := range []string{`request from alice to server: "alice@example.com" on "alice"`, `request from bob to server: "bob@example.com" on "bob"`} {
 		if !bytes.Contains(out, []byte(want)) {
 			t.Errorf("the output of the program lacks %q:\n%s", want, out)
 		}
