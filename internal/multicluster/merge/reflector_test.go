@@ -49,6 +49,20 @@ func (s *reflectorSource) query(o metav1.ListOptions, watches bool) Query {
 	return q
 }
 
+// seen returns the requests for the whole collection so far.
+func (s *reflectorSource) seen() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.reads)
+}
+
+// breakOff ends the current watch.
+func (s *reflectorSource) breakOff() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut()
+}
+
 func apiError(err error) error {
 	if s, ok := errors.AsType[*codec.Status](err); ok {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(s.Code), Reason: metav1.StatusReason(s.Reason), Message: s.Message}}
@@ -159,8 +173,8 @@ func reflectorListsOnce(t *testing.T, format codec.Format, watchList bool) {
 	var running sync.WaitGroup
 	running.Go(func() { informer.RunWithContext(ctx) })
 	time.Sleep(time.Minute)
-	if len(s.reads) != 1 || strings.Contains(s.reads[0], "sendInitialEvents") != watchList {
-		t.Fatalf("at the start it read %q", s.reads)
+	if reads := s.seen(); len(reads) != 1 || strings.Contains(reads[0], "sendInitialEvents") != watchList {
+		t.Fatalf("at the start it read %q", reads)
 	}
 	mu.Lock()
 	got = nil
@@ -168,7 +182,7 @@ func reflectorListsOnce(t *testing.T, format codec.Format, watchList bool) {
 
 	s.c.stores[0].set("ns", "a0", "first", 1)
 	synctest.Wait() // the event has arrived; the next bookmark follows after 100 ms
-	s.cut()
+	s.breakOff()
 	s.c.stores[0].set("ns", "a1", "missed", 1)
 	s.c.stores[1].remove("ns", "b0", 1)
 	s.c.stores[2].set("ns", "new", "missed", 1)
@@ -182,8 +196,8 @@ func reflectorListsOnce(t *testing.T, format codec.Format, watchList bool) {
 	if want := []string{"add new missed", "delete b0 v", "update a0 first", "update a1 missed", "update c1 later"}; !slices.Equal(got, want) {
 		t.Errorf("it reported %q, want %q", got, want)
 	}
-	if len(s.reads) != 2 {
-		t.Errorf("it read everything %d times, want twice: %q", len(s.reads), s.reads)
+	if reads := s.seen(); len(reads) != 2 {
+		t.Errorf("it read everything %d times, want twice: %q", len(reads), reads)
 	}
 	cancel()
 	running.Wait()
