@@ -178,7 +178,7 @@ func (g *Guard) check(ctx context.Context, missing map[string]time.Time) (done b
 	if len(devices) == 0 {
 		return true, nil
 	}
-	found, err := g.Devices(ctx, slices.Sorted(maps.Keys(devices))...)
+	found, err := g.find(ctx, live, devices)
 	if err != nil {
 		clear(missing) // a device that was missing may be back, so it must be seen missing twice again
 		return false, err
@@ -196,25 +196,38 @@ func (g *Guard) check(ctx context.Context, missing map[string]time.Time) (done b
 			}
 			seen.MissingFor = now.Sub(missing[id])
 		}
-		result := Recheck(s, seen, g.Policy, g.Interval, now)
-		if result.End && there {
-			// The node reads a device and its grants one after the other. A device that leaves in between appears without grants.
-			again, err := g.Devices(ctx, id)
-			if err != nil {
-				return false, err
-			}
-			if c, there = again[id]; !there {
-				missing[id] = now
-				continue
-			}
-			result = Recheck(s, DeviceState{Caller: c}, g.Policy, g.Interval, now)
-		}
-		if err := g.apply(ctx, s, result); err != nil && ctx.Err() == nil {
+		if err := g.apply(ctx, s, Recheck(s, seen, g.Policy, g.Interval, now)); err != nil && ctx.Err() == nil {
 			g.Log.Error("ending a sign-in without a grant failed; trying again", "signin", s.Name, "err", err)
 			done = false
 		}
 	}
 	return done, nil
+}
+
+// find returns the callers for the devices of the live sign-ins. It reads a device again before its sign-in can end,
+// because the node reads a device and its grants one after the other: a device that leaves in between appears without grants.
+func (g *Guard) find(ctx context.Context, live []Signin, devices map[string]bool) (map[string]access.Caller, error) {
+	found, err := g.Devices(ctx, slices.Sorted(maps.Keys(devices))...)
+	if err != nil {
+		return nil, err
+	}
+	ending := map[string]bool{}
+	for _, s := range live {
+		c, there := found[s.Owner.DeviceID]
+		if there && Recheck(s, DeviceState{Caller: c}, g.Policy, g.Interval, g.Now()).End {
+			ending[s.Owner.DeviceID] = true
+		}
+	}
+	if len(ending) == 0 {
+		return found, nil
+	}
+	again, err := g.Devices(ctx, slices.Sorted(maps.Keys(ending))...)
+	if err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(found, func(id string, _ access.Caller) bool { return ending[id] })
+	maps.Copy(found, again)
+	return found, nil
 }
 
 func (g *Guard) apply(ctx context.Context, s Signin, f CheckResult) (err error) {

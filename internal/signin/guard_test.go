@@ -226,6 +226,18 @@ func TestGuard(t *testing.T) {
 			t.Errorf("logged %q", w.reported)
 		}
 	})
+	run("all grants are removed", func(t *testing.T, w *guardEnv) {
+		before := 0
+		w.change(func() {
+			before = w.checks
+			w.devices["n1"], w.devices["n2"] = guarded("alice@example.com", "n1"), guarded("bob@example.com", "n2")
+		})
+		time.Sleep(time.Second)
+		want(t, w, false, false)
+		if n := w.checks - before; n != 2 {
+			t.Errorf("the guard read the devices %d times, want twice for any number of sign-ins that end", n)
+		}
+	})
 	run("a grant is removed without a notification", func(t *testing.T, w *guardEnv) {
 		w.setQuietly(func() { w.devices["n1"] = guarded("alice@example.com", "n1") })
 		time.Sleep(interval)
