@@ -3,7 +3,6 @@ package apiproxy
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -213,11 +212,10 @@ func (x *Exchange) switchProtocols(res *UpstreamResponse) error {
 // hijack takes over the client's connection and writes a response with status 101. pending are the bytes that the client
 // has already sent. If client is nil, nothing has been written, and the error is the response.
 func (x *Exchange) hijack(h http.Header) (client net.Conn, pending []byte, _ error) {
-	conn, buffered, err := http.NewResponseController(x.W).Hijack()
+	client, buffered, err := http.NewResponseController(x.W).Hijack()
 	if err != nil {
 		return nil, nil, err
 	}
-	client = unwrapConn(conn)
 	x.result.Code = http.StatusSwitchingProtocols
 	x.streamOpened(x.result.Code)
 	var head bytes.Buffer
@@ -227,17 +225,6 @@ func (x *Exchange) hijack(h http.Header) (client net.Conn, pending []byte, _ err
 	pending, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
 	_, err = client.Write(head.Bytes())
 	return client, pending, err
-}
-
-// unwrapConn returns the connection below the strict framing layer, which supports only HTTP.
-func unwrapConn(c net.Conn) net.Conn {
-	for {
-		inner, ok := c.(interface{ NetConn() net.Conn })
-		if _, is := c.(*tls.Conn); is || !ok {
-			return c
-		}
-		c = inner.NetConn()
-	}
 }
 
 // closeOnStop closes both ends when the server must stop.

@@ -98,6 +98,7 @@ func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) err
 		Handler:           s,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
+		ConnState:         framing.OnStateChange,
 		MaxHeaderBytes:    maxHeader,
 		Protocols:         new(http.Protocols),
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},

@@ -135,7 +135,10 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 			}
 			return connContext(ctx, c)
 		},
-		ConnState:         bound.onStateChange,
+		ConnState: func(c net.Conn, s http.ConnState) {
+			bound.onStateChange(c, s)
+			framing.OnStateChange(c, s)
+		},
 		ReadHeaderTimeout: headerTime,
 		ReadTimeout:       readTime,
 		WriteTimeout:      writeTime,

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -51,6 +52,15 @@ type conn struct {
 	framing framing
 	err     error
 	began   bool
+	passed  bool // another protocol follows
+}
+
+// OnStateChange is a ConnState hook of net/http for connections of a Listener. A handler that takes over a connection speaks another
+// protocol on it, such as WebSocket, whose bytes are not checked.
+func OnStateChange(c net.Conn, s http.ConnState) {
+	if c, ok := c.(*conn); ok && s == http.StateHijacked {
+		c.passed = true // net/http has ended its own reads before it calls the hook
+	}
 }
 
 var errFraming = errors.New("the framing of the request is not valid HTTP/1")
@@ -65,6 +75,9 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, c.err
 	}
 	n, err := c.Conn.Read(p)
+	if c.passed {
+		return n, err
+	}
 	if good := c.framing.feed(p[:n]); good < n {
 		c.err = errFraming
 		if n, err = good, nil; good == 0 {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -180,6 +181,48 @@ func TestPreface(t *testing.T) {
 			if refused != tt.refused {
 				t.Errorf("%q in pieces of %d: refused %v", tt.raw, size, refused)
 			}
+		}
+	}
+}
+
+// A handler that takes over the connection gets the bytes of its own protocol unchanged.
+func TestTakenOver(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{ConnState: OnStateChange, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+		io.Copy(c, rw)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(Listener{Listener: ln}) }()
+	defer func() {
+		srv.Close()
+		<-served
+	}()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	io.WriteString(c, "GET / HTTP/1.1\r\nHost: tka\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+	from := bufio.NewReader(c)
+	res, err := http.ReadResponse(from, nil)
+	if err != nil || res.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	for _, sent := range []string{"\n\x00GET\n", strings.Repeat("x", maxLine+1)} {
+		got := make([]byte, len(sent))
+		io.WriteString(c, sent)
+		if _, err := io.ReadFull(from, got); err != nil || string(got) != sent {
+			t.Errorf("after %d bytes: %q, %v", len(sent), got[:min(len(got), 20)], err)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package exposure
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -270,10 +271,16 @@ func openSocket(t *testing.T, dial func(ctx context.Context, network, address st
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.CloseNow() })
-	if err := c.Write(ctx, websocket.MessageText, []byte("hello")); err != nil {
+	// The client masks each message with four random bytes. Every byte at every position gives every byte on the wire, the
+	// end of a line included.
+	message := make([]byte, 4*256)
+	for i := range message {
+		message[i] = byte(i / 4)
+	}
+	if err := c.Write(ctx, websocket.MessageBinary, message); err != nil {
 		t.Fatal(err)
 	}
-	if _, got, err := c.Read(ctx); err != nil || string(got) != "hello" {
+	if _, got, err := c.Read(ctx); err != nil || !bytes.Equal(got, message) {
 		t.Fatalf("%q, %v", got, err)
 	}
 	return c
