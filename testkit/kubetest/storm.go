@@ -41,6 +41,7 @@ type Storm struct {
 	mu      sync.Mutex
 	rand    *rand.Rand
 	chances map[Fault]float64
+	due     map[Fault]bool // faults that have not occurred since Blow
 	watches map[*watchBody]bool
 	struck  map[Fault]int
 }
@@ -51,11 +52,14 @@ func NewStorm(seed uint64) *Storm {
 }
 
 // Blow sets the probability of each fault, from 0 to 1. It replaces earlier values; an empty map makes the storm
-// calm.
+// calm. Each fault with a probability occurs at the first request that it can affect, so that a test need not wait for luck.
 func (s *Storm) Blow(chances map[Fault]float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.chances = chances
+	s.chances, s.due = chances, map[Fault]bool{}
+	for f, chance := range chances {
+		s.due[f] = chance > 0
+	}
 }
 
 // Struck returns the number of times that each fault occurred.
@@ -135,19 +139,26 @@ func (t stormTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 func (s *Storm) strikes(method string, watch bool) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.rand.Float64()
+	at, random := s.rand.Float64(), Fault("")
 	for _, f := range []Fault{TooManyRequests, ServerError, Unavailable, Conflict, Refused, Lost, Silent, WatchExpired, WatchCut} {
 		if of := f == WatchExpired || f == WatchCut; of && !watch ||
 			f == Conflict && (method == http.MethodGet || method == http.MethodPost) ||
 			f == Lost && (watch || method == http.MethodGet) {
 			continue
 		}
-		if at -= s.chances[f]; at < 0 {
+		if s.due[f] {
+			delete(s.due, f)
 			s.struck[f]++
 			return f
 		}
+		if at -= s.chances[f]; at < 0 && random == "" {
+			random = f
+		}
 	}
-	return ""
+	if random != "" {
+		s.struck[random]++
+	}
+	return random
 }
 
 // response returns the API server's response for the fault.
