@@ -18,23 +18,6 @@ const (
 	longestFunction = 80
 )
 
-// overLimit has, for each file that is over a limit today, its lines and those of its longest function; 0 means
-// within the limit. The figures must only decrease, and an entry that is no longer needed fails the test.
-var overLimit = map[string]struct{ lines, function int }{
-	"testbed/cmd/demo/adapter.go":              {0, 90},
-	"testbed/cmd/demo/fleet.go":                {0, 105},
-	"testbed/cmd/podclient/main.go":            {0, 95},
-	"testbed/devcluster/main.go":               {0, 91},
-	"testbed/podnode/pod.go":                   {0, 88},
-	"testbed/podnode/run.go":                   {0, 113},
-	"testkit/forgetest/githubgit.go":           {0, 153},
-	"testkit/forgetest/githubpulls.go":         {0, 149},
-	"testkit/forgetest/githubrunners.go":       {0, 137},
-	"testkit/forgetest/gitlabchange.go":        {542, 0},
-	"testkit/tailnettest/mapstream.go":         {0, 81},
-	"testkit/tailnettest/tailpolicy/policy.go": {580, 0},
-}
-
 // tracked returns the files of the checkout that match a pattern, without those that are deleted but not committed yet.
 func tracked(t *testing.T, pattern string) []string {
 	t.Helper()
@@ -94,9 +77,21 @@ func TestAssertions(t *testing.T) {
 	}
 }
 
+// longest returns the longest function of a file, and its lines.
+func longest(fset *token.FileSet, file *ast.File) (name string, lines int) {
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil {
+			if n := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; n > lines {
+				name, lines = f.Name.Name, n
+			}
+		}
+	}
+	return name, lines
+}
+
 // TestLimits measures every Go file of the repository that is not generated.
 func TestLimits(t *testing.T) {
-	measured, found := 0, map[string]bool{}
+	measured := 0
 	for _, path := range tracked(t, "*.go") {
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, path, nil, parser.ParseComments|parser.SkipObjectResolution)
@@ -108,35 +103,16 @@ func TestLimits(t *testing.T) {
 			continue
 		}
 		measured++
-		test := strings.HasSuffix(path, "_test.go")
-		lines, most := fset.File(file.Pos()).LineCount()-1, longestFile
-		if test {
-			most = longestTestFile
-		}
-		function, name := 0, ""
-		for _, d := range file.Decls {
-			// A test's table and steps are read from top to bottom; the limit is for the logic of the product.
-			if f, ok := d.(*ast.FuncDecl); ok && f.Body != nil && !test {
-				if n := fset.Position(f.End()).Line - fset.Position(f.Pos()).Line + 1; n > function {
-					function, name = n, f.Name.Name
-				}
+		// A test's table and steps are read from top to bottom; the limit for functions is for the logic of the product.
+		most := longestTestFile
+		if !strings.HasSuffix(path, "_test.go") {
+			most = longestFile
+			if name, lines := longest(fset, file); lines > longestFunction {
+				t.Errorf("%s: %s has %d lines, more than %d", path, name, lines, longestFunction)
 			}
 		}
-		known, listed := overLimit[path]
-		found[path] = true
-		if lines > max(most, known.lines) {
-			t.Errorf("%s has %d lines, more than %d", path, lines, max(most, known.lines))
-		}
-		if function > max(longestFunction, known.function) {
-			t.Errorf("%s: %s has %d lines, more than %d", path, name, function, max(longestFunction, known.function))
-		}
-		if listed && lines <= most && function <= longestFunction {
-			t.Errorf("%s is within the limits: remove its entry", path)
-		}
-	}
-	for path := range overLimit {
-		if !found[path] {
-			t.Errorf("there is no %s: remove its entry", path)
+		if lines := fset.File(file.Pos()).LineCount() - 1; lines > most {
+			t.Errorf("%s has %d lines, more than %d", path, lines, most)
 		}
 	}
 	if measured < 500 {

@@ -26,7 +26,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/testkit/buildcache"
-	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // A gate is a proxy before a server that can be closed.
@@ -113,22 +112,7 @@ func (s *clustersEnv) gated(t *testing.T, config string) (*clustersEnv, *gate) {
 	o.Config, o.Secrets = config, maps.Clone(o.Secrets)
 	o.Secrets["west"] = maps.Clone(o.Secrets["west"])
 	o.Secrets["west"]["server"] = "https://" + g.Addr().String()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	own := &clustersEnv{clusters: s.clusters, admin: s.admin, options: o}
-	var err error
-	if own.adapter, err = testenv.StartAdapter(ctx, filepath.Join(t.TempDir(), "pod"), o); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the adapter:\n%s", own.adapter.Output())
-		}
-		if err := own.adapter.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return own, g
+	return s.startOwn(t, o), g
 }
 
 // raw requests a path from the adapter, and returns the response and its body.
@@ -152,10 +136,24 @@ func (s *clustersEnv) raw(t *testing.T, path string) (*http.Response, string) {
 	return res, string(b)
 }
 
-// adminPort requests a path from the admin port.
+// adminPort requests a path from the admin port, without credentials.
 func (s *clustersEnv) adminPort(t *testing.T, path string) string {
 	t.Helper()
-	res, err := http.Get("http://" + s.adapter.Admin + path)
+	return s.adminPortAs(t, "", path)
+}
+
+// adminPortAs requests a path from the admin port with a token, if it is not empty. It uses a new connection.
+func (s *clustersEnv) adminPortAs(t *testing.T, token, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	req.Close = true
+	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,9 +179,7 @@ const shopList = "/api/v1/namespaces/shop/configmaps?labelSelector=away%3Dyes"
 
 func (s *clustersEnv) makeAway(t *testing.T, cluster, name string) {
 	t.Helper()
-	if _, err := s.admin[cluster].CoreV1().ConfigMaps("shop").Create(t.Context(), configMap("shop", name, map[string]string{"away": "yes"}), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	s.makeLabelled(t, cluster, name, map[string]string{"away": "yes"})
 }
 
 // ADP-18, AD-06: while a member is unreachable, a list fails as a whole and names the member. The adapter reports the

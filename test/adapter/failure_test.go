@@ -57,9 +57,16 @@ func (s *clustersEnv) follow(t *testing.T) *follower {
 	return f
 }
 
+// make creates a ConfigMap of the namespace shop in a cluster, without the adapter.
 func (s *clustersEnv) make(t *testing.T, cluster, name string) {
 	t.Helper()
-	if _, err := s.admin[cluster].CoreV1().ConfigMaps("shop").Create(t.Context(), configMap("shop", name, nil), metav1.CreateOptions{}); err != nil {
+	s.makeLabelled(t, cluster, name, nil)
+}
+
+func (s *clustersEnv) makeLabelled(t *testing.T, cluster, name string, labels map[string]string) {
+	t.Helper()
+	maps := s.admin[cluster].CoreV1().ConfigMaps("shop")
+	if _, err := maps.Create(t.Context(), configMap("shop", name, labels), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,8 +2,6 @@ package adapter
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -128,31 +126,11 @@ func TestSeveral_AnotherCluster(t *testing.T) {
 		"/debug/clusters": {"another cluster answers"},
 		"/metrics":        {`mca_cluster_healthy{cluster="west"} 0`, `mca_cluster_healthy{cluster="east"} 1`},
 	} {
-		body := s.told(t, path)
+		body := s.adminPortAs(t, config(t, s.adapter).BearerToken, path)
 		for _, say := range says {
 			if !strings.Contains(body, say) {
 				t.Errorf("%s does not contain %q:\n%s", path, say, body)
 			}
 		}
 	}
-}
-
-// told returns the admin port's answer.
-func (s *clustersEnv) told(t *testing.T, path string) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+config(t, s.adapter).BearerToken)
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }

@@ -3,7 +3,6 @@ package adapter
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -79,20 +78,8 @@ func TestSeveral_Lacking(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "/readyz lists the clusters without boats", func() bool {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+"/readyz?verbose", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		b, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(string(b), "cluster west has no boats") && !strings.Contains(string(b), "cluster east has no boats")
+		says := s.adminPort(t, "/readyz?verbose")
+		return strings.Contains(says, "cluster west has no boats") && !strings.Contains(says, "cluster east has no boats")
 	})
 
 	found("west")

@@ -32,6 +32,12 @@ func (s *clustersEnv) beside(t testing.TB, config string) *clustersEnv {
 	t.Helper()
 	o := s.options
 	o.Config = config
+	return s.startOwn(t, o)
+}
+
+// startOwn starts another adapter for the same clusters, which stops with the test.
+func (s *clustersEnv) startOwn(t testing.TB, o testenv.AdapterOptions) *clustersEnv {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	own := &clustersEnv{clusters: s.clusters, admin: s.admin, options: o}

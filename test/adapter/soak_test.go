@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -41,23 +39,9 @@ func (s *clustersEnv) footing(t *testing.T) (f resourceUsage) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.adapter.Admin+"/debug/pprof/goroutine?debug=1", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+string(token))
-	r.Close = true
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Sscanf(string(b), "goroutine profile: total %d", &f.goroutines); err != nil {
-		t.Fatalf("%s: %.200s: %v", res.Status, b, err)
+	profile := s.adminPortAs(t, string(token), "/debug/pprof/goroutine?debug=1")
+	if _, err := fmt.Sscanf(profile, "goroutine profile: total %d", &f.goroutines); err != nil {
+		t.Fatalf("%.200s: %v", profile, err)
 	}
 	proc := fmt.Sprintf("/proc/%d/", s.adapter.PID())
 	fds, err := os.ReadDir(proc + "fd")

@@ -6,7 +6,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,7 +14,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -126,68 +124,17 @@ func TestFleetProcess(t *testing.T) {
 
 // The fleet's alerts are those of the page. They use existing metrics and link to their documentation.
 func TestFleetAlerts(t *testing.T) {
-	b, err := os.ReadFile(chart + "/files/fleet-alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var f struct {
-		Groups []struct {
-			Name  string
-			Rules []rule
-		}
-	}
-	switch err := yaml.UnmarshalStrict(b, &f); {
-	case err != nil:
-		t.Fatal(err)
-	case len(f.Groups) != 1:
-		t.Fatalf("len(f.Groups) = %v, want 1", len(f.Groups))
-	case len(f.Groups[0].Rules) < 8:
-		t.Fatalf("len(f.Groups[0].Rules) = %v, want at least 8", len(f.Groups[0].Rules))
-	}
-	text, _ := page(t, "fleet.md")
-	_, table, found := strings.Cut(text, "## Alerts\n")
-	if !found {
-		t.Fatal("the page has no alerts")
-	}
-	ours := metricSources(t)
-	for _, r := range f.Groups[0].Rules {
-		row := ""
-		for line := range strings.Lines(table) {
-			if strings.Contains(line, "`"+r.Alert+"`") {
-				row = line
-			}
-		}
-		if columns := strings.Split(row, "|"); len(columns) < 4 || strings.TrimSpace(columns[2]) != r.For {
-			t.Errorf("%s, for %q, is not an alert of the page: %s", r.Alert, r.For, row)
-		}
-		names := metricName.FindAllString(r.Expr, -1)
-		if len(names) == 0 && !strings.Contains(r.Expr, "kube_resourcequota{") {
-			t.Errorf("%s uses no metric of Tailplane", r.Expr)
-		}
-		for _, n := range names {
-			if !strings.Contains(ours, `"`+n+`"`) {
-				t.Errorf("%s: the metric %s does not exist", r.Alert, n)
-			}
-		}
-		switch {
-		case r.Annotations["summary"] == "":
-			t.Errorf(`r.Annotations["summary"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
-		case r.Annotations["description"] == "":
-			t.Errorf(`r.Annotations["description"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
-		case !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/fleet.md#alerts"):
-			t.Errorf(`r.Annotations["runbook_url"] = %q does not end with %q; %s`,
-				r.Annotations["runbook_url"], "/docs/tasks/fleet.md#alerts", r.Alert)
-		case r.Labels["severity"] == "":
-			t.Errorf(`r.Labels["severity"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
-		}
-	}
-	for _, line := range strings.Split(table, "\n") {
-		if m := regexp.MustCompile("^\\| `(Tailplane\\w+)` ").FindStringSubmatch(line); m != nil && !strings.Contains(string(b), "alert: "+m[1]+"\n") {
-			t.Errorf("the page names the alert %s, which is not among the rules", m[1])
-		}
-	}
+	rules := alertDocs{
+		file: "fleet-alerts.yaml", least: 8, page: "fleet.md", heading: "| alert | for | meaning |\n",
+		key: rule.name, rows: nameRow, runbook: "/docs/tasks/fleet.md#alerts",
+	}.check(t)
+	checkMetrics(t, rules, "kube_resourcequota{")
 	// The alerts are off by default. When they are on, they equal the file.
-	const values = "image: {repository: registry.invalid/x}\ncluster: {name: prod-eu, server: \"https://prod.invalid\", caFromPod: true}\nsignin: {roles: [view]}\nfleet: {enabled: true, writers: [argo]}\n"
+	const values = `image: {repository: registry.invalid/x}
+cluster: {name: prod-eu, server: "https://prod.invalid", caFromPod: true}
+signin: {roles: [view]}
+fleet: {enabled: true, writers: [argo]}
+`
 	if u := rendered(t, render(t, values), "PrometheusRule", "tailplane-fleet"); u != nil {
 		t.Error("rules that were not requested")
 	}
@@ -198,26 +145,9 @@ func TestFleetAlerts(t *testing.T) {
 		t.Error(err)
 	case len(groups) != 1:
 		t.Errorf("len(groups) = %v, want 1", len(groups))
-	case len(groups[0].(map[string]any)["rules"].([]any)) != len(f.Groups[0].Rules):
-		t.Errorf("got %v, want %v", len(groups[0].(map[string]any)["rules"].([]any)), len(f.Groups[0].Rules))
+	case len(groups[0].(map[string]any)["rules"].([]any)) != len(rules):
+		t.Errorf("got %v, want %v", len(groups[0].(map[string]any)["rules"].([]any)), len(rules))
 	case rendered(t, on, "PodMonitor", "tailplane-fleet") == nil:
 		t.Error(`rendered(t, on, "PodMonitor", "tailplane-fleet") is nil`)
 	}
-}
-
-// metricSources returns the source files that declare the metrics of the servers.
-func metricSources(t *testing.T) (sources string) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "internal/server/health/*metrics.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sources += string(b)
-	}
-	return sources
 }

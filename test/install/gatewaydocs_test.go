@@ -15,68 +15,17 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
 // The gateway's alerts are those of the page. They use existing metrics and link to their documentation.
 func TestGatewayAlerts(t *testing.T) {
-	b, err := os.ReadFile(chart + "/files/gateway-alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var f struct {
-		Groups []struct {
-			Name  string
-			Rules []rule
-		}
-	}
-	switch err := yaml.UnmarshalStrict(b, &f); {
-	case err != nil:
-		t.Fatal(err)
-	case len(f.Groups) != 1:
-		t.Fatalf("len(f.Groups) = %v, want 1", len(f.Groups))
-	case len(f.Groups[0].Rules) < 5:
-		t.Fatalf("len(f.Groups[0].Rules) = %v, want at least 5", len(f.Groups[0].Rules))
-	}
-	text, _ := page(t, "gateway.md")
-	_, table, found := strings.Cut(text, "## Alerts\n")
-	if !found {
-		t.Fatal("the page has no alerts")
-	}
-	sources := metricSources(t)
-	for _, r := range f.Groups[0].Rules {
-		row := ""
-		for line := range strings.Lines(table) {
-			if strings.Contains(line, "`"+r.Alert+"`") {
-				row = line
-			}
-		}
-		if columns := strings.Split(row, "|"); len(columns) < 4 || strings.TrimSpace(columns[2]) != r.For {
-			t.Errorf("%s, for %q, is not an alert of the page: %s", r.Alert, r.For, row)
-		}
-		names := metricName.FindAllString(r.Expr, -1)
-		if len(names) == 0 {
-			t.Errorf("%s uses no metric of Tailplane", r.Expr)
-		}
-		for _, n := range names {
-			if !strings.Contains(sources, `"`+n+`"`) {
-				t.Errorf("%s: the metric %s does not exist", r.Alert, n)
-			}
-		}
-		switch {
-		case r.Annotations["summary"] == "":
-			t.Errorf(`r.Annotations["summary"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
-		case r.Annotations["description"] == "":
-			t.Errorf(`r.Annotations["description"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
-		case !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/tasks/gateway.md#alerts"):
-			t.Errorf(`r.Annotations["runbook_url"] = %q does not end with %q; %s`,
-				r.Annotations["runbook_url"], "/docs/tasks/gateway.md#alerts", r.Alert)
-		case r.Labels["severity"] == "":
-			t.Errorf(`r.Labels["severity"] is empty; %s, %v, %v`, r.Alert, r.Labels, r.Annotations)
-		}
-	}
+	rules := alertDocs{
+		file: "gateway-alerts.yaml", least: 5, page: "gateway.md", heading: "| alert | for | meaning |\n",
+		key: rule.name, rows: nameRow, runbook: "/docs/tasks/gateway.md#alerts",
+	}.check(t)
+	checkMetrics(t, rules, "")
 }
 
 // GTW-37: the API server accepts the patch for Envoy Gateway's own Deployment. The started program uses a socket that

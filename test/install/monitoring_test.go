@@ -5,47 +5,19 @@ package install
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// A rule is an alert of files/alerts.yaml.
-type rule struct {
-	Alert, Expr, For string
-	Labels           map[string]string
-	Annotations      map[string]string
-}
-
-func alerts(t *testing.T) (rules []rule) {
+// alerts returns the alerts of the sign-in servers.
+func alerts(t *testing.T) []rule {
 	t.Helper()
-	b, err := os.ReadFile(chart + "/files/alerts.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var f struct {
-		Groups []struct {
-			Name  string
-			Rules []rule
-		}
-	}
-	if err := yaml.UnmarshalStrict(b, &f); err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range f.Groups {
-		rules = append(rules, g.Rules...)
-	}
-	if len(rules) < 10 {
-		t.Fatalf("%d alerts", len(rules))
-	}
-	return rules
+	return readAlerts(t, "alerts.yaml", 10)
 }
 
 // panelExprs returns the queries of the dashboard by panel title.
@@ -126,54 +98,25 @@ func monitored(t *testing.T) (names []string) {
 	return slices.Compact(names)
 }
 
-// The alerts are those of the page, each with its duration. Each one describes the problem and links to its
-// documentation.
+// The alerts are those of the page. They use existing refusal codes.
 func TestAlertsAreThePages(t *testing.T) {
-	text, _ := page(t, "operate.md")
-	_, table, _ := strings.Cut(text, "| alert when | for |")
-	table, _, _ = strings.Cut(table, "\n\n")
+	rules := alertDocs{
+		file: "alerts.yaml", least: 10, page: "operate.md", heading: "| alert when | for |",
+		key: rule.expression, rows: regexp.MustCompile("`([^`]*tailplane_[^`]*(?:==|<|>)[^`]*)`"),
+	}.check(t)
 	codes := map[string]bool{}
 	for _, c := range problem.Codes() {
 		codes[string(c)] = true
 	}
-	seen := map[string]bool{}
-	for _, r := range alerts(t) {
-		if seen[r.Alert] || !strings.HasPrefix(r.Alert, "Tailplane") {
-			t.Errorf("the alert %s is there twice, or is not called after us", r.Alert)
-		}
-		seen[r.Alert] = true
-		row := ""
-		for line := range strings.Lines(table) {
-			if strings.Contains(line, "`"+r.Expr+"`") {
-				row = line
-			}
-		}
-		if columns := strings.Split(row, "|"); len(columns) < 4 || strings.TrimSpace(columns[2]) != r.For {
-			t.Errorf("%s: %s for %q is not an alert of operate.md: %s", r.Alert, r.Expr, r.For, row)
-		}
-		switch {
-		case !slices.Contains([]string{"critical", "warning"}, r.Labels["severity"]):
-			t.Errorf(`[]string{"critical", "warning"} = %v does not contain %q; %s`,
-				[]string{"critical", "warning"}, r.Labels["severity"], r.Alert)
-		case len(r.Annotations["summary"]) < 20:
-			t.Errorf(`len(r.Annotations["summary"]) = %v, want at least 20; %s`, len(r.Annotations["summary"]), r.Alert)
-		case len(r.Annotations["description"]) < 10:
-			t.Errorf(`len(r.Annotations["description"]) = %v, want at least 10; %s`, len(r.Annotations["description"]), r.Alert)
-		}
-		path, anchor, _ := strings.Cut(r.Annotations["runbook_url"], "#")
-		_, path, _ = strings.Cut(path, "/blob/main/")
-		if b, err := os.ReadFile(filepath.Join(root, path)); err != nil || !strings.Contains(string(b), "## "+strings.ToUpper(anchor[:1])+anchor[1:]+"\n") {
-			t.Errorf("%s: nothing is at %s: %v", r.Alert, r.Annotations["runbook_url"], err)
+	severities := []string{"critical", "warning"}
+	for _, r := range rules {
+		if !slices.Contains(severities, r.Labels["severity"]) {
+			t.Errorf("severities = %v does not contain %q; %s", severities, r.Labels["severity"], r.Alert)
 		}
 		for _, m := range selector.FindAllStringSubmatch(r.Expr, -1) {
 			if m[1] == "reason" && !codes[m[2]] {
 				t.Errorf("%s: the code %s does not exist", r.Alert, m[2])
 			}
-		}
-	}
-	for _, m := range regexp.MustCompile("`([^`]*tailplane_[^`]*(?:==|<|>)[^`]*)`").FindAllStringSubmatch(table, -1) {
-		if !slices.ContainsFunc(alerts(t), func(r rule) bool { return r.Expr == m[1] }) {
-			t.Errorf("operate.md names the alert %s, which is not among the rules", m[1])
 		}
 	}
 }
@@ -185,7 +128,8 @@ func TestMonitoringIsOptIn(t *testing.T) {
 		t.Errorf("without being requested: %.300s", by["monitoring.yaml"])
 	}
 	found := 0
-	for _, u := range objects(t, render(t, split, "--set", "metrics.rules.enabled=true,metrics.rules.labels.release=main,metrics.dashboard.enabled=true")) {
+	const enabled = "metrics.rules.enabled=true,metrics.rules.labels.release=main,metrics.dashboard.enabled=true"
+	for _, u := range objects(t, render(t, split, "--set", enabled)) {
 		switch u.GetKind() + "/" + u.GetName() {
 		case "PrometheusRule/tailplane":
 			found++
@@ -203,7 +147,8 @@ func TestMonitoringIsOptIn(t *testing.T) {
 				t.Fatal(err)
 			}
 			data, _ := u.Object["data"].(map[string]any)
-			if got, _ := data["tailplane.json"].(string); strings.TrimSpace(got) != strings.TrimSpace(string(b)) || u.GetLabels()["grafana_dashboard"] != "1" {
+			got, _ := data["tailplane.json"].(string)
+			if strings.TrimSpace(got) != strings.TrimSpace(string(b)) || u.GetLabels()["grafana_dashboard"] != "1" {
 				t.Errorf("the dashboard is not the file, or has the labels %v", u.GetLabels())
 			}
 		}
@@ -246,7 +191,10 @@ func checkHelmTest(t *testing.T, r *testenv.Env, as *testenv.Person, hooks strin
 		}
 		return all[len(all)-1][1]
 	}
-	asked := strings.NewReplacer("tailplane-access."+systems+".svc:8080", here(r.Access), "tailplane-operator."+systems+".svc:8080", here(r.Operator)).Replace(strings.Join(args, " "))
+	asked := strings.NewReplacer(
+		"tailplane-access."+systems+".svc:8080", here(r.Access),
+		"tailplane-operator."+systems+".svc:8080", here(r.Operator),
+	).Replace(strings.Join(args, " "))
 	if strings.Contains(asked, ".svc") || strings.Count(asked, "http://127.0.0.1:") != 2 {
 		t.Fatalf("it asks %v", args)
 	}
@@ -256,7 +204,8 @@ func checkHelmTest(t *testing.T, r *testenv.Env, as *testenv.Person, hooks strin
 			t.Errorf("it does not contain %s:\n%s", want, says)
 		}
 	}
-	if says := run(t, as, 1, "tailplaned ready --timeout 2s http://"+here(r.Access)+"/readyz http://127.0.0.1:9/readyz"); !strings.Contains(says, "127.0.0.1:9/readyz is not ready") {
+	says = run(t, as, 1, "tailplaned ready --timeout 2s http://"+here(r.Access)+"/readyz http://127.0.0.1:9/readyz")
+	if !strings.Contains(says, "127.0.0.1:9/readyz is not ready") {
 		t.Errorf("of one that is not there: %s", says)
 	}
 	if says := run(t, as, 1, "tailplaned ready --timeout 10s http://"+here(r.Access)+"/nothing"); !strings.Contains(says, "404") {

@@ -49,44 +49,21 @@ func main() {
 	}
 }
 
+// run runs a cluster until it is asked to stop, its owner ends, or a part fails.
 func run(args []string) error {
-	fs := flag.NewFlagSet("devcluster", flag.ContinueOnError)
-	o := cluster.Options{}
-	fs.StringVar(&o.Dir, "dir", "", "state `directory`, persistent across restarts; the path must be short, because it contains etcd's sockets")
-	fs.StringVar(&o.Name, "name", "devcluster", "the cluster's `name` in certificates and the kubeconfig")
-	fs.BoolVar(&o.NoControllers, "no-controllers", false, "API server only: no garbage collection, no deletion of namespaces, no creation of pods")
-	fs.BoolVar(&o.FakeNode, "fakenode", false, "a Node that reports every pod as running and ready, but runs none")
-	fs.Func("arg", "an additional kube-apiserver `flag`, such as --audit-policy-file=…; repeatable", func(s string) error {
-		o.Args = append(o.Args, s)
-		return nil
-	})
-	ephemeral := fs.Bool("ephemeral", false, "remove the complete state directory when standard input closes (or on SIGHUP)")
-	if err := fs.Parse(args); err != nil {
-		return err
-	}
-	if fs.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q", fs.Arg(0))
-	}
-	if o.Dir == "" {
-		return errors.New("-dir is required")
-	}
-	dir, err := filepath.Abs(o.Dir)
+	o, ephemeral, err := parse(args)
 	if err != nil {
 		return err
 	}
-	o.Dir = dir
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return err
 	}
-	logFile, err := os.OpenFile(filepath.Join(dir, "devcluster.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	logFile, err := os.OpenFile(filepath.Join(o.Dir, "devcluster.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer logFile.Close()
-	logger := slog.New(slog.NewTextHandler(logFile, nil))
-	slog.SetDefault(logger)
-	log.SetOutput(logFile)
-	klog.SetSlogLogger(logger)
+	logger := logTo(logFile)
 
 	// Only the ready line may go to the standard output, even if libraries print.
 	stdout := os.Stdout
@@ -94,38 +71,16 @@ func run(args []string) error {
 
 	ctx, stop := context.WithCancelCause(context.Background())
 	defer stop(nil)
-	go func() {
-		_, _ = io.Copy(io.Discard, os.Stdin) // an error has the same meaning as the end: the owner is gone
-		stop(errGone)
-	}()
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		// The kernel sends SIGHUP to a stopped process whose owner has died. It means the same as the closed input.
-		if s := <-signals; s == syscall.SIGHUP {
-			stop(errGone)
-		} else {
-			stop(errAsked)
-		}
-		<-signals // a second signal ends at once
-		os.Exit(1)
-	}()
+	stopWithOwner(stop)
+	stopOnSignal(stop)
 	cleanUp := func() {
-		if *ephemeral && errors.Is(context.Cause(ctx), errGone) {
-			_ = os.RemoveAll(dir)
+		if ephemeral && errors.Is(context.Cause(ctx), errGone) {
+			_ = os.RemoveAll(o.Dir)
 		}
 	}
 	go func() {
 		<-ctx.Done()
-		grace := graceAsked
-		if errors.Is(context.Cause(ctx), errGone) {
-			grace = graceGone
-		}
-		time.Sleep(grace)
-		logger.Error("the shutdown took too long", "grace", grace)
-		fmt.Fprintf(os.Stderr, "devcluster: not stopped within %v\n", grace)
-		cleanUp()
-		os.Exit(1)
+		exitAfterGrace(ctx, logger, cleanUp)
 	}()
 
 	err = cluster.Run(ctx, o, func(i cluster.Info) error {
@@ -139,4 +94,78 @@ func run(args []string) error {
 		logger.Error("ended", "err", err)
 	}
 	return err
+}
+
+// parse reads the command line. The state directory becomes absolute.
+func parse(args []string) (o cluster.Options, ephemeral bool, err error) {
+	fs := flag.NewFlagSet("devcluster", flag.ContinueOnError)
+	fs.StringVar(&o.Dir, "dir", "",
+		"state `directory`, persistent across restarts; the path must be short, because it contains etcd's sockets")
+	fs.StringVar(&o.Name, "name", "devcluster", "the cluster's `name` in certificates and the kubeconfig")
+	fs.BoolVar(&o.NoControllers, "no-controllers", false,
+		"API server only: no garbage collection, no deletion of namespaces, no creation of pods")
+	fs.BoolVar(&o.FakeNode, "fakenode", false, "a Node that reports every pod as running and ready, but runs none")
+	fs.Func("arg", "an additional kube-apiserver `flag`, such as --audit-policy-file=…; repeatable", func(s string) error {
+		o.Args = append(o.Args, s)
+		return nil
+	})
+	fs.BoolVar(&ephemeral, "ephemeral", false, "remove the complete state directory when standard input closes (or on SIGHUP)")
+	if err := fs.Parse(args); err != nil {
+		return o, false, err
+	}
+	if fs.NArg() > 0 {
+		return o, false, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.Dir == "" {
+		return o, false, errors.New("-dir is required")
+	}
+	o.Dir, err = filepath.Abs(o.Dir)
+	return o, ephemeral, err
+}
+
+// logTo sends the logs of all libraries to a file.
+func logTo(file *os.File) *slog.Logger {
+	logger := slog.New(slog.NewTextHandler(file, nil))
+	slog.SetDefault(logger)
+	log.SetOutput(file)
+	klog.SetSlogLogger(logger)
+	return logger
+}
+
+// stopWithOwner stops the cluster when standard input closes.
+func stopWithOwner(stop context.CancelCauseFunc) {
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // an error has the same meaning as the end: the owner is gone
+		stop(errGone)
+	}()
+}
+
+// stopOnSignal stops the cluster on the first signal. The second signal ends the process at once.
+func stopOnSignal(stop context.CancelCauseFunc) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		// The kernel sends SIGHUP to a stopped process whose owner has died. It means the same as the closed input.
+		if s := <-signals; s == syscall.SIGHUP {
+			stop(errGone)
+		} else {
+			stop(errAsked)
+		}
+		<-signals
+		os.Exit(1)
+	}()
+}
+
+// exitAfterGrace ends the process if the cluster has not stopped within its grace period. The caller calls it when
+// the stop begins.
+func exitAfterGrace(ctx context.Context, logger *slog.Logger, cleanUp func()) {
+	grace := graceAsked
+	if errors.Is(context.Cause(ctx), errGone) {
+		grace = graceGone
+	}
+	time.Sleep(grace)
+	logger.Error("the shutdown took too long", "grace", grace)
+	fmt.Fprintf(os.Stderr, "devcluster: not stopped within %v\n", grace)
+	cleanUp()
+	os.Exit(1)
 }

@@ -56,8 +56,10 @@ type failure struct{ reason, message string }
 
 func newPod(n *Node, obj *corev1.Pod, ip string) *pod {
 	p := &pod{
-		n: n, obj: obj, key: obj.Namespace + "/" + obj.Name, ip: ip, dir: filepath.Join(n.o.Dir, strings.ReplaceAll(string(obj.UID), "-", "")),
-		ending: make(chan struct{}), dirty: make(chan struct{}, 1), startTime: time.Now(), since: map[corev1.PodConditionType]corev1.PodCondition{},
+		n: n, obj: obj, key: obj.Namespace + "/" + obj.Name, ip: ip,
+		dir:    filepath.Join(n.o.Dir, strings.ReplaceAll(string(obj.UID), "-", "")),
+		ending: make(chan struct{}), dirty: make(chan struct{}, 1),
+		startTime: time.Now(), since: map[corev1.PodConditionType]corev1.PodCondition{},
 	}
 	p.reader = &volume.Reader{Client: n.o.Client, Pod: obj, PodIP: ip, HostIP: "127.0.0.1", Now: time.Now}
 	for i := range obj.Spec.InitContainers {
@@ -149,18 +151,8 @@ func (f failure) Error() string { return f.reason + ": " + f.message }
 
 // live runs the pod's containers, and returns when all have ended.
 func (p *pod) live(ctx context.Context) error {
-	r, err := examine(p.obj.Spec)
-	if err != nil {
+	if err := p.admit(ctx); err != nil {
 		return err
-	}
-	if r.refused != "" {
-		return failure{"NotOnTestbed", r.refused + " is not on the testbed"}
-	}
-	if err := p.refuse(); err != nil {
-		return err
-	}
-	if len(r.unkept) > 0 {
-		p.n.event(ctx, p.obj, corev1.EventTypeNormal, "NotOnTestbed", "the testbed does not enforce "+strings.Join(r.unkept, ", "))
 	}
 	for _, d := range []string{"", "volumes", "logs", "files"} {
 		if err := os.Mkdir(filepath.Join(p.dir, d), 0o700); err != nil {
@@ -185,14 +177,43 @@ func (p *pod) live(ctx context.Context) error {
 	p.changed()
 	refreshing.Go(func() { p.refresh(ctx) })
 
-	var sidecars []*container
-	defer func() {
-		// Sidecars end after all others, in reverse order.
-		for _, c := range slices.Backward(sidecars) {
-			c.stop(p.until())
-			<-c.done
-		}
-	}()
+	sidecars, ok, err := p.runInits(ctx)
+	defer p.stopSidecars(sidecars)
+	if !ok {
+		return err
+	}
+	p.mu.Lock()
+	p.initialized = true
+	p.mu.Unlock()
+	p.changed()
+	p.runMains(ctx)
+	return nil
+}
+
+// admit returns an error for a pod that this node does not support. It records an event for the parts that the node
+// ignores.
+func (p *pod) admit(ctx context.Context) error {
+	r, err := examine(p.obj.Spec)
+	if err != nil {
+		return err
+	}
+	if r.refused != "" {
+		return failure{"NotOnTestbed", r.refused + " is not on the testbed"}
+	}
+	if err := p.refuse(); err != nil {
+		return err
+	}
+	if len(r.unkept) > 0 {
+		message := "the testbed does not enforce " + strings.Join(r.unkept, ", ")
+		p.n.event(ctx, p.obj, corev1.EventTypeNormal, "NotOnTestbed", message)
+	}
+	return nil
+}
+
+// runInits starts the sidecars and runs the other init containers to their end, in order. It returns the started
+// sidecars. ok is false if the main containers must not start. The status then reports a failed container, and err is
+// not nil only if ctx has ended.
+func (p *pod) runInits(ctx context.Context) (sidecars []*container, ok bool, err error) {
 	for _, c := range p.inits {
 		go c.keep(ctx, p.obj.Spec.RestartPolicy)
 		if c.sidecar {
@@ -200,9 +221,9 @@ func (p *pod) live(ctx context.Context) error {
 			select {
 			case <-c.started:
 			case <-p.ending:
-				return nil
+				return sidecars, false, nil
 			case <-ctx.Done():
-				return nil
+				return sidecars, false, nil
 			}
 			continue
 		}
@@ -211,16 +232,17 @@ func (p *pod) live(ctx context.Context) error {
 		case <-p.ending:
 			c.stop(p.graceLeft())
 			<-c.done
-			return nil
+			return sidecars, false, nil
 		}
-		if code, ok := c.lastCode(); !ok || code != 0 {
-			return ctx.Err() // the status reports the failure
+		if code, ended := c.lastCode(); !ended || code != 0 {
+			return sidecars, false, ctx.Err()
 		}
 	}
-	p.mu.Lock()
-	p.initialized = true
-	p.mu.Unlock()
-	p.changed()
+	return sidecars, true, nil
+}
+
+// runMains runs the main containers, and returns when all have ended.
+func (p *pod) runMains(ctx context.Context) {
 	for _, c := range p.mains {
 		go c.keep(ctx, p.obj.Spec.RestartPolicy)
 	}
@@ -234,7 +256,14 @@ func (p *pod) live(ctx context.Context) error {
 			<-c.done
 		}
 	}
-	return nil
+}
+
+// stopSidecars stops sidecars in the reverse order of their start. All other containers must have ended.
+func (p *pod) stopSidecars(sidecars []*container) {
+	for _, c := range slices.Backward(sidecars) {
+		c.stop(p.until())
+		<-c.done
+	}
 }
 
 // until returns the time at which a container that stops now must have ended.
@@ -259,7 +288,8 @@ func (p *pod) refuse() error {
 			return failure{"NotOnTestbed", "container " + c.Name + ": terminationMessagePolicy FallbackToLogsOnError is not on the testbed"}
 		}
 		if p.n.o.Shared != "" && len(c.VolumeMounts) > 0 {
-			return failure{"NotOnTestbed", fmt.Sprintf("container %s: volumeMounts[0] at %s: a pod without isolation cannot have mounts: %s", c.Name, c.VolumeMounts[0].MountPath, p.n.o.Shared)}
+			return failure{"NotOnTestbed", fmt.Sprintf("container %s: volumeMounts[0] at %s: a pod without isolation cannot have mounts: %s",
+				c.Name, c.VolumeMounts[0].MountPath, p.n.o.Shared)}
 		}
 	}
 	return nil

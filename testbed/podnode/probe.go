@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -120,4 +121,52 @@ func (c *container) port(p intstr.IntOrString) (int, error) {
 		}
 	}
 	return 0, fmt.Errorf("no port is named %s", p.StrVal)
+}
+
+// wellbeing runs the probes: first the startup probe, then the liveness and readiness probes.
+func (c *container) wellbeing(ctx context.Context, unwell chan<- string) {
+	if p := c.spec.StartupProbe; p != nil {
+		starting, started := context.WithCancel(ctx)
+		ok := false
+		c.watch(starting, "startup", p, func(good bool) {
+			if ok = good; !good {
+				unwell <- "failed its startup probe"
+			}
+			started()
+		})
+		started()
+		if !ok {
+			return
+		}
+	}
+	c.change(func(s *corev1.ContainerStatus) {
+		s.Started = new(true)
+		s.Ready = c.spec.ReadinessProbe == nil
+	})
+	c.mu.Lock()
+	select {
+	case <-c.started:
+	default:
+		close(c.started)
+	}
+	c.mu.Unlock()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if p := c.spec.ReadinessProbe; p != nil {
+		wg.Go(func() {
+			c.watch(ctx, "readiness", p, func(good bool) { c.change(func(s *corev1.ContainerStatus) { s.Ready = good }) })
+		})
+	}
+	if p := c.spec.LivenessProbe; p != nil {
+		wg.Go(func() {
+			living, dead := context.WithCancel(ctx)
+			defer dead()
+			c.watch(living, "liveness", p, func(good bool) {
+				if !good {
+					unwell <- "failed its liveness probe"
+					dead()
+				}
+			})
+		})
+	}
 }

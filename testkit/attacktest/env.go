@@ -110,6 +110,20 @@ var ends []func() error
 // something for all tests of its package calls AtEnd once.
 func AtEnd(end func() error) { ends = append(ends, end) }
 
+// Shared returns a function that returns the environment of all tests of a package. The first call creates it, and Main
+// ends it.
+func Shared[E any](create func(context.Context) (E, error), end func(E) error) func() (E, error) {
+	return sync.OnceValues(func() (E, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*Long)
+		defer cancel()
+		e, err := create(ctx)
+		if err == nil {
+			AtEnd(func() error { return end(e) })
+		}
+		return e, err
+	})
+}
+
 // Main runs the tests of a package, then stops the shared environment and calls the functions of AtEnd. It exits the
 // process.
 func Main(m *testing.M) {

@@ -125,19 +125,22 @@ func (s *Env) SignIns(t *testing.T, login string) []v1alpha1.TkaSignin {
 // bound is an object that gives access in the cluster.
 type bound struct{ Kind, Namespace, name, Role, UID string }
 
+// listAccess returns all accounts and bindings of the cluster.
+func (s *Env) listAccess(t *testing.T) (accounts corev1.ServiceAccountList, wide rbacv1.ClusterRoleBindingList, narrow rbacv1.RoleBindingList) {
+	t.Helper()
+	for _, list := range []client.ObjectList{&accounts, &wide, &narrow} {
+		if err := s.KubeClient.List(context.WithoutCancel(t.Context()), list); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return accounts, wide, narrow
+}
+
 // AccessOf returns a sign-in's account and all objects that give it access. It finds them by the account's name and
 // not by the product's labels, because an attacker could have removed the labels.
 func (s *Env) AccessOf(t *testing.T, name string) (out []bound) {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
-	var accounts corev1.ServiceAccountList
-	var wide rbacv1.ClusterRoleBindingList
-	var narrow rbacv1.RoleBindingList
-	for _, list := range []client.ObjectList{&accounts, &wide, &narrow} {
-		if err := s.KubeClient.List(ctx, list); err != nil {
-			t.Fatal(err)
-		}
-	}
+	accounts, wide, narrow := s.listAccess(t)
 	for _, a := range accounts.Items {
 		if a.Namespace == testenv.SigninNamespace && a.Name == name {
 			out = append(out, bound{"ServiceAccount", a.Namespace, a.Name, "", string(a.UID)})
@@ -164,7 +167,6 @@ func (s *Env) AccessOf(t *testing.T, name string) (out []bound) {
 // sign-in is past its end.
 func (s *Env) inconsistent(t *testing.T) (wrong []string) {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
 	bad := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	live := map[string]v1alpha1.TkaSignin{}
 	for _, o := range s.SignIns(t, "") {
@@ -192,14 +194,7 @@ func (s *Env) inconsistent(t *testing.T) (wrong []string) {
 			}
 		}
 	}
-	var accounts corev1.ServiceAccountList
-	var wide rbacv1.ClusterRoleBindingList
-	var narrow rbacv1.RoleBindingList
-	for _, list := range []client.ObjectList{&accounts, &wide, &narrow} {
-		if err := s.KubeClient.List(ctx, list); err != nil {
-			t.Fatal(err)
-		}
-	}
+	accounts, wide, narrow := s.listAccess(t)
 	check := func(kind string, o client.Object, uid, name string) {
 		if x, ok := live[name]; !ok || string(x.UID) != uid {
 			bad("%s %s/%s has no live sign-in", kind, o.GetNamespace(), o.GetName())

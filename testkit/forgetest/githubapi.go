@@ -28,8 +28,8 @@ type sender struct {
 	only  []string            // names of the repositories that the token covers; nil: all
 }
 
-// reach checks whether the visitor may act on an account. permission is the permission that an App needs. A person
-// needs one of the scopes. reach returns an error status, or 0.
+// reach checks whether the sender may act on an account. permission is the permission that an App needs. A person
+// needs one of the scopes. reach returns 200, or an error status.
 func (v sender) reach(account, permission string, write bool, scopes ...string) (status int) {
 	switch {
 	case v.at != nil && !strings.EqualFold(v.at.Account, account):
@@ -250,7 +250,7 @@ func (g *GitHubFake) appRoutes(handle func(string, githubHandler)) {
 	handle("GET /orgs/{account}/installation", byKind("Organization"))
 	handle("GET /enterprises/{account}/installation", byKind("Enterprise")) // "Get an enterprise installation for the authenticated app", in preview since 2026-05
 	handle("GET /repos/{account}/{repo}/installation", func(r *http.Request, v sender) githubReply {
-		if repo, _ := g.repo(r.PathValue("account") + "/" + r.PathValue("repo")); repo == nil {
+		if repo, _ := g.repo(repositoryName(r)); repo == nil {
 			return refused(http.StatusNotFound)
 		}
 		return find(r.PathValue("account"), v)

@@ -37,7 +37,7 @@ func (g *GitLabFake) api() http.Handler {
 		"GET /projects/{project}/jobs/{job}":            g.job,
 		"POST /projects/{project}/jobs/{job}/cancel":    g.cancel,
 	}
-	for pattern, do := range g.changeRoutes() {
+	for pattern, do := range g.projectRoutes() {
 		routes[pattern] = g.inProject(do)
 	}
 	for pattern, do := range routes {

@@ -39,17 +39,7 @@ func (c *control) serveMap(w http.ResponseWriter, r *http.Request, mk key.Machin
 	}
 	n.capVer = req.Version
 	if !req.Stream {
-		n.disco = req.DiscoKey
-		n.eps = slices.DeleteFunc(req.Endpoints, func(e netip.AddrPort) bool { return e.Addr().IsLinkLocalUnicast() })
-		if req.Hostinfo != nil {
-			n.hi = req.Hostinfo
-			if ni := req.Hostinfo.NetInfo; ni != nil && ni.PreferredDERP != 0 {
-				n.homeDERP = ni.PreferredDERP
-			}
-		}
-		c.bumpLocked()
-	}
-	if !req.Stream {
+		c.updateLocked(n, req)
 		c.mu.Unlock()
 		if !req.OmitPeers {
 			http.Error(w, "only streaming polls return peers", http.StatusBadRequest)
@@ -60,18 +50,37 @@ func (c *control) serveMap(w http.ResponseWriter, r *http.Request, mk key.Machin
 	c.backLocked(n)
 	c.bumpLocked()
 	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		n.streams--
-		n.lastSeen = time.Now()
-		if n.streams == 0 {
-			c.awayLocked(n)
-		}
-		c.bumpLocked()
-	}()
+	defer c.endStream(n)
+	c.streamMap(w, r, n, req.Compress == "zstd")
+}
 
-	compress := req.Compress == "zstd"
+// updateLocked records what a node reports about itself.
+func (c *control) updateLocked(n *node, req tailcfg.MapRequest) {
+	n.disco = req.DiscoKey
+	n.eps = slices.DeleteFunc(req.Endpoints, func(e netip.AddrPort) bool { return e.Addr().IsLinkLocalUnicast() })
+	if req.Hostinfo != nil {
+		n.hi = req.Hostinfo
+		if ni := req.Hostinfo.NetInfo; ni != nil && ni.PreferredDERP != 0 {
+			n.homeDERP = ni.PreferredDERP
+		}
+	}
+	c.bumpLocked()
+}
+
+// endStream records the end of a node's stream. A node without streams is offline.
+func (c *control) endStream(n *node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n.streams--
+	n.lastSeen = time.Now()
+	if n.streams == 0 {
+		c.awayLocked(n)
+	}
+	c.bumpLocked()
+}
+
+// streamMap sends the netmap to a node at each change, until the request ends or the node is removed.
+func (c *control) streamMap(w http.ResponseWriter, r *http.Request, n *node, compress bool) {
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for {

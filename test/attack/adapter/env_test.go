@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,7 +22,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	listersv1 "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
@@ -348,14 +351,45 @@ func unasked(t *testing.T, what string, fronts []*recordingProxy, f func()) {
 	}
 }
 
-// deletions calls f for each deletion that an informer receives.
-func deletions(f func(name string)) cache.ResourceEventHandlerFuncs {
-	return cache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
-		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-			o = d.Obj
-		}
-		if cm, ok := o.(*corev1.ConfigMap); ok {
-			f(cm.Name)
-		}
-	}}
+// configMapInformer reads the ConfigMaps of a namespace, and records each deletion that it receives.
+type configMapInformer struct {
+	listersv1.ConfigMapNamespaceLister
+	stop func() // also called at the end of the test
+
+	mu   sync.Mutex
+	gone []string
+}
+
+// startInformer starts an informer for the namespace of h.
+func (h *env) startInformer(t *testing.T, client kubernetes.Interface) *configMapInformer {
+	t.Helper()
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(h.namespace))
+	maps := factory.Core().V1().ConfigMaps()
+	i := &configMapInformer{ConfigMapNamespaceLister: maps.Lister().ConfigMaps(h.namespace)}
+	if _, err := maps.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: i.recordDeletion}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	i.stop = sync.OnceFunc(func() { cancel(); factory.Shutdown() })
+	t.Cleanup(i.stop)
+	factory.Start(ctx.Done())
+	return i
+}
+
+func (i *configMapInformer) recordDeletion(o any) {
+	if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+		o = d.Obj
+	}
+	if cm, ok := o.(*corev1.ConfigMap); ok {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.gone = append(i.gone, cm.Name)
+	}
+}
+
+// deleted returns the names of the deletions so far.
+func (i *configMapInformer) deleted() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.gone)
 }

@@ -18,7 +18,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubelabels "k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tailplane/tailplane/testkit/attacktest"
@@ -300,24 +299,11 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	}
 
 	// An informer that reads all of it and must not receive a deletion.
-	factory := informers.NewSharedInformerFactoryWithOptions(h.kube(t), 0, informers.WithNamespace(h.namespace))
-	informer := factory.Core().V1().ConfigMaps()
-	var mu sync.Mutex
-	var deleted []string
-	if _, err := informer.Informer().AddEventHandler(deletions(func(name string) {
-		mu.Lock()
-		defer mu.Unlock()
-		deleted = append(deleted, name)
-	})); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	factory.Start(ctx.Done())
-	defer func() { cancel(); factory.Shutdown() }()
+	informer := h.startInformer(t, h.kube(t))
 	sees := func(names ...string) {
 		t.Helper()
 		attacktest.Eventually(t, attacktest.Long, fmt.Sprintf("the informer has %q", names), func() bool {
-			cms, err := informer.Lister().ConfigMaps(h.namespace).List(kubelabels.Everything())
+			cms, err := informer.List(kubelabels.Everything())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -458,9 +444,7 @@ func TestAD06_OneMemberFails(t *testing.T) {
 	h.west.gate.cut(false)
 	h.make(t, "west", "of-west-2")
 	sees("of-east", "of-east-2", "of-west", "of-west-2")
-	mu.Lock()
-	defer mu.Unlock()
-	if len(deleted) > 0 {
+	if deleted := informer.deleted(); len(deleted) > 0 {
 		t.Errorf("reported as deleted: %q", deleted)
 	}
 }
@@ -557,22 +541,9 @@ func TestAD07_OneNameTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(h.namespace))
-	informer := factory.Core().V1().ConfigMaps()
-	var mu sync.Mutex
-	var deleted []string
-	if _, err := informer.Informer().AddEventHandler(deletions(func(name string) {
-		mu.Lock()
-		defer mu.Unlock()
-		deleted = append(deleted, name)
-	})); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	factory.Start(ctx.Done())
-	defer func() { cancel(); factory.Shutdown() }()
+	informer := h.startInformer(t, client)
 	of := func() string {
-		cm, err := informer.Lister().ConfigMaps(h.namespace).Get("of-both")
+		cm, err := informer.Get("of-both")
 		if err != nil {
 			return err.Error()
 		}
@@ -589,14 +560,11 @@ func TestAD07_OneNameTwice(t *testing.T) {
 		}
 	}
 	h.make(t, "east", "after") // its arrival shows that all earlier events have arrived
-	attacktest.Eventually(t, attacktest.Long, "a later event", func() bool { _, err := informer.Lister().ConfigMaps(h.namespace).Get("after"); return err == nil })
-	mu.Lock()
-	if of() != "east" || len(deleted) > 0 {
+	attacktest.Eventually(t, attacktest.Long, "a later event", func() bool { _, err := informer.Get("after"); return err == nil })
+	if deleted := informer.deleted(); of() != "east" || len(deleted) > 0 {
 		t.Errorf("the informer has the object of %q, and received a deletion from %q", of(), deleted)
 	}
-	mu.Unlock()
-	cancel()
-	factory.Shutdown()
+	informer.stop()
 	h.west.play(nil)
 
 	// Several creates at the same time.

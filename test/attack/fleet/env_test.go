@@ -56,27 +56,15 @@ type env struct {
 	finish []func() error
 }
 
-var shared struct {
-	once sync.Once
-	env  *env
-	err  error
-}
+var shared = attacktest.Shared(newEnv, (*env).close)
 
 // start returns the environment that these tests share. Each test has its own organisations and pools.
 func start(t *testing.T) *env {
 	t.Helper()
-	s := &shared
-	s.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*attacktest.Long)
-		defer cancel()
-		if s.env, s.err = newEnv(ctx); s.err == nil {
-			attacktest.AtEnd(s.env.close)
-		}
-	})
-	if s.err != nil {
-		t.Fatal(s.err)
+	y, err := shared()
+	if err != nil {
+		t.Fatal(err)
 	}
-	y := s.env
 	t.Cleanup(func() {
 		if t.Failed() {
 			out := y.fleet.Output()

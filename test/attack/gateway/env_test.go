@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -137,32 +136,21 @@ type env struct {
 }
 
 // shared is the environment of all tests. Each test leaves it unchanged.
-var shared struct {
-	once sync.Once
-	*env
-	err error
-}
+var shared = attacktest.Shared(newGatewayEnv, (*env).close)
 
 func start(t *testing.T) *env {
 	t.Helper()
-	s := &shared
-	s.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*attacktest.Long)
-		defer cancel()
-		if s.env, s.err = newGatewayEnv(ctx); s.err == nil {
-			attacktest.AtEnd(s.env.close)
-		}
-	})
-	if s.err != nil {
-		t.Fatal(s.err)
+	w, err := shared()
+	if err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			lines := strings.Split(s.Output(), "\n")
+			lines := strings.Split(w.Output(), "\n")
 			t.Logf("the end of the gateway's log:\n%s", strings.Join(lines[max(0, len(lines)-40):], "\n"))
 		}
 	})
-	return s.env
+	return w
 }
 
 func newGatewayEnv(ctx context.Context) (_ *env, err error) {

@@ -62,133 +62,238 @@ const fleetSettings = `fleet:
 health: 127.0.0.1:0
 `
 
+// runnerNamespace is the namespace in which the fleet creates runners.
+const runnerNamespace = "tailplane-runners"
+
+// fleetShow is the state of the chapter about the fleet.
+type fleetShow struct {
+	*show
+	github *forgetest.GitHubFake
+	gitlab *forgetest.GitLabFake
+	arc    *arctest.ARC
+	plane  httpapi.Client // as alice
+	url    string         // flag of tka for the dashboard
+}
+
 // fleet enrolls two organisations, runs their jobs, pauses everything, resumes it, and removes one organisation.
 func (s *show) fleet(ctx context.Context) error {
-	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	s.note("fakes replace GitHub, GitLab and GitHub's runner controller (ARC), which are not available here;")
 	s.note("the fleet, the API server and the plane are real")
+	f, err := s.openForges(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.startFleet(ctx); err != nil {
+		return err
+	}
+	if err := f.enroll(ctx); err != nil {
+		return err
+	}
+	complete, err := f.showRunners(ctx)
+	if err != nil || !complete {
+		return err
+	}
+	job, err := f.startJobs(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.freeze(ctx); err != nil {
+		return err
+	}
+	hold, err := f.showPause(ctx)
+	if err != nil {
+		return err
+	}
+	if err := f.resume(ctx, hold); err != nil {
+		return err
+	}
+	if err := f.finishJobs(ctx, job); err != nil {
+		return err
+	}
+	return f.offboard(ctx)
+}
+
+// openForges starts the fakes of GitHub, GitLab and ARC. They stop at the end of the demo.
+func (s *show) openForges(ctx context.Context) (*fleetShow, error) {
 	github, stopGitHub := forgetest.OpenGitHub()
 	s.ends = append(s.ends, func() error { stopGitHub(); return nil })
 	gitlab, stopGitLab := forgetest.OpenGitLab()
 	s.ends = append(s.ends, func() error { stopGitLab(); return nil })
-	arc, err := s.arc(limit, github)
+	arc, err := s.startARC(ctx, github)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := s.startFleet(limit); err != nil {
-		return err
-	}
+	client := httpapi.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
+	return &fleetShow{show: s, github: github, gitlab: gitlab, arc: arc, plane: client, url: "--url=" + s.env.Dashboard()}, nil
+}
 
-	s.note("the demo applies a Secret for each organisation, and the objects of the team's repository")
-	github.AddAccount("acme", "")
-	group := gitlab.AddGroup("omega")
-	objects := strings.NewReplacer("GITHUB", github.URL, "GITLAB", gitlab.URL).Replace(fleetObjects)
-	if err := s.env.Cluster.Apply(limit, fmt.Appendf(nil, credentialObject, "acme", "github", "acme", "github_token", github.AddToken("admin:org", "repo")),
-		fmt.Appendf(nil, credentialObject, "omega", "gitlab", "omega", "access_token", gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})), []byte(objects)); err != nil {
-		return err
+// enroll creates an organisation at each forge, and applies their Secrets and the objects of the team's repository.
+func (f *fleetShow) enroll(ctx context.Context) error {
+	f.note("the demo applies a Secret for each organisation, and the objects of the team's repository")
+	f.github.AddAccount("acme", "")
+	group := f.gitlab.AddGroup("omega")
+	githubToken := f.github.AddToken("admin:org", "repo")
+	gitlabToken := f.gitlab.AddToken(forgetest.GitLabToken{Scopes: []string{"api"}, Owns: []int64{group}})
+	objects := strings.NewReplacer("GITHUB", f.github.URL, "GITLAB", f.gitlab.URL).Replace(fleetObjects)
+	return f.env.Cluster.Apply(ctx,
+		fmt.Appendf(nil, credentialObject, "acme", "github", "acme", "github_token", githubToken),
+		fmt.Appendf(nil, credentialObject, "omega", "gitlab", "omega", "access_token", gitlabToken),
+		[]byte(objects))
+}
+
+// waitPools waits until the plane lists both pools in a state. It returns the last list that it received.
+func (f *fleetShow) waitPools(ctx context.Context, state string) (all []plane.Pool, err error) {
+	err = f.sees(ctx, func() (bool, error) {
+		l, err := plane.ListPools.Call(ctx, f.plane, plane.FleetListRequest{})
+		all = l.Data
+		return len(all) == 2 && !slices.ContainsFunc(all, func(p plane.Pool) bool { return p.State != state }), err
+	})
+	return all, err
+}
+
+// showRunners shows that both organisations have runners. It returns false if a forge has none, because the rest of
+// the chapter needs them.
+func (f *fleetShow) showRunners(ctx context.Context) (complete bool, err error) {
+	f.note("no node runs pods here, so the demo reports omega's manager as running, and contacts GitLab for it")
+	if err := f.runManager(ctx); err != nil {
+		return false, err
 	}
-	desk := httpapi.Client{HTTP: s.people["alice"].HTTP(), Base: s.env.Dashboard(), Open: plane.ParseEnvelope}
-	pools := func(want func(plane.Pool) bool) (all []plane.Pool, err error) {
-		err = s.sees(limit, func() (bool, error) {
-			l, err := plane.ListPools.Call(limit, desk, plane.FleetListRequest{})
-			all = l.Data
-			return len(all) == 2 && !slices.ContainsFunc(all, func(p plane.Pool) bool { return !want(p) }), err
-		})
-		return all, err
-	}
-	s.note("no node runs pods here, so the demo reports omega's manager as running, and contacts GitLab for it")
-	if err := s.manager(limit, gitlab); err != nil {
-		return err
-	}
-	all, err := pools(func(p plane.Pool) bool { return p.State == plane.PoolActive })
+	all, err := f.waitPools(ctx, plane.PoolActive)
 	if err != nil {
-		return err
+		return false, err
 	}
-	url := "--url=" + s.env.Dashboard()
-	if err := s.steps(ctx, "alice",
-		step{says: "both organisations have runners", admin: true, run: "kubectl get runnerenrollments", wants: []string{"acme", "omega", "Active"}, lacks: []string{"Provisioning"}},
-		step{says: "alice sees the runners", run: "tka fleet runners " + url, wants: []string{"gh-nix", "gl-docker", "Active"}, lacks: []string{"Provisioning"}}); err != nil {
-		return err
+	lacks := []string{"Provisioning"}
+	if err := f.steps(ctx, "alice",
+		step{says: "both organisations have runners", admin: true, run: "kubectl get runnerenrollments",
+			wants: []string{"acme", "omega", "Active"}, lacks: lacks},
+		step{says: "alice sees the runners", run: "tka fleet runners " + f.url,
+			wants: []string{"gh-nix", "gl-docker", "Active"}, lacks: lacks}); err != nil {
+		return false, err
 	}
-	sets, runners := github.ScaleSets(), gitlab.Runners()
-	s.claim(len(all) == 2 && len(sets) == 1 && sets[0].Name == "acme-gh-nix" && len(runners) == 1, "GitHub has the scale set acme-gh-nix, and GitLab has a runner")
-	if len(sets) != 1 || len(runners) != 1 {
-		return nil
-	}
+	sets, runners := f.github.ScaleSets(), f.gitlab.Runners()
+	f.claim(len(all) == 2 && len(sets) == 1 && sets[0].Name == "acme-gh-nix" && len(runners) == 1,
+		"GitHub has the scale set acme-gh-nix, and GitLab has a runner")
+	return len(sets) == 1 && len(runners) == 1, nil
+}
 
-	const runs = "tailplane-runners"
-	arc.Assign(runs, "acme-gh-nix", arctest.Job{ID: "build", Repository: "acme/app", Workflow: "ci.yaml", Name: "build", Run: 11})
-	if err := arc.Start(limit, "build"); err != nil {
-		return err
+// startJobs starts one job at each forge. It returns the ID of GitLab's.
+func (f *fleetShow) startJobs(ctx context.Context) (gitlabJob int64, err error) {
+	f.assign("build", 11)
+	if err := f.arc.Start(ctx, "build"); err != nil {
+		return 0, err
 	}
-	job := gitlab.StartJob(runners[0].ID, 7)
-	s.note("one job of acme and one of omega are running; now an administrator wants to upgrade the nodes")
-	if err := s.freeze(ctx, url); err != nil {
-		return err
-	}
-	paused, err := pools(func(p plane.Pool) bool { return p.State == plane.PoolPaused })
-	if err != nil {
-		return err
-	}
-	arc.Assign(runs, "acme-gh-nix", arctest.Job{ID: "test", Repository: "acme/app", Workflow: "ci.yaml", Name: "test", Run: 12})
-	if err := pause(limit, time.Second); err != nil { // time in which a listener would have taken it
-		return err
-	}
-	waiting, taken, running := arc.Jobs(runs, "acme-gh-nix")
-	s.claim(!slices.ContainsFunc(paused, func(p plane.Pool) bool { return p.State != plane.PoolPaused }) && gitlab.Runners()[0].Paused, "one command paused both forges, and each forge confirmed it")
-	s.claim(running == 1 && taken == 0 && waiting == 1, "the running job continues, and a new job waits")
-	hold, _, _ := kubetest.Kubectl(limit, s.env.Cluster.Kubeconfig, "get", "runnerholds", "-o", "name")
-	name := strings.TrimPrefix(strings.TrimSpace(hold), "runnerhold.tailplane.dev/")
-	if err := s.steps(ctx, "alice", step{says: "the pause is an object with the actor and the reason", admin: true, run: "kubectl get runnerholds", wants: []string{"Pause", alice}}); err != nil {
-		return err
-	}
+	gitlabJob = f.gitlab.StartJob(f.gitlab.Runners()[0].ID, 7)
+	f.note("one job of acme and one of omega are running; now an administrator wants to upgrade the nodes")
+	return gitlabJob, nil
+}
 
-	if err := s.typed(ctx, "alice", "tka", "fleet", "lift", name, url, "--reason", "the nodes are upgraded", "--confirm", "LIFT ALL"); err != nil {
-		return err
-	}
-	s.claim(s.lastOut.Exit == 0, "alice lifts the pause that she set")
-	if _, err := pools(func(p plane.Pool) bool { return p.State == plane.PoolActive }); err != nil {
-		return err
-	}
-	err = arc.Start(limit, "test")
-	s.claim(err == nil, "the waiting job gets a runner%s", because(err))
-	for _, id := range []string{"build", "test"} {
-		if err := arc.Finish(limit, id); err != nil {
-			return err
-		}
-	}
-	gitlab.EndJob(job, "success")
+// assign lets GitHub assign a job to acme's scale set. Its ID is its name.
+func (f *fleetShow) assign(name string, run int64) {
+	job := arctest.Job{ID: name, Repository: "acme/app", Workflow: "ci.yaml", Name: name, Run: run}
+	f.arc.Assign(runnerNamespace, "acme-gh-nix", job)
+}
 
-	if err := s.steps(ctx, "alice", step{says: "acme is offboarded", admin: true, run: "kubectl delete runnerenrollment acme --timeout=2m", wants: []string{"deleted"}}); err != nil {
+// freeze pauses everything, as a user does after reading the refusal.
+func (f *fleetShow) freeze(ctx context.Context) error {
+	args := []string{"fleet", "pause", "--all", f.url, "--reason", "node upgrade"}
+	if err := f.typed(ctx, "alice", "tka", args...); err != nil {
 		return err
 	}
-	left, _, _ := kubetest.Kubectl(limit, s.env.Cluster.Kubeconfig, "get", "secrets,autoscalingrunnersets,serviceaccounts", "-A", "-l", "tailplane.dev/org=acme", "-o", "name")
-	s.claim(len(github.ScaleSets()) == 0 && strings.TrimSpace(left) == "", "nothing of acme remains, at GitHub or in the cluster; its credential was deleted last")
-	s.claim(len(gitlab.Runners()) == 1, "omega still has its runner")
+	f.claim(f.lastOut.Exit != 0 && strings.Contains(f.lastOut.Both, "PAUSE ALL"), "a pause of all runners needs a confirmation")
+	if err := f.typed(ctx, "alice", "tka", append(args, "--confirm", "PAUSE ALL")...); err != nil {
+		return err
+	}
+	f.claim(f.lastOut.Exit == 0, "the confirmed command pauses all runners")
 	return nil
 }
 
-// manager is the runner manager of omega: its pod is marked as running, and it contacts GitLab.
-func (s *show) manager(ctx context.Context, gitlab *forgetest.GitLabFake) error {
+// showPause shows what a pause does to jobs and runners. It returns the name of its object.
+func (f *fleetShow) showPause(ctx context.Context) (hold string, err error) {
+	paused, err := f.waitPools(ctx, plane.PoolPaused)
+	if err != nil {
+		return "", err
+	}
+	f.assign("test", 12)
+	if err := pause(ctx, time.Second); err != nil { // time in which a listener would have taken it
+		return "", err
+	}
+	waiting, taken, running := f.arc.Jobs(runnerNamespace, "acme-gh-nix")
+	active := slices.ContainsFunc(paused, func(p plane.Pool) bool { return p.State != plane.PoolPaused })
+	f.claim(!active && f.gitlab.Runners()[0].Paused, "one command paused both forges, and each forge confirmed it")
+	f.claim(running == 1 && taken == 0 && waiting == 1, "the running job continues, and a new job waits")
+	out, _, _ := kubetest.Kubectl(ctx, f.env.Cluster.Kubeconfig, "get", "runnerholds", "-o", "name")
+	hold = strings.TrimPrefix(strings.TrimSpace(out), "runnerhold.tailplane.dev/")
+	return hold, f.steps(ctx, "alice", step{says: "the pause is an object with the actor and the reason", admin: true,
+		run: "kubectl get runnerholds", wants: []string{"Pause", alice}})
+}
+
+// resume lifts the pause, and shows that the waiting job starts.
+func (f *fleetShow) resume(ctx context.Context, hold string) error {
+	args := []string{"fleet", "lift", hold, f.url, "--reason", "the nodes are upgraded", "--confirm", "LIFT ALL"}
+	if err := f.typed(ctx, "alice", "tka", args...); err != nil {
+		return err
+	}
+	f.claim(f.lastOut.Exit == 0, "alice lifts the pause that she set")
+	if _, err := f.waitPools(ctx, plane.PoolActive); err != nil {
+		return err
+	}
+	err := f.arc.Start(ctx, "test")
+	f.claim(err == nil, "the waiting job gets a runner%s", because(err))
+	return nil
+}
+
+// finishJobs ends the jobs of both organisations.
+func (f *fleetShow) finishJobs(ctx context.Context, gitlabJob int64) error {
+	for _, id := range []string{"build", "test"} {
+		if err := f.arc.Finish(ctx, id); err != nil {
+			return err
+		}
+	}
+	f.gitlab.EndJob(gitlabJob, "success")
+	return nil
+}
+
+// offboard removes acme, and shows that nothing of it remains.
+func (f *fleetShow) offboard(ctx context.Context) error {
+	if err := f.steps(ctx, "alice", step{says: "acme is offboarded", admin: true,
+		run: "kubectl delete runnerenrollment acme --timeout=2m", wants: []string{"deleted"}}); err != nil {
+		return err
+	}
+	left, _, _ := kubetest.Kubectl(ctx, f.env.Cluster.Kubeconfig,
+		"get", "secrets,autoscalingrunnersets,serviceaccounts", "-A", "-l", "tailplane.dev/org=acme", "-o", "name")
+	f.claim(len(f.github.ScaleSets()) == 0 && strings.TrimSpace(left) == "",
+		"nothing of acme remains, at GitHub or in the cluster; its credential was deleted last")
+	f.claim(len(f.gitlab.Runners()) == 1, "omega still has its runner")
+	return nil
+}
+
+// runManager acts as the runner manager of omega: its pod is marked as running, and it contacts GitLab.
+func (f *fleetShow) runManager(ctx context.Context) error {
 	const running = `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`
-	return s.sees(ctx, func() (bool, error) {
-		out, _, _ := kubetest.Kubectl(ctx, s.env.Cluster.Kubeconfig, "get", "pods", "-n", "tailplane-runners", "-l", "app.kubernetes.io/component=runner-manager", "-o", "name")
-		pods, runners := strings.Fields(out), gitlab.Runners()
+	config := f.env.Cluster.Kubeconfig
+	return f.sees(ctx, func() (bool, error) {
+		out, _, _ := kubetest.Kubectl(ctx, config,
+			"get", "pods", "-n", runnerNamespace, "-l", "app.kubernetes.io/component=runner-manager", "-o", "name")
+		pods, runners := strings.Fields(out), f.gitlab.Runners()
 		if len(pods) == 0 || len(runners) == 0 {
 			return false, nil
 		}
-		if _, errs, exit := kubetest.Kubectl(ctx, s.env.Cluster.Kubeconfig, "patch", "-n", "tailplane-runners", pods[0], "--subresource=status", "--type=merge", "-p", running); exit != 0 {
+		if _, errs, exit := kubetest.Kubectl(ctx, config,
+			"patch", "-n", runnerNamespace, pods[0], "--subresource=status", "--type=merge", "-p", running); exit != 0 {
 			return false, fmt.Errorf("kubectl patch: %s", errs)
 		}
-		gitlab.Contact(runners[0].Token, "s_demo")
+		f.gitlab.Contact(runners[0].Token, "s_demo")
 		return true, nil
 	})
 }
 
-// arc installs the fake of ARC and runs it.
-func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.ARC, error) {
-	arc, err := arctest.New(arctest.Options{Cluster: s.env.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(github, nil)})
+// startARC installs the fake of ARC and runs it.
+func (s *show) startARC(ctx context.Context, github *forgetest.GitHubFake) (*arctest.ARC, error) {
+	arc, err := arctest.New(arctest.Options{
+		Cluster: s.env.Cluster, Namespace: "arc-systems", Version: "0.14.2", GitHub: arctest.At(github, nil),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -204,29 +309,17 @@ func (s *show) arc(ctx context.Context, github *forgetest.GitHubFake) (*arctest.
 
 // startFleet installs the fleet's objects and starts its program with the rights of its account.
 func (s *show) startFleet(ctx context.Context) error {
-	s.note("starting tailplaned fleet, as the ServiceAccount tailplane-fleet, which admission policies restrict to namespaces of runners")
+	s.note("starting tailplaned fleet, as the ServiceAccount tailplane-fleet, " +
+		"which admission policies restrict to namespaces of runners")
 	if err := s.env.FleetManifests(ctx); err != nil {
 		return err
 	}
-	p, err := testenv.StartFleet(ctx, filepath.Join(s.dir, "fleet"), s.env.Cluster, "tailplane-fleet", "tailplane-fleet", fleetSettings)
+	dir := filepath.Join(s.dir, "fleet")
+	p, err := testenv.StartFleet(ctx, dir, s.env.Cluster, "tailplane-fleet", "tailplane-fleet", fleetSettings)
 	if err != nil {
 		return err
 	}
 	s.ends = append(s.ends, func() error { return p.Stop(time.Minute) })
-	return nil
-}
-
-// freeze pauses everything, as a user does after reading the refusal.
-func (s *show) freeze(ctx context.Context, url string) error {
-	args := []string{"fleet", "pause", "--all", url, "--reason", "node upgrade"}
-	if err := s.typed(ctx, "alice", "tka", args...); err != nil {
-		return err
-	}
-	s.claim(s.lastOut.Exit != 0 && strings.Contains(s.lastOut.Both, "PAUSE ALL"), "a pause of all runners needs a confirmation")
-	if err := s.typed(ctx, "alice", "tka", append(args, "--confirm", "PAUSE ALL")...); err != nil {
-		return err
-	}
-	s.claim(s.lastOut.Exit == 0, "the confirmed command pauses all runners")
 	return nil
 }
 

@@ -35,22 +35,21 @@ func main() {
 	fmt.Println("stopped normally")
 }
 
+// app is the application: it works on ConfigMaps and one Lease of a namespace.
+type app struct {
+	client    kubernetes.Interface
+	namespace string
+	name      string      // of the Lease, and prefix of the ConfigMap's name
+	ready     atomic.Bool // the application has the Lease
+}
+
 func run(ctx context.Context) error {
-	name := flag.String("name", "podclient", "namespace of the ConfigMap and the Lease")
-	namespace := flag.String("namespace", "default", "of both")
+	a := &app{}
+	flag.StringVar(&a.name, "name", "podclient", "name of the Lease, and prefix of the ConfigMap's name")
+	flag.StringVar(&a.namespace, "namespace", "default", "namespace of both")
 	listen := flag.String("listen", ":8080", "address of the health endpoints; a request to /crash ends the program")
 	flag.Parse()
-	var ready atomic.Bool
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if !ready.Load() {
-			http.Error(w, "not yet", http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(http.StatusNoContent)
-	})
-	mux.HandleFunc("POST /crash", func(http.ResponseWriter, *http.Request) { os.Exit(42) })
-	server := &http.Server{Addr: *listen, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Addr: *listen, Handler: a.health(), ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- server.ListenAndServe() }()
 	defer server.Close()
@@ -60,22 +59,53 @@ func run(ctx context.Context) error {
 		return err
 	}
 	fmt.Println("server", config.Host)
-	client, err := kubernetes.NewForConfig(config)
+	if a.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	seen, err := a.listAndWatch(ctx)
 	if err != nil {
 		return err
 	}
-	maps := client.CoreV1().ConfigMaps(*namespace)
+	defer seen.Stop() // an application keeps its watch open
+	if err := a.createAndSee(ctx, seen); err != nil || ctx.Err() != nil {
+		return err
+	}
+	return a.lead(ctx, served)
+}
+
+// health returns the handler of the health endpoints. The application is ready while it has the Lease.
+func (a *app) health() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !a.ready.Load() {
+			http.Error(w, "not yet", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	})
+	mux.HandleFunc("POST /crash", func(http.ResponseWriter, *http.Request) { os.Exit(42) })
+	return mux
+}
+
+// listAndWatch lists the ConfigMaps and starts a watch from that list. The caller must stop the watch.
+func (a *app) listAndWatch(ctx context.Context) (watch.Interface, error) {
+	maps := a.client.CoreV1().ConfigMaps(a.namespace)
 	list, err := maps.List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("list: %w", err)
+		return nil, fmt.Errorf("list: %w", err)
 	}
 	fmt.Println("listed", len(list.Items))
 	seen, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	if err != nil {
-		return fmt.Errorf("watch: %w", err)
+		return nil, fmt.Errorf("watch: %w", err)
 	}
-	defer seen.Stop()
-	made, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: *name + "-"}}, metav1.CreateOptions{})
+	return seen, nil
+}
+
+// createAndSee creates a ConfigMap and waits until the watch reports it. It returns nil when ctx ends.
+func (a *app) createAndSee(ctx context.Context, seen watch.Interface) error {
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: a.name + "-"}}
+	made, err := a.client.CoreV1().ConfigMaps(a.namespace).Create(ctx, object, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create: %w", err)
 	}
@@ -93,23 +123,12 @@ func run(ctx context.Context) error {
 		}
 	}
 	fmt.Println("watched", made.Name)
+	return nil
+}
 
-	// The pod's name stays the same over restarts, so podclient need not wait until its own lease expires.
-	host, err := os.Hostname()
-	if err != nil {
-		return err
-	}
-	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: *namespace, Name: *name}, Client: client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: host}}
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second, ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) {
-				fmt.Println("leads", *name)
-				ready.Store(true)
-			},
-			OnStoppedLeading: func() { ready.Store(false) },
-		},
-	})
+// lead takes the Lease and holds it until ctx ends. Losing the Lease is an error, and so is the end of the server.
+func (a *app) lead(ctx context.Context, served <-chan error) error {
+	elector, err := a.elector()
 	if err != nil {
 		return err
 	}
@@ -129,4 +148,28 @@ func run(ctx context.Context) error {
 		return errors.New("the lease was lost")
 	}
 	return nil
+}
+
+// elector returns the elector for the Lease. Its identity is the pod's name: it stays the same over restarts, so the
+// application need not wait until its own Lease expires.
+func (a *app) elector() (*leaderelection.LeaderElector, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: a.namespace, Name: a.name},
+			Client:     a.client.CoordinationV1(),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: host},
+		},
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: time.Second, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) {
+				fmt.Println("leads", a.name)
+				a.ready.Store(true)
+			},
+			OnStoppedLeading: func() { a.ready.Store(false) },
+		},
+	})
 }
