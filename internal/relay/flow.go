@@ -55,11 +55,7 @@ func (r *Relay) servePackets(pc net.PacketConn, s *socket) {
 		f := flows[from]
 		mu.Unlock()
 		if f == nil {
-			if r.shut.Load() || r.flows.Add(1) > int64(r.limits.Load().Flows) {
-				if !r.shut.Load() {
-					r.flows.Add(-1)
-					r.Meter.Connection(s.direction(), string(config.UDP), ResultLimit)
-				}
+			if !r.admit(&r.flows, r.limits.Load().Flows, s, config.UDP) {
 				continue
 			}
 			f = &flow{from: from, queue: make(chan []byte, flowQueue)}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/relay/config"
@@ -29,11 +30,7 @@ func (r *Relay) serve(ln net.Listener, s *socket) {
 			}
 			continue
 		}
-		if r.shut.Load() || r.open.Add(1) > int64(r.limits.Load().Connections) {
-			if !r.shut.Load() {
-				r.open.Add(-1)
-				r.Meter.Connection(s.direction(), string(config.TCP), ResultLimit)
-			}
+		if !r.admit(&r.open, r.limits.Load().Connections, s, config.TCP) {
 			c.Close()
 			continue
 		}
@@ -50,6 +47,20 @@ func (r *Relay) serve(ln net.Listener, s *socket) {
 			}
 		})
 	}
+}
+
+// admit counts a connection or a flow, unless the relay is shut or the limit is reached. The caller
+// must subtract it from count at its end.
+func (r *Relay) admit(count *atomic.Int64, limit int, s *socket, protocol config.Protocol) bool {
+	if r.shut.Load() {
+		return false
+	}
+	if count.Add(1) <= int64(limit) {
+		return true
+	}
+	count.Add(-1)
+	r.Meter.Connection(s.direction(), string(protocol), ResultLimit)
+	return false
 }
 
 func (s *socket) direction() string {
