@@ -120,9 +120,6 @@ func (s *Server) Publish(n *gateway.Snapshot) {
 	}
 }
 
-// errInvalidResult marks an answer that did not pass the checks.
-var errInvalidResult = errors.New("unsound")
-
 // A call is the work of one hook. It can run on any snapshot.
 type call[M proto.Message] struct {
 	hook    Hook
