@@ -80,11 +80,8 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 	all[v1alpha1.ConditionDegraded] = attachmentDegraded(&a, report, c.Publisher.Err())
 	status.Conditions = conditionsOf(a.Generation, now, a.Status.Conditions, all)
 	if !sameStatus(&a.Status, &status) {
-		err := c.applyStatus(ctx, "TailscaleGateway", req.NamespacedName, a.UID, &status)
-		if err != nil {
-			err = fmt.Errorf("write the status of the gateway %s: %w", req, err)
-		}
-		failed = errors.Join(failed, err)
+		err := applyStatus(ctx, c.client, v1alpha1.FieldManager, "TailscaleGateway", &a, &status)
+		failed = errors.Join(failed, wrapError(err, "write the status of the gateway %s", req))
 	}
 	if failed != nil {
 		return requeueIfStale(failed)
@@ -109,10 +106,8 @@ func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePo
 		return conditions.False(v1alpha1.ReasonExtensionNotCalled, fmt.Sprintf("Envoy Gateway has not requested the newest revision within %v: check that its extension manager is configured and reaches the extension server", limit)), 0
 	}
 	var seen translationProblems
-	if text := p.Annotations[v1alpha1.TranslationAnnotation]; text != "" {
-		if err := json.Unmarshal([]byte(text), &seen); err != nil {
-			seen = translationProblems{}
-		}
+	if json.Unmarshal([]byte(p.Annotations[v1alpha1.TranslationAnnotation]), &seen) != nil {
+		seen = translationProblems{} // the annotation is missing or not valid
 	}
 	switch {
 	case seen.Incomplete && len(g.Routes) > 0:
@@ -195,8 +190,7 @@ func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.
 	if err := c.client.List(ctx, &all, client.InNamespace(a.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return "", err
 	}
-	for i := range all.Items {
-		s := &all.Items[i]
+	for _, s := range pointers(all.Items) {
 		if report.Accepted.IsTrue() && s.Spec.Type == v1alpha1.Ingress && metav1.IsControlledBy(s, a) && !desired[s.Name] && s.DeletionTimestamp == nil {
 			if err := kube.Delete(ctx, c.client, s); err != nil {
 				return "", fmt.Errorf("remove the gateway %s/%s from a tailnet: %w", a.Namespace, a.Name, err)

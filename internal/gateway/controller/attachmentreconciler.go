@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -59,7 +58,7 @@ func (c *attachmentReconciler) Add(mgr manager.Manager) error {
 	return errors.Join(
 		builder.ControllerManagedBy(mgr).Named("tailscalegateway").
 			For(&v1alpha1.TailscaleGateway{}).Owns(&v1alpha1.TailscaleRoutePolicy{}).Owns(&v1alpha1.TailscaleService{}).
-			WatchesRawSource(c.Publisher.ChangesAndErrors(func(was, is *gateway.Result) []gateway.Name {
+			WatchesRawSource(c.Publisher.Changes(func(was, is *gateway.Result) []gateway.Name {
 				if was == is { // a fault affects all attachments
 					return slices.Collect(maps.Keys(is.Attachments))
 				}
@@ -131,7 +130,7 @@ func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcil
 		return reconcile.Result{RequeueAfter: wait}, nil // limit the rate of rewrites if another party also writes the status
 	}
 	status := v1alpha1.TailscaleRoutePolicyStatus{ObservedGeneration: p.Generation, Rules: report.Rules, Conditions: latest}
-	if err := c.applyStatus(ctx, "TailscaleRoutePolicy", req.NamespacedName, p.UID, &status); err != nil {
+	if err := applyStatus(ctx, c.client, v1alpha1.FieldManager, "TailscaleRoutePolicy", &p, &status); err != nil {
 		return requeueIfStale(fmt.Errorf("write the status of the policy %s: %w", req, err))
 	}
 	if previous && last.generation == p.Generation && len(p.Status.Conditions) == 0 && c.OnRestore != nil {
@@ -196,16 +195,4 @@ func conditionsOf(generation int64, now time.Time, before []metav1.Condition, de
 		conditions.Set(&all, kind, v, generation, now)
 	}
 	return ownConditions(all)
-}
-
-// applyStatus applies this controller's part of a status and keeps the fields of other managers.
-func (c *attachmentReconciler) applyStatus(ctx context.Context, kind string, at types.NamespacedName, uid types.UID, status any) error {
-	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
-	if err != nil {
-		return err
-	}
-	u := newObject(kind, at)
-	u.SetUID(uid)
-	u.Object["status"] = part
-	return c.client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
 }

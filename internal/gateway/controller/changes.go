@@ -131,7 +131,8 @@ func affectsDecision(was, is any) bool {
 	case *v1alpha1.TailscaleProxyGroup:
 		return !slices.Equal(a.Status.Ports, b.(*v1alpha1.TailscaleProxyGroup).Status.Ports)
 	case *v1alpha1.TailscaleService:
-		return statusGroup(a) != statusGroup(b.(*v1alpha1.TailscaleService)) || !deepEqual(a.OwnerReferences, b.GetOwnerReferences())
+		return deref(a.Status.Egress, v1alpha1.EgressStatus{}).Group != deref(b.(*v1alpha1.TailscaleService).Status.Egress, v1alpha1.EgressStatus{}).Group ||
+			!deepEqual(a.OwnerReferences, b.GetOwnerReferences())
 	case *gatewayapi.HTTPRoute:
 		return !deepEqual(a.Status.Parents, b.(*gatewayapi.HTTPRoute).Status.Parents)
 	case *gatewayapi.GRPCRoute:
@@ -152,11 +153,4 @@ func onlyTranslationNotes(a, b client.Object) bool {
 		delete(y, note)
 	}
 	return maps.Equal(x, y)
-}
-
-func statusGroup(s *v1alpha1.TailscaleService) string {
-	if s.Status.Egress == nil {
-		return ""
-	}
-	return s.Status.Egress.Group
 }

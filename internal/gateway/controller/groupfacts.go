@@ -66,17 +66,16 @@ func (l *groupReconciliation) readObjects(ctx context.Context) error {
 	if err := l.direct.List(ctx, &pods, client.InNamespace(g.Namespace), client.MatchingLabels(workload.PodLabels(g.UID))); err != nil {
 		return fmt.Errorf("list the pods: %w", err)
 	}
-	for i := range pods.Items {
-		if n, ok := ordinalOf(g.Name, pods.Items[i].Name); ok {
-			l.pods[n] = &pods.Items[i]
+	for _, p := range pointers(pods.Items) {
+		if n, ok := ordinalOf(g.Name, p.Name); ok {
+			l.pods[n] = p
 		}
 	}
 	var secrets corev1.SecretList
 	if err := l.direct.List(ctx, &secrets, client.InNamespace(g.Namespace), client.MatchingLabels{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: g.Name}); err != nil {
 		return fmt.Errorf("list the Secrets: %w", err)
 	}
-	for i := range secrets.Items {
-		s := &secrets.Items[i]
+	for _, s := range pointers(secrets.Items) {
 		if !metav1.IsControlledBy(s, g) {
 			continue
 		}
@@ -108,10 +107,7 @@ func (l *groupReconciliation) groupFacts() gateway.GroupFacts {
 		Ordinals:  map[int]gateway.RelayReplica{},
 	}
 	if l.set != nil {
-		f.SetExists, f.SetDeleting = true, l.set.DeletionTimestamp != nil
-		if l.set.Spec.Replicas != nil {
-			f.SetReplicas = int(*l.set.Spec.Replicas)
-		}
+		f.SetExists, f.SetDeleting, f.SetReplicas = true, l.set.DeletionTimestamp != nil, int(deref(l.set.Spec.Replicas, 0))
 	}
 	for i := range f.Replicas {
 		f.Ordinals[i] = gateway.RelayReplica{}

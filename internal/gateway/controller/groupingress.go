@@ -27,7 +27,6 @@ import (
 
 const (
 	backendRequeue = 15 * time.Second // between checks whether backends have endpoints
-	maxExposed     = 100              // limit of the relay; it rejects a configuration with more services
 )
 
 // A groupIngress is what a group exposes to the tailnet, for Tailplane's relay and in the two formats
@@ -68,19 +67,16 @@ func (l *groupReconciliation) gatherIngress(ctx context.Context) (*groupIngress,
 	if err := l.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list services: %w", err)
 	}
-	slices.SortFunc(all.Items, func(a, b v1alpha1.TailscaleService) int {
-		return gateway.Name{Namespace: a.Namespace, Name: a.Name}.Compare(gateway.Name{Namespace: b.Namespace, Name: b.Name})
-	})
+	slices.SortFunc(all.Items, func(a, b v1alpha1.TailscaleService) int { return objectName(&a).Compare(objectName(&b)) })
 	out := &groupIngress{map[string]config.IngressService{}, serveConfig{map[string]serveService{}}, map[string]ingressMapping{}}
-	for i := range all.Items {
-		s := &all.Items[i]
+	for _, s := range pointers(all.Items) {
 		report := l.result.Services[objectName(s)]
 		l.retainCertificate(s, report.Group)
 		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != objectName(l.group) || !report.Accepted.IsTrue() || !report.ResolvedRefs.IsTrue() || s.Spec.BackendRef == nil {
 			continue
 		}
-		if len(out.relay) == maxExposed {
-			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; services from %s on are skipped", maxExposed, objectName(s)))
+		if len(out.relay) == config.MaxExposed { // a relay rejects a configuration with more services
+			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; services from %s on are skipped", config.MaxExposed, objectName(s)))
 			break
 		}
 		if err := l.expose(ctx, s, out); err != nil {
@@ -117,10 +113,7 @@ func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleS
 	if omitted {
 		l.omitted = append(l.omitted, objectName(s).String()+" has UDP together with TCP or with a PROXY header, which relays do not support")
 	}
-	if file.VIP != "" && !mayHost(s) {
-		return nil
-	}
-	if len(file.Ports) == 0 {
+	if file.VIP != "" && !mayHost(s) || len(file.Ports) == 0 {
 		return nil
 	}
 	if file.Ready, err = l.hasEndpoint(ctx, backend); err != nil {
@@ -179,10 +172,7 @@ func mayHost(s *v1alpha1.TailscaleService) bool {
 
 // mappingOf combines the addresses of a tailnet service with those of its backend.
 func mappingOf(s *v1alpha1.TailscaleService, backend *corev1.Service) (m ingressMapping) {
-	if s.Status.VIP == nil {
-		return m
-	}
-	for _, text := range s.Status.VIP.Addresses {
+	for _, text := range cmp.Or(s.Status.VIP, &v1alpha1.VIPStatus{}).Addresses {
 		vip, err := netip.ParseAddr(text)
 		if err != nil {
 			continue
@@ -208,10 +198,7 @@ func (l *groupReconciliation) backendService(ctx context.Context, s *v1alpha1.Ta
 	namespace := cmp.Or(ref.Namespace, s.Namespace)
 	if ref.Kind != v1alpha1.KindGateway {
 		out, err := find[corev1.Service](ctx, l.direct, client.ObjectKey{Namespace: namespace, Name: ref.Name})
-		if err != nil {
-			return nil, fmt.Errorf("get the backend of %s: %w", objectName(s), err)
-		}
-		return out, nil
+		return out, wrapError(err, "get the backend of %s", objectName(s))
 	}
 	for _, envoy := range l.Relays.EnvoyNamespaces {
 		var list corev1.ServiceList
@@ -232,15 +219,11 @@ func (l *groupReconciliation) hasEndpoint(ctx context.Context, s *corev1.Service
 	if err := l.direct.List(ctx, &list, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
 		return false, fmt.Errorf("list the endpoints of %s/%s: %w", s.Namespace, s.Name, err)
 	}
-	for i := range list.Items {
-		for _, e := range list.Items[i].Endpoints {
-			if e.Conditions.Ready == nil || *e.Conditions.Ready {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return slices.ContainsFunc(s.Endpoints, isReadyEndpoint) }), nil
 }
+
+// isReadyEndpoint reports whether an endpoint is ready. Kubernetes interprets an unknown state as ready.
+func isReadyEndpoint(e discoveryv1.Endpoint) bool { return deref(e.Conditions.Ready, true) }
 
 // Each certificate is in a Secret with the name of its domain, which the relays of a group share.
 // Normally the operator creates the Secret empty, and the first relay issues a certificate. If

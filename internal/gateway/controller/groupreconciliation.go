@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,13 +160,8 @@ func (l *groupReconciliation) runActions(ctx context.Context) error {
 
 // findTailnet finds the tailnet of the group and its client.
 func (l *groupReconciliation) findTailnet(ctx context.Context) error {
-	name := l.report.Tailnet
-	if ref := l.group.Spec.TailnetRef; name == "" && ref != nil {
-		name = ref.Name
-	}
-	if name == "" {
-		name = l.group.Labels[v1alpha1.TailnetLabel] // it was the default tailnet
-	}
+	name := cmp.Or(l.report.Tailnet, deref(l.group.Spec.TailnetRef, v1alpha1.TailnetReference{}).Name,
+		l.group.Labels[v1alpha1.TailnetLabel]) // the label has the tailnet that was the default
 	if name == "" {
 		return nil
 	}
@@ -242,10 +238,7 @@ func (l *groupReconciliation) act(ctx context.Context, step gateway.GroupStep) e
 // delete deletes exactly o. If o no longer exists, that is success.
 func (l *groupReconciliation) delete(ctx context.Context, o client.Object, more ...client.DeleteOption) error {
 	err := l.direct.Delete(ctx, o, append([]client.DeleteOption{client.Preconditions{UID: new(o.GetUID())}}, more...)...)
-	if err = client.IgnoreNotFound(err); err != nil {
-		return fmt.Errorf("delete %s: %w", o.GetName(), err)
-	}
-	return nil
+	return wrapError(client.IgnoreNotFound(err), "delete %s", o.GetName())
 }
 
 // addFinalizer adds the finalizer and records the tailnet, because the default tailnet may be another one

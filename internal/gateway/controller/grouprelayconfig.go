@@ -11,13 +11,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/relay/config"
+	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 // pingsPerRelay is the number of pings that a draining relay sends per relay of the group, so that the
@@ -125,22 +125,14 @@ func (l *groupReconciliation) egressServices(ctx context.Context, table gateway.
 // the group's own target. A service for which the group was created has both; the group's target
 // is then used, because it is more detailed.
 func (l *groupReconciliation) serviceTarget(ctx context.Context, key string) (v1alpha1.TailnetTarget, *v1alpha1.TailscaleService, error) {
-	own := l.group.Spec.TailnetTarget
+	own := cmp.Or(l.group.Spec.TailnetTarget, &v1alpha1.TailnetTarget{})
 	ns, name, _ := strings.Cut(key, ".")
-	s := &v1alpha1.TailscaleService{}
-	err := l.cache.Get(ctx, client.ObjectKey{Namespace: ns, Name: name}, s)
-	switch {
-	case err == nil && s.Spec.Target != nil && l.result.Services[objectName(s)].Group == objectName(l.group):
-	case err == nil || apierrors.IsNotFound(err):
-		if own == nil {
-			return v1alpha1.TailnetTarget{}, nil, nil
-		}
-		return *own, nil, nil
-	default:
-		return v1alpha1.TailnetTarget{}, nil, fmt.Errorf("get the service %s: %w", key, err)
+	s, err := find[v1alpha1.TailscaleService](ctx, l.cache, client.ObjectKey{Namespace: ns, Name: name})
+	if err != nil || s == nil || s.Spec.Target == nil || l.result.Services[objectName(s)].Group != objectName(l.group) {
+		return *own, nil, wrapError(err, "get the service %s", key)
 	}
 	t := v1alpha1.TailnetTarget{ServiceName: s.Spec.Target.ServiceName, Tags: s.Spec.Target.Tags, FQDN: s.Spec.Target.FQDN, IP: s.Spec.Target.IP}
-	if own != nil && own.ServiceName != "" && strings.TrimPrefix(own.ServiceName, "svc:") == strings.TrimPrefix(t.ServiceName, "svc:") {
+	if own.ServiceName != "" && strings.TrimPrefix(own.ServiceName, "svc:") == strings.TrimPrefix(t.ServiceName, "svc:") {
 		t = *own
 	}
 	return t, s, nil
@@ -167,14 +159,12 @@ func (l *groupReconciliation) resolveTargets(ctx context.Context, t v1alpha1.Tai
 	if suffix := l.tailnetDomain(); suffix != "" {
 		vip = []config.Target{{FQDN: label + "." + suffix}}
 	}
-	exists, known, addrs := l.vipService(ctx, "svc:"+label)
-	for _, a := range addrs {
-		if vip == nil {
-			vip = []config.Target{{IP: a}} // use the address until the tailnet's domain is known
-		}
+	service, known := l.vipService(ctx, "svc:"+label)
+	if vip == nil && service != nil && len(service.Addrs) > 0 {
+		vip = []config.Target{{IP: service.Addrs[0].String()}} // use the address until the tailnet's domain is known
 	}
 	switch {
-	case known && exists:
+	case service != nil:
 		return vip, nil
 	case !known && len(last) > 0:
 		return last, nil
@@ -192,27 +182,18 @@ func (l *groupReconciliation) tailnetDomain() string {
 	return l.tailnet.Status.TailnetInfo.Name
 }
 
-// vipService reports whether the tailnet has a service. known is false if this is unknown. It uses
+// vipService returns a service of the tailnet, or nil if there is none. known is false if this is unknown. It uses
 // the same list as the tailnet's check and discovery.
-func (l *groupReconciliation) vipService(ctx context.Context, name string) (exists, known bool, addrs []string) {
+func (l *groupReconciliation) vipService(ctx context.Context, name string) (service *tsapi.Service, known bool) {
 	if l.api == nil || !l.tailnetReady() {
-		return false, false, nil
+		return nil, false
 	}
 	interval := cmp.Or(l.tailnet.Spec.SyncInterval.Duration, maxRequeueAfter/2)
 	l.requeueAt(l.Now().Add(interval))
 	list, err := l.api.Services(ctx, interval)
 	if err != nil || list.Refused != nil {
 		l.Log.Debug("services of the tailnet are not known", "group", l.group.Name, "err", err)
-		return false, false, nil
+		return nil, false
 	}
-	for _, s := range list.Services {
-		if s.Name != name {
-			continue
-		}
-		for _, a := range s.Addrs {
-			addrs = append(addrs, a.String())
-		}
-		return true, true, addrs
-	}
-	return false, true, nil
+	return findVIP(list.Services, name), true
 }

@@ -37,13 +37,7 @@ const (
 func (l *groupReconciliation) recordDevices(ctx context.Context) error {
 	was := l.group.DeepCopy()
 	l.group.Status.Devices = l.deviceRows()
-	if deepEqual(was.Status, l.group.Status) {
-		return nil
-	}
-	if err := l.direct.Status().Patch(ctx, l.group, lockedPatch(was)); err != nil {
-		return fmt.Errorf("record the devices: %w", err)
-	}
-	return nil
+	return patchStatus(ctx, l.direct, l.group, was, lockedPatch(was), "record the devices")
 }
 
 // deviceRows returns the status rows of the replicas and of devices that must still be deleted.
@@ -129,37 +123,29 @@ func (l *groupReconciliation) writeStatus(ctx context.Context, cause error) erro
 		conditions.Set(&s.Conditions, kind, v, l.group.Generation, l.Now())
 	}
 	slices.SortStableFunc(s.Conditions, func(a, b metav1.Condition) int { return cmp.Compare(a.Type, b.Type) })
-	if !deepEqual(was.Status, *s) {
-		if err := l.direct.Status().Patch(ctx, l.group, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("write the status: %w", err)
-		}
+	if err := client.IgnoreNotFound(patchStatus(ctx, l.direct, l.group, was, client.MergeFrom(was), "write the status")); err != nil {
+		return err
 	}
 	l.emitEvents()
 	return nil
 }
 
 func (l *groupReconciliation) conditions(cause error) map[string]conditions.Condition {
-	if l.forbidden { // the other conditions may still be true
-		out := map[string]conditions.Condition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
-		switch {
-		case l.group.DeletionTimestamp != nil:
-			out[v1alpha1.ConditionReady] = conditions.False(v1alpha1.ReasonDeleting, "It is being deleted.")
-		case conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionReady).IsZero():
-			out[v1alpha1.ConditionReady] = conditions.False(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
+	out := map[string]conditions.Condition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
+	switch {
+	case l.forbidden && l.group.DeletionTimestamp != nil:
+		out[v1alpha1.ConditionReady] = conditions.False(v1alpha1.ReasonDeleting, "It is being deleted.")
+	case l.forbidden && conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionReady).IsZero():
+		out[v1alpha1.ConditionReady] = conditions.False(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
+	case l.forbidden, cause != nil && l.facts.Ordinals == nil: // the other conditions may still be true
+	default:
+		ready, desired := int(l.group.Status.ReadyReplicas), l.facts.Replicas
+		out[v1alpha1.ConditionAccepted], out[v1alpha1.ConditionReady] = l.acceptedCondition(), l.readyCondition(ready, desired)
+		out[v1alpha1.ConditionAvailable] = conditions.False(v1alpha1.ReasonPodsNotReady, "No relay is ready.")
+		if ready > 0 {
+			out[v1alpha1.ConditionAvailable] = conditions.True("Available", fmt.Sprintf("%d of %d relays are ready.", ready, desired))
 		}
-		return out
 	}
-	if cause != nil && l.facts.Ordinals == nil { // the other conditions may still be true
-		return map[string]conditions.Condition{v1alpha1.ConditionDegraded: l.degradedCondition(cause)}
-	}
-	out := map[string]conditions.Condition{v1alpha1.ConditionAccepted: l.acceptedCondition()}
-	ready, desired := int(l.group.Status.ReadyReplicas), l.facts.Replicas
-	out[v1alpha1.ConditionAvailable] = conditions.False(v1alpha1.ReasonPodsNotReady, "No relay is ready.")
-	if ready > 0 {
-		out[v1alpha1.ConditionAvailable] = conditions.True("Available", fmt.Sprintf("%d of %d relays are ready.", ready, desired))
-	}
-	out[v1alpha1.ConditionReady] = l.readyCondition(ready, desired)
-	out[v1alpha1.ConditionDegraded] = l.degradedCondition(cause)
 	return out
 }
 

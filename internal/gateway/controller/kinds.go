@@ -124,6 +124,22 @@ func find[T any, P objectPointer[T]](ctx context.Context, from client.Reader, ke
 	return o, nil
 }
 
+// deref returns the value of a pointer, or otherwise if the pointer is nil.
+func deref[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+// wrapError adds to an error what failed. It returns nil if err is nil.
+func wrapError(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
+}
+
 // lockedPatch is a patch that fails if the object has changed since was.
 func lockedPatch(was client.Object) client.Patch {
 	return client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
@@ -133,10 +149,28 @@ func lockedPatch(was client.Object) client.Patch {
 func patchMetadata(ctx context.Context, to client.Writer, o client.Object, doing string, change func()) error {
 	was := o.DeepCopyObject().(client.Object)
 	change()
-	if err := to.Patch(ctx, o, lockedPatch(was)); err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
+	return wrapError(to.Patch(ctx, o, lockedPatch(was)), "%s", doing)
+}
+
+// patchStatus writes the status of an object that differs from was in its status only. It writes nothing if they are
+// equal.
+func patchStatus(ctx context.Context, to client.StatusClient, o, was client.Object, patch client.Patch, doing string) error {
+	if deepEqual(was, o) {
+		return nil
 	}
-	return nil
+	return wrapError(to.Status().Patch(ctx, o, patch), "%s", doing)
+}
+
+// applyStatus applies one manager's part of a status and keeps the fields of other managers.
+func applyStatus(ctx context.Context, to client.StatusClient, manager, kind string, of client.Object, status any, more ...client.SubResourceApplyOption) error {
+	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
+	if err != nil {
+		return err
+	}
+	u := newObject(kind, client.ObjectKeyFromObject(of))
+	u.SetUID(of.GetUID())
+	u.Object["status"] = part
+	return to.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), append(more, client.FieldOwner(manager), client.ForceOwnership)...)
 }
 
 func deepEqual(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }

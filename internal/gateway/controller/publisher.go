@@ -26,9 +26,8 @@ type Publisher struct {
 }
 
 type subscriber struct {
-	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
-	of     func(was, is *gateway.Result) []gateway.Name
-	errors bool // also call of when a fault begins or ends, with the same Result twice
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	of    func(was, is *gateway.Result) []gateway.Name
 }
 
 // Publish publishes a decision, which must not be modified afterwards.
@@ -79,29 +78,20 @@ func (b *Publisher) setErr(err error) {
 	news := (b.err == nil) != (err == nil)
 	b.err = err
 	for _, r := range b.subscribers {
-		if news && r.errors && b.result != nil {
+		if news && b.result != nil {
 			r.notify(b.result, b.result)
 		}
 	}
 }
 
 // Changes returns a source of the objects to reconcile after a new decision. of returns their
-// names. was is empty in the first call.
+// names. was is empty in the first call. When a fault begins or ends, was and is are the same
+// Result.
 func (b *Publisher) Changes(of func(was, is *gateway.Result) []gateway.Name) source.Source {
-	return b.source(of, false)
-}
-
-// ChangesAndErrors is like Changes, but also calls of when a fault begins or ends. was and is are
-// then the same Result.
-func (b *Publisher) ChangesAndErrors(of func(was, is *gateway.Result) []gateway.Name) source.Source {
-	return b.source(of, true)
-}
-
-func (b *Publisher) source(of func(was, is *gateway.Result) []gateway.Name, withErrors bool) source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		r := &subscriber{queue, of, withErrors}
+		r := &subscriber{queue, of}
 		b.subscribers = append(b.subscribers, r)
 		if b.result != nil {
 			r.notify(nil, b.result)

@@ -57,11 +57,9 @@ func portMappings(s *v1alpha1.TailscaleService, g *v1alpha1.TailscaleProxyGroup)
 		protocol := cmp.Or(p.Protocol, v1alpha1.TCP)
 		m := portMapping{name: cmp.Or(p.Name, strings.ToLower(string(protocol))+"-"+fmt.Sprint(p.Port)), port: p.Port, protocol: corev1.Protocol(protocol), appProtocol: p.AppProtocol,
 			target: uint16(cmp.Or(p.TargetPort, p.Port))}
-		if g != nil {
-			for _, allocated := range g.Status.Ports {
-				if allocated.Service == key && allocated.Protocol == protocol && allocated.TargetPort == int32(m.target) {
-					m.match = uint16(allocated.MatchPort)
-				}
+		for _, allocated := range cmp.Or(g, &v1alpha1.TailscaleProxyGroup{}).Status.Ports {
+			if allocated.Service == key && allocated.Protocol == protocol && allocated.TargetPort == int32(m.target) {
+				m.match = uint16(allocated.MatchPort)
 			}
 		}
 		if m.match == 0 {
@@ -105,11 +103,10 @@ func frontService(s *v1alpha1.TailscaleService, group gateway.Name, ports []port
 	if h, ok := healthPort(ports); ok {
 		ports = append(slices.Clone(ports), h)
 	}
-	o := &corev1.Service{
+	return &corev1.Service{
 		ObjectMeta: serviceObjectMeta(s, group, gateway.GroupServiceName(objectName(s))),
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack), Ports: servicePorts(ports)},
 	}
-	return o
 }
 
 // aliasService returns the Service through which pods in the namespace of the TailscaleService reach

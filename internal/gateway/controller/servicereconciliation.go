@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -107,11 +106,8 @@ func (l *serviceReconciliation) setCondition(kind string, v conditions.Condition
 
 // report writes the status if it changed.
 func (l *serviceReconciliation) report(ctx context.Context) error {
-	if deepEqual(l.before.Status, l.object.Status) {
-		return nil
-	}
-	if err := l.client.Status().Patch(ctx, l.object, lockedPatch(l.before)); err != nil {
-		return fmt.Errorf("write the status: %w", err)
+	if err := patchStatus(ctx, l.client, l.object, l.before, lockedPatch(l.before), "write the status"); err != nil {
+		return err
 	}
 	l.before = l.object.DeepCopy()
 	return nil
@@ -130,13 +126,12 @@ func (l *serviceReconciliation) setFinalizer(ctx context.Context, needed bool) e
 	} else {
 		controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer)
 	}
-	if err := l.client.Patch(ctx, next, lockedPatch(l.before)); err != nil {
-		if !needed {
-			err = client.IgnoreNotFound(err)
-		}
-		if err != nil {
-			return fmt.Errorf("write the finalizer: %w", err)
-		}
+	err := l.client.Patch(ctx, next, lockedPatch(l.before))
+	if !needed {
+		err = client.IgnoreNotFound(err)
+	}
+	if err != nil {
+		return fmt.Errorf("write the finalizer: %w", err)
 	}
 	l.object = next
 	l.before = next.DeepCopy()
@@ -201,10 +196,7 @@ func (l *serviceReconciliation) carryingGroup(ctx context.Context) (*v1alpha1.Ta
 		return nil, nil
 	}
 	g, err := find[v1alpha1.TailscaleProxyGroup](ctx, l.client, types.NamespacedName(l.decision.Group))
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("get the proxy group %s", l.decision.Group), err)
-	}
-	return g, nil
+	return g, wrapError(err, "get the proxy group %s", l.decision.Group)
 }
 
 // portsExhausted reports whether a group has no free ports.

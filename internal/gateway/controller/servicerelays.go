@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,8 +48,7 @@ func (l *serviceReconciliation) readyRelays(ctx context.Context, group gateway.N
 	if err := l.client.List(ctx, &pods, client.InNamespace(group.Namespace), client.MatchingLabels{v1alpha1.ManagedLabel: "true", v1alpha1.ProxyGroupLabel: group.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the relays of %s: %w", group, err)
 	}
-	for i := range pods.Items {
-		p := &pods.Items[i]
+	for _, p := range pointers(pods.Items) {
 		if !podServes(p) || !strings.HasPrefix(p.Name, group.Name+"-") {
 			continue
 		}
@@ -82,15 +80,8 @@ func validEndpoint(a netip.Addr) bool {
 // relayState returns the status in a relay's Secret. It reads the Secret only if its version changed.
 func (l *serviceReconciliation) relayState(ctx context.Context, key types.NamespacedName) (relayState, error) {
 	seen := partialMetadata("Secret")
-	err := l.cached.Get(ctx, key, seen)
-	if apierrors.IsNotFound(err) {
-		l.mu.Lock()
-		delete(l.states, key)
-		l.mu.Unlock()
-		return relayState{}, nil
-	}
-	if err != nil {
-		return relayState{}, fmt.Errorf("get the state Secret %s: %w", key, err)
+	if err := l.cached.Get(ctx, key, seen); err != nil {
+		return relayState{}, wrapError(client.IgnoreNotFound(err), "get the state Secret %s", key)
 	}
 	l.mu.Lock()
 	st, ok := l.states[key]

@@ -72,10 +72,7 @@ func indexTailnets(ctx context.Context, f client.FieldIndexer) error {
 func tailnetsOf(o client.Object) (names []string) {
 	switch o := o.(type) {
 	case *v1alpha1.TailscaleProxyGroup:
-		names = []string{""}
-		if ref := o.Spec.TailnetRef; ref != nil {
-			names[0] = ref.Name
-		}
+		names = []string{deref(o.Spec.TailnetRef, v1alpha1.TailnetReference{}).Name}
 	case *v1alpha1.TailscaleService:
 		if ref := o.Spec.TailnetRef; ref != nil {
 			names = []string{ref.Name}
@@ -100,9 +97,9 @@ func (r *tailnetReconciler) tailnetsUsedBy(ctx context.Context, o client.Object)
 		if err := r.List(ctx, &all); err != nil {
 			r.Log.Error("list tailnets in the cache", "err", err)
 		}
-		for i := range all.Items {
-			if all.Items[i].Annotations[v1alpha1.DefaultAnnotation] == "true" {
-				out = append(out, requests(gateway.Name{Name: all.Items[i].Name})...)
+		for _, t := range pointers(all.Items) {
+			if t.Annotations[v1alpha1.DefaultAnnotation] == "true" {
+				out = append(out, requests(objectName(t))...)
 			}
 		}
 	}

@@ -49,10 +49,7 @@ func statusTime(t time.Time) *metav1.Time {
 func (l *tailnetReconciliation) writeProof(ctx context.Context, lock ...client.MergeFromOption) error {
 	was := l.object.DeepCopy()
 	l.object.Status.Validation = validationStatus(l.facts.Proof)
-	if err := l.Status().Patch(ctx, l.object, client.MergeFromWithOptions(was, lock...)); err != nil {
-		return fmt.Errorf("record the state of the validation: %w", err)
-	}
-	return nil
+	return wrapError(l.Status().Patch(ctx, l.object, client.MergeFromWithOptions(was, lock...)), "record the state of the validation")
 }
 
 func validationStatus(p gateway.CredentialProof) *v1alpha1.TailnetValidation {
@@ -86,10 +83,8 @@ func (l *tailnetReconciliation) report(ctx context.Context, wake time.Time) erro
 	for _, kind := range slices.Sorted(maps.Keys(decided)) {
 		conditions.Set(&s.Conditions, kind, decided[kind], l.object.Generation, l.Now())
 	}
-	if !deepEqual(was.Status, *s) {
-		if err := l.Status().Patch(ctx, l.object, client.MergeFrom(was)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("write the status: %w", err)
-		}
+	if err := client.IgnoreNotFound(patchStatus(ctx, l, l.object, was, client.MergeFrom(was), "write the status")); err != nil {
+		return err
 	}
 	l.emitEvents(decided)
 	return nil
