@@ -136,11 +136,7 @@ func (r *Relay) splice(c, far net.Conn, s *socket) (there, back int64) {
 // dial connects to one of the route's targets. If a target does not answer and time is left, it
 // tries another one. The caller must release the returned address with pool.release.
 func (r *Relay) dial(ctx context.Context, s *socket, protocol config.Protocol) (net.Conn, netip.Addr, error) {
-	nm, err := r.Netmap()
-	if err != nil {
-		return nil, netip.Addr{}, err
-	}
-	addrs, err := r.resolve(ctx, nm, s.route)
+	_, addrs, err := r.resolve(ctx, s.route)
 	if err != nil {
 		return nil, netip.Addr{}, err
 	}

@@ -423,5 +423,6 @@ func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleG
 	part := struct {
 		Tailnets []v1alpha1.AttachedTailnetStatus `json:"tailnets"`
 	}{append([]v1alpha1.AttachedTailnetStatus{}, statuses...)} // an empty list, not null, if there are none
-	return wrapError(applyStatus(ctx, d, discoveryManager, "TailscaleGateway", g, &part, client.DisableReadYourWritesConsistency), "write the discovery status")
+	err := applyStatus(ctx, d, discoveryManager, "TailscaleGateway", g, &part, client.DisableReadYourWritesConsistency)
+	return wrapError(err, "write the discovery status")
 }

@@ -69,18 +69,15 @@ type gatherer struct {
 func (g *gatherer) Add(mgr manager.Manager) error {
 	g.cache, g.direct = mgr.GetCache(), mgr.GetAPIReader()
 	g.changed, g.follows, g.roots = make(chan struct{}, 1), map[string]bool{}, map[gateway.Name]string{}
-	return mgr.Add(everyReplica(func(ctx context.Context) error {
-		g.run(ctx)
-		return nil
-	}))
+	return mgr.Add(everyReplica(g.run))
 }
 
-func (g *gatherer) run(ctx context.Context) {
+func (g *gatherer) run(ctx context.Context) error {
 	logged := ""
 	for ctx.Err() == nil {
 		err := g.rebuild(ctx)
 		if ctx.Err() != nil {
-			return
+			break
 		}
 		g.Publisher.setErr(err)
 		if err != nil {
@@ -95,6 +92,7 @@ func (g *gatherer) run(ctx context.Context) {
 		}
 		g.wait(ctx)
 	}
+	return nil
 }
 
 // wait returns when a decision is due: some time after a change, so that following changes are

@@ -221,7 +221,9 @@ func (l *groupReconciliation) hasEndpoint(ctx context.Context, s *corev1.Service
 	if err := l.direct.List(ctx, &list, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
 		return false, fmt.Errorf("list the endpoints of %s/%s: %w", s.Namespace, s.Name, err)
 	}
-	return slices.ContainsFunc(list.Items, func(s discoveryv1.EndpointSlice) bool { return slices.ContainsFunc(s.Endpoints, isReadyEndpoint) }), nil
+	return slices.ContainsFunc(list.Items, func(s discoveryv1.EndpointSlice) bool {
+		return slices.ContainsFunc(s.Endpoints, isReadyEndpoint)
+	}), nil
 }
 
 // isReadyEndpoint reports whether an endpoint is ready. Kubernetes interprets an unknown state as ready.

@@ -274,12 +274,9 @@ func (l *groupReconciliation) emitEvents() {
 		}
 		event(corev1.EventTypeNormal, reason, "Mint", "Issued the auth key %s for relay %d.", m.id, m.ordinal)
 	}
-	previous := map[string]bool{}
-	for _, d := range l.before.Status.Devices {
-		previous[d.NodeID] = true
-	}
 	for _, d := range l.group.Status.Devices {
-		if d.NodeID != "" && !previous[d.NodeID] {
+		known := slices.ContainsFunc(l.before.Status.Devices, func(was v1alpha1.RelayDevice) bool { return was.NodeID == d.NodeID })
+		if d.NodeID != "" && !known {
 			event(corev1.EventTypeNormal, "DeviceRegistered", "Join", "Relay %d is the device %s.", d.Ordinal, d.NodeID)
 		}
 	}

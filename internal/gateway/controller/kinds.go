@@ -172,7 +172,8 @@ func patchStatus(ctx context.Context, to client.StatusClient, o, was client.Obje
 }
 
 // applyStatus applies one manager's part of a status and keeps the fields of other managers.
-func applyStatus(ctx context.Context, to client.StatusClient, manager, kind string, of client.Object, status any, more ...client.SubResourceApplyOption) error {
+func applyStatus(ctx context.Context, to client.StatusClient, manager, kind string, of client.Object, status any,
+	more ...client.SubResourceApplyOption) error {
 	part, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
 	if err != nil {
 		return err
@@ -180,7 +181,8 @@ func applyStatus(ctx context.Context, to client.StatusClient, manager, kind stri
 	u := newObject(kind, client.ObjectKeyFromObject(of))
 	u.SetUID(of.GetUID())
 	u.Object["status"] = part
-	return to.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), append(more, client.FieldOwner(manager), client.ForceOwnership)...)
+	options := append(more, client.FieldOwner(manager), client.ForceOwnership)
+	return to.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), options...)
 }
 
 func deepEqual(a, b any) bool { return apiequality.Semantic.DeepEqual(a, b) }
@@ -291,8 +293,7 @@ func affectsDecision(was, is any) bool {
 	case *v1alpha1.TailscaleProxyGroup:
 		return !slices.Equal(a.Status.Ports, b.(*v1alpha1.TailscaleProxyGroup).Status.Ports)
 	case *v1alpha1.TailscaleService:
-		return deref(a.Status.Egress, v1alpha1.EgressStatus{}).Group != deref(b.(*v1alpha1.TailscaleService).Status.Egress, v1alpha1.EgressStatus{}).Group ||
-			!deepEqual(a.OwnerReferences, b.GetOwnerReferences())
+		return statusGroup(a) != statusGroup(b.(*v1alpha1.TailscaleService)) || !deepEqual(a.OwnerReferences, b.GetOwnerReferences())
 	case *gatewayapi.HTTPRoute:
 		return !deepEqual(a.Status.Parents, b.(*gatewayapi.HTTPRoute).Status.Parents)
 	case *gatewayapi.GRPCRoute:
@@ -313,4 +314,8 @@ func onlyTranslationNotes(a, b client.Object) bool {
 		delete(y, note)
 	}
 	return maps.Equal(x, y)
+}
+
+func statusGroup(s *v1alpha1.TailscaleService) string {
+	return deref(s.Status.Egress, v1alpha1.EgressStatus{}).Group
 }

@@ -363,7 +363,7 @@ func (l *tailnetReconciliation) check(ctx context.Context) error {
 func (l *tailnetReconciliation) recordFailure(err error) {
 	out := &gateway.APIFailure{Class: tsapi.Unavailable, Message: err.Error(), Wait: time.Second}
 	if f, ok := errors.AsType[*tsapi.Error](err); ok {
-		out.Class, out.AtToken, out.Scope, out.Wait = f.Class, f.AtToken, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
+		out.Class, out.Scope, out.Wait = f.Class, f.Op.Scope(), max(f.RetryAfter, 100*time.Millisecond)
 		out.CreateKey = f.Op == tsapi.CreateKey
 		if f.Class == tsapi.Dropped {
 			out.Class = tsapi.Unavailable // a newer reconcile has replaced the client
