@@ -432,11 +432,8 @@ func (b *builder) resolveBackends(key RuleKey, object RuleObject) (rule Rule, cl
 // if the service or its port does not exist.
 func (b *builder) resolveBackend(key RuleKey, backend BackendObject, name string) (Cluster, bool) {
 	from := GrantFrom{"gateway.networking.k8s.io", key.Kind, key.Route.Namespace}
-	if !b.granted(from, backend.Group, backend.Kind, backend.Name) {
-		return Cluster{}, false
-	}
 	s := b.resolved[backend.Name]
-	if s == nil {
+	if s == nil || !b.granted(from, backend.Group, backend.Kind, backend.Name) {
 		return Cluster{}, false
 	}
 	for _, p := range s.object.Spec.Ports {

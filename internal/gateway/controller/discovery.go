@@ -129,20 +129,18 @@ func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.
 		return time.Time{}, fmt.Errorf("list services: %w", err)
 	}
 	found := &discoveryReconciliation{discoveryReconciler: d, gateway: g, services: beside.Items}
+	enabled := slices.DeleteFunc(slices.Clone(g.Spec.Tailnets), func(t v1alpha1.AttachedTailnet) bool {
+		return !deref(t.ServiceDiscovery.Enabled, true)
+	})
 	var on []string
-	for _, spec := range g.Spec.Tailnets {
-		if deref(spec.ServiceDiscovery.Enabled, true) {
-			on = append(on, spec.TailnetRef.Name)
-		}
+	for _, spec := range enabled {
+		on = append(on, spec.TailnetRef.Name)
 	}
 	d.forget(client.ObjectKeyFromObject(g), g.UID, on)
 	errs := []error{found.deleteDetached(ctx, on)}
 	var statuses []v1alpha1.AttachedTailnetStatus
 	var first nextTime
-	for _, spec := range g.Spec.Tailnets {
-		if !slices.Contains(on, spec.TailnetRef.Name) {
-			continue
-		}
+	for _, spec := range enabled {
 		status, next, err := found.reconcileTailnet(ctx, spec)
 		errs, statuses = append(errs, err), append(statuses, status)
 		first.requeueAt(next)

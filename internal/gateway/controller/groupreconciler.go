@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -121,20 +120,14 @@ func groupServiceChanged(was, is *v1alpha1.TailscaleService) bool {
 
 // changedGroups returns the groups whose decision changed.
 func (c *groupReconciler) changedGroups(was, is *gateway.Result) (out []gateway.Name) {
-	own := func(name string) gateway.Name { return gateway.Name{Namespace: c.Namespace, Name: name} }
 	for name, report := range is.Groups {
 		previous, ok := was.Groups[name]
 		if !ok || previous != report || !slices.Equal(was.RequiredPorts[name], is.RequiredPorts[name]) {
 			out = append(out, name)
 		}
 	}
-	for name, w := range is.DesiredGroups {
-		if !reflect.DeepEqual(was.DesiredGroups[name], w) {
-			out = append(out, own(name))
-		}
-	}
-	for _, name := range removedNames(was.DesiredGroups, is.DesiredGroups) {
-		out = append(out, own(name))
+	for _, name := range append(changedNames(was.DesiredGroups, is.DesiredGroups), removedNames(was.DesiredGroups, is.DesiredGroups)...) {
+		out = append(out, gateway.Name{Namespace: c.Namespace, Name: name})
 	}
 	for name, report := range is.Services { // another group may carry it now
 		if previous := was.Services[name]; previous.Group != report.Group || previous.ResolvedRefs != report.ResolvedRefs {

@@ -221,7 +221,7 @@ func requests(names ...gateway.Name) (out []reconcile.Request) {
 }
 
 // changedNames returns the names whose values are new or differ.
-func changedNames[V any](was, is map[gateway.Name]V) (names []gateway.Name) {
+func changedNames[K comparable, V any](was, is map[K]V) (names []K) {
 	for n, v := range is {
 		if w, ok := was[n]; !ok || !reflect.DeepEqual(w, v) {
 			names = append(names, n)

@@ -209,12 +209,9 @@ func (s *Server) PostRouteModify(ctx context.Context, in *extension.PostRouteMod
 	echo := &extension.PostRouteModifyResponse{Route: in.GetRoute()}
 	return respond(ctx, s, call[*extension.PostRouteModifyResponse]{hook: RouteHook, request: in, echo: echo,
 		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostRouteModifyResponse, error) {
-			key, ok := ruleOf(in.GetRoute().GetName())
-			if !ok {
-				return echo, nil
-			}
+			key, named := ruleOf(in.GetRoute().GetName())
 			rule, agreed, ok := n.Rule(key)
-			if !ok || !agreed {
+			if !named || !ok || !agreed {
 				return echo, nil
 			}
 			r := applyRule(in.GetRoute(), rule)
@@ -266,12 +263,9 @@ func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostCluste
 	echo := &extension.PostClusterModifyResponse{Cluster: in.GetCluster()}
 	return respond(ctx, s, call[*extension.PostClusterModifyResponse]{hook: ClusterHook, request: in, echo: echo,
 		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostClusterModifyResponse, error) {
-			key, ok := ruleOf(in.GetCluster().GetName())
-			if !ok || key.ClusterName() != in.GetCluster().GetName() {
-				return echo, nil
-			}
+			key, named := ruleOf(in.GetCluster().GetName())
 			rule, agreed, ok := n.Rule(key)
-			if !ok || !agreed || rule.Sole == nil {
+			if !named || key.ClusterName() != in.GetCluster().GetName() || !ok || !agreed || rule.Sole == nil {
 				return echo, nil
 			}
 			c, err := retarget(in.GetCluster(), *rule.Sole)
