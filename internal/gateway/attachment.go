@@ -202,10 +202,12 @@ func (b *builder) addServiceRoutes(r *gatewayState, in attachedTailnet, section 
 
 // requestedPort returns the port that the routes of this tailnet use if the service has it.
 func (in attachedTailnet) requestedPort() uint16 {
-	if e := in.spec.RouteGeneration.Egress; e != nil && e.Port != 0 {
-		return uint16(e.Port)
-	}
-	return 80
+	return uint16(cmp.Or(in.egress().Port, 80))
+}
+
+// egress returns the settings of the tailnet's routes; they are empty if it has none.
+func (in attachedTailnet) egress() *gatewayv1alpha1.EgressRoutes {
+	return cmp.Or(in.spec.RouteGeneration.Egress, &gatewayv1alpha1.EgressRoutes{})
 }
 
 // memberCluster creates the cluster for a port of an attached service. The cluster of the default
@@ -215,11 +217,7 @@ func (b *builder) memberCluster(in attachedTailnet, m member, port uint16) (Clus
 	if d, _, ok := m.defaultPort(in.requestedPort()); ok && d == port {
 		name = clusterName(m.routeLabel)
 	}
-	protocol := m.appProtocol(port)
-	if e := in.spec.RouteGeneration.Egress; e != nil {
-		protocol = cmp.Or(protocol, e.AppProtocol)
-	}
-	return b.cluster(m.service, name, port, protocol)
+	return b.cluster(m.service, name, port, cmp.Or(m.appProtocol(port), in.egress().AppProtocol))
 }
 
 // appProtocol returns the application protocol that the TailscaleService specifies for a port, numbered

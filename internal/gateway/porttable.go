@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
 
@@ -98,16 +100,13 @@ func (t PortTable) Lookup(k PortKey) (uint16, bool) {
 // Keys without a free port are returned in refused; wake is then the time when the next released
 // port becomes free. wake is zero if no key is refused. Allocate modifies neither t nor requested.
 func (t PortTable) Allocate(requested []PortKey, now time.Time) (next PortTable, refused []PortKey, wake time.Time) {
-	need := make(map[PortKey]bool, len(requested))
-	for _, k := range requested {
-		need[k] = true
-	}
+	need := sets.New(requested...)
 	taken := make(map[uint16]bool, len(t.Ports))
 	for _, p := range t.Ports {
 		switch {
-		case need[p.PortKey]:
+		case need.Has(p.PortKey):
 			p.Until = time.Time{}
-			delete(need, p.PortKey)
+			need.Delete(p.PortKey)
 		case p.Until.IsZero():
 			p.Until = now.Add(PortReuseDelay).UTC()
 		case !now.Before(p.Until):

@@ -212,10 +212,7 @@ func (b *builder) cluster(s *service, name string, port uint16, protocol gateway
 	default:
 		return Cluster{}, false
 	}
-	tls := s.object.Spec.UpstreamTLS
-	if tls == nil {
-		tls = &gatewayv1alpha1.UpstreamTLS{}
-	}
+	tls := cmp.Or(s.object.Spec.UpstreamTLS, &gatewayv1alpha1.UpstreamTLS{})
 	if tls.Mode != "" {
 		secure = tls.Mode == gatewayv1alpha1.UpstreamTLSSimple
 	}

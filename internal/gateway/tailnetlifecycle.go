@@ -49,7 +49,6 @@ func (p CredentialProof) mayHaveKey(now time.Time) bool {
 // An APIFailure describes why a request to Tailscale's API failed.
 type APIFailure struct {
 	Class     tsapi.Class
-	AtToken   bool
 	CreateKey bool   // the failed request was the creation of a key
 	Scope     string // scope that the request requires
 	Message   string
@@ -115,7 +114,7 @@ func NextTailnetAction(f TailnetFacts, now time.Time) (TailnetAction, time.Time)
 		case f.Credential == "":
 			return TailnetWait, f.Proof.At.Add(ValidationKeyLifetime) // without a credential the key cannot be deleted; wait until it expires
 		case f.Failure != nil:
-			return TailnetWait, earlier(f.Proof.At.Add(ValidationKeyLifetime), now.Add(f.retryDelay()))
+			return TailnetWait, earliest(f.Proof.At.Add(ValidationKeyLifetime), now.Add(f.retryDelay()))
 		}
 		return TailnetDeleteKey, time.Time{}
 	}
@@ -142,15 +141,10 @@ func NextTailnetAction(f TailnetFacts, now time.Time) (TailnetAction, time.Time)
 		return TailnetCheck, time.Time{}
 	}
 	// A shorter interval applies immediately.
-	return TailnetWait, earlier(f.NextCheck, now.Add(max(f.Interval, refusedRetry)))
+	return TailnetWait, earliest(f.NextCheck, now.Add(max(f.Interval, refusedRetry)))
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
+func earliest(times ...time.Time) time.Time { return slices.MinFunc(times, time.Time.Compare) }
 
 // retryDelay returns the time to wait after a failure.
 func (f TailnetFacts) retryDelay() time.Duration {

@@ -110,7 +110,7 @@ func TestTailnetConditions(t *testing.T) {
 			f.Credential, f.CredentialProblem = "", conditions.False("SecretNotFound", "gone")
 		}, "False/SecretNotFound Unknown/Pending False/Failed False/AsExpected", ""},
 		{"refused", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Refused} }, "False/InvalidCredentials Unknown/Pending False/Failed False/AsExpected", ""},
-		{"no token", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.NoToken, AtToken: true} }, "False/TokenExchangeFailed Unknown/Pending False/Failed False/AsExpected", ""},
+		{"no token", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.NoToken} }, "False/TokenExchangeFailed Unknown/Pending False/Failed False/AsExpected", ""},
 		{"no scope", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Forbidden} }, "True/TokenIssued False/InsufficientPermissions False/Failed False/AsExpected", ""},
 		{"tags", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.Invalid, CreateKey: true} }, "True/TokenIssued False/TagsNotPermitted False/Failed False/AsExpected", ""},
 		{"no tailnet", func(f *TailnetFacts) { f.Failure = &APIFailure{Class: tsapi.NotFound} }, "True/TokenIssued False/TailnetNotFound False/Failed False/AsExpected", ""},

@@ -214,10 +214,8 @@ func (a *applied) bindEgress(ctx context.Context, rt *route, st *config.Status) 
 		}
 	}
 	s.IPs = []netip.Addr{}
-	if nm, err := a.r.Netmap(); err == nil {
-		if addrs, err := a.r.resolve(ctx, nm, rt); err == nil { // a target that is absent now is not an error of the mapping
-			s.IPs = addrs
-		}
+	if _, addrs, err := a.r.resolve(ctx, rt); err == nil { // a target that is absent now is not an error of the mapping
+		s.IPs = addrs
 	}
 	st.Services[rt.name] = s
 	a.setStatus(rt, errs, st)

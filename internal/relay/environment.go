@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -48,7 +49,7 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	c := Environment{Pod: getenv("POD_NAME"), UID: getenv("POD_UID"), Hostname: getenv("TS_HOSTNAME"), ConfigDir: getenv("TS_EXPERIMENTAL_VERSIONED_CONFIG_DIR"),
-		Mount: getenv("TS_EGRESS_PROXIES_CONFIG_PATH"), Secret: getenv("TS_KUBE_SECRET")}
+		Mount: getenv("TS_EGRESS_PROXIES_CONFIG_PATH"), Secret: cmp.Or(getenv("TS_KUBE_SECRET"), getenv("POD_NAME"))}
 	for _, v := range redirectVariables {
 		if getenv(v) != "" {
 			bad("%s is set, but a relay does not support it: use the group's ConfigMap", v)
@@ -72,9 +73,6 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	}
 	if c.UID == "" {
 		bad("POD_UID is missing: a status must name its pod")
-	}
-	if c.Secret == "" {
-		c.Secret = c.Pod
 	}
 	if v := getenv("TS_STATE"); v != "" && v != "kube:"+c.Secret {
 		bad("TS_STATE=%.80q: a relay keeps its state in the Secret %s", v, c.Secret)

@@ -236,11 +236,7 @@ func (r *Relay) ServiceReady(ctx context.Context, name string) error {
 	case rt.ingress:
 		return nil
 	}
-	nm, err := r.Netmap()
-	if err != nil {
-		return err
-	}
-	addrs, err := r.resolve(ctx, nm, rt)
+	nm, addrs, err := r.resolve(ctx, rt)
 	if err != nil {
 		return err
 	}
@@ -256,9 +252,12 @@ func (r *Relay) ServiceReady(ctx context.Context, name string) error {
 // Open returns the number of open connections.
 func (r *Relay) Open() int { return int(r.open.Load()) }
 
-// resolve returns the addresses of a route's targets. It returns an error if there are none.
-func (r *Relay) resolve(ctx context.Context, nm *Netmap, rt *route) ([]netip.Addr, error) {
-	var all []netip.Addr
+// resolve returns the current netmap and the addresses of a route's targets in it. It returns an
+// error if there are none.
+func (r *Relay) resolve(ctx context.Context, rt *route) (nm *Netmap, all []netip.Addr, err error) {
+	if nm, err = r.Netmap(); err != nil {
+		return nil, nil, err
+	}
 	var errs []error
 	for _, t := range rt.service.Load().Targets {
 		addrs, err := nm.find(ctx, t, r.Lookup)
@@ -272,9 +271,9 @@ func (r *Relay) resolve(ctx context.Context, nm *Netmap, rt *route) ([]netip.Add
 		}
 	}
 	if len(all) == 0 {
-		return nil, errors.Join(errs...)
+		return nil, nil, errors.Join(errs...)
 	}
-	return all, nil
+	return nm, all, nil
 }
 
 // sortedNames returns the sorted keys of a map, for stable logs and tests.

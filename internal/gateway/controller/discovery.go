@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -93,8 +92,8 @@ func (d *discoveryReconciler) listGateways(ctx context.Context, where client.Lis
 	if err := d.List(ctx, &list, where, client.UnsafeDisableDeepCopy); err != nil {
 		d.Log.Error("list gateways in the cache", "err", err)
 	}
-	for i := range list.Items {
-		out = append(out, requests(objectName(&list.Items[i]))...)
+	for _, g := range pointers(list.Items) {
+		out = append(out, requests(objectName(g))...)
 	}
 	return out
 }
@@ -130,20 +129,18 @@ func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.
 		return time.Time{}, fmt.Errorf("list services: %w", err)
 	}
 	found := &discoveryReconciliation{discoveryReconciler: d, gateway: g, services: beside.Items}
+	enabled := slices.DeleteFunc(slices.Clone(g.Spec.Tailnets), func(t v1alpha1.AttachedTailnet) bool {
+		return !deref(t.ServiceDiscovery.Enabled, true)
+	})
 	var on []string
-	for _, spec := range g.Spec.Tailnets {
-		if e := spec.ServiceDiscovery.Enabled; e == nil || *e {
-			on = append(on, spec.TailnetRef.Name)
-		}
+	for _, spec := range enabled {
+		on = append(on, spec.TailnetRef.Name)
 	}
 	d.forget(client.ObjectKeyFromObject(g), g.UID, on)
 	errs := []error{found.deleteDetached(ctx, on)}
 	var statuses []v1alpha1.AttachedTailnetStatus
 	var first nextTime
-	for _, spec := range g.Spec.Tailnets {
-		if !slices.Contains(on, spec.TailnetRef.Name) {
-			continue
-		}
+	for _, spec := range enabled {
 		status, next, err := found.reconcileTailnet(ctx, spec)
 		errs, statuses = append(errs, err), append(statuses, status)
 		first.requeueAt(next)
@@ -233,22 +230,20 @@ var errNotPermitted = errors.New("there is no such tailnet for this namespace")
 // readServices reads the current services of a tailnet. at is the time of the older of the two requests.
 func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha1.AttachedTailnet, known gateway.KnownServices, maxAge time.Duration) (list []gateway.DiscoveredService, omitted []string, at time.Time, err error) {
 	name := spec.TailnetRef.Name
-	var t v1alpha1.TailscaleTailnet
-	if err := f.Get(ctx, client.ObjectKey{Name: name}, &t); apierrors.IsNotFound(err) {
-		return nil, nil, at, errNotPermitted
-	} else if err != nil {
-		return nil, nil, at, err
-	}
-	if ok, err := f.permitted(ctx, &t, f.gateway.Namespace); err != nil {
-		return nil, nil, at, err
-	} else if !ok || t.DeletionTimestamp != nil {
-		return nil, nil, at, errNotPermitted
+	t, err := find[v1alpha1.TailscaleTailnet](ctx, f, client.ObjectKey{Name: name})
+	permitted := false
+	if t != nil {
+		permitted, err = f.permitted(ctx, t, f.gateway.Namespace)
 	}
 	api, version, ok := f.Clients.Get(name)
-	if !isReady(&t) {
+	switch {
+	case err != nil:
+		return nil, nil, at, err
+	case !permitted || t.DeletionTimestamp != nil:
+		return nil, nil, at, errNotPermitted
+	case !isReady(t):
 		return nil, nil, at, errors.New("the tailnet is not ready") // the watch triggers a reconcile when it becomes ready
-	}
-	if !ok || version.UID != string(t.UID) {
+	case !ok || version.UID != string(t.UID):
 		return nil, nil, at, &tsapi.Error{Op: tsapi.ListDevices, Class: tsapi.Dropped} // the client is being created after a restart
 	}
 	var services tsapi.Services
@@ -355,10 +350,6 @@ func (f *discoveryReconciliation) hasUserObject(tailnet, service string) bool {
 func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alpha1.AttachedTailnet, one gateway.DiscoveredService) (message string, err error) {
 	tailnet := spec.TailnetRef.Name
 	var have *v1alpha1.TailscaleService
-	taken := map[string]bool{}
-	for i := range f.services {
-		taken[f.services[i].Name] = true
-	}
 	for s := range f.own() {
 		if s.Labels[v1alpha1.TailnetLabel] == tailnet && s.Labels[v1alpha1.ServiceLabel] == one.Service {
 			have = s // keep its name
@@ -370,14 +361,11 @@ func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alph
 		if have.DeletionTimestamp != nil || deepEqual(have, want) {
 			return "", nil
 		}
-		if err := f.Update(ctx, want); err != nil {
-			return "", fmt.Errorf("update the service %s: %w", want.Name, err)
-		}
-		return "", nil
+		return "", wrapError(f.Update(ctx, want), "update the service %s", want.Name)
 	}
 	for _, other := range []bool{false, true} {
 		name := gateway.DiscoveredName(f.gateway.Name, one.Service, tailnet, other)
-		if taken[name] {
+		if slices.ContainsFunc(f.services, func(s v1alpha1.TailscaleService) bool { return s.Name == name }) {
 			continue
 		}
 		s := &v1alpha1.TailscaleService{ObjectMeta: metav1.ObjectMeta{Namespace: f.gateway.Namespace, Name: name}}
@@ -411,10 +399,7 @@ func (f *discoveryReconciliation) setDiscovered(s *v1alpha1.TailscaleService, sp
 	}
 	s.Spec.ClusterService = &v1alpha1.ClusterService{Create: new(false)}
 	s.Spec.ProxyProtocol = v1alpha1.ProxyProtocolNone
-	preferred := uint16(80)
-	if e := spec.RouteGeneration.Egress; e != nil && e.Port > 0 {
-		preferred = uint16(e.Port)
-	}
+	preferred := uint16(cmp.Or(deref(spec.RouteGeneration.Egress, v1alpha1.EgressRoutes{}).Port, 80))
 	ports := slices.Clone(one.Ports[:min(len(one.Ports), maxDiscoveredPorts)])
 	if port := one.DefaultPort(preferred); !slices.Contains(ports, port) {
 		ports = append(ports[:min(len(ports), maxDiscoveredPorts-1)], port)
@@ -433,20 +418,9 @@ func (d *discoveryReconciler) report(ctx context.Context, g *v1alpha1.TailscaleG
 	if deepEqual(was, statuses) || len(was)+len(statuses) == 0 {
 		return nil
 	}
-	list := []any{}
-	for i := range statuses {
-		one, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&statuses[i])
-		if err != nil {
-			return err
-		}
-		list = append(list, one)
-	}
-	u := newObject("TailscaleGateway", client.ObjectKeyFromObject(g))
-	u.SetUID(g.UID)
-	u.Object["status"] = map[string]any{"tailnets": list}
-	err := d.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(discoveryManager), client.ForceOwnership, client.DisableReadYourWritesConsistency)
-	if err != nil {
-		return fmt.Errorf("write the discovery status: %w", err)
-	}
-	return nil
+	part := struct {
+		Tailnets []v1alpha1.AttachedTailnetStatus `json:"tailnets"`
+	}{append([]v1alpha1.AttachedTailnetStatus{}, statuses...)} // an empty list, not null, if there are none
+	err := applyStatus(ctx, d, discoveryManager, "TailscaleGateway", g, &part, client.DisableReadYourWritesConsistency)
+	return wrapError(err, "write the discovery status")
 }

@@ -164,10 +164,7 @@ func (k *ExtensionCertificates) writeSecret(ctx context.Context, s *corev1.Secre
 	} else {
 		err = k.client.Update(ctx, s)
 	}
-	if err != nil {
-		return fmt.Errorf("write the Secret %s: %w", name, err)
-	}
-	return nil
+	return wrapError(err, "write the Secret %s", name)
 }
 
 func equalData(a, b map[string][]byte) bool {

@@ -109,7 +109,7 @@ func (g *gatherer) gatherCore(ctx context.Context, o *gateway.Objects) error {
 	behind := map[string][]netip.Addr{} // by name of the Service in front of the relays, which contains a hash of namespace and name
 	for _, s := range pointers(slicesOf.Items) {
 		for _, e := range s.Endpoints {
-			if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+			if !isReadyEndpoint(e) {
 				continue
 			}
 			for _, text := range e.Addresses {
@@ -301,21 +301,14 @@ func (g *gatherer) gatherPrivate(ctx context.Context, o *gateway.Objects) error 
 	return nil
 }
 
-func valueOr[T ~string](p *T, otherwise string) string {
-	if p == nil {
-		return otherwise
-	}
-	return string(*p)
-}
-
 // gatewayObject converts the relevant part of a Gateway. controllers maps class names to
 // controllerNames.
 func gatewayObject(g *gatewayapi.Gateway, controllers map[string]string) gateway.GatewayObject {
 	o := gateway.GatewayObject{Name: objectName(g), Controller: controllers[string(g.Spec.GatewayClassName)]}
 	for _, l := range g.Spec.Listeners {
-		terminates := l.TLS == nil || l.TLS.Mode == nil || *l.TLS.Mode == gatewayapi.TLSModeTerminate
+		terminates := l.TLS == nil || deref(l.TLS.Mode, gatewayapi.TLSModeTerminate) == gatewayapi.TLSModeTerminate
 		o.Listeners = append(o.Listeners, gateway.ListenerObject{
-			Name: string(l.Name), Hostname: valueOr(l.Hostname, ""),
+			Name: string(l.Name), Hostname: string(deref(l.Hostname, "")),
 			HTTP: l.Protocol == gatewayapi.HTTPProtocolType || l.Protocol == gatewayapi.HTTPSProtocolType && terminates,
 		})
 	}
@@ -327,12 +320,12 @@ func acceptedParents(namespace, controller string, parents []gatewayapi.RoutePar
 	for _, p := range parents {
 		ref := p.ParentRef
 		if string(p.ControllerName) != controller || !meta.IsStatusConditionTrue(p.Conditions, string(gatewayapi.RouteConditionAccepted)) ||
-			valueOr(ref.Group, gatewayapi.GroupName) != gatewayapi.GroupName || valueOr(ref.Kind, "Gateway") != "Gateway" {
+			deref(ref.Group, gatewayapi.GroupName) != gatewayapi.GroupName || deref(ref.Kind, "Gateway") != "Gateway" {
 			continue
 		}
-		name := gateway.Name{Namespace: valueOr(ref.Namespace, namespace), Name: string(ref.Name)}
+		name := gateway.Name{Namespace: string(deref(ref.Namespace, gatewayapi.Namespace(namespace))), Name: string(ref.Name)}
 		if ref.Port == nil || ref.SectionName != nil {
-			out = append(out, gateway.ParentObject{Gateway: name, Section: valueOr(ref.SectionName, "")})
+			out = append(out, gateway.ParentObject{Gateway: name, Section: string(deref(ref.SectionName, ""))})
 			continue
 		}
 		if g := gateways[name]; g != nil { // the listeners with this port, each by name
@@ -349,20 +342,13 @@ func acceptedParents(namespace, controller string, parents []gatewayapi.RoutePar
 func httpRouteObject(r *gatewayapi.HTTPRoute, parents []gateway.ParentObject) gateway.RouteObject {
 	o := gateway.RouteObject{Kind: "HTTPRoute", Name: objectName(r), Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
 	for _, rule := range r.Spec.Rules {
-		one := gateway.RuleObject{Name: valueOr(rule.Name, "")}
+		one := gateway.RuleObject{Name: string(deref(rule.Name, ""))}
 		one.Answered = slices.ContainsFunc(rule.Filters, func(f gatewayapi.HTTPRouteFilter) bool {
 			return f.Type == gatewayapi.HTTPRouteFilterRequestRedirect
 		})
 		for _, m := range rule.Matches {
-			path := gateway.RoutePath("", "/")
-			if m.Path != nil {
-				value := "/"
-				if m.Path.Value != nil {
-					value = *m.Path.Value
-				}
-				path = gateway.RoutePath(valueOr(m.Path.Type, ""), value)
-			}
-			one.Paths = append(one.Paths, path)
+			path := deref(m.Path, gatewayapi.HTTPPathMatch{})
+			one.Paths = append(one.Paths, gateway.RoutePath(string(deref(path.Type, "")), deref(path.Value, "/")))
 		}
 		for _, b := range rule.BackendRefs {
 			one.Backends = append(one.Backends, backendObject(r.Namespace, b.BackendRef))
@@ -375,7 +361,7 @@ func httpRouteObject(r *gatewayapi.HTTPRoute, parents []gateway.ParentObject) ga
 func grpcRouteObject(r *gatewayapi.GRPCRoute, parents []gateway.ParentObject) gateway.RouteObject {
 	o := gateway.RouteObject{Kind: "GRPCRoute", Name: objectName(r), Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
 	for _, rule := range r.Spec.Rules {
-		one := gateway.RuleObject{Name: valueOr(rule.Name, "")}
+		one := gateway.RuleObject{Name: string(deref(rule.Name, ""))}
 		for _, m := range rule.Matches {
 			one.Paths = append(one.Paths, methodPath(m.Method))
 		}
@@ -393,7 +379,7 @@ func methodPath(m *gatewayapi.GRPCMethodMatch) gateway.Path {
 	switch {
 	case m == nil || m.Service == nil && m.Method == nil:
 		return gateway.RoutePath("PathPrefix", "/")
-	case m.Type != nil && *m.Type != gatewayapi.GRPCMethodMatchExact:
+	case deref(m.Type, gatewayapi.GRPCMethodMatchExact) != gatewayapi.GRPCMethodMatchExact:
 		return gateway.RoutePath("RegularExpression", "")
 	case m.Service == nil:
 		return gateway.RoutePath("PathPrefix", "/")
@@ -411,14 +397,11 @@ func hostnames(list []gatewayapi.Hostname) (out []string) {
 }
 
 func backendObject(namespace string, b gatewayapi.BackendRef) gateway.BackendObject {
-	o := gateway.BackendObject{Group: valueOr(b.Group, ""), Kind: valueOr(b.Kind, "Service"), Name: gateway.Name{Namespace: valueOr(b.Namespace, namespace), Name: string(b.Name)}, Weight: 1}
-	if b.Port != nil {
-		o.Port = uint16(*b.Port)
+	return gateway.BackendObject{
+		Group: string(deref(b.Group, "")), Kind: string(deref(b.Kind, "Service")),
+		Name: gateway.Name{Namespace: string(deref(b.Namespace, gatewayapi.Namespace(namespace))), Name: string(b.Name)},
+		Port: uint16(deref(b.Port, 0)), Weight: uint32(max(deref(b.Weight, 1), 0)),
 	}
-	if b.Weight != nil {
-		o.Weight = uint32(max(*b.Weight, 0))
-	}
-	return o
 }
 
 func grantObject(g *gatewayapi.ReferenceGrant) gateway.GrantObject {
@@ -427,7 +410,7 @@ func grantObject(g *gatewayapi.ReferenceGrant) gateway.GrantObject {
 		o.From = append(o.From, gateway.GrantFrom{Group: string(f.Group), Kind: string(f.Kind), Namespace: string(f.Namespace)})
 	}
 	for _, t := range g.Spec.To {
-		o.To = append(o.To, gateway.GrantTo{Group: string(t.Group), Kind: string(t.Kind), Name: valueOr(t.Name, "")})
+		o.To = append(o.To, gateway.GrantTo{Group: string(t.Group), Kind: string(t.Kind), Name: string(deref(t.Name, ""))})
 	}
 	return o
 }

@@ -209,10 +209,8 @@ func (l *groupReconciliation) ensure(ctx context.Context, want client.Object) er
 		l.requeueAt(l.Now().Add(groupRequeueSoon))
 		return nil
 	}
-	if _, err := applyIfChanged(ctx, l.direct, want, current); err != nil {
-		return fmt.Errorf("apply the %s: %w", name, err)
-	}
-	return nil
+	_, err := applyIfChanged(ctx, l.direct, want, current)
+	return wrapError(err, "apply the %s", name)
 }
 
 // applyIfChanged applies want if current differs from it. current is nil if the object does not exist.
@@ -228,7 +226,7 @@ func applyIfChanged(ctx context.Context, to client.Client, want, current client.
 		if err != nil {
 			return false, err
 		}
-		if containsValues(desired, is) {
+		if containsObject(desired, is) {
 			return false, nil
 		}
 	}
@@ -279,39 +277,35 @@ func appliedForm(o client.Object) (map[string]any, error) {
 	return out, nil
 }
 
+// containsObject reports whether an object has all values in want.
+func containsObject(want, is map[string]any) bool {
+	want = runtime.DeepCopyJSON(want)
+	for _, path := range [][]string{
+		{"apiVersion"}, {"kind"}, // not set in objects read by type
+		{"metadata", "ownerReferences"}, // more owners are allowed; the controller was checked before
+	} {
+		unstructured.RemoveNestedField(want, path...)
+	}
+	data, _ := want["data"].(map[string]any)
+	stored, _ := is["data"].(map[string]any)
+	return (data == nil || len(data) == len(stored)) && containsValues(want, is) // all data belongs to the operator
+}
+
 // containsValues reports whether is contains all values in want. Additional fields of other managers are
 // ignored.
 func containsValues(want, is any) bool {
 	switch want := want.(type) {
 	case map[string]any:
 		is, _ := is.(map[string]any)
-		for key, value := range want {
-			switch key {
-			case "apiVersion", "kind": // not set in objects read by type
-				continue
-			case "ownerReferences": // more owners are allowed; the controller was checked before
-				continue
-			case "data": // all of it belongs to the operator
-				if w, ok := value.(map[string]any); ok && is[key] != nil && len(w) != len(is[key].(map[string]any)) {
-					return false
-				}
-			}
-			if !containsValues(value, is[key]) {
+		for key := range want {
+			if !containsValues(want[key], is[key]) {
 				return false
 			}
 		}
 		return true
 	case []any:
 		is, _ := is.([]any)
-		if len(want) != len(is) {
-			return false
-		}
-		for i := range want {
-			if !containsValues(want[i], is[i]) {
-				return false
-			}
-		}
-		return true
+		return slices.EqualFunc(want, is, containsValues)
 	}
 	return reflect.DeepEqual(want, is)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -69,19 +70,17 @@ func (l *groupReconciliation) writeKey(ctx context.Context, ordinal int, k gatew
 		return fmt.Errorf("the config Secret of relay %d does not exist any more", ordinal)
 	}
 	want := s.DeepCopy()
-	if want.Annotations == nil {
-		want.Annotations = map[string]string{}
-	}
 	delete(want.Annotations, v1alpha1.AuthKeyIDAnnotation)
 	delete(want.Annotations, v1alpha1.AuthKeyExpiresAnnotation)
+	id := k.ID
 	if !k.Until.IsZero() {
-		want.Annotations[v1alpha1.AuthKeyExpiresAnnotation] = k.Until.UTC().Format(time.RFC3339)
+		metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.AuthKeyExpiresAnnotation, k.Until.UTC().Format(time.RFC3339))
 		if !k.Pending {
-			want.Annotations[v1alpha1.AuthKeyIDAnnotation] = noKey
+			id = cmp.Or(id, noKey)
 		}
 	}
-	if k.ID != "" {
-		want.Annotations[v1alpha1.AuthKeyIDAnnotation] = k.ID
+	if id != "" {
+		metav1.SetMetaDataAnnotation(&want.ObjectMeta, v1alpha1.AuthKeyIDAnnotation, id)
 	}
 	if want.Data == nil {
 		want.Data = map[string][]byte{}
@@ -318,10 +317,7 @@ func (l *groupReconciliation) clearDevice(ctx context.Context, ordinal int) erro
 	for _, field := range []string{config.DeviceID, config.DeviceFQDN, config.DeviceIPs} {
 		delete(want.Data, field)
 	}
-	if err := l.direct.Patch(ctx, want, lockedPatch(s)); err != nil {
-		return fmt.Errorf("clear the device of %s: %w", s.Name, err)
-	}
-	return nil
+	return wrapError(l.direct.Patch(ctx, want, lockedPatch(s)), "clear the device of %s", s.Name)
 }
 
 // checkDevices queries the API for devices that relays report as lost.

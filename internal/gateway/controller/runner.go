@@ -31,6 +31,7 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube"
+	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
@@ -133,10 +134,7 @@ func (c *Runner) Run(ctx context.Context) error {
 		c.Log == nil || c.Now == nil || c.ClusterDomain == "" || c.Controller == "" || c.EnvoyNamespace == "" || c.Publisher == nil || (c.ClientIDFile == "") != (c.ClientSecretFile == "") {
 		return errors.New("the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, Envoy, publisher, log and clock are required, and both credential files or none")
 	}
-	if err := c.run(ctx); err != nil {
-		return fmt.Errorf("gateway controllers: %w", err)
-	}
-	return nil
+	return wrapError(c.run(ctx), "gateway controllers")
 }
 
 func (c *Runner) run(ctx context.Context) error {
@@ -276,17 +274,16 @@ func (c *Runner) Count(ctx context.Context) (ready, degraded, services int, ok b
 	if (*known).List(ctx, &tailnets, client.UnsafeDisableDeepCopy) != nil || (*known).List(ctx, &gateways, client.UnsafeDisableDeepCopy) != nil {
 		return 0, 0, 0, false
 	}
-	for i := range tailnets.Items {
-		of := tailnets.Items[i].Status.Conditions
-		if meta.IsStatusConditionTrue(of, v1alpha1.ConditionReady) {
+	for _, t := range pointers(tailnets.Items) {
+		if isReady(t) {
 			ready++
 		}
-		if meta.IsStatusConditionTrue(of, v1alpha1.ConditionDegraded) {
+		if conditions.Get(t.Status.Conditions, v1alpha1.ConditionDegraded).IsTrue() {
 			degraded++
 		}
 	}
-	for i := range gateways.Items {
-		for _, t := range gateways.Items[i].Status.Tailnets {
+	for _, g := range pointers(gateways.Items) {
+		for _, t := range g.Status.Tailnets {
 			services += int(t.DiscoveredServices)
 		}
 	}

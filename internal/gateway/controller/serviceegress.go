@@ -30,10 +30,7 @@ const conflictRequeue = time.Minute
 //
 //	pod -> alias (ExternalName) -> front (ClusterIP) -> EndpointSlices -> relays
 func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
-	st := l.object.Status.Egress
-	if st == nil {
-		st = &v1alpha1.EgressStatus{}
-	}
+	st := cmp.Or(l.object.Status.Egress, &v1alpha1.EgressStatus{})
 	l.object.Status.Egress = st
 	st.Endpoints = v1alpha1.EndpointCount{}
 	if !l.usable() {
@@ -89,12 +86,11 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 		}
 		if !free {
 			l.programmed = conditions.False(v1alpha1.ReasonServiceNameConflict, "another owner already has the Service "+at)
-		} else if err := l.applySlices(ctx, endpointSlices(l.object, l.decision.Group, uid, ports, relays)); err != nil {
+		} else if err := l.applySlices(ctx, at, endpointSlices(l.object, l.decision.Group, uid, ports, relays)); err != nil {
 			return err
 		}
-	}
-	if len(ports) == 0 && st.Service != "" {
-		if err := l.withdrawEndpoints(ctx, st); err != nil {
+	} else if st.Service != "" {
+		if err := l.applySlices(ctx, st.Service, nil); err != nil {
 			return err
 		}
 	}
@@ -131,36 +127,32 @@ func (l *serviceReconciliation) withdrawEndpoints(ctx context.Context, st *v1alp
 	if st.Service == "" {
 		return l.setFinalizer(ctx, false)
 	}
-	namespace, serviceName, _ := strings.Cut(st.Service, "/")
-	return l.deleteSlices(ctx, namespace, serviceName, nil)
+	return l.applySlices(ctx, st.Service, nil)
 }
 
 // deleteFront deletes the Service in front of the relays and its EndpointSlices.
 func (l *serviceReconciliation) deleteFront(ctx context.Context, at string) error {
-	namespace, serviceName, _ := strings.Cut(at, "/")
-	if err := l.deleteSlices(ctx, namespace, serviceName, nil); err != nil {
+	if err := l.applySlices(ctx, at, nil); err != nil {
 		return err
 	}
+	namespace, serviceName, _ := strings.Cut(at, "/")
 	return l.deleteService(ctx, types.NamespacedName{Namespace: namespace, Name: serviceName})
 }
 
 // ensureAlias maintains the Service in the object's own namespace.
 func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.EgressStatus, ports []portMapping) error {
-	desired := l.object.Spec.ClusterService
-	if desired == nil {
-		desired = &v1alpha1.ClusterService{}
-	}
-	serviceName := cmp.Or(desired.Name, l.object.Name)
+	desired := cmp.Or(l.object.Spec.ClusterService, &v1alpha1.ClusterService{})
+	serviceName, requested := cmp.Or(desired.Name, l.object.Name), deref(desired.Create, true)
 	permitted := l.object.Namespace == l.Namespace || slices.Contains(l.ConsumerNamespaces, l.object.Namespace)
-	create := (desired.Create == nil || *desired.Create) && permitted && len(ports) > 0
-	if st.ExternalName != "" && (st.ExternalName != serviceName || desired.Create != nil && !*desired.Create) && permitted {
+	create := requested && permitted && len(ports) > 0
+	if st.ExternalName != "" && (st.ExternalName != serviceName || !requested) && permitted {
 		if err := l.deleteService(ctx, types.NamespacedName{Namespace: l.object.Namespace, Name: st.ExternalName}); err != nil {
 			return err
 		}
 		st.ExternalName = ""
 	}
 	switch {
-	case !create && !permitted && l.programmed.IsTrue() && (desired.Create == nil || *desired.Create):
+	case requested && !permitted && l.programmed.IsTrue():
 		l.programmed.Message = "the operator does not create Services in this namespace: pods reach it by the name of " + st.Service
 		return nil
 	case !create:
@@ -193,10 +185,7 @@ type writtenService struct {
 func (l *serviceReconciliation) cachedService(ctx context.Context, key types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
 	o := partialMetadata("Service")
 	if err := l.client.Get(ctx, key, o); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("get the Service %s: %w", key, err)
+		return nil, wrapError(client.IgnoreNotFound(err), "get the Service %s", key)
 	}
 	return o, nil
 }
@@ -276,62 +265,43 @@ func (l *serviceReconciliation) deleteService(ctx context.Context, key types.Nam
 	if err != nil || seen == nil || !createdFor(seen, l.object) {
 		return err
 	}
-	if err := kube.Delete(ctx, l.client, seen); err != nil {
-		return fmt.Errorf("delete the Service %s: %w", key, err)
-	}
-	return nil
+	return wrapError(kube.Delete(ctx, l.client, seen), "delete the Service %s", key)
 }
 
-// applySlices creates, updates and deletes the EndpointSlices of front.
-func (l *serviceReconciliation) applySlices(ctx context.Context, want []*discoveryv1.EndpointSlice) error {
-	namespace, serviceName := l.decision.Group.Namespace, gateway.GroupServiceName(objectName(l.object))
-	have, err := l.listSlices(ctx, namespace, serviceName)
+// applySlices creates, updates and deletes the EndpointSlices that the operator writes for the Service
+// at, which is namespace/name.
+func (l *serviceReconciliation) applySlices(ctx context.Context, at string, want []*discoveryv1.EndpointSlice) error {
+	namespace, serviceName, _ := strings.Cut(at, "/")
+	var have discoveryv1.EndpointSliceList
+	err := l.client.List(ctx, &have, client.InNamespace(namespace), client.UnsafeDisableDeepCopy,
+		client.MatchingLabels{discoveryv1.LabelServiceName: serviceName, discoveryv1.LabelManagedBy: v1alpha1.EndpointsManager})
 	if err != nil {
-		return err
+		return fmt.Errorf("list the EndpointSlices of %s: %w", at, err)
 	}
 	keep := map[string]bool{}
 	for _, w := range want {
 		keep[w.Name] = true
-		i := slices.IndexFunc(have, func(h discoveryv1.EndpointSlice) bool { return h.Name == w.Name })
+		i := slices.IndexFunc(have.Items, func(h discoveryv1.EndpointSlice) bool { return h.Name == w.Name })
 		if i < 0 {
 			if err := l.client.Create(ctx, w); err != nil {
 				return fmt.Errorf("create the EndpointSlice %s/%s: %w", namespace, w.Name, err)
 			}
 			continue
 		}
-		next := have[i].DeepCopy()
+		next := have.Items[i].DeepCopy()
 		next.OwnerReferences, next.Ports, next.Endpoints = w.OwnerReferences, w.Ports, w.Endpoints
 		for k, v := range w.Labels {
 			metav1.SetMetaDataLabel(&next.ObjectMeta, k, v)
 		}
 		metav1.SetMetaDataAnnotation(&next.ObjectMeta, serviceAnnotation, w.Annotations[serviceAnnotation])
-		if !deepEqual(&have[i], next) {
+		if !deepEqual(&have.Items[i], next) {
 			if err := l.client.Update(ctx, next); err != nil {
 				return fmt.Errorf("update the EndpointSlice %s/%s: %w", namespace, w.Name, err)
 			}
 		}
 	}
-	return l.deleteSlices(ctx, namespace, serviceName, keep)
-}
-
-// listSlices returns the EndpointSlices that the operator wrote for a Service.
-func (l *serviceReconciliation) listSlices(ctx context.Context, namespace, service string) ([]discoveryv1.EndpointSlice, error) {
-	var list discoveryv1.EndpointSliceList
-	err := l.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy,
-		client.MatchingLabels{discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: v1alpha1.EndpointsManager})
-	if err != nil {
-		return nil, fmt.Errorf("list the EndpointSlices of %s/%s: %w", namespace, service, err)
-	}
-	return list.Items, nil
-}
-
-func (l *serviceReconciliation) deleteSlices(ctx context.Context, namespace, service string, keep map[string]bool) error {
-	have, err := l.listSlices(ctx, namespace, service)
-	if err != nil {
-		return err
-	}
-	for i := range have {
-		if o := &have[i]; !keep[o.Name] && createdFor(o, l.object) {
+	for _, o := range pointers(have.Items) {
+		if !keep[o.Name] && createdFor(o, l.object) {
 			if err := kube.Delete(ctx, l.client, o.DeepCopy()); err != nil {
 				return fmt.Errorf("delete the EndpointSlice %s/%s: %w", namespace, o.Name, err)
 			}

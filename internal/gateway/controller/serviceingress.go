@@ -119,10 +119,7 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 
 // desiredVIP returns the desired state of the tailnet service.
 func (l *serviceReconciliation) desiredVIP(t *v1alpha1.TailscaleTailnet) gateway.DesiredVIP {
-	spec := l.object.Spec.VIPService
-	if spec == nil {
-		spec = &v1alpha1.VIPService{}
-	}
+	spec := cmp.Or(l.object.Spec.VIPService, &v1alpha1.VIPService{})
 	w := gateway.DesiredVIP{Name: spec.Name, Tags: spec.Tags, Comment: spec.Comment, Adopt: spec.Adopt}
 	if len(w.Tags) == 0 {
 		w.Tags = t.Spec.Tags
@@ -166,14 +163,14 @@ func (l *serviceReconciliation) reconcileVIP(ctx context.Context, t *v1alpha1.Ta
 		}
 		d = gateway.ReconcileVIP(have, desired, l.owner())
 	}
-	switch d.Action {
-	case gateway.VIPRefuse:
+	if d.Action == gateway.VIPRefuse {
 		l.reportRefused(d)
 		return nil
-	case gateway.VIPWrite:
-		if err := l.recordOwnership(ctx, t.Name, desired.Name); err != nil {
-			return err
-		}
+	}
+	if err := l.recordOwnership(ctx, t.Name, desired.Name); err != nil {
+		return err
+	}
+	if d.Action == gateway.VIPWrite {
 		if have, err = l.writeVIP(ctx, api, m, d.Service); err != nil {
 			l.reportFailure(err, desired.Name)
 			return nil
@@ -182,17 +179,10 @@ func (l *serviceReconciliation) reconcileVIP(ctx context.Context, t *v1alpha1.Ta
 			l.requeueAt(l.Now()) // another party deleted it in the meantime
 			return nil
 		}
-	case gateway.VIPUnchanged:
-		if err := l.recordOwnership(ctx, t.Name, desired.Name); err != nil {
-			return err
-		}
-		if fresh {
-			m.due = time.Time{}
-		}
+	} else if fresh {
+		m.due = time.Time{}
 	}
-	if !m.due.IsZero() {
-		l.requeueAt(m.due)
-	}
+	l.requeueAt(m.due)
 	st := l.object.Status.VIP
 	st.Addresses, st.Owners = nil, int32(d.Owners)
 	for _, a := range have.Addrs[:min(len(have.Addrs), 4)] {
@@ -244,20 +234,23 @@ func (l *serviceReconciliation) currentVIP(ctx context.Context, api *tsapi.Clien
 	if m.at.After(all.At) {
 		return m.current, false, nil
 	}
-	for _, s := range all.Services {
-		if s.Name == m.name {
-			return &s, false, nil
-		}
+	return findVIP(all.Services, m.name), false, nil
+}
+
+// findVIP returns the service with a name, or nil if there is none. The caller must not modify it.
+func findVIP(all []tsapi.Service, name string) *tsapi.Service {
+	if i := slices.IndexFunc(all, func(s tsapi.Service) bool { return s.Name == name }); i >= 0 {
+		return &all[i]
 	}
-	return nil, false, nil
+	return nil
 }
 
 // readVIP reads only this service. It returns nil if the service does not exist.
 func (l *serviceReconciliation) readVIP(ctx context.Context, api *tsapi.Client, m *vipState) (*tsapi.Service, error) {
 	at := l.Now()
 	s, err := api.Service(ctx, m.name)
-	switch failure, _ := errors.AsType[*tsapi.Error](err); {
-	case failure != nil && failure.Class == tsapi.NotFound && !failure.AtToken:
+	switch {
+	case isNotFound(err):
 		m.current = nil
 	case err != nil:
 		return nil, err
@@ -449,9 +442,7 @@ func (l *serviceReconciliation) reconcileHosts(ctx context.Context, t *v1alpha1.
 
 // deviceIDs returns the stable IDs of a group's relays.
 func deviceIDs(g *v1alpha1.TailscaleProxyGroup) (ids []string) {
-	if g == nil {
-		return nil
-	}
+	g = cmp.Or(g, &v1alpha1.TailscaleProxyGroup{})
 	for _, d := range g.Status.Devices {
 		if d.NodeID != "" && d.Ordinal < workload.Replicas(g) {
 			ids = append(ids, d.NodeID)
@@ -472,13 +463,12 @@ func (l *serviceReconciliation) approveHosts(ctx context.Context, tailnet string
 	if err != nil {
 		return false, err
 	}
-	auto := l.object.Spec.VIPService.AutoApprove
 	count := v1alpha1.VIPHosts{}
 	for _, h := range all {
 		if !slices.Contains(devices, h.Device) {
 			continue // belongs to another operator or is unknown
 		}
-		if !h.Approved && (auto == nil || *auto) {
+		if !h.Approved && deref(l.object.Spec.VIPService.AutoApprove, true) {
 			if err := api.ApproveHost(ctx, st.Name, h.Device); err != nil {
 				return false, err
 			}

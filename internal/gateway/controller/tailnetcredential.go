@@ -102,15 +102,20 @@ func (r *tailnetReconciler) secretCredential(ctx context.Context, spec v1alpha1.
 	case err != nil:
 		return foundCredential{}, fmt.Errorf("read the Secret %s: %w", key, err)
 	default:
-		credential := tsapi.Credential{ClientID: trimNewline(s.Data[keyClientID]), Secret: secret.New(trimNewline(s.Data[keyClientSecret]))}
-		if credential.ClientID == "" || credential.Secret.IsZero() {
-			out = missingCredential(v1alpha1.ReasonSecretKeyMissing, "The Secret %s needs non-empty keys %s and %s.", key, keyClientID, keyClientSecret)
-			break
-		}
-		out = foundCredential{version: string(s.UID) + "/" + s.ResourceVersion, credential: credential}
+		out = oauthCredential(string(s.UID)+"/"+s.ResourceVersion, s.Data[keyClientID], s.Data[keyClientSecret],
+			fmt.Sprintf("The Secret %s needs non-empty keys %s and %s.", key, keyClientID, keyClientSecret))
 	}
 	out.secret = key
 	return out, nil
+}
+
+// oauthCredential returns the credential of an OAuth client. incomplete is the message if a part of it is empty.
+func oauthCredential(version string, id, clientSecret []byte, incomplete string) foundCredential {
+	c := tsapi.Credential{ClientID: trimNewline(id), Secret: secret.New(trimNewline(clientSecret))}
+	if c.ClientID == "" || c.Secret.IsZero() {
+		return missingCredential(v1alpha1.ReasonSecretKeyMissing, "%s", incomplete)
+	}
+	return foundCredential{version: version, credential: c}
 }
 
 func (r *tailnetReconciler) fileCredential() (foundCredential, error) {
@@ -131,11 +136,7 @@ func (r *tailnetReconciler) fileCredential() (foundCredential, error) {
 	if err != nil {
 		return foundCredential{}, fmt.Errorf("read the mounted credential: %w", err)
 	}
-	out := foundCredential{version: version, credential: tsapi.Credential{ClientID: trimNewline(id), Secret: secret.New(trimNewline(clientSecret))}}
-	if out.credential.ClientID == "" || out.credential.Secret.IsZero() {
-		return missingCredential(v1alpha1.ReasonSecretKeyMissing, "The operator's mounted credential is empty."), nil
-	}
-	return out, nil
+	return oauthCredential(version, id, clientSecret, "The operator's mounted credential is empty."), nil
 }
 
 // filesVersion returns a version that changes with the modification times of the mounted
@@ -178,8 +179,8 @@ func (r *tailnetReconciler) watchFiles(ctx context.Context) {
 			continue
 		}
 		was = is
-		for i := range all.Items {
-			r.watches.notify(ctx, all.Items[i].Name)
+		for _, t := range pointers(all.Items) {
+			r.watches.notify(ctx, t.Name)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -72,24 +73,16 @@ func setEndpoints(out *clusterv3.Cluster, c gateway.Cluster) error {
 		out.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{ClusterType: &clusterv3.Cluster_CustomClusterType{Name: "envoy.cluster.dns", TypedConfig: dns}}
 		group.LbEndpoints = []*endpointv3.LbEndpoint{endpoint(c.Host, c.Port, c.HealthPort)}
 	}
-	if out.ConnectTimeout == nil {
-		out.ConnectTimeout = durationpb.New(10 * time.Second)
-	}
-	if out.PerConnectionBufferLimitBytes == nil {
-		out.PerConnectionBufferLimitBytes = wrapperspb.UInt32(32 << 10)
-	}
-	if out.CommonLbConfig == nil {
-		// An unhealthy relay does not carry this service. If all relays are unhealthy, 503 is
-		// correct, so turn off panic mode.
-		out.CommonLbConfig = &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{}}
-	}
-	if out.OutlierDetection == nil {
-		out.OutlierDetection = &clusterv3.OutlierDetection{
-			ConsecutiveGatewayFailure: wrapperspb.UInt32(5), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(100),
-			EnforcingConsecutive_5Xx: wrapperspb.UInt32(0), EnforcingSuccessRate: wrapperspb.UInt32(0),
-			Interval: durationpb.New(5 * time.Second), BaseEjectionTime: durationpb.New(10 * time.Second), MaxEjectionPercent: wrapperspb.UInt32(50),
-		}
-	}
+	out.ConnectTimeout = cmp.Or(out.ConnectTimeout, durationpb.New(10*time.Second))
+	out.PerConnectionBufferLimitBytes = cmp.Or(out.PerConnectionBufferLimitBytes, wrapperspb.UInt32(32<<10))
+	// An unhealthy relay does not carry this service. If all relays are unhealthy, 503 is correct, so
+	// turn off panic mode.
+	out.CommonLbConfig = cmp.Or(out.CommonLbConfig, &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{}})
+	out.OutlierDetection = cmp.Or(out.OutlierDetection, &clusterv3.OutlierDetection{
+		ConsecutiveGatewayFailure: wrapperspb.UInt32(5), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(100),
+		EnforcingConsecutive_5Xx: wrapperspb.UInt32(0), EnforcingSuccessRate: wrapperspb.UInt32(0),
+		Interval: durationpb.New(5 * time.Second), BaseEjectionTime: durationpb.New(10 * time.Second), MaxEjectionPercent: wrapperspb.UInt32(50),
+	})
 	var match *structpb.Struct
 	if c.TLS != nil {
 		match = &structpb.Struct{Fields: map[string]*structpb.Value{plaintextMatch: structpb.NewBoolValue(true)}}

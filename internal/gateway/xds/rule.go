@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"encoding/json"
 	"regexp"
 	"strconv"
@@ -112,9 +113,7 @@ func recordPolicies(r *routev3.Route, policies []gateway.PolicyStamp) {
 			"namespace": structpb.NewStringValue(p.Namespace), "name": structpb.NewStringValue(p.Name.Name), "generation": structpb.NewNumberValue(float64(p.Generation)),
 		}}))
 	}
-	if r.Metadata == nil {
-		r.Metadata = &corev3.Metadata{}
-	}
+	r.Metadata = cmp.Or(r.Metadata, &corev3.Metadata{})
 	if r.Metadata.FilterMetadata == nil {
 		r.Metadata.FilterMetadata = map[string]*structpb.Struct{}
 	}
@@ -123,10 +122,7 @@ func recordPolicies(r *routev3.Route, policies []gateway.PolicyStamp) {
 
 // forwardAction returns the forwarding action of a route. It adds one if the route has none.
 func forwardAction(r *routev3.Route) *routev3.RouteAction {
-	if a := r.GetRoute(); a != nil {
-		return a
-	}
-	a := &routev3.RouteAction{}
+	a := cmp.Or(r.GetRoute(), &routev3.RouteAction{})
 	r.Action = &routev3.Route_Route{Route: a}
 	return a
 }
@@ -261,21 +257,12 @@ func ruleOf(name string) (gateway.RuleKey, bool) {
 	if len(parts) < 5 || parts[3] != "rule" {
 		return gateway.RuleKey{}, false
 	}
-	key := gateway.RuleKey{Route: gateway.Name{Namespace: parts[1], Name: parts[2]}}
-	switch parts[0] {
-	case "httproute":
-		key.Kind = "HTTPRoute"
-	case "grpcroute":
-		key.Kind = "GRPCRoute"
-	default:
-		return gateway.RuleKey{}, false
-	}
+	kind, known := map[string]string{"httproute": "HTTPRoute", "grpcroute": "GRPCRoute"}[parts[0]]
 	index, err := strconv.Atoi(parts[4])
-	if err != nil || index < 0 {
+	if !known || err != nil || index < 0 {
 		return gateway.RuleKey{}, false
 	}
-	key.Index = index
-	return key, true
+	return gateway.RuleKey{Kind: kind, Route: gateway.Name{Namespace: parts[1], Name: parts[2]}, Index: index}, true
 }
 
 // requestedRevisions reads the policies in a call's context. It returns the requested revision for each Gateway

@@ -159,13 +159,12 @@ func (c deterministicCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
 
-// Certificates provide the files tls.crt, tls.key and ca.crt of a directory. They are read again
-// when they change. If they cannot be read, the last good ones stay in use.
+// Certificates provide the files tls.crt, tls.key and ca.crt of a directory. They are read for each
+// connection. If they cannot be read, the last good ones stay in use.
 type Certificates struct {
 	Dir string
 
 	mu     sync.Mutex
-	stamps []time.Time
 	config *tls.Config
 }
 
@@ -181,29 +180,14 @@ func (c *Certificates) Config() (*tls.Config, error) {
 func (c *Certificates) current() (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stamps, err := c.read()
-	if err == nil && c.config != nil && slices.EqualFunc(stamps, c.stamps, time.Time.Equal) {
-		return c.config, nil
-	}
-	config, loadErr := c.load()
+	config, err := c.load()
 	switch {
-	case err == nil && loadErr == nil:
-		c.stamps, c.config = stamps, config
+	case err == nil:
+		c.config = config
 	case c.config == nil:
-		return nil, errors.Join(err, loadErr)
+		return nil, err
 	}
 	return c.config, nil
-}
-
-func (c *Certificates) read() (stamps []time.Time, err error) {
-	for _, name := range []string{"tls.crt", "tls.key", "ca.crt"} {
-		i, err := os.Stat(filepath.Join(c.Dir, name))
-		if err != nil {
-			return nil, err
-		}
-		stamps = append(stamps, i.ModTime())
-	}
-	return stamps, nil
 }
 
 func (c *Certificates) load() (*tls.Config, error) {

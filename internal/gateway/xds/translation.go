@@ -171,12 +171,12 @@ func destinations(r *routev3.Route) (names []string) {
 // validate validates the answer as a whole. Its parts were validated when they were created.
 func (t *translation) validate(out *extension.PostTranslateModifyResponse) error {
 	if len(out.Clusters) < len(t.in.Clusters) || len(out.Routes) != len(t.in.Routes) {
-		return fmt.Errorf("%w: clusters or routes are missing", errInvalidResult)
+		return errors.New("unsound: clusters or routes are missing")
 	}
 	names := make(map[string]bool, len(out.Clusters))
 	for i, c := range out.Clusters {
 		if i >= len(t.in.Clusters) && names[c.GetName()] {
-			return fmt.Errorf("%w: duplicate cluster %s", errInvalidResult, c.GetName())
+			return fmt.Errorf("unsound: duplicate cluster %s", c.GetName())
 		}
 		names[c.GetName()] = true
 	}
@@ -188,21 +188,21 @@ func (t *translation) validate(out *extension.PostTranslateModifyResponse) error
 		for _, vh := range rc.GetVirtualHosts() {
 			for _, d := range vh.GetDomains() {
 				if domains[d] {
-					return fmt.Errorf("%w: duplicate virtual host for %s", errInvalidResult, d)
+					return fmt.Errorf("unsound: duplicate virtual host for %s", d)
 				}
 				domains[d] = true
 			}
 			for _, r := range vh.GetRoutes() {
 				for _, c := range destinations(r) {
 					if isOwnRoute(r) && c != missingCluster && !names[c] {
-						return fmt.Errorf("%w: route %s refers to the missing cluster %s", errInvalidResult, r.GetName(), c)
+						return fmt.Errorf("unsound: route %s refers to the missing cluster %s", r.GetName(), c)
 					}
 				}
 			}
 		}
 	}
 	if size := proto.Size(out); size > t.limit && size > proto.Size(t.in) {
-		return errors.Join(errInvalidResult, fmt.Errorf("%d bytes exceed the limit of %d", size, t.limit))
+		return fmt.Errorf("unsound: %d bytes exceed the limit of %d", size, t.limit)
 	}
 	return nil
 }

@@ -45,13 +45,9 @@ func renderHost(vh *routev3.VirtualHost, g *gateway.Gateway, section string, usa
 	routes := make([]*routev3.Route, 0, len(vh.GetRoutes())+len(g.Routes))
 	cuts := map[string]int{}
 	for _, r := range vh.GetRoutes() {
-		key, ok := ruleOf(r.GetName())
-		if !ok {
-			routes = append(routes, r)
-			continue
-		}
+		key, named := ruleOf(r.GetName())
 		rule, ok := g.Rule(key)
-		if !ok {
+		if !named || !ok {
 			routes = append(routes, r)
 			continue
 		}

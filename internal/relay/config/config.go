@@ -36,6 +36,9 @@ const (
 	MaxMatchPort = 10999
 )
 
+// MaxExposed is the maximum number of exposed services in a configuration.
+const MaxExposed = 100
+
 // Limits of a configuration. The first two are part of the contract of a group.
 const (
 	maxServices = 1000
@@ -43,7 +46,6 @@ const (
 	maxTargets  = 256
 	maxBytes    = 1 << 20 // maximum size of a ConfigMap
 	maxPings    = 10_000
-	maxExposed  = 100
 )
 
 // A Protocol is the transport protocol of a mapping.
@@ -194,8 +196,8 @@ func Parse(data map[string]string) (Config, error) {
 	if err := c.parseSettings(file, data[PingsKey]); err != nil {
 		return c, err
 	}
-	if len(egress) > maxServices || len(file.Ingress) > maxExposed {
-		return c, fmt.Errorf("%d services and %d exposed services; the limits are %d and %d", len(egress), len(file.Ingress), maxServices, maxExposed)
+	if len(egress) > maxServices || len(file.Ingress) > MaxExposed {
+		return c, fmt.Errorf("%d services and %d exposed services; the limits are %d and %d", len(egress), len(file.Ingress), maxServices, MaxExposed)
 	}
 	taken := map[Port]string{} // keys have no Target
 	for _, name := range slices.Sorted(maps.Keys(egress)) {
