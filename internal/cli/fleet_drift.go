@@ -7,13 +7,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 )
 
 func (t *tka) fleetIgnore(ff *fleetFlags) *cobra.Command {
-	var ef enrollFlags
-	var expiresIn time.Duration
+	var req plane.IgnoreRequest
 	cmd := &cobra.Command{
 		Use:   "ignore DRIFT --expires-in DURATION",
 		Short: "Ignore a drift for a while",
@@ -23,20 +21,20 @@ reports it again.`,
 		Example: "  tka fleet ignore 5f0c2b1a9d3e4f60 --expires-in 72h --reason trial",
 		Args:    arguments(1, 1, "the ID of a drift"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if expiresIn == 0 {
+			if req.ExpiresIn == 0 {
 				return output.UsageErrorf("%s needs --expires-in", cmd.CommandPath()).Try("%s %s --expires-in 72h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
-			return t.doIgnore(cmd.Context(), ff, plane.IgnoreDrift.Pattern,
-				plane.IgnoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(ef.dryRun)})
+			req.ID = args[0]
+			return t.doIgnore(cmd.Context(), ff, plane.IgnoreDrift.Pattern, req)
 		},
 	}
-	cmd.Flags().DurationVar(&expiresIn, "expires-in", 0, "time until the plane reports it again, 1m to 2160h (required)")
-	return ef.add(cmd)
+	cmd.Flags().DurationVar((*time.Duration)(&req.ExpiresIn), "expires-in", 0, "time until the plane reports it again, 1m to 2160h (required)")
+	return addWrite(cmd, &req.Reason, &req.DryRun, showResult)
 }
 
 func (t *tka) fleetUnignore(ff *fleetFlags) *cobra.Command {
-	var ef enrollFlags
-	return ef.add(&cobra.Command{
+	var req plane.UnignoreRequest
+	return addWrite(&cobra.Command{
 		Use:   "unignore DRIFT",
 		Short: "Stop ignoring a drift",
 		Long: `Stop ignoring a drift, so that the plane reports and counts it again. "tka fleet drift" shows
@@ -44,9 +42,10 @@ its ID.`,
 		Example: "  tka fleet unignore 5f0c2b1a9d3e4f60 --reason over",
 		Args:    arguments(1, 1, "the ID of a drift"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return t.doIgnore(cmd.Context(), ff, plane.UnignoreDrift.Pattern, plane.UnignoreRequest{ID: args[0], Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)})
+			req.ID = args[0]
+			return t.doIgnore(cmd.Context(), ff, plane.UnignoreDrift.Pattern, req)
 		},
-	})
+	}, &req.Reason, &req.DryRun, showResult)
 }
 
 func (t *tka) doIgnore(ctx context.Context, ff *fleetFlags, pattern string, req any) error {
