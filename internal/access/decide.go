@@ -98,7 +98,7 @@ func (pol Policy) entitle(c Caller) ([]Grant, error) {
 			fmt.Sprintf("Ask for a rule of %s with \"allowShared\": true.", pol.Capability))
 	case c.Tagged() && !any(func(g Grant) bool { return g.AllowTagged }):
 		return nil, problem.New(problem.TaggedNode,
-			fmt.Sprintf("%s is a tagged node (%s); requests can only originate from users.", c.Device.Name, joinTags(c.Tags)),
+			fmt.Sprintf("%s is a tagged node (%s); requests can only originate from users.", c.Device.Name, strings.Join(c.TagNames(), ", ")),
 			"Sign in from a device that belongs to a person.",
 			fmt.Sprintf("For automation, ask for a rule of %s with \"allowTagged\": true.", pol.Capability))
 	case len(c.Rules) == 0:
@@ -263,14 +263,6 @@ func (pol Policy) example() Role {
 		return pol.Roles[0]
 	}
 	return "view"
-}
-
-func joinTags(tags []Tag) string {
-	var s []string
-	for _, t := range tags {
-		s = append(s, string(t))
-	}
-	return strings.Join(s, ", ")
 }
 
 // An Explanation shows how a server sees a caller. It includes the decision that a sign-in without

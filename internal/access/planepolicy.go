@@ -60,7 +60,7 @@ func DecidePlane(c Caller, v Verb, pol PlanePolicy, now time.Time) (Permit, erro
 	p := Permit{caller: c, verb: v, planeRoles: roles, faults: faults, at: now, until: now.Add(permitLife)}
 	switch {
 	case c.Tagged() && (v == PlaneApp || len(roles) == 0):
-		return Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node (%s) and does not belong to a person.", c.Device.Name, joinTags(c.Tags)),
+		return Permit{}, problem.New(problem.TaggedNode, fmt.Sprintf("%s is a tagged node (%s) and does not belong to a person.", c.Device.Name, strings.Join(c.TagNames(), ", ")),
 			"Use a device that belongs to a person.", fmt.Sprintf("For automation, ask for a rule of %s with \"tags\": [%q]; it gives access to /api and /mcp.", pol.Capability, c.Tags[0]))
 	case len(roles) == 0 && len(faults) > 0:
 		return Permit{}, problem.New(problem.BadCapability, fmt.Sprintf("No rule of %s that matches %s is valid. %s", pol.Capability, c.Identity(), faults[0]),

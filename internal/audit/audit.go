@@ -17,9 +17,12 @@ package audit
 
 import (
 	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
 	"encoding/json"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -77,11 +80,7 @@ const (
 
 // ActorOf returns the Actor for caller c.
 func ActorOf(c access.Caller) Actor {
-	a := Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Via: c.Via}
-	for _, t := range c.Tags {
-		a.Tags = append(a.Tags, string(t))
-	}
-	return a
+	return Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: c.TagNames(), Via: c.Via}
 }
 
 // Conclude sets the result, code and error message from the error of the request. A nil error means
@@ -104,26 +103,16 @@ func (e *Entry) Conclude(err error) {
 
 // NewID returns a new audit ID: a ULID of 26 characters that sorts by time.
 func NewID(now time.Time) string {
-	const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ" // Crockford's base 32
-	var raw [16]byte
-	ms := uint64(now.UnixMilli())
-	for i := range 6 {
-		raw[i] = byte(ms >> (40 - 8*i))
-	}
-	rand.Read(raw[6:]) // never fails
-	out := make([]byte, 26)
-	// 26 characters hold 130 bits for 128 bits of data, so the first character carries only three
-	// bits.
-	bits, have, next := uint(0), uint(2), 0
-	for i := range out {
-		for have < 5 {
-			bits, have, next = bits<<8|uint(raw[next]), have+8, next+1
-		}
-		have -= 5
-		out[i] = alphabet[bits>>have&31]
-	}
-	return string(out)
+	// The 26 characters are the end of 32 characters for 160 bits: two zero bits, 48 bits of the time
+	// and 80 random bits.
+	var raw [20]byte
+	binary.BigEndian.PutUint64(raw[2:], uint64(now.UnixMilli()))
+	rand.Read(raw[10:]) // never fails
+	return crockford.EncodeToString(raw[:])[6:]
 }
+
+// crockford is Crockford's base 32.
+var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
 
 // Limits of one entry. A larger entry is clipped, never dropped.
 const (
@@ -197,33 +186,19 @@ func clip(s string) string {
 // redact removes suspected credentials. The code that writes an entry must not include one, but a
 // caller can put one into a path or a reason.
 func redact(s string) string {
-	const pem = "-----BEGIN "
-	if i := strings.Index(s, pem); i >= 0 {
+	if i := strings.Index(s, "-----BEGIN "); i >= 0 {
 		s = s[:i] + redacted
 	}
-	for _, mark := range [...]string{"eyJ", "tskey-", "glrt-", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"} {
-		for from := 0; ; {
-			i := strings.Index(s[from:], mark)
-			if i < 0 {
-				break
-			}
-			i += from
-			end := i
-			for end < len(s) && isTokenByte(s[end]) {
-				end++
-			}
-			if from = i + len(mark); end-i >= 20 {
-				s = s[:i] + redacted + s[end:]
-				from = i + len(redacted)
-			}
+	return tokens.ReplaceAllStringFunc(s, func(token string) string {
+		if len(token) < 20 {
+			return token
 		}
-	}
-	return s
+		return redacted
+	})
 }
 
-func isTokenByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
-}
+// tokens matches text that begins as tokens of the API server, Tailscale, GitLab and GitHub do.
+var tokens = regexp.MustCompile(`(?:eyJ|tskey-|glrt-|glpat-|gh[opusr]_|github_pat_)[A-Za-z0-9_.-]*`)
 
 // recentSize is the minimum number of entries that a Trail keeps. Readers that are further behind
 // must read the audit log.

@@ -80,11 +80,8 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) 
 	}
 	c := p.Caller()
 	w := Whoami{
-		Caller: CallerIdentity{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: []string{}, Tailnet: c.Tailnet, Via: c.Via},
+		Caller: CallerIdentity{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: append([]string{}, c.TagNames()...), Tailnet: c.Tailnet, Via: c.Via},
 		Rules:  []Rule{},
-	}
-	for _, t := range c.Tags {
-		w.Caller.Tags = append(w.Caller.Tags, string(t))
 	}
 	e := p.Explain()
 	for _, r := range e.Rules {

@@ -108,15 +108,12 @@ func (rec *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) 
 	res, err := rec.next.RoundTrip(r)
 	if err == nil {
 		rec.client.Last.Status, rec.client.Last.Header = res.StatusCode, res.Header
-		res.Body = teeBody{io.TeeReader(res.Body, &rec.client.Last.body), res.Body}
+		res.Body = struct { // records the body while it is read; the reader must bound it
+			io.Reader
+			io.Closer
+		}{io.TeeReader(res.Body, &rec.client.Last.body), res.Body}
 	}
 	return res, err
-}
-
-// A teeBody records a body while it is read. The reader must bound it.
-type teeBody struct {
-	io.Reader
-	io.Closer
 }
 
 // Call sends a request for op to the server. Every error is an *output.Error.
