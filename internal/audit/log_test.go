@@ -460,7 +460,7 @@ func TestKeys(t *testing.T) {
 	closeLog(t, open(t, c))
 	r = verify(t, audit.Check{Keys: []audit.PublicKey{first.Public(), second.Public()}}, files(t, c)...)
 	if !slices.ContainsFunc(r.Findings, func(f audit.Finding) bool {
-		return f.Fault == audit.UnknownKey && f.At.Line == 12 && strings.Contains(f.Detail, "replaced")
+		return f.Fault == audit.UnknownKey && f.At.Line == 14 && strings.Contains(f.Detail, "replaced")
 	}) {
 		t.Errorf("%v", r.Findings)
 	}
