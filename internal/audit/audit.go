@@ -22,7 +22,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -186,19 +185,33 @@ func clip(s string) string {
 // redact removes suspected credentials. The code that writes an entry must not include one, but a
 // caller can put one into a path or a reason.
 func redact(s string) string {
-	if i := strings.Index(s, "-----BEGIN "); i >= 0 {
+	const pem = "-----BEGIN "
+	if i := strings.Index(s, pem); i >= 0 {
 		s = s[:i] + redacted
 	}
-	return tokens.ReplaceAllStringFunc(s, func(token string) string {
-		if len(token) < 20 {
-			return token
+	for _, mark := range [...]string{"eyJ", "tskey-", "glrt-", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"} {
+		for from := 0; ; {
+			i := strings.Index(s[from:], mark)
+			if i < 0 {
+				break
+			}
+			i += from
+			end := i
+			for end < len(s) && isTokenByte(s[end]) {
+				end++
+			}
+			if from = i + len(mark); end-i >= 20 {
+				s = s[:i] + redacted + s[end:]
+				from = i + len(redacted)
+			}
 		}
-		return redacted
-	})
+	}
+	return s
 }
 
-// tokens matches text that begins as tokens of the API server, Tailscale, GitLab and GitHub do.
-var tokens = regexp.MustCompile(`(?:eyJ|tskey-|glrt-|glpat-|gh[opusr]_|github_pat_)[A-Za-z0-9_.-]*`)
+func isTokenByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+}
 
 // recentSize is the minimum number of entries that a Trail keeps. Readers that are further behind
 // must read the audit log.
