@@ -96,6 +96,14 @@ type Caller struct {
 // Tagged reports whether the caller is a tagged node and therefore not a person.
 func (c Caller) Tagged() bool { return len(c.Tags) > 0 }
 
+// TagNames returns the tags as text, or nil for a person.
+func (c Caller) TagNames() (names []string) {
+	for _, t := range c.Tags {
+		names = append(names, string(t))
+	}
+	return names
+}
+
 // Identity returns the caller's identity as one string: the login of a person, or "node:<name>" for
 // a tagged node.
 func (c Caller) Identity() string {

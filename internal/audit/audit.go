@@ -17,10 +17,21 @@ package audit
 
 import (
 	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/broadcast"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // An Entry records one request, or one action that a process started on its own. In the second case
@@ -68,11 +79,7 @@ const (
 
 // ActorOf returns the Actor for caller c.
 func ActorOf(c access.Caller) Actor {
-	a := Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Via: c.Via}
-	for _, t := range c.Tags {
-		a.Tags = append(a.Tags, string(t))
-	}
-	return a
+	return Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: c.TagNames(), Via: c.Via}
 }
 
 // Conclude sets the result, code and error message from the error of the request. A nil error means
@@ -95,23 +102,180 @@ func (e *Entry) Conclude(err error) {
 
 // NewID returns a new audit ID: a ULID of 26 characters that sorts by time.
 func NewID(now time.Time) string {
-	const alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ" // Crockford's base 32
-	var raw [16]byte
-	ms := uint64(now.UnixMilli())
-	for i := range 6 {
-		raw[i] = byte(ms >> (40 - 8*i))
+	// The 26 characters are the end of 32 characters for 160 bits: two zero bits, 48 bits of the time
+	// and 80 random bits.
+	var raw [20]byte
+	binary.BigEndian.PutUint64(raw[2:], uint64(now.UnixMilli()))
+	rand.Read(raw[10:]) // never fails
+	return crockford.EncodeToString(raw[:])[6:]
+}
+
+// crockford is Crockford's base 32.
+var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ")
+
+// Limits of one entry. A larger entry is clipped, never dropped.
+const (
+	maxEntry     = 64 << 10 // bytes of the JSON of an entry
+	clippedText  = 256      // maximum bytes of a string after clipping
+	clippedParts = 16       // maximum number of tags, and of pairs in a map, after clipping
+)
+
+// redacted replaces a suspected credential.
+const redacted = "[redacted]"
+
+// encode returns the fields of e as an audit line stores them: a JSON object without its braces.
+// Strings that a caller chose cannot end the line or move a terminal's cursor (law 10). Suspected
+// credentials are not stored (law 8).
+func encode(e Entry) ([]byte, error) {
+	e.Time = e.Time.UTC()
+	e = e.mapStrings(redact, math.MaxInt)
+	b, err := json.Marshal(e)
+	if err == nil && len(b) > maxEntry {
+		e = e.mapStrings(clip, clippedParts)
+		e.Clipped = true
+		b, err = json.Marshal(e)
 	}
-	rand.Read(raw[6:]) // never fails
-	out := make([]byte, 26)
-	// 26 characters hold 130 bits for 128 bits of data, so the first character carries only three
-	// bits.
-	bits, have, next := uint(0), uint(2), 0
-	for i := range out {
-		for have < 5 {
-			bits, have, next = bits<<8|uint(raw[next]), have+8, next+1
+	if err != nil {
+		return nil, err
+	}
+	return sanitize.JSON(b[1 : len(b)-1]), nil
+}
+
+// mapStrings returns e with f applied to every string that a caller can influence. It keeps at most the
+// given number of tags and pairs.
+func (e Entry) mapStrings(f func(string) string, most int) Entry {
+	e.Actor.Login, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.Node), f(e.Actor.NodeID)
+	e.Actor.Tags = mapTexts(e.Actor.Tags, f, most)
+	e.RequestID, e.Surface, e.Tool, e.Org, e.Object = f(e.RequestID), f(e.Surface), f(e.Tool), f(e.Org), f(e.Object)
+	e.Args, e.Before, e.After = mapPairs(e.Args, f, most), mapPairs(e.Before, f, most), mapPairs(e.After, f, most)
+	e.Reason, e.Error = f(e.Reason), f(e.Error)
+	return e
+}
+
+func mapTexts(in []string, f func(string) string, most int) []string {
+	out := slices.Clone(in[:min(len(in), most)])
+	for i, s := range out {
+		out[i] = f(s)
+	}
+	return out
+}
+
+func mapPairs(in map[string]string, f func(string) string, most int) map[string]string {
+	out := make(map[string]string, len(in))
+	for _, k := range slices.Sorted(maps.Keys(in)) {
+		if len(out) == most {
+			break
 		}
-		have -= 5
-		out[i] = alphabet[bits>>have&31]
+		out[f(k)] = f(in[k])
 	}
-	return string(out)
+	return out
+}
+
+func clip(s string) string {
+	if len(s) <= clippedText {
+		return s
+	}
+	n := clippedText
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
+}
+
+// redact removes suspected credentials. The code that writes an entry must not include one, but a
+// caller can put one into a path or a reason.
+func redact(s string) string {
+	const pem = "-----BEGIN "
+	if i := strings.Index(s, pem); i >= 0 {
+		s = s[:i] + redacted
+	}
+	for _, mark := range [...]string{"eyJ", "tskey-", "glrt-", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"} {
+		for from := 0; ; {
+			i := strings.Index(s[from:], mark)
+			if i < 0 {
+				break
+			}
+			i += from
+			end := i
+			for end < len(s) && isTokenByte(s[end]) {
+				end++
+			}
+			if from = i + len(mark); end-i >= 20 {
+				s = s[:i] + redacted + s[end:]
+				from = i + len(redacted)
+			}
+		}
+	}
+	return s
+}
+
+func isTokenByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
+}
+
+// recentSize is the minimum number of entries that a Trail keeps. Readers that are further behind
+// must read the audit log.
+const recentSize = 500
+
+// A Recent holds the most recent entries of a Log for readers that follow it. Each reader has its
+// own position, so a slow reader delays no other. The zero value is ready for use. A Trail is safe
+// for concurrent use.
+type Recent struct {
+	mu      sync.Mutex
+	latest  []Entry // the last recentSize entries, and at most as many before them
+	first   uint64  // number of entries before latest[0]
+	changed broadcast.Change
+}
+
+// Add adds an entry.
+func (t *Recent) Add(e Entry) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.latest = append(t.latest, e)
+	if over := len(t.latest) - recentSize; over >= recentSize {
+		t.latest = slices.Clone(t.latest[over:])
+		t.first += uint64(over)
+	}
+	t.changed.Notify()
+}
+
+// End returns the position after the last entry.
+func (t *Recent) End() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.first + uint64(len(t.latest))
+}
+
+// Since returns the entries after a position, in order, and the position after them. ok is false if
+// the Trail no longer has the entries from there.
+func (t *Recent) Since(at uint64) (entries []Entry, end uint64, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end = t.first + uint64(len(t.latest))
+	if at < t.first || at > end {
+		return nil, end, false
+	}
+	return t.latest[at-t.first : len(t.latest) : len(t.latest)], end, true
+}
+
+// Changed returns a channel that is closed when there are entries after the position.
+func (t *Recent) Changed(at uint64) <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at != t.first+uint64(len(t.latest)) {
+		return broadcast.Closed()
+	}
+	return t.changed.Next()
+}
+
+// Stored returns the entry as the audit log stores it, with suspected credentials removed (law 8).
+// It returns false if the entry cannot be encoded.
+func (e Entry) Stored() (Entry, bool) {
+	body, err := encode(e)
+	if err != nil {
+		return Entry{}, false
+	}
+	var out Entry
+	err = json.Unmarshal(slices.Concat([]byte("{"), body, []byte("}")), &out)
+	return out, err == nil
 }

@@ -1,7 +1,6 @@
 package audit_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -36,24 +35,20 @@ func TestConclude(t *testing.T) {
 
 // An entry is one line, whatever a caller puts into it (law 10).
 func TestAnEntryIsOneLine(t *testing.T) {
-	var b bytes.Buffer
-	log := audit.NewLog(&b)
 	want := audit.Entry{
 		Time:  time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Actor: audit.ActorOf(access.Caller{Login: "a@b", Device: access.Device{ID: "n1", Name: "evil\r\n\x1b[31m{\"ts\":1}"}, Via: access.ViaTailnet}),
 		Verb:  access.SigninLogin, Args: map[string]string{"role": "x\ny"},
 	}
-	if err := log.Write(want); err != nil {
-		t.Fatal(err)
+	line := recorded(t, want)
+	if n := strings.Count(line, "\n"); n != 1 {
+		t.Errorf("%d lines: %q", n, line)
 	}
-	if n := strings.Count(b.String(), "\n"); n != 1 {
-		t.Errorf("%d lines: %q", n, b.String())
-	}
-	if strings.ContainsAny(b.String(), "\r\x1b") {
-		t.Errorf("control characters: %q", b.String())
+	if strings.ContainsAny(line, "\r\x1b") {
+		t.Errorf("control characters: %q", line)
 	}
 	var got audit.Entry
-	if err := json.Unmarshal(b.Bytes(), &got); err != nil || got.Actor.Node != want.Actor.Node {
+	if err := json.Unmarshal([]byte(line), &got); err != nil || got.Actor.Node != want.Actor.Node {
 		t.Errorf("read back %+v, %v", got, err)
 	}
 }
@@ -63,12 +58,17 @@ type fullDisk struct{}
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
 func TestALostEntryIsCounted(t *testing.T) {
-	log := audit.NewLog(fullDisk{})
+	c := config(t)
+	c.Path, c.Writer, c.Required = "", fullDisk{}, true
+	log := open(t, c)
 	if err := log.Write(audit.Entry{}); err == nil {
 		t.Error("a lost entry is no error")
 	}
-	if log.Dropped() != 1 {
-		t.Errorf("dropped %d", log.Dropped())
+	if err := log.Close(); err == nil {
+		t.Error("the end of a log that lost an entry is no error")
+	}
+	if n := log.Stats().Dropped; n != 1 {
+		t.Errorf("dropped %d", n)
 	}
 }
 

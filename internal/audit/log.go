@@ -82,8 +82,7 @@ func (c Config) withDefaults() (Config, error) {
 // request only for a bounded time and uses bounded memory. Entries that do not fit are lost. When
 // the audit log is writable again, a Gap line records their number.
 type Log struct {
-	plain io.Writer // set by NewLog only
-	conf  Config
+	conf Config
 
 	mu      sync.Mutex
 	queue   []item
@@ -111,13 +110,8 @@ type item struct {
 	kind Kind
 	body []byte
 	gap  Gap        // for KindGap
-	key  Key        // for KindKey
 	done chan error // receives the result once; nil if no caller waits
 }
-
-// NewLog returns a Log that writes each entry to w at once, with one Write per line. It writes no
-// header, hash chain or signature. It is for tests; servers use Open.
-func NewLog(w io.Writer) *Log { return &Log{plain: w} }
 
 // Open opens the audit log that c describes and writes its header. It fails if the file cannot be
 // written, if another process holds it, or if it contains something else. The caller must call
@@ -128,7 +122,7 @@ func Open(c Config) (*Log, error) {
 		return nil, err
 	}
 	l := &Log{conf: c, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
-	w := &writer{Log: l, key: c.Key, headerReason: Started, file: logFile{Config: &l.conf}}
+	w := &writer{Log: l, headerReason: Started, file: logFile{Config: &l.conf}}
 	if err := w.begin(); err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
 	}
@@ -153,9 +147,6 @@ var errClosed = errors.New("the audit log is closed")
 // may still reach the file after the error.
 func (l *Log) Write(e Entry) error {
 	body, err := encode(e)
-	if l.plain != nil {
-		return l.writePlain(e, body, err)
-	}
 	if err != nil {
 		l.mu.Lock()
 		l.recordMissed()
@@ -192,20 +183,6 @@ func (l *Log) Write(e Entry) error {
 
 // Recent returns the most recent written entries, for readers that follow the log.
 func (l *Log) Recent() *Recent { return &l.recent }
-
-func (l *Log) writePlain(e Entry, body []byte, err error) error {
-	if err == nil {
-		l.mu.Lock()
-		_, err = l.plain.Write(append(append([]byte{'{'}, body...), '}', '\n'))
-		l.mu.Unlock()
-	}
-	if err != nil {
-		return l.recordLost(e, nil, err)
-	}
-	l.count(e.Result)
-	l.recent.Add(e)
-	return nil
-}
 
 // push queues it. The caller must hold mu.
 func (l *Log) push(it item) {
@@ -286,23 +263,6 @@ func (l *Log) Ready() error {
 	return nil
 }
 
-// Rekey makes k the signing key. The current key signs a KeyChange line that names k.
-func (l *Log) Rekey(k Key) error {
-	if k.IsZero() {
-		return errors.New("audit: no key")
-	}
-	if l.plain != nil {
-		return errors.New("audit: this log is not signed")
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return errClosed
-	}
-	l.push(item{kind: KindKey, key: k})
-	return nil
-}
-
 // Head returns the Head of the last written line. Its Seq is 0 before the first line.
 func (l *Log) Head() Head {
 	if h := l.head.Load(); h != nil {
@@ -342,15 +302,9 @@ func (l *Log) count(r Result) {
 	}
 }
 
-// Dropped returns the number of lost entries.
-func (l *Log) Dropped() int64 { return l.dropped.Load() }
-
 // Close writes the queued entries and a final signature, and closes the file. It waits at most
 // Config.CloseTime. Its error includes the number of lost entries.
 func (l *Log) Close() error {
-	if l.plain != nil {
-		return nil
-	}
 	l.mu.Lock()
 	first := !l.closed
 	l.closed = true

@@ -422,10 +422,8 @@ func golden(t testing.TB) (text []byte, key audit.PublicKey, head audit.Head) {
 		}
 		fmt.Fprint(f, `{"seq":9,"log":"TORN`)
 		f.Close()
+		c.Key, c.OldKey = keys[1], keys[0]
 		l = open(t, c)
-		if err := l.Rekey(keys[1]); err != nil {
-			t.Fatal(err)
-		}
 		write(t, l, 2)
 		closeLog(t, l)
 		if err := os.WriteFile(path, read(t, c.Path), 0o644); err != nil {

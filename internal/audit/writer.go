@@ -27,11 +27,10 @@ type writer struct {
 	*Log
 	file  logFile
 	chain chain
-	key   Key // signs the next lines
 
 	batch        []item        // the current batch; its items come before those in the queue
 	headerReason Why           // if set, the next line must be a header with this reason
-	prevKey      Key           // if set, signs a KeyChange line that names key, before the header
+	prevKey      Key           // if set, signs a KeyChange line that names Config.Key, before the header
 	junk         junk          // invalid text that the next line after a header must account for
 	unsigned     int           // lines since the last signature
 	due          bool          // a signature is due by time
@@ -47,8 +46,7 @@ type lineMark struct {
 	end   int // offset in the buffer after the line feed
 	chain chain
 	kind  Kind
-	item  bool // the line is the first item of taken
-	key   Key  // the new key of a KeyChange
+	item  bool // the line is the first item of batch
 }
 
 // begin opens the file and writes the header. For a stream, run writes the header, because a stream
@@ -90,12 +88,12 @@ func (w *writer) resume(found scanState) error {
 	}
 	w.headerReason, w.chain = Restarted, chain{found.log, found.head}
 	switch found.key {
-	case w.key.Public():
+	case w.conf.Key.Public():
 	case w.conf.OldKey.Public():
 		w.prevKey = w.conf.OldKey
 	default:
 		w.conf.Log.Warn("the audit log continues with a key that the previous key did not sign; to verify it, pass both keys",
-			"before", found.key.String(), "now", w.key.Public().String())
+			"before", found.key.String(), "now", w.conf.Key.Public().String())
 	}
 	return nil
 }
@@ -205,7 +203,7 @@ func (w *writer) flush() error {
 	}
 }
 
-// takeBatch moves a batch from the queue to taken, unless a batch is already there.
+// takeBatch moves a batch from the queue to batch, unless a batch is already there.
 func (w *writer) takeBatch() {
 	if len(w.batch) > 0 {
 		return
@@ -289,46 +287,35 @@ func (w *writer) seal() error {
 // if end is set.
 func (w *writer) compose(end End) {
 	w.buf, w.marks = w.buf[:0], w.marks[:0]
-	c, key, now := w.chain, w.key, w.conf.Now().UTC()
+	c, now, id := w.chain, w.conf.Now().UTC(), w.conf.Key.Public().ID()
 	if w.file.torn {
 		w.buf = append(w.buf, '\n')
 	}
-	add := func(kind Kind, body []byte, m lineMark) {
-		w.buf = c.append(w.buf, kind, body, key)
-		m.end, m.chain, m.kind = len(w.buf), c, kind
-		w.marks = append(w.marks, m)
-	}
-	change := func(from, to Key, m lineMark) {
-		key, m.key = from, to
-		add(KindKey, bodyOf(KeyChange{Time: now, Key: to.Public(), KeyID: to.Public().ID(), By: from.Public().ID()}), m)
-		key = to
+	add := func(kind Kind, body []byte, by Key, isItem bool) {
+		w.buf = c.append(w.buf, kind, body, by)
+		w.marks = append(w.marks, lineMark{len(w.buf), c, kind, isItem})
 	}
 	if !w.prevKey.IsZero() {
-		change(w.prevKey, w.key, lineMark{})
+		add(KindKey, bodyOf(KeyChange{Time: now, Key: w.conf.Key.Public(), KeyID: id, By: w.prevKey.Public().ID()}), w.prevKey, false)
 	}
 	if w.headerReason != "" {
 		add(KindHeader, bodyOf(Header{Time: now, Version: SchemaVersion, Cluster: w.conf.Cluster, ClusterID: w.conf.ClusterID,
-			Role: w.conf.Role, Software: w.conf.Software, Key: key.Public(), KeyID: key.Public().ID(), Why: w.headerReason}), lineMark{})
+			Role: w.conf.Role, Software: w.conf.Software, Key: w.conf.Key.Public(), KeyID: id, Why: w.headerReason}), w.conf.Key, false)
 	}
 	if w.junk.lines > 0 {
-		add(KindTorn, bodyOf(w.junk.torn(now)), lineMark{})
+		add(KindTorn, bodyOf(w.junk.torn(now)), w.conf.Key, false)
 	}
 	if end == "" {
 		for _, it := range w.batch {
-			m := lineMark{item: true}
-			switch it.kind {
-			case KindGap:
+			if it.kind == KindGap {
 				it.gap.Time = now
-				add(KindGap, bodyOf(it.gap), m)
-			case KindKey:
-				change(key, it.key, m)
-			default:
-				add(it.kind, it.body, m)
+				it.body = bodyOf(it.gap)
 			}
+			add(it.kind, it.body, w.conf.Key, true)
 		}
 	}
 	if end != "" || w.due || w.unsigned+len(w.marks) >= w.conf.CheckpointLines {
-		add(KindCheckpoint, bodyOf(Checkpoint{Time: now, KeyID: key.Public().ID(), End: end}), lineMark{})
+		add(KindCheckpoint, bodyOf(Checkpoint{Time: now, KeyID: id, End: end}), w.conf.Key, false)
 	}
 }
 
@@ -375,10 +362,7 @@ func (w *writer) finishItems(m lineMark, text []byte) {
 	case KindGap:
 		w.gaps.Add(1)
 	case KindKey:
-		w.unsigned = 0
-		if w.prevKey = (Key{}); m.item {
-			w.key = m.key
-		}
+		w.unsigned, w.prevKey = 0, Key{}
 	}
 	if m.item {
 		it := w.batch[0]

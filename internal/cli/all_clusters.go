@@ -130,13 +130,9 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings)
 		}
 		items = append(items, it)
 	}
-	err = t.printResult(result{object: newList("LoginList", items), names: names, table: func(bool) {
+	return t.printResult(result{object: newList("LoginList", items), names: names, code: commonExitCode(all), table: func(bool) {
 		t.writeTable(false, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, nil, rows)
 	}})
-	if err != nil {
-		return err
-	}
-	return exitError(commonExitCode(all))
 }
 
 // logoutAll signs out of every cluster that this machine signed in to.
@@ -163,7 +159,7 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 		}
 		names, items = append(names, it.Removed...), append(items, it)
 	}
-	err = t.printResult(result{object: newList("LogoutList", items), names: names, table: func(bool) {
+	return t.printResult(result{object: newList("LogoutList", items), names: names, code: commonExitCode(all), table: func(bool) {
 		for _, it := range items {
 			if it.Error != "" {
 				t.printLine("Cannot sign out of %s: %s", it.Cluster, it.Error)
@@ -172,10 +168,6 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 			t.printLogout(it.logoutResult)
 		}
 	}})
-	if err != nil {
-		return err
-	}
-	return exitError(commonExitCode(all))
 }
 
 // statusAll shows the sign-ins to all targets. If the device is signed in to some of them only, the others show as "none". If it is signed
@@ -201,13 +193,11 @@ func (t *tka) statusAll(ctx context.Context, targets []target) error {
 		it.Namespaces, it.MissingNamespaces = nonNil(it.Namespaces), nonNil(it.MissingNamespaces)
 		items = append(items, it)
 	}
-	if err := t.showStatus(items); err != nil {
-		return err
-	}
+	code := commonExitCode(all)
 	if none == len(all) {
-		return output.SilentExit(output.ExitRefused)
+		code = output.ExitRefused
 	}
-	return exitError(commonExitCode(all))
+	return t.showStatus(items, code)
 }
 
 // timeLeft returns the time until an RFC 3339 time, for people; "" if there is none.

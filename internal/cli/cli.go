@@ -158,10 +158,8 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 	}
-	if f := cmd.Flags().Lookup("reason"); f != nil {
-		if err := (writeFlags{reason: f.Value.String()}).check(cmd); err != nil {
-			return err
-		}
+	if f := cmd.Flags().Lookup("reason"); f != nil && strings.TrimSpace(f.Value.String()) == "" {
+		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
 	}
 	if _, ok := cmd.Annotations[noTimeLimit]; ok {
 		return nil

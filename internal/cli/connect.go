@@ -6,11 +6,15 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // clusterOfContext returns the cluster of a context that login wrote, for kubectl's --context flag.
@@ -160,4 +164,153 @@ func describeNamespaces(namespaces []string) string {
 		return "the whole cluster"
 	}
 	return strings.Join(slices.Sorted(slices.Values(namespaces)), ", ")
+}
+
+// fetchDirectory fetches the list of clusters from a server that has proved its identity. It requests all clusters and counts hidden ones
+// locally, because the proof does not cover headers.
+func (t *tka) fetchDirectory(ctx context.Context, l *client.Client) (client.Directory, error) {
+	set, err := t.settings()
+	if err != nil {
+		return client.Directory{}, err
+	}
+	list, err := client.Call(ctx, l, gossip.ListClusters, gossip.ClusterListRequest{State: "all"})
+	old := problem.CodeOf(err) == problem.NotFound // a version without discovery knows only its own cluster
+	switch {
+	case old:
+		list = gossip.ClusterList{Clusters: []gossip.Cluster{ownCluster(l)}}
+	case err != nil:
+		return client.Directory{}, err
+	}
+	d := client.NewDirectory(l.Base, l.Info.Name, list.Clusters, set.Address)
+	d.Unsupported, d.Isolated = old, l.Last.Header.Get(gossip.IsolatedHeader) == "true"
+	d.Refused = l.Last.Header.Values(gossip.RefusedHeader)
+	return d, nil
+}
+
+// ownCluster returns the entry of a server's cluster, from the information that the server proved.
+func ownCluster(l *client.Client) gossip.Cluster {
+	i := l.Info
+	return gossip.Cluster{APIEndpoint: i.ServerURL, Labels: i.Labels, Name: i.Name, ID: i.ID, URL: l.Base, State: gossip.Alive, Verified: true, Self: true,
+		CAHash: i.CAHash, Key: l.Key, Software: i.Version}
+}
+
+// connectDiscovered returns a client for the server of a cluster that this machine does not know. It finds the cluster in the list of the
+// first server. The key comes from the verified record, so connectDiscovered never trusts a key at first contact.
+func (t *tka) connectDiscovered(ctx context.Context, first *client.Client, cluster string) (*client.Client, error) {
+	d := t.cachedDirectory
+	if d == nil {
+		l, err := t.verifyAny(ctx, first, "")
+		if err != nil || l.Info.Name == cluster || l.Info.ID == cluster {
+			return l, err
+		}
+		reported, err := t.fetchDirectory(ctx, l)
+		if err != nil {
+			return l, err
+		}
+		d = &reported
+	}
+	e, err := d.Resolve(cluster)
+	if err != nil {
+		return nil, err
+	}
+	if e.Self {
+		return t.verifyAny(ctx, first, e.Name)
+	}
+	if d.HasConflict(e) {
+		t.warn("another server claims to serve %s; tka does not contact it", e.Name)
+	}
+	return t.connectEntry(ctx, d.Server, e)
+}
+
+// connectEntry returns a client for the cluster of an entry that is not excluded. It uses the first of its servers that is reachable. After
+// a refusal it tries no other server.
+func (t *tka) connectEntry(ctx context.Context, source string, e client.DirectoryEntry) (l *client.Client, err error) {
+	set, k, err := t.settingsAndState()
+	if err != nil {
+		return nil, err
+	}
+	for i, base := range e.ServerURLs {
+		l = client.NewDiscovered(base, e.Key, source, t.timeout, t.userAgent())
+		have, _ := k.Server(base)
+		listed := set.KeyFor(base)
+		for _, key := range []httpapi.PublicKey{listed, have.Key} { // the list does not override what a person or this machine knows
+			if !key.IsZero() && key != e.Key {
+				return l, output.Errorf(output.ExitRefused, "The server %s has the key %v according to %s, and the key %v according to this machine", base, e.Key, source, key).
+					Try("Ask an administrator which key is correct: another machine may have taken the name.").
+					Try("If you know that the key changed: tka config --forget-server %s", output.ShellQuote(base))
+			}
+		}
+		l.Pinned = !listed.IsZero()
+		err = t.verify(ctx, l, e.Name)
+		if err == nil {
+			t.hint("Found %s at %s, with the key %v, through the server %s.", e.Name, base, l.Key, source)
+			return l, nil
+		}
+		if output.ExitCode(err) != output.ExitUnreachable || l.Last.Reached || ctx.Err() != nil || i == len(e.ServerURLs)-1 {
+			return l, err
+		}
+		t.hint("%s cannot be reached; trying the next server of %s.", base, e.Name)
+	}
+	return l, err
+}
+
+// allTargets returns the clusters that this machine signed in to, and those that the server of the settings knows. It caches the server's
+// list for finding them.
+func (t *tka) allTargets(ctx context.Context) ([]target, error) {
+	targets, err := t.signedInTargets()
+	if err != nil {
+		return nil, err
+	}
+	first, err := t.locate("")
+	if err != nil {
+		return nil, err
+	}
+	l, err := t.verifyAny(ctx, first, "")
+	var d client.Directory
+	if err == nil {
+		d, err = t.fetchDirectory(ctx, l)
+	}
+	if err != nil {
+		if len(targets) == 0 {
+			return nil, err
+		}
+		t.warn("clusters that this machine does not know yet are not listed: %s", errorMessage(err))
+		if !slices.ContainsFunc(targets, func(p target) bool { return p.server == first.Base }) {
+			targets = append(targets, target{"", first.Base}) // its row in the output shows the error
+		}
+		return targets, nil
+	}
+	add := func(p target) {
+		if !slices.ContainsFunc(targets, func(known target) bool { return known.cluster == p.cluster }) {
+			targets = append(targets, p)
+		}
+	}
+	add(target{l.Info.Name, l.Base}) // a server that has just started does not list its own cluster yet
+	for _, e := range d.Entries {
+		if e.Available() {
+			add(target{e.Name, e.URL})
+		}
+	}
+	t.cachedDirectory = &d
+	return targets, nil
+}
+
+// completionTimeout bounds the request to a server during completion.
+const completionTimeout = time.Second
+
+// clusterNames returns the completions of a flag: the clusters that this machine knows, and those of the configured server if it responds
+// at once and its key is known. It stores nothing and ignores errors.
+func (t *tka) clusterNames(ctx context.Context) []string {
+	names := t.knownClusterNames(ctx)
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	l, err := t.locate("")
+	if err != nil || l.Key.IsZero() || l.Verify(ctx, "") != nil {
+		return names
+	}
+	if d, err := t.fetchDirectory(ctx, l); err == nil {
+		names = append(names, d.Names()...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

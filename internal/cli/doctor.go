@@ -59,15 +59,11 @@ func (t *tka) doDoctor(ctx context.Context, cluster string) error {
 		t.output = cmp.Or(t.output, output.Table)
 	}
 	info := doctorInfo{newMeta("Checkup"), facts.Server, facts.Cluster, doctor.Worst(all), all}
-	var names []string
-	for _, f := range all {
-		names = append(names, f.Name+"/"+string(f.Status))
+	names := mapped(all, func(f doctor.Result) string { return f.Name + "/" + string(f.Status) })
+	if info.State != doctor.Fail {
+		code = output.ExitOK
 	}
-	err := t.printResult(result{object: info, names: names, table: func(bool) { t.printChecks(all) }})
-	if err == nil && info.State == doctor.Fail {
-		return output.SilentExit(code)
-	}
-	return err
+	return t.printResult(result{object: info, names: names, code: code, table: func(bool) { t.printChecks(all) }})
 }
 
 func (t *tka) printChecks(all []doctor.Result) {

@@ -14,38 +14,15 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// enrollFlags are the flags of commands that change an organisation.
-type enrollFlags struct {
-	reason, confirm, key string
-	dryRun               bool
-}
+// showResult describes --dry-run of the commands that change an organisation or a drift.
+const showResult = "show the result and change nothing"
 
-func (ef *enrollFlags) add(cmd *cobra.Command) *cobra.Command {
-	f := cmd.Flags()
-	f.StringVar(&ef.reason, "reason", "", "the reason, in one sentence, for the audit log (required)")
-	f.BoolVar(&ef.dryRun, "dry-run", false, "show the result and change nothing")
-	return cmd
-}
-
-func (ef *enrollFlags) addKey(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().StringVar(&ef.key, "idempotency-key", "", "idempotency key: a write with the key of an earlier write returns the result of that write")
-	return ef.add(cmd)
-}
-
-func (ef *enrollFlags) addConfirm(cmd *cobra.Command, phrase string) {
-	cmd.Flags().StringVar(&ef.confirm, "confirm", "", "the confirmation phrase, such as \""+phrase+"\"")
-}
-
-func (ef *enrollFlags) write() writeFlags { return writeFlags{reason: ef.reason} }
-
-// change returns the change of an organisation's enrollment that the flags describe.
-func (ef *enrollFlags) change(org string) plane.EnrollmentChange {
-	return plane.EnrollmentChange{Org: org, Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)}
+func addConfirm(cmd *cobra.Command, confirm *string, phrase string) {
+	cmd.Flags().StringVar(confirm, "confirm", "", "the confirmation phrase, such as \""+phrase+"\"")
 }
 
 func (t *tka) fleetRequest(ff *fleetFlags) *cobra.Command {
-	var ef enrollFlags
-	var forge, configURL, isolation, secret string
+	var req plane.RequestRequest
 	var pools, owners, members []string
 	cmd := &cobra.Command{
 		Use:   "request ORG",
@@ -56,38 +33,28 @@ must approve. The fleet creates no runners before the approval.`,
 		Example: "  tka fleet request acme --forge github --pool gh-nix --owner amy@acme.dev --reason builds-wait",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ef.write().check(cmd); err != nil {
-				return err
-			}
-			if forge == "" || len(pools) == 0 {
+			if req.Forge == "" || len(pools) == 0 {
 				return output.UsageErrorf("%s needs --forge and --pool", cmd.CommandPath()).Try("tka fleet forges")
 			}
-			req := plane.RequestRequest{Org: plane.Text(args[0]), Forge: plane.Text(forge), ConfigURL: plane.Text(configURL), Isolation: plane.Text(isolation), Owners: toTexts(owners), Members: toTexts(members),
-				Secret: plane.Text(secret), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun), Key: plane.IdempotencyKey(ef.key)}
-			for _, name := range pools {
-				req.Pools = append(req.Pools, plane.Use{Name: plane.Text(name)})
-			}
+			req.Org, req.Owners, req.Members = plane.Text(args[0]), mapped(owners, toText), mapped(members, toText)
+			req.Pools = mapped(pools, func(name string) plane.Use { return plane.Use{Name: plane.Text(name)} })
 			return t.doEnroll(cmd.Context(), ff, plane.RequestEnrollment.Pattern, req)
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&forge, "forge", "", "forge of the organisation (required)")
+	f.StringVar((*string)(&req.Forge), "forge", "", "forge of the organisation (required)")
 	f.StringSliceVar(&pools, "pool", nil, "a pool to use; separate several with commas, or repeat the flag (required)")
-	f.StringVar(&configURL, "config-url", "", "URL of the organisation or group at the forge (default the forge's URL and ORG)")
-	f.StringVar(&isolation, "isolation", "", "isolation of its runners from others: None, Namespace, Node (default None)")
+	f.StringVar((*string)(&req.ConfigURL), "config-url", "", "URL of the organisation or group at the forge (default the forge's URL and ORG)")
+	f.StringVar((*string)(&req.Isolation), "isolation", "", "isolation of its runners from others: None, Namespace, Node (default None)")
 	f.StringSliceVar(&owners, "owner", nil, "full login of an owner, who administers the enrollment")
 	f.StringSliceVar(&members, "member", nil, "full login of a member; *@example.com matches all logins of that domain")
-	f.StringVar(&secret, "secret", "", "the Secret with its credential, in the fleet's namespace (default ORG-credential)")
+	f.StringVar((*string)(&req.Secret), "secret", "", "the Secret with its credential, in the fleet's namespace (default ORG-credential)")
 	t.complete(cmd, "isolation", fixedValues("None", "Namespace", "Node"))
-	return ef.addKey(cmd)
+	addKey(cmd, &req.Key)
+	return addWrite(cmd, &req.Reason, &req.DryRun, showResult)
 }
 
-func toTexts(all []string) (out []plane.Text) {
-	for _, s := range all {
-		out = append(out, plane.Text(s))
-	}
-	return out
-}
+func toText(s string) plane.Text { return plane.Text(s) }
 
 func (t *tka) fleetApprove(ff *fleetFlags) *cobra.Command {
 	return t.fleetDecide(ff, plane.ApproveEnrollment.Pattern, "This command approves it.", "APPROVE", &cobra.Command{
@@ -116,37 +83,30 @@ give the version that you reviewed with --seen.`,
 
 // fleetDecide completes a command that decides on an enrollment.
 func (t *tka) fleetDecide(ff *fleetFlags, pattern, effect, word string, cmd *cobra.Command) *cobra.Command {
-	var ef enrollFlags
-	var seen string
+	var req plane.EnrollmentDecideRequest
+	var confirm string
 	cmd.Args = arguments(1, 1, "the organisation's name")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := ef.write().check(cmd); err != nil {
-			return err
-		}
-		req := plane.EnrollmentDecideRequest{Org: args[0], Seen: plane.Text(seen), Reason: plane.Reason(ef.reason), DryRun: plane.Flag(ef.dryRun)}
-		if !ef.dryRun && seen == "" {
+		req.Org = args[0]
+		if !req.DryRun && req.Seen == "" {
 			var err error
-			if req.Seen, err = t.previewDecision(cmd.Context(), ff, pattern, req, effect, word+" "+req.Org, ef.confirm); err != nil {
+			if req.Seen, err = t.previewDecision(cmd.Context(), ff, pattern, req, effect, word+" "+req.Org, confirm); err != nil {
 				return err
 			}
 		}
 		return t.doEnroll(cmd.Context(), ff, pattern, req)
 	}
-	ef.addConfirm(cmd, word+" acme")
-	cmd.Flags().StringVar(&seen, "seen", "", "the version that you reviewed, from --dry-run: the commit of the pull request, or the enrollment's digest")
-	return ef.add(cmd)
+	addConfirm(cmd, &confirm, word+" acme")
+	cmd.Flags().StringVar((*string)(&req.Seen), "seen", "", "the version that you reviewed, from --dry-run: the commit of the pull request, or the enrollment's digest")
+	return addWrite(cmd, &req.Reason, &req.DryRun, showResult)
 }
 
 // previewDecision shows the enrollment before the decision, asks for confirmation, and returns the digest or commit that was shown.
 func (t *tka) previewDecision(ctx context.Context, ff *fleetFlags, pattern string, preview plane.EnrollmentDecideRequest, effect, phrase, confirm string) (plane.Text, error) {
-	c, err := t.planeClient(ff.plane)
-	if err != nil {
-		return "", err
-	}
 	var e plane.Envelope[plane.Outcome]
 	preview.DryRun = true
-	if err := c.Do(ctx, pattern, plane.ApproveEnrollment.MaxResponse, preview, &e); err != nil {
-		return "", planeError(err)
+	if err := t.callPlane(ctx, ff, pattern, plane.ApproveEnrollment.MaxResponse, preview, &e); err != nil {
+		return "", err
 	}
 	return plane.Text(e.Data.Seen), t.confirmPhrase(ctx, describeOutcome(e.Data)+effect, phrase, confirm)
 }
@@ -157,10 +117,7 @@ func describeOutcome(o plane.Outcome) string {
 	case o.Change != nil:
 		return fmt.Sprintf("%s, by %s: %s\n%s\n%s", o.Change.Title, o.Change.Proposer, o.Change.URL, o.Change.Reason, o.Change.Diff)
 	case o.Enrollment != nil:
-		var pools []string
-		for _, p := range o.Enrollment.Pools {
-			pools = append(pools, p.Name)
-		}
+		pools := mapped(o.Enrollment.Pools, poolName)
 		return fmt.Sprintf("%s at %s, isolation %s, pools %s, owners %s; requested by %s.\n", o.Enrollment.Name, o.Enrollment.ConfigURL, o.Enrollment.Isolation, strings.Join(pools, ", "),
 			strings.Join(o.Enrollment.Owners, ", "), strings.Join(o.Enrollment.RequestedBy, ", "))
 	}
@@ -168,7 +125,7 @@ func describeOutcome(o plane.Outcome) string {
 }
 
 func (t *tka) fleetOffboard(ff *fleetFlags) *cobra.Command {
-	var ef enrollFlags
+	var req plane.OffboardRequest
 	cmd := &cobra.Command{
 		Use:   "offboard ORG",
 		Short: "End an organisation's runners",
@@ -180,18 +137,17 @@ needs a confirmation: type the phrase, or give it with --confirm.`,
 		Example: "  tka fleet offboard acme --reason moved-away",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ef.write().check(cmd); err != nil {
-				return err
-			}
-			return t.doEnroll(cmd.Context(), ff, plane.OffboardEnrollment.Pattern, plane.OffboardRequest{EnrollmentChange: ef.change(args[0]), Confirm: plane.Text(ef.confirm)})
+			req.Org = args[0]
+			return t.doEnroll(cmd.Context(), ff, plane.OffboardEnrollment.Pattern, req)
 		},
 	}
-	ef.addConfirm(cmd, "OFFBOARD acme")
-	return ef.addKey(cmd)
+	addConfirm(cmd, (*string)(&req.Confirm), "OFFBOARD acme")
+	addKey(cmd, &req.Key)
+	return addWrite(cmd, &req.Reason, &req.DryRun, showResult)
 }
 
 func (t *tka) fleetRotate(ff *fleetFlags) *cobra.Command {
-	var ef enrollFlags
+	var req plane.RotateRequest
 	cmd := &cobra.Command{
 		Use:   "rotate ORG",
 		Short: "Request a new credential for an organisation",
@@ -203,13 +159,12 @@ App and puts it into the Secret; the enrollment's status shows this until it is 
 		Example: "  tka fleet rotate acme --reason lost-laptop",
 		Args:    arguments(1, 1, "the organisation's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := ef.write().check(cmd); err != nil {
-				return err
-			}
-			return t.doEnroll(cmd.Context(), ff, plane.RotateCredential.Pattern, plane.RotateRequest{EnrollmentChange: ef.change(args[0])})
+			req.Org = args[0]
+			return t.doEnroll(cmd.Context(), ff, plane.RotateCredential.Pattern, req)
 		},
 	}
-	return ef.addKey(cmd)
+	addKey(cmd, &req.Key)
+	return addWrite(cmd, &req.Reason, &req.DryRun, showResult)
 }
 
 // doEnroll sends a request about an organisation and shows the outcome.

@@ -15,24 +15,28 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// writeFlags are the flags of commands that change something.
-type writeFlags struct {
-	reason, confirm string
-	dryRun          bool
+// addWrite adds the flags of every command that changes something. preRun requires a reason.
+func addWrite(cmd *cobra.Command, reason *plane.Reason, dryRun *plane.Flag, dryRunUsage string) *cobra.Command {
+	f := cmd.Flags()
+	f.StringVar((*string)(reason), "reason", "", "the reason, in one sentence, for the audit log (required)")
+	f.BoolVar((*bool)(dryRun), "dry-run", false, dryRunUsage)
+	return cmd
 }
 
-func (wf *writeFlags) add(cmd *cobra.Command, what string) {
-	f := cmd.Flags()
-	f.StringVar(&wf.reason, "reason", "", "the reason, in one sentence, for the audit log (required)")
-	f.StringVar(&wf.confirm, "confirm", "", "the confirmation phrase for "+what+" of more than one pool, such as \"PAUSE ALL\"")
-	f.BoolVar(&wf.dryRun, "dry-run", false, "check the request and change nothing")
+// addHoldWrite adds the flags of a command that changes holds; what is the change.
+func addHoldWrite(cmd *cobra.Command, reason *plane.Reason, dryRun *plane.Flag, confirm *string, what string) *cobra.Command {
+	cmd.Flags().StringVar(confirm, "confirm", "", "the confirmation phrase for "+what+" of more than one pool, such as \"PAUSE ALL\"")
+	return addWrite(cmd, reason, dryRun, "check the request and change nothing")
+}
+
+func addKey(cmd *cobra.Command, key *plane.IdempotencyKey) {
+	cmd.Flags().StringVar((*string)(key), "idempotency-key", "", "idempotency key: a write with the key of an earlier write returns the result of that write")
 }
 
 func (t *tka) fleetPause(ff *fleetFlags) *cobra.Command {
-	var wf writeFlags
-	var org, forge, pool, key string
-	var everything, drain bool
-	var expiresIn time.Duration
+	req := plane.CreateRequest{Mode: plane.ModePause}
+	var confirm string
+	var drain bool
 	cmd := &cobra.Command{
 		Use:   "pause [FORGE/ORG/POOL]",
 		Short: "Pause runners: they take no new jobs, and running jobs finish",
@@ -45,8 +49,8 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 		Example: "  tka fleet pause github/acme/gh-nix --reason flaky-image --expires-in 2h\n  tka fleet pause --all --reason node-upgrade",
 		Args:    arguments(0, 1, "the runners, as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			given := len(args)
-			for _, isSet := range []bool{everything, forge != "", org != "" || pool != ""} {
+			s, given := req.Scope, len(args)
+			for _, isSet := range []bool{s.All, s.Forge != "", s.Org != "" || s.Pool != ""} {
 				if isSet {
 					given++
 				}
@@ -55,41 +59,30 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 				return output.UsageErrorf("specify what to pause: one FORGE/ORG/POOL, or one of --org, --pool, --forge and --all").
 					Try("%s --help", cmd.CommandPath())
 			}
-			req := plane.CreateRequest{Scope: plane.Scope{All: everything, Forge: forge, Org: org, Pool: pool}, Mode: plane.ModePause,
-				Reason: plane.Reason(wf.reason), ExpiresIn: httpapi.Duration(expiresIn), DryRun: plane.Flag(wf.dryRun), Key: plane.IdempotencyKey(key)}
 			if drain {
 				req.Mode = plane.ModeDrain
 			}
 			if len(args) == 0 {
-				return t.doPause(cmd.Context(), ff, wf, req, plane.CreateHold.Pattern, req)
+				return t.doPause(cmd.Context(), ff, confirm, req, plane.CreateHold.Pattern, req)
 			}
 			p, err := parsePool(args[0])
 			if err != nil {
 				return err
 			}
 			req.Scope = plane.Scope{Org: p.Org, Pool: p.Pool}
-			return t.doPause(cmd.Context(), ff, wf, req, plane.PausePool.Pattern, plane.PauseRequest{Forge: p.Forge, Org: p.Org, Pool: p.Pool,
+			return t.doPause(cmd.Context(), ff, confirm, req, plane.PausePool.Pattern, plane.PauseRequest{Forge: p.Forge, Org: p.Org, Pool: p.Pool,
 				Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: drain, DryRun: req.DryRun, Key: req.Key})
 		},
 	}
-	wf.add(cmd, "a pause")
 	f := cmd.Flags()
-	f.StringVar(&org, "org", "", "all runners of one organisation; with --pool, only its runners in that pool")
-	f.StringVar(&pool, "pool", "", "a pool; without --org, of all organisations")
-	f.StringVar(&forge, "forge", "", "all runners of one forge")
-	f.BoolVar(&everything, "all", false, "every runner of the fleet: the emergency pause")
+	f.StringVar(&req.Scope.Org, "org", "", "all runners of one organisation; with --pool, only its runners in that pool")
+	f.StringVar(&req.Scope.Pool, "pool", "", "a pool; without --org, of all organisations")
+	f.StringVar(&req.Scope.Forge, "forge", "", "all runners of one forge")
+	f.BoolVar(&req.Scope.All, "all", false, "every runner of the fleet: the emergency pause")
 	f.BoolVar(&drain, "drain", false, "remove the workloads after their last job ends")
-	f.DurationVar(&expiresIn, "expires-in", 0, "expires automatically after this time, 1m to 2160h; without it, the hold does not expire")
-	f.StringVar(&key, "idempotency-key", "", "idempotency key: a write with the key of an earlier write returns the result of that write")
-	return cmd
-}
-
-// check requires a reason.
-func (wf writeFlags) check(cmd *cobra.Command) error {
-	if strings.TrimSpace(wf.reason) == "" {
-		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
-	}
-	return nil
+	f.DurationVar((*time.Duration)(&req.ExpiresIn), "expires-in", 0, "expires automatically after this time, 1m to 2160h; without it, the hold does not expire")
+	addKey(cmd, &req.Key)
+	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "a pause")
 }
 
 // fleetChange is the output of a command that changes fleet objects.
@@ -99,7 +92,7 @@ type fleetChange[T any] struct {
 }
 
 // doPause sends first to the operation with pattern, and shows the outcome. If the plane requires a confirmation, doPause sends req with it.
-func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.CreateRequest, pattern string, first any) error {
+func (t *tka) doPause(ctx context.Context, ff *fleetFlags, confirm string, req plane.CreateRequest, pattern string, first any) error {
 	c, err := t.planeClient(ff.plane)
 	if err != nil {
 		return err
@@ -107,7 +100,7 @@ func (t *tka) doPause(ctx context.Context, ff *fleetFlags, wf writeFlags, req pl
 	var e plane.Envelope[plane.Created]
 	err = c.Do(ctx, pattern, plane.CreateHold.MaxResponse, first, &e)
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.Confirmation && p.Confirm != nil {
-		if err := t.confirmPhrase(ctx, fmt.Sprintf("This pauses %s: %s.", req.Scope, describeWorkloads(p.Confirm.Targets)), p.Confirm.Phrase, wf.confirm); err != nil {
+		if err := t.confirmPhrase(ctx, fmt.Sprintf("This pauses %s: %s.", req.Scope, describeWorkloads(p.Confirm.Targets)), p.Confirm.Phrase, confirm); err != nil {
 			return err
 		}
 		req.Confirm = plane.Text(p.Confirm.Phrase)
@@ -147,8 +140,8 @@ func (t *tka) confirmPhrase(ctx context.Context, what, phrase, given string) err
 }
 
 func (t *tka) fleetLift(ff *fleetFlags) *cobra.Command {
-	var wf writeFlags
-	var code string
+	var req plane.LiftRequest
+	var confirm string
 	cmd := &cobra.Command{
 		Use:     "lift HOLD|FORGE/ORG/POOL",
 		Aliases: []string{"resume"},
@@ -160,23 +153,21 @@ dashboard with --code.`,
 		Example: "  tka fleet lift github/acme/gh-nix --reason mended\n  tka fleet lift all-3f9c1a2b4d5e --reason done",
 		Args:    arguments(1, 1, "the name of a hold, or runners as forge/org/pool"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return t.doLift(cmd.Context(), ff, wf, args[0], code)
+			req.Name = args[0]
+			return t.doLift(cmd.Context(), ff, confirm, req)
 		},
 	}
-	wf.add(cmd, "a lift")
-	cmd.Flags().StringVar(&code, "code", "", "the confirmation code from the dashboard")
-	return cmd
+	cmd.Flags().StringVar((*string)(&req.Confirm), "code", "", "the confirmation code from the dashboard")
+	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "a lift")
 }
 
-func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, code string) error {
+func (t *tka) doLift(ctx context.Context, ff *fleetFlags, confirm string, req plane.LiftRequest) error {
 	var e plane.Envelope[plane.Lifted]
 	var err error
-	if id := strings.Split(what, "/"); len(id) == 3 {
-		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2],
-			Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
+	if id := strings.Split(req.Name, "/"); len(id) == 3 {
+		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, DryRun: req.DryRun}, &e)
 	} else {
-		req := plane.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}
-		err = t.callConfirmed(ctx, ff, "lifts", wf.confirm, &req.Confirm, func(c httpapi.Client) error {
+		err = t.callConfirmed(ctx, ff, "lifts", confirm, &req.Confirm, func(c httpapi.Client) error {
 			return c.Do(ctx, plane.LiftHold.Pattern, 0, req, &e)
 		})
 	}
@@ -197,9 +188,8 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 }
 
 func (t *tka) fleetReschedule(ff *fleetFlags) *cobra.Command {
-	var wf writeFlags
-	var code, version string
-	var expiresIn time.Duration
+	var req plane.RescheduleRequest
+	var confirm string
 	var never bool
 	cmd := &cobra.Command{
 		Use:   "reschedule HOLD (--expires-in DURATION | --never)",
@@ -210,25 +200,24 @@ needs a confirmation, like a lift.`,
 		Example: "  tka fleet reschedule all-3f9c1a2b4d5e --expires-in 4h --reason longer",
 		Args:    arguments(1, 1, "the name of a hold"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if never == (expiresIn != 0) {
+			if never == (req.ExpiresIn != 0) {
 				return output.UsageErrorf("specify when the hold expires: --expires-in or --never").Try("%s %s --expires-in 2h --reason \"why\"", cmd.CommandPath(), args[0])
 			}
-			return t.doReschedule(cmd.Context(), ff, wf, plane.RescheduleRequest{Name: args[0], ExpiresIn: httpapi.Duration(expiresIn), Reason: plane.Reason(wf.reason), Confirm: plane.Text(code),
-				DryRun: plane.Flag(wf.dryRun), Match: plane.Text(version)})
+			req.Name = args[0]
+			return t.doReschedule(cmd.Context(), ff, confirm, req)
 		},
 	}
-	wf.add(cmd, "an earlier end")
 	f := cmd.Flags()
-	f.DurationVar(&expiresIn, "expires-in", 0, "expires automatically after this time from now, 1m to 2160h")
+	f.DurationVar((*time.Duration)(&req.ExpiresIn), "expires-in", 0, "expires automatically after this time from now, 1m to 2160h")
 	f.BoolVar(&never, "never", false, "the hold does not expire automatically")
-	f.StringVar(&code, "code", "", "the confirmation code from the dashboard")
-	f.StringVar(&version, "if-version", "", "change it only if it still has this version: see \"tka fleet holds -o json\"")
-	return cmd
+	f.StringVar((*string)(&req.Confirm), "code", "", "the confirmation code from the dashboard")
+	f.StringVar((*string)(&req.Match), "if-version", "", "change it only if it still has this version: see \"tka fleet holds -o json\"")
+	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "an earlier end")
 }
 
-func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, wf writeFlags, req plane.RescheduleRequest) error {
+func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, confirm string, req plane.RescheduleRequest) error {
 	var e plane.Envelope[plane.Rescheduled]
-	err := t.callConfirmed(ctx, ff, "brings forward the end of", wf.confirm, &req.Confirm, func(c httpapi.Client) error {
+	err := t.callConfirmed(ctx, ff, "brings forward the end of", confirm, &req.Confirm, func(c httpapi.Client) error {
 		return c.Do(ctx, plane.RescheduleHold.Pattern, 0, req, &e)
 	})
 	if err != nil {

@@ -168,7 +168,7 @@ func (t *tka) fleetEnrollments(ff *fleetFlags) *cobra.Command {
 		header: []string{"ORG", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL"},
 		wide:   []string{"ADOPTED"},
 		row: func(e plane.Enrollment) (string, []string) {
-			pools := mapped(e.Pools, func(p plane.EnrolledPool) string { return p.Name })
+			pools := mapped(e.Pools, poolName)
 			until := ""
 			if e.Credential != nil {
 				until = formatUTC(e.Credential.ExpiresAt)
@@ -185,6 +185,8 @@ pool that adopts each.`,
 		Example: "  tka fleet enrollments\n  tka fleet enrollments --state Suspended -o wide",
 	})
 }
+
+func poolName(p plane.EnrolledPool) string { return p.Name }
 
 func (t *tka) fleetHolds(ff *fleetFlags) *cobra.Command {
 	return fleetTable[plane.Hold]{

@@ -7,12 +7,18 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/cli/shellsession"
+	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
@@ -122,4 +128,134 @@ func yamlToJSON(text []byte) ([]byte, error) {
 	}
 	out, err := json.MarshalIndent(v, "", "  ")
 	return append(out, '\n'), err
+}
+
+// signInFlag lets the plugin sign in without the person.
+const signInFlag = "--sign-in"
+
+func (t *tka) credential() *cobra.Command {
+	var cluster string
+	var signIn bool
+	cmd := &cobra.Command{
+		Use:   "credential --cluster NAME",
+		Short: "Print a token for kubectl (run by kubectl itself)",
+		Long: `Print the token of this device's sign-in in the format of a kubectl credential plugin.
+login writes this command into the kubeconfig; you do not need to run it yourself. If you
+are not signed in, the exit code is 3. The command signs in automatically only after
+"tka login --auto", which adds --sign-in to it.
+
+kubectl caches nothing between its runs. The command therefore caches the token until
+shortly before it expires, in the directory tka of $XDG_RUNTIME_DIR, else of
+$XDG_CACHE_HOME. Only you can read it, and logout removes it. "tka config credentialCache
+none" turns the cache off.`,
+		Example: "  tka credential --cluster prod-eu",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cluster == "" {
+				return output.UsageErrorf("tka credential needs --cluster NAME")
+			}
+			return t.doCredential(cmd.Context(), cluster, signIn)
+		},
+	}
+	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in with the last role and namespaces if the sign-in has ended")
+	return t.clusterFlag(cmd, &cluster, "cluster to print a token for", t.knownClusterNames)
+}
+
+// execCredential is the ExecCredential that kubectl reads.
+type execCredential struct {
+	APIVersion string     `json:"apiVersion"`
+	Kind       string     `json:"kind"`
+	Status     execStatus `json:"status"`
+}
+
+type execStatus struct {
+	ExpirationTimestamp *time.Time `json:"expirationTimestamp,omitempty"`
+	Token               string     `json:"token"`
+}
+
+func (t *tka) doCredential(ctx context.Context, cluster string, signIn bool) error {
+	version, err := execCredentialVersion(t.Getenv("KUBERNETES_EXEC_INFO"))
+	if err != nil {
+		return err
+	}
+	c, err := t.cachedToken(ctx, cluster, signIn)
+	if err != nil {
+		return err
+	}
+	out := execCredential{APIVersion: version, Kind: "ExecCredential", Status: execStatus{Token: c.Token.Reveal()}}
+	if !c.Expires.IsZero() {
+		out.Status.ExpirationTimestamp = new(c.Expires.UTC())
+	}
+	return json.NewEncoder(t.Out).Encode(out)
+}
+
+// execCredentialVersion returns the API version of ExecCredential that kubectl requests.
+func execCredentialVersion(env string) (string, error) {
+	if env == "" {
+		return kubeconfig.ExecVersion, nil
+	}
+	var info struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	if err := json.Unmarshal([]byte(env), &info); err != nil {
+		return "", output.Errorf(output.ExitFailed, "KUBERNETES_EXEC_INFO does not have the value that kubectl sets: %v", err).Because(err).Try("Run kubectl, which sets it. If you run this command yourself, leave it unset.")
+	}
+	switch info.APIVersion {
+	case kubeconfig.ExecVersion, "client.authentication.k8s.io/v1beta1":
+		return info.APIVersion, nil
+	}
+	return "", output.Errorf(output.ExitFailed, "kubectl requests a credential of version %.60q; tka supports client.authentication.k8s.io/v1 and v1beta1", info.APIVersion).
+		Try("Use another version of kubectl.")
+}
+
+// cachedToken returns a token for a cluster, from the cache or a fresh one.
+func (t *tka) cachedToken(ctx context.Context, cluster string, signIn bool) (client.CachedToken, error) {
+	l, err := t.locate(cluster)
+	if err != nil {
+		return client.CachedToken{}, err
+	}
+	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, cluster, signIn) }
+	set, state, err := t.settingsAndState()
+	if err != nil {
+		return client.CachedToken{}, err
+	}
+	have, ok := state.Server(l.Base)
+	if set.CredentialCache == config.CacheNone || !ok || !have.Chosen || have.Cluster != cluster {
+		return fetch(ctx)
+	}
+	key := client.TokenKey{Server: have.URL, Cluster: cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
+	c, err := t.tokenCache().Get(ctx, key, shellsession.ProcessID(os.Getppid()), fetch)
+	if err != nil && errors.Is(err, ctx.Err()) {
+		err = l.Explain(ctx, err)
+	}
+	return c, err
+}
+
+// tokenCache returns the token cache.
+func (t *tka) tokenCache() client.TokenCache {
+	return client.TokenCache{Dirs: t.runtimeDirs(), Now: t.Now}
+}
+
+// freshToken fetches a fresh token for a cluster.
+func (t *tka) freshToken(ctx context.Context, l *client.Client, cluster string, signIn bool) (client.CachedToken, error) {
+	l, err := t.verifyAny(ctx, l, cluster)
+	if err != nil {
+		return client.CachedToken{}, err
+	}
+	g, err := l.Kubeconfig(ctx)
+	if notSignedIn(err) && signIn {
+		k, kerr := t.state()
+		if kerr != nil {
+			return client.CachedToken{}, kerr
+		}
+		last, _ := k.Server(l.Base) // keeps the role, so the key of the cache stays the same
+		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
+	}
+	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
+		return client.CachedToken{}, output.Errorf(output.ExitRefused, "Not signed in to %s: %s", cluster, p.Message).Because(err).Try("run: tka login --cluster %s", output.ShellQuote(cluster))
+	}
+	if err != nil {
+		return client.CachedToken{}, err
+	}
+	return client.CachedToken{Token: g.Token, Expires: g.Until}, nil
 }

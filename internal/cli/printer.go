@@ -44,6 +44,7 @@ type result struct {
 	object any             // for json and yaml; begins with a meta
 	names  []string        // for name
 	table  func(wide bool) // for table and wide: writes the output
+	code   int             // exit code of the program after the output
 }
 
 // printResult writes the result in the requested format.
@@ -58,8 +59,9 @@ func (t *tka) printResult(a result) error {
 		if err != nil {
 			return err
 		}
-		_, err = t.Out.Write(text)
-		return err
+		if _, err := t.Out.Write(text); err != nil {
+			return err
+		}
 	case output.Name:
 		for _, n := range a.names {
 			fmt.Fprintln(t.Out, output.Escape(n))
@@ -67,7 +69,7 @@ func (t *tka) printResult(a result) error {
 	default:
 		a.table(format == output.Wide)
 	}
-	return nil
+	return exitError(a.code)
 }
 
 // outputFormat returns the output format.

@@ -113,7 +113,7 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, nameOrLogin strin
 			all[i].Error, code = errorMessage(err), max(code, output.ExitCode(err))
 		}
 	}
-	err = t.printResult(result{object: newList("RevocationList", all), names: mapped(all, sessionName), table: func(bool) {
+	return t.printResult(result{object: newList("RevocationList", all), names: mapped(all, sessionName), code: code, table: func(bool) {
 		for _, s := range all {
 			line := "Ended"
 			switch {
@@ -125,10 +125,6 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, nameOrLogin strin
 			t.printLine("%s %s: %s of %s on %s.", line, s.Name, s.Role, s.Login, s.Device)
 		}
 	}})
-	if err != nil {
-		return err
-	}
-	return exitError(code)
 }
 
 // kubectl completes af with the kubeconfig, time limit and environment of tka.

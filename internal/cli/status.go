@@ -44,7 +44,7 @@ func (t *tka) doStatus(ctx context.Context, cluster string) error {
 	if err != nil {
 		return err
 	}
-	return t.showStatus([]statusItem{it})
+	return t.showStatus([]statusItem{it}, output.ExitOK)
 }
 
 // statusOf returns the sign-in to one cluster.
@@ -61,14 +61,14 @@ func (t *tka) statusOf(ctx context.Context, cluster string) (statusItem, error) 
 	return statusItem{meta: newMeta("Signin"), Status: st, Server: l.Base}, nil
 }
 
-func (t *tka) showStatus(items []statusItem) error {
+func (t *tka) showStatus(items []statusItem, code int) error {
 	var names []string
 	for _, it := range items {
 		if it.Name != "" {
 			names = append(names, "signin/"+it.Name)
 		}
 	}
-	return t.printResult(result{object: newList("SigninList", items), names: names, table: func(wide bool) {
+	return t.printResult(result{object: newList("SigninList", items), names: names, code: code, table: func(wide bool) {
 		var rows [][]output.Cell
 		for _, it := range items {
 			namespaces := describeNamespaces(it.Namespaces)
@@ -104,4 +104,26 @@ func stateColor(s signin.State) output.Color {
 		return ""
 	}
 	return output.Red
+}
+
+// get groups the commands that read, as kubectl does.
+func (t *tka) get() *cobra.Command {
+	cmd := t.status("get")
+	cmd.Short = "Show the sign-in of this device, or another object by name"
+	cmd.Long = `Without a name, get shows the sign-in of this device, as "tka status" does.`
+	cmd.Example = "  tka get login\n  tka get kubeconfig\n  tka get clusters\n  tka get cluster-info\n  tka get config"
+	cmd.AddCommand(t.status("login"), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(), t.configCommand("config"))
+	return cmd
+}
+
+// set groups the command that writes settings.
+func (t *tka) set() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "set",
+		Short:   "Change a setting",
+		Long:    `Change a setting, as "tka config KEY VALUE" does.`,
+		Example: "  tka set config server tka-prod",
+	}
+	cmd.AddCommand(t.configCommand("config"))
+	return cmd
 }

@@ -88,3 +88,91 @@ func errNoIdentity(cause error) error {
 func errAmbiguousHeader(name, how string) error {
 	return problem.New(problem.BadRequest, fmt.Sprintf("The header %s %s.", name, how), "Send the request without it.")
 }
+
+// Whois is the mode of a listener inside the tailnet, and the preferred mode. The tailnet
+// identifies the connection, and no header is read.
+type Whois struct {
+	// WhoIs returns the caller behind a connection, as the tailnet identifies it.
+	WhoIs Identifier
+	// Bearer, optional, verifies the tokens of tools that send one on an identified connection. A
+	// token must be valid and name the same login; it gives no further rights. If Bearer is nil, no
+	// token is read, and an Authorization header is left for the backend.
+	Bearer *OIDC
+}
+
+// Check returns an error if a setting is missing.
+func (m Whois) Check(net.Addr) error {
+	if m.WhoIs == nil {
+		return errors.New("identity whois: WhoIs is missing")
+	}
+	if m.Bearer != nil {
+		return m.Bearer.Check(nil)
+	}
+	return nil
+}
+
+// Identifier returns the caller that the tailnet names for the connection.
+func (m Whois) Identifier(at net.Addr) (Identifier, error) {
+	if err := m.Check(at); err != nil {
+		return nil, err
+	}
+	var tokens *verifier
+	if m.Bearer != nil {
+		tokens = m.Bearer.verifier()
+	}
+	return withoutHeaders(func(r *http.Request) (access.Caller, error) {
+		c, err := m.WhoIs(r)
+		if err != nil || access.Admit(c) != nil || tokens == nil || len(r.Header["Authorization"]) == 0 {
+			return c, err // no token check for a caller that is not admitted
+		}
+		named, err := tokens.identify(r)
+		if err != nil {
+			return c, err
+		}
+		if named.Login != c.Login {
+			return c, problem.New(problem.IdentityMismatch, "The token belongs to another user than the device that sends it.",
+				"Send your own token, or no token: on the tailnet, the connection identifies you.")
+		}
+		return c, nil
+	}), nil
+}
+
+// Dev is the mode for a developer's machine. Every caller gets the login Login.
+type Dev struct {
+	Login access.Login
+	// LookupEnv is [os.LookupEnv]. It is used to refuse this mode inside a cluster.
+	LookupEnv func(string) (string, bool)
+}
+
+// inCluster is an environment variable that Kubernetes sets in every pod.
+const inCluster = "KUBERNETES_SERVICE_HOST"
+
+// Check returns an error if a setting is missing or invalid for a listener at the address.
+func (m Dev) Check(at net.Addr) error {
+	if m.LookupEnv == nil {
+		return errors.New("identity dev: LookupEnv is missing")
+	}
+	if _, in := m.LookupEnv(inCluster); in {
+		return fmt.Errorf("identity dev: %s is set: this mode is not allowed in a cluster, because it does not identify callers", inCluster)
+	}
+	if !loopback(at) {
+		return fmt.Errorf("identity dev: %v is not a loopback address", at)
+	}
+	if _, err := parseLogin(string(m.Login)); err != nil {
+		return fmt.Errorf("identity dev: %w", err)
+	}
+	return nil
+}
+
+// Identifier returns the fixed login for requests from the local machine.
+func (m Dev) Identifier(at net.Addr) (Identifier, error) {
+	if err := m.Check(at); err != nil {
+		return nil, err
+	}
+	return withoutHeaders(func(r *http.Request) (access.Caller, error) {
+		if _, _, err := loopbackEndpoints(r); err != nil {
+			return access.Caller{}, err
+		}
+		return access.Caller{Login: m.Login, DisplayName: string(m.Login), Via: access.ViaDev}, nil
+	}), nil
+}

@@ -124,24 +124,10 @@ func (s Step) IsDestructive() bool {
 	return len(s.DeleteBindings) > 0 || s.DeleteAccount != nil || s.RemoveFinalizer || s.DeleteSignin
 }
 
-// A Report is the operator's status of a sign-in.
-type Report struct {
-	Phase             Phase
-	Reason            string
-	Message           string
-	ValidUntil        time.Time // zero if nothing was provisioned
-	Role              access.Role
-	Namespaces        []string
-	MissingNamespaces []string
-	ServiceAccount    string
-	ServiceAccountUID string // "" means the account that this step creates
-	Generation        int64
-}
-
-func (r Report) equal(o Report) bool {
-	return r.Phase == o.Phase && r.Reason == o.Reason && r.Message == o.Message && r.ValidUntil.Equal(o.ValidUntil) &&
-		r.Role == o.Role && slices.Equal(r.Namespaces, o.Namespaces) && slices.Equal(r.MissingNamespaces, o.MissingNamespaces) &&
-		r.ServiceAccount == o.ServiceAccount && r.ServiceAccountUID == o.ServiceAccountUID && r.Generation == o.Generation
+func equalReports(a, b Report) bool {
+	return a.Phase == b.Phase && a.Reason == b.Reason && a.Message == b.Message && a.ValidUntil.Equal(b.ValidUntil) &&
+		a.BoundRole == b.BoundRole && slices.Equal(a.BoundNamespaces, b.BoundNamespaces) && slices.Equal(a.MissingNamespaces, b.MissingNamespaces) &&
+		a.ServiceAccount == b.ServiceAccount && a.ServiceAccountUID == b.ServiceAccountUID && a.ObservedGeneration == b.ObservedGeneration
 }
 
 // End returns when the sign-in expires. It depends on stored times only, so retries and restarts do
@@ -167,16 +153,16 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 	case !f.ExpiredAt.IsZero():
 		return f.clear(now)
 	case !now.Before(end):
-		r := f.storedReport()
+		r := f.Report
 		r.Phase, r.Reason, r.Message = PhaseExpired, ReasonExpired, "It ended at "+end.UTC().Format(time.RFC3339)+"."
-		r.ValidUntil, r.Generation = end, f.Generation
+		r.ValidUntil, r.ObservedGeneration = end, f.Generation
 		return Step{Action: Expire, Report: r}, now
 	}
 	if reason, message, again := f.refusal(now); reason != "" {
 		return f.refuse(reason, message), retry.Earliest(end, again)
 	}
 	if f.ServiceAccountUID != "" && !f.isAccountIntact() {
-		return Step{Action: End, Report: f.storedReport(), DeleteSignin: true}, now
+		return Step{Action: End, Report: f.Report, DeleteSignin: true}, now
 	}
 	return f.provision(end), end
 }
@@ -184,11 +170,11 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 // revoke removes the objects of a sign-in that is being deleted. It writes a report only if another
 // finalizer keeps the sign-in after Tailplane's finalizer is gone.
 func (f Facts) revoke() Step {
-	step := f.deprovision(Step{Action: Revoke, Report: f.storedReport(), RemoveFinalizer: f.HasFinalizer})
+	step := f.deprovision(Step{Action: Revoke, Report: f.Report, RemoveFinalizer: f.HasFinalizer})
 	if !f.HasFinalizer {
 		step.Report = f.unboundReport(PhaseEnding, ReasonEnding, "It is being deleted.")
 		step.Report.ValidUntil = f.ValidUntil
-		if !step.IsDestructive() && step.Report.equal(f.storedReport()) {
+		if !step.IsDestructive() && equalReports(step.Report, f.Report) {
 			step.Action = Keep
 		}
 	}
@@ -201,7 +187,7 @@ func (f Facts) clear(now time.Time) (Step, time.Time) {
 	r := f.unboundReport(PhaseExpired, ReasonExpired, f.Message)
 	r.ValidUntil = f.ValidUntil
 	step := f.deprovision(Step{Action: Clear, Report: r, RemoveFinalizer: f.HasFinalizer})
-	if step.IsDestructive() || !r.equal(f.storedReport()) {
+	if step.IsDestructive() || !equalReports(r, f.Report) {
 		return step, due
 	}
 	if now.Before(due) {
@@ -213,7 +199,7 @@ func (f Facts) clear(now time.Time) (Step, time.Time) {
 // refuse removes the existing objects and reports the reason.
 func (f Facts) refuse(reason, message string) Step {
 	step := f.deprovision(Step{Action: Refuse, Report: f.unboundReport(PhaseRefused, reason, message)})
-	if !step.IsDestructive() && step.Report.equal(f.storedReport()) {
+	if !step.IsDestructive() && equalReports(step.Report, f.Report) {
 		step.Action = Keep
 	}
 	return step
@@ -286,13 +272,13 @@ func (f Facts) splitNamespaces() (there, missing []string) {
 
 // provision creates missing objects and removes wrong ones.
 func (f Facts) provision(end time.Time) Step {
-	r := Report{Phase: PhaseReady, Reason: ReasonProvisioned, ValidUntil: end, Role: f.Role, ServiceAccount: f.Name, Generation: f.Generation}
+	r := Report{Phase: PhaseReady, Reason: ReasonProvisioned, ValidUntil: end, BoundRole: f.Role, ServiceAccount: f.Name, ObservedGeneration: f.Generation}
 	where := "in the whole cluster"
 	places := []string{""}
 	if len(f.Namespaces) > 0 {
 		places, r.MissingNamespaces = f.splitNamespaces()
 		where = "in " + strings.Join(places, ", ")
-		r.Namespaces = places
+		r.BoundNamespaces = places
 	}
 	r.Message = fmt.Sprintf("The role %s is bound %s.", f.Role, where)
 	step := Step{Action: Keep}
@@ -324,11 +310,11 @@ func (f Facts) provision(end time.Time) Step {
 	step.Report = r
 	switch {
 	case step.Action == Replace:
-	case f.Phase != PhaseReady, step.CreateAccount, !slices.Equal(r.Namespaces, f.BoundNamespaces):
+	case f.Phase != PhaseReady, step.CreateAccount, !slices.Equal(r.BoundNamespaces, f.BoundNamespaces):
 		step.Action = Provision
 	case len(step.DeleteBindings) > 0 || len(step.CreateBindings) > 0:
 		step.Action = Correct
-	case !r.equal(f.storedReport()):
+	case !equalReports(r, f.Report):
 		step.Action = Extend
 	}
 	return step
@@ -337,28 +323,22 @@ func (f Facts) provision(end time.Time) Step {
 // Failed returns the report for a step that failed. It never reports a sign-in as ready or gone
 // because of the failed step.
 func Failed(f Facts, step Step, reason, message string) Report {
-	r := f.storedReport()
-	r.Generation = f.Generation
+	r := f.Report
+	r.ObservedGeneration = f.Generation
 	switch step.Action {
 	case Refuse:
 		r.Phase, r.Reason, r.Message = PhaseRefused, step.Report.Reason, step.Report.Message
 	case Revoke, End:
 		r.Phase, r.Reason, r.Message = PhaseEnding, reason, message
 	case Expire, Clear, Remove:
-		return f.storedReport() // the report already says that it expired
+		return f.Report // the report already says that it expired
 	default:
 		r.Phase, r.Reason, r.Message = PhasePending, reason, message
 	}
 	return r
 }
 
-// storedReport returns the stored report of the operator.
-func (f Facts) storedReport() Report {
-	return Report{f.Phase, f.Reason, f.Message, f.ValidUntil, f.BoundRole, f.BoundNamespaces, f.MissingNamespaces,
-		f.ServiceAccount, f.ServiceAccountUID, f.ObservedGeneration}
-}
-
 // unboundReport returns a report without a bound role.
 func (f Facts) unboundReport(phase Phase, reason, message string) Report {
-	return Report{Phase: phase, Reason: reason, Message: message, Generation: f.Generation}
+	return Report{Phase: phase, Reason: reason, Message: message, ObservedGeneration: f.Generation}
 }

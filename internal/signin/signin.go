@@ -81,16 +81,20 @@ type Signin struct {
 	Created    time.Time
 	Deleting   bool // the object is being deleted
 
-	// The status that the operator reports.
+	Report // stored in the status
+}
+
+// A Report is the operator's status of a sign-in.
+type Report struct {
 	Phase              Phase
 	Reason             string // of the Ready condition
 	Message            string
-	ValidUntil         time.Time // zero until provisioned
+	ValidUntil         time.Time // zero if nothing was provisioned
 	BoundRole          access.Role
 	BoundNamespaces    []string
 	MissingNamespaces  []string
 	ServiceAccount     string
-	ServiceAccountUID  string
+	ServiceAccountUID  string // in the Report of a Step: "" means the account that the step creates
 	ObservedGeneration int64
 }
 

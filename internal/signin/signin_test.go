@@ -138,7 +138,7 @@ func TestATokenCannotBePrinted(t *testing.T) {
 
 func TestState(t *testing.T) {
 	t0 := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	ready := signin.Signin{Phase: signin.PhaseReady, ValidUntil: t0.Add(time.Hour), Generation: 2, ObservedGeneration: 2}
+	ready := signin.Signin{Generation: 2, Report: signin.Report{Phase: signin.PhaseReady, ValidUntil: t0.Add(time.Hour), ObservedGeneration: 2}}
 	with := func(f func(*signin.Signin)) signin.Signin { s := ready; f(&s); return s }
 	for _, tt := range []struct {
 		why  string

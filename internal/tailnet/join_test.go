@@ -448,7 +448,10 @@ func TestBehindServer(t *testing.T) {
 	alice, bob := tn.Node("alice-laptop", "alice@example.com"), tn.Node("bob-laptop", "bob@example.com")
 
 	var record bytes.Buffer
-	entries := audit.NewLog(&record)
+	entries, err := audit.Open(audit.Config{Writer: &record, Cluster: "tiny", Role: "access", Key: audit.GenerateKey(), Delay: time.Minute, Log: book.logger(slog.LevelInfo), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
 	pol := access.Policy{Capability: string(testCap), Roles: []access.Role{"view"}, Min: access.MinPeriod, Max: 24 * time.Hour}
 	d := &httpapi.Server{
 		Names: n.Names, Identify: n.Identify, Record: entries.Write, Now: time.Now, Log: book.logger(slog.LevelInfo),
@@ -493,8 +496,11 @@ func TestBehindServer(t *testing.T) {
 	if err := <-served; err != nil {
 		t.Errorf("the door: %v", err)
 	}
+	if err := entries.Close(); err != nil {
+		t.Error(err)
+	}
 	lines := strings.Split(strings.TrimSpace(record.String()), "\n")
-	switch {
+	switch lines = lines[1 : len(lines)-1]; { // without the header and the signature
 	case len(lines) != 6:
 		t.Errorf("the record: len(lines) = %v, want 6; %s", len(lines), record.String())
 	case !strings.Contains(lines[0], `"login":"alice@example.com","node":"alice-laptop.tiny.ts.net"`):

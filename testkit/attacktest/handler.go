@@ -1,9 +1,8 @@
 package attacktest
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -24,7 +23,7 @@ type IdentityServer struct {
 	Route httpapi.Route
 
 	mu      sync.Mutex
-	record  bytes.Buffer
+	record  []audit.Entry   // as the audit log stores them
 	through []access.Caller // callers that received a permit
 }
 
@@ -35,11 +34,19 @@ type Whoami struct {
 // NewIdentityServer returns a server that identifies callers by identify.
 func NewIdentityServer(names []string, identify func(*http.Request) (access.Caller, error)) *IdentityServer {
 	s := &IdentityServer{Op: httpapi.Op[struct{}, Whoami]{Pattern: "GET /who", Verb: access.SigninRead}}
-	log := audit.NewLog(&s.record)
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: 24 * time.Hour}
 	s.Server = httpapi.Server{
 		Names: func() []string { return names }, Identify: identify, Now: time.Now, Log: slog.New(slog.DiscardHandler),
-		Record: func(e audit.Entry) error { s.mu.Lock(); defer s.mu.Unlock(); return log.Write(e) },
+		Record: func(e audit.Entry) error {
+			stored, ok := e.Stored()
+			if !ok {
+				return errors.New("the entry cannot be encoded")
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.record = append(s.record, stored)
+			return nil
+		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},
@@ -57,17 +64,10 @@ func NewIdentityServer(names []string, identify func(*http.Request) (access.Call
 }
 
 // Entries returns the audit entries since the last call, and the callers that passed the decision.
-func (s *IdentityServer) Entries(t *testing.T) (out []audit.Entry, through []access.Caller) {
-	t.Helper()
+func (s *IdentityServer) Entries() (out []audit.Entry, through []access.Caller) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for d := json.NewDecoder(&s.record); d.More(); {
-		var e audit.Entry
-		if err := d.Decode(&e); err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, e)
-	}
+	out, s.record = s.record, nil
 	through, s.through = s.through, nil
 	return out, through
 }

@@ -13,12 +13,18 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
@@ -102,15 +108,12 @@ func (rec *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) 
 	res, err := rec.next.RoundTrip(r)
 	if err == nil {
 		rec.client.Last.Status, rec.client.Last.Header = res.StatusCode, res.Header
-		res.Body = teeBody{io.TeeReader(res.Body, &rec.client.Last.body), res.Body}
+		res.Body = struct { // records the body while it is read; the reader must bound it
+			io.Reader
+			io.Closer
+		}{io.TeeReader(res.Body, &rec.client.Last.body), res.Body}
 	}
 	return res, err
-}
-
-// A teeBody records a body while it is read. The reader must bound it.
-type teeBody struct {
-	io.Reader
-	io.Closer
 }
 
 // Call sends a request for op to the server. Every error is an *output.Error.
@@ -205,4 +208,154 @@ func (c *Client) retryDelay(err error) (time.Duration, bool) {
 		return retryAfterHeader(c.Last.Header), true
 	}
 	return 0, false
+}
+
+// verifyResponse returns an error unless key proves the last response.
+func (c *Client) verifyResponse(key httpapi.PublicKey) error {
+	return key.Check(c.Last.nonce, c.Last.host, c.Last.body.Bytes(), c.Last.Header.Get(httpapi.ProofHeader))
+}
+
+// mayBeUnproved reports whether a refusal with code c carries no proof. The server sends these refusals before it has identified the caller
+// or while it has no key.
+func mayBeUnproved(c problem.Code) bool {
+	switch c {
+	case problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
+		problem.NodeExpired, problem.RateLimited, problem.Unavailable:
+		return true
+	}
+	return false
+}
+
+// wrongKeyError returns the error for a server that is not the one that this machine knows, or that does not prove it. shown is the key in
+// its response, if any.
+func (c *Client) wrongKeyError(shown httpapi.PublicKey) *output.Error {
+	shownKey := "it proves no key"
+	if !shown.IsZero() && c.verifyResponse(shown) == nil {
+		shownKey = "it has the key " + shown.String()
+	}
+	knownBy := "this machine"
+	if c.Source != "" {
+		knownBy = "the server " + c.Source
+	}
+	f := output.Errorf(output.ExitRefused, "The server %s is not the one that %s knows, which has the key %v: %s", c.Base, knownBy, c.Key, shownKey).
+		Try("If you do not expect a new key, ask an administrator: another machine may have taken the name.")
+	switch {
+	case c.Pinned:
+		return f.Try("If you know that the key changed, change it in the settings, under servers.")
+	case c.Source != "":
+		return f.Try("If you know that the key changed, wait until %s has the new key: tka clusters", c.Source)
+	}
+	return f.Try("If you know that the key changed: tka config --forget-server %s", output.ShellQuote(c.Base))
+}
+
+// Verify fetches the information on the server's cluster and requires a proof with the known key. Callers must call it before any other
+// request. Verify trusts the key of a new server at first contact, and then sets FirstContact. If cluster is not "", the server must serve
+// that cluster.
+func (c *Client) Verify(ctx context.Context, cluster string) error {
+	known := c.Key
+	c.Key = httpapi.PublicKey{}
+	info, err := Call(ctx, c, signin.GetClusterInfo, signin.ClusterInfoRequest{})
+	p, refused := errors.AsType[*problem.Error](err)
+	c.Key = known
+	switch {
+	case refused && !known.IsZero() && c.verifyResponse(known) != nil:
+		if !mayBeUnproved(p.Code) {
+			return c.wrongKeyError(httpapi.PublicKey{})
+		}
+		f := output.Errorf(output.ProblemExitCode(p.Code), "The server %s refused the request and did not prove that it is the one that this machine knows: %s", c.Base, p.Message).Because(err)
+		f.AuditID = p.AuditID
+		return f.Try("Try again in a moment. If the error stays, ask an administrator of the server.")
+	case refused && !mayBeUnproved(p.Code):
+		c.Denied = c.Explain(ctx, err)
+		return c.Denied
+	case err != nil:
+		return err
+	case !known.IsZero() && c.verifyResponse(known) != nil:
+		return c.wrongKeyError(info.Key)
+	case known.IsZero() && (info.Key.IsZero() || c.verifyResponse(info.Key) != nil):
+		return output.Errorf(output.ExitRefused, "The server %s did not prove which cluster it serves", c.Base).
+			Try("It may be an older server, which tka does not support, or not an access server. Ask its administrator.").
+			Try("Select another server: --server NAME")
+	}
+	if !dialpolicy.IsClusterName(info.Name) {
+		return c.InvalidResponse("cluster-info", fmt.Errorf("%.60q is not the name of a cluster", info.Name))
+	}
+	if cluster != "" && info.Name != cluster {
+		return output.Errorf(output.ExitRefused, "The server %s serves the cluster %s, not %s", c.Base, info.Name, cluster).
+			Try("Select the access server of %s: --server NAME", cluster)
+	}
+	c.Info = info
+	if known.IsZero() {
+		c.Key, c.FirstContact = info.Key, true
+	}
+	return nil
+}
+
+// Explain converts an error of a call into a sentence and an exit code.
+func (c *Client) Explain(ctx context.Context, err error) *output.Error {
+	if p, ok := errors.AsType[*problem.Error](err); ok {
+		f := output.FromProblem(p)
+		if c.Last.Status >= 500 && !slices.Contains(problem.Codes(), p.Code) {
+			f.Code = output.ExitFailed // a code that this tka version does not know
+		}
+		return f
+	}
+	cause := err
+	if ue, ok := errors.AsType[*url.Error](err); ok {
+		cause = ue.Err
+	}
+	to, isRedirect := errors.AsType[redirectError](err)
+	_, badCertificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
+	_, alert := errors.AsType[tls.AlertError](err)
+	noTLS = noTLS || errors.Is(err, http.ErrSchemeMismatch)
+	_, isNet := errors.AsType[net.Error](err)
+	switch {
+	case isRedirect:
+		return output.Errorf(output.ExitFailed, "The server %s answered with %v, and tka follows no redirects", c.Base, to).Because(err).
+			Try("Select the access server itself: --server NAME")
+	case badCertificate, noTLS, alert:
+		return output.Errorf(output.ExitRefused, "The server %s did not prove its identity: %v", c.Base, certificateReason(cause)).Because(err).
+			Try("Use the name in its certificate, such as tka.TAILNET.ts.net: --server NAME")
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) && c.Last.Reached:
+		return output.Errorf(output.ExitNotReady, "The server %s did not answer within %v", c.Base, c.Timeout).Because(err).
+			Try("Try again, or allow more time: --timeout 2m")
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return output.Errorf(output.ExitInterrupted, "interrupted").Because(err)
+	case !c.Last.Reached && (isNet || cause != err):
+		return output.Errorf(output.ExitUnreachable, "The server %s cannot be reached: %v", c.Base, dialReason(cause)).Because(err).
+			Try("Check that this machine is in the tailnet: tailscale status").
+			Try("If the server has another name: --server NAME, or tka config server NAME")
+	case c.Last.Status == http.StatusUnauthorized, c.Last.Status == http.StatusForbidden:
+		return output.Errorf(output.ExitRefused, "%v", err).Because(err).Try("Select the access server itself: --server NAME")
+	case c.Last.Status == http.StatusBadGateway, c.Last.Status == http.StatusServiceUnavailable, c.Last.Status == http.StatusGatewayTimeout:
+		return output.Errorf(output.ExitUnreachable, "%v", err).Because(err).Try("Try again in a moment.")
+	case cause != err: // the connection broke after it was established
+		return output.Errorf(output.ExitUnreachable, "The server %s closed the connection early: %v", c.Base, cause).Because(err).Try("Try again.")
+	}
+	return output.Errorf(output.ExitFailed, "%v", err).Because(err).Try("Select an access server: --server NAME")
+}
+
+// dialReason removes the part that the sentence already contains.
+func dialReason(err error) error {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+		return op.Err
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errors.New("no response from its address")
+	}
+	return err
+}
+
+func certificateReason(err error) string {
+	if host, ok := errors.AsType[x509.HostnameError](err); ok && host.Certificate != nil && len(host.Certificate.DNSNames) > 0 {
+		return fmt.Sprintf("its certificate is for %s", strings.Join(host.Certificate.DNSNames[:min(3, len(host.Certificate.DNSNames))], ", "))
+	}
+	return strings.TrimPrefix(err.Error(), "tls: ")
+}
+
+// InvalidResponse returns the error for a response that tka rejects.
+func (c *Client) InvalidResponse(what string, err error) *output.Error {
+	return output.Errorf(output.ExitFailed, "tka does not use the %s from %s: %v", what, c.Base, err).Because(err).
+		Try("Ask an administrator of the server. tka changed nothing on this machine.")
 }

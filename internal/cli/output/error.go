@@ -72,10 +72,7 @@ func ExitCode(err error) int {
 	if code, ok := errors.AsType[SilentExit](err); ok {
 		return int(code)
 	}
-	if f, ok := errors.AsType[*Error](err); ok {
-		return f.Code
-	}
-	return ExitFailed
+	return AsError(err).Code
 }
 
 // A SilentExit is the exit code of a program that tka ran, which becomes tka's exit code. tka prints nothing more, because that program has

@@ -4,12 +4,17 @@
 package shellsession
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/util/safefile"
@@ -153,4 +158,67 @@ func (s *Session) Close(ctx context.Context) (others, began bool, err error) {
 	rerr := os.RemoveAll(s.Dir)
 	s.flock.Release()
 	return others, began, errors.Join(err, gerr, rerr)
+}
+
+// killWait is the time between one signal and the next, stronger one.
+const killWait = 5 * time.Second
+
+// Run runs child until it ends and returns its exit code, or 128 plus the number of the signal that ended it. It forwards this program's
+// signals to the child. On a terminal it does not forward the signals of the terminal, because the child receives them directly. If the
+// child ignores a signal to end, Run sends stronger ones.
+func Run(child *exec.Cmd, signals <-chan os.Signal, onTerminal bool) (code int, err error) {
+	if err := child.Start(); err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	var escalate <-chan time.Time
+	signalsLeft := killSignals()
+	for {
+		select {
+		case err := <-ended:
+			if child.ProcessState == nil {
+				return 0, err
+			}
+			return exitCode(child.ProcessState), nil
+		case sig := <-signals:
+			switch {
+			case !forwarded(sig), fromTerminal(sig) && onTerminal: // the terminal has sent it to the child too
+				continue
+			case !fromTerminal(sig):
+				escalate = time.After(killWait) // an interactive shell ignores some signals
+			}
+			child.Process.Signal(sig) // it may have ended already
+		case <-escalate:
+			if len(signalsLeft) > 0 {
+				child.Process.Signal(signalsLeft[0])
+				signalsLeft, escalate = signalsLeft[1:], time.After(killWait)
+			}
+		}
+	}
+}
+
+// ProcessID returns a unique name of a process: its number and, if the system reports it, its start time.
+func ProcessID(pid int) string {
+	start := ""
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil {
+		// The program's name, in parentheses, may contain any characters.
+		if fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:]); len(fields) > 19 {
+			start = string(fields[19])
+		}
+	}
+	return fmt.Sprintf("%d-%s", pid, start)
+}
+
+// ProcessExists reports whether the process with an id still exists; true if that is unknown.
+func ProcessExists(id string) bool {
+	number, start, _ := strings.Cut(id, "-")
+	pid, err := strconv.Atoi(number)
+	switch {
+	case err != nil || pid <= 0:
+		return false
+	case start != "":
+		return ProcessID(pid) == id
+	}
+	return pidExists(pid)
 }

@@ -178,7 +178,8 @@ func TestMetrics(t *testing.T) {
 	l := newListener(m)
 	m.AddReadiness(l)
 	m.AddSignins(func() ([]signin.Signin, bool) {
-		return []signin.Signin{{Phase: signin.PhaseReady}, {Phase: signin.PhaseReady}, {Phase: signin.PhaseReady, Deleting: true}, {}}, true
+		ready := signin.Report{Phase: signin.PhaseReady}
+		return []signin.Signin{{Report: ready}, {Report: ready}, {Report: ready, Deleting: true}, {}}, true
 	})
 	m.AddNode(func() tailnet.Status { return tailnet.Status{State: "Running"} })
 	begin := m.MeasureServer("tailnet")

@@ -29,11 +29,8 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 		Namespaces: slices.Sorted(slices.Values(o.Spec.Namespaces)),
 		Period:     o.Spec.Period.Duration, AskedAt: o.Spec.AskedAt.Time,
 		Created: o.CreationTimestamp.Time, Deleting: o.DeletionTimestamp != nil,
-
-		Phase:             signin.Phase(o.Status.Phase),
-		BoundRole:         access.Role(o.Status.Role),
-		BoundNamespaces:   slices.Clone(o.Status.Namespaces),
-		MissingNamespaces: slices.Clone(o.Status.MissingNamespaces), ObservedGeneration: o.Status.ObservedGeneration,
+		Report: signin.Report{Phase: signin.Phase(o.Status.Phase), BoundRole: access.Role(o.Status.Role), BoundNamespaces: slices.Clone(o.Status.Namespaces),
+			MissingNamespaces: slices.Clone(o.Status.MissingNamespaces), ObservedGeneration: o.Status.ObservedGeneration},
 	}
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 		s.Reason, s.Message = c.Reason, c.Message
@@ -94,8 +91,8 @@ func cleanDisplayName(name string) string {
 // old.
 func statusOf(r signin.Report, old []metav1.Condition, now time.Time) v1alpha1.TkaSigninStatus {
 	st := v1alpha1.TkaSigninStatus{
-		ObservedGeneration: r.Generation, Phase: v1alpha1.SigninPhase(r.Phase), Role: string(r.Role),
-		Namespaces: r.Namespaces, MissingNamespaces: r.MissingNamespaces,
+		ObservedGeneration: r.ObservedGeneration, Phase: v1alpha1.SigninPhase(r.Phase), Role: string(r.BoundRole),
+		Namespaces: r.BoundNamespaces, MissingNamespaces: r.MissingNamespaces,
 		Conditions: slices.Clone(old),
 	}
 	if !r.ValidUntil.IsZero() {
@@ -105,14 +102,14 @@ func statusOf(r signin.Report, old []metav1.Condition, now time.Time) v1alpha1.T
 		st.ServiceAccount = &v1alpha1.SigninAccount{Name: r.ServiceAccount, UID: types.UID(r.ServiceAccountUID)}
 	}
 	set := func(kind string, is bool, reason string) {
-		conditions.Set(&st.Conditions, kind, conditions.Of(is, reason, r.Message), r.Generation, now)
+		conditions.Set(&st.Conditions, kind, conditions.Of(is, reason, r.Message), r.ObservedGeneration, now)
 	}
 	bound := r.Reason
-	if r.Role != "" {
+	if r.BoundRole != "" {
 		bound = signin.ReasonProvisioned
 	}
 	set(v1alpha1.ConditionReady, r.Phase == signin.PhaseReady, r.Reason)
-	set(v1alpha1.ConditionProvisioned, r.Role != "", bound)
+	set(v1alpha1.ConditionProvisioned, r.BoundRole != "", bound)
 	set(v1alpha1.ConditionExpired, r.Phase == signin.PhaseExpired, r.Reason)
 	return st
 }

@@ -38,9 +38,16 @@ func (r *reconciler) runSweeps(ctx context.Context) error {
 
 // sweep deletes bindings and ServiceAccounts that carry the UID of a sign-in that does not exist.
 func (r *reconciler) sweep(ctx context.Context) error {
-	made, err := r.listOwned(ctx)
-	if err != nil {
-		return err
+	var made []client.Object // with Tailplane's labels, from the cache
+	for _, x := range []struct {
+		list    client.ObjectList
+		options []client.ListOption
+	}{{new(corev1.ServiceAccountList), []client.ListOption{client.InNamespace(r.Namespace)}}, {new(rbacv1.ClusterRoleBindingList), nil}, {new(rbacv1.RoleBindingList), nil}} {
+		items, err := r.objects(ctx, x.list, x.options...)
+		if err != nil {
+			return err
+		}
+		made = append(made, items...)
 	}
 	return r.removeOrphans(ctx, made, r.signinUIDs)
 }
@@ -67,21 +74,6 @@ func (r *reconciler) sweepOne(ctx context.Context, name string) error {
 	}
 	made = append(made, bindings...)
 	return r.removeOrphans(ctx, made, r.signinUID(name))
-}
-
-// listOwned lists all objects with Tailplane's labels from the cache. Callers must not modify them.
-func (r *reconciler) listOwned(ctx context.Context) (made []client.Object, err error) {
-	for _, x := range []struct {
-		list    client.ObjectList
-		options []client.ListOption
-	}{{new(corev1.ServiceAccountList), []client.ListOption{client.InNamespace(r.Namespace)}}, {new(rbacv1.ClusterRoleBindingList), nil}, {new(rbacv1.RoleBindingList), nil}} {
-		items, err := r.objects(ctx, x.list, x.options...)
-		if err != nil {
-			return nil, err
-		}
-		made = append(made, items...)
-	}
-	return made, nil
 }
 
 // removeOrphans deletes the objects in made whose sign-in does not exist. The cache only selects

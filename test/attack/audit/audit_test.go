@@ -332,7 +332,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			srv := httptest.NewServer(at.Handler(at.Route, op.Serve(func(context.Context, access.Permit, struct{}) (attacktest.Whoami, error) { panic(with) })))
 			c := httpapi.Client{HTTP: srv.Client(), Base: srv.URL}
 			_, err := op.Call(t.Context(), c, struct{}{})
-			e, _ := at.Entries(t)
+			e, _ := at.Entries()
 			switch {
 			case problem.CodeOf(err) != problem.Internal:
 				t.Errorf("panic: problem.CodeOf(err) != problem.Internal; with = %v, %v, %+v", with, err, e)
@@ -346,7 +346,7 @@ func TestAU03_OneEntryAVisit(t *testing.T) {
 			if _, err := at.Op.Call(t.Context(), c, struct{}{}); err != nil { // control, after the panic
 				t.Errorf("after panic(%v): %v", with, err)
 			}
-			if e, _ := at.Entries(t); len(e) != 1 || e[0].Result != audit.Done {
+			if e, _ := at.Entries(); len(e) != 1 || e[0].Result != audit.Done {
 				t.Errorf("after panic(%v): recorded %+v", with, e)
 			}
 			srv.Close()

@@ -169,7 +169,7 @@ func TestID05_MalformedRules(t *testing.T) {
 				began := time.Now()
 				_, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
 				took := time.Since(began)
-				switch e, through := at.Entries(t); {
+				switch e, through := at.Entries(); {
 				case problem.CodeOf(err) != problem.BadCapability:
 					t.Errorf("%s: problem.CodeOf(err) != problem.BadCapability, %d, %v, took = %v, through = %+v",
 						what, len(list), err, took, through)

@@ -130,7 +130,7 @@ func TestID01_FunnelIsRefused(t *testing.T) {
 		})
 		stranger := &http.Client{Transport: &http.Transport{DialContext: internet, TLSClientConfig: &tls.Config{RootCAs: s.Roots}}}
 		_, err = behind.Op.Call(ctx, httpapi.Client{HTTP: stranger, Base: "https://" + name}, struct{}{})
-		entries, through := behind.Entries(t)
+		entries, through := behind.Entries()
 		switch {
 		case problem.CodeOf(err) != problem.FunnelRefused:
 			t.Errorf("from the internet: problem.CodeOf(err) != problem.FunnelRefused; %v, entries = %+v, through = %+v",
@@ -355,7 +355,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		want := func(what string, code problem.Code) {
 			t.Helper()
 			err := call()
-			entries, through := at.Entries(t)
+			entries, through := at.Entries()
 			switch {
 			case problem.CodeOf(err) != code:
 				t.Errorf("%s: problem.CodeOf(err) != code, %v, entries = %+v, through = %+v, code = %s", what, err, entries, through, code)
@@ -372,7 +372,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 			if err := call(); err != nil || asked != before+1 {
 				t.Errorf("after %s: %v, %d requests", what, err, asked-before)
 			}
-			if _, through := at.Entries(t); len(through) != 1 || through[0].Login != "alice@example.com" {
+			if _, through := at.Entries(); len(through) != 1 || through[0].Login != "alice@example.com" {
 				t.Errorf("after %s: through %+v", what, through)
 			}
 		}
@@ -396,7 +396,7 @@ func TestID02_NobodyIsLetIn(t *testing.T) {
 		want("an expired node", problem.NodeExpired)
 		identify = down.Identify
 		err = call()
-		switch entries, through := at.Entries(t); {
+		switch entries, through := at.Entries(); {
 		case problem.CodeOf(err) != problem.IdentityUnavailable:
 			t.Errorf("a node that is not in its tailnet: problem.CodeOf(err) != problem.IdentityUnavailable; %v, entries = %+v, through = %+v",
 				err, entries, through)
@@ -585,7 +585,7 @@ func TestID14_NothingIsRemembered(t *testing.T) {
 		}{{alice, ""}, {bob, problem.NoCapability}, {alice, ""}, {bob, problem.NoCapability}} {
 			caller = want.who
 			_, err := at.Op.Call(t.Context(), httpapi.Client{HTTP: srv.Client(), Base: srv.URL}, struct{}{})
-			entries, through := at.Entries(t)
+			entries, through := at.Entries()
 			switch {
 			case problem.CodeOf(err) != want.code:
 				t.Errorf("problem.CodeOf(err) != want.code; %s, %v, entries = %+v, through = %+v", want.who.Login, err, entries, through)

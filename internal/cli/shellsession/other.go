@@ -24,3 +24,12 @@ func fromTerminal(sig os.Signal) bool { return sig == os.Interrupt }
 func killSignals() []os.Signal { return []os.Signal{os.Kill} }
 
 func exitCode(p *os.ProcessState) int { return p.ExitCode() }
+
+func pidExists(pid int) bool {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	p.Release()
+	return true
+}

@@ -3,6 +3,7 @@
 package shellsession
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"syscall"
@@ -38,3 +39,5 @@ func exitCode(p *os.ProcessState) int {
 	}
 	return p.ExitCode()
 }
+
+func pidExists(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
