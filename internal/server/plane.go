@@ -71,24 +71,12 @@ func runPlane(ctx context.Context, p *process, working func()) error {
 // newServices creates the services of the plane. It returns the watcher that fills the store.
 func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	set := s.set
-	signins, err := planekube.NewSigninRevoker(s.config, set.Signin.Namespace, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	holds, err := planekube.NewHoldWriter(s.config, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	ignores, err := planekube.NewDriftIgnores(s.config, set.Signin.SystemNamespace, s.store, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	events, err := planekube.NewEventReader(s.config, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	logs, err := planekube.NewLogReader(s.config, time.Now)
-	if err != nil {
+	signins, signinsErr := planekube.NewSigninRevoker(s.config, set.Signin.Namespace, time.Now)
+	holds, holdsErr := planekube.NewHoldWriter(s.config, time.Now)
+	ignores, ignoresErr := planekube.NewDriftIgnores(s.config, set.Signin.SystemNamespace, s.store, time.Now)
+	events, eventsErr := planekube.NewEventReader(s.config, time.Now)
+	logs, logsErr := planekube.NewLogReader(s.config, time.Now)
+	if err := errors.Join(signinsErr, holdsErr, ignoresErr, eventsErr, logsErr); err != nil {
 		return nil, err
 	}
 	if set.Plane.Identity.Mode == settings.Whois {
