@@ -161,11 +161,8 @@ func (d *discovery) configureServer() {
 
 // isNonMember reports whether c is a code with which the server refuses a caller that is no member.
 func isNonMember(c problem.Code) bool {
-	switch c {
-	case problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired, problem.FunnelRefused, problem.NoIdentity:
-		return true
-	}
-	return false
+	return slices.Contains([]problem.Code{problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired,
+		problem.FunnelRefused, problem.NoIdentity}, c)
 }
 
 // run gossips until ctx ends, and then announces that this server leaves. The tailnet's node must be up.
