@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,11 +98,7 @@ func (c *conn) handshake() error {
 
 // plainHTTP reports whether the bytes in place of a TLS record header are HTTP.
 func plainHTTP(header [5]byte) bool {
-	switch string(header[:]) {
-	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}, string(header[:]))
 }
 
 // CloseWrite closes the write side. net/http uses it before it closes the connection.
