@@ -47,7 +47,8 @@ func command() *cobra.Command {
 
 // newCommand returns a command without arguments.
 func newCommand(use, short, long string, run func(*cobra.Command) error) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Long: long, Args: noArguments, RunE: func(c *cobra.Command, _ []string) error { return run(c) }}
+	return &cobra.Command{Use: use, Short: short, Long: long, Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error { return run(c) }}
 }
 
 func noArguments(_ *cobra.Command, args []string) error {

@@ -36,7 +36,8 @@ type Prometheus struct {
 
 func (p Prometheus) isValid() bool {
 	u, err := url.Parse(p.URL)
-	return p.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == ""
+	return p.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
+		u.RawQuery == "" && u.Fragment == ""
 }
 
 // PlaneLogs sets whether the plane shows the logs of runners. It needs the right to read the logs

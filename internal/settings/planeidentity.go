@@ -89,7 +89,8 @@ func (i PlaneIdentity) validate(v *validation) {
 		{i.OIDC != (PlaneOIDC{}), "oidc", []IdentityMode{Whois, OIDC}},
 		{i.Login != "", "login", []IdentityMode{Dev}},
 	} {
-		v.failIf(g.set && !slices.Contains(g.modes, i.Mode), "plane.identity.%s is set, but the mode %s does not use it: only %v", g.name, i.Mode, g.modes)
+		v.failIf(g.set && !slices.Contains(g.modes, i.Mode),
+			"plane.identity.%s is set, but the mode %s does not use it: only %v", g.name, i.Mode, g.modes)
 	}
 	v.failIf(i.OIDC != (PlaneOIDC{}) && (i.OIDC.Issuer == "" || i.OIDC.Audience == "" || i.OIDC.Tailnet == ""),
 		"plane.identity.oidc: issuer, audience and tailnet must be set together")

@@ -218,8 +218,8 @@ func decode(b []byte, into any) error {
 // sections names the settings of each Go type, for the decoder's errors.
 var sections = map[string]string{
 	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "API": " of api",
-	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names", "Audit": " of audit",
-	"Plane": " of plane", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
+	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
+	"Audit": " of audit", "Plane": " of plane", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
 	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
 	"ClusterProfiles": " of gossip.clusterProfiles", "Fleet": " of fleet", "FleetImages": " of fleet.images", "FleetCanary": " of fleet.canary",
 	"GatewayProxy": " of proxy", "GatewayExtension": " of extension", "GatewayEnvoy": " of envoy",
@@ -227,7 +227,8 @@ var sections = map[string]string{
 
 var (
 	unknownKey = regexp.MustCompile(`not found in type settings\.(\w+)`)
-	wrongType  = strings.NewReplacer("yaml: ", "", "into uint16", "as a port", "into bool", "as true or false", "into int", "as a number", "into float64", "as a number")
+	wrongType  = strings.NewReplacer("yaml: ", "", "into uint16", "as a port", "into bool", "as true or false", "into int", "as a number",
+		"into float64", "as a number")
 )
 
 // explain replaces Go type names in the decoder's errors by the keys of the file.
