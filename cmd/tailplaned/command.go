@@ -25,24 +25,30 @@ func command() *cobra.Command {
 	p.BoolVar(&o.Check, "check", false, "check the settings and exit")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError("%w", err) })
 	root.AddCommand(
-		&cobra.Command{Use: "access", Short: "Serve the sign-in API on the tailnet", Args: noArguments,
-			Long: "Serves the sign-in API on the tailnet: it identifies callers, evaluates their grants, writes TkaSignin objects and returns kubeconfigs.",
-			RunE: func(c *cobra.Command, _ []string) error { return server.Run(c.Context(), o, "access") }},
-		&cobra.Command{Use: "operator", Short: "Provision sign-ins in the cluster", Args: noArguments,
-			Long: "Watches TkaSignin objects, creates and deletes their ServiceAccounts and bindings, and ends expired sign-ins.",
-			RunE: func(c *cobra.Command, _ []string) error { return server.Run(c.Context(), o, "operator") }},
-		&cobra.Command{Use: "all", Short: "Run access and operator, and the plane if it is enabled, in one process", Args: noArguments,
-			Long: "Runs the roles access and operator in one process, for a small cluster, and the role plane if plane.enabled is set.\n" +
+		newCommand("access", "Serve the sign-in API on the tailnet",
+			"Serves the sign-in API on the tailnet: it identifies callers, evaluates their grants, writes TkaSignin objects and returns kubeconfigs.",
+			func(c *cobra.Command) error { return server.Run(c.Context(), o, "access") }),
+		newCommand("operator", "Provision sign-ins in the cluster",
+			"Watches TkaSignin objects, creates and deletes their ServiceAccounts and bindings, and ends expired sign-ins.",
+			func(c *cobra.Command) error { return server.Run(c.Context(), o, "operator") }),
+		newCommand("all", "Run access and operator, and the plane if it is enabled, in one process",
+			"Runs the roles access and operator in one process, for a small cluster, and the role plane if plane.enabled is set.\n"+
 				"The roles still communicate only through objects of the cluster.",
-			RunE: func(c *cobra.Command, _ []string) error { return server.Run(c.Context(), o, "all") }},
-		&cobra.Command{Use: "config", Short: "Print the effective settings", Args: noArguments,
-			Long: "Prints the settings file with all defaults, and warnings on standard error.",
-			RunE: func(c *cobra.Command, _ []string) error {
+			func(c *cobra.Command) error { return server.Run(c.Context(), o, "all") }),
+		newCommand("config", "Print the effective settings",
+			"Prints the settings file with all defaults, and warnings on standard error.",
+			func(c *cobra.Command) error {
 				return server.PrintConfig(o, c.OutOrStdout(), c.ErrOrStderr())
-			}},
+			}),
 		planeCommand(&o), fleetCommand(&o), canaryCommand(), gatewayCommand(&o), relayCommand(&o), injectCommand(&o), readyCommand(),
 	)
 	return root
+}
+
+// newCommand returns a command without arguments.
+func newCommand(use, short, long string, run func(*cobra.Command) error) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Long: long, Args: noArguments,
+		RunE: func(c *cobra.Command, _ []string) error { return run(c) }}
 }
 
 func noArguments(_ *cobra.Command, args []string) error {
@@ -53,27 +59,21 @@ func noArguments(_ *cobra.Command, args []string) error {
 }
 
 func planeCommand(o *server.Options) *cobra.Command {
-	c := &cobra.Command{
-		Use: "plane", Short: "Serve the operator plane on the tailnet",
-		Long: "Serves the operator plane on the tailnet. It shows clusters, sign-ins, tailnets, gateways, adapters and CI runners, ends sign-ins and pauses" +
-			" runners.\n" +
-			"One of several replicas is the node; the others wait for the Lease " + server.PlaneLease + ".",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return server.Run(c.Context(), *o, "plane") },
-	}
+	c := newCommand("plane", "Serve the operator plane on the tailnet",
+		"Serves the operator plane on the tailnet. It shows clusters, sign-ins, tailnets, gateways, adapters and CI runners, ends sign-ins and pauses"+
+			" runners.\n"+
+			"One of several replicas is the node; the others wait for the Lease "+server.PlaneLease+".",
+		func(c *cobra.Command) error { return server.Run(c.Context(), *o, "plane") })
 	c.Flags().BoolVar(&o.LeaderElect, "leader-elect", true,
 		"only one replica is the node at a time; false: this is the only replica, and it continues while the API server is down")
 	return c
 }
 
 func fleetCommand(o *server.Options) *cobra.Command {
-	c := &cobra.Command{
-		Use: "fleet", Short: "Manage CI runners for several organisations",
-		Long: "Creates, shares, holds and deletes the CI runners of organisations on GitHub and GitLab, according to RunnerForges, RunnerPools, RunnerEnrollments and RunnerHolds.\n" +
+	c := newCommand("fleet", "Manage CI runners for several organisations",
+		"Creates, shares, holds and deletes the CI runners of organisations on GitHub and GitLab, according to RunnerForges, RunnerPools, RunnerEnrollments and RunnerHolds.\n"+
 			"It starts after it has verified that the API server restricts its account to namespaces of runners.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return server.RunFleet(c.Context(), *o) },
-	}
+		func(c *cobra.Command) error { return server.RunFleet(c.Context(), *o) })
 	c.Flags().BoolVar(&o.LeaderElect, "leader-elect", true, "only one replica is active at a time; the others wait")
 	return c
 }
@@ -81,13 +81,10 @@ func fleetCommand(o *server.Options) *cobra.Command {
 func canaryCommand() *cobra.Command {
 	var probe server.CanaryProbe
 	var listen string
-	c := &cobra.Command{
-		Use: "canary", Short: "Check from the network of a job that the blocked addresses cannot be reached",
-		Long: "Tries to connect from the network of a job to addresses that no job may reach. The fleet starts it (fleet.canary). It exits with code 3 and prints the addresses\n" +
+	c := newCommand("canary", "Check from the network of a job that the blocked addresses cannot be reached",
+		"Tries to connect from the network of a job to addresses that no job may reach. The fleet starts it (fleet.canary). It exits with code 3 and prints the addresses\n"+
 			"if one of them answers. It is ready while none of them answers and its forge does.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return server.RunCanary(c.Context(), &probe, listen) },
-	}
+		func(c *cobra.Command) error { return server.RunCanary(c.Context(), &probe, listen) })
 	f := c.Flags()
 	f.StringArrayVar(&probe.Forbidden, "never", nil, "host:port that must not answer; repeatable")
 	f.StringArrayVar(&probe.Required, "always", nil, "host:port; at least one of these must answer; repeatable")
@@ -102,14 +99,11 @@ func gatewayCommand(o *server.Options) *cobra.Command {
 		ClientIDFile: cmp.Or(os.Getenv("CLIENT_ID_FILE"), os.Getenv("TAILSCALE_OAUTH_CLIENT_ID_FILE")),
 		SecretFile:   cmp.Or(os.Getenv("CLIENT_SECRET_FILE"), os.Getenv("TAILSCALE_OAUTH_CLIENT_SECRET_FILE")),
 	}
-	c := &cobra.Command{
-		Use: "gateway", Short: "Connect several tailnets to the cluster",
-		Long: "Verifies the credentials of tailnets, discovers their services, runs relays to them, and adds routes to the output of Envoy Gateway.\n" +
-			"Every replica answers Envoy Gateway; one replica writes the objects.\n" +
+	c := newCommand("gateway", "Connect several tailnets to the cluster",
+		"Verifies the credentials of tailnets, discovers their services, runs relays to them, and adds routes to the output of Envoy Gateway.\n"+
+			"Every replica answers Envoy Gateway; one replica writes the objects.\n"+
 			"An OAuth client can be mounted as files: set CLIENT_ID_FILE and CLIENT_SECRET_FILE.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return server.RunGateway(c.Context(), *o, g) },
-	}
+		func(c *cobra.Command) error { return server.RunGateway(c.Context(), *o, g) })
 	p := c.Flags()
 	p.StringVar(&g.Health, "metrics-addr", ":9091", "address of probes and metrics")
 	p.StringVar(&g.Namespace, "namespace", "tailscale-gateway-system", "namespace of the operator")
@@ -127,13 +121,10 @@ func gatewayCommand(o *server.Options) *cobra.Command {
 func envoyCommand() *cobra.Command {
 	var address string
 	o := server.EnvoyOptions{Provider: "kubernetes"}
-	c := &cobra.Command{
-		Use: "envoy-config", Short: "Print the configuration for Envoy Gateway",
-		Long: "Prints the configuration that makes Envoy Gateway call the extension server: the value envoy-gateway.yaml of its ConfigMap envoy-gateway-config,\n" +
+	c := newCommand("envoy-config", "Print the configuration for Envoy Gateway",
+		"Prints the configuration that makes Envoy Gateway call the extension server: the value envoy-gateway.yaml of its ConfigMap envoy-gateway-config,\n"+
 			"or config.envoyGateway of its chart. With --provider file, the output is a complete file for `envoy-gateway server`.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return server.PrintEnvoyConfig(c.OutOrStdout(), address, o) },
-	}
+		func(c *cobra.Command) error { return server.PrintEnvoyConfig(c.OutOrStdout(), address, o) })
 	p := c.Flags()
 	p.StringVar((*string)(&o.Provider), "provider", string(o.Provider), "source of Envoy Gateway's resources: kubernetes or file")
 	p.StringVar(&address, "server", "tailscale-extension-server.tailscale-gateway-system.svc.cluster.local:5005", "address of the extension server: host:port, or unix:///path for the sidecar")
@@ -149,13 +140,10 @@ func envoyCommand() *cobra.Command {
 func relayCommand(o *server.Options) *cobra.Command {
 	var stateDir string
 	var profiles bool
-	c := &cobra.Command{
-		Use: "relay", Short: "Relay connections between the cluster and one tailnet",
-		Long: "A pod of a proxy group: a node of one tailnet that relays connections between the cluster and the tailnet, according to the group's\n" +
+	c := newCommand("relay", "Relay connections between the cluster and one tailnet",
+		"A pod of a proxy group: a node of one tailnet that relays connections between the cluster and the tailnet, according to the group's\n"+
 			"ConfigMap. It reads the environment variables of Tailscale's proxy image. It needs no settings file.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return server.RunRelay(c.Context(), *o, stateDir, profiles) },
-	}
+		func(c *cobra.Command) error { return server.RunRelay(c.Context(), *o, stateDir, profiles) })
 	c.Flags().StringVar(&stateDir, "state-dir", "/var/run/tailplane", "directory for data that the node may lose, such as a cache; its keys are in the state Secret")
 	c.Flags().BoolVar(&profiles, "pprof", false, "serve profiles of the process at TS_DEBUG_ADDR_PORT, which must be a loopback address")
 	return c
@@ -163,13 +151,10 @@ func relayCommand(o *server.Options) *cobra.Command {
 
 func injectCommand(o *server.Options) *cobra.Command {
 	i := server.DefaultInjectOptions()
-	c := &cobra.Command{
-		Use: "inject", Short: "Serve the webhook that injects the adapter into pods",
-		Long: "Answers the API server's admission reviews: it injects the adapter mca into pods that request it, or refuses with a reason.\n" +
+	c := newCommand("inject", "Serve the webhook that injects the adapter into pods",
+		"Answers the API server's admission reviews: it injects the adapter mca into pods that request it, or refuses with a reason.\n"+
 			"It manages its certificate and the CA bundle that the API server trusts. It needs no settings file.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error { return server.RunInject(c.Context(), *o, i) },
-	}
+		func(c *cobra.Command) error { return server.RunInject(c.Context(), *o, i) })
 	p := c.Flags()
 	p.StringVar(&i.Listen, "listen", ":8443", "address of the webhook")
 	p.StringVar(&i.Health, "health", ":8080", "address of probes and metrics")
@@ -194,15 +179,12 @@ func injectCommand(o *server.Options) *cobra.Command {
 
 func injectStatusCommand(o *server.Options) *cobra.Command {
 	var sidecar, output string
-	c := &cobra.Command{
-		Use: "status", Short: "List pods with an outdated adapter",
-		Long: "Compares the adapter of every pod with the one that the sidecar file injects now. It never changes running pods: recreate outdated ones.\n" +
+	c := newCommand("status", "List pods with an outdated adapter",
+		"Compares the adapter of every pod with the one that the sidecar file injects now. It never changes running pods: recreate outdated ones.\n"+
 			"It needs the right to list pods, and reads only their metadata.",
-		Args: noArguments,
-		RunE: func(c *cobra.Command, _ []string) error {
+		func(c *cobra.Command) error {
 			return server.PrintOutdated(c.Context(), *o, sidecar, output, c.OutOrStdout())
-		},
-	}
+		})
 	c.Flags().StringVar(&sidecar, "sidecar", "/etc/tailplane/sidecar.yaml", "sidecar file: the settings of the injected adapter")
 	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return c

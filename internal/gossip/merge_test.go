@@ -149,7 +149,7 @@ func (c *mergeEnv) record(from *simNode, s Signed) Change {
 }
 
 func (c *mergeEnv) verified(n *simNode) bool {
-	e, ok := c.v.Find(n.facts.Node)
+	e, ok := c.v.entries.Get(n.facts.Node)
 	return ok && c.v.Verified(e)
 }
 
@@ -214,7 +214,7 @@ func TestForgeryBeforeContact(t *testing.T) {
 	if ch := c.record(a, forge(t, a.facts, Order{1, 1}, a.key)); !ch.Pinned || !c.verified(a) {
 		t.Fatalf("the node itself: %+v", ch)
 	}
-	if e, _ := c.v.Find(a.facts.Node); e.Order != (Order{1, 1}) {
+	if e, _ := c.v.entries.Get(a.facts.Node); e.Order != (Order{1, 1}) {
 		t.Errorf("its order is %v", e.Order)
 	}
 }
@@ -324,8 +324,8 @@ func TestRefusals(t *testing.T) {
 		t.Fatalf("ch.Reason = %q, want %q", ch.Reason, Endpoint)
 	case c.v.refused.Len() != 1:
 		t.Fatalf("c.v.refused.Len() = %v, want 1", c.v.refused.Len())
-	case c.v.Len() != 0:
-		t.Fatalf("c.v.Len() = %v, want 0", c.v.Len())
+	case c.v.entries.Len() != 0:
+		t.Fatalf("c.v.entries.Len() = %v, want 0", c.v.entries.Len())
 	}
 	if v := Forget(c.v, nil, simEpoch.Add(59*time.Second)); v.refused.Len() != 1 {
 		t.Error("it is forgotten too early")

@@ -212,8 +212,8 @@ func TestChurn(t *testing.T) {
 				t.Errorf("len(n.engine.members) = %v, want 2", len(n.engine.members))
 			case len(n.engine.list) != 2:
 				t.Errorf("len(n.engine.list) = %v, want 2", len(n.engine.list))
-			case n.engine.view.Len() != 2:
-				t.Errorf("n.engine.view.Len() = %v, want 2", n.engine.view.Len())
+			case n.engine.view.entries.Len() != 2:
+				t.Errorf("n.engine.view.entries.Len() = %v, want 2", n.engine.view.entries.Len())
 			case n.engine.view.tombs.Len() > maxTombstones:
 				t.Errorf("n.engine.view.tombs.Len() = %v, want at most %v", n.engine.view.tombs.Len(), maxTombstones)
 			}

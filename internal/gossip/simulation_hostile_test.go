@@ -188,8 +188,8 @@ func TestFull(t *testing.T) {
 		switch {
 		case len(n.members) != most:
 			t.Errorf("node: len(n.members) = %v, want %v", len(n.members), most)
-		case n.view.Len() != most:
-			t.Errorf("node: n.view.Len() = %v, want %v", n.view.Len(), most)
+		case n.view.entries.Len() != most:
+			t.Errorf("node: n.view.entries.Len() = %v, want %v", n.view.entries.Len(), most)
 		case n.stats.Rejected[Size] == 0:
 			t.Errorf("node: n.stats.Rejected[Size] = %v", n.stats.Rejected[Size])
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // A sortedMap is an immutable map in key order. A change copies one page and the list of pages, because a view of thousands of members changes
-// with every new record. The zero Table is empty.
+// with every new record. The zero sortedMap is empty.
 type sortedMap[V any] struct {
 	pages [][]sortedMapEntry[V] // none is empty
 	size  int
@@ -21,7 +21,7 @@ type sortedMapEntry[V any] struct {
 
 const maxMapPage = 32 // entries
 
-// find returns the position of key, or the position where it belongs. The table must have a page.
+// find returns the position of key, or the position where it belongs. The map must have a page.
 func (t sortedMap[V]) find(key string) (page, at int, ok bool) {
 	page, _ = slices.BinarySearchFunc(t.pages, key, func(p []sortedMapEntry[V], key string) int {
 		return strings.Compare(p[len(p)-1].key, key)
@@ -45,7 +45,7 @@ func (t sortedMap[V]) Get(key string) (v V, ok bool) {
 	return v, ok
 }
 
-// With returns a table that has v under key in addition.
+// With returns a map that has v under key in addition.
 func (t sortedMap[V]) With(key string, v V) sortedMap[V] {
 	added := sortedMapEntry[V]{key, v}
 	if t.size == 0 {
@@ -60,7 +60,7 @@ func (t sortedMap[V]) With(key string, v V) sortedMap[V] {
 		pages[page] = changed
 		return sortedMap[V]{pages, t.size}
 	}
-	changed := append(append(append(make([]sortedMapEntry[V], 0, len(old)+1), old[:at]...), added), old[at:]...)
+	changed := slices.Insert(slices.Clone(old), at, added)
 	parts := [][]sortedMapEntry[V]{changed}
 	if half := len(changed) / 2; len(changed) > maxMapPage {
 		parts = [][]sortedMapEntry[V]{slices.Clip(changed[:half]), changed[half:]}
@@ -70,7 +70,7 @@ func (t sortedMap[V]) With(key string, v V) sortedMap[V] {
 	return sortedMap[V]{pages, t.size + 1}
 }
 
-// Without returns a table without those keys.
+// Without returns a map without those keys.
 func (t sortedMap[V]) Without(keys ...string) sortedMap[V] {
 	drop := map[string]bool{}
 	for _, k := range keys {

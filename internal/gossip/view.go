@@ -74,12 +74,6 @@ func NewView(rules Rules, m Memory) *View {
 	return v
 }
 
-// Find returns the entry of a node.
-func (v *View) Find(node string) (*Entry, bool) { return v.entries.Get(node) }
-
-// Len returns the number of members, without this node.
-func (v *View) Len() int { return v.entries.Len() }
-
 // Forget turns members into tombstones, and drops expired tombstones and refusals.
 func Forget(v *View, nodes []string, now time.Time) *View {
 	next := *v

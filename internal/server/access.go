@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,15 +46,11 @@ func apiServerCheck(config *rest.Config) func(context.Context) error {
 
 // runAccess wires and runs the sign-in API: tailnet -> HTTP server -> service -> store.
 func runAccess(ctx context.Context, p *process, working func()) error {
-	config, err := apiServer(ctx, p.Kubeconfig)
+	store, err := controller.NewStore(p.config, p.set.Signin.Namespace, p.set.Signin.TokenAudiences)
 	if err != nil {
 		return err
 	}
-	store, err := controller.NewStore(config, p.set.Signin.Namespace, p.set.Signin.TokenAudiences)
-	if err != nil {
-		return err
-	}
-	secret, err := controller.NewClusterKey(config, p.set.Signin.SystemNamespace)
+	secret, err := controller.NewClusterKey(p.config, p.set.Signin.SystemNamespace)
 	if err != nil {
 		return err
 	}
@@ -63,17 +60,9 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	info, err := clusterInfo(ctx, config, p)
-	if err != nil {
-		return err
-	}
-	record, closeRecord, err := p.auditLog.get(ctx, config, p, info)
-	if err != nil {
-		return err
-	}
 	keys, policy := newKeyring(), p.set.AccessPolicy()
 	server := &httpapi.Server{
-		Names: node.Names, Record: record.Write, Limits: limits(p.set.API.Limits), Log: p.log, Now: time.Now,
+		Names: node.Names, Record: p.record.Write, Limits: limits(p.set.API.Limits), Log: p.log, Now: time.Now,
 		Key: keys.current, Measure: p.metrics.MeasureServer("tailnet"), Identify: p.measureIdentifier(node.Identify),
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
@@ -85,37 +74,35 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	guard := &signin.Guard{
 		Store: store, Devices: node.Devices, Changed: node.Changed, Tailnet: func() string { return node.Status().Tailnet },
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
-		Report: func(s signin.Signin, f signin.CheckResult) { recordSigninChange(p, node.Status(), record.Write, s, f) },
+		Report: func(s signin.Signin, f signin.CheckResult) { p.recordSigninChange(node.Status(), s, f) },
 	}
-	others := &discovery{p: p, config: config, node: node, keys: keys, secret: secret, info: info, write: record.Write, server: *server,
-		events: make(chan gossip.Event, maxEvents)}
+	others := &discovery{process: p, node: node, keys: keys, secret: secret, server: *server, events: make(chan gossip.Event, maxEvents)}
 	others.configureServer()
-	addAccessChecks(p, config, node, store, keys)
-	// The HTTP server finishes its requests, and then the audit log writes their entries.
+	addAccessChecks(p, node, store, keys)
 	return runNode(ctx, node, func(ctx context.Context) error {
 		parts, ctx := newGroup(ctx)
 		parts.run(func() error { return store.Run(ctx) })
 		parts.parts.Go(func() { keys.load(ctx, secret, p.log) })
 		ln, err := node.Listen(ctx)
 		if err != nil {
-			return errors.Join(parts.stop(ctx, err), closeRecord())
+			return parts.stop(ctx, err)
 		}
-		p.log.Info("access is serving", "names", node.Names(), "cluster", info.Name, "id", info.ID, "version", info.Version)
+		p.log.Info("access is serving", "names", node.Names(), "cluster", p.cluster.Name, "id", p.cluster.ID, "version", p.cluster.Version)
 		working()
 		parts.run(func() error { return guard.Run(ctx) })
 		if p.set.Gossip.Enabled {
 			parts.run(func() error { return others.run(ctx) })
 		}
-		routes := append(signinService(p, store, info, keys).Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
+		routes := append(signinService(p, store, keys).Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
 		parts.run(func() error { return server.Run(ctx, ln, node.ConnContext, routes...) })
-		return errors.Join(parts.wait(), closeRecord())
+		return parts.wait()
 	})
 }
 
-func signinService(p *process, store *controller.Store, info signin.ClusterInfo, keys *keyring) *signin.Service {
+func signinService(p *process, store *controller.Store, keys *keyring) *signin.Service {
 	return &signin.Service{
-		Store: p.metrics.CountingStore(store), Cluster: info, Key: keys.current, Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin,
-		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
+		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
+		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
 		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
 }
@@ -144,18 +131,27 @@ func (p *process) measureIdentifier(identify identity.Identifier) identity.Ident
 	}
 }
 
-// clusterInfo returns the description of the cluster that people see.
-func clusterInfo(ctx context.Context, config *rest.Config, p *process) (signin.ClusterInfo, error) {
+// clusterInfo returns the description of the cluster that people see. The settings of the roles operator and plane need not name the
+// cluster: their audit logs then have its id as its name.
+func (p *process) clusterInfo(ctx context.Context) (info signin.ClusterInfo, err error) {
 	c := p.set.Cluster
+	if p.role == settings.OperatorRole || p.role == settings.PlaneRole {
+		if c.ID == "" {
+			if c.ID, err = kube.ClusterUID(ctx, p.config); err != nil {
+				return info, fmt.Errorf("find the cluster's id for the audit log: %w; alternatively set cluster.id", err)
+			}
+		}
+		return signin.ClusterInfo{Name: cmp.Or(c.Name, c.ID), ID: c.ID, Version: version()}, nil
+	}
 	ca, err := c.CA()
 	if err != nil {
-		return signin.ClusterInfo{}, err
+		return info, err
 	}
 	hash, err := signin.CAHash(ca)
 	if err != nil {
-		return signin.ClusterInfo{}, fmt.Errorf("cluster.caFile: %w", err)
+		return info, fmt.Errorf("cluster.caFile: %w", err)
 	}
-	id, err := clusterID(ctx, config, c.ID, hash, p.log)
+	id, err := clusterID(ctx, p.config, c.ID, hash, p.log)
 	return signin.ClusterInfo{Name: c.Name, ID: id, ServerURL: c.Server, CAData: ca, CAHash: hash,
 		InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, Labels: c.Labels, Version: version()}, err
 }
@@ -193,9 +189,8 @@ func limits(l settings.Limits) httpapi.Limits {
 }
 
 // addAccessChecks registers the health checks and metrics of the access server.
-func addAccessChecks(p *process, config *rest.Config, node *tailnet.Node, store *controller.Store, keys *keyring) {
+func addAccessChecks(p *process, node *tailnet.Node, store *controller.Store, keys *keyring) {
 	p.health.AddCheck("tailnet", nodeCheck(node))
-	p.health.AddCheck("kubernetes", apiServerCheck(config))
 	p.health.AddCheck("signins", func(context.Context) error {
 		if !store.Synced() {
 			return errors.New("the cache of sign-ins is not synchronized yet")
@@ -218,7 +213,7 @@ func nodeCheck(node *tailnet.Node) func(context.Context) error {
 }
 
 // recordSigninChange records that a sign-in ended or was shortened without a request.
-func recordSigninChange(p *process, self tailnet.Status, write func(audit.Entry) error, s signin.Signin, f signin.CheckResult) {
+func (p *process) recordSigninChange(self tailnet.Status, s signin.Signin, f signin.CheckResult) {
 	e := signinEntry(s, f.Reason)
 	e.Actor = selfActor(self)
 	if f.End {
@@ -228,7 +223,7 @@ func recordSigninChange(p *process, self tailnet.Status, write func(audit.Entry)
 		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
 	}
 	p.log.Info("ended or shortened a sign-in after a change of the tailnet", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
-	recordAction(p, write, e)
+	p.recordAction(e)
 }
 
 // selfActor returns this server as the actor of actions without a request.

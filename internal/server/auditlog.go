@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
-
-	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
@@ -24,43 +21,12 @@ import (
 // exportTime is how long a collector may take for the last audit entries.
 const exportTime = 5 * time.Second
 
-// An auditLog is the single audit log of a process with several parts. The first part that needs it opens it, and the last part that is done
-// closes it.
-type auditLog struct {
-	mu     sync.Mutex
-	users  int
-	record *audit.Log
-	close  func() error
-}
-
-// get returns the audit log and a function that the caller must call when it is done.
-func (b *auditLog) get(ctx context.Context, config *rest.Config, p *process, info signin.ClusterInfo) (*audit.Log, func() error, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.users == 0 {
-		record, closeRecord, err := openAuditLog(ctx, config, p, info)
-		if err != nil {
-			return nil, nil, err
-		}
-		b.record, b.close = record, closeRecord
-	}
-	b.users++
-	return b.record, func() error {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.users--; b.users > 0 {
-			return nil
-		}
-		return b.close()
-	}, nil
-}
-
 // signingKey returns the key that signs the audit log. If the settings name a Secret, the key is in it and stays the same across runs.
 // Otherwise the key is in the node's state directory, created at the first start. An operator without a Secret that logs to standard output
 // stores no key: each run generates one, and the log's first line names it.
-func signingKey(ctx context.Context, config *rest.Config, p *process, role settings.Role) (audit.Key, error) {
+func (p *process) signingKey(ctx context.Context, role settings.Role) (audit.Key, error) {
 	if name := p.set.Audit.KeySecret; name != "" {
-		secret, err := kube.NewKeySecret(config, p.set.Signin.SystemNamespace, name, "give the new public key to those who verify the audit log", audit.KeyFromSeed,
+		secret, err := kube.NewKeySecret(p.config, p.set.Signin.SystemNamespace, name, "give the new public key to those who verify the audit log", audit.KeyFromSeed,
 			func(k audit.Key) string { return k.Public().String() })
 		if err != nil {
 			return audit.Key{}, err
@@ -83,22 +49,22 @@ func signingKey(ctx context.Context, config *rest.Config, p *process, role setti
 	return audit.LoadKey(filepath.Join(dir, "audit.key"))
 }
 
-// openAuditLog opens the audit log, and returns it together with the function that closes it. The OTEL_* variables configure whether a
+// openAuditLog opens the audit log of the process, and returns the function that closes it. The OTEL_* variables configure whether a
 // collector gets a copy.
-func openAuditLog(ctx context.Context, config *rest.Config, p *process, info signin.ClusterInfo) (record *audit.Log, closeRecord func() error, err error) {
+func (p *process) openAuditLog(ctx context.Context) (closeRecord func() error, err error) {
 	role := settings.AccessRole
 	if p.role == settings.OperatorRole || p.role == settings.PlaneRole {
 		role = p.role
 	}
-	key, err := signingKey(ctx, config, p, role)
+	key, err := p.signingKey(ctx, role)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	export, err := otlp.New(ctx, otlp.Config{Service: "tailplaned", Version: info.Version, Cluster: info.Name, Getenv: os.Getenv, Log: p.log})
+	export, err := otlp.New(ctx, otlp.Config{Service: "tailplaned", Version: p.cluster.Version, Cluster: p.cluster.Name, Getenv: os.Getenv, Log: p.log})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	c := audit.Config{Path: p.set.Audit.File, Cluster: info.Name, ClusterID: info.ID, Role: string(role), Software: info.Version,
+	c := audit.Config{Path: p.set.Audit.File, Cluster: p.cluster.Name, ClusterID: p.cluster.ID, Role: string(role), Software: p.cluster.Version,
 		Key: key, Required: p.set.Audit.Required, Log: p.log, Now: time.Now}
 	if c.Path == "-" {
 		c.Path, c.Writer = "", os.Stdout
@@ -106,13 +72,13 @@ func openAuditLog(ctx context.Context, config *rest.Config, p *process, info sig
 	if export != nil {
 		c.Export = export.Export
 	}
-	if record, err = audit.Open(c); err != nil {
-		return nil, nil, fmt.Errorf("audit.file: %w", err)
+	if p.record, err = audit.Open(c); err != nil {
+		return nil, fmt.Errorf("audit.file: %w", err)
 	}
 	p.log.Info("the audit log is open", "key", key.Public().String())
-	p.metrics.AddAudit(record.Stats)
-	return record, func() error {
-		err := record.Close()
+	p.metrics.AddAudit(p.record.Stats)
+	return func() error {
+		err := p.record.Close()
 		if export == nil {
 			return err
 		}
@@ -123,11 +89,11 @@ func openAuditLog(ctx context.Context, config *rest.Config, p *process, info sig
 }
 
 // recordEndedSignin counts and records a sign-in that ended without a request to the access server.
-func recordEndedSignin(p *process, write func(audit.Entry) error, end controller.EndedSignin) {
+func (p *process) recordEndedSignin(end controller.EndedSignin) {
 	p.metrics.CountEnded(end.Cause)
 	e := signinEntry(end.Signin, end.Reason)
 	e.Args["cause"] = string(end.Cause)
-	recordAction(p, write, e)
+	p.recordAction(e)
 }
 
 // signinEntry returns the entry for the end of a sign-in.
@@ -137,18 +103,18 @@ func signinEntry(s signin.Signin, reason string) audit.Entry {
 }
 
 // recordSweep counts and records the removal of an object that belongs to no sign-in.
-func recordSweep(p *process, write func(audit.Entry) error, kind, namespace, name string) {
+func (p *process) recordSweep(kind, namespace, name string) {
 	p.metrics.CountSwept()
 	args := map[string]string{"kind": kind}
 	if namespace != "" {
 		args["namespace"] = namespace
 	}
-	recordAction(p, write, audit.Entry{Verb: access.SigninSweep, Object: name, Reason: "The object belongs to no sign-in.", Args: args})
+	p.recordAction(audit.Entry{Verb: access.SigninSweep, Object: name, Reason: "The object belongs to no sign-in.", Args: args})
 }
 
 // recordAction records an action that the process took without a request. Without a node, the actor is the host name; in a pod, that is the
 // pod's name.
-func recordAction(p *process, write func(audit.Entry) error, e audit.Entry) {
+func (p *process) recordAction(e audit.Entry) {
 	e.Time, e.Surface, e.Result = time.Now(), "process", audit.Done
 	e.RequestID = audit.NewID(e.Time)
 	if e.Actor.Node == "" {
@@ -158,7 +124,7 @@ func recordAction(p *process, write func(audit.Entry) error, e audit.Entry) {
 			p.log.Warn("the host name is unknown", "err", err)
 		}
 	}
-	if err := write(e); err != nil {
+	if err := p.record.Write(e); err != nil {
 		p.log.Error("an audit entry is lost", "audit", e.RequestID, "err", err)
 	}
 }

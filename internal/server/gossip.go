@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
@@ -23,7 +21,6 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/settings"
-	"github.com/tailplane/tailplane/internal/signin"
 	signincontroller "github.com/tailplane/tailplane/internal/signin/controller"
 	"github.com/tailplane/tailplane/internal/tailnet"
 	"github.com/tailplane/tailplane/internal/util/retry"
@@ -31,13 +28,10 @@ import (
 
 // discovery connects this access server to those of other clusters.
 type discovery struct {
-	p      *process
-	config *rest.Config
+	*process
 	node   *tailnet.Node
 	keys   *keyring
 	secret *signincontroller.ClusterKey
-	info   signin.ClusterInfo
-	write  func(audit.Entry) error
 	server httpapi.Server // HTTP server for members; the API's server has another port
 
 	netmap atomic.Pointer[gossip.Netmap]
@@ -67,9 +61,9 @@ func (d *discovery) members() *gossip.Members {
 
 // facts returns what this server announces about itself. It uses only the cluster's settings and the tailnet.
 func (d *discovery) facts(key httpapi.PublicKey) gossip.Facts {
-	st, set := d.node.Status(), d.p.set
-	f := gossip.Facts{ClusterID: d.info.ID, ClusterName: d.info.Name, Node: st.ID, Port: set.Gossip.Port, APIEndpoint: d.info.ServerURL,
-		APIPort: portOf(d.info.ServerURL), CAHash: d.info.CAHash, Labels: d.info.Labels, Key: key, Software: software(d.info.Version)}
+	st, set := d.node.Status(), d.set
+	f := gossip.Facts{ClusterID: d.cluster.ID, ClusterName: d.cluster.Name, Node: st.ID, Port: set.Gossip.Port, APIEndpoint: d.cluster.ServerURL,
+		APIPort: portOf(d.cluster.ServerURL), CAHash: d.cluster.CAHash, Labels: d.cluster.Labels, Key: key, Software: software(d.cluster.Version)}
 	if h := d.handover.Load(); h != nil {
 		f.PrevKey, f.PrevSig = h.from, h.sig
 	}
@@ -149,7 +143,7 @@ const (
 // configureServer configures the HTTP server for members. It starts as a copy of the API's server and gets other limits. It has neither proofs nor
 // required audit entries, which are for people.
 func (d *discovery) configureServer() {
-	measured := d.p.metrics.MeasureServer("gossip")
+	measured := d.metrics.MeasureServer("gossip")
 	d.server.Key, d.server.MustRecord, d.server.HTTP2 = nil, nil, true
 	d.server.Measure = func() func(httpapi.Outcome) {
 		ended := measured()
@@ -161,22 +155,19 @@ func (d *discovery) configureServer() {
 		}
 	}
 	d.server.Limits = httpapi.Limits{Verbs: map[access.Verb]httpapi.Rate{access.GossipExchange: {PerMinute: exchangesPerMinute, Burst: exchangesAtOnce}},
-		Other: limits(d.p.set.API.Limits).Other, All: httpapi.Rate{PerMinute: exchangesOfEveryone, Burst: exchangesOfEveryone / 60},
+		Other: limits(d.set.API.Limits).Other, All: httpapi.Rate{PerMinute: exchangesOfEveryone, Burst: exchangesOfEveryone / 60},
 		Connections: gossip.ConnectionsPerPeer, AllConnections: connectionsOfAll, Age: connectionAge}
 }
 
 // isNonMember reports whether c is a code with which the server refuses a caller that is no member.
 func isNonMember(c problem.Code) bool {
-	switch c {
-	case problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired, problem.FunnelRefused, problem.NoIdentity:
-		return true
-	}
-	return false
+	return slices.Contains([]problem.Code{problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired,
+		problem.FunnelRefused, problem.NoIdentity}, c)
 }
 
 // run gossips until ctx ends, and then announces that this server leaves. The tailnet's node must be up.
 func (d *discovery) run(ctx context.Context) error {
-	g := d.p.set.Gossip
+	g := d.set.Gossip
 	set, err := gossipSettings(g)
 	if err != nil {
 		return err
@@ -194,11 +185,11 @@ func (d *discovery) run(ctx context.Context) error {
 	case err != nil:
 		return nil // ctx has ended
 	case ok:
-		d.handover.Store(&handover{before.Public(), before.Sign(gossip.RekeyMessage(d.info.ID, key.Public()))})
-		d.p.log.Info("the cluster's key was changed; the previous key signed the new one", "before", before.Public().String(), "key", key.Public().String())
+		d.handover.Store(&handover{before.Public(), before.Sign(gossip.RekeyMessage(d.cluster.ID, key.Public()))})
+		d.log.Info("the cluster's key was changed; the previous key signed the new one", "before", before.Public().String(), "key", key.Public().String())
 	}
 	self := d.node.Status().ID
-	pins, err := controller.NewPins(d.config, d.p.set.Signin.SystemNamespace, self)
+	pins, err := controller.NewPins(d.config, d.set.Signin.SystemNamespace, self)
 	if err != nil {
 		return err
 	}
@@ -210,16 +201,16 @@ func (d *discovery) run(ctx context.Context) error {
 	member, err := gossip.New(gossip.Config{
 		Settings: set, ID: self, Key: key.Public(), Sign: key.Sign, Netmap: d.netmap.Load, Exchange: client.Exchange, Load: pins.Load, Save: pins.Save,
 		Facts:  func() (gossip.Facts, bool) { return d.facts(key.Public()), d.node.Status().Running() },
-		Report: d.queueEvent, Log: d.p.log, Now: time.Now, Rand: mathrand.NewChaCha8(seed), Merged: d.p.metrics.ObserveMerge,
+		Report: d.queueEvent, Log: d.log, Now: time.Now, Rand: mathrand.NewChaCha8(seed), Merged: d.metrics.ObserveMerge,
 	})
 	if err != nil {
 		return err
 	}
 	d.member.Store(member)
-	d.p.metrics.AddGossip(member.Stats, member.Members, meter)
-	d.p.log.Info("searching for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
-	if gossip.IsPrivateEndpoint(d.info.ServerURL) {
-		d.p.log.Warn("cluster.server is a private address: servers of other clusters list this cluster only if their gossip.allowEndpoints includes it", "server", d.info.ServerURL)
+	d.metrics.AddGossip(member.Stats, member.Members, meter)
+	d.log.Info("searching for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
+	if gossip.IsPrivateEndpoint(d.cluster.ServerURL) {
+		d.log.Warn("cluster.server is a private address: servers of other clusters list this cluster only if their gossip.allowEndpoints includes it", "server", d.cluster.ServerURL)
 	}
 
 	parts, running := newGroup(ctx)
@@ -227,12 +218,12 @@ func (d *discovery) run(ctx context.Context) error {
 	parts.run(func() error { return d.recordEvents(running) })
 	parts.run(func() error { return member.Run(running) })
 	parts.run(func() error {
-		return d.server.Run(running, meter.Listener(ln), d.node.ConnContext, gossiphttp.ServeExchange(member.Handle, time.Now), gossiphttp.ServeCA(d.info.CAData, time.Now))
+		return d.server.Run(running, meter.Listener(ln), d.node.ConnContext, gossiphttp.ServeExchange(member.Handle, time.Now), gossiphttp.ServeCA(d.cluster.CAData, time.Now))
 	})
 	parts.run(func() error { return d.publisher(member, client).Run(running) })
 	<-running.Done()
 	if err := member.Leave(context.WithoutCancel(ctx)); err != nil {
-		d.p.log.Info("no other server received the message that this server leaves", "err", err)
+		d.log.Info("no other server received the message that this server leaves", "err", err)
 	}
 	return parts.wait()
 }
@@ -241,7 +232,7 @@ func (d *discovery) run(ctx context.Context) error {
 // a changed key.
 func (d *discovery) loadPreviousKey(ctx context.Context) (key httpapi.Key, ok bool, err error) {
 	report := func(err error) {
-		d.p.log.Warn("reading the previous key of the cluster failed; trying again", "err", err)
+		d.log.Warn("reading the previous key of the cluster failed; trying again", "err", err)
 	}
 	err = retryUntil(ctx, report, func() (err error) {
 		key, ok, err = d.secret.Previous(ctx)
@@ -252,8 +243,8 @@ func (d *discovery) loadPreviousKey(ctx context.Context) (key httpapi.Key, ok bo
 
 // publisher returns the publisher that shows this cluster what is known of the others.
 func (d *discovery) publisher(member *gossip.Node, client *gossiphttp.Client) *controller.Publisher {
-	forgotten := time.Now().Add(time.Duration(d.p.set.Gossip.ForgetAfter)) // by then, a server that was not heard is forgotten
-	p := &controller.Publisher{Config: d.config, Namespace: d.p.set.Signin.SystemNamespace, Log: d.p.log, Now: time.Now,
+	forgotten := time.Now().Add(time.Duration(d.set.Gossip.ForgetAfter)) // by then, a server that was not heard is forgotten
+	p := &controller.Publisher{Config: d.config, Namespace: d.set.Signin.SystemNamespace, Log: d.log, Now: time.Now,
 		Clusters: func() []gossip.Cluster {
 			all, _ := member.Members().Clusters(true)
 			return all
@@ -262,11 +253,11 @@ func (d *discovery) publisher(member *gossip.Node, client *gossiphttp.Client) *c
 			seen := d.netmap.Load()
 			return seen != nil && seen.Len() <= 1 || member.Stats().MessagesIn > 0 || time.Now().After(forgotten)
 		}}
-	if set := d.p.set.Gossip.ClusterProfiles; set.Enabled {
-		p.Profiles = &controller.Profiles{Namespace: set.Namespace, ForgetAfter: time.Duration(d.p.set.Gossip.ForgetAfter),
+	if set := d.set.Gossip.ClusterProfiles; set.Enabled {
+		p.Profiles = &controller.Profiles{Namespace: set.Namespace, ForgetAfter: time.Duration(d.set.Gossip.ForgetAfter),
 			CA: func(ctx context.Context, c gossip.Cluster) ([]byte, error) {
 				if c.Self {
-					return d.info.CAData, nil
+					return d.cluster.CAData, nil
 				}
 				err := fmt.Errorf("no access server of %s is available", c.Name)
 				for _, m := range c.Members {
@@ -322,7 +313,7 @@ func (d *discovery) followNetmap(ctx context.Context) error {
 func (d *discovery) gossipPeers(all []tailnet.Peer) []gossip.Peer {
 	var servers []gossip.Peer
 	for _, p := range all {
-		if !p.Shared && slices.ContainsFunc(p.Tags, func(t access.Tag) bool { return slices.Contains(d.p.set.Gossip.Tags, string(t)) }) {
+		if !p.Shared && slices.ContainsFunc(p.Tags, func(t access.Tag) bool { return slices.Contains(d.set.Gossip.Tags, string(t)) }) {
 			servers = append(servers, gossip.Peer{ID: p.ID, Name: p.Name, Addrs: p.Addrs})
 		}
 	}
@@ -365,7 +356,7 @@ func (d *discovery) recordEvents(ctx context.Context) error {
 // recordEvent writes an event of the members to the audit log.
 func (d *discovery) recordEvent(ev gossip.Event) {
 	if n := d.lost.Swap(0); n > 0 {
-		d.p.log.Error("the audit log lacks some membership events: too many happened at once", "events", n)
+		d.log.Error("the audit log lacks some membership events: too many happened at once", "events", n)
 	}
 	args := map[string]string{"node": ev.Node}
 	if ev.Cluster != "" {
@@ -374,6 +365,6 @@ func (d *discovery) recordEvent(ev gossip.Event) {
 	if ev.Count > 0 {
 		args["count"] = strconv.FormatUint(ev.Count, 10)
 	}
-	d.p.log.Info("discovery", "event", ev.Kind, "node", ev.Node, "cluster", ev.Cluster, "detail", ev.Detail, "count", ev.Count)
-	recordAction(d.p, d.write, audit.Entry{Verb: access.Gossip(string(ev.Kind)), Object: ev.Node, Reason: ev.Detail, Args: args, Actor: selfActor(d.node.Status())})
+	d.log.Info("discovery", "event", ev.Kind, "node", ev.Node, "cluster", ev.Cluster, "detail", ev.Detail, "count", ev.Count)
+	d.recordAction(audit.Entry{Verb: access.Gossip(string(ev.Kind)), Object: ev.Node, Reason: ev.Detail, Args: args, Actor: selfActor(d.node.Status())})
 }

@@ -13,10 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/kube"
@@ -34,7 +31,6 @@ import (
 // planeServer is the process of the plane.
 type planeServer struct {
 	*process
-	config         *rest.Config
 	store          *plane.Store
 	service        *plane.Service
 	fleet          *plane.FleetService
@@ -46,8 +42,7 @@ type planeServer struct {
 	drift       *plane.DriftCheck // nil: no repository
 	enroll      *plane.EnrollmentService
 
-	record *audit.Log
-	orgs   func() []access.Org
+	orgs func() []access.Org
 
 	mu      sync.Mutex
 	exposed map[string]string // by exposure: the name on the tailnet, for exposures that are up
@@ -65,47 +60,23 @@ const noNode = "This replica is not the plane's node."
 // runPlane wires and runs the operator plane. Every replica fills the store from the start; only the elected one serves it. In the role all
 // there is one replica.
 func runPlane(ctx context.Context, p *process, working func()) error {
-	config, err := apiServer(ctx, p.Kubeconfig)
-	if err != nil {
-		return err
-	}
-	info, err := operatorInfo(ctx, config, p)
-	if err != nil {
-		return err
-	}
-	record, closeRecord, err := p.auditLog.get(ctx, config, p, info)
-	if err != nil {
-		return err
-	}
-	s := &planeServer{process: p, config: config, record: record, store: plane.NewStore(time.Now), exposed: map[string]string{}}
+	s := &planeServer{process: p, store: plane.NewStore(time.Now), exposed: map[string]string{}}
 	watch, err := s.newServices()
-	if err == nil {
-		err = s.run(ctx, watch, working)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, closeRecord())
+	return s.run(ctx, watch, working)
 }
 
 // newServices creates the services of the plane. It returns the watcher that fills the store.
 func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	set := s.set
-	signins, err := planekube.NewSigninRevoker(s.config, set.Signin.Namespace, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	holds, err := planekube.NewHoldWriter(s.config, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	ignores, err := planekube.NewDriftIgnores(s.config, set.Signin.SystemNamespace, s.store, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	events, err := planekube.NewEventReader(s.config, time.Now)
-	if err != nil {
-		return nil, err
-	}
-	logs, err := planekube.NewLogReader(s.config, time.Now)
-	if err != nil {
+	signins, signinsErr := planekube.NewSigninRevoker(s.config, set.Signin.Namespace, time.Now)
+	holds, holdsErr := planekube.NewHoldWriter(s.config, time.Now)
+	ignores, ignoresErr := planekube.NewDriftIgnores(s.config, set.Signin.SystemNamespace, s.store, time.Now)
+	events, eventsErr := planekube.NewEventReader(s.config, time.Now)
+	logs, logsErr := planekube.NewLogReader(s.config, time.Now)
+	if err := errors.Join(signinsErr, holdsErr, ignoresErr, eventsErr, logsErr); err != nil {
 		return nil, err
 	}
 	if set.Plane.Identity.Mode == settings.Whois {
@@ -133,9 +104,6 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 
 // run fills the store and serves it, in one term or in each term that this replica wins.
 func (s *planeServer) run(ctx context.Context, watch *planekube.Watcher, working func()) error {
-	if s.role == settings.PlaneRole { // otherwise the other parts check this
-		s.health.AddCheck("kubernetes", apiServerCheck(s.config))
-	}
 	parts, ctx := newGroup(ctx)
 	if s.role == settings.PlaneRole && s.LeaderElect {
 		working() // a replica that waits for the election is ready

@@ -15,11 +15,13 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane/exposure"
 	"github.com/tailplane/tailplane/internal/server/health"
@@ -72,7 +74,7 @@ func load(file string, role settings.Role) (settings.File, error) {
 	if err != nil {
 		return set, err
 	}
-	if role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled {
+	if set.Runs(settings.PlaneRole, role) {
 		err = checkPlane(set)
 	}
 	if err == nil && set.Gossip.Enabled {
@@ -104,13 +106,23 @@ func PrintConfig(o Options, out, warn io.Writer) error {
 // A process is the state that the parts of a role share.
 type process struct {
 	Options
-	set      settings.File
-	role     settings.Role
-	auditLog auditLog
-	log      *slog.Logger
-	health   *health.Listener
-	metrics  *health.Metrics
+	set     settings.File
+	role    settings.Role
+	log     *slog.Logger
+	health  *health.Listener
+	metrics *health.Metrics
+
+	// Set by connect, before the parts begin.
+	config  *rest.Config
+	cluster signin.ClusterInfo
+	record  *audit.Log
 }
+
+// roleParts are the parts that Run can run.
+var roleParts = []struct {
+	name settings.Role
+	run  func(ctx context.Context, p *process, working func()) error
+}{{settings.AccessRole, runAccess}, {settings.OperatorRole, runOperator}, {settings.PlaneRole, runPlane}}
 
 // Run runs the role access, operator or plane, or all of them; the plane only if the settings enable it. When the first part ends, Run
 // cancels the others. It serves probes from before the parts begin until after they have ended.
@@ -130,8 +142,7 @@ func Run(ctx context.Context, o Options, role settings.Role) error {
 	if role != settings.PlaneRole {
 		operations = append(httpapi.Verbs(new(signin.Service).Routes()...), access.ClusterMembers, access.GossipExchange)
 	}
-	withPlane := role == settings.PlaneRole || role == settings.AllRoles && set.Plane.Enabled
-	if withPlane {
+	if set.Runs(settings.PlaneRole, role) {
 		operations = append(append(operations, access.PlaneVerbs()...), exposure.UpstreamUse)
 	}
 	metrics := health.NewMetrics(version(), commit(), operations...)
@@ -149,18 +160,40 @@ func Run(ctx context.Context, o Options, role settings.Role) error {
 		defer parts.cancel()
 		probed <- p.health.Run(probing)
 	}()
-	for _, part := range []struct {
-		name settings.Role
-		run  func(context.Context, *process, func()) error
-	}{{settings.AccessRole, runAccess}, {settings.OperatorRole, runOperator}, {settings.PlaneRole, runPlane}} {
-		if role == part.name || role == settings.AllRoles && (part.name != settings.PlaneRole || withPlane) {
+	var begin []func() error
+	for _, part := range roleParts {
+		if set.Runs(part.name, role) {
 			working := addPart(p.health, string(part.name))
-			parts.run(func() error { return part.run(ctx, p, working) })
+			begin = append(begin, func() error { return part.run(ctx, p, working) })
 		}
 	}
-	err = parts.wait()
+	closeRecord, err := p.connect(ctx)
+	if err == nil {
+		for _, run := range begin {
+			parts.run(run)
+		}
+		err = errors.Join(parts.wait(), closeRecord())
+	}
 	endProbes()
 	return errors.Join(err, <-probed)
+}
+
+// connect waits for the API server, describes the cluster, and opens the audit log. The caller must call closeRecord after all parts have
+// ended.
+func (p *process) connect(ctx context.Context) (closeRecord func() error, err error) {
+	if p.config, err = apiServer(ctx, p.Kubeconfig); err != nil {
+		return nil, err
+	}
+	p.health.AddCheck("kubernetes", apiServerCheck(p.config))
+	if p.set.Runs(settings.OperatorRole, p.role) {
+		if err := p.checkRoles(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if p.cluster, err = p.clusterInfo(ctx); err != nil {
+		return nil, err
+	}
+	return p.openAuditLog(ctx)
 }
 
 func logWarnings(log *slog.Logger, warnings []string) {
@@ -181,12 +214,11 @@ func addPart(probes *health.Listener, name string) (working func()) {
 	return func() { works.Store(true) }
 }
 
-// A group runs the parts of a process. When the first one ends, it cancels the others.
+// A group runs the parts of a process. When the first one ends, it cancels the others. One goroutine starts the parts and waits.
 type group struct {
 	cancel context.CancelFunc
 	parts  sync.WaitGroup
-	mu     sync.Mutex
-	errs   []error // in the order in which the parts started
+	errs   []*error // in the order in which the parts started; wait reads them
 }
 
 // newGroup returns a group and the context of its parts. The caller must call cancel or wait for a part that ends.
@@ -196,23 +228,21 @@ func newGroup(ctx context.Context) (*group, context.Context) {
 }
 
 func (g *group) run(part func() error) {
-	g.mu.Lock()
-	i := len(g.errs)
-	g.errs = append(g.errs, nil)
-	g.mu.Unlock()
+	err := new(error)
+	g.errs = append(g.errs, err)
 	g.parts.Go(func() {
 		defer g.cancel()
-		err := part()
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.errs[i] = err
+		*err = part()
 	})
 }
 
 // wait returns the errors of all parts when they have ended.
-func (g *group) wait() error {
+func (g *group) wait() (err error) {
 	g.parts.Wait()
-	return errors.Join(g.errs...)
+	for _, e := range g.errs {
+		err = errors.Join(err, *e)
+	}
+	return err
 }
 
 // stop cancels the parts and returns their errors. It also returns err, unless a part that ended before is the cause.

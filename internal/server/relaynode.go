@@ -59,15 +59,11 @@ func (l *relayNode) run(ctx context.Context) error {
 		l.p.Hostname = cmp.Or(f.Hostname, l.p.Hostname)
 		t.ControlURL = cmp.Or(f.ControlURL, t.ControlURL)
 	}
-	tried := ""
+	tried, keyless := "", false // keyless: the node cannot join without a key
 	for {
-		id, key, err := l.key(ctx)
-		if err != nil {
-			return err
-		}
-		lost := !l.p.state.Joined()
-		if lost && key == "" || key != "" && key == tried {
-			if id == "" {
+		id, key := l.key(ctx)
+		if key != "" && key == tried || key == "" && (keyless || !l.p.state.Joined()) {
+			if id == "" || keyless {
 				id = config.NoKey
 			}
 			if err := l.p.state.Set(ctx, map[string]string{config.Reissue: id}); err != nil && ctx.Err() == nil {
@@ -78,59 +74,38 @@ func (l *relayNode) run(ctx context.Context) error {
 			}
 			continue
 		}
-		tried = key
+		tried, keyless = key, false
 		if err := l.p.state.Refresh(ctx, config.DeviceID, config.DeviceFQDN, config.DeviceIPs); err != nil && ctx.Err() == nil {
 			l.p.log.Warn("reading the state Secret failed; the relay may not write fields that the operator removed", "err", err)
 		}
-		err = l.join(ctx, t, key)
+		err := l.join(ctx, t, key)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, tailnet.ErrRefused), errors.Is(err, errSignedOut):
 			l.p.log.Error("the node cannot join; waiting for another key", "err", err)
-			tried = key
-			if key == "" {
-				tried = " " // no key: any key is a new one
-				if err := l.p.state.Set(ctx, map[string]string{config.Reissue: config.NoKey}); err != nil {
-					l.p.log.Warn("writing the state Secret failed", "err", err)
-				}
-				if err := l.waitKey(ctx); err != nil {
-					return nil
-				}
-			}
+			keyless = key == ""
 		default:
 			return err
 		}
 	}
 }
 
-// waitKey waits until there is a key.
-func (l *relayNode) waitKey(ctx context.Context) error {
-	for {
-		if _, key, err := l.key(ctx); err == nil && key != "" {
-			return nil
-		}
-		if err := retry.Sleep(ctx, keyPause); err != nil {
-			return err
-		}
-	}
-}
-
 // key returns the auth key of the environment, else that of the configuration files, else that of the config Secret.
-func (l *relayNode) key(ctx context.Context) (id, key string, err error) {
+func (l *relayNode) key(ctx context.Context) (id, key string) {
 	for _, name := range []string{"TS_AUTHKEY", "TS_AUTH_KEY"} {
 		if key := os.Getenv(name); key != "" {
-			return "", key, nil
+			return "", key
 		}
 	}
 	if !l.given.IsZero() {
-		return "", l.given.Reveal(), nil
+		return "", l.given.Reveal()
 	}
-	id, key, err = l.p.client.AuthKey(ctx, l.p.ConfigSecret())
+	id, key, err := l.p.client.AuthKey(ctx, l.p.ConfigSecret())
 	if err != nil && ctx.Err() == nil {
 		l.p.log.Warn("reading the auth key failed", "err", err)
 	}
-	return id, key, nil // a node that has joined before needs none
+	return id, key // a node that has joined before needs none
 }
 
 // errSignedOut ends a node that must sign in again at the control server.

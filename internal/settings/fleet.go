@@ -66,9 +66,8 @@ func defaultFleet() Fleet {
 	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit, TruthCheckEvery: Duration(5 * time.Minute)}
 }
 
-// validateApproval returns the errors of the settings that the operator plane reads too.
-func (f Fleet) validateApproval() []error {
-	var v validation
+// validateApproval reports the errors of the settings that the operator plane reads too.
+func (f Fleet) validateApproval(v *validation) {
 	v.failIf(f.Approval != ApprovalGit && f.Approval != ApprovalPlane, "fleet.approval: %q is neither git nor plane", f.Approval)
 	for _, a := range f.Approvers {
 		if _, err := access.ParseLogin(a); err != nil {
@@ -77,12 +76,10 @@ func (f Fleet) validateApproval() []error {
 			v.fail("fleet.approvers: %q: list each login", a)
 		}
 	}
-	return v.errs
 }
 
-// validate returns the errors of all settings that the fleet reads.
-func (f Fleet) validate() []error {
-	var v validation
+// validate reports the errors of all settings that the fleet reads.
+func (f Fleet) validate(v *validation) {
 	for _, x := range []struct{ name, namespace string }{{"namespace", f.Namespace}, {"sharedNamespace", f.SharedNamespace}, {"arcNamespace", f.ARCNamespace}} {
 		v.failIf(!label.MatchString(x.namespace), "fleet.%s: %q is not the name of a namespace", x.name, x.namespace)
 	}
@@ -90,7 +87,7 @@ func (f Fleet) validate() []error {
 		"fleet.namespace (%q), fleet.sharedNamespace (%q) and fleet.arcNamespace (%q) must be three different namespaces, to separate jobs, credentials and ARC", f.Namespace, f.SharedNamespace, f.ARCNamespace)
 	v.failIf(strings.HasPrefix(f.SharedNamespace, "tailplane-org-"),
 		"fleet.sharedNamespace: %q has the prefix of namespaces of organisations", f.SharedNamespace)
-	v.errs = append(v.errs, f.validateApproval()...)
+	f.validateApproval(v)
 	for _, text := range f.ClusterCIDRs {
 		if p, err := netip.ParsePrefix(text); err != nil || p != p.Masked() {
 			v.fail("fleet.clusterCIDRs: %q is not a range of addresses such as 10.0.0.0/14", text)
@@ -110,8 +107,7 @@ func (f Fleet) validate() []error {
 			v.fail("fleet.cacheNamespaces: %q: jobs must not connect to this namespace", ns)
 		}
 	}
-	every := time.Duration(f.TruthCheckEvery)
-	v.failIf(every < time.Minute || every > 24*time.Hour, "fleet.truthCheckEvery: %v is not between 1m and 24h", every)
+	v.failIf(!f.TruthCheckEvery.isBetween(time.Minute, 24*time.Hour), "fleet.truthCheckEvery: %v is not between 1m and 24h", f.TruthCheckEvery)
 	for _, x := range []struct{ name, image string }{{"images.runner", f.Images.Runner}, {"images.docker", f.Images.Docker}, {"images.manager", f.Images.Manager}, {"images.helper", f.Images.Helper}, {"images.job", f.Images.Job}, {"canary.image", f.Canary.Image}} {
 		v.failIf(strings.ContainsFunc(x.image, isUnprintable), "fleet.%s: %q is not the name of an image", x.name, x.image)
 	}
@@ -120,7 +116,6 @@ func (f Fleet) validate() []error {
 			v.fail("fleet.canary.targets: %q is not a host with a port such as 10.0.0.1:9091", text)
 		}
 	}
-	return v.errs
 }
 
 // isUnprintable reports whether r is not valid in the name of an image or a host.

@@ -142,16 +142,10 @@ func (s *Size) UnmarshalYAML(n *yaml.Node) error {
 
 var quantity = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?(m|[kMGT]|[KMGT]i)?$`)
 
-// plainGateway replaces Go type names in the decoder's errors by the keys of the file.
-var plainGateway = strings.NewReplacer("yaml: ", "", "not found in type settings.GatewayTailnet", "is not a setting of tailnet",
-	"not found in type settings.GatewayProxy", "is not a setting of proxy", "not found in type settings.GatewayExtension", "is not a setting of extension",
-	"not found in type settings.GatewayEnvoy", "is not a setting of envoy",
-	"not found in type settings.Gateway", "is not a setting", "into int", "as a number", "into float64", "as a number")
-
 // ParseGateway decodes a file strictly, with the defaults for absent keys, and validates it.
 func ParseGateway(b []byte) (Gateway, error) {
 	g := DefaultGateway()
-	if err := decode(b, &g, plainGateway); err != nil {
+	if err := decode(b, &g); err != nil {
 		return Gateway{}, err
 	}
 	return g, g.validate()
@@ -189,8 +183,8 @@ func (g Gateway) validate() error {
 	v.failIf(strings.ContainsAny(g.Proxy.Image, " \t\n"), "proxy.image: %q is not the name of an image", g.Proxy.Image)
 	s := g.Extension.MaxMessageSize
 	v.failIf(s < 4<<20 || s > 1<<30, "extension.maxMessageSize: %v is not between 4Mi and 1Gi", s)
-	d := time.Duration(g.Extension.Deadline)
-	v.failIf(d < 200*time.Millisecond || d > 30*time.Second, "extension.deadline: %v is not between 200ms and 30s", d)
+	d := g.Extension.Deadline
+	v.failIf(!d.isBetween(200*time.Millisecond, 30*time.Second), "extension.deadline: %v is not between 200ms and 30s", d)
 	v.failIf(g.Envoy.Controller == "", "envoy.controller is empty: no Gateway would belong to Envoy Gateway")
 	v.failIf(g.Envoy.Discovery != DiscoveryDNS && g.Envoy.Discovery != DiscoveryEndpoints,
 		"envoy.discovery: %q is neither DNS nor Endpoints", g.Envoy.Discovery)
@@ -210,5 +204,5 @@ func (g Gateway) validate() error {
 	v.failIf(t.RequestsPerSecond <= 0 || t.RequestsPerSecond > 1000,
 		"tailnet.requestsPerSecond: %v must be above 0 and at most 1000", t.RequestsPerSecond)
 	v.failIf(t.Burst < 1 || t.Burst > 10000, "tailnet.burst: %d is not between 1 and 10000", t.Burst)
-	return errors.Join(v.errs...)
+	return errors.Join(v...)
 }

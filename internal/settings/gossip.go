@@ -55,32 +55,29 @@ func defaultGossip() Gossip {
 	}
 }
 
-// validate returns the errors that this package can detect. The caller that loads the file must
+// validate reports the errors that this package can detect. The caller that loads the file must
 // also validate keys, addresses and message sizes with package gossip.
-func (g Gossip) validate(apiPort uint16) []error {
-	v := validation{prefix: "gossip."}
+func (g Gossip) validate(v *validation, apiPort uint16) {
 	if !g.Enabled {
-		return nil
+		return
 	}
-	v.failIf(!label.MatchString(g.Network), "network: %q is not a DNS label", g.Network)
-	v.failIf(g.Port == 0 || g.Port == apiPort, "port: %d must not be 0 or tailnet.port", g.Port)
-	i := time.Duration(g.Interval)
-	v.failIf(i < 100*time.Millisecond || i > 10*time.Second, "interval: %v is not between 100ms and 10s", i)
-	v.failIf(g.Fanout < 1 || g.Fanout > 10, "fanout: %d is not between 1 and 10", g.Fanout)
-	v.failIf(len(g.Tags) == 0, "tags is empty: without a tag, every node of the tailnet would count as a server")
+	v.failIf(!label.MatchString(g.Network), "gossip.network: %q is not a DNS label", g.Network)
+	v.failIf(g.Port == 0 || g.Port == apiPort, "gossip.port: %d must not be 0 or tailnet.port", g.Port)
+	v.failIf(!g.Interval.isBetween(100*time.Millisecond, 10*time.Second), "gossip.interval: %v is not between 100ms and 10s", g.Interval)
+	v.failIf(g.Fanout < 1 || g.Fanout > 10, "gossip.fanout: %d is not between 1 and 10", g.Fanout)
+	v.failIf(len(g.Tags) == 0, "gossip.tags is empty: without a tag, every node of the tailnet would count as a server")
 	for _, t := range g.Tags {
-		v.failIf(!strings.HasPrefix(t, "tag:"), "tags: %q does not begin with tag:", t)
+		v.failIf(!strings.HasPrefix(t, "tag:"), "gossip.tags: %q does not begin with tag:", t)
 	}
 	for _, p := range g.Peers {
-		v.failIf(!subdomain.MatchString(strings.TrimSuffix(p, ".")), "peers: %q is not the name of a node", p)
+		v.failIf(!subdomain.MatchString(strings.TrimSuffix(p, ".")), "gossip.peers: %q is not the name of a node", p)
 	}
-	v.failIf(!slices.Contains([]Trust{OnFirstUse, PinnedOnly}, g.Trust), "trust: %q is neither tofu nor pinned", g.Trust)
-	v.failIf(g.Trust == PinnedOnly && len(g.Pins) == 0, "pins is empty and gossip.trust is pinned: the server would list no other cluster")
-	v.failIf(g.MaxMembers < 1 || g.MaxMembers > 16384, "maxMembers: %d is not between 1 and 16384", g.MaxMembers)
-	v.failIf(time.Duration(g.ForgetAfter) < time.Minute, "forgetAfter: %v is less than 1m", time.Duration(g.ForgetAfter))
+	v.failIf(!slices.Contains([]Trust{OnFirstUse, PinnedOnly}, g.Trust), "gossip.trust: %q is neither tofu nor pinned", g.Trust)
+	v.failIf(g.Trust == PinnedOnly && len(g.Pins) == 0, "gossip.pins is empty and gossip.trust is pinned: the server would list no other cluster")
+	v.failIf(g.MaxMembers < 1 || g.MaxMembers > 16384, "gossip.maxMembers: %d is not between 1 and 16384", g.MaxMembers)
+	v.failIf(time.Duration(g.ForgetAfter) < time.Minute, "gossip.forgetAfter: %v is less than 1m", g.ForgetAfter)
 	v.failIf(g.ClusterProfiles.Enabled && !label.MatchString(g.ClusterProfiles.Namespace),
-		"clusterProfiles.namespace: %q is not the name of a namespace", g.ClusterProfiles.Namespace)
-	return v.errs
+		"gossip.clusterProfiles.namespace: %q is not the name of a namespace", g.ClusterProfiles.Namespace)
 }
 
 // members returns the tags that identify a node as a server.

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -35,12 +34,10 @@ type Prometheus struct {
 	URL string `yaml:"url"` // http://prometheus.monitoring.svc:9090
 }
 
-func (p Prometheus) validate() error {
+func (p Prometheus) isValid() bool {
 	u, err := url.Parse(p.URL)
-	if p.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && u.RawQuery == "" && u.Fragment == "" {
-		return nil
-	}
-	return errors.New("plane.prometheus.url is not a URL such as http://prometheus.monitoring.svc:9090")
+	return p.URL == "" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
+		u.RawQuery == "" && u.Fragment == ""
 }
 
 // PlaneLogs sets whether the plane shows the logs of runners. It needs the right to read the logs
@@ -60,17 +57,14 @@ func defaultPlane() Plane {
 	return Plane{Identity: PlaneIdentity{Mode: Whois, Hostname: "dashboard"}, Capability: "tailplane.dev/cap/plane"}
 }
 
-// validatePlane returns the errors of all settings that the plane reads.
-func (f File) validatePlane() []error {
-	var v validation
+// validatePlane reports the errors of all settings that the plane reads.
+func (f File) validatePlane(v *validation) {
 	p, s := f.Plane, f.Signin
-	v.errs = append(v.errs, p.Identity.validate()...)
-	v.errs = append(v.errs, p.validateExposures()...)
-	v.errs = append(v.errs, p.GitOps.validate()...)
-	v.errs = append(v.errs, f.Fleet.validateApproval()...)
-	if err := p.Prometheus.validate(); err != nil {
-		v.errs = append(v.errs, err)
-	}
+	p.Identity.validate(v)
+	p.validateExposures(v)
+	p.GitOps.validate(v)
+	f.Fleet.validateApproval(v)
+	v.failIf(!p.Prometheus.isValid(), "plane.prometheus.url is not a URL such as http://prometheus.monitoring.svc:9090")
 	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
 		v.fail("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
 	}
@@ -88,9 +82,8 @@ func (f File) validatePlane() []error {
 	}
 	v.failIf(s.Namespace == s.SystemNamespace || !label.MatchString(s.Namespace) || !label.MatchString(s.SystemNamespace),
 		"signin.namespace (%q) and signin.systemNamespace (%q) must be the names of two namespaces", s.Namespace, s.SystemNamespace)
-	v.errs = append(v.errs, f.Tailnet.validate()...)
+	f.Tailnet.validate(v)
 	v.failIf(f.Audit.File == "", "audit.file is empty; use - for standard output")
-	return v.errs
 }
 
 func (h PlaneHolder) holder() (access.Holder, error) {

@@ -56,41 +56,38 @@ const (
 // Set reports whether there is a repository.
 func (g GitOps) Set() bool { return g.Repository != "" }
 
-func (g GitOps) validate() []error {
+func (g GitOps) validate(v *validation) {
 	if reflect.ValueOf(g).IsZero() {
-		return nil
+		return
 	}
-	v := validation{prefix: "plane.gitops."}
-	v.failIf(g.Forge != "github" && g.Forge != "gitlab", "forge: %q is neither github nor gitlab", g.Forge)
+	v.failIf(g.Forge != "github" && g.Forge != "gitlab", "plane.gitops.forge: %q is neither github nor gitlab", g.Forge)
 	for name, at := range map[string]string{"url": g.URL, "apiURL": g.APIURL} {
 		u, err := url.Parse(at)
 		v.failIf((at != "" || name == "url") && (err != nil || u.Host == "" || u.User != nil || u.Scheme != "https" && !loopback(u)),
-			"%s: it must be an https URL without a login", name)
+			"plane.gitops.%s: it must be an https URL without a login", name)
 	}
 	if owner, name, ok := strings.Cut(g.Repository, "/"); !ok || owner == "" || name == "" || strings.ContainsAny(g.Repository, " ?#\\") || path.Clean(g.Repository) != g.Repository || strings.HasPrefix(g.Repository, "../") {
-		v.fail("repository: %q is not a path such as acme/fleet", g.Repository)
+		v.fail("plane.gitops.repository: %q is not a path such as acme/fleet", g.Repository)
 	}
 	v.failIf(g.Branch == "" || strings.HasPrefix(g.Branch, "tailplane/"),
-		"branch: set the branch that is applied to the cluster; names that begin with tailplane/ are reserved for changes")
+		"plane.gitops.branch: set the branch that is applied to the cluster; names that begin with tailplane/ are reserved for changes")
 	switch ext := path.Ext(g.Path); {
 	case g.Format != "" && g.Format != FormatYAML && g.Format != FormatTfvars:
-		v.fail("format: %q is neither yaml nor tfvars", g.Format)
+		v.fail("plane.gitops.format: %q is neither yaml nor tfvars", g.Format)
 	case g.Format == FormatTfvars && (len(g.Stacks) == 0 || g.Path != ""):
-		v.fail("stacks: the format tfvars needs stacks and no path")
+		v.fail("plane.gitops.stacks: the format tfvars needs stacks and no path")
 	case g.Format == FormatTfvars:
 	case len(g.Stacks) > 0:
-		v.fail("stacks: only the format tfvars uses stacks")
+		v.fail("plane.gitops.stacks: only the format tfvars uses stacks")
 	case path.IsAbs(g.Path) || path.Clean(g.Path) != g.Path || strings.HasPrefix(g.Path, "..") || ext != ".yaml" && ext != ".yml" && ext != ".json":
-		v.fail("path: %q is not a path of a .yaml, .yml or .json file, such as fleet/{kind}/{name}.yaml", g.Path)
+		v.fail("plane.gitops.path: %q is not a path of a .yaml, .yml or .json file, such as fleet/{kind}/{name}.yaml", g.Path)
 	}
-	v.failIf(g.CredentialDir == "", "credentialDir is empty: the plane needs a credential for the repository")
+	v.failIf(g.CredentialDir == "", "plane.gitops.credentialDir is empty: the plane needs a credential for the repository")
 	for login, names := range g.Logins {
 		v.failIf(login == "" || len(names) == 0 || slices.Contains(names, ""),
-			"logins: %q: set a login on the tailnet and the names of that person in commits", login)
+			"plane.gitops.logins: %q: set a login on the tailnet and the names of that person in commits", login)
 	}
-	every := time.Duration(g.LookEvery)
-	v.failIf(every != 0 && every < time.Second, "lookEvery: %v is less than a second", every)
-	return v.errs
+	v.failIf(g.LookEvery != 0 && time.Duration(g.LookEvery) < time.Second, "plane.gitops.lookEvery: %v is less than a second", g.LookEvery)
 }
 
 func loopback(u *url.URL) bool {

@@ -67,11 +67,10 @@ const (
 // Modes returns all modes.
 func Modes() []IdentityMode { return []IdentityMode{Whois, Serve, Proxy, OIDC, Dev} }
 
-func (i PlaneIdentity) validate() []error {
-	v := validation{prefix: "plane.identity."}
+func (i PlaneIdentity) validate(v *validation) {
 	if !slices.Contains(Modes(), i.Mode) {
-		v.fail("mode: %q is not one of %v", i.Mode, Modes())
-		return v.errs
+		v.fail("plane.identity.mode: %q is not one of %v", i.Mode, Modes())
+		return
 	}
 	for _, g := range []struct {
 		set   bool
@@ -90,42 +89,42 @@ func (i PlaneIdentity) validate() []error {
 		{i.OIDC != (PlaneOIDC{}), "oidc", []IdentityMode{Whois, OIDC}},
 		{i.Login != "", "login", []IdentityMode{Dev}},
 	} {
-		v.failIf(g.set && !slices.Contains(g.modes, i.Mode), "%s is set, but the mode %s does not use it: only %v", g.name, i.Mode, g.modes)
+		v.failIf(g.set && !slices.Contains(g.modes, i.Mode),
+			"plane.identity.%s is set, but the mode %s does not use it: only %v", g.name, i.Mode, g.modes)
 	}
 	v.failIf(i.OIDC != (PlaneOIDC{}) && (i.OIDC.Issuer == "" || i.OIDC.Audience == "" || i.OIDC.Tailnet == ""),
-		"oidc: issuer, audience and tailnet must be set together")
+		"plane.identity.oidc: issuer, audience and tailnet must be set together")
 	if i.Mode == Whois {
-		v.failIf(!label.MatchString(i.Hostname), "hostname: %q is not a DNS label", i.Hostname)
-		return v.errs
+		v.failIf(!label.MatchString(i.Hostname), "plane.identity.hostname: %q is not a DNS label", i.Hostname)
+		return
 	}
-	v.failIf(i.Mode == OIDC && i.OIDC == (PlaneOIDC{}), "oidc is missing: set the issuer of accepted tokens")
+	v.failIf(i.Mode == OIDC && i.OIDC == (PlaneOIDC{}), "plane.identity.oidc is missing: set the issuer of accepted tokens")
 	at, err := i.Address()
 	if err != nil {
-		v.fail("listen: %w", err)
-		return v.errs
+		v.fail("plane.identity.listen: %w", err)
+		return
 	}
 	v.failIf(len(i.Names) == 0,
-		"names is missing: list the host names that browsers use, such as dashboard.tail12345.ts.net; the plane refuses every other name")
+		"plane.identity.names is missing: list the host names that browsers use, such as dashboard.tail12345.ts.net; the plane refuses every other name")
 	for _, n := range i.Names {
 		_, err := netip.ParseAddr(n)
-		v.failIf(err != nil && !subdomain.MatchString(n), "names: %q is neither a host name in lower case nor an address", n)
+		v.failIf(err != nil && !subdomain.MatchString(n), "plane.identity.names: %q is neither a host name in lower case nor an address", n)
 	}
 	v.failIf((i.TLS.CertFile == "") != (i.TLS.KeyFile == "") || i.TLS.ClientCAFile != "" && i.TLS.CertFile == "",
-		"tls: certFile and keyFile must be set together, and clientCAFile requires both")
+		"plane.identity.tls: certFile and keyFile must be set together, and clientCAFile requires both")
 	v.failIf(len(i.Certificates) > 0 && i.TLS.ClientCAFile == "",
-		"certificates: set tls.clientCAFile, or the plane requests no client certificate")
+		"plane.identity.certificates: set tls.clientCAFile, or the plane requests no client certificate")
 	if tcp, ok := at.(*net.TCPAddr); ok && i.Mode == OIDC && i.TLS.CertFile == "" && !tcp.IP.IsLoopback() {
-		v.fail("tls is missing: on %s, clients would send tokens without encryption", i.Listen)
+		v.fail("plane.identity.tls is missing: on %s, clients would send tokens without encryption", i.Listen)
 	}
 	if i.Mode == Proxy {
 		_, err := i.Proxies()
-		v.failIf(err != nil, "trustedProxies: %w", err)
+		v.failIf(err != nil, "plane.identity.trustedProxies: %w", err)
 	}
 	if i.Mode == Dev {
 		_, err := access.ParseLogin(i.Login)
-		v.failIf(err != nil, "login: %w", err)
+		v.failIf(err != nil, "plane.identity.login: %w", err)
 	}
-	return v.errs
 }
 
 // Address returns the plane's listen address on this machine: a *[net.UnixAddr] or a *[net.TCPAddr].
@@ -166,22 +165,19 @@ type Exposure struct {
 }
 
 // validateExposures validates the names. Package exposure checks which upstreams may be exposed.
-func (p Plane) validateExposures() []error {
-	var v validation
+func (p Plane) validateExposures(v *validation) {
 	taken := []string{}
 	if p.Identity.Mode == Whois {
 		taken = append(taken, p.Identity.Hostname)
 	}
 	for i, e := range p.Exposures {
-		v.prefix = fmt.Sprintf("plane.exposures: entry %d: ", i+1)
 		if !label.MatchString(e.Name) {
-			v.fail("name %q is not a DNS label", e.Name)
+			v.fail("plane.exposures: entry %d: name %q is not a DNS label", i+1, e.Name)
 		} else {
-			v.failIf(slices.Contains(taken, e.Name), "%q is the name of two nodes", e.Name)
+			v.failIf(slices.Contains(taken, e.Name), "plane.exposures: entry %d: %q is the name of two nodes", i+1, e.Name)
 		}
 		taken = append(taken, e.Name)
 		u, err := url.Parse(e.Upstream)
-		v.failIf(err != nil || u.Host == "", "upstream is not a URL such as http://prometheus.monitoring.svc:9090")
+		v.failIf(err != nil || u.Host == "", "plane.exposures: entry %d: upstream is not a URL such as http://prometheus.monitoring.svc:9090", i+1)
 	}
-	return v.errs
 }

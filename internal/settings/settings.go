@@ -142,7 +142,14 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 }
 
 // MarshalYAML implements [yaml.Marshaler].
-func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
+func (d Duration) MarshalYAML() (any, error) { return d.String(), nil }
+
+// String returns the text of a [time.Duration].
+func (d Duration) String() string { return time.Duration(d).String() }
+
+func (d Duration) isBetween(low, high time.Duration) bool {
+	return time.Duration(d) >= low && time.Duration(d) <= high
+}
 
 // Default returns the default settings.
 func Default() File {
@@ -188,19 +195,19 @@ func load[T any](path string, parse func([]byte) (T, error)) (settings T, err er
 // Parse decodes a file strictly, with the defaults for absent keys.
 func Parse(b []byte) (File, error) {
 	f := Default()
-	err := decode(b, &f, strictDecoder)
+	err := decode(b, &f)
 	return f, err
 }
 
-// decode decodes one YAML document strictly. plain replaces Go type names in the decoder's errors.
-func decode(b []byte, into any, plain *strings.Replacer) error {
+// decode decodes one YAML document strictly.
+func decode(b []byte, into any) error {
 	d := yaml.NewDecoder(bytes.NewReader(b))
 	d.KnownFields(true)
 	if err := d.Decode(into); err != nil && err != io.EOF {
 		if te, ok := errors.AsType[*yaml.TypeError](err); ok {
-			return errors.New(plain.Replace(strings.Join(te.Errors, "; ")))
+			return explain(strings.Join(te.Errors, "; "))
 		}
-		return errors.New(plain.Replace(err.Error()))
+		return explain(err.Error())
 	}
 	if err := d.Decode(new(any)); err != io.EOF {
 		return errors.New("the file contains more than one YAML document")
@@ -208,20 +215,32 @@ func decode(b []byte, into any, plain *strings.Replacer) error {
 	return nil
 }
 
-// strictDecoder replaces Go type names in the decoder's errors by the keys of the file.
-var strictDecoder = strings.NewReplacer("yaml: ", "", "not found in type settings.File", "is not a setting",
-	"not found in type settings.Cluster", "is not a setting of cluster", "not found in type settings.Tailnet", "is not a setting of tailnet",
-	"not found in type settings.Signin", "is not a setting of signin", "not found in type settings.API", "is not a setting of api",
-	"not found in type settings.Bounds", "is not a setting of signin.period", "not found in type settings.Limits", "is not a setting of api.limits",
-	"not found in type settings.Rate", "is not a setting of a limit", "not found in type settings.Names", "is not a setting of names",
-	"not found in type settings.Audit", "is not a setting of audit", "not found in type settings.PlaneIdentity", "is not a setting of plane.identity",
-	"not found in type settings.PlaneTLS", "is not a setting of plane.identity.tls", "not found in type settings.PlaneOIDC", "is not a setting of plane.identity.oidc",
-	"not found in type settings.Exposure", "is not a setting of an entry of plane.exposures",
-	"not found in type settings.PlaneHolder", "is not a setting of an entry of plane.roles", "not found in type settings.Plane", "is not a setting of plane",
-	"not found in type settings.FleetImages", "is not a setting of fleet.images", "not found in type settings.FleetCanary", "is not a setting of fleet.canary", "not found in type settings.Fleet", "is not a setting of fleet",
-	"not found in type settings.Gossip", "is not a setting of gossip",
-	"not found in type settings.Pin", "is not a setting of a pin", "not found in type settings.ClusterProfiles", "is not a setting of gossip.clusterProfiles",
-	"into uint16", "as a port", "into bool", "as true or false", "into int", "as a number")
+// sections names the settings of each Go type, for the decoder's errors.
+var sections = map[string]string{
+	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "API": " of api",
+	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
+	"Audit": " of audit", "Plane": " of plane", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
+	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
+	"ClusterProfiles": " of gossip.clusterProfiles", "Fleet": " of fleet", "FleetImages": " of fleet.images", "FleetCanary": " of fleet.canary",
+	"GatewayProxy": " of proxy", "GatewayExtension": " of extension", "GatewayEnvoy": " of envoy",
+}
+
+var (
+	unknownKey = regexp.MustCompile(`not found in type settings\.(\w+)`)
+	wrongType  = strings.NewReplacer("yaml: ", "", "into uint16", "as a port", "into bool", "as true or false", "into int", "as a number",
+		"into float64", "as a number")
+)
+
+// explain replaces Go type names in the decoder's errors by the keys of the file.
+func explain(text string) error {
+	text = unknownKey.ReplaceAllStringFunc(text, func(found string) string {
+		if section, ok := sections[unknownKey.FindStringSubmatch(found)[1]]; ok {
+			return "is not a setting" + section
+		}
+		return found
+	})
+	return errors.New(wrongType.Replace(text))
+}
 
 // YAML returns f in the form of a settings file. It contains no secret.
 func (f File) YAML() ([]byte, error) {
@@ -242,6 +261,11 @@ const (
 	AllRoles     Role = "all"
 )
 
+// Runs reports whether a process of role runs part.
+func (f File) Runs(part, role Role) bool {
+	return role == part || role == AllRoles && (part != PlaneRole || f.Plane.Enabled)
+}
+
 var (
 	label     = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	subdomain = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
@@ -249,14 +273,9 @@ var (
 )
 
 // A validation collects the errors of settings.
-type validation struct {
-	prefix string // of all messages
-	errs   []error
-}
+type validation []error
 
-func (v *validation) fail(format string, args ...any) {
-	v.errs = append(v.errs, fmt.Errorf(v.prefix+format, args...))
-}
+func (v *validation) fail(format string, args ...any) { *v = append(*v, fmt.Errorf(format, args...)) }
 
 // failIf adds an error if wrong is true.
 func (v *validation) failIf(wrong bool, format string, args ...any) {
@@ -268,32 +287,32 @@ func (v *validation) failIf(wrong bool, format string, args ...any) {
 // Validate returns all errors for role, joined.
 func (f File) Validate(role Role) error {
 	var v validation
-
 	if host, port, err := net.SplitHostPort(f.Health); err != nil || strings.ContainsAny(host, "/ ") {
 		v.fail("health: %q is not an address such as :8080 or 127.0.0.1:8080", f.Health)
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
 		v.fail("health: %q is not a port", port)
 	}
 	s := f.Audit.KeySecret
-	v.failIf(s != "" && (len(s) > 253 || !subdomain.MatchString(s)), "audit.keySecret: %q is not the name of a Secret", s)
-	if role == FleetRole {
-		return errors.Join(append(v.errs, f.Fleet.validate()...)...)
+	v.failIf(s != "" && !isSecretName(s), "audit.keySecret: %q is not the name of a Secret", s)
+	switch role {
+	case FleetRole:
+		f.Fleet.validate(&v)
+	case PlaneRole:
+	default:
+		f.validateSignin(&v)
+		if role != OperatorRole {
+			f.validateAccess(&v)
+		}
 	}
-	if role == PlaneRole {
-		return errors.Join(append(v.errs, f.validatePlane()...)...)
+	if f.Runs(PlaneRole, role) {
+		f.validatePlane(&v)
 	}
-	v.errs = append(v.errs, f.validateSignin()...)
-	if role != OperatorRole {
-		v.errs = append(v.errs, f.validateAccess()...)
-	}
-	if role == AllRoles && f.Plane.Enabled {
-		v.errs = append(v.errs, f.validatePlane()...)
-	}
-	return errors.Join(v.errs...)
+	return errors.Join(v...)
 }
 
-func (f File) validateSignin() []error {
-	var v validation
+func isSecretName(s string) bool { return len(s) <= 253 && subdomain.MatchString(s) }
+
+func (f File) validateSignin(v *validation) {
 	s := f.Signin
 	v.failIf(len(s.Roles) == 0, "signin.roles is missing: list the ClusterRoles that may be granted, such as [view, edit]")
 	for _, r := range s.Roles {
@@ -305,20 +324,17 @@ func (f File) validateSignin() []error {
 	}
 	v.failIf(s.Namespace == s.SystemNamespace,
 		"signin.namespace and signin.systemNamespace are both %q: an account that may create tokens for sign-ins could create one for the operator; use a separate namespace for the sign-ins", s.Namespace)
-	lo, hi := time.Duration(s.Period.Min), time.Duration(s.Period.Max)
-	v.failIf(lo < access.MinPeriod,
+	lo, hi := s.Period.Min, s.Period.Max
+	v.failIf(time.Duration(lo) < access.MinPeriod,
 		"signin.period.min: %v is below %v, the shortest token lifetime of the API server", lo, access.MinPeriod)
 	v.failIf(hi < lo, "signin.period.max: %v is below signin.period.min (%v)", hi, lo)
-	l := time.Duration(s.MaxLife)
-	v.failIf(l != 0 && l < lo, "signin.maxLife: %v is below signin.period.min (%v); 0 means no limit", l, lo)
+	v.failIf(s.MaxLife != 0 && s.MaxLife < lo, "signin.maxLife: %v is below signin.period.min (%v); 0 means no limit", s.MaxLife, lo)
 	v.failIf(s.MaxPerLogin < 1, "signin.maxPerLogin: %d is less than 1", s.MaxPerLogin)
 	v.failIf(!strings.Contains(s.Capability, "/") || strings.ContainsAny(s.Capability, " \t\n"),
 		"signin.capability: %q is not the name of a capability such as tailplane.dev/cap/access", s.Capability)
-	return v.errs
 }
 
-func (f File) validateAccess() []error {
-	var v validation
+func (f File) validateAccess(v *validation) {
 	v.failIf(!label.MatchString(f.Cluster.Name), "cluster.name: %q is not a DNS label such as prod-eu", f.Cluster.Name)
 	id := f.Cluster.ID
 	v.failIf(id != "" && !clusterID.MatchString(id), "cluster.id: %q is not at most 128 of letters, digits, - _ and .", id)
@@ -334,25 +350,24 @@ func (f File) validateAccess() []error {
 	}
 	t := f.Tailnet
 	v.failIf(!label.MatchString(t.Hostname), "tailnet.hostname: %q is not a DNS label", t.Hostname)
-	v.errs = append(v.errs, t.validate()...)
-	i := time.Duration(f.Signin.GrantCheckInterval)
-	v.failIf(i < time.Second || i > time.Hour, "signin.grantCheckInterval: %v is not between 1s and 1h", i)
+	t.validate(v)
+	i := f.Signin.GrantCheckInterval
+	v.failIf(!i.isBetween(time.Second, time.Hour), "signin.grantCheckInterval: %v is not between 1s and 1h", i)
 	for i, a := range f.Signin.TokenAudiences {
 		v.failIf(a == "" || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' }) || slices.Contains(f.Signin.TokenAudiences[:i], a),
 			"signin.tokenAudiences: %q is empty, contains white space or occurs twice", a)
 	}
 	v.failIf(f.API.Limits.Connections < 0, "api.limits.connections: %d is negative; 0 means no limit", f.API.Limits.Connections)
-	v.failIf(f.API.RetryAfter == 0 || f.API.MaxWait == 0 || time.Duration(f.API.MaxWait) > time.Minute,
+	v.failIf(f.API.RetryAfter == 0 || !f.API.MaxWait.isBetween(1, time.Minute),
 		"api.retryAfter must be above 0 and api.maxWait between 0 and 1m")
 	v.failIf(strings.ContainsFunc(f.Names.Prefix, func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz0123456789-_.", r) }),
 		"names.prefix: %q may have lower-case letters, digits, - _ and . only", f.Names.Prefix)
 	v.failIf(f.Audit.File == "", "audit.file is empty; use - for standard output")
-	return append(v.errs, f.Gossip.validate(t.Port)...)
+	f.Gossip.validate(v, t.Port)
 }
 
-// validate returns the errors that apply to the node of every role.
-func (t Tailnet) validate() []error {
-	var v validation
+// validate reports the errors that apply to the node of every role.
+func (t Tailnet) validate(v *validation) {
 	for _, tag := range t.Tags {
 		v.failIf(!strings.HasPrefix(tag, "tag:"), "tailnet.tags: %q does not begin with tag:", tag)
 	}
@@ -362,12 +377,10 @@ func (t Tailnet) validate() []error {
 			"tailnet.controlURL: %q is not a URL", t.ControlURL)
 	}
 	v.failIf(!filepath.IsAbs(t.StateDir), "tailnet.stateDir: %q is not an absolute path", t.StateDir)
-	v.failIf(t.StateSecret != "" && (len(t.StateSecret) > 253 || !subdomain.MatchString(t.StateSecret)),
-		"tailnet.stateSecret: %q is not the name of a Secret", t.StateSecret)
+	v.failIf(t.StateSecret != "" && !isSecretName(t.StateSecret), "tailnet.stateSecret: %q is not the name of a Secret", t.StateSecret)
 	v.failIf(t.Port == 0, "tailnet.port is 0")
-	d := time.Duration(t.JoinTimeout)
-	v.failIf(d != 0 && (d < time.Second || d > time.Hour), "tailnet.joinTimeout: %v is not between 1s and 1h", d)
-	return v.errs
+	d := t.JoinTimeout
+	v.failIf(d != 0 && !d.isBetween(time.Second, time.Hour), "tailnet.joinTimeout: %v is not between 1s and 1h", d)
 }
 
 // CA returns the PEM certificates that kubectl uses to verify the API server.

@@ -144,24 +144,18 @@ func (s clusterStatus) desiredProfile(o *unstructured.Unstructured, version, nam
 	} else {
 		o = o.DeepCopy()
 	}
-	labels := o.GetLabels()
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	labels[managerLabel], labels["app.kubernetes.io/managed-by"] = manager, manager
-	o.SetLabels(labels)
-	notes := o.GetAnnotations()
-	if notes == nil {
-		notes = map[string]string{}
-	}
+	// The schema requires objects at these paths, so set cannot fail.
+	set := func(value string, path ...string) { _ = unstructured.SetNestedField(o.Object, value, path...) }
+	set(manager, "metadata", "labels", managerLabel)
+	set(manager, "metadata", "labels", "app.kubernetes.io/managed-by")
 	if s.Cluster != nil {
-		notes[idAnnotation] = s.ID
-		_ = unstructured.SetNestedField(o.Object, s.Name, "spec", "displayName") // cannot fail: the schema requires spec to be an object
+		set(s.ID, "metadata", "annotations", idAnnotation)
+		set(s.Name, "spec", "displayName")
 	}
-	if delete(notes, goneAnnotation); !gone.IsZero() {
-		notes[goneAnnotation] = gone.UTC().Format(time.RFC3339)
+	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", goneAnnotation)
+	if !gone.IsZero() {
+		set(gone.UTC().Format(time.RFC3339), "metadata", "annotations", goneAnnotation)
 	}
-	o.SetAnnotations(notes)
 	return o
 }
 

@@ -51,19 +51,27 @@ func discoverKind(ctx context.Context, c rest.Interface) (servedKind, error) {
 	return servedKind{}, nil
 }
 
+// A schemaNode is the part of a schema of /openapi/v3 that findInSchema reads.
+type schemaNode struct {
+	Kinds      []schema.GroupVersionKind `json:"x-kubernetes-group-version-kind"`
+	Properties map[string]*schemaNode    `json:"properties"`
+	Items      *schemaNode               `json:"items"`
+}
+
+// property returns the schema of a property, or nil if n does not have it.
+func (n *schemaNode) property(name string) *schemaNode {
+	if n == nil {
+		return nil
+	}
+	return n.Properties[name]
+}
+
 // findInSchema reports whether a document of /openapi/v3 has the kind, and whether the kind has the access providers field in the form that we
 // write.
 func findInSchema(text []byte, version string) (there, access bool, err error) {
-	type property struct {
-		Properties map[string]json.RawMessage `json:"properties"`
-		Items      json.RawMessage            `json:"items"`
-	}
 	var document struct {
 		Components struct {
-			Schemas map[string]struct {
-				Kinds      []schema.GroupVersionKind  `json:"x-kubernetes-group-version-kind"`
-				Properties map[string]json.RawMessage `json:"properties"`
-			} `json:"schemas"`
+			Schemas map[string]*schemaNode `json:"schemas"`
 		} `json:"components"`
 	}
 	if err := json.Unmarshal(text, &document); err != nil {
@@ -74,20 +82,12 @@ func findInSchema(text []byte, version string) (there, access bool, err error) {
 		if !slices.Contains(s.Kinds, want) {
 			continue
 		}
-		at := property{Properties: s.Properties}
-		for _, name := range []string{"status", "accessProviders", "", "cluster"} { // "": the items of the list
-			raw := at.Items
-			if name != "" {
-				raw = at.Properties[name]
-			}
-			at = property{}
-			if raw != nil {
-				if err := json.Unmarshal(raw, &at); err != nil {
-					return true, false, err
-				}
-			}
+		providers := s.property("status").property("accessProviders")
+		if providers == nil {
+			return true, false, nil
 		}
-		return true, at.Properties["server"] != nil && at.Properties["certificate-authority-data"] != nil, nil
+		cluster := providers.Items.property("cluster")
+		return true, cluster.property("server") != nil && cluster.property("certificate-authority-data") != nil, nil
 	}
 	return false, false, nil
 }

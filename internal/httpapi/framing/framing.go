@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -110,11 +111,7 @@ func (c *conn) handshake() error {
 
 // plainHTTP reports whether the bytes in place of a TLS record header are HTTP.
 func plainHTTP(header [5]byte) bool {
-	switch string(header[:]) {
-	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO"}, string(header[:]))
 }
 
 // CloseWrite closes the write side. net/http uses it before it closes the connection.

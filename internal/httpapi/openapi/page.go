@@ -47,8 +47,7 @@ func (r Reference) page(b *bytes.Buffer, op httpapi.Declaration) error {
 		return err
 	}
 	if fields := Fields(op.Request); len(fields) > 0 {
-		b.WriteString("\n| in the body | type | |\n|---|---|---|\n")
-		table(b, fields)
+		table(b, "the body", fields)
 	}
 
 	curl := "curl " + address
@@ -92,12 +91,7 @@ func (r Reference) page(b *bytes.Buffer, op httpapi.Declaration) error {
 		fmt.Fprintf(b, "\nAnswer %d:\n\n```json\n%s```\n", shape.Status, body.String())
 	}
 	if _, ownForm := reflect.Zero(op.Response).Interface().(json.Marshaler); !ownForm && len(Fields(op.Response)) > 0 {
-		b.WriteString("\n| in the answer | type | |\n|---|---|---|\n")
-		table(b, Fields(op.Response))
-		for _, t := range nestedTypes(op.Response) {
-			fmt.Fprintf(b, "\n| in %s | type | |\n|---|---|---|\n", typeName(t))
-			table(b, Fields(t))
-		}
+		tables(b, "the answer", op.Response)
 	}
 	var codes []string
 	for _, c := range Codes(op) {
@@ -134,7 +128,16 @@ func (r Reference) parameters(b *bytes.Buffer, op httpapi.Declaration) (address 
 	return r.Server + path + query + headers, nil
 }
 
-func table(b *bytes.Buffer, fields []Field) {
+// tables writes the fields of a struct and of the structs that it contains.
+func tables(b *bytes.Buffer, place string, t reflect.Type) {
+	table(b, place, Fields(t))
+	for _, nested := range nestedTypes(t) {
+		table(b, typeName(nested), Fields(nested))
+	}
+}
+
+func table(b *bytes.Buffer, place string, fields []Field) {
+	fmt.Fprintf(b, "\n| in %s | type | |\n|---|---|---|\n", place)
 	for _, f := range fields {
 		t := f.Type
 		if t.Kind() == reflect.Pointer {
@@ -206,12 +209,8 @@ func typeName(t reflect.Type) string {
 
 // codes writes a table of all codes. Other pages and messages link to its anchors.
 func (r Reference) codes(b *bytes.Buffer) {
-	b.WriteString("\n## Refusals\n\nEvery refusal is an object of this form. `message` and `advice` are for people; branch on `code`.\n\n| in a refusal | type | |\n|---|---|---|\n")
-	table(b, Fields(r.refusal()))
-	for _, t := range nestedTypes(r.refusal()) {
-		fmt.Fprintf(b, "\n| in %s | type | |\n|---|---|---|\n", typeName(t))
-		table(b, Fields(t))
-	}
+	b.WriteString("\n## Refusals\n\nEvery refusal is an object of this form. `message` and `advice` are for people; branch on `code`.\n")
+	tables(b, "a refusal", r.refusal())
 	b.WriteString("\n| code | status | operations |\n|---|---|---|\n")
 	for _, c := range problem.Codes() {
 		var by []string

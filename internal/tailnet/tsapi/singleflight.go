@@ -22,7 +22,7 @@ type fetch[T any] struct {
 }
 
 // do returns the result of the current fetch, or starts f if there is none.
-func (l *flight[T]) do(ctx context.Context, c *Client, f func(context.Context) (T, error)) (T, error) {
+func (l *flight[T]) do(ctx context.Context, c *Client, f func(context.Context) (T, error)) (none T, err error) {
 	l.mu.Lock()
 	cur := l.now
 	if cur == nil {
@@ -37,7 +37,6 @@ func (l *flight[T]) do(ctx context.Context, c *Client, f func(context.Context) (
 			cur.value, cur.err = f(ctx)
 		}) {
 			l.mu.Unlock()
-			var none T
 			return none, errDropped
 		}
 		l.now = cur
@@ -47,7 +46,6 @@ func (l *flight[T]) do(ctx context.Context, c *Client, f func(context.Context) (
 	case <-cur.done:
 		return cur.value, cur.err
 	case <-ctx.Done():
-		var none T
 		return none, context.Cause(ctx)
 	}
 }
