@@ -68,8 +68,8 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 				return err
 			}
 			req.Scope = plane.Scope{Org: p.Org, Pool: p.Pool}
-			return t.doPause(cmd.Context(), ff, wf, req, plane.PausePool.Pattern, plane.PauseRequest{Forge: p.Forge, Org: p.Org, Pool: p.Pool,
-				Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: drain, DryRun: req.DryRun, Key: req.Key})
+			return t.doPause(cmd.Context(), ff, wf, req, plane.PausePool.Pattern, plane.PauseRequest{PoolRequest: p,
+				PauseOptions: plane.PauseOptions{Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: drain, DryRun: req.DryRun, Key: req.Key}})
 		},
 	}
 	wf.add(cmd, "a pause")
@@ -172,7 +172,7 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, wf writeFlags, what, c
 	var e plane.Envelope[plane.Lifted]
 	var err error
 	if id := strings.Split(what, "/"); len(id) == 3 {
-		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2],
+		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{PoolRequest: plane.PoolRequest{Forge: id[0], Org: id[1], Pool: id[2]},
 			Reason: plane.Reason(wf.reason), DryRun: plane.Flag(wf.dryRun)}, &e)
 	} else {
 		req := plane.LiftRequest{Name: what, Reason: plane.Reason(wf.reason), Confirm: plane.Text(code), DryRun: plane.Flag(wf.dryRun)}

@@ -86,19 +86,8 @@ func (d *FleetService) listHolds(_ context.Context, p access.Permit, req FleetLi
 	return listPage(d.Plane, holds(), p, req.ListRequest, req.only(), func(o Hold) bool { return req.matches(o.Scope.Org, o.Scope.Forge) })
 }
 
-func (d *FleetService) getPool(_ context.Context, p access.Permit, req PoolRequest) (Envelope[Pool], error) {
-	o, l, err := getObject[Pool](d.Plane, KindPool, p, req.id(), "pool")
-	return newEnvelope(d.Plane, "Pool", o, l.Revision, l.Sources), err
-}
-
-func (d *FleetService) getEnrollment(_ context.Context, p access.Permit, req EnrollmentRequest) (Envelope[Enrollment], error) {
-	o, l, err := getObject[Enrollment](d.Plane, KindEnrollment, p, req.Org, "organisation")
-	return newEnvelope(d.Plane, "Enrollment", o, l.Revision, l.Sources), err
-}
-
-func (d *FleetService) getHold(_ context.Context, p access.Permit, req HoldRequest) (Envelope[Hold], error) {
-	o, l, err := getObject[Hold](d.Plane, KindHold, p, req.Name, "hold")
-	return newEnvelope(d.Plane, "Hold", o, l.Revision, l.Sources), err
+func (d *FleetService) getPool(ctx context.Context, p access.Permit, req PoolRequest) (Envelope[Pool], error) {
+	return getter(d.Plane, pools(), "pool", PoolRequest.id)(ctx, p, req)
 }
 
 // Runners holds the runners, grouped by forge.

@@ -190,15 +190,11 @@ func adapterTrouble(a Adapter) (Severity, string, string) {
 
 // conditionTrouble returns the problem in the conditions: Ready that is False, or Degraded that is True.
 func conditionTrouble(conditions []Condition) (Severity, string, string) {
-	for _, c := range conditions {
-		if c.Type == "Ready" && c.Status == "False" {
-			return SeverityError, c.Reason, c.Message
-		}
+	if c := findCondition(conditions, "Ready"); c.Status == "False" {
+		return SeverityError, c.Reason, c.Message
 	}
-	for _, c := range conditions {
-		if c.Type == "Degraded" && c.Status == "True" {
-			return SeverityWarning, c.Reason, c.Message
-		}
+	if c := findCondition(conditions, "Degraded"); c.Status == "True" {
+		return SeverityWarning, c.Reason, c.Message
 	}
 	return "", "", ""
 }

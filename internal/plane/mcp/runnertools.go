@@ -130,9 +130,3 @@ type pageArgs struct {
 	Limit  plane.PageLimit `query:"limit" doc:"maximum number of entries, 1 to 500 (default 100)"`
 	Cursor plane.Cursor    `query:"cursor" doc:"meta.page.next of the previous page, with the same other parameters"`
 }
-
-// poolRequest returns the pool with the id.
-func poolRequest(id plane.Text) (plane.PoolRequest, error) {
-	forge, org, pool, err := splitPoolID(string(id))
-	return plane.PoolRequest{Forge: forge, Org: org, Pool: pool}, err
-}
