@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -36,13 +35,9 @@ type ChangeStore struct {
 	namespace string
 }
 
-// NewChangeStore returns a store of changes. It sends no request yet.
-func NewChangeStore(config *rest.Config, namespace string) (*ChangeStore, error) {
-	c, err := connect(config, namespace != "", "the change store needs a client configuration and a namespace")
-	if err != nil {
-		return nil, err
-	}
-	return &ChangeStore{client.WithFieldValidation(c, metav1.FieldValidationStrict), namespace}, nil
+// Changes returns the store of changes in a namespace.
+func (c *Connection) Changes(namespace string) *ChangeStore {
+	return &ChangeStore{client.WithFieldValidation(c.client, metav1.FieldValidationStrict), namespace}
 }
 
 // Get implements [plane.ChangeStore].

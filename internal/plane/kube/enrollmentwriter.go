@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -35,13 +34,9 @@ type EnrollmentWriter struct {
 
 var _ plane.EnrollmentWriter = (*EnrollmentWriter)(nil)
 
-// NewEnrollmentWriter returns a writer of enrollments. approver reports whether the fleet accepts a login's approval. It sends no request yet.
-func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, now func() time.Time) (*EnrollmentWriter, error) {
-	c, err := connect(config, approver != nil && now != nil, "the enrollment writer needs a client configuration, approvers and a clock")
-	if err != nil {
-		return nil, err
-	}
-	return &EnrollmentWriter{client.WithFieldValidation(c, metav1.FieldValidationStrict), approver, now}, nil
+// Enrollments returns the writer of enrollments. approver reports whether the fleet accepts a login's approval.
+func (c *Connection) Enrollments(approver func(login string) bool) *EnrollmentWriter {
+	return &EnrollmentWriter{client.WithFieldValidation(c.client, metav1.FieldValidationStrict), approver, c.now}
 }
 
 // enrollmentVerbs has, for each action, the verb that it needs, and the verb without which a caller may only request it.
