@@ -19,17 +19,14 @@ func fleetTools() []tool {
 			orUnknown(o.EffectiveMax), withReason(o.State, o.StateReason, false, "")}
 	})
 	holds := rowsOf([]string{"NAME", "HOLDS", "MODE", "STATE", "BY", "SINCE", "UNTIL", "REASON"}, func(o plane.Hold) []string {
-		return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, formatTime(o.Created), formatTimeOrEmpty(o.ExpiresAt), o.Reason}
+		return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, formatTime(o.Created), formatTime(orZero(o.ExpiresAt)), o.Reason}
 	})
 	drifts := rowsOf([]string{"ORG", "POOL", "WHAT", "STATE", "SINCE", "EVIDENCE", "NEXT"}, func(o plane.Drift) []string {
 		return []string{o.OrgName, o.Pool, o.Field, o.CurrentState(), formatTime(o.FirstSeen), o.Evidence, o.Next}
 	})
 	forges := rowsOf([]string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o plane.Forge) []string { return []string{o.Name, o.Type, o.URL, orUnknown(o.Reachable)} })
 	enrollments := rowsOf([]string{"NAME", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL", "READY", "ADOPTED"}, func(o plane.Enrollment) []string {
-		until := ""
-		if o.Credential != nil {
-			until = formatTimeOrEmpty(o.Credential.ExpiresAt)
-		}
+		until := formatTime(orZero(orZero(o.Credential).ExpiresAt))
 		return []string{o.Name, o.Forge, o.Phase, o.Isolation, strconv.Itoa(len(o.Pools)), until, readiness(o.Conditions), o.DescribeExternal()}
 	})
 	return []tool{

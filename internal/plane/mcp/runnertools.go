@@ -13,11 +13,8 @@ import (
 // runnerTools returns the tools for single runners and for the settings of a pool.
 func runnerTools() []tool {
 	jobs := rowsOf([]string{"RUNNER", "STATE", "JOB", "REPOSITORY", "WORKFLOW", "SINCE", "URL"}, func(o plane.Runner) []string {
-		var j plane.Job
-		if o.Job != nil {
-			j = *o.Job
-		}
-		return []string{o.ID, o.State, j.Name, j.Repository, j.Workflow, formatTimeOrEmpty(j.Started), j.URL}
+		j := orZero(o.Job)
+		return []string{o.ID, o.State, j.Name, j.Repository, j.Workflow, formatTime(orZero(j.Started)), j.URL}
 	})
 	findings := rowsOf([]string{"SEVERITY", "CAUSE", "EVIDENCE", "NEXT"}, func(f plane.Finding) []string {
 		return []string{string(f.Severity), f.Cause, f.Evidence, f.Next}
