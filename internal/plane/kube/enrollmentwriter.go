@@ -86,7 +86,7 @@ func (s *EnrollmentWriter) read(ctx context.Context, org string) (*v1alpha1.Runn
 	case apierrors.IsNotFound(err):
 		return nil, problem.New(problem.NotFound, "The organisation does not exist, or you may not see it.", "List the organisations that you may see.")
 	case err != nil:
-		return nil, enrollmentUnavailable(fmt.Errorf("read the enrollment %s: %w", org, err))
+		return nil, writeUnavailable("enrollment", fmt.Errorf("read the enrollment %s: %w", org, err))
 	}
 	return e, nil
 }
@@ -304,7 +304,7 @@ func (s *EnrollmentWriter) refused(org string, err error) error {
 	case apierrors.IsForbidden(err):
 		return problem.New(problem.Unavailable, "The API server does not allow the plane to write enrollments.", "The administrator of this server must check fleet.approval and the rights of its account.").WithRetryAfter(time.Minute).WithCause(err)
 	}
-	return enrollmentUnavailable(fmt.Errorf("write the enrollment %s: %w", org, err))
+	return writeUnavailable("enrollment", fmt.Errorf("write the enrollment %s: %w", org, err))
 }
 
 // parseSpec decodes a spec from a caller as strictly as the API server does.
@@ -345,8 +345,4 @@ func annotate(e *v1alpha1.RunnerEnrollment, key, value string) {
 		e.Annotations = map[string]string{}
 	}
 	e.Annotations[key] = value
-}
-
-func enrollmentUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server did not confirm the write of the enrollment.", "Check the object, and try again in a moment. A repeated request finds an earlier result.").WithRetryAfter(time.Second).WithCause(err)
 }

@@ -76,7 +76,7 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 	const noGateway = "The cluster does not have this kind: Tailplane's gateway is not installed."
 	const noRoutes = "The cluster does not have this kind: the Gateway API is not installed."
 	const noFleet = "The cluster does not have this kind: Tailplane's fleet is not installed."
-	gateways := newGatewayJoin(w.Store)
+	gateways := &gatewayJoin{store: w.Store, known: map[string]gatewayFields{}}
 	runners := newFleetJoin(w.Store, w.Now, &w.orgs)
 	w.fleet = runners
 	all := []*feed{

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -290,8 +292,8 @@ func intOrNil(n *int32) *int {
 // forgeOf converts a forge and adds the organisations that are enrolled there.
 func (r *fleetJoin) forgeOf(f *v1alpha1.RunnerForge, now time.Time) plane.Object {
 	o := plane.Forge{ID: f.Name, Name: f.Name, Type: string(f.Spec.Type), URL: f.Spec.URL, Version: orNil(f.Status.Version), Conditions: conditionsOf(f.Status.Conditions), ObservedAt: now}
-	if c := conditionReason(f.Status.Conditions, "Reachable"); c != "" && c != "Unknown" {
-		o.Reachable = new(c == "True")
+	if c := meta.FindStatusCondition(f.Status.Conditions, "Reachable"); c != nil && c.Status != metav1.ConditionUnknown {
+		o.Reachable = new(c.Status == metav1.ConditionTrue)
 	}
 	if l := f.Status.RateLimit; l != nil {
 		o.RateLimit = &plane.RateLimit{Remaining: l.Remaining, ResetAt: timeOrNil(l.ResetAt)}

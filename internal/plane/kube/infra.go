@@ -269,10 +269,6 @@ type gatewayFields struct {
 	listeners []plane.Listener
 }
 
-func newGatewayJoin(b *plane.Store) *gatewayJoin {
-	return &gatewayJoin{store: b, known: map[string]gatewayFields{}}
-}
-
 // convert converts a TailscaleGateway and adds its Gateway's fields. Callers must hold mu.
 func (g *gatewayJoin) convert(o *gatewayv1alpha1.TailscaleGateway, now time.Time) plane.Object {
 	return g.join(gatewayOf(o, now))
@@ -304,7 +300,8 @@ func (g *gatewayJoin) update(which func(target string) bool) {
 func gatewayFieldsOf(o *gatewayapi.Gateway) gatewayFields {
 	is := gatewayFields{class: string(o.Spec.GatewayClassName), listeners: []plane.Listener{}}
 	for _, l := range o.Spec.Listeners {
-		is.listeners = append(is.listeners, plane.Listener{Name: string(l.Name), Protocol: string(l.Protocol), Port: int(l.Port), Hostname: string(valueOr(l.Hostname, ""))})
+		is.listeners = append(is.listeners, plane.Listener{Name: string(l.Name), Protocol: string(l.Protocol), Port: int(l.Port),
+			Hostname: string(valueOr(l.Hostname, ""))})
 	}
 	return is
 }

@@ -47,7 +47,9 @@ func (c *Connection) Events() *EventReader {
 // List returns the recent events of a namespace. The caller must not modify the slice.
 func (s *EventReader) List(ctx context.Context, namespace string) ([]plane.Event, error) {
 	now := s.now()
-	list, err := s.cached.Do(ctx, namespace, now, now.Add(maxEventsAge), func(ctx context.Context) (eventList, error) { return s.list(ctx, namespace), nil })
+	list, err := s.cached.Do(ctx, namespace, now, now.Add(maxEventsAge), func(ctx context.Context) (eventList, error) {
+		return s.list(ctx, namespace), nil
+	})
 	return list.all, cmp.Or(err, list.err)
 }
 

@@ -52,11 +52,7 @@ func (s *SigninRevoker) Revoke(ctx context.Context, p access.Permit, namespace, 
 	case !p.Everywhere() && !(plane.Owner{Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet}).Is(p.Caller()):
 		return plane.Revocation{}, none
 	}
-	exactly := []client.DeleteOption{client.Preconditions{UID: new(o.UID)}}
-	if dryRun {
-		exactly = append(exactly, client.DryRunAll)
-	}
-	switch err := s.client.Delete(ctx, o, exactly...); {
+	switch err := dryRunClient(s.client, dryRun).Delete(ctx, o, client.Preconditions{UID: new(o.UID)}); {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // deleted, or another sign-in has the name now
 		return plane.Revocation{}, none
 	case err != nil:
