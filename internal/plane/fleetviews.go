@@ -161,13 +161,7 @@ func (o Forge) At(t time.Time) Object { o.ObservedAt = t; return o }
 
 // CurrentState implements [Stateful].
 func (o Forge) CurrentState() string {
-	switch {
-	case o.Reachable == nil:
-		return StateUnknown
-	case *o.Reachable:
-		return "Reachable"
-	}
-	return "Unreachable"
+	return describe(o.Reachable, "Reachable", "Unreachable", StateUnknown)
 }
 
 // Trouble implements [Stateful].

@@ -373,27 +373,27 @@ func signins() table[Signin] {
 
 func tailnets() table[Tailnet] {
 	return table[Tailnet]{KindTailnet, "TailnetList", func(o Tailnet) map[string]string {
-		return map[string]string{"name": o.Name, "domain": orEmpty(o.Domain), "organisation": orEmpty(o.Organisation),
+		return map[string]string{"name": o.Name, "domain": orZero(o.Domain), "organisation": orZero(o.Organisation),
 			"devices": sortableNumber(o.Devices), "lastSync": sortableTime(o.LastSync)}
 	}, func(o Tailnet) string { return readyState(o.Conditions) }, readiness}
 }
 
 func gateways() table[Gateway] {
 	return table[Gateway]{KindGateway, "GatewayList", func(o Gateway) map[string]string {
-		return map[string]string{"name": o.Name, "namespace": o.Namespace, "target": o.Target, "class": orEmpty(o.Class)}
+		return map[string]string{"name": o.Name, "namespace": o.Namespace, "target": o.Target, "class": orZero(o.Class)}
 	}, func(o Gateway) string { return readyState(o.Conditions) }, readiness}
 }
 
 func routes() table[Route] {
 	return table[Route]{KindRoute, "RouteList", func(o Route) map[string]string {
 		return map[string]string{"name": o.Name, "namespace": o.Namespace, "resource": o.Resource, "target": o.Target,
-			"tailnet": orEmpty(o.Tailnet)}
+			"tailnet": orZero(o.Tailnet)}
 	}, func(o Route) string { return readyState(o.Conditions) }, readiness}
 }
 
 func proxyGroups() table[ProxyGroup] {
 	return table[ProxyGroup]{KindProxyGroup, "ProxyGroupList", func(o ProxyGroup) map[string]string {
-		return map[string]string{"name": o.Name, "namespace": o.Namespace, "type": o.Type, "tailnet": orEmpty(o.Tailnet),
+		return map[string]string{"name": o.Name, "namespace": o.Namespace, "type": o.Type, "tailnet": orZero(o.Tailnet),
 			"ready": sortableNumber(o.Ready), "wanted": sortableNumber(&o.Wanted)}
 	}, func(o ProxyGroup) string { return readyState(o.Conditions) }, readiness}
 }
@@ -401,16 +401,17 @@ func proxyGroups() table[ProxyGroup] {
 func adapters() table[Adapter] {
 	return table[Adapter]{KindAdapter, "AdapterList", func(o Adapter) map[string]string {
 		return map[string]string{"pod": o.Pod, "namespace": o.Namespace, "node": o.Node, "restarts": sortableNumber(o.Restarts),
-			"version": orEmpty(o.Version)}
-	}, adapterState, readiness}
+			"version": orZero(o.Version)}
+	}, func(o Adapter) string { return describe(o.Ready, ready, notReady, unknown) }, readiness}
 }
 
-func adapterState(o Adapter) string {
+// describe returns yes or no for a known value, and otherwise unknown.
+func describe(known *bool, yes, no, unknown string) string {
 	switch {
-	case o.Ready == nil:
+	case known == nil:
 		return unknown
-	case *o.Ready:
-		return ready
+	case *known:
+		return yes
 	}
-	return notReady
+	return no
 }

@@ -268,10 +268,10 @@ func sortableNumber(n *int) string {
 	return fmt.Sprintf("%010d", *n)
 }
 
-// orEmpty returns *s, or "" for nil.
-func orEmpty(s *string) string {
-	if s == nil {
-		return ""
+// orZero returns *p, or the zero value for nil.
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
 	}
-	return *s
+	return v
 }

@@ -52,9 +52,12 @@ type PoolNameRequest struct {
 
 func (r PoolNameRequest) poolName() string { return r.Name }
 
+// poolNamer is a request that embeds a [PoolNameRequest].
+type poolNamer interface{ poolName() string }
+
 // byName returns the handler of an operation that names a pool without its organisation. It resolves the name, and calls do with the request
 // that of returns.
-func byName[Named interface{ poolName() string }, Req, Resp any](d *Service, do func(context.Context, access.Permit, Req) (Resp, error), of func(PoolRequest, Named) Req) func(context.Context, access.Permit, Named) (Resp, error) {
+func byName[Named poolNamer, Req, Resp any](d *Service, do handler[Req, Resp], of func(PoolRequest, Named) Req) handler[Named, Resp] {
 	return func(ctx context.Context, p access.Permit, req Named) (resp Resp, err error) {
 		pool, err := resolvePool(d, p, req.poolName())
 		if err != nil {

@@ -123,13 +123,6 @@ const ephemeralRunner = "EphemeralRunner"
 func runners() table[Runner] {
 	return table[Runner]{Kind: KindRunner, Name: "RunnerList", Columns: func(o Runner) map[string]string {
 		return map[string]string{"name": o.Name, "org": o.OrgName, "state": o.State, "created": sortableTime(&o.Created),
-			"job": o.jobOrZero().Name, "repository": o.jobOrZero().Repository, "started": sortableTime(o.jobOrZero().Started)}
+			"job": orZero(o.Job).Name, "repository": orZero(o.Job).Repository, "started": sortableTime(orZero(o.Job).Started)}
 	}, State: Runner.CurrentState, States: []string{RunnerFailed, RunnerOutdated, RunnerPending, RunnerStarting, RunnerEnding, RunnerBusy, RunnerIdle, RunnerFinished}}
-}
-
-func (o Runner) jobOrZero() Job {
-	if o.Job == nil {
-		return Job{}
-	}
-	return *o.Job
 }

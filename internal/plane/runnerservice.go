@@ -186,7 +186,8 @@ var logRefusals = slices.Concat(searchRefusals, []problem.Code{problem.Conflict}
 func (d *RunnerService) Routes() []httpapi.Route {
 	return []httpapi.Route{
 		handle(d.Plane, ListRunners, d.listRunners), handle(d.Plane, ListJobs, d.listJobs), handle(d.Plane, ListEvents, d.listEvents),
-		handle(d.Plane, GetConfig, d.getConfig), handle(d.Plane, GetDiagnosis, d.getDiagnosis), handle(d.Plane, GetRunner, getter(d.Plane, runners(), "runner", RunnerRequest.id)),
+		handle(d.Plane, GetConfig, d.getConfig), handle(d.Plane, GetDiagnosis, d.getDiagnosis),
+		handle(d.Plane, GetRunner, getter(d.Plane, runners(), "runner", RunnerRequest.id)),
 		ReadLog.ServeStream(d.streamLog), handle(d.Plane, ListLines, d.listLines),
 		handle(d.Plane, ListPods, d.listPods), handle(d.Plane, GetNamedConfig, d.getNamedConfig),
 	}
