@@ -81,8 +81,9 @@ var (
 func (d *FleetService) Routes() []httpapi.Route {
 	return append(d.routesByName(),
 		handle(d.Plane, ListPools, d.listPools), handle(d.Plane, GetPool, d.getPool), handle(d.Plane, ListRunnersByForge, d.listRunnersByForge),
-		handle(d.Plane, ListEnrollments, d.listEnrollments), listRoute(d.Plane, ListForges, forges()),
+		handle(d.Plane, ListEnrollments, d.listEnrollments),
 		handle(d.Plane, GetEnrollment, getter(d.Plane, enrollments(), "organisation", func(r EnrollmentRequest) string { return r.Org })),
+		listRoute(d.Plane, ListForges, forges()),
 		handle(d.Plane, ListDrift, d.listDrift), handle(d.Plane, ListHolds, d.listHolds),
 		handle(d.Plane, GetHold, getter(d.Plane, holds(), "hold", func(r HoldRequest) string { return r.Name })), handle(d.Plane, CreateHold, d.createHold),
 		handle(d.Plane, PausePool, d.pausePool), handle(d.Plane, ResumePool, d.resumePool), handle(d.Plane, LiftHold, d.liftHold),
