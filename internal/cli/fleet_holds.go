@@ -70,8 +70,8 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 				return err
 			}
 			req.Scope = plane.Scope{Org: p.Org, Pool: p.Pool}
-			return t.doPause(cmd.Context(), ff, confirm, req, plane.PausePool.Pattern, plane.PauseRequest{Forge: p.Forge, Org: p.Org, Pool: p.Pool,
-				Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: drain, DryRun: req.DryRun, Key: req.Key})
+			return t.doPause(cmd.Context(), ff, confirm, req, plane.PausePool.Pattern, plane.PauseRequest{PoolRequest: p,
+				PauseOptions: plane.PauseOptions{Reason: req.Reason, ExpiresIn: req.ExpiresIn, Drain: drain, DryRun: req.DryRun, Key: req.Key}})
 		},
 	}
 	f := cmd.Flags()
@@ -165,7 +165,8 @@ func (t *tka) doLift(ctx context.Context, ff *fleetFlags, confirm string, req pl
 	var e plane.Envelope[plane.Lifted]
 	var err error
 	if id := strings.Split(req.Name, "/"); len(id) == 3 {
-		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{Forge: id[0], Org: id[1], Pool: id[2], Reason: req.Reason, DryRun: req.DryRun}, &e)
+		err = t.callPlane(ctx, ff, plane.ResumePool.Pattern, 0, plane.ResumeRequest{PoolRequest: plane.PoolRequest{Forge: id[0], Org: id[1], Pool: id[2]},
+			Reason: req.Reason, DryRun: req.DryRun}, &e)
 	} else {
 		err = t.callConfirmed(ctx, ff, "lifts", confirm, &req.Confirm, func(c httpapi.Client) error {
 			return c.Do(ctx, plane.LiftHold.Pattern, 0, req, &e)

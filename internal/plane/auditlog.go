@@ -30,19 +30,16 @@ var errStop = errors.New("enough")
 // ReadNewest calls yield for each entry, newest first, until yield returns false. It skips damaged lines and returns their number; "tka audit
 // verify" explains them.
 func (r AuditLog) ReadNewest(ctx context.Context, yield func(AuditEntry) bool) (damaged int, err error) {
-	// Open the current file before listing the older ones. If audit rotates it in between, the file is read twice, not missed.
-	current, err := os.Open(r.Path)
-	if err == nil {
-		defer current.Close()
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return 0, err
-	}
-	older, err := audit.RotatedFiles(r.Path)
-	if err != nil {
-		return 0, err
-	}
 	last := map[string]uint64{} // by log, the sequence number that was read last
-	read := func(f *os.File) error {
+	read := func(path string) error {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a new log, or the oldest file was deleted to make room
+		}
+		if err != nil {
+			return err
+		}
+		defer f.Close()
 		info, err := f.Stat()
 		if err != nil {
 			return err
@@ -77,19 +74,15 @@ func (r AuditLog) ReadNewest(ctx context.Context, yield func(AuditEntry) bool) (
 			return nil
 		})
 	}
-	if current != nil {
-		err = read(current)
-	}
-	for _, path := range slices.Backward(older) {
-		if err != nil {
-			break
-		}
-		var f *os.File
-		if f, err = os.Open(path); errors.Is(err, fs.ErrNotExist) {
-			err = nil // the oldest file was deleted to make room
-			continue
-		} else if err == nil {
-			err = errors.Join(read(f), f.Close())
+	// Read the current file before listing the older ones. If audit rotates it in between, the file is read twice, not missed.
+	err = read(r.Path)
+	if err == nil {
+		var older []string
+		older, err = audit.RotatedFiles(r.Path)
+		for _, path := range slices.Backward(older) {
+			if err == nil {
+				err = read(path)
+			}
 		}
 	}
 	if errors.Is(err, errStop) {

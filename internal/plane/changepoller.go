@@ -8,6 +8,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // ChangePoller updates unfinished changes: their state at the forge, and whether the cluster has the merged version. It must run on one replica
@@ -23,20 +24,14 @@ type ChangePoller struct {
 // repositorySource is the name of the source for the repository.
 const repositorySource = "gitops"
 
-// Run checks the changes every w.Every until ctx ends.
+// Run checks the changes every w.Interval until ctx ends.
 func (w *ChangePoller) Run(ctx context.Context) {
 	if w.Changes.Repository == nil {
 		return
 	}
-	tick := time.NewTicker(w.Interval)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		w.poll(ctx)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+		_ = retry.Sleep(ctx, w.Interval) // the loop checks ctx itself
 	}
 }
 

@@ -99,11 +99,6 @@ type ChangeRequest struct {
 	ID string `json:"-" path:"id"`
 }
 
-func (d *ChangeService) getChange(_ context.Context, p access.Permit, req ChangeRequest) (Envelope[Change], error) {
-	o, l, err := getObject[Change](d.Plane, KindChange, p, req.ID, "change")
-	return newEnvelope(d.Plane, "Change", o, l.Revision, l.Sources), err
-}
-
 // openChange returns the open change of an object, if there is one.
 func (d *ChangeService) openChange(kind, name string) (Change, bool) {
 	for _, o := range d.Plane.Store.List(KindChange).Objects {
@@ -264,7 +259,8 @@ const maxDiff = 4 << 20
 // Routes returns the routes of the API, served by d.
 func (d *ChangeService) Routes() []httpapi.Route {
 	return []httpapi.Route{
-		handle(d.Plane, PreviewChange, d.previewChange), handle(d.Plane, ProposeChange, d.proposeChange), handle(d.Plane, ListChanges, d.listChanges), handle(d.Plane, GetChange, d.getChange),
+		handle(d.Plane, PreviewChange, d.previewChange), handle(d.Plane, ProposeChange, d.proposeChange), handle(d.Plane, ListChanges, d.listChanges),
+		handle(d.Plane, GetChange, getter(d.Plane, changes(), "change", func(r ChangeRequest) string { return r.ID })),
 		handle(d.Plane, ApproveChange, d.approveChange), handle(d.Plane, MergeChange, d.mergeChange), handle(d.Plane, CloseChange, d.closeChange),
 		handle(d.Plane, legacyProposeChange, d.proposeChange),
 	}
@@ -281,16 +277,10 @@ func (d *ChangeService) listChanges(_ context.Context, p access.Permit, req Chan
 }
 
 func changes() table[Change] {
-	return table[Change]{Kind: KindChange, Name: "ChangeList", Columns: map[string]func(Change) string{
-		"opened":   func(o Change) string { return o.OpenedAt.UTC().Format(time.RFC3339) },
-		"name":     func(o Change) string { return o.Name },
-		"kind":     func(o Change) string { return o.Kind },
-		"org":      func(o Change) string { return o.OrgName },
-		"proposer": func(o Change) string { return o.Proposer },
-		"title":    func(o Change) string { return o.Title },
-		"risk":     func(o Change) string { return o.Risk.Level },
-		"number":   func(o Change) string { return cmp.Or(strconv.Itoa(o.Number), "0") },
-		"state":    func(o Change) string { return o.State },
+	return table[Change]{Kind: KindChange, Name: "ChangeList", Columns: func(o Change) map[string]string {
+		return map[string]string{"opened": o.OpenedAt.UTC().Format(time.RFC3339), "name": o.Name, "kind": o.Kind, "org": o.OrgName,
+			"proposer": o.Proposer, "title": o.Title, "risk": o.Risk.Level, "number": cmp.Or(strconv.Itoa(o.Number), "0"),
+			"state": o.State}
 	}, State: Change.CurrentState, States: []string{string(gitops.StateOpen), string(gitops.StateApproved), string(gitops.StateMerging), string(gitops.StateMerged), string(gitops.StateApplied), string(gitops.StateClosed)}}
 }
 

@@ -64,7 +64,8 @@ func (c *confirmations) acceptPhrase(r confirmableAction, phrase string, now tim
 	if err != nil {
 		return err
 	}
-	if w.phraseSent(r) && phrase != "" && equalConstantTime(phrase, r.phrase) {
+	sent := w.phrase != "" && w.phrase == r.phrase // the caller sent the request before, and so has received the phrase
+	if sent && phrase != "" && equalConstantTime(phrase, r.phrase) {
 		delete(c.all, w.id)
 		return nil
 	}
@@ -123,11 +124,6 @@ func (c *confirmations) pending(r confirmableAction, now time.Time) (*pendingCon
 	w := &pendingConfirmation{confirmableAction: confirmableAction{caller: r.caller, verb: r.verb, digest: r.digest}, id: hex.EncodeToString(random[:]), until: now.Add(confirmLife).UTC()}
 	c.all[w.id] = w
 	return w, nil
-}
-
-// phraseSent reports whether the caller sent the request before, and so has received the phrase.
-func (w *pendingConfirmation) phraseSent(r confirmableAction) bool {
-	return w.phrase != "" && w.phrase == r.phrase
 }
 
 func equalConstantTime(a, b string) bool {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/fleet/gitops"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // DriftSource is the name of the comparison among the plane's sources.
@@ -73,42 +74,21 @@ type parsedFile struct {
 	err   error // why the file is unreadable
 }
 
-// Run compares every c.Every, and when triggered, until ctx ends.
+// Run compares every c.Interval, and when triggered, until ctx ends.
 func (c *DriftCheck) Run(ctx context.Context) {
 	c.Store.Expect(DriftSource, KindDrift)
-	tick := time.NewTicker(c.Interval)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		if err := c.Reconcile(ctx); err != nil && ctx.Err() == nil {
 			c.Log.Warn("comparison with the repository failed", "error", err)
 		}
-		if !c.wait(ctx, tick.C) {
-			return
+		if retry.Sleep(ctx, minDriftInterval) == nil {
+			_ = retry.SleepOrWake(ctx, c.Interval-minDriftInterval, c.Triggers) // the loop checks ctx itself
 		}
 	}
 }
 
 // minDriftInterval is the minimum time between two comparisons.
 const minDriftInterval = 10 * time.Second
-
-// wait waits for the next comparison. It returns false when ctx has ended.
-func (c *DriftCheck) wait(ctx context.Context, tick <-chan time.Time) bool {
-	awake := time.NewTimer(minDriftInterval)
-	defer awake.Stop()
-	var again <-chan struct{}
-	for {
-		select {
-		case <-awake.C:
-			again = c.Triggers
-		case <-again:
-			return true
-		case <-tick:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	}
-}
 
 // Trigger triggers a comparison: at once, or shortly after the last one.
 func (c *DriftCheck) Trigger() {

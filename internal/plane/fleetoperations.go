@@ -41,10 +41,10 @@ var (
 		Responses: []Envelope[Created]{newExample("HoldCreated", Created{Hold: exampleHold(), Created: true, Targets: new(1)})},
 		Refusals:  slices.Concat(writeRefusals, []problem.Code{problem.Confirmation})}
 	PausePool = httpapi.Op[PauseRequest, Envelope[Created]]{Pattern: "POST " + Base + "/pools/{forge}/{org}/{pool}/pause", Verb: access.HoldsCreate,
-		Doc: "Pause the runners of one organisation in one pool.", Example: PauseRequest{Forge: "github", Org: "acme", Pool: "gh-nix", Reason: "a flaky image"},
+		Doc: "Pause the runners of one organisation in one pool.", Example: PauseRequest{examplePoolRequest, PauseOptions{Reason: "a flaky image"}},
 		Responses: []Envelope[Created]{newExample("HoldCreated", Created{Hold: exampleHold(), Created: true, Targets: new(1)})}, Refusals: writeRefusals}
 	ResumePool = httpapi.Op[ResumeRequest, Envelope[Lifted]]{Pattern: "POST " + Base + "/pools/{forge}/{org}/{pool}/resume", Verb: access.HoldsLift,
-		Doc: "Lift the holds of exactly one organisation in one pool.", Example: ResumeRequest{Forge: "github", Org: "acme", Pool: "gh-nix", Reason: "the image is mended"},
+		Doc: "Lift the holds of exactly one organisation in one pool.", Example: ResumeRequest{PoolRequest: examplePoolRequest, Reason: "the image is mended"},
 		Responses: []Envelope[Lifted]{newExample("HoldLifted", Lifted{Lifted: []string{"acme-gh-nix-3f9c1a2b4d5e"}, Remaining: []string{}})},
 		Refusals:  slices.Concat(writeRefusals, []problem.Code{problem.Held, problem.AuditUnavailable})}
 	LiftHold = httpapi.Op[LiftRequest, Envelope[Lifted]]{Pattern: "DELETE " + Base + "/holds/{name}", Verb: access.HoldsLift,
@@ -81,8 +81,11 @@ var (
 func (d *FleetService) Routes() []httpapi.Route {
 	return append(d.routesByName(),
 		handle(d.Plane, ListPools, d.listPools), handle(d.Plane, GetPool, d.getPool), handle(d.Plane, ListRunnersByForge, d.listRunnersByForge),
-		handle(d.Plane, ListEnrollments, d.listEnrollments), handle(d.Plane, GetEnrollment, d.getEnrollment), listRoute(d.Plane, ListForges, forges()),
-		handle(d.Plane, ListDrift, d.listDrift), handle(d.Plane, ListHolds, d.listHolds), handle(d.Plane, GetHold, d.getHold), handle(d.Plane, CreateHold, d.createHold),
+		handle(d.Plane, ListEnrollments, d.listEnrollments),
+		handle(d.Plane, GetEnrollment, getter(d.Plane, enrollments(), "organisation", func(r EnrollmentRequest) string { return r.Org })),
+		listRoute(d.Plane, ListForges, forges()),
+		handle(d.Plane, ListDrift, d.listDrift), handle(d.Plane, ListHolds, d.listHolds),
+		handle(d.Plane, GetHold, getter(d.Plane, holds(), "hold", func(r HoldRequest) string { return r.Name })), handle(d.Plane, CreateHold, d.createHold),
 		handle(d.Plane, PausePool, d.pausePool), handle(d.Plane, ResumePool, d.resumePool), handle(d.Plane, LiftHold, d.liftHold),
 		handle(d.Plane, RescheduleHold, d.rescheduleHold),
 		handle(d.Plane, IgnoreDrift, d.ignoreDrift), handle(d.Plane, UnignoreDrift, d.unignoreDrift), handle(d.Plane, RefreshDrift, d.refreshDrift),

@@ -86,19 +86,8 @@ func (d *FleetService) listHolds(_ context.Context, p access.Permit, req FleetLi
 	return listPage(d.Plane, holds(), p, req.ListRequest, req.only(), func(o Hold) bool { return req.matches(o.Scope.Org, o.Scope.Forge) })
 }
 
-func (d *FleetService) getPool(_ context.Context, p access.Permit, req PoolRequest) (Envelope[Pool], error) {
-	o, l, err := getObject[Pool](d.Plane, KindPool, p, req.id(), "pool")
-	return newEnvelope(d.Plane, "Pool", o, l.Revision, l.Sources), err
-}
-
-func (d *FleetService) getEnrollment(_ context.Context, p access.Permit, req EnrollmentRequest) (Envelope[Enrollment], error) {
-	o, l, err := getObject[Enrollment](d.Plane, KindEnrollment, p, req.Org, "organisation")
-	return newEnvelope(d.Plane, "Enrollment", o, l.Revision, l.Sources), err
-}
-
-func (d *FleetService) getHold(_ context.Context, p access.Permit, req HoldRequest) (Envelope[Hold], error) {
-	o, l, err := getObject[Hold](d.Plane, KindHold, p, req.Name, "hold")
-	return newEnvelope(d.Plane, "Hold", o, l.Revision, l.Sources), err
+func (d *FleetService) getPool(ctx context.Context, p access.Permit, req PoolRequest) (Envelope[Pool], error) {
+	return getter(d.Plane, pools(), "pool", PoolRequest.id)(ctx, p, req)
 }
 
 // Runners holds the runners, grouped by forge.
@@ -136,14 +125,7 @@ func (d *FleetService) listRunnersByForge(_ context.Context, p access.Permit, re
 			continue
 		}
 		g := group(f.Name)
-		g.Type = f.Type
-		switch {
-		case f.Reachable == nil:
-		case *f.Reachable:
-			g.Source = "ok"
-		default:
-			g.Source = "down"
-		}
+		g.Type, g.Source = f.Type, describe(f.Reachable, "ok", "down", "unknown")
 	}
 	for _, o := range visibleTo[Pool](p, lists[0]) {
 		if !req.matches(o.OrgName, o.Forge) {
@@ -182,15 +164,12 @@ func (d *FleetService) checkScope(s Scope) error {
 	if some, known := d.poolsIn(s); len(some) > 0 || !known {
 		return nil
 	}
-	if s.Forge != "" {
-		if l := d.Plane.Store.List(KindForge); !l.Known || slices.ContainsFunc(l.Objects, func(o Object) bool { return o.Key() == s.Forge }) {
-			return nil
-		}
+	mayExist := func(k Kind, key string) bool {
+		_, found := d.Plane.Store.Get(k, key)
+		return found || !d.Plane.Store.List(k).Known
 	}
-	if s.Org != "" && s.Pool == "" {
-		if l := d.Plane.Store.List(KindEnrollment); !l.Known || slices.ContainsFunc(l.Objects, func(o Object) bool { return o.Key() == s.Org }) {
-			return nil
-		}
+	if s.Forge != "" && mayExist(KindForge, s.Forge) || s.Org != "" && s.Pool == "" && mayExist(KindEnrollment, s.Org) {
+		return nil
 	}
 	return problem.New(problem.NotFound, "There is no "+s.String()+", or you may not see it.", "List the runners that you may see.")
 }

@@ -440,7 +440,7 @@ func TestWaitingIsBounded(t *testing.T) {
 // Columns, states and examples are consistent.
 func TestTables(t *testing.T) {
 	o := newFleetEnv().as(alice())
-	for path, columns := range map[string][]string{"pools": keys(pools().Columns), "enrollments": keys(enrollments().Columns), "holds": keys(holds().Columns), "forges": keys(forges().Columns)} {
+	for path, columns := range map[string][]string{"pools": keys(pools().Columns(Pool{})), "enrollments": keys(enrollments().Columns(Enrollment{})), "holds": keys(holds().Columns(Hold{})), "forges": keys(forges().Columns(Forge{}))} {
 		for _, c := range columns {
 			if a := o.do(t, "GET", "/api/v1/"+path+"?sort=-"+c, ""); a.Error != nil {
 				t.Errorf("%s by %s: %s", path, c, a.Text)

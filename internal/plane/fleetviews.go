@@ -109,10 +109,8 @@ func (o Enrollment) CurrentState() string { return o.Phase }
 // Trouble implements [Stateful].
 func (o Enrollment) Trouble() (Severity, string, string) {
 	for _, kind := range []string{"PolicyViolation", "DecisionNeeded"} {
-		for _, c := range o.Conditions {
-			if c.Type == kind && c.Status == "True" {
-				return SeverityError, c.Reason, c.Message
-			}
+		if c := findCondition(o.Conditions, kind); c.Status == "True" {
+			return SeverityError, c.Reason, c.Message
 		}
 	}
 	if o.Requested != nil {
@@ -122,10 +120,8 @@ func (o Enrollment) Trouble() (Severity, string, string) {
 	case "Requested":
 		return SeverityWarning, "NotApproved", "The enrollment waits for approval."
 	case "Failed", "Suspended":
-		for _, c := range o.Conditions {
-			if c.Type == "Ready" && c.Status == "False" {
-				return SeverityError, c.Reason, c.Message
-			}
+		if c := findCondition(o.Conditions, "Ready"); c.Status == "False" {
+			return SeverityError, c.Reason, c.Message
 		}
 		return SeverityError, o.Phase, "Its runners take no jobs."
 	}
@@ -139,23 +135,13 @@ func (o Enrollment) For(v Viewer) Object {
 		role := when(!v.In(o.Name, verb), "Your role does not allow you to do this for "+o.Name+".")
 		return actionUnless(role, ends, cmp.Or(reasons...))
 	}
-	approved := when(o.condition("Approved") == "True", "The current version is approved already.")
+	approved := when(findCondition(o.Conditions, "Approved").Status == "True", "The current version is approved already.")
 	beyond := when(o.Approval != nil || o.Phase != StateUnknown && o.Phase != "Requested", "The enrollment is no longer only a request.")
 	isAuthor := func(by string) bool { return strings.EqualFold(by, v.Caller().Identity()) }
 	own := when(slices.ContainsFunc(o.RequestedBy, isAuthor), "You wrote a part of it.")
 	o.Actions = &EnrollmentActions{Edit: may(access.EnrollmentRequest), Approve: may(access.EnrollmentApprove, approved, own), Decline: may(access.EnrollmentDecline, beyond),
 		Rotate: may(access.RotateRequest), Offboard: may(access.OffboardRequest)}
 	return o
-}
-
-// condition returns the status of one condition, or "" if it is missing.
-func (o Enrollment) condition(kind string) string {
-	for _, c := range o.Conditions {
-		if c.Type == kind {
-			return c.Status
-		}
-	}
-	return ""
 }
 
 // Key returns the name.
@@ -175,13 +161,7 @@ func (o Forge) At(t time.Time) Object { o.ObservedAt = t; return o }
 
 // CurrentState implements [Stateful].
 func (o Forge) CurrentState() string {
-	switch {
-	case o.Reachable == nil:
-		return StateUnknown
-	case *o.Reachable:
-		return "Reachable"
-	}
-	return "Unreachable"
+	return describe(o.Reachable, "Reachable", "Unreachable", StateUnknown)
 }
 
 // Trouble implements [Stateful].
@@ -272,53 +252,34 @@ func (o Hold) liftRefusal(v Viewer) string {
 // The tables of the lists: the columns for search and sort, and the states.
 
 func pools() table[Pool] {
-	return table[Pool]{Kind: KindPool, Name: "PoolList", Columns: map[string]func(Pool) string{
-		"name":  func(o Pool) string { return o.Name },
-		"forge": func(o Pool) string { return o.Forge },
-		"org":   func(o Pool) string { return o.OrgName },
-		"type":  func(o Pool) string { return o.Type },
-		"state": func(o Pool) string { return o.State },
-		"busy":  func(o Pool) string { return sortableNumber(o.Counts.Busy) },
-		"idle":  func(o Pool) string { return sortableNumber(o.Counts.Idle) },
+	return table[Pool]{Kind: KindPool, Name: "PoolList", Columns: func(o Pool) map[string]string {
+		return map[string]string{"name": o.Name, "forge": o.Forge, "org": o.OrgName, "type": o.Type, "state": o.State,
+			"busy": sortableNumber(o.Counts.Busy), "idle": sortableNumber(o.Counts.Idle)}
 	}, State: Pool.CurrentState, States: []string{PoolFailing, StateUnknown, PoolDegraded, PoolPausing, PoolDraining, PoolResuming, PoolProvisioning, PoolDrained, PoolPaused, PoolActive}}
 }
 
 func enrollments() table[Enrollment] {
-	return table[Enrollment]{Kind: KindEnrollment, Name: "EnrollmentList", Columns: map[string]func(Enrollment) string{
-		"name":      func(o Enrollment) string { return o.Name },
-		"forge":     func(o Enrollment) string { return o.Forge },
-		"isolation": func(o Enrollment) string { return o.Isolation },
-		"phase":     func(o Enrollment) string { return o.Phase },
+	return table[Enrollment]{Kind: KindEnrollment, Name: "EnrollmentList", Columns: func(o Enrollment) map[string]string {
+		return map[string]string{"name": o.Name, "forge": o.Forge, "isolation": o.Isolation, "phase": o.Phase}
 	}, State: Enrollment.CurrentState, States: []string{StateUnknown, "Requested", "Approved", "Provisioning", "Active", "Suspended", "Draining", "Offboarded", "Failed"}}
 }
 
 func holds() table[Hold] {
-	return table[Hold]{Kind: KindHold, Name: "HoldList", Columns: map[string]func(Hold) string{
-		"name":        func(o Hold) string { return o.Name },
-		"scope":       func(o Hold) string { return o.Scope.String() },
-		"mode":        func(o Hold) string { return string(o.Mode) },
-		"reason":      func(o Hold) string { return o.Reason },
-		"requestedBy": func(o Hold) string { return o.RequestedBy },
-		"created":     func(o Hold) string { return sortableTime(&o.Created) },
-		"expiresAt":   func(o Hold) string { return sortableTime(o.ExpiresAt) },
+	return table[Hold]{Kind: KindHold, Name: "HoldList", Columns: func(o Hold) map[string]string {
+		return map[string]string{"name": o.Name, "scope": o.Scope.String(), "mode": string(o.Mode), "reason": o.Reason,
+			"requestedBy": o.RequestedBy, "created": sortableTime(&o.Created), "expiresAt": sortableTime(o.ExpiresAt)}
 	}, State: Hold.CurrentState, States: []string{HoldApplying, HoldApplied, PoolDrained, HoldLifting, HoldExpired}}
 }
 
 func drifts() table[Drift] {
-	return table[Drift]{Kind: KindDrift, Name: "DriftList", Columns: map[string]func(Drift) string{
-		"org":       func(o Drift) string { return o.OrgName },
-		"pool":      func(o Drift) string { return o.Pool },
-		"field":     func(o Drift) string { return o.Field },
-		"severity":  func(o Drift) string { return o.Severity },
-		"evidence":  func(o Drift) string { return o.Evidence },
-		"firstSeen": func(o Drift) string { return sortableTime(&o.FirstSeen) },
+	return table[Drift]{Kind: KindDrift, Name: "DriftList", Columns: func(o Drift) map[string]string {
+		return map[string]string{"org": o.OrgName, "pool": o.Pool, "field": o.Field, "severity": o.Severity, "evidence": o.Evidence,
+			"firstSeen": sortableTime(&o.FirstSeen)}
 	}, State: Drift.CurrentState, States: []string{"error", "warning", "info", DriftExplained, DriftIgnored}}
 }
 
 func forges() table[Forge] {
-	return table[Forge]{Kind: KindForge, Name: "ForgeList", Columns: map[string]func(Forge) string{
-		"name": func(o Forge) string { return o.Name },
-		"type": func(o Forge) string { return o.Type },
-		"url":  func(o Forge) string { return o.URL },
+	return table[Forge]{Kind: KindForge, Name: "ForgeList", Columns: func(o Forge) map[string]string {
+		return map[string]string{"name": o.Name, "type": o.Type, "url": o.URL}
 	}, State: Forge.CurrentState, States: []string{"Reachable", "Unreachable", StateUnknown}}
 }

@@ -190,9 +190,12 @@ func callerKey(c access.Caller) string { return string(c.Via) + " " + c.Identity
 
 // PauseRequest pauses the runners of one organisation in one pool.
 type PauseRequest struct {
-	Forge     string           `json:"-" path:"forge"`
-	Org       string           `json:"-" path:"org"`
-	Pool      string           `json:"-" path:"pool"`
+	PoolRequest
+	PauseOptions
+}
+
+// PauseOptions says how to pause runners.
+type PauseOptions struct {
 	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
 	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it expires automatically, 1m to 2160h; without it, never"`
 	Drain     bool             `json:"drain,omitempty" doc:"also remove each workload after its last job"`
@@ -212,7 +215,7 @@ func (r PauseRequest) createRequest() CreateRequest {
 }
 
 func (d *FleetService) pausePool(ctx context.Context, p access.Permit, req PauseRequest) (Envelope[Created], error) {
-	if _, _, err := getObject[Pool](d.Plane, KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool"); err != nil {
+	if _, _, err := getObject[Pool](d.Plane, KindPool, p, req.id(), "pool"); err != nil {
 		return Envelope[Created]{}, err
 	}
 	return d.createHold(ctx, p, req.createRequest())

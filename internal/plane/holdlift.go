@@ -43,14 +43,8 @@ func (l Lifted) AuditOrg() string { return l.org }
 
 // liftHold lifts one hold. The right to pause does not include the right to lift.
 func (d *FleetService) liftHold(ctx context.Context, p access.Permit, req LiftRequest) (e Envelope[Lifted], err error) {
-	if err := req.Reason.check(); err != nil {
-		return e, err
-	}
-	h, _, err := getObject[Hold](d.Plane, KindHold, p, req.Name, "hold")
+	h, _, p, err := d.liftable(p, req.Name, req.Reason)
 	if err != nil {
-		return e, err
-	}
-	if p, err = d.mayLift(p, h); err != nil {
 		return e, err
 	}
 	if h.Scope.wide() && !bool(req.DryRun) {
@@ -65,21 +59,26 @@ func (d *FleetService) liftHold(ctx context.Context, p access.Permit, req LiftRe
 	return d.liftedHolds(p, []Hold{h}, bool(req.DryRun)), nil
 }
 
-// mayLift returns the permit for this hold only, or why the caller may not lift it.
-func (d *FleetService) mayLift(p access.Permit, h Hold) (access.Permit, error) {
-	narrow, err := h.Scope.narrow(p)
+// liftable returns a hold, and the permit for this hold only. It returns an error if the caller may not lift the hold.
+func (d *FleetService) liftable(p access.Permit, name string, reason Reason) (h Hold, l Listing, narrow access.Permit, err error) {
+	if err = reason.check(); err != nil {
+		return h, l, narrow, err
+	}
+	if h, l, err = getObject[Hold](d.Plane, KindHold, p, name, "hold"); err != nil {
+		return h, l, narrow, err
+	}
+	narrow, err = h.Scope.narrow(p)
 	switch why := h.liftRefusal(ViewerOf(p)); {
 	case err != nil:
-		return access.Permit{}, err
 	case why != "":
 		refused := problem.New(problem.Forbidden, why, "Ask the person who set it, "+h.RequestedBy+".")
 		refused.Needed = &problem.Need{Verb: string(access.HoldsLiftWide)}
 		for _, role := range p.PlaneRoles() {
 			refused.Have = append(refused.Have, role.String())
 		}
-		return access.Permit{}, refused
+		return h, l, access.Permit{}, refused
 	}
-	return narrow, nil
+	return h, l, narrow, err
 }
 
 // liftedHolds returns the result for the lifted holds, with the other holds that still cover the same runners.
@@ -102,9 +101,7 @@ func (d *FleetService) liftedHolds(p access.Permit, holds []Hold, dryRun bool) E
 
 // ResumeRequest lifts the holds of exactly one organisation's runners in one pool.
 type ResumeRequest struct {
-	Forge  string `json:"-" path:"forge"`
-	Org    string `json:"-" path:"org"`
-	Pool   string `json:"-" path:"pool"`
+	PoolRequest
 	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
 	DryRun Flag   `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
 }
@@ -119,7 +116,7 @@ func (d *FleetService) resumePool(ctx context.Context, p access.Permit, req Resu
 	if err := req.Reason.check(); err != nil {
 		return e, err
 	}
-	o, _, err := getObject[Pool](d.Plane, KindPool, p, req.Forge+"/"+req.Org+"/"+req.Pool, "pool")
+	o, _, err := getObject[Pool](d.Plane, KindPool, p, req.id(), "pool")
 	if err != nil {
 		return e, err
 	}
@@ -189,14 +186,8 @@ func (d *FleetService) rescheduleHold(ctx context.Context, p access.Permit, req 
 	if err := checkExpiry(req.ExpiresIn); err != nil {
 		return e, err
 	}
-	if err := req.Reason.check(); err != nil {
-		return e, err
-	}
-	h, l, err := getObject[Hold](d.Plane, KindHold, p, req.Name, "hold")
+	h, l, p, err := d.liftable(p, req.Name, req.Reason)
 	if err != nil {
-		return e, err
-	}
-	if p, err = d.mayLift(p, h); err != nil {
 		return e, err
 	}
 	if over := h.endedReason(); over != "" {

@@ -338,97 +338,80 @@ const (
 var readiness = []string{ready, notReady, unknown}
 
 func readyState(conditions []Condition) string {
-	for _, c := range conditions {
-		if c.Type != "Ready" {
-			continue
-		}
-		switch c.Status {
-		case "True":
-			return ready
-		case "False":
-			return notReady
-		}
+	switch findCondition(conditions, "Ready").Status {
+	case "True":
+		return ready
+	case "False":
+		return notReady
 	}
 	return unknown
 }
 
+// findCondition returns the condition of a type, or the zero Condition if it is missing.
+func findCondition(all []Condition, kind string) Condition {
+	for _, c := range all {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return Condition{}
+}
+
 func clusters() table[Cluster] {
-	return table[Cluster]{KindCluster, "ClusterList", map[string]func(Cluster) string{
-		"name":     func(o Cluster) string { return o.Name },
-		"endpoint": func(o Cluster) string { return o.Endpoint },
-		"health":   func(o Cluster) string { return o.Health },
-		"lastSeen": func(o Cluster) string { return sortableTime(o.LastSeen) },
-		"version":  func(o Cluster) string { return o.Version },
+	return table[Cluster]{KindCluster, "ClusterList", func(o Cluster) map[string]string {
+		return map[string]string{"name": o.Name, "endpoint": o.Endpoint, "health": o.Health, "lastSeen": sortableTime(o.LastSeen),
+			"version": o.Version}
 	}, func(o Cluster) string { return o.Health }, []string{"Alive", "Suspect", "Unknown", "Dead", "Left"}}
 }
 
 func signins() table[Signin] {
-	return table[Signin]{KindSignin, "SigninList", map[string]func(Signin) string{
-		"login":      func(o Signin) string { return o.Login },
-		"device":     func(o Signin) string { return o.Device },
-		"role":       func(o Signin) string { return o.Role },
-		"phase":      func(o Signin) string { return o.Phase },
-		"created":    func(o Signin) string { return sortableTime(&o.Created) },
-		"validUntil": func(o Signin) string { return sortableTime(o.ValidUntil) },
+	return table[Signin]{KindSignin, "SigninList", func(o Signin) map[string]string {
+		return map[string]string{"login": o.Login, "device": o.Device, "role": o.Role, "phase": o.Phase,
+			"created": sortableTime(&o.Created), "validUntil": sortableTime(o.ValidUntil)}
 	}, func(o Signin) string { return o.Phase }, []string{"Pending", "Ready", "Refused", "Ending", "Expired"}}
 }
 
 func tailnets() table[Tailnet] {
-	return table[Tailnet]{KindTailnet, "TailnetList", map[string]func(Tailnet) string{
-		"name":         func(o Tailnet) string { return o.Name },
-		"domain":       func(o Tailnet) string { return orEmpty(o.Domain) },
-		"organisation": func(o Tailnet) string { return orEmpty(o.Organisation) },
-		"devices":      func(o Tailnet) string { return sortableNumber(o.Devices) },
-		"lastSync":     func(o Tailnet) string { return sortableTime(o.LastSync) },
+	return table[Tailnet]{KindTailnet, "TailnetList", func(o Tailnet) map[string]string {
+		return map[string]string{"name": o.Name, "domain": orZero(o.Domain), "organisation": orZero(o.Organisation),
+			"devices": sortableNumber(o.Devices), "lastSync": sortableTime(o.LastSync)}
 	}, func(o Tailnet) string { return readyState(o.Conditions) }, readiness}
 }
 
 func gateways() table[Gateway] {
-	return table[Gateway]{KindGateway, "GatewayList", map[string]func(Gateway) string{
-		"name":      func(o Gateway) string { return o.Name },
-		"namespace": func(o Gateway) string { return o.Namespace },
-		"target":    func(o Gateway) string { return o.Target },
-		"class":     func(o Gateway) string { return orEmpty(o.Class) },
+	return table[Gateway]{KindGateway, "GatewayList", func(o Gateway) map[string]string {
+		return map[string]string{"name": o.Name, "namespace": o.Namespace, "target": o.Target, "class": orZero(o.Class)}
 	}, func(o Gateway) string { return readyState(o.Conditions) }, readiness}
 }
 
 func routes() table[Route] {
-	return table[Route]{KindRoute, "RouteList", map[string]func(Route) string{
-		"name":      func(o Route) string { return o.Name },
-		"namespace": func(o Route) string { return o.Namespace },
-		"resource":  func(o Route) string { return o.Resource },
-		"target":    func(o Route) string { return o.Target },
-		"tailnet":   func(o Route) string { return orEmpty(o.Tailnet) },
+	return table[Route]{KindRoute, "RouteList", func(o Route) map[string]string {
+		return map[string]string{"name": o.Name, "namespace": o.Namespace, "resource": o.Resource, "target": o.Target,
+			"tailnet": orZero(o.Tailnet)}
 	}, func(o Route) string { return readyState(o.Conditions) }, readiness}
 }
 
 func proxyGroups() table[ProxyGroup] {
-	return table[ProxyGroup]{KindProxyGroup, "ProxyGroupList", map[string]func(ProxyGroup) string{
-		"name":      func(o ProxyGroup) string { return o.Name },
-		"namespace": func(o ProxyGroup) string { return o.Namespace },
-		"type":      func(o ProxyGroup) string { return o.Type },
-		"tailnet":   func(o ProxyGroup) string { return orEmpty(o.Tailnet) },
-		"ready":     func(o ProxyGroup) string { return sortableNumber(o.Ready) },
-		"wanted":    func(o ProxyGroup) string { return sortableNumber(&o.Wanted) },
+	return table[ProxyGroup]{KindProxyGroup, "ProxyGroupList", func(o ProxyGroup) map[string]string {
+		return map[string]string{"name": o.Name, "namespace": o.Namespace, "type": o.Type, "tailnet": orZero(o.Tailnet),
+			"ready": sortableNumber(o.Ready), "wanted": sortableNumber(&o.Wanted)}
 	}, func(o ProxyGroup) string { return readyState(o.Conditions) }, readiness}
 }
 
 func adapters() table[Adapter] {
-	return table[Adapter]{KindAdapter, "AdapterList", map[string]func(Adapter) string{
-		"pod":       func(o Adapter) string { return o.Pod },
-		"namespace": func(o Adapter) string { return o.Namespace },
-		"node":      func(o Adapter) string { return o.Node },
-		"restarts":  func(o Adapter) string { return sortableNumber(o.Restarts) },
-		"version":   func(o Adapter) string { return orEmpty(o.Version) },
-	}, adapterState, readiness}
+	return table[Adapter]{KindAdapter, "AdapterList", func(o Adapter) map[string]string {
+		return map[string]string{"pod": o.Pod, "namespace": o.Namespace, "node": o.Node, "restarts": sortableNumber(o.Restarts),
+			"version": orZero(o.Version)}
+	}, func(o Adapter) string { return describe(o.Ready, ready, notReady, unknown) }, readiness}
 }
 
-func adapterState(o Adapter) string {
+// describe returns yes or no for a known value, and otherwise unknown.
+func describe(known *bool, yes, no, unknown string) string {
 	switch {
-	case o.Ready == nil:
+	case known == nil:
 		return unknown
-	case *o.Ready:
-		return ready
+	case *known:
+		return yes
 	}
-	return notReady
+	return no
 }

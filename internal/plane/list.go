@@ -77,28 +77,37 @@ func (m *Cursor) UnmarshalText(b []byte) error {
 type PageLimit int
 
 // MarshalText implements [encoding.TextMarshaler].
-func (c PageLimit) MarshalText() ([]byte, error) {
-	if c == 0 {
-		return nil, nil
-	}
-	return strconv.AppendInt(nil, int64(c), 10), nil
-}
+func (c PageLimit) MarshalText() ([]byte, error) { return formatCount(int(c)), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (c *PageLimit) UnmarshalText(b []byte) error {
-	n, err := strconv.Atoi(string(b))
-	if err != nil || n < 1 || n > maxLimit || b[0] == '+' {
-		return fmt.Errorf("%.20q is not a number from 1 to %d", b, maxLimit)
-	}
-	*c = PageLimit(n)
-	return nil
+func (c *PageLimit) UnmarshalText(b []byte) (err error) {
+	*c, err = parseCount[PageLimit](b, maxLimit)
+	return err
 }
 
-// table defines how clients search and sort a kind of objects. A column returns "" for an unknown value. Every state must be in States.
+// parseCount parses a number from 1 to limit.
+func parseCount[N ~int](b []byte, limit int) (N, error) {
+	n, err := strconv.Atoi(string(b))
+	if err != nil || n < 1 || n > limit || b[0] == '+' {
+		return 0, fmt.Errorf("%.20q is not a number from 1 to %d", b, limit)
+	}
+	return N(n), nil
+}
+
+// formatCount formats a number for [parseCount], or returns nil for 0.
+func formatCount(n int) []byte {
+	if n == 0 {
+		return nil
+	}
+	return strconv.AppendInt(nil, int64(n), 10)
+}
+
+// table defines how clients search and sort a kind of objects. Columns returns the columns of an object by name, with "" for an unknown value.
+// Every state must be in States.
 type table[T Object] struct {
 	Kind    Kind
 	Name    string // the kind of the list response
-	Columns map[string]func(T) string
+	Columns func(T) map[string]string
 	State   func(T) string
 	States  []string
 }
@@ -138,8 +147,9 @@ func (t table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, er
 	}
 	fit := make([]place, 0, len(visible))
 	for _, o := range visible {
-		if (req.State == "" || t.State(o) == string(req.State)) && t.matches(o, string(req.Q)) {
-			fit = append(fit, place{order.value(o), o})
+		columns := t.Columns(o)
+		if (req.State == "" || t.State(o) == string(req.State)) && matches(o.Key(), columns, string(req.Q)) {
+			fit = append(fit, place{order.value(columns), o})
 		}
 	}
 	slices.SortFunc(fit, func(a, b place) int { return order.compare(a.value, a.object.Key(), b.value, b.object.Key()) })
@@ -170,46 +180,40 @@ func (t table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, er
 	return objects, page, nil
 }
 
-// matches reports whether the id or a column of o contains q, in any letter case.
-func (t table[T]) matches(o T, q string) bool {
-	if q == "" {
-		return true
-	}
+// matches reports whether the id or a column of an object contains q, in any letter case.
+func matches(id string, columns map[string]string, q string) bool {
 	q = strings.ToLower(q)
-	if strings.Contains(strings.ToLower(o.Key()), q) {
-		return true
-	}
-	for _, column := range t.Columns {
-		if strings.Contains(strings.ToLower(column(o)), q) {
+	for _, value := range columns {
+		if strings.Contains(strings.ToLower(value), q) {
 			return true
 		}
 	}
-	return false
+	return strings.Contains(strings.ToLower(id), q)
 }
 
 // order sorts by one column, then by id. Objects without a value come last in both directions.
-type order[T Object] struct {
-	value      func(T) string
+type order struct {
+	column     string // "id": only by id
 	descending bool
 }
 
-func (t table[T]) order(sort string) (order[T], error) {
-	name, descending := strings.CutPrefix(sort, "-")
-	if sort == "" || name == "id" {
-		return order[T]{func(T) string { return "" }, descending}, nil
+func (t table[T]) order(sort string) (order, error) {
+	name, descending := strings.CutPrefix(cmp.Or(sort, "id"), "-")
+	columns := t.Columns(*new(T))
+	if _, ok := columns[name]; !ok && name != "id" {
+		names := slices.Sorted(maps.Keys(columns))
+		return order{}, invalidField("sort", fmt.Sprintf("This list has no column %.40q.", name), "Use one of: id, "+strings.Join(names, ", ")+".")
 	}
-	value, ok := t.Columns[name]
-	if !ok {
-		names := slices.Sorted(maps.Keys(t.Columns))
-		return order[T]{}, invalidField("sort", fmt.Sprintf("This list has no column %.40q.", name), "Use one of: id, "+strings.Join(names, ", ")+".")
-	}
-	return order[T]{func(o T) string {
-		v := value(o)
-		return strings.ToValidUTF8(v[:min(len(v), maxSorted)], "")
-	}, descending}, nil
+	return order{name, descending}, nil
 }
 
-func (o order[T]) compare(a, aid, b, bid string) int {
+// value returns the beginning of the value to sort by.
+func (o order) value(columns map[string]string) string {
+	v := columns[o.column]
+	return strings.ToValidUTF8(v[:min(len(v), maxSorted)], "")
+}
+
+func (o order) compare(a, aid, b, bid string) int {
 	if (a == "") != (b == "") {
 		return cmp.Compare(len(b), len(a))
 	}
@@ -264,10 +268,10 @@ func sortableNumber(n *int) string {
 	return fmt.Sprintf("%010d", *n)
 }
 
-// orEmpty returns *s, or "" for nil.
-func orEmpty(s *string) string {
-	if s == nil {
-		return ""
+// orZero returns *p, or the zero value for nil.
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
 	}
-	return *s
+	return v
 }

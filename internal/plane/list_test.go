@@ -175,7 +175,7 @@ func TestColumns(t *testing.T) {
 
 func columns[T Object](t *testing.T, of table[T]) {
 	var nothing T
-	for name := range of.Columns {
+	for name := range of.Columns(nothing) {
 		if _, _, err := of.page([]T{nothing, nothing}, "", ListRequest{Sort: Text("-" + name), Q: "q"}); err != nil {
 			t.Errorf("%s by %s: %v", of.Name, name, err)
 		}

@@ -29,7 +29,7 @@ type MetricsService struct {
 	Plane *Service
 	Query MetricsQuery // nil: no Prometheus
 
-	cache queryCache
+	cache ReadCache[[]QueryResult] // a key names the pools, so organisations never share a result about different pools
 }
 
 // WindowName selects a window: 1h, 6h, 24h or 7d.
@@ -64,7 +64,7 @@ type PoolMetricsRequest struct {
 
 // NamedMetricsRequest is a [PoolMetricsRequest] that names a pool without its organisation.
 type NamedMetricsRequest struct {
-	Name   string     `json:"-" path:"name"`
+	PoolNameRequest
 	Window WindowName `json:"-" query:"window" doc:"time window: 1h, 6h, 24h or 7d (default 1h)"`
 }
 
@@ -120,14 +120,6 @@ func (d *MetricsService) getPoolMetrics(ctx context.Context, p access.Permit, re
 	return d.metricsOf(ctx, p, o.ID, []Pool{o}, req.Window, l), nil
 }
 
-func (d *MetricsService) getNamedMetrics(ctx context.Context, p access.Permit, req NamedMetricsRequest) (e Envelope[Metrics], err error) {
-	of, err := resolvePool(d.Plane, p, req.Name)
-	if err != nil {
-		return e, err
-	}
-	return d.getPoolMetrics(ctx, p, PoolMetricsRequest{of, req.Window})
-}
-
 // getFleetMetrics returns the combined metrics of all runners that the caller may see.
 func (d *MetricsService) getFleetMetrics(ctx context.Context, p access.Permit, req FleetMetricsRequest) (Envelope[Metrics], error) {
 	l := d.Plane.Store.List(KindPool)
@@ -172,7 +164,7 @@ func (d *MetricsService) series(ctx context.Context, pools []Pool, all []seriesQ
 		turn <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turn }()
-			answers[i], errs[i] = d.cache.do(ctx, about+fmt.Sprint(g.From.Unix(), " ", g.N, " ", g.Step, " ")+q.Expr, d.Plane.Now(), g.ends(),
+			answers[i], errs[i] = d.cache.Do(ctx, about+fmt.Sprint(g.From.Unix(), " ", g.N, " ", g.Step, " ")+q.Expr, d.Plane.Now(), g.ends(),
 				func(ctx context.Context) ([]QueryResult, error) { return d.Query(ctx, q.Expr, g) })
 		})
 	}
@@ -259,7 +251,7 @@ func concerns(c Change, o Pool) bool {
 var (
 	GetMetrics = httpapi.Op[PoolMetricsRequest, Envelope[Metrics]]{Pattern: "GET " + Base + "/pools/{forge}/{org}/{pool}/metrics", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer,
 		Doc: "Show metrics over time for the runners of one organisation in one pool.", Example: PoolMetricsRequest{PoolRequest{Forge: "github", Org: "acme", Pool: "gh-nix"}, "6h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: searchRefusals}
-	GetNamedMetrics = httpapi.Op[NamedMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer, Example: NamedMetricsRequest{"gh-nix", "6h"},
+	GetNamedMetrics = httpapi.Op[NamedMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics/{name}", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer, Example: NamedMetricsRequest{PoolNameRequest{"gh-nix"}, "6h"},
 		Doc: "Show metrics over time for the runners of one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: GetMetrics.Responses, Refusals: slices.Concat(searchRefusals, []problem.Code{problem.Conflict})}
 	GetFleetMetrics = httpapi.Op[FleetMetricsRequest, Envelope[Metrics]]{Pattern: "GET /api/metrics", Verb: access.MetricsRead, MaxResponse: maxMetricsAnswer,
 		Doc: "Show metrics over time for all runners that the caller may see, as sums.", Example: FleetMetricsRequest{Window: "24h"}, Responses: []Envelope[Metrics]{exampleMetrics}, Refusals: listRefusals}
@@ -270,5 +262,8 @@ var exampleMetrics = newExample("Metrics", Metrics{Of: "github/acme/gh-nix", Win
 
 // Routes returns the routes of the API, served by d.
 func (d *MetricsService) Routes() []httpapi.Route {
-	return []httpapi.Route{handle(d.Plane, GetMetrics, d.getPoolMetrics), handle(d.Plane, GetFleetMetrics, d.getFleetMetrics), handle(d.Plane, GetNamedMetrics, d.getNamedMetrics)}
+	return []httpapi.Route{handle(d.Plane, GetMetrics, d.getPoolMetrics), handle(d.Plane, GetFleetMetrics, d.getFleetMetrics),
+		handle(d.Plane, GetNamedMetrics, byName(d.Plane, d.getPoolMetrics, func(of PoolRequest, req NamedMetricsRequest) PoolMetricsRequest {
+			return PoolMetricsRequest{of, req.Window}
+		}))}
 }

@@ -60,13 +60,13 @@ func (d *Service) GetOverview(_ context.Context, p access.Permit, _ Empty) (Enve
 	v := ViewerOf(p)
 	lists, revision := d.Store.ListAll(KindCluster, KindSignin, KindTailnet, KindGateway, KindRoute, KindProxyGroup, KindAdapter, KindPool, KindEnrollment, KindHold, KindForge, KindChange, KindDrift)
 	o := Overview{Attention: []Attention{}, Hidden: []Kind{}}
-	o.Clusters = tallyTable(&o, v, lists[0], clusters(), clusterTrouble)
-	o.Signins = tallyTable(&o, v, lists[1], signins(), signinTrouble)
-	o.Tailnets = tallyTable(&o, v, lists[2], tailnets(), func(t Tailnet) (Severity, string, string) { return conditionTrouble(t.Conditions) })
-	o.Gateways = tallyTable(&o, v, lists[3], gateways(), gatewayTrouble)
-	o.Routes = tallyTable(&o, v, lists[4], routes(), routeTrouble)
-	o.ProxyGroups = tallyTable(&o, v, lists[5], proxyGroups(), proxyGroupTrouble)
-	o.Adapters = tallyTable(&o, v, lists[6], adapters(), adapterTrouble)
+	o.Clusters = tallyObjects(&o, v, lists[0], clusters().State, clusterTrouble)
+	o.Signins = tallyObjects(&o, v, lists[1], signins().State, signinTrouble)
+	o.Tailnets = tallyObjects(&o, v, lists[2], tailnets().State, func(t Tailnet) (Severity, string, string) { return conditionTrouble(t.Conditions) })
+	o.Gateways = tallyObjects(&o, v, lists[3], gateways().State, gatewayTrouble)
+	o.Routes = tallyObjects(&o, v, lists[4], routes().State, routeTrouble)
+	o.ProxyGroups = tallyObjects(&o, v, lists[5], proxyGroups().State, proxyGroupTrouble)
+	o.Adapters = tallyObjects(&o, v, lists[6], adapters().State, adapterTrouble)
 	o.Pools, o.Enrollments = tallyStateful(&o, v, lists[7]), tallyStateful(&o, v, lists[8])
 	o.Holds, o.Forges = tallyStateful(&o, v, lists[9]), tallyStateful(&o, v, lists[10])
 	o.Changes, o.Drift = tallyStateful(&o, v, lists[11]), tallyStateful(&o, v, lists[12])
@@ -76,11 +76,6 @@ func (d *Service) GetOverview(_ context.Context, p access.Permit, _ Empty) (Enve
 		o.Attention = o.Attention[:maxAttention]
 	}
 	return newEnvelope(d, "Overview", o, revision, d.Store.Sources()), nil
-}
-
-// tallyTable counts the objects of one kind that the caller sees, and adds their problems to o.
-func tallyTable[T Object](o *Overview, v Viewer, l Listing, of table[T], trouble func(T) (Severity, string, string)) *Tally {
-	return tallyObjects(o, v, l, of.State, trouble)
 }
 
 // Stateful is an object that reports its own state and its problem. Trouble returns an empty severity if there is no problem.
@@ -93,11 +88,12 @@ type Stateful interface {
 // Settled is an object that may be finished. The overview does not count an object whose Settled returns true.
 type Settled interface{ Settled() bool }
 
-// tallyStateful is like tally, for objects that report their own state.
+// tallyStateful is like tallyObjects, for objects that report their own state.
 func tallyStateful(o *Overview, v Viewer, l Listing) *Tally {
 	return tallyObjects(o, v, l, Stateful.CurrentState, Stateful.Trouble)
 }
 
+// tallyObjects counts the objects of one kind that the caller sees, and adds their problems to o.
 func tallyObjects[T Object](o *Overview, v Viewer, l Listing, state func(T) string, trouble func(T) (Severity, string, string)) *Tally {
 	if !v.seesAny(l.Kind) {
 		o.Hidden = append(o.Hidden, l.Kind)
@@ -190,15 +186,11 @@ func adapterTrouble(a Adapter) (Severity, string, string) {
 
 // conditionTrouble returns the problem in the conditions: Ready that is False, or Degraded that is True.
 func conditionTrouble(conditions []Condition) (Severity, string, string) {
-	for _, c := range conditions {
-		if c.Type == "Ready" && c.Status == "False" {
-			return SeverityError, c.Reason, c.Message
-		}
+	if c := findCondition(conditions, "Ready"); c.Status == "False" {
+		return SeverityError, c.Reason, c.Message
 	}
-	for _, c := range conditions {
-		if c.Type == "Degraded" && c.Status == "True" {
-			return SeverityWarning, c.Reason, c.Message
-		}
+	if c := findCondition(conditions, "Degraded"); c.Status == "True" {
+		return SeverityWarning, c.Reason, c.Message
 	}
 	return "", "", ""
 }

@@ -19,9 +19,9 @@ const legacyBase = "/api/runners"
 var (
 	GetNamedPool = httpapi.Op[PoolNameRequest, Envelope[Pool]]{Pattern: "GET " + legacyBase + "/{name}", Verb: access.FleetRead, Example: PoolNameRequest{"gh-nix"},
 		Doc: "Show the runners of one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: GetPool.Responses, Refusals: slices.Concat(getRefusals, []problem.Code{problem.Conflict})}
-	PauseNamedPool = httpapi.Op[PauseNameRequest, Envelope[Created]]{Pattern: "POST " + legacyBase + "/{name}/pause", Verb: access.HoldsCreate, Example: PauseNameRequest{Name: "gh-nix", Reason: "a flaky image"},
+	PauseNamedPool = httpapi.Op[PauseNameRequest, Envelope[Created]]{Pattern: "POST " + legacyBase + "/{name}/pause", Verb: access.HoldsCreate, Example: PauseNameRequest{PoolNameRequest{"gh-nix"}, PauseOptions{Reason: "a flaky image"}},
 		Doc: "Pause the runners of one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: PausePool.Responses, Refusals: PausePool.Refusals}
-	ResumeNamedPool = httpapi.Op[ResumeNameRequest, Envelope[Lifted]]{Pattern: "POST " + legacyBase + "/{name}/resume", Verb: access.HoldsLift, Example: ResumeNameRequest{Name: "gh-nix", Reason: "the image is mended"},
+	ResumeNamedPool = httpapi.Op[ResumeNameRequest, Envelope[Lifted]]{Pattern: "POST " + legacyBase + "/{name}/resume", Verb: access.HoldsLift, Example: ResumeNameRequest{PoolNameRequest: PoolNameRequest{"gh-nix"}, Reason: "the image is mended"},
 		Doc: "Lift the holds of exactly one organisation in one pool, by a name that is unique among the pools that the caller may see.", Responses: ResumePool.Responses, Refusals: ResumePool.Refusals}
 	legacyGetPool    = withPath(GetPool, legacyBase+"/{forge}/{org}/{pool}")
 	legacyPausePool  = withPath(PausePool, legacyBase+"/{forge}/{org}/{pool}/pause")
@@ -33,7 +33,13 @@ var (
 // routesByName returns the routes of these operations, served by d.
 func (d *FleetService) routesByName() []httpapi.Route {
 	return []httpapi.Route{
-		handle(d.Plane, GetNamedPool, d.getNamedPool), handle(d.Plane, PauseNamedPool, d.pauseNamedPool), handle(d.Plane, ResumeNamedPool, d.resumeNamedPool),
+		handle(d.Plane, GetNamedPool, byName(d.Plane, d.getPool, func(of PoolRequest, _ PoolNameRequest) PoolRequest { return of })),
+		handle(d.Plane, PauseNamedPool, byName(d.Plane, d.pausePool, func(of PoolRequest, req PauseNameRequest) PauseRequest {
+			return PauseRequest{of, req.PauseOptions}
+		})),
+		handle(d.Plane, ResumeNamedPool, byName(d.Plane, d.resumePool, func(of PoolRequest, req ResumeNameRequest) ResumeRequest {
+			return ResumeRequest{of, req.Reason, req.DryRun}
+		})),
 		handle(d.Plane, legacyGetPool, d.getPool), handle(d.Plane, legacyPausePool, d.pausePool), handle(d.Plane, legacyResumePool, d.resumePool),
 		handle(d.Plane, legacyListPools, d.listPools), handle(d.Plane, legacyListDrift, d.listDrift),
 	}
@@ -44,26 +50,39 @@ type PoolNameRequest struct {
 	Name string `json:"-" path:"name"`
 }
 
+func (r PoolNameRequest) poolName() string { return r.Name }
+
+// poolNamer is a request that embeds a [PoolNameRequest].
+type poolNamer interface{ poolName() string }
+
+// byName returns the handler of an operation that names a pool without its organisation. It resolves the name, and calls do with the request
+// that of returns.
+func byName[Named poolNamer, Req, Resp any](d *Service, do handler[Req, Resp], of func(PoolRequest, Named) Req) handler[Named, Resp] {
+	return func(ctx context.Context, p access.Permit, req Named) (resp Resp, err error) {
+		pool, err := resolvePool(d, p, req.poolName())
+		if err != nil {
+			return resp, err
+		}
+		return do(ctx, p, of(pool, req))
+	}
+}
+
 // PauseNameRequest is a [PauseRequest] that names a pool without its organisation.
 type PauseNameRequest struct {
-	Name      string           `json:"-" path:"name"`
-	Reason    Reason           `json:"reason" doc:"why, 1 to 500 characters"`
-	ExpiresIn httpapi.Duration `json:"expiresIn,omitzero" doc:"when it expires automatically, 1m to 2160h; without it, never"`
-	Drain     bool             `json:"drain,omitempty" doc:"also remove each workload after its last job"`
-	DryRun    Flag             `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
-	Key       IdempotencyKey   `json:"-" header:"Idempotency-Key" doc:"as for a hold"`
+	PoolNameRequest
+	PauseOptions
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
 func (r PauseNameRequest) AuditArgs() map[string]string {
-	args := PauseRequest{Reason: r.Reason, ExpiresIn: r.ExpiresIn, Drain: r.Drain, DryRun: r.DryRun}.AuditArgs()
+	args := PauseRequest{PauseOptions: r.PauseOptions}.AuditArgs()
 	args["scope"] = "pool " + r.Name
 	return args
 }
 
 // ResumeNameRequest is a [ResumeRequest] that names a pool without its organisation.
 type ResumeNameRequest struct {
-	Name   string `json:"-" path:"name"`
+	PoolNameRequest
 	Reason Reason `json:"reason" doc:"why, 1 to 500 characters"`
 	DryRun Flag   `json:"-" query:"dryRun" doc:"check whether the request would succeed, and change nothing"`
 }
@@ -101,27 +120,3 @@ func resolvePool(d *Service, p access.Permit, name string) (PoolRequest, error) 
 
 // maxNamedPools is the maximum number of pools that the error for an ambiguous name lists.
 const maxNamedPools = 20
-
-func (d *FleetService) getNamedPool(ctx context.Context, p access.Permit, req PoolNameRequest) (e Envelope[Pool], err error) {
-	of, err := resolvePool(d.Plane, p, req.Name)
-	if err != nil {
-		return e, err
-	}
-	return d.getPool(ctx, p, of)
-}
-
-func (d *FleetService) pauseNamedPool(ctx context.Context, p access.Permit, req PauseNameRequest) (e Envelope[Created], err error) {
-	of, err := resolvePool(d.Plane, p, req.Name)
-	if err != nil {
-		return e, err
-	}
-	return d.pausePool(ctx, p, PauseRequest{of.Forge, of.Org, of.Pool, req.Reason, req.ExpiresIn, req.Drain, req.DryRun, req.Key})
-}
-
-func (d *FleetService) resumeNamedPool(ctx context.Context, p access.Permit, req ResumeNameRequest) (e Envelope[Lifted], err error) {
-	of, err := resolvePool(d.Plane, p, req.Name)
-	if err != nil {
-		return e, err
-	}
-	return d.resumePool(ctx, p, ResumeRequest{of.Forge, of.Org, of.Pool, req.Reason, req.DryRun})
-}

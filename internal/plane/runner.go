@@ -121,20 +121,8 @@ func (o Runner) For(v Viewer) Object {
 const ephemeralRunner = "EphemeralRunner"
 
 func runners() table[Runner] {
-	return table[Runner]{Kind: KindRunner, Name: "RunnerList", Columns: map[string]func(Runner) string{
-		"name":       func(o Runner) string { return o.Name },
-		"org":        func(o Runner) string { return o.OrgName },
-		"state":      func(o Runner) string { return o.State },
-		"created":    func(o Runner) string { return sortableTime(&o.Created) },
-		"job":        func(o Runner) string { return o.jobOrZero().Name },
-		"repository": func(o Runner) string { return o.jobOrZero().Repository },
-		"started":    func(o Runner) string { return sortableTime(o.jobOrZero().Started) },
+	return table[Runner]{Kind: KindRunner, Name: "RunnerList", Columns: func(o Runner) map[string]string {
+		return map[string]string{"name": o.Name, "org": o.OrgName, "state": o.State, "created": sortableTime(&o.Created),
+			"job": orZero(o.Job).Name, "repository": orZero(o.Job).Repository, "started": sortableTime(orZero(o.Job).Started)}
 	}, State: Runner.CurrentState, States: []string{RunnerFailed, RunnerOutdated, RunnerPending, RunnerStarting, RunnerEnding, RunnerBusy, RunnerIdle, RunnerFinished}}
-}
-
-func (o Runner) jobOrZero() Job {
-	if o.Job == nil {
-		return Job{}
-	}
-	return *o.Job
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -32,21 +31,12 @@ const logPermitRenewal = 5 * time.Second
 type LineCount int
 
 // MarshalText implements [encoding.TextMarshaler].
-func (n LineCount) MarshalText() ([]byte, error) {
-	if n == 0 {
-		return nil, nil
-	}
-	return strconv.AppendInt(nil, int64(n), 10), nil
-}
+func (n LineCount) MarshalText() ([]byte, error) { return formatCount(int(n)), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-func (n *LineCount) UnmarshalText(b []byte) error {
-	i, err := strconv.Atoi(string(b))
-	if err != nil || i < 1 || i > maxLogTail || b[0] == '+' {
-		return fmt.Errorf("%.20q is not a number from 1 to %d", b, maxLogTail)
-	}
-	*n = LineCount(i)
-	return nil
+func (n *LineCount) UnmarshalText(b []byte) (err error) {
+	*n, err = parseCount[LineCount](b, maxLogTail)
+	return err
 }
 
 // LogRequest asks for the log of a runner as a stream.
@@ -69,7 +59,7 @@ func (r *LinesRequest) SetLimit(n int) { r.Tail = PageLimit(n) }
 
 // AuditArgs returns the arguments of the request for the audit log.
 func (r LogRequest) AuditArgs() map[string]string {
-	return map[string]string{"runner": r.Namespace + "/" + r.Name, "container": string(r.Container)}
+	return map[string]string{"runner": r.id(), "container": string(r.Container)}
 }
 
 // AuditArgs returns the arguments of the request for the audit log.
@@ -119,7 +109,7 @@ func (d *RunnerService) openLog(ctx context.Context, p access.Permit, req LogReq
 		return nil, o, err
 	}
 	var err error
-	if o.Runner, _, err = d.findRunner(p, req.RunnerRequest); err != nil {
+	if o.Runner, _, err = getObject[Runner](d.Plane, KindRunner, p, req.id(), "runner"); err != nil {
 		return nil, o, err
 	}
 	if p, err = p.In(o.Runner.OrgName); err != nil {

@@ -34,6 +34,9 @@ type RunnerRequest struct {
 	Name      string `json:"-" path:"name"`
 }
 
+// id returns the runner's id.
+func (r RunnerRequest) id() string { return r.Namespace + "/" + r.Name }
+
 // getPool returns a pool of an organisation as the caller sees it.
 func (d *RunnerService) getPool(p access.Permit, req PoolRequest) (Pool, Listing, error) {
 	return getObject[Pool](d.Plane, KindPool, p, req.id(), "pool")
@@ -63,15 +66,6 @@ func (d *RunnerService) listPods(_ context.Context, p access.Permit, req FleetLi
 		forge, _, _ := strings.Cut(o.Pool, "/")
 		return req.matches(o.OrgName, forge)
 	})
-}
-
-func (d *RunnerService) getRunner(_ context.Context, p access.Permit, req RunnerRequest) (Envelope[Runner], error) {
-	o, l, err := d.findRunner(p, req)
-	return newEnvelope(d.Plane, "Runner", o, l.Revision, l.Sources), err
-}
-
-func (d *RunnerService) findRunner(p access.Permit, req RunnerRequest) (Runner, Listing, error) {
-	return getObject[Runner](d.Plane, KindRunner, p, req.Namespace+"/"+req.Name, "runner")
 }
 
 // Config holds the effective settings of a pool of an organisation.
@@ -192,7 +186,8 @@ var logRefusals = slices.Concat(searchRefusals, []problem.Code{problem.Conflict}
 func (d *RunnerService) Routes() []httpapi.Route {
 	return []httpapi.Route{
 		handle(d.Plane, ListRunners, d.listRunners), handle(d.Plane, ListJobs, d.listJobs), handle(d.Plane, ListEvents, d.listEvents),
-		handle(d.Plane, GetConfig, d.getConfig), handle(d.Plane, GetDiagnosis, d.getDiagnosis), handle(d.Plane, GetRunner, d.getRunner),
+		handle(d.Plane, GetConfig, d.getConfig), handle(d.Plane, GetDiagnosis, d.getDiagnosis),
+		handle(d.Plane, GetRunner, getter(d.Plane, runners(), "runner", RunnerRequest.id)),
 		ReadLog.ServeStream(d.streamLog), handle(d.Plane, ListLines, d.listLines),
 		handle(d.Plane, ListPods, d.listPods), handle(d.Plane, GetNamedConfig, d.getNamedConfig),
 	}

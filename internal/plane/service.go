@@ -79,9 +79,20 @@ func getObject[T Object](d *Service, k Kind, p access.Permit, key, noun string) 
 	return none, known, problem.New(problem.NotFound, "There is no such "+noun+", or you may not see it.", "List the ones that you may see.")
 }
 
+// handler serves the requests of one operation.
+type handler[Req, Resp any] func(context.Context, access.Permit, Req) (Resp, error)
+
+// getter returns the handler of an operation for one object of a kind. noun names the object in errors.
+func getter[Req any, T Object](d *Service, of table[T], noun string, key func(Req) string) handler[Req, Envelope[T]] {
+	return func(_ context.Context, p access.Permit, req Req) (Envelope[T], error) {
+		o, l, err := getObject[T](d, of.Kind, p, key(req), noun)
+		return newEnvelope(d, strings.TrimSuffix(of.Name, "List"), o, l.Revision, l.Sources), err
+	}
+}
+
 // handle returns the route that serves op with fn. It calls fn only with a permit for this operation, whatever route or tool the request
 // came by (PL-08).
-func handle[Req, Resp any](d *Service, op httpapi.Op[Req, Resp], fn func(context.Context, access.Permit, Req) (Resp, error)) httpapi.Route {
+func handle[Req, Resp any](d *Service, op httpapi.Op[Req, Resp], fn handler[Req, Resp]) httpapi.Route {
 	return op.Serve(func(ctx context.Context, p access.Permit, req Req) (resp Resp, err error) {
 		if err := p.Require(op.Verb, d.Now()); err != nil {
 			return resp, err

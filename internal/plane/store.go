@@ -344,19 +344,13 @@ func (b *Store) listing(k Kind) Listing {
 		}
 		slices.SortFunc(s.sorted, func(a, b Object) int { return strings.Compare(a.Key(), b.Key()) })
 	}
-	l.Objects, l.Sources = s.sorted, b.sourcesNamed(maps.Keys(s.sources))
-	l.Known = s.known()
+	l.Objects, l.Sources, l.Known = s.sorted, b.sourcesNamed(maps.Keys(s.sources)), s.known()
 	return l
 }
 
 // known reports whether a source has reported its full list.
 func (s *kindObjects) known() bool {
-	for _, listed := range s.sources {
-		if listed {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(slices.Collect(maps.Values(s.sources)), true)
 }
 
 func (b *Store) sourcesNamed(names func(func(string) bool)) []Source {

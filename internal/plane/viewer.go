@@ -59,15 +59,18 @@ func (v Viewer) allows(verb access.Verb, o Object) bool {
 	return ok && v.Own(verb) && owned.Owner().Is(v.caller)
 }
 
-// seesAny reports whether the caller may see some objects of a kind.
-func (v Viewer) seesAny(k Kind) bool {
+// Anywhere reports whether the caller may use verb on some objects.
+func (v Viewer) Anywhere(verb access.Verb) bool {
 	for _, verbs := range v.verbs {
-		if slices.Contains(verbs, k.readVerb()) {
+		if slices.Contains(verbs, verb) {
 			return true
 		}
 	}
 	return false
 }
+
+// seesAny reports whether the caller may see some objects of a kind.
+func (v Viewer) seesAny(k Kind) bool { return v.Anywhere(k.readVerb()) }
 
 // visibleTo returns the objects of a listing that the caller of a permit may see, in the form for this caller.
 func visibleTo[T Object](p access.Permit, l Listing) []T {

@@ -71,26 +71,23 @@ func runPlane(ctx context.Context, p *process, working func()) error {
 // newServices creates the services of the plane. It returns the watcher that fills the store.
 func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	set := s.set
-	signins, signinsErr := planekube.NewSigninRevoker(s.config, set.Signin.Namespace, time.Now)
-	holds, holdsErr := planekube.NewHoldWriter(s.config, time.Now)
-	ignores, ignoresErr := planekube.NewDriftIgnores(s.config, set.Signin.SystemNamespace, s.store, time.Now)
-	events, eventsErr := planekube.NewEventReader(s.config, time.Now)
-	logs, logsErr := planekube.NewLogReader(s.config, time.Now)
-	if err := errors.Join(signinsErr, holdsErr, ignoresErr, eventsErr, logsErr); err != nil {
+	api, err := planekube.Connect(s.config, time.Now)
+	if err != nil {
 		return nil, err
 	}
+	holds, ignores := api.Holds(), api.DriftIgnores(set.Signin.SystemNamespace, s.store)
 	if set.Plane.Identity.Mode == settings.Whois {
 		s.store.Expect(tailnetSource)
 	}
 	for _, e := range set.Plane.Exposures {
 		s.store.Expect(exposureSource(e.Name))
 	}
-	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: signins.Revoke, AuditEntries: s.auditEntries, Trail: s.record.Recent(), Exposures: s.exposures,
+	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: api.Signins(set.Signin.Namespace).Revoke, AuditEntries: s.auditEntries, Trail: s.record.Recent(), Exposures: s.exposures,
 		Ready: func() bool { return s.health.Ready(context.Background()) }}
 	s.fleet = &plane.FleetService{Plane: s.service, CreateHold: holds.Create, LiftHold: holds.Lift, RescheduleHold: holds.Reschedule, IgnoreDrift: ignores.Set, RefreshDrift: s.triggerDriftChecks}
-	s.jobs = &plane.RunnerService{Plane: s.service, ReadEvents: events.List}
+	s.jobs = &plane.RunnerService{Plane: s.service, ReadEvents: api.Events().List}
 	if set.Plane.Logs.Enabled {
-		s.jobs.OpenLog = logs.Open
+		s.jobs.OpenLog = api.Logs().Open
 	}
 	s.metricsService = &plane.MetricsService{Plane: s.service}
 	if url := set.Plane.Prometheus.URL; url != "" {
@@ -99,7 +96,7 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	watch := &planekube.Watcher{Config: s.config, Store: s.store, SigninNamespace: set.Signin.Namespace, SystemNamespace: set.Signin.SystemNamespace, FleetNamespace: set.Fleet.Namespace, Changes: set.Plane.GitOps.Set(), DriftIgnores: ignores,
 		Version: version(), Log: s.log, Now: time.Now}
 	s.orgs = watch.Orgs
-	return watch, s.newChanges()
+	return watch, s.newChanges(api)
 }
 
 // run fills the store and serves it, in one term or in each term that this replica wins.

@@ -87,16 +87,13 @@ func openFormat(g settings.GitOps) (plane.RepositoryLayout, error) {
 }
 
 // newChanges wires configuration changes and enrollments.
-func (s *planeServer) newChanges() error {
+func (s *planeServer) newChanges(api *kube.Connection) error {
 	g := s.set.Plane.GitOps
 	repo, err := openRepository(g)
 	if err != nil {
 		return err
 	}
-	cached, err := kube.NewChangeStore(s.config, s.set.Signin.SystemNamespace)
-	if err != nil {
-		return err
-	}
+	cached := api.Changes(s.set.Signin.SystemNamespace)
 	book, err := openFormat(g)
 	if err != nil {
 		return err
@@ -123,9 +120,7 @@ func (s *planeServer) newChanges() error {
 	s.changeWatch = &plane.ChangePoller{Changes: s.changes, Live: cached.GetSpec, Interval: every, Log: s.log}
 	s.enroll = &plane.EnrollmentService{Plane: s.service, Changes: s.changes}
 	if s.set.Fleet.Approval == settings.ApprovalPlane {
-		if s.enroll.Writer, err = kube.NewEnrollmentWriter(s.config, s.set.Fleet.Approver, time.Now); err != nil {
-			return err
-		}
+		s.enroll.Writer = api.Enrollments(s.set.Fleet.Approver)
 	}
 	return nil
 }

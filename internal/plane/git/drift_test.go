@@ -39,8 +39,9 @@ func newDriftEnv(t *testing.T, at, pattern string) *driftEnv {
 	kubetest.SkipIfShort(t)
 	c, err := installed()
 	f.must(err)
-	stored, err := kube.NewChangeStore(c.AdminConfig(), f.ns)
+	api, err := kube.Connect(c.AdminConfig(), f.changes.Plane.Now)
 	f.must(err)
+	stored := api.Changes(f.ns)
 	repository := f.changes.Repository.(*git.Repository)
 	d := &driftEnv{env: f, DriftCheck: &plane.DriftCheck{Store: plane.NewStore(f.changes.Plane.Now), Now: f.changes.Plane.Now, Pattern: pattern, DryRunSpec: stored.DryRunSpec, Interval: time.Hour, Log: slog.New(slog.DiscardHandler),
 		Read: func(ctx context.Context, path string) (gitops.File, error) {

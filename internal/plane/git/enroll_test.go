@@ -346,8 +346,9 @@ func (f *env) comments(number int) []string {
 func (f *env) byPlane() {
 	c, err := installed()
 	f.must(err)
-	f.enroll.Writer, err = kube.NewEnrollmentWriter(c.AdminConfig(), func(string) bool { return true }, f.changes.Plane.Now)
+	api, err := kube.Connect(c.AdminConfig(), f.changes.Plane.Now)
 	f.must(err)
+	f.enroll.Writer = api.Enrollments(func(string) bool { return true })
 }
 
 // ID-12, PLANE-04: every operation for every kind of caller, where git approves and where the plane does. Each error is declared, each

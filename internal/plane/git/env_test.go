@@ -213,13 +213,12 @@ func newEnvOf(t *testing.T, at string, x format) *env {
 	conf.Repository, conf.Logins = "platform/fleet", map[string][]string{"pat@platform.dev": {"Pat-Hub"}}
 	repo, err := git.Open(conf)
 	f.must(err)
-	stored, err := kube.NewChangeStore(c.AdminConfig(), f.ns)
-	f.must(err)
 	now := func() time.Time { f.mu.Lock(); defer f.mu.Unlock(); return f.now }
-	store := plane.NewStore(now)
-	ignores, err := kube.NewDriftIgnores(c.AdminConfig(), f.ns, store, now)
+	api, err := kube.Connect(c.AdminConfig(), now)
 	f.must(err)
-	watching := &kube.Watcher{DriftIgnores: ignores, Config: c.AdminConfig(), Store: store, SigninNamespace: f.ns, SystemNamespace: f.ns, FleetNamespace: f.ns, Changes: true, Log: slog.New(slog.DiscardHandler), Now: now}
+	stored := api.Changes(f.ns)
+	store := plane.NewStore(now)
+	watching := &kube.Watcher{DriftIgnores: api.DriftIgnores(f.ns, store), Config: c.AdminConfig(), Store: store, SigninNamespace: f.ns, SystemNamespace: f.ns, FleetNamespace: f.ns, Changes: true, Log: slog.New(slog.DiscardHandler), Now: now}
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -18,8 +19,9 @@ import (
 // that takes it from its users. A proposal within one's own organisation breaks no rule, and rules that are already broken are not listed.
 func TestFL01_Breaks(t *testing.T) {
 	p := newEnv(t, nil)
-	changes, err := NewChangeStore(p.Cluster.AdminConfig(), p.Namespace)
+	api, err := Connect(p.Cluster.AdminConfig(), time.Now)
 	p.Must(err)
+	changes := api.Changes(p.Namespace)
 	const hub = "https://rules.example"
 	enrolled := func(org, pool string) v1alpha1.RunnerEnrollmentSpec {
 		return v1alpha1.RunnerEnrollmentSpec{Forge: "rules-hub", ConfigURL: hub + "/" + org, Isolation: v1alpha1.IsolationNone, Credentials: v1alpha1.EnrollmentCredentials{SecretName: org},

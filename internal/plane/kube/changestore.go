@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -36,13 +35,9 @@ type ChangeStore struct {
 	namespace string
 }
 
-// NewChangeStore returns a store of changes. It sends no request yet.
-func NewChangeStore(config *rest.Config, namespace string) (*ChangeStore, error) {
-	c, err := connect(config, namespace != "", "the change store needs a client configuration and a namespace")
-	if err != nil {
-		return nil, err
-	}
-	return &ChangeStore{client.WithFieldValidation(c, metav1.FieldValidationStrict), namespace}, nil
+// Changes returns the store of changes in a namespace.
+func (c *Connection) Changes(namespace string) *ChangeStore {
+	return &ChangeStore{client.WithFieldValidation(c.client, metav1.FieldValidationStrict), namespace}
 }
 
 // Get implements [plane.ChangeStore].
@@ -53,7 +48,7 @@ func (s *ChangeStore) Get(ctx context.Context, id string) (plane.StoredChange, e
 		return plane.StoredChange{}, problem.New(problem.NotFound, "The change does not exist, or you may not see it.", "List the changes that you may see.")
 	}
 	if err != nil {
-		return plane.StoredChange{}, changeUnavailable(fmt.Errorf("read the change %s: %w", id, err))
+		return plane.StoredChange{}, writeUnavailable("change", fmt.Errorf("read the change %s: %w", id, err))
 	}
 	return parseChange(m)
 }
@@ -69,7 +64,7 @@ func (s *ChangeStore) Create(ctx context.Context, c gitops.Change) (plane.Stored
 	case apierrors.IsAlreadyExists(err):
 		return s.Get(ctx, c.ID)
 	case err != nil:
-		return plane.StoredChange{}, changeUnavailable(fmt.Errorf("store the change %s: %w", c.ID, err))
+		return plane.StoredChange{}, writeUnavailable("change", fmt.Errorf("store the change %s: %w", c.ID, err))
 	}
 	return parseChange(m)
 }
@@ -86,7 +81,7 @@ func (s *ChangeStore) Save(ctx context.Context, k plane.StoredChange) (plane.Sto
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return k, problem.New(problem.Conflict, "Another request has changed this change in the meantime.", "Check its current state.")
 	case err != nil:
-		return k, changeUnavailable(fmt.Errorf("store the change %s: %w", k.ID, err))
+		return k, writeUnavailable("change", fmt.Errorf("store the change %s: %w", k.ID, err))
 	}
 	return parseChange(m)
 }
@@ -177,8 +172,9 @@ func changeOf(m *corev1.ConfigMap, now time.Time) ([]plane.Object, string) {
 	return []plane.Object{plane.NewChange(k, now)}, ""
 }
 
-func changeUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server did not confirm the write of the change.", "Check the object, and try again in a moment. A repeated request finds an earlier result.").WithRetryAfter(time.Second).WithCause(err)
+// writeUnavailable returns the problem for a write of an object whose result is unknown.
+func writeUnavailable(object string, err error) error {
+	return problem.New(problem.Unavailable, "The API server did not confirm the write of the "+object+".", "Check the object, and try again in a moment. A repeated request finds an earlier result.").WithRetryAfter(time.Second).WithCause(err)
 }
 
 // BrokenRules returns the fleet rules between objects that a new spec of an object would break and that are not broken now. A nil spec deletes

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -47,7 +48,7 @@ func (m *clusterList) clusters(o *corev1.ConfigMap, _ time.Time) ([]plane.Object
 }
 
 func (m *clusterList) cluster(c gossip.Cluster, at time.Time) plane.Cluster {
-	out := plane.Cluster{ID: c.ID, Name: c.Name, Endpoint: c.APIEndpoint, Port: int(c.APIPort), URL: c.URL, Labels: c.Labels, Health: healthOf(c.State), LastSeen: nonZeroTime(c.LastSeen),
+	out := plane.Cluster{ID: c.ID, Name: c.Name, Endpoint: c.APIEndpoint, Port: int(c.APIPort), URL: c.URL, Labels: c.Labels, Health: healthOf(c.State), LastSeen: orNil(c.LastSeen.UTC()),
 		Verified: c.Verified, Conflict: c.Conflict, Self: c.Self, Version: c.Software, Members: []plane.ClusterMember{}, ObservedAt: at}
 	if c.Conflict { // a contesting server claims the same cluster id
 		out.ID = c.ID + " contested by " + c.Key.String()
@@ -56,7 +57,7 @@ func (m *clusterList) cluster(c gossip.Cluster, at time.Time) plane.Cluster {
 		out.Skew = new(m.version != c.Software)
 	}
 	for _, x := range c.Members {
-		out.Members = append(out.Members, plane.ClusterMember{Node: x.Node, Host: x.Host, Health: healthOf(x.State), LastSeen: nonZeroTime(x.LastSeen)})
+		out.Members = append(out.Members, plane.ClusterMember{Node: x.Node, Host: x.Host, Health: healthOf(x.State), LastSeen: orNil(x.LastSeen.UTC())})
 	}
 	return out
 }
@@ -76,15 +77,6 @@ func (m *clusterList) stale(now time.Time) string {
 
 // healthOf returns a state in the plane's spelling: "Alive" for "alive".
 func healthOf(s gossip.State) string {
-	if s == "" {
-		s = gossip.Unknown
-	}
+	s = cmp.Or(s, gossip.Unknown)
 	return strings.ToUpper(string(s[:1])) + string(s[1:])
-}
-
-func nonZeroTime(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return new(t.UTC())
 }

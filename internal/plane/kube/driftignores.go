@@ -12,13 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clientretry "k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // ignoresConfigMap stores which drift is ignored, in the plane's namespace, under ignoredKey.
@@ -51,13 +53,9 @@ type ignoreEntry struct {
 	Have *string `json:"have,omitempty"`
 }
 
-// NewDriftIgnores returns an Ignores. It sends no request yet.
-func NewDriftIgnores(config *rest.Config, namespace string, store *plane.Store, now func() time.Time) (*DriftIgnores, error) {
-	c, err := connect(config, namespace != "" && store != nil && now != nil, "the store of ignored drift needs a client configuration, a namespace, a plane store and a clock")
-	if err != nil {
-		return nil, err
-	}
-	return &DriftIgnores{client: c, namespace: namespace, store: store, now: now}, nil
+// DriftIgnores returns the store of ignored drift in a namespace, which marks ignored drift in the plane's store.
+func (c *Connection) DriftIgnores(namespace string, store *plane.Store) *DriftIgnores {
+	return &DriftIgnores{client: c.client, namespace: namespace, store: store, now: c.now}
 }
 
 // Set stores that a drift is ignored, or no longer ignored. It also removes expired entries.
@@ -79,30 +77,22 @@ func (s *DriftIgnores) Set(ctx context.Context, p access.Permit, o plane.Drift, 
 			is.Have = o.Have
 		}
 	}
-	const tries = 4 // concurrent writes
-	for n := 1; ; n++ {
-		err := s.write(ctx, is, now, dryRun)
-		switch {
-		case apierrors.IsConflict(err) && n < tries, apierrors.IsAlreadyExists(err) && n < tries:
-			continue
-		case apierrors.IsForbidden(err):
-			return problem.New(problem.Unavailable, "This server's account may not store ignored drift.", "Allow it to update the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
-		case err == nil:
-			return nil
-		}
-		if _, own := errors.AsType[*problem.Error](err); own {
-			return err
-		}
-		return problem.New(problem.Unavailable, "The API server did not confirm the write.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
+	another := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) } // a concurrent write
+	err := clientretry.OnError(wait.Backoff{Steps: 4}, another, func() error { return s.write(ctx, is, now, dryRun) })
+	switch _, own := errors.AsType[*problem.Error](err); {
+	case err == nil, own:
+		return err
+	case apierrors.IsForbidden(err):
+		return problem.New(problem.Unavailable, "This server's account may not store ignored drift.", "Allow it to update the ConfigMap "+ignoresConfigMap+".").WithRetryAfter(time.Minute).WithCause(err)
 	}
+	return problem.New(problem.Unavailable, "The API server did not confirm the write.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
 }
 
 // write replaces the entry of a drift in the ConfigMap.
 func (s *DriftIgnores) write(ctx context.Context, is ignoreEntry, now time.Time, dryRun bool) error {
 	m := &corev1.ConfigMap{}
 	err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: ignoresConfigMap}, m)
-	absent := apierrors.IsNotFound(err)
-	if err != nil && !absent {
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read the ignored drift: %w", err)
 	}
 	all, err := parseIgnores(m)
@@ -121,11 +111,12 @@ func (s *DriftIgnores) write(ctx context.Context, is ignoreEntry, now time.Time,
 		return err
 	}
 	m.Data = map[string]string{ignoredKey: string(text)}
-	if absent {
+	save := dryRunClient(s.client, dryRun)
+	if m.ResourceVersion == "" { // it does not exist
 		m.ObjectMeta = metav1.ObjectMeta{Namespace: s.namespace, Name: ignoresConfigMap}
-		err = dryRunClient(s.client, dryRun).Create(ctx, m)
+		err = save.Create(ctx, m)
 	} else {
-		err = dryRunClient(s.client, dryRun).Update(ctx, m)
+		err = save.Update(ctx, m)
 	}
 	if err == nil && !dryRun {
 		s.set(m)
@@ -191,12 +182,8 @@ func (s *DriftIgnores) apply() {
 	by := map[string]ignoreEntry{}
 	s.wake = time.Time{}
 	for _, i := range s.entries {
-		if !now.Before(i.Until) {
-			continue
-		}
-		by[i.ID] = i
-		if s.wake.IsZero() || i.Until.Before(s.wake) {
-			s.wake = i.Until
+		if now.Before(i.Until) {
+			by[i.ID], s.wake = i, retry.Earliest(s.wake, i.Until)
 		}
 	}
 	s.store.Overlay(plane.KindDrift, func(o plane.Object) plane.Object {

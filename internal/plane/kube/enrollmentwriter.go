@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -35,13 +34,9 @@ type EnrollmentWriter struct {
 
 var _ plane.EnrollmentWriter = (*EnrollmentWriter)(nil)
 
-// NewEnrollmentWriter returns a writer of enrollments. approver reports whether the fleet accepts a login's approval. It sends no request yet.
-func NewEnrollmentWriter(config *rest.Config, approver func(login string) bool, now func() time.Time) (*EnrollmentWriter, error) {
-	c, err := connect(config, approver != nil && now != nil, "the enrollment writer needs a client configuration, approvers and a clock")
-	if err != nil {
-		return nil, err
-	}
-	return &EnrollmentWriter{client.WithFieldValidation(c, metav1.FieldValidationStrict), approver, now}, nil
+// Enrollments returns the writer of enrollments. approver reports whether the fleet accepts a login's approval.
+func (c *Connection) Enrollments(approver func(login string) bool) *EnrollmentWriter {
+	return &EnrollmentWriter{client.WithFieldValidation(c.client, metav1.FieldValidationStrict), approver, c.now}
 }
 
 // enrollmentVerbs has, for each action, the verb that it needs, and the verb without which a caller may only request it.
@@ -91,7 +86,7 @@ func (s *EnrollmentWriter) read(ctx context.Context, org string) (*v1alpha1.Runn
 	case apierrors.IsNotFound(err):
 		return nil, problem.New(problem.NotFound, "The organisation does not exist, or you may not see it.", "List the organisations that you may see.")
 	case err != nil:
-		return nil, enrollmentUnavailable(fmt.Errorf("read the enrollment %s: %w", org, err))
+		return nil, writeUnavailable("enrollment", fmt.Errorf("read the enrollment %s: %w", org, err))
 	}
 	return e, nil
 }
@@ -309,7 +304,7 @@ func (s *EnrollmentWriter) refused(org string, err error) error {
 	case apierrors.IsForbidden(err):
 		return problem.New(problem.Unavailable, "The API server does not allow the plane to write enrollments.", "The administrator of this server must check fleet.approval and the rights of its account.").WithRetryAfter(time.Minute).WithCause(err)
 	}
-	return enrollmentUnavailable(fmt.Errorf("write the enrollment %s: %w", org, err))
+	return writeUnavailable("enrollment", fmt.Errorf("write the enrollment %s: %w", org, err))
 }
 
 // parseSpec decodes a spec from a caller as strictly as the API server does.
@@ -350,8 +345,4 @@ func annotate(e *v1alpha1.RunnerEnrollment, key, value string) {
 		e.Annotations = map[string]string{}
 	}
 	e.Annotations[key] = value
-}
-
-func enrollmentUnavailable(err error) error {
-	return problem.New(problem.Unavailable, "The API server did not confirm the write of the enrollment.", "Check the object, and try again in a moment. A repeated request finds an earlier result.").WithRetryAfter(time.Second).WithCause(err)
 }

@@ -25,8 +25,9 @@ import (
 func TestPL06_Enrollments(t *testing.T) {
 	p := newWriterEnv(t)
 	org := "newco-" + p.Namespace[len(p.Namespace)-6:]
-	s, err := NewEnrollmentWriter(p.Config, func(login string) bool { return login != "quinn@platform.dev" }, time.Now)
+	api, err := Connect(p.Config, time.Now)
 	p.Must(err)
+	s := api.Enrollments(func(login string) bool { return login != "quinn@platform.dev" })
 	permit := func(who string, verb access.Verb) access.Permit {
 		t.Helper()
 		admin := func(login string) access.Holder {

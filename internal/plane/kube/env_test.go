@@ -56,9 +56,9 @@ func (p *env) startWatch(config *rest.Config) *plane.Store {
 func (p *env) startWatcher(config *rest.Config) (*plane.Store, *Watcher) {
 	p.Helper()
 	store := plane.NewStore(time.Now)
-	ignores, err := NewDriftIgnores(config, p.Namespace, store, time.Now)
+	api, err := Connect(config, time.Now)
 	p.Must(err)
-	w := &Watcher{Config: config, Store: store, SigninNamespace: p.Namespace, SystemNamespace: p.Namespace, FleetNamespace: p.Namespace, DriftIgnores: ignores, Version: "v1", Log: p.Logger(), Now: time.Now, ProbeEvery: 200 * time.Millisecond}
+	w := &Watcher{Config: config, Store: store, SigninNamespace: p.Namespace, SystemNamespace: p.Namespace, FleetNamespace: p.Namespace, DriftIgnores: api.DriftIgnores(p.Namespace, store), Version: "v1", Log: p.Logger(), Now: time.Now, ProbeEvery: 200 * time.Millisecond}
 	done := make(chan error, 1)
 	ctx := p.Context()
 	go func() { done <- w.Run(ctx) }()

@@ -148,12 +148,10 @@ func (f *feed) report() {
 func (f *feed) missing() bool { return apierrors.IsNotFound(f.failed) || meta.IsNoMatchError(f.failed) }
 
 // Add implements [toolscache.ReflectorStore].
-func (f *feed) Add(o any) error { return f.set(o) }
+func (f *feed) Add(o any) error { return f.Update(o) }
 
 // Update implements [toolscache.ReflectorStore].
-func (f *feed) Update(o any) error { return f.set(o) }
-
-func (f *feed) set(o any) error {
+func (f *feed) Update(o any) error {
 	object, ok := o.(client.Object)
 	if !ok {
 		return fmt.Errorf("%T is not an object", o)

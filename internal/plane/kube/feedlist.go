@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
@@ -41,12 +42,25 @@ func newClient(config *rest.Config) (client.WithWatch, error) {
 		v1alpha1.GroupVersion.WithKind("RunnerForge"), v1alpha1.GroupVersion.WithKind("RunnerHold")})})
 }
 
-// connect returns a client without client-side limits. It returns an error that says what is needed if something is missing.
-func connect(config *rest.Config, complete bool, needed string) (client.WithWatch, error) {
-	if config == nil || !complete {
-		return nil, errors.New(needed)
+// Connection is the plane's access to the API server. Its methods return the readers and writers of the plane's services.
+type Connection struct {
+	client client.WithWatch
+	pods   corev1client.PodsGetter
+	now    func() time.Time
+}
+
+// Connect returns a connection without client-side limits. It sends no request yet.
+func Connect(config *rest.Config, now func() time.Time) (*Connection, error) {
+	if config == nil || now == nil {
+		return nil, errors.New("the plane's connection needs a client configuration and a clock")
 	}
-	return newClient(kube.Unthrottled(config))
+	config = kube.Unthrottled(config)
+	c, err := newClient(config)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := corev1client.NewForConfig(config)
+	return &Connection{c, pods, now}, err
 }
 
 // dryRunClient returns c, or in a dry run a client whose writes change nothing.
@@ -62,7 +76,7 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 	const noGateway = "The cluster does not have this kind: Tailplane's gateway is not installed."
 	const noRoutes = "The cluster does not have this kind: the Gateway API is not installed."
 	const noFleet = "The cluster does not have this kind: Tailplane's fleet is not installed."
-	gateways := newGatewayJoin(w.Store)
+	gateways := &gatewayJoin{store: w.Store, known: map[string]gatewayFields{}}
 	runners := newFleetJoin(w.Store, w.Now, &w.orgs)
 	w.fleet = runners
 	all := []*feed{

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,12 +9,15 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/fleet"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // The source of each fleet kind.
@@ -100,39 +102,34 @@ func (r *fleetJoin) poolSink() objectSink {
 
 func (r *fleetJoin) forgeSink() objectSink {
 	return kindSink[v1alpha1.RunnerForge, *v1alpha1.RunnerForge]{r.forges, whole, func(name string) {
-		f := r.forges[name]
-		if f == nil {
-			r.store.Delete(plane.KindForge, name)
-			return
-		}
-		r.store.Set(plane.KindForge, forgesSource, r.forgeOf(f, r.now().UTC()))
-	}, func() {
-		var all []plane.Object
-		for _, f := range r.forges {
-			all = append(all, r.forgeOf(f, r.now().UTC()))
-		}
-		r.store.Replace(plane.KindForge, forgesSource, all)
-	}}
+		show(r, plane.KindForge, forgesSource, name, r.forges[name], r.forgeOf)
+	}, func() { showAll(r, plane.KindForge, forgesSource, r.forges, r.forgeOf) }}
 }
 
 func (r *fleetJoin) holdSink() objectSink {
 	return kindSink[v1alpha1.RunnerHold, *v1alpha1.RunnerHold]{r.holds, whole, func(name string) {
 		h := r.holds[name]
-		if h == nil {
-			r.store.Delete(plane.KindHold, name)
-			r.updateWhere(nil)
-			return
-		}
-		r.store.Set(plane.KindHold, holdsSource, r.holdOf(h, r.now().UTC()))
-		r.updateWhere(func(e *v1alpha1.RunnerEnrollment) bool { return holdCovers(h.Spec.Scope, e) })
-	}, func() {
-		var all []plane.Object
-		for _, h := range r.holds {
-			all = append(all, r.holdOf(h, r.now().UTC()))
-		}
-		r.store.Replace(plane.KindHold, holdsSource, all)
-		r.updateWhere(nil)
-	}}
+		show(r, plane.KindHold, holdsSource, name, h, r.holdOf)
+		r.updateWhere(func(e *v1alpha1.RunnerEnrollment) bool { return h == nil || holdCovers(h.Spec.Scope, e) })
+	}, func() { showAll(r, plane.KindHold, holdsSource, r.holds, r.holdOf); r.updateWhere(nil) }}
+}
+
+// show updates an object in the plane's store. A nil o means that it was deleted.
+func show[T any](r *fleetJoin, k plane.Kind, source, name string, o *T, convert func(*T, time.Time) plane.Object) {
+	if o == nil {
+		r.store.Delete(k, name)
+		return
+	}
+	r.store.Set(k, source, convert(o, r.now().UTC()))
+}
+
+// showAll replaces the objects of a kind in the plane's store.
+func showAll[T any](r *fleetJoin, k plane.Kind, source string, objects map[string]*T, convert func(*T, time.Time) plane.Object) {
+	var all []plane.Object
+	for _, o := range objects {
+		all = append(all, convert(o, r.now().UTC()))
+	}
+	r.store.Replace(k, source, all)
 }
 
 // updateOrgs lists the organisations and their people.
@@ -162,8 +159,8 @@ func (r *fleetJoin) updateWhere(some func(*v1alpha1.RunnerEnrollment) bool) {
 	now := r.now().UTC()
 	r.wake = time.Time{}
 	for _, h := range r.holds {
-		if at := h.Spec.ExpiresAt; at != nil && now.Before(at.Time) && (r.wake.IsZero() || at.Time.Before(r.wake)) {
-			r.wake = at.Time
+		if at := h.Spec.ExpiresAt; at != nil && now.Before(at.Time) {
+			r.wake = retry.Earliest(r.wake, at.Time)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.enrollments)) {
@@ -253,14 +250,11 @@ func (r *fleetJoin) poolsOf(e *v1alpha1.RunnerEnrollment, now time.Time) (all []
 			p.ScaleSetID, p.RunnerID, p.Drift = status.ScaleSetID, status.RunnerID, nonNil(status.Drift)
 		}
 		var in []*v1alpha1.RunnerHold
-		for _, h := range r.holds {
+		for _, hold := range slices.Sorted(maps.Keys(r.holds)) {
+			h := r.holds[hold]
 			if fleet.ScopeIncludes(h.Spec.Scope, fleet.Target{Forge: e.Spec.Forge, Org: e.Name, Pool: name}) && !fleet.HoldLifted(h, now) {
-				in = append(in, h)
+				in, p.Holds = append(in, h), append(p.Holds, hold)
 			}
-		}
-		slices.SortFunc(in, func(a, b *v1alpha1.RunnerHold) int { return cmp.Compare(a.Name, b.Name) })
-		for _, h := range in {
-			p.Holds = append(p.Holds, h.Name)
 		}
 		p.State, p.StateReason = poolState(e, name, status, in)
 		p.Settings = settingsOf(e, r.pools[name], status, p.Holds)
@@ -298,8 +292,8 @@ func intOrNil(n *int32) *int {
 // forgeOf converts a forge and adds the organisations that are enrolled there.
 func (r *fleetJoin) forgeOf(f *v1alpha1.RunnerForge, now time.Time) plane.Object {
 	o := plane.Forge{ID: f.Name, Name: f.Name, Type: string(f.Spec.Type), URL: f.Spec.URL, Version: orNil(f.Status.Version), Conditions: conditionsOf(f.Status.Conditions), ObservedAt: now}
-	if c := conditionReason(f.Status.Conditions, "Reachable"); c != "" && c != "Unknown" {
-		o.Reachable = new(c == "True")
+	if c := meta.FindStatusCondition(f.Status.Conditions, "Reachable"); c != nil && c.Status != metav1.ConditionUnknown {
+		o.Reachable = new(c.Status == metav1.ConditionTrue)
 	}
 	if l := f.Status.RateLimit; l != nil {
 		o.RateLimit = &plane.RateLimit{Remaining: l.Remaining, ResetAt: timeOrNil(l.ResetAt)}

@@ -222,8 +222,9 @@ func (p *env) ignored(store *plane.Store, e *v1alpha1.RunnerEnrollment) {
 	now := time.Now().UTC().Truncate(time.Second)
 	clock := func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
 	other := plane.NewStore(clock)
-	s, err := NewDriftIgnores(p.Config, p.Namespace, other, clock)
+	api, err := Connect(p.Config, clock)
 	p.Must(err)
+	s := api.DriftIgnores(p.Namespace, other)
 	drift := func() plane.Drift {
 		d, _ := objectOf[plane.Drift](store, plane.KindDrift, p.Namespace)
 		return d

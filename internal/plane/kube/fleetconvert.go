@@ -82,7 +82,7 @@ func heldPoolState(org, pool string, s *v1alpha1.EnrolledPoolStatus, in []*v1alp
 		return plane.PoolPausing, why
 	case !ends:
 		return plane.PoolPaused, why
-	case conditionReason(h.Status.Conditions, "Drained") == "True" && h.Status.ObservedGeneration == h.Generation:
+	case meta.IsStatusConditionTrue(h.Status.Conditions, "Drained") && h.Status.ObservedGeneration == h.Generation:
 		return plane.PoolDrained, why
 	}
 	return plane.PoolDraining, why
@@ -95,19 +95,11 @@ func holdConfirmed(h *v1alpha1.RunnerHold, org, pool string) bool {
 	switch {
 	case st.ObservedGeneration != h.Generation:
 		return false
-	case conditionReason(st.Conditions, "Applied") == "True":
+	case meta.IsStatusConditionTrue(st.Conditions, "Applied"):
 		return true
 	}
 	return st.Targets > 0 && int(st.Targets-st.Applied) == len(st.Failed) && st.Applied > 0 &&
 		!slices.ContainsFunc(st.Failed, func(f v1alpha1.HoldFailure) bool { return f.Org == org && f.Pool == pool })
-}
-
-// conditionReason returns the status of a condition, or "" if it is missing.
-func conditionReason(all []metav1.Condition, kind string) string {
-	if c := meta.FindStatusCondition(all, kind); c != nil {
-		return string(c.Status)
-	}
-	return ""
 }
 
 // requestAnnotation is on holds and enrollments that the plane has made. It identifies the request.
@@ -134,14 +126,14 @@ func holdOf(h *v1alpha1.RunnerHold, now time.Time) plane.Hold {
 			o.Failed = append(o.Failed, plane.HoldFailure{Pool: f.Pool, Org: f.Org, Reason: f.Reason})
 		}
 	}
-	switch is := h.Status.ObservedGeneration == h.Generation; {
+	switch applied := h.Status.ObservedGeneration == h.Generation && meta.IsStatusConditionTrue(h.Status.Conditions, "Applied"); {
 	case !h.DeletionTimestamp.IsZero():
 		o.State = plane.HoldLifting
 	case fleet.HoldLifted(h, now):
 		o.State = plane.HoldExpired
-	case is && conditionReason(h.Status.Conditions, "Applied") == "True" && conditionReason(h.Status.Conditions, "Drained") == "True":
+	case applied && meta.IsStatusConditionTrue(h.Status.Conditions, "Drained"):
 		o.State = plane.PoolDrained
-	case is && conditionReason(h.Status.Conditions, "Applied") == "True":
+	case applied:
 		o.State = plane.HoldApplied
 	}
 	return o
@@ -261,9 +253,12 @@ func settingsOf(e *v1alpha1.RunnerEnrollment, pool *v1alpha1.RunnerPool, s *v1al
 	default:
 		add("image", "the fleet's default image", fromDefault)
 	}
-	if pool.Spec.DedicatedTo != "" {
-		add("dedicatedTo", pool.Spec.DedicatedTo, own)
+	addSet := func(name, value, from string) {
+		if value != "" {
+			add(name, value, from)
+		}
 	}
+	addSet("dedicatedTo", pool.Spec.DedicatedTo, own)
 	if pool.Spec.Adopt != nil {
 		add("adopt", pool.Spec.Adopt.Namespace+"/"+pool.Spec.Adopt.Name, own)
 	}
@@ -274,12 +269,8 @@ func settingsOf(e *v1alpha1.RunnerEnrollment, pool *v1alpha1.RunnerPool, s *v1al
 		add("gitlab.protected", fmt.Sprint(g.Protected), own)
 		add("gitlab.maximumTimeout", g.MaximumTimeout.Duration.String(), own)
 	}
-	if len(use.Repositories) > 0 {
-		add("repositories", strings.Join(use.Repositories, ", "), org)
-	}
-	if use.RunnerGroup != "" {
-		add("runnerGroup", use.RunnerGroup, org)
-	}
+	addSet("repositories", strings.Join(use.Repositories, ", "), org)
+	addSet("runnerGroup", use.RunnerGroup, org)
 	if use.AllowPublic {
 		add("allowPublic", "true", org)
 	}

@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -23,14 +22,8 @@ type HoldWriter struct {
 	now    func() time.Time
 }
 
-// NewHoldWriter returns a Holds. It sends no request yet.
-func NewHoldWriter(config *rest.Config, now func() time.Time) (*HoldWriter, error) {
-	c, err := connect(config, now != nil, "the hold writer needs a client configuration and a clock")
-	if err != nil {
-		return nil, err
-	}
-	return &HoldWriter{c, now}, nil
-}
+// Holds returns the writer of holds.
+func (c *Connection) Holds() *HoldWriter { return &HoldWriter{c.client, c.now} }
 
 // checkPermit returns an error unless p permits v for the scope. The permit must be narrowed to the scope's organisation, or be for all.
 func (s *HoldWriter) checkPermit(p access.Permit, v access.Verb, scope plane.Scope) error {

@@ -21,8 +21,9 @@ import (
 func TestFLEET04_Holds(t *testing.T) {
 	p := newWriterEnv(t)
 	org, pool := p.Namespace+"-o", p.Namespace+"-p"
-	holds, err := NewHoldWriter(p.Config, time.Now)
+	api, err := Connect(p.Config, time.Now)
 	p.Must(err)
+	holds := api.Holds()
 	own := `{"role":"operator","orgs":["` + org + `"]}`
 	in := func(v access.Verb) access.Permit {
 		permit, err := p.Permit("mel@acme.dev", own, v).In(org)

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,6 +31,14 @@ func orNil[T comparable](v T) *T {
 		return nil
 	}
 	return &v
+}
+
+// valueOr returns what p points to, or the default if p is nil.
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
 }
 
 // timeOrNil returns nil for an unknown time.
@@ -109,10 +118,7 @@ func gatewayOf(o *gatewayv1alpha1.TailscaleGateway, now time.Time) plane.Gateway
 func policyOf(o *gatewayv1alpha1.TailscaleRoutePolicy, now time.Time) plane.Object {
 	r := plane.Route{ID: "TailscaleRoutePolicy/" + objectKey(o), Resource: "TailscaleRoutePolicy", Namespace: o.Namespace, Name: o.Name,
 		Target: o.Spec.TargetRef.Kind + " " + o.Namespace + "/" + o.Spec.TargetRef.Name, Hostnames: []string{}, Rules: []plane.RouteRule{},
-		Refused: refusalsOf(o.Status.Conditions), Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
-	if ref := o.Spec.TailnetRef; ref != nil {
-		r.Tailnet = &ref.Name
-	}
+		Tailnet: tailnetName(o.Spec.TailnetRef), Refused: refusalsOf(o.Status.Conditions), Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
 	states := map[int]string{}
 	for _, s := range o.Status.Rules {
 		states[int(s.Index)] = string(s.State)
@@ -125,50 +131,34 @@ func policyOf(o *gatewayv1alpha1.TailscaleRoutePolicy, now time.Time) plane.Obje
 
 func serviceOf(o *gatewayv1alpha1.TailscaleService, now time.Time) plane.Object {
 	r := plane.Route{ID: "TailscaleService/" + objectKey(o), Resource: "TailscaleService", Namespace: o.Namespace, Name: o.Name,
-		Hostnames: []string{}, Rules: []plane.RouteRule{}, Refused: refusalsOf(o.Status.Conditions), Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
-	if ref := o.Spec.TailnetRef; ref != nil {
-		r.Tailnet = &ref.Name
-	}
+		Tailnet: tailnetName(o.Spec.TailnetRef), Hostnames: []string{}, Rules: []plane.RouteRule{},
+		Refused: refusalsOf(o.Status.Conditions), Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
 	switch t, v := o.Spec.Target, o.Spec.VIPService; {
 	case t != nil:
-		tags := strings.Join(t.Tags, ", ")
-		for _, word := range []string{t.ServiceName, t.FQDN, t.IP, tags} {
-			if r.Target == "" {
-				r.Target = word
-			}
-		}
+		r.Target = cmp.Or(t.ServiceName, t.FQDN, t.IP, strings.Join(t.Tags, ", "))
 	case v != nil:
 		r.Target = v.Name
 	}
 	if b := o.Spec.BackendRef; b != nil {
-		ns := b.Namespace
-		if ns == "" {
-			ns = o.Namespace
-		}
 		for _, p := range o.Spec.Ports {
-			r.Rules = append(r.Rules, plane.RouteRule{Path: fmt.Sprint(p.Port), Backend: ns + "/" + b.Name})
+			r.Rules = append(r.Rules, plane.RouteRule{Path: fmt.Sprint(p.Port), Backend: cmp.Or(b.Namespace, o.Namespace) + "/" + b.Name})
 		}
 	}
-	for _, host := range []string{externalName(o), dnsName(o)} {
-		if host != "" {
-			r.Hostnames = append(r.Hostnames, host)
-		}
+	if e := o.Status.Egress; e != nil && e.ExternalName != "" {
+		r.Hostnames = append(r.Hostnames, e.ExternalName)
+	}
+	if v := o.Status.VIP; v != nil && v.DNSName != "" {
+		r.Hostnames = append(r.Hostnames, v.DNSName)
 	}
 	return r
 }
 
-func externalName(o *gatewayv1alpha1.TailscaleService) string {
-	if e := o.Status.Egress; e != nil {
-		return e.ExternalName
+// tailnetName returns the name of a tailnet, or nil if there is no reference.
+func tailnetName(r *gatewayv1alpha1.TailnetReference) *string {
+	if r == nil {
+		return nil
 	}
-	return ""
-}
-
-func dnsName(o *gatewayv1alpha1.TailscaleService) string {
-	if v := o.Status.VIP; v != nil {
-		return v.DNSName
-	}
-	return ""
+	return &r.Name
 }
 
 // refusalsOf returns the references that a controller reports as not resolved.
@@ -184,7 +174,7 @@ func refusalsOf(all []metav1.Condition) []plane.Refusal {
 func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 	r := plane.Route{ID: "HTTPRoute/" + objectKey(o), Resource: "HTTPRoute", Namespace: o.Namespace, Name: o.Name, Hostnames: []string{}, Rules: []plane.RouteRule{},
 		Refused: []plane.Refusal{}, Conditions: []plane.Condition{}, ObservedAt: now}
-	names := false
+	names, own := false, gatewayapi.Namespace(o.Namespace)
 	for _, rule := range o.Spec.Rules {
 		path := ""
 		for _, m := range rule.Matches {
@@ -193,16 +183,8 @@ func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 			}
 		}
 		for _, b := range rule.BackendRefs {
-			kind := "Service"
-			if b.Kind != nil {
-				kind = string(*b.Kind)
-			}
-			names = names || b.Group != nil && *b.Group == gatewayv1alpha1.Group
-			ns := o.Namespace
-			if b.Namespace != nil {
-				ns = string(*b.Namespace)
-			}
-			backend := fmt.Sprintf("%s %s/%s", kind, ns, b.Name)
+			names = names || valueOr(b.Group, "") == gatewayv1alpha1.Group
+			backend := fmt.Sprintf("%s %s/%s", valueOr(b.Kind, "Service"), valueOr(b.Namespace, own), b.Name)
 			if b.Port != nil {
 				backend += fmt.Sprintf(":%d", *b.Port)
 			}
@@ -217,11 +199,7 @@ func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 	}
 	var targets []string
 	for _, p := range o.Spec.ParentRefs {
-		ns := o.Namespace
-		if p.Namespace != nil {
-			ns = string(*p.Namespace)
-		}
-		targets = append(targets, "Gateway "+ns+"/"+string(p.Name))
+		targets = append(targets, fmt.Sprintf("Gateway %s/%s", valueOr(p.Namespace, own), p.Name))
 	}
 	r.Target = strings.Join(targets, ", ")
 	for _, p := range o.Status.Parents {
@@ -232,14 +210,8 @@ func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 }
 
 func proxyGroupOf(o *gatewayv1alpha1.TailscaleProxyGroup, now time.Time) plane.Object {
-	g := plane.ProxyGroup{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Type: string(o.Spec.Type), Wanted: defaultReplicas,
-		Devices: []plane.RelayDevice{}, Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
-	if o.Spec.Replicas != nil {
-		g.Wanted = int(*o.Spec.Replicas)
-	}
-	if ref := o.Spec.TailnetRef; ref != nil {
-		g.Tailnet = &ref.Name
-	}
+	g := plane.ProxyGroup{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Type: string(o.Spec.Type), Wanted: int(valueOr(o.Spec.Replicas, defaultReplicas)),
+		Tailnet: tailnetName(o.Spec.TailnetRef), Devices: []plane.RelayDevice{}, Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
 	if o.Status.ObservedGeneration > 0 {
 		g.Ready = new(int(o.Status.ReadyReplicas))
 	}
@@ -297,10 +269,6 @@ type gatewayFields struct {
 	listeners []plane.Listener
 }
 
-func newGatewayJoin(b *plane.Store) *gatewayJoin {
-	return &gatewayJoin{store: b, known: map[string]gatewayFields{}}
-}
-
 // convert converts a TailscaleGateway and adds its Gateway's fields. Callers must hold mu.
 func (g *gatewayJoin) convert(o *gatewayv1alpha1.TailscaleGateway, now time.Time) plane.Object {
 	return g.join(gatewayOf(o, now))
@@ -332,11 +300,8 @@ func (g *gatewayJoin) update(which func(target string) bool) {
 func gatewayFieldsOf(o *gatewayapi.Gateway) gatewayFields {
 	is := gatewayFields{class: string(o.Spec.GatewayClassName), listeners: []plane.Listener{}}
 	for _, l := range o.Spec.Listeners {
-		x := plane.Listener{Name: string(l.Name), Protocol: string(l.Protocol), Port: int(l.Port)}
-		if l.Hostname != nil {
-			x.Hostname = string(*l.Hostname)
-		}
-		is.listeners = append(is.listeners, x)
+		is.listeners = append(is.listeners, plane.Listener{Name: string(l.Name), Protocol: string(l.Protocol), Port: int(l.Port),
+			Hostname: string(valueOr(l.Hostname, ""))})
 	}
 	return is
 }

@@ -1,21 +1,18 @@
 package kube
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -33,83 +30,47 @@ const (
 type EventReader struct {
 	client client.Client
 	now    func() time.Time
-
-	mu     sync.Mutex
-	cached map[string]*cachedEvents
+	cached plane.ReadCache[eventList]
 }
 
-// cachedEvents holds the events of one namespace.
-type cachedEvents struct {
-	done chan struct{} // closed when the list is complete
-	at   time.Time
-	all  []plane.Event
-	err  error
+// eventList is the result of one list. An error is shared like events.
+type eventList struct {
+	all []plane.Event
+	err error
 }
 
-// NewEventReader returns an Events. It sends no request yet.
-func NewEventReader(config *rest.Config, now func() time.Time) (*EventReader, error) {
-	c, err := connect(config, now != nil, "the event reader needs a client configuration and a clock")
-	if err != nil {
-		return nil, err
-	}
-	return &EventReader{client: c, now: now, cached: map[string]*cachedEvents{}}, nil
+// Events returns a reader of events.
+func (c *Connection) Events() *EventReader {
+	return &EventReader{client: c.client, now: c.now, cached: plane.ReadCache[eventList]{Max: maxCachedNamespaces}}
 }
 
 // List returns the recent events of a namespace. The caller must not modify the slice.
 func (s *EventReader) List(ctx context.Context, namespace string) ([]plane.Event, error) {
-	is, own := s.cachedList(namespace)
-	if own {
-		// Other callers wait for this list, so it must not end with the first caller's context.
-		go s.list(context.WithoutCancel(ctx), namespace, is)
-	}
-	select {
-	case <-is.done:
-		return is.all, is.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-// cachedList returns the list to wait for, and whether the caller must start it.
-func (s *EventReader) cachedList(namespace string) (is *cachedEvents, own bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	now := s.now()
-	if is := s.cached[namespace]; is != nil && now.Sub(is.at) < maxEventsAge {
-		return is, false
-	}
-	for name, is := range s.cached {
-		if now.Sub(is.at) >= maxEventsAge || len(s.cached) >= maxCachedNamespaces {
-			delete(s.cached, name)
-		}
-	}
-	is = &cachedEvents{done: make(chan struct{}), at: now}
-	s.cached[namespace] = is
-	return is, true
+	list, err := s.cached.Do(ctx, namespace, now, now.Add(maxEventsAge), func(ctx context.Context) (eventList, error) {
+		return s.list(ctx, namespace), nil
+	})
+	return list.all, cmp.Or(err, list.err)
 }
 
-func (s *EventReader) list(ctx context.Context, namespace string, is *cachedEvents) {
-	defer close(is.done)
+func (s *EventReader) list(ctx context.Context, namespace string) eventList {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
 	var list corev1.EventList
 	if err := s.client.List(ctx, &list, client.InNamespace(namespace), client.Limit(maxEvents)); err != nil {
-		is.err = fmt.Errorf("list events of %s: %w", namespace, err)
-		return
+		return eventList{err: fmt.Errorf("list events of %s: %w", namespace, err)}
 	}
-	is.all = []plane.Event{}
+	all := []plane.Event{}
 	for i := range list.Items {
-		is.all = append(is.all, eventOf(&list.Items[i]))
+		all = append(all, eventOf(&list.Items[i]))
 	}
+	return eventList{all: all}
 }
 
 // eventOf converts an event of either API. In a series, the series' count and time apply.
 func eventOf(e *corev1.Event) plane.Event {
-	o := plane.Event{Type: e.Type, Reason: clip(e.Reason), Message: clip(e.Message), Kind: e.InvolvedObject.Kind, Name: e.InvolvedObject.Name, By: e.Source.Component,
+	o := plane.Event{Type: e.Type, Reason: clip(e.Reason), Message: clip(e.Message), Kind: e.InvolvedObject.Kind, Name: e.InvolvedObject.Name, By: cmp.Or(e.Source.Component, e.ReportingController),
 		Count: max(int(e.Count), 1), First: e.FirstTimestamp.UTC(), Last: e.LastTimestamp.UTC()}
-	if o.By == "" {
-		o.By = e.ReportingController
-	}
 	if e.FirstTimestamp.IsZero() {
 		o.First = e.EventTime.UTC()
 	}
@@ -128,17 +89,8 @@ type LogReader struct {
 	now    func() time.Time
 }
 
-// NewLogReader returns a Logs. It sends no request yet.
-func NewLogReader(config *rest.Config, now func() time.Time) (*LogReader, error) {
-	if config == nil || now == nil {
-		return nil, errors.New("the log reader needs a client configuration and a clock")
-	}
-	c, err := corev1client.NewForConfig(kube.Unthrottled(config))
-	if err != nil {
-		return nil, err
-	}
-	return &LogReader{c, now}, nil
-}
+// Logs returns a reader of logs.
+func (c *Connection) Logs() *LogReader { return &LogReader{c.pods, c.now} }
 
 // Open opens the log of a runner of the permit's organisation. The stream ends with ctx. The caller must close it.
 func (s *LogReader) Open(ctx context.Context, p access.Permit, o plane.LogOptions) (io.ReadCloser, error) {

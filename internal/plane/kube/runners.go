@@ -151,10 +151,7 @@ func (w *runnerJoin) convertRunner(r arc.Runner, now time.Time) (plane.Runner, b
 	o := plane.Runner{ID: r.Namespace + "/" + r.Name, Namespace: r.Namespace, Name: r.Name, Kind: arc.RunnerKind, Pool: at.id, OrgName: at.org, State: stateOfRunner(r), Reason: clip(r.Reason), Message: clip(r.Message),
 		Failures: new(r.Failures), LastFailure: orNil(r.LastFailure.UTC()), ForgeID: orNil(r.ID), ForgeName: clip(r.Registered), Created: r.Created.UTC(), ObservedAt: now}
 	if j := r.Job; j != nil {
-		o.Job = &plane.Job{ID: clip(j.ID), Name: clip(j.Name), Repository: clip(j.Repository), Workflow: clip(j.Workflow), Run: orNil(j.Run), URL: at.runURL(j.Repository, j.Run)}
-		if !j.Started.IsZero() {
-			o.Job.Started = new(j.Started.UTC())
-		}
+		o.Job = &plane.Job{ID: clip(j.ID), Name: clip(j.Name), Repository: clip(j.Repository), Workflow: clip(j.Workflow), Run: orNil(j.Run), URL: at.runURL(j.Repository, j.Run), Started: orNil(j.Started.UTC())}
 	}
 	if p := w.pods[o.ID]; p != nil && slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == r.UID }) {
 		o.Pod = podOf(p)
@@ -267,20 +264,15 @@ func podOf(p *corev1.Pod) *plane.Pod {
 			}
 		}
 	}
-	for _, group := range []struct {
-		containers []corev1.Container
-		statuses   []corev1.ContainerStatus
-		init       bool
-	}{{p.Spec.InitContainers, p.Status.InitContainerStatuses, true}, {p.Spec.Containers, p.Status.ContainerStatuses, false}} {
-		for _, c := range group.containers {
-			is := plane.Container{Name: c.Name, Image: c.Image, Init: group.init, State: "Unknown"}
-			for _, s := range group.statuses {
-				if s.Name == c.Name {
-					setContainerState(&is, s)
-				}
+	statuses := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) // names are unique in a pod
+	for i, c := range slices.Concat(p.Spec.InitContainers, p.Spec.Containers) {
+		is := plane.Container{Name: c.Name, Image: c.Image, Init: i < len(p.Spec.InitContainers), State: "Unknown"}
+		for _, s := range statuses {
+			if s.Name == c.Name {
+				setContainerState(&is, s)
 			}
-			o.Containers = append(o.Containers, is)
 		}
+		o.Containers = append(o.Containers, is)
 	}
 	return o
 }

@@ -147,8 +147,9 @@ func (p *env) pod(name, org, pool string) *corev1.Pod {
 func TestEvents(t *testing.T) {
 	p := newEnv(t, nil)
 	now := time.Now()
-	events, err := NewEventReader(p.Config, func() time.Time { return now })
+	api, err := Connect(p.Config, func() time.Time { return now })
 	p.Must(err)
+	events := api.Events()
 	of := corev1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: "x"}
 	at := metav1.NewTime(now.Add(-time.Minute))
 	p.Must(p.Admin.Create(t.Context(), &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "a"}, InvolvedObject: of, Type: "Warning", Reason: "FailedScheduling", Message: "no node", Count: 4, FirstTimestamp: at, LastTimestamp: at, Source: corev1.EventSource{Component: "scheduler"}}))
@@ -189,9 +190,9 @@ func TestEvents(t *testing.T) {
 	config := *p.Config
 	config.BearerToken, config.BearerTokenFile = "nobody", ""
 	config.CertFile, config.KeyFile, config.CertData, config.KeyData = "", "", nil, nil
-	stranger, err := NewEventReader(&config, time.Now)
+	stranger, err := Connect(&config, time.Now)
 	p.Must(err)
-	if got, err := stranger.List(t.Context(), p.Namespace); err == nil || got != nil {
+	if got, err := stranger.Events().List(t.Context(), p.Namespace); err == nil || got != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -22,13 +21,9 @@ type SigninRevoker struct {
 	now       func() time.Time
 }
 
-// NewSigninRevoker returns a Signins for one namespace. It sends no request yet.
-func NewSigninRevoker(config *rest.Config, namespace string, now func() time.Time) (*SigninRevoker, error) {
-	c, err := connect(config, namespace != "" && now != nil, "the sign-in revoker needs a client configuration, a namespace and a clock")
-	if err != nil {
-		return nil, err
-	}
-	return &SigninRevoker{namespace, c, now}, nil
+// Signins returns the revoker of the sign-ins in a namespace.
+func (c *Connection) Signins(namespace string) *SigninRevoker {
+	return &SigninRevoker{namespace, c.client, c.now}
 }
 
 // tokenCacheTime is how long Kubernetes caches that a token is valid.
@@ -57,11 +52,7 @@ func (s *SigninRevoker) Revoke(ctx context.Context, p access.Permit, namespace, 
 	case !p.Everywhere() && !(plane.Owner{Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet}).Is(p.Caller()):
 		return plane.Revocation{}, none
 	}
-	exactly := []client.DeleteOption{client.Preconditions{UID: new(o.UID)}}
-	if dryRun {
-		exactly = append(exactly, client.DryRunAll)
-	}
-	switch err := s.client.Delete(ctx, o, exactly...); {
+	switch err := dryRunClient(s.client, dryRun).Delete(ctx, o, client.Preconditions{UID: new(o.UID)}); {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // deleted, or another sign-in has the name now
 		return plane.Revocation{}, none
 	case err != nil:

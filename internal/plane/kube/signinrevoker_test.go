@@ -19,8 +19,9 @@ import (
 // of Revoke has checked (PL-08). The response says what happened.
 func TestPL08_Revoke(t *testing.T) {
 	p := newWriterEnv(t)
-	service, err := NewSigninRevoker(p.Config, p.Namespace, time.Now)
+	api, err := Connect(p.Config, time.Now)
 	p.Must(err)
+	service := api.Signins(p.Namespace)
 	const viewer, operator = `{"role":"viewer","orgs":["*"]}`, `{"role":"operator","orgs":["*"]}`
 	alices := p.Signin("alices", "alice@example.com")
 	p.Create(alices)
@@ -89,8 +90,9 @@ func TestPL08_Revoke(t *testing.T) {
 
 	// An API server that does not respond has ended nothing.
 	gate, through := kubetest.NewGate(t, p.Config)
-	service, err = NewSigninRevoker(through, p.Namespace, time.Now)
+	api, err = Connect(through, time.Now)
 	p.Must(err)
+	service = api.Signins(p.Namespace)
 	p.Create(p.Signin("carols", "carol@example.com"))
 	gate.Set(true, false)
 	if deleted, code := revoke(all, p.Namespace, "carols", false); deleted || code != problem.Unavailable {

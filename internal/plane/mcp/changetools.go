@@ -11,8 +11,8 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// changeTools returns the tools for configuration changes. There are deliberately no tools to approve or merge one, because people must do
-// that.
+// changeTools returns the tools for configuration changes and enrollments. There are deliberately no tools to approve or merge a change,
+// because people must do that.
 func changeTools() []tool {
 	changes := rowsOf([]string{"ID", "OBJECT", "ORG", "STATE", "RISK", "BY", "TITLE", "URL"}, func(o plane.Change) []string {
 		return []string{o.ID, o.Kind + " " + o.Name, o.OrgName, o.State, o.Risk.Level, o.Proposer, o.Title, o.URL}
@@ -48,6 +48,10 @@ func changeTools() []tool {
 			func(o plane.Change, _ plane.Meta) string {
 				return "The change is proposed as " + o.ID + ", number " + strconv.Itoa(o.Number) + ". People must approve it."
 			}, one(changes)), false, true),
+		// There are deliberately no tools to approve, decline or end an enrollment, or to rotate a credential, because people must do that.
+		writeTool(requestTool(operationTool(plane.RequestEnrollment, "request_enrollment", "Request runners", Enrollment).
+			withDoc("Request runners for an organisation that has none. Nothing is created before people have approved it. "+
+				"The answer is the opened pull request, or the enrollment that waits for approval."), requestEnrollment, outcomeSummary, nil), false, true),
 	}
 }
 
@@ -85,15 +89,6 @@ func (o *object) UnmarshalText(b []byte) error {
 	}
 	*o = object(b)
 	return nil
-}
-
-// enrollmentTools returns the tool for enrollments. There are deliberately no tools to approve, decline or end one, or to rotate a credential,
-// because people must do that.
-
-func enrollmentTools() []tool {
-	return []tool{writeTool(requestTool(operationTool(plane.RequestEnrollment, "request_enrollment", "Request runners", Enrollment).
-		withDoc("Request runners for an organisation that has none. Nothing is created before people have approved it. "+
-			"The answer is the opened pull request, or the enrollment that waits for approval."), requestEnrollment, outcomeSummary, nil), false, true)}
 }
 
 type enrollArgs struct {

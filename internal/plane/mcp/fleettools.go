@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,17 +19,14 @@ func fleetTools() []tool {
 			orUnknown(o.EffectiveMax), withReason(o.State, o.StateReason, false, "")}
 	})
 	holds := rowsOf([]string{"NAME", "HOLDS", "MODE", "STATE", "BY", "SINCE", "UNTIL", "REASON"}, func(o plane.Hold) []string {
-		return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, formatTime(o.Created), formatTimeOrEmpty(o.ExpiresAt), o.Reason}
+		return []string{o.Name, o.Scope.String(), string(o.Mode), o.State, o.RequestedBy, formatTime(o.Created), formatTime(orZero(o.ExpiresAt)), o.Reason}
 	})
 	drifts := rowsOf([]string{"ORG", "POOL", "WHAT", "STATE", "SINCE", "EVIDENCE", "NEXT"}, func(o plane.Drift) []string {
 		return []string{o.OrgName, o.Pool, o.Field, o.CurrentState(), formatTime(o.FirstSeen), o.Evidence, o.Next}
 	})
 	forges := rowsOf([]string{"NAME", "TYPE", "URL", "REACHABLE"}, func(o plane.Forge) []string { return []string{o.Name, o.Type, o.URL, orUnknown(o.Reachable)} })
 	enrollments := rowsOf([]string{"NAME", "FORGE", "PHASE", "ISOLATION", "POOLS", "CREDENTIAL UNTIL", "READY", "ADOPTED"}, func(o plane.Enrollment) []string {
-		until := ""
-		if o.Credential != nil {
-			until = formatTimeOrEmpty(o.Credential.ExpiresAt)
-		}
+		until := formatTime(orZero(orZero(o.Credential).ExpiresAt))
 		return []string{o.Name, o.Forge, o.Phase, o.Isolation, strconv.Itoa(len(o.Pools)), until, readiness(o.Conditions), o.DescribeExternal()}
 	})
 	return []tool{
@@ -99,8 +97,9 @@ func pauseRequest(a *pauseArgs) (string, any, error) {
 	case a.Pool == "":
 		return plane.CreateHold.Pattern, r, nil
 	}
-	forge, org, pool, err := splitPoolID(string(a.Pool))
-	return plane.PausePool.Pattern, &plane.PauseRequest{Forge: forge, Org: org, Pool: pool, Reason: r.Reason, ExpiresIn: a.ExpiresIn, Drain: bool(a.Drain), DryRun: a.DryRun}, err
+	of, err := poolRequest(a.Pool)
+	options := plane.PauseOptions{Reason: r.Reason, ExpiresIn: a.ExpiresIn, Drain: bool(a.Drain), DryRun: a.DryRun}
+	return plane.PausePool.Pattern, &plane.PauseRequest{PoolRequest: of, PauseOptions: options}, err
 }
 
 type resumeArgs struct {
@@ -120,17 +119,17 @@ func resumeRequest(a *resumeArgs) (string, any, error) {
 	case a.Hold != "":
 		return plane.LiftHold.Pattern, &plane.LiftRequest{Name: string(a.Hold), Reason: plane.Reason(a.Reason), Confirm: a.Confirm, DryRun: a.DryRun}, nil
 	}
-	forge, org, pool, err := splitPoolID(string(a.Pool))
-	return plane.ResumePool.Pattern, &plane.ResumeRequest{Forge: forge, Org: org, Pool: pool, Reason: plane.Reason(a.Reason), DryRun: a.DryRun}, err
+	of, err := poolRequest(a.Pool)
+	return plane.ResumePool.Pattern, &plane.ResumeRequest{PoolRequest: of, Reason: plane.Reason(a.Reason), DryRun: a.DryRun}, err
 }
 
-// splitPoolID splits the id of a pool.
-func splitPoolID(id string) (forge, org, pool string, err error) {
-	p := strings.Split(id, "/")
-	if len(p) != 3 || strings.Contains(id, "*") || p[0] == "" || p[1] == "" || p[2] == "" {
-		return "", "", "", problem.New(problem.Validation, "The value is not the id of a pool.", "Use forge/org/pool, from list_runners.")
+// poolRequest returns the pool with the id.
+func poolRequest(id plane.Text) (plane.PoolRequest, error) {
+	p := strings.Split(string(id), "/")
+	if len(p) != 3 || strings.Contains(string(id), "*") || slices.Contains(p, "") {
+		return plane.PoolRequest{}, problem.New(problem.Validation, "The value is not the id of a pool.", "Use forge/org/pool, from list_runners.")
 	}
-	return p[0], p[1], p[2], nil
+	return plane.PoolRequest{Forge: p[0], Org: p[1], Pool: p[2]}, nil
 }
 
 func createdSummary(c plane.Created, _ plane.Meta) string {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -89,7 +88,7 @@ func (h *httpServer) answer(w http.ResponseWriter, r *http.Request, p access.Per
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	s := newServer(r.Context(), h.options, h.tools, verbCheck(p), func(tool string) httpapi.Client { return h.client(r.Context(), p, tool) }, h.api.Log)
+	s := newServer(r.Context(), h.options, h.tools, plane.ViewerOf(p).Anywhere, func(tool string) httpapi.Client { return h.client(r.Context(), p, tool) }, h.api.Log)
 	if refused := s.check(m); refused != nil {
 		refuse(w, http.StatusOK, refused)
 		return
@@ -116,19 +115,6 @@ func refuse(w http.ResponseWriter, status int, f *rpcError) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(f.response()) // the client may have disconnected
-}
-
-// verbCheck returns a function that reports whether the permit's caller may use a verb for at least one organisation.
-func verbCheck(p access.Permit) func(access.Verb) bool {
-	verbs := p.Verbs()
-	return func(v access.Verb) bool {
-		for _, of := range verbs {
-			if slices.Contains(of, v) {
-				return true
-			}
-		}
-		return false
-	}
 }
 
 // newSession returns a new session id for c: a nonce with an HMAC over the nonce and the caller. The server stores nothing, so sessions

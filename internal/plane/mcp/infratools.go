@@ -16,24 +16,24 @@ import (
 // allTools returns all tools, in the order in which clients see them. There is deliberately no tool to revoke another person's sign-in. There
 // is also none that returns a credential, a file or the content of a URL.
 func allTools() []tool {
-	return slices.Concat(fleetTools(), runnerTools(), changeTools(), enrollmentTools(), []tool{
-		objectTool(operationTool(plane.GetMe, "whoami", "Who am I", ""), meSummary, nil),
-		shrinkOverview(objectTool(operationTool(plane.GetOverview, "get_overview", "Overview", Fleet), overviewSummary, attentionTable)),
-		objectTool(operationTool(plane.ListSources, "list_sources", "Sources", Fleet), func(all []plane.Source, _ plane.Meta) string { return countOf(len(all), "source") + "." },
+	return slices.Concat(fleetTools(), runnerTools(), changeTools(), []tool{
+		readTool[plane.Empty](operationTool(plane.GetMe, "whoami", "Who am I", ""), meSummary, nil),
+		shrinkOverview(readTool[plane.Empty](operationTool(plane.GetOverview, "get_overview", "Overview", Fleet), overviewSummary, attentionTable)),
+		readTool[plane.Empty](operationTool(plane.ListSources, "list_sources", "Sources", Fleet), func(all []plane.Source, _ plane.Meta) string { return countOf(len(all), "source") + "." },
 			rowsOf([]string{"SOURCE", "STATUS", "SINCE", "MESSAGE"}, func(s plane.Source) []string {
 				return []string{s.Name, string(s.Status), formatTime(s.Since), s.Message}
 			})),
-		objectTool(operationTool(plane.ListExposures, "list_exposures", "Exposed services", Fleet), func(all []plane.Exposure, _ plane.Meta) string { return countOf(len(all), "exposed service") + "." },
+		readTool[plane.Empty](operationTool(plane.ListExposures, "list_exposures", "Exposed services", Fleet), func(all []plane.Exposure, _ plane.Meta) string { return countOf(len(all), "exposed service") + "." },
 			rowsOf([]string{"NAME", "ADDRESS", "ACCESS", "STATE", "PROBLEM"}, func(e plane.Exposure) []string {
 				return []string{e.Name, orUnknown(e.Address), e.Access, string(e.State), e.Problem}
 			})),
 		listTool[plane.ListRequest](operationTool(plane.ListClusters, "list_clusters", "Clusters", Infra), "cluster",
 			rowsOf([]string{"NAME", "HEALTH", "ENDPOINT", "VERSION", "LAST SEEN", "ID"}, func(c plane.Cluster) []string {
-				return []string{c.Name, withReason(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, formatTimeOrEmpty(c.LastSeen), c.ID}
+				return []string{c.Name, withReason(c.Health, "", c.Conflict, "conflict"), c.Endpoint, c.Version, formatTime(orZero(c.LastSeen)), c.ID}
 			})),
 		listTool[plane.ListRequest](operationTool(plane.ListSignins, "list_signins", "Sign-ins", Infra), "sign-in",
 			rowsOf([]string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
-				return []string{s.Login, s.Device, s.Role, s.Phase, formatTimeOrEmpty(s.ValidUntil), s.ID}
+				return []string{s.Login, s.Device, s.Role, s.Phase, formatTime(orZero(s.ValidUntil)), s.ID}
 			})),
 		listTool[plane.ListRequest](operationTool(plane.ListTailnets, "list_tailnets", "Tailnets", Infra), "tailnet",
 			rowsOf([]string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
@@ -60,10 +60,6 @@ func allTools() []tool {
 				return []string{formatTime(e.Time), cmp.Or(e.Actor.Login, e.Actor.Node), string(e.Verb), e.Object, string(e.Result), string(e.Code)}
 			})),
 	})
-}
-
-func objectTool[T any](t tool, summary func(T, plane.Meta) string, rows func(T) table) tool {
-	return readTool[plane.Empty](t, summary, rows)
 }
 
 func meSummary(me plane.Me, _ plane.Meta) string {
@@ -182,11 +178,12 @@ func formatTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-func formatTimeOrEmpty(t *time.Time) string {
-	if t == nil {
-		return ""
+// orZero returns *p, or the zero value for nil.
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
 	}
-	return formatTime(*t)
+	return v
 }
 
 // withReason returns a state with its reason and a remark.

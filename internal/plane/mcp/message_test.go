@@ -137,7 +137,7 @@ func TestMC05_HiddenMeansRefused(t *testing.T) {
 			defer mu.Unlock()
 			called[one.name] = true
 			return new(plane.Empty)
-		}, response: func() any { return new(plane.Envelope[plane.Me]) }}
+		}, response: func() answer { return new(output[plane.Me]) }}
 	}
 	for _, c := range []struct {
 		o    Options
@@ -198,13 +198,13 @@ func TestMC06_Panic(t *testing.T) {
 // A temporary failure is retried twice. A refusal is not.
 func TestAgain(t *testing.T) {
 	tries := 0
-	if err := retry(t.Context(), retries, func() error { tries++; return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) || tries != 3 {
+	if err := repeat(t.Context(), retries, func() error { tries++; return io.ErrUnexpectedEOF }); !errors.Is(err, io.ErrUnexpectedEOF) || tries != 3 {
 		t.Errorf("%d tries: %v", tries, err)
 	}
 	tries = 0
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := retry(ctx, retries, func() error { tries++; return io.ErrUnexpectedEOF }); err == nil || tries != 1 {
+	if err := repeat(ctx, retries, func() error { tries++; return io.ErrUnexpectedEOF }); err == nil || tries != 1 {
 		t.Errorf("%d tries without time", tries)
 	}
 }

@@ -13,11 +13,8 @@ import (
 // runnerTools returns the tools for single runners and for the settings of a pool.
 func runnerTools() []tool {
 	jobs := rowsOf([]string{"RUNNER", "STATE", "JOB", "REPOSITORY", "WORKFLOW", "SINCE", "URL"}, func(o plane.Runner) []string {
-		var j plane.Job
-		if o.Job != nil {
-			j = *o.Job
-		}
-		return []string{o.ID, o.State, j.Name, j.Repository, j.Workflow, formatTimeOrEmpty(j.Started), j.URL}
+		j := orZero(o.Job)
+		return []string{o.ID, o.State, j.Name, j.Repository, j.Workflow, formatTime(orZero(j.Started)), j.URL}
 	})
 	findings := rowsOf([]string{"SEVERITY", "CAUSE", "EVIDENCE", "NEXT"}, func(f plane.Finding) []string {
 		return []string{string(f.Severity), f.Cause, f.Evidence, f.Next}
@@ -129,10 +126,4 @@ type pageArgs struct {
 	poolArgs
 	Limit  plane.PageLimit `query:"limit" doc:"maximum number of entries, 1 to 500 (default 100)"`
 	Cursor plane.Cursor    `query:"cursor" doc:"meta.page.next of the previous page, with the same other parameters"`
-}
-
-// poolRequest returns the pool with the id.
-func poolRequest(id plane.Text) (plane.PoolRequest, error) {
-	forge, org, pool, err := splitPoolID(string(id))
-	return plane.PoolRequest{Forge: forge, Org: org, Pool: pool}, err
 }

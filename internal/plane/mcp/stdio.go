@@ -8,7 +8,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"strconv"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -30,7 +29,7 @@ func serveTools(ctx context.Context, in io.Reader, out io.Writer, c httpapi.Clie
 	defer cancel()
 	s := newServer(ctx, o, describe(all), func(access.Verb) bool { return true }, func(string) httpapi.Client { return c }, log)
 	l := &lineConnection{check: s.check, stop: ctx.Done(), arrived: make(chan line), slots: make(chan struct{}, maxCalls), closed: make(chan struct{}),
-		out: out, open: map[string]bool{}}
+		out: out, open: map[jsonrpc.ID]bool{}}
 	go l.pump(&lineReader{bufio.NewReaderSize(in, 64<<10)}) // a read cannot be interrupted, so Serve does not wait for it
 	session, err := s.sdk.Connect(ctx, l, nil)
 	if err != nil {
@@ -57,7 +56,7 @@ type lineConnection struct {
 
 	mu   sync.Mutex
 	out  io.Writer
-	open map[string]bool // unanswered requests; true: the client has cancelled it
+	open map[jsonrpc.ID]bool // unanswered requests; true: the client has cancelled it
 }
 
 type line struct {
@@ -149,7 +148,7 @@ func (l *lineConnection) accept(text []byte) (jsonrpc.Message, error) {
 	case m.id == nil:
 		return nil, nil
 	}
-	if !l.begin(m.id) { // the client would take a response with this id for the other request's
+	if !l.begin(idOf(m.id)) { // the client would take a response with this id for the other request's
 		return nil, l.writeLine((&rpcError{code: codeInvalid, text: "the id belongs to a request that has no answer yet"}).response())
 	}
 	msg, err := jsonrpc.DecodeMessage(text)
@@ -157,7 +156,7 @@ func (l *lineConnection) accept(text []byte) (jsonrpc.Message, error) {
 		refused = &rpcError{code: codeInvalid, text: err.Error(), id: m.id}
 	}
 	if refused != nil {
-		l.end(key(m.id))
+		l.end(idOf(m.id))
 		return nil, l.writeLine(refused.response())
 	}
 	return msg, l.acquire()
@@ -175,7 +174,7 @@ func (l *lineConnection) Write(_ context.Context, msg jsonrpc.Message) error {
 		id, _ := json.Marshal(res.ID.Raw()) // text or a number
 		b = (&rpcError{code: codeInternal, text: "internal error", id: id}).response()
 	}
-	if needed := l.end(keyOf(res.ID)); needed {
+	if needed := l.end(res.ID); needed {
 		_ = l.writeLine(b) // if the client has disconnected, reading ends too
 	}
 	return nil
@@ -189,44 +188,31 @@ func (l *lineConnection) writeLine(b []byte) error {
 	return err
 }
 
-// key returns an id in one spelling.
-func key(id json.RawMessage) string {
-	var text string
-	if json.Unmarshal(id, &text) == nil {
-		return "text " + text
-	}
-	return string(id)
-}
-
-// keyOf returns the key of an id that the SDK has decoded.
-func keyOf(id jsonrpc.ID) string {
-	switch v := id.Raw().(type) {
-	case string:
-		return "text " + v
-	case int64:
-		return strconv.FormatInt(v, 10)
-	}
-	return ""
+// idOf returns an id as the SDK decodes it. It returns the zero id for JSON that is not an id.
+func idOf(text json.RawMessage) jsonrpc.ID {
+	var v any
+	_ = json.Unmarshal(text, &v)
+	id, _ := jsonrpc.MakeID(v)
+	return id
 }
 
 // begin records a request. It returns false if the id is in use.
-func (l *lineConnection) begin(id json.RawMessage) bool {
+func (l *lineConnection) begin(id jsonrpc.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k := key(id)
-	if _, used := l.open[k]; used {
-		return false
+	_, used := l.open[id]
+	if !used {
+		l.open[id] = false
 	}
-	l.open[k] = false
-	return true
+	return !used
 }
 
 // end removes a request, so that its id may be reused. It reports whether the client still wants a response.
-func (l *lineConnection) end(k string) (needed bool) {
+func (l *lineConnection) end(id jsonrpc.ID) (needed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	cancelled, found := l.open[k]
-	delete(l.open, k)
+	cancelled, found := l.open[id]
+	delete(l.open, id)
 	return found && !cancelled
 }
 
@@ -240,8 +226,8 @@ func (l *lineConnection) cancel(params json.RawMessage) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, found := l.open[key(p.ID)]; found {
-		l.open[key(p.ID)] = true
+	if _, found := l.open[idOf(p.ID)]; found {
+		l.open[idOf(p.ID)] = true
 	}
 }
 

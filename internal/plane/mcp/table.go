@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-	"unicode/utf8"
+	"text/tabwriter"
 
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -82,27 +82,14 @@ func short(s string, n int) string {
 }
 
 func (t table) write(b *strings.Builder) {
-	widths := make([]int, len(t.head))
-	lines := [][]string{t.head}
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.Join(t.head, "\t"))
 	for _, row := range t.cells {
 		line := make([]string, len(row))
 		for i, s := range row {
 			line[i] = short(s, cmp.Or(t.maxCell, maxCell))
 		}
-		lines = append(lines, line)
+		fmt.Fprintln(w, strings.Join(line, "\t"))
 	}
-	for _, line := range lines {
-		for i, s := range line {
-			widths[i] = max(widths[i], utf8.RuneCountInString(s))
-		}
-	}
-	for _, line := range lines {
-		for i, s := range line {
-			b.WriteString(s)
-			if i < len(line)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(s)+2))
-			}
-		}
-		b.WriteByte('\n')
-	}
+	w.Flush()
 }

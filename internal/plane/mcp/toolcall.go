@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/util/redact"
+	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
 // tool is one MCP tool.
@@ -46,10 +47,7 @@ type tool struct {
 type view struct {
 	request      func() any                                              // returns a new request, or new arguments if ask is set
 	buildRequest func(args any) (pattern string, request any, err error) // optional: makes the request from arguments
-	response     func() any                                              // returns a new response
-	output       func() any                                              // returns a new output
-	open         func(response any) any                                  // converts a response to an output
-	parts        func(output any) (any, plane.Meta)                      // returns a pointer to the output's data, and its meta
+	response     func() answer                                           // returns a new output
 	summary      func(data any, m plane.Meta) string
 	rows         func(data any) table // nil: the result has only the summary
 	adjust       func(data any)       // optional: changes the data of a response
@@ -59,12 +57,19 @@ type view struct {
 	shrink func(data any) bool
 }
 
-// output is the structured content of a result.
+// answer is an output without its type parameter. parts returns a pointer to its data, and its meta.
+type answer interface {
+	parts() (data any, m plane.Meta)
+}
+
+// output is the structured content of a result: the envelope of a response without its version and error.
 type output[Data any] struct {
 	Kind string     `json:"kind"`
 	Data Data       `json:"data"`
 	Meta plane.Meta `json:"meta"`
 }
+
+func (o *output[Data]) parts() (any, plane.Meta) { return &o.Data, o.Meta }
 
 // outputOf returns the schema of an output.
 func outputOf[Data any]() func() *jsonschema.Schema {
@@ -77,16 +82,7 @@ func readTool[Req, Data any](t tool, summary func(Data, plane.Meta) string, rows
 	t.input, t.readOnly, t.idempotent = inputSchema(t.args), true, true
 	v := &t.view
 	v.request = func() any { return new(Req) }
-	v.response = func() any { return new(plane.Envelope[Data]) }
-	v.output = func() any { return new(output[Data]) }
-	v.open = func(resp any) any {
-		e := resp.(*plane.Envelope[Data])
-		return &output[Data]{e.Kind, e.Data, e.Meta}
-	}
-	v.parts = func(out any) (any, plane.Meta) {
-		o := out.(*output[Data])
-		return &o.Data, o.Meta
-	}
+	v.response = func() answer { return new(output[Data]) }
 	v.summary = func(data any, m plane.Meta) string { return summary(*data.(*Data), m) }
 	if rows != nil {
 		v.rows = func(data any) table { return rows(*data.(*Data)) }
@@ -150,17 +146,16 @@ func (t tool) call(ctx context.Context, c httpapi.Client, given json.RawMessage,
 		tries = 0
 	}
 	for {
-		var resp any
-		err := retry(ctx, tries, func() error {
-			resp = t.view.response() // drop data of a failed attempt
-			return c.Do(ctx, pattern, t.maxResponse, req, resp)
+		var out answer
+		err := repeat(ctx, tries, func() error {
+			out = t.view.response() // drop data of a failed attempt
+			return c.Do(ctx, pattern, t.maxResponse, req, out)
 		})
 		if err != nil {
 			return nil, err
 		}
-		out := t.view.open(resp)
 		if t.view.adjust != nil {
-			data, _ := t.view.parts(out)
+			data, _ := out.parts()
 			t.view.adjust(data)
 		}
 		res, n, err := t.view.result(out, maxBytes)
@@ -179,15 +174,15 @@ func tooLarge(maxBytes int) error {
 }
 
 // result makes the tool result. If it is too large and the operation has pages, it returns nil and the length n of this page.
-func (v view) result(answered any, maxBytes int) (res *mcp.CallToolResult, n int, err error) {
+func (v view) result(answered answer, maxBytes int) (res *mcp.CallToolResult, n int, err error) {
 	for {
-		data, meta := v.parts(answered)
-		out := v.output()
+		data, meta := answered.parts()
+		out := v.response()
 		structure, err := sanitizedJSON(answered, meta.Page, out)
 		if err != nil {
 			return nil, 0, err
 		}
-		shown, meta := v.parts(out)
+		shown, meta := out.parts()
 		var rows table
 		if v.rows != nil {
 			rows = v.rows(shown)
@@ -233,8 +228,8 @@ const (
 	retryWait = 2 * time.Second
 )
 
-// retry retries ask up to more times after a temporary error. It is for reads only.
-func retry(ctx context.Context, more int, do func() error) error {
+// repeat calls do again, up to more times, after a temporary error. It is for reads only.
+func repeat(ctx context.Context, more int, do func() error) error {
 	for tries := 0; ; tries++ {
 		err := do()
 		wait := 200 * time.Millisecond << tries
@@ -246,12 +241,7 @@ func retry(ctx context.Context, more int, do func() error) error {
 			}
 			wait = max(wait, p.RetryAfter)
 		}
-		if err == nil || tries == more || wait > retryWait || ctx.Err() != nil {
-			return err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if err == nil || tries == more || wait > retryWait || retry.Sleep(ctx, wait) != nil {
 			return err
 		}
 	}

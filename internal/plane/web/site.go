@@ -142,25 +142,20 @@ func (s Site) Routes() []httpapi.Route {
 // committed files must not.
 func bundle() map[string]File {
 	files := map[string]File{}
-	root, err := fs.Sub(dist, "dist")
-	if err == nil {
-		err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			plain, err := fs.ReadFile(root, name)
-			if err != nil {
-				return err
-			}
-			f := File{contentType: contentType(name), header: securityHeaders(policy), plain: plain, small: compress(plain)}
-			f.header.Set("Vary", "Accept-Encoding")
-			if strings.HasPrefix(name, "assets/") {
-				f.header.Set("Cache-Control", "private, max-age=31536000, immutable")
-			}
-			files[name] = f
-			return nil
-		})
-	}
+	err := fs.WalkDir(dist, "dist", func(at string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		plain, err := dist.ReadFile(at)
+		f := File{contentType: contentType(at), header: securityHeaders(policy), plain: plain, small: compress(plain)}
+		f.header.Set("Vary", "Accept-Encoding")
+		name := strings.TrimPrefix(at, "dist/")
+		if strings.HasPrefix(name, "assets/") {
+			f.header.Set("Cache-Control", "private, max-age=31536000, immutable")
+		}
+		files[name] = f
+		return err
+	})
 	if err != nil || files["index.html"].plain == nil {
 		panic("web: the program was built without the dashboard") // go:embed would have failed
 	}
