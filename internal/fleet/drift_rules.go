@@ -58,15 +58,7 @@ func allOf(answers ...Answer) Answer {
 	return out
 }
 
-func negate(a Answer) Answer {
-	switch a {
-	case Yes:
-		return No
-	case No:
-		return Yes
-	}
-	return Unknown
-}
+func negate(a Answer) Answer { return map[Answer]Answer{Yes: No, No: Yes, Unknown: Unknown}[a] }
 
 // isPositive reports whether a count is above 0.
 func isPositive(n *int) Answer {

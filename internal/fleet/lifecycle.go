@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -8,6 +9,11 @@ import (
 
 // A Key names a workload in the cluster.
 type Key struct{ Namespace, Name string }
+
+// Compare orders keys by namespace, then by name.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
+}
 
 // A Workload runs the jobs of one pool for one organisation. At GitHub it is a scale set with its
 // AutoscalingRunnerSet; at GitLab, a runner with its managers. A change that is not possible in
@@ -137,8 +143,8 @@ func (d ActionKind) Irreversible() bool {
 // An Action is an action and its object.
 type Action struct {
 	Kind     ActionKind
-	Workload Key             // empty: the action concerns the whole enrollment, or Make
-	Create   DesiredWorkload // with CreateRunner and Apply: the workload to create
+	Workload Key             // empty: the action concerns the whole enrollment, or Create
+	Create   DesiredWorkload // with CreateRunner and ApplyWorkload: the workload to create
 	Copy     CredentialCopy  // with DeleteCopy
 }
 

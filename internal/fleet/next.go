@@ -56,7 +56,7 @@ func Next(f Facts, now time.Time) Step {
 	} else {
 		d.active()
 	}
-	slices.SortFunc(d.Open, func(a, b Key) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(d.Open, Key.Compare)
 	return d.Step
 }
 
@@ -152,7 +152,7 @@ func (d *decision) byPool() map[string][]Workload {
 	}
 	for _, of := range m {
 		slices.SortFunc(of, func(a, b Workload) int {
-			return cmp.Or(cmp.Compare(b.Revision, a.Revision), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+			return cmp.Or(cmp.Compare(b.Revision, a.Revision), a.Key.Compare(b.Key))
 		})
 	}
 	return m

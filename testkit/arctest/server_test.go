@@ -119,7 +119,7 @@ func (b *env) parts(name string) (arc.Objects, error) {
 	}
 	var listening []arc.Pod
 	for i := range pods {
-		if l, ok := arc.ReadPod(&pods[i]); ok {
+		if l, ok := arc.ReadPod(pods[i]); ok {
 			listening = append(listening, l)
 		}
 	}
@@ -138,14 +138,15 @@ func read[T any](objects []unstructured.Unstructured, as func(*unstructured.Unst
 	return all
 }
 
-func (b *env) pods(ctx context.Context) ([]corev1.Pod, error) {
+func (b *env) pods(ctx context.Context) ([]*corev1.Pod, error) {
 	items, err := b.list(ctx, b.arc, "v1", "pods")
 	if err != nil {
 		return nil, err
 	}
-	pods := make([]corev1.Pod, len(items))
+	pods := make([]*corev1.Pod, len(items))
 	for i := range items {
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(items[i].Object, &pods[i]); err != nil {
+		pods[i] = &corev1.Pod{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(items[i].Object, pods[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -157,9 +158,10 @@ func (b *env) controllers() ([]arc.Controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	deployments := make([]appsv1.Deployment, len(items))
+	deployments := make([]*appsv1.Deployment, len(items))
 	for i := range items {
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(items[i].Object, &deployments[i]); err != nil {
+		deployments[i] = &appsv1.Deployment{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(items[i].Object, deployments[i]); err != nil {
 			return nil, err
 		}
 	}

@@ -326,25 +326,25 @@ func TestStarted(t *testing.T) {
 	}
 }
 
-func deployment(name string, change func(*appsv1.Deployment)) appsv1.Deployment {
+func deployment(name string, change func(*appsv1.Deployment)) *appsv1.Deployment {
 	selector := map[string]string{"app.kubernetes.io/instance": name}
-	d := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "arc", Name: name}}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "arc", Name: name}}
 	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: selector}
 	d.Spec.Template.Labels = map[string]string{"app.kubernetes.io/part-of": "gha-rs-controller", "app.kubernetes.io/version": "0.14.2"}
 	d.Spec.Template.Spec = corev1.PodSpec{ServiceAccountName: "sa", Containers: []corev1.Container{{Name: "manager", Image: "registry.example:5000/controller:0.14.2", Args: []string{"--update-strategy=immediate"}}}}
 	if change != nil {
-		change(&d)
+		change(d)
 	}
 	return d
 }
 
-func pod(version string, ready bool, change func(*corev1.Pod)) corev1.Pod {
-	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "arc", Labels: map[string]string{"app.kubernetes.io/instance": "a", "app.kubernetes.io/version": version}}}
+func pod(version string, ready bool, change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "arc", Labels: map[string]string{"app.kubernetes.io/instance": "a", "app.kubernetes.io/version": version}}}
 	if ready {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
 	if change != nil {
-		change(&p)
+		change(p)
 	}
 	return p
 }
@@ -367,35 +367,35 @@ func TestFLEET10_Discover(t *testing.T) {
 	}
 	for _, c := range []struct {
 		why    string
-		all    []appsv1.Deployment
-		pods   []corev1.Pod
+		all    []*appsv1.Deployment
+		pods   []*corev1.Pod
 		reason string
 	}{
 		{"none", nil, nil, arc.ReasonMissing},
-		{"something else", []appsv1.Deployment{deployment("a", func(d *appsv1.Deployment) { d.Spec.Template.Labels["app.kubernetes.io/part-of"] = "web" })}, nil, arc.ReasonMissing},
-		{"on its way", []appsv1.Deployment{deployment("a", func(d *appsv1.Deployment) { d.DeletionTimestamp = new(metav1.Now()) })}, nil, arc.ReasonMissing},
-		{"one", []appsv1.Deployment{deployment("a", nil)}, nil, ""},
-		{"its image by digest alone", []appsv1.Deployment{deployment("a", image("registry.example:5000/controller@sha256:00"))}, nil, ""},
-		{"its image by digest too", []appsv1.Deployment{deployment("a", image("controller:0.14.2@sha256:00"))}, nil, ""},
-		{"a patch of its release", []appsv1.Deployment{deployment("a", image("controller:0.14.1"))}, nil, ""},
-		{"another image version than its label", []appsv1.Deployment{deployment("a", image("controller:v0.13.1"))}, nil, arc.ReasonVersionUnknown},
-		{"no label", []appsv1.Deployment{deployment("a", version(""))}, nil, arc.ReasonVersionUnknown},
-		{"0.13.1", []appsv1.Deployment{deployment("a", version("0.13.1"))}, nil, ""},
-		{"0.13.0", []appsv1.Deployment{deployment("a", version("0.13.0"))}, nil, arc.ReasonVersionUnsupported},
-		{"0.15.0", []appsv1.Deployment{deployment("a", version("0.15.0"))}, nil, arc.ReasonVersionUnsupported},
-		{"a build of developers", []appsv1.Deployment{deployment("a", version("canary-1"))}, nil, arc.ReasonVersionUnsupported},
-		{"for this namespace", []appsv1.Deployment{deployment("a", watches("runners"))}, nil, ""},
-		{"for another one", []appsv1.Deployment{deployment("a", watches("elsewhere"))}, nil, arc.ReasonWatchesOther},
-		{"for another one, by its argument", []appsv1.Deployment{deployment("a", func(d *appsv1.Deployment) {
+		{"something else", []*appsv1.Deployment{deployment("a", func(d *appsv1.Deployment) { d.Spec.Template.Labels["app.kubernetes.io/part-of"] = "web" })}, nil, arc.ReasonMissing},
+		{"on its way", []*appsv1.Deployment{deployment("a", func(d *appsv1.Deployment) { d.DeletionTimestamp = new(metav1.Now()) })}, nil, arc.ReasonMissing},
+		{"one", []*appsv1.Deployment{deployment("a", nil)}, nil, ""},
+		{"its image by digest alone", []*appsv1.Deployment{deployment("a", image("registry.example:5000/controller@sha256:00"))}, nil, ""},
+		{"its image by digest too", []*appsv1.Deployment{deployment("a", image("controller:0.14.2@sha256:00"))}, nil, ""},
+		{"a patch of its release", []*appsv1.Deployment{deployment("a", image("controller:0.14.1"))}, nil, ""},
+		{"another image version than its label", []*appsv1.Deployment{deployment("a", image("controller:v0.13.1"))}, nil, arc.ReasonVersionUnknown},
+		{"no label", []*appsv1.Deployment{deployment("a", version(""))}, nil, arc.ReasonVersionUnknown},
+		{"0.13.1", []*appsv1.Deployment{deployment("a", version("0.13.1"))}, nil, ""},
+		{"0.13.0", []*appsv1.Deployment{deployment("a", version("0.13.0"))}, nil, arc.ReasonVersionUnsupported},
+		{"0.15.0", []*appsv1.Deployment{deployment("a", version("0.15.0"))}, nil, arc.ReasonVersionUnsupported},
+		{"a build of developers", []*appsv1.Deployment{deployment("a", version("canary-1"))}, nil, arc.ReasonVersionUnsupported},
+		{"for this namespace", []*appsv1.Deployment{deployment("a", watches("runners"))}, nil, ""},
+		{"for another one", []*appsv1.Deployment{deployment("a", watches("elsewhere"))}, nil, arc.ReasonWatchesOther},
+		{"for another one, by its argument", []*appsv1.Deployment{deployment("a", func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers[0].Args = []string{"--watch-single-namespace=elsewhere"}
 		})}, nil, arc.ReasonWatchesOther},
-		{"one for each", []appsv1.Deployment{deployment("b", watches("elsewhere")), deployment("a", watches("runners"))}, nil, ""},
-		{"two", []appsv1.Deployment{deployment("b", nil), deployment("a", watches("runners"))}, nil, arc.ReasonAmbiguous},
-		{"its pod works", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.14.2", true, nil)}, ""},
-		{"the pod of another version works too", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.14.2", true, nil), pod("0.13.1", false, nil)}, arc.ReasonUpgrading},
-		{"that pod has ended", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.13.1", false, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, ""},
-		{"that pod has another owner", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.13.1", true, func(p *corev1.Pod) { p.Labels["app.kubernetes.io/instance"] = "b" })}, ""},
-		{"that pod is of a patch of its release", []appsv1.Deployment{deployment("a", nil)}, []corev1.Pod{pod("0.14.0", true, nil)}, ""},
+		{"one for each", []*appsv1.Deployment{deployment("b", watches("elsewhere")), deployment("a", watches("runners"))}, nil, ""},
+		{"two", []*appsv1.Deployment{deployment("b", nil), deployment("a", watches("runners"))}, nil, arc.ReasonAmbiguous},
+		{"its pod works", []*appsv1.Deployment{deployment("a", nil)}, []*corev1.Pod{pod("0.14.2", true, nil)}, ""},
+		{"the pod of another version works too", []*appsv1.Deployment{deployment("a", nil)}, []*corev1.Pod{pod("0.14.2", true, nil), pod("0.13.1", false, nil)}, arc.ReasonUpgrading},
+		{"that pod has ended", []*appsv1.Deployment{deployment("a", nil)}, []*corev1.Pod{pod("0.13.1", false, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })}, ""},
+		{"that pod has another owner", []*appsv1.Deployment{deployment("a", nil)}, []*corev1.Pod{pod("0.13.1", true, func(p *corev1.Pod) { p.Labels["app.kubernetes.io/instance"] = "b" })}, ""},
+		{"that pod is of a patch of its release", []*appsv1.Deployment{deployment("a", nil)}, []*corev1.Pod{pod("0.14.0", true, nil)}, ""},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			found := arc.Discover(c.all, c.pods)
@@ -414,7 +414,7 @@ func TestFLEET10_Discover(t *testing.T) {
 	eventual := deployment("a", func(d *appsv1.Deployment) {
 		d.Spec.Template.Spec.Containers[0].Args = []string{"--update-strategy=eventual"}
 	})
-	if c := arc.Discover([]appsv1.Deployment{eventual}, []corev1.Pod{pod("0.14.2", true, nil)}); !c[0].Eventual || !c[0].Ready {
+	if c := arc.Discover([]*appsv1.Deployment{eventual}, []*corev1.Pod{pod("0.14.2", true, nil)}); !c[0].Eventual || !c[0].Ready {
 		t.Errorf("%+v", c)
 	}
 }
@@ -695,10 +695,10 @@ func TestListenerMetrics(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{"": "/metrics", "--listener-metrics-endpoint=": "/metrics", "--listener-metrics-endpoint=/jobs": "/jobs", "--listener-metrics-endpoint=@evil": "/metrics"} {
-		d := appsv1.Deployment{}
+		d := &appsv1.Deployment{}
 		d.Spec.Template.Labels = map[string]string{"app.kubernetes.io/part-of": "gha-rs-controller"}
 		d.Spec.Template.Spec.Containers = []corev1.Container{{Name: "manager", Args: []string{args}}}
-		if c := arc.Discover([]appsv1.Deployment{d}, nil); len(c) != 1 || c[0].MetricsPath != want {
+		if c := arc.Discover([]*appsv1.Deployment{d}, nil); len(c) != 1 || c[0].MetricsPath != want {
 			t.Errorf("%q: %+v, want %s", args, c, want)
 		}
 	}

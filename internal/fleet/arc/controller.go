@@ -46,19 +46,16 @@ const managerContainer = "manager"
 
 // Discover finds the controllers among the Deployments of ARC's namespace, sorted by name. pods are
 // all pods there; Discover ignores pods of other programs.
-func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
+func Discover(deployments []*appsv1.Deployment, pods []*corev1.Pod) []Controller {
 	var all []Controller
-	for i := range deployments {
-		d := &deployments[i]
+	for _, d := range deployments {
 		pod := &d.Spec.Template
 		if pod.Labels["app.kubernetes.io/part-of"] != "gha-rs-controller" || d.DeletionTimestamp != nil {
 			continue
 		}
-		c := Controller{Deployment: fleet.Key{Namespace: d.Namespace, Name: d.Name}, MetricsPath: "/metrics", Version: pod.Labels[versionLabel], ServiceAccount: pod.Spec.ServiceAccountName,
-			Watches: d.Labels["actions.github.com/controller-watch-single-namespace"]}
-		if c.ServiceAccount == "" {
-			c.ServiceAccount = cmp.Or(d.Labels["actions.github.com/controller-service-account-name"], "default")
-		}
+		c := Controller{Deployment: fleet.Key{Namespace: d.Namespace, Name: d.Name}, MetricsPath: "/metrics", Version: pod.Labels[versionLabel],
+			ServiceAccount: cmp.Or(pod.Spec.ServiceAccountName, d.Labels["actions.github.com/controller-service-account-name"], "default"),
+			Watches:        d.Labels["actions.github.com/controller-watch-single-namespace"]}
 		for _, container := range pod.Spec.Containers {
 			if container.Name != managerContainer && len(pod.Spec.Containers) > 1 {
 				continue
@@ -79,28 +76,25 @@ func Discover(deployments []appsv1.Deployment, pods []corev1.Pod) []Controller {
 		c.readDeployment(d, pods)
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(a, b Controller) int {
-		return cmp.Or(cmp.Compare(a.Deployment.Namespace, b.Deployment.Namespace), cmp.Compare(a.Deployment.Name, b.Deployment.Name))
-	})
+	slices.SortFunc(all, func(a, b Controller) int { return a.Deployment.Compare(b.Deployment) })
 	return all
 }
 
 // readDeployment reads the pods of a controller.
-func (c *Controller) readDeployment(d *appsv1.Deployment, pods []corev1.Pod) {
+func (c *Controller) readDeployment(d *appsv1.Deployment, pods []*corev1.Pod) {
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil || selector.Empty() {
 		return
 	}
 	want, _ := parseRelease(c.Version)
-	for i := range pods {
-		p := &pods[i]
+	for _, p := range pods {
 		if p.Namespace != d.Namespace || !selector.Matches(labels.Set(p.Labels)) || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		switch has, ok := parseRelease(p.Labels[versionLabel]); {
 		case !ok:
 		case has != want:
-			c.Old = append(c.Old, sanitize(p.Labels[versionLabel]))
+			c.Old = append(c.Old, shortLine(p.Labels[versionLabel]))
 		case slices.ContainsFunc(p.Status.Conditions, func(x corev1.PodCondition) bool { return x.Type == corev1.PodReady && x.Status == corev1.ConditionTrue }):
 			c.Ready = true
 		}
@@ -154,7 +148,7 @@ func Choose(controllers []Controller, namespace string) (Controller, fleet.Failu
 		return failure(ReasonVersionUnknown, "The version of the actions-runner-controller %s is unknown, or its image has a different version than its label %s.", c.Deployment.Name, versionLabel)
 	}
 	if _, err := isolation.SupportsLabels(c.Version); err != nil {
-		return failure(ReasonVersionUnsupported, "The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.", c.Deployment.Name, sanitize(c.Version))
+		return failure(ReasonVersionUnsupported, "The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.", c.Deployment.Name, shortLine(c.Version))
 	}
 	if len(c.Old) > 0 {
 		return failure(ReasonUpgrading, "The actions-runner-controller %s is being upgraded to version %s, and its pod of version %s still runs. That pod would delete objects of the new version.", c.Deployment.Name, c.Version, c.Old[0])

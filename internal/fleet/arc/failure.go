@@ -1,7 +1,6 @@
 package arc
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -36,7 +35,7 @@ func (p Objects) failure() fleet.Failure {
 }
 
 func (r Runner) failureReason() string {
-	why := strings.Trim(sanitize(r.Reason)+": "+sanitize(r.Message), ": ")
+	why := strings.Trim(shortLine(r.Reason)+": "+shortLine(r.Message), ": ")
 	if why == "" {
 		return "the reason is unknown."
 	}
@@ -98,9 +97,7 @@ func Conflicts(sets []Set) map[fleet.Key]fleet.Key {
 	first := map[place]fleet.Key{}
 	urls := map[string]string{} // cache of normalised URLs; there are only few
 	conflicts := map[fleet.Key]fleet.Key{}
-	sorted := slices.SortedFunc(slices.Values(sets), func(a, b Set) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
+	sorted := slices.SortedFunc(slices.Values(sets), func(a, b Set) int { return a.Compare(b.Key) })
 	for _, s := range sorted {
 		url, known := urls[s.ConfigURL]
 		if !known {
@@ -207,7 +204,7 @@ func (g CreationGate) Removed(now time.Time) CreationGate {
 func (g CreationGate) Allows(version string, now time.Time) (fleet.Failure, time.Time) {
 	if until := g.CreatedAt.Add(gateBackOff); g.Version == version && g.Deleted >= maxGate && now.Before(until) {
 		return fleet.Failure{Reason: ReasonDeletes, Message: fmt.Sprintf("The actions-runner-controller deleted it %d times right after it was created for version %s. The controller probably has another version. The fleet creates it again after %s.",
-			g.Deleted, sanitize(version), until.UTC().Format(time.RFC3339))}, until
+			g.Deleted, shortLine(version), until.UTC().Format(time.RFC3339))}, until
 	}
 	return fleet.Failure{}, time.Time{}
 }

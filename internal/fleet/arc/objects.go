@@ -2,12 +2,12 @@ package arc
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"net/netip"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/fleet"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // A Phase is ARC's state of a scale set or a runner. Unknown values stay unchanged.
@@ -68,12 +69,9 @@ func ReadSet(u *unstructured.Unstructured) Set {
 	s := Set{Key: keyOf(u), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
 		Managed: labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy, Org: labels[v1alpha1.OrgLabel], Pool: labels[v1alpha1.PoolLabel],
 		Version: labels[versionLabel], ConfigURL: stringField(u, "spec", "githubConfigUrl"), Secret: stringField(u, "spec", "githubConfigSecret"),
-		RunnerGroup: stringField(u, "spec", "runnerGroup"), ScaleSet: stringField(u, "spec", "runnerScaleSetName"),
+		RunnerGroup: stringField(u, "spec", "runnerGroup"), ScaleSet: cmp.Or(stringField(u, "spec", "runnerScaleSetName"), u.GetName()),
 		ID: parseID(notes[idAnnotation]), Registered: notes[nameAnnotation], RegisteredGroup: notes[groupAnnotation]}
 	s.Labels, _, _ = unstructured.NestedStringSlice(u.Object, "spec", "runnerScaleSetLabels")
-	if s.ScaleSet == "" {
-		s.ScaleSet = s.Name
-	}
 	s.Max = Unlimited
 	if n, exists, ok := numberField(u, "spec", "maxRunners"); exists {
 		s.stored.Max = new(int64(Unlimited))
@@ -85,9 +83,7 @@ func ReadSet(u *unstructured.Unstructured) Set {
 		s.stored.Min, s.Min = &n, int(min(n, Unlimited))
 	}
 	// ARC before 0.14 calls the field state.
-	if s.Phase = Phase(stringField(u, "status", "phase")); s.Phase == "" {
-		s.Phase = Phase(stringField(u, "status", "state"))
-	}
+	s.Phase = Phase(cmp.Or(stringField(u, "status", "phase"), stringField(u, "status", "state")))
 	s.readHeld(u, notes)
 	return s
 }
@@ -132,20 +128,18 @@ func ReadListener(u *unstructured.Unstructured) Listener {
 // replacement there are two.
 type RunnerSet struct {
 	fleet.Key
-	UID     types.UID
 	Set     fleet.Key
 	Created time.Time
 	Ending  bool
 	Secret  string
 	Desired int // number of runners that its listener requested
-	Phase   Phase
 }
 
 // ReadRunnerSet reads an EphemeralRunnerSet.
 func ReadRunnerSet(u *unstructured.Unstructured) RunnerSet {
-	r := RunnerSet{Key: keyOf(u), UID: u.GetUID(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
+	r := RunnerSet{Key: keyOf(u), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
 		Secret: stringField(u, "spec", "ephemeralRunnerSpec", "githubConfigSecret"), Desired: int(min(countField(u, "spec", "replicas"), Unlimited)),
-		Phase: Phase(stringField(u, "status", "phase")), Set: setFromLabels(u.GetLabels())}
+		Set: setFromLabels(u.GetLabels())}
 	if o, ok := ownerOfKind(u.GetOwnerReferences(), SetKind); ok {
 		r.Set = fleet.Key{Namespace: u.GetNamespace(), Name: o.Name}
 	}
@@ -196,8 +190,9 @@ func (r Runner) Busy() bool { return r.Job != nil && !r.Done() }
 // ReadRunner reads an EphemeralRunner.
 func ReadRunner(u *unstructured.Unstructured) Runner {
 	r := Runner{Key: keyOf(u), UID: u.GetUID(), Set: setFromLabels(u.GetLabels()), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
-		Secret: stringField(u, "spec", "githubConfigSecret"), Phase: Phase(stringField(u, "status", "phase")), Ready: boolField(u, "status", "ready"),
+		Secret: stringField(u, "spec", "githubConfigSecret"), Phase: Phase(stringField(u, "status", "phase")),
 		Reason: stringField(u, "status", "reason"), Message: stringField(u, "status", "message"), ID: countField(u, "status", "runnerId"), Registered: stringField(u, "status", "runnerName")}
+	r.Ready, _, _ = unstructured.NestedBool(u.Object, "status", "ready")
 	if o, ok := ownerOfKind(u.GetOwnerReferences(), RunnerSetKind); ok {
 		r.RunnerSet = o.Name
 	}
@@ -289,11 +284,6 @@ func stringField(u *unstructured.Unstructured, path ...string) string {
 	return s
 }
 
-func boolField(u *unstructured.Unstructured, path ...string) bool {
-	b, _, _ := unstructured.NestedBool(u.Object, path...)
-	return b
-}
-
 // numberField returns a whole number that is not negative, such as a number of runners. It returns (0,
 // true, false) if the field is present but not readable.
 func numberField(u *unstructured.Unstructured, path ...string) (n int64, exists, readable bool) {
@@ -360,18 +350,9 @@ func setFromLabels(labels map[string]string) fleet.Key {
 // maxSanitized is the maximum length, in bytes, of a foreign text in our messages.
 const maxSanitized = 300
 
-// sanitize makes a foreign text safe for a sentence: one line, printable and short.
-func sanitize(s string) string {
-	clean := strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, ""))
-	clean = strings.Join(strings.Fields(clean), " ")
+// shortLine makes a foreign text safe for a sentence: one line, printable and short.
+func shortLine(s string) string {
+	clean := sanitize.Line(strings.ToValidUTF8(s, ""))
 	if len(clean) > maxSanitized {
 		clean = strings.ToValidUTF8(clean[:maxSanitized], "") + "…"
 	}

@@ -1,7 +1,6 @@
 package arc
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/tailplane/tailplane/internal/fleet"
@@ -22,8 +21,8 @@ type Objects struct {
 }
 
 // GroupBySet groups objects by scale set. It returns an entry for each set, and for each set of which
-// only parts are left. The caller must set KnowsListeners and KnowsRunners; Group leaves them
-// false.
+// only parts are left. The caller must set KnowsListeners and KnowsRunners; GroupBySet
+// leaves them false.
 func GroupBySet(sets []Set, listeners []Listener, pods []Pod, runnerSets []RunnerSet, runners []Runner) map[fleet.Key]*Objects {
 	all := map[fleet.Key]*Objects{}
 	of := func(k fleet.Key) *Objects {
@@ -168,9 +167,7 @@ func (p Objects) count(s *State) {
 			s.Counts.Pending++
 		}
 	}
-	slices.SortFunc(s.Jobs, func(a, b Job) int {
-		return cmp.Or(cmp.Compare(a.Runner.Namespace, b.Runner.Namespace), cmp.Compare(a.Runner.Name, b.Runner.Name))
-	})
+	slices.SortFunc(s.Jobs, func(a, b Job) int { return a.Runner.Compare(b.Runner) })
 }
 
 // newest returns the runner set that the listener scales.
@@ -204,7 +201,7 @@ func (p Objects) secrets() []string {
 	return slices.DeleteFunc(names, func(n string) bool { return n == "" })
 }
 
-// InForce returns the largest maximum that a listener may still use; most is its upper bound.
+// InForce returns the largest maximum that a listener may still use; limit is its upper bound.
 func (p Objects) InForce(limit int) int {
 	n := min(p.Set.Max, limit)
 	if p.Set.Phase == Outdated || p.Set.Ending {

@@ -342,8 +342,7 @@ func (a *actor) deregisterRunner(ctx context.Context, t task) error {
 	}
 	err := a.o.session.GitLab.DeleteRunner(ctx, t.RemoteID)
 	delete(a.o.session.Runners, t.RemoteID)
-	switch forge.ClassOf(err) {
-	case forge.Refused, forge.Forbidden:
+	if isDenied(err) {
 		return errors.Join(err, a.recordDenial(ctx, t))
 	}
 	return err

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -187,9 +188,7 @@ func (w *reconciler) reconcileAllocation(ctx context.Context, _ reconcile.Reques
 
 // enqueueChanged triggers a reconcile of the enrollments and pools whose decisions have changed.
 func (w *reconciler) enqueueChanged(old, is *allocation) {
-	if old == nil {
-		old = &allocation{}
-	}
+	old = cmp.Or(old, &allocation{})
 	for name, version := range is.Versions {
 		switch {
 		case old.Versions[name] != version: // its reconcile waits for this decision

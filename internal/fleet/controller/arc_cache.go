@@ -125,16 +125,8 @@ func (w *arcCache) get(ctx context.Context, org string, live bool) (v arcOrgStat
 }
 
 func (m *arcInformers) controllers() ([]arc.Controller, error) {
-	var deployments []appsv1.Deployment
-	var pods []corev1.Pod
-	for _, d := range listAll[*appsv1.Deployment](m.deployments) {
-		deployments = append(deployments, *d)
-	}
-	others, err := listByIndex[*corev1.Pod](m.pods, byKind, otherPods)
-	for _, p := range others {
-		pods = append(pods, *p)
-	}
-	return arc.Discover(deployments, pods), err
+	pods, err := listByIndex[*corev1.Pod](m.pods, byKind, otherPods)
+	return arc.Discover(valuesOf[*appsv1.Deployment](m.deployments.GetStore().List()), pods), err
 }
 
 func (m *arcInformers) orgState(org string, v *arcOrgState) error {
@@ -284,7 +276,7 @@ func (w *arcCache) sets() []arc.Set {
 	if known == nil {
 		return nil
 	}
-	return listAll[arc.Set](known.sets)
+	return valuesOf[arc.Set](known.sets.GetStore().List())
 }
 
 // notInstalled reports whether the API server serves none of ARC's kinds. Then there are no objects

@@ -40,7 +40,7 @@ type cachedObject struct {
 	object  []byte    // of a scale set that the fleet created: the object without status, as JSON
 }
 
-// toCached converts an object to a memo. It returns a memo unchanged.
+// toCached converts an object to its cached form. It returns a cached object unchanged.
 func toCached(o any) (any, error) {
 	if _, is := o.(*cachedObject); is {
 		return o, nil
@@ -176,7 +176,7 @@ func (w *arcCache) runInformers(ctx context.Context) error {
 	if toolscache.WaitForCacheSync(ctx.Done(), synced...) {
 		w.synced.Store(m)
 		w.OnGlobalChange(ctx)
-		for _, o := range m.sets.GetStore().List() { // earlier events of sets were handled before w.known was set
+		for _, o := range m.sets.GetStore().List() { // earlier events of sets were handled before w.synced was set
 			if set, ok := o.(*cachedObject); ok && !set.managed {
 				w.OnExternalChange(set.Namespace, set.Name)
 			}
@@ -224,7 +224,7 @@ func (w *arcCache) notify(set *cachedObject, itself bool) {
 	}
 }
 
-// set returns the memo of a scale set; nil if there is none.
+// set returns the cached scale set; nil if there is none.
 func (m *arcInformers) set(k fleet.Key) *cachedObject {
 	o, exists, err := m.sets.GetIndexer().GetByKey(indexKey(k))
 	if err != nil || !exists {
@@ -235,21 +235,14 @@ func (m *arcInformers) set(k fleet.Key) *cachedObject {
 }
 
 // listByIndex returns the cached values of type T under a key of an index.
-func listByIndex[T any](informer toolscache.SharedIndexInformer, index, key string) (out []T, err error) {
+func listByIndex[T any](informer toolscache.SharedIndexInformer, index, key string) ([]T, error) {
 	found, err := informer.GetIndexer().ByIndex(index, key)
-	for _, o := range found {
-		if m, ok := o.(*cachedObject); ok {
-			if r, ok := m.value.(T); ok {
-				out = append(out, r)
-			}
-		}
-	}
-	return out, err
+	return valuesOf[T](found), err
 }
 
-// listAll returns all cached values of type T.
-func listAll[T any](informer toolscache.SharedIndexInformer) (out []T) {
-	for _, o := range informer.GetStore().List() {
+// valuesOf returns the values of type T among cached objects.
+func valuesOf[T any](cached []any) (out []T) {
+	for _, o := range cached {
 		if m, ok := o.(*cachedObject); ok {
 			if r, ok := m.value.(T); ok {
 				out = append(out, r)

@@ -80,7 +80,7 @@ func (m *baselineCache) set(owner, desired string, now time.Time) {
 
 // check compares a namespace with the desired objects, as [isolation.Baseline] renders them; the
 // namespace itself is the first. An organisation's own namespace must be one that the fleet created
-// for that organisation. who identifies the caller in the cache. fresh bypasses the cache.
+// for that organisation. owner identifies the caller in the cache. fresh bypasses the cache.
 func (m *baselineCache) check(ctx context.Context, c client.Client, desired []isolation.Object, owner, org string, now time.Time, fresh bool) (g baselineState, err error) {
 	all := make([]*unstructured.Unstructured, len(desired))
 	var sum strings.Builder

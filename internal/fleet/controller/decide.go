@@ -211,17 +211,17 @@ func compareManager(o *observed, w *workload) (p workloadPlan) {
 		var is *unstructured.Unstructured
 		switch x := x.(type) {
 		case *corev1.Secret:
-			is = toUnstructured(o.secret(w.Namespace, x.Name))
+			is = toUnstructured(o.secret(w.Namespace, x.Name), u.GroupVersionKind())
 		case *appsv1.Deployment:
-			is = toUnstructured(m.deployment)
+			is = toUnstructured(m.deployment, u.GroupVersionKind())
 		default:
-			is, p.needsBudget = m.present[u.GetKind()], true
+			is, p.needsBudget = m.budget, true
 		}
 		if !upToDate(u, is) {
 			p.outdated = append(p.outdated, u)
 		}
 	}
-	p.current = p.current && len(p.outdated) == 0 && (p.needsBudget || m.present["PodDisruptionBudget"] == nil) &&
+	p.current = p.current && len(p.outdated) == 0 && (p.needsBudget || m.budget == nil) &&
 		m.concurrent == managers*concurrent && unit.Token.Reveal() == string(m.token.Data[tokenKey])
 	return p
 }

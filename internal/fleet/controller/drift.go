@@ -348,13 +348,8 @@ func truncate(text string, n int) string {
 
 // reportableFindings returns the findings that need a person's attention. Ghosts, and findings that a hold
 // explains, stay in the list but are not drift.
-func reportableFindings(list []fleet.Finding, now time.Time) (out []fleet.Finding) {
-	for _, f := range fleet.UnexplainedFindings(list, now) {
-		if f.Severity != fleet.SeverityInfo {
-			out = append(out, f)
-		}
-	}
-	return out
+func reportableFindings(list []fleet.Finding, now time.Time) []fleet.Finding {
+	return slices.DeleteFunc(fleet.UnexplainedFindings(list, now), func(f fleet.Finding) bool { return f.Severity == fleet.SeverityInfo })
 }
 
 // newFindings returns the findings in reported that were not reported in was.

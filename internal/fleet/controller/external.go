@@ -59,12 +59,8 @@ func (k *externalReconciler) pools(ctx context.Context) ([]v1alpha1.RunnerPool, 
 	if err := k.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
 	}
-	var out []v1alpha1.RunnerPool // shared with the cache: read only
-	for _, p := range list.Items {
-		if p.Spec.Adopt != nil {
-			out = append(out, p)
-		}
-	}
+	// The pools are shared with the cache: read only.
+	out := slices.DeleteFunc(list.Items, func(p v1alpha1.RunnerPool) bool { return p.Spec.Adopt == nil })
 	slices.SortFunc(out, func(a, b v1alpha1.RunnerPool) int { return fleet.CompareAge(&a, &b) })
 	return out, nil
 }
@@ -159,12 +155,10 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 	switch {
 	case err == nil:
 		written = a.Apply != nil || a.Patch != nil
-	case apierrors.IsConflict(err) || apierrors.IsInvalid(err): // a concurrent write, which ARC does often
+	case apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err): // a concurrent write, which ARC does often
 		written, err = true, nil
 	case apierrors.IsForbidden(err):
 		s.Failure, err = fleet.Failure{Reason: reasonAdoptForbidden, Message: fmt.Sprintf("The fleet may not write scale sets in %s: name it in fleet.adoptNamespaces.", namespace)}, nil
-	case apierrors.IsNotFound(err):
-		written, err = true, nil
 	default:
 		return false, wake, err
 	}
@@ -172,9 +166,7 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 	if written {
 		s.State.Stopped = fleet.Unknown // until ARC has applied it
 	}
-	if s.Failure.Reason == "" && s.State.Failure.Reason != "" {
-		s.Failure = s.State.Failure
-	}
+	s.Failure = cmp.Or(s.Failure, s.State.Failure)
 	if s.Failure.Reason == "" && s.State.Registered == fleet.No {
 		s.Failure = fleet.Failure{Reason: reasonSetNotRegistered, Message: "It is not registered at GitHub yet, or its listener does not run."}
 	}

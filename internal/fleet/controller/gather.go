@@ -296,8 +296,7 @@ func (o *observed) broken(org, pool string) bool {
 // sortWorkloads sorts the workloads by pool, revision, namespace and name.
 func (o *observed) sortWorkloads() {
 	slices.SortFunc(o.workloads, func(a, b *workload) int {
-		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Revision, b.Revision), a.Key.Compare(b.Key))
 	})
 }
 

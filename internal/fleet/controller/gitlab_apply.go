@@ -109,8 +109,8 @@ func (a *actor) applyManager(ctx context.Context, t task) error {
 			return err
 		}
 	}
-	if old := m.present["PodDisruptionBudget"]; old != nil && !t.plan.needsBudget {
-		return kube.Delete(ctx, a.deps.direct, old)
+	if m.budget != nil && !t.plan.needsBudget {
+		return kube.Delete(ctx, a.deps.direct, m.budget)
 	}
 	return nil
 }
@@ -177,8 +177,8 @@ func (a *actor) deleteManager(ctx context.Context, t task) error {
 	if d := t.gitlab.deployment; d != nil {
 		all = append(all, d)
 	}
-	for _, u := range t.gitlab.present {
-		all = append(all, u)
+	if b := t.gitlab.budget; b != nil {
+		all = append(all, b)
 	}
 	if s := a.o.secret(t.Namespace, isolation.ConfigName(t.Name)); s != nil {
 		all = append(all, s)

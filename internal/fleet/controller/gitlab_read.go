@@ -42,8 +42,8 @@ const (
 type gitlabRunner struct {
 	token      *corev1.Secret // nil: the token is lost
 	deployment *appsv1.Deployment
-	present    map[string]*unstructured.Unstructured // its objects, by kind
-	runner     runnerResult                          // zero: it was not queried
+	budget     *unstructured.Unstructured // its PodDisruptionBudget; nil: there is none
+	runner     runnerResult               // zero: it was not queried
 	jobPods    int
 	concurrent int
 }
@@ -64,7 +64,7 @@ func readManagers(ctx context.Context, d deps, o *observed) error {
 			created = time.Time{} // only a person can create a replacement
 		}
 		given, _ := strconv.Atoi(s.Annotations[capacityAnnotation])
-		w := &workload{gitlab: &gitlabRunner{token: s, present: map[string]*unstructured.Unstructured{}, concurrent: given},
+		w := &workload{gitlab: &gitlabRunner{token: s, concurrent: given},
 			Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name}, Pool: s.Labels[v1alpha1.PoolLabel],
 				Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: created, RemoteID: id, Denied: o.denialCount(name)}}
 		of[s.Namespace+"/"+name] = w
@@ -139,7 +139,7 @@ func readManagerObjects(ctx context.Context, d deps, o *observed, of map[string]
 		}
 		for name, u := range present {
 			if w := of[ns+"/"+name]; w != nil {
-				w.gitlab.present["PodDisruptionBudget"] = u
+				w.gitlab.budget = u
 			}
 		}
 	}
@@ -172,36 +172,30 @@ func findLostRunners(ctx context.Context, o *observed) error {
 	if o.e.Spec.GroupID == 0 {
 		o.groupID = a.Group
 	}
-	if !a.ScannedAt.IsZero() && (!ends || a.ScannedAt.After(o.e.DeletionTimestamp.Time)) && !o.live {
-		return rereadLostRunners(ctx, o)
+	scan := a.ScannedAt.IsZero() || ends && !a.ScannedAt.After(o.e.DeletionTimestamp.Time) || o.live
+	var ids []int64
+	for id, read := range a.Runners { // between two scans, read only the known lost runners again
+		if forge.ClassOf(read.Err) != forge.NotFound {
+			ids = append(ids, id)
+		}
 	}
-	ids, err := a.GitLab.GroupRunners(ctx, a.Group)
-	if err != nil {
-		return err
+	if scan {
+		var err error
+		if ids, err = a.GitLab.GroupRunners(ctx, a.Group); err != nil {
+			return err
+		}
 	}
 	for _, id := range ids {
 		known := slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.RemoteID == id })
-		if known || a.Unmarked[id] {
+		if known || scan && a.Unmarked[id] {
 			continue
 		}
 		if err := readLostRunner(ctx, o, id); err != nil {
 			return err
 		}
 	}
-	a.ScannedAt = o.now
-	return nil
-}
-
-// rereadLostRunners reads the lost runners again.
-func rereadLostRunners(ctx context.Context, o *observed) error {
-	for id, read := range o.session.Runners {
-		known := slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.RemoteID == id })
-		if known || forge.ClassOf(read.Err) == forge.NotFound {
-			continue
-		}
-		if err := readLostRunner(ctx, o, id); err != nil {
-			return err
-		}
+	if scan {
+		a.ScannedAt = o.now
 	}
 	return nil
 }
@@ -222,7 +216,7 @@ func readLostRunner(ctx context.Context, o *observed, id int64) error {
 	}
 	o.session.Runners[id] = runnerResult{GitLabRunner: r, At: o.now}
 	key := fleet.Key{Namespace: fleet.NamespaceOf(o.e, o.settings.Shared), Name: name}
-	o.workloads = append(o.workloads, &workload{gitlab: &gitlabRunner{present: map[string]*unstructured.Unstructured{}},
+	o.workloads = append(o.workloads, &workload{gitlab: &gitlabRunner{},
 		Workload: fleet.Workload{Key: key, Pool: pool, Revision: revision, Shape: "gitlab", RemoteID: id, Lost: true,
 			Object: fleet.No, Denied: o.denialCount(name)}})
 	return nil

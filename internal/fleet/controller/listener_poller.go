@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/netip"
@@ -162,11 +163,7 @@ func (a *listenerPoller) record(q listenerQuery, n int, err error) {
 	changed := (old == nil) != (k.assigned == nil) || old != nil && *old != n
 	if now.Sub(a.pruned) > readingRetention {
 		a.pruned = now
-		for set, k := range a.readings {
-			if now.Sub(k.requestedAt) > readingRetention {
-				delete(a.readings, set)
-			}
-		}
+		maps.DeleteFunc(a.readings, func(_ fleet.Key, k *listenerReading) bool { return now.Sub(k.requestedAt) > readingRetention })
 	}
 	a.mu.Unlock()
 	if changed {
@@ -206,8 +203,8 @@ const assignedJobsMetric = "gha_assigned_jobs"
 const maxAssignedJobs = 1 << 20
 
 // parseAssignedJobs parses the number of jobs that GitHub assigned to a scale set from its listener's metrics,
-// in Prometheus' text format. A listener belongs to one set, so Read refuses metrics of several
-// sets.
+// in Prometheus' text format. A listener belongs to one set, so parseAssignedJobs
+// refuses metrics of several sets.
 func parseAssignedJobs(text []byte) (int, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	all, err := parser.TextToMetricFamilies(bytes.NewReader(text))

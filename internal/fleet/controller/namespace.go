@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -160,7 +161,7 @@ func readLeftovers(ctx context.Context, d deps, o *observed) error {
 	return nil
 }
 
-// listLeftovers returns the objects of an organisation in the shared namespace. With kept it returns the
+// listLeftovers returns the objects of an organisation in the shared namespace. With retained it returns the
 // objects that the fleet manages there for the organisation. Otherwise it returns pods and
 // Deployments. It never returns Secrets.
 func listLeftovers(ctx context.Context, c client.Reader, shared, org string, retained bool) (left []unstructured.Unstructured, err error) {
@@ -184,11 +185,8 @@ func listLeftovers(ctx context.Context, c client.Reader, shared, org string, ret
 	return left, nil
 }
 
-// toUnstructured converts an object to its unstructured form; nil for nil.
-func toUnstructured[T interface {
-	*corev1.Secret | *appsv1.Deployment
-	client.Object
-}](o T) *unstructured.Unstructured {
+// toUnstructured converts an object of a kind to its unstructured form; nil for nil.
+func toUnstructured[T any](o *T, kind schema.GroupVersionKind) *unstructured.Unstructured {
 	if o == nil {
 		return nil
 	}
@@ -197,12 +195,7 @@ func toUnstructured[T interface {
 		return nil
 	}
 	u := &unstructured.Unstructured{Object: out}
-	switch any(o).(type) {
-	case *corev1.Secret:
-		u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	case *appsv1.Deployment:
-		u.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
-	}
+	u.SetGroupVersionKind(kind)
 	return u
 }
 

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,9 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/fleet/arc"
 )
 
-const (
-	maxDrift = 16
-)
+const maxDrift = 16
 
 // A statusReport is the result of [status].
 type statusReport struct {
@@ -112,8 +111,8 @@ func writeStatus(ctx context.Context, d deps, o *observed, r statusReport) error
 		if isFailing(phase) {
 			kind = corev1.EventTypeWarning
 		}
-		ready := meta.FindStatusCondition(r.status.Conditions, "Ready")
-		d.events.Eventf(e, nil, kind, string(phase), "Reconcile", "%s", conditionMessage(ready))
+		ready := cmp.Or(meta.FindStatusCondition(r.status.Conditions, "Ready"), &metav1.Condition{})
+		d.events.Eventf(e, nil, kind, string(phase), "Reconcile", "%s", ready.Message)
 		d.log.Info("the phase of an enrollment changed", "enrollment", e.Name, "was", old.Phase, "is", phase)
 	}
 	emitDriftEvents(d, e, newFindings(r.drift, old.Findings))
@@ -129,13 +128,6 @@ func emitDriftEvents(d deps, e *v1alpha1.RunnerEnrollment, fresh []fleet.Finding
 			d.events.Eventf(e, nil, corev1.EventTypeWarning, string(f.Kind), "Compare", "%s", findingMessage(f))
 		}
 	}
-}
-
-func conditionMessage(c *metav1.Condition) string {
-	if c == nil {
-		return ""
-	}
-	return c.Message
 }
 
 // A reportedWorkload is a workload with everything that the status shows of it.

@@ -121,11 +121,7 @@ func (a *sessionCache) acquire(ctx context.Context, name string, changed bool) (
 func (a *sessionCache) delete(org string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for name := range a.sessions {
-		if name == org || strings.HasPrefix(name, org+"/") {
-			delete(a.sessions, name)
-		}
-	}
+	maps.DeleteFunc(a.sessions, func(name string, _ *forgeSession) bool { return name == org || strings.HasPrefix(name, org+"/") })
 }
 
 // A forgeClient is the part of a client that does not depend on the forge.
@@ -136,8 +132,8 @@ type forgeClient interface {
 }
 
 // A forgeSession is a session with one forge, for one credential. Only the reconciles of its enrollment
-// use it, one at a time. [forgeSession.End], [forgeSession.Reach] and [forgeSession.Rate] are safe for concurrent
-// use.
+// use it, one at a time. [forgeSession.requestEnd], [forgeSession.lastContact] and [forgeSession.rate] are safe for
+// concurrent use.
 type forgeSession struct {
 	version string
 	forge   string
@@ -190,7 +186,7 @@ const (
 	endRequestRetention = time.Hour        // how long a request is remembered; much longer than a forge needs
 )
 
-// requestEnd requests the end of a run or a job with ask, unless it did so a moment ago. It reports
+// requestEnd requests the end of a run or a job with request, unless it did so a moment ago. It reports
 // whether it sent a request, and returns the last response. It is safe for concurrent use.
 func (a *forgeSession) requestEnd(id int64, now time.Time, request func() error) (requested bool, err error) {
 	a.mu.Lock()
@@ -330,7 +326,7 @@ func (a *forgeSession) check(ctx context.Context, now time.Time, fresh bool) {
 	}
 }
 
-// status describes the credential in use, without any secret. was is the earlier status.
+// status describes the credential in use, without any secret. old is the earlier status.
 func (a *forgeSession) status(old *v1alpha1.CredentialStatus, fingerprint string, now time.Time) *v1alpha1.CredentialStatus {
 	id := a.Identity
 	if id.Kind == "" {
@@ -365,17 +361,13 @@ func withInstallation(data map[string][]byte, installation int64) map[string][]b
 	if len(data["github_app_id"]) == 0 || len(data["github_app_installation_id"]) > 0 || installation == 0 {
 		return data
 	}
-	out := map[string][]byte{"github_app_installation_id": fmt.Append(nil, installation)}
-	for k, v := range data {
-		if k != "github_app_installation_id" {
-			out[k] = v
-		}
-	}
+	out := maps.Clone(data)
+	out["github_app_installation_id"] = fmt.Append(nil, installation)
 	return out
 }
 
-// reasonNoSecret is a reason of the condition CredentialsValid, in addition to those of packages
-// fleet and account.
+// reasonNoSecret is a reason of the condition CredentialsValid, in addition to those of package
+// fleet.
 const reasonNoSecret = "SecretNotFound"
 
 // sourceSecret reads the Secret that an enrollment names; nil if there is none.

@@ -176,55 +176,37 @@ func restMapper() meta.RESTMapper {
 // setupControllers adds everything that only the leader runs.
 func (w *reconciler) setupControllers(mgr manager.Manager) error {
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
-	fixed := func(name string) handler.EventHandler {
-		return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-			return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name}}}
-		})
-	}
-	every := func(n int, limit time.Duration) controller.Options {
-		return controller.Options{MaxConcurrentReconciles: n, ReconciliationTimeout: limit, SkipNameValidation: new(true),
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return requests([]string{"all"}) })
+	using := handler.EnqueueRequestsFromMapFunc(w.enrollmentsUsing)
+	external := handler.EnqueueRequestsFromMapFunc(w.externalSetsOf)
+	named := func(name string) *builder.Builder { return builder.ControllerManagedBy(mgr).Named(name) }
+	complete := func(b *builder.Builder, t *trigger, concurrent int, f reconcile.Func) error {
+		options := controller.Options{MaxConcurrentReconciles: concurrent, ReconciliationTimeout: reconcileTimeout, SkipNameValidation: new(true),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast)}
+		return b.WatchesRawSource(t.source()).WithOptions(options).Complete(f)
 	}
-	one := fixed("all")
+	triggers := w.deps.triggers
 	return errors.Join(
-		builder.ControllerManagedBy(mgr).Named("fleetledger").
-			Watches(&v1alpha1.RunnerEnrollment{}, one, changed).
-			Watches(&v1alpha1.RunnerPool{}, one, changed).
-			Watches(&v1alpha1.RunnerForge{}, one, changed).
-			Watches(&corev1.Secret{}, one, builder.OnlyMetadata).
-			WatchesRawSource(w.deps.triggers.allocation.source()).
-			WithOptions(every(1, reconcileTimeout)).
-			Complete(reconcile.Func(w.reconcileAllocation)),
-		builder.ControllerManagedBy(mgr).Named("runnerenrollment").
+		complete(named("fleetledger").
+			Watches(&v1alpha1.RunnerEnrollment{}, all, changed).
+			Watches(&v1alpha1.RunnerPool{}, all, changed).
+			Watches(&v1alpha1.RunnerForge{}, all, changed).
+			Watches(&corev1.Secret{}, all, builder.OnlyMetadata),
+			&triggers.allocation, 1, w.reconcileAllocation),
+		complete(named("runnerenrollment").
 			For(&v1alpha1.RunnerEnrollment{}, changed).
 			Watches(&v1alpha1.RunnerHold{}, handler.EnqueueRequestsFromMapFunc(w.enrollmentsOfHold), changed).
-			Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(w.enrollmentsUsing), changed).
-			Watches(&v1alpha1.RunnerForge{}, handler.EnqueueRequestsFromMapFunc(w.enrollmentsUsing), changed).
-			Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(w.enrollmentsUsing), builder.OnlyMetadata).
-			WatchesRawSource(w.deps.triggers.enrollment.source()).
-			WithOptions(every(maxReconciles, reconcileTimeout)).
-			Complete(reconcile.Func(w.reconcileEnrollment)),
-		builder.ControllerManagedBy(mgr).Named("runnerhold").
-			For(&v1alpha1.RunnerHold{}, changed).
-			WatchesRawSource(w.deps.triggers.hold.source()).
-			WithOptions(every(4, reconcileTimeout)).
-			Complete(reconcile.Func(w.statuses.reconcileHold)),
-		builder.ControllerManagedBy(mgr).Named("runnerforge").
-			For(&v1alpha1.RunnerForge{}, changed).
-			WatchesRawSource(w.deps.triggers.forge.source()).
-			WithOptions(every(4, reconcileTimeout)).
-			Complete(reconcile.Func(w.statuses.reconcileForge)),
-		builder.ControllerManagedBy(mgr).Named("runnerpool").
-			For(&v1alpha1.RunnerPool{}, changed).
-			WatchesRawSource(w.deps.triggers.pool.source()).
-			WithOptions(every(4, reconcileTimeout)).
-			Complete(reconcile.Func(w.statuses.reconcilePool)),
-		builder.ControllerManagedBy(mgr).Named("fleetadopt").
-			Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(w.externalSetsOf), changed).
-			Watches(&v1alpha1.RunnerHold{}, handler.EnqueueRequestsFromMapFunc(w.externalSetsOf), changed).
-			WatchesRawSource(w.deps.triggers.external.source()).
-			WithOptions(every(4, reconcileTimeout)).
-			Complete(reconcile.Func(w.externals.reconcile)),
+			Watches(&v1alpha1.RunnerPool{}, using, changed).
+			Watches(&v1alpha1.RunnerForge{}, using, changed).
+			Watches(&corev1.Secret{}, using, builder.OnlyMetadata),
+			&triggers.enrollment, maxReconciles, w.reconcileEnrollment),
+		complete(named("runnerhold").For(&v1alpha1.RunnerHold{}, changed), &triggers.hold, 4, w.statuses.reconcileHold),
+		complete(named("runnerforge").For(&v1alpha1.RunnerForge{}, changed), &triggers.forge, 4, w.statuses.reconcileForge),
+		complete(named("runnerpool").For(&v1alpha1.RunnerPool{}, changed), &triggers.pool, 4, w.statuses.reconcilePool),
+		complete(named("fleetadopt").
+			Watches(&v1alpha1.RunnerPool{}, external, changed).
+			Watches(&v1alpha1.RunnerHold{}, external, changed),
+			&triggers.external, 4, w.externals.reconcile),
 		mgr.Add(manager.RunnableFunc(w.deps.arcCache.run)),
 		mgr.Add(manager.RunnableFunc(w.deps.listenerPoller.run)),
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
@@ -241,26 +223,22 @@ func (w *reconciler) setupControllers(mgr manager.Manager) error {
 // A trigger triggers reconciles of a controller after the controller has started.
 type trigger struct {
 	mu    sync.Mutex
-	queue workqueueOf                // nil: the controller does not run yet
-	early map[reconcile.Request]bool // requests until then
+	queue workqueueOf // nil: the controller does not run yet
+	early []string    // names until then
 }
 
 type workqueueOf = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func (b *trigger) source() source.Source {
 	return source.Func(func(_ context.Context, q workqueueOf) error {
-		b.set(q)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, r := range requests(b.early) {
+			q.Add(r)
+		}
+		b.queue, b.early = q, nil
 		return nil
 	})
-}
-
-func (b *trigger) set(q workqueueOf) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for r := range b.early {
-		q.Add(r)
-	}
-	b.queue, b.early = q, nil
 }
 
 // enqueue triggers a reconcile soon. Several triggers within a short time cause one reconcile.
@@ -272,15 +250,12 @@ func (b *trigger) enqueueNow(names ...string) { b.enqueueAfter(0, names) }
 func (b *trigger) enqueueAfter(d time.Duration, names []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.queue == nil {
+		b.early = append(b.early, names...)
+		return
+	}
 	for _, r := range requests(names) {
-		if b.queue != nil {
-			b.queue.AddAfter(r, d)
-			continue
-		}
-		if b.early == nil {
-			b.early = map[reconcile.Request]bool{}
-		}
-		b.early[r] = true
+		b.queue.AddAfter(r, d)
 	}
 }
 

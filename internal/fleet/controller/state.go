@@ -150,7 +150,10 @@ func (b *sharedState) observe(org string, s observation) (changed bool, pools []
 	defer b.mu.Unlock()
 	old, ok := b.byOrg[org]
 	b.byOrg[org] = s
-	for pool := range allPools(s.Pools, old.Pools) {
+	both := map[string]poolObservation{}
+	maps.Copy(both, old.Pools)
+	maps.Copy(both, s.Pools)
+	for pool := range both {
 		if s.Pools[pool].unhealthy() != old.Pools[pool].unhealthy() {
 			pools = append(pools, pool)
 		}
@@ -160,16 +163,6 @@ func (b *sharedState) observe(org string, s observation) (changed bool, pools []
 			sameInt(a.Jobs, b.Jobs) && a.Managers == b.Managers && a.Reason == b.Reason
 	})
 	return changed, pools
-}
-
-// allPools returns the pools of both observations.
-func allPools(a, b map[string]poolObservation) map[string]poolObservation {
-	all := maps.Clone(b)
-	if all == nil {
-		return a
-	}
-	maps.Copy(all, a)
-	return all
 }
 
 // unhealthy reports whether runners of a use fail or have drifted.

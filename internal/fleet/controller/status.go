@@ -3,7 +3,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -254,13 +253,13 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	old := f.DeepCopy()
 	all := w.sessions.usable(f.Name)
 	reach := fleet.Condition{Type: "Reachable", Status: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: "No enrollment of this forge has a usable credential."}
-	var errs []error
 	if len(all) > 0 && w.sessions.versionDue(f.Name, w.now(), f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil) {
 		version, err := all[0].client.Version(ctx)
-		if err == nil {
+		if err != nil {
+			w.log.Debug("get a forge's version", "forge", f.Name, "err", err)
+		} else {
 			f.Status.Version = version[:min(len(version), 128)]
 		}
-		errs = append(errs, err)
 	}
 	before := f.Status.RateLimit
 	f.Status.RateLimit = nil
@@ -294,9 +293,6 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	f.Status.ObservedGeneration = f.Generation
 	setCondition(&f.Status.Conditions, reach, f.Generation, w.now())
 	setCondition(&f.Status.Conditions, ready, f.Generation, w.now())
-	if err := errors.Join(errs...); err != nil {
-		w.log.Debug("get a forge's version", "forge", f.Name, "err", err)
-	}
 	if apiequality.Semantic.DeepEqual(old.Status, f.Status) {
 		return requeueIn(maxRequeueAfter)
 	}

@@ -14,7 +14,9 @@ func TestEnqueuedBeforeStart(t *testing.T) {
 	b.enqueueNow("old-runners/old")
 	q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	t.Cleanup(q.ShutDown)
-	b.set(q)
+	if err := b.source().Start(t.Context(), q); err != nil {
+		t.Fatal(err)
+	}
 	got := map[string]bool{}
 	for range 2 {
 		r, _ := q.Get()

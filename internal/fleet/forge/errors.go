@@ -75,23 +75,20 @@ func ClassOf(err error) Class {
 	return Unavailable
 }
 
+// statusClasses has the classes of failure statuses. Every other status from 400 to 499 is [Invalid].
+var statusClasses = map[int]Class{
+	http.StatusUnauthorized: Refused, http.StatusForbidden: Forbidden, http.StatusNotFound: NotFound, http.StatusGone: NotFound,
+	http.StatusConflict: Conflict, http.StatusPreconditionFailed: Conflict, http.StatusTooManyRequests: RateLimited,
+	http.StatusRequestTimeout: Unavailable,
+}
+
 // classOfStatus returns the class of a failure status. A status below 400 means that the response
 // could not be read.
 func classOfStatus(status int) Class {
-	switch {
-	case status == http.StatusUnauthorized:
-		return Refused
-	case status == http.StatusForbidden:
-		return Forbidden
-	case status == http.StatusNotFound, status == http.StatusGone:
-		return NotFound
-	case status == http.StatusConflict, status == http.StatusPreconditionFailed:
-		return Conflict
-	case status == http.StatusTooManyRequests:
-		return RateLimited
-	case status == http.StatusRequestTimeout:
-		return Unavailable
-	case status >= 400 && status < 500:
+	if class, ok := statusClasses[status]; ok {
+		return class
+	}
+	if status >= 400 && status < 500 {
 		return Invalid
 	}
 	return Unavailable

@@ -68,10 +68,10 @@ func (g *GitLab) Files(ctx context.Context, commit, folder string, deep bool) ([
 		return nil, err
 	}
 	k := g.call(ctx, listOp, g.projectPath("repository", "tree"), wantArray)
-	nodes, err := gitLabListOnce(k, maxFiles, func(n *gitlab.TreeNode) string { return n.Path }, func(page gitlab.ListOptions) ([]*gitlab.TreeNode, error) {
+	name := func(n *gitlab.TreeNode) string { return n.Path }
+	nodes, err := gitLabListOnce(k, maxFiles, name, func(page gitlab.ListOptions) ([]*gitlab.TreeNode, *gitlab.Response, error) {
 		options := &gitlab.ListTreeOptions{ListOptions: page, Path: &folder, Ref: &commit, Recursive: &deep}
-		out, _, err := k.gitlab().Repositories.ListTree(g.project, options, gitlab.WithContext(ctx))
-		return out, k.outcome(err)
+		return k.gitlab().Repositories.ListTree(g.project, options, gitlab.WithContext(ctx))
 	})
 	switch {
 	case ClassOf(err) == NotFound && folder != "":

@@ -194,7 +194,7 @@ func (g *GitHub) Check(ctx context.Context) (Identity, error) {
 func (g *GitHub) checkToken(ctx context.Context) (Identity, error) {
 	id := Identity{Kind: GitHubTokenKind}
 	k := g.runnersCall(ctx, "check a token")
-	_, err := g.listRunners(k, github.ListOptions{PerPage: 1})
+	err := k.readPage("", github.ListOptions{PerPage: 1}, new(github.Runners))
 	enough := map[scopeKind][]string{orgScope: {"admin:org"}, repositoryScope: {"repo"}, enterpriseScope: {"manage_runners:enterprise", "admin:enterprise"}}[g.scope.kind]
 	if c := ClassOf(err); c == Forbidden || c == NotFound {
 		// GitHub hides objects that the token may not see. So it is not known whether the place

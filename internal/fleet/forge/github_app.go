@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -88,36 +89,27 @@ func (g *GitHub) appCall(ctx context.Context, op, below string, want func([]byte
 func (g *GitHub) findInstallation(ctx context.Context) (*github.Installation, error) {
 	const op = "find the App's installation"
 	k := g.appCall(ctx, op, g.scope.root()+"/installation", wantObject("id", "account"))
-	var in *github.Installation
-	var err error
-	switch apps := k.github().Apps; {
-	case g.app.fixed != 0:
-		k.below = "/app/installations"
-		in, _, err = apps.GetInstallation(ctx, g.app.fixed)
-	case g.scope.kind == repositoryScope:
-		in, _, err = apps.GetRepositoryInstallation(ctx, g.scope.Owner, g.scope.Name)
-	case g.scope.kind == enterpriseScope:
-		in, _, err = apps.GetEnterpriseInstallation(ctx, g.scope.Owner)
-	default:
-		in, _, err = apps.GetOrganizationInstallation(ctx, g.scope.Owner)
+	path := ""
+	if g.app.fixed != 0 {
+		k.below, path = "/app/installations", "/"+strconv.FormatInt(g.app.fixed, 10)
 	}
-	if err = k.outcome(err); err != nil {
-		return nil, g.uninstalled(err)
-	}
-	var enterprise struct {
-		Account struct {
+	var answer struct {
+		github.Installation
+		Account *struct {
+			github.User
 			Slug string `json:"slug"` // enterprises have a slug instead of a login; missing in the library
 		} `json:"account"`
 	}
-	if json.Unmarshal(k.body, &enterprise) != nil {
-		return nil, k.unusable("the response is not an installation")
+	if err := k.request(http.MethodGet, path, &answer); err != nil {
+		return nil, g.uninstalled(err)
 	}
+	in := &answer.Installation
 	switch {
-	case in.GetID() <= 0 || in.Account == nil:
+	case in.GetID() <= 0 || answer.Account == nil:
 		return nil, k.unusable("the response is not an installation")
-	case g.scope.kind == enterpriseScope && !strings.EqualFold(enterprise.Account.Slug, g.scope.Owner),
-		g.scope.kind != enterpriseScope && !strings.EqualFold(in.Account.GetLogin(), g.scope.Owner),
-		g.scope.kind == orgScope && in.Account.GetType() != "Organization":
+	case g.scope.kind == enterpriseScope && !strings.EqualFold(answer.Account.Slug, g.scope.Owner),
+		g.scope.kind != enterpriseScope && !strings.EqualFold(answer.Account.GetLogin(), g.scope.Owner),
+		g.scope.kind == orgScope && answer.Account.GetType() != "Organization":
 		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation does not belong to " + g.scope.Owner}
 	case in.SuspendedAt != nil:
 		return in, &Error{Op: op, Class: Forbidden, Status: k.status, Message: "the installation is suspended"}
@@ -243,9 +235,6 @@ func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 		return g.identify(nil), err
 	}
 	id, has := g.identify(in), in.GetPermissions()
-	if has == nil {
-		has = &github.InstallationPermissions{}
-	}
 	switch g.scope.kind {
 	case orgScope:
 		id.requirePermission("organization_self_hosted_runners", has.GetOrganizationSelfHostedRunners(), "write")
@@ -262,7 +251,7 @@ func (g *GitHub) checkApp(ctx context.Context) (Identity, error) {
 	// The check includes a token request. GitHub has no documented name for the permission of an
 	// enterprise, so checkApp tries to list its runners.
 	if g.scope.kind == enterpriseScope {
-		_, err = g.listRunners(g.runnersCall(ctx, "check the App's permissions"), github.ListOptions{PerPage: 1})
+		err = g.runnersCall(ctx, "check the App's permissions").readPage("", github.ListOptions{PerPage: 1}, new(github.Runners))
 	} else {
 		_, err = g.installationToken(ctx)
 	}

@@ -281,9 +281,8 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	r := Request{Number: number, URL: pull.GetHTMLURL(), Head: pull.GetHead().GetSHA(), Open: pull.GetState() == "open", Merged: pull.GetMerged()}
 	names := map[string]bool{pull.GetUser().GetLogin(): true}
 	k := g.call(ctx, op, g.scope.root(), wantArray)
-	commits, err := listUncounted(k, func(page *github.ListOptions) ([]*github.RepositoryCommit, error) {
-		out, _, err := k.github().PullRequests.ListCommits(ctx, g.scope.Owner, g.scope.Name, number, page)
-		return out, k.outcome(err)
+	commits, err := listUncounted(k, func(page *github.ListOptions) ([]*github.RepositoryCommit, *github.Response, error) {
+		return k.github().PullRequests.ListCommits(ctx, g.scope.Owner, g.scope.Name, number, page)
 	})
 	if err != nil {
 		return Request{}, err
@@ -302,9 +301,8 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	}
 	delete(names, "")
 	r.Authors = slices.Sorted(maps.Keys(names))
-	reviews, err := listUncounted(k, func(page *github.ListOptions) ([]*github.PullRequestReview, error) {
-		out, _, err := k.github().PullRequests.ListReviews(ctx, g.scope.Owner, g.scope.Name, number, page)
-		return out, k.outcome(err)
+	reviews, err := listUncounted(k, func(page *github.ListOptions) ([]*github.PullRequestReview, *github.Response, error) {
+		return k.github().PullRequests.ListReviews(ctx, g.scope.Owner, g.scope.Name, number, page)
 	})
 	if err != nil {
 		return Request{}, err
@@ -327,10 +325,10 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 }
 
 // listUncounted reads a list that does not report its length.
-func listUncounted[T any](k *call, read func(*github.ListOptions) ([]T, error)) (out []T, err error) {
+func listUncounted[T any](k *call, read func(*github.ListOptions) ([]T, *github.Response, error)) (out []T, err error) {
 	for n := 1; n <= maxPages; n++ {
-		page, err := read(&github.ListOptions{Page: n, PerPage: githubPage})
-		if err != nil {
+		page, _, err := read(&github.ListOptions{Page: n, PerPage: githubPage})
+		if err = k.outcome(err); err != nil {
 			return nil, err
 		}
 		if out = append(out, page...); !hasNext(k.responseHeader) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,37 +79,42 @@ func hasNext(h http.Header) bool {
 	return false
 }
 
+// request sends a request to a path below that of the call, and decodes the response into out. It serves endpoints
+// that repositories, organisations and enterprises have alike: the library has another method for each of them.
+func (k *call) request(method, path string, out any) error {
+	c := k.github()
+	r, err := c.NewRequest(k.ctx, method, k.below[1:]+path, nil)
+	if err == nil {
+		_, err = c.Do(r, out)
+	}
+	return k.outcome(err)
+}
+
+// readPage reads one page of the list at a path, see [call.request].
+func (k *call) readPage(path string, page github.ListOptions, out any) error {
+	query := url.Values{"per_page": {strconv.Itoa(page.PerPage)}}
+	if page.Page > 0 {
+		query.Set("page", strconv.Itoa(page.Page))
+	}
+	return k.request(http.MethodGet, path+"?"+query.Encode(), out)
+}
+
 // runnersCall returns a call for the runners of the place.
 func (g *GitHub) runnersCall(ctx context.Context, op string) *call {
 	return g.call(ctx, op, g.scope.root()+"/actions/runners", wantObject("total_count", "runners"))
 }
 
-// listRunners reads one page of the runners of the place.
-func (g *GitHub) listRunners(k *call, page github.ListOptions) (*github.Runners, error) {
-	options := &github.ListRunnersOptions{ListOptions: page}
-	var out *github.Runners
-	var err error
-	switch g.scope.kind {
-	case repositoryScope:
-		out, _, err = k.github().Actions.ListRunners(k.ctx, g.scope.Owner, g.scope.Name, options)
-	case enterpriseScope:
-		out, _, err = k.github().Enterprise.ListRunners(k.ctx, g.scope.Owner, options)
-	default:
-		out, _, err = k.github().Actions.ListOrganizationRunners(k.ctx, g.scope.Owner, options)
-	}
-	return out, k.outcome(err)
-}
-
 // Runners lists all runners of the place, or returns an error.
 func (g *GitHub) Runners(ctx context.Context) ([]Runner, error) {
-	k := g.runnersCall(ctx, "list runners")
-	return readRunners(k, func(page github.ListOptions) (*github.Runners, error) { return g.listRunners(k, page) })
+	return readRunners(g.runnersCall(ctx, "list runners"), "")
 }
 
-func readRunners(k *call, read func(github.ListOptions) (*github.Runners, error)) ([]Runner, error) {
+// readRunners reads the list of runners at a path.
+func readRunners(k *call, path string) ([]Runner, error) {
 	forms, err := list(k, (*github.Runner).GetID, func(page github.ListOptions) (int, []*github.Runner, error) {
-		all, err := read(page)
-		return all.GetTotalCount(), all.GetRunners(), err
+		var all github.Runners
+		err := k.readPage(path, page, &all)
+		return all.TotalCount, all.Runners, err
 	})
 	if err != nil {
 		return nil, err
@@ -128,32 +134,12 @@ func readRunners(k *call, read func(github.ListOptions) (*github.Runners, error)
 // success. GitHub does not delete a busy runner; that is Invalid.
 func (g *GitHub) DeleteRunner(ctx context.Context, id int64) error {
 	const op = "delete a runner"
-	owner, name := g.scope.Owner, g.scope.Name
 	k := g.call(ctx, op, g.scope.root()+"/actions/runners", nil)
-	actions, enterprise := k.github().Actions, k.github().Enterprise
-	var err error
-	switch g.scope.kind {
-	case repositoryScope:
-		_, err = actions.RemoveRunner(ctx, owner, name, id)
-	case enterpriseScope:
-		_, err = enterprise.RemoveRunner(ctx, owner, id)
-	default:
-		_, err = actions.RemoveOrganizationRunner(ctx, owner, id)
-	}
-	get := func() (err error) {
-		switch g.scope.kind {
-		case repositoryScope:
-			_, _, err = actions.GetRunner(ctx, owner, name, id)
-		case enterpriseScope:
-			_, _, err = enterprise.GetRunner(ctx, owner, id)
-		default:
-			_, _, err = actions.GetOrganizationRunner(ctx, owner, id)
-		}
-		return k.outcome(err)
-	}
-	return confirmDeleted(k, k.outcome(err), get, func() error { // whether the runners of the place are visible at all
-		_, err := g.listRunners(g.runnersCall(ctx, op), github.ListOptions{PerPage: 1})
-		return err
+	path := "/" + strconv.FormatInt(id, 10)
+	err := k.request(http.MethodDelete, path, nil)
+	get := func() error { return k.request(http.MethodGet, path, new(github.Runner)) }
+	return confirmDeleted(k, err, get, func() error { // whether the runners of the place are visible at all
+		return g.runnersCall(ctx, op).readPage("", github.ListOptions{PerPage: 1}, new(github.Runners))
 	})
 }
 
@@ -188,26 +174,17 @@ func (g *GitHub) CancelRun(ctx context.Context, repository string, run int64, fo
 	if !g.scope.owns(repository) || run <= 0 {
 		return &Error{Op: op, Class: Invalid, Message: redact(fmt.Sprintf("%q is not a repository of %s", repository, g.scope))}
 	}
-	owner, name, _ := strings.Cut(repository, "/")
 	below := "/repos/" + repository + "/actions/runs/" + strconv.FormatInt(run, 10)
-	k := g.call(ctx, op, below, nil)
-	cancel := k.github().Actions.CancelWorkflowRunByID
-	if force { // missing in the library
-		cancel = func(ctx context.Context, _, _ string, _ int64) (*github.Response, error) {
-			r, err := k.github().NewRequest(ctx, http.MethodPost, below[1:]+"/force-cancel", nil)
-			if err != nil {
-				return nil, err
-			}
-			return k.github().Do(r, nil)
-		}
+	action := "/cancel"
+	if force {
+		action = "/force-cancel"
 	}
-	_, err := cancel(ctx, owner, name, run)
-	if err = k.outcome(err); ClassOf(err) != Conflict {
+	err := g.call(ctx, op, below, nil).request(http.MethodPost, action, nil)
+	if ClassOf(err) != Conflict {
 		return err
 	}
-	k = g.call(ctx, op, below, wantObject("status"))
-	r, _, requested := k.github().Actions.GetWorkflowRunByID(ctx, owner, name, run)
-	if requested = k.outcome(requested); requested == nil && r.GetStatus() == "completed" {
+	var r github.WorkflowRun
+	if g.call(ctx, op, below, wantObject("status")).request(http.MethodGet, "", &r) == nil && r.GetStatus() == "completed" {
 		return nil
 	}
 	return err
@@ -258,29 +235,11 @@ func (g *GitHub) hasGroups(op string) error {
 
 func (g *GitHub) listGroups(ctx context.Context, op string) ([]*github.RunnerGroup, error) {
 	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runner_groups"))
-	return list(k, (*github.RunnerGroup).GetID, func(page github.ListOptions) (int, []*github.RunnerGroup, error) { return g.groupPage(k, page) })
-}
-
-// groupPage reads one page of the runner groups of the place.
-func (g *GitHub) groupPage(k *call, page github.ListOptions) (total int, groups []*github.RunnerGroup, err error) {
-	if g.scope.kind == orgScope {
-		options := &github.ListOrgRunnerGroupOptions{ListOptions: page}
-		all, _, err := k.github().Actions.ListOrganizationRunnerGroups(k.ctx, g.scope.Owner, options)
-		return all.GetTotalCount(), all.GetRunnerGroups(), k.outcome(err)
-	}
-	all, _, err := k.github().Enterprise.ListRunnerGroups(k.ctx, g.scope.Owner, &github.ListEnterpriseRunnerGroupOptions{ListOptions: page})
-	for _, f := range all.GetRunnerGroups() {
-		groups = append(groups, enterpriseGroup(f))
-	}
-	return all.GetTotalCount(), groups, k.outcome(err)
-}
-
-// enterpriseGroup converts a group of an enterprise to the type for an organisation's group.
-func enterpriseGroup(f *github.EnterpriseRunnerGroup) *github.RunnerGroup {
-	if f == nil {
-		return nil
-	}
-	return &github.RunnerGroup{ID: f.ID, Name: f.Name, Visibility: f.Visibility, Default: f.Default, Inherited: f.Inherited, AllowsPublicRepositories: f.AllowsPublicRepositories}
+	return list(k, (*github.RunnerGroup).GetID, func(page github.ListOptions) (int, []*github.RunnerGroup, error) {
+		var all github.RunnerGroups
+		err := k.readPage("", page, &all)
+		return all.TotalCount, all.RunnerGroups, err
+	})
 }
 
 func newRunnerGroup(f *github.RunnerGroup) RunnerGroup {
@@ -306,7 +265,7 @@ func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]
 
 // EnsureRunnerGroup makes sure that the organisation has a runner group of that name for exactly
 // these repositories (owner/name). A repository of another owner is Invalid, and so is a public one
-// unless allowPublic is true; EnsureRunnerGroup then writes nothing. made reports whether this call
+// unless allowPublic is true; EnsureRunnerGroup then writes nothing. created reports whether this call
 // created the group: the caller may delete only such a group later.
 func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, created bool, err error) {
 	const op = "ensure a runner group"
@@ -433,46 +392,25 @@ func (g *GitHub) DeleteRunnerGroup(ctx context.Context, id int64) error {
 	if err := g.hasGroups(op); err != nil {
 		return err
 	}
-	org, owner := g.scope.kind == orgScope, g.scope.Owner
-	get := func(k *call) (*github.RunnerGroup, error) {
-		if org {
-			f, _, err := k.github().Actions.GetOrganizationRunnerGroup(ctx, owner, id)
-			return f, k.outcome(err)
-		}
-		f, _, err := k.github().Enterprise.GetEnterpriseRunnerGroup(ctx, owner, id)
-		return enterpriseGroup(f), k.outcome(err)
-	}
+	path := "/" + strconv.FormatInt(id, 10)
 	visible := func() error { // whether the runner groups of the place are visible at all
-		_, _, err := g.groupPage(g.call(ctx, op, g.groupsPath(), wantObject()), github.ListOptions{PerPage: 1})
-		return err
+		return g.call(ctx, op, g.groupsPath(), wantObject()).readPage("", github.ListOptions{PerPage: 1}, new(github.RunnerGroups))
 	}
-	f, err := get(g.call(ctx, op, g.groupsPath(), wantObject()))
-	if err != nil {
+	var f github.RunnerGroup
+	get := func() error { return g.call(ctx, op, g.groupsPath(), wantObject()).request(http.MethodGet, path, &f) }
+	if err := get(); err != nil {
 		return confirmGone(op, err, visible)
 	}
 	if f.GetID() != id || f.GetDefault() || f.GetInherited() {
 		return &Error{Op: op, Class: Conflict, Message: "it is the default group, or it belongs to the enterprise"}
 	}
-	k := g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runners"))
-	runners := k.github().Actions.ListRunnerGroupRunners
-	if !org {
-		runners = k.github().Enterprise.ListRunnerGroupRunners
-	}
-	inside, err := readRunners(k, func(page github.ListOptions) (*github.Runners, error) {
-		out, _, err := runners(ctx, owner, id, &page)
-		return out, k.outcome(err)
-	})
+	inside, err := readRunners(g.call(ctx, op, g.groupsPath(), wantObject("total_count", "runners")), path+"/runners")
 	if err != nil {
 		return confirmGone(op, err, visible)
 	}
 	if len(inside) > 0 {
 		return &Error{Op: op, Class: Conflict, Message: fmt.Sprintf("it still has %d runners", len(inside))}
 	}
-	k = g.call(ctx, op, g.groupsPath(), nil)
-	remove := k.github().Actions.DeleteOrganizationRunnerGroup
-	if !org {
-		remove = k.github().Enterprise.DeleteEnterpriseRunnerGroup
-	}
-	_, err = remove(ctx, owner, id)
-	return confirmDeleted(k, k.outcome(err), func() error { _, err := get(k); return err }, visible)
+	k := g.call(ctx, op, g.groupsPath(), nil)
+	return confirmDeleted(k, k.request(http.MethodDelete, path, nil), get, visible)
 }

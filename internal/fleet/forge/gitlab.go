@@ -221,10 +221,13 @@ const (
 	maxPagesRead = 3   // tries for a list that changes while it is read
 )
 
+// gitLabPage reads one page of a list.
+type gitLabPage[T any] func(gitlab.ListOptions) ([]*T, *gitlab.Response, error)
+
 // gitLabList reads a list to its end. If items are added or removed during the reads, later items
 // move and could be missed; gitLabList then starts again. key identifies an item, because an item
 // that moves to a later page occurs twice.
-func gitLabList[T any](k *call, key func(*T) int64, read func(gitlab.ListOptions) ([]*T, error)) ([]*T, error) {
+func gitLabList[T any](k *call, key func(*T) int64, read gitLabPage[T]) ([]*T, error) {
 	for range maxPagesRead {
 		all, err := gitLabListOnce(k, 0, func(x *T) int64 { return max(key(x), 0) }, read)
 		if !errors.Is(err, errListChanged) {
@@ -238,13 +241,13 @@ var errListChanged = errors.New("the list changed while it was read")
 
 // gitLabListOnce is [gitLabList] for a list that does not change. If most is not 0 and the list is
 // longer, it returns an error.
-func gitLabListOnce[T any, K comparable](k *call, limit int, key func(*T) K, read func(gitlab.ListOptions) ([]*T, error)) ([]*T, error) {
+func gitLabListOnce[T any, K comparable](k *call, limit int, key func(*T) K, read gitLabPage[T]) ([]*T, error) {
 	all, seen := []*T{}, map[K]bool{}
 	var none K
 	total := ""
 	for page := 1; ; page++ {
-		items, err := read(gitlab.ListOptions{Page: int64(page), PerPage: perPage})
-		if err != nil {
+		items, _, err := read(gitlab.ListOptions{Page: int64(page), PerPage: perPage})
+		if err = k.outcome(err); err != nil {
 			return nil, err
 		}
 		next, paged := k.responseHeader["X-Next-Page"]

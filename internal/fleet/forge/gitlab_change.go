@@ -245,10 +245,9 @@ func (g *GitLab) requestPath(iid int, parts ...string) string {
 func (g *GitLab) findMergeRequest(ctx context.Context, op string, p Proposal) (*gitlab.BasicMergeRequest, error) {
 	k := g.call(ctx, op, g.projectPath("merge_requests"), wantArray)
 	iid := func(mr *gitlab.BasicMergeRequest) int64 { return mr.IID }
-	all, err := gitLabList(k, iid, func(page gitlab.ListOptions) ([]*gitlab.BasicMergeRequest, error) {
+	all, err := gitLabList(k, iid, func(page gitlab.ListOptions) ([]*gitlab.BasicMergeRequest, *gitlab.Response, error) {
 		options := &gitlab.ListProjectMergeRequestsOptions{ListOptions: page, State: new("all"), Scope: new("all"), SourceBranch: &p.Branch}
-		out, _, err := k.gitlab().MergeRequests.ListProjectMergeRequests(g.project, options, gitlab.WithContext(ctx))
-		return out, k.outcome(err)
+		return k.gitlab().MergeRequests.ListProjectMergeRequests(g.project, options, gitlab.WithContext(ctx))
 	})
 	if err != nil {
 		return nil, err

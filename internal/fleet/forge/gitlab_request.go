@@ -51,10 +51,10 @@ func (g *GitLab) authors(ctx context.Context, op string, mr *gitlab.MergeRequest
 	}
 	n, head := int64(0), false
 	k := g.call(ctx, op, g.requestPath(int(mr.IID), "commits"), wantArray)
-	commits, err := gitLabList(k, func(*gitlab.Commit) int64 { n++; return n }, func(page gitlab.ListOptions) ([]*gitlab.Commit, error) {
+	position := func(*gitlab.Commit) int64 { n++; return n }
+	commits, err := gitLabList(k, position, func(page gitlab.ListOptions) ([]*gitlab.Commit, *gitlab.Response, error) {
 		options := &gitlab.GetMergeRequestCommitsOptions{ListOptions: page}
-		out, _, err := k.gitlab().MergeRequests.GetMergeRequestCommits(g.project, mr.IID, options, gitlab.WithContext(ctx))
-		return out, k.outcome(err)
+		return k.gitlab().MergeRequests.GetMergeRequestCommits(g.project, mr.IID, options, gitlab.WithContext(ctx))
 	})
 	if err != nil {
 		return nil, err
@@ -82,10 +82,9 @@ func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest
 	}
 	k = g.call(ctx, op, g.requestPath(int(mr.IID), "versions"), wantArray)
 	id := func(v *gitlab.MergeRequestDiffVersion) int64 { return v.ID }
-	versions, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.MergeRequestDiffVersion, error) {
+	versions, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.MergeRequestDiffVersion, *gitlab.Response, error) {
 		options := &gitlab.GetMergeRequestDiffVersionsOptions{ListOptions: page}
-		out, _, err := k.gitlab().MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, options, gitlab.WithContext(ctx))
-		return out, k.outcome(err)
+		return k.gitlab().MergeRequests.GetMergeRequestDiffVersions(g.project, mr.IID, options, gitlab.WithContext(ctx))
 	})
 	if err != nil {
 		return nil, err
@@ -119,10 +118,9 @@ func (g *GitLab) reviews(ctx context.Context, op string, mr *gitlab.MergeRequest
 func (g *GitLab) checks(ctx context.Context, op string, r *Request) error {
 	k := g.call(ctx, op, g.projectPath("repository", "commits", r.Head, "statuses"), wantArray)
 	id := func(s *gitlab.CommitStatus) int64 { return s.ID }
-	all, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.CommitStatus, error) {
+	all, err := gitLabList(k, id, func(page gitlab.ListOptions) ([]*gitlab.CommitStatus, *gitlab.Response, error) {
 		options := &gitlab.GetCommitStatusesOptions{ListOptions: page}
-		out, _, err := k.gitlab().Commits.GetCommitStatuses(g.project, r.Head, options, gitlab.WithContext(ctx))
-		return out, k.outcome(err)
+		return k.gitlab().Commits.GetCommitStatuses(g.project, r.Head, options, gitlab.WithContext(ctx))
 	})
 	if ClassOf(err) == Forbidden {
 		return nil

@@ -100,10 +100,10 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 // error. The list includes runners of parent groups; see Groups of each runner.
 func (g *GitLab) GroupRunners(ctx context.Context, group int64) ([]int64, error) {
 	k := g.call(ctx, "list runners", "/groups/"+number(group)+"/runners", wantArray)
-	all, err := gitLabList(k, func(r *gitlab.Runner) int64 { return r.ID }, func(page gitlab.ListOptions) ([]*gitlab.Runner, error) {
+	key := func(r *gitlab.Runner) int64 { return r.ID }
+	all, err := gitLabList(k, key, func(page gitlab.ListOptions) ([]*gitlab.Runner, *gitlab.Response, error) {
 		options := &gitlab.ListGroupsRunnersOptions{ListOptions: page, Type: new(groupRunnerType)}
-		out, _, err := k.gitlab().Runners.ListGroupsRunners(group, options, gitlab.WithContext(ctx))
-		return out, k.outcome(err)
+		return k.gitlab().Runners.ListGroupsRunners(group, options, gitlab.WithContext(ctx))
 	})
 	if err != nil {
 		return nil, err
@@ -230,10 +230,10 @@ func (g *GitLab) DeleteRunner(ctx context.Context, id int64) error {
 // RunningJobs lists all running jobs of a runner, or returns an error.
 func (g *GitLab) RunningJobs(ctx context.Context, id int64) ([]Job, error) {
 	k := g.call(ctx, "list running jobs", runnerPath(id)+"/jobs", wantArray)
-	all, err := gitLabList(k, func(j *gitlab.Job) int64 { return j.ID }, func(page gitlab.ListOptions) ([]*gitlab.Job, error) {
+	key := func(j *gitlab.Job) int64 { return j.ID }
+	all, err := gitLabList(k, key, func(page gitlab.ListOptions) ([]*gitlab.Job, *gitlab.Response, error) {
 		options := &gitlab.ListRunnerJobsOptions{ListOptions: page, Status: new("running")}
-		out, _, err := k.gitlab().Runners.ListRunnerJobs(id, options, gitlab.WithContext(ctx))
-		return out, k.outcome(err)
+		return k.gitlab().Runners.ListRunnerJobs(id, options, gitlab.WithContext(ctx))
 	})
 	if err != nil {
 		return nil, err

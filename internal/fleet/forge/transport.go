@@ -2,6 +2,7 @@ package forge
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -263,9 +264,7 @@ func errorMessage(body []byte, secrets ...secret.Text) string {
 	if json.Unmarshal(form.Message, &text) != nil {
 		text = string(form.Message)
 	}
-	if text == "" {
-		text = form.Error
-	}
+	text = cmp.Or(text, form.Error)
 	for _, e := range form.Errors {
 		if e.Message != "" {
 			text += ": " + e.Message

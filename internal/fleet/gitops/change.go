@@ -8,6 +8,7 @@
 package gitops
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -17,8 +18,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
+
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // A Ref identifies an object of the configuration. Only one change at a time can be open for it.
@@ -187,8 +189,8 @@ type Proposal struct {
 
 // Observe returns the change with the forge's current state. A commit from outside voids the
 // approvals, and its authors cannot approve. It may concern objects of any owner, so a
-// platform-admin must approve. The caller must pass a complete answer of the forge: Seen takes it
-// as known.
+// platform-admin must approve. The caller must pass a complete answer of the forge: Observe
+// takes it as known.
 func (c Change) Observe(r Request) Change {
 	c.Authors = uniqueLogins(append(slices.Clone(c.Authors), r.Authors...)...)
 	c.Checks, c.Blocked = slices.Clone(r.Checks), r.Blocked
@@ -289,13 +291,10 @@ func NewID(login, key string) string {
 // Branch returns the branch of a change's commits.
 func Branch(id string) string { return "tailplane/" + id }
 
-// Title returns a title on one line within the limit: the wanted one, or one that names the changed
+// Title returns a title on one line within the limit: the desired one, or one that names the changed
 // object.
 func Title(desired string, r Ref) string {
-	t := singleLine(desired)
-	if t == "" {
-		t = "Change " + r.String()
-	}
+	t := cmp.Or(sanitize.Line(desired), "Change "+r.String())
 	if utf8.RuneCountInString(t) > titleLimit {
 		t = string([]rune(t)[:titleLimit-1]) + "…"
 	}
@@ -332,27 +331,13 @@ func ClosingComment(done, by, reason string) string {
 func blockQuote(s string) string {
 	var lines []string
 	for l := range strings.Lines(s) {
-		lines = append(lines, strings.TrimRight("> "+strings.ReplaceAll(singleLine(l), "@", "@\u200b"), " ")) // avoid mentions
+		lines = append(lines, strings.TrimRight("> "+strings.ReplaceAll(sanitize.Line(l), "@", "@\u200b"), " ")) // avoid mentions
 	}
 	return strings.Join(lines, "\n")
 }
 
-// singleLine returns a text on one line, without characters that cannot be printed.
-func singleLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, s)
-	return strings.Join(strings.Fields(s), " ")
-}
-
 // inlineCode prepares a text for use between back quotes.
-func inlineCode(s string) string { return strings.ReplaceAll(singleLine(s), "`", "'") }
+func inlineCode(s string) string { return strings.ReplaceAll(sanitize.Line(s), "`", "'") }
 
 // A Risk says how carefully a change needs to be reviewed, and why.
 type Risk struct {
@@ -369,7 +354,7 @@ var riskFields = []struct{ field, level, why string }{
 	{"gitlab", "medium", "managers"}, {"image", "medium", "image"}, {"runsOn", "medium", "labels"},
 }
 
-// AssessRisk returns the risk of a change from spec was to spec is. Nil means that the object is created
+// AssessRisk returns the risk of a change of a spec from old to is. Nil means that the object is created
 // or deleted.
 func AssessRisk(old, is map[string]any) Risk {
 	r := Risk{Level: "low"}
@@ -403,7 +388,7 @@ var ownerFields = map[string][]string{
 	"RunnerPool":       {"runsOn", "image", "resources"},
 }
 
-// Owner returns the owner of an object whose spec changes from was to is: the organisation, or ""
+// Owner returns the owner of an object whose spec changes from old to is: the organisation, or ""
 // for the platform. Nil means that the object does not exist. platform reports whether a
 // platform-admin must approve.
 func Owner(r Ref, old, is map[string]any) (org string, platform bool) {

@@ -92,9 +92,15 @@ func (m Manifests) File(r Ref) (string, error) { return ManifestPath(m.Pattern, 
 // Spec calls [ReadSpec].
 func (Manifests) Spec(file []byte, r Ref) (map[string]any, bool, error) { return ReadSpec(file, r) }
 
-// Apply calls [ApplyEdits].
-func (Manifests) Apply(file []byte, r Ref, edits ...Edit) ([]byte, error) {
-	return ApplyEdits(file, r, edits...)
+// Apply returns the file after the edits, applied one after the other.
+func (Manifests) Apply(file []byte, r Ref, edits ...Edit) (text []byte, err error) {
+	text = file
+	for _, e := range edits {
+		if text, err = applyEdit(text, r, e); err != nil {
+			return nil, err
+		}
+	}
+	return text, nil
 }
 
 // Note is empty: a dry run at the API server shows the effect of a manifest.
@@ -121,42 +127,53 @@ func (e Edit) Validate() error {
 	return nil
 }
 
-// ApplyEdits returns the file after the edits, applied one after the other.
-func ApplyEdits(file []byte, r Ref, edits ...Edit) (text []byte, err error) {
-	text = file
-	for _, e := range edits {
-		switch {
-		case e.Remove:
-			text, err = removeObject(text, r)
-		case e.Spec != nil:
-			text, err = addObject(text, r, e.Spec)
-		default:
-			text, err = patchObject(text, r, e.Patch)
-		}
-		if err != nil {
-			return nil, err
-		}
+// Object returns the patch or the new spec of an edit; nil if the edit removes the object.
+func (e Edit) Object() (map[string]any, error) {
+	text := e.Patch
+	switch {
+	case e.Remove:
+		return nil, nil
+	case e.Spec != nil:
+		text = e.Spec
 	}
-	return text, nil
-}
-
-// patchObject returns the file with a merge patch (RFC 7386) applied to an object's spec. The rest of the
-// file stays unchanged.
-func patchObject(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
-	changes, err := ParseObject(patch)
+	object, err := ParseObject(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidEdit, err)
 	}
-	parts, at, d, err := findDocument(file, r)
+	return object, nil
+}
+
+// CheckExists returns an error if the edit cannot apply to an object that exists, or that does not exist.
+func (e Edit) CheckExists(r Ref, exists bool) error {
+	switch {
+	case e.Spec != nil && exists:
+		return fmt.Errorf("%w: %s", ErrObjectExists, r)
+	case e.Spec == nil && !exists:
+		return fmt.Errorf("%w: %s", ErrObjectNotFound, r)
+	}
+	return nil
+}
+
+// applyEdit returns the file after an edit. The rest of the file stays unchanged. The result is empty without the last object.
+func applyEdit(file []byte, r Ref, e Edit) ([]byte, error) {
+	changes, err := e.Object()
 	if err != nil {
 		return nil, err
 	}
-	if at < 0 {
-		return nil, fmt.Errorf("%w: %s", ErrObjectNotFound, r)
+	parts, at, d, err := findDocument(file, r)
+	if err == nil {
+		err = e.CheckExists(r, at >= 0)
 	}
-	want := yamledit.Copy(d.Value).(map[string]any)
-	spec, _ := want["spec"].(map[string]any)
-	want["spec"] = MergePatch(spec, changes)
+	switch {
+	case err != nil:
+		return nil, err
+	case e.Remove:
+		return joinParts(slices.Delete(parts, at, at+1)), nil
+	case e.Spec != nil:
+		return addObject(file, r, changes)
+	}
+	want := maps.Clone(d.Value)
+	want["spec"] = MergePatch(specOf(d), changes)
 	text, err := d.Rewrite(want, fieldOrder...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: line %d: %w", ErrUnreadableFile, parts[at].Line, err)
@@ -168,20 +185,10 @@ func patchObject(file []byte, r Ref, patch json.RawMessage) ([]byte, error) {
 	return joinParts(parts), nil
 }
 
-// addObject returns the file with another object at its end. spec is JSON.
-func addObject(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
-	s, err := ParseObject(spec)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidEdit, err)
-	}
-	_, at, _, err := findDocument(file, r)
-	if err != nil {
-		return nil, err
-	}
-	if at >= 0 {
-		return nil, fmt.Errorf("%w: %s", ErrObjectExists, r)
-	}
-	text, err := yamledit.Compose(map[string]any{"apiVersion": Group + "/v1alpha1", "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": s}, fieldOrder...)
+// addObject returns the file with another object at its end.
+func addObject(file []byte, r Ref, spec map[string]any) ([]byte, error) {
+	object := map[string]any{"apiVersion": Group + "/v1alpha1", "kind": r.Kind, "metadata": map[string]any{"name": r.Name}, "spec": spec}
+	text, err := yamledit.Compose(object, fieldOrder...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidEdit, err)
 	}
@@ -193,18 +200,6 @@ func addObject(file []byte, r Ref, spec json.RawMessage) ([]byte, error) {
 		out = append(out, '\n')
 	}
 	return append(append(out, "---\n"...), text...), nil
-}
-
-// removeObject returns the file without an object. The result is empty if that was the only object.
-func removeObject(file []byte, r Ref) ([]byte, error) {
-	parts, at, _, err := findDocument(file, r)
-	if err != nil {
-		return nil, err
-	}
-	if at < 0 {
-		return nil, fmt.Errorf("%w: %s", ErrObjectNotFound, r)
-	}
-	return joinParts(slices.Delete(parts, at, at+1)), nil
 }
 
 // ReadSpec returns the spec of an object in a file, and whether the file contains the object.
@@ -308,10 +303,8 @@ func ParseObject(text json.RawMessage) (map[string]any, error) {
 
 // MergePatch applies a merge patch (RFC 7386) to a value.
 func MergePatch(old map[string]any, patch map[string]any) map[string]any {
-	out := maps.Clone(old)
-	if out == nil {
-		out = map[string]any{}
-	}
+	out := map[string]any{}
+	maps.Copy(out, old)
 	for k, v := range patch {
 		switch v := v.(type) {
 		case nil:

@@ -51,7 +51,7 @@ func TestFLEET15_Edit(t *testing.T) {
 		"a block":  {Ref{"RunnerEnrollment", "acme"}, `{"quota":{"cpu":"8","pods":10}}`, []string{"+  quota:", "+    cpu: \"8\"", "+    pods: 10"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, err := patchObject([]byte(config), x.ref, json.RawMessage(x.patch))
+			out, err := Manifests{}.Apply([]byte(config), x.ref, Edit{Patch: json.RawMessage(x.patch)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +87,7 @@ func TestPL09_Refused(t *testing.T) {
 		"a file of tabs":    {"a:\n\t- b", `{"forge":"x"}`, nix, ErrUnreadableFile},
 		"a key there twice": {strings.Replace(config, "  forge: github   # ours", "  forge: github\n  forge: gitlab", 1), `{"runsOn":["x"]}`, nix, ErrUnreadableFile},
 	} {
-		if out, err := patchObject([]byte(x.file), x.ref, json.RawMessage(x.patch)); !errors.Is(err, x.want) || out != nil {
+		if out, err := (Manifests{}).Apply([]byte(x.file), x.ref, Edit{Patch: json.RawMessage(x.patch)}); !errors.Is(err, x.want) || out != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -96,7 +96,7 @@ func TestPL09_Refused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := patchObject([]byte(config), nix, patch)
+	out, err := Manifests{}.Apply([]byte(config), nix, Edit{Patch: patch})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestPL09_Refused(t *testing.T) {
 
 func TestAddAndremove(t *testing.T) {
 	docker := Ref{"RunnerPool", "gh-docker"}
-	out, err := addObject([]byte(strings.TrimSuffix(config, "\n")), docker, json.RawMessage(`{"runsOn":["docker"],"forge":"github","scaling":{"max":2,"min":0}}`))
+	out, err := Manifests{}.Apply([]byte(strings.TrimSuffix(config, "\n")), docker, Edit{Spec: json.RawMessage(`{"runsOn":["docker"],"forge":"github","scaling":{"max":2,"min":0}}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,16 +141,16 @@ func TestAddAndremove(t *testing.T) {
 	if string(out) != config+want {
 		t.Errorf("%s", out)
 	}
-	if _, err := addObject(out, docker, json.RawMessage(`{}`)); !errors.Is(err, ErrObjectExists) {
+	if _, err := (Manifests{}).Apply(out, docker, Edit{Spec: json.RawMessage(`{}`)}); !errors.Is(err, ErrObjectExists) {
 		t.Error(err)
 	}
-	if back, err := removeObject(out, docker); err != nil || string(back) != config {
+	if back, err := (Manifests{}).Apply(out, docker, Edit{Remove: true}); err != nil || string(back) != config {
 		t.Errorf("%s, %v", back, err)
 	}
-	if _, err := removeObject([]byte(config), docker); !errors.Is(err, ErrObjectNotFound) {
+	if _, err := (Manifests{}).Apply([]byte(config), docker, Edit{Remove: true}); !errors.Is(err, ErrObjectNotFound) {
 		t.Error(err)
 	}
-	if first, err := addObject(nil, docker, json.RawMessage(`{"forge":"github"}`)); err != nil || !strings.HasPrefix(string(first), "apiVersion:") {
+	if first, err := (Manifests{}).Apply(nil, docker, Edit{Spec: json.RawMessage(`{"forge":"github"}`)}); err != nil || !strings.HasPrefix(string(first), "apiVersion:") {
 		t.Errorf("%s, %v", first, err)
 	}
 }
@@ -163,7 +163,7 @@ func FuzzEdit(f *testing.F) {
 	f.Add(`{"apiVersion":"tailplane.dev/v1","kind":"RunnerPool","metadata":{"name":"gh-nix"},"spec":{}}`, `{"a":[1,"2",null]}`)
 	f.Fuzz(func(t *testing.T, file, patch string) {
 		r := Ref{"RunnerPool", "gh-nix"}
-		out, err := patchObject([]byte(file), r, json.RawMessage(patch))
+		out, err := Manifests{}.Apply([]byte(file), r, Edit{Patch: json.RawMessage(patch)})
 		if err != nil {
 			return
 		}
@@ -203,7 +203,7 @@ func FuzzEdit(f *testing.F) {
 // FLEET-15: a second edit of an object builds on the first.
 func TestFLEET15_Apply(t *testing.T) {
 	nix := Ref{"RunnerPool", "gh-nix"}
-	out, err := ApplyEdits([]byte(config), nix, Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, Edit{Patch: json.RawMessage(`{"scaling":null}`)}, Edit{Patch: json.RawMessage(`{"scaling":{"min":1}}`)})
+	out, err := Manifests{}.Apply([]byte(config), nix, Edit{Patch: json.RawMessage(`{"scaling":{"max":8}}`)}, Edit{Patch: json.RawMessage(`{"scaling":null}`)}, Edit{Patch: json.RawMessage(`{"scaling":{"min":1}}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestFLEET15_Apply(t *testing.T) {
 	case ContainsSpec(map[string]any{"scaling": map[string]any{"max": 8}}, spec):
 		t.Errorf(`ContainsSpec(map[string]any{"scaling": map[string]any{"max": 8}}, spec) is true; spec = %v, %v`, spec, err)
 	}
-	if _, err := ApplyEdits([]byte(config), nix, Edit{Remove: true}, Edit{Patch: json.RawMessage(`{"forge":"x"}`)}); !errors.Is(err, ErrObjectNotFound) {
+	if _, err := (Manifests{}).Apply([]byte(config), nix, Edit{Remove: true}, Edit{Patch: json.RawMessage(`{"forge":"x"}`)}); !errors.Is(err, ErrObjectNotFound) {
 		t.Error(err)
 	}
 	for _, e := range []Edit{{}, {Remove: true, Patch: json.RawMessage(`{}`)}, {Spec: json.RawMessage(`{}`), Patch: json.RawMessage(`{}`)}} {

@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -123,7 +124,7 @@ func (g *baseline) addPool(p *v1alpha1.RunnerPool, gitlab bool) error {
 	var template *corev1.PodTemplateSpec
 	if !gitlab {
 		var err error
-		if template, err = podTemplate(p, v1alpha1.GitHub, g.Images); err != nil {
+		if template, err = podTemplate(p, g.Images); err != nil {
 			return err
 		}
 	}
@@ -225,10 +226,7 @@ func caBundleName(f *v1alpha1.RunnerForge) string { return "tailplane-forge-" + 
 
 // isRestricted reports whether the level restricted of Pod Security Admission would admit a pod.
 func isRestricted(p *corev1.PodSpec) bool {
-	pod := p.SecurityContext
-	if pod == nil {
-		pod = &corev1.PodSecurityContext{}
-	}
+	pod := cmp.Or(p.SecurityContext, &corev1.PodSecurityContext{})
 	confined := func(s *corev1.SeccompProfile) bool {
 		return s != nil && (s.Type == corev1.SeccompProfileTypeRuntimeDefault || s.Type == corev1.SeccompProfileTypeLocalhost)
 	}
@@ -312,10 +310,7 @@ func port(p corev1.Protocol, n int32) networkingv1.NetworkPolicyPort {
 // egress returns the destinations that one organisation may connect to, in addition to the
 // cluster's DNS.
 func (g *baseline) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.NetworkPolicyEgressRule, err error) {
-	network := e.Spec.Network
-	if network == nil {
-		network = &v1alpha1.EnrollmentNetwork{}
-	}
+	network := cmp.Or(e.Spec.Network, &v1alpha1.EnrollmentNetwork{})
 	outside := network.Egress
 	if len(outside) == 0 {
 		outside = []v1alpha1.NetworkEgress{{CIDR: "0.0.0.0/0", Ports: []int32{443}}, {CIDR: "::/0", Ports: []int32{443}}}

@@ -174,10 +174,7 @@ func (c *CanaryProbe) Run(ctx context.Context) error {
 		c.mu.Unlock()
 		pause := canaryRetryInterval
 		if settled || len(reached) == 0 && works {
-			pause = c.Interval
-			if pause == 0 {
-				pause = time.Minute
-			}
+			pause = cmp.Or(c.Interval, time.Minute)
 		}
 		if retry.Sleep(ctx, pause) != nil {
 			return nil

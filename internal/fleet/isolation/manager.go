@@ -1,6 +1,7 @@
 package isolation
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -161,11 +162,7 @@ func managerConfig(s Settings, u WorkloadSpec, namespace string) (string, error)
 	}
 	t.table("runners.kubernetes", false)
 	t.text("namespace", namespace)
-	image := u.Pool.Spec.Image
-	if image == "" {
-		image = s.Images.Job
-	}
-	t.text("image", image)
+	t.text("image", cmp.Or(u.Pool.Spec.Image, s.Images.Job))
 	if s.Images.Helper != "" {
 		t.text("helper_image", s.Images.Helper)
 	}

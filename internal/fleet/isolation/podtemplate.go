@@ -20,10 +20,7 @@ const runnerHome = "/home/runner"
 // podTemplate returns the pod template of a GitHub runner as a pool describes it, with the additions
 // of its container mode. It is not specific to an organisation yet. An error says what is wrong
 // with the pool; [fleet.View] has a field for it.
-func podTemplate(pool *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images) (*corev1.PodTemplateSpec, error) {
-	if forge != v1alpha1.GitHub {
-		return nil, errors.New("only GitHub runners have a template")
-	}
+func podTemplate(pool *v1alpha1.RunnerPool, images Images) (*corev1.PodTemplateSpec, error) {
 	t := &corev1.PodTemplateSpec{}
 	if pool.Spec.Template != nil && len(pool.Spec.Template.Raw) > 0 {
 		if err := yaml.UnmarshalStrict(pool.Spec.Template.Raw, t); err != nil {
@@ -40,10 +37,7 @@ func podTemplate(pool *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Ima
 		t.Spec.Containers = []corev1.Container{c}
 	}
 	runner := &t.Spec.Containers[slices.IndexFunc(t.Spec.Containers, isRunner)]
-	if runner.Image == "" {
-		runner.Image = images.Runner
-	}
-	if runner.Image == "" {
+	if runner.Image = cmp.Or(runner.Image, images.Runner); runner.Image == "" {
 		return nil, errors.New("neither the pool nor the settings have an image")
 	}
 	if len(runner.Command) == 0 {
@@ -98,10 +92,7 @@ func checkTemplate(t *corev1.PodTemplateSpec) error {
 		}
 		bad(slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 }), "a host port in container %s", c.Name)
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // applyContainerMode adds what a container mode needs, like ARC's own chart.
@@ -232,7 +223,7 @@ func placement(e *v1alpha1.RunnerEnrollment) (selector map[string]string, tolera
 func PoolFault(p *v1alpha1.RunnerPool, forge v1alpha1.ForgeType, images Images) string {
 	switch {
 	case forge == v1alpha1.GitHub:
-		if _, err := podTemplate(p, forge, images); err != nil {
+		if _, err := podTemplate(p, images); err != nil {
 			return err.Error()
 		}
 	case forge == v1alpha1.GitLab && p.Spec.Template != nil:

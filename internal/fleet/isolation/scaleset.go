@@ -97,7 +97,7 @@ func ScaleSet(s Settings, u WorkloadSpec) (*unstructured.Unstructured, error) {
 	if u.Credential == "" {
 		return nil, fmt.Errorf("scale set %s: it has no credential", u.Name)
 	}
-	template, err := podTemplate(u.Pool, v1alpha1.GitHub, s.Images)
+	template, err := podTemplate(u.Pool, s.Images)
 	if err != nil {
 		return nil, fmt.Errorf("scale set %s: pool %s: %w", u.Name, u.Pool.Name, err)
 	}

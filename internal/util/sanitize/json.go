@@ -1,9 +1,10 @@
-// Package sanitize escapes JSON so that it cannot move a terminal's cursor or change the text
-// direction. It enforces law 10 for every line that people read in raw form.
+// Package sanitize makes foreign text safe for lines that people read in raw form, as law 10 requires: the text
+// cannot move a terminal's cursor, change the text direction or begin another line.
 package sanitize
 
 import (
 	"slices"
+	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -32,6 +33,20 @@ func JSON(b []byte) []byte {
 		b = b[n:]
 	}
 	return out
+}
+
+// Line returns a text on one line, without characters that cannot be printed.
+func Line(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, s)
+	return strings.Join(strings.Fields(s), " ")
 }
 
 func appendU(dst []byte, r rune) []byte {

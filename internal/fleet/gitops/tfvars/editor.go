@@ -222,7 +222,7 @@ func nestValue(keys []string, value any) any {
 	return value
 }
 
-// setValue and take apply to the values the same change as to the text.
+// setValue and deleteValue apply to the values the same change as to the text.
 func setValue(values map[string]any, key []string, value any) {
 	for _, k := range key[:len(key)-1] {
 		inner, ok := values[k].(map[string]any)

@@ -267,16 +267,7 @@ func (m mappedStack) spec(file []byte, r gitops.Ref) (map[string]any, bool, erro
 		if !exists || v == nil {
 			continue
 		}
-		into := spec
-		for _, k := range f.path[:len(f.path)-1] {
-			inner, ok := into[k].(map[string]any)
-			if !ok {
-				inner = map[string]any{}
-				into[k] = inner
-			}
-			into = inner
-		}
-		into[f.path[len(f.path)-1]] = v
+		setValue(spec, f.path, v)
 	}
 	if len(spec) == 0 {
 		return nil, false, nil
@@ -315,23 +306,18 @@ func (b Stacks) Apply(file []byte, r gitops.Ref, edits ...gitops.Edit) ([]byte, 
 
 func (m mappedStack) apply(file []byte, r gitops.Ref, e gitops.Edit) ([]byte, error) {
 	old, exists, err := m.spec(file, r)
+	if err == nil {
+		err = e.CheckExists(r, exists)
+	}
 	switch {
 	case err != nil:
 		return nil, err
-	case e.Spec != nil && exists:
-		return nil, fmt.Errorf("%w: %s", gitops.ErrObjectExists, r)
-	case e.Spec == nil && !exists:
-		return nil, fmt.Errorf("%w: %s", gitops.ErrObjectNotFound, r)
 	case e.Remove:
 		return m.remove(file, r)
 	}
-	text := e.Patch
-	if e.Spec != nil {
-		text = e.Spec
-	}
-	changes, err := gitops.ParseObject(text)
+	changes, err := e.Object()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", gitops.ErrInvalidEdit, err)
+		return nil, err
 	}
 	c, err := canonicalValue(gitops.MergePatch(old, changes))
 	if err != nil {
@@ -436,14 +422,10 @@ func (w *writer) value(path, key []string, declared bool, old, updated any) {
 }
 
 func unionKeys(a, b map[string]any) []string {
-	all := slices.Collect(maps.Keys(a))
-	for k := range b {
-		if _, both := a[k]; !both {
-			all = append(all, k)
-		}
-	}
-	slices.Sort(all)
-	return all
+	all := map[string]any{}
+	maps.Copy(all, a)
+	maps.Copy(all, b)
+	return slices.Sorted(maps.Keys(all))
 }
 
 // remove returns the file without an object. It removes everything below the object's name or, if
