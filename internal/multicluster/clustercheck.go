@@ -44,7 +44,7 @@ func (k *ConfigLoader) CheckClusters(ctx context.Context, conf *config.Config) [
 			continue
 		}
 		wg.Go(func() {
-			c := k.newUpstream(d.Name, p)
+			c := k.newUpstream(p)
 			defer c.Close()
 			if err := all[i].run(ctx, c, conf); err != nil {
 				all[i].Error = err.Error()
