@@ -3,7 +3,6 @@ package apiproxy
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -72,14 +71,6 @@ type auditGap struct {
 	Lost  int64     `json:"lost"`
 	From  time.Time `json:"from"`
 	To    time.Time `json:"to"`
-}
-
-func (g *auditGap) line() []byte {
-	b, err := json.Marshal(g)
-	if err != nil {
-		panic("apiproxy.AuditLog: " + err.Error()) // only for a time outside the years 0 to 9999
-	}
-	return append(b, '\n')
 }
 
 // queuedLine is a waiting line.
@@ -281,7 +272,7 @@ func (r *AuditLog) dequeue() []queuedLine {
 	r.queue = nil
 	if r.lost != nil {
 		r.lost.At = r.conf.Now().UTC()
-		q := queuedLine{line: r.lost.line()}
+		q := queuedLine{line: encodeLine(r.lost)}
 		batch = append(batch, q)
 		r.lines, r.size, r.lost = r.lines+1, r.size+len(q.line), nil
 	}

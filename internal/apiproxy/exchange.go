@@ -10,7 +10,7 @@ import (
 )
 
 // Exchange is one request and its response. [Server.Handle] serves it in three steps. It decides which clusters serve
-// the request, calls Routed, and relays the response of one cluster (Forward, or Send and Relay). If the response does
+// the request, calls Routed, and relays the response of one cluster (Send and Relay). If the response does
 // not come from one cluster, it calls Answer instead and writes the response to W. Only Do is safe for concurrent use.
 type Exchange struct {
 	W  http.ResponseWriter // records the status and size of the response
@@ -175,14 +175,7 @@ func (x *Exchange) streamOpened(code int) {
 // isStream reports whether the response continues until the client disconnects. Such a response has no
 // deadline, and each part is flushed at once.
 func (x *Exchange) isStream() bool {
-	if x.Request.Verb == "watch" || x.result.Upgrade != "" {
-		return true
-	}
-	switch x.Request.Subresource {
-	case "attach", "exec", "log", "portforward", "proxy": // the long-running requests of Kubernetes
-		return true
-	}
-	return false
+	return x.Request.Verb == "watch" || x.result.Upgrade != "" || x.Request.HasStreamSubresource()
 }
 
 // isReadOnly reports whether the request changes nothing and may be sent again.

@@ -24,7 +24,7 @@ func TestSendRequiresAudit(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Telemetry.AuditLog = func() *AuditLog { return down }
-		s.Handle = func(x *Exchange) error { return x.Forward(p.cluster) }
+		s.Handle = func(x *Exchange) error { return forward(x, p.cluster) }
 	})
 	res := p.do(t, "GET", "/api/v1/namespaces/shop/pods/app/exec", false)
 	switch b, err := io.ReadAll(res.Body); {
@@ -57,7 +57,7 @@ func TestHandlerEndsWatch(t *testing.T) {
 			defer cancel()
 			x.Out = x.Out.WithContext(ctx)
 			go func() { <-end; cancel() }()
-			return x.Forward(p.cluster)
+			return forward(x, p.cluster)
 		}
 	})
 	res := p.do(t, "GET", "/api/v1/pods?watch=1", true)
@@ -92,7 +92,7 @@ func TestSendAgain(t *testing.T) {
 			if !x.CanResend() {
 				return NewBadRequest("once only")
 			}
-			return x.Forward(p.cluster)
+			return forward(x, p.cluster)
 		}
 	})
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.roots}}

@@ -29,16 +29,6 @@ func (x *Exchange) Do(up *Upstream, req UpstreamRequest) (*UpstreamResponse, err
 	return res, nil
 }
 
-// Forward sends the request to a cluster and relays the response.
-func (x *Exchange) Forward(up *Upstream) error {
-	res, err := x.Send(up)
-	if err != nil {
-		return err
-	}
-	defer res.Close()
-	return x.Relay(res)
-}
-
 // Send sends the request, or the requested upgrade, to a cluster. The caller must close the response. The error is a
 // *[Refusal]. If Routed has not been called, Send calls it without a rule.
 func (x *Exchange) Send(up *Upstream) (*UpstreamResponse, error) {

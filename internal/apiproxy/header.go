@@ -3,6 +3,7 @@ package apiproxy
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -34,6 +35,10 @@ func listElements(values []string) (out []string) {
 	return out
 }
 
+func containsFold(names []string, name string) bool {
+	return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
+}
+
 // bearerProtocol is the prefix with which a browser sends a token as a WebSocket subprotocol.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
@@ -43,23 +48,12 @@ const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 func requestHeaders(in http.Header) http.Header {
 	out := make(http.Header, len(in)+2)
 	nominated := listElements(in["Connection"])
-next:
 	for name, values := range in {
 		plain := normalizeHeader(name)
-		if hopHeaders[plain] || identityHeaders[plain] {
-			continue
+		identifies := identityHeaders[plain] || slices.ContainsFunc(identityHeaderPrefixes, func(prefix string) bool { return strings.HasPrefix(plain, prefix) })
+		if !identifies && !hopHeaders[plain] && !containsFold(nominated, name) {
+			out[name] = values
 		}
-		for _, prefix := range identityHeaderPrefixes {
-			if strings.HasPrefix(plain, prefix) {
-				continue next
-			}
-		}
-		for _, n := range nominated {
-			if strings.EqualFold(n, name) {
-				continue next
-			}
-		}
-		out[name] = values
 	}
 	if protocols := out["Sec-Websocket-Protocol"]; len(protocols) > 0 {
 		delete(out, "Sec-Websocket-Protocol")
@@ -92,16 +86,10 @@ const clusterHeader = "Mca-Cluster"
 // copyResponseHeaders sets the header fields of a response.
 func copyResponseHeaders(to, from http.Header, requested *url.URL, cluster string) {
 	nominated := listElements(from["Connection"])
-next:
 	for name, values := range from {
 		// it would direct clients around the adapter
-		if lower := strings.ToLower(name); lower != "content-length" && hopHeaders[lower] || lower == "alt-svc" {
+		if lower := strings.ToLower(name); lower != "content-length" && hopHeaders[lower] || lower == "alt-svc" || containsFold(nominated, name) {
 			continue
-		}
-		for _, n := range nominated {
-			if strings.EqualFold(n, name) {
-				continue next
-			}
 		}
 		to[name] = values
 	}

@@ -155,11 +155,6 @@ const (
 	StreamProxy       StreamKind = "proxy"
 )
 
-// StreamKinds returns all of them.
-func StreamKinds() []StreamKind {
-	return []StreamKind{StreamWatch, StreamLog, StreamExec, StreamAttach, StreamPortForward, StreamProxy}
-}
-
 // StreamKindOf returns the kind of stream that a request opens, or "".
 func StreamKindOf(req *Request) StreamKind {
 	switch {
@@ -167,7 +162,7 @@ func StreamKindOf(req *Request) StreamKind {
 		return ""
 	case req.Verb == "watch":
 		return StreamWatch
-	case slices.Contains(StreamKinds()[1:], StreamKind(req.Subresource)):
+	case req.HasStreamSubresource():
 		return StreamKind(req.Subresource)
 	}
 	return ""

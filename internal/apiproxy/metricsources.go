@@ -46,18 +46,13 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements [prometheus.Collector].
 func (c sourceCollector) Describe(ch chan<- *prometheus.Desc) {
-	describe := func(provided bool, all ...*prometheus.Desc) {
-		for _, d := range all {
-			if provided {
-				ch <- d
-			}
-		}
+	all := []*prometheus.Desc{healthyDesc, ownersDesc, certificateDesc, spansDesc}
+	if c.s.AuditLog != nil {
+		all = append(all, entriesDesc, auditUpDesc)
 	}
-	describe(c.s.Clusters != nil, healthyDesc)
-	describe(c.s.Owners != nil, ownersDesc)
-	describe(c.s.Certificate != nil, certificateDesc)
-	describe(c.s.AuditLog != nil, entriesDesc, auditUpDesc)
-	describe(c.s.Traces != nil, spansDesc)
+	for _, d := range all {
+		ch <- d
+	}
 }
 
 // Collect implements [prometheus.Collector].
@@ -68,32 +63,24 @@ func (c sourceCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	if c.s.Clusters != nil {
-		served := c.m.known.Load().clusters
-		for _, state := range c.s.Clusters() {
-			if slices.Contains(served, state.Name) { // only clusters of the configuration
-				gauge(healthyDesc, boolValue(state.State != StateUnhealthy), state.Name)
-			}
+	served := c.m.known.Load().clusters
+	for _, state := range c.s.Clusters() {
+		if slices.Contains(served, state.Name) { // only clusters of the configuration
+			gauge(healthyDesc, boolValue(state.State != StateUnhealthy), state.Name)
 		}
 	}
-	if c.s.Owners != nil {
-		gauge(ownersDesc, float64(c.s.Owners()))
-	}
-	if c.s.Certificate != nil {
-		gauge(certificateDesc, float64(c.s.Certificate().Unix()))
-	}
+	gauge(ownersDesc, float64(c.s.Owners()))
+	gauge(certificateDesc, float64(c.s.Certificate().Unix()))
 	if c.s.AuditLog != nil {
 		s := c.s.AuditLog()
 		count(entriesDesc, s.Written, "written")
 		count(entriesDesc, s.Lost, "lost")
 		gauge(auditUpDesc, boolValue(s.Up))
 	}
-	if c.s.Traces != nil {
-		s := c.s.Traces()
-		count(spansDesc, s.Sent, "sent")
-		count(spansDesc, s.Dropped, "dropped")
-		count(spansDesc, s.Failed, "failed")
-	}
+	spans := c.s.Traces()
+	count(spansDesc, spans.Sent, "sent")
+	count(spansDesc, spans.Dropped, "dropped")
+	count(spansDesc, spans.Failed, "failed")
 }
 
 func boolValue(b bool) float64 {

@@ -235,6 +235,15 @@ func (r *Request) parsePath(method, raw string, parts []string, ends []int) (boo
 	return true, nil
 }
 
+// HasStreamSubresource reports whether the subresource is one of the long-running requests of Kubernetes.
+func (r *Request) HasStreamSubresource() bool {
+	switch r.Subresource {
+	case "attach", "exec", "log", "portforward", "proxy":
+		return true
+	}
+	return false
+}
+
 // URLPath returns the path of r as clients write it: escaped, without the deprecated /watch/ prefix, with the
 // tail as sent.
 func (r *Request) URLPath() string {

@@ -65,9 +65,5 @@ func (v *RequestTelemetry) logRequest(now time.Time, out *Result) {
 
 // isReadVerb reports whether a verb changes nothing.
 func isReadVerb(verb string) bool {
-	switch verb {
-	case "get", "list", "watch", "head", "options":
-		return true
-	}
-	return false
+	return verb == "get" || verb == "list" || verb == "watch" || verb == "head" || verb == "options"
 }

@@ -98,7 +98,7 @@ func startServer(t *testing.T, h http.HandlerFunc, change func(*Server)) *env {
 			if err := x.Routed("r", c.Name); err != nil {
 				return err
 			}
-			return x.Forward(c)
+			return forward(x, c)
 		}}
 	if change != nil {
 		change(p.Server)
@@ -478,4 +478,14 @@ func TestPermissions(t *testing.T) {
 			t.Errorf("half of a name, allowed %v: %s", allow, res.Status)
 		}
 	}
+}
+
+// forward sends the request to a cluster and relays the response.
+func forward(x *Exchange, up *Upstream) error {
+	res, err := x.Send(up)
+	if err != nil {
+		return err
+	}
+	defer res.Close()
+	return x.Relay(res)
 }

@@ -1,6 +1,7 @@
 package apiproxy
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -24,14 +25,9 @@ func (e *endpoint) failedRecently(now time.Time) bool {
 // connection failure only if there is no other.
 func (c *Upstream) pick(tried []*endpoint) (best *endpoint) {
 	now := c.Now()
-next:
 	for _, e := range c.endpoints {
-		for _, t := range tried {
-			if e == t {
-				continue next
-			}
-		}
 		switch {
+		case slices.Contains(tried, e):
 		case best == nil, best.failedRecently(now) && !e.failedRecently(now):
 			best = e
 		case best.failedRecently(now) == e.failedRecently(now) && e.inFlight.Load() < best.inFlight.Load():

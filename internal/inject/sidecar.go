@@ -37,7 +37,7 @@ const (
 	tokenLife = 3607 // seconds, the same as ServiceAccount admission
 )
 
-// The adapter's parts, with fields in the conventional order.
+// The adapter's parts, with fields in the conventional order. Objects with one field are maps.
 type (
 	container struct {
 		Name            string          `json:"name"`
@@ -51,30 +51,21 @@ type (
 		VolumeMounts    []mount         `json:"volumeMounts"`
 	}
 	probe struct {
-		Exec             command `json:"exec"`
-		PeriodSeconds    int     `json:"periodSeconds"`
-		FailureThreshold int     `json:"failureThreshold"`
-	}
-	command struct {
-		Command []string `json:"command"`
+		Exec             map[string][]string `json:"exec"`
+		PeriodSeconds    int                 `json:"periodSeconds"`
+		FailureThreshold int                 `json:"failureThreshold"`
 	}
 	amounts struct {
 		Requests Amounts `json:"requests,omitzero"`
 		Limits   Amounts `json:"limits,omitzero"`
 	}
 	securityContext struct {
-		RunAsNonRoot             bool         `json:"runAsNonRoot"`
-		RunAsUser                int          `json:"runAsUser"`
-		AllowPrivilegeEscalation bool         `json:"allowPrivilegeEscalation"`
-		ReadOnlyRootFilesystem   bool         `json:"readOnlyRootFilesystem"`
-		Capabilities             capabilities `json:"capabilities"`
-		SeccompProfile           typeField    `json:"seccompProfile"`
-	}
-	capabilities struct {
-		Drop []string `json:"drop"`
-	}
-	typeField struct {
-		Type string `json:"type"`
+		RunAsNonRoot             bool                `json:"runAsNonRoot"`
+		RunAsUser                int                 `json:"runAsUser"`
+		AllowPrivilegeEscalation bool                `json:"allowPrivilegeEscalation"`
+		ReadOnlyRootFilesystem   bool                `json:"readOnlyRootFilesystem"`
+		Capabilities             map[string][]string `json:"capabilities"`
+		SeccompProfile           map[string]string   `json:"seccompProfile"`
 	}
 	mount struct {
 		Name      string `json:"name"`
@@ -86,22 +77,16 @@ type (
 		Value string `json:"value"`
 	}
 	volume struct {
-		Name      string     `json:"name"`
-		EmptyDir  *medium    `json:"emptyDir,omitempty"`
-		Projected *projected `json:"projected,omitempty"`
-		ConfigMap *nameField `json:"configMap,omitempty"`
-		Secret    *secret    `json:"secret,omitempty"`
-	}
-	medium struct {
-		Medium string `json:"medium"`
-	}
-	projected struct {
-		Sources []source `json:"sources"`
+		Name      string              `json:"name"`
+		EmptyDir  map[string]string   `json:"emptyDir,omitempty"`
+		Projected map[string][]source `json:"projected,omitempty"`
+		ConfigMap map[string]string   `json:"configMap,omitempty"`
+		Secret    map[string]string   `json:"secret,omitempty"`
 	}
 	source struct {
-		ServiceAccountToken *token    `json:"serviceAccountToken,omitempty"`
-		ConfigMap           *items    `json:"configMap,omitempty"`
-		DownwardAPI         *downward `json:"downwardAPI,omitempty"`
+		ServiceAccountToken *token                    `json:"serviceAccountToken,omitempty"`
+		ConfigMap           *items                    `json:"configMap,omitempty"`
+		DownwardAPI         map[string][]downwardItem `json:"downwardAPI,omitempty"`
 	}
 	token struct {
 		Audience          string `json:"audience,omitempty"`
@@ -116,21 +101,9 @@ type (
 		Key  string `json:"key"`
 		Path string `json:"path"`
 	}
-	downward struct {
-		Items []downwardItem `json:"items"`
-	}
 	downwardItem struct {
-		Path     string   `json:"path"`
-		FieldRef fieldRef `json:"fieldRef"`
-	}
-	fieldRef struct {
-		FieldPath string `json:"fieldPath"`
-	}
-	nameField struct {
-		Name string `json:"name"`
-	}
-	secret struct {
-		SecretName string `json:"secretName"`
+		Path     string            `json:"path"`
+		FieldRef map[string]string `json:"fieldRef"`
 	}
 )
 
@@ -158,31 +131,31 @@ func buildParts(w podSettings, o Options) adapterParts {
 		args = append(args, "--log-level", s.LogLevel)
 	}
 	volumes := []volume{
-		{Name: realVolume, Projected: &projected{[]source{
+		{Name: realVolume, Projected: map[string][]source{"sources": {
 			{ServiceAccountToken: &token{ExpirationSeconds: tokenLife, Path: "token"}},
 			{ConfigMap: &items{"kube-root-ca.crt", []item{{"ca.crt", "ca.crt"}}}},
-			{DownwardAPI: &downward{[]downwardItem{{"namespace", fieldRef{"metadata.namespace"}}}}},
+			{DownwardAPI: map[string][]downwardItem{"items": {{"namespace", map[string]string{"fieldPath": "metadata.namespace"}}}}},
 		}}},
-		{Name: accessVolume, EmptyDir: &medium{"Memory"}},
-		{Name: stateVolume, EmptyDir: &medium{"Memory"}},
+		{Name: accessVolume, EmptyDir: map[string]string{"medium": "Memory"}},
+		{Name: stateVolume, EmptyDir: map[string]string{"medium": "Memory"}},
 	}
 	mounts := []mount{{realVolume, credentialsPath, true}, {accessVolume, sharePath, false}, {stateVolume, statePath, false}}
 	if w.config != "" {
-		volumes = append(volumes, volume{Name: configVolume, ConfigMap: &nameField{w.config}})
+		volumes = append(volumes, volume{Name: configVolume, ConfigMap: map[string]string{"name": w.config}})
 		mounts = append(mounts, mount{configVolume, configPath, true})
 	}
 	for i, name := range w.credentials {
 		// A Secret's name may be longer than a volume name may be.
 		v := credentialsVolumes + strconv.Itoa(i)
-		volumes = append(volumes, volume{Name: v, Secret: &secret{name}})
+		volumes = append(volumes, volume{Name: v, Secret: map[string]string{"secretName": name}})
 		mounts = append(mounts, mount{v, secretsPath + "/" + name, true})
 	}
 	if len(w.audiences) > 0 {
-		var tokens projected
+		var tokens []source
 		for _, a := range w.audiences {
-			tokens.Sources = append(tokens.Sources, source{ServiceAccountToken: &token{a.audience, tokenLife, a.cluster + "/token"}})
+			tokens = append(tokens, source{ServiceAccountToken: &token{a.audience, tokenLife, a.cluster + "/token"}})
 		}
-		volumes = append(volumes, volume{Name: tokensVolume, Projected: &tokens})
+		volumes = append(volumes, volume{Name: tokensVolume, Projected: map[string][]source{"sources": tokens}})
 		mounts = append(mounts, mount{tokensVolume, tokensPath, true})
 	}
 	return adapterParts{
@@ -191,10 +164,10 @@ func buildParts(w podSettings, o Options) adapterParts {
 			// The probe must run in the container. A network probe of the kubelet comes from the node and
 			// cannot reach a loopback address. Without the probe, applications would start before the adapter
 			// has written their CA certificate.
-			StartupProbe: probe{command{check}, 1, 60},
+			StartupProbe: probe{map[string][]string{"command": check}, 1, 60},
 			Resources:    amounts{s.Resources.Requests, Amounts{Memory: s.Resources.Limits.Memory}},
 			SecurityContext: securityContext{RunAsNonRoot: true, RunAsUser: 65532, ReadOnlyRootFilesystem: true,
-				Capabilities: capabilities{[]string{"ALL"}}, SeccompProfile: typeField{"RuntimeDefault"}},
+				Capabilities: map[string][]string{"drop": {"ALL"}}, SeccompProfile: map[string]string{"type": "RuntimeDefault"}},
 			VolumeMounts: mounts,
 		},
 		Volumes:  volumes,

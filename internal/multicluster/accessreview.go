@@ -15,15 +15,10 @@ type reviewAttributes struct {
 
 // isReview reports whether r is an access review.
 func isReview(r *apiproxy.Request) bool {
-	if r.Group != "authorization.k8s.io" || r.Verb != "create" || r.Subresource != "" {
-		return false
-	}
-	switch r.Resource {
-	case "selfsubjectaccessreviews", "localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectrulesreviews":
-		return true
-	}
-	return false
+	return r.Group == "authorization.k8s.io" && r.Verb == "create" && r.Subresource == "" && slices.Contains(reviews, r.Resource)
 }
+
+var reviews = []string{"selfsubjectaccessreviews", "localsubjectaccessreviews", "subjectaccessreviews", "selfsubjectrulesreviews"}
 
 // routeReview routes an access review to the clusters that would serve the request under review. A review without
 // resource attributes goes to the home cluster.
@@ -105,11 +100,7 @@ func (t *Table) reviewMembers(q *routeQuery) (members []string, refused *Decisio
 			}
 			continue // the rule refuses only a part of it
 		}
-		for _, c := range r.decision.ClusterNames() {
-			if !slices.Contains(members, c) {
-				members = append(members, c)
-			}
-		}
+		members = appendMissing(members, r.decision.ClusterNames())
 		if sure == matchYes {
 			return members, nil
 		}
@@ -118,12 +109,7 @@ func (t *Table) reviewMembers(q *routeQuery) (members []string, refused *Decisio
 	if last.Kind == DecisionDeny && len(members) == 0 {
 		return nil, &last
 	}
-	for _, c := range last.ClusterNames() {
-		if !slices.Contains(members, c) {
-			members = append(members, c)
-		}
-	}
-	return members, nil
+	return appendMissing(members, last.ClusterNames()), nil
 }
 
 // certainty returns how certainly a rule applies to the request under review.

@@ -22,19 +22,18 @@ type memberReply struct {
 // maxReply limits the size of a buffered response in bytes.
 const maxReply = 8 << 20
 
-// sendToAll sends the request to all members concurrently.
-func (v *request) sendToAll(members []Member) []memberReply {
-	replies := make([]memberReply, len(members))
+// inParallel calls f for all items concurrently and returns the results in the same order.
+func inParallel[T, R any](items []T, f func(T) R) []R {
+	results := make([]R, len(items))
 	var wg sync.WaitGroup
-	for i, m := range members {
-		wg.Go(func() { replies[i] = v.sendTo(m.Cluster) })
+	for i, item := range items {
+		wg.Go(func() { results[i] = f(item) })
 	}
 	wg.Wait()
-	return replies
+	return results
 }
 
-func (v *request) sendTo(cluster string) memberReply {
-	r := memberReply{cluster: cluster}
+func (v *request) sendTo(m Member) memberReply {
 	out := v.Out.WithContext(v.Out.Context())
 	out.Header = v.Out.Header.Clone()
 	out.Header["Accept"] = []string{"application/json"}
@@ -42,17 +41,13 @@ func (v *request) sendTo(cluster string) memberReply {
 	if v.body != nil {
 		out.Body = io.NopCloser(bytes.NewReader(v.body))
 	}
-	res, err := v.Do(v.Upstream(cluster), apiproxy.UpstreamRequest{Request: out})
+	res, err := v.Do(v.Upstream(m.Cluster), apiproxy.UpstreamRequest{Request: out})
 	if err != nil {
-		r.err = err
-		return r
+		return memberReply{cluster: m.Cluster, err: err}
 	}
 	defer res.Close()
-	r.code, r.header = res.StatusCode, res.Header
-	if r.body, err = io.ReadAll(io.LimitReader(res.Body, maxReply)); err != nil {
-		r.err = err
-	}
-	return r
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
+	return memberReply{m.Cluster, res.StatusCode, res.Header, body, err}
 }
 
 // relay writes a member's response to the client.
@@ -75,7 +70,7 @@ func (v *request) reviewAll() error {
 	if err := v.routed(); err != nil {
 		return err
 	}
-	replies := v.sendToAll(v.decision.Members)
+	replies := inParallel(v.decision.Members, v.sendTo)
 	for i := range replies {
 		r := &replies[i]
 		if r.err != nil || r.code/100 != 2 {
@@ -133,7 +128,7 @@ func (v *request) deleteAll() error {
 	}
 	var last memberReply
 	for _, m := range v.decision.Members {
-		if last = v.sendTo(m.Cluster); last.err != nil || last.code/100 != 2 {
+		if last = v.sendTo(m); last.err != nil || last.code/100 != 2 {
 			return last.relay(v.W, last.cluster)
 		}
 	}

@@ -44,7 +44,7 @@ func (k *ConfigLoader) CheckClusters(ctx context.Context, conf *config.Config) [
 			continue
 		}
 		wg.Go(func() {
-			c := k.newUpstream(d.Name, p)
+			c := k.newUpstream(p)
 			defer c.Close()
 			if err := all[i].run(ctx, c, conf); err != nil {
 				all[i].Error = err.Error()
@@ -78,13 +78,12 @@ func (r *ClusterCheck) run(ctx context.Context, c *apiproxy.Upstream, conf *conf
 		return fmt.Errorf("it answers %d to GET /version without a version, so it is not an API server", res.StatusCode)
 	}
 	r.Version = is.GitVersion
-	discovery := &mergedDiscovery{OnError: func(string, error) {}, Sources: []discoverySource{{Name: c.Name, Fetch: c.Get}}}
+	discovery := &mergedDiscovery{OnError: func(string, error) {}, Sources: []*discoverySource{{Name: c.Name, Fetch: c.Get}}}
 	if err := discovery.Refresh(ctx); err != nil {
 		return err
 	}
 	for _, rule := range conf.Rules {
-		to := rule.Target.Cluster == c.Name || rule.Target.Spread != nil && slices.Contains(rule.Target.Spread.Members, c.Name)
-		if !to || rule.Match.APIGroups == nil {
+		if !slices.Contains(targetClusters(&rule.Target), c.Name) || rule.Match.APIGroups == nil {
 			continue
 		}
 		for _, res := range rule.Match.Resources {

@@ -21,7 +21,7 @@ func (s *Router) serveCollection(v *request) error {
 	}
 	formats := parseAccept(v.Out.Header["Accept"])
 	if v.rewriteFor("") != nil {
-		if formats = rewritableFormats(formats); len(formats) == 0 {
+		if formats = jsonFormats(formats); len(formats) == 0 {
 			return notAcceptable()
 		}
 	}
@@ -66,21 +66,14 @@ func needsOtherFormat(err error) bool {
 // protobuf, and clients that prefer it would otherwise cause two requests each time.
 func (s *Router) supportedFormats(r *apiproxy.Request, formats []acceptedFormat) []acceptedFormat {
 	s.mu.Lock()
-	without := s.jsonOnly[r.Group+"/"+r.Resource]
+	jsonOnly := s.jsonOnly[r.Group+"/"+r.Resource]
 	s.mu.Unlock()
-	if !without {
-		return formats
-	}
-	var rest []acceptedFormat
-	for _, f := range formats {
-		if !f.Proto {
-			rest = append(rest, f)
+	if jsonOnly {
+		if rest := jsonFormats(formats); len(rest) > 0 {
+			return rest
 		}
 	}
-	if len(rest) == 0 {
-		return formats
-	}
-	return rest
+	return formats
 }
 
 // maxJSONOnly limits the number of cached resources.

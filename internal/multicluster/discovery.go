@@ -19,6 +19,12 @@ type discoverySource struct {
 	// Fetch requests a document from the cluster. It does not follow redirects. The caller limits the size of
 	// the body to maxDiscoveryDocument.
 	Fetch func(ctx context.Context, path string, header http.Header) (*http.Response, error)
+
+	// The last known discovery.
+	mu      sync.Mutex
+	core    discoveryPage // /api
+	named   discoveryPage // /apis
+	openAPI openAPIIndex  // /openapi/v3; without paths: unknown
 }
 
 // shows is Shows with its default.
@@ -44,55 +50,45 @@ const discoveryTimeout = 10 * time.Second
 // The first source is home. All fields except OnFetch are
 // required.
 type mergedDiscovery struct {
-	Sources []discoverySource
+	Sources []*discoverySource
 	// OnError is called when a cluster's discovery could not be fetched.
 	OnError func(cluster string, err error)
 	// OnFetch is optional. It is called when a cluster reports whether its discovery, or its OpenAPI, has
 	// changed.
 	OnFetch func(openAPI, changed bool)
-
-	once   sync.Once
-	caches []sourceCache // of the source with the same index
-}
-
-// sourceCache is the last known discovery of one cluster.
-type sourceCache struct {
-	mu      sync.Mutex
-	core    discoveryPage // /api
-	named   discoveryPage // /apis
-	openAPI openAPIIndex  // /openapi/v3; without paths: unknown
 }
 
 // discoveryPage is a parsed discovery document of a cluster.
 type discoveryPage struct {
 	etag   string
 	groups []apiGroup
-	known  bool // it has been read at least once
-	stale  bool // the last fetch failed
+	known  bool  // it has been read at least once
+	err    error // of the last fetch; not nil: groups are stale
 }
 
-// page returns the core page or the one of the named groups. The caller must hold c.mu.
-func (c *sourceCache) page(core bool) *discoveryPage {
+// page returns the core page or the one of the named groups. The caller must hold s.mu.
+func (s *discoverySource) page(core bool) *discoveryPage {
 	if core {
-		return &c.core
+		return &s.core
 	}
-	return &c.named
+	return &s.named
 }
 
-// read returns the page of a group.
-func (c *sourceCache) read(group string) discoveryPage {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return *c.page(group == "")
+// read returns the page of the core group or of the named groups.
+func (s *discoverySource) read(core bool) discoveryPage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return *s.page(core)
 }
 
-func (c *mergedDiscovery) init() {
-	c.once.Do(func() {
-		if len(c.Sources) == 0 || c.OnError == nil {
-			panic("multicluster: a required field is missing")
+// source returns the source of a cluster, or nil.
+func (c *mergedDiscovery) source(cluster string) *discoverySource {
+	for _, s := range c.Sources {
+		if s.Name == cluster {
+			return s
 		}
-		c.caches = make([]sourceCache, len(c.Sources))
-	})
+	}
+	return nil
 }
 
 func (c *mergedDiscovery) notifyFetch(openAPI, changed bool) {
@@ -114,16 +110,9 @@ func (u unknownClusters) warn(w http.ResponseWriter) {
 // groups fetches the discovery of all clusters concurrently and returns the union. It returns an error only
 // if home is unknown.
 func (c *mergedDiscovery) groups(ctx context.Context, core bool) ([]apiGroup, unknownClusters, error) {
-	c.init()
-	pages := make([]discoveryPage, len(c.Sources))
-	errs := make([]error, len(c.Sources))
-	var wg sync.WaitGroup
-	for i := range c.Sources {
-		wg.Go(func() { pages[i], errs[i] = c.fetch(ctx, i, core) })
-	}
-	wg.Wait()
+	pages := inParallel(c.Sources, func(s *discoverySource) discoveryPage { return c.fetch(ctx, s, core) })
 	if !pages[0].known {
-		return nil, nil, fmt.Errorf("the kinds of cluster %s are unknown: %w", c.Sources[0].Name, errs[0])
+		return nil, nil, fmt.Errorf("the kinds of cluster %s are unknown: %w", c.Sources[0].Name, pages[0].err)
 	}
 	var unknown unknownClusters
 	u := discoveryUnion{}
@@ -132,7 +121,7 @@ func (c *mergedDiscovery) groups(ctx context.Context, core bool) ([]apiGroup, un
 			unknown = append(unknown, c.Sources[i].Name)
 		}
 		for _, g := range p.groups {
-			u.add(g, p.stale, c.Sources[i].shows)
+			u.add(g, p.err != nil, c.Sources[i].shows)
 		}
 	}
 	return u.groups, unknown, nil
@@ -140,55 +129,39 @@ func (c *mergedDiscovery) groups(ctx context.Context, core bool) ([]apiGroup, un
 
 // fetch fetches the discovery of one cluster, conditional on the known ETag. After a failure the known
 // discovery becomes stale.
-func (c *mergedDiscovery) fetch(ctx context.Context, i int, core bool) (discoveryPage, error) {
-	s, sh := &c.Sources[i], &c.caches[i]
+func (c *mergedDiscovery) fetch(ctx context.Context, s *discoverySource, core bool) discoveryPage {
 	path := "/apis"
 	if core {
 		path = "/api"
 	}
-	sh.mu.Lock()
-	was := *sh.page(core)
-	sh.mu.Unlock()
-	header := http.Header{"Accept": {aggregatedV2 + ", application/json;q=0.1"}}
-	if was.etag != "" {
-		header["If-None-Match"] = []string{was.etag}
-	}
-	now, err := fetchGroups(ctx, s, path, header, was)
+	was := s.read(core)
+	now, err := s.fetchGroups(ctx, path, was)
 	if err != nil {
 		if ctx.Err() == nil {
 			c.OnError(s.Name, err)
 		}
 		now = was
-		now.stale = true
 	} else {
 		c.notifyFetch(false, !was.known || was.etag == "" || now.etag != was.etag)
 	}
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	*sh.page(core) = now
-	return now, err
+	now.err = err
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*s.page(core) = now
+	return now
 }
 
-func fetchGroups(ctx context.Context, s *discoverySource, path string, header http.Header, was discoveryPage) (discoveryPage, error) {
-	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
-	defer cancel()
-	res, err := s.Fetch(ctx, path, header)
-	if err != nil {
-		return discoveryPage{}, fmt.Errorf("discovery: %w", err)
-	}
-	defer res.Body.Close()
+func (s *discoverySource) fetchGroups(ctx context.Context, path string, was discoveryPage) (discoveryPage, error) {
+	res, body, err := s.get(ctx, path, aggregatedV2+", application/json;q=0.1", was.etag)
 	switch {
+	case err != nil:
+		return discoveryPage{}, fmt.Errorf("discovery: %w", err)
 	case res.StatusCode == http.StatusNotModified && was.known:
-		was.stale = false
 		return was, nil
 	case res.StatusCode != http.StatusOK:
 		return discoveryPage{}, fmt.Errorf("discovery: the cluster answered %d to GET %s", res.StatusCode, path)
 	case !isAggregated(res.Header.Get("Content-Type")):
 		return discoveryPage{}, fmt.Errorf("discovery: the cluster does not serve the aggregated form of %s, which needs Kubernetes 1.26", path)
-	}
-	body, err := readDocument(res.Body)
-	if err != nil {
-		return discoveryPage{}, fmt.Errorf("discovery: %w", err)
 	}
 	var list apiGroupList
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -208,25 +181,22 @@ func (c *mergedDiscovery) Refresh(ctx context.Context) error {
 
 // RefreshCluster fetches the discovery of one cluster for a group.
 func (c *mergedDiscovery) RefreshCluster(ctx context.Context, cluster, groupName string) error {
-	c.init()
-	i := slices.IndexFunc(c.Sources, func(s discoverySource) bool { return s.Name == cluster })
-	if i < 0 {
+	s := c.source(cluster)
+	if s == nil {
 		return fmt.Errorf("no cluster %s", cluster)
 	}
-	_, err := c.fetch(ctx, i, groupName == "")
-	return err
+	return c.fetch(ctx, s, groupName == "").err
 }
 
 // HasResource reports whether a cluster had a resource of a group at the last fetch. An empty version means any
 // version. known is false if the cluster's answer is missing or stale.
 func (c *mergedDiscovery) HasResource(cluster, groupName, versionName, name string) (has, known bool) {
-	c.init()
-	i := slices.IndexFunc(c.Sources, func(s discoverySource) bool { return s.Name == cluster })
-	if i < 0 {
+	s := c.source(cluster)
+	if s == nil {
 		return false, false
 	}
-	p := c.caches[i].read(groupName)
-	known = p.known && !p.stale
+	p := s.read(groupName == "")
+	known = p.known && p.err == nil
 	for _, g := range p.groups {
 		for _, v := range g.Versions {
 			if g.Metadata.Name != groupName || versionName != "" && v.Version != versionName {
@@ -276,9 +246,8 @@ func (c *mergedDiscovery) Resource(groupName, versionName, kindName string) (res
 
 // eachVersion calls f for each version of a group in any cluster, until f returns false.
 func (c *mergedDiscovery) eachVersion(groupName string, f func(*apiGroupVersion) bool) {
-	c.init()
-	for i := range c.caches {
-		groups := c.caches[i].read(groupName).groups
+	for _, s := range c.Sources {
+		groups := s.read(groupName == "").groups
 		for j := range groups {
 			if groups[j].Metadata.Name != groupName {
 				continue

@@ -87,7 +87,7 @@ func newTestDiscovery(t *testing.T) (c *mergedDiscovery, home, east *fakeDiscove
 	home = &fakeDiscovery{docs: map[string]string{"/api": homeCore, "/apis": homeApis}, tags: true}
 	east = &fakeDiscovery{docs: map[string]string{"/api": emptyCore, "/apis": eastApis}, tags: true}
 	c = &mergedDiscovery{
-		Sources: []discoverySource{{Name: "here", Fetch: home.fetch}, {Name: "east", Fetch: east.fetch, Shows: func(group, _ string) bool { return group != "hidden.example.com" }}},
+		Sources: []*discoverySource{{Name: "here", Fetch: home.fetch}, {Name: "east", Fetch: east.fetch, Shows: func(group, _ string) bool { return group != "hidden.example.com" }}},
 		OnError: func(cluster string, err error) { t.Logf("%s: %v", cluster, err) },
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -498,7 +498,7 @@ func FuzzDocuments(f *testing.F) {
 	f.Fuzz(func(t *testing.T, a, b, swagger string) {
 		home := &fakeDiscovery{docs: map[string]string{"/api": emptyCore, "/apis": a, "/openapi/v2": swagger, "/openapi/v3": swagger}}
 		east := &fakeDiscovery{docs: map[string]string{"/api": emptyCore, "/apis": b, "/openapi/v2": swagger, "/openapi/v3": swagger}}
-		c := &mergedDiscovery{Sources: []discoverySource{{Name: "here", Fetch: home.fetch}, {Name: "east", Fetch: east.fetch}}, OnError: func(string, error) {}}
+		c := &mergedDiscovery{Sources: []*discoverySource{{Name: "here", Fetch: home.fetch}, {Name: "east", Fetch: east.fetch}}, OnError: func(string, error) {}}
 		for path, accept := range map[string]string{"/apis": aggregatedV2, "/apis/apps": mediaTypeJSON, "/openapi/v2": mediaTypeJSON, "/openapi/v3": mediaTypeJSON} {
 			rec := httptest.NewRecorder()
 			req := httptest.NewRequest(http.MethodGet, path, nil)
@@ -519,7 +519,7 @@ func FuzzDocuments(f *testing.F) {
 func TestHasResource(t *testing.T) {
 	home := &fakeDiscovery{docs: map[string]string{"/api": homeCore, "/apis": homeApis}}
 	east := &fakeDiscovery{docs: map[string]string{"/api": homeCore, "/apis": strings.Replace(eastApis, `"version":"v2","freshness":"Current"`, `"version":"v2","freshness":"Stale"`, 1)}}
-	c := &mergedDiscovery{OnError: func(string, error) {}, Sources: []discoverySource{{Name: "home", Fetch: home.fetch}, {Name: "east", Shows: func(string, string) bool { return false }, Fetch: east.fetch}}}
+	c := &mergedDiscovery{OnError: func(string, error) {}, Sources: []*discoverySource{{Name: "home", Fetch: home.fetch}, {Name: "east", Shows: func(string, string) bool { return false }, Fetch: east.fetch}}}
 	has := func(why, cluster, group, version, resource string, want, wantKnown bool) {
 		t.Helper()
 		if got, known := c.HasResource(cluster, group, version, resource); got != want || known != wantKnown {

@@ -180,13 +180,26 @@ func acceptsType(headers []string, want string) bool {
 	return false
 }
 
-// readDocument reads a document of at most maxDiscoveryDocument bytes.
-func readDocument(r io.Reader) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, maxDiscoveryDocument+1))
-	if err == nil && len(b) > maxDiscoveryDocument {
+// get requests a document, unless its ETag is etag. It reads a body of at most maxDiscoveryDocument bytes, and only with status 200. The
+// response is nil if the cluster did not answer.
+func (s *discoverySource) get(ctx context.Context, path, accept, etag string) (res *http.Response, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
+	defer cancel()
+	header := http.Header{"Accept": {accept}}
+	if etag != "" {
+		header["If-None-Match"] = []string{etag}
+	}
+	if res, err = s.Fetch(ctx, path, header); err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusOK {
+		body, err = io.ReadAll(io.LimitReader(res.Body, maxDiscoveryDocument+1))
+	}
+	if err == nil && len(body) > maxDiscoveryDocument {
 		err = fmt.Errorf("the document has more than %d bytes", maxDiscoveryDocument)
 	}
-	return b, err
+	return res, body, err
 }
 
 // errNotModified means that the known document is current.
@@ -200,28 +213,18 @@ func (s *discoverySource) document(ctx context.Context, path, accept string) (bo
 
 // documentIfChanged fetches a document, unless its ETag is etag. In that case the error is errNotModified.
 func (s *discoverySource) documentIfChanged(ctx context.Context, path, accept, etag string) (body []byte, header http.Header, _ error) {
-	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
-	defer cancel()
-	header = http.Header{"Accept": {accept}}
-	if etag != "" {
-		header["If-None-Match"] = []string{etag}
-	}
-	res, err := s.Fetch(ctx, path, header)
-	if err != nil {
-		return nil, nil, fmt.Errorf("cluster %s: GET %s: %w", s.Name, path, err)
-	}
-	defer res.Body.Close()
+	res, body, err := s.get(ctx, path, accept, etag)
 	switch {
+	case res == nil:
+		return nil, nil, fmt.Errorf("cluster %s: GET %s: %w", s.Name, path, err)
 	case res.StatusCode == http.StatusOK:
+		return body, res.Header, err
 	case res.StatusCode == http.StatusNotModified && etag != "":
 		return nil, nil, errNotModified
 	case res.StatusCode == http.StatusNotFound:
 		return nil, nil, errDiscoveryNotFound
 	case res.StatusCode == http.StatusNotAcceptable:
 		return nil, nil, errDiscoveryNotAcceptable
-	default:
-		return nil, nil, fmt.Errorf("cluster %s: GET %s: status %d", s.Name, path, res.StatusCode)
 	}
-	body, err = readDocument(res.Body)
-	return body, res.Header, err
+	return nil, nil, fmt.Errorf("cluster %s: GET %s: status %d", s.Name, path, res.StatusCode)
 }

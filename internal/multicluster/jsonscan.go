@@ -69,9 +69,9 @@ func jsonTexts(what string, b []byte, texts map[string]*string, f func(key strin
 	})
 }
 
-// jsonItems calls f for each item of a JSON list; null has none.
+// jsonItems calls f for each item of a JSON list; null and a missing list have none.
 func jsonItems(what string, b []byte, f func(item []byte) error) error {
-	if string(b) == "null" {
+	if len(b) == 0 || string(b) == "null" {
 		return nil
 	}
 	if b[0] != '[' {

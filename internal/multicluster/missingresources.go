@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
@@ -39,12 +39,7 @@ func (s *Router) Survey(ctx context.Context) error {
 // survey queries all members. known is false if a member did not answer.
 func (s *Router) survey(ctx context.Context, v *routerState) (missing []string, known bool) {
 	known = true
-	reported := map[string]bool{}
-	if was := v.missing.Load(); was != nil {
-		for _, line := range *was {
-			reported[line] = true
-		}
-	}
+	reported := *v.missing.Load()
 	fetched := map[string]bool{}
 	for _, rule := range v.Config().Rules {
 		if rule.Target.Spread == nil || rule.Match.APIGroups == nil {
@@ -69,7 +64,7 @@ func (s *Router) survey(ctx context.Context, v *routerState) (missing []string, 
 				}
 				name := strings.TrimSuffix(res.Name+"."+rule.Match.APIGroups[0], ".")
 				line := fmt.Sprintf("cluster %s has no %s, which rule %s spreads: the adapter refuses lists of them", member, name, rule.Name)
-				if missing = append(missing, line); !reported[line] {
+				if missing = append(missing, line); !slices.Contains(reported, line) {
 					s.Log.Warn("the configuration: "+line, "cluster", member, "resource", name, "rule", rule.Name)
 				}
 			}
@@ -82,9 +77,7 @@ func (s *Router) survey(ctx context.Context, v *routerState) (missing []string, 
 // survey.
 func (s *Router) MissingResources() []string {
 	if v := s.state.Load(); v != nil {
-		if missing := v.missing.Load(); missing != nil {
-			return *missing
-		}
+		return *v.missing.Load()
 	}
 	return nil
 }
@@ -98,27 +91,20 @@ func (v *request) reportMissingResource(err error) error {
 		return err
 	}
 	r := v.Request
-	type answer struct{ has, known bool }
-	reported := make([]answer, len(v.decision.Members))
-	var wg sync.WaitGroup
-	for i, m := range v.decision.Members {
-		wg.Go(func() {
-			if v.discovery.RefreshCluster(v.Out.Context(), m.Cluster, r.Group) == nil {
-				reported[i].has, reported[i].known = v.discovery.HasResource(m.Cluster, r.Group, r.Version, r.Resource)
-			}
-		})
-	}
-	wg.Wait()
+	lacks := inParallel(v.decision.Members, func(m Member) bool {
+		if v.discovery.RefreshCluster(v.Out.Context(), m.Cluster, r.Group) != nil {
+			return false
+		}
+		has, known := v.discovery.HasResource(m.Cluster, r.Group, r.Version, r.Resource)
+		return known && !has
+	})
 	var lack []string
-	all := true
 	for i, m := range v.decision.Members {
-		if reported[i].known && !reported[i].has {
+		if lacks[i] {
 			lack = append(lack, m.Cluster)
-		} else {
-			all = false
 		}
 	}
-	if len(lack) == 0 || all {
+	if len(lack) == 0 || len(lack) == len(lacks) {
 		return err
 	}
 	return &codec.Status{Code: http.StatusServiceUnavailable, Reason: codec.ReasonUnavailable, From: status.From,

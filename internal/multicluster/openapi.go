@@ -42,14 +42,12 @@ type openAPIEntry struct {
 // entries returns the OpenAPI v3 documents by key, such as "apis/apps/v1". Each key has one or more sources,
 // home first. For a member that does not respond, it returns the last known documents.
 func (c *mergedDiscovery) entries(ctx context.Context) (map[string][]openAPIEntry, unknownClusters, error) {
-	c.init()
 	all := map[string][]openAPIEntry{}
 	var unknown unknownClusters
-	for i := range c.Sources {
-		s, sh := &c.Sources[i], &c.caches[i]
-		sh.mu.Lock()
-		was := sh.openAPI
-		sh.mu.Unlock()
+	for i, s := range c.Sources {
+		s.mu.Lock()
+		was := s.openAPI
+		s.mu.Unlock()
 		x, err := s.index(ctx, was.etag)
 		switch {
 		case errors.Is(err, errNotModified):
@@ -57,9 +55,9 @@ func (c *mergedDiscovery) entries(ctx context.Context) (map[string][]openAPIEntr
 			c.notifyFetch(true, false)
 		case err == nil:
 			c.notifyFetch(true, true)
-			sh.mu.Lock()
-			sh.openAPI = x
-			sh.mu.Unlock()
+			s.mu.Lock()
+			s.openAPI = x
+			s.mu.Unlock()
 		default:
 			x = was
 		}
@@ -203,7 +201,6 @@ func (c *mergedDiscovery) openAPIv3Document(w http.ResponseWriter, r *http.Reque
 // openAPIv2 serves a single document: that of home, with the paths of the members that rules use, and all
 // definitions.
 func (c *mergedDiscovery) openAPIv2(w http.ResponseWriter, r *http.Request) error {
-	c.init()
 	accept, join := mediaTypeJSON, joinSwagger
 	switch {
 	case acceptsType(r.Header.Values("Accept"), mediaTypeJSON):
@@ -216,8 +213,7 @@ func (c *mergedDiscovery) openAPIv2(w http.ResponseWriter, r *http.Request) erro
 	var shows []func(path string) bool
 	var unknown unknownClusters
 	contentType := ""
-	for i := range c.Sources {
-		s := &c.Sources[i]
+	for i, s := range c.Sources {
 		body, its, err := s.document(r.Context(), "/openapi/v2", accept)
 		if err != nil && i > 0 {
 			unknown = append(unknown, s.Name)

@@ -163,7 +163,7 @@ func hideInObject(body []byte, patch bool, foreign foreignFunc) ([]byte, error) 
 	var keep [][]byte
 	var moved []hiddenReference
 	at := 0
-	err = eachOwnerReference(owners, func(item []byte) error {
+	err = jsonItems("ownerReferences", owners, func(item []byte) error {
 		var r ownerReference
 		if err := r.parse(item); err != nil {
 			return err
@@ -211,14 +211,6 @@ func encodeHidden(moved []hiddenReference) (string, error) {
 	return string(b), nil
 }
 
-// eachOwnerReference calls f for each owner reference; nil has none.
-func eachOwnerReference(owners []byte, f func(item []byte) error) error {
-	if owners == nil {
-		return nil
-	}
-	return jsonItems("ownerReferences", owners, f)
-}
-
 // restoreOwnerReferences restores the hidden owner references of a JSON object in their original order. It returns an object
 // without any, or with an invalid annotation, unchanged.
 func restoreOwnerReferences(body []byte) []byte {
@@ -236,7 +228,7 @@ func restoreOwnerReferences(body []byte) []byte {
 		return body
 	}
 	var all [][]byte
-	if err := eachOwnerReference(o.meta.Get("ownerReferences"), func(item []byte) error {
+	if err := jsonItems("ownerReferences", o.meta.Get("ownerReferences"), func(item []byte) error {
 		all = append(all, item)
 		return nil
 	}); err != nil {

@@ -26,14 +26,7 @@ const maxRewritten = 16 << 20
 
 // hidesOwners reports whether owner references of the request's objects are hidden from the cluster.
 func (v *request) hidesOwners() bool {
-	if v.decision.OwnerReferences != config.HideOwners {
-		return false
-	}
-	switch v.Request.Subresource {
-	case "attach", "exec", "log", "portforward", "proxy": // these carry no objects
-		return false
-	}
-	return true
+	return v.decision.OwnerReferences == config.HideOwners && !v.Request.HasStreamSubresource() // streams carry no objects
 }
 
 // rewriteFor returns the rewrite of a cluster's objects in a merged collection, or nil if there is none.
@@ -66,8 +59,8 @@ func (v *request) rewriting(fetch func(context.Context, merge.Member, merge.Memb
 	}
 }
 
-// rewritableFormats removes the encodings in which objects cannot be rewritten.
-func rewritableFormats(formats []acceptedFormat) []acceptedFormat {
+// jsonFormats removes protobuf, in which the adapter cannot rewrite objects.
+func jsonFormats(formats []acceptedFormat) []acceptedFormat {
 	return slices.DeleteFunc(slices.Clone(formats), func(f acceptedFormat) bool { return f.Proto })
 }
 
@@ -85,7 +78,7 @@ func (s *Router) hideOwners(v *request, up *apiproxy.Upstream) error {
 	if v.Request.Verb == "watch" {
 		return watchWithName(v.decision.Rule, v.Request.Name)
 	}
-	formats := rewritableFormats(parseAccept(v.Out.Header["Accept"]))
+	formats := jsonFormats(parseAccept(v.Out.Header["Accept"]))
 	if len(formats) == 0 {
 		return notAcceptable()
 	}

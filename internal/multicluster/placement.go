@@ -1,6 +1,7 @@
 package multicluster
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
@@ -166,13 +167,7 @@ func rendezvousOrder(s *config.Spread, group, resource, namespace, name string) 
 		all = append(all, scored{m, -float64(w) / math.Log(u)})
 	}
 	slices.SortStableFunc(all, func(a, b scored) int {
-		switch {
-		case a.score > b.score:
-			return -1
-		case a.score < b.score:
-			return 1
-		}
-		return strings.Compare(a.member, b.member)
+		return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.member, b.member))
 	})
 	order := make([]string, len(all))
 	for i, s := range all {

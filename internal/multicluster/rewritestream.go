@@ -130,10 +130,7 @@ func (l *listRewriter) open() error {
 func (l *listRewriter) token() (json.Token, error) {
 	l.in.n = 0
 	t, err := l.from.Token()
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return t, err
+	return t, unexpectedEOF(err)
 }
 
 // field copies one field of the list, or starts the items.

@@ -201,13 +201,6 @@ func (t *Table) acrossNamespaces(r *apiproxy.Request, q *routeQuery) (Decision, 
 	}
 	var members []string
 	var left []string // the rules that deny a part
-	add := func(d *Decision) {
-		for _, c := range d.ClusterNames() {
-			if !slices.Contains(members, c) {
-				members = append(members, c)
-			}
-		}
-	}
 	var few [3][]int32
 	lists := few[:0]
 	for _, x := range t.candidateIndexes(q) {
@@ -235,7 +228,8 @@ func (t *Table) acrossNamespaces(r *apiproxy.Request, q *routeQuery) (Decision, 
 		if r.decision.OwnerReferences == config.HideOwners {
 			owners = config.HideOwners
 		}
-		if add(&r.decision); r.decision.Kind == DecisionDeny {
+		members = appendMissing(members, r.decision.ClusterNames())
+		if r.decision.Kind == DecisionDeny {
 			left = append(left, r.Name)
 		}
 	}
@@ -334,11 +328,12 @@ func (n *NamespaceSet) Patterns() (patterns []string, rest bool) {
 	return patterns, n.table.config.Unmatched == config.UnmatchedHome && n.cluster == n.table.config.Home
 }
 
-// String describes the namespaces.
-func (n *NamespaceSet) String() string {
-	patterns, rest := n.Patterns()
-	if rest {
-		patterns = append(patterns, "all others")
+// appendMissing appends the clusters that are not in the list yet.
+func appendMissing(clusters, more []string) []string {
+	for _, c := range more {
+		if !slices.Contains(clusters, c) {
+			clusters = append(clusters, c)
+		}
 	}
-	return strings.Join(patterns, ", ")
+	return clusters
 }

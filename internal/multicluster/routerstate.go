@@ -1,8 +1,6 @@
 package multicluster
 
 import (
-	"context"
-	"net/http"
 	"slices"
 	"sync/atomic"
 
@@ -18,7 +16,7 @@ type routerState struct {
 	discovery *mergedDiscovery // nil: there is only one cluster, which serves its own discovery
 	history   *ConfigHistory
 	replaced  chan struct{} // closed when another view replaces this one
-	// missing lists the spread resources that members lack; nil: no survey yet.
+	// missing lists the spread resources that members lack; it is empty before the first survey.
 	missing atomic.Pointer[[]string]
 }
 
@@ -27,6 +25,7 @@ type routerState struct {
 // Merged watches end cleanly, and clients resume at their last position.
 func (s *Router) SetConfig(r *RuntimeConfig, history *ConfigHistory) {
 	v := &routerState{RuntimeConfig: r, owners: NewOwnerCache(), uids: NewOwnerCache(), history: history, replaced: make(chan struct{})}
+	v.missing.Store(new([]string))
 	doc := r.Config()
 	if len(doc.Clusters) > 1 {
 		v.discovery = &mergedDiscovery{OnError: func(cluster string, err error) {
@@ -38,12 +37,13 @@ func (s *Router) SetConfig(r *RuntimeConfig, history *ConfigHistory) {
 			}
 			s.Metrics.CacheLookup(of, !changed)
 		}}
-		home := slices.IndexFunc(doc.Clusters, func(c config.Cluster) bool { return c.Name == doc.Home })
-		v.addSource(doc.Clusters[home].Name, nil)
-		for i, c := range doc.Clusters {
-			if i != home {
-				v.addSource(c.Name, func(group, _ string) bool { return routesGroup(doc, c.Name, group) })
+		for _, c := range doc.Clusters {
+			source, at := &discoverySource{Name: c.Name, Fetch: v.Upstream(c.Name).Get}, 0 // home is the first source
+			if c.Name != doc.Home {
+				source.Shows = func(group, _ string) bool { return routesGroup(doc, c.Name, group) }
+				at = len(v.discovery.Sources)
 			}
+			v.discovery.Sources = slices.Insert(v.discovery.Sources, at, source)
 		}
 	}
 	if old := s.state.Swap(v); old != nil {
@@ -54,8 +54,7 @@ func (s *Router) SetConfig(r *RuntimeConfig, history *ConfigHistory) {
 // routesGroup reports whether a rule sends a resource of the group to a cluster.
 func routesGroup(doc *config.Config, cluster, group string) bool {
 	return slices.ContainsFunc(doc.Rules, func(r config.Rule) bool {
-		to := r.Target.Cluster == cluster || r.Target.Spread != nil && slices.Contains(r.Target.Spread.Members, cluster)
-		return to && (r.Match.APIGroups == nil || slices.Contains(r.Match.APIGroups, group))
+		return slices.Contains(targetClusters(&r.Target), cluster) && (r.Match.APIGroups == nil || slices.Contains(r.Match.APIGroups, group))
 	})
 }
 
@@ -65,14 +64,6 @@ func (v *routerState) clusterNames() (names []string) {
 		names = append(names, c.Name)
 	}
 	return names
-}
-
-func (v *routerState) addSource(name string, shows func(group, version string) bool) {
-	c := v.Upstream(name)
-	v.discovery.Sources = append(v.discovery.Sources, discoverySource{Name: name, Shows: shows,
-		Fetch: func(ctx context.Context, path string, header http.Header) (*http.Response, error) {
-			return c.Get(ctx, path, header)
-		}})
 }
 
 // Owner returns the cluster that is known to have an object, or "".

@@ -53,14 +53,9 @@ func (r *RuntimeConfig) closeUnused(next *RuntimeConfig) {
 // upstreamSettings holds the settings of a cluster. While they stay the same, the client of the cluster is reused, with
 // its connections and health.
 type upstreamSettings struct {
-	servers               []string // host:port
-	serverName            string
-	ca, token, folder     string // paths
-	limits                apiproxy.Limits
-	probe                 apiproxy.Probe
-	uid                   string
-	allowLoopback, inside bool
-	audience              bool // the token must not be valid for home
+	apiproxy.UpstreamConfig // without its functions
+	allowLoopback, inside   bool
+	audience                bool // the token must not be valid for home
 }
 
 // load reads the configuration and the files that it names. The findings are warnings.
@@ -90,21 +85,22 @@ func (k *ConfigLoader) load(last *RuntimeConfig) (*RuntimeConfig, []config.Diagn
 			r.upstreams[d.Name] = last.upstreams[d.Name]
 			continue
 		}
-		r.upstreams[d.Name] = k.newUpstream(d.Name, p)
+		r.upstreams[d.Name] = k.newUpstream(p)
 	}
 	return r, warnings, nil
 }
 
 // settingsFor returns the settings of a cluster.
 func (k *ConfigLoader) settingsFor(d *config.Cluster) (upstreamSettings, error) {
-	p := upstreamSettings{limits: apiproxy.Limits(d.Limits), probe: apiproxy.Probe(d.Health), uid: d.UID, allowLoopback: d.AllowLoopback}
+	p := upstreamSettings{allowLoopback: d.AllowLoopback,
+		UpstreamConfig: apiproxy.UpstreamConfig{Name: d.Name, Limits: apiproxy.Limits(d.Limits), Probe: apiproxy.Probe(d.Health), UID: d.UID}}
 	switch {
 	case d.InCluster:
-		p.servers, p.ca, p.token, p.inside = k.Home.Servers, k.Home.CAFile, k.Home.TokenFile, true
+		p.Servers, p.CAFile, p.TokenFile, p.inside = k.Home.Servers, k.Home.CAFile, k.Home.TokenFile, true
 	case d.Secret != "":
-		p.folder = filepath.Join(k.Credentials, d.Secret)
-		k.recordFile(p.folder)
-		files, err := apiproxy.ReadSecretDir(p.folder)
+		p.SecretDir = filepath.Join(k.Credentials, d.Secret)
+		k.recordFile(p.SecretDir)
+		files, err := apiproxy.ReadSecretDir(p.SecretDir)
 		if err != nil {
 			return upstreamSettings{}, err
 		}
@@ -112,7 +108,7 @@ func (k *ConfigLoader) settingsFor(d *config.Cluster) (upstreamSettings, error) 
 		if err != nil {
 			return upstreamSettings{}, err
 		}
-		p.servers, p.serverName = hostPorts(c.Servers), c.TLSServerName
+		p.Servers, p.ServerName = hostPorts(c.Servers), c.TLSServerName
 	default:
 		var urls []*url.URL
 		for _, s := range d.Servers {
@@ -122,8 +118,8 @@ func (k *ConfigLoader) settingsFor(d *config.Cluster) (upstreamSettings, error) 
 			}
 			urls = append(urls, u)
 		}
-		p.servers, p.ca = hostPorts(urls), filepath.Join(k.Credentials, d.CAFile)
-		p.token, p.audience = filepath.Join(k.Audiences, d.Name, "token"), true
+		p.Servers, p.CAFile = hostPorts(urls), filepath.Join(k.Credentials, d.CAFile)
+		p.TokenFile, p.audience = filepath.Join(k.Audiences, d.Name, "token"), true
 	}
 	return p, nil
 }
@@ -141,14 +137,14 @@ func hostPorts(urls []*url.URL) (all []string) {
 }
 
 // newUpstream creates the client of a cluster.
-func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Upstream {
-	c := apiproxy.UpstreamConfig{Name: name, Servers: p.servers, ServerName: p.serverName, CAFile: p.ca, TokenFile: p.token, SecretDir: p.folder,
-		Limits: p.limits, Probe: p.probe, UID: p.uid, Log: k.Log, Now: k.Now}
+func (k *ConfigLoader) newUpstream(p upstreamSettings) *apiproxy.Upstream {
+	c := p.UpstreamConfig
+	c.Log, c.Now = k.Log, k.Now
 	if k.Dial != nil {
-		c.Dial = func(dial apiproxy.Dialer) apiproxy.Dialer { return k.Dial(name, dial) }
+		c.Dial = func(dial apiproxy.Dialer) apiproxy.Dialer { return k.Dial(c.Name, dial) }
 	}
 	if k.OnProbe != nil {
-		c.OnProbe = func(took time.Duration) { k.OnProbe(name, took) }
+		c.OnProbe = func(took time.Duration) { k.OnProbe(c.Name, took) }
 	}
 	if !p.inside {
 		c.CheckAddress = func(a netip.Addr) error { return config.CheckAddress(a, p.allowLoopback) }
@@ -162,14 +158,14 @@ func (k *ConfigLoader) newUpstream(name string, p upstreamSettings) *apiproxy.Up
 			return config.CheckAudience(token, secret.New(string(home)))
 		}
 	}
-	if p.folder != "" {
+	if c.SecretDir != "" {
 		c.ParseSecret = func(files map[string][]byte) (apiproxy.CredentialData, error) {
 			cred, err := config.ReadCredential(files, p.allowLoopback)
 			if err != nil {
 				return apiproxy.CredentialData{}, err
 			}
 			// Another server means another cluster, which needs a reload.
-			if !slices.Equal(hostPorts(cred.Servers), p.servers) || cred.TLSServerName != p.serverName {
+			if !slices.Equal(hostPorts(cred.Servers), p.Servers) || cred.TLSServerName != p.ServerName {
 				return apiproxy.CredentialData{}, errors.New("the server in the Secret changed since it was loaded")
 			}
 			return apiproxy.CredentialData{CA: cred.CA, Token: cred.Token, Cert: cred.Certificate, Key: cred.Key}, nil

@@ -26,24 +26,17 @@ func (s *Router) probeMembers(v *request, r *apiproxy.Request, members []Member)
 	object := r.ObjectRequest()
 	path := object.URLPath()
 	header := http.Header{"Accept": {partialMetadata}, "User-Agent": {v.Out.UserAgent()}}
-	answers := make([]ownerAnswer, len(members))
 	ctx, cancel := context.WithTimeout(v.Out.Context(), probeTimeout)
 	defer cancel()
-	var wg sync.WaitGroup
-	for i, m := range members {
-		wg.Go(func() {
-			answers[i].Cluster = m.Cluster
-			res, err := v.Upstream(m.Cluster).Get(ctx, path, header)
-			if err != nil {
-				answers[i].Err = err
-				return
-			}
-			defer res.Body.Close()
-			answers[i].Status = res.StatusCode
-			io.Copy(io.Discard, io.LimitReader(res.Body, maxStatus)) // to reuse the connection
-		})
-	}
-	wg.Wait()
+	answers := inParallel(members, func(m Member) ownerAnswer {
+		res, err := v.Upstream(m.Cluster).Get(ctx, path, header)
+		if err != nil {
+			return ownerAnswer{Cluster: m.Cluster, Err: err}
+		}
+		defer res.Body.Close()
+		io.Copy(io.Discard, io.LimitReader(res.Body, maxStatus)) // to reuse the connection
+		return ownerAnswer{Cluster: m.Cluster, Status: res.StatusCode}
+	})
 	for _, a := range answers {
 		if a.Err != nil {
 			s.Log.Warn("a cluster did not answer a request for an object", "cluster", a.Cluster, "resource", r.Resource, "group", r.Group, "err", a.Err)
@@ -355,38 +348,35 @@ func unavailable(format string, args ...any) *apiproxy.Refusal {
 // createLocks serialise the requests that create an object with one name.
 type createLocks struct {
 	mu   sync.Mutex
-	held map[ObjectKey]*createLock
-}
-
-type createLock struct {
-	sem   chan struct{} // holds one value while the lock is taken
-	users int
+	held map[ObjectKey]chan struct{} // closed when the lock is released
 }
 
 func (l *createLocks) lock(ctx context.Context, key ObjectKey) (unlock func(), err error) {
-	l.mu.Lock()
-	if l.held == nil {
-		l.held = map[ObjectKey]*createLock{}
-	}
-	k := l.held[key]
-	if k == nil {
-		k = &createLock{sem: make(chan struct{}, 1)}
-		l.held[key] = k
-	}
-	k.users++
-	l.mu.Unlock()
-	leave := func() {
+	mine := make(chan struct{})
+	for {
 		l.mu.Lock()
-		defer l.mu.Unlock()
-		if k.users--; k.users == 0 {
-			delete(l.held, key)
+		other, taken := l.held[key]
+		if !taken {
+			if l.held == nil {
+				l.held = map[ObjectKey]chan struct{}{}
+			}
+			l.held[key] = mine
+		}
+		l.mu.Unlock()
+		if !taken {
+			return func() { l.unlock(key) }, nil
+		}
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
 		}
 	}
-	select {
-	case k.sem <- struct{}{}:
-		return func() { <-k.sem; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, context.Cause(ctx)
-	}
+}
+
+func (l *createLocks) unlock(key ObjectKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.held[key])
+	delete(l.held, key)
 }

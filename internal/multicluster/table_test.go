@@ -56,7 +56,11 @@ func summarize(d *Decision) string {
 				parts = append(parts, m.Cluster)
 				continue
 			}
-			parts = append(parts, m.Cluster+"("+m.Namespaces.String()+")")
+			patterns, rest := m.Namespaces.Patterns()
+			if rest {
+				patterns = append(patterns, "all others")
+			}
+			parts = append(parts, m.Cluster+"("+strings.Join(patterns, ", ")+")")
 		}
 		return "union " + strings.Join(parts, " ")
 	case DecisionDeny:

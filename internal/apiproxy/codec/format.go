@@ -7,7 +7,6 @@ package codec
 
 import (
 	"mime"
-	"strings"
 )
 
 // Format is the encoding of a response.
@@ -67,13 +66,11 @@ func ParseFormat(contentType string) (f Format, ok bool) {
 // MediaType returns the Content-Type of a response in this form. Like a server, it does not include the
 // shape, which the objects show.
 func (f Format) MediaType(stream bool) string {
-	var b strings.Builder
-	if !f.Proto {
+	switch {
+	case !f.Proto:
 		return mediaJSON
+	case stream:
+		return mediaProto + ";stream=watch"
 	}
-	b.WriteString(mediaProto)
-	if stream {
-		b.WriteString(";stream=watch")
-	}
-	return b.String()
+	return mediaProto
 }

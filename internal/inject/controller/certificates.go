@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -290,64 +291,39 @@ func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err erro
 func (c *Certificates) publish(ctx context.Context, bundle []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	mutating := c.client.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	err := c.updateBundle(bundle, func() (patches []webhookBundle, err error) {
-		config, err := mutating.Get(ctx, c.Webhook, metav1.GetOptions{})
-		for _, w := range config.Webhooks {
-			patches = append(patches, webhookBundle{w.Name, w.ClientConfig.CABundle})
-		}
-		return patches, err
-	}, func(patch []byte) error {
-		_, err := mutating.Patch(ctx, c.Webhook, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: c.Lease})
-		return err
-	})
-	if err != nil {
+	if err := c.updateBundle(ctx, "mutatingwebhookconfigurations", bundle); err != nil {
 		return fmt.Errorf("CA bundle of the MutatingWebhookConfiguration %s: %w", c.Webhook, err)
 	}
-	validating := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	err = c.updateBundle(bundle, func() (patches []webhookBundle, err error) {
-		config, err := validating.Get(ctx, c.Webhook, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil, nil // the ValidatingWebhookConfiguration is optional
-		}
-		for _, w := range config.Webhooks {
-			patches = append(patches, webhookBundle{w.Name, w.ClientConfig.CABundle})
-		}
-		return patches, err
-	}, func(patch []byte) error {
-		_, err := validating.Patch(ctx, c.Webhook, types.JSONPatchType, patch, metav1.PatchOptions{FieldManager: c.Lease})
-		return err
-	})
-	if err != nil {
+	if err := c.updateBundle(ctx, "validatingwebhookconfigurations", bundle); err != nil && !apierrors.IsNotFound(err) { // it is optional
 		return fmt.Errorf("CA bundle of the ValidatingWebhookConfiguration %s: %w", c.Webhook, err)
 	}
 	return nil
 }
 
-// webhookBundle is one webhook of a configuration.
-type webhookBundle struct {
-	name   string
-	bundle []byte
-}
-
-// updateBundle patches the entries until it reads back the bundle in each.
-func (c *Certificates) updateBundle(bundle []byte, read func() ([]webhookBundle, error), write func(patch []byte) error) error {
+// updateBundle patches the webhooks of a configuration until it reads back the bundle in each.
+func (c *Certificates) updateBundle(ctx context.Context, resource string, bundle []byte) error {
 	type op struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
 		Value any    `json:"value"`
 	}
+	client := c.client.AdmissionregistrationV1().RESTClient()
 	for range 3 {
-		entries, err := read()
-		if err != nil {
+		is := client.Get().Resource(resource).Name(c.Webhook).SetHeader("Accept", "application/json").Do(ctx)
+		if err := is.Error(); err != nil {
+			return err
+		}
+		text, _ := is.Raw()                                             // fails only with the error above
+		var config admissionregistrationv1.MutatingWebhookConfiguration // the fields that are read are the same in both kinds
+		if err := json.Unmarshal(text, &config); err != nil {
 			return err
 		}
 		var patch []op
-		for i, e := range entries {
-			if !bytes.Equal(e.bundle, bundle) {
+		for i, w := range config.Webhooks {
+			if !bytes.Equal(w.ClientConfig.CABundle, bundle) {
 				// add, because replace fails if there is no bundle; test, because the order of the entries
 				// may have changed
-				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), e.name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
+				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), w.Name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
 			}
 		}
 		if len(patch) == 0 {
@@ -357,7 +333,9 @@ func (c *Certificates) updateBundle(bundle []byte, read func() ([]webhookBundle,
 		if err != nil {
 			return err
 		}
-		if err := write(b); err != nil {
+		err = client.Patch(types.JSONPatchType).Resource(resource).Name(c.Webhook).
+			VersionedParams(&metav1.PatchOptions{FieldManager: c.Lease}, metav1.ParameterCodec).Body(b).Do(ctx).Error()
+		if err != nil {
 			return err
 		}
 		c.Log.Info("the CA bundle is written for the API server", "webhook", c.Webhook)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -92,10 +93,8 @@ func CheckAddress(a netip.Addr, allowLoopback bool) error {
 		case a.IsMulticast() || a.Is4() && a.As4()[0] >= 240:
 			return fmt.Errorf("its host %v is not the address of a single machine", a)
 		}
-		for _, m := range metadataAddresses {
-			if a == m {
-				return fmt.Errorf("its host %v is a cloud metadata service", a)
-			}
+		if slices.Contains(metadataAddresses, a) {
+			return fmt.Errorf("its host %v is a cloud metadata service", a)
 		}
 	}
 	return nil

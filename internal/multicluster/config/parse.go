@@ -66,7 +66,7 @@ func (p *parser) parseRoot(root *yaml.Node) {
 		"clusters":          p.list("clusters", p.cluster),
 		"rules":             p.list("rules", p.rule),
 		"allNamespaces":     enum(&p.yamlReader, "allNamespaces", &p.config.AllNamespaces, AllNamespacesUnion, AllNamespacesHome),
-		"impersonation":     p.permission("impersonation", &p.config.Impersonation),
+		"impersonation":     p.permission("impersonation", "allow", &p.config.Impersonation),
 		"allowTokenRequest": p.boolean("allowTokenRequest", &p.config.AllowTokenRequest),
 		"annotate":          p.boolean("annotate", &p.config.Annotate),
 		"audit": func(n *yaml.Node) {
@@ -86,12 +86,12 @@ func (p *parser) parseRoot(root *yaml.Node) {
 	}
 }
 
-// permission reads "refuse" or "allow".
-func (p *parser) permission(what string, to *bool) fieldFunc {
+// permission reads "refuse" or a word that allows it.
+func (p *parser) permission(what, allow string, to *bool) fieldFunc {
 	return func(n *yaml.Node) {
 		s := "refuse"
-		enum(&p.yamlReader, what, &s, "refuse", "allow")(n)
-		*to = s == "allow"
+		enum(&p.yamlReader, what, &s, "refuse", allow)(n)
+		*to = s == allow
 	}
 }
 
@@ -415,11 +415,7 @@ func (p *parser) spread(n *yaml.Node, i int, s *Spread) {
 				"create": enum(&p.yamlReader, "onUnavailable.create", &s.Create, "fail", "spill"),
 			})
 		},
-		"deleteCollection": func(n *yaml.Node) {
-			policy := "refuse"
-			enum(&p.yamlReader, "deleteCollection", &policy, "refuse", "all")(n)
-			s.DeleteAllCollection = policy == "all"
-		},
+		"deleteCollection": p.permission("deleteCollection", "all", &s.DeleteAllCollection),
 	})
 	for f, n := range keys {
 		p.at[elementKey{"spread", i, f}] = n

@@ -32,9 +32,6 @@ func (p Pattern) String() string {
 // MarshalText implements [encoding.TextMarshaler].
 func (p Pattern) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// Exact returns the only text that p matches, or false if it matches more.
-func (p Pattern) Exact() (string, bool) { return p.prefix, !p.glob }
-
 // Parts returns the parts before and after the star. If glob is false there is no star, and before is the
 // whole text.
 func (p Pattern) Parts() (before, after string, glob bool) { return p.prefix, p.suffix, p.glob }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -72,10 +73,7 @@ func (r *yamlReader) result() error {
 		return nil
 	}
 	slices.SortStableFunc(r.diagnostics, func(a, b Diagnostic) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	return &InvalidError{r.diagnostics}
 }

@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"io"
 	"math/bits"
+	"slices"
 	"sync"
 
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
@@ -81,12 +82,11 @@ func (c *Collection) member(slot int) Member {
 
 // failedMember returns the member that caused a Status; nil if no member did.
 func (c *Collection) failedMember(s *codec.Status) *Member {
-	for i := range c.Members {
-		if c.Members[i].Name == s.From {
-			return &c.Members[i]
-		}
+	i := slices.IndexFunc(c.Members, func(m Member) bool { return m.Name == s.From })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &c.Members[i]
 }
 
 // needsNames reports whether the merge needs the name of each item.
@@ -220,12 +220,7 @@ func (c *Collection) loadNames(ctx context.Context, n *nameSet, requests []Membe
 
 // memberIndex returns the index of a member.
 func (c *Collection) memberIndex(m Member) int {
-	for i, o := range c.Members {
-		if o.Slot == m.Slot {
-			return i
-		}
-	}
-	return 0
+	return max(0, slices.IndexFunc(c.Members, func(o Member) bool { return o.Slot == m.Slot }))
 }
 
 // eachItem reads a list to its end and calls f for each item.

@@ -124,12 +124,10 @@ func requestMostRecent(slot int, q Query) MemberRequest {
 // requestFrom returns the request for a position in a vector.
 func requestFrom(slot int, field uint64, q Query) MemberRequest {
 	switch {
-	case field == 0 && q.Watch: // a member that joins or returns
-		return MemberRequest{Slot: slot, Watch: true, Match: matchNotOlderThan, Initial: new(true)}
+	case q.Watch && (field == 0 || !q.wantsInitial()): // without a field, the member joins or returns
+		return requestAt(slot, field)
 	case field == 0:
 		return requestMostRecent(slot, q)
-	case q.Watch && !q.wantsInitial():
-		return requestAt(slot, field)
 	}
 	a := MemberRequest{Slot: slot, Watch: q.Watch, RV: formatRV(field), Match: matchNotOlderThan, Initial: q.Initial}
 	if !q.Watch {

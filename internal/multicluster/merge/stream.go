@@ -49,7 +49,7 @@ func (w *Watch) Run(ctx context.Context, sink Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &watchStream{Watch: w, sink: sink, in: make(chan feedUpdate), results: make(chan *copySearch), ctx: ctx,
 		pending: map[uint64]*copySearch{}, promoted: map[uint64]uint64{}, timer: time.NewTimer(idleTime)}
-	s.positioned = w.q.RV != "" && w.q.RV != "0" && !initialRequested(w.q)
+	s.positioned = w.q.RV != "" && w.q.RV != "0" && !w.q.wantsInitial()
 	for _, f := range w.feeds {
 		if f.awaited {
 			s.waiting++

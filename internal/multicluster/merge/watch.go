@@ -128,7 +128,7 @@ func (c *Collection) Watch(ctx context.Context, q Query, prefers codec.Format) (
 func (w *Watch) open(ctx context.Context, requests []MemberRequest) error {
 	open := *w.c
 	open.Fetch = w.c.openStream
-	if initialRequested(w.q) {
+	if w.q.wantsInitial() {
 		open.Fetch = w.c.fetchStream // a 422 is for the client, which then falls back to list and watch
 	}
 	responses, skipped, err := open.fetchAll(ctx, requests)
@@ -152,14 +152,11 @@ func (w *Watch) open(ctx context.Context, requests []MemberRequest) error {
 			f.request = requestAt(a.Slot, w.vector.At(a.Slot))
 			f.initial = f.request.isInitial()
 		}
-		f.awaited = f.body != nil && f.initial && initialRequested(w.q)
+		f.awaited = f.body != nil && f.initial && w.q.wantsInitial()
 		w.feeds = append(w.feeds, f)
 	}
 	return nil
 }
-
-// initialRequested reports whether the client waits for the end of the initial events.
-func initialRequested(q Query) bool { return q.Initial != nil && *q.Initial }
 
 // loadNames reads the names that members have, if some of them resume from a position. Their streams do not show
 // which names already occur twice.

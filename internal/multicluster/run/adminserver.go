@@ -43,8 +43,8 @@ type AdminServer struct {
 	Gatherer   prometheus.Gatherer
 	Log        *slog.Logger
 
-	ReadyDetails func() []string // optional: lines for /readyz?verbose, in addition to those of Clusters
-	Config       func() any      // encoded as JSON; this and the next ones are optional: 404 if nil
+	ReadyDetails func() []string // lines for /readyz?verbose, in addition to those of Clusters
+	Config       func() any      // encoded as JSON
 	Clusters     func() []apiproxy.UpstreamStatus
 	Streams      func() []apiproxy.OpenStream    // Telemetry.OpenStreams
 	Owners       func(key string) any            // nil if no cluster is known to have the object
@@ -70,34 +70,25 @@ const (
 
 // Handler returns the handler of the admin server.
 func (p *AdminServer) Handler() http.Handler {
-	if p.Ready == nil || p.ValidToken == nil || p.Gatherer == nil || p.Log == nil {
+	if p.Ready == nil || p.ValidToken == nil || p.Gatherer == nil || p.Log == nil || p.ReadyDetails == nil || p.Config == nil || p.Clusters == nil ||
+		p.Streams == nil || p.Owners == nil || p.Route == nil {
 		panic("run.AdminServer: a required field is missing")
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") })
 	mux.HandleFunc("GET /readyz", p.readyz)
 	mux.Handle("GET /metrics", scrapeHandler(p.Gatherer, p.Log))
-	if p.Config != nil {
-		mux.HandleFunc("GET /debug/config", func(w http.ResponseWriter, _ *http.Request) { p.writeJSON(w, p.Config()) })
-	}
-	if p.Clusters != nil {
-		mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, _ *http.Request) {
-			all := slices.Clone(p.Clusters())
-			for i := range all {
-				all[i].LastError = apiproxy.Sanitize(all[i].LastError)
-			}
-			p.writeJSON(w, all)
-		})
-	}
-	if p.Streams != nil {
-		mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { p.writeJSON(w, p.Streams()) })
-	}
-	if p.Owners != nil {
-		mux.HandleFunc("GET /debug/owners", p.owners)
-	}
-	if p.Route != nil {
-		mux.HandleFunc("POST /debug/route", p.route)
-	}
+	mux.HandleFunc("GET /debug/config", func(w http.ResponseWriter, _ *http.Request) { p.writeJSON(w, p.Config()) })
+	mux.HandleFunc("GET /debug/clusters", func(w http.ResponseWriter, _ *http.Request) {
+		all := slices.Clone(p.Clusters())
+		for i := range all {
+			all[i].LastError = apiproxy.Sanitize(all[i].LastError)
+		}
+		p.writeJSON(w, all)
+	})
+	mux.HandleFunc("GET /debug/streams", func(w http.ResponseWriter, _ *http.Request) { p.writeJSON(w, p.Streams()) })
+	mux.HandleFunc("GET /debug/owners", p.owners)
+	mux.HandleFunc("POST /debug/route", p.route)
 	if p.Profiles {
 		mux.HandleFunc(profile.Path, profile.Serve)
 	}
@@ -153,19 +144,15 @@ func (p *AdminServer) readyz(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder
 	status := http.StatusOK
 	if r.URL.Query().Has("verbose") {
-		if p.ReadyDetails != nil {
-			for _, l := range p.ReadyDetails() {
-				b.WriteString(printableLine(l))
-			}
+		for _, l := range p.ReadyDetails() {
+			b.WriteString(printableLine(l))
 		}
-		if p.Clusters != nil {
-			for _, c := range p.Clusters() {
-				l := fmt.Sprintf("cluster %s: %s since %s", c.Name, c.State, c.Since.UTC().Format(time.RFC3339))
-				if c.State != "healthy" && c.LastError != "" {
-					l += ": " + c.LastError
-				}
-				b.WriteString(printableLine(l))
+		for _, c := range p.Clusters() {
+			l := fmt.Sprintf("cluster %s: %s since %s", c.Name, c.State, c.Since.UTC().Format(time.RFC3339))
+			if c.State != "healthy" && c.LastError != "" {
+				l += ": " + c.LastError
 			}
+			b.WriteString(printableLine(l))
 		}
 	}
 	if err := p.Ready(); err != nil {
@@ -218,7 +205,7 @@ func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
 	}
 	decision, err := p.Route(q)
 	if refusal, ok := errors.AsType[*apiproxy.Refusal](err); ok {
-		p.writeJSONStatus(w, http.StatusOK, map[string]any{"refused": map[string]any{"status": refusal.Status, "reason": refusal.Reason, "message": apiproxy.Sanitize(refusal.Message)}})
+		p.writeJSON(w, map[string]any{"refused": map[string]any{"status": refusal.Status, "reason": refusal.Reason, "message": apiproxy.Sanitize(refusal.Message)}})
 		return
 	}
 	if err != nil {
@@ -230,10 +217,6 @@ func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *AdminServer) writeJSON(w http.ResponseWriter, value any) {
-	p.writeJSONStatus(w, http.StatusOK, value)
-}
-
-func (p *AdminServer) writeJSONStatus(w http.ResponseWriter, status int, value any) {
 	b, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
 		p.Log.Error("an answer of the admin port cannot be encoded", "err", err)
@@ -241,7 +224,6 @@ func (p *AdminServer) writeJSONStatus(w http.ResponseWriter, status int, value a
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
 	w.Write(append(sanitize.JSON(b), '\n')) // a caller that disconnected needs no response
 }
 
