@@ -31,8 +31,8 @@ const (
 	// RequestedByAnnotation has, as a JSON list, the logins of the persons who changed an enrollment through the plane since its last approval. None of them may approve it.
 	RequestedByAnnotation = "tailplane.dev/requested-by"
 
-	// AskedAnnotation has, as JSON, a change that a person requested through the plane and that another person must approve: a rotation or an offboarding.
-	AskedAnnotation = "tailplane.dev/asked"
+	// RequestedAnnotation has, as JSON, a change that a person requested through the plane and that another person must approve: a rotation or an offboarding.
+	RequestedAnnotation = "tailplane.dev/asked"
 )
 
 // Isolation is the level of separation between the runners of an organisation and those of other organisations.

@@ -26,8 +26,8 @@ const (
 	// LastAttemptAnnotation has the time of the operator's last attempt to provision a TkaSignin, RFC 3339.
 	LastAttemptAnnotation = "tailplane.dev/last-attempted-sign-in"
 
-	// EndAskedAnnotation is set by the access server before it deletes a TkaSignin. If it is missing, another client deleted the TkaSignin, and the operator records that.
-	EndAskedAnnotation = "tailplane.dev/end-asked"
+	// EndRequestedAnnotation is set by the access server before it deletes a TkaSignin. If it is missing, another client deleted the TkaSignin, and the operator records that.
+	EndRequestedAnnotation = "tailplane.dev/end-asked"
 )
 
 // Types of the conditions of a TkaSignin.

@@ -202,7 +202,7 @@ func TestAmbiguityNamesTheChoices(t *testing.T) {
 	}
 }
 
-func TestClampingIsSaid(t *testing.T) {
+func TestClampingIsReported(t *testing.T) {
 	p, err := access.Decide(alice(`{"role":"view","period":"10000h"}`), access.SigninLogin, policy, t0)
 	if err != nil {
 		t.Fatal(err)

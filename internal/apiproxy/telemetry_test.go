@@ -156,7 +156,7 @@ func scrape(t *testing.T, m *apiproxy.Metrics) string {
 }
 
 // ADP-23: AU-03: each request has exactly one record, a stream two, on every path.
-func TestAU03OneLineForEachVisit(t *testing.T) {
+func TestAU03OneLineForEachRequest(t *testing.T) {
 	for _, c := range []struct {
 		why, method, target string
 		visit               func(v *apiproxy.RequestTelemetry, req *apiproxy.Request)

@@ -367,7 +367,7 @@ func TestAU04_AWriteCutShortAtAnyByte(t *testing.T) {
 }
 
 // For any behaviour of the sink, the audit log is valid, and every entry is in it or counted.
-func TestAU04_AnyTrouble(t *testing.T) {
+func TestAU04_AnyFailure(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {
@@ -513,7 +513,7 @@ func TestAU04_RotatedUnderUs(t *testing.T) {
 }
 
 // AU-04: The Log does not write to another audit log that takes the place of its file.
-func TestAU04_AnotherRecordInItsPlace(t *testing.T) {
+func TestAU04_ReplacedRecord(t *testing.T) {
 	c := config(t)
 	l := open(t, c)
 	write(t, l, 1)

@@ -225,7 +225,7 @@ func TestAU05_EveryManipulationIsNamed(t *testing.T) {
 
 // AU-05: An audit log that an attacker rewrites with a different key is detected by the keys or by
 // a stored head.
-func TestAU05_ARecordMadeAnew(t *testing.T) {
+func TestAU05_RecreatedRecord(t *testing.T) {
 	s := newSample(t, "prod-eu")
 	forged := newSample(t, "prod-eu")
 	if r := verify(t, audit.Check{}, joined(forged.lines)); !r.OK() || r.Pinned {

@@ -138,7 +138,7 @@ func TestCredentialWithoutEnd(t *testing.T) {
 }
 
 // CL-01: tka does not follow a redirect, so its target gets no request.
-func TestCL01_redirects_reach_nobody(t *testing.T) {
+func TestCL01_redirects_are_not_followed(t *testing.T) {
 	var requested atomic.Int32
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requested.Add(1) }))
 	defer other.Close()

@@ -10,7 +10,7 @@ import (
 )
 
 // GO-03, SGN-23: tka shows a cluster that the server has not verified with the reason, and no command queries it.
-func TestGO03_unverified_is_never_asked(t *testing.T) {
+func TestGO03_unverified_gets_no_request(t *testing.T) {
 	eu, euURL := newAccessServer(t, "prod-eu")
 	stranger, strangerURL := newAccessServer(t, "prod-us")
 	impostor, impostorURL := newAccessServer(t, "prod-asia")

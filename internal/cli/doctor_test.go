@@ -271,7 +271,7 @@ func TestDoctor(t *testing.T) {
 }
 
 // doctor uses the tailscale command if there is one.
-func TestDoctorAsksTheTailnet(t *testing.T) {
+func TestDoctorQueriesTheTailnet(t *testing.T) {
 	_, srv := newServerWithAPI(t, grantRule("view/8h"))
 	m := newMachine(t, srv.URL)
 	bin := m.path("bin")

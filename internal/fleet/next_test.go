@@ -612,7 +612,7 @@ func TestDesiredWorkloads(t *testing.T) {
 
 // A workload that is being deleted does not count as the wanted one. A referenced credential copy
 // is kept, even if everything else is ready (trap 12: old runner sets need it until the end).
-func TestFLEET08_WhatStillGoesOn(t *testing.T) {
+func TestFLEET08_WhatContinues(t *testing.T) {
 	w := newEnv(t, v1alpha1.GitHub)
 	w.active()
 	f := w.facts()
@@ -730,7 +730,7 @@ func TestUnbounded(t *testing.T) {
 }
 
 // FL-02: the record of leaked runners stays as long as the object exists.
-func TestFL02_WhatLeaksStaysWrittenDown(t *testing.T) {
+func TestFL02_LeaksStayRecorded(t *testing.T) {
 	e := &v1alpha1.RunnerEnrollment{ObjectMeta: metav1.ObjectMeta{Name: "acme", DeletionTimestamp: new(metav1.NewTime(time.Unix(1_000, 0)))}}
 	e.Status.Offboard = &v1alpha1.OffboardStatus{Step: v1alpha1.StepDeleteNamespace, Leaked: []int64{112}}
 	step := fleet.Next(fleet.Facts{Enrollment: e, Forge: v1alpha1.GitLab, Listed: true}, time.Unix(2_000, 0))

@@ -262,8 +262,8 @@ func TestRekey(t *testing.T) {
 	}
 }
 
-// TestHearsayBuriesNobody: a generation that another node invented does not keep out the node itself (GO-02, GO-04).
-func TestHearsayBuriesNobody(t *testing.T) {
+// TestHearsayRemovesNoMember: a generation that another node invented does not keep out the node itself (GO-02, GO-04).
+func TestHearsayRemovesNoMember(t *testing.T) {
 	c := newMergeEnv(t, Rules{})
 	a, b := c.s.nodes[0], c.s.nodes[1]
 	stranger := ed25519.NewKeyFromSeed(make([]byte, 32))

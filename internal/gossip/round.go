@@ -126,17 +126,17 @@ func (e *engine) pickPeers(now time.Time) []Peer {
 		if e.rng.IntN(lost) < len(s.dead) {
 			pick(some(s.dead).id)
 		} else {
-			e.pickStranger(pick)
+			e.pickUnknownPeer(pick)
 		}
 	}
 	for tries := 0; len(s.live) < fanout && len(s.picked) < fanout && tries < fanout; tries++ {
-		e.pickStranger(pick)
+		e.pickUnknownPeer(pick)
 	}
 	return s.picked
 }
 
-// pickStranger picks a node that has no record here, seeds first.
-func (e *engine) pickStranger(pick func(string) bool) {
+// pickUnknownPeer picks a node that has no record here, seeds first.
+func (e *engine) pickUnknownPeer(pick func(string) bool) {
 	if e.netmap.Len() == 0 {
 		return
 	}

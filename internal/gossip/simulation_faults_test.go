@@ -237,9 +237,9 @@ func TestOneIsDead(t *testing.T) {
 	}
 }
 
-// TestIsolatedFromNobody: two nodes fall silent at once, and this node distrusts itself. When our tailnet has not had one of them for long,
+// TestIsolatedFromNoPeer: two nodes fall silent at once, and this node distrusts itself. When our tailnet has not had one of them for long,
 // the other's silence is its own failure (GO-10). A node that is out of the netmap for a moment changes nothing (GO-04).
-func TestIsolatedFromNobody(t *testing.T) {
+func TestIsolatedFromNoPeer(t *testing.T) {
 	s := settled(t, 667, 3, Settings{})
 	s.reset()
 	x, removed, crashes := s.nodes[0], s.nodes[1], s.nodes[2]

@@ -324,10 +324,10 @@ func TestEquivocation(t *testing.T) {
 	}
 }
 
-// TestLiesAboutLife: inflated heartbeats keep a dead node alive no longer than hearsay counts. They make no live node dead, neither while
+// TestForgedHeartbeats: inflated heartbeats keep a dead node alive no longer than hearsay counts. They make no live node dead, neither while
 // the liar sends them nor when it stops and the true numbers look old (DSC-08, GO-04). Red without askedInVain in review, and without the
 // limit of claim.
-func TestLiesAboutLife(t *testing.T) {
+func TestForgedHeartbeats(t *testing.T) {
 	sizes := []int{8, 20}
 	if *long {
 		sizes = []int{100, 300} // with 300, digests are samples
@@ -407,9 +407,9 @@ func lies(t *testing.T, size int) {
 	}
 }
 
-// TestAskedBeforeDead: a heartbeat that lies have pushed ahead looks like silence when the lies end. A node is dead only after a failed
+// TestDirectRequestBeforeDeath: a heartbeat that lies have pushed ahead looks like silence when the lies end. A node is dead only after a failed
 // direct request, or if it cannot be queried (DSC-08, GO-04). Red without askedInVain in review.
-func TestAskedBeforeDead(t *testing.T) {
+func TestDirectRequestBeforeDeath(t *testing.T) {
 	s := settled(t, 755, 4, Settings{})
 	n, x := s.nodes[0], s.nodes[1]
 	m, now := n.members[x.self], n.wall()

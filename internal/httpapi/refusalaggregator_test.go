@@ -132,7 +132,7 @@ func TestRefusalsBeforeTheRouteAreSummed(t *testing.T) {
 
 // Pending aggregated entries are written when the server stops, and every minute even without
 // requests.
-func TestSumsAreNotLost(t *testing.T) {
+func TestAggregatesAreNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b recorder
 		d := newTestServer(b.write)

@@ -222,7 +222,7 @@ func raw(t *testing.T, h *env, method, target, host, body string, headers ...str
 }
 
 // Law 4 and the rows ID-09 to ID-11 on a server without a tailnet.
-func TestWayIn(t *testing.T) {
+func TestRequestChecks(t *testing.T) {
 	h := newEnv(t, httpapi.Limits{})
 	const path = "/api/v1alpha1/login"
 	jsonType := "Content-Type: application/json"
@@ -299,7 +299,7 @@ func TestWayIn(t *testing.T) {
 }
 
 // Only admitted callers learn that a path does not exist (ID-12).
-func TestPathsAreNotTheStrangersBusiness(t *testing.T) {
+func TestUnknownCallersLearnNoPaths(t *testing.T) {
 	h := newEnv(t, httpapi.Limits{})
 	h.set(access.Caller{Via: access.ViaFunnel}, nil)
 	for _, target := range []string{"/nothing", "/api/v1alpha1/login", "/swagger/index.html"} {

@@ -158,7 +158,7 @@ func loopback(t *testing.T) net.Listener {
 
 // PLANE-05, ID-07, ID-08: The modes with a real server, from the request bytes to the audit log.
 // Each request has one entry with the caller and the reason of a refusal.
-func TestPLANE05_ModesBehindTheDoor(t *testing.T) {
+func TestPLANE05_ModesBehindTheServer(t *testing.T) {
 	t.Parallel()
 	key, err := identity.ParseSecret(secret)
 	if err != nil {

@@ -192,7 +192,7 @@ func proxied(t testing.TB) Proxy {
 
 // ID-07: In no mode does a header from a client identify a caller, and no such header reaches a
 // handler, in any spelling. The control is the same request from a trusted peer.
-func TestID07_ForgedHeadersNameNobody(t *testing.T) {
+func TestID07_ForgedHeadersAreIgnored(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t)
 	for _, m := range []struct {
@@ -283,7 +283,7 @@ func askHTTP2(t testing.TB, at net.Addr, login access.Login) (s seen) {
 
 // ID-01 in the modes of this package: A request with a Funnel header is rejected without further
 // checks, in any spelling.
-func TestFunnelIsToldInEveryMode(t *testing.T) {
+func TestFunnelIsDetectedInEveryMode(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t)
 	for name, m := range map[string]mode{
@@ -306,7 +306,7 @@ func TestFunnelIsToldInEveryMode(t *testing.T) {
 	}
 }
 
-func TestWhoisKeepsWhatTheTailnetSays(t *testing.T) {
+func TestWhoisKeepsTheTailnetsAnswer(t *testing.T) {
 	t.Parallel()
 	away := problem.New(problem.IdentityUnavailable, "away")
 	ln := tcp(t)

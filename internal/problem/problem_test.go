@@ -45,7 +45,7 @@ func TestEveryCodeIsExplained(t *testing.T) {
 	}
 }
 
-func TestACauseIsShownToNobody(t *testing.T) {
+func TestACauseIsNeverShown(t *testing.T) {
 	secret := errors.New("dial /var/run/secret.sock: token abc")
 	for _, err := range []error{
 		problem.New(problem.Unavailable, "The API server does not answer.", "Try again.").WithCause(secret),

@@ -51,7 +51,7 @@ func RunFleet(ctx context.Context, o Options) error {
 		Isolation: isolation.Settings{Namespace: s.Namespace, Account: fleetAccount, Shared: s.SharedNamespace, ClusterCIDRs: s.Prefixes(), APIServers: s.Servers(), Images: isolation.Images(s.Images), Canary: isolation.CanarySettings(s.Canary)},
 		Rules:     fleetRules(s), ARCNamespace: s.ARCNamespace,
 		ByPlane: s.Approval == settings.ApprovalPlane, IsAdmin: s.Approver,
-		Log: log, Now: time.Now, DriftCheckInterval: time.Duration(s.TruthCheckEvery), UserAgent: "tailplane-fleet/" + version(), OnForgeRequest: metrics.ObserveRequest, OnAllocation: metrics.ObserveAllocation,
+		Log: log, Now: time.Now, DriftCheckInterval: time.Duration(s.DriftCheckInterval), UserAgent: "tailplane-fleet/" + version(), OnForgeRequest: metrics.ObserveRequest, OnAllocation: metrics.ObserveAllocation,
 	}
 	if o.LeaderElect {
 		controllers.LeaseNamespace = s.Namespace

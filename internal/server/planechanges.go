@@ -19,8 +19,8 @@ import (
 	"github.com/tailplane/tailplane/internal/tailnet"
 )
 
-// lookEvery is how often the plane checks open changes, unless the settings set it.
-const lookEvery = time.Minute
+// pollInterval is how often the plane checks open changes, unless the settings set it.
+const pollInterval = time.Minute
 
 // driftEvery is how often the plane compares the repository with the cluster.
 const driftEvery = 5 * time.Minute
@@ -106,9 +106,9 @@ func (s *planeServer) newChanges(api *kube.Connection) error {
 	s.changes.BrokenRules = func(ctx context.Context, r gitops.Ref, spec map[string]any) ([]plane.Rule, error) {
 		return cached.BrokenRules(ctx, rules, r, spec)
 	}
-	every := time.Duration(g.LookEvery)
+	every := time.Duration(g.PollInterval)
 	if every == 0 {
-		every = lookEvery
+		every = pollInterval
 	}
 	if repo != nil && book.Note() == "" { // a format that allows no dry run allows no comparison
 		s.drift = &plane.DriftCheck{Store: s.service.Store, Now: s.service.Now, Pattern: g.Path, Live: cached.ListSpecs, DryRunSpec: cached.DryRunSpec, Interval: driftEvery, Triggers: make(chan struct{}, 1), Log: s.log,
@@ -128,7 +128,7 @@ func (s *planeServer) newChanges(api *kube.Connection) error {
 // triggerDriftChecks triggers a comparison of the repository. It does not trigger the fleet: the plane has no right to write anything that the fleet
 // watches.
 func (s *planeServer) triggerDriftChecks() []plane.Look {
-	looks := []plane.Look{{Source: "fleet", Message: "The fleet compares the forge and the cluster every " + httpapi.Duration(s.set.Fleet.TruthCheckEvery).String() + " (fleet.truthCheckEvery). The plane does not trigger it."}}
+	looks := []plane.Look{{Source: "fleet", Message: "The fleet compares the forge and the cluster every " + httpapi.Duration(s.set.Fleet.DriftCheckInterval).String() + " (fleet.truthCheckEvery). The plane does not trigger it."}}
 	if s.drift != nil {
 		s.drift.Trigger()
 		looks = append(looks, plane.Look{Source: plane.DriftSource, Triggered: true, Message: "The plane compares the repository with the cluster again. It reports a difference that has existed for five minutes."})

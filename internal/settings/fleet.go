@@ -26,13 +26,13 @@ type Fleet struct {
 	Approvers []string `yaml:"approvers"`
 	// ClusterCIDRs are the address ranges of pods, services and nodes. Jobs may not connect to
 	// them. If the list is empty, the isolations Namespace and Node are not available.
-	ClusterCIDRs    []string    `yaml:"clusterCIDRs"`
-	APIServers      []string    `yaml:"apiServers"` // address and port; empty: read from the cluster
-	CacheNamespaces []string    `yaml:"cacheNamespaces"`
-	RequireOwnApp   bool        `yaml:"requireOwnApp"`
-	TruthCheckEvery Duration    `yaml:"truthCheckEvery"` // how often to compare a forge with the cluster, for each organisation
-	Images          FleetImages `yaml:"images"`
-	Canary          FleetCanary `yaml:"canary"`
+	ClusterCIDRs       []string    `yaml:"clusterCIDRs"`
+	APIServers         []string    `yaml:"apiServers"` // address and port; empty: read from the cluster
+	CacheNamespaces    []string    `yaml:"cacheNamespaces"`
+	RequireOwnApp      bool        `yaml:"requireOwnApp"`
+	DriftCheckInterval Duration    `yaml:"truthCheckEvery"` // how often to compare a forge with the cluster, for each organisation
+	Images             FleetImages `yaml:"images"`
+	Canary             FleetCanary `yaml:"canary"`
 }
 
 // A FleetCanary configures a pod in the namespace of each organisation that tests whether the
@@ -63,7 +63,7 @@ type FleetImages struct {
 }
 
 func defaultFleet() Fleet {
-	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit, TruthCheckEvery: Duration(5 * time.Minute)}
+	return Fleet{Namespace: "tailplane-fleet", SharedNamespace: "tailplane-runners", ARCNamespace: "arc-systems", Approval: ApprovalGit, DriftCheckInterval: Duration(5 * time.Minute)}
 }
 
 // validateApproval reports the errors of the settings that the operator plane reads too.
@@ -107,7 +107,7 @@ func (f Fleet) validate(v *validation) {
 			v.fail("fleet.cacheNamespaces: %q: jobs must not connect to this namespace", ns)
 		}
 	}
-	v.failIf(!f.TruthCheckEvery.isBetween(time.Minute, 24*time.Hour), "fleet.truthCheckEvery: %v is not between 1m and 24h", f.TruthCheckEvery)
+	v.failIf(!f.DriftCheckInterval.isBetween(time.Minute, 24*time.Hour), "fleet.truthCheckEvery: %v is not between 1m and 24h", f.DriftCheckInterval)
 	for _, x := range []struct{ name, image string }{{"images.runner", f.Images.Runner}, {"images.docker", f.Images.Docker}, {"images.manager", f.Images.Manager}, {"images.helper", f.Images.Helper}, {"images.job", f.Images.Job}, {"canary.image", f.Canary.Image}} {
 		v.failIf(strings.ContainsFunc(x.image, isUnprintable), "fleet.%s: %q is not the name of an image", x.name, x.image)
 	}

@@ -67,7 +67,7 @@ func (t failingStore) IssueToken(ctx context.Context, s signin.Signin, life time
 
 // SGN-17: Whichever call to the API server fails, hangs or conflicts, the caller gets 503 or 409
 // and never "internal error". The response comes earlier than the timeout of tka.
-func TestSGN17_TroubleIsNobodysInternalError(t *testing.T) {
+func TestSGN17_FailuresAreNoInternalErrors(t *testing.T) {
 	wait := signin.GetKubeconfig.Declare()
 	wait.Pattern += "?wait=1s"
 	operations := map[string]struct {

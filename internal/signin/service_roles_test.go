@@ -343,7 +343,7 @@ func TestWhoami(t *testing.T) {
 }
 
 // Section 2.6, and the causes in the metrics.
-func TestDeskEnds(t *testing.T) {
+func TestServiceReportsEnds(t *testing.T) {
 	alice := guarded("alice@example.com", "n1", eightHours, `{"role":"edit","period":"8h"}`)
 	who := alice
 	store := newMemoryStore()

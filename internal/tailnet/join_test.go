@@ -241,7 +241,7 @@ func TestJoinRefused(t *testing.T) {
 	}
 }
 
-func TestControlOutOfReach(t *testing.T) {
+func TestControlUnreachable(t *testing.T) {
 	t.Parallel()
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -57,7 +57,7 @@ func clientCertificate(t *testing.T) (ca, cert, key []byte) {
 
 // Section 11.2: with --client-ca the webhook answers an API server with a certificate of that authority, and refuses
 // every other client.
-func TestWebhookKnowsItsCaller(t *testing.T) {
+func TestWebhookVerifiesItsCaller(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	ca, cert, key := clientCertificate(t)

@@ -100,14 +100,15 @@ func (h *env) configured(t *testing.T, desk *plane.Service) *configuration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept, err := kube.NewChangeStore(cluster.AdminConfig(), cluster.Namespace(t))
+	api, err := kube.Connect(cluster.AdminConfig(), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
+	changes := api.Changes(cluster.Namespace(t))
 	if c.admin, err = client.New(cluster.AdminConfig(), client.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	c.desk = &plane.ChangeService{Plane: desk, Repository: repository, Store: kept, Layout: gitops.Manifests{Pattern: "fleet/{name}.yaml"}, DryRun: kept.DryRun, Link: func(id string) string { return "https://dashboard/changes/" + id },
+	c.desk = &plane.ChangeService{Plane: desk, Repository: repository, Store: changes, Layout: gitops.Manifests{Pattern: "fleet/{name}.yaml"}, DryRun: changes.DryRun, Link: func(id string) string { return "https://dashboard/changes/" + id },
 		StillAllowed: func(_ context.Context, a gitops.Approval, org string, v access.Verb) bool {
 			name, _, _ := strings.Cut(a.By, "@")
 			p, err := access.DecidePlane(somebody(name), v, access.PlanePolicy{Capability: capability}, time.Now())
@@ -119,7 +120,7 @@ func (h *env) configured(t *testing.T, desk *plane.Service) *configuration {
 	h.board.Replace(plane.KindChange, plane.ChangesSource, nil)
 	h.board.Report(plane.Source{Name: plane.ChangesSource, Status: plane.StatusOK})
 	ctx, cancel := context.WithCancel(context.Background())
-	watch := &plane.ChangePoller{Changes: c.desk, Live: kept.GetSpec, Interval: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
+	watch := &plane.ChangePoller{Changes: c.desk, Live: changes.GetSpec, Interval: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler)}
 	var wg sync.WaitGroup
 	wg.Go(func() { watch.Run(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })

@@ -91,7 +91,7 @@ func TestFleetSettingsInStep(t *testing.T) {
 		}
 		got, want := f.Fleet, settings.Default().Fleet
 		if name == "defaults" && (got.Namespace != want.Namespace || got.SharedNamespace != want.SharedNamespace || got.ARCNamespace != want.ARCNamespace || got.Approval != want.Approval ||
-			got.Images != want.Images || got.Canary.Image != "" || got.TruthCheckEvery != want.TruthCheckEvery || got.RequireOwnApp || len(got.Approvers)+len(got.ClusterCIDRs)+len(got.APIServers)+len(got.CacheNamespaces) > 0) {
+			got.Images != want.Images || got.Canary.Image != "" || got.DriftCheckInterval != want.DriftCheckInterval || got.RequireOwnApp || len(got.Approvers)+len(got.ClusterCIDRs)+len(got.APIServers)+len(got.CacheNamespaces) > 0) {
 			t.Errorf("the chart's defaults are\n%+v\nthe program's\n%+v", got, want)
 		}
 		if name == "everything" && (len(got.Prefixes()) != 2 || len(got.Servers()) != 2 || !got.RequireOwnApp || got.Images.Job == "" || got.Canary.Image != "registry.invalid/team/tailplaned:v1.0.0" || len(got.Canary.Targets) != 1 || got.CacheNamespaces[0] != "cache") {

@@ -25,7 +25,7 @@ import (
 
 // PLANE-01: no rendered object makes the plane reachable from outside the tailnet, with any values. By default there
 // is no plane.
-func TestPLANE01_NoWayInButTheTailnet(t *testing.T) {
+func TestPLANE01_OnlyOverTheTailnet(t *testing.T) {
 	for _, p := range profiles(t) {
 		out := render(t, p.values)
 		found := false
@@ -228,11 +228,11 @@ func TestPlaneReads(t *testing.T) {
 	config := configOf(t, c, systems, "tailplane-plane")
 	board := plane.NewStore(time.Now)
 	var log kubetest.Log
-	ignores, err := kube.NewDriftIgnores(config, systems, board, time.Now)
+	api, err := kube.Connect(config, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &kube.Watcher{DriftIgnores: ignores, Config: config, Store: board, SigninNamespace: signins, SystemNamespace: systems, FleetNamespace: "tailplane-fleet", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
+	w := &kube.Watcher{DriftIgnores: api.DriftIgnores(systems, board), Config: config, Store: board, SigninNamespace: signins, SystemNamespace: systems, FleetNamespace: "tailplane-fleet", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- w.Run(ctx) }()

@@ -3,6 +3,7 @@ package install
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,10 +48,11 @@ func TestPL08_PlaneChangesNothing(t *testing.T) {
 	}
 	t.Cleanup(func() { unbind(t, c, out) })
 	config := configOf(t, c, systems, "tailplane-plane")
-	kept, err := kube.NewChangeStore(config, systems)
+	api, err := kube.Connect(config, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept := api.Changes(systems)
 	k, err := kept.Create(t.Context(), gitops.Change{ID: "c1", Ref: gitops.Ref{Kind: "RunnerPool", Name: "try"}})
 	if err != nil {
 		t.Fatal(err)

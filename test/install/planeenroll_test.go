@@ -74,10 +74,11 @@ func TestPL08_PlaneApproves(t *testing.T) {
 			})
 
 			// With the program itself, and exactly the account's rights.
-			writer, err := kube.NewEnrollmentWriter(configOf(t, c, systems, "tailplane-plane"), f.Fleet.Approver, time.Now)
+			api, err := kube.Connect(configOf(t, c, systems, "tailplane-plane"), time.Now)
 			if err != nil {
 				t.Fatal(err)
 			}
+			writer := api.Enrollments(f.Fleet.Approver)
 			permit := func(who string, v access.Verb) access.Permit {
 				t.Helper()
 				admin := access.PlaneRole{Name: access.PlatformAdmin}

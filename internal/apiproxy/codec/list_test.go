@@ -274,9 +274,9 @@ func forEachItem(l *ListReader) error {
 	}
 }
 
-// TestSpliceIsTake checks that CopyItem and SpliceItem give the same list, for any sequence of dropped items and any
+// TestSpliceEqualsCopy checks that CopyItem and SpliceItem give the same list, for any sequence of dropped items and any
 // size of reads.
-func TestSpliceIsTake(t *testing.T) {
+func TestSpliceEqualsCopy(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range 25 {
 		var list corev1.PodList

@@ -74,8 +74,8 @@ func (l *ListReader) openProto() {
 
 // message returns the next n bytes. They are valid until the next read.
 func (w *window) message(n uint64) []byte {
-	if n > maxKept {
-		w.fail(errKept)
+	if n > maxBuffered {
+		w.fail(errTooLarge)
 	}
 	if w.bad != nil || !w.fill(int(n)) {
 		return nil

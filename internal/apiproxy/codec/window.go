@@ -13,13 +13,13 @@ const (
 	longWindow  = 128 << 10 // of a long list, for larger reads and writes
 	eventWindow = 1 << 10   // of a watch between two events
 	batchWindow = 16 << 10  // the batch size for events, if many wait
-	maxKept     = 16 << 20  // of an item up to its name, or of an event
+	maxBuffered = 16 << 20  // of an item up to its name, or of an event
 
 	writeAt  = 32 << 10 // write taken bytes without waiting for more if there are this many
 	leastGap = 16 << 10 // release or move bytes if there is less room than this for a read
 )
 
-var errKept = fmt.Errorf("an item or event has more than %d bytes", maxKept)
+var errTooLarge = fmt.Errorf("an item or event has more than %d bytes", maxBuffered)
 
 // mode is how a window treats the bytes that were read when it needs room.
 type mode uint8
@@ -92,8 +92,8 @@ func (w *window) more() error {
 	case w.small != nil && unread == 0 && !w.full:
 		w.replace(w.small)
 	case unread == len(w.buf) || w.full && len(w.buf) < w.most:
-		if len(w.buf) >= maxKept {
-			w.err = errKept
+		if len(w.buf) >= maxBuffered {
+			w.err = errTooLarge
 			return w.err
 		}
 		if len(w.buf) < w.most && w.small != nil {

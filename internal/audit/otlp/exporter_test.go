@@ -288,7 +288,7 @@ func TestACollectorHoldsUpNothing(t *testing.T) {
 	}
 }
 
-func TestOffUnlessAskedFor(t *testing.T) {
+func TestOffByDefault(t *testing.T) {
 	for _, tt := range []struct {
 		why string
 		env map[string]string

@@ -71,7 +71,7 @@ func TestFLEET13_OtherLabels(t *testing.T) {
 // FLEET-13: another owner uses a GitHub scale set with the name that the fleet's would have. GitHub
 // would return the same one, so the fleet creates none and the other continues. When the other is
 // deleted, the fleet creates its scale set. An offboarding in the meantime does not touch the other.
-func TestFLEET13_AStrangersScaleSet(t *testing.T) {
+func TestFLEET13_UnmanagedScaleSet(t *testing.T) {
 	p := newEnv(t, "0.14.2")
 	p.pool("nix", "github", v1alpha1.PoolScaling{Max: 3, Budget: 20})
 	others := p.cluster.Namespace(t)

@@ -74,7 +74,7 @@ func TestPublishers(t *testing.T) {
 
 // A server that has heard no other server publishes its own cluster if the list is empty, and removes no cluster from the list. It may be
 // waiting only for nodes that never respond, such as the operator plane's.
-func TestNobodyHeard(t *testing.T) {
+func TestNoPeerSeen(t *testing.T) {
 	p := newEnv(t)
 	shown := func() (names string) {
 		var m Members
@@ -259,7 +259,7 @@ func TestPace(t *testing.T) {
 }
 
 // An empty list is not written and never a reason to remove existing data.
-func TestNothingToSay(t *testing.T) {
+func TestNothingToPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log recordingLog
 		api, mute := newFakeAPI(), time.Now().Add(10*time.Second)

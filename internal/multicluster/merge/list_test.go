@@ -108,9 +108,9 @@ func TestPagesAreTheList(t *testing.T) {
 	}
 }
 
-// TestPagesOfAServerThatKnowsNone checks a server that returns everything instead of a page, as is allowed
+// TestServerWithoutPages checks a server that returns everything instead of a page, as is allowed
 // with resourceVersion=0.
-func TestPagesOfAServerThatKnowsNone(t *testing.T) {
+func TestServerWithoutPages(t *testing.T) {
 	c := threeStores(false, codec.Format{}, 4, 3, 5)
 	for _, s := range c.stores {
 		s.limitless = true

@@ -101,7 +101,7 @@ func TestDebugNeedsTheToken(t *testing.T) {
 	}
 }
 
-func TestProfilesOnlyWhenAsked(t *testing.T) {
+func TestProfilesOnlyOnRequest(t *testing.T) {
 	h := newAdminServer(newTestTelemetry()).Handler()
 	for _, target := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile"} {
 		if w := sendRequest(h, "GET", target, "", sendWithToken); w.Code != 404 {

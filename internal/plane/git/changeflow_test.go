@@ -304,7 +304,7 @@ func TestPL05_BrokenFileOfAnother(t *testing.T) {
 }
 
 // PL-05: a person who has lost the role in an organisation does not see an earlier proposal by sending it again.
-func TestPL05_AskedAgainWithoutTheRole(t *testing.T) {
+func TestPL05_RepeatedWithoutTheRole(t *testing.T) {
 	f := newEnv(t, "github")
 	body := map[string]any{"kind": "RunnerEnrollment", "name": "globex", "reason": "our builds wait", "spec": json.RawMessage(`{"forge":"github","configURL":"https://github.com/globex","credentials":{"secretName":"globex-app"},"pools":[{"name":"gh-nix","type":"Shared"}]}`)}
 	for range 2 {

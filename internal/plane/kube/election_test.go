@@ -101,7 +101,7 @@ func TestPLANE18_Election(t *testing.T) {
 }
 
 // Without the Lease there is no leader, and Trouble gives the reason. With it the election continues without a restart.
-func TestElectionTrouble(t *testing.T) {
+func TestElectionFailures(t *testing.T) {
 	p := newElectionEnv(t)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: LeaseName}}
 	p.Must(p.Admin.Delete(t.Context(), lease))

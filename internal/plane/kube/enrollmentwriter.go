@@ -192,7 +192,7 @@ func (s *EnrollmentWriter) change(e *v1alpha1.RunnerEnrollment, by access.Caller
 	approved := isApproved(e)
 	e.Spec.Credentials.RotateAt = new(metav1.NewTime(s.now().UTC().Truncate(time.Second)))
 	if r := requestedAction(e); r != nil && r.What == plane.ActionRotate {
-		delete(e.Annotations, v1alpha1.AskedAnnotation)
+		delete(e.Annotations, v1alpha1.RequestedAnnotation)
 	}
 	if !approved {
 		return nil
@@ -226,7 +226,7 @@ func (s *EnrollmentWriter) recordRequest(e *v1alpha1.RunnerEnrollment, by string
 	}
 	text, err := json.Marshal(plane.EnrollmentAsked{What: c.Action, By: by, At: s.now().UTC().Truncate(time.Second), Reason: string(c.Reason)})
 	if err == nil {
-		annotate(e, v1alpha1.AskedAnnotation, string(text))
+		annotate(e, v1alpha1.RequestedAnnotation, string(text))
 	}
 	return err
 }

@@ -185,7 +185,7 @@ func requestedBy(e *v1alpha1.RunnerEnrollment) (logins []string) {
 // requestedAction returns the open request on an enrollment, or nil if there is none or it is unreadable.
 func requestedAction(e *v1alpha1.RunnerEnrollment) *plane.EnrollmentAsked {
 	var a plane.EnrollmentAsked
-	if err := json.Unmarshal([]byte(e.Annotations[v1alpha1.AskedAnnotation]), &a); err != nil || a.What != plane.ActionRotate && a.What != plane.ActionOffboard {
+	if err := json.Unmarshal([]byte(e.Annotations[v1alpha1.RequestedAnnotation]), &a); err != nil || a.What != plane.ActionRotate && a.What != plane.ActionOffboard {
 		return nil
 	}
 	return &a

@@ -91,7 +91,7 @@ func TestACheckThatHangs(t *testing.T) {
 }
 
 // Law 4 holds here too: no web page can read the metrics.
-func TestWhoMayAsk(t *testing.T) {
+func TestNoWebPageReadsMetrics(t *testing.T) {
 	h := newListener(health.NewMetrics("v1", "abc")).Handler()
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
 	for name, want := range map[string]int{

@@ -237,7 +237,7 @@ func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step 
 			r.OnReady(took)
 		}
 	}
-	if end, is := endOf(f, step, o.Annotations[v1alpha1.EndAskedAnnotation] != ""); is && r.OnEnd != nil {
+	if end, is := endOf(f, step, o.Annotations[v1alpha1.EndRequestedAnnotation] != ""); is && r.OnEnd != nil {
 		r.OnEnd(end)
 	}
 	e, known := transitionEvents[step.Action]

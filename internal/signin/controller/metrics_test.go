@@ -28,7 +28,7 @@ import (
 // The operator reports each end that no request caused once, with its cause. It does not report
 // ends that the access server caused. A restart reports nothing again and counts the stored
 // sign-ins.
-func TestEndsAreHeardOfOnce(t *testing.T) {
+func TestEndsAreReportedOnce(t *testing.T) {
 	p := newEnv(t)
 	var mu sync.Mutex
 	ends, swept, readied := map[string][]EndedSignin{}, map[string]int{}, 0

@@ -450,7 +450,7 @@ func TestRights(t *testing.T) {
 }
 
 // SGN-13: Actions that these permissions do not allow.
-func TestOutOfReach(t *testing.T) {
+func TestForbiddenActions(t *testing.T) {
 	p := newProductEnv(t)
 	ctx := t.Context()
 	server, operator := p.client(p.accessConfig), p.client(p.operatorConfig)

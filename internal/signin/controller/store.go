@@ -241,7 +241,7 @@ func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 func (s *Store) annotateEnd(ctx context.Context, which signin.Signin) {
 	ctx, cancel := context.WithTimeout(ctx, annotateTimeout)
 	defer cancel()
-	_, _ = s.patch(ctx, which.Name, map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndAskedAnnotation: "access"}}})
+	_, _ = s.patch(ctx, which.Name, map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndRequestedAnnotation: "access"}}})
 }
 
 // Await implements signin.Store. The watch triggers each check. A positive check is repeated on the

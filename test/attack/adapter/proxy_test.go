@@ -20,7 +20,7 @@ import (
 //
 // Guard: outbound in internal/apiproxy, one function for all three kinds of request; upstream's send sets the
 // credential after it.
-func TestPX01_NominatedHeadersTakeNoIdentityAway(t *testing.T) {
+func TestPX01_NominatedHeadersRemoveNoIdentity(t *testing.T) {
 	o := newOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {
 			switching(w, r)

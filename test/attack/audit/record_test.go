@@ -201,7 +201,7 @@ func TestAU05_TheRecordIsManipulated(t *testing.T) {
 //
 // Guard: health.(*Metrics).MeasureServer, whose labels are closed sets; httpapi.logSampler, which logs a repeated refusal once and
 // counts the others.
-func TestAU06_StrangersMakeNoSeries(t *testing.T) {
+func TestAU06_UnknownCallersMakeNoSeries(t *testing.T) {
 	s := attacktest.Start(t)
 	const each, devices = 2000, 5
 	var people []*testenv.Person

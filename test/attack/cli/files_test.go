@@ -22,7 +22,7 @@ import (
 // the file, whatever the umask.
 //
 // Guard: safefile.Check, safefile.LockAll, safefile.Stage, kubeconfig.(Files).Merge.
-func TestCL03_FilesThatAreNotOurs(t *testing.T) {
+func TestCL03_ForeignFiles(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
 	t.Cleanup(func() { s.Logout(t, alice) })

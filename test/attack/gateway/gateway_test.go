@@ -90,7 +90,7 @@ spec: {from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: sho
 //
 // Guard: gateway.builder.tailnetFor and the decision on groups; controller.tailnetReconciler.credential (namespaces, base URLs);
 // tailnets, which follows no redirect.
-func TestGW02_SomebodyElses(t *testing.T) {
+func TestGW02_ForeignObjects(t *testing.T) {
 	w := start(t)
 	from := attacktest.FileSize(t, w.asked)
 	minted := w.corp.count("POST /tailnet/{tailnet}/keys")

@@ -311,7 +311,7 @@ func TestGW05_Collisions(t *testing.T) {
 // prevents Envoy Gateway from sending private keys. A key that is sent nevertheless is returned and stored nowhere.
 //
 // Guard: xds.Certificates.Config, envoy-gateway.yaml.tmpl, xds.translation.
-func TestGW08_Strangers(t *testing.T) {
+func TestGW08_UnknownClients(t *testing.T) {
 	w := start(t)
 	root, own := w.certificates(t)
 	// The calls of the hook that strangers use. Other hooks may still have calls whose caller has gone.

@@ -33,7 +33,7 @@ func availableTo(t *testing.T, s *attacktest.Env, cluster string) bool {
 //
 // Guard: gossip.(detector).recordClaim, which updates a heartbeat and never a state; (*View).take, which checks the
 // signature of a leave message; (*engine).review, which resets the timers of all members after a late round.
-func TestGO04_NobodyIsDeadOnAnothersWord(t *testing.T) {
+func TestGO04_HearsayDeclaresNoDeath(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go04")
 	r.introduce(t)

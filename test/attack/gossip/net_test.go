@@ -216,7 +216,7 @@ func labels(n int) string {
 //
 // Guard: access.Decide for GossipExchange, by the tags of gossip.tags; the order of httpapi.(*Server).ServeHTTP;
 // runAccess, which checks gossip.enabled.
-func TestGO06_Strangers(t *testing.T) {
+func TestGO06_UnknownPeers(t *testing.T) {
 	east, west := twoClusters(t)
 	r := newRogue(t, east, "go06")
 	r.introduce(t)

@@ -186,7 +186,7 @@ func spelt(pairs []string, as func(string) string) (out []string) {
 //
 // Guard: tailnet.(*Node).Identify, which reads only Funnel's header; and controller.Store, whose requests contain no
 // header of the caller.
-func TestID07_HeadersNameNobody(t *testing.T) {
+func TestID07_HeadersIdentifyNoCaller(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, bob := s.Alice(t), s.Bob(t)
 	aliceIP, _ := alice.Node.TailscaleIPs()

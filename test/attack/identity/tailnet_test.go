@@ -233,7 +233,7 @@ func (w *openClient) try(t *testing.T, req *http.Request, limit time.Duration) (
 // Guard: access.Admit (expired, empty names), access.ParseLogin and tailnet.callerOf (answers with empty fields),
 // tailnet.(*Node).whoIs (queries again for every request, with a limit of 2 s: a test in internal/tailnet has a WhoIs
 // that hangs).
-func TestID02_NobodyIsLetIn(t *testing.T) {
+func TestID02_UnidentifiedCallersAreRefused(t *testing.T) {
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
 	const granted = `{"role": "view", "period": "8h"}`

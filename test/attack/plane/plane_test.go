@@ -103,7 +103,7 @@ func startPlane(ctx context.Context, s *attacktest.Env) (*attacktest.PlaneEnv, e
 //
 // Guard: access.(PlanePolicy).rolesOf (complete logins, plainMail), access.ParseLogin, and httpapi.(*request).process, which
 // decides before any handler runs.
-func TestPL01_NobodyBecomesSomebody(t *testing.T) {
+func TestPL01_NoCallerBecomesAnother(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
 	alice := o.Visitor(t, "alice-laptop", "alice@example.com")
@@ -163,7 +163,7 @@ func TestPL01_NobodyBecomesSomebody(t *testing.T) {
 // server refuse the request. A valid token gives no additional rights.
 //
 // Guard: identity.Whois (the same login), identity.(*verifier).callerOf, and jose, which accepts only RS256 in claims.
-func TestPL02_TokensGiveNothing(t *testing.T) {
+func TestPL02_TokensGrantNothing(t *testing.T) {
 	o := start(t)
 	o.SetPolicy(t, attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule))
 	alice, eve := o.Visitor(t, "alice-laptop", "alice@example.com"), o.Visitor(t, "eve-laptop", "eve@example.com")
