@@ -50,7 +50,8 @@ func requestHeaders(in http.Header) http.Header {
 	nominated := listElements(in["Connection"])
 	for name, values := range in {
 		plain := normalizeHeader(name)
-		identifies := identityHeaders[plain] || slices.ContainsFunc(identityHeaderPrefixes, func(prefix string) bool { return strings.HasPrefix(plain, prefix) })
+		hasPrefix := func(prefix string) bool { return strings.HasPrefix(plain, prefix) }
+		identifies := identityHeaders[plain] || slices.ContainsFunc(identityHeaderPrefixes, hasPrefix)
 		if !identifies && !hopHeaders[plain] && !containsFold(nominated, name) {
 			out[name] = values
 		}

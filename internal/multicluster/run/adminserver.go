@@ -70,8 +70,8 @@ const (
 
 // Handler returns the handler of the admin server.
 func (p *AdminServer) Handler() http.Handler {
-	if p.Ready == nil || p.ValidToken == nil || p.Gatherer == nil || p.Log == nil || p.ReadyDetails == nil || p.Config == nil || p.Clusters == nil ||
-		p.Streams == nil || p.Owners == nil || p.Route == nil {
+	if p.Ready == nil || p.ValidToken == nil || p.Gatherer == nil || p.Log == nil || p.ReadyDetails == nil ||
+		p.Config == nil || p.Clusters == nil || p.Streams == nil || p.Owners == nil || p.Route == nil {
 		panic("run.AdminServer: a required field is missing")
 	}
 	mux := http.NewServeMux()
