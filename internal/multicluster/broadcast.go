@@ -119,12 +119,8 @@ func (v *request) deleteAll() error {
 	if err := v.routed(); err != nil {
 		return err
 	}
-	if v.Out.Body != nil {
-		b, err := io.ReadAll(io.LimitReader(v.Out.Body, maxBody))
-		if err != nil {
-			return err
-		}
-		v.setBody(b)
+	if err := v.readBody(); err != nil {
+		return err
 	}
 	var last memberReply
 	for _, m := range v.decision.Members {

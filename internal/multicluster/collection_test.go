@@ -2,6 +2,7 @@ package multicluster
 
 import (
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -106,7 +107,7 @@ impersonation: allow
 rules:
 - name: shop
   match: {apiGroups: [""], resources: [configmaps], namespaces: [shop]}
-  target: {spread: {members: [east, west], onUnavailable: {read: `+read+`}}}
+  target: {spread: {members: [east, west], deleteCollection: all, onUnavailable: {read: `+read+`}}}
 `)
 	log := slog.New(slog.DiscardHandler)
 	st.Router = &Router{Log: log, Now: func() time.Time { return st.now }, Metrics: apiproxy.NewMetrics("test", apiproxy.BuiltinResources())}
@@ -218,5 +219,20 @@ func TestCopiesAreCounted(t *testing.T) {
 	}()
 	if res != nil {
 		t.Error("an interrupted long list was shown as complete")
+	}
+}
+
+// A body that is larger than the limit is refused. A shortened one could delete more than the caller selected.
+func TestDeleteCollectionWithALargeBody(t *testing.T) {
+	st := newEnv(t, "fail")
+	body := `{"kind":"DeleteOptions","apiVersion":"v1"}` + strings.Repeat(" ", maxBody)
+	r := httptest.NewRequestWithContext(t.Context(), "DELETE", "/api/v1/namespaces/shop/configmaps", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	_, _, err := serveRequest(st.Router, r)
+	if refused, ok := errors.AsType[*apiproxy.Refusal](err); !ok || refused.Status != http.StatusRequestEntityTooLarge {
+		t.Errorf("%v, want status %d", err, http.StatusRequestEntityTooLarge)
+	}
+	if n := len(st.east.requests) + len(st.west.requests); n != 0 {
+		t.Errorf("the clusters got %d requests, want none", n)
 	}
 }

@@ -40,6 +40,7 @@ func TestRewriteResponse(t *testing.T) {
 		"a list without change":       {`{ "kind":"PodList","items":[ {} ]}`, `{ "kind":"PodList","items":[ {} ]}`},
 		"an object called a list":     {`{"kind":"TodoList","metadata":{"name":"a"},"items":[{"metadata":{"name":"b"}}]}`, `{"kind":"TodoList","metadata":{"name":"a",` + is + `},"items":[{"metadata":{"name":"b"}}]}`},
 		"a Table":                     {`{"kind":"Table","rows":[{"cells":[1],"object":{"metadata":{"name":"a"}}},{"cells":[2],"object":null}]}`, `{"kind":"Table","rows":[{"cells":[1],"object":{"metadata":{"name":"a",` + is + `}}},{"cells":[2],"object":null}]}`},
+		"a Table without rows":        {`{"kind":"Table"}`, `{"kind":"Table"}`},
 		"no JSON":                     {`{"metadata":{"name":`, `{"metadata":{"name":`},
 		"something that is no object": {`["name"]`, `["name"]`},
 	} {

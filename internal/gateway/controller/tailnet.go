@@ -322,7 +322,7 @@ func (l *tailnetReconciliation) findKey(ctx context.Context) (string, error) {
 	}
 	for _, id := range ids {
 		k, err := l.client.Key(ctx, id)
-		if f, ok := errors.AsType[*tsapi.Error](err); ok && f.Class == tsapi.NotFound {
+		if isNotFound(err) {
 			continue
 		}
 		if err != nil {
