@@ -266,7 +266,7 @@ func (pol Policy) example() Role {
 }
 
 // An Explanation shows how a server sees a caller. It includes the decision that a sign-in without
-// any wish would get now.
+// any request would get now.
 type Explanation struct {
 	Rules []ExplainedRule // the matching rules, in the order of the tailnet policy
 	// Refused is the problem that a sign-in would be refused with, or nil.

@@ -213,12 +213,12 @@ func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
 }
 
-// recentSize is the minimum number of entries that a Trail keeps. Readers that are further behind
+// recentSize is the minimum number of entries that a Recent keeps. Readers that are further behind
 // must read the audit log.
 const recentSize = 500
 
 // A Recent holds the most recent entries of a Log for readers that follow it. Each reader has its
-// own position, so a slow reader delays no other. The zero value is ready for use. A Trail is safe
+// own position, so a slow reader delays no other. The zero value is ready for use. A Recent is safe
 // for concurrent use.
 type Recent struct {
 	mu      sync.Mutex
@@ -247,7 +247,7 @@ func (t *Recent) End() uint64 {
 }
 
 // Since returns the entries after a position, in order, and the position after them. ok is false if
-// the Trail no longer has the entries from there.
+// the Recent no longer has the entries from there.
 func (t *Recent) Since(at uint64) (entries []Entry, end uint64, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

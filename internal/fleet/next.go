@@ -191,19 +191,19 @@ func (d *decision) provision() {
 		}
 		d.progress = "Its namespace is being created."
 	}
-	ground := d.Namespace == Yes && d.Policies == Yes
+	baseline := d.Namespace == Yes && d.Policies == Yes
 	copied := d.Forge != v1alpha1.GitHub || d.hasCopies() // until then no object may reference the copy
-	if ground && d.Credential.Valid == Yes && !copied {
+	if baseline && d.Credential.Valid == Yes && !copied {
 		d.add(CopyCredential)
 		d.progress = "Its credential is being copied."
 	}
-	if ground && d.Access != Yes {
+	if baseline && d.Access != Yes {
 		if d.Access == No {
 			d.add(EnsureAccess)
 		}
 		d.progress = "Permissions in its namespace are being granted."
 	}
-	ready := ground && copied && d.Access == Yes && d.Credential.Valid == Yes
+	ready := baseline && copied && d.Access == Yes && d.Credential.Valid == Yes
 	pools := d.byPool()
 	for _, w := range d.Facts.Desired {
 		d.pool(w, pools[w.Pool], ready)

@@ -121,8 +121,8 @@ func (e *engine) pickPeers(now time.Time) []Peer {
 		pick(some(s.unasked).id)
 	}
 	// From time to time, query a dead member or a node of our tailnet that was never heard. So partitions of any length heal.
-	strangers := max(e.netmap.Len()-len(e.list)-1, 0)
-	if lost := len(s.dead) + strangers; e.rng.Float64()*float64(len(s.live)+1) < float64(lost) {
+	unknown := max(e.netmap.Len()-len(e.list)-1, 0)
+	if lost := len(s.dead) + unknown; e.rng.Float64()*float64(len(s.live)+1) < float64(lost) {
 		if e.rng.IntN(lost) < len(s.dead) {
 			pick(some(s.dead).id)
 		} else {
@@ -263,11 +263,11 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 		}
 		m.mark = e.mark
 		e.recordHeartbeat(m, c, m == asker, d, at)
-		ours := m.order
+		own := m.order
 		if m == asker && !m.firstHand {
-			ours = Order{}
+			own = Order{}
 		}
-		switch order := ours.Compare(c.Order); {
+		switch order := own.Compare(c.Order); {
 		case order > 0:
 			lacks = append(lacks, m)
 			reply = append(reply, m.claimTo(from))

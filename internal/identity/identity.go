@@ -26,7 +26,7 @@ import (
 
 // An Identifier returns the caller of a request. It removes every header that names a caller from
 // the request, so it must run before any handler. A stream that identifies its caller again must
-// pass the original headers. It has the type of Door.Identify.
+// pass the original headers. It has the type of httpapi.Server.Identify.
 type Identifier = func(*http.Request) (access.Caller, error)
 
 // withoutHeaders returns identify for connections that can carry the headers of a proxy. It refuses

@@ -27,13 +27,13 @@ type env struct {
 	door    httpapi.Server
 	http.Handler
 
-	mu      sync.Mutex
-	caller  access.Caller
-	refused error
-	entries []audit.Entry
-	trail   audit.Recent
-	revoked []string
-	fail    error // of Revoke
+	mu          sync.Mutex
+	caller      access.Caller
+	refused     error
+	entries     []audit.Entry
+	recentAudit audit.Recent
+	revoked     []string
+	fail        error // of Revoke
 }
 
 var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
@@ -73,7 +73,7 @@ func newEnv(now func() time.Time) *env {
 			}
 			return 0, nil
 		}}
-	o.service.Trail = &o.trail
+	o.service.RecentAudit = &o.recentAudit
 	o.door = httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(r *http.Request) (access.Caller, error) {
 			if login := r.Header.Get("Test-Login"); login != "" { // for tests with many people at once
@@ -90,7 +90,7 @@ func newEnv(now func() time.Time) *env {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.entries = append(o.entries, e)
-			o.trail.Add(e)
+			o.recentAudit.Add(e)
 			return nil
 		},
 		Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}

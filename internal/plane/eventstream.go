@@ -149,8 +149,8 @@ type eventReader struct {
 	kinds         []Kind // of the topics
 	viewer        Viewer
 	revision      uint64
-	trail         *audit.Recent // nil: the stream does not follow the audit log
-	auditPosition uint64        // its position in trail
+	recentAudit   *audit.Recent // nil: the stream does not follow the audit log
+	auditPosition uint64        // its position in recentAudit
 	out           bytes.Buffer  // what the stream sends next
 }
 
@@ -169,7 +169,7 @@ func (d *Service) streamEvents(ctx context.Context, p access.Permit, req EventsR
 	}
 	r := &eventReader{store: d.Store, topics: req.Topics, kinds: req.Topics.kinds(), viewer: ViewerOf(p)}
 	if slices.Contains(req.Topics, TopicAudit) {
-		r.trail, r.auditPosition = d.Trail, d.Trail.End()
+		r.recentAudit, r.auditPosition = d.RecentAudit, d.RecentAudit.End()
 	}
 	r.start(d.Now().UTC(), string(req.LastID), string(req.After))
 	renew, beat := time.NewTicker(permitRenewal), time.NewTicker(heartbeat)
@@ -276,16 +276,16 @@ func (r *eventReader) sendChanges() {
 
 // auditChanged returns a channel that closes when the audit log has entries that the reader has not received.
 func (r *eventReader) auditChanged() <-chan struct{} {
-	if r.trail == nil {
+	if r.recentAudit == nil {
 		return nil
 	}
-	return r.trail.Changed(r.auditPosition)
+	return r.recentAudit.Changed(r.auditPosition)
 }
 
 // sendAudit sends the entries that the caller may read. Receiving them adds no audit entry. The events have no id, so a client cannot resume
 // from them; a client that reconnects must read the audit log.
 func (r *eventReader) sendAudit() {
-	entries, end, ok := r.trail.Since(r.auditPosition)
+	entries, end, ok := r.recentAudit.Since(r.auditPosition)
 	if r.auditPosition = end; !ok {
 		r.writeEvent("resync", Notice{"record_too_far_behind"})
 	}

@@ -578,7 +578,7 @@ func TestFollowTheRecord(t *testing.T) {
 		o.store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusDown}) // the tab blocks on this event
 		time.Sleep(500 * time.Millisecond)
 		for range 1200 {
-			o.trail.Add(audit.Entry{RequestID: "x"})
+			o.recentAudit.Add(audit.Entry{RequestID: "x"})
 		}
 		release()
 		time.Sleep(500 * time.Millisecond)

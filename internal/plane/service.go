@@ -25,8 +25,8 @@ type Service struct {
 	// AuditEntries calls yield for each entry of the audit log, newest first, until yield returns false. It counts damaged lines. See Record.
 	AuditEntries func(ctx context.Context, yield func(AuditEntry) bool) (damaged int, err error)
 
-	// Trail holds the latest audit entries, for streams that follow the audit log.
-	Trail *audit.Recent
+	// RecentAudit holds the latest audit entries, for streams that follow the audit log.
+	RecentAudit *audit.Recent
 	// Exposures returns the services that the settings expose on the tailnet, with their addresses if they have any. The source of each
 	// service reports its health.
 	Exposures func() []Exposure

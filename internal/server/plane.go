@@ -82,7 +82,7 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	for _, e := range set.Plane.Exposures {
 		s.store.Expect(exposureSource(e.Name))
 	}
-	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: api.Signins(set.Signin.Namespace).Revoke, AuditEntries: s.auditEntries, Trail: s.record.Recent(), Exposures: s.exposures,
+	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: api.Signins(set.Signin.Namespace).Revoke, AuditEntries: s.auditEntries, RecentAudit: s.record.Recent(), Exposures: s.exposures,
 		Ready: func() bool { return s.health.Ready(context.Background()) }}
 	s.fleet = &plane.FleetService{Plane: s.service, CreateHold: holds.Create, LiftHold: holds.Lift, RescheduleHold: holds.Reschedule, IgnoreDrift: ignores.Set, RefreshDrift: s.triggerDriftChecks}
 	s.jobs = &plane.RunnerService{Plane: s.service, ReadEvents: api.Events().List}
@@ -269,7 +269,7 @@ func (s *planeServer) exposure(u exposure.Upstream) exposure.Server {
 	source := exposureSource(u.Name)
 	server := s.newServer(nil, nil)
 	server.Measure, server.MustRecord = s.metrics.MeasureServer("exposure"), nil
-	return exposure.Server{Upstream: u, Door: *server, RetryAfter: exposurePause,
+	return exposure.Server{Upstream: u, Common: *server, RetryAfter: exposurePause,
 		OpenNode: func(ctx context.Context) (exposure.Node, func(*http.Request) (access.Caller, error), error) {
 			node, err := s.node(ctx, u.Name, s.storage().forNode("exposure-"+u.Name))
 			if err != nil {

@@ -199,12 +199,13 @@ func (d *Service) requireOwner(p access.Permit) error {
 	return refused
 }
 
-// readOwn reads the caller's sign-in from the API server.
+// readOwn reads the caller's sign-in from the API server. A caller that may only end a sign-in does not learn that there was one,
+// even if it ended after requireOwner found it.
 func (d *Service) readOwn(ctx context.Context, p access.Permit) (Signin, error) {
 	s, err := d.Store.Get(ctx, OwnerOf(p.Caller()).Name())
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return Signin{}, notSignedIn(Signin{})
+		return Signin{}, cmp.Or(p.OwnerOnly(), notSignedIn(Signin{}))
 	case err != nil:
 		return Signin{}, unavailable(err)
 	}

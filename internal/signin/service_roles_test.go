@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "write the role matrix into testdata")
 type memoryStore struct {
 	mu      sync.Mutex
 	signins map[string]signin.Signin
+	stale   map[string]signin.Signin // in the cache only
 	calls   int
 	next    int
 	down    error
@@ -67,6 +68,9 @@ func (m *memoryStore) Get(_ context.Context, name string) (s signin.Signin, err 
 func (m *memoryStore) GetCached(name string) (signin.Signin, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if s, there := m.stale[name]; there {
+		return s, true
+	}
 	s, there := m.signins[name]
 	return s, there
 }
@@ -382,6 +386,14 @@ func TestServiceReportsEnds(t *testing.T) {
 	want(403, problem.GrantRemoved, request(h, signin.GetKubeconfig.Declare(), nil))
 	who = guarded("alice@example.com", "n1")
 	want(403, problem.NoCapability, request(h, signin.GetKubeconfig.Declare(), nil))
+	// The operator has removed it, and the cache of the access server still has it.
+	delete(store.signins, s.Name)
+	store.stale = map[string]signin.Signin{s.Name: s}
+	for _, op := range []httpapi.Declaration{signin.GetKubeconfig.Declare(), signin.Logout.Declare()} {
+		want(403, problem.NoCapability, request(h, op, struct{}{}))
+	}
+	store.stale = nil
+	store.signins[s.Name] = s
 	who = alice
 	want(404, problem.NotSignedIn, request(h, signin.GetKubeconfig.Declare(), nil))
 	delete(store.signins, s.Name)

@@ -72,7 +72,7 @@ func (s *IdentityServer) Entries() (out []audit.Entry, through []access.Caller) 
 	return out, through
 }
 
-// Serve serves on ln until the test ends, through Door.Run as the programs do.
+// Serve serves on ln until the test ends, through httpapi.Server.Run as the programs do.
 func (s *IdentityServer) Serve(t *testing.T, ln net.Listener, connContext func(context.Context, net.Conn) context.Context) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -164,7 +164,7 @@ func (a *actor) cancelRuns(ctx context.Context, t task) error {
 
 // requestEnd requests the end of a run or a job of a workload. If the credential lacks the permission, it
 // records a denial that names the missing permission.
-func (a *actor) requestEnd(t task, id int64, takes string, request func() error) error {
+func (a *actor) requestEnd(t task, id int64, requirement string, request func() error) error {
 	requested, err := a.o.session.requestEnd(id, a.o.now, request)
 	class := forge.ClassOf(err)
 	if class == "" || class == forge.NotFound {
@@ -173,7 +173,7 @@ func (a *actor) requestEnd(t task, id int64, takes string, request func() error)
 	t.done.reason = cmp.Or(t.done.reason, reasonUnreachable)
 	if class == forge.Forbidden {
 		t.done.denial = fleet.Failure{Reason: reasonMayNotCancel,
-			Message: fmt.Sprintf("The credential may not end the jobs of %s, so they continue. %s %v", t.Name, takes, err)}
+			Message: fmt.Sprintf("The credential may not end the jobs of %s, so they continue. %s %v", t.Name, requirement, err)}
 	}
 	if !requested { // no request was sent; the error is an old one
 		return nil

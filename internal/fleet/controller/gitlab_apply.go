@@ -161,10 +161,10 @@ func (a *actor) applyPause(ctx context.Context, t task) error {
 
 // cancelJobs requests the end of all jobs that still run.
 func (a *actor) cancelJobs(ctx context.Context, t task) error {
-	const takes = "A GitLab token needs the scope api to end them, and a role that may cancel jobs in their projects."
+	const requirement = "A GitLab token needs the scope api to end them, and a role that may cancel jobs in their projects."
 	var errs []error
 	for _, job := range a.o.session.Jobs[t.RemoteID].Jobs {
-		errs = append(errs, a.requestEnd(t, job.ID, takes, func() error {
+		errs = append(errs, a.requestEnd(t, job.ID, requirement, func() error {
 			return a.o.session.GitLab.CancelJob(ctx, job.Project, job.ID)
 		}))
 	}

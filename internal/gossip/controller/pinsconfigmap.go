@@ -166,11 +166,11 @@ func (p *Pins) bound(generations map[string]uint64) {
 // applyChanges makes the change from old to new in on, which other servers may have changed too.
 func applyChanges[V comparable](on, old, new map[string]V) {
 	for k, v := range new {
-		was, knew := old[k]
-		if knew && was == v {
+		was, known := old[k]
+		if known && was == v {
 			continue
 		}
-		if have, there := on[k]; there && have != v && !(knew && have == was) {
+		if have, there := on[k]; there && have != v && !(known && have == was) {
 			continue // another server of this cluster wrote first
 		}
 		on[k] = v

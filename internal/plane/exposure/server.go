@@ -29,9 +29,9 @@ type Server struct {
 	Upstream
 	// OpenNode creates the upstream's node, not yet running, and the function that identifies its callers.
 	OpenNode func(context.Context) (Node, func(*http.Request) (access.Caller, error), error)
-	// Door holds the settings that all servers of the plane share, with the plane's Decide. Run sets Names and Identify from the node, and
+	// Common holds the settings that all servers of the plane share, with the plane's Decide. Run sets Names and Identify from the node, and
 	// replaces Decide by the upstream's.
-	Door httpapi.Server
+	Common httpapi.Server
 	// Report receives the state: the names that serve the upstream, or the error. It is optional.
 	Report func(names []string, err error)
 	// RetryAfter is the time before a failed node is started again.
@@ -69,8 +69,8 @@ func (k Server) serve(ctx context.Context) error {
 	atNode.Go(func() { defer cancel(); nodeErr = node.Run(nodeCtx) })
 	ln, err := node.Listen(ctx)
 	if err == nil {
-		server := k.Door
-		server.Names, server.Identify, server.Decide = node.Names, identify, k.Decide(k.Door.Decide)
+		server := k.Common
+		server.Names, server.Identify, server.Decide = node.Names, identify, k.Decide(k.Common.Decide)
 		k.Report(node.Names(), nil)
 		err = server.Run(ctx, ln, node.ConnContext, k.Routes()...)
 	}

@@ -44,7 +44,7 @@ func TestServer(t *testing.T) {
 	var mu sync.Mutex
 	opened, at := 0, ""
 	k := Server{Upstream: prometheus(t, up), RetryAfter: time.Millisecond,
-		Door: httpapi.Server{Record: func(audit.Entry) error { return nil }, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Common: httpapi.Server{Record: func(audit.Entry) error { return nil }, Log: slog.New(slog.DiscardHandler), Now: time.Now,
 			Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 				return access.DecidePlane(c, v, policy, now)
 			}},

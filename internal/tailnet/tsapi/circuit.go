@@ -72,14 +72,14 @@ func (c *circuit) failed(now time.Time) time.Duration {
 // API.
 func (c *circuit) release() { c.probing = false }
 
-// limited records a rate limit and returns the time to wait. wish is the pause that the API
+// limited records a rate limit and returns the time to wait. requested is the pause that the API
 // requested; 0: none.
-func (c *circuit) limited(now time.Time, wish time.Duration) time.Duration {
+func (c *circuit) limited(now time.Time, requested time.Duration) time.Duration {
 	c.succeeded()
-	if wish <= 0 {
-		wish = backoff(2, rand.Float64())
+	if requested <= 0 {
+		requested = backoff(2, rand.Float64())
 	}
-	if until := now.Add(wish); until.After(c.pause) {
+	if until := now.Add(requested); until.After(c.pause) {
 		c.pause = until
 	}
 	return c.pause.Sub(now)

@@ -94,11 +94,11 @@ func (c *Client) callRaw(ctx context.Context, api *tailscale.Client, method, pat
 	defer res.Body.Close()
 	answer := exchangeOf(api).body
 	if res.StatusCode/100 != 2 {
-		var said tailscale.APIError
-		if err := json.Unmarshal(answer, &said); err != nil {
+		var refusal tailscale.APIError
+		if err := json.Unmarshal(answer, &refusal); err != nil {
 			return fmt.Errorf("status %d", res.StatusCode)
 		}
-		return said
+		return refusal
 	}
 	if out == nil {
 		return nil
