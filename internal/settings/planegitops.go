@@ -33,7 +33,7 @@ type GitOps struct {
 	// Logins maps the tailnet login of a person to that person's other names in commits:
 	// logins at the forge, and mail addresses that differ from the tailnet login.
 	Logins       map[string][]string `yaml:"logins,omitempty"`
-	PollInterval Duration            `yaml:"pollInterval,omitempty"` // how often to poll open changes; 0: one minute
+	PollInterval Duration            `yaml:"lookEvery,omitempty"` // how often to poll open changes; 0: one minute
 }
 
 // A Stack is a file with variables of a Tofu stack, and the mapping from these variables to fields
@@ -87,7 +87,7 @@ func (g GitOps) validate(v *validation) {
 		v.failIf(login == "" || len(names) == 0 || slices.Contains(names, ""),
 			"plane.gitops.logins: %q: set a login on the tailnet and the names of that person in commits", login)
 	}
-	v.failIf(g.PollInterval != 0 && time.Duration(g.PollInterval) < time.Second, "plane.gitops.pollInterval: %v is less than a second", g.PollInterval)
+	v.failIf(g.PollInterval != 0 && time.Duration(g.PollInterval) < time.Second, "plane.gitops.lookEvery: %v is less than a second", g.PollInterval)
 }
 
 func loopback(u *url.URL) bool {

@@ -29,7 +29,7 @@ func TestGitOps(t *testing.T) {
 		{strings.Replace(good, path, stacks, 1), "plane.gitops.stacks"},
 		{strings.Replace(good, path, "format: tfvars, "+stacks, 1), ""},
 		{good + ", logins: {pat@platform.dev: []}", "plane.gitops.logins"},
-		{good + ", pollInterval: 1ms", "plane.gitops.pollInterval"},
+		{good + ", lookEvery: 1ms", "plane.gitops.lookEvery"},
 		{good + ", token: x", "token"},
 	} {
 		f, err := settings.Parse([]byte("plane: {gitops: {" + x.text + "}}"))

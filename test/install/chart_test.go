@@ -502,9 +502,9 @@ var leftAlone = map[string]string{
 	"plane.identity.tailnet":          elsewhere,
 	"plane.identity.login":            elsewhere,
 
-	"plane.gitops.caFile":       "the image has the public authorities; another forge's is for who runs the plane himself",
-	"plane.gitops.pollInterval": "the default interval is the shortest one that a forge allows",
-	"tailnet.joinTimeout":       "a pod that did not join in a minute ends, and is begun again",
+	"plane.gitops.caFile":    "the image has the public authorities; another forge's is for who runs the plane himself",
+	"plane.gitops.lookEvery": "the default interval is the shortest one that a forge allows",
+	"tailnet.joinTimeout":    "a pod that did not join in a minute ends, and is begun again",
 }
 
 const elsewhere = "for a plane that is no node of its own, or part of another process: in a cluster it is a node, and nothing leads to it but the tailnet"
