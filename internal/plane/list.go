@@ -147,8 +147,14 @@ func (t table[T]) page(visible []T, only string, req ListRequest) ([]T, Page, er
 	}
 	fit := make([]place, 0, len(visible))
 	for _, o := range visible {
-		columns := t.Columns(o)
-		if (req.State == "" || t.State(o) == string(req.State)) && matches(o.Key(), columns, string(req.Q)) {
+		if req.State != "" && t.State(o) != string(req.State) {
+			continue
+		}
+		var columns map[string]string // only if the request searches or sorts by them
+		if req.Q != "" || order.column != "id" {
+			columns = t.Columns(o)
+		}
+		if matches(o.Key(), columns, string(req.Q)) {
 			fit = append(fit, place{order.value(columns), o})
 		}
 	}

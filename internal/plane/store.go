@@ -350,7 +350,12 @@ func (b *Store) listing(k Kind) Listing {
 
 // known reports whether a source has reported its full list.
 func (s *kindObjects) known() bool {
-	return slices.Contains(slices.Collect(maps.Values(s.sources)), true)
+	for _, listed := range s.sources {
+		if listed {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *Store) sourcesNamed(names func(func(string) bool)) []Source {
