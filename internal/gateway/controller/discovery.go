@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -130,7 +131,7 @@ func (d *discoveryReconciler) reconcileGateway(ctx context.Context, g *v1alpha1.
 	}
 	found := &discoveryReconciliation{discoveryReconciler: d, gateway: g, services: beside.Items}
 	enabled := slices.DeleteFunc(slices.Clone(g.Spec.Tailnets), func(t v1alpha1.AttachedTailnet) bool {
-		return !deref(t.ServiceDiscovery.Enabled, true)
+		return !ptr.Deref(t.ServiceDiscovery.Enabled, true)
 	})
 	var on []string
 	for _, spec := range enabled {
@@ -399,7 +400,7 @@ func (f *discoveryReconciliation) setDiscovered(s *v1alpha1.TailscaleService, sp
 	}
 	s.Spec.ClusterService = &v1alpha1.ClusterService{Create: new(false)}
 	s.Spec.ProxyProtocol = v1alpha1.ProxyProtocolNone
-	preferred := uint16(cmp.Or(deref(spec.RouteGeneration.Egress, v1alpha1.EgressRoutes{}).Port, 80))
+	preferred := uint16(cmp.Or(ptr.Deref(spec.RouteGeneration.Egress, v1alpha1.EgressRoutes{}).Port, 80))
 	ports := slices.Clone(one.Ports[:min(len(one.Ports), maxDiscoveredPorts)])
 	if port := one.DefaultPort(preferred); !slices.Contains(ports, port) {
 		ports = append(ports[:min(len(ports), maxDiscoveredPorts-1)], port)

@@ -15,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -306,9 +307,9 @@ func (g *gatherer) gatherPrivate(ctx context.Context, o *gateway.Objects) error 
 func gatewayObject(g *gatewayapi.Gateway, controllers map[string]string) gateway.GatewayObject {
 	o := gateway.GatewayObject{Name: objectName(g), Controller: controllers[string(g.Spec.GatewayClassName)]}
 	for _, l := range g.Spec.Listeners {
-		terminates := l.TLS == nil || deref(l.TLS.Mode, gatewayapi.TLSModeTerminate) == gatewayapi.TLSModeTerminate
+		terminates := l.TLS == nil || ptr.Deref(l.TLS.Mode, gatewayapi.TLSModeTerminate) == gatewayapi.TLSModeTerminate
 		o.Listeners = append(o.Listeners, gateway.ListenerObject{
-			Name: string(l.Name), Hostname: string(deref(l.Hostname, "")),
+			Name: string(l.Name), Hostname: string(ptr.Deref(l.Hostname, "")),
 			HTTP: l.Protocol == gatewayapi.HTTPProtocolType || l.Protocol == gatewayapi.HTTPSProtocolType && terminates,
 		})
 	}
@@ -320,12 +321,12 @@ func acceptedParents(namespace, controller string, parents []gatewayapi.RoutePar
 	for _, p := range parents {
 		ref := p.ParentRef
 		if string(p.ControllerName) != controller || !meta.IsStatusConditionTrue(p.Conditions, string(gatewayapi.RouteConditionAccepted)) ||
-			deref(ref.Group, gatewayapi.GroupName) != gatewayapi.GroupName || deref(ref.Kind, "Gateway") != "Gateway" {
+			ptr.Deref(ref.Group, gatewayapi.GroupName) != gatewayapi.GroupName || ptr.Deref(ref.Kind, "Gateway") != "Gateway" {
 			continue
 		}
-		name := gateway.Name{Namespace: string(deref(ref.Namespace, gatewayapi.Namespace(namespace))), Name: string(ref.Name)}
+		name := gateway.Name{Namespace: string(ptr.Deref(ref.Namespace, gatewayapi.Namespace(namespace))), Name: string(ref.Name)}
 		if ref.Port == nil || ref.SectionName != nil {
-			out = append(out, gateway.ParentObject{Gateway: name, Section: string(deref(ref.SectionName, ""))})
+			out = append(out, gateway.ParentObject{Gateway: name, Section: string(ptr.Deref(ref.SectionName, ""))})
 			continue
 		}
 		if g := gateways[name]; g != nil { // the listeners with this port, each by name
@@ -342,13 +343,13 @@ func acceptedParents(namespace, controller string, parents []gatewayapi.RoutePar
 func httpRouteObject(r *gatewayapi.HTTPRoute, parents []gateway.ParentObject) gateway.RouteObject {
 	o := gateway.RouteObject{Kind: "HTTPRoute", Name: objectName(r), Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
 	for _, rule := range r.Spec.Rules {
-		one := gateway.RuleObject{Name: string(deref(rule.Name, ""))}
+		one := gateway.RuleObject{Name: string(ptr.Deref(rule.Name, ""))}
 		one.Answered = slices.ContainsFunc(rule.Filters, func(f gatewayapi.HTTPRouteFilter) bool {
 			return f.Type == gatewayapi.HTTPRouteFilterRequestRedirect
 		})
 		for _, m := range rule.Matches {
-			path := deref(m.Path, gatewayapi.HTTPPathMatch{})
-			one.Paths = append(one.Paths, gateway.RoutePath(string(deref(path.Type, "")), deref(path.Value, "/")))
+			path := ptr.Deref(m.Path, gatewayapi.HTTPPathMatch{})
+			one.Paths = append(one.Paths, gateway.RoutePath(string(ptr.Deref(path.Type, "")), ptr.Deref(path.Value, "/")))
 		}
 		for _, b := range rule.BackendRefs {
 			one.Backends = append(one.Backends, backendObject(r.Namespace, b.BackendRef))
@@ -361,7 +362,7 @@ func httpRouteObject(r *gatewayapi.HTTPRoute, parents []gateway.ParentObject) ga
 func grpcRouteObject(r *gatewayapi.GRPCRoute, parents []gateway.ParentObject) gateway.RouteObject {
 	o := gateway.RouteObject{Kind: "GRPCRoute", Name: objectName(r), Parents: parents, Hostnames: hostnames(r.Spec.Hostnames)}
 	for _, rule := range r.Spec.Rules {
-		one := gateway.RuleObject{Name: string(deref(rule.Name, ""))}
+		one := gateway.RuleObject{Name: string(ptr.Deref(rule.Name, ""))}
 		for _, m := range rule.Matches {
 			one.Paths = append(one.Paths, methodPath(m.Method))
 		}
@@ -379,7 +380,7 @@ func methodPath(m *gatewayapi.GRPCMethodMatch) gateway.Path {
 	switch {
 	case m == nil || m.Service == nil && m.Method == nil:
 		return gateway.RoutePath("PathPrefix", "/")
-	case deref(m.Type, gatewayapi.GRPCMethodMatchExact) != gatewayapi.GRPCMethodMatchExact:
+	case ptr.Deref(m.Type, gatewayapi.GRPCMethodMatchExact) != gatewayapi.GRPCMethodMatchExact:
 		return gateway.RoutePath("RegularExpression", "")
 	case m.Service == nil:
 		return gateway.RoutePath("PathPrefix", "/")
@@ -398,9 +399,9 @@ func hostnames(list []gatewayapi.Hostname) (out []string) {
 
 func backendObject(namespace string, b gatewayapi.BackendRef) gateway.BackendObject {
 	return gateway.BackendObject{
-		Group: string(deref(b.Group, "")), Kind: string(deref(b.Kind, "Service")),
-		Name: gateway.Name{Namespace: string(deref(b.Namespace, gatewayapi.Namespace(namespace))), Name: string(b.Name)},
-		Port: uint16(deref(b.Port, 0)), Weight: uint32(max(deref(b.Weight, 1), 0)),
+		Group: string(ptr.Deref(b.Group, "")), Kind: string(ptr.Deref(b.Kind, "Service")),
+		Name: gateway.Name{Namespace: string(ptr.Deref(b.Namespace, gatewayapi.Namespace(namespace))), Name: string(b.Name)},
+		Port: uint16(ptr.Deref(b.Port, 0)), Weight: uint32(max(ptr.Deref(b.Weight, 1), 0)),
 	}
 }
 
@@ -410,7 +411,7 @@ func grantObject(g *gatewayapi.ReferenceGrant) gateway.GrantObject {
 		o.From = append(o.From, gateway.GrantFrom{Group: string(f.Group), Kind: string(f.Kind), Namespace: string(f.Namespace)})
 	}
 	for _, t := range g.Spec.To {
-		o.To = append(o.To, gateway.GrantTo{Group: string(t.Group), Kind: string(t.Kind), Name: string(deref(t.Name, ""))})
+		o.To = append(o.To, gateway.GrantTo{Group: string(t.Group), Kind: string(t.Kind), Name: string(ptr.Deref(t.Name, ""))})
 	}
 	return o
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -292,7 +293,7 @@ func (l *groupReconciliation) runActions(ctx context.Context) error {
 
 // findTailnet finds the tailnet of the group and its client.
 func (l *groupReconciliation) findTailnet(ctx context.Context) error {
-	name := cmp.Or(l.report.Tailnet, deref(l.group.Spec.TailnetRef, v1alpha1.TailnetReference{}).Name,
+	name := cmp.Or(l.report.Tailnet, ptr.Deref(l.group.Spec.TailnetRef, v1alpha1.TailnetReference{}).Name,
 		l.group.Labels[v1alpha1.TailnetLabel]) // the label has the tailnet that was the default
 	if name == "" {
 		return nil

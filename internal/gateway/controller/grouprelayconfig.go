@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -227,7 +228,7 @@ func (l *groupReconciliation) hasEndpoint(ctx context.Context, s *corev1.Service
 }
 
 // isReadyEndpoint reports whether an endpoint is ready. Kubernetes interprets an unknown state as ready.
-func isReadyEndpoint(e discoveryv1.Endpoint) bool { return deref(e.Conditions.Ready, true) }
+func isReadyEndpoint(e discoveryv1.Endpoint) bool { return ptr.Deref(e.Conditions.Ready, true) }
 
 // Each certificate is in a Secret with the name of its domain, which the relays of a group share.
 // Normally the operator creates the Secret empty, and the first relay issues a certificate. If

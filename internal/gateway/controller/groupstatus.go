@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -380,7 +381,7 @@ func (l *groupReconciliation) groupFacts() gateway.GroupFacts {
 		Ordinals:  map[int]gateway.RelayReplica{},
 	}
 	if l.set != nil {
-		f.SetExists, f.SetDeleting, f.SetReplicas = true, l.set.DeletionTimestamp != nil, int(deref(l.set.Spec.Replicas, 0))
+		f.SetExists, f.SetDeleting, f.SetReplicas = true, l.set.DeletionTimestamp != nil, int(ptr.Deref(l.set.Spec.Replicas, 0))
 	}
 	for i := range f.Replicas {
 		f.Ordinals[i] = gateway.RelayReplica{}

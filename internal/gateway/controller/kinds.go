@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -132,14 +133,6 @@ func find[T any, P objectPointer[T]](ctx context.Context, from client.Reader, ke
 		return nil, client.IgnoreNotFound(err)
 	}
 	return o, nil
-}
-
-// deref returns the value of a pointer, or otherwise if the pointer is nil.
-func deref[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
 }
 
 // wrapError adds to an error what failed. It returns nil if err is nil.
@@ -317,5 +310,5 @@ func onlyTranslationNotes(a, b client.Object) bool {
 }
 
 func statusGroup(s *v1alpha1.TailscaleService) string {
-	return deref(s.Status.Egress, v1alpha1.EgressStatus{}).Group
+	return ptr.Deref(s.Status.Egress, v1alpha1.EgressStatus{}).Group
 }

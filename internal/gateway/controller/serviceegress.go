@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -142,7 +143,7 @@ func (l *serviceReconciliation) deleteFront(ctx context.Context, at string) erro
 // ensureAlias maintains the Service in the object's own namespace.
 func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.EgressStatus, ports []portMapping) error {
 	desired := cmp.Or(l.object.Spec.ClusterService, &v1alpha1.ClusterService{})
-	serviceName, requested := cmp.Or(desired.Name, l.object.Name), deref(desired.Create, true)
+	serviceName, requested := cmp.Or(desired.Name, l.object.Name), ptr.Deref(desired.Create, true)
 	permitted := l.object.Namespace == l.Namespace || slices.Contains(l.ConsumerNamespaces, l.object.Namespace)
 	create := requested && permitted && len(ports) > 0
 	if st.ExternalName != "" && (st.ExternalName != serviceName || !requested) && permitted {

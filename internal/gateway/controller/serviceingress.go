@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
@@ -468,7 +469,7 @@ func (l *serviceReconciliation) approveHosts(ctx context.Context, tailnet string
 		if !slices.Contains(devices, h.Device) {
 			continue // belongs to another operator or is unknown
 		}
-		if !h.Approved && deref(l.object.Spec.VIPService.AutoApprove, true) {
+		if !h.Approved && ptr.Deref(l.object.Spec.VIPService.AutoApprove, true) {
 			if err := api.ApproveHost(ctx, st.Name, h.Device); err != nil {
 				return false, err
 			}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -77,7 +78,7 @@ func indexTailnets(ctx context.Context, f client.FieldIndexer) error {
 func tailnetsOf(o client.Object) (names []string) {
 	switch o := o.(type) {
 	case *v1alpha1.TailscaleProxyGroup:
-		names = []string{deref(o.Spec.TailnetRef, v1alpha1.TailnetReference{}).Name}
+		names = []string{ptr.Deref(o.Spec.TailnetRef, v1alpha1.TailnetReference{}).Name}
 	case *v1alpha1.TailscaleService:
 		if ref := o.Spec.TailnetRef; ref != nil {
 			names = []string{ref.Name}

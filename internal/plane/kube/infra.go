@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayapi "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -31,14 +32,6 @@ func orNil[T comparable](v T) *T {
 		return nil
 	}
 	return &v
-}
-
-// valueOr returns what p points to, or the default if p is nil.
-func valueOr[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
 }
 
 // timeOrNil returns nil for an unknown time.
@@ -183,8 +176,8 @@ func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 			}
 		}
 		for _, b := range rule.BackendRefs {
-			names = names || valueOr(b.Group, "") == gatewayv1alpha1.Group
-			backend := fmt.Sprintf("%s %s/%s", valueOr(b.Kind, "Service"), valueOr(b.Namespace, own), b.Name)
+			names = names || ptr.Deref(b.Group, "") == gatewayv1alpha1.Group
+			backend := fmt.Sprintf("%s %s/%s", ptr.Deref(b.Kind, "Service"), ptr.Deref(b.Namespace, own), b.Name)
 			if b.Port != nil {
 				backend += fmt.Sprintf(":%d", *b.Port)
 			}
@@ -199,7 +192,7 @@ func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 	}
 	var targets []string
 	for _, p := range o.Spec.ParentRefs {
-		targets = append(targets, fmt.Sprintf("Gateway %s/%s", valueOr(p.Namespace, own), p.Name))
+		targets = append(targets, fmt.Sprintf("Gateway %s/%s", ptr.Deref(p.Namespace, own), p.Name))
 	}
 	r.Target = strings.Join(targets, ", ")
 	for _, p := range o.Status.Parents {
@@ -210,7 +203,7 @@ func routesOf(o *gatewayapi.HTTPRoute, now time.Time) ([]plane.Object, string) {
 }
 
 func proxyGroupOf(o *gatewayv1alpha1.TailscaleProxyGroup, now time.Time) plane.Object {
-	g := plane.ProxyGroup{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Type: string(o.Spec.Type), Wanted: int(valueOr(o.Spec.Replicas, defaultReplicas)),
+	g := plane.ProxyGroup{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Type: string(o.Spec.Type), Wanted: int(ptr.Deref(o.Spec.Replicas, defaultReplicas)),
 		Tailnet: tailnetName(o.Spec.TailnetRef), Devices: []plane.RelayDevice{}, Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
 	if o.Status.ObservedGeneration > 0 {
 		g.Ready = new(int(o.Status.ReadyReplicas))
@@ -301,7 +294,7 @@ func gatewayFieldsOf(o *gatewayapi.Gateway) gatewayFields {
 	is := gatewayFields{class: string(o.Spec.GatewayClassName), listeners: []plane.Listener{}}
 	for _, l := range o.Spec.Listeners {
 		is.listeners = append(is.listeners, plane.Listener{Name: string(l.Name), Protocol: string(l.Protocol), Port: int(l.Port),
-			Hostname: string(valueOr(l.Hostname, ""))})
+			Hostname: string(ptr.Deref(l.Hostname, ""))})
 	}
 	return is
 }
