@@ -46,6 +46,7 @@ const (
 // +kubebuilder:resource:path=tkasignins,singular=tkasignin,shortName=signin,categories=tailplane,scope=Namespaced
 // +kubebuilder:printcolumn:name="User",type=string,JSONPath=`.spec.user.login`
 // +kubebuilder:printcolumn:name="Device",type=string,JSONPath=`.spec.device.name`
+// +kubebuilder:printcolumn:name="Session",type=string,JSONPath=`.spec.session`,description="empty for the default session"
 // +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.status.role`,description="the role that is bound, not the requested one"
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Until",type=string,JSONPath=`.status.validUntil`
@@ -82,6 +83,7 @@ type TkaSigninList struct {
 // role needs another TkaSignin.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.session) == has(oldSelf.session)",message="session is immutable"
 type TkaSigninSpec struct {
 	// user is the person who signed in.
 	// +required
@@ -92,6 +94,15 @@ type TkaSigninSpec struct {
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="device is immutable"
 	Device SigninDevice `json:"device"`
+
+	// session separates several sign-ins of one device, such as those of two terminals. Absent: the default session.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="session is immutable"
+	// +kubebuilder:validation:XValidation:rule="self != 'default' && !self.startsWith('req-')",message="the default session has no name, and names that start with req- belong to access requests"
+	Session string `json:"session,omitempty"`
 
 	// role is the name of the ClusterRole to bind. The operator binds only roles on its allow-list.
 	// +required

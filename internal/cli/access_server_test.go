@@ -104,15 +104,15 @@ func (m *signinStore) GetCached(name string) (signin.Signin, bool) {
 	return s, ok
 }
 
-func (m *signinStore) CountLive(login string) (n int) {
+func (m *signinStore) ListCached(login string) (all []signin.Signin) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.signins {
 		if s.Owner.Login == login {
-			n++
+			all = append(all, s)
 		}
 	}
-	return n
+	return all
 }
 
 func (m *signinStore) Create(_ context.Context, s signin.Signin) (signin.Signin, error) {

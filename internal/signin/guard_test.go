@@ -30,7 +30,7 @@ func guarded(login, device string, rules ...string) access.Caller {
 }
 
 func live(c access.Caller, role access.Role, at time.Time) signin.Signin {
-	o := signin.OwnerOf(c)
+	o := signin.OwnerOf(c, "")
 	return signin.Signin{Name: o.Name(), UID: "uid-" + o.Name(), Owner: o, Role: role, Period: 8 * time.Hour, AskedAt: at, Created: at,
 		Generation: 1, Report: signin.Report{Phase: signin.PhaseReady, ValidUntil: at.Add(8 * time.Hour), ObservedGeneration: 1}}
 }

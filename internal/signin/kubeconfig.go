@@ -25,6 +25,7 @@ type Kubeconfig struct {
 	CA                    []byte // PEM
 	InsecureSkipTLSVerify bool
 	Prefix                string // prefix of the context and user names, such as "tka-"
+	Session               Session
 	Namespace             string // "" keeps the default of kubectl
 	Token                 secret.Text
 	ExpiresAt             time.Time
@@ -32,7 +33,16 @@ type Kubeconfig struct {
 }
 
 // Context returns the name of the context and of the user.
-func (k Kubeconfig) Context() string { return k.Prefix + k.Cluster }
+func (k Kubeconfig) Context() string { return ContextName(k.Prefix, k.Cluster, k.Session) }
+
+// ContextName returns the name of the context and of the user of a session: PREFIX CLUSTER for the
+// default session, and PREFIX CLUSTER-SESSION for any other.
+func ContextName(prefix, cluster string, session Session) string {
+	if session != "" {
+		cluster += "-" + string(session)
+	}
+	return prefix + cluster
+}
 
 // AuditObject returns the name of the sign-in for the audit log.
 func (k Kubeconfig) AuditObject() string { return k.Signin }

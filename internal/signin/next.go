@@ -229,9 +229,12 @@ func (f Facts) isAccountIntact() bool {
 // event announces the change.
 func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) {
 	r := f.Rules
+	_, badSession := ParseSession(string(f.Owner.Session))
 	switch {
+	case badSession != nil:
+		return ReasonNameTaken, fmt.Sprintf("The access server did not write this sign-in: %v.", badSession), time.Time{}
 	case f.Owner.Name() != f.Name:
-		return ReasonNameTaken, "The name does not match this user and device, so the access server did not write this sign-in.", time.Time{}
+		return ReasonNameTaken, "The name does not match this user, device and session, so the access server did not write this sign-in.", time.Time{}
 	case f.AskedAt.Sub(now) > maxClockSkew:
 		return ReasonClockSkew, fmt.Sprintf("The time of the request is more than %v in the future: the clocks of the access server and the operator differ.", maxClockSkew), f.AskedAt.Add(-maxClockSkew)
 	case f.Period < r.Min || f.Period > r.Max:

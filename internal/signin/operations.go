@@ -20,7 +20,7 @@ const Base = "/api/v1alpha1"
 var (
 	Login = httpapi.Op[LoginRequest, Accepted]{
 		Pattern: "POST " + Base + "/login", Verb: access.SigninLogin,
-		Doc:       "Sign in, or extend the sign-in of this device.",
+		Doc:       "Sign in, or extend the sign-in of a session of this device.",
 		Example:   LoginRequest{Role: "view", Period: httpapi.Duration(30 * time.Minute)},
 		Responses: []Accepted{{exampleStatus(Pending)}},
 		Refusals: slices.Concat(ungranted, []problem.Code{problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.PeriodOutOfBounds,
@@ -28,7 +28,7 @@ var (
 	}
 	Read = httpapi.Op[ReadRequest, Status]{
 		Pattern: "GET " + Base + "/login", Verb: access.SigninRead,
-		Doc:       "Show the sign-in of this device: 200 when it is ready, 202 while it is pending.",
+		Doc:       "Show the sign-in of a session of this device: 200 when it is ready, 202 while it is pending.",
 		Responses: []Status{exampleStatus(Ready), exampleStatus(Pending)},
 		Refusals:  slices.Concat(ungranted, []problem.Code{problem.NotSignedIn, problem.CannotProvision}),
 	}
@@ -42,10 +42,16 @@ var (
 	}
 	Logout = httpapi.Op[LogoutRequest, Status]{
 		Pattern: "POST " + Base + "/logout", Verb: access.SigninLogout,
-		Doc:       "End the sign-in of this device. A caller may always end its sign-in, also without a grant.",
+		Doc:       "End the sign-in of a session of this device. A caller may always end its sign-in, also without a grant.",
 		Example:   LogoutRequest{Wait: httpapi.Duration(2 * time.Second)},
 		Responses: []Status{exampleStatus(Ended)},
 		Refusals:  slices.Concat(ungranted, []problem.Code{problem.MediaType, problem.TooLarge, problem.NotSignedIn}),
+	}
+	ListSessions = httpapi.Op[SessionsRequest, Sessions]{
+		Pattern: "GET " + Base + "/sessions", Verb: access.SigninRead,
+		Doc:       "List the sign-ins of this device, of all its sessions.",
+		Responses: []Sessions{{Sessions: []Status{exampleStatus(Ready)}}},
+		Refusals:  ungranted,
 	}
 	GetClusterInfo = httpapi.Op[ClusterInfoRequest, ClusterInfo]{
 		Pattern: "GET " + Base + "/cluster-info", Verb: access.ClusterInfo,
@@ -95,6 +101,7 @@ type LoginRequest struct {
 	Role       string           `json:"role,omitempty" doc:"one of the granted roles; without it, the rule of highest priority is used"`
 	Period     httpapi.Duration `json:"period,omitzero" doc:"at most the granted period; without it, the granted one"`
 	Namespaces []string         `json:"namespaces,omitempty" doc:"restricts the granted access to these namespaces"`
+	Session    Session          `json:"session,omitempty" doc:"a DNS label; without it, the default session"`
 }
 
 // AuditArgs returns the request's parameters for the audit log.
@@ -109,19 +116,36 @@ func (r LoginRequest) AuditArgs() map[string]string {
 	if len(r.Namespaces) > 0 {
 		args["namespaces"] = strings.Join(r.Namespaces, ",")
 	}
+	if r.Session != "" {
+		args["session"] = string(r.Session)
+	}
 	return args
 }
 
-// A ReadRequest has no parameters.
-type ReadRequest struct{}
+// A ReadRequest names a session.
+type ReadRequest struct {
+	Session Session `json:"-" query:"session" doc:"without it, the default session"`
+}
+
+// A SessionsRequest has no parameters.
+type SessionsRequest struct{}
+
+// Sessions are the sign-ins of one device.
+type Sessions struct {
+	Sessions []Status `json:"sessions" null:"never" doc:"the default session first, then by name"`
+}
 
 // A KubeconfigRequest can wait until the sign-in is ready.
 type KubeconfigRequest struct {
+	Session Session `json:"-" query:"session" doc:"without it, the default session"`
+
 	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait for the sign-in to become ready; the server limits it to api.maxWait"`
 }
 
 // A LogoutRequest can wait until the access is gone.
 type LogoutRequest struct {
+	Session Session `json:"-" query:"session" doc:"without it, the default session"`
+
 	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait until the access has ended; default 2s"`
 }
 
@@ -146,6 +170,7 @@ type Status struct {
 	State             State     `json:"state" enum:"pending,ready,refused,ending,ended"`
 	Provisioned       bool      `json:"provisioned" doc:"whether the sign-in gives access"`
 	Name              string    `json:"name" doc:"name of the TkaSignin object"`
+	Session           Session   `json:"session,omitempty" doc:"absent: the default session"`
 	Device            string    `json:"device"`
 	Namespaces        []string  `json:"namespaces" null:"never" doc:"where the role applies; none: the whole cluster"`
 	MissingNamespaces []string  `json:"missingNamespaces" null:"never" doc:"granted namespaces that the cluster does not have; the role is bound when they appear"`

@@ -28,8 +28,8 @@ type Store interface {
 	Get(ctx context.Context, name string) (Signin, error)
 	// GetCached reads the sign-in from a cache, without a call to the API server. The cache may lag.
 	GetCached(name string) (Signin, bool)
-	// CountLive returns the number of cached sign-ins of a login, on all devices.
-	CountLive(login string) int
+	// ListCached returns the cached sign-ins of a login, of all its devices and sessions, in no order.
+	ListCached(login string) []Signin
 	// Create stores a new sign-in. Error: ErrExists.
 	Create(context.Context, Signin) (Signin, error)
 	// Extend writes Period and AskedAt if the stored version is s.Version. Errors: ErrConflict,
@@ -60,7 +60,7 @@ type Service struct {
 	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 
-	MaxPerLogin int
+	MaxPerLogin int // devices of one login with live sign-ins
 	RetryAfter  time.Duration // pause between two polls of a client
 	MaxWait     time.Duration // maximum duration of a long poll
 	Now         func() time.Time
@@ -68,6 +68,7 @@ type Service struct {
 
 // Limits inside one login.
 const (
+	maxSessions = 20               // live sign-ins of one device, without the default session
 	replaceWait = 2 * time.Second  // how long to wait until the previous sign-in is gone
 	writeTries  = 5                // attempts after conflicting writes
 	callTimeout = 15 * time.Second // limit for all API server calls of one request; tka waits for 30 seconds
@@ -80,6 +81,7 @@ func (d *Service) Routes() []httpapi.Route {
 		Read.Serve(d.read),
 		GetKubeconfig.ServeAfter(d.awaitReady, d.kubeconfig),
 		Logout.Serve(d.logout),
+		ListSessions.Serve(d.sessions),
 		GetClusterInfo.Serve(d.clusterInfo),
 		GetWhoami.Serve(d.whoami),
 	}
@@ -105,7 +107,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if err != nil {
 		return Accepted{}, err
 	}
-	owner := OwnerOf(p.Caller())
+	owner := OwnerOf(p.Caller(), req.Session)
 	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period()}
 	for range writeTries {
 		s, err := d.write(ctx, want)
@@ -119,7 +121,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 		st.Clamped = p.Clamped()
 		return Accepted{st}, nil
 	}
-	return Accepted{}, problem.New(problem.Conflict, "Another login of this device is changing the sign-in.", "Try again.").WithRetryAfter(d.RetryAfter)
+	return Accepted{}, problem.New(problem.Conflict, "Another login of this session is changing the sign-in.", "Try again.").WithRetryAfter(d.RetryAfter)
 }
 
 // write tries once to change the stored sign-in to want.
@@ -127,10 +129,8 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	have, err := d.Store.Get(ctx, want.Name)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		if d.Store.CountLive(want.Owner.Login) >= d.MaxPerLogin {
-			return Signin{}, problem.New(problem.TooManySignins,
-				fmt.Sprintf("%s is already signed in from %d devices.", want.Owner.Login, d.MaxPerLogin),
-				"Sign out on a device that is not in use: tka logout").WithRetryAfter(time.Minute)
+		if err := d.limitSessions(want.Owner); err != nil {
+			return Signin{}, err
 		}
 		return d.create(ctx, want)
 	case err != nil:
@@ -152,6 +152,30 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 		return Signin{}, problem.New(problem.Ending, "The previous sign-in is still ending.", "Try again in a moment.").WithRetryAfter(d.RetryAfter)
 	}
 	return d.create(ctx, want)
+}
+
+// limitSessions rejects a new sign-in of an owner that has too many. The sessions of a device count as one device, and the
+// default session does not count among them, so that shells that were killed lock nobody out of it.
+func (d *Service) limitSessions(o Owner) error {
+	devices, sessions := map[string]bool{}, 0
+	for _, s := range d.Store.ListCached(o.Login) {
+		switch {
+		case s.Deleting || s.State(d.Now()) == Ended:
+		case s.Owner.DeviceID != o.DeviceID:
+			devices[s.Owner.DeviceID] = true
+		case s.Owner.Session != "":
+			sessions++
+		}
+	}
+	switch {
+	case len(devices) >= d.MaxPerLogin:
+		return problem.New(problem.TooManySignins, fmt.Sprintf("%s is already signed in from %d devices.", o.Login, d.MaxPerLogin),
+			"Sign out on a device that is not in use: tka logout").WithRetryAfter(time.Minute)
+	case o.Session != "" && sessions >= maxSessions:
+		return problem.New(problem.TooManySignins, fmt.Sprintf("This device already has %d sessions besides the default one.", maxSessions),
+			"List them, and end those that are not in use: tka status; tka logout --session NAME").WithRetryAfter(time.Minute)
+	}
+	return nil
 }
 
 func (d *Service) create(ctx context.Context, want Signin) (Signin, error) {
@@ -188,12 +212,12 @@ func (d *Service) awaitGone(ctx context.Context, s Signin, limit time.Duration) 
 
 // requireOwner rejects a caller that may only act as the owner of a sign-in and has none. It makes no
 // call to the API server.
-func (d *Service) requireOwner(p access.Permit) error {
+func (d *Service) requireOwner(p access.Permit, session Session) error {
 	refused := p.OwnerOnly()
 	if refused == nil {
 		return nil
 	}
-	if _, there := d.Store.GetCached(OwnerOf(p.Caller()).Name()); there {
+	if _, there := d.Store.GetCached(OwnerOf(p.Caller(), session).Name()); there {
 		return nil
 	}
 	return refused
@@ -201,24 +225,40 @@ func (d *Service) requireOwner(p access.Permit) error {
 
 // readOwn reads the caller's sign-in from the API server. A caller that may only end a sign-in does not learn that there was one,
 // even if it ended after requireOwner found it.
-func (d *Service) readOwn(ctx context.Context, p access.Permit) (Signin, error) {
-	s, err := d.Store.Get(ctx, OwnerOf(p.Caller()).Name())
+func (d *Service) readOwn(ctx context.Context, p access.Permit, session Session) (Signin, error) {
+	owner := OwnerOf(p.Caller(), session)
+	s, err := d.Store.Get(ctx, owner.Name())
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return Signin{}, cmp.Or(p.OwnerOnly(), notSignedIn(Signin{}))
+		return Signin{}, cmp.Or(p.OwnerOnly(), notSignedIn(Signin{Owner: owner}))
 	case err != nil:
 		return Signin{}, unavailable(err)
 	}
 	return s, nil
 }
 
-func (d *Service) read(ctx context.Context, p access.Permit, _ ReadRequest) (Status, error) {
+// sessions lists the sign-ins of the caller's device from the cache.
+func (d *Service) sessions(_ context.Context, p access.Permit, _ SessionsRequest) (Sessions, error) {
+	if err := p.Require(access.SigninRead, d.Now()); err != nil {
+		return Sessions{}, err
+	}
+	owner, out := OwnerOf(p.Caller(), ""), Sessions{Sessions: []Status{}}
+	for _, s := range d.Store.ListCached(owner.Login) {
+		if owner.Session = s.Owner.Session; s.Name == owner.Name() && s.State(d.Now()) != Ended {
+			out.Sessions = append(out.Sessions, d.status(s))
+		}
+	}
+	slices.SortFunc(out.Sessions, func(a, b Status) int { return cmp.Compare(a.Session, b.Session) })
+	return out, nil
+}
+
+func (d *Service) read(ctx context.Context, p access.Permit, req ReadRequest) (Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.SigninRead, d.Now()); err != nil {
 		return Status{}, err
 	}
-	s, err := d.readOwn(ctx, p)
+	s, err := d.readOwn(ctx, p, req.Session)
 	if err != nil {
 		return Status{}, err
 	}
@@ -238,7 +278,7 @@ func (d *Service) awaitReady(ctx context.Context, p access.Permit, req Kubeconfi
 	if wait == 0 || p.OwnerOnly() != nil {
 		return nil // nothing to wait for
 	}
-	name := OwnerOf(p.Caller()).Name()
+	name := OwnerOf(p.Caller(), req.Session).Name()
 	limit, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if _, known := d.Store.GetCached(name); !known {
@@ -262,17 +302,17 @@ func (d *Service) awaitReady(ctx context.Context, p access.Permit, req Kubeconfi
 
 // kubeconfig returns a new token for a ready sign-in. The grants of the current connection must
 // still cover the sign-in; otherwise kubeconfig ends it.
-func (d *Service) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigRequest) (Kubeconfig, error) {
+func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req KubeconfigRequest) (Kubeconfig, error) {
 	now := d.Now()
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.SigninKubeconfig, now); err != nil {
 		return Kubeconfig{}, err
 	}
-	if err := d.requireOwner(p); err != nil {
+	if err := d.requireOwner(p, req.Session); err != nil {
 		return Kubeconfig{}, err
 	}
-	s, err := d.readOwn(ctx, p)
+	s, err := d.readOwn(ctx, p, req.Session)
 	if err != nil {
 		return Kubeconfig{}, err
 	}
@@ -306,7 +346,7 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, _ KubeconfigR
 		return Kubeconfig{}, unavailable(errors.New("the API server returned an empty token"))
 	}
 	k := Kubeconfig{Cluster: d.Cluster.Name, Server: d.Cluster.ServerURL, CA: d.Cluster.CAData, InsecureSkipTLSVerify: d.Cluster.InsecureSkipTLSVerify,
-		Prefix: d.Prefix, Token: token, ExpiresAt: s.ValidUntil, Signin: s.Name}
+		Prefix: d.Prefix, Session: s.Owner.Session, Token: token, ExpiresAt: s.ValidUntil, Signin: s.Name}
 	if expires.Before(k.ExpiresAt) {
 		k.ExpiresAt = expires
 	}
@@ -322,12 +362,12 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 	if err := p.Require(access.SigninLogout, d.Now()); err != nil {
 		return Status{}, err
 	}
-	if err := d.requireOwner(p); err != nil {
+	if err := d.requireOwner(p, req.Session); err != nil {
 		return Status{}, err
 	}
 	limit, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	s, err := d.readOwn(limit, p)
+	s, err := d.readOwn(limit, p, req.Session)
 	if err != nil {
 		return Status{}, err
 	}
@@ -354,7 +394,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 
 // status returns the view of s for its owner.
 func (d *Service) status(s Signin) Status {
-	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Device: s.Owner.DeviceName,
+	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName,
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
 	role, namespaces, until := s.Role, s.Namespaces, s.AskedAt.Add(s.Period)
 	switch st.State {
@@ -370,6 +410,9 @@ func (d *Service) status(s Signin) Status {
 
 func notSignedIn(s Signin) error {
 	msg := "This device is not signed in."
+	if s.Owner.Session != "" {
+		msg = fmt.Sprintf("This device has no session %q.", s.Owner.Session)
+	}
 	if !s.ValidUntil.IsZero() && !s.Deleting {
 		msg = fmt.Sprintf("The sign-in of this device ended at %s.", s.ValidUntil.UTC().Format(time.RFC3339))
 	}

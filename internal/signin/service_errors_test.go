@@ -101,7 +101,7 @@ func TestSGN17_FailuresAreNoInternalErrors(t *testing.T) {
 						who := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","priority":1}`, `{"role":"edit","period":"1h"}`)
 						store := failingStore{memoryStore: newMemoryStore()}
 						if o.alive {
-							owner := signin.OwnerOf(who)
+							owner := signin.OwnerOf(who, "")
 							s := signin.Signin{Name: owner.Name(), Owner: owner, Role: "view", Period: 8 * time.Hour, AskedAt: time.Now()}
 							if _, err := store.memoryStore.Create(t.Context(), s); err != nil {
 								t.Fatal(err)
@@ -159,7 +159,7 @@ func TestSGN17_FailuresAreNoInternalErrors(t *testing.T) {
 func TestGoneWithoutAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		who := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","priority":1}`, `{"role":"edit","period":"1h"}`)
-		owner := signin.OwnerOf(who)
+		owner := signin.OwnerOf(who, "")
 		store := failingStore{memoryStore: newMemoryStore(), call: func(ctx context.Context, method string) error {
 			if method == "Await" {
 				<-ctx.Done()

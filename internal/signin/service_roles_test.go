@@ -74,15 +74,15 @@ func (m *memoryStore) GetCached(name string) (signin.Signin, bool) {
 	s, there := m.signins[name]
 	return s, there
 }
-func (m *memoryStore) CountLive(login string) (n int) {
+func (m *memoryStore) ListCached(login string) (all []signin.Signin) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, s := range m.signins {
 		if s.Owner.Login == login {
-			n++
+			all = append(all, s)
 		}
 	}
-	return n
+	return all
 }
 func (m *memoryStore) Create(_ context.Context, s signin.Signin) (signin.Signin, error) {
 	return s, m.call(func() error {

@@ -22,7 +22,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 )
 
-// An Owner is the owner of a sign-in: a person on a device, or a tagged node.
+// An Owner is the owner of a sign-in: a session of a person on a device, or of a tagged node.
 type Owner struct {
 	Login       string // full login; "node:<name>" for a tagged node
 	UserID      string
@@ -30,18 +30,20 @@ type Owner struct {
 	DeviceID    string // stable node ID
 	DeviceName  string
 	Tailnet     string
+	Session     Session
 }
 
-// OwnerOf returns the Owner for the sign-ins of caller c.
-func OwnerOf(c access.Caller) Owner {
+// OwnerOf returns the Owner for a session of caller c.
+func OwnerOf(c access.Caller, session Session) Owner {
 	return Owner{Login: c.Identity(), UserID: c.UserID, DisplayName: c.DisplayName,
-		DeviceID: c.Device.ID, DeviceName: c.Device.Name, Tailnet: c.Tailnet}
+		DeviceID: c.Device.ID, DeviceName: c.Device.Name, Tailnet: c.Tailnet, Session: session}
 }
 
 // Name returns the name of the owner's sign-in and its ServiceAccount. With a prefix, it is also
 // the name of its bindings. It consists of a readable part of the login and a hash of the tailnet,
-// the complete login and the device. alice@a.example and alice@b.example therefore differ, and each
-// device has a separate sign-in. It is a DNS-1123 label of at most 61 characters.
+// the complete login, the device and a session that is not the default one. alice@a.example and
+// alice@b.example therefore differ, and each session of each device has a separate sign-in. It is a
+// DNS-1123 label of at most 61 characters.
 func (o Owner) Name() string {
 	var slug strings.Builder
 	for _, r := range strings.ToLower(o.Login) {
@@ -56,7 +58,11 @@ func (o Owner) Name() string {
 		}
 	}
 	h := sha256.New()
-	for _, part := range []string{o.Tailnet, o.Login, o.DeviceID} {
+	parts := []string{o.Tailnet, o.Login, o.DeviceID}
+	if o.Session != "" {
+		parts = append(parts, string(o.Session))
+	}
+	for _, part := range parts {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write([]byte(part))
 	}

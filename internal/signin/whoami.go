@@ -17,15 +17,17 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A WhoamiRequest has no parameters.
-type WhoamiRequest struct{}
+// A WhoamiRequest names a session.
+type WhoamiRequest struct {
+	Session Session `json:"-" query:"session" doc:"whose sign-in to show; without it, the default session"`
+}
 
 // Whoami shows how the server sees a caller and how it decides. It contains only the caller's data.
 type Whoami struct {
 	Caller   CallerIdentity `json:"caller"`
 	Rules    []Rule         `json:"rules" null:"never" doc:"the matching rules of the tailnet policy, in its order"`
 	Decision Decision       `json:"decision" doc:"the result of a login without parameters"`
-	Signin   *Status        `json:"signin" doc:"the sign-in of this device; null: there is none"`
+	Signin   *Status        `json:"signin" doc:"the sign-in of the session; null: there is none"`
 	AuditID  string         `json:"auditId"`
 }
 
@@ -72,7 +74,7 @@ func (w Whoami) WithAuditID(id string) any {
 	return w
 }
 
-func (d *Service) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) (Whoami, error) {
+func (d *Service) whoami(ctx context.Context, p access.Permit, req WhoamiRequest) (Whoami, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.Whoami, d.Now()); err != nil {
@@ -89,7 +91,7 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, _ WhoamiRequest) 
 			Namespaces: append([]string{}, r.Namespaces...), Chosen: r.Chosen, Problem: r.Problem})
 	}
 	w.Decision = decisionOf(e)
-	switch s, there, err := d.findSignin(ctx, p); {
+	switch s, there, err := d.findSignin(ctx, p, req.Session); {
 	case err != nil:
 		return Whoami{}, err
 	case there:
@@ -112,8 +114,8 @@ func decisionOf(e access.Explanation) Decision {
 // findSignin returns the caller's sign-in from the cache. For a caller with a grant it also queries the
 // API server, because the cache may lag behind a login. A caller without a grant causes no call to
 // the API server.
-func (d *Service) findSignin(ctx context.Context, p access.Permit) (Signin, bool, error) {
-	name := OwnerOf(p.Caller()).Name()
+func (d *Service) findSignin(ctx context.Context, p access.Permit, session Session) (Signin, bool, error) {
+	name := OwnerOf(p.Caller(), session).Name()
 	if s, there := d.Store.GetCached(name); there || p.OwnerOnly() != nil {
 		return s, there, nil
 	}

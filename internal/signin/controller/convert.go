@@ -24,7 +24,8 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 	s := signin.Signin{
 		Name: o.Name, UID: string(o.UID), Version: o.ResourceVersion, Generation: o.Generation,
 		Owner: signin.Owner{Login: o.Spec.User.Login, UserID: o.Spec.User.ID, DisplayName: o.Spec.User.DisplayName,
-			DeviceID: o.Spec.Device.ID, DeviceName: o.Spec.Device.Name, Tailnet: o.Spec.Device.Tailnet},
+			DeviceID: o.Spec.Device.ID, DeviceName: o.Spec.Device.Name, Tailnet: o.Spec.Device.Tailnet,
+			Session: signin.Session(o.Spec.Session)},
 		Role:       access.Role(o.Spec.Role),
 		Namespaces: slices.Sorted(slices.Values(o.Spec.Namespaces)),
 		Period:     o.Spec.Period.Duration, AskedAt: o.Spec.AskedAt.Time,
@@ -63,6 +64,7 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 		Spec: v1alpha1.TkaSigninSpec{
 			User:       v1alpha1.SigninUser{Login: s.Owner.Login, ID: s.Owner.UserID, DisplayName: cleanDisplayName(s.Owner.DisplayName)},
 			Device:     v1alpha1.SigninDevice{ID: s.Owner.DeviceID, Name: cleanDisplayName(s.Owner.DeviceName), Tailnet: s.Owner.Tailnet},
+			Session:    string(s.Owner.Session),
 			Role:       string(s.Role),
 			Namespaces: s.Namespaces,
 			Period:     metav1.Duration{Duration: s.Period},

@@ -59,6 +59,10 @@ func TestHostileContent(t *testing.T) {
 		{"an empty namespace", "spec.namespaces", []any{""}, ""},
 		{"a namespace that is a path", "spec.namespaces", []any{"../kube-system"}, ""},
 		{"namespaces that do not exist", "spec.namespaces", []any{"no-such-namespace"}, signin.ReasonNoNamespace},
+		{"the default session by a name", "spec.session", "default", ""},
+		{"the session of an access request", "spec.session", "req-1", ""},
+		{"a session that is no label", "spec.session", "Deploy", ""},
+		{"the session of another name", "spec.session", "deploy", signin.ReasonNameTaken},
 		{"a role of the masters", "spec.role", "system:masters", signin.ReasonRoleNotAllowed},
 		{"a role with a slash", "spec.role", "a/b", signin.ReasonRoleNotAllowed},
 		{"a name that is too long", "metadata.name", strings.Repeat("n", 64), ""},
@@ -105,7 +109,7 @@ func many(n int) (names []any) {
 	return names
 }
 
-// The schema makes the user, device, role and namespaces immutable for every writer.
+// The schema makes the user, device, session, role and namespaces immutable for every writer.
 func TestImmutable(t *testing.T) {
 	p := newEnv(t)
 	s, _ := p.open()
@@ -121,6 +125,7 @@ func TestImmutable(t *testing.T) {
 		"display name": func(o *v1alpha1.TkaSignin) { o.Spec.User.DisplayName = "" },
 		"device":       func(o *v1alpha1.TkaSignin) { o.Spec.Device.ID = "n2" },
 		"tailnet":      func(o *v1alpha1.TkaSignin) { o.Spec.Device.Tailnet = "" },
+		"session":      func(o *v1alpha1.TkaSignin) { o.Spec.Session = "deploy" },
 		"role":         func(o *v1alpha1.TkaSignin) { o.Spec.Role = "edit" },
 		"namespaces":   func(o *v1alpha1.TkaSignin) { o.Spec.Namespaces = []string{"default"} },
 	} {

@@ -170,8 +170,8 @@ func TestReadinessIsPushed(t *testing.T) {
 	p.nothingLeft()
 }
 
-// alice@a.example and alice@b.example are two people. A laptop and a phone have separate sign-ins.
-// Ending one leaves the others.
+// alice@a.example and alice@b.example are two people. A laptop and a phone have separate sign-ins, and
+// so have two sessions of the phone. Ending one leaves the others.
 func TestTwoPeople(t *testing.T) {
 	p := newEnv(t)
 	p.operate()
@@ -179,6 +179,9 @@ func TestTwoPeople(t *testing.T) {
 	a := p.login(s, newSignin(p.owner("alice@a.example", "laptop"), "view", time.Hour))
 	b := p.login(s, newSignin(p.owner("alice@b.example", "laptop"), "edit", time.Hour))
 	phone := p.login(s, newSignin(p.owner("alice@a.example", "phone"), "view", time.Hour))
+	elevated := p.owner("alice@a.example", "phone")
+	elevated.Session = "deploy"
+	deploy := p.login(s, newSignin(elevated, "edit", time.Hour))
 	switch {
 	case a.Name == b.Name:
 		t.Fatalf("a.Name = %q, the same as b.Name", a.Name)
@@ -188,16 +191,20 @@ func TestTwoPeople(t *testing.T) {
 		t.Fatalf("a.Name = %q, the same as phone.Name", a.Name)
 	case b.BoundRole != "edit":
 		t.Fatalf("b.BoundRole = %q, want %q", b.BoundRole, "edit")
+	case deploy.Name == phone.Name, deploy.BoundRole != "edit", phone.BoundRole != "view":
+		t.Fatalf("sessions of the phone: %+v, %+v", phone, deploy)
 	}
-	p.until("the cache", func() bool { return s.CountLive("alice@a.example") == 2 })
-	if n := s.CountLive("alice@b.example"); n != 1 {
-		t.Errorf("%d live sign-ins of alice@b.example, want 1", n)
+	p.until("the cache", func() bool { return len(s.ListCached("alice@a.example")) == 3 })
+	if n := len(s.ListCached("alice@b.example")); n != 1 {
+		t.Errorf("%d sign-ins of alice@b.example, want 1", n)
 	}
 	tokens := []secret.Text{p.token(s, b), p.token(s, phone)}
-	if err := s.Delete(t.Context(), a); err != nil {
-		t.Fatal(err)
+	for _, x := range []signin.Signin{a, deploy} {
+		if err := s.Delete(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+		p.await(s, x.Name, gone)
 	}
-	p.await(s, a.Name, gone)
 	for _, token := range tokens {
 		if err := p.mayList(token, "default"); err != nil {
 			t.Errorf("after another's logout: %v", err)
@@ -675,6 +682,7 @@ func TestKubectl(t *testing.T) {
 	p.operate()
 	s, _ := p.open()
 	alice := p.owner("alice@a.example", "laptop")
+	alice.Session = "deploy"
 	ready := p.login(s, newSignin(alice, "view", time.Hour))
 	kubectl := func(args ...string) string {
 		t.Helper()
@@ -688,11 +696,11 @@ func TestKubectl(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(kubectl("get", "signin", "-n", p.ns)), "\n")
 	head := strings.Fields(lines[0])
-	if !slices.Equal(head, []string{"NAME", "USER", "DEVICE", "ROLE", "PHASE", "UNTIL", "AGE"}) {
+	if !slices.Equal(head, []string{"NAME", "USER", "DEVICE", "SESSION", "ROLE", "PHASE", "UNTIL", "AGE"}) {
 		t.Errorf("columns %v", head)
 	}
 	row := strings.Fields(lines[1])
-	if want := []string{alice.Name(), "alice@a.example", "laptop", "view", "Ready", ready.ValidUntil.UTC().Format(time.RFC3339)}; len(row) != 7 || !slices.Equal(row[:6], want) {
+	if want := []string{alice.Name(), "alice@a.example", "laptop", "deploy", "view", "Ready", ready.ValidUntil.UTC().Format(time.RFC3339)}; len(row) != 8 || !slices.Equal(row[:7], want) {
 		t.Errorf("row %v, want %v and an age", row, want)
 	}
 	if got := kubectl("get", "tailplane", "-n", p.ns, "-o", "name"); !strings.Contains(got, "tkasignin.tailplane.dev/"+alice.Name()) {

@@ -26,9 +26,9 @@ func (o *Controller) All() ([]signin.Signin, bool) {
 }
 
 // listSignins returns all sign-ins in a cache; false if it cannot be read.
-func listSignins(reader client.Reader, namespace string) ([]signin.Signin, bool) {
+func listSignins(reader client.Reader, namespace string, more ...client.ListOption) ([]signin.Signin, bool) {
 	var list v1alpha1.TkaSigninList
-	if err := reader.List(context.Background(), &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := reader.List(context.Background(), &list, append(more, client.InNamespace(namespace), client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil, false
 	}
 	all := make([]signin.Signin, len(list.Items))

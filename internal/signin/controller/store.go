@@ -163,22 +163,13 @@ func (s *Store) GetCached(name string) (signin.Signin, bool) {
 	return signinOf(o), true
 }
 
-// CountLive returns the number of sign-ins of a login that are neither expired nor ending.
-func (s *Store) CountLive(login string) int {
+// ListCached returns the cached sign-ins of a login.
+func (s *Store) ListCached(login string) []signin.Signin {
 	if !s.Synced() {
-		return 0
+		return nil
 	}
-	var list v1alpha1.TkaSigninList
-	if err := s.cache.List(context.Background(), &list, client.InNamespace(s.namespace), client.MatchingFields{byLogin: login}); err != nil {
-		return 0
-	}
-	n := 0
-	for i := range list.Items {
-		if o := &list.Items[i]; o.DeletionTimestamp == nil && expiredAt(o).IsZero() {
-			n++
-		}
-	}
-	return n
+	all, _ := listSignins(s.cache, s.namespace, client.MatchingFields{byLogin: login})
+	return all
 }
 
 // Create stores a new sign-in.

@@ -1,0 +1,50 @@
+package signin
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A Session is the name of one of several sign-ins of a device to a cluster: a DNS-1123 label, or ""
+// for the default session. Sessions keep the roles of different terminals apart. They are no boundary
+// between the processes of a device: each process can use every session.
+type Session string
+
+// reservedSessions is the prefix of the sessions of access requests.
+const reservedSessions = "req-"
+
+var sessionForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) // RFC 1123
+
+// ParseSession returns s as a Session. The default session has no name, so that each session has
+// exactly one.
+func ParseSession(s string) (Session, error) {
+	switch {
+	case s == "":
+		return "", nil
+	case len(s) > 63 || !sessionForm.MatchString(s):
+		return "", fmt.Errorf("%.70q is not the name of a session, such as deploy-1", s)
+	case s == "default":
+		return "", fmt.Errorf(`the default session has no name, so "default" is not the name of a session`)
+	case strings.HasPrefix(s, reservedSessions):
+		return "", fmt.Errorf("names of sessions that start with %q belong to access requests", reservedSessions)
+	}
+	return Session(s), nil
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (s Session) MarshalText() ([]byte, error) { return []byte(s), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (s *Session) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSession(string(text))
+	return err
+}
+
+// String returns the name for people.
+func (s Session) String() string {
+	if s == "" {
+		return "default"
+	}
+	return string(s)
+}
