@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
@@ -47,7 +46,8 @@ type tka struct {
 
 	showVersion bool // --version of the root command
 
-	context         string            // kubectl's --context flag, for the plugin form
+	context         string            // context of the kubeconfig that selects the sign-in
+	selection       selection         // of the command, if it has the flag --cluster
 	dryRun          bool              // no command may write
 	cachedSettings  *config.Settings  // content of the settings file, read once
 	cachedDirectory *client.Directory // cluster list of the configured server, cached for --all
@@ -107,7 +107,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 	f.StringVar(&t.color, "color", "auto", "colours: auto, always or never")
 	f.BoolVar(&t.plain, "plain", false, "print no colours and no symbols")
 	if kubectlPlugin {
-		f.StringVar(&t.context, "context", "", "kubeconfig context that selects the cluster; login must have written it")
+		f.StringVar(&t.context, "context", "", contextUsage)
 	}
 	t.complete(root, "server", t.serverNames)
 	t.complete(root, "output", fixedValues(output.Formats()...))
@@ -153,10 +153,8 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 	}
-	if f := cmd.Flags().Lookup("cluster"); f != nil {
-		if err := t.setDefaultCluster(f); err != nil {
-			return err
-		}
+	if err := t.selectSignin(cmd); err != nil {
+		return err
 	}
 	if f := cmd.Flags().Lookup("reason"); f != nil && strings.TrimSpace(f.Value.String()) == "" {
 		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
@@ -167,23 +165,6 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), t.timeout)
 	t.cancel = cancel
 	cmd.SetContext(ctx)
-	return nil
-}
-
-// setDefaultCluster sets the flag --cluster from --context, or else from the settings.
-func (t *tka) setDefaultCluster(f *pflag.Flag) error {
-	if t.context != "" && !f.Changed {
-		cluster, err := t.clusterOfContext()
-		if err != nil {
-			return err
-		}
-		f.Value.Set(cluster)
-	}
-	if f.Value.String() == "" && t.server == "" {
-		if set, err := t.settings(); err == nil { // the command itself reports invalid settings
-			f.Value.Set(set.Cluster)
-		}
-	}
 	return nil
 }
 

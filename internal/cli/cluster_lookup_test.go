@@ -132,7 +132,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	if r := m.run("status", "--server", usURL.URL); r.code != 3 {
 		t.Fatal(r.err)
 	}
-	us.checkRequests(t, requestInfo, requestStatus)
+	us.checkRequests(t, requestInfo, requestSessions, requestStatus)
 	switch r := m.run("clusters"); {
 	case r.code != 0:
 		t.Errorf("code: r.code = %v, want 0", r.code)

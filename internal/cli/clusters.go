@@ -206,11 +206,11 @@ func (t *tka) signIns(ctx context.Context, k config.State, shown []client.Direct
 			targets, at = append(targets, target{e.Name, s.URL}), append(at, i)
 		}
 	}
-	outcomes := forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (statusItem, error) {
+	outcomes := forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) ([]statusItem, error) {
 		ctx, cancel := context.WithTimeout(ctx, signInTimeout)
 		defer cancel()
 		one.server = "" // use the server through which the cluster was signed in to
-		return one.statusOf(ctx, p.cluster)
+		return one.statusOf(ctx, signinFlags{cluster: p.cluster}, false)
 	})
 	for i, o := range outcomes {
 		switch s := &all[at[i]]; {
@@ -218,7 +218,8 @@ func (t *tka) signIns(ctx context.Context, k config.State, shown []client.Direct
 		case o.err != nil:
 			s.State, s.Error = "unknown", errorMessage(o.err)
 		default:
-			s.State, s.Role, s.Until = o.value.State, o.value.Role, o.value.Until
+			first := o.value[0]
+			s.State, s.Role, s.Until = first.State, first.Role, first.Until
 		}
 	}
 	return all

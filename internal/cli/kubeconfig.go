@@ -19,15 +19,16 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/cli/shellsession"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 // kubeconfigFlags are the flags of the kubeconfig command.
 type kubeconfigFlags struct {
-	cluster string
-	token   bool
-	out     string
-	yes     bool
+	signinFlags
+	token bool
+	out   string
+	yes   bool
 }
 
 func (t *tka) kubeconfigCommand(use string) *cobra.Command {
@@ -46,7 +47,7 @@ token ends.`,
 	f.BoolVar(&kf.token, "token", false, "include the token in the kubeconfig")
 	f.StringVar(&kf.out, "out", "", "write to this file instead of printing; only you can read it")
 	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")
-	return t.clusterFlag(cmd, &kf.cluster, "cluster; this machine or its server must know it", t.clusterNames)
+	return t.signinFlags(cmd, &kf.signinFlags, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
 func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
@@ -67,7 +68,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err != nil {
 		return err
 	}
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, signin.Session(kf.session))
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func yamlToJSON(text []byte) ([]byte, error) {
 const signInFlag = "--sign-in"
 
 func (t *tka) credential() *cobra.Command {
-	var cluster string
+	var sf signinFlags
 	var signIn bool
 	cmd := &cobra.Command{
 		Use:   "credential --cluster NAME",
@@ -150,14 +151,17 @@ $XDG_CACHE_HOME. Only you can read it, and logout removes it. "tka config creden
 none" turns the cache off.`,
 		Example: "  tka credential --cluster prod-eu",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cluster == "" {
+			if !cmd.Flags().Changed("cluster") || sf.cluster == "" {
 				return output.UsageErrorf("tka credential needs --cluster NAME")
 			}
-			return t.doCredential(cmd.Context(), cluster, signIn)
+			if !cmd.Flags().Changed("session") {
+				sf.session = "" // the kubeconfig decides, and not the terminal
+			}
+			return t.doCredential(cmd.Context(), sf, signIn)
 		},
 	}
 	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in with the last role and namespaces if the sign-in has ended")
-	return t.clusterFlag(cmd, &cluster, "cluster to print a token for", t.knownClusterNames)
+	return t.signinFlags(cmd, &sf, "cluster to print a token for", t.knownClusterNames)
 }
 
 // execCredential is the ExecCredential that kubectl reads.
@@ -172,12 +176,12 @@ type execStatus struct {
 	Token               string     `json:"token"`
 }
 
-func (t *tka) doCredential(ctx context.Context, cluster string, signIn bool) error {
+func (t *tka) doCredential(ctx context.Context, sf signinFlags, signIn bool) error {
 	version, err := execCredentialVersion(t.Getenv("KUBERNETES_EXEC_INFO"))
 	if err != nil {
 		return err
 	}
-	c, err := t.cachedToken(ctx, cluster, signIn)
+	c, err := t.cachedToken(ctx, sf, signIn)
 	if err != nil {
 		return err
 	}
@@ -209,21 +213,23 @@ func execCredentialVersion(env string) (string, error) {
 }
 
 // cachedToken returns a token for a cluster, from the cache or a fresh one.
-func (t *tka) cachedToken(ctx context.Context, cluster string, signIn bool) (client.CachedToken, error) {
-	l, err := t.locate(cluster)
+func (t *tka) cachedToken(ctx context.Context, sf signinFlags, signIn bool) (client.CachedToken, error) {
+	l, err := t.locate(sf.cluster)
 	if err != nil {
 		return client.CachedToken{}, err
 	}
-	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, cluster, signIn) }
+	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, sf, signIn) }
 	set, state, err := t.settingsAndState()
 	if err != nil {
 		return client.CachedToken{}, err
 	}
 	have, ok := state.Server(l.Base)
-	if set.CredentialCache == config.CacheNone || !ok || !have.Chosen || have.Cluster != cluster {
+	if set.CredentialCache == config.CacheNone || !ok || !have.Chosen || have.Cluster != sf.cluster {
 		return fetch(ctx)
 	}
-	key := client.TokenKey{Server: have.URL, Cluster: cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
+	last := have.Session(sf.session)
+	key := client.TokenKey{Server: have.URL, Cluster: sf.cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Session: sf.session,
+		Role: last.Role, Namespaces: last.Namespaces}
 	c, err := t.tokenCache().Get(ctx, key, shellsession.ProcessID(os.Getppid()), fetch)
 	if err != nil && errors.Is(err, ctx.Err()) {
 		err = l.Explain(ctx, err)
@@ -236,23 +242,24 @@ func (t *tka) tokenCache() client.TokenCache {
 	return client.TokenCache{Dirs: t.runtimeDirs(), Now: t.Now}
 }
 
-// freshToken fetches a fresh token for a cluster.
-func (t *tka) freshToken(ctx context.Context, l *client.Client, cluster string, signIn bool) (client.CachedToken, error) {
-	l, err := t.verifyAny(ctx, l, cluster)
+// freshToken fetches a fresh token for a sign-in.
+func (t *tka) freshToken(ctx context.Context, l *client.Client, sf signinFlags, signIn bool) (client.CachedToken, error) {
+	l, err := t.verifyAny(ctx, l, sf.cluster)
 	if err != nil {
 		return client.CachedToken{}, err
 	}
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, signin.Session(sf.session))
 	if notSignedIn(err) && signIn {
 		k, kerr := t.state()
 		if kerr != nil {
 			return client.CachedToken{}, kerr
 		}
-		last, _ := k.Server(l.Base) // keeps the role, so the key of the cache stays the same
-		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
+		server, _ := k.Server(l.Base)
+		last := server.Session(sf.session) // keeps the role, so the key of the cache stays the same
+		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces, signinFlags: sf})
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
-		return client.CachedToken{}, output.Errorf(output.ExitRefused, "Not signed in to %s: %s", cluster, p.Message).Because(err).Try("run: tka login --cluster %s", output.ShellQuote(cluster))
+		return client.CachedToken{}, output.Errorf(output.ExitRefused, "Not signed in to %s: %s", sf.cluster, p.Message).Because(err).Try("run: tka login %s", sf)
 	}
 	if err != nil {
 		return client.CachedToken{}, err

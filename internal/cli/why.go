@@ -76,7 +76,7 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{Session: t.selection.session})
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 
 // checkPermission checks the permission at the API server, with the sign-in's token.
 func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags, args []string, info *whyInfo) error {
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, t.selection.session)
 	if err != nil {
 		return err
 	}

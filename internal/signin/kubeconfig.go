@@ -133,11 +133,18 @@ func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 	c, ok2 := m.Clusters[x.Cluster]
 	u, ok3 := m.Users[x.User]
 	prefix, ok4 := strings.CutSuffix(m.CurrentContext, x.Cluster)
+	var session Session
+	if !ok4 {
+		var name string
+		if prefix, name, ok4 = strings.Cut(m.CurrentContext, x.Cluster+"-"); ok4 {
+			ok4 = session.UnmarshalText([]byte(name)) == nil
+		}
+	}
 	if !ok || !ok2 || !ok3 || !ok4 || x.User != m.CurrentContext {
 		return fmt.Errorf("the names in the server's kubeconfig do not match")
 	}
 	*k = Kubeconfig{Cluster: x.Cluster, Server: c.Server, CA: c.CA, InsecureSkipTLSVerify: c.InsecureSkipTLSVerify,
-		Prefix: prefix, Namespace: x.Namespace, Token: secret.New(u.Token)}
+		Prefix: prefix, Session: session, Namespace: x.Namespace, Token: secret.New(u.Token)}
 	return nil
 }
 
