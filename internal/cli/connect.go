@@ -143,7 +143,11 @@ func (t *tka) locate(cluster string) (*client.Client, error) {
 			name = s.URL
 		}
 	}
-	base, err := set.Address(name)
+	address := set.Address
+	if stored, ok := k.Server(name); ok && !stored.Key.IsZero() {
+		address = set.AddressOfPinned
+	}
+	base, err := address(name)
 	if err != nil {
 		f := output.UsageErrorf("The server %q is not usable: %v", dialpolicy.RedactURL(name), err).Because(err)
 		if errors.Is(err, dialpolicy.ErrInsecure) {
@@ -183,7 +187,7 @@ func (t *tka) fetchDirectory(ctx context.Context, l *client.Client) (client.Dire
 	case err != nil:
 		return client.Directory{}, err
 	}
-	d := client.NewDirectory(l.Base, l.Info.Name, list.Clusters, set.Address)
+	d := client.NewDirectory(l.Base, l.Info.Name, list.Clusters, set.AddressOfPinned) // it excludes entries without a verified key
 	d.Unsupported, d.Isolated = old, l.Last.Header.Get(gossip.IsolatedHeader) == "true"
 	d.Refused = l.Last.Header.Values(gossip.RefusedHeader)
 	return d, nil

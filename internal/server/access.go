@@ -102,7 +102,8 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 func signinService(p *process, store *controller.Store, keys *keyring) *signin.Service {
 	return &signin.Service{
 		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
-		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
+		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, MaxLife: time.Duration(p.set.Signin.MaxLife),
+		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
 		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
 }

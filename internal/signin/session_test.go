@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -168,5 +169,44 @@ func TestSessionLimits(t *testing.T) {
 	store.mu.Unlock()
 	if w := request(h, signin.ListSessions.Declare(), nil); strings.TrimSpace(w.Body.String()) != `{"sessions":[]}` {
 		t.Errorf("the other device lists %s", w.Body)
+	}
+}
+
+// A login every morning gives a whole day: where the maximum lifetime would cut it to a rest, a new sign-in replaces the old one. Where it cuts
+// less, the response says so.
+func TestDailyLogin(t *testing.T) {
+	synctest.Test(t, dailyLogin)
+}
+
+func dailyLogin(t *testing.T) {
+	alice := guarded("alice@example.com", "n1", eightHours)
+	store := newMemoryStore()
+	h, service, _ := newHandler(store, func() (access.Caller, error) { return alice, nil })
+	morning := time.Now()
+	service.MaxLife = 24 * time.Hour
+	for _, tt := range []struct {
+		after   time.Duration
+		until   time.Duration
+		clamped bool
+		uids    string
+	}{
+		{0, 8 * time.Hour, false, "uid1"},
+		{7 * time.Hour, 15 * time.Hour, false, "uid1"},
+		{14 * time.Hour, 22 * time.Hour, false, "uid1"},
+		{18 * time.Hour, 26 * time.Hour, true, "uid1"}, // six of eight hours are left; the store of this test has no operator that ends it then
+		{21 * time.Hour, 29 * time.Hour, false, "uid2"},
+	} {
+		time.Sleep(time.Until(morning.Add(tt.after)))
+		w := request(h, signin.Login.Declare(), signin.LoginRequest{})
+		var st signin.Status
+		if err := json.Unmarshal(w.Body.Bytes(), &st); err != nil || w.Code != http.StatusAccepted {
+			t.Fatalf("after %v: %d %s", tt.after, w.Code, w.Body)
+		}
+		if want := morning.Add(tt.until).UTC().Format(time.RFC3339); st.Until != want || st.Clamped != tt.clamped {
+			t.Errorf("after %v: until %s, want %s; clamped %v", tt.after, st.Until, want, st.Clamped)
+		}
+		if got := store.signins[st.Name].UID; got != tt.uids {
+			t.Errorf("after %v: %s, want %s", tt.after, got, tt.uids)
+		}
 	}
 }
