@@ -8,6 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -98,12 +101,50 @@ func exitError(code int) error {
 	return output.SilentExit(code)
 }
 
+// selectorFlag adds the flag that selects clusters by their labels.
+func selectorFlag(cmd *cobra.Command, selector *string, usage string) {
+	cmd.Flags().StringVarP(selector, "selector", "l", "", usage+" with these labels: key=value, key!=value, key or !key, separated by commas")
+}
+
+// matching returns the targets whose clusters have the labels that a selector asks for, according to the server's list. The empty selector selects
+// all.
+func (t *tka) matching(ctx context.Context, targets []target, selector string) ([]target, error) {
+	if selector == "" {
+		return targets, nil
+	}
+	labels, err := client.ParseSelector(selector)
+	if err != nil {
+		return nil, output.UsageErrorf("--selector: %v", err)
+	}
+	if t.cachedDirectory == nil {
+		if _, err := t.allTargets(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if t.cachedDirectory == nil {
+		return nil, output.Errorf(output.ExitUnreachable, "The labels of the clusters are unknown, because no server lists them").Try("tka clusters")
+	}
+	shown, _ := t.cachedDirectory.Filter(true, labels)
+	return slices.DeleteFunc(targets, func(at target) bool {
+		return !slices.ContainsFunc(shown, func(e client.DirectoryEntry) bool { return e.Name == at.cluster })
+	}), nil
+}
+
 // loginAll signs in to every cluster that this machine signed in to before, and to those that the server of the settings verified. It
 // reports each other cluster of that server's list with the reason, so that no cluster is left out silently.
 func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings) error {
 	targets, err := t.allTargets(ctx)
+	if err == nil && lf.refresh {
+		targets, err = t.signedInTargets()
+	}
+	if err == nil {
+		targets, err = t.matching(ctx, targets, lf.selector)
+	}
 	if err != nil {
 		return err
+	}
+	if len(targets) == 0 {
+		t.hint("No cluster matches.")
 	}
 	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (loginResult, error) {
 		lf := lf
@@ -143,9 +184,12 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings)
 	}})
 }
 
-// logoutAll signs out of every cluster that this machine signed in to.
-func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
+// logoutAll signs out of every cluster that this machine signed in to and that selector selects.
+func (t *tka) logoutAll(ctx context.Context, selector string, dryRun bool) error {
 	targets, err := t.signedInTargets()
+	if err == nil {
+		targets, err = t.matching(ctx, targets, selector)
+	}
 	if err != nil {
 		return err
 	}

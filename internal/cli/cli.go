@@ -113,9 +113,27 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 	t.complete(root, "output", fixedValues(output.Formats()...))
 	t.complete(root, "color", fixedValues(colors()...))
 
-	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(),
-		t.credential(), t.configCommand("config"), t.version(), t.completion(),
-		t.doctor(), t.why(), t.sessions(), t.revoke(), t.audit(), t.fleet(), t.mcp(), t.integration(), t.generate(), t.exitCodes())
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"signin", "Sign in:", []*cobra.Command{t.login(), t.shell(), t.refresh(), t.logout()}},
+		{"look", "Look:", []*cobra.Command{t.status("status"), t.whoami(), t.why(), t.doctor()}},
+		{"clusters", "Clusters:", []*cobra.Command{t.clusters(), t.clusterInfo(), t.kubeconfigCommand("kubeconfig"), t.credential()}},
+		{"administer", "Administer:", []*cobra.Command{t.sessions(), t.revoke(), t.audit(), t.fleet()}},
+		{"setup", "Set up:", []*cobra.Command{t.configCommand("config"), t.integration(), t.completion(), t.mcp(), t.version()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.id
+		}
+		root.AddCommand(g.commands...)
+	}
+	for _, c := range []*cobra.Command{t.get(), t.set(), t.generate()} { // names that users of the tka of SpechtLabs know
+		c.Hidden = true
+		root.AddCommand(c)
+	}
+	root.AddCommand(t.exitCodes())
 	t.addDefaults(root)
 	root.SetHelpCommand(t.help(root))
 	return root

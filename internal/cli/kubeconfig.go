@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,11 +23,13 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // kubeconfigFlags are the flags of the kubeconfig command.
 type kubeconfigFlags struct {
 	signinFlags
+	all   bool
 	token bool
 	out   string
 	yes   bool
@@ -39,11 +43,22 @@ func (t *tka) kubeconfigCommand(use string) *cobra.Command {
 		Long: `Print a separate kubeconfig file for the sign-in of this device. It contains no token:
 kubectl runs "tka credential" to get one. With --token, it contains a token, for programs
 that cannot run a plugin. Any program that can read such a file has your access until the
-token ends.`,
-		Example: "  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
+token ends.
+
+With --all, it has an entry for each cluster that you may sign in to, and needs no sign-in:
+kubectl signs in when it first uses an entry. The entries run tka by its full path, so that
+programs find it that do not have your shell's $PATH, such as editors.`,
+		Example: "  tka kubeconfig --all --out clusters.yaml\n  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if kf.all && (kf.token || kf.signinFlags != signinFlags{} || t.context != "") {
+				return output.UsageErrorf("--all cannot be combined with --token, --cluster, --session or --context")
+			}
+			return arguments(0, 0, "")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
 	}
 	f := cmd.Flags()
+	f.BoolVar(&kf.all, "all", false, "an entry for each cluster that you may sign in to, which signs in at first use")
 	f.BoolVar(&kf.token, "token", false, "include the token in the kubeconfig")
 	f.StringVar(&kf.out, "out", "", "write to this file instead of printing; only you can read it")
 	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")
@@ -64,6 +79,9 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 			return err
 		}
 	}
+	if kf.all {
+		return t.kubeconfigAll(ctx, kf, set, format)
+	}
 	l, err := t.connect(ctx, kf.cluster)
 	if err != nil {
 		return err
@@ -79,7 +97,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		text, err = g.YAML()
 		t.warn("this kubeconfig contains a token: any program that can read it has your access to %s until the token ends", g.Cluster)
 	} else {
-		text, err = entry.Document()
+		text, err = kubeconfig.Document(entry)
 		if revokeErr := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); revokeErr != nil {
 			t.warn("kubectl will look for %s at the server of the settings, because %v", g.Cluster, revokeErr)
 		}
@@ -87,13 +105,61 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err != nil {
 		return err
 	}
+	return t.writeKubeconfig(kf, format, text, entry.Name)
+}
+
+// kubeconfigAll prints the entries of all clusters that grant this person a role.
+func (t *tka) kubeconfigAll(ctx context.Context, kf kubeconfigFlags, set *config.Settings, format string) error {
+	targets, err := t.allTargets(ctx)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return output.Errorf(output.ExitFailed, "the path of tka is unknown: %v", err).Because(err)
+	}
+	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (kubeconfig.Entry, error) {
+		l, err := one.connect(ctx, at.cluster)
+		if err != nil {
+			return kubeconfig.Entry{}, err
+		}
+		k := signin.Kubeconfig{Cluster: l.Info.Name, Server: l.Info.ServerURL, CA: l.Info.CAData, InsecureSkipTLSVerify: l.Info.InsecureSkipTLSVerify, Token: secret.New("none")}
+		if err := client.CheckKubeconfig(k); err != nil {
+			return kubeconfig.Entry{}, l.InvalidResponse("cluster-info", err)
+		}
+		entry := one.kubeconfigEntry(set, k, nil)
+		entry.Command, entry.Args = self, append(entry.Args, signInFlag)
+		return entry, one.updateServer(ctx, l.Base, func(s *config.ServerRecord) { s.Chosen, s.CASHA256 = true, fingerprint(k.CA) })
+	})
+	var entries []kubeconfig.Entry
+	for _, o := range all {
+		switch {
+		case o.err == nil:
+			entries = append(entries, o.value)
+		case problem.CodeOf(o.err) != problem.NoCapability:
+			t.warn("%s has no entry: %s", o.cluster, errorMessage(o.err))
+		}
+	}
+	if len(entries) == 0 {
+		return output.Errorf(output.ExitRefused, "no cluster grants you a role").Try("tka clusters")
+	}
+	slices.SortFunc(entries, func(a, b kubeconfig.Entry) int { return cmp.Compare(a.Name, b.Name) })
+	text, err := kubeconfig.Document(entries...)
+	if err != nil {
+		return err
+	}
+	return t.writeKubeconfig(kf, format, text, mapped(entries, func(e kubeconfig.Entry) string { return e.Name })...)
+}
+
+// writeKubeconfig writes a kubeconfig to standard output or to a file.
+func (t *tka) writeKubeconfig(kf kubeconfigFlags, format string, text []byte, names ...string) (err error) {
 	switch format {
 	case output.JSON:
 		if text, err = yamlToJSON(text); err != nil {
 			return err
 		}
 	case output.Name:
-		text = []byte(entry.Name + "\n")
+		text = []byte(strings.Join(names, "\n") + "\n")
 	}
 	if kf.out == "" {
 		_, err = t.Out.Write(text)

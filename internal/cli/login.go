@@ -30,12 +30,13 @@ type loginFlags struct {
 	period     time.Duration
 	namespaces []string
 	signinFlags
-	use     bool
-	dryRun  bool
-	shell   bool
-	auto    bool // the plugin may sign in without the person
-	refresh bool // repeat the present or last sign-in
-	all     bool // every known cluster
+	use      bool
+	dryRun   bool
+	shell    bool
+	auto     bool // the plugin may sign in without the person
+	refresh  bool // repeat the present or last sign-in
+	all      bool // every known cluster
+	selector string
 }
 
 func (t *tka) login() *cobra.Command {
@@ -64,8 +65,8 @@ in the same way, and else 1.`,
   tka login --server tka-staging --use`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case lf.all && (lf.use || lf.dryRun || lf.shell || lf.signinFlags != signinFlags{} || t.context != "" || t.server != ""):
-				return output.UsageErrorf("--all cannot be combined with --use, --dry-run, --shell, --cluster, --session, --context or --server")
+			case (lf.all || lf.selector != "") && (lf.use || lf.dryRun || lf.shell || lf.signinFlags != signinFlags{} || t.context != "" || t.server != ""):
+				return output.UsageErrorf("--all and --selector cannot be combined with --use, --dry-run, --shell, --cluster, --session, --context or --server")
 			case lf.shell && lf.session != "":
 				return output.UsageErrorf("--shell and --session cannot be combined: a shell has a session of its own")
 			case lf.shell && (lf.use || lf.dryRun || lf.auto):
@@ -88,6 +89,7 @@ in the same way, and else 1.`,
 	f.BoolVar(&lf.use, "use", false, "make this the current context")
 	f.BoolVar(&lf.auto, "auto", false, "let kubectl sign in again automatically when the sign-in has ended")
 	f.BoolVar(&lf.all, "all", false, "sign in to every cluster that this machine or its server knows")
+	selectorFlag(cmd, &lf.selector, "sign in to all clusters")
 	f.BoolVar(&lf.shell, "shell", false, `run a shell with the access, as "tka shell" does`)
 	f.BoolVar(&lf.dryRun, "dry-run", false, "show the request and the changes, and do nothing")
 	return cmd
@@ -128,7 +130,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	if err != nil {
 		return err
 	}
-	if lf.all {
+	if lf.all || lf.selector != "" {
 		return t.loginAll(ctx, lf, set)
 	}
 	res, entry, err := t.loginTo(ctx, lf, set)
@@ -447,6 +449,7 @@ sign in again with the role and the namespaces that this machine used last.`,
 		Example: "  tka refresh\n  tka refresh --for 1h --cluster prod-eu",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
 	}
+	selectorFlag(cmd, &lf.selector, "extend the default session on all clusters that this machine signed in to")
 	cmd.Flags().DurationVar(&lf.period, "for", 0, "duration from now, such as 30m or 8h (default: the granted period of the role)")
 	return t.signinFlags(cmd, &lf.signinFlags, "cluster; this machine or its server must know it", t.knownClusterNames)
 }

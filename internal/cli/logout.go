@@ -20,6 +20,7 @@ import (
 func (t *tka) logout() *cobra.Command {
 	var sf signinFlags
 	var dryRun, all bool
+	var selector string
 	cmd := &cobra.Command{
 		Use:     "logout",
 		Aliases: []string{"signout"},
@@ -34,10 +35,10 @@ left. With --all, it ends all of them on all clusters. Your other devices stay s
 		Example: "  tka logout\n  tka logout --cluster prod-eu --session edit\n  tka logout --all",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case all && (sf != signinFlags{} || t.context != "" || t.server != ""):
-				return output.UsageErrorf("--all cannot be combined with --cluster, --session, --context or --server")
-			case all:
-				return t.logoutAll(cmd.Context(), dryRun)
+			case (all || selector != "") && (sf != signinFlags{} || t.context != "" || t.server != ""):
+				return output.UsageErrorf("--all and --selector cannot be combined with --cluster, --session, --context or --server")
+			case all || selector != "":
+				return t.logoutAll(cmd.Context(), selector, dryRun)
 			}
 			res, err := t.logoutOf(cmd.Context(), sf, dryRun)
 			if err != nil {
@@ -47,6 +48,7 @@ left. With --all, it ends all of them on all clusters. Your other devices stay s
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "end all sessions of this device on every cluster that this machine signed in to")
+	selectorFlag(cmd, &selector, "end all sessions of this device on clusters")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the sign-ins to end and the entries to remove, and do nothing")
 	return t.signinFlags(cmd, &sf, "cluster to sign out of; this machine must know it", t.knownClusterNames)
 }

@@ -72,8 +72,12 @@ func (t *tka) sessionNames(context.Context) (names []string) {
 func (t *tka) selectSignin(cmd *cobra.Command) error {
 	flags := cmd.Flags()
 	cluster := flags.Lookup("cluster")
-	if all := flags.Lookup("all"); cluster != nil && all != nil && all.Value.String() == "true" {
-		return nil // every cluster
+	given := func(name, none string) bool {
+		f := flags.Lookup(name)
+		return f != nil && f.Value.String() != none
+	}
+	if cluster != nil && (given("all", "false") || given("selector", "")) {
+		return nil // several clusters
 	}
 	if cluster == nil {
 		if t.server == "" {

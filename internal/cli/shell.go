@@ -225,7 +225,7 @@ func (s *shellRun) prepareChild(entry kubeconfig.Entry, program string, args []s
 		start := shellsession.InteractiveStartup(program, prompt, s.dir.Dir, home, s.Getenv("ZDOTDIR"))
 		args, env, files = start.Args, append(env, start.Env...), start.Files
 	}
-	doc, err := entry.Document()
+	doc, err := kubeconfig.Document(entry)
 	if err != nil {
 		return err
 	}

@@ -133,7 +133,7 @@ func stateColor(s signin.State) output.Color {
 		return output.Green
 	case signin.Pending, signin.Ending:
 		return output.Yellow
-	case "none":
+	case "none", "no grant":
 		return ""
 	}
 	return output.Red

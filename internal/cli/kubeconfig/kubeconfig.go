@@ -363,13 +363,15 @@ func (a Entry) contextNode(have *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Document returns a complete kubeconfig that holds only a.
-func (a Entry) Document() ([]byte, error) {
+// Document returns a complete kubeconfig that holds only these entries. The first one is the current context.
+func Document(entries ...Entry) ([]byte, error) {
 	f := &file{compact: true, doc: emptyDocument("")}
-	f.set(clustersList, a.Name, a.clusterNode(nil))
-	f.set(usersList, a.Name, a.userNode())
-	f.set(contextsList, a.Name, a.contextNode(nil))
-	f.setCurrent(a.Name)
+	for _, a := range entries {
+		f.set(clustersList, a.Name, a.clusterNode(nil))
+		f.set(usersList, a.Name, a.userNode())
+		f.set(contextsList, a.Name, a.contextNode(nil))
+	}
+	f.setCurrent(entries[0].Name)
 	return f.text()
 }
 
