@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 73f21bf8f53bb5d4afc2e997791770155b5cef1d9fc2420c641e439950bd01be
+// schemas: 19f9a609bf0737144cab1d01ad605ec0d2a9f36253dab8b9bbaedfd9ccf4fdf0
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1304,6 +1304,7 @@ export interface components {
             /** @enum {string} */
             phase: "Pending" | "Ready" | "Refused" | "Ending" | "Expired";
             role: string;
+            session: string;
             tailnet: string;
             /** Format: date-time */
             validUntil: string | null;
