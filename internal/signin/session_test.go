@@ -79,8 +79,11 @@ func TestTwoSessions(t *testing.T) {
 	if got := (*entries)[len(*entries)-1].Args["session"]; got != "deploy" {
 		t.Errorf("the audit entry has the session %q", got)
 	}
-	if one.Name == two.Name || two.Session != "deploy" || two.Role != "edit" {
-		t.Errorf("first %+v, second %+v", one, two)
+	if one.Name == two.Name {
+		t.Errorf("both have the name %s", one.Name)
+	}
+	if two.Session != "deploy" || two.Role != "edit" {
+		t.Errorf("the second: %+v", two)
 	}
 	if diff := cmp.Diff(one.Until, do("GET", "/login", "", http.StatusOK).Until); diff != "" {
 		t.Errorf("the default session changed (-before +after):\n%s", diff)
@@ -159,8 +162,11 @@ func TestSessionLimits(t *testing.T) {
 	who, service.MaxPerLogin = laptop, 2
 	w := request(h, signin.ListSessions.Declare(), nil)
 	var list signin.Sessions
-	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || len(list.Sessions) != 21 || list.Sessions[0].Session != "" {
-		t.Errorf("list: %v %s", err, w.Body)
+	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Sessions) != 21 || list.Sessions[0].Session != "" {
+		t.Errorf("list: %s", w.Body)
 	}
 	who = phone
 	store.mu.Lock()
