@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
@@ -174,7 +175,8 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	if err := t.selectSignin(cmd); err != nil {
 		return err
 	}
-	if f := cmd.Flags().Lookup("reason"); f != nil && strings.TrimSpace(f.Value.String()) == "" {
+	f := cmd.Flags().Lookup("reason")
+	if _, must := annotations(f)[mustBeSet]; must && strings.TrimSpace(f.Value.String()) == "" {
 		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
 	}
 	if _, ok := cmd.Annotations[noTimeLimit]; ok {
@@ -184,6 +186,17 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	t.cancel = cancel
 	cmd.SetContext(ctx)
 	return nil
+}
+
+// mustBeSet is the annotation of a flag without which its command does not run.
+const mustBeSet = "mustBeSet"
+
+// annotations returns the annotations of a flag; nil for a flag that does not exist.
+func annotations(f *pflag.Flag) map[string][]string {
+	if f == nil {
+		return nil
+	}
+	return f.Annotations
 }
 
 // hint writes an additional line for the person to standard error.

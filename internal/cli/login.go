@@ -37,6 +37,7 @@ type loginFlags struct {
 	refresh  bool // repeat the present or last sign-in
 	all      bool // every known cluster
 	selector string
+	reason   string
 }
 
 func (t *tka) login() *cobra.Command {
@@ -101,6 +102,7 @@ const loginClusterUsage = "cluster to sign in to: a name that this machine or it
 func (lf *loginFlags) roleFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&lf.role, "role", "", "granted role to sign in with (default: the one that the grants prefer)")
+	f.StringVar(&lf.reason, "reason", "", "why you need the access; recorded, and shown to people who may see sign-ins")
 	f.DurationVar(&lf.period, "for", 0, "duration of the sign-in, such as 30m or 8h (default: the granted period of the role)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "limit the role to this namespace; may be given several times")
 }
@@ -196,6 +198,9 @@ func tokenEnd(st signin.Status, g client.IssuedKubeconfig) string {
 }
 
 func (lf loginFlags) check() error {
+	if err := new(signin.Reason).UnmarshalText([]byte(lf.reason)); err != nil {
+		return output.UsageErrorf("--reason: %v", err)
+	}
 	if lf.period < 0 {
 		return output.UsageErrorf("--for must be greater than zero (got %v)", lf.period)
 	}
@@ -206,7 +211,7 @@ func (lf loginFlags) check() error {
 func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (signin.Status, client.IssuedKubeconfig, error) {
 	session := signin.Session(lf.session)
 	accepted, err := client.CallUntilReady(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
-		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces, Session: session}
+		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces, Session: session, Reason: signin.Reason(lf.reason)}
 	})
 	if problem.CodeOf(err) == problem.BadRequest && session != "" {
 		err = t.explainNoSessions(ctx, l, err)
@@ -450,6 +455,7 @@ sign in again with the role and the namespaces that this machine used last.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
 	}
 	selectorFlag(cmd, &lf.selector, "extend the default session on all clusters that this machine signed in to")
+	cmd.Flags().StringVar(&lf.reason, "reason", "", "why you still need the access (default: the reason of the sign-in)")
 	cmd.Flags().DurationVar(&lf.period, "for", 0, "duration from now, such as 30m or 8h (default: the granted period of the role)")
 	return t.signinFlags(cmd, &lf.signinFlags, "cluster; this machine or its server must know it", t.knownClusterNames)
 }
@@ -459,7 +465,7 @@ func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, 
 	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{Session: signin.Session(lf.session)})
 	switch {
 	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
-		lf.role, lf.namespaces = st.Role, st.Namespaces
+		lf.role, lf.namespaces, lf.reason = st.Role, st.Namespaces, cmp.Or(lf.reason, st.RequestReason)
 	case err == nil, notSignedIn(err):
 		k, kerr := t.state()
 		if kerr != nil {

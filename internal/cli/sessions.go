@@ -77,9 +77,9 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 		}
 		rows := mapped(all, func(s client.Session) []output.Cell {
 			namespaces := cmp.Or(strings.Join(s.Namespaces, ","), "all")
-			return output.Row(s.Login, s.Device, s.Session, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since)
+			return output.Row(s.Login, s.Device, s.Session, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since, s.Reason)
 		})
-		t.writeTable(wide, []string{"USER", "DEVICE", "SESSION", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE"}, rows)
+		t.writeTable(wide, []string{"USER", "DEVICE", "SESSION", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE", "REASON"}, rows)
 	}})
 }
 

@@ -149,6 +149,7 @@ const (
 	RoleNotGranted      Code = "role_not_granted"
 	RoleNotAllowed      Code = "role_not_allowed"
 	PeriodOutOfBounds   Code = "period_out_of_bounds"
+	ReasonRequired      Code = "reason_required"
 
 	BadRequest       Code = "bad_request"
 	NotFound         Code = "not_found"
@@ -186,7 +187,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, RateLimited,
-		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds,
+		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds, ReasonRequired,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
 		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation, Held, Confirmation, SelfApproval,
@@ -207,7 +208,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusRequestEntityTooLarge: {TooLarge},
 	http.StatusUnsupportedMediaType:  {MediaType},
 	http.StatusMisdirectedRequest:    {WrongHost},
-	http.StatusUnprocessableEntity:   {PeriodOutOfBounds, Validation},
+	http.StatusUnprocessableEntity:   {PeriodOutOfBounds, ReasonRequired, Validation},
 	http.StatusTooManyRequests:       {RateLimited, TooManySignins},
 	http.StatusServiceUnavailable:    {IdentityUnavailable, Ending, Unavailable, AuditUnavailable},
 }

@@ -32,7 +32,7 @@ type Store interface {
 	ListCached(login string) []Signin
 	// Create stores a new sign-in. Error: ErrExists.
 	Create(context.Context, Signin) (Signin, error)
-	// Extend writes Period and AskedAt if the stored version is s.Version. Errors: ErrConflict,
+	// Extend writes Period, AskedAt and Why if the stored version is s.Version. Errors: ErrConflict,
 	// ErrNotFound.
 	Extend(context.Context, Signin) (Signin, error)
 	// Delete requests the deletion of the sign-in with this UID. Error: ErrNotFound if it is
@@ -96,7 +96,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if err := p.Require(access.SigninLogin, d.Now()); err != nil {
 		return Accepted{}, err
 	}
-	request := access.Request{Period: time.Duration(req.Period), Namespaces: req.Namespaces}
+	request := access.Request{Period: time.Duration(req.Period), Namespaces: req.Namespaces, Reason: string(req.Reason)}
 	if req.Role != "" {
 		role, err := access.ParseRole(req.Role)
 		if err != nil {
@@ -109,7 +109,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 		return Accepted{}, err
 	}
 	owner := OwnerOf(p.Caller(), req.Session)
-	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period()}
+	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period(), Why: string(req.Reason)}
 	for range writeTries {
 		s, err := d.write(ctx, want)
 		if isRace(err) {
@@ -138,7 +138,7 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 		return Signin{}, unavailable(err)
 	}
 	if !have.Deleting && have.Role == want.Role && slices.Equal(have.Namespaces, want.Namespaces) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) {
-		have.Period, have.AskedAt = want.Period, d.Now()
+		have.Period, have.AskedAt, have.Why = want.Period, d.Now(), cmp.Or(want.Why, have.Why)
 		s, err := d.Store.Extend(ctx, have)
 		return s, wrapStoreError(err)
 	}
@@ -414,7 +414,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 
 // status returns the view of s for its owner.
 func (d *Service) status(s Signin) Status {
-	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName,
+	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why,
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
 	role, namespaces, until := s.Role, s.Namespaces, d.end(s)
 	switch st.State {

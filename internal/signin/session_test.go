@@ -97,6 +97,47 @@ func TestTwoSessions(t *testing.T) {
 	do("POST", "/login", `{"session":"req-1"}`, http.StatusBadRequest)
 }
 
+// A reason is stored, recorded and shown. An extension keeps it unless it gives another one.
+func TestReason(t *testing.T) {
+	alice := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","reason":"required"}`)
+	store := newMemoryStore()
+	h, _, entries := newHandler(store, func() (access.Caller, error) { return alice, nil })
+	for _, tt := range []struct {
+		reason string
+		code   problem.Code
+	}{
+		{"", problem.ReasonRequired}, {"  ", problem.ReasonRequired}, {"two\nlines", problem.BadRequest}, {"\x1b[31mred", problem.BadRequest}, {strings.Repeat("x", 501), problem.BadRequest},
+		{" INC-7: pods crash ", ""}, {"", problem.ReasonRequired}, {strings.Repeat("ä", 500), ""},
+	} {
+		body, err := json.Marshal(map[string]string{"reason": tt.reason})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := request(h, signin.Login.Declare(), json.RawMessage(body))
+		var answer struct {
+			Code          problem.Code
+			Name          string
+			RequestReason string
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
+			t.Fatal(err)
+		}
+		if answer.Code != tt.code {
+			t.Errorf("reason %.40q: %q, want %q; %s", tt.reason, answer.Code, tt.code, w.Body)
+		}
+		if tt.code != "" {
+			continue
+		}
+		want := strings.TrimSpace(tt.reason)
+		if got := store.signins[answer.Name].Why; got != want || answer.RequestReason != want {
+			t.Errorf("reason %.40q: stored %.40q, shown %.40q", tt.reason, got, answer.RequestReason)
+		}
+		if got := (*entries)[len(*entries)-1].Reason; got != want {
+			t.Errorf("reason %.40q: recorded %.40q", tt.reason, got)
+		}
+	}
+}
+
 // The kubeconfig of a session has another context than that of the default session, and the token of
 // the session's own account.
 func TestSessionKubeconfig(t *testing.T) {

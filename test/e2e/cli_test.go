@@ -158,7 +158,7 @@ func TestWhyAndDoctor(t *testing.T) {
 		{"delete deploy/web -n shop", "tka login --role edit --namespace shop", 3},
 		{"get secrets -n shop", "get secrets in shop: refused", 3},
 		{"get nodes", "get nodes in the whole cluster: refused", 3},
-		{"get signin -n " + testenv.SigninNamespace, "get tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": allowed", 0},
+		{"get signin -n " + testenv.SigninNamespace, "get tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": refused", 3},
 		{"delete signin -n " + testenv.SigninNamespace, "delete tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": refused", 3},
 		{"get /healthz", "get /healthz: allowed", 0},
 	} {

@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 19f9a609bf0737144cab1d01ad605ec0d2a9f36253dab8b9bbaedfd9ccf4fdf0
+// schemas: 7ffc53fae6b9ff56a044d4c6b1d241f2010ddc693602f2eba5ed23ab481fc864
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1303,6 +1303,7 @@ export interface components {
             observedAt: string;
             /** @enum {string} */
             phase: "Pending" | "Ready" | "Refused" | "Ending" | "Expired";
+            reason: string;
             role: string;
             session: string;
             tailnet: string;
