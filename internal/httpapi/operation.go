@@ -85,7 +85,7 @@ type Route struct {
 // requests that cannot be parsed.
 func CommonRefusals() []problem.Code {
 	return []problem.Code{problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
-		problem.NodeExpired, problem.RateLimited, problem.BadRequest, problem.Unavailable, problem.Internal}
+		problem.NodeExpired, problem.IdentityAmbiguous, problem.RateLimited, problem.BadRequest, problem.Unavailable, problem.Internal}
 }
 
 // Verbs returns the verbs of routes, sorted and without duplicates.
