@@ -59,6 +59,7 @@ type Entry struct {
 // An Actor is the caller of a request, as authenticated by the tailnet.
 type Actor struct {
 	Login  string     `json:"login,omitempty"`
+	UserID string     `json:"userId,omitempty"` // ID of the user; unlike a login, it never passes to another user
 	Node   string     `json:"node,omitempty"`
 	NodeID string     `json:"nodeId,omitempty"`
 	Tags   []string   `json:"tags,omitempty"`
@@ -79,7 +80,7 @@ const (
 
 // ActorOf returns the Actor for caller c.
 func ActorOf(c access.Caller) Actor {
-	return Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: c.TagNames(), Via: c.Via}
+	return Actor{Login: string(c.Login), UserID: c.UserID, Node: c.Device.Name, NodeID: c.Device.ID, Tags: c.TagNames(), Via: c.Via}
 }
 
 // Conclude sets the result, code and error message from the error of the request. A nil error means
@@ -144,7 +145,7 @@ func encode(e Entry) ([]byte, error) {
 // mapStrings returns e with f applied to every string that a caller can influence. It keeps at most the
 // given number of tags and pairs.
 func (e Entry) mapStrings(f func(string) string, most int) Entry {
-	e.Actor.Login, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.Node), f(e.Actor.NodeID)
+	e.Actor.Login, e.Actor.UserID, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.UserID), f(e.Actor.Node), f(e.Actor.NodeID)
 	e.Actor.Tags = mapTexts(e.Actor.Tags, f, most)
 	e.RequestID, e.Surface, e.Tool, e.Org, e.Object = f(e.RequestID), f(e.Surface), f(e.Tool), f(e.Org), f(e.Object)
 	e.Args, e.Before, e.After = mapPairs(e.Args, f, most), mapPairs(e.Before, f, most), mapPairs(e.After, f, most)

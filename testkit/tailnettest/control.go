@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -264,13 +266,23 @@ func (c *control) backLocked(n *node) {
 	}
 }
 
+// UserID returns the ID that every tailnet of this package gives to the user with the login, or on Headscale with the name. It is for
+// settings that name a user by ID.
+func UserID(login string) string { return fmt.Sprint(int64(userID(login))) }
+
+func userID(name string) tailcfg.UserID {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return 1 + tailcfg.UserID(h.Sum32())
+}
+
 func (c *control) userLocked(name string) *user {
 	for _, u := range c.users {
 		if u.name == name {
 			return u
 		}
 	}
-	u := &user{id: tailcfg.UserID(len(c.users) + 1), name: name, login: cmp.Or(c.emails[name], name)}
+	u := &user{id: userID(name), name: name, login: cmp.Or(c.emails[name], name)}
 	c.users = append(c.users, u)
 	return u
 }

@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 73f21bf8f53bb5d4afc2e997791770155b5cef1d9fc2420c641e439950bd01be
+// schemas: 7f54201f6d8b6d0ad75690f268128eb034c41f31df44bbbf7ef4318a3262086a
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -19,6 +19,7 @@ export interface components {
             node?: string;
             nodeId?: string;
             tags?: string[];
+            userId?: string;
             via?: string;
         };
         Adapter: {
