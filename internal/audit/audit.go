@@ -50,10 +50,13 @@ type Entry struct {
 	Before    map[string]string `json:"before,omitempty"` // the values before a change
 	After     map[string]string `json:"after,omitempty"`  // the values after a change
 	Reason    string            `json:"reason,omitempty"`
-	Result    Result            `json:"result"`
-	Code      problem.Code      `json:"code,omitempty"`
-	Error     string            `json:"error,omitempty"`   // the message that the caller saw
-	Clipped   bool              `json:"clipped,omitempty"` // the entry was too large, so its longest parts were cut
+	// CredentialID identifies the token that the request issued, in the text of Kubernetes' audit annotation
+	// authentication.kubernetes.io/credential-id. It is no secret, and finds all requests that were sent with the token.
+	CredentialID string       `json:"credentialId,omitempty"`
+	Result       Result       `json:"result"`
+	Code         problem.Code `json:"code,omitempty"`
+	Error        string       `json:"error,omitempty"`   // the message that the caller saw
+	Clipped      bool         `json:"clipped,omitempty"` // the entry was too large, so its longest parts were cut
 }
 
 // An Actor is the caller of a request, as authenticated by the tailnet.
@@ -149,7 +152,7 @@ func (e Entry) mapStrings(f func(string) string, most int) Entry {
 	e.Actor.Tags = mapTexts(e.Actor.Tags, f, most)
 	e.RequestID, e.Surface, e.Tool, e.Org, e.Object = f(e.RequestID), f(e.Surface), f(e.Tool), f(e.Org), f(e.Object)
 	e.Args, e.Before, e.After = mapPairs(e.Args, f, most), mapPairs(e.Before, f, most), mapPairs(e.After, f, most)
-	e.Reason, e.Error = f(e.Reason), f(e.Error)
+	e.Reason, e.CredentialID, e.Error = f(e.Reason), f(e.CredentialID), f(e.Error)
 	return e
 }
 

@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 7f54201f6d8b6d0ad75690f268128eb034c41f31df44bbbf7ef4318a3262086a
+// schemas: f5b1a8e926a8d62e17ad836753d42e5d27aed0ed5b773b3ccf0b943be5cbf955
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -368,6 +368,7 @@ export interface components {
             };
             clipped?: boolean;
             code?: string;
+            credentialId?: string;
             error?: string;
             object?: string;
             org?: string;
