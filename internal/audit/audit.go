@@ -62,9 +62,9 @@ type Entry struct {
 // An Actor is the caller of a request, as authenticated by the tailnet.
 type Actor struct {
 	Login  string     `json:"login,omitempty"`
-	UserID string     `json:"userId,omitempty"` // ID of the user; unlike a login, it never passes to another user
 	Node   string     `json:"node,omitempty"`
 	NodeID string     `json:"nodeId,omitempty"`
+	UserID string     `json:"userId,omitempty"` // ID of the user; unlike a login, it never passes to another user
 	Tags   []string   `json:"tags,omitempty"`
 	Via    access.Via `json:"via,omitempty"`
 }
@@ -83,7 +83,7 @@ const (
 
 // ActorOf returns the Actor for caller c.
 func ActorOf(c access.Caller) Actor {
-	return Actor{Login: string(c.Login), UserID: c.UserID, Node: c.Device.Name, NodeID: c.Device.ID, Tags: c.TagNames(), Via: c.Via}
+	return Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, UserID: c.UserID, Tags: c.TagNames(), Via: c.Via}
 }
 
 // Conclude sets the result, code and error message from the error of the request. A nil error means
