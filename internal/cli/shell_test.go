@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -348,5 +350,54 @@ func TestSGN21_unreachable_at_the_end(t *testing.T) {
 	r.waitExit(6)
 	if !strings.Contains(r.err.String(), "the sign-in continues until") || !strings.Contains(r.err.String(), "tka logout") {
 		t.Errorf("stderr: %s", r.err.String())
+	}
+}
+
+// CL-08: Ctrl-C ends tka at once, without a stack trace or a partial file. tka reports whether the sign-in still exists, as far as it
+// knows.
+func TestCL08_interrupted(t *testing.T) {
+	for _, tt := range []struct {
+		name, pattern string // of the request that gets no response
+		says          string
+	}{
+		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to check or to end the sign-in: tka status, tka logout"},
+		{"while it waits for the access", "GET /api/v1alpha1/kubeconfig", "You are signed in nevertheless; to end the sign-in: tka logout"},
+	} {
+		for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			t.Run(fmt.Sprint(tt.name, ", ", sig), func(t *testing.T) {
+				d, _ := newAccessServer(t, "prod-eu")
+				d.store.ready = -1
+				reached := make(chan struct{})
+				httpServer := http.NewServeMux()
+				httpServer.Handle("/", d)
+				httpServer.HandleFunc(tt.pattern, func(_ http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPost { // carried out, but the response is lost
+						d.ServeHTTP(httptest.NewRecorder(), r)
+					}
+					close(reached)
+					<-r.Context().Done()
+				})
+				srv := httptest.NewServer(httpServer)
+				t.Cleanup(srv.Close) // Close waits for its requests, until tka has ended
+				m := newMachine(t, srv.URL)
+				r := m.start(t, "login", "--timeout", "5m")
+				select {
+				case <-reached:
+				case <-r.done:
+				case <-time.After(patience):
+				}
+				r.Process.Signal(sig)
+				r.waitExit(130)
+				if errText := r.err.String(); !strings.Contains(errText, "error: interrupted\n") || !strings.Contains(errText, tt.says) {
+					t.Errorf("stderr: %s", errText)
+				}
+				if signins := len(d.store.ListCached("alice@example.com")); signins != 1 {
+					t.Errorf("%d sign-ins", signins)
+				}
+				if files := m.files(t); len(files) != 2 { // settings, known servers
+					t.Errorf("files: %v", files)
+				}
+			})
+		}
 	}
 }

@@ -140,6 +140,7 @@ const (
 	NoIdentity          Code = "no_identity"
 	IdentityUnavailable Code = "identity_unavailable"
 	NodeExpired         Code = "node_expired"
+	IdentityAmbiguous   Code = "identity_ambiguous"
 	RateLimited         Code = "rate_limited"
 	ForeignNode         Code = "foreign_node"
 	TaggedNode          Code = "tagged_node"
@@ -186,7 +187,7 @@ const (
 // Codes returns all codes, in the order of the documentation.
 func Codes() []Code {
 	return []Code{
-		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, RateLimited,
+		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, IdentityAmbiguous, RateLimited,
 		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds, ReasonRequired,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
@@ -199,7 +200,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusAccepted:              {NotReady},
 	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
 	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
-	http.StatusForbidden:             {CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
 	http.StatusNotFound:              {NotFound, NotSignedIn},
 	http.StatusMethodNotAllowed:      {MethodNotAllowed},
 	http.StatusConflict:              {Conflict, CannotProvision},

@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 7ffc53fae6b9ff56a044d4c6b1d241f2010ddc693602f2eba5ed23ab481fc864
+// schemas: 181727dd8d484fe6967b9097e5c7230e86d37bae001a372ba1e86aface6342cc
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -19,6 +19,7 @@ export interface components {
             node?: string;
             nodeId?: string;
             tags?: string[];
+            userId?: string;
             via?: string;
         };
         Adapter: {
@@ -367,6 +368,7 @@ export interface components {
             };
             clipped?: boolean;
             code?: string;
+            credentialId?: string;
             error?: string;
             object?: string;
             org?: string;
