@@ -40,6 +40,7 @@ type sim struct {
 
 	check    func(s *sim) // an additional law of a test, checked every virtual second
 	contact  map[[2]int]contact
+	sighted  time.Duration // when the law of sight was last checked
 	expected map[string]map[Order]string
 	checked  time.Duration
 	behind   int // for allKnowAll
