@@ -41,8 +41,9 @@ type Store interface {
 	// Await returns when done returns true for the sign-in called name, or when ctx ends. done
 	// receives false if there is no sign-in. A watch triggers each check.
 	Await(ctx context.Context, name string, done func(Signin, bool) bool) error
-	// IssueToken requests a token of the ServiceAccount of s and returns the token's expiry. Error:
-	// ErrConflict if the ServiceAccount is not the one that was created for s.
+	// IssueToken requests a token of the ServiceAccount of s and returns the token's expiry. It
+	// applies TokenRules. Errors: ErrConflict if the ServiceAccount is not the one that was created
+	// for s, ErrMismatch and ErrPolicyMissing.
 	IssueToken(ctx context.Context, s Signin, life time.Duration) (secret.Text, time.Time, error)
 }
 
@@ -60,7 +61,7 @@ type Service struct {
 	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 
-	MaxPerLogin int // devices of one login with live sign-ins
+	MaxPerLogin int           // devices of one login with live sign-ins
 	RetryAfter  time.Duration // pause between two polls of a client
 	MaxWait     time.Duration // maximum duration of a long poll
 	Now         func() time.Time
@@ -340,6 +341,8 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 	switch {
 	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
 		return Kubeconfig{}, notSignedIn(s)
+	case errors.Is(err, ErrMismatch), errors.Is(err, ErrPolicyMissing):
+		return Kubeconfig{}, noToken(err)
 	case err != nil:
 		return Kubeconfig{}, unavailable(err)
 	case token.IsZero():
@@ -427,6 +430,16 @@ func grantRemoved(s Signin) error {
 func cannotProvision(s Signin) error {
 	return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: %s", s.Reason, s.Message),
 		"Ask an administrator of the cluster, or sign in with another role: tka login --role ROLE")
+}
+
+// noToken refuses a token for a sign-in that the server cannot trust now. The cause goes to the server log.
+func noToken(err error) error {
+	if errors.Is(err, ErrPolicyMissing) {
+		return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: an admission policy that protects sign-ins is not in force.", ReasonAdmissionPolicyMissing),
+			"Ask an administrator of the cluster to install the admission policies of Tailplane again.").WithCause(err)
+	}
+	return problem.New(problem.CannotProvision, "The cluster cannot provide this sign-in: another client changed it.",
+		"Tell an administrator of the cluster. To sign in again: tka logout, then tka login").WithCause(err)
 }
 
 // unavailable hides the API server's error from the caller. The cause goes to the server log.
