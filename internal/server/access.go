@@ -46,7 +46,7 @@ func apiServerCheck(config *rest.Config) func(context.Context) error {
 
 // runAccess wires and runs the sign-in API: tailnet -> HTTP server -> service -> store.
 func runAccess(ctx context.Context, p *process, working func()) error {
-	store, err := controller.NewStore(p.config, p.set.Signin.Namespace, p.set.Signin.TokenAudiences)
+	store, err := controller.NewStore(p.config, p.set.Signin.Namespace, tokenRules(p.set.Signin), time.Now)
 	if err != nil {
 		return err
 	}
@@ -97,6 +97,11 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		parts.run(func() error { return server.Run(ctx, ln, node.ConnContext, routes...) })
 		return parts.wait()
 	})
+}
+
+// tokenRules returns the limits of the tokens that the access server requests.
+func tokenRules(s settings.Signin) signin.TokenRules {
+	return signin.TokenRules{Max: time.Duration(s.Period.Max), MaxLife: time.Duration(s.MaxLife), Audiences: s.TokenAudiences, RequireAdmissionPolicy: s.RequireAdmissionPolicy}
 }
 
 func signinService(p *process, store *controller.Store, keys *keyring) *signin.Service {

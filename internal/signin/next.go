@@ -130,23 +130,11 @@ func equalReports(a, b Report) bool {
 		a.ServiceAccount == b.ServiceAccount && a.ServiceAccountUID == b.ServiceAccountUID && a.ObservedGeneration == b.ObservedGeneration
 }
 
-// End returns when the sign-in expires. It depends on stored times only, so retries and restarts do
-// not move it. It is truncated to whole seconds, the precision of a stored time.
-func (f Facts) End() time.Time {
-	end := f.AskedAt.Add(f.Period)
-	if f.Rules.MaxLife > 0 {
-		if last := f.Created.Add(f.Rules.MaxLife); last.Before(end) {
-			end = last
-		}
-	}
-	return end.Truncate(time.Second)
-}
-
 // Next returns the next step for a sign-in at now, and the time of the next check. The zero time
 // means that no check is needed; a sign-in that gives access always has a time. A time that is not
 // after now means at once.
 func Next(f Facts, now time.Time) (Step, time.Time) {
-	end := f.End()
+	end := f.End(f.Rules.MaxLife)
 	switch {
 	case f.Deleting:
 		return f.revoke(), time.Time{}

@@ -38,7 +38,7 @@ func liveFacts(change ...func(*Facts)) Facts {
 	f := pendingFacts()
 	f.Account = &Account{UID: "a1", Owner: "s1", Signin: "s1"}
 	f.Bindings = []Binding{bindingIn("")}
-	step, _ := f.provision(f.End()), 0
+	step, _ := f.provision(f.End(f.Rules.MaxLife)), 0
 	store(&f, step.Report, t0)
 	for _, c := range change {
 		c(&f)
@@ -436,7 +436,7 @@ func TestNextLaws(t *testing.T) {
 		}
 		for _, b := range step.CreateBindings {
 			if !slices.Contains(f.Rules.Roles, b.Role) || b.Account != f.Name || f.Name != f.Owner.Name() || slices.Contains(f.Rules.Reserved, b.Namespace) ||
-				(b.Namespace == "") != (len(f.Namespaces) == 0) || !now.Before(f.End()) || f.Deleting || !f.ExpiredAt.IsZero() {
+				(b.Namespace == "") != (len(f.Namespaces) == 0) || !now.Before(f.End(f.Rules.MaxLife)) || f.Deleting || !f.ExpiredAt.IsZero() {
 				fail("no step grants what is not allowed")
 			}
 		}
@@ -451,7 +451,7 @@ func TestNextLaws(t *testing.T) {
 		if wantAccess(after) && wake.IsZero() {
 			fail("a sign-in that gives access must have a wake time")
 		}
-		if wantAccess(after) && step.Action != Expire && step.Action != End && wake.After(f.End()) {
+		if wantAccess(after) && step.Action != Expire && step.Action != End && wake.After(f.End(f.Rules.MaxLife)) {
 			fail("a sign-in that gives access must be checked no later than its end")
 		}
 		if f.Account != nil && f.Account.Owner != f.UID && f.Account.Signin == "" && f.Account.UID != f.ServiceAccountUID && step.DeleteAccount != nil {

@@ -41,8 +41,9 @@ type Store interface {
 	// Await returns when done returns true for the sign-in called name, or when ctx ends. done
 	// receives false if there is no sign-in. A watch triggers each check.
 	Await(ctx context.Context, name string, done func(Signin, bool) bool) error
-	// IssueToken requests a token of the ServiceAccount of s and returns the token's expiry. Error:
-	// ErrConflict if the ServiceAccount is not the one that was created for s.
+	// IssueToken requests a token of the ServiceAccount of s and returns the token's expiry. It
+	// applies TokenRules. Errors: ErrConflict if the ServiceAccount is not the one that was created
+	// for s, ErrMismatch and ErrPolicyMissing.
 	IssueToken(ctx context.Context, s Signin, life time.Duration) (secret.Text, time.Time, error)
 }
 
@@ -119,7 +120,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 			return Accepted{}, err
 		}
 		st := d.status(s)
-		st.Clamped = p.Clamped() || d.end(s).Before(s.AskedAt.Add(s.Period))
+		st.Clamped = p.Clamped() || s.End(d.MaxLife).Before(s.End(0))
 		return Accepted{st}, nil
 	}
 	return Accepted{}, problem.New(problem.Conflict, "Another login of this session is changing the sign-in.", "Try again.").WithRetryAfter(d.RetryAfter)
@@ -155,23 +156,10 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	return d.create(ctx, want)
 }
 
-// lastEnd returns the latest end of a sign-in, whatever its period; false if there is none.
-func (d *Service) lastEnd(s Signin) (time.Time, bool) { return s.Created.Add(d.MaxLife), d.MaxLife > 0 }
-
-// end returns when s ends, as Facts.End does.
-func (d *Service) end(s Signin) time.Time {
-	end := s.AskedAt.Add(s.Period)
-	if last, limited := d.lastEnd(s); limited && last.Before(end) {
-		return last
-	}
-	return end
-}
-
 // outlived reports whether a sign-in can no longer be extended by half of period. A new sign-in then replaces it, so that a login every
 // morning gives a whole day.
 func (d *Service) outlived(s Signin, period time.Duration) bool {
-	last, limited := d.lastEnd(s)
-	return limited && last.Sub(d.Now()) < period/2
+	return d.MaxLife > 0 && s.Created.Add(d.MaxLife).Sub(d.Now()) < period/2
 }
 
 // limitSessions rejects a new sign-in of an owner that has too many. The sessions of a device count as one device, and the
@@ -360,6 +348,8 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 	switch {
 	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
 		return Kubeconfig{}, notSignedIn(s)
+	case errors.Is(err, ErrMismatch), errors.Is(err, ErrPolicyMissing):
+		return Kubeconfig{}, noToken(err)
 	case err != nil:
 		return Kubeconfig{}, unavailable(err)
 	case token.IsZero():
@@ -416,7 +406,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 func (d *Service) status(s Signin) Status {
 	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why,
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
-	role, namespaces, until := s.Role, s.Namespaces, d.end(s)
+	role, namespaces, until := s.Role, s.Namespaces, s.End(d.MaxLife)
 	switch st.State {
 	case Ready:
 		st.Provisioned = true
@@ -447,6 +437,16 @@ func grantRemoved(s Signin) error {
 func cannotProvision(s Signin) error {
 	return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: %s", s.Reason, s.Message),
 		"Ask an administrator of the cluster, or sign in with another role: tka login --role ROLE")
+}
+
+// noToken refuses a token for a sign-in that the server cannot trust now. The cause goes to the server log.
+func noToken(err error) error {
+	if errors.Is(err, ErrPolicyMissing) {
+		return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: an admission policy that protects sign-ins is not in force.", ReasonAdmissionPolicyMissing),
+			"Ask an administrator of the cluster to install the admission policies of Tailplane again.").WithCause(err)
+	}
+	return problem.New(problem.CannotProvision, "The cluster cannot provide this sign-in: another client changed it.",
+		"Tell an administrator of the cluster. To sign in again: tka logout, then tka login").WithCause(err)
 }
 
 // unavailable hides the API server's error from the caller. The cause goes to the server log.

@@ -50,7 +50,7 @@ func newCrowd(b *testing.B, r *testenv.Env) *callers {
 	if err != nil {
 		b.Fatal(err)
 	}
-	store, err := controller.NewStore(config, testenv.SigninNamespace, nil)
+	store, err := controller.NewStore(config, testenv.SigninNamespace, signin.TokenRules{Max: 24 * time.Hour, MaxLife: 24 * time.Hour, RequireAdmissionPolicy: true}, time.Now)
 	if err != nil {
 		b.Fatal(err)
 	}

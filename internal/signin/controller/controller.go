@@ -137,7 +137,7 @@ func (o *Controller) Run(ctx context.Context) error {
 	}
 	r := &reconciler{
 		Controller: o, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
-		events: mgr.GetEventRecorder(operatorName), lookupCache: lookupCache{entries: map[string]lookup{}}, written: overwrittenVersions{versions: map[string][]string{}},
+		events: mgr.GetEventRecorder(operatorName), written: overwrittenVersions{versions: map[string][]string{}},
 		arrivals: arrivalTimes{now: o.Now, at: map[types.UID]time.Time{}},
 	}
 	reader := client.Reader(mgr.GetCache())
@@ -208,7 +208,7 @@ type reconciler struct {
 	live          client.Reader
 	events        events.EventRecorder
 
-	lookupCache
+	known    lookupCache[bool] // whether roles and policies exist
 	written  overwrittenVersions
 	arrivals arrivalTimes
 }

@@ -142,10 +142,15 @@ func (p *env) operator(config *rest.Config) *Controller {
 		Now: func() time.Time { return time.Now().Add(ahead) }}
 }
 
+// tokenRules returns the rules of the store that fit the rules of the operator.
+func (p *env) tokenRules() signin.TokenRules {
+	return signin.TokenRules{Max: p.rules.Max, MaxLife: p.rules.MaxLife, RequireAdmissionPolicy: p.rules.RequireAdmissionPolicy}
+}
+
 // open runs a store.
 func (p *env) open() (s *Store, stop func()) {
 	p.t.Helper()
-	s, err := NewStore(p.accessConfig, p.ns, nil)
+	s, err := NewStore(p.accessConfig, p.ns, p.tokenRules(), time.Now)
 	if err != nil {
 		p.t.Fatal(err)
 	}

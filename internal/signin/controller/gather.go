@@ -4,10 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,12 +16,16 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// AdmissionPolicy is the name of the admission policy that allows only the access server to write
-// sign-ins. Its binding has the same name.
-const AdmissionPolicy = "tailplane-signins"
+// Names of the admission policies on which tokens rely, and of their bindings. The first allows only
+// the access server to write sign-ins, the second only the access server to request their tokens.
+const (
+	AdmissionPolicy = "tailplane-signins"
+	TokenPolicy     = "tailplane-signin-tokens"
+)
 
 // signinName returns the name of the sign-in for a binding name, or "".
 func signinName(name string) string {
@@ -83,11 +84,15 @@ func (r *reconciler) account(ctx context.Context, reader client.Reader, s signin
 	if err := reader.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: s.Name}, sa); err != nil {
 		return nil, client.IgnoreNotFound(r.ignoreForbiddenIfTerminating(ctx, err))
 	}
-	a := &signin.Account{UID: string(sa.UID), Signin: r.ownerUID(sa), Deleting: sa.DeletionTimestamp != nil}
+	return accountOf(sa), nil
+}
+
+func accountOf(sa *corev1.ServiceAccount) *signin.Account {
+	a := &signin.Account{UID: string(sa.UID), Signin: ownerUID(sa, sa.Namespace), Deleting: sa.DeletionTimestamp != nil}
 	if owner := metav1.GetControllerOf(sa); owner != nil {
 		a.Owner = string(owner.UID)
 	}
-	return a, nil
+	return a
 }
 
 // ignoreForbiddenIfTerminating turns a Forbidden error for ServiceAccounts into NotFound while the namespace of
@@ -152,7 +157,7 @@ func (r *reconciler) objects(ctx context.Context, list client.ObjectList, option
 }
 
 func (r *reconciler) bindingOf(o client.Object) signin.Binding {
-	b := signin.Binding{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Signin: r.ownerUID(o)}
+	b := signin.Binding{Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Signin: ownerUID(o, r.Namespace)}
 	var role rbacv1.RoleRef
 	var subjects []rbacv1.Subject
 	switch o := o.(type) {
@@ -170,11 +175,11 @@ func (r *reconciler) bindingOf(o client.Object) signin.Binding {
 	return b
 }
 
-// ownerUID returns the UID of the sign-in in the labels of o, if o carries all labels of this
-// operator.
-func (r *reconciler) ownerUID(o client.Object) string {
+// ownerUID returns the UID of the sign-in in the labels of o, if o carries all labels of the operator
+// of the sign-ins in namespace.
+func ownerUID(o client.Object, namespace string) string {
 	l := o.GetLabels()
-	if l[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy || l[v1alpha1.SigninNamespaceLabel] != r.Namespace {
+	if l[v1alpha1.ManagedByLabel] != v1alpha1.ManagedBy || l[v1alpha1.SigninNamespaceLabel] != namespace {
 		return ""
 	}
 	return l[v1alpha1.SigninUIDLabel]
@@ -189,38 +194,6 @@ func namespaceExists(ctx context.Context, reader client.Reader, name string) (bo
 	return ns.DeletionTimestamp == nil, nil // no object can be created in a namespace that is being deleted
 }
 
-// lookupCache caches the answers of the API server about roles and policies, which the operator has no
-// permission to watch.
-type lookupCache struct {
-	mu      sync.Mutex
-	entries map[string]lookup
-}
-
-type lookup struct {
-	found     bool
-	checkedAt time.Time
-}
-
-// cachedLookup returns the answer to question. It uses the cached answer if that is not older than
-// Rules.Recheck. Errors are not cached.
-func (r *reconciler) cachedLookup(question string, find func() (bool, error)) (bool, error) {
-	now := r.Now()
-	r.mu.Lock()
-	a, known := r.entries[question]
-	r.mu.Unlock()
-	if age := now.Sub(a.checkedAt); known && age >= 0 && age < r.Rules.Recheck {
-		return a.found, nil
-	}
-	yes, err := find()
-	if err != nil {
-		return false, err
-	}
-	r.mu.Lock()
-	r.entries[question] = lookup{yes, now}
-	r.mu.Unlock()
-	return yes, nil
-}
-
 // roleExists reports whether the cluster has the ClusterRole. Kubernetes would accept a binding to
 // a missing role. It queries only roles on the allow-list, because the operator's permissions name
 // them one by one.
@@ -228,7 +201,7 @@ func (r *reconciler) roleExists(ctx context.Context, role access.Role) (bool, er
 	if !slices.Contains(r.Rules.Roles, role) {
 		return false, nil
 	}
-	return r.cachedLookup("role/"+string(role), func() (bool, error) {
+	return r.known.get("role/"+string(role), r.Now(), r.Rules.Recheck, func() (bool, error) {
 		err := r.Get(ctx, client.ObjectKey{Name: string(role)}, new(rbacv1.ClusterRole))
 		return err == nil, client.IgnoreNotFound(err)
 	})
@@ -239,18 +212,5 @@ func (r *reconciler) isPolicyActive(ctx context.Context) (bool, error) {
 	if !r.Rules.RequireAdmissionPolicy {
 		return false, nil
 	}
-	return r.cachedLookup("policy", func() (bool, error) {
-		key := client.ObjectKey{Name: AdmissionPolicy}
-		p, b := new(admissionv1.ValidatingAdmissionPolicy), new(admissionv1.ValidatingAdmissionPolicyBinding)
-		if err := r.Get(ctx, key, p); err != nil {
-			return false, client.IgnoreNotFound(err)
-		}
-		if err := r.Get(ctx, key, b); err != nil {
-			return false, client.IgnoreNotFound(err)
-		}
-		return p.DeletionTimestamp == nil && len(p.Spec.Validations) > 0 &&
-			(p.Spec.FailurePolicy == nil || *p.Spec.FailurePolicy == admissionv1.Fail) &&
-			b.DeletionTimestamp == nil && b.Spec.PolicyName == AdmissionPolicy && b.Spec.MatchResources == nil &&
-			slices.Contains(b.Spec.ValidationActions, admissionv1.Deny), nil
-	})
+	return r.known.get("policy", r.Now(), r.Rules.Recheck, func() (bool, error) { return kube.IsPolicyInForce(ctx, r.Client, AdmissionPolicy) })
 }

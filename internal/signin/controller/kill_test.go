@@ -137,7 +137,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // function stops them and waits.
 func (p *env) newKillable(k *killer) (s *Store, end func()) {
 	p.t.Helper()
-	s, err := NewStore(k.wrap(p.accessConfig), p.ns, nil)
+	s, err := NewStore(k.wrap(p.accessConfig), p.ns, p.tokenRules(), time.Now)
 	if err != nil {
 		p.t.Fatal(err)
 	}

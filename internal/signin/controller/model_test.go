@@ -282,7 +282,7 @@ func (l *modelRun) kubeconfig(x *person, query string) reply {
 		if err != nil || ends.After(x.by) {
 			l.failf("a kubeconfig until %v; the end is %v at the latest (%v)", ends, x.by, err)
 		}
-		account, err := accountUID(k.Token.Reveal())
+		token, err := parseClaims(k.Token.Reveal())
 		if err != nil {
 			l.failf("token: %v", err)
 			break
@@ -292,7 +292,7 @@ func (l *modelRun) kubeconfig(x *person, query string) reply {
 			l.failf("a kubeconfig for the grant %q %v; signed in is one of %v", x.role, x.places, x.possible)
 		}
 		delete(x.possible, rights{})
-		l.holders.add(account, k.Token)
+		l.holders.add(token.Kubernetes.ServiceAccount.UID, k.Token)
 	case r.code == problem.NotReady, r.code == problem.Unavailable && l.trouble:
 	case r.code == problem.NotSignedIn:
 		if !l.mayBeOut(x) {

@@ -158,7 +158,7 @@ func (w *modelEnv) startOperator() error {
 // startAccess does the setup of `tailplaned access`, without the tailnet.
 func (w *modelEnv) startAccess() error {
 	p := w.access
-	s, err := NewStore(w.config(p), w.ns, nil)
+	s, err := NewStore(w.config(p), w.ns, w.env.tokenRules(), func() time.Time { return w.clock(p) })
 	if err != nil {
 		return err
 	}

@@ -405,8 +405,13 @@ func TestRights(t *testing.T) {
 		"rolebindings.rbac.authorization.k8s.io: create delete get list watch",
 		"tkasignins.tailplane.dev: delete get list patch update watch",
 		"tkasignins/status.tailplane.dev: patch update",
-		"validatingadmissionpolicies.admissionregistration.k8s.io: get of tailplane-signins",
-		"validatingadmissionpolicybindings.admissionregistration.k8s.io: get of tailplane-signins",
+		"validatingadmissionpolicies.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-bindings tailplane-signin-tokens",
+		"validatingadmissionpolicybindings.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-bindings tailplane-signin-tokens",
+	}
+	reads := []string{ // of the access server, in the whole cluster
+		"namespaces: get of kube-system",
+		"validatingadmissionpolicies.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-tokens",
+		"validatingadmissionpolicybindings.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-tokens",
 	}
 	for _, tt := range []struct {
 		account string
@@ -414,19 +419,18 @@ func TestRights(t *testing.T) {
 		ns      string
 		want    []string
 	}{
-		{"access", p.accessConfig, "tailplane-signins", []string{
-			"namespaces: get of kube-system",
+		{"access", p.accessConfig, "tailplane-signins", append([]string{
 			"serviceaccounts/token: create",
+			"serviceaccounts: get",
 			"tkasignins.tailplane.dev: create delete get list patch update watch",
-		}},
-		{"access", p.accessConfig, "tailplane-system", []string{
+		}, reads...)},
+		{"access", p.accessConfig, "tailplane-system", append([]string{
 			"configmaps: get update of tailplane-gossip-pins tailplane-members",
 			"leases.coordination.k8s.io: get update of tailplane-access",
-			"namespaces: get of kube-system",
 			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key tailplane-audit-key",
-		}},
-		{"access", p.accessConfig, "default", []string{"namespaces: get of kube-system"}},
-		{"access", p.accessConfig, "kube-system", []string{"namespaces: get of kube-system"}},
+		}, reads...)},
+		{"access", p.accessConfig, "default", reads},
+		{"access", p.accessConfig, "kube-system", reads},
 		{"operator", p.operatorConfig, "tailplane-signins", append([]string{
 			"events.events.k8s.io: create patch",
 			"serviceaccounts: create delete get list watch",
@@ -514,6 +518,19 @@ func TestForbiddenActions(t *testing.T) {
 		if !denied(err) {
 			t.Errorf("%s: %v, want denied by a policy", what, err)
 		}
+	}
+	// SI-14: the access server's own account gets no token of another form.
+	for what, spec := range map[string]authenticationv1.TokenRequestSpec{
+		"a token for longer than signin.period.max": {ExpirationSeconds: new(int64(24*60*60 + 1))},
+		"a token bound to a Secret":                 {BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Secret", APIVersion: "v1", Name: "x"}},
+	} {
+		if err := server.SubResource("token").Create(ctx, account(p.ns, "default"), &authenticationv1.TokenRequest{Spec: spec}); !denied(err) {
+			t.Errorf("access makes %s: %v, want denied by a policy", what, err)
+		}
+	}
+	day := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(24 * 60 * 60))}}
+	if err := server.SubResource("token").Create(ctx, account(p.ns, "default"), day, &client.SubResourceCreateOptions{CreateOptions: client.CreateOptions{DryRun: []string{metav1.DryRunAll}}}); err != nil {
+		t.Errorf("access makes a token for signin.period.max: %v", err)
 	}
 	// A binding that was changed, or whose role is no longer on the list, can be deleted.
 	for i, b := range []*rbacv1.ClusterRoleBinding{

@@ -2,14 +2,13 @@ package controller
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,28 +24,31 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/util/secret"
 )
-
-// minTokenLife is the minimum token lifetime that the API server accepts.
-const minTokenLife = 10 * time.Minute
 
 // annotateTimeout limits the write of the annotation before a deletion.
 const annotateTimeout = 2 * time.Second
+
+// policyMaxAge is how long the store relies on an admission policy that it has read.
+const policyMaxAge = 30 * time.Second
 
 // byLogin is the name of the cache index by the login of the owner.
 const byLogin = "login"
 
 // A Store stores sign-ins as TkaSignin objects in one namespace. It implements signin.Store. In
-// that namespace it needs get, list, watch, create, patch and delete on tkasignins, and create on
-// serviceaccounts/token.
+// that namespace it needs get, list, watch, create, patch and delete on tkasignins, get on
+// serviceaccounts, and create on serviceaccounts/token. It also needs get on the admission policies
+// AdmissionPolicy and TokenPolicy and their bindings, if the rules require them.
 //
 // Until Run has filled the cache, reads from the cache find nothing. Await waits for the cache.
 type Store struct {
 	namespace string
-	audiences []string
+	rules     signin.TokenRules
+	now       func() time.Time
+	config    *rest.Config
 	client    client.Client
 	cache     cache.Cache
+	policies  lookupCache[bool] // whether each admission policy is in force
 
 	synced chan struct{} // closed when the cache is filled
 
@@ -56,14 +58,13 @@ type Store struct {
 
 var _ signin.Store = (*Store)(nil)
 
-// NewStore returns a store for the sign-ins in namespace. audiences are the audiences of the
-// tokens; empty means those of the API server, which suits nearly every cluster.
-func NewStore(config *rest.Config, namespace string, audiences []string) (*Store, error) {
-	if config == nil || namespace == "" {
-		return nil, errors.New("a store of sign-ins needs a client configuration and a namespace")
+// NewStore returns a store for the sign-ins in namespace. rules apply to their tokens.
+func NewStore(config *rest.Config, namespace string, rules signin.TokenRules, now func() time.Time) (*Store, error) {
+	if config == nil || namespace == "" || rules.Max <= 0 || now == nil {
+		return nil, errors.New("a store of sign-ins needs a client configuration, a namespace, the rules of its tokens and a clock")
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme, admissionv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -71,9 +72,12 @@ func NewStore(config *rest.Config, namespace string, audiences []string) (*Store
 	mapper := kube.Mapper([]schema.GroupVersionKind{
 		v1alpha1.GroupVersion.WithKind("TkaSignin"),
 		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
-	}, nil)
+	}, []schema.GroupVersionKind{
+		admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"),
+		admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"),
+	})
 	config = kube.Unthrottled(config)
-	s := &Store{namespace: namespace, audiences: audiences, synced: make(chan struct{}), waiting: map[string]map[chan struct{}]struct{}{}}
+	s := &Store{namespace: namespace, rules: rules, now: now, config: config, synced: make(chan struct{}), waiting: map[string]map[chan struct{}]struct{}{}}
 	var err error
 	if s.client, err = client.New(config, client.Options{Scheme: scheme, Mapper: mapper}); err != nil {
 		return nil, err
@@ -275,59 +279,6 @@ func (s *Store) Await(ctx context.Context, name string, done func(signin.Signin,
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// IssueToken requests a token of the ServiceAccount of which. The request names the UID of the account,
-// and Token compares the UID in the token. API servers before Kubernetes 1.34 only warn about a
-// mismatch.
-func (s *Store) IssueToken(ctx context.Context, which signin.Signin, life time.Duration) (secret.Text, time.Time, error) {
-	if which.ServiceAccountUID == "" {
-		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: no ServiceAccount is known: %w", which.Name, signin.ErrConflict)
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: which.ServiceAccount}}
-	request := &authenticationv1.TokenRequest{
-		ObjectMeta: metav1.ObjectMeta{UID: types.UID(which.ServiceAccountUID)},
-		Spec:       authenticationv1.TokenRequestSpec{Audiences: s.audiences, ExpirationSeconds: new(int64(max(life, minTokenLife) / time.Second))},
-	}
-	if err := s.client.SubResource("token").Create(ctx, account, request); err != nil {
-		return secret.Text{}, time.Time{}, wrapError("create a token for", which.Name, err)
-	}
-	token := request.Status.Token
-	if token == "" {
-		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: the API server returned an empty token", which.Name)
-	}
-	uid, err := accountUID(token)
-	if err != nil {
-		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: %w", which.Name, err)
-	}
-	if uid != which.ServiceAccountUID {
-		return secret.Text{}, time.Time{}, fmt.Errorf("token for %s: the token is for another ServiceAccount of that name: %w", which.Name, signin.ErrConflict)
-	}
-	return secret.New(token), request.Status.ExpirationTimestamp.Time, nil
-}
-
-// accountUID returns the UID of the ServiceAccount in its token. It does not verify the signature,
-// because the token comes directly from the API server. Its errors contain no part of the token.
-func accountUID(token string) (string, error) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return "", errors.New("the API server returned a token that is not a JSON Web Token")
-	}
-	claims, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		return "", errors.New("the API server returned a token whose claims are not base64")
-	}
-	var c struct {
-		Kubernetes struct {
-			ServiceAccount struct {
-				UID string `json:"uid"`
-			} `json:"serviceaccount"`
-		} `json:"kubernetes.io"`
-	}
-	if err := json.Unmarshal(claims, &c); err != nil {
-		return "", errors.New("the API server returned a token whose claims are not JSON")
-	}
-	return c.Kubernetes.ServiceAccount.UID, nil
 }
 
 // wrapError wraps an error with the operation and maps API server errors to the errors of package

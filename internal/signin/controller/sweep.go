@@ -82,7 +82,7 @@ func (r *reconciler) sweepOne(ctx context.Context, name string) error {
 func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, exist func(context.Context) (map[string]bool, error)) error {
 	var suspects []client.Object
 	for _, o := range made {
-		uid := r.ownerUID(o)
+		uid := ownerUID(o, r.Namespace)
 		if uid == "" {
 			continue
 		}
@@ -103,7 +103,7 @@ func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, ex
 	}
 	var errs []error
 	for _, o := range suspects {
-		if live[r.ownerUID(o)] {
+		if live[ownerUID(o, r.Namespace)] {
 			continue
 		}
 		if err := kube.Delete(ctx, r.Client, o); err != nil && !kube.IsStale(err) {
@@ -115,7 +115,7 @@ func (r *reconciler) removeOrphans(ctx context.Context, made []client.Object, ex
 			return err // a type that is not in the scheme
 		}
 		kind := gvk.Kind
-		r.Log.Info("deleted an orphaned object", "uid", r.ownerUID(o), "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName())
+		r.Log.Info("deleted an orphaned object", "uid", ownerUID(o, r.Namespace), "kind", kind, "namespace", o.GetNamespace(), "name", o.GetName())
 		if r.OnSweep != nil {
 			r.OnSweep(kind, o.GetNamespace(), o.GetName())
 		}
