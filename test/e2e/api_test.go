@@ -5,10 +5,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"reflect"
 	"regexp"
 	"slices"
@@ -259,16 +261,22 @@ func TestExamplesOfTheReference(t *testing.T) {
 	call := func(p *testenv.Person, op httpapi.Declaration) answer {
 		t.Helper()
 		method, path, _ := strings.Cut(op.Pattern, " ")
-		url, body := r.Server()+path, ""
+		body, query := "", url.Values{}
 		var headers []string
 		for f := range op.Request.Fields() {
 			if name := f.Tag.Get("query"); name != "" {
-				text, err := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(httpapi.Duration).MarshalText()
+				text, err := reflect.ValueOf(op.Example).FieldByIndex(f.Index).Interface().(encoding.TextMarshaler).MarshalText()
 				if err != nil {
 					t.Fatal(err)
 				}
-				url += "?" + name + "=" + string(text)
+				if len(text) > 0 {
+					query.Set(name, string(text))
+				}
 			}
+		}
+		target := r.Server() + path
+		if len(query) > 0 {
+			target += "?" + query.Encode()
 		}
 		if method != http.MethodGet {
 			b, err := json.Marshal(op.Example)
@@ -277,7 +285,7 @@ func TestExamplesOfTheReference(t *testing.T) {
 			}
 			body, headers = string(b), []string{"Content-Type: application/json"}
 		}
-		return ask(t, p, method, url, body, headers...)
+		return ask(t, p, method, target, body, headers...)
 	}
 	check := func(op httpapi.Declaration, a answer) {
 		t.Helper()

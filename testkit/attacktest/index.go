@@ -13,7 +13,7 @@ var Index = map[string][]string{
 	"ID-03": {"verbs for people only: there are none without elevation"},
 	"ID-04": nil,
 	"ID-05": nil,
-	"ID-06": nil, "ID-07": nil, "ID-08": nil, "ID-09": nil, "ID-10": nil, "ID-11": nil, "ID-12": nil, "ID-13": nil, "ID-14": nil, "ID-15": nil,
+	"ID-06": nil, "ID-07": nil, "ID-08": nil, "ID-09": nil, "ID-10": nil, "ID-11": nil, "ID-12": nil, "ID-13": nil, "ID-14": nil, "ID-15": nil, "ID-16": nil,
 
 	"SI-01": nil, "SI-02": nil, "SI-03": nil, "SI-04": nil, "SI-05": nil, "SI-06": nil, "SI-07": nil,
 	"SI-08": {"streams through our own proxy: there is no API proxy for people yet"},
@@ -22,6 +22,7 @@ var Index = map[string][]string{
 	"SI-11": nil,
 	"SI-12": nil,
 	"SI-13": {"elevation and break-glass: they are not part of sign-in yet"},
+	"SI-14": nil,
 
 	"GO-01": nil, "GO-02": nil, "GO-03": nil, "GO-04": nil, "GO-05": nil, "GO-06": nil, "GO-07": nil, "GO-08": nil, "GO-09": nil, "GO-10": nil, "GO-11": nil,
 
