@@ -15,6 +15,7 @@ type Verb string
 const (
 	SigninLogin      Verb = "signin.login"
 	SigninRead       Verb = "signin.read"
+	SigninList       Verb = "signin.list"
 	SigninKubeconfig Verb = "signin.kubeconfig"
 	SigninLogout     Verb = "signin.logout"
 	ClusterInfo      Verb = "cluster.info"

@@ -48,7 +48,7 @@ var (
 		Refusals:  slices.Concat(ungranted, []problem.Code{problem.MediaType, problem.TooLarge, problem.NotSignedIn}),
 	}
 	ListSessions = httpapi.Op[SessionsRequest, Sessions]{
-		Pattern: "GET " + Base + "/sessions", Verb: access.SigninRead,
+		Pattern: "GET " + Base + "/sessions", Verb: access.SigninList,
 		Doc:       "List the sign-ins of this device, of all its sessions.",
 		Responses: []Sessions{{Sessions: []Status{exampleStatus(Ready)}}},
 		Refusals:  ungranted,

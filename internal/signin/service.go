@@ -247,7 +247,7 @@ func (d *Service) readOwn(ctx context.Context, p access.Permit, session Session)
 
 // sessions lists the sign-ins of the caller's device from the cache.
 func (d *Service) sessions(_ context.Context, p access.Permit, _ SessionsRequest) (Sessions, error) {
-	if err := p.Require(access.SigninRead, d.Now()); err != nil {
+	if err := p.Require(access.SigninList, d.Now()); err != nil {
 		return Sessions{}, err
 	}
 	owner, out := OwnerOf(p.Caller(), ""), Sessions{Sessions: []Status{}}
