@@ -38,10 +38,7 @@ func (c *Client) Kubeconfig(ctx context.Context, session signin.Session) (Issued
 	prefix, ok := strings.CutSuffix(context, signin.ContextName("", k.Cluster, session))
 	k.Prefix, k.Session = prefix, session
 	g := IssuedKubeconfig{Kubeconfig: k}
-	if !ok {
-		err = fmt.Errorf("the context %.80q is not that of the session", context)
-	}
-	if s := c.Last.Header.Get(signin.ExpiresHeader); err == nil && s != "" {
+	if s := c.Last.Header.Get(signin.ExpiresHeader); s != "" {
 		if g.Until, err = time.Parse(time.RFC3339, s); err != nil {
 			err = fmt.Errorf("the expiry of the token, %.60q, is not a time", s)
 		}
@@ -55,6 +52,9 @@ func (c *Client) Kubeconfig(ctx context.Context, session signin.Session) (Issued
 	if k.Cluster != c.Info.Name || k.Server != c.Info.ServerURL || !bytes.Equal(k.CA, c.Info.CAData) {
 		return IssuedKubeconfig{}, output.Errorf(output.ExitRefused, "tka does not use the kubeconfig from %s: its API server is not the one that the server proved", c.Base).
 			Try("Ask an administrator of the server. tka changed nothing on this machine.")
+	}
+	if !ok {
+		return IssuedKubeconfig{}, c.InvalidResponse("kubeconfig", fmt.Errorf("the context %.80q is not that of the session", context))
 	}
 	return g, nil
 }

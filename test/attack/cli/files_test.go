@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
@@ -397,6 +398,8 @@ func TestCL05_NamesThatAShellWouldRun(t *testing.T) {
 			case strings.HasSuffix(r.URL.Path, "/cluster-info"):
 				w.prove(rw, r, 200, info)
 			case strings.HasSuffix(r.URL.Path, "/kubeconfig"):
+				grant := grant
+				grant.Session = signin.Session(r.URL.Query().Get("session"))
 				w.kubeconfig(rw, r, grant)
 			default:
 				w.honest(rw, r)

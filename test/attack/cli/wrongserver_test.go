@@ -149,7 +149,11 @@ func (w *impostorServer) honest(rw http.ResponseWriter, r *http.Request) {
 	case "GET /login":
 		w.prove(rw, r, http.StatusNotFound, []byte(`{"code":"not_signed_in","message":"You are not signed in.","advice":["Sign in."],"auditId":"A"}`))
 	case "GET /kubeconfig":
-		w.kubeconfig(rw, r, w.grant)
+		grant := w.grant
+		grant.Session = signin.Session(r.URL.Query().Get("session"))
+		w.kubeconfig(rw, r, grant)
+	case "GET /sessions":
+		w.prove(rw, r, http.StatusOK, signin.Sessions{Sessions: []signin.Status{}})
 	default:
 		st.State = signin.Ended
 		w.prove(rw, r, http.StatusOK, st)
