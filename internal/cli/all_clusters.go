@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
@@ -106,15 +107,24 @@ func selectorFlag(cmd *cobra.Command, selector *string, usage string) {
 	cmd.Flags().StringVarP(selector, "selector", "l", "", usage+" with these labels: key=value, key!=value, key or !key, separated by commas")
 }
 
+// parseSelector parses the value of the flag that selectorFlag adds.
+func parseSelector(text string) (labels.Selector, error) {
+	selector, err := client.ParseSelector(text)
+	if err != nil {
+		return nil, output.UsageErrorf("--selector: %v", err)
+	}
+	return selector, nil
+}
+
 // matching returns the targets whose clusters have the labels that a selector asks for, according to the server's list. The empty selector selects
 // all.
 func (t *tka) matching(ctx context.Context, targets []target, selector string) ([]target, error) {
 	if selector == "" {
 		return targets, nil
 	}
-	labels, err := client.ParseSelector(selector)
+	selected, err := parseSelector(selector)
 	if err != nil {
-		return nil, output.UsageErrorf("--selector: %v", err)
+		return nil, err
 	}
 	if t.cachedDirectory == nil {
 		if _, err := t.allTargets(ctx); err != nil {
@@ -124,7 +134,7 @@ func (t *tka) matching(ctx context.Context, targets []target, selector string) (
 	if t.cachedDirectory == nil {
 		return nil, output.Errorf(output.ExitUnreachable, "The labels of the clusters are unknown, because no server lists them").Try("tka clusters")
 	}
-	shown, _ := t.cachedDirectory.Filter(true, labels)
+	shown, _ := t.cachedDirectory.Filter(true, selected)
 	return slices.DeleteFunc(targets, func(at target) bool {
 		return !slices.ContainsFunc(shown, func(e client.DirectoryEntry) bool { return e.Name == at.cluster })
 	}), nil
@@ -133,9 +143,12 @@ func (t *tka) matching(ctx context.Context, targets []target, selector string) (
 // loginAll signs in to every cluster that this machine signed in to before, and to those that the server of the settings verified. It
 // reports each other cluster of that server's list with the reason, so that no cluster is left out silently.
 func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings) error {
-	targets, err := t.allTargets(ctx)
-	if err == nil && lf.refresh {
+	var targets []target
+	var err error
+	if lf.refresh {
 		targets, err = t.signedInTargets()
+	} else {
+		targets, err = t.allTargets(ctx)
 	}
 	if err == nil {
 		targets, err = t.matching(ctx, targets, lf.selector)

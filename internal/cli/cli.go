@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
@@ -47,12 +46,13 @@ type tka struct {
 
 	showVersion bool // --version of the root command
 
-	context         string            // context of the kubeconfig that selects the sign-in
-	selection       selection         // of the command, if it has the flag --cluster
-	dryRun          bool              // no command may write
-	cachedSettings  *config.Settings  // content of the settings file, read once
-	cachedDirectory *client.Directory // cluster list of the configured server, cached for --all
-	cancel          context.CancelFunc
+	context          string            // context of the kubeconfig that selects the sign-in
+	selection        selection         // of the command, if it has the flag --cluster
+	dryRun           bool              // no command may write
+	cachedSettings   *config.Settings  // content of the settings file, read once
+	upstreamSettings bool              // the settings file belongs to the tka of SpechtLabs; known after settings
+	cachedDirectory  *client.Directory // cluster list of the configured server, cached for --all
+	cancel           context.CancelFunc
 }
 
 const defaultTimeout = 30 * time.Second
@@ -175,8 +175,7 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	if err := t.selectSignin(cmd); err != nil {
 		return err
 	}
-	f := cmd.Flags().Lookup("reason")
-	if _, must := annotations(f)[mustBeSet]; must && strings.TrimSpace(f.Value.String()) == "" {
+	if f := cmd.Flags().Lookup("reason"); f != nil && f.Annotations[mustBeSet] != nil && strings.TrimSpace(f.Value.String()) == "" {
 		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
 	}
 	if _, ok := cmd.Annotations[noTimeLimit]; ok {
@@ -190,14 +189,6 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 
 // mustBeSet is the annotation of a flag without which its command does not run.
 const mustBeSet = "mustBeSet"
-
-// annotations returns the annotations of a flag; nil for a flag that does not exist.
-func annotations(f *pflag.Flag) map[string][]string {
-	if f == nil {
-		return nil
-	}
-	return f.Annotations
-}
 
 // hint writes an additional line for the person to standard error.
 func (t *tka) hint(format string, args ...any) {

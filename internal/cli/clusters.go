@@ -80,9 +80,9 @@ type clusterList struct {
 }
 
 func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
-	labelSelector, err := client.ParseSelector(cf.selector)
+	labelSelector, err := parseSelector(cf.selector)
 	if err != nil {
-		return output.UsageErrorf("--selector: %v", err)
+		return err
 	}
 	l, err := t.connect(ctx, "")
 	if err != nil {

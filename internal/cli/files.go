@@ -21,7 +21,7 @@ func (t *tka) settings() (*config.Settings, error) {
 	if t.cachedSettings != nil {
 		return t.cachedSettings, nil
 	}
-	path, err := t.configFile()
+	path, err := t.settingsCandidate()
 	if err != nil {
 		return nil, err
 	}
@@ -33,6 +33,9 @@ func (t *tka) settings() (*config.Settings, error) {
 		return nil, output.UsageErrorf("the settings cannot be read: %v", err).Because(err)
 	}
 	set, err := config.Parse(text)
+	if t.upstreamSettings = t.config == "" && path != besideUpstream(path) && errors.Is(err, config.ErrUpstream); t.upstreamSettings {
+		set, err = config.Parse(nil) // no file yet: configFile names the one to write
+	}
 	if err != nil {
 		return nil, output.UsageErrorf("%s %v", path, err).Try("See the keys: tka config --help").Because(err)
 	}
@@ -101,6 +104,19 @@ func (t *tka) knownClusterNames(context.Context) []string {
 // configFile returns the path of the settings file. --config overrides it. It is config.yaml, unless settings.yaml exists or config.yaml belongs
 // to the tka of SpechtLabs, which uses the same directory: then it is settings.yaml.
 func (t *tka) configFile() (string, error) {
+	path, err := t.settingsCandidate()
+	if err != nil {
+		return "", err
+	}
+	if _, _ = t.settings(); t.upstreamSettings { // the caller reports invalid settings
+		return besideUpstream(path), nil
+	}
+	return path, nil
+}
+
+// settingsCandidate returns the path of the settings file to read: that of --config, else settings.yaml if it exists, else config.yaml, whose
+// content shows whose file it is.
+func (t *tka) settingsCandidate() (string, error) {
 	if t.config != "" {
 		return t.config, nil
 	}
@@ -108,17 +124,13 @@ func (t *tka) configFile() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	beside := filepath.Join(filepath.Dir(path), "settings.yaml")
-	if _, err := os.Lstat(beside); err == nil {
-		return beside, nil
-	}
-	if text, err := readSettings(path); err == nil {
-		if _, err := config.Parse(text); errors.Is(err, config.ErrUpstream) {
-			return beside, nil
-		}
+	if _, err := os.Lstat(besideUpstream(path)); err == nil {
+		return besideUpstream(path), nil
 	}
 	return path, nil
 }
+
+func besideUpstream(path string) string { return filepath.Join(filepath.Dir(path), "settings.yaml") }
 
 // stateFile returns the path of the file in which tka stores which server serves which cluster.
 func (t *tka) stateFile() (string, error) {

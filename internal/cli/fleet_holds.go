@@ -19,7 +19,7 @@ import (
 func addWrite(cmd *cobra.Command, reason *plane.Reason, dryRun *plane.Flag, dryRunUsage string) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar((*string)(reason), "reason", "", "the reason, in one sentence, for the audit log (required)")
-	_ = f.SetAnnotation("reason", mustBeSet, nil)
+	_ = f.SetAnnotation("reason", mustBeSet, []string{"true"})
 	f.BoolVar((*bool)(dryRun), "dry-run", false, dryRunUsage)
 	return cmd
 }

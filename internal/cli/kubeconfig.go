@@ -23,7 +23,6 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
-	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // kubeconfigFlags are the flags of the kubeconfig command.
@@ -123,13 +122,12 @@ func (t *tka) kubeconfigAll(ctx context.Context, kf kubeconfigFlags, set *config
 		if err != nil {
 			return kubeconfig.Entry{}, err
 		}
-		k := signin.Kubeconfig{Cluster: l.Info.Name, Server: l.Info.ServerURL, CA: l.Info.CAData, InsecureSkipTLSVerify: l.Info.InsecureSkipTLSVerify, Token: secret.New("none")}
-		if err := client.CheckKubeconfig(k); err != nil {
-			return kubeconfig.Entry{}, l.InvalidResponse("cluster-info", err)
+		entry, err := one.entryWithoutSignin(l, set, "", nil)
+		if err != nil {
+			return entry, err
 		}
-		entry := one.kubeconfigEntry(set, k, nil)
 		entry.Command, entry.Args = self, append(entry.Args, signInFlag)
-		return entry, one.updateServer(ctx, l.Base, func(s *config.ServerRecord) { s.Chosen, s.CASHA256 = true, fingerprint(k.CA) })
+		return entry, one.updateServer(ctx, l.Base, func(s *config.ServerRecord) { s.Chosen, s.CASHA256 = true, fingerprint(entry.CA) })
 	})
 	var entries []kubeconfig.Entry
 	for _, o := range all {

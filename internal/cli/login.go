@@ -369,16 +369,14 @@ func (t *tka) checkSameCluster(entry kubeconfig.Entry, l *client.Client) error {
 // planLogin shows what login would do.
 func (t *tka) planLogin(l *client.Client, lf loginFlags, set *config.Settings) error {
 	info := l.Info
-	k := signin.Kubeconfig{Cluster: info.Name, Server: info.ServerURL, CA: info.CAData, InsecureSkipTLSVerify: info.InsecureSkipTLSVerify, Token: secret.New("none")}
-	if err := client.CheckKubeconfig(k); err != nil {
-		return l.InvalidResponse("cluster-info", err)
+	entry, err := t.entryWithoutSignin(l, set, signin.Session(lf.session), lf.namespaces)
+	if err != nil {
+		return err
 	}
 	files, err := t.readKubeconfigFiles()
 	if err != nil {
 		return err
 	}
-	k.Session = signin.Session(lf.session)
-	entry := t.kubeconfigEntry(set, k, lf.namespaces)
 	if err := t.mergeLogin(files, entry, l, lf.use); err != nil {
 		return err
 	}
@@ -410,6 +408,16 @@ func stillSignedIn(err error) error {
 		return f // the server's response already describes the state
 	}
 	return f.Try("You are signed in nevertheless; to end the sign-in: tka logout")
+}
+
+// entryWithoutSignin returns the kubeconfig entry for a session of the server's cluster, from what the server proved about the cluster.
+func (t *tka) entryWithoutSignin(l *client.Client, set *config.Settings, session signin.Session, namespaces []string) (kubeconfig.Entry, error) {
+	k := signin.Kubeconfig{Cluster: l.Info.Name, Session: session, Server: l.Info.ServerURL, CA: l.Info.CAData,
+		InsecureSkipTLSVerify: l.Info.InsecureSkipTLSVerify, Token: secret.New("none")}
+	if err := client.CheckKubeconfig(k); err != nil {
+		return kubeconfig.Entry{}, l.InvalidResponse("cluster-info", err)
+	}
+	return t.kubeconfigEntry(set, k, namespaces), nil
 }
 
 // kubeconfigEntry returns the kubeconfig entry for k.

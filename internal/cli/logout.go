@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -154,15 +153,7 @@ func (t *tka) otherSessions(ctx context.Context, l *client.Client) (names []stri
 		return nil
 	}
 	s, _ := k.Server(l.Base)
-	if s.Default.Until.After(t.Now()) {
-		names = append(names, "")
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Sessions)) {
-		if s.Sessions[name].Until.After(t.Now()) {
-			names = append(names, name)
-		}
-	}
-	return names
+	return s.Live(t.Now())
 }
 
 // forgetToken removes a token from the cache.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -56,13 +57,9 @@ func (t *tka) sessionNames(context.Context) (names []string) {
 		return nil
 	}
 	for _, s := range k.Servers {
-		for name, r := range s.Sessions {
-			if r.Until.After(t.Now()) {
-				names = append(names, name)
-			}
-		}
+		names = append(names, s.Live(t.Now())...)
 	}
-	return names
+	return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 }
 
 // selectSignin decides which cluster and session the command cmd is about, and sets its flags. All commands use this one rule. The first
@@ -148,7 +145,7 @@ func (t *tka) selected(cluster *pflag.Flag) (sel selection, err error) {
 	}
 	var live []config.ServerRecord
 	for _, s := range state.Servers {
-		if s.Chosen && s.SignedIn(t.Now()) {
+		if s.Chosen && len(s.Live(t.Now())) > 0 {
 			live = append(live, s)
 		}
 	}

@@ -65,9 +65,17 @@ func (s *ServerRecord) SetSession(name string, to SessionRecord, now time.Time) 
 	s.Sessions = all
 }
 
-// SignedIn reports whether a session of this machine at the server has not ended at now.
-func (s ServerRecord) SignedIn(now time.Time) bool {
-	return s.Default.Until.After(now) || slices.ContainsFunc(slices.Collect(maps.Values(s.Sessions)), func(r SessionRecord) bool { return r.Until.After(now) })
+// Live returns the sessions of this machine at the server that have not ended at now, sorted. The default session is "".
+func (s ServerRecord) Live(now time.Time) (names []string) {
+	if s.Default.Until.After(now) {
+		names = append(names, "")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Sessions)) {
+		if s.Sessions[name].Until.After(now) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // Server returns what is stored about the server at base.
