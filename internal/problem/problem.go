@@ -148,6 +148,7 @@ const (
 	AmbiguousRole       Code = "ambiguous_role"
 	RoleNotGranted      Code = "role_not_granted"
 	RoleNotAllowed      Code = "role_not_allowed"
+	RoleNeedsNamespaces Code = "role_needs_namespaces"
 	PeriodOutOfBounds   Code = "period_out_of_bounds"
 
 	BadRequest       Code = "bad_request"
@@ -186,7 +187,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, RateLimited,
-		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, PeriodOutOfBounds,
+		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, PeriodOutOfBounds,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
 		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation, Held, Confirmation, SelfApproval,
@@ -198,7 +199,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusAccepted:              {NotReady},
 	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
 	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
-	http.StatusForbidden:             {CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
 	http.StatusNotFound:              {NotFound, NotSignedIn},
 	http.StatusMethodNotAllowed:      {MethodNotAllowed},
 	http.StatusConflict:              {Conflict, CannotProvision},
