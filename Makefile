@@ -38,6 +38,7 @@ lint: ## run gofmt, vet and staticcheck
 	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' # conflict markers of a merge
 	@go vet ./... && $(TOOL) staticcheck ./...
 	@cd testbed && go vet ./...
+	@GOOS=windows go vet ./cmd/tka ./internal/cli/... # of the programs, only tka runs there
 
 test-adapter: machine build ## test the adapter mca against a real API server, with the real kubectl and client-go
 	@CGO_ENABLED=1 go test -race -timeout 20m ./internal/apiproxy/... ./internal/multicluster/... ./internal/podcreds ./test/adapter

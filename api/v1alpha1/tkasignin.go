@@ -79,7 +79,7 @@ type TkaSigninList struct {
 	Items []TkaSignin `json:"items"`
 }
 
-// TkaSigninSpec is the person, the device, the role and the period. Only period and askedAt can be changed. Another
+// TkaSigninSpec is the person, the device, the role and the period. Only period, askedAt and reason can be changed. Another
 // role needs another TkaSignin.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
@@ -103,6 +103,12 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="session is immutable"
 	// +kubebuilder:validation:XValidation:rule="self != 'default' && !self.startsWith('req-')",message="the default session has no name, and names that start with req- belong to access requests"
 	Session string `json:"session,omitempty"`
+
+	// reason is why the person asked for the access, in their own words. Each login may change it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=500
+	// +kubebuilder:validation:Pattern=`^[^\x00-\x1f\x7f]*$`
+	Reason string `json:"reason,omitempty"`
 
 	// role is the name of the ClusterRole to bind. The operator binds only roles on its allow-list.
 	// +required

@@ -87,6 +87,7 @@ type Caller struct {
 	Via         Via
 	Expired     bool // the node's key has expired; the tailnet still reports the node
 	Shared      bool // the node is shared from another tailnet
+	Ambiguous   bool // nodes of another user ID of the tailnet have the same login, so Login names no one
 
 	// Rules are the values of the capability in the grants that match this caller and this server.
 	// They are exactly as in the tailnet policy.
@@ -114,7 +115,8 @@ func (c Caller) Identity() string {
 }
 
 // Admit rejects callers that may not make any request, in this order: callers from the public
-// internet, callers without an identity, and nodes with an expired key. It enforces law 3.
+// internet, callers without an identity, nodes with an expired key, and callers whose login is not
+// unique. It enforces law 3.
 func Admit(c Caller) error {
 	switch {
 	case c.Via == ViaFunnel:
@@ -125,6 +127,9 @@ func Admit(c Caller) error {
 	case c.Expired:
 		return problem.New(problem.NodeExpired, fmt.Sprintf("The key of the device %s has expired.", c.Device.Name),
 			"Run: tailscale up --force-reauth")
+	case c.Ambiguous:
+		return problem.New(problem.IdentityAmbiguous, fmt.Sprintf("Two users of the tailnet have the login %s: you are the user %s, and another user has devices under the same name.", c.Login, c.UserID),
+			"Ask an administrator of the tailnet to rename one of the two users, or to delete the devices of one. Until then the server refuses both.")
 	}
 	return nil
 }

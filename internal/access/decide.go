@@ -34,6 +34,7 @@ type Request struct {
 	Role       Role
 	Period     time.Duration
 	Namespaces []string // narrows the granted namespaces; empty: no change
+	Reason     string
 }
 
 // Decide reports whether c may do v, based on the grants that the tailnet attests. The checks
@@ -134,6 +135,7 @@ func (pol Policy) parse(c Caller) (grants []Grant, bad error) {
 		if j := slices.IndexFunc(grants, g.same); j >= 0 {
 			grants[j].AllowTagged = grants[j].AllowTagged || g.AllowTagged
 			grants[j].AllowShared = grants[j].AllowShared || g.AllowShared
+			grants[j].ReasonRequired = grants[j].ReasonRequired && g.ReasonRequired
 			continue
 		}
 		grants = append(grants, g)
@@ -175,6 +177,10 @@ func (p Permit) Choose(w Request) (Permit, error) {
 	period, clamped, err := p.policy.period(g, w.Period)
 	if err != nil {
 		return Permit{}, err
+	}
+	if g.ReasonRequired && w.Reason == "" {
+		return Permit{}, problem.New(problem.ReasonRequired, fmt.Sprintf("The rule for the role %q requires a reason.", g.Role),
+			fmt.Sprintf("Give one: tka login --role %s --reason \"why\"", g.Role))
 	}
 	p.role, p.namespaces, p.period, p.clamped = g.Role, namespaces, period, clamped
 	p.until = p.at.Add(period)

@@ -138,6 +138,13 @@ func TestLoginDecision(t *testing.T) {
 		{name: "a bad rule next to a good one", caller: alice(view, `{"rolle":"view"}`), code: problem.BadCapability, why: "a bad rule neither widens nor is passed over"},
 		{name: "a bad rule and a chosen good one", caller: alice(view, `{}`), wish: access.Request{Role: "view"}, code: problem.BadCapability, why: "the same"},
 		{name: "not UTF-8", caller: alice("{\"role\":\"vi\xffew\",\"period\":\"1h\"}"), code: problem.BadCapability, why: "encoding/json would replace it"},
+		{name: "reason required", caller: alice(`{"role":"view","period":"1h","reason":"required"}`), code: problem.ReasonRequired, why: "none is given"},
+		{name: "reason given", caller: alice(`{"role":"view","period":"1h","reason":"required"}`), wish: access.Request{Reason: "INC-7"}, role: "view", period: time.Hour, why: "it is given"},
+		{name: "reason not required", caller: alice(view), wish: access.Request{Reason: "INC-7"}, role: "view", period: 8 * time.Hour, why: "it may be given"},
+		{name: "reason of another word", caller: alice(`{"role":"view","period":"1h","reason":"optional"}`), code: problem.BadCapability, why: "one word only"},
+		{name: "reason true", caller: alice(`{"role":"view","period":"1h","reason":true}`), code: problem.BadCapability, why: "wrong type"},
+		{name: "required by one of two rules", caller: alice(`{"role":"view","period":"1h","reason":"required"}`, `{"role":"view","period":"1h"}`), role: "view", period: time.Hour, why: "the other gives the same without it, in either order"},
+		{name: "required by one of two rules, the other way round", caller: alice(`{"role":"view","period":"1h"}`, `{"role":"view","period":"1h","reason":"required"}`), role: "view", period: time.Hour, why: "the same"},
 		{name: "tagged", caller: ci(view), code: problem.TaggedNode, why: "requests come from users"},
 		{name: "tagged without any rule", caller: ci(), code: problem.TaggedNode, why: "row 8 is before row 9"},
 		{name: "tagged, opted in", caller: ci(`{"role":"view","period":"1h","allowTagged":true}`), role: "view", period: time.Hour, why: "a grant admits it"},
@@ -372,7 +379,7 @@ func FuzzParseGrant(f *testing.F) {
 			t.Fatalf("took what is no JSON: %q", raw)
 		}
 		for k := range m {
-			if !slices.Contains([]string{"role", "period", "priority", "namespaces", "allowTagged", "allowShared"}, k) {
+			if !slices.Contains([]string{"role", "period", "priority", "namespaces", "allowTagged", "allowShared", "reason"}, k) {
 				t.Fatalf("took the field %q", k)
 			}
 		}

@@ -55,6 +55,8 @@ type Grant struct {
 	Namespaces  []string // sorted; empty: the whole cluster
 	AllowTagged bool     // also admits tagged nodes
 	AllowShared bool     // also admits nodes shared from another tailnet
+
+	ReasonRequired bool // a login must give a reason
 }
 
 // same reports whether g and h give the same role with the same period, priority and namespaces.
@@ -185,6 +187,11 @@ func (g *Grant) set(field string, value json.Token, d *json.Decoder) (err error)
 		if g.Namespaces, err = ParseNamespaces(names); err != nil {
 			return fmt.Errorf(`"namespaces": %w`, err)
 		}
+	case "reason":
+		if value != "required" {
+			return fmt.Errorf(`"reason" is not "required"`)
+		}
+		g.ReasonRequired = true
 	case "allowTagged", "allowShared":
 		b, ok := value.(bool)
 		if !ok {

@@ -237,8 +237,20 @@ type Org struct {
 
 // A Holder is a person with a role from the settings.
 type Holder struct {
-	Login Login
-	Role  PlaneRole
+	Login  Login
+	UserID string // ID of the person's user; "": any user with the login
+	Role   PlaneRole
+}
+
+// is reports whether c is the person. Logins of other tailnets are not compared, and without a user ID only plain mail addresses are.
+func (h Holder) is(c Caller) bool {
+	if c.Tagged() || c.Shared || lowerASCII(string(h.Login)) != lowerASCII(string(c.Login)) {
+		return false
+	}
+	if h.UserID != "" {
+		return h.UserID == c.UserID
+	}
+	return hasPlainMail(c)
 }
 
 // ParseEmailDomain checks a domain whose users may all be admitted. It rejects domains where any
@@ -308,7 +320,7 @@ func (pol PlanePolicy) rolesOf(c Caller) (roles []PlaneRole, faults []string) {
 			}
 		}
 	}
-	if pol.hasPlainMail(c) {
+	if hasPlainMail(c) {
 		for _, o := range pol.Orgs {
 			if pol.matchesAny(c.Login, o.Owners) {
 				roles = append(roles, PlaneRole{Name: OrgAdmin, Orgs: []string{o.Name}, Source: "owner of " + o.Name})
@@ -317,11 +329,11 @@ func (pol PlanePolicy) rolesOf(c Caller) (roles []PlaneRole, faults []string) {
 				roles = append(roles, PlaneRole{Name: Operator, Orgs: []string{o.Name}, Source: "member of " + o.Name})
 			}
 		}
-		for _, h := range pol.Settings {
-			if lowerASCII(string(h.Login)) == lowerASCII(string(c.Login)) {
-				h.Role.Source = "settings"
-				roles = append(roles, h.Role)
-			}
+	}
+	for _, h := range pol.Settings {
+		if h.is(c) {
+			h.Role.Source = "settings"
+			roles = append(roles, h.Role)
 		}
 	}
 	slices.SortFunc(roles, comparePlaneRoles)
@@ -330,7 +342,7 @@ func (pol PlanePolicy) rolesOf(c Caller) (roles []PlaneRole, faults []string) {
 
 // hasPlainMail reports whether the caller's login can be compared with lists of mail addresses. Logins
 // with non-ASCII characters and callers from other tailnets cannot.
-func (pol PlanePolicy) hasPlainMail(c Caller) bool {
+func hasPlainMail(c Caller) bool {
 	return !c.Tagged() && !c.Shared && strings.Count(string(c.Login), "@") == 1 && isASCII(string(c.Login))
 }
 

@@ -23,7 +23,7 @@ var moment = time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
 
 var planePolicy = PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform", EmailDomains: []string{"acme.dev"},
 	Orgs:     []Org{{Name: "acme", Owners: []string{"amy@acme.dev"}, Members: []string{"*@acme.dev"}}, {Name: "globex", Owners: []string{"gil@globex.example", "*@gmail.com"}}},
-	Settings: []Holder{{"pat@platform.dev", PlaneRole{Name: PlatformAdmin}}},
+	Settings: []Holder{{Login: "pat@platform.dev", Role: PlaneRole{Name: PlatformAdmin}}},
 }
 
 // PL-01: The roles of different callers, and callers without a role.
@@ -234,6 +234,52 @@ func TestReach(t *testing.T) {
 			if r != always && d == PlatformAdmin {
 				t.Errorf("%s is not a platform-admin's", v)
 			}
+		}
+	}
+}
+
+// ID-16: A role of the settings with a user ID is not for another user with the same login, nor for the same login of another tailnet.
+func TestID16_RolesByUserID(t *testing.T) {
+	policy := PlanePolicy{Settings: []Holder{
+		{Login: "pat@platform.dev", UserID: "7", Role: PlaneRole{Name: PlatformAdmin}},
+		{Login: "kim", UserID: "8", Role: PlaneRole{Name: Viewer, Orgs: []string{"acme"}}},
+		{Login: "lee", Role: PlaneRole{Name: Viewer, Orgs: []string{"acme"}}},
+	}}
+	as := func(login, id string) Caller { c := planeCaller(login); c.UserID = id; return c }
+	shared, ambiguous := as("pat@platform.dev", "7"), as("pat@platform.dev", "7")
+	shared.Shared, ambiguous.Ambiguous = true, true
+	for _, tt := range []struct {
+		why    string
+		caller Caller
+		code   problem.Code
+	}{
+		{"the person", as("pat@platform.dev", "7"), ""},
+		{"the person, in another letter case", as("Pat@platform.dev", "7"), ""},
+		{"a user whose login is a name", as("kim", "8"), ""},
+		{"another user with the login", as("pat@platform.dev", "70"), problem.NotAuthorized},
+		{"a caller without a user id", as("pat@platform.dev", ""), problem.NotAuthorized},
+		{"the user under another login", as("pat@evil.example", "7"), problem.NotAuthorized},
+		{"a name without a user id", as("lee", "9"), problem.NotAuthorized},
+		{"the same id of another tailnet", shared, problem.NotAuthorized},
+		{"while two users have the login", ambiguous, problem.IdentityAmbiguous},
+	} {
+		if _, err := DecidePlane(tt.caller, PlaneSelf, policy, moment); problem.CodeOf(err) != tt.code {
+			t.Errorf("%s: %v, want code %q", tt.why, err, tt.code)
+		}
+	}
+}
+
+// ID-16: A caller whose login two users have is refused for every verb, also where callers without a grant are not.
+func TestID16_EveryVerb(t *testing.T) {
+	c := Caller{Login: "pat@platform.dev", UserID: "7", Device: Device{ID: "n1", Name: "laptop"}, Via: ViaTailnet, Rules: []json.RawMessage{json.RawMessage(`{"role":"view","period":"8h"}`)}, Ambiguous: true}
+	for _, v := range []Verb{SigninLogin, SigninRead, SigninKubeconfig, SigninLogout, Whoami, ClusterInfo, ClusterMembers, GossipExchange} {
+		if _, err := Decide(c, v, Policy{Roles: []Role{"view"}}, moment); problem.CodeOf(err) != problem.IdentityAmbiguous {
+			t.Errorf("%s: %v, want code %q", v, err, problem.IdentityAmbiguous)
+		}
+	}
+	for _, v := range PlaneVerbs() {
+		if _, err := DecidePlane(c, v, planePolicy, moment); problem.CodeOf(err) != problem.IdentityAmbiguous {
+			t.Errorf("%s: %v, want code %q", v, err, problem.IdentityAmbiguous)
 		}
 	}
 }

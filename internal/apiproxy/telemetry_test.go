@@ -148,7 +148,9 @@ func value(t *testing.T, m *apiproxy.Metrics, series string) string {
 func scrape(t *testing.T, m *apiproxy.Metrics) string {
 	t.Helper()
 	w := httptest.NewRecorder()
-	run.MetricsHandler(m, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/metrics", nil))
+	r := httptest.NewRequest("GET", "/metrics", nil)
+	r.Host = "127.0.0.1"
+	run.MetricsHandler(m, slog.New(slog.DiscardHandler)).ServeHTTP(w, r)
 	if w.Code != 200 {
 		t.Fatalf("%d %s", w.Code, w.Body)
 	}

@@ -50,10 +50,13 @@ type Entry struct {
 	Before    map[string]string `json:"before,omitempty"` // the values before a change
 	After     map[string]string `json:"after,omitempty"`  // the values after a change
 	Reason    string            `json:"reason,omitempty"`
-	Result    Result            `json:"result"`
-	Code      problem.Code      `json:"code,omitempty"`
-	Error     string            `json:"error,omitempty"`   // the message that the caller saw
-	Clipped   bool              `json:"clipped,omitempty"` // the entry was too large, so its longest parts were cut
+	// CredentialID identifies the token that the request issued, in the text of Kubernetes' audit annotation
+	// authentication.kubernetes.io/credential-id. It is no secret, and finds all requests that were sent with the token.
+	CredentialID string       `json:"credentialId,omitempty"`
+	Result       Result       `json:"result"`
+	Code         problem.Code `json:"code,omitempty"`
+	Error        string       `json:"error,omitempty"`   // the message that the caller saw
+	Clipped      bool         `json:"clipped,omitempty"` // the entry was too large, so its longest parts were cut
 }
 
 // An Actor is the caller of a request, as authenticated by the tailnet.
@@ -61,6 +64,7 @@ type Actor struct {
 	Login  string     `json:"login,omitempty"`
 	Node   string     `json:"node,omitempty"`
 	NodeID string     `json:"nodeId,omitempty"`
+	UserID string     `json:"userId,omitempty"` // ID of the user; unlike a login, it never passes to another user
 	Tags   []string   `json:"tags,omitempty"`
 	Via    access.Via `json:"via,omitempty"`
 }
@@ -79,7 +83,7 @@ const (
 
 // ActorOf returns the Actor for caller c.
 func ActorOf(c access.Caller) Actor {
-	return Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: c.TagNames(), Via: c.Via}
+	return Actor{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, UserID: c.UserID, Tags: c.TagNames(), Via: c.Via}
 }
 
 // Conclude sets the result, code and error message from the error of the request. A nil error means
@@ -144,11 +148,11 @@ func encode(e Entry) ([]byte, error) {
 // mapStrings returns e with f applied to every string that a caller can influence. It keeps at most the
 // given number of tags and pairs.
 func (e Entry) mapStrings(f func(string) string, most int) Entry {
-	e.Actor.Login, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.Node), f(e.Actor.NodeID)
+	e.Actor.Login, e.Actor.UserID, e.Actor.Node, e.Actor.NodeID = f(e.Actor.Login), f(e.Actor.UserID), f(e.Actor.Node), f(e.Actor.NodeID)
 	e.Actor.Tags = mapTexts(e.Actor.Tags, f, most)
 	e.RequestID, e.Surface, e.Tool, e.Org, e.Object = f(e.RequestID), f(e.Surface), f(e.Tool), f(e.Org), f(e.Object)
 	e.Args, e.Before, e.After = mapPairs(e.Args, f, most), mapPairs(e.Before, f, most), mapPairs(e.After, f, most)
-	e.Reason, e.Error = f(e.Reason), f(e.Error)
+	e.Reason, e.CredentialID, e.Error = f(e.Reason), f(e.CredentialID), f(e.Error)
 	return e
 }
 

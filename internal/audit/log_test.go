@@ -258,7 +258,7 @@ func TestAU02_AnEntryIsOneLine(t *testing.T) {
 		m := map[string]string{s: s, "role": s}
 		e := audit.Entry{
 			Time: day, RequestID: s, Surface: s, Tool: s, Verb: access.Verb(s), Org: s, Object: s, Args: m, Before: m, After: m, Reason: s,
-			Actor:  audit.Actor{Login: s, Node: s, NodeID: s, Tags: []string{s, s}, Via: access.Via(s)},
+			Actor:  audit.Actor{Login: s, UserID: s, Node: s, NodeID: s, Tags: []string{s, s}, Via: access.Via(s)},
 			Result: audit.Result(s), Code: "c", Error: s,
 		}
 		want = append(want, e)

@@ -269,12 +269,13 @@ func member(d *accessServer, url string) gossip.Member {
 }
 
 const (
-	requestMembers = "GET /api/v1alpha1/memberlist 200"
-	requestInfo    = "GET /api/v1alpha1/cluster-info 200"
-	requestStatus  = "GET /api/v1alpha1/login 404"
-	requestLogin   = "POST /api/v1alpha1/login 202"
-	requestConfig  = "GET /api/v1alpha1/kubeconfig 200"
-	requestLogout  = "POST /api/v1alpha1/logout 200"
+	requestMembers  = "GET /api/v1alpha1/memberlist 200"
+	requestInfo     = "GET /api/v1alpha1/cluster-info 200"
+	requestStatus   = "GET /api/v1alpha1/login 404"
+	requestSessions = "GET /api/v1alpha1/sessions 200"
+	requestLogin    = "POST /api/v1alpha1/login 202"
+	requestConfig   = "GET /api/v1alpha1/kubeconfig 200"
+	requestLogout   = "POST /api/v1alpha1/logout 200"
 )
 
 // checkRequests checks the requests to the server since the last call.

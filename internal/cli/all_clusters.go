@@ -8,8 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // maxConcurrent is how many clusters tka queries concurrently.
@@ -97,12 +101,50 @@ func exitError(code int) error {
 	return output.SilentExit(code)
 }
 
+// selectorFlag adds the flag that selects clusters by their labels.
+func selectorFlag(cmd *cobra.Command, selector *string, usage string) {
+	cmd.Flags().StringVarP(selector, "selector", "l", "", usage+" with these labels: key=value, key!=value, key or !key, separated by commas")
+}
+
+// matching returns the targets whose clusters have the labels that a selector asks for, according to the server's list. The empty selector selects
+// all.
+func (t *tka) matching(ctx context.Context, targets []target, selector string) ([]target, error) {
+	if selector == "" {
+		return targets, nil
+	}
+	labels, err := client.ParseSelector(selector)
+	if err != nil {
+		return nil, output.UsageErrorf("--selector: %v", err)
+	}
+	if t.cachedDirectory == nil {
+		if _, err := t.allTargets(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if t.cachedDirectory == nil {
+		return nil, output.Errorf(output.ExitUnreachable, "The labels of the clusters are unknown, because no server lists them").Try("tka clusters")
+	}
+	shown, _ := t.cachedDirectory.Filter(true, labels)
+	return slices.DeleteFunc(targets, func(at target) bool {
+		return !slices.ContainsFunc(shown, func(e client.DirectoryEntry) bool { return e.Name == at.cluster })
+	}), nil
+}
+
 // loginAll signs in to every cluster that this machine signed in to before, and to those that the server of the settings verified. It
 // reports each other cluster of that server's list with the reason, so that no cluster is left out silently.
 func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings) error {
 	targets, err := t.allTargets(ctx)
+	if err == nil && lf.refresh {
+		targets, err = t.signedInTargets()
+	}
+	if err == nil {
+		targets, err = t.matching(ctx, targets, lf.selector)
+	}
 	if err != nil {
 		return err
+	}
+	if len(targets) == 0 {
+		t.hint("No cluster matches.")
 	}
 	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (loginResult, error) {
 		lf := lf
@@ -122,27 +164,37 @@ func (t *tka) loginAll(ctx context.Context, lf loginFlags, set *config.Settings)
 		it.meta, it.Cluster, it.Server = newMeta("Login"), cmp.Or(o.cluster, it.Cluster), cmp.Or(it.Server, o.server)
 		if o.err != nil {
 			it.Error = errorMessage(o.err)
+			state := output.Colored(output.Red, "failed")
+			if problem.CodeOf(o.err) == problem.NoCapability {
+				state = output.Cell{Text: "no grant"}
+			}
 			it.Namespaces, it.MissingNamespaces, it.Kubeconfig = []string{}, []string{}, []string{}
-			rows = append(rows, append(output.Row(o.cluster, "", ""), output.Colored(output.Red, "failed"), output.Cell{Text: it.Error}))
+			rows = append(rows, append(output.Row(o.cluster, "", ""), state, output.Cell{Text: it.Error}))
 		} else {
 			names = append(names, it.Context)
 			rows = append(rows, append(output.Row(o.cluster, it.Username, it.Role), output.Colored(output.Green, "ready"), output.Cell{Text: "until " + t.formatTime(it.Until)}))
 		}
 		items = append(items, it)
 	}
+	if len(names) > 0 { // a cluster that grants nothing is a state and no failure
+		all = slices.DeleteFunc(all, func(o outcome[loginResult]) bool { return problem.CodeOf(o.err) == problem.NoCapability })
+	}
 	return t.printResult(result{object: newList("LoginList", items), names: names, code: commonExitCode(all), table: func(bool) {
 		t.writeTable(false, []string{"CLUSTER", "USER", "ROLE", "STATE", ""}, nil, rows)
 	}})
 }
 
-// logoutAll signs out of every cluster that this machine signed in to.
-func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
+// logoutAll signs out of every cluster that this machine signed in to and that selector selects.
+func (t *tka) logoutAll(ctx context.Context, selector string, dryRun bool) error {
 	targets, err := t.signedInTargets()
+	if err == nil {
+		targets, err = t.matching(ctx, targets, selector)
+	}
 	if err != nil {
 		return err
 	}
-	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (logoutResult, error) {
-		return one.logoutOf(ctx, at.cluster, dryRun)
+	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) ([]logoutResult, error) {
+		return one.logoutSessions(ctx, at.cluster, dryRun)
 	})
 	type item struct {
 		logoutResult
@@ -151,13 +203,13 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 	var items []item
 	var names []string
 	for _, o := range all {
-		it := item{logoutResult: o.value}
-		it.meta, it.Cluster, it.Server = newMeta("Logout"), o.cluster, o.server
-		it.Removed, it.Kubeconfig = nonNil(it.Removed), nonNil(it.Kubeconfig)
 		if o.err != nil {
-			it.Error = errorMessage(o.err)
+			failed := item{logoutResult{meta: newMeta("Logout"), Cluster: o.cluster, Server: o.server, Removed: []string{}, Kubeconfig: []string{}, Left: []string{}}, errorMessage(o.err)}
+			items = append(items, failed)
 		}
-		names, items = append(names, it.Removed...), append(items, it)
+		for _, res := range o.value {
+			names, items = append(names, res.Removed...), append(items, item{logoutResult: res})
+		}
 	}
 	return t.printResult(result{object: newList("LogoutList", items), names: names, code: commonExitCode(all), table: func(bool) {
 		for _, it := range items {
@@ -170,27 +222,47 @@ func (t *tka) logoutAll(ctx context.Context, dryRun bool) error {
 	}})
 }
 
+// logoutSessions ends all sessions of a cluster, the default one first. It returns the results until the first error.
+func (t *tka) logoutSessions(ctx context.Context, cluster string, dryRun bool) ([]logoutResult, error) {
+	res, err := t.logoutOf(ctx, signinFlags{cluster: cluster}, dryRun)
+	if err != nil {
+		return nil, err
+	}
+	sessions := res.Left
+	res.Left = []string{}
+	all := []logoutResult{res}
+	for _, session := range sessions {
+		res, err := t.logoutOf(ctx, signinFlags{cluster, session}, dryRun)
+		if err != nil {
+			return all, err
+		}
+		res.Left = []string{}
+		all = append(all, res)
+	}
+	return all, nil
+}
+
 // statusAll shows the sign-ins to all targets. If the device is signed in to some of them only, the others show as "none". If it is signed
 // in to none, the exit code is 3.
 func (t *tka) statusAll(ctx context.Context, targets []target) error {
-	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (statusItem, error) {
-		return one.statusOf(ctx, at.cluster)
+	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) ([]statusItem, error) {
+		return one.statusOf(ctx, signinFlags{cluster: at.cluster}, false)
 	})
 	var items []statusItem
 	none := 0
 	for i, o := range all {
-		it := o.value
-		switch {
-		case notSignedIn(o.err):
-			none++
-			it = statusItem{meta: newMeta("Signin"), Server: o.server}
-			it.Cluster, it.State = o.cluster, "none"
-			all[i].err = nil
-		case o.err != nil:
-			it = statusItem{meta: newMeta("Signin"), Server: o.server, Error: errorMessage(o.err)}
-			it.Cluster, it.State = o.cluster, "unknown"
+		if o.err == nil {
+			items = append(items, o.value...)
+			continue
 		}
-		it.Namespaces, it.MissingNamespaces = nonNil(it.Namespaces), nonNil(it.MissingNamespaces)
+		it := statusItem{meta: newMeta("Signin"), Server: o.server}
+		it.Cluster, it.State, it.Namespaces, it.MissingNamespaces = o.cluster, "none", []string{}, []string{}
+		if notSignedIn(o.err) {
+			none++
+			all[i].err = nil
+		} else {
+			it.State, it.Error = "unknown", errorMessage(o.err)
+		}
 		items = append(items, it)
 	}
 	code := commonExitCode(all)

@@ -47,7 +47,8 @@ type tka struct {
 
 	showVersion bool // --version of the root command
 
-	context         string            // kubectl's --context flag, for the plugin form
+	context         string            // context of the kubeconfig that selects the sign-in
+	selection       selection         // of the command, if it has the flag --cluster
 	dryRun          bool              // no command may write
 	cachedSettings  *config.Settings  // content of the settings file, read once
 	cachedDirectory *client.Directory // cluster list of the configured server, cached for --all
@@ -107,15 +108,33 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 	f.StringVar(&t.color, "color", "auto", "colours: auto, always or never")
 	f.BoolVar(&t.plain, "plain", false, "print no colours and no symbols")
 	if kubectlPlugin {
-		f.StringVar(&t.context, "context", "", "kubeconfig context that selects the cluster; login must have written it")
+		f.StringVar(&t.context, "context", "", contextUsage)
 	}
 	t.complete(root, "server", t.serverNames)
 	t.complete(root, "output", fixedValues(output.Formats()...))
 	t.complete(root, "color", fixedValues(colors()...))
 
-	root.AddCommand(t.login(), t.shell(), t.refresh(), t.logout(), t.status("status"), t.get(), t.set(), t.kubeconfigCommand("kubeconfig"), t.clusters(), t.clusterInfo(),
-		t.credential(), t.configCommand("config"), t.version(), t.completion(),
-		t.doctor(), t.why(), t.sessions(), t.revoke(), t.audit(), t.fleet(), t.mcp(), t.integration(), t.generate(), t.exitCodes())
+	for _, g := range []struct {
+		id, title string
+		commands  []*cobra.Command
+	}{
+		{"signin", "Sign in:", []*cobra.Command{t.login(), t.shell(), t.refresh(), t.logout()}},
+		{"look", "Look:", []*cobra.Command{t.status("status"), t.whoami(), t.why(), t.doctor()}},
+		{"clusters", "Clusters:", []*cobra.Command{t.clusters(), t.clusterInfo(), t.kubeconfigCommand("kubeconfig"), t.credential()}},
+		{"administer", "Administer:", []*cobra.Command{t.sessions(), t.revoke(), t.audit(), t.fleet()}},
+		{"setup", "Set up:", []*cobra.Command{t.configCommand("config"), t.integration(), t.completion(), t.mcp(), t.version()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
+		for _, c := range g.commands {
+			c.GroupID = g.id
+		}
+		root.AddCommand(g.commands...)
+	}
+	for _, c := range []*cobra.Command{t.get(), t.set(), t.generate()} { // names that users of the tka of SpechtLabs know
+		c.Hidden = true
+		root.AddCommand(c)
+	}
+	root.AddCommand(t.exitCodes())
 	t.addDefaults(root)
 	root.SetHelpCommand(t.help(root))
 	return root
@@ -153,12 +172,11 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 	}
-	if f := cmd.Flags().Lookup("cluster"); f != nil {
-		if err := t.setDefaultCluster(f); err != nil {
-			return err
-		}
+	if err := t.selectSignin(cmd); err != nil {
+		return err
 	}
-	if f := cmd.Flags().Lookup("reason"); f != nil && strings.TrimSpace(f.Value.String()) == "" {
+	f := cmd.Flags().Lookup("reason")
+	if _, must := annotations(f)[mustBeSet]; must && strings.TrimSpace(f.Value.String()) == "" {
 		return output.UsageErrorf("%s needs --reason", cmd.CommandPath()).Try("%s --reason \"why\"", cmd.CommandPath())
 	}
 	if _, ok := cmd.Annotations[noTimeLimit]; ok {
@@ -170,21 +188,15 @@ func (t *tka) preRun(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// setDefaultCluster sets the flag --cluster from --context, or else from the settings.
-func (t *tka) setDefaultCluster(f *pflag.Flag) error {
-	if t.context != "" && !f.Changed {
-		cluster, err := t.clusterOfContext()
-		if err != nil {
-			return err
-		}
-		f.Value.Set(cluster)
+// mustBeSet is the annotation of a flag without which its command does not run.
+const mustBeSet = "mustBeSet"
+
+// annotations returns the annotations of a flag; nil for a flag that does not exist.
+func annotations(f *pflag.Flag) map[string][]string {
+	if f == nil {
+		return nil
 	}
-	if f.Value.String() == "" && t.server == "" {
-		if set, err := t.settings(); err == nil { // the command itself reports invalid settings
-			f.Value.Set(set.Cluster)
-		}
-	}
-	return nil
+	return f.Annotations
 }
 
 // hint writes an additional line for the person to standard error.

@@ -72,7 +72,7 @@ func TestGO07_a_server_elsewhere(t *testing.T) {
 	allowHTTP(t, m, "http://100.64.0.99")
 	before := len(m.files(t))
 	for _, u := range []string{"https://evil.example", "https://tka.tail1234.ts.net", "https://10.0.0.1", "https://169.254.169.254", "https://100.100.100.200", "https://localhost", "https://user:secret@127.0.0.1",
-		"https://127.0.0.1/x", "https://127.0.0.1?x", "http://127.0.0.1:1", "ftp://127.0.0.1", "", "tka", "https://[::1%25eth0]", "https://2130706433", "https://\x1b[2J"} {
+		"https://127.0.0.1/x", "https://127.0.0.1?x", "http://10.0.0.1", "http://evil.example", "ftp://127.0.0.1", "", "tka", "https://[::1%25eth0]", "https://2130706433", "https://\x1b[2J"} {
 		eu.addCluster(srv.URL, member(us, u))
 		r := m.run("login", "--cluster", "prod-us", "--timeout", "5s")
 		switch {
@@ -132,7 +132,7 @@ func TestSGN24_the_key_of_a_record(t *testing.T) {
 	if r := m.run("status", "--server", usURL.URL); r.code != 3 {
 		t.Fatal(r.err)
 	}
-	us.checkRequests(t, requestInfo, requestStatus)
+	us.checkRequests(t, requestInfo, requestSessions, requestStatus)
 	switch r := m.run("clusters"); {
 	case r.code != 0:
 		t.Errorf("code: r.code = %v, want 0", r.code)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -31,10 +33,11 @@ func (t *tka) clusters() *cobra.Command {
 	var cf clusterFlags
 	cmd := &cobra.Command{
 		Use:   "clusters",
-		Short: "List the clusters that the server knows, and your sign-ins",
+		Short: "List the clusters that the server knows, and what you may do there",
 		Long: `List the clusters that the access server knows, including its own: the state of each, when
-the server last saw it, and whether this machine is signed in. Clusters that are dead or
-have left are shown only with --all.
+the server last saw it, whether this device is signed in, and as what. For a cluster that it
+is not signed in to, ROLE shows the roles that your grants give, the usual one first. "no
+grant" is a state and no error. Clusters that are dead or have left are shown only with --all.
 
 A cluster is unverified until the server has contacted it. It is in conflict if another
 server is known as the same cluster with a different key. tka shows such a cluster, but never
@@ -44,7 +47,7 @@ signs in to it.`,
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&cf.all, "all", "A", false, "also list clusters that are dead or have left")
-	f.StringVarP(&cf.selector, "selector", "l", "", "list only clusters with these labels: key=value, key!=value, key or !key, separated by commas")
+	selectorFlag(cmd, &cf.selector, "list only clusters")
 	return cmd
 }
 
@@ -60,10 +63,11 @@ type clusterEntry struct {
 
 // clusterSignIn is the sign-in of this device, as the cluster's own server reports it.
 type clusterSignIn struct {
-	State signin.State `json:"state"` // "none", or "unknown" if the server does not report it
-	Role  string       `json:"role,omitempty"`
-	Until string       `json:"until,omitempty"` // RFC 3339, UTC
-	Error string       `json:"error,omitempty"` // why the state is unknown
+	State   signin.State `json:"state"` // "none"; "no grant"; or "unknown" if the server does not report it
+	Role    string       `json:"role,omitempty"`
+	Until   string       `json:"until,omitempty"`   // RFC 3339, UTC
+	Granted []string     `json:"granted,omitempty"` // roles to sign in with, the usual one first
+	Error   string       `json:"error,omitempty"`   // why the state is unknown, or there is no grant
 }
 
 // clusterList is the output of clusters.
@@ -101,7 +105,7 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		excludeOtherKey(k, &shown[i])
 	}
 	list := clusterList{newMeta("ClusterList"), d.Server, d.Isolated, hidden, make([]clusterEntry, 0, len(shown))}
-	signIns := t.signIns(ctx, k, shown)
+	signIns := t.signIns(ctx, d.Server, shown)
 	for i, e := range shown {
 		it := clusterEntry{meta: newMeta("Cluster"), Cluster: e.Cluster, SignIn: signIns[i], Usable: e.Exclusion == nil}
 		if e.Exclusion != nil {
@@ -148,11 +152,12 @@ func (t *tka) printClusters(list clusterList, now time.Time, wide bool) {
 			notes, color = append(notes, it.label), output.Yellow
 		}
 		row := []output.Cell{{Text: it.Name}, output.Colored(memberColor(it.State), string(it.State)), {Text: seen},
-			output.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), output.Colored(color, strings.Join(notes, ", "))}
+			output.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), {Text: cmp.Or(it.SignIn.Role, strings.Join(it.SignIn.Granted, ","))},
+			{Text: t.timeLeft(it.SignIn.Until)}, output.Colored(color, strings.Join(notes, ", "))}
 		rows = append(rows, append(row, output.Row(formatLabels(it.Labels), it.URL, it.APIEndpoint, strconv.Itoa(len(it.Members)), it.Software,
 			it.ID, it.Key.String())...))
 	}
-	t.writeTable(wide, []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "NOTES"},
+	t.writeTable(wide, []string{"CLUSTER", "STATE", "SEEN", "SIGN-IN", "ROLE", "LEFT", "NOTES"},
 		[]string{"LABELS", "SERVER", "API SERVER", "SERVERS", "VERSION", "ID", "KEY"}, rows)
 }
 
@@ -193,35 +198,56 @@ func excludeOtherKey(k config.State, e *client.DirectoryEntry) {
 		"If you know that the key changed: tka config --forget-server " + output.ShellQuote(s.URL)}}
 }
 
-// signIns returns the sign-ins of this device to the shown clusters, in their order. It queries only the servers of clusters that this
-// machine signed in to.
-func (t *tka) signIns(ctx context.Context, k config.State, shown []client.DirectoryEntry) []clusterSignIn {
+// signIns returns what this device is and may be in the shown clusters, in their order. It asks the servers of all clusters that are not
+// excluded, in parallel, and only after they have proved the key of the list. It stores nothing.
+func (t *tka) signIns(ctx context.Context, source string, shown []client.DirectoryEntry) []clusterSignIn {
 	all := make([]clusterSignIn, len(shown))
 	var targets []target
 	var at []int
 	for i, e := range shown {
-		all[i].State = "none"
-		s, ok := k.ServerOf(e.Name)
-		if ok && s.Chosen && s.Key == e.Key && !e.Conflict {
-			targets, at = append(targets, target{e.Name, s.URL}), append(at, i)
+		if all[i].State = "none"; e.Exclusion == nil {
+			targets, at = append(targets, target{e.Name, e.URL}), append(at, i)
 		}
 	}
-	outcomes := forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (statusItem, error) {
+	outcomes := forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (signin.Whoami, error) {
 		ctx, cancel := context.WithTimeout(ctx, signInTimeout)
 		defer cancel()
-		one.server = "" // use the server through which the cluster was signed in to
-		return one.statusOf(ctx, p.cluster)
+		one.quiet, one.dryRun = true, true
+		e := shown[slices.IndexFunc(shown, func(e client.DirectoryEntry) bool { return e.Name == p.cluster && e.URL == p.server })]
+		l, err := one.connectEntry(ctx, source, e)
+		if err != nil && (l == nil || l.Denied == nil) { // anybody may ask who they are
+			return signin.Whoami{}, err
+		}
+		return client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
 	})
 	for i, o := range outcomes {
-		switch s := &all[at[i]]; {
-		case notSignedIn(o.err):
+		s := &all[at[i]]
+		switch who := o.value; {
 		case o.err != nil:
 			s.State, s.Error = "unknown", errorMessage(o.err)
+		case who.Signin != nil && who.Signin.State != signin.Ended && who.Signin.State != signin.Ending:
+			s.State, s.Role, s.Until = who.Signin.State, who.Signin.Role, who.Signin.Until
+		case !who.Decision.Allowed && who.Decision.Code != problem.AmbiguousRole:
+			s.State, s.Error = "no grant", who.Decision.Message
 		default:
-			s.State, s.Role, s.Until = o.value.State, o.value.Role, o.value.Until
+			s.Granted = rolesOf(who)
 		}
 	}
 	return all
+}
+
+// rolesOf returns the roles that a caller may sign in with, the one that a login gives first.
+func rolesOf(who signin.Whoami) (roles []string) {
+	for _, r := range who.Rules {
+		switch {
+		case r.Problem != "" || slices.Contains(roles, r.Role):
+		case r.Chosen:
+			roles = append([]string{r.Role}, roles...)
+		default:
+			roles = append(roles, r.Role)
+		}
+	}
+	return roles
 }
 
 func memberColor(s gossip.State) output.Color {

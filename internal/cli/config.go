@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
@@ -85,7 +87,9 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 		return settingsError(err)
 	}
 	for _, s := range forgotten {
-		t.forgetToken(s.URL, s.Cluster)
+		for _, session := range append(slices.Collect(maps.Keys(s.Sessions)), "") {
+			t.forgetToken(s.URL, s.Cluster, signin.Session(session))
+		}
 		t.hint("Forgot the server %s of %s and its key %v.", s.URL, s.Cluster, s.Key)
 		if key := set.KeyFor(s.URL); !key.IsZero() {
 			t.warn("the settings contain the key %v for it, which stays valid", key)

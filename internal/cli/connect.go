@@ -11,22 +11,23 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// clusterOfContext returns the cluster of a context that login wrote, for kubectl's --context flag.
-func (t *tka) clusterOfContext() (string, error) {
+// signinOfContext returns the sign-in of the context that --context names. login must have written it.
+func (t *tka) signinOfContext() (kubeconfig.Signin, error) {
 	view, err := t.loadKubeconfig()
 	if err != nil {
-		return "", err
+		return kubeconfig.Signin{}, err
 	}
-	if cluster, own := view.ClusterOf(t.context); own {
-		return cluster, nil
+	if s, own := view.SigninOf(t.context); own {
+		return s, nil
 	}
-	return "", output.UsageErrorf("the kubeconfig has no context %q from tka", t.context).Try("See the contexts: kubectl config get-contexts")
+	return kubeconfig.Signin{}, output.UsageErrorf("the kubeconfig has no context %q from tka", t.context).Try("See the contexts: kubectl config get-contexts")
 }
 
 // newClient returns a client for the server at base. It opens no connection.
@@ -60,6 +61,7 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 // connect locates the server and requires its proof. If this machine does not know the cluster, connect looks it up at the server of the
 // settings. With --server, it uses that server only.
 func (t *tka) connect(ctx context.Context, cluster string) (*client.Client, error) {
+	t.explainSelection(ctx)
 	l, err := t.locate(cluster)
 	if err != nil {
 		return nil, err
@@ -141,7 +143,11 @@ func (t *tka) locate(cluster string) (*client.Client, error) {
 			name = s.URL
 		}
 	}
-	base, err := set.Address(name)
+	address := set.Address
+	if stored, ok := k.Server(name); ok && !stored.Key.IsZero() {
+		address = set.AddressOfPinned
+	}
+	base, err := address(name)
 	if err != nil {
 		f := output.UsageErrorf("The server %q is not usable: %v", dialpolicy.RedactURL(name), err).Because(err)
 		if errors.Is(err, dialpolicy.ErrInsecure) {
@@ -181,7 +187,7 @@ func (t *tka) fetchDirectory(ctx context.Context, l *client.Client) (client.Dire
 	case err != nil:
 		return client.Directory{}, err
 	}
-	d := client.NewDirectory(l.Base, l.Info.Name, list.Clusters, set.Address)
+	d := client.NewDirectory(l.Base, l.Info.Name, list.Clusters, set.AddressOfPinned) // it excludes entries without a verified key
 	d.Unsupported, d.Isolated = old, l.Last.Header.Get(gossip.IsolatedHeader) == "true"
 	d.Refused = l.Last.Header.Values(gossip.RefusedHeader)
 	return d, nil

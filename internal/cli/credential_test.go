@@ -94,8 +94,21 @@ func TestSGN20_the_cache_ends_with_the_sign_in(t *testing.T) {
 	if r := m.run("login", "--role", "edit"); r.code != 0 {
 		t.Fatal(r.err)
 	}
-	if edit := m.issuedTokens(t, plugin)[0]; edit == view {
-		t.Error("the command returned the token of the other role")
+	if again := m.issuedTokens(t, plugin)[0]; again != view {
+		t.Error("the login of another session ended the token of this one")
+	}
+	if edit := m.issuedTokens(t, plugin+" --session edit")[0]; edit == view {
+		t.Error("the command returned the token of the other session")
+	}
+	d.rules = []string{grantRule("view/8h/1/shop"), grantRule("edit/1h")}
+	d.mu.Lock()
+	d.start()
+	d.mu.Unlock()
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	if narrow := m.issuedTokens(t, plugin)[0]; narrow == view {
+		t.Error("the command returned the token of the sign-in before, which had other namespaces")
 	}
 	if r := m.run("logout"); r.code != 0 {
 		t.Fatal(r.err)

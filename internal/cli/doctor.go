@@ -111,7 +111,7 @@ func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code 
 		return f, code
 	}
 	f.Cluster, f.Key, f.FirstContact, f.ServerVersion = l.Info.Name, l.Key.String(), l.FirstContact, l.Info.Version
-	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{Session: t.selection.session})
 	if err != nil {
 		f.WhoamiFailure = note(err)
 	} else if f.Whoami = &who; !who.Decision.Allowed {
@@ -169,7 +169,7 @@ func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, 
 	if f.Whoami == nil || f.Whoami.Signin == nil || f.Whoami.Signin.State != signin.Ready {
 		return
 	}
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, t.selection.session)
 	if err == nil {
 		api, err = client.NewKubeAPI(g.Server, g.CA, g.Token)
 	}
@@ -194,7 +194,7 @@ func (t *tka) gatherKubeconfig(l *client.Client, set *config.Settings, f *doctor
 		f.KubeconfigFailure = note(err)
 		return
 	}
-	name := set.Prefix + l.Info.Name
+	name := signin.ContextName(set.Prefix, l.Info.Name, t.selection.session)
 	entry, there := view.Entry(name)
 	f.Kubeconfig = &doctor.Kubeconfig{Context: name, Exists: there, Current: view.Current() == name,
 		Matches: entry.Server == l.Info.ServerURL && bytes.Equal(entry.CA, l.Info.CAData)}

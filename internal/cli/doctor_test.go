@@ -214,7 +214,7 @@ func TestDoctor(t *testing.T) {
 			t.Error("the token is shown")
 		}
 	}
-	check(0, map[string]string{"settings": "ok", "server": "warn: The server " + srv.URL + " answers over http", "server proof": "warn: The server proved its identity with a key that is new to this machine: ed25519:",
+	check(0, map[string]string{"settings": "ok", "server": "ok: The server " + srv.URL + " answers over http", "server proof": "warn: The server proved its identity with a key that is new to this machine: ed25519:",
 		"clock": "ok", "grant": "ok", "sign-in": "warn: This device is not signed in.", "API server": "ok: The API server ", "rights": "skipped", "kubeconfig": "warn: The kubeconfig has no context tka-prod-eu",
 		"plugin": "skipped", "tokens": "ok: tka caches tokens for kubectl on disk"})
 	if r := m.run("login"); r.code != 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // printError prints err for a person and returns the exit code.
@@ -22,6 +23,12 @@ func (t *tka) printError(ctx context.Context, err error) int {
 	if ctx.Err() != nil && f.Code != output.ExitOK { // ended by a signal, not by the time limit
 		f = &output.Error{Code: output.ExitInterrupted, Message: "interrupted", Advice: f.Advice}
 	}
+	if t.output == output.JSON || t.output == output.YAML {
+		if text, err := output.Encode(errorInfoOf(f), t.output); err == nil {
+			_, _ = t.Err.Write(text)
+			return f.Code
+		}
+	}
 	fmt.Fprintln(t.Err, t.paint(t.Err, output.Red, "error:"), output.Escape(f.Message))
 	for _, line := range f.Advice {
 		fmt.Fprintln(t.Err, "try:", output.Escape(line))
@@ -30,6 +37,25 @@ func (t *tka) printError(ctx context.Context, err error) int {
 		fmt.Fprintln(t.Err, "audit id:", output.Escape(f.AuditID))
 	}
 	return f.Code
+}
+
+// errorInfo is an error in the formats json and yaml. tka writes it to standard error.
+type errorInfo struct {
+	meta
+	Code     problem.Code     `json:"code,omitempty"` // of the server's refusal
+	ExitCode int              `json:"exitCode"`
+	Message  string           `json:"message"`
+	Advice   []string         `json:"advice"`
+	AuditID  string           `json:"auditId,omitempty"`
+	Choices  []problem.Choice `json:"choices,omitempty"`
+}
+
+func errorInfoOf(f *output.Error) errorInfo {
+	info := errorInfo{meta: newMeta("Error"), ExitCode: f.Code, Message: f.Message, Advice: nonNil(f.Advice), AuditID: f.AuditID}
+	if p, ok := errors.AsType[*problem.Error](f.Cause); ok {
+		info.Code, info.Choices = p.Code, p.Choices
+	}
+	return info
 }
 
 // flagError describes an invalid flag and suggests the nearest valid one.

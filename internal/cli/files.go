@@ -98,12 +98,26 @@ func (t *tka) knownClusterNames(context.Context) []string {
 	return slices.Compact(slices.Sorted(slices.Values(mapped(k.Servers, func(s config.ServerRecord) string { return s.Cluster }))))
 }
 
-// configFile returns the path of the settings file. --config overrides it.
+// configFile returns the path of the settings file. --config overrides it. It is config.yaml, unless settings.yaml exists or config.yaml belongs
+// to the tka of SpechtLabs, which uses the same directory: then it is settings.yaml.
 func (t *tka) configFile() (string, error) {
 	if t.config != "" {
 		return t.config, nil
 	}
-	return t.xdgPath("XDG_CONFIG_HOME", ".config", "AppData", "config.yaml")
+	path, err := t.xdgPath("XDG_CONFIG_HOME", ".config", "AppData", "config.yaml")
+	if err != nil {
+		return "", err
+	}
+	beside := filepath.Join(filepath.Dir(path), "settings.yaml")
+	if _, err := os.Lstat(beside); err == nil {
+		return beside, nil
+	}
+	if text, err := readSettings(path); err == nil {
+		if _, err := config.Parse(text); errors.Is(err, config.ErrUpstream) {
+			return beside, nil
+		}
+	}
+	return path, nil
 }
 
 // stateFile returns the path of the file in which tka stores which server serves which cluster.

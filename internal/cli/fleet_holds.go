@@ -19,13 +19,14 @@ import (
 func addWrite(cmd *cobra.Command, reason *plane.Reason, dryRun *plane.Flag, dryRunUsage string) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar((*string)(reason), "reason", "", "the reason, in one sentence, for the audit log (required)")
+	_ = f.SetAnnotation("reason", mustBeSet, nil)
 	f.BoolVar((*bool)(dryRun), "dry-run", false, dryRunUsage)
 	return cmd
 }
 
-// addHoldWrite adds the flags of a command that changes holds; what is the change.
-func addHoldWrite(cmd *cobra.Command, reason *plane.Reason, dryRun *plane.Flag, confirm *string, what string) *cobra.Command {
-	cmd.Flags().StringVar(confirm, "confirm", "", "the confirmation phrase for "+what+" of more than one pool, such as \"PAUSE ALL\"")
+// addHoldWrite adds the flags of a command that changes holds; what is the change, and phrase confirms it for all runners.
+func addHoldWrite(cmd *cobra.Command, reason *plane.Reason, dryRun *plane.Flag, confirm *string, what, phrase string) *cobra.Command {
+	cmd.Flags().StringVar(confirm, "confirm", "", "the confirmation phrase for "+what+" of more than one pool, such as \""+phrase+"\"")
 	return addWrite(cmd, reason, dryRun, "check the request and change nothing")
 }
 
@@ -82,7 +83,7 @@ The pause is complete when "tka fleet runners" shows Paused, and not before.`,
 	f.BoolVar(&drain, "drain", false, "remove the workloads after their last job ends")
 	f.DurationVar((*time.Duration)(&req.ExpiresIn), "expires-in", 0, "expires automatically after this time, 1m to 2160h; without it, the hold does not expire")
 	addKey(cmd, &req.Key)
-	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "a pause")
+	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "a pause", "PAUSE ALL")
 }
 
 // fleetChange is the output of a command that changes fleet objects.
@@ -158,7 +159,7 @@ dashboard with --code.`,
 		},
 	}
 	cmd.Flags().StringVar((*string)(&req.Confirm), "code", "", "the confirmation code from the dashboard")
-	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "a lift")
+	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "a lift", "LIFT ALL")
 }
 
 func (t *tka) doLift(ctx context.Context, ff *fleetFlags, confirm string, req plane.LiftRequest) error {
@@ -213,7 +214,7 @@ needs a confirmation, like a lift.`,
 	f.BoolVar(&never, "never", false, "the hold does not expire automatically")
 	f.StringVar((*string)(&req.Confirm), "code", "", "the confirmation code from the dashboard")
 	f.StringVar((*string)(&req.Match), "if-version", "", "change it only if it still has this version: see \"tka fleet holds -o json\"")
-	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "an earlier end")
+	return addHoldWrite(cmd, &req.Reason, &req.DryRun, &confirm, "an earlier end", "END ALL")
 }
 
 func (t *tka) doReschedule(ctx context.Context, ff *fleetFlags, confirm string, req plane.RescheduleRequest) error {

@@ -268,6 +268,9 @@ func TestFleet(t *testing.T) {
 		t.Errorf("%q", env.names())
 	}
 
+	for command, phrase := range map[string]string{"pause": "PAUSE ALL", "lift": "LIFT ALL", "reschedule": "END ALL"} {
+		ok(`such as "`+phrase+`"`, command, "--help")
+	}
 	no(output.ExitUsage, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade")
 	no(output.ExitUsage, `--confirm "PAUSE ALL"`, "pause", "--all", "--reason", "node upgrade", "--confirm", "pause all")
 	name := strings.TrimSpace(ok("all-", "pause", "--all", "--reason", "node upgrade", "--confirm", "PAUSE ALL", "-o", "name"))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/doctor"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/shellsession"
 )
 
@@ -111,9 +112,14 @@ func (t *tka) complete(cmd *cobra.Command, flag string, values func(context.Cont
 	}
 }
 
-// clusterFlag adds the flag --cluster.
+const contextUsage = "kubeconfig context that selects the cluster and the session; login must have written it"
+
+// clusterFlag adds the flags --cluster and --context, one of which selects the cluster.
 func (t *tka) clusterFlag(cmd *cobra.Command, cluster *string, usage string, values func(context.Context) []string) *cobra.Command {
 	cmd.Flags().StringVar(cluster, "cluster", "", usage)
+	if kubeconfig.ProgramName(t.Args[0]) != "kubectl-tka" { // there it is a flag of all commands, as in kubectl
+		cmd.Flags().StringVar(&t.context, "context", "", contextUsage)
+	}
 	t.complete(cmd, "cluster", values)
 	return cmd
 }

@@ -79,19 +79,19 @@ func (t *tka) enterShell(entry kubeconfig.Entry) {
 	}
 	if err == nil {
 		list := strings.Join(append([]string{own}, paths...), string(filepath.ListSeparator))
-		err = t.writeShellChanges([]shellsession.EnvChange{{Name: "KUBECONFIG", Value: list}, {Name: "TKA_CLUSTER", Value: entry.Cluster}})
+		err = t.writeShellChanges([]shellsession.EnvChange{{Name: "KUBECONFIG", Value: list}, {Name: clusterEnv, Value: entry.Cluster}, {Name: sessionEnv, Value: entry.Session}})
 	}
 	if err != nil {
 		t.warn("this shell is unchanged: %v", err)
 	}
 }
 
-// leaveShell removes a cluster from the calling shell, if tka put it there. It also removes the files of shells that have ended.
-func (t *tka) leaveShell(cluster string) {
+// leaveShell removes a sign-in from the calling shell, if tka put it there. It also removes the files of shells that have ended.
+func (t *tka) leaveShell(of kubeconfig.Signin) {
 	for _, run := range t.runtimeDirs() {
 		removeStaleContexts(filepath.Join(run, contextsDir))
 	}
-	if t.Getenv(shellsession.EvalFileEnv) == "" || t.Getenv("TKA_CLUSTER") != cluster {
+	if t.Getenv(shellsession.EvalFileEnv) == "" || t.Getenv(clusterEnv) != of.Cluster || t.Getenv(sessionEnv) != of.Session {
 		return
 	}
 	list := filepath.SplitList(t.Getenv("KUBECONFIG"))
@@ -103,7 +103,7 @@ func (t *tka) leaveShell(cluster string) {
 	if home, err := t.homeDir(); err == nil && rest == filepath.Join(home, ".kube", "config") {
 		rest = "" // kubectl reads that file anyway
 	}
-	err := t.writeShellChanges([]shellsession.EnvChange{{Name: "KUBECONFIG", Value: rest}, {Name: "TKA_CLUSTER"}})
+	err := t.writeShellChanges([]shellsession.EnvChange{{Name: "KUBECONFIG", Value: rest}, {Name: clusterEnv}, {Name: sessionEnv}})
 	if err == nil {
 		err = os.Remove(list[i])
 	}

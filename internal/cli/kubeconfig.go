@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,15 +21,18 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/cli/shellsession"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // kubeconfigFlags are the flags of the kubeconfig command.
 type kubeconfigFlags struct {
-	cluster string
-	token   bool
-	out     string
-	yes     bool
+	signinFlags
+	all   bool
+	token bool
+	out   string
+	yes   bool
 }
 
 func (t *tka) kubeconfigCommand(use string) *cobra.Command {
@@ -38,15 +43,26 @@ func (t *tka) kubeconfigCommand(use string) *cobra.Command {
 		Long: `Print a separate kubeconfig file for the sign-in of this device. It contains no token:
 kubectl runs "tka credential" to get one. With --token, it contains a token, for programs
 that cannot run a plugin. Any program that can read such a file has your access until the
-token ends.`,
-		Example: "  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
+token ends.
+
+With --all, it has an entry for each cluster that you may sign in to, and needs no sign-in:
+kubectl signs in when it first uses an entry. The entries run tka by its full path, so that
+programs find it that do not have your shell's $PATH, such as editors.`,
+		Example: "  tka kubeconfig --all --out clusters.yaml\n  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if kf.all && (kf.token || kf.signinFlags != signinFlags{} || t.context != "") {
+				return output.UsageErrorf("--all cannot be combined with --token, --cluster, --session or --context")
+			}
+			return arguments(0, 0, "")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.doKubeconfig(cmd.Context(), kf) },
 	}
 	f := cmd.Flags()
+	f.BoolVar(&kf.all, "all", false, "an entry for each cluster that you may sign in to, which signs in at first use")
 	f.BoolVar(&kf.token, "token", false, "include the token in the kubeconfig")
 	f.StringVar(&kf.out, "out", "", "write to this file instead of printing; only you can read it")
 	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")
-	return t.clusterFlag(cmd, &kf.cluster, "cluster; this machine or its server must know it", t.clusterNames)
+	return t.signinFlags(cmd, &kf.signinFlags, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
 func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
@@ -63,11 +79,14 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 			return err
 		}
 	}
+	if kf.all {
+		return t.kubeconfigAll(ctx, kf, set, format)
+	}
 	l, err := t.connect(ctx, kf.cluster)
 	if err != nil {
 		return err
 	}
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, signin.Session(kf.session))
 	if err != nil {
 		return err
 	}
@@ -78,7 +97,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		text, err = g.YAML()
 		t.warn("this kubeconfig contains a token: any program that can read it has your access to %s until the token ends", g.Cluster)
 	} else {
-		text, err = entry.Document()
+		text, err = kubeconfig.Document(entry)
 		if revokeErr := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); revokeErr != nil {
 			t.warn("kubectl will look for %s at the server of the settings, because %v", g.Cluster, revokeErr)
 		}
@@ -86,13 +105,61 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err != nil {
 		return err
 	}
+	return t.writeKubeconfig(kf, format, text, entry.Name)
+}
+
+// kubeconfigAll prints the entries of all clusters that grant this person a role.
+func (t *tka) kubeconfigAll(ctx context.Context, kf kubeconfigFlags, set *config.Settings, format string) error {
+	targets, err := t.allTargets(ctx)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return output.Errorf(output.ExitFailed, "the path of tka is unknown: %v", err).Because(err)
+	}
+	all := forEach(ctx, t, targets, func(ctx context.Context, one *tka, at target) (kubeconfig.Entry, error) {
+		l, err := one.connect(ctx, at.cluster)
+		if err != nil {
+			return kubeconfig.Entry{}, err
+		}
+		k := signin.Kubeconfig{Cluster: l.Info.Name, Server: l.Info.ServerURL, CA: l.Info.CAData, InsecureSkipTLSVerify: l.Info.InsecureSkipTLSVerify, Token: secret.New("none")}
+		if err := client.CheckKubeconfig(k); err != nil {
+			return kubeconfig.Entry{}, l.InvalidResponse("cluster-info", err)
+		}
+		entry := one.kubeconfigEntry(set, k, nil)
+		entry.Command, entry.Args = self, append(entry.Args, signInFlag)
+		return entry, one.updateServer(ctx, l.Base, func(s *config.ServerRecord) { s.Chosen, s.CASHA256 = true, fingerprint(k.CA) })
+	})
+	var entries []kubeconfig.Entry
+	for _, o := range all {
+		switch {
+		case o.err == nil:
+			entries = append(entries, o.value)
+		case problem.CodeOf(o.err) != problem.NoCapability:
+			t.warn("%s has no entry: %s", o.cluster, errorMessage(o.err))
+		}
+	}
+	if len(entries) == 0 {
+		return output.Errorf(output.ExitRefused, "no cluster grants you a role").Try("tka clusters")
+	}
+	slices.SortFunc(entries, func(a, b kubeconfig.Entry) int { return cmp.Compare(a.Name, b.Name) })
+	text, err := kubeconfig.Document(entries...)
+	if err != nil {
+		return err
+	}
+	return t.writeKubeconfig(kf, format, text, mapped(entries, func(e kubeconfig.Entry) string { return e.Name })...)
+}
+
+// writeKubeconfig writes a kubeconfig to standard output or to a file.
+func (t *tka) writeKubeconfig(kf kubeconfigFlags, format string, text []byte, names ...string) (err error) {
 	switch format {
 	case output.JSON:
 		if text, err = yamlToJSON(text); err != nil {
 			return err
 		}
 	case output.Name:
-		text = []byte(entry.Name + "\n")
+		text = []byte(strings.Join(names, "\n") + "\n")
 	}
 	if kf.out == "" {
 		_, err = t.Out.Write(text)
@@ -134,7 +201,7 @@ func yamlToJSON(text []byte) ([]byte, error) {
 const signInFlag = "--sign-in"
 
 func (t *tka) credential() *cobra.Command {
-	var cluster string
+	var sf signinFlags
 	var signIn bool
 	cmd := &cobra.Command{
 		Use:   "credential --cluster NAME",
@@ -150,14 +217,17 @@ $XDG_CACHE_HOME. Only you can read it, and logout removes it. "tka config creden
 none" turns the cache off.`,
 		Example: "  tka credential --cluster prod-eu",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cluster == "" {
+			if !cmd.Flags().Changed("cluster") || sf.cluster == "" {
 				return output.UsageErrorf("tka credential needs --cluster NAME")
 			}
-			return t.doCredential(cmd.Context(), cluster, signIn)
+			if !cmd.Flags().Changed("session") {
+				sf.session = "" // the kubeconfig decides, and not the terminal
+			}
+			return t.doCredential(cmd.Context(), sf, signIn)
 		},
 	}
 	cmd.Flags().BoolVar(&signIn, strings.TrimPrefix(signInFlag, "--"), false, "sign in with the last role and namespaces if the sign-in has ended")
-	return t.clusterFlag(cmd, &cluster, "cluster to print a token for", t.knownClusterNames)
+	return t.signinFlags(cmd, &sf, "cluster to print a token for", t.knownClusterNames)
 }
 
 // execCredential is the ExecCredential that kubectl reads.
@@ -172,12 +242,12 @@ type execStatus struct {
 	Token               string     `json:"token"`
 }
 
-func (t *tka) doCredential(ctx context.Context, cluster string, signIn bool) error {
+func (t *tka) doCredential(ctx context.Context, sf signinFlags, signIn bool) error {
 	version, err := execCredentialVersion(t.Getenv("KUBERNETES_EXEC_INFO"))
 	if err != nil {
 		return err
 	}
-	c, err := t.cachedToken(ctx, cluster, signIn)
+	c, err := t.cachedToken(ctx, sf, signIn)
 	if err != nil {
 		return err
 	}
@@ -209,21 +279,23 @@ func execCredentialVersion(env string) (string, error) {
 }
 
 // cachedToken returns a token for a cluster, from the cache or a fresh one.
-func (t *tka) cachedToken(ctx context.Context, cluster string, signIn bool) (client.CachedToken, error) {
-	l, err := t.locate(cluster)
+func (t *tka) cachedToken(ctx context.Context, sf signinFlags, signIn bool) (client.CachedToken, error) {
+	l, err := t.locate(sf.cluster)
 	if err != nil {
 		return client.CachedToken{}, err
 	}
-	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, cluster, signIn) }
+	fetch := func(ctx context.Context) (client.CachedToken, error) { return t.freshToken(ctx, l, sf, signIn) }
 	set, state, err := t.settingsAndState()
 	if err != nil {
 		return client.CachedToken{}, err
 	}
 	have, ok := state.Server(l.Base)
-	if set.CredentialCache == config.CacheNone || !ok || !have.Chosen || have.Cluster != cluster {
+	if set.CredentialCache == config.CacheNone || !ok || !have.Chosen || have.Cluster != sf.cluster {
 		return fetch(ctx)
 	}
-	key := client.TokenKey{Server: have.URL, Cluster: cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Role: have.Role, Namespaces: have.Namespaces}
+	last := have.Session(sf.session)
+	key := client.TokenKey{Server: have.URL, Cluster: sf.cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Session: sf.session,
+		Role: last.Role, Namespaces: last.Namespaces}
 	c, err := t.tokenCache().Get(ctx, key, shellsession.ProcessID(os.Getppid()), fetch)
 	if err != nil && errors.Is(err, ctx.Err()) {
 		err = l.Explain(ctx, err)
@@ -236,23 +308,24 @@ func (t *tka) tokenCache() client.TokenCache {
 	return client.TokenCache{Dirs: t.runtimeDirs(), Now: t.Now}
 }
 
-// freshToken fetches a fresh token for a cluster.
-func (t *tka) freshToken(ctx context.Context, l *client.Client, cluster string, signIn bool) (client.CachedToken, error) {
-	l, err := t.verifyAny(ctx, l, cluster)
+// freshToken fetches a fresh token for a sign-in.
+func (t *tka) freshToken(ctx context.Context, l *client.Client, sf signinFlags, signIn bool) (client.CachedToken, error) {
+	l, err := t.verifyAny(ctx, l, sf.cluster)
 	if err != nil {
 		return client.CachedToken{}, err
 	}
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, signin.Session(sf.session))
 	if notSignedIn(err) && signIn {
 		k, kerr := t.state()
 		if kerr != nil {
 			return client.CachedToken{}, kerr
 		}
-		last, _ := k.Server(l.Base) // keeps the role, so the key of the cache stays the same
-		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces})
+		server, _ := k.Server(l.Base)
+		last := server.Session(sf.session) // keeps the role, so the key of the cache stays the same
+		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces, signinFlags: sf})
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
-		return client.CachedToken{}, output.Errorf(output.ExitRefused, "Not signed in to %s: %s", cluster, p.Message).Because(err).Try("run: tka login --cluster %s", output.ShellQuote(cluster))
+		return client.CachedToken{}, output.Errorf(output.ExitRefused, "Not signed in to %s: %s", sf.cluster, p.Message).Because(err).Try("run: tka login %s", sf)
 	}
 	if err != nil {
 		return client.CachedToken{}, err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,13 +29,15 @@ type loginFlags struct {
 	role       string
 	period     time.Duration
 	namespaces []string
-	cluster    string
-	use        bool
-	dryRun     bool
-	shell      bool
-	auto       bool // the plugin may sign in without the person
-	refresh    bool // repeat the present or last sign-in
-	all        bool // every known cluster
+	signinFlags
+	use      bool
+	dryRun   bool
+	shell    bool
+	auto     bool // the plugin may sign in without the person
+	refresh  bool // repeat the present or last sign-in
+	all      bool // every known cluster
+	selector string
+	reason   string
 }
 
 func (t *tka) login() *cobra.Command {
@@ -47,7 +50,11 @@ func (t *tka) login() *cobra.Command {
 a cluster, a user and a context into the kubeconfig.
 
 login writes no token: kubectl runs "tka credential" whenever it needs one. Run login
-again to extend a sign-in, or with --role to change the role.
+again to extend a sign-in.
+
+A role other than the usual one gets a session of its own, with its own context: other
+terminals keep theirs. A device may have several sessions, which are separate sign-ins.
+They keep terminals apart, and are no boundary between programs of this device.
 
 If this machine does not know the cluster, tka looks for it among the clusters that the
 server knows ("tka clusters"). The cluster's server must then prove that it has the listed
@@ -59,8 +66,10 @@ in the same way, and else 1.`,
   tka login --server tka-staging --use`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case lf.all && (lf.use || lf.dryRun || lf.shell || lf.cluster != "" || t.server != ""):
-				return output.UsageErrorf("--all cannot be combined with --use, --dry-run, --shell, --cluster or --server")
+			case (lf.all || lf.selector != "") && (lf.use || lf.dryRun || lf.shell || lf.signinFlags != signinFlags{} || t.context != "" || t.server != ""):
+				return output.UsageErrorf("--all and --selector cannot be combined with --use, --dry-run, --shell, --cluster, --session, --context or --server")
+			case lf.shell && lf.session != "":
+				return output.UsageErrorf("--shell and --session cannot be combined: a shell has a session of its own")
 			case lf.shell && (lf.use || lf.dryRun || lf.auto):
 				return output.UsageErrorf("--shell cannot be combined with --use, --auto or --dry-run: a shell has a separate kubeconfig")
 			case lf.shell:
@@ -70,35 +79,39 @@ in the same way, and else 1.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if lf.shell {
-				return t.doShell(cmd.Context(), lf, keepFlags{}, args)
+				return t.doShell(cmd.Context(), lf, false, args)
 			}
 			return t.doLogin(cmd.Context(), lf)
 		},
 	}
-	lf.flags(t, cmd)
+	lf.roleFlags(cmd)
+	t.signinFlags(cmd, &lf.signinFlags, loginClusterUsage, t.clusterNames)
 	f := cmd.Flags()
 	f.BoolVar(&lf.use, "use", false, "make this the current context")
 	f.BoolVar(&lf.auto, "auto", false, "let kubectl sign in again automatically when the sign-in has ended")
 	f.BoolVar(&lf.all, "all", false, "sign in to every cluster that this machine or its server knows")
+	selectorFlag(cmd, &lf.selector, "sign in to all clusters")
 	f.BoolVar(&lf.shell, "shell", false, `run a shell with the access, as "tka shell" does`)
 	f.BoolVar(&lf.dryRun, "dry-run", false, "show the request and the changes, and do nothing")
 	return cmd
 }
 
-// flags adds the flags of a sign-in request.
-func (lf *loginFlags) flags(t *tka, cmd *cobra.Command) {
+const loginClusterUsage = "cluster to sign in to: a name that this machine or its server knows, or an id that the server knows"
+
+// roleFlags adds the flags that say which role to ask for.
+func (lf *loginFlags) roleFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&lf.role, "role", "", "granted role to sign in with (default: the one that the grants prefer)")
+	f.StringVar(&lf.reason, "reason", "", "why you need the access; recorded, and shown to people who may see sign-ins")
 	f.DurationVar(&lf.period, "for", 0, "duration of the sign-in, such as 30m or 8h (default: the granted period of the role)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "limit the role to this namespace; may be given several times")
-	t.clusterFlag(cmd, &lf.cluster,
-		"cluster to sign in to: a name that this machine or its server knows, or an id that the server knows", t.clusterNames)
 }
 
 // loginResult is the output of login.
 type loginResult struct {
 	meta
 	Cluster           string   `json:"cluster"`
+	Session           string   `json:"session,omitempty"`
 	Server            string   `json:"server"` // the access server's URL
 	Username          string   `json:"username"`
 	Role              string   `json:"role"`
@@ -119,7 +132,7 @@ func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
 	if err != nil {
 		return err
 	}
-	if lf.all {
+	if lf.all || lf.selector != "" {
 		return t.loginAll(ctx, lf, set)
 	}
 	res, entry, err := t.loginTo(ctx, lf, set)
@@ -140,6 +153,9 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) 
 	t.dryRun = lf.dryRun
 	l, err := t.connect(ctx, lf.cluster)
 	if err != nil {
+		return res, entry, err
+	}
+	if err := t.chooseSession(ctx, l, &lf); err != nil {
 		return res, entry, err
 	}
 	if lf.dryRun {
@@ -167,10 +183,7 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) 
 		return res, entry, stillSignedIn(err)
 	}
 	t.recordSignIn(ctx, l.Base, st, g)
-	if !lf.refresh {
-		t.keepSignin(l.Base)
-	}
-	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces),
+	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Session: string(g.Session), Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces),
 		MissingNamespaces: nonNil(st.MissingNamespaces), Until: tokenEnd(st, g), Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
 	return res, entry, nil
@@ -185,6 +198,9 @@ func tokenEnd(st signin.Status, g client.IssuedKubeconfig) string {
 }
 
 func (lf loginFlags) check() error {
+	if err := new(signin.Reason).UnmarshalText([]byte(lf.reason)); err != nil {
+		return output.UsageErrorf("--reason: %v", err)
+	}
 	if lf.period < 0 {
 		return output.UsageErrorf("--for must be greater than zero (got %v)", lf.period)
 	}
@@ -193,25 +209,80 @@ func (lf loginFlags) check() error {
 
 // signIn signs in and waits until the access is ready. On an error, the status has a name if the server created a sign-in nevertheless.
 func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (signin.Status, client.IssuedKubeconfig, error) {
+	session := signin.Session(lf.session)
 	accepted, err := client.CallUntilReady(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
-		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces}
+		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces, Session: session, Reason: signin.Reason(lf.reason)}
 	})
+	if problem.CodeOf(err) == problem.BadRequest && session != "" {
+		err = t.explainNoSessions(ctx, l, err)
+	}
 	if err != nil && ctx.Err() != nil { // tka stopped waiting for the response
 		err = output.AsError(err).Try("The server may have signed you in; to check or to end the sign-in: tka status, tka logout")
 	}
 	if err != nil {
 		return signin.Status{}, client.IssuedKubeconfig{}, err
 	}
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, session)
 	return accepted.Status, g, err
 }
 
+// explainNoSessions returns the error for a server that refused the name of a session, if it is of a version without sessions. tka never
+// uses the default session instead, because that would elevate every terminal.
+func (t *tka) explainNoSessions(ctx context.Context, l *client.Client, refused error) error {
+	if _, err := client.Call(ctx, l, signin.ListSessions, signin.SessionsRequest{}); problem.CodeOf(err) != problem.NotFound {
+		return refused
+	}
+	return output.Errorf(output.ExitRefused, "The server %s has the version %s, which has no sessions, so this role would reach every terminal of this device; tka did not sign in",
+		l.Base, cmp.Or(l.Info.Version, "unknown")).Because(refused).
+		Try("Ask an administrator to update the server to the version of this program, %s.", t.Build.Version).
+		Try("To use the role in every terminal nevertheless: tka login --role ROLE, without a session")
+}
+
+// chooseSession gives a login with --role a session of its own if the role differs from the one that a login without it gives, so that
+// other terminals keep their role. The session has the name of the role.
+func (t *tka) chooseSession(ctx context.Context, l *client.Client, lf *loginFlags) error {
+	if lf.role == "" || lf.session != "" || lf.refresh {
+		return nil
+	}
+	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	if err != nil {
+		return err
+	}
+	usual := ""
+	if i := slices.IndexFunc(who.Rules, func(r signin.Rule) bool { return r.Chosen }); i >= 0 {
+		usual = who.Rules[i].Role
+	} else if s := who.Signin; s != nil && s.State != signin.Ended && s.State != signin.Ending {
+		usual = s.Role // the grants prefer none, so the sign-in that other terminals use stays
+	}
+	if usual != "" && usual != lf.role {
+		lf.session = sessionOfRole(lf.role)
+	}
+	return nil
+}
+
+// sessionOfRole returns the name of the session for a role: the role with each run of characters that a session cannot contain as one "-".
+func sessionOfRole(role string) string {
+	name := strings.Join(strings.FieldsFunc(strings.ToLower(role), func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }), "-")
+	if name = strings.Trim(name[:min(len(name), maxSessionName)], "-"); name == "" || name == "default" {
+		return "role"
+	}
+	if _, err := signin.ParseSession(name); err != nil {
+		return "role-" + name
+	}
+	return name
+}
+
+// maxSessionName is the length of a session that is named after a role, which leaves room for a prefix.
+const maxSessionName = 58
+
 // recordSignIn stores a sign-in, so that kubectl's plugin finds its server.
 func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g client.IssuedKubeconfig) {
-	t.forgetToken(base, g.Cluster) // it may have another role
+	t.forgetToken(base, g.Cluster, g.Session) // it may have another role
 	err := t.updateServer(ctx, base, func(k *config.ServerRecord) {
 		k.Cluster, k.Chosen = g.Cluster, true
-		k.CASHA256, k.Login, k.Role, k.Namespaces = fingerprint(g.CA), st.Username, st.Role, st.Namespaces
+		k.CASHA256, k.Login = fingerprint(g.CA), st.Username
+		until, _ := time.Parse(time.RFC3339, tokenEnd(st, g))
+		k.SetSession(string(g.Session), config.SessionRecord{Role: st.Role, Namespaces: st.Namespaces, Until: until}, t.Now())
 	})
 	if err != nil {
 		t.warn("kubectl will look for %s at the server of the settings, because %v", g.Cluster, err)
@@ -220,9 +291,16 @@ func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g
 
 func (t *tka) showLogin(res loginResult) error {
 	err := t.printResult(result{object: res, names: []string{res.Context}, table: func(bool) {
-		t.printLine("Signed in to %s as %s with the role %s in %s until %s, in %s.",
-			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), res.Took)
+		session := ""
+		if res.Session != "" {
+			session = " in the session " + res.Session
+		}
+		t.printLine("Signed in to %s as %s with the role %s in %s until %s%s, in %s.",
+			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), session, res.Took)
 	}})
+	if res.Session != "" {
+		t.hint("Other terminals keep their sign-in. To end this one: tka logout --cluster %s --session %s", res.Cluster, res.Session)
+	}
 	if res.Clamped {
 		t.hint("The server shortened the period to its maximum.")
 	}
@@ -254,6 +332,10 @@ func (t *tka) mergeLogin(k kubeconfig.Files, entry kubeconfig.Entry, l *client.C
 	other, ok := errors.AsType[*kubeconfig.ForeignEntryError](err)
 	if !ok {
 		return err
+	}
+	if other.Other.Cluster != "" {
+		return output.Errorf(output.ExitFailed, "the kubeconfig is unchanged: %v", err).Because(err).
+			Try("Use another session: --session NAME, or another file: --kubeconfig FILE")
 	}
 	return output.Errorf(output.ExitFailed, "the kubeconfig is unchanged: %v", err).Because(err).
 		Try("Use another file: --kubeconfig FILE, or another prefix: tka config prefix NAME-").
@@ -295,6 +377,7 @@ func (t *tka) planLogin(l *client.Client, lf loginFlags, set *config.Settings) e
 	if err != nil {
 		return err
 	}
+	k.Session = signin.Session(lf.session)
 	entry := t.kubeconfigEntry(set, k, lf.namespaces)
 	if err := t.mergeLogin(files, entry, l, lf.use); err != nil {
 		return err
@@ -331,7 +414,9 @@ func stillSignedIn(err error) error {
 
 // kubeconfigEntry returns the kubeconfig entry for k.
 func (t *tka) kubeconfigEntry(set *config.Settings, k signin.Kubeconfig, namespaces []string) kubeconfig.Entry {
-	e := kubeconfig.Entry{Cluster: k.Cluster, Name: set.Prefix + k.Cluster, Server: k.Server, CA: k.CA, Command: t.pluginCommand(), Args: kubeconfig.PluginArgs(k.Cluster)}
+	s := kubeconfig.Signin{Cluster: k.Cluster, Session: string(k.Session)}
+	e := kubeconfig.Entry{Signin: s, Name: signin.ContextName(set.Prefix, k.Cluster, k.Session), Server: k.Server, CA: k.CA, Command: t.pluginCommand(),
+		Args: kubeconfig.PluginArgs(s)}
 	if k.Namespace != "" {
 		e.Namespaces = append([]string{k.Namespace}, namespaces...)
 	}
@@ -369,22 +454,25 @@ sign in again with the role and the namespaces that this machine used last.`,
 		Example: "  tka refresh\n  tka refresh --for 1h --cluster prod-eu",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doLogin(cmd.Context(), lf) },
 	}
+	selectorFlag(cmd, &lf.selector, "extend the default session on all clusters that this machine signed in to")
+	cmd.Flags().StringVar(&lf.reason, "reason", "", "why you still need the access (default: the reason of the sign-in)")
 	cmd.Flags().DurationVar(&lf.period, "for", 0, "duration from now, such as 30m or 8h (default: the granted period of the role)")
-	return t.clusterFlag(cmd, &lf.cluster, "cluster; this machine or its server must know it", t.knownClusterNames)
+	return t.signinFlags(cmd, &lf.signinFlags, "cluster; this machine or its server must know it", t.knownClusterNames)
 }
 
 // repeatLogin returns the flags that repeat the present sign-in, or else the last one.
 func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, set *config.Settings) (loginFlags, error) {
-	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{})
+	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{Session: signin.Session(lf.session)})
 	switch {
 	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
-		lf.role, lf.namespaces = st.Role, st.Namespaces
+		lf.role, lf.namespaces, lf.reason = st.Role, st.Namespaces, cmp.Or(lf.reason, st.RequestReason)
 	case err == nil, notSignedIn(err):
 		k, kerr := t.state()
 		if kerr != nil {
 			return lf, kerr
 		}
-		last, _ := k.Server(l.Base)
+		server, _ := k.Server(l.Base)
+		last := server.Session(lf.session)
 		lf.role, lf.namespaces = last.Role, last.Namespaces
 	default:
 		return lf, err
@@ -393,7 +481,7 @@ func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, 
 	if err != nil {
 		return lf, err
 	}
-	entry, _ := view.Entry(set.Prefix + l.Info.Name)
+	entry, _ := view.Entry(signin.ContextName(set.Prefix, l.Info.Name, signin.Session(lf.session)))
 	lf.auto = slices.Contains(entry.Args, signInFlag)
 	return lf, nil
 }

@@ -25,11 +25,12 @@ func (t *tka) sessions() *cobra.Command {
 	var af client.Kubectl
 	var login string
 	cmd := &cobra.Command{
-		Use:   "sessions",
-		Short: "List the sign-ins of all people (for administrators)",
+		Use:     "signins",
+		Aliases: []string{"sessions"},
+		Short:   "List the sign-ins of all people (for administrators)",
 		Long: `List the sign-ins of all people in a cluster. The command runs kubectl with your own
 kubeconfig: you need the right to list tkasignins there, and no sign-in with tka.`,
-		Example: "  tka sessions\n  tka sessions --context admin@prod-eu --login alice@example.com -o wide",
+		Example: "  tka signins\n  tka signins --context admin@prod-eu --login alice@example.com -o wide",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doSessions(cmd.Context(), af, login) },
 	}
 	adminFlags(cmd, &af)
@@ -76,9 +77,9 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 		}
 		rows := mapped(all, func(s client.Session) []output.Cell {
 			namespaces := cmp.Or(strings.Join(s.Namespaces, ","), "all")
-			return output.Row(s.Login, s.Device, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since)
+			return output.Row(s.Login, s.Device, s.Session, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since, s.Reason)
 		})
-		t.writeTable(wide, []string{"USER", "DEVICE", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE"}, rows)
+		t.writeTable(wide, []string{"USER", "DEVICE", "SESSION", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE", "REASON"}, rows)
 	}})
 }
 
@@ -92,10 +93,10 @@ func (t *tka) doRevoke(ctx context.Context, af client.Kubectl, nameOrLogin strin
 	// A login contains "@" and a sign-in's name never does, so one exact match is enough.
 	all = slices.DeleteFunc(all, func(s client.Session) bool { return s.Name != nameOrLogin && s.Login != nameOrLogin })
 	if len(all) == 0 {
-		return output.Errorf(output.ExitFailed, "No sign-in has that name or login: %s", nameOrLogin).Try("See all: tka sessions")
+		return output.Errorf(output.ExitFailed, "No sign-in has that name or login: %s", nameOrLogin).Try("See all: tka signins")
 	}
 	if slices.ContainsFunc(all, func(s client.Session) bool { return !dialpolicy.IsNamespaceName(s.Name) }) {
-		return output.Errorf(output.ExitFailed, "The cluster has a sign-in with an invalid name; tka ended no sign-in").Try("tka sessions")
+		return output.Errorf(output.ExitFailed, "The cluster has a sign-in with an invalid name; tka ended no sign-in").Try("tka signins")
 	}
 	if !yes && !dryRun {
 		what := mapped(all, func(s client.Session) string { return fmt.Sprintf("%s of %s on %s", s.Role, s.Login, s.Device) })

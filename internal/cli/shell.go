@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,53 +24,46 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/cli/shellsession"
 	"github.com/tailplane/tailplane/internal/httpapi"
-	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// keepFlags is whether the sign-in stays when a shell ends.
-type keepFlags struct{ keep, revoke bool }
-
 func (t *tka) shell() *cobra.Command {
 	var lf loginFlags
-	var k keepFlags
+	var keep bool
 	cmd := &cobra.Command{
 		Use:   "shell [-- COMMAND ARG...]",
 		Short: "Run a shell or a command with the access, and sign out after it",
-		Long: `Sign in, and run $SHELL or a command with a separate kubeconfig that contains only this
-cluster. The kubeconfig that other programs use does not change.
+		Long: `Sign in with a session of its own, and run $SHELL or a command with a separate kubeconfig that
+contains only this cluster. Only this shell has the role. Other terminals, their sign-ins and
+the kubeconfig that other programs use do not change.
 
-When the shell ends, the sign-in ends too, if the shell started it. An earlier sign-in
-continues. If several shells of this device use a sign-in, the last one ends it.
-The exit code is that of the shell or command.`,
+When the shell ends, its sign-in ends too. The exit code is that of the shell or command.`,
 		Example: "  tka shell\n  tka shell --role edit --for 30m -- kubectl -n shop rollout restart deployment/web",
-		Args: func(*cobra.Command, []string) error {
-			if k.keep && k.revoke {
-				return output.UsageErrorf("--keep and --revoke cannot be combined")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error { return t.doShell(cmd.Context(), lf, k, args) },
+		Args:    cobra.ArbitraryArgs,
+		RunE:    func(cmd *cobra.Command, args []string) error { return t.doShell(cmd.Context(), lf, keep, args) },
 	}
-	lf.flags(t, cmd)
-	cmd.Flags().BoolVar(&k.keep, "keep", false, "keep the sign-in when the shell ends")
-	cmd.Flags().BoolVar(&k.revoke, "revoke", false, "end the sign-in with the shell, even if it started earlier")
-	cmd.Flags().SetInterspersed(false) // flags after the command belong to the command
+	lf.roleFlags(cmd)
+	t.clusterFlag(cmd, &lf.cluster, loginClusterUsage, t.clusterNames)
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the session until it expires")
+	cmd.Flags().Bool("revoke", true, "end the session with the shell, which it always does")
+	_ = cmd.Flags().MarkHidden("revoke") // earlier versions kept a sign-in that existed before the shell
+	cmd.Flags().SetInterspersed(false)   // flags after the command belong to the command
 	return cmd
 }
 
-// Time limits around a shell, which has none itself.
+// Time limits at the end of a shell, which has none itself.
 const (
-	sessionLockWait = 15 * time.Second // for another shell that signs in or out
-	revokeTimeout   = 10 * time.Second
+	cleanupTimeout = 15 * time.Second
+	revokeTimeout  = 10 * time.Second
 )
 
 // A shellRun is one shell from its sign-in to its end.
 type shellRun struct {
 	*tka
-	keepFlags
+	keep      bool
 	client    *client.Client
-	session   *shellsession.Session
+	session   signin.Session
+	dir       *shellsession.Session
 	signals   chan os.Signal
 	signedIn  bool   // there is a sign-in to end or keep
 	uncertain bool   // a sign-in may still appear: the login was interrupted
@@ -77,7 +72,7 @@ type shellRun struct {
 }
 
 // doShell signs in, runs the shell and signs out. It handles all signals of the program, so that every exit takes the same path.
-func (t *tka) doShell(ctx context.Context, lf loginFlags, k keepFlags, command []string) error {
+func (t *tka) doShell(ctx context.Context, lf loginFlags, keep bool, command []string) error {
 	if err := lf.check(); err != nil {
 		return err
 	}
@@ -93,10 +88,11 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keepFlags, command [
 	if err != nil {
 		return err
 	}
-	s := &shellRun{tka: t, keepFlags: k, client: l, signals: make(chan os.Signal, 8)}
+	s := &shellRun{tka: t, keep: keep, client: l, session: newShellSession(), signals: make(chan os.Signal, 8)}
+	lf.session = string(s.session)
 	signal.Notify(s.signals, shellsession.Signals()...)
 	defer signal.Stop(s.signals)
-	if s.session, err = t.openSession(ctx, l.Base); err != nil {
+	if s.dir, err = t.openSession(ctx); err != nil {
 		return err
 	}
 	began, quiet := s.interruptible(ctx, shellsession.EndsOperation)
@@ -112,6 +108,11 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, k keepFlags, command [
 		return stillSignedIn(err)
 	}
 	return err
+}
+
+// newShellSession returns a session that no other shell of this device has.
+func newShellSession() signin.Session {
+	return signin.Session("shell-" + strings.ToLower(rand.Text()[:8]))
 }
 
 // shellProgram returns what to run: the command, or the person's shell.
@@ -141,27 +142,16 @@ func (t *tka) shellProgram(command []string) (path string, args []string, err er
 }
 
 // openSession creates the private directory in the first of the run directories that can hold it.
-func (t *tka) openSession(ctx context.Context, base string) (*shellsession.Session, error) {
+func (t *tka) openSession(ctx context.Context) (*shellsession.Session, error) {
 	err := errors.New("neither $XDG_RUNTIME_DIR nor your home directory is known")
 	for _, dir := range t.runtimeDirs() {
 		var session *shellsession.Session
-		if session, err = shellsession.Open(ctx, shellsDir(dir), base); err == nil {
+		if session, err = shellsession.Open(ctx, filepath.Join(dir, "shells")); err == nil {
 			return session, nil
 		}
 	}
 	return nil, output.Errorf(output.ExitFailed, "no directory for the shell's files: %v", err).Because(err).
 		Try("Set $XDG_RUNTIME_DIR to a directory that you own.")
-}
-
-func shellsDir(run string) string { return filepath.Join(run, "shells") }
-
-// keepSignin records that the person wants to keep the sign-in at a server. From then on, shells do not end it.
-func (t *tka) keepSignin(base string) {
-	for _, dir := range t.runtimeDirs() {
-		if err := shellsession.KeepSignin(shellsDir(dir), base); err != nil {
-			t.warn("a running shell may end this sign-in: %v", err)
-		}
-	}
 }
 
 // interruptible returns a context that ends at a signal for which ends returns true, at the time limit, or when the returned function is
@@ -203,28 +193,9 @@ func (s *shellRun) dropSignals() {
 
 // signIn signs in, records what must be ended later, and returns the entry of the shell's kubeconfig.
 func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settings) (entry kubeconfig.Entry, err error) {
-	done, err := s.session.Lock(ctx, sessionLockWait)
-	if err != nil {
-		return entry, output.Errorf(output.ExitNotReady, "another shell is signing in or out: %v", err).Because(err).Try("Try again in a moment.")
-	}
-	defer done()
-	have, err := client.Call(ctx, s.client, signin.Read, signin.ReadRequest{})
-	existed := err == nil && have.State != signin.Ended && have.State != signin.Ending
-	if code := problem.CodeOf(err); err != nil && code != problem.NotSignedIn && code != problem.CannotProvision {
-		return entry, err
-	}
-	if !existed { // before the request, so that this shell ends the sign-in whatever happens
-		if err := s.session.MarkSignin(); err != nil {
-			return entry, output.Errorf(output.ExitFailed, "the shell's files cannot be written: %v", err).Because(err)
-		}
-	}
 	st, access, err := s.tka.signIn(ctx, s.client, lf)
 	s.uncertain = ctx.Err() != nil && st.Name == ""
-	if p, ok := errors.AsType[*problem.Error](err); ok && st.Name == "" && output.ProblemExitCode(p.Code) == output.ExitRefused && !existed {
-		s.keepSignin(s.client.Base) // no sign-in was created
-	} else {
-		s.signedIn = true
-	}
+	s.signedIn = st.Name != "" || output.ExitCode(err) != output.ExitRefused // after a refusal, there is no sign-in
 	if err != nil {
 		return entry, err
 	}
@@ -251,23 +222,23 @@ func (s *shellRun) prepareChild(entry kubeconfig.Entry, program string, args []s
 		if err != nil {
 			return err
 		}
-		start := shellsession.InteractiveStartup(program, prompt, s.session.Dir, home, s.Getenv("ZDOTDIR"))
+		start := shellsession.InteractiveStartup(program, prompt, s.dir.Dir, home, s.Getenv("ZDOTDIR"))
 		args, env, files = start.Args, append(env, start.Env...), start.Files
 	}
-	doc, err := entry.Document()
+	doc, err := kubeconfig.Document(entry)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.session.Dir, "kubeconfig")
+	path := filepath.Join(s.dir.Dir, "kubeconfig")
 	err = os.WriteFile(path, doc, 0o600)
 	for name, text := range files {
-		err = errors.Join(err, os.WriteFile(filepath.Join(s.session.Dir, name), []byte(text), 0o600))
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir.Dir, name), []byte(text), 0o600))
 	}
 	if err != nil {
 		return output.Errorf(output.ExitFailed, "the shell's files cannot be written: %v", err).Because(err)
 	}
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(append(childEnv(), "KUBECONFIG="+path, "TKA_CLUSTER="+entry.Cluster), env...)
+	cmd.Env = append(append(childEnv(), "KUBECONFIG="+path, clusterEnv+"="+entry.Cluster, sessionEnv+"="+entry.Session), env...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
 	s.child = cmd
 	return nil
@@ -281,10 +252,11 @@ func childError(code int, err error) error {
 	return exitError(code)
 }
 
-// childEnv returns the environment for child processes, without the variable that a shell's function set for tka alone.
+// childEnv returns the environment for child processes, without the variables that a shell's function set for tka alone and that select
+// another sign-in.
 func childEnv() (env []string) {
 	for _, v := range os.Environ() {
-		if name, _, _ := strings.Cut(v, "="); name != shellsession.EvalFileEnv {
+		if name, _, _ := strings.Cut(v, "="); !slices.Contains([]string{shellsession.EvalFileEnv, serverEnv, clusterEnv, sessionEnv}, name) {
 			env = append(env, v)
 		}
 	}
@@ -294,38 +266,28 @@ func childEnv() (env []string) {
 // finish removes the private directory and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
 // prints messages last, because the terminal may be gone.
 func (s *shellRun) finish(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sessionLockWait+revokeTimeout) // the command's time limit was for signing in
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout) // the command's time limit was for signing in
 	defer cancel()
 	s.dropSignals() // the child has ended, and these were for it
 	ctx, quiet := s.interruptible(ctx, shellsession.EndsCleanup)
 	defer quiet()
-	done, lockErr := s.session.Lock(ctx, sessionLockWait)
-	if lockErr == nil {
-		defer done()
-	}
-	others, began, err := s.session.Close(ctx)
+	err := s.dir.Close()
 	until := cmp.Or(s.until, "it expires")
+	toEnd := "tka logout " + signinFlags{s.client.Info.Name, string(s.session)}.String()
 	show, message := s.hint, ""
 	switch {
 	case !s.signedIn:
-	case s.keepFlags.keep:
-		if others {
-			s.keepSignin(s.client.Base)
-		}
-		message = "The sign-in continues until " + until + "."
-	case s.keepFlags.revoke, began && !others:
+	case s.keep:
+		message = "The sign-in continues until " + until + "; to end it: " + toEnd
+	default:
 		message = "Signed out."
 		if revokeErr := s.endSignin(ctx); revokeErr != nil {
 			err = errors.Join(err, revokeErr)
-			show, message = s.warn, fmt.Sprintf("the sign-in continues until %s: %v; to end it: tka logout", until, revokeErr)
+			show, message = s.warn, fmt.Sprintf("the sign-in continues until %s: %v; to end it: %s", until, revokeErr, toEnd)
 		}
-	case others && began:
-		message = "The sign-in continues: another shell uses it. The last shell ends it."
-	default:
-		message = "The sign-in continues until " + until + ", because it existed before the shell; to end it: tka logout"
 	}
-	if _, serr := os.Lstat(s.session.Dir); serr == nil {
-		s.warn("%s could not be removed", s.session.Dir)
+	if _, serr := os.Lstat(s.dir.Dir); serr == nil {
+		s.warn("%s could not be removed", s.dir.Dir)
 	}
 	if message != "" {
 		show("%s", message)
@@ -344,7 +306,7 @@ func (s *shellRun) endSignin(ctx context.Context) error {
 	s.client.Timeout = revokeTimeout
 	var err error
 	for attempt := 1; ; attempt++ {
-		_, err = client.Call(ctx, s.client, signin.Logout, signin.LogoutRequest{Wait: httpapi.Duration(logoutWait)})
+		_, err = client.Call(ctx, s.client, signin.Logout, signin.LogoutRequest{Session: s.session, Wait: httpapi.Duration(logoutWait)})
 		if !notSignedIn(err) {
 			break
 		}
@@ -357,6 +319,9 @@ func (s *shellRun) endSignin(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	s.forgetToken(s.client.Base, s.client.Info.Name)
+	s.forgetToken(s.client.Base, s.client.Info.Name, s.session)
+	if err == nil {
+		s.forgetSession(ctx, s.client.Base, string(s.session))
+	}
 	return err
 }

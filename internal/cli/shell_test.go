@@ -6,14 +6,19 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // A runningShell is a tka process that has not ended yet.
@@ -97,12 +102,12 @@ echo "prompt $PS1"
 echo "eval [$TKA_EVAL_FILE]"
 echo "modes" $(stat -c %a "$KUBECONFIG" "$(dirname "$KUBECONFIG")")
 cat "$KUBECONFIG"
-tka credential --cluster prod-eu > /dev/null && echo "has a token"
+tka credential --cluster prod-eu --session $TKA_SESSION > /dev/null && echo "has a token"
 exit 7
 `)
 	r := m.start(t, "shell", "--", "sh", m.path("child.sh"))
 	r.waitExit(7)
-	for _, want := range []string{"cluster prod-eu\n", "prompt (tka:prod-eu) mine> \n", "eval []\n", "modes 600 700\n", "current-context: tka-prod-eu", "has a token\n"} {
+	for _, want := range []string{"cluster prod-eu\n", "prompt (tka:prod-eu) mine> \n", "eval []\n", "modes 600 700\n", "current-context: tka-prod-eu-shell-", "has a token\n"} {
 		if !strings.Contains(r.out.String(), want) {
 			t.Errorf("stdout lacks %q:\n%s", want, r.out.String())
 		}
@@ -110,7 +115,7 @@ exit 7
 	if !strings.Contains(r.err.String(), "Signed in to prod-eu as alice@example.com") || !strings.Contains(r.err.String(), "Signed out.") {
 		t.Errorf("stderr: %s", r.err.String())
 	}
-	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestInfo, requestConfig, requestLogout)
+	d.checkRequests(t, requestInfo, requestLogin, requestConfig, requestInfo, requestConfig, requestLogout)
 	for _, f := range m.files(t) {
 		switch {
 		case strings.Contains(f, ".kube"):
@@ -126,7 +131,6 @@ exit 7
 	m.start(t, "shell", "sh", "-c", "exit 3").waitExit(3)
 	m.start(t, "login", "--shell", "--", "true").waitExit(0)
 	m.start(t, "login", "--shell", "--use").waitExit(2)
-	m.start(t, "shell", "--keep", "--revoke").waitExit(2)
 }
 
 // SGN-21: without a command, tka runs the person's own shell, with a prompt that names the cluster.
@@ -186,7 +190,7 @@ func TestSGN21_signals(t *testing.T) {
 				time.Sleep(50 * time.Millisecond) // otherwise the system merges them
 			}
 			r.waitExit(tt.code)
-			d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestLogout)
+			d.checkRequests(t, requestInfo, requestLogin, requestConfig, requestLogout)
 		})
 	}
 }
@@ -199,7 +203,7 @@ func TestSGN21_interrupted_sign_in(t *testing.T) {
 			d.store.ready = -1
 			m := newMachine(t, srv.URL)
 			r := m.start(t, "shell", "--timeout", "5m", "--", "sh", "-c", "echo > "+m.path("started"))
-			waitUntil(t, "the login arrives", func() bool { return len(d.received()) >= 3 })
+			waitUntil(t, "the login arrives", func() bool { return len(d.received()) >= 2 })
 			r.Process.Signal(sig)
 			r.waitExit(130)
 			switch {
@@ -229,7 +233,7 @@ func TestSGN21_refused(t *testing.T) {
 	m := newMachine(t, srv.URL)
 	r := m.start(t, "shell", "--role", "edit", "--", "true")
 	r.waitExit(3)
-	d.checkRequests(t, requestInfo, requestStatus, "POST /api/v1alpha1/login 403")
+	d.checkRequests(t, requestInfo, "POST /api/v1alpha1/login 403")
 	m.start(t, "shell", "--", "/nonexistent/program").waitExit(2)
 	m.start(t, "shell", "--for", "-1h", "--", "true").waitExit(2)
 	d.checkRequests(t)
@@ -237,54 +241,60 @@ func TestSGN21_refused(t *testing.T) {
 	m.start(t, "shell", "--", "true").waitExit(5)
 }
 
-// SGN-21: an earlier sign-in continues, unless --revoke is set. A sign-in that the shell began ends, unless --keep is set.
+// SGN-21: a shell has a session of its own. The sign-in of other terminals is the same before, during and after it.
 func TestSGN21_existing_sign_in(t *testing.T) {
 	d, srv := newAccessServer(t, "prod-eu")
+	d.rules = []string{grantRule("view/8h/1"), grantRule("edit/1h")}
+	d.start()
 	m := newMachine(t, srv.URL)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}
 	d.checkRequests(t, requestInfo, requestLogin, requestConfig)
-	r := m.start(t, "shell", "--", "true")
-	r.waitExit(0)
-	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig)
-	if !strings.Contains(r.err.String(), "because it existed before the shell; to end it: tka logout") {
-		t.Errorf("stderr: %s", r.err.String())
+	before, config := m.run("status", "-o", "json").out, m.read(t, ".kube/config")
+	for _, args := range [][]string{{"--role", "edit", "--for", "30m"}, {"--for", "15m"}, {"--revoke"}} {
+		m.start(t, append(append([]string{"shell"}, args...), "--", "sh", "-c", "tka credential --cluster prod-eu > /dev/null")...).waitExit(0)
+		if diff := cmp.Diff(before, m.run("status", "-o", "json").out); diff != "" {
+			t.Errorf("%v: the other terminal's sign-in (-before +after):\n%s", args, diff)
+		}
 	}
-	m.start(t, "shell", "--revoke", "--", "true").waitExit(0)
-	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig, requestLogout)
+	r := m.start(t, "shell", "--role", "edit", "--", "sh", "-c", "echo > "+m.path("started")+"; cat; tka status")
+	waitUntil(t, "the child runs", m.exists("started"))
+	if s := m.run("status"); !regexp.MustCompile(`(?m)^prod-eu +alice@example.com +view .*this terminal`).MatchString(s.out) ||
+		!regexp.MustCompile(`(?m)^prod-eu +shell-\w+ +alice@example.com +edit +all +ready +\d+m *$`).MatchString(s.out) {
+		t.Errorf("another terminal sees\n%s", s.out)
+	}
+	r.in.Close()
+	r.waitExit(0)
+	if out := r.out.String(); !regexp.MustCompile(`(?m)^prod-eu +shell-\w+ +alice@example.com +edit .*this terminal`).MatchString(out) {
+		t.Errorf("the shell sees\n%s", out)
+	}
 	r = m.start(t, "shell", "--keep", "--", "true")
 	r.waitExit(0)
-	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig)
-	if !strings.Contains(r.err.String(), "The sign-in continues until") {
-		t.Errorf("stderr: %s", r.err.String())
+	end := regexp.MustCompile(`The sign-in continues until .*; to end it: tka (logout --cluster prod-eu --session shell-\w+)\n`).FindStringSubmatch(r.err.String())
+	if end == nil {
+		t.Fatalf("stderr: %s", r.err.String())
 	}
-	m.start(t, "shell", "--", "true").waitExit(0)
-	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig)
-
-	// a login by hand while the shell runs keeps the sign-in that the shell began
-	m.run("logout")
-	d.checkRequests(t, requestInfo, requestLogout)
-	s := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat")
-	waitUntil(t, "the child runs", m.exists("started"))
-	if r := m.run("login"); r.code != 0 {
-		t.Fatal(r.err)
+	if r := m.run(strings.Fields(end[1])...); r.code != 0 || !strings.Contains(r.out, "Signed out of prod-eu, session shell-") {
+		t.Errorf("code %d: %s%s", r.code, r.out, r.err)
 	}
-	s.in.Close()
-	s.waitExit(0)
-	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestInfo, requestLogin, requestConfig)
+	if got := m.run("status", "-o", "json").out; got != before || m.read(t, ".kube/config") != config {
+		t.Errorf("in the end:\n%s", got)
+	}
 }
 
-// SGN-21: of two concurrent shells, the last one ends the sign-in.
+// SGN-21: two concurrent shells have separate sign-ins, with the role of each. One ends its own, and the other continues.
 func TestSGN21_two_shells(t *testing.T) {
 	d, srv := newAccessServer(t, "prod-eu")
+	d.rules = []string{grantRule("view/8h/1"), grantRule("edit/1h")}
+	d.start()
 	m := newMachine(t, srv.URL)
-	shell := func(name string) *runningShell {
-		r := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path(name)+"; cat")
+	shell := func(name, role string) *runningShell {
+		r := m.start(t, "shell", "--role", role, "--", "sh", "-c", "echo > "+m.path(name)+"; cat; tka credential --cluster prod-eu --session $TKA_SESSION > /dev/null; tka status")
 		waitUntil(t, name+" runs", m.exists(name))
 		return r
 	}
-	a, b := shell("a"), shell("b")
+	a, b := shell("a", "edit"), shell("b", "view")
 	if n := len(m.sessionDirs()); n != 2 {
 		t.Errorf("%d rooms", n)
 	}
@@ -292,15 +302,20 @@ func TestSGN21_two_shells(t *testing.T) {
 	<-a.done
 	switch {
 	case a.ProcessState.ExitCode() != 0:
-		t.Errorf("code: a.ProcessState.ExitCode() = %v, want 0", a.ProcessState.ExitCode())
-	case !strings.Contains(a.err.String(), "another shell uses it. The last shell ends it."):
-		t.Errorf("code: a.err.String() = %q does not contain %q", a.err.String(), "another shell uses it. The last shell ends it.")
+		t.Errorf("code: a.ProcessState.ExitCode() = %v, want 0; %s", a.ProcessState.ExitCode(), a.err.String())
+	case !strings.Contains(a.err.String(), "Signed out."):
+		t.Errorf("code: a.err.String() = %q does not contain %q", a.err.String(), "Signed out.")
 	case len(m.sessionDirs()) != 1:
 		t.Errorf("code: len(m.sessionDirs()) = %v, want 1", len(m.sessionDirs()))
 	}
 	b.in.Close()
 	b.waitExit(0)
-	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig, requestLogout)
+	if out := b.out.String(); !regexp.MustCompile(`(?m)^prod-eu +shell-\w+ +alice@example.com +view +all +ready`).MatchString(out) || strings.Contains(out, "edit") {
+		t.Errorf("after the other's end, the shell sees\n%s", out)
+	}
+	if n := len(d.store.signins); n != 0 {
+		t.Errorf("%d sign-ins are left", n)
+	}
 }
 
 // SGN-21, CL-04: the next shell removes what a killed shell left.
@@ -315,9 +330,12 @@ func TestSGN21_killed(t *testing.T) {
 	if n := len(m.sessionDirs()); n != 1 {
 		t.Errorf("%d rooms", n)
 	}
-	d.checkRequests(t, requestInfo, requestStatus, requestLogin, requestConfig)
-	m.start(t, "shell", "--", "true").waitExit(0) // this shell must not end it
-	d.checkRequests(t, requestInfo, "GET /api/v1alpha1/login 200", requestLogin, requestConfig)
+	d.checkRequests(t, requestInfo, requestLogin, requestConfig)
+	m.start(t, "shell", "--", "true").waitExit(0) // this shell ends its own session only
+	d.checkRequests(t, requestInfo, requestLogin, requestConfig, requestLogout)
+	if n := len(d.store.signins); n != 1 {
+		t.Errorf("%d sign-ins, want that of the killed shell, which ends with its period", n)
+	}
 }
 
 // If tka cannot end the sign-in, it reports that it continues and keeps the child's exit code.
@@ -332,5 +350,54 @@ func TestSGN21_unreachable_at_the_end(t *testing.T) {
 	r.waitExit(6)
 	if !strings.Contains(r.err.String(), "the sign-in continues until") || !strings.Contains(r.err.String(), "tka logout") {
 		t.Errorf("stderr: %s", r.err.String())
+	}
+}
+
+// CL-08: Ctrl-C ends tka at once, without a stack trace or a partial file. tka reports whether the sign-in still exists, as far as it
+// knows.
+func TestCL08_interrupted(t *testing.T) {
+	for _, tt := range []struct {
+		name, pattern string // of the request that gets no response
+		says          string
+	}{
+		{"before the login is answered", "POST /api/v1alpha1/login", "The server may have signed you in; to check or to end the sign-in: tka status, tka logout"},
+		{"while it waits for the access", "GET /api/v1alpha1/kubeconfig", "You are signed in nevertheless; to end the sign-in: tka logout"},
+	} {
+		for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			t.Run(fmt.Sprint(tt.name, ", ", sig), func(t *testing.T) {
+				d, _ := newAccessServer(t, "prod-eu")
+				d.store.ready = -1
+				reached := make(chan struct{})
+				httpServer := http.NewServeMux()
+				httpServer.Handle("/", d)
+				httpServer.HandleFunc(tt.pattern, func(_ http.ResponseWriter, r *http.Request) {
+					if r.Method == http.MethodPost { // carried out, but the response is lost
+						d.ServeHTTP(httptest.NewRecorder(), r)
+					}
+					close(reached)
+					<-r.Context().Done()
+				})
+				srv := httptest.NewServer(httpServer)
+				t.Cleanup(srv.Close) // Close waits for its requests, until tka has ended
+				m := newMachine(t, srv.URL)
+				r := m.start(t, "login", "--timeout", "5m")
+				select {
+				case <-reached:
+				case <-r.done:
+				case <-time.After(patience):
+				}
+				r.Process.Signal(sig)
+				r.waitExit(130)
+				if errText := r.err.String(); !strings.Contains(errText, "error: interrupted\n") || !strings.Contains(errText, tt.says) {
+					t.Errorf("stderr: %s", errText)
+				}
+				if signins := len(d.store.ListCached("alice@example.com")); signins != 1 {
+					t.Errorf("%d sign-ins", signins)
+				}
+				if files := m.files(t); len(files) != 2 { // settings, known servers
+					t.Errorf("files: %v", files)
+				}
+			})
+		}
 	}
 }

@@ -7,21 +7,27 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // status returns the status command under the name use; "get" and "get login" are the same command.
 func (t *tka) status(use string) *cobra.Command {
-	var cluster string
-	return t.clusterFlag(&cobra.Command{
+	var sf signinFlags
+	return t.signinFlags(&cobra.Command{
 		Use:   use,
-		Short: "Show the sign-in of this device",
-		Long: `Show your sign-in to one cluster, or to all clusters that this machine signed in to: the
-user, role, namespaces and end. A sign-in that is not ready yet is a state, not an error. If
-you are not signed in, the exit code is 3.`,
-		Example: "  tka status\n  tka status -o json",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doStatus(cmd.Context(), cluster) },
-	}, &cluster, "cluster to show; this machine or its server must know it", t.knownClusterNames)
+		Short: "Show the sign-ins of this device",
+		Long: `Show your sign-ins to one cluster, or to all clusters that this machine signed in to: the
+session, user, role, namespaces and end. The note "this terminal" marks the sign-in that other
+commands are about. A sign-in that is not ready yet is a state, not an error. If you are not
+signed in, the exit code is 3.`,
+		Example: "  tka status\n  tka status --cluster prod-eu -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f := cmd.Flags()
+			named := f.Changed("cluster") || f.Changed("context") || f.Changed("session")
+			return t.doStatus(cmd.Context(), sf, named, f.Changed("session") || f.Changed("context"))
+		},
+	}, &sf, "cluster to show; this machine or its server must know it", t.knownClusterNames)
 }
 
 // statusItem is one sign-in as the server reports it, with the server.
@@ -32,33 +38,48 @@ type statusItem struct {
 	Error  string `json:"error,omitempty"` // why the state is unknown
 }
 
-func (t *tka) doStatus(ctx context.Context, cluster string) error {
+// doStatus shows all clusters, unless flags name a cluster; and all sessions, unless flags name one.
+func (t *tka) doStatus(ctx context.Context, sf signinFlags, oneCluster, oneSession bool) error {
 	targets, err := t.signedInTargets()
 	if err != nil {
 		return err
 	}
-	if cluster == "" && t.server == "" && len(targets) > 1 {
+	if !oneCluster && t.server == "" && len(targets) > 1 {
+		t.selection.source = "" // it does not select what is shown
 		return t.statusAll(ctx, targets)
 	}
-	it, err := t.statusOf(ctx, cluster)
+	items, err := t.statusOf(ctx, sf, oneSession)
 	if err != nil {
 		return err
 	}
-	return t.showStatus([]statusItem{it}, output.ExitOK)
+	return t.showStatus(items, output.ExitOK)
 }
 
-// statusOf returns the sign-in to one cluster.
-func (t *tka) statusOf(ctx context.Context, cluster string) (statusItem, error) {
-	l, err := t.connect(ctx, cluster)
+// statusOf returns the sign-ins to one cluster: of one session, or of all. If there is none, the error is that of the default session.
+func (t *tka) statusOf(ctx context.Context, sf signinFlags, oneSession bool) ([]statusItem, error) {
+	l, err := t.connect(ctx, sf.cluster)
 	if err != nil {
-		return statusItem{}, err
+		return nil, err
 	}
-	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{})
-	if err != nil {
-		return statusItem{}, err
+	var all signin.Sessions
+	if !oneSession {
+		all, err = client.Call(ctx, l, signin.ListSessions, signin.SessionsRequest{})
+		sf.session = ""
 	}
-	st.Namespaces, st.MissingNamespaces = nonNil(st.Namespaces), nonNil(st.MissingNamespaces)
-	return statusItem{meta: newMeta("Signin"), Status: st, Server: l.Base}, nil
+	if code := problem.CodeOf(err); err != nil && code != problem.NotFound { // a server of a version without sessions does not know the operation
+		return nil, err
+	}
+	if len(all.Sessions) == 0 {
+		st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{Session: signin.Session(sf.session)})
+		if err != nil {
+			return nil, err
+		}
+		all.Sessions = []signin.Status{st}
+	}
+	return mapped(all.Sessions, func(st signin.Status) statusItem {
+		st.Namespaces, st.MissingNamespaces = nonNil(st.Namespaces), nonNil(st.MissingNamespaces)
+		return statusItem{meta: newMeta("Signin"), Status: st, Server: l.Base}
+	}), nil
 }
 
 func (t *tka) showStatus(items []statusItem, code int) error {
@@ -78,10 +99,22 @@ func (t *tka) showStatus(items []statusItem, code int) error {
 			case len(it.Namespaces) == 0:
 				namespaces = "all"
 			}
-			row := append(output.Row(it.Cluster, it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)))
-			rows = append(rows, append(row, output.Row(t.timeLeft(it.Until), it.Until, it.Device, it.Server, it.Name)...))
+			row := append(output.Row(it.Cluster, string(it.Session), it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)))
+			row = append(row, output.Cell{Text: t.timeLeft(it.Until)})
+			if len(items) > 1 {
+				note := ""
+				if it.Cluster == t.selection.cluster && it.Session == t.selection.session {
+					note = "this terminal"
+				}
+				row = append(row, output.Cell{Text: note})
+			}
+			rows = append(rows, append(row, output.Row(it.Until, it.Device, it.Server, it.Name)...))
 		}
-		t.writeTable(wide, []string{"CLUSTER", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"},
+		columns := []string{"CLUSTER", "SESSION", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"}
+		if len(items) > 1 {
+			columns = append(columns, "NOTES")
+		}
+		t.writeTable(wide, columns,
 			[]string{"UNTIL", "DEVICE", "SERVER", "NAME"}, rows)
 		for _, it := range items {
 			if it.Error != "" {
@@ -100,7 +133,7 @@ func stateColor(s signin.State) output.Color {
 		return output.Green
 	case signin.Pending, signin.Ending:
 		return output.Yellow
-	case "none":
+	case "none", "no grant":
 		return ""
 	}
 	return output.Red

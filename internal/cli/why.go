@@ -53,6 +53,70 @@ path that begins with "/". The exit code is 0 if allowed, and 3 if refused.`,
 	return t.clusterFlag(cmd, &wf.cluster, "cluster; this machine or its server must know it", t.clusterNames)
 }
 
+func (t *tka) whoami() *cobra.Command {
+	var sf signinFlags
+	return t.signinFlags(&cobra.Command{
+		Use:   "whoami",
+		Short: "Show who you are to a cluster's server, and your sign-in",
+		Long: `Show your identity as the server of a cluster sees it, and the sign-in that other commands in
+this terminal are about. You need no grant for it. "tka why" also shows your grants.`,
+		Example: "  tka whoami\n  tka whoami --cluster prod-eu -o json",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doWhoami(cmd.Context(), sf) },
+	}, &sf, "cluster; this machine or its server must know it", t.clusterNames)
+}
+
+// whoamiInfo is the output of whoami.
+type whoamiInfo struct {
+	meta
+	Server  string                `json:"server"`
+	Cluster string                `json:"cluster"` // "": the server refuses to report it
+	Caller  signin.CallerIdentity `json:"caller"`
+	Session string                `json:"session,omitempty"`
+	SignIn  *signin.Status        `json:"signIn"`
+}
+
+func (t *tka) doWhoami(ctx context.Context, sf signinFlags) error {
+	l, _, err := t.connectOrDenied(ctx, sf.cluster)
+	if err != nil {
+		return err
+	}
+	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{Session: signin.Session(sf.session)})
+	if err != nil {
+		return err
+	}
+	info := whoamiInfo{newMeta("Whoami"), l.Base, l.Info.Name, who.Caller, sf.session, who.Signin}
+	return t.printResult(result{object: info, names: []string{cmp.Or(who.Caller.Login, who.Caller.Node)}, table: func(bool) {
+		t.printCaller(who.Caller)
+		t.printSignin(info.Cluster, who.Signin)
+	}})
+}
+
+// printCaller prints who the server sees.
+func (t *tka) printCaller(c signin.CallerIdentity) {
+	if c.Login != "" {
+		t.printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
+	} else {
+		t.printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
+	}
+}
+
+// printSignin prints the sign-in of this terminal; nil: there is none.
+func (t *tka) printSignin(cluster string, s *signin.Status) {
+	to := ""
+	if cluster != "" {
+		to = " to " + cluster
+	}
+	if s == nil {
+		t.printLine("This device is not signed in%s.", to)
+		return
+	}
+	session := ""
+	if s.Session != "" {
+		session = ", in the session " + string(s.Session)
+	}
+	t.printLine("This device is signed in%s with the role %s in %s until %s%s: %s.", to, s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), session, s.State)
+}
+
 // whyInfo is the output of why.
 type whyInfo struct {
 	meta
@@ -76,7 +140,7 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	who, err := client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{Session: t.selection.session})
 	if err != nil {
 		return err
 	}
@@ -102,7 +166,7 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 
 // checkPermission checks the permission at the API server, with the sign-in's token.
 func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags, args []string, info *whyInfo) error {
-	g, err := l.Kubeconfig(ctx)
+	g, err := l.Kubeconfig(ctx, t.selection.session)
 	if err != nil {
 		return err
 	}
@@ -172,12 +236,7 @@ func otherRoles(w signin.Whoami) (advice []string) {
 }
 
 func (t *tka) printWhy(info whyInfo) {
-	c := info.Caller
-	if c.Login != "" {
-		t.printLine("You are %s on %s, in the tailnet %s.", c.Login, c.Node, c.Tailnet)
-	} else {
-		t.printLine("This is the node %s with the tags %s, in the tailnet %s, not a person.", c.Node, strings.Join(c.Tags, ", "), c.Tailnet)
-	}
+	t.printCaller(info.Caller)
 	switch {
 	case info.Cluster != "":
 		t.printLine("The server %s serves %s.", info.Server, info.Cluster)
@@ -202,11 +261,7 @@ func (t *tka) printWhy(info whyInfo) {
 		t.writeTable(false, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, nil, rows)
 	}
 	t.printLine("%s", info.Decision.Message)
-	if s := info.Signin; s != nil {
-		t.printLine("This device is signed in with the role %s in %s until %s: %s.", s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), s.State)
-	} else {
-		t.printLine("This device is not signed in.")
-	}
+	t.printSignin("", info.Signin)
 	if a := info.Answer; a != nil {
 		decision := t.paint(t.Out, output.Red, "refused")
 		if a.Allowed {

@@ -55,6 +55,8 @@ var (
 		cgnatNet,
 		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
 		netip.MustParsePrefix("64:ff9b:1::/48"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("fec0::/10"),
+		// Forms of IPv4 addresses that no public host has: compatible, translated, Teredo.
+		netip.MustParsePrefix("::/96"), netip.MustParsePrefix("::ffff:0:0:0/96"), netip.MustParsePrefix("2001::/32"),
 		netip.MustParsePrefix("168.63.129.16/32"), // internal services of a cloud provider
 	}
 )
@@ -63,9 +65,12 @@ var (
 // tailnet node.
 func isPrivateAddr(ip netip.Addr) bool {
 	ip = ip.Unmap()
-	if nat64Net.Contains(ip) {
+	if ip.Is6() {
 		b := ip.As16()
-		return isPrivateAddr(netip.AddrFrom4([4]byte(b[12:])))
+		isatap := b[8]&^2 == 0 && [3]byte(b[9:]) == [3]byte{0, 0x5e, 0xfe}
+		if (nat64Net.Contains(ip) || isatap) && isPrivateAddr(netip.AddrFrom4([4]byte(b[12:]))) {
+			return true
+		}
 	}
 	reserved := slices.ContainsFunc(reservedNets, func(p netip.Prefix) bool { return p.Contains(ip) })
 	return reserved || !ip.IsGlobalUnicast() || ip.IsPrivate()

@@ -21,8 +21,9 @@ type engine struct {
 
 	own       *Record
 	heartbeat uint64
-	floor     uint64 // the greatest generation of this node's records ever seen
-	unsaved   bool   // Memory has changed and must be saved
+	floor     uint64    // the greatest generation of this node's records ever seen
+	unsaved   bool      // Memory has changed and must be saved
+	raised    time.Time // when a peer's record last raised our generation
 
 	view        *View
 	members     map[string]*member
@@ -77,6 +78,7 @@ const (
 	sweepTime     = 30 * time.Second
 	doubtTime     = time.Minute // after this time, a dead member or one outside our tailnet no longer counts in several
 	leaveTargets  = 3
+	raiseEvery    = 10 * time.Second // at most, for our own generation
 	deadlineFloor = 2 * time.Second
 )
 
@@ -122,31 +124,50 @@ func (e *engine) seal(f Facts, s Status, o Order) error {
 	return nil
 }
 
-// supersedeOwn handles a record of this node that this process did not write, for example one from before a restart whose Memory is lost. It
-// announces the node's own facts with a later generation.
-func (e *engine) supersedeOwn(r *Record, now time.Time) {
-	if e.own == nil || r.Order.Compare(e.own.Order) < 0 || r.Signed.equal(e.own.Signed) {
+// supersedeOwn handles a record of this node that a peer sent. It announces the node's own facts with a later generation in two cases: this
+// process did not write the record, for example because it is from before a restart whose Memory is lost; or the peer has forgotten this
+// node and returns the record that it buried, which may be the current one. A generation raises at most once in raiseEvery, because any
+// member can repeat a record.
+func (e *engine) supersedeOwn(r *Record, buried bool, now time.Time) {
+	if e.own == nil {
 		return
 	}
-	if r.Generation >= maxGeneration {
-		e.stats.Rejected[Old]++ // no generation can be greater
+	foreign := r.Order.Compare(e.own.Order) >= 0 && !r.Signed.equal(e.own.Signed)
+	buried = buried && r.Generation >= e.own.Generation
+	if !foreign && !buried {
 		return
+	}
+	limit := uint64(maxGeneration) // no generation can be greater
+	if r.Key != e.own.Key {
+		limit = maxPrevKey
+	}
+	if r.Generation >= limit {
+		e.stats.Rejected[Old]++
+		return
+	}
+	if now.Sub(e.raised) < raiseEvery {
+		return
+	}
+	e.raised = now
+	detail := "a peer has a later record of this node than this process wrote"
+	if !foreign {
+		detail = "a peer had forgotten this node"
 	}
 	if err := e.seal(e.own.Facts, e.own.Status, Order{r.Generation + 1, 1}); err != nil {
 		e.report(Event{Kind: EventConflict, Node: e.self, Cluster: e.own.ClusterID, Detail: err.Error()}, now)
 		return
 	}
 	e.heartbeat = 0
-	e.report(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: "a peer has a later record of this node than this process wrote"}, now)
+	e.report(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: detail}, now)
 }
 
 // mergeRecords merges the records of a message.
-func (e *engine) mergeRecords(from string, sealed []Signed, now time.Time) {
-	if len(sealed) == 0 {
+func (e *engine) mergeRecords(from string, msg message, now time.Time) {
+	if len(msg.Records) == 0 {
 		return
 	}
 	d := Delivery{From: from, Netmap: e.netmap}
-	for _, s := range sealed {
+	for _, s := range msg.Records {
 		r, err := e.open(s)
 		if err != nil { // perhaps from a newer version with wider limits
 			e.reject(from, Malformed, now)
@@ -160,7 +181,7 @@ func (e *engine) mergeRecords(from string, sealed []Signed, now time.Time) {
 	for _, c := range changes {
 		switch {
 		case c.Own:
-			e.supersedeOwn(c.Record, now)
+			e.supersedeOwn(c.Record, !msg.lists(e.self), now)
 		case c.Entry == nil:
 			e.reject(from, c.Reason, now)
 			if c.Reason == Signature { // an honest peer would not have kept this record, so it would not relay it

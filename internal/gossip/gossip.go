@@ -34,6 +34,7 @@ type Order struct {
 const (
 	maxGeneration = 1<<53 - 1
 	maxVersion    = 1<<31 - 1
+	maxPrevKey    = maxGeneration / 2 // for records by our previous key, whose holder must not be able to use up all generations
 )
 
 // Compare returns -1 when o is older than p, 0 when they are equal and 1 when o is newer.

@@ -22,7 +22,8 @@ type Change struct {
 
 	Pinned bool // this record pinned its node and cluster
 	Rekey  bool // the cluster's key changed
-	// Own marks a record of this node that is signed by our cluster's key but that this process may not have written.
+	// Own marks a record of this node that is signed by our cluster's key, or by its key before the last rotation. This process may not have
+	// written it.
 	Own bool
 }
 
@@ -51,7 +52,7 @@ func Merge(v *View, d Delivery, now time.Time) (*View, []Change) {
 func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	if r.Node == v.rules.Self {
 		switch {
-		case r.Key != v.rules.Key:
+		case r.Key != v.rules.Key && (r.Key != v.prevKey || v.prevKey.IsZero()):
 			return Change{Reason: Binding, Detail: "it is a record of this node, signed with another key"}
 		case !r.isSignatureValid():
 			return Change{Reason: Signature}

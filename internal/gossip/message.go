@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/tailplane/tailplane/internal/util/strictjson"
@@ -25,6 +26,11 @@ type message struct {
 	Digest  []Claim
 	Records []Signed
 	digest  bool // "d" was present, though it may be empty
+}
+
+// lists reports whether the digest has a record of a node that is not a member here.
+func (m message) lists(node string) bool {
+	return slices.ContainsFunc(m.Digest, func(c Claim) bool { return c.Node == node && c.Generation > 0 })
 }
 
 // MaxMessage is the maximum size in bytes of a message that a node accepts.

@@ -15,6 +15,7 @@ type peer struct {
 	banned       backoff      // it sent garbage: no traffic in either direction until then
 	unresponsive backoff      // it was unreachable: not queried until then
 	introduced   bool         // a request already carried our record to it
+	returned     time.Time    // when it last got its buried record back
 	refused      uint64       // rejected items since the last report
 	limits       []eventLimit // one for each kind of event that occurred
 }
@@ -28,7 +29,8 @@ const (
 	requestsBurst  = 40
 	firstBackoff   = time.Second
 	longestBackoff = 5 * time.Minute
-	longestAway    = time.Minute
+	longestAway    = 30 * time.Second // partitions must heal within a minute
+	returnEvery    = 3 * time.Second
 	forgiven       = 4 // a pause stops counting once it has been over for this many times its length
 	maxPeers       = 4096
 )

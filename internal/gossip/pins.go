@@ -228,13 +228,14 @@ func (v *View) storePins(r *Record, by pinDecision, c *Change) {
 	c.Pinned, c.Rekey = !by.rekey, by.rekey
 }
 
-// withOwnPin returns a view that pins our own cluster to this node.
+// withOwnPin returns a view that pins our own cluster to this node and knows the cluster's previous key.
 func (v *View) withOwnPin(f Facts) *View {
 	cluster, _ := v.nodes.Get(f.Node)
-	if key, ok := v.clusters.Get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID {
+	if key, ok := v.clusters.Get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID && v.prevKey == f.PrevKey {
 		return v
 	}
 	next := *v
+	next.prevKey = f.PrevKey
 	next.pinNode(f.Node, f.ClusterID)
 	next.pinCluster(f.ClusterID, f.Key)
 	return &next

@@ -4,10 +4,15 @@ import (
 	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tailplane/tailplane/internal/httpapi"
 )
@@ -204,6 +209,44 @@ func FuzzDecode(f *testing.F) {
 			if c != m.Digest[i] {
 				t.Fatalf("entry %d is %v, and was %v", i, c, m.Digest[i])
 			}
+		}
+	})
+}
+
+// FuzzBuried: a record of this node that a peer returns raises its generation only above that record, and never changes what it announces
+// (GO-11).
+func FuzzBuried(f *testing.F) {
+	s := newSim(f, 1, 2, Settings{})
+	node, by := s.nodes[0], s.nodes[1]
+	s.start(node)
+	f.Add(node.own.Signed.Payload, []byte{}, uint64(0))
+	f.Add(node.own.Signed.Payload, by.sign(signedMessage(node.own.Signed.Payload)), uint64(1))
+	f.Fuzz(func(t *testing.T, payload, signature []byte, listed uint64) {
+		n := *node.engine // each input begins alike
+		n.peers, n.stats, n.events = map[string]*peer{}, newStats(), nil
+		genuine := len(signature) == 0
+		if genuine {
+			signature = node.sign(signedMessage(payload))
+		}
+		before := n.own
+		m := message{Records: []Signed{{payload, signature}}, Digest: []Claim{{Node: n.self, Order: Order{listed % maxGeneration, 1}}}}
+		n.mergeRecords(by.facts.Node, m, node.wall())
+		if n.own == before {
+			return
+		}
+		r, err := parse(m.Records[0])
+		switch {
+		case err != nil:
+			t.Fatalf("a malformed record counts: %v", err)
+		case !genuine && !r.isSignatureValid():
+			t.Fatal("a record without a valid signature counts")
+		case r.Key != node.facts.Key, r.Node != n.self:
+			t.Fatalf("a record of %s by %s counts", r.Node, r.Key)
+		case r.Generation < before.Generation, n.own.Generation != r.Generation+1:
+			t.Fatalf("a record of generation %d raises %d to %d", r.Generation, before.Generation, n.own.Generation)
+		}
+		if want, got := before.Facts, n.own.Facts; !reflect.DeepEqual(want, got) {
+			t.Fatalf("the facts (-want +got):\n%s", cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})))
 		}
 	})
 }

@@ -94,6 +94,9 @@ func (e *engine) candidates(now time.Time) *selection {
 	return s
 }
 
+// unknownRounds is how often a round also queries a node of our tailnet that has no record here.
+const unknownRounds = 10
+
 // pickPeers selects the peers to query in this round.
 func (e *engine) pickPeers(now time.Time) []Peer {
 	s, fanout := e.candidates(now), e.set.Fanout
@@ -129,6 +132,9 @@ func (e *engine) pickPeers(now time.Time) []Peer {
 			e.pickUnknownPeer(pick)
 		}
 	}
+	if e.heartbeat%unknownRounds == 0 { // two halves with enough live members each would hardly meet
+		e.pickUnknownPeer(pick)
+	}
 	for tries := 0; len(s.live) < fanout && len(s.picked) < fanout && tries < fanout; tries++ {
 		e.pickUnknownPeer(pick)
 	}
@@ -147,8 +153,9 @@ func (e *engine) pickUnknownPeer(pick func(string) bool) {
 			}
 		}
 	}
-	for range 16 {
-		p := e.netmap.peers[e.rng.IntN(e.netmap.Len())]
+	first := e.rng.IntN(e.netmap.Len())
+	for i := range e.netmap.peers {
+		p := e.netmap.peers[(first+i)%e.netmap.Len()]
 		if e.members[p.ID] == nil && pick(p.ID) {
 			return
 		}
@@ -175,8 +182,12 @@ func (e *engine) request(to string, now time.Time) []byte {
 	digest := append(e.reported[:0], e.claimOwn())
 	m := e.members[to]
 	met := m != nil && m.firstHand
-	if !met {
-		digest = append(digest, Claim{Node: to}) // so that the peer sends its record and is verified
+	if !met { // so that the peer sends its record and is verified
+		claim := Claim{Node: to}
+		if t, ok := e.view.tombs.Get(to); ok && !t.Hearsay { // a record of that generation would be refused
+			claim.Order = Order{t.Generation, maxVersion}
+		}
+		digest = append(digest, claim)
 	}
 	at := e.clock(now)
 	for i := range e.shuffled { // a partial shuffle
@@ -230,7 +241,7 @@ func (e *engine) handleRequest(from string, body []byte, now time.Time) ([]byte,
 	}
 	p.unresponsive = backoff{}
 	e.recordContact(from, now)
-	e.mergeRecords(from, m.Records, now)
+	e.mergeRecords(from, m, now)
 	if !m.digest {
 		e.recordContact(from, now) // the record may have made it a member
 		return e.encodeMessage(message{}, kindEmpty), nil
@@ -243,6 +254,7 @@ func (e *engine) handleRequest(from string, body []byte, now time.Time) ([]byte,
 func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	e.mark++
 	reply := append(e.reported[:0], e.claimOwn())
+	var out message
 	var lacks []*member
 	ownLacks := len(digest) < maxDigest // the caller listed all that it has
 	asker, d, at := e.members[from], e.detector(), e.clock(now)
@@ -258,6 +270,8 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 		if m == nil {
 			if e.wants(c, c.Node == from) {
 				reply = append(reply, Claim{Node: c.Node})
+			} else if c.Node == from {
+				out.Records = e.buried(c, now)
 			}
 			continue
 		}
@@ -290,7 +304,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	}
 	e.reported = reply
 	kind := kindDigest
-	out := message{Digest: reply}
+	out.Digest = reply
 	if out.Records = e.delta(out, lacks, ownLacks); len(out.Records) > 0 {
 		kind = kindDelta
 	}
@@ -312,11 +326,30 @@ func (e *engine) wants(c Claim, firstHand bool) bool {
 	return !refused || r.Order.Compare(c.Order) < 0
 }
 
-// delta returns the records of this node (if own) and of members that fit into m, those known longest first. The rest follows in later
-// rounds.
+// buried returns the record of a peer that this node has forgotten, if that keeps out the peer's current record. The peer can then raise its
+// generation. A number alone would not do: the peer cannot know that it is not invented.
+func (e *engine) buried(c Claim, now time.Time) []Signed {
+	t, ok := e.view.tombs.Get(c.Node)
+	if !ok || !t.rejects(c.Generation, true) || len(e.list) >= e.set.MaxMembers {
+		return nil
+	}
+	_, there := e.netmap.Find(c.Node)
+	p := e.peer(c.Node, now)
+	if !there || now.Sub(p.returned) < returnEvery {
+		return nil
+	}
+	p.returned = now
+	return []Signed{t.Record}
+}
+
+// delta returns the records of m and those of this node (if own) and of members that fit into m, those known longest first. The rest follows
+// in later rounds.
 func (e *engine) delta(m message, members []*member, own bool) []Signed {
 	room := e.set.MaxMessageBytes - m.overhead()
-	var out []Signed
+	out := m.Records
+	for _, s := range out {
+		room -= sealedSize(s)
+	}
 	add := func(s Signed) bool {
 		if size := sealedSize(s); size <= room {
 			room -= size
@@ -346,19 +379,24 @@ func (e *engine) handleResponse(from string, body []byte, now time.Time) []byte 
 	}
 	p.unresponsive = backoff{}
 	e.recordContact(from, now)
-	e.mergeRecords(from, m.Records, now)
+	before := e.own
+	e.mergeRecords(from, m, now)
 	e.recordContact(from, now)
+	var out message
 	var lacks []*member
-	own := false
+	own := e.own != before // the peer had forgotten this node
 	queried, d, at := e.members[from], e.detector(), e.clock(now)
 	for _, c := range m.Digest {
 		m := c.member
 		if m == nil {
 			if c.Node == e.self {
-				own = c.Order.Compare(e.own.Order) < 0
+				own = own || c.Order.Compare(e.own.Order) < 0
 				continue
 			}
 			if m = e.members[c.Node]; m == nil { // a record in the same message created it, or was rejected
+				if c.Node == from {
+					out.Records = e.buried(c, now)
+				}
 				continue
 			}
 		}
@@ -367,7 +405,6 @@ func (e *engine) handleResponse(from string, body []byte, now time.Time) []byte 
 			lacks = append(lacks, m)
 		}
 	}
-	out := message{}
 	if out.Records = e.delta(out, lacks, own); len(out.Records) == 0 {
 		p.busy--
 		return nil

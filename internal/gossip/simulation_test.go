@@ -39,6 +39,8 @@ type sim struct {
 	set    Settings
 
 	check    func(s *sim) // an additional law of a test, checked every virtual second
+	contact  map[[2]int]contact
+	sighted  time.Duration // when the law of sight was last checked
 	expected map[string]map[Order]string
 	checked  time.Duration
 	behind   int // for allKnowAll
@@ -61,6 +63,7 @@ type simNode struct {
 	paused  time.Duration // it does nothing until then
 	held    []func()      // events that came meanwhile
 	life    int           // starts
+	rounds  int           // series of rounds; a later series ends the one before
 	memory  Memory
 	bytes   uint64 // sent, headers included
 	sent    uint64 // messages
@@ -105,7 +108,7 @@ func newSim(t testing.TB, seed uint64, n int, set Settings) *sim {
 		t.Fatal(err)
 	}
 	s := &sim{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 1)), byID: map[string]*simNode{}, opened: map[string]openResult{},
-		delay: [2]time.Duration{5 * time.Millisecond, 25 * time.Millisecond}, set: set, expected: map[string]map[Order]string{}}
+		delay: [2]time.Duration{5 * time.Millisecond, 25 * time.Millisecond}, set: set, expected: map[string]map[Order]string{}, contact: map[[2]int]contact{}}
 	var peers []Peer
 	for i := range n {
 		node := s.newNode(i)
@@ -170,8 +173,25 @@ func (s *sim) start(n *simNode) {
 	n.engine = newEngine(Rules{n.facts.Node, n.facts.Key, s.set}, n.memory, n.sign, rand.New(rand.NewPCG(s.rng.Uint64(), s.rng.Uint64())), n.wall())
 	n.engine.open = s.open
 	s.announce(n, n.facts, Up)
-	life := n.life
-	s.at(s.between(0, s.set.Interval), func() { s.tick(n, life) })
+	s.beginRounds(n)
+}
+
+// beginRounds begins a series of rounds.
+func (s *sim) beginRounds(n *simNode) {
+	n.rounds++
+	life, series := n.life, n.rounds
+	s.at(s.between(0, s.set.Interval), func() { s.tick(n, life, series) })
+}
+
+// pace changes the interval of all nodes. A long interval makes days of virtual time cheap.
+func (s *sim) pace(interval time.Duration) {
+	s.set.Interval = interval
+	for _, n := range s.nodes {
+		if n.engine != nil {
+			n.engine.set.Interval = interval
+			s.beginRounds(n)
+		}
+	}
 }
 
 func (s *sim) announce(n *simNode, f Facts, st Status) {
@@ -229,13 +249,16 @@ func (s *sim) pause(n *simNode, d time.Duration) {
 	})
 }
 
-func (s *sim) tick(n *simNode, life int) {
+func (s *sim) tick(n *simNode, life, series int) {
 	n.awake(life, func() {
+		if n.rounds != series {
+			return
+		}
 		for _, c := range n.engine.tick(s.netmap, n.wall()) {
 			s.exchange(n, c)
 		}
 		s.handleCalls(n)
-		s.at(s.between(s.set.Interval*9/10, s.set.Interval*11/10), func() { s.tick(n, life) })
+		s.at(s.between(s.set.Interval*9/10, s.set.Interval*11/10), func() { s.tick(n, life, series) })
 	})
 }
 
@@ -266,7 +289,7 @@ func (s *sim) exchange(a *simNode, c call) {
 			a.awake(life, do)
 		}
 	}
-	s.at(a.deadline(), func() { end(func() { a.endExchange(c.to.ID, errors.New("no response"), a.wall()) }) })
+	s.at(min(a.deadline(), 5*time.Second), func() { end(func() { a.endExchange(c.to.ID, errors.New("no response"), a.wall()) }) })
 	s.send(a, b, c.body, func(answer []byte, err error) {
 		s.reply(b, a, answer, err, func(answer []byte, err error) {
 			end(func() {
@@ -360,7 +383,7 @@ func (s *sim) until(limit time.Duration, done func() bool) (time.Duration, bool)
 		if next >= end {
 			return limit, false
 		}
-		next = min(next+50*time.Millisecond, end)
+		next = min(next+max(50*time.Millisecond, s.set.Interval/6), end)
 	}
 }
 
@@ -456,6 +479,7 @@ func (s *sim) laws() {
 			}
 		}
 	}
+	s.sight()
 	if s.check != nil {
 		s.check(s)
 	}

@@ -27,7 +27,8 @@ type View struct {
 	// refused holds the refused records of nodes that have no other record here, so that this node does not request them in every round.
 	refused sortedMap[Refusal]
 	tombs   sortedMap[Tombstone]
-	moved   bool // Merge has changed something
+	prevKey httpapi.PublicKey // of our cluster, before its last rotation; zero: none
+	moved   bool              // Merge has changed something
 }
 
 // An Entry is one member's record and its origin.
@@ -49,11 +50,13 @@ type Refusal struct {
 	At     time.Time
 }
 
-// A Tombstone keeps out the old records of a forgotten node.
+// A Tombstone keeps out the old records of a forgotten node. If the node lives, it gets its buried record back and raises its generation
+// above it.
 type Tombstone struct {
 	Generation uint64
 	At         time.Time
-	Hearsay    bool // the generation came from another node, so the tombstone does not keep out records from the node itself
+	Hearsay    bool   // the generation came from another node, so the tombstone does not keep out records from the node itself
+	Record     Signed // the buried record; empty if Hearsay
 }
 
 // rejects reports whether the tombstone keeps out a record of that generation.
@@ -79,7 +82,11 @@ func Forget(v *View, nodes []string, now time.Time) *View {
 	next := *v
 	for _, n := range nodes {
 		if e, ok := v.entries.Get(n); ok {
-			next.tombs = next.tombs.With(n, Tombstone{e.Generation, now, v.weight(e) == 0})
+			t := Tombstone{Generation: e.Generation, At: now, Hearsay: v.weight(e) == 0}
+			if !t.Hearsay {
+				t.Record = e.Signed
+			}
+			next.tombs = next.tombs.With(n, t)
 		}
 	}
 	next.entries = v.entries.Without(nodes...)

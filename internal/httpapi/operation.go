@@ -85,7 +85,7 @@ type Route struct {
 // requests that cannot be parsed.
 func CommonRefusals() []problem.Code {
 	return []problem.Code{problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
-		problem.NodeExpired, problem.RateLimited, problem.BadRequest, problem.Unavailable, problem.Internal}
+		problem.NodeExpired, problem.IdentityAmbiguous, problem.RateLimited, problem.BadRequest, problem.Unavailable, problem.Internal}
 }
 
 // Verbs returns the verbs of routes, sorted and without duplicates.
@@ -108,6 +108,10 @@ type AuditNamer interface{ AuditObject() string }
 
 // An AuditOwner response returns its organisation for the audit log, if the request does not name it.
 type AuditOwner interface{ AuditOrg() string }
+
+// An AuditCredential response returns the ID of the token that it contains for the audit log, or "" if
+// the token has none.
+type AuditCredential interface{ AuditCredentialID() string }
 
 // A BodyReader is a pointer to a request that decodes its body itself, in a format to which newer
 // versions may add fields. All other requests are decoded strictly.
@@ -162,6 +166,9 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 		}
 		if b, ok := any(resp).(AuditOwner); ok {
 			v.entry.Org = cmp.Or(v.entry.Org, b.AuditOrg())
+		}
+		if c, ok := any(resp).(AuditCredential); ok {
+			v.entry.CredentialID = c.AuditCredentialID()
 		}
 		return resp, unavailableIfCanceled(v.r.Context(), err)
 	}}

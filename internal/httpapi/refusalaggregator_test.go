@@ -64,7 +64,8 @@ func TestRefusalsOfServersAreSummed(t *testing.T) {
 		}))
 		ask := func(node, tag, body string) {
 			caller = access.Caller{Device: access.Device{ID: node, Name: "tka"}, Tags: []access.Tag{access.Tag(tag)}, Via: access.ViaTailnet}
-			r := httptest.NewRequest(http.MethodPost, "http://tka/gossip/v1/exchange", strings.NewReader(body))
+			r := httptest.NewRequest(http.MethodPost, "/gossip/v1/exchange", strings.NewReader(body))
+			r.Host = "tka"
 			r.Header.Set("Content-Type", "application/json")
 			h.ServeHTTP(httptest.NewRecorder(), r)
 		}
@@ -119,7 +120,8 @@ func TestRefusalsBeforeTheRouteAreSummed(t *testing.T) {
 		}{{[]httpapi.Route{routine}, 10}, {[]httpapi.Route{routine, people}, 30}} {
 			h := d.Handler(tt.routes...)
 			for range 30 {
-				r := httptest.NewRequest(http.MethodPost, "http://tka/gossip/v1/exchange", strings.NewReader("hello"))
+				r := httptest.NewRequest(http.MethodPost, "/gossip/v1/exchange", strings.NewReader("hello"))
+				r.Host = "tka"
 				r.Header.Set("Content-Type", "application/json")
 				h.ServeHTTP(httptest.NewRecorder(), r)
 			}

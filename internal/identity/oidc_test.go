@@ -42,12 +42,13 @@ type issuer struct {
 	url    string
 	client *http.Client
 
-	mu    sync.Mutex
-	now   time.Time
-	keys  map[string]*rsa.PrivateKey
-	asked int // number of key requests
-	about func(map[string]any)
-	wrap  func(http.ResponseWriter, *http.Request) bool // called first; returns whether it wrote the response
+	mu      sync.Mutex
+	now     time.Time
+	keys    map[string]*rsa.PrivateKey
+	asked   int // number of key requests
+	askedAt []time.Time
+	about   func(map[string]any)
+	wrap    func(http.ResponseWriter, *http.Request) bool // called first; returns whether it wrote the response
 }
 
 const audience = "plane"
@@ -76,13 +77,18 @@ func badGateway(w http.ResponseWriter, _ *http.Request) bool {
 	return true
 }
 
+func (i *issuer) countFetch() {
+	i.asked++
+	i.askedAt = append(i.askedAt, i.now)
+}
+
 const jwksPath = "/.well-known/jwks.json"
 
 func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.wrap != nil && i.wrap(w, r) {
-		i.asked++
+		i.countFetch()
 		return
 	}
 	switch r.URL.Path {
@@ -93,7 +99,7 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		json.NewEncoder(w).Encode(about)
 	case jwksPath:
-		i.asked++
+		i.countFetch()
 		set := []any{map[string]string{"kty": "EC", "crv": "nobody", "kid": "other"}, map[string]string{"kty": "oct", "k": "c2VjcmV0", "kid": "hmac"}}
 		for id, key := range i.keys {
 			set = append(set, map[string]string{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": id,
@@ -389,7 +395,7 @@ func TestKeys(t *testing.T) {
 		want(t, "first", check(i.token(t, nil)), "")
 		i.change(func() { i.keys = map[string]*rsa.PrivateKey{"2": rsaKeys()[1]} })
 		want(t, "a new key, at once", check(second(t, i)), problem.InvalidToken)
-		i.change(func() { i.now = i.now.Add(firstPause) })
+		i.change(func() { i.now = i.now.Add(keysPause) })
 		want(t, "a new key", check(second(t, i)), "")
 		want(t, "the old key", check(i.token(t, nil)), problem.InvalidToken)
 	})
@@ -404,22 +410,52 @@ func TestKeys(t *testing.T) {
 	})
 	t.Run("unknown keys do not make us ask", func(t *testing.T) {
 		t.Parallel()
-		i := newIssuer(t)
-		check := verify(t, i.mode())
-		for n := range 10 * 60 { // ten minutes of tokens with changing key IDs
-			b, err := json.Marshal(i.claims(nil))
-			if err != nil {
-				t.Fatal(err)
+		for _, tt := range []struct {
+			why   string
+			known bool // whether a valid token comes first
+			down  bool // whether the issuer is down afterwards
+		}{
+			{"after a valid token", true, false},
+			{"from the start", false, false},
+			{"while the issuer is down", true, true},
+		} {
+			i := newIssuer(t)
+			identify := verify(t, i.mode())
+			if tt.known {
+				want(t, "first", identify(i.token(t, nil)), "")
 			}
-			want(t, "unknown", check(sign(t, rsaKeys()[1], head(fmt.Sprint("k", n)), b)), problem.InvalidToken)
-			i.change(func() { i.now = i.now.Add(time.Second) })
+			if tt.down {
+				i.change(func() { i.wrap = badGateway })
+			}
+			for n := range 10 * 60 { // ten minutes of tokens with changing key IDs, of two attackers at once
+				b, err := json.Marshal(i.claims(nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var attackers sync.WaitGroup
+				for a := range 2 {
+					attackers.Go(func() {
+						want(t, tt.why, identify(sign(t, rsaKeys()[1], head(fmt.Sprint("k", n, "-", a)), b)), problem.InvalidToken)
+					})
+				}
+				attackers.Wait()
+				i.change(func() { i.now = i.now.Add(time.Second) })
+			}
+			i.change(func() {
+				if i.asked > 10 {
+					t.Errorf("%s: %d fetches in ten minutes, want at most one a minute", tt.why, i.asked)
+				}
+				for n, at := range i.askedAt[1:] {
+					if since := at.Sub(i.askedAt[n]); since < time.Minute {
+						t.Errorf("%s: fetch %d comes %s after the one before, want at least a minute", tt.why, n+1, since)
+					}
+				}
+				i.wrap = nil
+			})
+			if !tt.down {
+				want(t, "a good one", identify(i.token(t, nil)), "")
+			}
 		}
-		i.change(func() {
-			if i.asked > 20 {
-				t.Errorf("%d requests to the issuer in ten minutes", i.asked)
-			}
-		})
-		want(t, "a good one", check(i.token(t, nil)), "")
 	})
 	t.Run("away", func(t *testing.T) {
 		t.Parallel()

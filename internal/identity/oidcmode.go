@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -205,8 +204,8 @@ const (
 	keysGood  = time.Hour        // maximum age if the issuer does not answer
 
 	fetchTime  = 5 * time.Second
-	firstPause = 5 * time.Second // minimum time between two fetches; doubled while the keys do not change
-	maxPause   = time.Minute
+	keysPause  = time.Minute     // minimum time between two fetches while there are valid keys, whatever key IDs the tokens have
+	firstPause = 5 * time.Second // the same while there are none; doubled up to keysPause
 
 	maxAnswer = 256 << 10 // maximum bytes of one response of the issuer
 	maxKeys   = 32
@@ -215,7 +214,8 @@ const (
 )
 
 // keys caches the signing keys of an issuer. It fetches them when a token needs one, with one
-// request at a time. Tokens with unknown key IDs cause at most one fetch per pause.
+// request at a time. Anyone can send tokens with unknown key IDs, so they cause at most one fetch a
+// minute.
 type keys struct {
 	issuer string
 	client *http.Client
@@ -225,16 +225,16 @@ type keys struct {
 	byID     map[string]*rsa.PublicKey // never modified after it is stored
 	fetched  time.Time                 // time of the last successful fetch; zero: never
 	next     time.Time                 // no fetch before this time
-	pause    time.Duration
-	err      error         // error of the last fetch
-	fetching chan struct{} // closed when the current fetch ends; nil if there is none
+	retry    time.Duration             // pause after the next failed fetch without valid keys
+	err      error                     // error of the last fetch
+	fetching chan struct{}             // closed when the current fetch ends; nil if there is none
 }
 
 func newKeys(issuer string, client *http.Client, now func() time.Time) *keys {
 	own := *client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	own.Jar = nil
-	return &keys{issuer: issuer, client: &own, now: now}
+	return &keys{issuer: issuer, client: &own, now: now, retry: firstPause}
 }
 
 var errUnknownKey = errors.New("the issuer has no such key")
@@ -248,9 +248,7 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	for {
 		k.mu.Lock()
 		now := k.now()
-		age := now.Sub(k.fetched)
-		good := !k.fetched.IsZero() && age < keysGood
-		key := k.byID[id]
+		age, good, key := now.Sub(k.fetched), k.isGood(now), k.byID[id]
 		switch asking := k.fetching; {
 		case good && key != nil && (age < keysFresh || asking != nil || now.Before(k.next)):
 			k.mu.Unlock()
@@ -291,21 +289,22 @@ func (k *keys) store(byID map[string]*rsa.PublicKey, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.now()
-	fresh := err == nil && !sameKeys(k.byID, byID)
 	if err == nil {
 		k.byID, k.fetched = byID, now
 	}
 	k.err = err
-	if k.pause = min(k.pause*2, maxPause); fresh || k.pause == 0 {
-		k.pause = firstPause
+	if k.isGood(now) {
+		k.next, k.retry = now.Add(keysPause), firstPause
+	} else {
+		k.next, k.retry = now.Add(k.retry), min(k.retry*2, keysPause)
 	}
-	k.next = now.Add(k.pause)
 	close(k.fetching)
 	k.fetching = nil
 }
 
-func sameKeys(a, b map[string]*rsa.PublicKey) bool {
-	return maps.EqualFunc(a, b, func(x, y *rsa.PublicKey) bool { return x.Equal(y) })
+// isGood reports whether the keys of the last successful fetch are still accepted. The caller must hold mu.
+func (k *keys) isGood(now time.Time) bool {
+	return !k.fetched.IsZero() && now.Sub(k.fetched) < keysGood
 }
 
 func errIssuerUnavailable(cause error) error {

@@ -158,6 +158,9 @@ func (v Viewer) seesEntry(e audit.Entry) bool {
 	case v.caller.Tagged() || v.caller.Shared: // another caller may have the same login, so only the node counts
 		return e.Actor.NodeID != "" && e.Actor.NodeID == v.caller.Device.ID
 	}
+	if e.Actor.UserID != "" && v.caller.UserID != "" && e.Actor.UserID != v.caller.UserID {
+		return false // an earlier user had the login
+	}
 	return e.Actor.Login != "" && e.Actor.Login == string(v.caller.Login)
 }
 

@@ -53,6 +53,8 @@ type Signin struct {
 	Login      string      `json:"login"`
 	Tailnet    string      `json:"tailnet" doc:"tailnet of the login"`
 	Device     string      `json:"device"`
+	Session    string      `json:"session" doc:"one of several sign-ins of the device; empty: the default session"`
+	Reason     string      `json:"reason" doc:"why the person asked for the access; empty: no reason given"`
 	Role       string      `json:"role" doc:"the bound role; before the binding, the requested role"`
 	Namespaces []string    `json:"namespaces" doc:"namespaces of the role; empty: the whole cluster"`
 	Created    time.Time   `json:"created"`

@@ -140,6 +140,7 @@ const (
 	NoIdentity          Code = "no_identity"
 	IdentityUnavailable Code = "identity_unavailable"
 	NodeExpired         Code = "node_expired"
+	IdentityAmbiguous   Code = "identity_ambiguous"
 	RateLimited         Code = "rate_limited"
 	ForeignNode         Code = "foreign_node"
 	TaggedNode          Code = "tagged_node"
@@ -150,6 +151,7 @@ const (
 	RoleNotAllowed      Code = "role_not_allowed"
 	RoleNeedsNamespaces Code = "role_needs_namespaces"
 	PeriodOutOfBounds   Code = "period_out_of_bounds"
+	ReasonRequired      Code = "reason_required"
 
 	BadRequest       Code = "bad_request"
 	NotFound         Code = "not_found"
@@ -186,8 +188,8 @@ const (
 // Codes returns all codes, in the order of the documentation.
 func Codes() []Code {
 	return []Code{
-		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, RateLimited,
-		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, PeriodOutOfBounds,
+		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, IdentityAmbiguous, RateLimited,
+		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, PeriodOutOfBounds, ReasonRequired,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
 		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation, Held, Confirmation, SelfApproval,
@@ -199,7 +201,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusAccepted:              {NotReady},
 	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
 	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
-	http.StatusForbidden:             {CrossOrigin, FunnelRefused, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
 	http.StatusNotFound:              {NotFound, NotSignedIn},
 	http.StatusMethodNotAllowed:      {MethodNotAllowed},
 	http.StatusConflict:              {Conflict, CannotProvision},
@@ -208,7 +210,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusRequestEntityTooLarge: {TooLarge},
 	http.StatusUnsupportedMediaType:  {MediaType},
 	http.StatusMisdirectedRequest:    {WrongHost},
-	http.StatusUnprocessableEntity:   {PeriodOutOfBounds, Validation},
+	http.StatusUnprocessableEntity:   {PeriodOutOfBounds, ReasonRequired, Validation},
 	http.StatusTooManyRequests:       {RateLimited, TooManySignins},
 	http.StatusServiceUnavailable:    {IdentityUnavailable, Ending, Unavailable, AuditUnavailable},
 }

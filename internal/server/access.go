@@ -119,7 +119,8 @@ func clusterWide(s settings.Signin) signin.ClusterWide {
 func signinService(p *process, store *controller.Store, keys *keyring) *signin.Service {
 	return &signin.Service{
 		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
-		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
+		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, MaxLife: time.Duration(p.set.Signin.MaxLife),
+		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
 		RoleReaches: store.RoleReaches, ClusterWide: clusterWide(p.set.Signin),
 		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}

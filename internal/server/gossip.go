@@ -161,7 +161,7 @@ func (d *discovery) configureServer() {
 
 // isNonMember reports whether c is a code with which the server refuses a caller that is no member.
 func isNonMember(c problem.Code) bool {
-	return slices.Contains([]problem.Code{problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired,
+	return slices.Contains([]problem.Code{problem.NotAMember, problem.TaggedNode, problem.ForeignNode, problem.NodeExpired, problem.IdentityAmbiguous,
 		problem.FunnelRefused, problem.NoIdentity}, c)
 }
 

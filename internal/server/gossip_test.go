@@ -56,8 +56,8 @@ func TestIsNonMember(t *testing.T) {
 		}
 	}
 	switch {
-	case n != 6:
-		t.Errorf("n = %v, want 6", n)
+	case n != 7:
+		t.Errorf("n = %v, want 7", n)
 	case !isNonMember(problem.NotAMember):
 		t.Errorf("isNonMember(problem.NotAMember) is false; %d", n)
 	case isNonMember(problem.RateLimited):

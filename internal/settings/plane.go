@@ -48,9 +48,12 @@ type PlaneLogs struct {
 
 // A PlaneHolder is a person who has a role through these settings.
 type PlaneHolder struct {
-	Login string   `yaml:"login"`
-	Role  string   `yaml:"role"`           // viewer, operator, org-admin or platform-admin
-	Orgs  []string `yaml:"orgs,omitempty"` // "*": all; a platform-admin always has all
+	Login string `yaml:"login"`
+	// UserID, optional, is the ID of the person's user on the control server. With it, another user who gets the login does not get
+	// the role. It is required with tailnet.controlURL, where one person can have the login of another.
+	UserID string   `yaml:"userID,omitempty"`
+	Role   string   `yaml:"role"`           // viewer, operator, org-admin or platform-admin
+	Orgs   []string `yaml:"orgs,omitempty"` // "*": all; a platform-admin always has all
 }
 
 func defaultPlane() Plane {
@@ -79,6 +82,11 @@ func (f File) validatePlane(v *validation) {
 	for i, h := range p.Roles {
 		_, err := h.holder()
 		v.failIf(err != nil, "plane.roles: entry %d: %w", i+1, err)
+		v.failIf(h.UserID != "" && p.Identity.Mode != Whois && p.Identity.Mode != OIDC,
+			"plane.roles: entry %d: in the mode %s the plane does not learn user IDs, so an entry with a userID never applies", i+1, p.Identity.Mode)
+		v.failIf(h.UserID == "" && f.Tailnet.ControlURL != "" && p.Identity.Mode != Dev,
+			"plane.roles: entry %d: with tailnet.controlURL, set the userID of %q beside the login (headscale users list shows it, and the audit log as actor.userId), "+
+				"because another user of that control server can have the same login", i+1, h.Login)
 	}
 	v.failIf(s.Namespace == s.SystemNamespace || !label.MatchString(s.Namespace) || !label.MatchString(s.SystemNamespace),
 		"signin.namespace (%q) and signin.systemNamespace (%q) must be the names of two namespaces", s.Namespace, s.SystemNamespace)
@@ -94,6 +102,9 @@ func (h PlaneHolder) holder() (access.Holder, error) {
 	if strings.HasPrefix(h.Login, "*") {
 		return access.Holder{}, fmt.Errorf("%q: list each login", h.Login)
 	}
+	if strings.ContainsFunc(h.UserID, func(r rune) bool { return r < '0' || r > '9' }) || len(h.UserID) > 19 {
+		return access.Holder{}, fmt.Errorf("userID %.40q is not a number", h.UserID)
+	}
 	name, err := access.ParsePlaneRoleName(h.Role)
 	if err != nil {
 		return access.Holder{}, err
@@ -105,7 +116,7 @@ func (h PlaneHolder) holder() (access.Holder, error) {
 	if orgs, err = access.ParseOrgs(orgs); err != nil {
 		return access.Holder{}, err
 	}
-	return access.Holder{Login: login, Role: access.PlaneRole{Name: name, Orgs: orgs}}, nil
+	return access.Holder{Login: login, UserID: h.UserID, Role: access.PlaneRole{Name: name, Orgs: orgs}}, nil
 }
 
 // PlanePolicy returns the policy for access.DecidePlane, without the organisations, which come from

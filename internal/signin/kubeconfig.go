@@ -1,6 +1,7 @@
 package signin
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -46,6 +47,29 @@ func ContextName(prefix, cluster string, session Session) string {
 
 // AuditObject returns the name of the sign-in for the audit log.
 func (k Kubeconfig) AuditObject() string { return k.Signin }
+
+// maxTokenID limits the ID of a token in an audit entry. Kubernetes uses UUIDs.
+const maxTokenID = 128
+
+// AuditCredentialID returns the ID of the token for the audit log, as Kubernetes writes it into its own audit log, or "" for a token
+// without an ID. The API server gave the token to this process, so the signature is not verified. No other claim is read.
+func (k Kubeconfig) AuditCredentialID() string {
+	parts := strings.Split(k.Token.Reveal(), ".")
+	if len(parts) != 3 {
+		return ""
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return ""
+	}
+	var claims struct {
+		ID string `json:"jti"`
+	}
+	if err := json.Unmarshal(payload, &claims); err != nil || claims.ID == "" || len(claims.ID) > maxTokenID {
+		return ""
+	}
+	return "JTI=" + claims.ID
+}
 
 // The parts that the list form and the map form share.
 type (
@@ -133,11 +157,18 @@ func (k *Kubeconfig) UnmarshalJSON(b []byte) error {
 	c, ok2 := m.Clusters[x.Cluster]
 	u, ok3 := m.Users[x.User]
 	prefix, ok4 := strings.CutSuffix(m.CurrentContext, x.Cluster)
+	var session Session
+	if !ok4 {
+		var name string
+		if prefix, name, ok4 = strings.Cut(m.CurrentContext, x.Cluster+"-"); ok4 {
+			ok4 = session.UnmarshalText([]byte(name)) == nil
+		}
+	}
 	if !ok || !ok2 || !ok3 || !ok4 || x.User != m.CurrentContext {
 		return fmt.Errorf("the names in the server's kubeconfig do not match")
 	}
 	*k = Kubeconfig{Cluster: x.Cluster, Server: c.Server, CA: c.CA, InsecureSkipTLSVerify: c.InsecureSkipTLSVerify,
-		Prefix: prefix, Namespace: x.Namespace, Token: secret.New(u.Token)}
+		Prefix: prefix, Session: session, Namespace: x.Namespace, Token: secret.New(u.Token)}
 	return nil
 }
 

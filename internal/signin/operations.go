@@ -24,7 +24,7 @@ var (
 		Example:   LoginRequest{Role: "view", Period: httpapi.Duration(30 * time.Minute)},
 		Responses: []Accepted{{exampleStatus(Pending)}},
 		Refusals: slices.Concat(ungranted, []problem.Code{problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds,
-			problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable}),
+			problem.ReasonRequired, problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable}),
 	}
 	Read = httpapi.Op[ReadRequest, Status]{
 		Pattern: "GET " + Base + "/login", Verb: access.SigninRead,
@@ -102,6 +102,7 @@ type LoginRequest struct {
 	Period     httpapi.Duration `json:"period,omitzero" doc:"at most the granted period; without it, the granted one"`
 	Namespaces []string         `json:"namespaces,omitempty" doc:"restricts the granted access to these namespaces"`
 	Session    Session          `json:"session,omitempty" doc:"a DNS label; without it, the default session"`
+	Reason     Reason           `json:"reason,omitempty" doc:"why the access is needed, at most 500 characters in one line; people who may see sign-ins see it"`
 }
 
 // AuditArgs returns the request's parameters for the audit log.
@@ -118,6 +119,9 @@ func (r LoginRequest) AuditArgs() map[string]string {
 	}
 	if r.Session != "" {
 		args["session"] = string(r.Session)
+	}
+	if r.Reason != "" {
+		args["reason"] = string(r.Reason)
 	}
 	return args
 }
@@ -177,6 +181,7 @@ type Status struct {
 	Clamped           bool      `json:"clamped" doc:"the granted period was reduced to the server's longest period"`
 	Cluster           string    `json:"cluster"`
 	StartedAt         time.Time `json:"startedAt"`
+	RequestReason     string    `json:"requestReason,omitempty" doc:"the reason that the person gave"`
 	Reason            string    `json:"reason,omitempty" doc:"why the sign-in is refused: a reason of the TkaSignin's Ready condition, such as ClockSkew; only in the state refused"`
 	Message           string    `json:"message,omitempty" doc:"the reason as a sentence"`
 

@@ -32,7 +32,7 @@ type Store interface {
 	ListCached(login string) []Signin
 	// Create stores a new sign-in. Error: ErrExists.
 	Create(context.Context, Signin) (Signin, error)
-	// Extend writes Period and AskedAt if the stored version is s.Version. Errors: ErrConflict,
+	// Extend writes Period, AskedAt and Why if the stored version is s.Version. Errors: ErrConflict,
 	// ErrNotFound.
 	Extend(context.Context, Signin) (Signin, error)
 	// Delete requests the deletion of the sign-in with this UID. Error: ErrNotFound if it is
@@ -67,6 +67,7 @@ type Service struct {
 	ClusterWide ClusterWide // roles that may be bound in the whole cluster
 
 	MaxPerLogin int           // devices of one login with live sign-ins
+	MaxLife     time.Duration // maximum lifetime of a sign-in since its creation, as in Rules; 0: no limit
 	RetryAfter  time.Duration // pause between two polls of a client
 	MaxWait     time.Duration // maximum duration of a long poll
 	Now         func() time.Time
@@ -101,7 +102,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if err := p.Require(access.SigninLogin, d.Now()); err != nil {
 		return Accepted{}, err
 	}
-	request := access.Request{Period: time.Duration(req.Period), Namespaces: req.Namespaces}
+	request := access.Request{Period: time.Duration(req.Period), Namespaces: req.Namespaces, Reason: string(req.Reason)}
 	if req.Role != "" {
 		role, err := access.ParseRole(req.Role)
 		if err != nil {
@@ -117,7 +118,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 		return Accepted{}, err
 	}
 	owner := OwnerOf(p.Caller(), req.Session)
-	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period()}
+	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period(), Why: string(req.Reason)}
 	for range writeTries {
 		s, err := d.write(ctx, want)
 		if isRace(err) {
@@ -127,7 +128,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 			return Accepted{}, err
 		}
 		st := d.status(s)
-		st.Clamped = p.Clamped()
+		st.Clamped = p.Clamped() || s.End(d.MaxLife).Before(s.AskedAt.Add(s.Period))
 		return Accepted{st}, nil
 	}
 	return Accepted{}, problem.New(problem.Conflict, "Another login of this session is changing the sign-in.", "Try again.").WithRetryAfter(d.RetryAfter)
@@ -145,13 +146,13 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	case err != nil:
 		return Signin{}, unavailable(err)
 	}
-	if !have.Deleting && have.Role == want.Role && slices.Equal(have.Namespaces, want.Namespaces) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused {
-		have.Period, have.AskedAt = want.Period, d.Now()
+	if !have.Deleting && have.Role == want.Role && slices.Equal(have.Namespaces, want.Namespaces) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) {
+		have.Period, have.AskedAt, have.Why = want.Period, d.Now(), cmp.Or(want.Why, have.Why)
 		s, err := d.Store.Extend(ctx, have)
 		return s, wrapStoreError(err)
 	}
 	if !have.Deleting {
-		if err := d.end(ctx, have, CauseReplaced); err != nil && !errors.Is(err, ErrNotFound) {
+		if err := d.remove(ctx, have, CauseReplaced); err != nil && !errors.Is(err, ErrNotFound) {
 			return Signin{}, wrapStoreError(err)
 		}
 	}
@@ -161,6 +162,16 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 		return Signin{}, problem.New(problem.Ending, "The previous sign-in is still ending.", "Try again in a moment.").WithRetryAfter(d.RetryAfter)
 	}
 	return d.create(ctx, want)
+}
+
+// lastEnd returns the latest end of a sign-in, whatever its period; false if there is none.
+func (d *Service) lastEnd(s Signin) (time.Time, bool) { return s.Created.Add(d.MaxLife), d.MaxLife > 0 }
+
+// outlived reports whether a sign-in can no longer be extended by half of period. A new sign-in then replaces it, so that a login every
+// morning gives a whole day.
+func (d *Service) outlived(s Signin, period time.Duration) bool {
+	last, limited := d.lastEnd(s)
+	return limited && last.Sub(d.Now()) < period/2
 }
 
 // limitSessions rejects a new sign-in of an owner that has too many. The sessions of a device count as one device, and the
@@ -193,8 +204,8 @@ func (d *Service) create(ctx context.Context, want Signin) (Signin, error) {
 	return s, wrapStoreError(err)
 }
 
-// end requests the deletion of exactly this sign-in.
-func (d *Service) end(ctx context.Context, s Signin, why Cause) error {
+// remove requests the deletion of exactly this sign-in.
+func (d *Service) remove(ctx context.Context, s Signin, why Cause) error {
 	err := d.Store.Delete(ctx, s)
 	if err == nil && d.Ended != nil && s.State(d.Now()) != Ended {
 		d.Ended(s, why)
@@ -335,7 +346,7 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 		return Kubeconfig{}, cannotProvision(s)
 	}
 	if !covered {
-		if err := d.end(ctx, s, CauseGrant); err != nil && !errors.Is(err, ErrNotFound) {
+		if err := d.remove(ctx, s, CauseGrant); err != nil && !errors.Is(err, ErrNotFound) {
 			return Kubeconfig{}, unavailable(err)
 		}
 		return Kubeconfig{}, grantRemoved(s)
@@ -386,7 +397,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 		return Status{}, notSignedIn(s)
 	}
 	if !s.Deleting {
-		if err := d.end(limit, s, CauseLogout); errors.Is(err, ErrNotFound) {
+		if err := d.remove(limit, s, CauseLogout); errors.Is(err, ErrNotFound) {
 			return Status{}, notSignedIn(s)
 		} else if err != nil {
 			return Status{}, unavailable(err)
@@ -405,9 +416,9 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 
 // status returns the view of s for its owner.
 func (d *Service) status(s Signin) Status {
-	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName,
+	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why,
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
-	role, namespaces, until := s.Role, s.Namespaces, s.AskedAt.Add(s.Period)
+	role, namespaces, until := s.Role, s.Namespaces, s.End(d.MaxLife)
 	switch st.State {
 	case Ready:
 		st.Provisioned = true

@@ -255,7 +255,7 @@ func TestRoles(t *testing.T) {
 
 // refusedIdentities lists the refusals that depend on the caller and not on the request.
 var refusedIdentities = []problem.Code{problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
-	problem.NodeExpired, problem.ForeignNode, problem.TaggedNode, problem.NoCapability, problem.BadCapability, problem.AmbiguousRole,
+	problem.NodeExpired, problem.IdentityAmbiguous, problem.ForeignNode, problem.TaggedNode, problem.NoCapability, problem.BadCapability, problem.AmbiguousRole,
 	problem.RoleNotGranted, problem.RoleNotAllowed, problem.PeriodOutOfBounds}
 
 // Section 3.5: whoami returns the caller's data, with the audit ID of the request.

@@ -1,9 +1,12 @@
 package signin
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // A Session is the name of one of several sign-ins of a device to a cluster: a DNS-1123 label, or ""
@@ -47,4 +50,25 @@ func (s Session) String() string {
 		return "default"
 	}
 	return string(s)
+}
+
+// A Reason is a person's reason for a sign-in: one line of at most maxReason characters.
+type Reason string
+
+const maxReason = 500
+
+// MarshalText implements [encoding.TextMarshaler].
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler]. It removes spaces around the text.
+func (r *Reason) UnmarshalText(text []byte) error {
+	s := strings.TrimSpace(string(text))
+	switch {
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, func(c rune) bool { return !unicode.IsPrint(c) }):
+		return errors.New("the reason contains characters that cannot be printed in one line")
+	case utf8.RuneCountInString(s) > maxReason:
+		return fmt.Errorf("the reason has more than %d characters", maxReason)
+	}
+	*r = Reason(s)
+	return nil
 }

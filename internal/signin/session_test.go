@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -78,8 +79,11 @@ func TestTwoSessions(t *testing.T) {
 	if got := (*entries)[len(*entries)-1].Args["session"]; got != "deploy" {
 		t.Errorf("the audit entry has the session %q", got)
 	}
-	if one.Name == two.Name || two.Session != "deploy" || two.Role != "edit" {
-		t.Errorf("first %+v, second %+v", one, two)
+	if one.Name == two.Name {
+		t.Errorf("both have the name %s", one.Name)
+	}
+	if two.Session != "deploy" || two.Role != "edit" {
+		t.Errorf("the second: %+v", two)
 	}
 	if diff := cmp.Diff(one.Until, do("GET", "/login", "", http.StatusOK).Until); diff != "" {
 		t.Errorf("the default session changed (-before +after):\n%s", diff)
@@ -91,6 +95,47 @@ func TestTwoSessions(t *testing.T) {
 	do("GET", "/login?session=deploy", "", http.StatusNotFound)
 	do("GET", "/login?session=Deploy", "", http.StatusBadRequest)
 	do("POST", "/login", `{"session":"req-1"}`, http.StatusBadRequest)
+}
+
+// A reason is stored, recorded and shown. An extension keeps it unless it gives another one.
+func TestReason(t *testing.T) {
+	alice := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","reason":"required"}`)
+	store := newMemoryStore()
+	h, _, entries := newHandler(store, func() (access.Caller, error) { return alice, nil })
+	for _, tt := range []struct {
+		reason string
+		code   problem.Code
+	}{
+		{"", problem.ReasonRequired}, {"  ", problem.ReasonRequired}, {"two\nlines", problem.BadRequest}, {"\x1b[31mred", problem.BadRequest}, {strings.Repeat("x", 501), problem.BadRequest},
+		{" INC-7: pods crash ", ""}, {"", problem.ReasonRequired}, {strings.Repeat("ä", 500), ""},
+	} {
+		body, err := json.Marshal(map[string]string{"reason": tt.reason})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := request(h, signin.Login.Declare(), json.RawMessage(body))
+		var answer struct {
+			Code          problem.Code
+			Name          string
+			RequestReason string
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
+			t.Fatal(err)
+		}
+		if answer.Code != tt.code {
+			t.Errorf("reason %.40q: %q, want %q; %s", tt.reason, answer.Code, tt.code, w.Body)
+		}
+		if tt.code != "" {
+			continue
+		}
+		want := strings.TrimSpace(tt.reason)
+		if got := store.signins[answer.Name].Why; got != want || answer.RequestReason != want {
+			t.Errorf("reason %.40q: stored %.40q, shown %.40q", tt.reason, got, answer.RequestReason)
+		}
+		if got := (*entries)[len(*entries)-1].Reason; got != want {
+			t.Errorf("reason %.40q: recorded %.40q", tt.reason, got)
+		}
+	}
 }
 
 // The kubeconfig of a session has another context than that of the default session, and the token of
@@ -158,8 +203,11 @@ func TestSessionLimits(t *testing.T) {
 	who, service.MaxPerLogin = laptop, 2
 	w := request(h, signin.ListSessions.Declare(), nil)
 	var list signin.Sessions
-	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil || len(list.Sessions) != 21 || list.Sessions[0].Session != "" {
-		t.Errorf("list: %v %s", err, w.Body)
+	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Sessions) != 21 || list.Sessions[0].Session != "" {
+		t.Errorf("list: %s", w.Body)
 	}
 	who = phone
 	store.mu.Lock()
@@ -168,5 +216,44 @@ func TestSessionLimits(t *testing.T) {
 	store.mu.Unlock()
 	if w := request(h, signin.ListSessions.Declare(), nil); strings.TrimSpace(w.Body.String()) != `{"sessions":[]}` {
 		t.Errorf("the other device lists %s", w.Body)
+	}
+}
+
+// A login every morning gives a whole day: where the maximum lifetime would cut it to a rest, a new sign-in replaces the old one. Where it cuts
+// less, the response says so.
+func TestDailyLogin(t *testing.T) {
+	synctest.Test(t, dailyLogin)
+}
+
+func dailyLogin(t *testing.T) {
+	alice := guarded("alice@example.com", "n1", eightHours)
+	store := newMemoryStore()
+	h, service, _ := newHandler(store, func() (access.Caller, error) { return alice, nil })
+	morning := time.Now()
+	service.MaxLife = 24 * time.Hour
+	for _, tt := range []struct {
+		after   time.Duration
+		until   time.Duration
+		clamped bool
+		uids    string
+	}{
+		{0, 8 * time.Hour, false, "uid1"},
+		{7 * time.Hour, 15 * time.Hour, false, "uid1"},
+		{14 * time.Hour, 22 * time.Hour, false, "uid1"},
+		{18 * time.Hour, 26 * time.Hour, true, "uid1"}, // six of eight hours are left; the store of this test has no operator that ends it then
+		{21 * time.Hour, 29 * time.Hour, false, "uid2"},
+	} {
+		time.Sleep(time.Until(morning.Add(tt.after)))
+		w := request(h, signin.Login.Declare(), signin.LoginRequest{})
+		var st signin.Status
+		if err := json.Unmarshal(w.Body.Bytes(), &st); err != nil || w.Code != http.StatusAccepted {
+			t.Fatalf("after %v: %d %s", tt.after, w.Code, w.Body)
+		}
+		if want := morning.Add(tt.until).UTC().Format(time.RFC3339); st.Until != want || st.Clamped != tt.clamped {
+			t.Errorf("after %v: until %s, want %s; clamped %v", tt.after, st.Until, want, st.Clamped)
+		}
+		if got := store.signins[st.Name].UID; got != tt.uids {
+			t.Errorf("after %v: %s, want %s", tt.after, got, tt.uids)
+		}
 	}
 }

@@ -83,6 +83,7 @@ type Signin struct {
 	Role       access.Role
 	Namespaces []string // sorted; empty: the whole cluster
 	Period     time.Duration
+	Why        string    // the reason that the person gave, or ""
 	AskedAt    time.Time // time of the last login
 	Created    time.Time
 	Deleting   bool // the object is being deleted

@@ -47,6 +47,7 @@ type Rule struct {
 	Period     httpapi.Duration `json:"period,omitzero"`
 	Priority   int              `json:"priority"`
 	Namespaces []string         `json:"namespaces" null:"never" doc:"where the rule applies; none: the whole cluster"`
+	Reason     string           `json:"reason,omitempty" enum:"required" doc:"a login must give a reason"`
 	Chosen     bool             `json:"chosen" doc:"a login without parameters uses this rule"`
 	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty if it can"`
 }
@@ -87,8 +88,12 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, req WhoamiRequest
 	}
 	e := p.Explain()
 	for _, r := range e.Rules {
+		reason := ""
+		if r.ReasonRequired {
+			reason = "required"
+		}
 		w.Rules = append(w.Rules, Rule{Role: string(r.Role), Period: httpapi.Duration(r.Period), Priority: r.Priority,
-			Namespaces: append([]string{}, r.Namespaces...), Chosen: r.Chosen, Problem: r.Problem})
+			Namespaces: append([]string{}, r.Namespaces...), Reason: reason, Chosen: r.Chosen, Problem: r.Problem})
 	}
 	w.Decision = decisionOf(e)
 	if err := d.explainClusterWide(ctx, &w); err != nil {

@@ -95,6 +95,9 @@ func (n *Node) whoIs(ctx context.Context, addr string) (access.Caller, error) {
 	if err != nil {
 		return access.Caller{}, errNoIdentity(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	}
+	if c.Ambiguous, err = n.isAmbiguous(ctx, c, who.UserProfile.ID); err != nil {
+		return access.Caller{}, err
+	}
 	return c, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"tailscale.com/client/local"
 	"tailscale.com/client/tailscale/apitype"
 	"tailscale.com/ipn"
+	"tailscale.com/ipn/ipnstate"
 	"tailscale.com/tailcfg"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -157,6 +158,9 @@ func aRunningNode(t testing.TB, ask func(context.Context, string) (*apitype.WhoI
 	}
 	n.publish(&Status{State: ipn.Running.String(), Names: []string{"tka.tiny.ts.net"}, Tailnet: "example.com"})
 	n.queryWhoIs = ask
+	n.queryStatus = func(context.Context) (*ipnstate.Status, error) {
+		return &ipnstate.Status{BackendState: ipn.Running.String()}, nil
+	}
 	return n
 }
 

@@ -22,6 +22,7 @@ import (
 	"tailscale.com/client/local"
 	"tailscale.com/client/tailscale/apitype"
 	"tailscale.com/ipn"
+	"tailscale.com/ipn/ipnstate"
 	"tailscale.com/tailcfg"
 	"tailscale.com/tsnet"
 
@@ -37,7 +38,8 @@ import (
 type Node struct {
 	cfg Config
 
-	queryWhoIs func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error)
+	queryWhoIs  func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error)
+	queryStatus func(ctx context.Context) (*ipnstate.Status, error) // with peers
 
 	status  atomic.Pointer[Status]
 	backend atomic.Pointer[backend] // nil until started
@@ -68,6 +70,7 @@ func New(cfg Config) (*Node, error) {
 	n.queryWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
 		return n.backend.Load().client.WhoIsProto(ctx, "tcp", addr)
 	}
+	n.queryStatus = func(ctx context.Context) (*ipnstate.Status, error) { return n.backend.Load().client.Status(ctx) }
 	return n, nil
 }
 

@@ -32,18 +32,32 @@ type Peer struct {
 
 // peers is a snapshot of the netmap's peers.
 type peers struct {
-	at   <-chan struct{} // Changed at the time of the snapshot; open as long as nothing has changed
-	list []Peer
+	at     <-chan struct{} // Changed at the time of the snapshot; open as long as nothing has changed
+	list   []Peer
+	logins loginOwners
 }
 
 // Peers returns the current peers. It queries the backend once per change of the tailnet. The
 // result is shared and must not be modified. An error is a problem with the code
 // identity_unavailable and gives no information about any peer.
 func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
-	changed := n.Changed()
-	if known := n.peers.Load(); known != nil && known.at == changed {
-		return known.list, nil
+	known, err := n.snapshot(ctx)
+	if err != nil {
+		return nil, err
 	}
+	return known.list, nil
+}
+
+// snapshot returns the current snapshot, from the last query if nothing has changed since.
+func (n *Node) snapshot(ctx context.Context) (*peers, error) {
+	if known := n.peers.Load(); known != nil && known.at == n.Changed() {
+		return known, nil
+	}
+	return n.querySnapshot(ctx)
+}
+
+func (n *Node) querySnapshot(ctx context.Context) (*peers, error) {
+	changed := n.Changed() // taken before the query, so that no change is missed
 	st, err := n.queryPeers(ctx)
 	if err != nil {
 		return nil, err
@@ -53,7 +67,7 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 		if len(p.TailscaleIPs) == 0 {
 			continue
 		}
-		peer := Peer{Device: access.Device{ID: string(p.ID), Name: strings.ToLower(strings.TrimSuffix(p.DNSName, "."))}, Addrs: p.TailscaleIPs, Shared: p.ShareeNode || p.AltSharerUserID != 0, Online: p.Online}
+		peer := Peer{Device: access.Device{ID: string(p.ID), Name: strings.ToLower(strings.TrimSuffix(p.DNSName, "."))}, Addrs: p.TailscaleIPs, Shared: isShared(p), Online: p.Online}
 		if p.AllowedIPs != nil {
 			for _, r := range p.AllowedIPs.All() {
 				if a := r.Addr(); r.IsSingleIP() && tsaddr.IsTailscaleIP(a) && !slices.Contains(p.TailscaleIPs, a) {
@@ -68,8 +82,9 @@ func (n *Node) Peers(ctx context.Context) ([]Peer, error) {
 		}
 		list = append(list, peer)
 	}
-	n.peers.Store(&peers{changed, list})
-	return list, nil
+	known := &peers{changed, list, loginOwnersOf(st)}
+	n.peers.Store(known)
+	return known, nil
 }
 
 // running returns the backend of a node that is Running. Otherwise the error is a problem with the
@@ -84,13 +99,12 @@ func (n *Node) running() (*backend, error) {
 // queryPeers returns the backend's status with peers. The error is a problem with the code
 // identity_unavailable. If err is nil, the node is Running.
 func (n *Node) queryPeers(ctx context.Context) (*ipnstate.Status, error) {
-	b, err := n.running()
-	if err != nil {
+	if _, err := n.running(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()
-	st, err := b.client.Status(ctx)
+	st, err := n.queryStatus(ctx)
 	switch {
 	case err != nil:
 		return nil, errUnavailable(fmt.Errorf("peers: %w", err))

@@ -98,7 +98,7 @@ func (w *watcher) follow(ctx context.Context) error {
 			}
 			continue
 		}
-		if len(note.PeersChanged) > 0 || len(note.PeersRemoved) > 0 {
+		if len(note.PeersChanged) > 0 || len(note.PeersRemoved) > 0 || len(note.UserProfiles) > 0 {
 			w.publish(w.status.Load())
 		}
 	}

@@ -158,7 +158,7 @@ func TestWhyAndDoctor(t *testing.T) {
 		{"delete deploy/web -n shop", "tka login --role edit --namespace shop", 3},
 		{"get secrets -n shop", "get secrets in shop: refused", 3},
 		{"get nodes", "get nodes in the whole cluster: refused", 3},
-		{"get signin -n " + testenv.SigninNamespace, "get tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": allowed", 0},
+		{"get signin -n " + testenv.SigninNamespace, "get tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": refused", 3},
 		{"delete signin -n " + testenv.SigninNamespace, "delete tkasignins.tailplane.dev in " + testenv.SigninNamespace + ": refused", 3},
 		{"get /healthz", "get /healthz: allowed", 0},
 	} {
@@ -215,7 +215,7 @@ func TestSessionsAndRevoke(t *testing.T) {
 	if got := run(t, alice, 3, "tka revoke carol@example.com --yes"); !strings.Contains(got.Stdout, "(Forbidden)") {
 		t.Errorf("with alice's own rights: %s%s", got.Stdout, got.Stderr)
 	}
-	got := run(t, alice, 0, "tka sessions --login carol@example.com"+admin)
+	got := run(t, alice, 0, "tka signins --login carol@example.com"+admin)
 	if !regexp.MustCompile(`(?m)^carol@example.com +adm-carol\S* +view +all +Ready +7h59m +carol-example-com-[0-9a-f]{20}$`).MatchString(got.Stdout) {
 		t.Errorf("sessions:\n%s", got.Stdout)
 	}

@@ -308,7 +308,9 @@ func tokenAccount(t *testing.T, token string) string {
 func TestSGN05_Accept(t *testing.T) {
 	r := start(t)
 	p := person(t, r, "accept-alice", "alice@example.com")
-	run(t, p, 0, "tka login --role edit")
+	if _, err := signin.Login.Call(t.Context(), p.Client(), signin.LoginRequest{Role: "edit"}); err != nil {
+		t.Fatal(err)
+	}
 	defer logout(t, p)
 	for _, tt := range []struct {
 		accept string // "": no header is sent

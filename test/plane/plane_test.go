@@ -131,7 +131,7 @@ func start(t *testing.T) *testenv.Env {
 			return
 		}
 		o := testenv.Options{Policy: policyOf(grants), Settings: map[string]string{
-			"plane.roles": `[{login: pat@platform.dev, role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
+			"plane.roles": `[{login: pat@platform.dev, userID: "` + tailnettest.UserID("pat@platform.dev") + `", role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
 			"plane.identity": "{oidc: " + system.issuer.Settings() + "}", "fleet.approval": "plane",
 			"plane.logs": "{enabled: true}", "plane.prometheus": fmt.Sprintf("{url: %q}", system.prometheus.URL)}}
 		if system.unnamed = testenv.CanName(ctx); system.unnamed == nil {

@@ -1,5 +1,3 @@
-//go:build unix
-
 // Package buildcache stores the binaries that the testbed runs, one file per program and cache key. The key covers
 // every input of the build. A binary with the right key exists, or the lookup fails with the command to run.
 //
@@ -22,10 +20,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/util/retry"
+	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 // kept is the number of keys per program that stay after a build: this tree's, and two for other branches.
@@ -184,25 +182,19 @@ func (c *Cache) Clean() error {
 
 // lock takes the program's lock, and logs a line if it must wait. The kernel releases the lock when its holder ends.
 func (c *Cache) lock(ctx context.Context, name string) (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(c.Dir, name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
 	for said := false; ; {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
+		held, err := safefile.TryFlock(filepath.Join(c.Dir, name+".lock"))
+		if err != nil {
+			return nil, fmt.Errorf("lock the build of %s: %w", name, err)
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		if held != nil {
+			return held.Release, nil
 		}
 		if !said {
 			said = true
 			fmt.Fprintf(c.Log, "%s: another process is building it; waiting\n", name)
 		}
 		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
-			f.Close()
 			return nil, fmt.Errorf("waiting for another build of %s: %w", name, context.Cause(ctx))
 		}
 	}

@@ -1,5 +1,3 @@
-//go:build unix
-
 package buildcache
 
 import (
@@ -14,9 +12,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 // tree is a small source tree with two modules, one of which imports the other: an own program, a foreign program,
@@ -274,13 +273,9 @@ func TestWaitingForTheLock(t *testing.T) {
 	if err := os.MkdirAll(c.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Create(filepath.Join(c.Dir, "tiny.lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
+	held, err := safefile.TryFlock(filepath.Join(c.Dir, "tiny.lock"))
+	if err != nil || held == nil {
+		t.Fatal(held, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
@@ -296,7 +291,7 @@ func TestWaitingForTheLock(t *testing.T) {
 	if !strings.Contains(said.String(), "waiting") {
 		t.Errorf("its output is %q", &said)
 	}
-	f.Close() // as when the other process ends
+	held.Release()
 	c.Log = io.Discard
 	if _, err := c.Build(t.Context(), "tiny"); err != nil {
 		t.Error("after the lock was given back:", err)

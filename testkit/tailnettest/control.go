@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -31,7 +33,8 @@ const taggedDevices tailcfg.UserID = 1 << 40
 // user is a person of the tailnet.
 type user struct {
 	id    tailcfg.UserID
-	login string
+	name  string // unique
+	login string // as the netmap shows it; on Headscale two users may have the same one
 }
 
 // node is the state of a node in the control server. The lock of control guards it. Slices and Hostinfo are replaced
@@ -68,6 +71,7 @@ type controlOptions struct {
 	derpMap             *tailcfg.DERPMap
 	derpOnly            bool
 	ephemeralDelay      time.Duration
+	emails              map[string]string // of users, by name
 	logf                func(string, ...any)
 }
 
@@ -262,13 +266,23 @@ func (c *control) backLocked(n *node) {
 	}
 }
 
-func (c *control) userLocked(login string) *user {
+// UserID returns the ID that every tailnet of this package gives to the user with the login, or on Headscale with the name. It is for
+// settings that name a user by ID.
+func UserID(login string) string { return fmt.Sprint(int64(userID(login))) }
+
+func userID(name string) tailcfg.UserID {
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	return 1 + tailcfg.UserID(h.Sum32())
+}
+
+func (c *control) userLocked(name string) *user {
 	for _, u := range c.users {
-		if u.login == login {
+		if u.name == name {
 			return u
 		}
 	}
-	u := &user{id: tailcfg.UserID(len(c.users) + 1), login: login}
+	u := &user{id: userID(name), name: name, login: cmp.Or(c.emails[name], name)}
 	c.users = append(c.users, u)
 	return u
 }

@@ -22,6 +22,9 @@ var processACME struct {
 // (PEM) that clients must trust. Certificates come from an ACME server on loopback, by DNS-01 through control's
 // set-dns. Call it before the nodes request certificates. Other processes need HTTPSEnv.
 func (n *Net) EnableHTTPS() (rootsPEM []byte) {
+	if n.headscale {
+		panic("tailnettest: Headscale gives no certificates")
+	}
 	c := n.control
 	c.mu.Lock()
 	ca := c.acme

@@ -76,6 +76,12 @@ type Options struct {
 	// If the file does not compile, Net reports this to Logf and keeps the last valid policy.
 	PolicyFile string
 
+	// Headscale makes the tailnet behave like one of Headscale: its policy files are in Headscale's dialect, there are no certificates,
+	// the suffix is "mesh.example" unless Suffix is set, and the Login of an AuthKey is the name of a user. Users have the login of
+	// Emails, or without one their name. So two users can have one login.
+	Headscale bool
+	Emails    map[string]string // e-mail address of a user, by name
+
 	// EphemeralDelay is the time after which an ephemeral node is removed that went offline without logout. Zero
 	// means 3 s.
 	EphemeralDelay time.Duration
@@ -87,11 +93,12 @@ type Options struct {
 
 // Net is a running tailnet.
 type Net struct {
-	control *control
-	derp    *relay
-	dir     string
-	strict  bool
-	url     string
+	control   *control
+	derp      *relay
+	dir       string
+	strict    bool
+	headscale bool
+	url       string
 
 	mu     sync.Mutex
 	nodes  []*tsnet.Server
@@ -146,12 +153,15 @@ func Run(dir string, o Options) (_ *Net, err error) {
 	}
 	if o.Suffix == "" {
 		o.Suffix = "tiny.ts.net"
+		if o.Headscale {
+			o.Suffix = "mesh.example"
+		}
 	}
 	if o.EphemeralDelay == 0 {
 		o.EphemeralDelay = 3 * time.Second
 	}
 	text, reload := o.Policy, func(context.Context) {}
-	n := &Net{dir: dir, strict: o.StrictLoopback, hosts: map[string]int{}}
+	n := &Net{dir: dir, strict: o.StrictLoopback, headscale: o.Headscale, hosts: map[string]int{}}
 	if o.PolicyFile != "" {
 		f := &policyFile{path: o.PolicyFile, set: n.SetPolicy, logf: o.Logf}
 		if text, err = f.read(); err != nil {
@@ -162,7 +172,7 @@ func Run(dir string, o Options) (_ *Net, err error) {
 	if strings.TrimSpace(text) == "" {
 		text = "{}"
 	}
-	p, err := tailpolicy.Parse(text)
+	p, err := n.parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +194,7 @@ func Run(dir string, o Options) (_ *Net, err error) {
 	n.url = "http://" + ln.Addr().String()
 	n.control = newControl(controlOptions{
 		url: n.url, domain: o.Domain, suffix: o.Suffix, derpMap: n.derp.derpMap,
-		derpOnly: envknob.Bool("TS_DEBUG_ALWAYS_USE_DERP"), ephemeralDelay: o.EphemeralDelay, logf: o.Logf,
+		derpOnly: envknob.Bool("TS_DEBUG_ALWAYS_USE_DERP"), ephemeralDelay: o.EphemeralDelay, emails: o.Emails, logf: o.Logf,
 	}, p)
 	srv := &http.Server{Handler: n.control, ReadHeaderTimeout: 10 * time.Second}
 	go srv.Serve(ln)
@@ -206,12 +216,19 @@ func (n *Net) Suffix() string { return n.control.suffix }
 // SetPolicy applies a policy (HuJSON text). Nodes see it within milliseconds. If the policy does not compile, uses an
 // unsupported feature, or fails its own tests section, SetPolicy returns an error and the earlier policy stays.
 func (n *Net) SetPolicy(hujson string) error {
-	p, err := tailpolicy.Parse(hujson)
+	p, err := n.parse(hujson)
 	if err != nil {
 		return err
 	}
 	n.control.ReplacePolicy(nil, p)
 	return nil
+}
+
+func (n *Net) parse(hujson string) (*tailpolicy.Policy, error) {
+	if n.headscale {
+		return tailpolicy.ParseHeadscale(hujson)
+	}
+	return tailpolicy.Parse(hujson)
 }
 
 // Policy returns the text of the current policy.

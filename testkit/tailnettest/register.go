@@ -79,7 +79,7 @@ func (c *control) admitLocked(req *tailcfg.RegisterRequest, mk key.MachinePublic
 		}
 	}
 	if n != nil {
-		same := len(tags) > 0 && n.user == nil || len(tags) == 0 && n.user != nil && n.user.login == login
+		same := len(tags) > 0 && n.user == nil || len(tags) == 0 && n.user != nil && n.user.name == login
 		c.backLocked(n)
 		delete(c.nodes, n.key)
 		if !same {

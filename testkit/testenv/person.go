@@ -26,6 +26,7 @@ type Person struct {
 	Node  *tsnet.Server
 	Proxy string // HTTP proxy on loopback; every client of it acts as this person
 	Home  string
+	Vars  []string // more environment variables, such as TKA_CLUSTER=west
 
 	env *Env
 }
@@ -63,19 +64,21 @@ func (r *Env) Leave(p *Person) { r.Net.Retire(p.Node) }
 // Kubeconfig returns the path of the person's kubeconfig.
 func (p *Person) Kubeconfig() string { return filepath.Join(p.Home, ".kube", "config") }
 
+// Bin returns the directory that has tka and kubectl.
+func (p *Person) Bin() string { return filepath.Join(p.env.Dir, "bin") }
+
 // Env returns the environment variables for programs that act as this person: the person's home, the tailnet through
 // the proxy, and tka in PATH.
 func (p *Person) Env() []string {
-	bin := filepath.Join(p.env.Dir, "bin")
-	return []string{
+	return append([]string{
 		"HOME=" + p.Home, "XDG_CONFIG_HOME=" + filepath.Join(p.Home, ".config"), "XDG_CACHE_HOME=" + filepath.Join(p.Home, ".cache"),
 		"XDG_STATE_HOME=" + filepath.Join(p.Home, ".local/state"), "XDG_RUNTIME_DIR=" + filepath.Join(p.Home, ".run"),
 		"KUBECONFIG=" + p.Kubeconfig(),
 		"HTTPS_PROXY=" + p.Proxy, "HTTP_PROXY=" + p.Proxy, "https_proxy=" + p.Proxy, "http_proxy=" + p.Proxy,
 		"NO_PROXY=127.0.0.1,localhost", "no_proxy=127.0.0.1,localhost",
 		"SSL_CERT_FILE=" + p.env.rootsFile(),
-		"PATH=" + bin + ":/usr/local/bin:/usr/bin:/bin", "TERM=dumb", "LANG=C.UTF-8",
-	}
+		"PATH=" + p.Bin() + ":/usr/local/bin:/usr/bin:/bin", "TERM=dumb", "LANG=C.UTF-8",
+	}, p.Vars...)
 }
 
 // Result is the outcome of a program.

@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 73f21bf8f53bb5d4afc2e997791770155b5cef1d9fc2420c641e439950bd01be
+// schemas: 181727dd8d484fe6967b9097e5c7230e86d37bae001a372ba1e86aface6342cc
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -19,6 +19,7 @@ export interface components {
             node?: string;
             nodeId?: string;
             tags?: string[];
+            userId?: string;
             via?: string;
         };
         Adapter: {
@@ -367,6 +368,7 @@ export interface components {
             };
             clipped?: boolean;
             code?: string;
+            credentialId?: string;
             error?: string;
             object?: string;
             org?: string;
@@ -1303,7 +1305,9 @@ export interface components {
             observedAt: string;
             /** @enum {string} */
             phase: "Pending" | "Ready" | "Refused" | "Ending" | "Expired";
+            reason: string;
             role: string;
+            session: string;
             tailnet: string;
             /** Format: date-time */
             validUntil: string | null;

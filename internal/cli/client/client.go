@@ -220,7 +220,7 @@ func (c *Client) verifyResponse(key httpapi.PublicKey) error {
 func mayBeUnproved(c problem.Code) bool {
 	switch c {
 	case problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.IdentityUnavailable,
-		problem.NodeExpired, problem.RateLimited, problem.Unavailable:
+		problem.NodeExpired, problem.IdentityAmbiguous, problem.RateLimited, problem.Unavailable:
 		return true
 	}
 	return false

@@ -26,7 +26,7 @@ func newCluster(name string, change ...func(*gossip.Cluster)) gossip.Cluster {
 }
 
 // address is how settings without servers resolve a URL.
-func address(u string) (string, error) { return dialpolicy.ParseURL(u, false) }
+func address(u string) (string, error) { return dialpolicy.ParseURL(u, true) }
 
 func directoryOf(clusters ...gossip.Cluster) client.Directory {
 	return client.NewDirectory(server, "own", clusters, address)
@@ -97,7 +97,8 @@ func TestTailnetScope(t *testing.T) {
 		{"this machine, told by it", "https://127.0.0.1:8443", "", "https://127.0.0.1:8444", true},
 		{"this machine as IPv4 in IPv6", server, "", "https://[::ffff:127.0.0.1]", false},
 		{"a single label", server, "", "https://tka-us", false},
-		{"http", server, "", "http://tka-us.tail1234.ts.net", false},
+		{"http, because the key of the record proves it", server, "", "http://tka-us.tail1234.ts.net", true},
+		{"http elsewhere", server, "", "http://evil.example", false},
 		{"a user", server, "", "https://a:b@tka-us.tail1234.ts.net", false},
 		{"a path", server, "", "https://tka-us.tail1234.ts.net/x", false},
 		{"a number for a name", server, "", "https://0x7f000001", false},

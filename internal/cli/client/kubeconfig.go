@@ -25,16 +25,23 @@ type IssuedKubeconfig struct {
 	Until time.Time // actual expiry of the token; zero if the server does not report it
 }
 
-// Kubeconfig waits for the sign-in and fetches its kubeconfig.
-func (c *Client) Kubeconfig(ctx context.Context) (IssuedKubeconfig, error) {
+// Kubeconfig waits for the sign-in of a session and fetches its kubeconfig.
+func (c *Client) Kubeconfig(ctx context.Context, session signin.Session) (IssuedKubeconfig, error) {
 	k, err := CallUntilReady(ctx, c, signin.GetKubeconfig, func(wait time.Duration) signin.KubeconfigRequest {
-		return signin.KubeconfigRequest{Wait: httpapi.Duration(wait)}
+		return signin.KubeconfigRequest{Session: session, Wait: httpapi.Duration(wait)}
 	})
 	if err != nil {
 		return IssuedKubeconfig{}, err
 	}
+	// The names of a cluster and a session can be joined in two ways, so the text decides, and not how it was decoded.
+	context := k.Context()
+	prefix, ok := strings.CutSuffix(context, signin.ContextName("", k.Cluster, session))
+	k.Prefix, k.Session = prefix, session
 	g := IssuedKubeconfig{Kubeconfig: k}
-	if s := c.Last.Header.Get(signin.ExpiresHeader); s != "" {
+	if !ok {
+		err = fmt.Errorf("the context %.80q is not that of the session", context)
+	}
+	if s := c.Last.Header.Get(signin.ExpiresHeader); err == nil && s != "" {
 		if g.Until, err = time.Parse(time.RFC3339, s); err != nil {
 			err = fmt.Errorf("the expiry of the token, %.60q, is not a time", s)
 		}

@@ -37,6 +37,8 @@ type Session struct {
 	Name       string   `json:"name"`
 	Login      string   `json:"login"`
 	Device     string   `json:"device"`
+	Session    string   `json:"session,omitempty"` // "": the default one
+	Reason     string   `json:"reason,omitempty"`  // that the person gave
 	Role       string   `json:"role"`
 	Namespaces []string `json:"namespaces"` // empty: the whole cluster
 	Phase      string   `json:"phase"`
@@ -61,6 +63,8 @@ func (c Kubectl) Sessions(ctx context.Context) ([]Session, error) {
 			Spec struct {
 				User       struct{ Login string }
 				Device     struct{ Name string }
+				Session    string
+				Reason     string
 				Role       string
 				Namespaces []string
 			}
@@ -77,7 +81,7 @@ func (c Kubectl) Sessions(ctx context.Context) ([]Session, error) {
 	}
 	all := []Session{}
 	for _, i := range list.Items {
-		s := Session{Name: i.Metadata.Name, Login: i.Spec.User.Login, Device: i.Spec.Device.Name, Role: i.Status.Role, Namespaces: i.Status.Namespaces,
+		s := Session{Name: i.Metadata.Name, Login: i.Spec.User.Login, Device: i.Spec.Device.Name, Session: i.Spec.Session, Reason: i.Spec.Reason, Role: i.Status.Role, Namespaces: i.Status.Namespaces,
 			Phase: cmp.Or(i.Status.Phase, "Pending"), Until: i.Status.ValidUntil, Since: i.Metadata.CreationTimestamp}
 		if s.Role == "" { // not bound yet: show the requested role
 			s.Role, s.Namespaces = i.Spec.Role, i.Spec.Namespaces

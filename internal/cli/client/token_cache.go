@@ -33,16 +33,22 @@ type TokenKey struct {
 	ClusterKey string // the key that the server proves
 	CASHA256   string // of the cluster's authority
 	Login      string
+	Session    string
 	Role       string
 	Namespaces []string
 }
 
-// tokenFileName returns the name of the file. There is one for each cluster of each server, so a token of another role replaces the
-// previous one.
-func tokenFileName(server, cluster string) string { return digestOf(server, cluster)[:32] }
+// tokenFileName returns the name of the file. There is one for each session of each cluster of each server, so a token of another role
+// replaces the previous one.
+func tokenFileName(server, cluster, session string) string {
+	if session == "" {
+		return digestOf(server, cluster)[:32]
+	}
+	return digestOf(server, cluster, session)[:32]
+}
 
 func (k TokenKey) digest() string {
-	return digestOf(append([]string{k.Server, k.Cluster, k.ClusterKey, k.CASHA256, k.Login, k.Role}, k.Namespaces...)...)
+	return digestOf(append([]string{k.Server, k.Cluster, k.ClusterKey, k.CASHA256, k.Login, k.Session, k.Role}, k.Namespaces...)...)
 }
 
 func digestOf(parts ...string) string {
@@ -95,14 +101,14 @@ func (c TokenCache) Get(ctx context.Context, key TokenKey, requester string, fet
 	return cred, err
 }
 
-// Delete removes the tokens for a cluster of a server.
-func (c TokenCache) Delete(server, cluster string) error {
+// Delete removes the token for a session of a cluster of a server.
+func (c TokenCache) Delete(server, cluster, session string) error {
 	var errs []error
 	for _, dir := range c.Dirs {
 		if checkTokenDir(dir) != nil {
 			continue // it has no tokens of this user
 		}
-		f := tokenFile{path: filepath.Join(dir, tokensDir, tokenFileName(server, cluster))}
+		f := tokenFile{path: filepath.Join(dir, tokensDir, tokenFileName(server, cluster, session))}
 		errs = append(errs, f.delete())
 		// Remove the lock file too, unless another program holds it.
 		if flock, err := safefile.TryFlock(f.path + ".lock"); err == nil && flock != nil {
@@ -135,7 +141,7 @@ func (c TokenCache) open(key TokenKey) (tokenFile, error) {
 			err = checkTokenDir(dir)
 		}
 		if err == nil {
-			return tokenFile{filepath.Join(dir, tokensDir, tokenFileName(key.Server, key.Cluster)), key.digest()}, nil
+			return tokenFile{filepath.Join(dir, tokensDir, tokenFileName(key.Server, key.Cluster, key.Session)), key.digest()}, nil
 		}
 	}
 	return tokenFile{}, err

@@ -133,6 +133,7 @@ func TestTokenKeys(t *testing.T) {
 	base := e.key
 	for i, change := range []func(*client.TokenKey){
 		func(k *client.TokenKey) { k.Role = "edit" },
+		func(k *client.TokenKey) { k.Session = "deploy" },
 		func(k *client.TokenKey) { k.Login = "alice@b.example" },
 		func(k *client.TokenKey) { k.Namespaces = []string{"shop"} },
 		func(k *client.TokenKey) { k.Namespaces = []string{"sh", "op"} },
@@ -270,11 +271,14 @@ func TestTokenFetchFails(t *testing.T) {
 func TestTokenDelete(t *testing.T) {
 	e := newEnv(t, time.Hour)
 	e.checkRequests(1, "first")
-	if err := e.cache.Delete("https://tka", "other"); err != nil {
+	if err := e.cache.Delete("https://tka", "other", ""); err != nil {
 		t.Error(err)
 	}
-	e.checkRequests(1, "another cluster's token was dropped")
-	if err := e.cache.Delete("https://tka", "c"); err != nil {
+	if err := e.cache.Delete("https://tka", "c", "deploy"); err != nil {
+		t.Error(err)
+	}
+	e.checkRequests(1, "the token of another cluster or session was dropped")
+	if err := e.cache.Delete("https://tka", "c", ""); err != nil {
 		t.Error(err)
 	}
 	for _, f := range e.files() {

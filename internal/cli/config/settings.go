@@ -153,6 +153,31 @@ func checkURL(v string) error {
 	return nil
 }
 
+// ErrUpstream reports that a settings file belongs to the tka of SpechtLabs, which has the same path.
+var ErrUpstream = errors.New("belongs to the tka of SpechtLabs")
+
+// upstreamSections are keys of the settings of upstream's tka that are no settings here: docs/reference/configuration.md of SpechtLabs/tka.
+var upstreamSections = []string{"tailscale", "api", "operator", "otel", "debug", "health", "gossip"}
+
+// isUpstream reports whether a file has a section of upstream's settings, and no setting that only this program has. "server" and "output" are
+// sections there and single values here.
+func isUpstream(top *yaml.Node) bool {
+	if top.Kind != yaml.MappingNode {
+		return false
+	}
+	theirs := false
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, value := top.Content[i].Value, top.Content[i+1]
+		switch {
+		case slices.Contains(upstreamSections, key), (key == "server" || key == "output") && value.Kind == yaml.MappingNode:
+			theirs = true
+		case key == "servers" || slices.Contains(SettingNames(), key):
+			return false
+		}
+	}
+	return theirs
+}
+
 // Parse parses config.yaml strictly. A key that is unknown, duplicate or of the wrong form is an error that names its line.
 func Parse(text []byte) (Settings, error) {
 	set := defaults()
@@ -162,6 +187,9 @@ func Parse(text []byte) (Settings, error) {
 	}
 	if len(doc.Content) == 0 || yamledit.IsNull(doc.Content[0]) {
 		return set, nil
+	}
+	if isUpstream(doc.Content[0]) {
+		return set, ErrUpstream
 	}
 	err := forEachPair(doc.Content[0], append(SettingNames(), "servers"), func(key string, value *yaml.Node) error {
 		if key == "servers" {
@@ -249,6 +277,15 @@ func (s *Settings) Address(name string) (string, error) {
 		}
 	}
 	return dialpolicy.ParseURL("https://"+host+":"+port, false)
+}
+
+// AddressOfPinned is Address for the URL of a server whose key is known, from a verified record or an earlier contact. It allows http://,
+// because the server must prove its key before tka sends it anything, and the dialer stays within the tailnet.
+func (s *Settings) AddressOfPinned(url string) (string, error) {
+	if strings.HasPrefix(url, "http://") {
+		return dialpolicy.ParseURL(url, true)
+	}
+	return s.Address(url)
 }
 
 // insecureAllowed reports whether the settings allow http:// for this URL.

@@ -2,8 +2,10 @@ package config
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -21,14 +23,51 @@ type State struct {
 
 // A ServerRecord is what is stored about one server.
 type ServerRecord struct {
-	URL        string            `yaml:"url"`
-	Cluster    string            `yaml:"cluster"`
-	Key        httpapi.PublicKey `yaml:"key,omitempty"`
-	Chosen     bool              `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
-	CASHA256   string            `yaml:"caSHA256,omitempty"` // of the cluster's authority
-	Login      string            `yaml:"login,omitempty"`    // of the last sign-in from this machine
-	Role       string            `yaml:"role,omitempty"`
-	Namespaces []string          `yaml:"namespaces,omitempty"`
+	URL      string            `yaml:"url"`
+	Cluster  string            `yaml:"cluster"`
+	Key      httpapi.PublicKey `yaml:"key,omitempty"`
+	Chosen   bool              `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
+	CASHA256 string            `yaml:"caSHA256,omitempty"` // of the cluster's authority
+	Login    string            `yaml:"login,omitempty"`    // of the last sign-in from this machine
+
+	Default  SessionRecord            `yaml:",inline"` // the default session
+	Sessions map[string]SessionRecord `yaml:"sessions,omitempty"`
+}
+
+// A SessionRecord is what is stored about the last sign-in of a session.
+type SessionRecord struct {
+	Role       string    `yaml:"role,omitempty"`
+	Namespaces []string  `yaml:"namespaces,omitempty"`
+	Until      time.Time `yaml:"until,omitempty"` // zero if it was ended
+}
+
+// Session returns what is stored about a session; "" is the default one.
+func (s ServerRecord) Session(name string) SessionRecord {
+	if name == "" {
+		return s.Default
+	}
+	return s.Sessions[name]
+}
+
+// SetSession stores what is known about a session. It forgets a session other than the default one when it has no end, and those that ended
+// before now.
+func (s *ServerRecord) SetSession(name string, to SessionRecord, now time.Time) {
+	if name == "" {
+		s.Default = to
+		return
+	}
+	all := maps.Clone(s.Sessions)
+	if all == nil {
+		all = map[string]SessionRecord{}
+	}
+	all[name] = to
+	maps.DeleteFunc(all, func(_ string, r SessionRecord) bool { return !r.Until.After(now) })
+	s.Sessions = all
+}
+
+// SignedIn reports whether a session of this machine at the server has not ended at now.
+func (s ServerRecord) SignedIn(now time.Time) bool {
+	return s.Default.Until.After(now) || slices.ContainsFunc(slices.Collect(maps.Values(s.Sessions)), func(r SessionRecord) bool { return r.Until.After(now) })
 }
 
 // Server returns what is stored about the server at base.

@@ -68,7 +68,7 @@ func ParseURL(s string, insecure bool) (string, error) {
 		switch {
 		case !insecure:
 			return "", ErrInsecure
-		case !isTailnetHost(host):
+		case !mayBeTailnetHost(host):
 			return "", errors.New("http:// is allowed only for hosts of the tailnet and this machine")
 		}
 	}
@@ -126,12 +126,11 @@ func CheckAddr(addr netip.Addr) error {
 	return nil
 }
 
-// isTailnetHost reports whether a host is in the tailnet or on this machine, as far as its name shows. The dialer checks the address later.
-func isTailnetHost(host string) bool {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return isTailnetOrLoopback(addr)
-	}
-	return !strings.Contains(host, ".") || strings.HasSuffix(host, ".ts.net")
+// mayBeTailnetHost reports whether a host can be in the tailnet or on this machine. A name does not show that, because tailnets have all
+// kinds of suffixes. The dialer checks the address of the name.
+func mayBeTailnetHost(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err != nil || isTailnetOrLoopback(addr)
 }
 
 func isTailnetOrLoopback(addr netip.Addr) bool {

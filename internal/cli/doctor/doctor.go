@@ -41,7 +41,7 @@ type Failure struct {
 type Facts struct {
 	Now time.Time
 
-	SettingsFailure Failure // in config.yaml
+	SettingsFailure Failure // in the settings file
 
 	Tailnet        *Tailnet // from the tailscale command; nil: no such command, or it failed
 	TailnetFailure Failure
@@ -207,9 +207,11 @@ func (f Facts) nodeKey() Result {
 }
 
 func (f Facts) server() Result {
-	if strings.HasPrefix(f.Server, "http://") {
-		return result(Warn, "The server %s answers over http://: only its key proves its identity.", f.Server).
-			advise("Ask its administrator to enable HTTPS in the tailnet.")
+	switch {
+	case f.Server == "":
+		return result(Skipped, "No server was contacted, because the settings are not valid.")
+	case strings.HasPrefix(f.Server, "http://"):
+		return result(OK, "The server %s answers over http://: the tailnet encrypts, and its key proves its identity.", f.Server)
 	}
 	return result(OK, "The server %s answers.", f.Server)
 }

@@ -44,7 +44,7 @@ func TestEvaluate(t *testing.T) {
 		{"key expired", func(f *doctor.Facts) { f.Tailnet.KeyExpiry = now }, "node key", doctor.Fail, "expired"},
 		{"key never expires", func(f *doctor.Facts) { f.Tailnet.KeyExpiry = time.Time{} }, "node key", doctor.OK, "does not expire"},
 		{"server", func(f *doctor.Facts) { f.ServerFailure = doctor.Failure{"cannot be reached", []string{"look"}} }, "server", doctor.Fail, "cannot be reached"},
-		{"http", func(f *doctor.Facts) { f.Server = "http://tka" }, "server", doctor.Warn, "http://"},
+		{"http", func(f *doctor.Facts) { f.Server = "http://tka" }, "server", doctor.OK, "http://"},
 		{"first contact", func(f *doctor.Facts) { f.FirstContact = true }, "server proof", doctor.Warn, "new to this machine"},
 		{"clock a little off", func(f *doctor.Facts) { f.ServerTime = now.Add(30 * time.Second) }, "clock", doctor.Warn, "30s behind"},
 		{"clock far off", func(f *doctor.Facts) { f.ServerTime = now.Add(-10 * time.Minute) }, "clock", doctor.Fail, "10m0s ahead of"},

@@ -75,51 +75,59 @@ func (k Files) find(s section, name string) (*file, *yaml.Node) {
 	return nil, nil
 }
 
-// A ForeignEntryError reports an entry that has the name that tka would write but that another program created.
+// A ForeignEntryError reports an entry that has the name that tka would write but that another program created, or tka for another sign-in.
 type ForeignEntryError struct {
-	Kind string // "cluster", "user" or "context"
-	Name string
-	Path string
+	Kind  string // "cluster", "user" or "context"
+	Name  string
+	Path  string
+	Other Signin // the sign-in whose entry it is; zero: tka did not create the entry
 }
 
 func (e *ForeignEntryError) Error() string {
+	if e.Other.Cluster != "" {
+		session := "the default session"
+		if e.Other.Session != "" {
+			session = "the session " + e.Other.Session
+		}
+		return fmt.Sprintf("%s already has a %s %q, for %s of the cluster %s", e.Path, e.Kind, e.Name, session, e.Other.Cluster)
+	}
 	return fmt.Sprintf("%s already has a %s %q, which tka did not create", e.Path, e.Kind, e.Name)
 }
 
-// Merge writes a's entries. It changes the current context if use is set or if there is none.
+// Merge writes a's entries. It changes the current context if use is set, or to that of a default session if there is none.
 func (k Files) Merge(a Entry, use bool) error {
 	home := k.defaultFile()
 	uf, user := k.find(usersList, a.Name)
-	userCluster, userByTka := pluginCluster(user)
-	if user != nil && (!userByTka || userCluster != a.Cluster) {
-		return &ForeignEntryError{"user", a.Name, uf.path}
+	other, userByTka := pluginSignin(user)
+	if user != nil && (!userByTka || other != a.Signin) {
+		return &ForeignEntryError{"user", a.Name, uf.path, other}
 	}
 	xf, context := k.find(contextsList, a.Name)
 	if desired := a.contextNode(context); context != nil && !yamledit.Equal(context, desired) {
 		if u := yamledit.Child(context, "user"); !userByTka || u == nil || u.Value != a.Name {
-			return &ForeignEntryError{"context", a.Name, xf.path}
+			return &ForeignEntryError{"context", a.Name, xf.path, Signin{}}
 		}
 	}
 	cf, cluster := k.find(clustersList, a.Name)
 	if cluster != nil && !userByTka && !yamledit.Equal(cluster, a.clusterNode(cluster)) {
-		return &ForeignEntryError{"cluster", a.Name, cf.path}
+		return &ForeignEntryError{"cluster", a.Name, cf.path, Signin{}}
 	}
 	cmp.Or(cf, home).set(clustersList, a.Name, a.clusterNode(cluster))
 	cmp.Or(uf, home).set(usersList, a.Name, a.userNode())
 	cmp.Or(xf, home).set(contextsList, a.Name, a.contextNode(context))
-	if use || !slices.ContainsFunc(k, func(f *file) bool { return f.current() != "" }) {
+	if use || a.Session == "" && !slices.ContainsFunc(k, func(f *file) bool { return f.current() != "" }) {
 		home.setCurrent(a.Name)
 	}
 	return nil
 }
 
-// Remove removes the entries that tka wrote for a cluster and returns their names. It keeps a cluster entry that another context still
+// Remove removes the entries that tka wrote for a sign-in and returns their names. It keeps a cluster entry that another context still
 // uses.
-func (k Files) Remove(cluster string) []string {
+func (k Files) Remove(s Signin) []string {
 	var names []string
 	for _, f := range k {
 		for _, item := range slices.Clone(f.items(usersList)) {
-			if c, byTka := pluginCluster(yamledit.Child(item, usersList.key)); byTka && c == cluster {
+			if of, byTka := pluginSignin(yamledit.Child(item, usersList.key)); byTka && of == s {
 				names = append(names, yamledit.Child(item, "name").Value)
 				f.delete(usersList, names[len(names)-1])
 			}

@@ -22,7 +22,7 @@ import (
 
 // An Entry is what tka writes into a kubeconfig for one cluster: a cluster, a user and a context with the same name. It holds no token.
 type Entry struct {
-	Cluster    string   // the name that its server reports
+	Signin
 	Name       string   // of the three entries
 	Server     string   // URL of the API server
 	CA         []byte   // PEM
@@ -37,15 +37,30 @@ const (
 	installHint = "tka is missing from PATH: it fetches the tokens for this cluster. See https://github.com/tailplane/tailplane"
 )
 
-// PluginArgs returns the arguments with which kubectl runs the plugin for a cluster. They also identify the entries that tka wrote.
-func PluginArgs(cluster string) []string { return []string{"credential", "--cluster", cluster} }
+// A Signin identifies one sign-in of this device.
+type Signin struct {
+	Cluster string // the name that its server reports
+	Session string // "": the default session
+}
 
-// pluginCluster returns the cluster that a user entry fetches tokens for, if tka wrote the entry.
-func pluginCluster(user *yaml.Node) (cluster string, byTka bool) {
+// sessionFlag names the session in the arguments of the plugin.
+const sessionFlag = "--session"
+
+// PluginArgs returns the arguments with which kubectl runs the plugin for a sign-in. They also identify the entries that tka wrote.
+func PluginArgs(s Signin) []string {
+	args := []string{"credential", "--cluster", s.Cluster}
+	if s.Session != "" {
+		args = append(args, sessionFlag, s.Session)
+	}
+	return args
+}
+
+// pluginSignin returns the sign-in that a user entry fetches tokens for, if tka wrote the entry.
+func pluginSignin(user *yaml.Node) (s Signin, byTka bool) {
 	exec := yamledit.Child(user, "exec")
 	command, list := yamledit.Child(exec, "command"), yamledit.Child(exec, "args")
 	if command == nil || list == nil || list.Kind != yaml.SequenceNode {
-		return "", false
+		return Signin{}, false
 	}
 	var args []string
 	for _, arg := range list.Content {
@@ -54,13 +69,17 @@ func pluginCluster(user *yaml.Node) (cluster string, byTka bool) {
 	return parsePlugin(command.Value, args)
 }
 
-// parsePlugin returns the cluster that an exec plugin fetches tokens for, if the plugin is tka.
-func parsePlugin(command string, args []string) (cluster string, byTka bool) {
+// parsePlugin returns the sign-in that an exec plugin fetches tokens for, if the plugin is tka.
+func parsePlugin(command string, args []string) (s Signin, byTka bool) {
 	name := ProgramName(command)
 	if name != "tka" && name != "kubectl-tka" || len(args) < 3 || args[0] != "credential" || args[1] != "--cluster" {
-		return "", false
+		return Signin{}, false
 	}
-	return args[2], true
+	s.Cluster = args[2]
+	if len(args) >= 5 && args[3] == sessionFlag {
+		s.Session = args[4]
+	}
+	return s, true
 }
 
 // ProgramName returns the name of a program file without directory and extension.
@@ -344,13 +363,15 @@ func (a Entry) contextNode(have *yaml.Node) *yaml.Node {
 	return n
 }
 
-// Document returns a complete kubeconfig that holds only a.
-func (a Entry) Document() ([]byte, error) {
+// Document returns a complete kubeconfig that holds only these entries. The first one is the current context.
+func Document(entries ...Entry) ([]byte, error) {
 	f := &file{compact: true, doc: emptyDocument("")}
-	f.set(clustersList, a.Name, a.clusterNode(nil))
-	f.set(usersList, a.Name, a.userNode())
-	f.set(contextsList, a.Name, a.contextNode(nil))
-	f.setCurrent(a.Name)
+	for _, a := range entries {
+		f.set(clustersList, a.Name, a.clusterNode(nil))
+		f.set(usersList, a.Name, a.userNode())
+		f.set(contextsList, a.Name, a.contextNode(nil))
+	}
+	f.setCurrent(entries[0].Name)
 	return f.text()
 }
 

@@ -10,8 +10,8 @@ import (
 )
 
 func testEntry(cluster string) Entry {
-	return Entry{Cluster: cluster, Name: "tka-" + cluster, Server: "https://k8s.example:6443", CA: []byte("CA"), Namespaces: []string{"shop"},
-		Command: "tka", Args: PluginArgs(cluster)}
+	return Entry{Signin: Signin{Cluster: cluster}, Name: "tka-" + cluster, Server: "https://k8s.example:6443", CA: []byte("CA"), Namespaces: []string{"shop"},
+		Command: "tka", Args: PluginArgs(Signin{Cluster: cluster})}
 }
 
 // foreignEntries returns the entries of a kubeconfig that do not have the name, and its other content. An encoder that does not use trees
@@ -102,7 +102,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the written file cannot be read: %v\n%s", err, merged)
 		}
-		if c, byTka := pluginCluster(reparsed.find(usersList, name)); !byTka || c != "c" {
+		if c, byTka := pluginSignin(reparsed.find(usersList, name)); !byTka || c != (Signin{Cluster: "c"}) {
 			t.Errorf("our entry is not recognised:\n%s", merged)
 		}
 		if use && reparsed.current() != name {
@@ -111,7 +111,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		if err := (Files{reparsed}).Merge(testEntry("c"), use); err != nil || reparsed.changed {
 			t.Errorf("the second merge changes the file again (%v, %v)\n%s", err, reparsed.changed, merged)
 		}
-		removed := Files{reparsed}.Remove("c")
+		removed := Files{reparsed}.Remove(Signin{Cluster: "c"})
 		if len(removed) == 0 {
 			t.Errorf("nothing was removed:\n%s", merged)
 		}
@@ -157,7 +157,7 @@ current-context: b # b it is
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := (Files{f}).Remove("c"); len(got) != 1 || got[0] != "tka-c" {
+	if got := (Files{f}).Remove(Signin{Cluster: "c"}); len(got) != 1 || got[0] != "tka-c" {
 		t.Errorf("removed %v", got)
 	}
 	out, err := f.text()
@@ -175,24 +175,31 @@ current-context: b # b it is
 }
 
 // tka recognises its entries by the command that they run, wherever tka is installed and whatever arguments follow.
-func TestPluginOf(t *testing.T) {
+func TestPluginSignin(t *testing.T) {
 	for text, want := range map[string]string{
 		`{exec: {command: tka, args: [credential, --cluster, c]}}`:                        "c",
 		`{exec: {command: /opt/bin/tka, args: [credential, --cluster, c, --config, /x]}}`: "c",
 		`{exec: {command: 'C:\bin\tka.exe', args: [credential, --cluster, c]}}`:           "c",
 		`{exec: {command: kubectl-tka, args: [credential, --cluster, c]}}`:                "c",
+		`{exec: {command: tka, args: [credential, --cluster, c, --session, s, -q]}}`:      "c/s",
+		`{exec: {command: tka, args: [credential, --cluster, c, --session]}}`:             "c",
 		`{exec: {command: nottka, args: [credential, --cluster, c]}}`:                     "",
 		`{exec: {command: tka, args: [login, --cluster, c]}}`:                             "",
 		`{exec: {command: tka, args: [credential]}}`:                                      "",
 		`{exec: {command: tka, args: {credential: x}}}`:                                   "",
-		`{exec: {command: tka}}`:                                                          "", `{exec: []}`: "", `{token: x}`: "", `null`: "", `[]`: "",
+		`{exec: {command: tka}}`: "", `{exec: []}`: "", `{token: x}`: "", `null`: "", `[]`: "",
 	} {
 		var doc yaml.Node
 		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
 			t.Fatal(err)
 		}
-		if got, byTka := pluginCluster(doc.Content[0]); got != want || byTka != (want != "") {
-			t.Errorf("pluginOf(%s) = %q, %v", text, got, byTka)
+		s, byTka := pluginSignin(doc.Content[0])
+		got := s.Cluster
+		if s.Session != "" {
+			got += "/" + s.Session
+		}
+		if got != want || byTka != (want != "") {
+			t.Errorf("pluginSignin(%s) = %q, %v", text, got, byTka)
 		}
 	}
 }

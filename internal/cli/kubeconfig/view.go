@@ -50,37 +50,37 @@ func decode(text []byte) (*api.Config, error) {
 	return config, err
 }
 
-// plugin returns the exec plugin of the user entry with a name, and the cluster that it
+// plugin returns the exec plugin of the user entry with a name, and the sign-in that it
 // fetches tokens for. It returns nil if tka did not write the entry.
-func (v View) plugin(name string) (exec *api.ExecConfig, cluster string) {
+func (v View) plugin(name string) (exec *api.ExecConfig, s Signin) {
 	user := v.config.AuthInfos[name]
 	if user == nil || user.Exec == nil {
-		return nil, ""
+		return nil, s
 	}
-	cluster, byTka := parsePlugin(user.Exec.Command, user.Exec.Args)
+	s, byTka := parsePlugin(user.Exec.Command, user.Exec.Args)
 	if !byTka {
-		return nil, ""
+		return nil, s
 	}
-	return user.Exec, cluster
+	return user.Exec, s
 }
 
-// ClusterOf returns the cluster of a context that tka wrote.
-func (v View) ClusterOf(context string) (cluster string, byTka bool) {
+// SigninOf returns the sign-in of a context that tka wrote.
+func (v View) SigninOf(context string) (s Signin, byTka bool) {
 	c := v.config.Contexts[context]
 	if c == nil {
-		return "", false
+		return s, false
 	}
-	exec, cluster := v.plugin(c.AuthInfo)
-	return cluster, exec != nil
+	exec, s := v.plugin(c.AuthInfo)
+	return s, exec != nil
 }
 
 // Entry returns the entry with a name as it is in the files, if tka wrote it.
 func (v View) Entry(name string) (e Entry, byTka bool) {
-	exec, cluster := v.plugin(name)
+	exec, s := v.plugin(name)
 	if exec == nil || v.config.Contexts[name] == nil {
 		return e, false
 	}
-	e = Entry{Cluster: cluster, Name: name, Command: exec.Command, Args: exec.Args}
+	e = Entry{Signin: s, Name: name, Command: exec.Command, Args: exec.Args}
 	if c := v.config.Clusters[name]; c != nil {
 		e.Server, e.CA = c.Server, c.CertificateAuthorityData
 	}

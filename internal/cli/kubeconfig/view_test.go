@@ -101,11 +101,11 @@ func TestView(t *testing.T) {
 		t.Errorf("the current context is %q", got)
 	}
 	for context, want := range map[string]string{"tka-c": "c", "second": "c", "mine": "", "nothing": ""} {
-		if got, byTka := v.ClusterOf(context); got != want || byTka != (want != "") {
-			t.Errorf("ClusterOf(%q) = %q, %v, want %q", context, got, byTka, want)
+		if got, byTka := v.SigninOf(context); got.Cluster != want || byTka != (want != "") {
+			t.Errorf("SigninOf(%q) = %q, %v, want %q", context, got, byTka, want)
 		}
 	}
-	want := Entry{Cluster: "c", Name: "tka-c", Server: "https://k8s.example:6443", CA: []byte("CA"), Command: "/opt/bin/tka",
+	want := Entry{Signin: Signin{Cluster: "c"}, Name: "tka-c", Server: "https://k8s.example:6443", CA: []byte("CA"), Command: "/opt/bin/tka",
 		Args: []string{"credential", "--cluster", "c", "--config", "x"}}
 	got, found := v.Entry("tka-c")
 	if !found {

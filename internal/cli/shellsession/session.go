@@ -1,13 +1,10 @@
-// Package shellsession runs the shells that tka starts and generates code for shells. Each shell has a private directory, and the package
-// records which of them began the sign-in of this device. It keeps law 9: the next shell cleans up after a killed one, because only files
+// Package shellsession runs the shells that tka starts and generates code for shells. Each shell has a private directory. It keeps law 9: the next shell cleans up after a killed one, because only files
 // that a live process holds are in use. It keeps law 10: a shell reads every quoted word as that word and runs no part of it.
 package shellsession
 
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -27,36 +24,33 @@ const baseLockWait = 10 * time.Second
 type Session struct {
 	Dir string // for this shell only, mode 0700
 
-	base   string
-	server string
-	flock  *safefile.Flock
+	flock *safefile.Flock
 }
 
-// File names. A session is a directory "room-…"; a server is named by its digest.
+// File names. A session is a directory "room-…".
 const (
 	sessionPattern = "room-*"
 	aliveName      = "alive"
-	serverName     = "server"
 	baseLockName   = "gate"
 )
 
-// Open creates the session of a shell that is about to sign in at server, in the directory base. It removes what dead shells left there.
-func Open(ctx context.Context, base, server string) (_ *Session, err error) {
+// Open creates the session of a shell in the directory base. It removes what dead shells left there.
+func Open(ctx context.Context, base string) (_ *Session, err error) {
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return nil, err
 	}
 	if err := safefile.EnsurePrivateDir(base); err != nil {
 		return nil, err
 	}
-	s := &Session{base: base, server: digestOf(server)}
-	baseLock, err := s.lockBase(ctx)
+	baseLock, err := safefile.WaitFlock(ctx, filepath.Join(base, baseLockName), baseLockWait) // no other shell inspects the directories meanwhile
 	if err != nil {
 		return nil, err
 	}
 	defer baseLock.Release()
-	if err := s.removeStale(); err != nil {
+	if err := removeStale(base); err != nil {
 		return nil, err
 	}
+	s := new(Session)
 	if s.Dir, err = os.MkdirTemp(base, sessionPattern); err != nil {
 		return nil, err
 	}
@@ -71,93 +65,29 @@ func Open(ctx context.Context, base, server string) (_ *Session, err error) {
 	if s.flock == nil {
 		return nil, errors.New("another program holds the new file")
 	}
-	return s, os.WriteFile(filepath.Join(s.Dir, serverName), []byte(s.server), 0o600)
+	return s, nil
 }
 
-func digestOf(server string) string {
-	sum := sha256.Sum256([]byte(server))
-	return hex.EncodeToString(sum[:16])
-}
-
-// lockBase prevents other shells from inspecting the directories at the same time.
-func (s *Session) lockBase(ctx context.Context) (*safefile.Flock, error) {
-	return safefile.WaitFlock(ctx, filepath.Join(s.base, baseLockName), baseLockWait)
-}
-
-// Lock prevents the other shells of the same server from signing in or out until the caller calls the returned function. It returns an
-// error if it cannot get its turn within limit.
-func (s *Session) Lock(ctx context.Context, limit time.Duration) (done func(), err error) {
-	flock, err := safefile.WaitFlock(ctx, filepath.Join(s.base, "turn-"+s.server), limit)
-	return flock.Release, err
-}
-
-// removeStale removes the sessions of dead shells, and the markers of servers at which no shell is signed in.
-func (s *Session) removeStale() error {
-	dirs, err := filepath.Glob(filepath.Join(s.base, sessionPattern))
+// removeStale removes the sessions of dead shells.
+func removeStale(base string) error {
+	dirs, err := filepath.Glob(filepath.Join(base, sessionPattern))
 	if err != nil {
 		return err
 	}
-	live := map[string]bool{}
 	for _, dir := range dirs {
-		flock, err := safefile.TryFlock(filepath.Join(dir, aliveName))
-		if err == nil && flock == nil {
-			if server, err := safefile.Read(filepath.Join(dir, serverName)); err == nil {
-				live[string(server)] = true
-			}
-			continue
-		}
-		if flock != nil { // the owner is dead; a session with an unknown owner stays
+		if flock, _ := safefile.TryFlock(filepath.Join(dir, aliveName)); flock != nil { // the owner is dead; a session with an unknown owner stays
 			os.RemoveAll(dir) // if this fails, the next shell tries again
 			flock.Release()
 		}
 	}
-	markers, err := filepath.Glob(filepath.Join(s.base, markerPattern))
-	for _, m := range markers {
-		if !live[filepath.Base(m)[len(markerPattern)-1:]] {
-			os.Remove(m)
-		}
-	}
-	return err
-}
-
-const markerPattern = "began-*"
-
-func (s *Session) markerPath() string { return filepath.Join(s.base, "began-"+s.server) }
-
-// MarkSignin records that a shell began the sign-in at the server. The last shell there ends it.
-func (s *Session) MarkSignin() error { return safefile.Write(s.markerPath(), nil) }
-
-// KeepSignin records that the person wants the sign-in at a server to outlive the shells.
-func KeepSignin(base, server string) error {
-	if err := os.Remove((&Session{base: base, server: digestOf(server)}).markerPath()); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	return nil
 }
 
-// Close removes the session. It reports whether other shells use the same server and whether a shell began the sign-in there. While there
-// are others, the last one of them gets the same report.
-func (s *Session) Close(ctx context.Context) (others, began bool, err error) {
-	baseLock, err := s.lockBase(ctx)
-	defer baseLock.Release() // continue without the lock, which is better than leaving a directory behind
-	dirs, gerr := filepath.Glob(filepath.Join(s.base, sessionPattern))
-	for _, dir := range dirs {
-		server, rerr := safefile.Read(filepath.Join(dir, serverName))
-		if dir == s.Dir || rerr != nil || string(server) != s.server {
-			continue
-		}
-		flock, herr := safefile.TryFlock(filepath.Join(dir, aliveName))
-		others = others || herr == nil && flock == nil
-		flock.Release()
-	}
-	_, merr := os.Lstat(s.markerPath())
-	began = merr == nil
-	if began && !others {
-		os.Remove(s.markerPath())
-	}
-	rerr := os.RemoveAll(s.Dir)
+// Close removes the session.
+func (s *Session) Close() error {
+	err := os.RemoveAll(s.Dir)
 	s.flock.Release()
-	return others, began, errors.Join(err, gerr, rerr)
+	return err
 }
 
 // killWait is the time between one signal and the next, stronger one.

@@ -54,8 +54,8 @@ func conditionsOf(all []metav1.Condition) []plane.Condition {
 }
 
 func signinOf(o *v1alpha1.TkaSignin, now time.Time) plane.Object {
-	s := plane.Signin{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet, Device: o.Spec.Device.Name, Role: o.Status.Role,
-		Namespaces: nonNil(o.Status.Namespaces), Created: o.CreationTimestamp.UTC(), ValidUntil: timeOrNil(o.Status.ValidUntil), Phase: string(o.Status.Phase),
+	s := plane.Signin{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet, Device: o.Spec.Device.Name, Session: o.Spec.Session, Reason: o.Spec.Reason,
+		Role: o.Status.Role, Namespaces: nonNil(o.Status.Namespaces), Created: o.CreationTimestamp.UTC(), ValidUntil: timeOrNil(o.Status.ValidUntil), Phase: string(o.Status.Phase),
 		Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
 	if s.Role == "" {
 		s.Role, s.Namespaces = o.Spec.Role, nonNil(o.Spec.Namespaces)

@@ -170,6 +170,7 @@ func (i handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer context.AfterFunc(i.message, cancel)()
 	r = r.Clone(ctx)
 	r.Host, r.RequestURI = r.URL.Host, r.URL.RequestURI()
+	r.URL.Scheme, r.URL.Host = "", "" // as a server receives it
 	if r.Body == nil {
 		r.Body = http.NoBody
 	}

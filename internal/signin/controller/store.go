@@ -190,12 +190,13 @@ func (s *Store) Create(ctx context.Context, want signin.Signin) (signin.Signin, 
 	return signinOf(o), nil
 }
 
-// Extend writes the period and the request time, if the stored version is the one that was read.
+// Extend writes the period, the reason and the request time, if the stored version is the one that was read.
 func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, error) {
-	o, err := s.patch(ctx, want.Name, map[string]any{
-		"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version},
-		"spec":     map[string]any{"period": metav1.Duration{Duration: want.Period}, "askedAt": metav1.NewTime(want.AskedAt)},
-	})
+	spec := map[string]any{"period": metav1.Duration{Duration: want.Period}, "askedAt": metav1.NewTime(want.AskedAt)}
+	if want.Why != "" {
+		spec["reason"] = want.Why
+	}
+	o, err := s.patch(ctx, want.Name, map[string]any{"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version}, "spec": spec})
 	if err != nil {
 		return signin.Signin{}, wrapError("extend", want.Name, err)
 	}

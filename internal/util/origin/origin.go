@@ -11,16 +11,35 @@ import (
 	"strings"
 )
 
-// Host returns the name or address in the Host header: in lower case, without port, brackets and final dot. To a browser, a page
+// Host returns the name or address that the request is for: in lower case, without port, brackets and final dot. To a browser, a page
 // whose name was rebound to a server's address is of the same site, so every server must compare the host with its own names.
+//
+// Host returns "" if two parsers could read different hosts: for a target in absolute form, whose Host header net/http drops; for a
+// Host header of HTTP/2 that is repeated or differs from :authority; and for userinfo and for brackets around anything but an IPv6
+// address.
 func Host(r *http.Request) string {
-	host := r.Host
+	if r.URL != nil && (r.URL.Scheme != "" || r.URL.Host != "" || r.URL.User != nil) {
+		return ""
+	}
+	if also := r.Header["Host"]; len(also) > 1 || len(also) == 1 && also[0] != r.Host {
+		return ""
+	}
+	host, inBrackets := r.Host, strings.HasPrefix(r.Host, "[")
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
+	} else if inBrackets && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
 	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".")
-	if addr, err := netip.ParseAddr(host); err == nil {
-		host = addr.String()
+	if strings.Contains(r.Host, "@") || strings.ContainsAny(host, "[]") {
+		return ""
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	addr, err := netip.ParseAddr(host)
+	switch {
+	case inBrackets && (err != nil || !addr.Is6() || addr.Zone() != ""):
+		return ""
+	case err == nil:
+		return addr.String()
 	}
 	return host
 }

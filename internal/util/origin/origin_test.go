@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	"github.com/tailplane/tailplane/internal/util/origin"
@@ -13,10 +14,28 @@ import (
 func TestHost(t *testing.T) {
 	for host, want := range map[string]string{
 		"tka.tiny.ts.net": "tka.tiny.ts.net", "TKA.Tiny.ts.net.:443": "tka.tiny.ts.net", "127.0.0.1:9006": "127.0.0.1", "[::1]:80": "::1", "[::1]": "::1",
-		"[0:0::1]:80": "::1", "evil.example": "evil.example", "": "", ":80": "",
+		"[0:0::1]:80": "::1", "::1": "::1", "evil.example": "evil.example", "": "", ":80": "",
+		"[tka]": "", "[tka]:443": "", "[127.0.0.1]": "", "[::1": "", "::1]": "", "[[::1]]": "", "[::1]x": "", "[fe80::1%lo]": "", "alice@tka": "", "tka:1@": "",
 	} {
 		if got := origin.Host(&http.Request{Host: host}); got != want {
 			t.Errorf("%q: %q, want %q", host, got, want)
+		}
+	}
+	for target, want := range map[string]string{"/x": "tka", "//evil.example/x": "tka", "*": "tka", "http://tka/x": "", "http:///x": "", "http://a@tka/x": ""} {
+		u, err := url.ParseRequestURI(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := origin.Host(&http.Request{Host: "tka", URL: u}); got != want {
+			t.Errorf("target %q: %q, want %q", target, got, want)
+		}
+	}
+	for _, tt := range []struct {
+		also []string
+		want string
+	}{{nil, "tka"}, {[]string{"tka"}, "tka"}, {[]string{"evil.example"}, ""}, {[]string{""}, ""}, {[]string{"tka", "tka"}, ""}} {
+		if got := origin.Host(&http.Request{Host: "tka", Header: http.Header{"Host": tt.also}}); got != tt.want {
+			t.Errorf("Host of HTTP/2 %q: %q, want %q", tt.also, got, tt.want)
 		}
 	}
 }

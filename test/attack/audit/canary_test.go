@@ -207,7 +207,7 @@ func TestAU01_Canary(t *testing.T) {
 	first := minted()
 	c.Secret("the first token's signature", first[strings.LastIndexByte(first, '.')+1:])
 	for _, line := range []string{"kubectl get pods -n shop -v=9", "tka shell -- sh -c 'env; kubectl get pods -n shop'", "tka why get pods -n shop", "tka why", "tka doctor", "tka status -o yaml", "tka refresh",
-		"tka sessions --kubeconfig admin.conf", "tka cluster-info -o yaml", "tka config", "tka version"} {
+		"tka signins --kubeconfig admin.conf", "tka cluster-info -o yaml", "tka config", "tka version"} {
 		run(ok, line)
 	}
 	held := m.Path("held")

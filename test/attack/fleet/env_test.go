@@ -29,6 +29,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/arctest"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/forgetest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -84,7 +85,7 @@ func newEnv(ctx context.Context) (_ *env, err error) {
 		}
 	}()
 	s, err := attacktest.Run(ctx, testenv.Options{Policy: attacktest.Policy(attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("bob@example.com", `{"role": "viewer", "orgs": ["nobody"]}`)),
-		ClusterName: "fleet", NoAccess: true, Settings: map[string]string{"api.limits": attacktest.NoLimits, "signin.roles": "[view]", "plane.roles": "[{login: pat@platform.example, role: platform-admin}]", "plane.emailDomains": "[acme.dev]"}})
+		ClusterName: "fleet", NoAccess: true, Settings: map[string]string{"api.limits": attacktest.NoLimits, "signin.roles": "[view]", "plane.roles": "[{login: pat@platform.example, userID: '" + tailnettest.UserID("pat@platform.example") + "', role: platform-admin}]", "plane.emailDomains": "[acme.dev]"}})
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/testkit/attacktest"
@@ -261,5 +263,95 @@ func TestGO10_CrashAndRestart(t *testing.T) {
 	if told := toldSince(t, m, gossip.EventConflict, ""); len(told) > 0 {
 		t.Errorf("recorded: %+v", told)
 	}
+	idleSince(t, m)
+}
+
+// GO-11. A server that others have forgotten comes back without a restart: it gets its own buried record back and raises
+// its generation. Others cannot raise the generation of a server, and a stolen record does not raise the dead. The
+// simulator tests of the package cover hours and days, pauses and halves.
+//
+// Guard: gossip.(*engine).supersedeOwn and (*View).mergeRecord, which verify the signature; (*engine).buried; (Tombstone).rejects.
+func TestGO11_ForgottenAndBack(t *testing.T) {
+	_, west := twoClusters(t)
+	restart := func(forgetAfter string) {
+		if err := west.Access.Stop(attacktest.Long); err != nil {
+			t.Error(err)
+		}
+		second.there = false
+		west.Set("gossip.forgetAfter", forgetAfter)
+	}
+	restart("1m")
+	t.Cleanup(func() { restart("24h") })
+	east, west := twoClusters(t)
+	r, thief := newRogue(t, east, "go11"), newRogue(t, east, "go11-thief")
+	r.introduce(t)
+	thief.introduce(t)
+	m := east.Mark(t)
+
+	t.Run("a server gets its own record", func(t *testing.T) {
+		node, began := nodeOf(t, west, "east"), time.Now()
+		own := r.learn(t, east)[node]
+		raised := func() uint64 { return r.learn(t, east)[node].Generation - own.Generation }
+		const top = 1<<53 - 1
+		forged, err := r.sealed(own.Facts, gossip.Order{Generation: top, Version: 1}, gossip.Up)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number := fmt.Sprintf(",[%q,%d,%d,%d]", node, top, top, 1)
+		for _, said := range []string{message(r.claim(), forged), message(r.claim() + number), message(r.claim()+number, forged)} {
+			r.taken(t, east, said)
+			r.says(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, said) })
+			asked := r.count(&r.asked)
+			attacktest.Eventually(t, attacktest.Long, "it has sent a request", func() bool { return r.count(&r.asked) >= asked+2 })
+		}
+		r.says(nil)
+		if got := raised(); got != 0 {
+			t.Errorf("forged records raise its generation by %d", got)
+		}
+		// Control: its own record, again and again.
+		for range 20 {
+			r.taken(t, east, message(r.claim(), r.learn(t, east)[node].Signed))
+		}
+		if got, most := raised(), 1+uint64(time.Since(began)/(10*time.Second)); got == 0 || got > most {
+			t.Errorf("its own record raises its generation by %d, want 1 to %d", got, most)
+		}
+		attacktest.Eventually(t, attacktest.Long, "that is recorded", func() bool { return len(toldSince(t, m, gossip.EventRaised, node)) > 0 })
+		attacktest.Eventually(t, attacktest.Long, "it is alive", func() bool { return aliveTo(t, west, "east") })
+	})
+	t.Run("a server has forgotten another", func(t *testing.T) {
+		last, listed := r.own(), func() bool { _, ok := clusterOf(t, west, "go11"); return ok }
+		r.says(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+		attacktest.Eventually(t, attacktest.Long, "it is forgotten", func() bool { return !listed() })
+		returned := func(by *rogueMember, said string) (out []gossip.Signed) {
+			var answer struct{ R []struct{ P, S []byte } }
+			attacktest.Decode(t, by.taken(t, west, said).Body, &answer)
+			for _, x := range answer.R {
+				if record, err := gossip.Open(gossip.Signed{Payload: x.P, Signature: x.S}); err == nil && record.Node == string(r.id) {
+					out = append(out, record.Signed)
+				}
+			}
+			return out
+		}
+		counted := rejectedBy(t, west, gossip.Buried)
+		if got := returned(thief, message(thief.claim()+","+r.claim(), last)); len(got) > 0 {
+			t.Error("another server gets the buried record")
+		}
+		if got := rejectedBy(t, west, gossip.Buried); got <= counted {
+			t.Error("the stolen record is not counted")
+		}
+		want := []gossip.Signed{last}
+		if diff := cmp.Diff(want, returned(r, message(r.claim(), last))); diff != "" {
+			t.Errorf("the server itself gets (-want +got):\n%s", diff)
+		}
+		if listed() {
+			t.Error("an old record raises the dead")
+		}
+		r.mu.Lock()
+		r.order.Generation++
+		r.mu.Unlock()
+		r.renew(t)
+		r.says(nil)
+		r.introduce(t)
+	})
 	idleSince(t, m)
 }

@@ -419,7 +419,7 @@ func TestGO07_PointsInside(t *testing.T) {
 		}
 	}
 	for _, host := range []string{"[::1]", "169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "10.0.0.1", "172.16.5.5", "192.168.1.1", "100.100.100.100", "0.0.0.0", "[::ffff:10.0.0.1]",
-		"[64:ff9b::a00:1]", "localhost", "kubernetes", "metadata.google.internal", "0x7f.1", "2130706433", theirs.Host, theirs.IPs[0].String(), strings.TrimPrefix(east.Server(), "https://")} {
+		"[64:ff9b::a00:1]", "[::10.0.0.1]", "[::ffff:0:169.254.169.254]", "[2001:0:102:304::f5ff:fffe]", "[2a00:1450:4001::5efe:7f00:1]", "localhost", "kubernetes", "metadata.google.internal", "0x7f.1", "2130706433", theirs.Host, theirs.IPs[0].String(), strings.TrimPrefix(east.Server(), "https://")} {
 		f := r.facts
 		f.APIEndpoint, f.APIPort = "https://"+host+":6443", 6443
 		refused("apiEndpoint "+host, east, f)

@@ -334,12 +334,12 @@ func TestID06_OneRuleIsUsed(t *testing.T) {
 }
 
 // ID-13. Different people and different devices get different names, and no person reaches the sign-in of another. A
-// login is never truncated, corrected or case-folded.
+// login is never truncated, corrected or case-folded; two users whose logins differ in letter case only are refused (ID-16).
 //
 // Guard: signin.Owner.Name, signin.OwnerOf, access.ParseLogin, access.(Policy).entitle.
 func TestID13_NamesThatCollide(t *testing.T) {
 	s := attacktest.Start(t)
-	logins := []string{"alice@a.com", "alice@b.com", "alice@github", "a.lice@a.com", "a-lice@a.com", "a_lice@a.com", "Alice@a.com", "älice@a.com", "аlice@a.com", "alice+x@a.com",
+	logins := []string{"alice@a.com", "alice@b.com", "alice@github", "a.lice@a.com", "a-lice@a.com", "a_lice@a.com", "älice@a.com", "аlice@a.com", "alice+x@a.com",
 		strings.Repeat("l", 60) + "@a.com", strings.Repeat("l", 61) + "@a.com", "アリス@例え.jp"}
 	const rule = `{"role": "view", "period": "8h"}`
 	s.SetPolicy(t, attacktest.Grant("*", rule))
@@ -453,4 +453,56 @@ func TestID13_NamesThatCollide(t *testing.T) {
 			}
 		}
 	})
+}
+
+// ID-16. Two users of the tailnet with one login are refused by every operation, and only they. The sign-in that one of them had stays,
+// and works again when the other's device is gone.
+//
+// Guard: tailnet.(Node).isAmbiguous, access.Admit.
+func TestID16_TwoUsersOneLogin(t *testing.T) {
+	s := attacktest.Start(t)
+	s.SetPolicy(t, attacktest.Grant("*", `{"role": "view", "period": "8h"}`))
+	pat, kim := s.Person(t, "pat-laptop", "pat@a.com"), s.Person(t, "kim-laptop", "kim@a.com")
+	s.WaitGranted(t, pat)
+	s.WaitGranted(t, kim)
+	s.Login(t, pat, signin.LoginRequest{})
+	had := s.SignIns(t, "pat@a.com")
+	if len(had) != 1 {
+		t.Fatalf("%d sign-ins, want 1", len(had))
+	}
+	read := func(p *testenv.Person) attacktest.Answer { return s.Ask(t, p, "GET", attacktest.API+"/login", "") }
+
+	imposter := s.Person(t, "imposter-laptop", "PAT@a.com")
+	attacktest.Eventually(t, attacktest.Soon, "both are refused", func() bool {
+		return read(pat).Code() == problem.IdentityAmbiguous && read(imposter).Code() == problem.IdentityAmbiguous
+	})
+	ids := map[string]bool{}
+	for _, p := range []*testenv.Person{pat, imposter} {
+		for _, rt := range guarded() {
+			method, path := split(rt)
+			e := refusedWith(t, s, p, method, path, problem.IdentityAmbiguous)
+			ids[e.Actor.UserID] = true
+		}
+	}
+	if len(ids) != 2 || ids[""] {
+		t.Errorf("the audit log has the user IDs %v, want two", ids)
+	}
+	if a := read(kim); a.Code() != problem.NotSignedIn {
+		t.Errorf("another person: %v, want %q", a, problem.NotSignedIn)
+	}
+
+	id, err := s.Net.ID(imposter.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Net.Share(id) {
+		t.Fatal("the imposter's device is not in the tailnet")
+	}
+	attacktest.Eventually(t, attacktest.Soon, "a device of another tailnet locks out no one", func() bool {
+		return read(pat).Status == http.StatusOK && read(imposter).Code() == problem.ForeignNode
+	})
+	if now := s.SignIns(t, "pat@a.com"); len(now) != 1 || now[0].UID != had[0].UID {
+		t.Errorf("the sign-in was %+v and is %+v", had, now)
+	}
+	s.Logout(t, pat)
 }

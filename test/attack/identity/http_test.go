@@ -112,6 +112,9 @@ func TestID09_HostIsOneOfOurNames(t *testing.T) {
 		"GET /api/v1alpha1/login HTTP/1.1\r\nHost: \r\n\r\n",
 		"GET /api/v1alpha1/login HTTP/1.1\r\nHost:  tka.tiny.ts.net@evil.example\r\n\r\n",
 		"GET https://evil.example/api/v1alpha1/login HTTP/1.1\r\nHost: " + names[0] + "\r\n\r\n",
+		"GET https://" + names[0] + "/api/v1alpha1/login HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+		"GET https://alice@" + names[0] + "/api/v1alpha1/login HTTP/1.1\r\nHost: " + names[0] + "\r\n\r\n",
+		"GET /api/v1alpha1/login HTTP/1.1\r\nHost: [" + names[0] + "]\r\n\r\n",
 		"GET //evil.example/api/v1alpha1/login HTTP/1.1\r\nHost: evil.example\r\n\r\n",
 	} {
 		m := s.Mark(t)

@@ -25,6 +25,7 @@ import (
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -87,7 +88,7 @@ func startPlane(ctx context.Context, s *attacktest.Env) (*attacktest.PlaneEnv, e
 	}
 	s.Set("plane.identity", "{oidc: "+o.Issuer.Settings()+"}")
 	s.Set("plane.emailDomains", "[corp.example]")
-	s.Set("plane.roles", "[{login: pat@platform.example, role: platform-admin}]")
+	s.Set("plane.roles", "[{login: pat@platform.example, userID: '"+tailnettest.UserID("pat@platform.example")+"', role: platform-admin}]")
 	if o.Unnamed = testenv.CanName(ctx); o.Unnamed == nil {
 		s.Set("plane.exposures", fmt.Sprintf(`[{name: grafana, upstream: "http://grafana.monitoring.svc:%s", access: observe.read, userHeader: X-WEBAUTH-USER, roleHeader: X-WEBAUTH-ROLE}]`, at.Port()))
 		s.Know(map[string]string{"grafana.monitoring.svc": "127.0.0.1"})

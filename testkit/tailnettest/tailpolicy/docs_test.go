@@ -11,7 +11,7 @@ import (
 
 var hujsonBlock = regexp.MustCompile("(?ms)^[ \t]*```hujson[^\n]*\n(.*?)^[ \t]*```")
 
-// TB-05: every example policy of this repository compiles. These are the files *.hujson, and the blocks in Markdown
+// TB-05: every example policy of this repository compiles, and those of the documentation also in the dialect of Headscale. These are the files *.hujson, and the blocks in Markdown
 // between ```hujson and ```. So each block must be a complete policy, with the tags and groups that it uses.
 func TestExamplePolicies(t *testing.T) {
 	t.Parallel()
@@ -24,6 +24,9 @@ func TestExamplePolicies(t *testing.T) {
 		examples++
 		if _, err := Parse(text); err != nil {
 			t.Errorf("%s: %v\n%s", path, err, text)
+		}
+		if _, err := ParseHeadscale(text); err != nil && filepath.Ext(path) == ".md" {
+			t.Errorf("%s, on Headscale: %v\n%s", path, err, text)
 		}
 	}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

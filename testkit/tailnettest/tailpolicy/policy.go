@@ -18,6 +18,7 @@ import (
 // Policy is a policy file that passed all checks, so compiling filters from it cannot fail. It is immutable.
 type Policy struct {
 	text      string
+	headscale bool                // the file is in the dialect of Headscale
 	groups    map[string][]string // "group:dev" -> logins
 	tagOwners map[string][]selector
 	hosts     map[string]netip.Prefix
@@ -96,7 +97,13 @@ const MaxSize = 1 << 20
 
 // Parse checks a whole policy file and runs its tests section. Errors are of type *Error, except for a text that is
 // not HuJSON.
-func Parse(text string) (*Policy, error) {
+func Parse(text string) (*Policy, error) { return parse(text, false) }
+
+// ParseHeadscale is Parse for the dialect of Headscale. It refuses the autogroups that Headscale does not have, and accepts "pat@" for
+// a user without an e-mail address whose name is "pat".
+func ParseHeadscale(text string) (*Policy, error) { return parse(text, true) }
+
+func parse(text string, headscale bool) (*Policy, error) {
 	if len(text) > MaxSize {
 		return nil, &Error{Line: 1, Msg: "is longer than 1 MiB"}
 	}
@@ -109,7 +116,7 @@ func Parse(text string) (*Policy, error) {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	c := &compiler{text: text, ast: &ast, p: &Policy{
-		text: text, groups: map[string][]string{}, tagOwners: map[string][]selector{}, hosts: map[string]netip.Prefix{}}}
+		text: text, headscale: headscale, groups: map[string][]string{}, tagOwners: map[string][]selector{}, hosts: map[string]netip.Prefix{}}}
 	if err := c.compile(); err != nil {
 		return nil, err
 	}

@@ -436,3 +436,25 @@ func levels(v *hujson.Value) (most int) {
 	}
 	return most + 1
 }
+
+// Headscale's dialect refuses the autogroups that Headscale does not have, and names users without an e-mail address.
+func TestHeadscaleDialect(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		policy string
+		err    string
+	}{
+		{`{"groups": {"group:a": ["pat@", "kim@example.com"]}, "tagOwners": {"tag:t": ["group:a"]}, "grants": [{"src": ["pat@", "autogroup:member"], "dst": ["tag:t"], "ip": ["*"]}]}`, ""},
+		{`{"tagOwners": {"tag:t": ["autogroup:admin"]}}`, `"autogroup:admin": Headscale has no such autogroup`},
+		{`{"tagOwners": {"tag:t": ["autogroup:owner"]}}`, `"autogroup:owner": Headscale has no such autogroup`},
+		{`{"grants": [{"src": ["autogroup:shared"], "dst": ["*"], "ip": ["*"]}]}`, `"autogroup:shared": Headscale has no such autogroup`},
+	} {
+		_, err := ParseHeadscale(tt.policy)
+		if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s: error %v, want %q", tt.policy, err, tt.err)
+		}
+	}
+	if _, err := Parse(`{"grants": [{"src": ["pat@"], "dst": ["*"], "ip": ["*"]}]}`); err == nil {
+		t.Error("Tailscale's dialect accepts pat@")
+	}
+}

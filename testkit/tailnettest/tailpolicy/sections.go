@@ -15,10 +15,12 @@ func (c *compiler) groups(raw *rawPolicy) error {
 		if !groupName.MatchString(name) {
 			return c.fail(at, "%q is not the name of a group such as group:dev", name)
 		}
+		logins = slices.Clone(logins)
 		for i, l := range logins {
-			if !IsLogin(l) {
+			if !c.p.isLogin(l) {
 				return c.fail(fmt.Sprintf("%s/%d", at, i), "%q is not a login: a group has logins only", l)
 			}
+			logins[i] = strings.TrimSuffix(l, "@")
 		}
 		c.p.groups[name] = logins
 	}

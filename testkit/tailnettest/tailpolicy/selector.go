@@ -66,6 +66,12 @@ var (
 // IsLogin reports whether s is a valid login name of a person.
 func IsLogin(s string) bool { return len(s) <= 254 && loginName.MatchString(s) }
 
+// isLogin reports whether s names a person in the file.
+func (p *Policy) isLogin(s string) bool {
+	name, short := strings.CutSuffix(s, "@")
+	return IsLogin(s) || p.headscale && short && hostName.MatchString(name)
+}
+
 // selectors parses a list of names at a position.
 func (c *compiler) selectors(at string, names []string, where place) ([]selector, error) {
 	var out []selector
@@ -95,6 +101,9 @@ func (p *Policy) selector(s string) (selector, error) {
 			"member": member, "tagged": tagged, "self": self, "internet": internet, "shared": shared,
 			"admin": admin, "owner": admin, "network-admin": admin, "it-admin": admin,
 		}[rest]
+		if p.headscale && (kind == admin || kind == shared) {
+			return none, fmt.Errorf("%q: Headscale has no such autogroup", s)
+		}
 		if !ok {
 			return none, fmt.Errorf("%q is not supported by this testbed", s)
 		}
@@ -116,8 +125,8 @@ func (p *Policy) selector(s string) (selector, error) {
 		return selector{kind: service, name: s}, nil
 	case prefix == "ipset" || prefix == "user" || prefix == "posture":
 		return none, fmt.Errorf("%q: %s is not supported by this testbed", s, prefix)
-	case IsLogin(s):
-		return selector{kind: person, name: s}, nil
+	case p.isLogin(s):
+		return selector{kind: person, name: strings.TrimSuffix(s, "@")}, nil
 	}
 	if a, ok := parsePrefix(s); ok {
 		return selector{kind: address, prefix: a}, nil
