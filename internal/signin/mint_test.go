@@ -67,8 +67,13 @@ func TestSI14_Verify(t *testing.T) {
 			account = nil
 		}
 		life, err := rules.Verify(s, account, now)
-		if life != tt.life || !errors.Is(err, tt.err) || err != nil && !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%s: got %v, %v; want %v, %v with %q", tt.why, life, err, tt.life, tt.err, tt.says)
+		if life != tt.life {
+			t.Errorf("%s: got a life of %v, want %v", tt.why, life, tt.life)
+		}
+		if !errors.Is(err, tt.err) {
+			t.Errorf("%s: got %v, want %v", tt.why, err, tt.err)
+		} else if err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: got %v, want it to say %q", tt.why, err, tt.says)
 		}
 	}
 }
