@@ -104,11 +104,24 @@ func tokenRules(s settings.Signin) signin.TokenRules {
 	return signin.TokenRules{Max: time.Duration(s.Period.Max), MaxLife: time.Duration(s.MaxLife), Audiences: s.TokenAudiences, RequireAdmissionPolicy: s.RequireAdmissionPolicy}
 }
 
+// clusterWide returns the roles that may be bound in the whole cluster; nil if the setting is absent.
+func clusterWide(s settings.Signin) signin.ClusterWide {
+	if s.ClusterWide == nil {
+		return nil
+	}
+	list := signin.ClusterWide{}
+	for _, r := range s.ClusterWide {
+		list = append(list, signin.ClusterWideRole{Role: access.Role(r.Role), ByRequest: r.By != ""})
+	}
+	return list
+}
+
 func signinService(p *process, store *controller.Store, keys *keyring) *signin.Service {
 	return &signin.Service{
 		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
 		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, MaxLife: time.Duration(p.set.Signin.MaxLife),
 		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
+		RoleReaches: store.RoleReaches, ClusterWide: clusterWide(p.set.Signin),
 		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
 }

@@ -26,6 +26,7 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 		Rules: signin.Rules{
 			Roles: policy.Roles, Min: time.Duration(s.Period.Min), Max: time.Duration(s.Period.Max), MaxLife: time.Duration(s.MaxLife),
 			KeepExpired: time.Duration(s.KeepExpired), Recheck: policyRecheck, RequireAdmissionPolicy: s.RequireAdmissionPolicy, Reserved: policy.Reserved,
+			ClusterWide: clusterWide(s),
 		},
 		OnReady: p.metrics.ObserveReady,
 		OnEnd:   p.recordEndedSignin,
@@ -69,4 +70,26 @@ func (p *process) checkRoles(ctx context.Context) error {
 		return fmt.Errorf("this account may bind none of the roles of signin.roles (%v): grant it the verb bind on those ClusterRoles, by name", roles)
 	}
 	return nil
+}
+
+// warnAboutRoles logs the configured roles that reach every ServiceAccount when they are bound in the whole cluster.
+func (p *process) warnAboutRoles(ctx context.Context) {
+	k, err := kubernetes.NewForConfig(p.config)
+	if err != nil {
+		p.log.Warn("checking the rules of signin.roles failed", "err", err)
+		return
+	}
+	allowed := clusterWide(p.set.Signin)
+	for _, r := range p.set.AccessPolicy().Roles {
+		role, err := k.RbacV1().ClusterRoles().Get(ctx, string(r), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err): // checkRoles logs it
+		case err != nil:
+			p.log.Warn("checking the rules of a role of signin.roles failed", "role", r, "err", err)
+		case allowed.Warning(r, controller.RoleReaches(role)) != "":
+			p.log.Warn(allowed.Warning(r, controller.RoleReaches(role)), "role", r)
+		case allowed.Refusal(r, controller.RoleReaches(role)) != "":
+			p.log.Info("a role of signin.roles is bound only in namespaces", "role", r, "reason", allowed.Refusal(r, controller.RoleReaches(role)))
+		}
+	}
 }

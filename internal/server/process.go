@@ -190,6 +190,9 @@ func (p *process) connect(ctx context.Context) (closeRecord func() error, err er
 			return nil, err
 		}
 	}
+	if p.set.Runs(settings.OperatorRole, p.role) || p.set.Runs(settings.AccessRole, p.role) {
+		p.warnAboutRoles(ctx)
+	}
 	if p.cluster, err = p.clusterInfo(ctx); err != nil {
 		return nil, err
 	}

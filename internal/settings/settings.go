@@ -68,17 +68,18 @@ type Tailnet struct {
 
 // Signin sets which access the servers may grant.
 type Signin struct {
-	Capability             string   `yaml:"capability"`
-	Namespace              string   `yaml:"namespace"`       // namespace of the sign-ins only
-	SystemNamespace        string   `yaml:"systemNamespace"` // namespace of the servers
-	Roles                  []string `yaml:"roles"`           // allow-list of ClusterRoles; required
-	Period                 Bounds   `yaml:"period"`
-	MaxLife                Duration `yaml:"maxLife"` // 0: no limit
-	MaxPerLogin            int      `yaml:"maxPerLogin"`
-	KeepExpired            Duration `yaml:"keepExpired"`
-	GrantCheckInterval     Duration `yaml:"grantCheckInterval"` // how often to check the grants of live sign-ins, in addition to each change of the tailnet
-	RequireAdmissionPolicy bool     `yaml:"requireAdmissionPolicy"`
-	TokenAudiences         []string `yaml:"tokenAudiences,omitempty"` // of the API server; empty: the API server's default
+	Capability             string      `yaml:"capability"`
+	Namespace              string      `yaml:"namespace"`             // namespace of the sign-ins only
+	SystemNamespace        string      `yaml:"systemNamespace"`       // namespace of the servers
+	Roles                  []string    `yaml:"roles"`                 // allow-list of ClusterRoles; required
+	ClusterWide            ClusterWide `yaml:"clusterWide,omitempty"` // roles that may be bound in the whole cluster although they reach every ServiceAccount; absent: all, with a warning
+	Period                 Bounds      `yaml:"period"`
+	MaxLife                Duration    `yaml:"maxLife"` // 0: no limit
+	MaxPerLogin            int         `yaml:"maxPerLogin"`
+	KeepExpired            Duration    `yaml:"keepExpired"`
+	GrantCheckInterval     Duration    `yaml:"grantCheckInterval"` // how often to check the grants of live sign-ins, in addition to each change of the tailnet
+	RequireAdmissionPolicy bool        `yaml:"requireAdmissionPolicy"`
+	TokenAudiences         []string    `yaml:"tokenAudiences,omitempty"` // of the API server; empty: the API server's default
 }
 
 // Bounds are the shortest and the longest period.
@@ -319,6 +320,7 @@ func (f File) validateSignin(v *validation) {
 		_, err := access.ParseRole(r)
 		v.failIf(err != nil, "signin.roles: %w", err)
 	}
+	s.ClusterWide.validate(v, s.Roles)
 	for name, ns := range map[string]string{"signin.namespace": s.Namespace, "signin.systemNamespace": s.SystemNamespace} {
 		v.failIf(!label.MatchString(ns), "%s: %q is not the name of a namespace", name, ns)
 	}

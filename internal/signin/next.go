@@ -17,6 +17,7 @@ const (
 	ReasonPending                = "Pending"
 	ReasonRoleNotAllowed         = "RoleNotAllowed"
 	ReasonRoleNotFound           = "RoleNotFound"
+	ReasonRoleNeedsNamespaces    = "RoleNeedsNamespaces"
 	ReasonNoNamespace            = "NoNamespace"
 	ReasonNameTaken              = "NameTaken"
 	ReasonBadPeriod              = "BadPeriod"
@@ -40,6 +41,7 @@ type Rules struct {
 	MaxLife     time.Duration // maximum lifetime since creation, including extensions; 0: no limit
 	KeepExpired time.Duration // how long an expired sign-in remains readable
 	Reserved    []string      // Tailplane's namespaces, in which the operator binds nothing
+	ClusterWide ClusterWide   // roles that may be bound in the whole cluster although they reach every ServiceAccount
 
 	// RequireAdmissionPolicy refuses to provision while the cluster has no admission policy that
 	// restricts who may write sign-ins.
@@ -80,6 +82,7 @@ type Facts struct {
 	Account      *Account  // nil if there is none
 	Bindings     []Binding // bindings with its name or its UID
 	RoleExists   bool
+	RoleReaches  string   // result of ReachesAccounts for the role
 	Existing     []string // its namespaces that exist in the cluster
 	PolicyActive bool     // the admission policy is in force
 
@@ -95,6 +98,7 @@ const (
 	Provision Action = "provision" // create the objects that give access
 	Replace   Action = "replace"   // like Provision, and also remove objects of an earlier sign-in
 	Extend    Action = "extend"    // change the end time
+	Warn      Action = "warn"      // report something about a sign-in whose access does not change
 	Correct   Action = "correct"   // repair bindings that another writer changed
 	Refuse    Action = "refuse"    // do not provision the sign-in
 	Expire    Action = "expire"    // record that the sign-in expired
@@ -135,6 +139,9 @@ func equalReports(a, b Report) bool {
 // after now means at once.
 func Next(f Facts, now time.Time) (Step, time.Time) {
 	end := f.End(f.Rules.MaxLife)
+	if f.isFrozen() && f.ValidUntil.Before(end) {
+		end = f.ValidUntil
+	}
 	switch {
 	case f.Deleting:
 		return f.revoke(), time.Time{}
@@ -241,12 +248,31 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 		return ReasonAdmissionPolicyMissing, "The admission policy that restricts writing sign-ins to the access server is not active.", now.Add(r.Recheck)
 	case !f.RoleExists:
 		return ReasonRoleNotFound, fmt.Sprintf("The cluster has no ClusterRole %q.", f.Role), now.Add(r.Recheck)
+	case f.roleNeedsNamespaces() != "" && !f.isFrozen():
+		return ReasonRoleNeedsNamespaces, f.roleNeedsNamespaces(), now.Add(r.Recheck)
 	case len(f.Namespaces) > 0 && len(there) == 0:
 		return ReasonNoNamespace, "The cluster has none of the namespaces " + strings.Join(f.Namespaces, ", ") + ".", time.Time{}
 	case f.Account != nil && f.ServiceAccountUID == "" && !f.createdByUs():
 		return ReasonNameTaken, "A ServiceAccount of this name exists that Tailplane did not create. Tailplane does not use it.", time.Time{}
 	}
 	return "", "", time.Time{}
+}
+
+// roleNeedsNamespaces returns why the role may not be bound in the whole cluster, which the sign-in
+// requests, or "".
+func (f Facts) roleNeedsNamespaces() string {
+	if len(f.Namespaces) > 0 {
+		return ""
+	}
+	return f.Rules.ClusterWide.Refusal(f.Role, f.RoleReaches)
+}
+
+// isFrozen reports whether the role is bound in the whole cluster, but may no longer be: its rules or
+// signin.clusterWide changed. Such a sign-in keeps its access until its present end, and nothing
+// extends it. Whether it is bound shows the binding, not the status.
+func (f Facts) isFrozen() bool {
+	return f.roleNeedsNamespaces() != "" && !f.ValidUntil.IsZero() && f.ServiceAccountUID != "" && f.isAccountIntact() &&
+		slices.ContainsFunc(f.Bindings, func(b Binding) bool { return b == Binding{"", BindingName(f.Name), b.UID, f.Role, f.Name, f.UID} })
 }
 
 // splitNamespaces splits the requested namespaces into those that exist in the cluster and the rest.
@@ -272,6 +298,15 @@ func (f Facts) provision(end time.Time) Step {
 		r.BoundNamespaces = places
 	}
 	r.Message = fmt.Sprintf("The role %s is bound %s.", f.Role, where)
+	if len(f.Namespaces) == 0 {
+		if warning := f.Rules.ClusterWide.Warning(f.Role, f.RoleReaches); warning != "" {
+			r.Message += " " + warning
+		}
+	}
+	if f.isFrozen() {
+		r.Reason = ReasonRoleNeedsNamespaces
+		r.Message += " " + f.roleNeedsNamespaces() + " The sign-in keeps its access until its end, and nothing extends it."
+	}
 	step := Step{Action: Keep}
 	switch {
 	case f.Account == nil:
@@ -305,10 +340,17 @@ func (f Facts) provision(end time.Time) Step {
 		step.Action = Provision
 	case len(step.DeleteBindings) > 0 || len(step.CreateBindings) > 0:
 		step.Action = Correct
+	case isNews(r, f.Report):
+		step.Action = Warn
 	case !equalReports(r, f.Report):
 		step.Action = Extend
 	}
 	return step
+}
+
+// isNews reports whether the new report says something else about a sign-in that ends as before.
+func isNews(now, before Report) bool {
+	return now.ValidUntil.Equal(before.ValidUntil) && (now.Message != before.Message || now.Reason != before.Reason)
 }
 
 // Failed returns the report for a step that failed. It never reports a sign-in as ready or gone

@@ -23,7 +23,7 @@ var (
 		Doc:       "Sign in, or extend the sign-in of a session of this device.",
 		Example:   LoginRequest{Role: "view", Period: httpapi.Duration(30 * time.Minute)},
 		Responses: []Accepted{{exampleStatus(Pending)}},
-		Refusals: slices.Concat(ungranted, []problem.Code{problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.PeriodOutOfBounds,
+		Refusals: slices.Concat(ungranted, []problem.Code{problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds,
 			problem.ReasonRequired, problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable}),
 	}
 	Read = httpapi.Op[ReadRequest, Status]{

@@ -61,6 +61,11 @@ type Service struct {
 	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 
+	// RoleReaches, optional, returns the result of ReachesAccounts for a ClusterRole, or "" if the
+	// role does not exist. If it is nil, ClusterWide restricts no role.
+	RoleReaches func(context.Context, access.Role) (string, error)
+	ClusterWide ClusterWide // roles that may be bound in the whole cluster
+
 	MaxPerLogin int           // devices of one login with live sign-ins
 	MaxLife     time.Duration // maximum lifetime of a sign-in since its creation, as in Rules; 0: no limit
 	RetryAfter  time.Duration // pause between two polls of a client
@@ -107,6 +112,9 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	}
 	p, err := p.Choose(request)
 	if err != nil {
+		return Accepted{}, err
+	}
+	if _, err := d.checkClusterWide(ctx, p.Role(), p.Namespaces()); err != nil {
 		return Accepted{}, err
 	}
 	owner := OwnerOf(p.Caller(), req.Session)

@@ -96,6 +96,9 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, req WhoamiRequest
 			Namespaces: append([]string{}, r.Namespaces...), Reason: reason, Chosen: r.Chosen, Problem: r.Problem})
 	}
 	w.Decision = decisionOf(e)
+	if err := d.explainClusterWide(ctx, &w); err != nil {
+		return Whoami{}, err
+	}
 	switch s, there, err := d.findSignin(ctx, p, req.Session); {
 	case err != nil:
 		return Whoami{}, err

@@ -272,6 +272,11 @@ func readSchema(t *testing.T) schema {
 	return s
 }
 
+// Values without a default in values.yaml, with the reason.
+var withoutDefault = map[string]string{
+	"signin.clusterWide": "an upgrade must not end live sign-ins, so an absent list allows all roles",
+}
+
 // Every value has a description, unknown values are refused, and the table in the chart's README matches the schema
 // with its defaults.
 func TestValuesDocumented(t *testing.T) {
@@ -299,8 +304,8 @@ func TestValuesDocumented(t *testing.T) {
 			}
 			return
 		}
-		if !there {
-			t.Errorf("%s: values.yaml has no default", path)
+		if there == (withoutDefault[path] != "") {
+			t.Errorf("%s: values.yaml has a default: %v; it should have none because: %q", path, there, withoutDefault[path])
 		}
 		if s.Properties == nil {
 			if s.Type == "object" && !strings.HasPrefix(string(s.AdditionalProperties), "{") {
@@ -419,6 +424,9 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 					t.Errorf("a star: %s", where)
 				}
 				for _, verb := range []string{"escalate", "impersonate", "deletecollection", "approve", "sign"} {
+					if verb == "deletecollection" && name == "tailplane-edit" {
+						continue // a role for people, which the chart binds to nobody
+					}
 					if slices.ContainsFunc(r.Verbs, func(v string) bool { return v == verb || strings.HasPrefix(v, verb+":") }) {
 						t.Errorf("%s: %s", verb, where)
 					}
@@ -429,7 +437,7 @@ func TestSI12_RulesAsWritten(t *testing.T) {
 				if slices.Contains(r.Resources, "secrets") && (cluster || len(r.ResourceNames) == 0) && (cluster || !secretsOfGateway(u, r) && !secretsOfFleet(u, r)) && !boundByFleet(u) {
 					t.Errorf("Secrets of others: %s", where)
 				}
-				if cluster && slices.ContainsFunc(r.Resources, func(s string) bool {
+				if cluster && name != "tailplane-edit" && slices.ContainsFunc(r.Resources, func(s string) bool {
 					return strings.HasPrefix(s, "serviceaccounts") || strings.HasPrefix(s, "pods") || s == "nodes" || s == "configmaps"
 				}) {
 					if name == "tailplane-plane" && slices.Equal(r.Resources, []string{"pods"}) && slices.Equal(r.Verbs, []string{"get", "list", "watch"}) {

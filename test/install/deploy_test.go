@@ -14,8 +14,8 @@ import (
 
 // The files of deploy/ that are rendered from the chart's templates, with the templates and the values.
 var deployed = map[string][]string{
-	"deploy/base": {"namespaces", "accounts", "rbac-access", "rbac-operator", "rbac-view",
-		"policy-signins", "policy-bindings", "policy-tokens"},
+	"deploy/base": {"namespaces", "accounts", "rbac-access", "rbac-operator", "rbac-view", "rbac-edit",
+		"policy-signins", "policy-bindings", "policy-tokens", "policy-accounts", "policy-system"},
 	"deploy/server": {"access", "operator", "networkpolicies"},
 	"deploy/inject": {"inject", "rbac-inject", "webhook", "policy-adapter"},
 	"deploy/plane":  {"plane", "rbac-plane"},

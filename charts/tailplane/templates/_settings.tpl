@@ -2,7 +2,7 @@
      a test keeps the two in sync. */}}
 
 {{- define "tailplane.signinSettings" -}}
-{{- $s := omit .Values.signin "createNamespace" "namespaced" }}
+{{- $s := omit .Values.signin "createNamespace" "namespaced" "protectedNamespaces" }}
 {{- set $s "systemNamespace" .Release.Namespace | toYaml }}
 {{- end }}
 

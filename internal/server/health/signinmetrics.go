@@ -165,8 +165,11 @@ func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
 		if !ok {
 			return
 		}
-		count := map[signin.Phase]int{}
+		count, frozen := map[signin.Phase]int{}, 0
 		for _, s := range all {
+			if !s.Deleting && s.Phase == signin.PhaseReady && s.Reason == signin.ReasonRoleNeedsNamespaces {
+				frozen++
+			}
 			switch {
 			case s.Deleting:
 				count[signin.PhaseEnding]++
@@ -179,7 +182,9 @@ func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
 		for _, p := range phases {
 			emit("tailplane_signins", float64(count[p]), string(p))
 		}
-	}, metric{"tailplane_signins", "Sign-ins in the cluster, by phase.", []string{"phase"}})
+		emit("tailplane_signins_frozen", float64(frozen))
+	}, metric{"tailplane_signins", "Sign-ins in the cluster, by phase.", []string{"phase"}},
+		metric{"tailplane_signins_frozen", "Live sign-ins that nothing extends, because their role may no longer be bound in the whole cluster.", nil})
 }
 
 var phases = []signin.Phase{signin.PhasePending, signin.PhaseReady, signin.PhaseRefused, signin.PhaseEnding, signin.PhaseExpired}

@@ -223,6 +223,7 @@ var transitionEvents = map[signin.Action]struct{ kind, reason, action string }{
 	signin.Provision: {corev1.EventTypeNormal, "Provisioned", "Provision"},
 	signin.Replace:   {corev1.EventTypeNormal, "Replaced", "Provision"},
 	signin.Extend:    {corev1.EventTypeNormal, "Extended", "Extend"},
+	signin.Warn:      {corev1.EventTypeWarning, signin.ReasonRoleNeedsNamespaces, "Provision"},
 	signin.Correct:   {corev1.EventTypeWarning, "Corrected", "Provision"},
 	signin.Refuse:    {corev1.EventTypeWarning, "Refused", "Provision"},
 	signin.Expire:    {corev1.EventTypeNormal, "Expired", "Expire"},
@@ -245,6 +246,8 @@ func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step 
 	switch step.Action {
 	case signin.Extend:
 		note = "It ends at " + step.Report.ValidUntil.UTC().Format(time.RFC3339) + "."
+	case signin.Warn:
+		known = step.Report.Reason == signin.ReasonRoleNeedsNamespaces && f.Reason != step.Report.Reason
 	case signin.Correct:
 		note = "Another client changed a binding. " + note
 	case signin.Refuse:

@@ -208,7 +208,8 @@ type reconciler struct {
 	live          client.Reader
 	events        events.EventRecorder
 
-	known    lookupCache[bool] // whether roles and policies exist
+	roles    lookupCache[roleInfo] // by name
+	policies lookupCache[bool]     // whether a policy is in force, by name
 	written  overwrittenVersions
 	arrivals arrivalTimes
 }

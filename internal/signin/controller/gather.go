@@ -75,7 +75,8 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 	if f.PolicyActive, err = r.isPolicyActive(ctx); err != nil {
 		return f, o, err
 	}
-	f.RoleExists, err = r.roleExists(ctx, f.Role)
+	role, err := r.role(ctx, f.Role)
+	f.RoleExists, f.RoleReaches = role.exists, role.reaches
 	return f, o, err
 }
 
@@ -194,17 +195,13 @@ func namespaceExists(ctx context.Context, reader client.Reader, name string) (bo
 	return ns.DeletionTimestamp == nil, nil // no object can be created in a namespace that is being deleted
 }
 
-// roleExists reports whether the cluster has the ClusterRole. Kubernetes would accept a binding to
-// a missing role. It queries only roles on the allow-list, because the operator's permissions name
-// them one by one.
-func (r *reconciler) roleExists(ctx context.Context, role access.Role) (bool, error) {
+// role describes the ClusterRole. Kubernetes would accept a binding to a missing role. It queries
+// only roles on the allow-list, because the operator's permissions name them one by one.
+func (r *reconciler) role(ctx context.Context, role access.Role) (roleInfo, error) {
 	if !slices.Contains(r.Rules.Roles, role) {
-		return false, nil
+		return roleInfo{}, nil
 	}
-	return r.known.get("role/"+string(role), r.Now(), r.Rules.Recheck, func() (bool, error) {
-		err := r.Get(ctx, client.ObjectKey{Name: string(role)}, new(rbacv1.ClusterRole))
-		return err == nil, client.IgnoreNotFound(err)
-	})
+	return r.roles.get(string(role), r.Now(), r.Rules.Recheck, func() (roleInfo, error) { return readRole(ctx, r.Client, role) })
 }
 
 // isPolicyActive reports whether the admission policy and its binding exist and deny.
@@ -212,5 +209,5 @@ func (r *reconciler) isPolicyActive(ctx context.Context) (bool, error) {
 	if !r.Rules.RequireAdmissionPolicy {
 		return false, nil
 	}
-	return r.known.get("policy", r.Now(), r.Rules.Recheck, func() (bool, error) { return kube.IsPolicyInForce(ctx, r.Client, AdmissionPolicy) })
+	return r.policies.get(AdmissionPolicy, r.Now(), r.Rules.Recheck, func() (bool, error) { return kube.IsPolicyInForce(ctx, r.Client, AdmissionPolicy) })
 }

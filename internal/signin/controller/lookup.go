@@ -1,9 +1,40 @@
 package controller
 
 import (
+	"context"
 	"sync"
 	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/signin"
 )
+
+// A roleInfo is what the programs need to know about a ClusterRole.
+type roleInfo struct {
+	exists  bool
+	reaches string // result of signin.ReachesAccounts for its stored rules
+}
+
+// readRole reads a ClusterRole. The controller manager stores the rules of an aggregated role.
+func readRole(ctx context.Context, c client.Reader, name access.Role) (roleInfo, error) {
+	role := new(rbacv1.ClusterRole)
+	if err := c.Get(ctx, client.ObjectKey{Name: string(name)}, role); err != nil {
+		return roleInfo{}, client.IgnoreNotFound(err)
+	}
+	return roleInfo{true, RoleReaches(role)}, nil
+}
+
+// RoleReaches returns the result of signin.ReachesAccounts for the stored rules of a ClusterRole.
+func RoleReaches(role *rbacv1.ClusterRole) string {
+	rules := make([]signin.PolicyRule, len(role.Rules))
+	for i, r := range role.Rules {
+		rules[i] = signin.PolicyRule(r)
+	}
+	return signin.ReachesAccounts(rules)
+}
 
 // A lookupCache caches answers of the API server about objects that this process may read by name but
 // not watch: roles and admission policies. The zero value is ready to use.

@@ -11,6 +11,7 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -29,8 +31,8 @@ import (
 // annotateTimeout limits the write of the annotation before a deletion.
 const annotateTimeout = 2 * time.Second
 
-// policyMaxAge is how long the store relies on an admission policy that it has read.
-const policyMaxAge = 30 * time.Second
+// lookupMaxAge is how long the store relies on an admission policy or a role that it has read.
+const lookupMaxAge = 30 * time.Second
 
 // byLogin is the name of the cache index by the login of the owner.
 const byLogin = "login"
@@ -38,7 +40,8 @@ const byLogin = "login"
 // A Store stores sign-ins as TkaSignin objects in one namespace. It implements signin.Store. In
 // that namespace it needs get, list, watch, create, patch and delete on tkasignins, get on
 // serviceaccounts, and create on serviceaccounts/token. It also needs get on the admission policies
-// AdmissionPolicy and TokenPolicy and their bindings, if the rules require them.
+// AdmissionPolicy and TokenPolicy and their bindings, if the rules require them, and get on the
+// ClusterRoles whose names RoleReaches receives.
 //
 // Until Run has filled the cache, reads from the cache find nothing. Await waits for the cache.
 type Store struct {
@@ -48,7 +51,8 @@ type Store struct {
 	config    *rest.Config
 	client    client.Client
 	cache     cache.Cache
-	policies  lookupCache[bool] // whether each admission policy is in force
+	policies  lookupCache[bool]     // whether a policy is in force, by name
+	roles     lookupCache[roleInfo] // by name
 
 	synced chan struct{} // closed when the cache is filled
 
@@ -64,7 +68,7 @@ func NewStore(config *rest.Config, namespace string, rules signin.TokenRules, no
 		return nil, errors.New("a store of sign-ins needs a client configuration, a namespace, the rules of its tokens and a clock")
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme, admissionv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, authenticationv1.AddToScheme, admissionv1.AddToScheme, rbacv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, err
 		}
@@ -75,6 +79,7 @@ func NewStore(config *rest.Config, namespace string, rules signin.TokenRules, no
 	}, []schema.GroupVersionKind{
 		admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicy"),
 		admissionv1.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"),
+		rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
 	})
 	config = kube.Unthrottled(config)
 	s := &Store{namespace: namespace, rules: rules, now: now, config: config, synced: make(chan struct{}), waiting: map[string]map[chan struct{}]struct{}{}}
@@ -293,6 +298,16 @@ func wrapError(doing, name string, err error) error {
 		err = signin.ErrConflict
 	}
 	return fmt.Errorf("%s the sign-in %s: %w", doing, name, err)
+}
+
+// RoleReaches returns the result of signin.ReachesAccounts for a ClusterRole, or "" if it does not
+// exist. The answer is 30 seconds old at most.
+func (s *Store) RoleReaches(ctx context.Context, role access.Role) (string, error) {
+	info, err := s.roles.get(string(role), s.now(), lookupMaxAge, func() (roleInfo, error) { return readRole(ctx, s.client, role) })
+	if err != nil {
+		return "", fmt.Errorf("read the ClusterRole %s: %w", role, err)
+	}
+	return info.reaches, nil
 }
 
 // All returns every sign-in of the namespace from the cache, or false until the cache is filled.

@@ -66,7 +66,7 @@ func (s *Store) requirePolicies(ctx context.Context) error {
 		return nil
 	}
 	for _, name := range []string{AdmissionPolicy, TokenPolicy} {
-		_, err := s.policies.get(name, s.now(), policyMaxAge, func() (bool, error) {
+		_, err := s.policies.get(name, s.now(), lookupMaxAge, func() (bool, error) {
 			active, err := kube.IsPolicyInForce(ctx, s.client, name)
 			if err == nil && !active {
 				err = fmt.Errorf("%w: %s", signin.ErrPolicyMissing, name)

@@ -70,7 +70,7 @@ func TestSI14_StatusIsNotEnough(t *testing.T) {
 		patch(forged)
 		k, refused := askToken(t, s, carol)
 		if problem.CodeOf(refusal(refused)) != problem.CannotProvision {
-			t.Errorf("%s: got a token %v for %s, refusal %v; want %s", what, !k.Token.IsZero(), k.Signin, refused, problem.CannotProvision)
+			t.Errorf("%s: got a token %v, refusal %v; want %s", what, !k.Token.IsZero(), refused, problem.CannotProvision)
 		}
 		patch(map[string]any{"serviceAccount": before.Status.ServiceAccount, "validUntil": before.Status.ValidUntil, "role": before.Status.Role})
 	}

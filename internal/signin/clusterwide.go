@@ -1,0 +1,83 @@
+package signin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// ClusterWide lists the roles that may be bound in the whole cluster although they reach every
+// ServiceAccount. nil means that the list is not configured: all roles may, with a warning.
+type ClusterWide []ClusterWideRole
+
+// A ClusterWideRole is an entry of ClusterWide.
+type ClusterWideRole struct {
+	Role      access.Role
+	ByRequest bool // only for an approved access request, so not for a plain sign-in
+}
+
+// Refusal returns why a plain sign-in may not have the role in the whole cluster, or "". reaches is
+// the result of ReachesAccounts for the role.
+func (c ClusterWide) Refusal(role access.Role, reaches string) string {
+	if reaches == "" || c == nil || slices.Contains(c, ClusterWideRole{Role: role}) {
+		return ""
+	}
+	return fmt.Sprintf("The role %q reaches every ServiceAccount when it is bound in the whole cluster: it may %s. signin.clusterWide does not allow it.", role, reaches)
+}
+
+// Warning returns a warning about a role that may be bound in the whole cluster only because the list
+// is not configured, or "".
+func (c ClusterWide) Warning(role access.Role, reaches string) string {
+	if reaches == "" || c != nil {
+		return ""
+	}
+	return fmt.Sprintf("The role %q reaches every ServiceAccount when it is bound in the whole cluster: it may %s. It is allowed because signin.clusterWide is not set.", role, reaches)
+}
+
+// checkClusterWide rejects a sign-in to the whole cluster with a role that needs namespaces. It
+// returns the warning about an allowed role. It reads roles only for callers with a grant.
+func (d *Service) checkClusterWide(ctx context.Context, role access.Role, namespaces []string) (warning string, err error) {
+	if len(namespaces) > 0 || d.RoleReaches == nil {
+		return "", nil
+	}
+	reaches, err := d.RoleReaches(ctx, role)
+	switch {
+	case err != nil && d.ClusterWide == nil:
+		return "", nil // the rules of the role only matter for a warning
+	case err != nil:
+		return "", unavailable(err)
+	}
+	if refusal := d.ClusterWide.Refusal(role, reaches); refusal != "" {
+		return "", problem.New(problem.RoleNeedsNamespaces, refusal,
+			fmt.Sprintf("Sign in to the namespaces that you need: tka login --role %s --namespace NAME", role),
+			"Ask an administrator to name namespaces in the grant, or to list the role in signin.clusterWide.")
+	}
+	return d.ClusterWide.Warning(role, reaches), nil
+}
+
+// explainClusterWide adds to w which of its rules for the whole cluster the server refuses, and the
+// warnings about the others.
+func (d *Service) explainClusterWide(ctx context.Context, w *Whoami) error {
+	for i, r := range w.Rules {
+		if r.Problem != "" {
+			continue
+		}
+		warning, err := d.checkClusterWide(ctx, access.Role(r.Role), r.Namespaces)
+		if refused := problem.From(err); refused != nil {
+			if refused.Code != problem.RoleNeedsNamespaces {
+				return err
+			}
+			w.Rules[i].Problem = refused.Message
+			if r.Chosen {
+				w.Decision = Decision{Code: refused.Code, Message: refused.Message, Advice: refused.Advice}
+			}
+		}
+		if warning != "" && w.Decision.Allowed && !slices.Contains(w.Decision.Advice, warning) {
+			w.Decision.Advice = append(w.Decision.Advice, warning)
+		}
+	}
+	return nil
+}
