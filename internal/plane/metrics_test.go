@@ -29,9 +29,6 @@ import (
 	"github.com/tailplane/tailplane/testkit/buildcache"
 )
 
-// metricsNoon is the real current time, because queries run in real time until the permit ends.
-var metricsNoon = time.Now().UTC().Truncate(time.Second)
-
 func poolOf(forge, org, pool, kind string) plane.Pool {
 	return plane.Pool{ID: forge + "/" + org + "/" + pool, Forge: forge, OrgName: org, Name: pool, State: plane.PoolActive, Controller: plane.Controller{Kind: kind, Namespace: "runners", Name: org + "-" + pool}}
 }
@@ -101,7 +98,8 @@ func metricsPerson(login, rule string) access.Caller {
 }
 
 func newMetricsEnv(url string) *metricsEnv {
-	o := &metricsEnv{caller: metricsPerson("alice@example.com", `{"role":"viewer","orgs":["*"]}`), now: metricsNoon}
+	// Each environment starts at the real current time, because queries run in real time until the permit ends.
+	o := &metricsEnv{caller: metricsPerson("alice@example.com", `{"role":"viewer","orgs":["*"]}`), now: time.Now().UTC().Truncate(time.Second)}
 	now := func() time.Time { return o.now }
 	store := plane.NewStore(now)
 	o.service = &plane.MetricsService{Plane: &plane.Service{Store: store, Now: now}}
@@ -116,8 +114,8 @@ func newMetricsEnv(url string) *metricsEnv {
 		Record: func(e audit.Entry) error { o.entries = append(o.entries, e); return nil }, Encoder: plane.EnvelopeForm(), Log: slog.New(slog.DiscardHandler), Now: now}
 	o.Handler = plane.Conformance.Handler(d.Handler(o.service.Routes()...))
 	store.Replace(plane.KindPool, "kubernetes", []plane.Object{poolOf("github", "acme", "nix", "AutoscalingRunnerSet"), poolOf("github", "globex", "nix", "AutoscalingRunnerSet"), poolOf("gitlab", "globex", "docker", "Deployment")})
-	store.Replace(plane.KindHold, "kubernetes", []plane.Object{plane.Hold{ID: "h", Name: "h", Scope: plane.Scope{Org: "acme", Pool: "nix"}, Mode: plane.ModePause, RequestedBy: "amy@acme.dev", Reason: "why", Created: metricsNoon.Add(-10 * time.Minute), HeldOrgs: []string{"acme"}},
-		plane.Hold{ID: "old", Name: "old", Scope: plane.Scope{All: true}, Created: metricsNoon.Add(-2 * time.Hour), HeldOrgs: []string{"acme"}}})
+	store.Replace(plane.KindHold, "kubernetes", []plane.Object{plane.Hold{ID: "h", Name: "h", Scope: plane.Scope{Org: "acme", Pool: "nix"}, Mode: plane.ModePause, RequestedBy: "amy@acme.dev", Reason: "why", Created: o.now.Add(-10 * time.Minute), HeldOrgs: []string{"acme"}},
+		plane.Hold{ID: "old", Name: "old", Scope: plane.Scope{All: true}, Created: o.now.Add(-2 * time.Hour), HeldOrgs: []string{"acme"}}})
 	store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusOK})
 	return o
 }
@@ -156,7 +154,8 @@ const nix = "/api/v1/pools/github/acme/nix/metrics"
 // PLANE-06: values are where they were measured, and null elsewhere, on one grid of times. NaN and infinities count as missing.
 func TestPLANE06_Gaps(t *testing.T) {
 	u := newUpstream(t)
-	from := metricsNoon.Truncate(30 * time.Second).Add(-time.Hour)
+	o := newMetricsEnv(u.URL)
+	from := o.now.Truncate(30 * time.Second).Add(-time.Hour)
 	u.answers(func(q url.Values) (int, string) {
 		switch {
 		case q.Get("start") != fmt.Sprint(from.Unix()):
@@ -169,7 +168,7 @@ func TestPLANE06_Gaps(t *testing.T) {
 		values := fmt.Sprintf(`[[%d,"2"],[%d,"NaN"],[%d.000,"+Inf"],[%d,"0.5"]]`, from.Unix(), from.Unix()+30, from.Unix()+60, from.Unix()+3600)
 		return 200, `{"status":"success","warnings":["x"],"data":{"resultType":"matrix","result":[{"metric":{"job_result":"succeeded"},"values":` + values + `}]}}`
 	})
-	a := newMetricsEnv(u.URL).get(t, nix)
+	a := o.get(t, nix)
 	switch {
 	case a.Status != 200:
 		t.Fatalf("a.Status = %v, want 200", a.Status)
@@ -442,9 +441,9 @@ func TestQueriesAreShared(t *testing.T) {
 func TestMarkersOfChanges(t *testing.T) {
 	o := newMetricsEnv("")
 	at := func(id, kind, name, org string, s gitops.State, merged, applied *time.Time) plane.Object {
-		return plane.NewChange(plane.StoredChange{Change: gitops.Change{ID: id, Ref: gitops.Ref{Kind: kind, Name: name}, Org: org, State: s, Title: id, Proposer: "amy@acme.dev", MergedAt: merged, AppliedAt: applied}}, metricsNoon)
+		return plane.NewChange(plane.StoredChange{Change: gitops.Change{ID: id, Ref: gitops.Ref{Kind: kind, Name: name}, Org: org, State: s, Title: id, Proposer: "amy@acme.dev", MergedAt: merged, AppliedAt: applied}}, o.now)
 	}
-	ago := func(d time.Duration) *time.Time { return new(metricsNoon.Add(-d)) }
+	ago := func(d time.Duration) *time.Time { return new(o.now.Add(-d)) }
 	o.service.Plane.Store.Replace(plane.KindChange, "kubernetes", []plane.Object{
 		at("applied", "RunnerPool", "nix", "", gitops.StateApplied, ago(40*time.Minute), ago(30*time.Minute)), at("merged", "RunnerEnrollment", "acme", "acme", gitops.StateMerged, ago(5*time.Minute), nil),
 		at("open", "RunnerPool", "nix", "", gitops.StateOpen, nil, nil), at("long ago", "RunnerPool", "nix", "", gitops.StateApplied, ago(3*time.Hour), ago(2*time.Hour)),
