@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -189,10 +190,11 @@ type accessServer struct {
 	period  time.Duration // longest; 0: a day
 	server  string        // API server; "": a nonexistent one
 	ca      []byte
-	key     httpapi.Key     // zero: a generated one
-	keyless bool            // it sends no proof
-	members *gossip.Members // clusters that it knows; nil: a version without discovery
-	stop    func()          // in scripts
+	key     httpapi.Key                         // zero: a generated one
+	keyless bool                                // it sends no proof
+	roles   map[access.Role][]signin.PolicyRule // of the cluster; nil: a version that does not list roles
+	members *gossip.Members                     // clusters that it knows; nil: a version without discovery
+	stop    func()                              // in scripts
 
 	mu       sync.Mutex
 	requests []string // "POST /api/v1alpha1/login 202"
@@ -237,6 +239,9 @@ func (d *accessServer) start() {
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
 	}
 	routes := service.Routes()
+	if service.RoleRules = func(_ context.Context, r access.Role) ([]signin.PolicyRule, error) { return d.roles[r], nil }; d.roles == nil {
+		routes = slices.DeleteFunc(routes, func(r httpapi.Route) bool { return r.Verb == access.SigninRoles })
+	}
 	if d.members != nil {
 		routes = append(routes, gossip.ServeClusters(func() *gossip.Members {
 			d.mu.Lock()

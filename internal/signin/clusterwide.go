@@ -40,10 +40,11 @@ func (c ClusterWide) Warning(role access.Role, reaches string) string {
 // checkClusterWide rejects a sign-in to the whole cluster with a role that needs namespaces. It
 // returns the warning about an allowed role. It reads roles only for callers with a grant.
 func (d *Service) checkClusterWide(ctx context.Context, role access.Role, namespaces []string) (warning string, err error) {
-	if len(namespaces) > 0 || d.RoleReaches == nil {
+	if len(namespaces) > 0 || d.RoleRules == nil {
 		return "", nil
 	}
-	reaches, err := d.RoleReaches(ctx, role)
+	rules, err := d.RoleRules(ctx, role)
+	reaches := ReachesAccounts(rules)
 	switch {
 	case err != nil && d.ClusterWide == nil:
 		return "", nil // the rules of the role only matter for a warning

@@ -53,6 +53,15 @@ var (
 		Responses: []Sessions{{Sessions: []Status{exampleStatus(Ready)}}},
 		Refusals:  ungranted,
 	}
+	ListRoles = httpapi.Op[RolesRequest, GrantedRoles]{
+		Pattern: "GET " + Base + "/roles", Verb: access.SigninRoles,
+		Doc:     "List the granted roles, the least first, and whether each allows a request to the Kubernetes API.",
+		Example: RolesRequest{Verb: "create", Group: "apps", Resource: "deployments", Namespace: "shop"},
+		Responses: []GrantedRoles{{Roles: []GrantedRole{
+			{Role: "view", Namespaces: []string{}}, {Role: "edit", Namespaces: []string{"shop"}, Allows: true},
+		}}},
+		Refusals: ungranted,
+	}
 	GetClusterInfo = httpapi.Op[ClusterInfoRequest, ClusterInfo]{
 		Pattern: "GET " + Base + "/cluster-info", Verb: access.ClusterInfo,
 		Doc: "Return how people reach the cluster, and its identity.",

@@ -61,9 +61,9 @@ type Service struct {
 	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 
-	// RoleReaches, optional, returns the result of ReachesAccounts for a ClusterRole, or "" if the
-	// role does not exist. If it is nil, ClusterWide restricts no role.
-	RoleReaches func(context.Context, access.Role) (string, error)
+	// RoleRules, optional, returns the stored rules of a ClusterRole, or none if the role does not
+	// exist. If it is nil, ClusterWide restricts no role, and no role is known to allow anything.
+	RoleRules   func(context.Context, access.Role) ([]PolicyRule, error)
 	ClusterWide ClusterWide // roles that may be bound in the whole cluster
 
 	MaxPerLogin int           // devices of one login with live sign-ins
@@ -89,6 +89,7 @@ func (d *Service) Routes() []httpapi.Route {
 		GetKubeconfig.ServeAfter(d.awaitReady, d.kubeconfig),
 		Logout.Serve(d.logout),
 		ListSessions.Serve(d.sessions),
+		ListRoles.Serve(d.grantedRoles),
 		GetClusterInfo.Serve(d.clusterInfo),
 		GetWhoami.Serve(d.whoami),
 	}

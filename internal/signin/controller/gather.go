@@ -76,7 +76,7 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 		return f, o, err
 	}
 	role, err := r.role(ctx, f.Role)
-	f.RoleExists, f.RoleReaches = role.exists, role.reaches
+	f.RoleExists, f.RoleReaches = role.exists, signin.ReachesAccounts(role.rules)
 	return f, o, err
 }
 

@@ -14,8 +14,8 @@ import (
 
 // A roleInfo is what the programs need to know about a ClusterRole.
 type roleInfo struct {
-	exists  bool
-	reaches string // result of signin.ReachesAccounts for its stored rules
+	exists bool
+	rules  []signin.PolicyRule // as stored
 }
 
 // readRole reads a ClusterRole. The controller manager stores the rules of an aggregated role.
@@ -24,16 +24,16 @@ func readRole(ctx context.Context, c client.Reader, name access.Role) (roleInfo,
 	if err := c.Get(ctx, client.ObjectKey{Name: string(name)}, role); err != nil {
 		return roleInfo{}, client.IgnoreNotFound(err)
 	}
-	return roleInfo{true, RoleReaches(role)}, nil
+	return roleInfo{true, RoleRules(role)}, nil
 }
 
-// RoleReaches returns the result of signin.ReachesAccounts for the stored rules of a ClusterRole.
-func RoleReaches(role *rbacv1.ClusterRole) string {
+// RoleRules returns the stored rules of a ClusterRole.
+func RoleRules(role *rbacv1.ClusterRole) []signin.PolicyRule {
 	rules := make([]signin.PolicyRule, len(role.Rules))
 	for i, r := range role.Rules {
 		rules[i] = signin.PolicyRule(r)
 	}
-	return signin.ReachesAccounts(rules)
+	return rules
 }
 
 // A lookupCache caches answers of the API server about objects that this process may read by name but
