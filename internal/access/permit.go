@@ -17,6 +17,7 @@ const (
 	SigninRead       Verb = "signin.read"
 	SigninList       Verb = "signin.list"
 	SigninRoles      Verb = "signin.roles"
+	PolicyCheck      Verb = "policy.check"
 	SigninKubeconfig Verb = "signin.kubeconfig"
 	SigninLogout     Verb = "signin.logout"
 	ClusterInfo      Verb = "cluster.info"

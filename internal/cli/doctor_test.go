@@ -62,6 +62,8 @@ func newServerWithAPI(t *testing.T, rules ...string) (*accessServer, *httptest.S
 // why shows each step from the identity to the API server's decision.
 func TestWhy(t *testing.T) {
 	d, srv := newServerWithAPI(t, grantRule("view/8h/1"), grantRule("edit/1h/0/shop"))
+	d.lacks = []access.Verb{access.SigninRoles}
+	d.start()
 	m := newMachine(t, srv.URL)
 	for _, tt := range []struct {
 		args  []string
@@ -113,7 +115,7 @@ func TestWhy(t *testing.T) {
 			t.Errorf("why: r.out+r.err = %q contains %q; %s", r.out+r.err, canary, tt.args)
 		}
 	}
-	d.roles = map[access.Role][]signin.PolicyRule{
+	d.lacks, d.roles = nil, map[access.Role][]signin.PolicyRule{
 		"view": {{Verbs: []string{"get", "list"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
 		"edit": {{Verbs: []string{"get", "delete"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
 	}

@@ -16,8 +16,8 @@ import (
 
 // roleRules are the rules of a cluster's roles.
 var roleRules = map[access.Role][]signin.PolicyRule{
-	"view":   {{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
-	"edit":   {{Verbs: []string{"get", "create"}, APIGroups: []string{""}, Resources: []string{"pods", "secrets"}}},
+	"view": {{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
+	"edit": {{Verbs: []string{"get", "create"}, APIGroups: []string{""}, Resources: []string{"pods", "secrets"}}},
 }
 
 // The granted roles come the least first, whatever their order in the policy, and only usable ones come.

@@ -52,7 +52,8 @@ type Store interface {
 type Service struct {
 	Store   Store
 	Cluster ClusterInfo
-	Prefix  string // prefix of kubeconfig context names
+	Prefix  string   // prefix of kubeconfig context names
+	Tags    []string // optional; of this server's node, such as tag:tailplane
 
 	// Key, optional, returns the cluster's key for ClusterInfo, or false while it is not available.
 	// If Key is nil, ClusterInfo returns Cluster.Key.
@@ -90,6 +91,7 @@ func (d *Service) Routes() []httpapi.Route {
 		Logout.Serve(d.logout),
 		ListSessions.Serve(d.sessions),
 		ListRoles.Serve(d.grantedRoles),
+		CheckPolicy.Serve(d.checkPolicy),
 		GetClusterInfo.Serve(d.clusterInfo),
 		GetWhoami.Serve(d.whoami),
 	}
