@@ -23,7 +23,8 @@ import (
 func (t *tka) admin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
-		Short: "Prepare and check the tailnet's policy (for administrators)",
+		Short: "Check the tailnet's policy (for administrators)",
+		Long:  "Commands for those who write the tailnet's policy.",
 		Args:  arguments(0, 0, "a command"),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -553,7 +553,7 @@ func (m *machine) command(env []string, args ...string) *exec.Cmd {
 }
 
 func (m *machine) environ(env []string) []string {
-	all := []string{"PATH=" + os.Getenv("PATH")}
+	all := []string{"PATH=" + os.Getenv("PATH"), "GORACE=" + raceOptions}
 	for k, v := range m.env {
 		all = append(all, k+"="+v)
 	}

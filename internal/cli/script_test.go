@@ -28,6 +28,10 @@ import (
 	"github.com/tailplane/tailplane/internal/gossip"
 )
 
+// raceOptions let a program that was built with the race detector exit at once. By default it waits for one second at exit, and the tests
+// run tka hundreds of times.
+const raceOptions = "atexit_sleep_ms=0"
+
 // TestMain makes the test binary run as tka when its name is tka.
 func TestMain(m *testing.M) {
 	run := func() {
@@ -51,6 +55,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(home, "config"))
 			env.Setenv("XDG_STATE_HOME", filepath.Join(home, "state"))
 			env.Setenv("TERM", "xterm")
+			env.Setenv("GORACE", raceOptions)
 			env.Values[serversKey{}] = map[string]*accessServer{}
 			return os.MkdirAll(home, 0o700)
 		},

@@ -6,13 +6,16 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -92,4 +95,35 @@ func (p *env) create(o client.Object) {
 			p.t.Error(err)
 		}
 	})
+}
+
+// SI-15: the role tailplane-revoke lets a person end the sign-ins of others with a sign-in, and write nothing else there.
+func TestSI15_TailplaneRevoke(t *testing.T) {
+	p := newProductEnv(t)
+	p.operate()
+	s, _ := p.open()
+	alice := p.login(s, newSignin(p.owner("alice@a.example", "laptop"), "view", time.Hour))
+	bob := p.login(s, newSignin(p.owner("bob@b.example", "laptop"), "view", time.Hour))
+	p.bindEverywhere("alice-revokes", "tailplane-revoke", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: p.ns, Name: alice.Name})
+	asAlice := p.client(p.cluster.TokenConfig(p.token(s, alice).Reveal()))
+	p.until("alice may see sign-ins", func() bool { return asAlice.List(t.Context(), new(v1alpha1.TkaSigninList), client.InNamespace(p.ns)) == nil })
+	longer := p.object(bob.Name)
+	longer.Spec.Period.Duration *= 2
+	for what, err := range map[string]error{
+		"creates":             asAlice.Create(t.Context(), objectOf(newSignin(p.owner("carol@c.example", "laptop"), "view", time.Hour), p.ns), client.DryRunAll),
+		"extends":             asAlice.Update(t.Context(), longer, client.DryRunAll),
+		"removes the account": asAlice.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: bob.Name}}, client.DryRunAll),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("alice %s: %v, want forbidden", what, err)
+		}
+	}
+	if err := asAlice.Delete(t.Context(), p.object(bob.Name)); err != nil {
+		t.Errorf("alice ends bob's sign-in: %v", err)
+	}
+	p.await(s, bob.Name, gone)
+	if err := s.Delete(t.Context(), alice); err != nil {
+		t.Error(err)
+	}
+	p.await(s, alice.Name, gone)
 }
