@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/cli/tailscaled"
 )
 
 // A Program is one run of tka. All fields are required.
@@ -52,6 +53,7 @@ type tka struct {
 	cachedSettings   *config.Settings  // content of the settings file, read once
 	upstreamSettings bool              // the settings file belongs to the tka of SpechtLabs; known after settings
 	cachedDirectory  *client.Directory // cluster list of the configured server, cached for --all
+	tailscale        *tailscaled.Client // of this machine
 	cancel           context.CancelFunc
 }
 
@@ -59,7 +61,7 @@ const defaultTimeout = 30 * time.Second
 
 // Run executes the command in Args and returns the exit code.
 func (p Program) Run(ctx context.Context) int {
-	t := &tka{Program: p, cancel: func() {}}
+	t := &tka{Program: p, tailscale: tailscaled.New(p.Getenv), cancel: func() {}}
 	defer func() { t.cancel() }()
 	root := t.root()
 	args := p.Args[1:]

@@ -32,7 +32,12 @@ func (t *tka) signinOfContext() (kubeconfig.Signin, error) {
 
 // newClient returns a client for the server at base. It opens no connection.
 func (t *tka) newClient(base string) *client.Client {
-	return client.New(base, t.timeout, t.userAgent())
+	return client.New(base, t.clientOptions())
+}
+
+// clientOptions returns what all clients of this command share.
+func (t *tka) clientOptions() client.Options {
+	return client.Options{Limit: t.timeout, Agent: t.userAgent(), Tailscale: t.tailscale}
 }
 
 // userAgent returns the User-Agent header of tka.
@@ -236,7 +241,7 @@ func (t *tka) connectEntry(ctx context.Context, source string, e client.Director
 		return nil, err
 	}
 	for i, base := range e.ServerURLs {
-		l = client.NewDiscovered(base, e.Key, source, t.timeout, t.userAgent())
+		l = client.NewDiscovered(base, e.Key, source, t.clientOptions())
 		have, _ := k.Server(base)
 		listed := set.KeyFor(base)
 		for _, key := range []httpapi.PublicKey{listed, have.Key} { // the list does not override what a person or this machine knows

@@ -7,10 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tailplane/tailplane/testkit/tailscaledtest"
 )
 
 // newServerWithAPI returns an access server whose cluster has a scripted API server. The API server knows pods and nodes, and lets a caller
@@ -270,23 +271,20 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// doctor uses the tailscale command if there is one.
+// doctor asks the Tailscale of this machine.
 func TestDoctorQueriesTheTailnet(t *testing.T) {
 	_, srv := newServerWithAPI(t, grantRule("view/8h"))
 	m := newMachine(t, srv.URL)
-	bin := m.path("bin")
-	for answer, want := range map[string]string{
-		`{"BackendState":"Running","Self":{"DNSName":"alice.example.ts.net.","KeyExpiry":"2099-01-01T00:00:00Z"}}`: "ok: This machine is in the tailnet as alice.example.ts.net.",
-		`{"BackendState":"NeedsLogin"}`: "fail: This machine is not in the tailnet",
-		`boom`:                          "skipped: The tailscale command gives no answer",
+	d := tailscaledtest.Start(t, "nAlice", "tail1234.ts.net")
+	for _, tt := range []struct{ socket, state, want string }{
+		{d.Socket, "Running", "ok: This machine is in the tailnet as laptop.tail1234.ts.net."},
+		{d.Socket, "NeedsLogin", "fail: This machine is not in the tailnet"},
+		{m.path("none"), "Running", "skipped: Tailscale gives no answer"},
 	} {
-		m.write(t, "bin/tailscale", "#!/bin/sh\necho '"+answer+"'\n")
-		if err := os.Chmod(filepath.Join(bin, "tailscale"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		r := m.spawn(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "doctor", "-o", "json")
-		if all := checkResults(t, r); !strings.HasPrefix(all["tailnet"], want) {
-			t.Errorf("%s: %q", answer, all["tailnet"])
+		m.env["TS_SOCKET"] = tt.socket
+		d.SetState(tt.state)
+		if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["tailnet"], tt.want) {
+			t.Errorf("%s: %q, want %q", tt.state, all["tailnet"], tt.want)
 		}
 	}
 }

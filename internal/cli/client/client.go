@@ -29,6 +29,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/cli/tailscaled"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -60,24 +61,30 @@ type Exchange struct {
 	body    bytes.Buffer // as far as it was read
 }
 
-// New returns a client for the server at base. limit is the time limit of the command, and agent is the User-Agent header. New opens no
-// connection.
-func New(base string, limit time.Duration, agent string) *Client {
-	return newClient(base, limit, agent, dialpolicy.Transport(base))
+// Options are what the clients of one command share.
+type Options struct {
+	Limit     time.Duration      // of the whole command, for messages
+	Agent     string             // the User-Agent header
+	Tailscale *tailscaled.Client // of this machine
+}
+
+// New returns a client for the server at base. It opens no connection.
+func New(base string, o Options) *Client {
+	return newClient(base, o, dialpolicy.Transport(base, o.Tailscale))
 }
 
 // NewDiscovered is [New] for a server whose address and key another server reported; source is that server. It connects only within the
 // tailnet.
-func NewDiscovered(base string, key httpapi.PublicKey, source string, limit time.Duration, agent string) *Client {
-	c := newClient(base, limit, agent, dialpolicy.TailnetTransport())
+func NewDiscovered(base string, key httpapi.PublicKey, source string, o Options) *Client {
+	c := newClient(base, o, dialpolicy.TailnetTransport(o.Tailscale))
 	c.Key, c.Source = key, source
 	return c
 }
 
-func newClient(base string, limit time.Duration, agent string, transport http.RoundTripper) *Client {
-	c := &Client{Base: base, Timeout: limit}
+func newClient(base string, o Options, transport http.RoundTripper) *Client {
+	c := &Client{Base: base, Timeout: o.Limit}
 	c.http = httpapi.Client{Base: base, HTTP: &http.Client{
-		Transport:     &responseRecorder{client: c, next: transport, agent: agent},
+		Transport:     &responseRecorder{client: c, next: transport, agent: o.Agent},
 		CheckRedirect: func(r *http.Request, _ []*http.Request) error { return redirectError(r.URL.String()) },
 	}}
 	return c

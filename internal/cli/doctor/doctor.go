@@ -64,6 +64,8 @@ type Facts struct {
 	APIServer  string
 	APIVersion string
 	APIFailure Failure
+	Proxy      string // proxy that kubectl would use for the API server; "": none
+	NoProxy    string // value of $NO_PROXY with which kubectl would not use it; "": it may
 
 	Rules          int    // number of rules that grant rights
 	RulesNamespace string // namespace
@@ -141,6 +143,7 @@ func Evaluate(f Facts) []Result {
 		{"sign-in", Failure{}, f.signIn},
 		{"role", Failure{}, f.role},
 		{"API server", f.APIFailure, f.apiServer},
+		{"proxy", Failure{}, f.proxy},
 		{"rights", f.RulesFailure, f.rights},
 		{"kubeconfig", f.KubeconfigFailure, f.kubeconfig},
 		{"plugin", Failure{}, f.plugin},
