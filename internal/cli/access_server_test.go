@@ -191,6 +191,7 @@ type accessServer struct {
 	ca      []byte
 	key     httpapi.Key     // zero: a generated one
 	keyless bool            // it sends no proof
+	names   []string        // of the server, besides those of this machine
 	members *gossip.Members // clusters that it knows; nil: a version without discovery
 	stop    func()          // in scripts
 
@@ -210,7 +211,7 @@ func (d *accessServer) start() {
 	}
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: longest}
 	httpServer := &httpapi.Server{
-		Names:    func() []string { return []string{"127.0.0.1", "127.0.0.2", "localhost"} },
+		Names:    func() []string { return append([]string{"127.0.0.1", "127.0.0.2", "localhost"}, d.names...) },
 		Identify: func(*http.Request) (access.Caller, error) { return caller, nil },
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)

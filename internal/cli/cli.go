@@ -36,6 +36,7 @@ type Program struct {
 type tka struct {
 	Program
 	server     string
+	serverKey  string
 	config     string
 	kubeconfig string
 	output     string
@@ -101,6 +102,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 
 	f := root.PersistentFlags()
 	f.StringVar(&t.server, "server", "", "access server: a name in the tailnet, an address or a URL (default from the settings, else \"tka\")")
+	f.StringVar(&t.serverKey, "server-key", "", "key that the server must prove, \"ed25519:...\" (default $TKA_SERVER_KEY, else the settings, else the key at first contact)")
 	f.StringVar(&t.config, "config", "", "settings file (default config.yaml in the directory tka of $XDG_CONFIG_HOME)")
 	f.StringVar(&t.kubeconfig, "kubeconfig", "", "kubeconfig file to change (default $KUBECONFIG, else ~/.kube/config)")
 	f.StringVarP(&t.output, "output", "o", "", "output format: table, wide, json, yaml or name")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +68,7 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 // settings. With --server, it uses that server only.
 func (t *tka) connect(ctx context.Context, cluster string) (*client.Client, error) {
 	t.explainSelection(ctx)
-	l, err := t.locate(cluster)
+	l, err := t.locate(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -136,37 +137,101 @@ func (t *tka) connectOrDenied(ctx context.Context, cluster string) (l *client.Cl
 	return l, nil, err
 }
 
-// locate returns a client for the server from the flags, the stored servers or the settings, in this order. It makes no request.
-func (t *tka) locate(cluster string) (*client.Client, error) {
+// locate returns a client for the server from the flags, the stored servers or the settings, in this order. It makes no request to a server.
+func (t *tka) locate(ctx context.Context, cluster string) (*client.Client, error) {
 	set, k, err := t.settingsAndState()
+	if err != nil {
+		return nil, err
+	}
+	given, err := t.givenKey()
 	if err != nil {
 		return nil, err
 	}
 	name := cmp.Or(t.server, set.Server)
 	if t.server == "" && cluster != "" {
-		if s, ok := k.ServerOf(cluster); ok {
+		if s, ok := k.ServerOf(cluster); ok && name != s.URL {
 			name = s.URL
+			if configured, err := set.AddressOfPinned(set.Server); err != nil || !isNamedBy(s.URL, configured) {
+				given = givenKey{} // it is the key of another server
+			}
 		}
 	}
-	address := set.Address
-	if stored, ok := k.Server(name); ok && !stored.Key.IsZero() {
+	address, unlisted := set.Address, false
+	if stored, ok := k.Server(name); ok && !stored.Key.IsZero() || !given.key.IsZero() {
 		address = set.AddressOfPinned
 	}
 	base, err := address(name)
+	if errors.Is(err, dialpolicy.ErrInsecure) {
+		base, err = set.AddressOfPinned(name)
+		unlisted = true
+	}
 	if err != nil {
 		f := output.UsageErrorf("The server %q is not usable: %v", dialpolicy.RedactURL(name), err).Because(err)
-		if errors.Is(err, dialpolicy.ErrInsecure) {
-			return nil, f.Try("Use https://, or list the server with insecureHTTP: true under servers in the settings.")
-		}
 		return nil, f.Try("Select the access server by its name in the tailnet: --server NAME")
 	}
+	known := func(base string) (httpapi.PublicKey, bool) {
+		if key := set.KeyFor(base); !key.IsZero() {
+			return key, true
+		}
+		have, _ := k.Server(base)
+		return have.Key, false
+	}
+	if full := t.knownFullName(ctx, base, known); full != "" {
+		base, unlisted = full, false
+	}
 	l := t.newClient(base)
-	have, _ := k.Server(base)
-	l.Key = have.Key
-	if key := set.KeyFor(base); !key.IsZero() {
-		l.Key, l.Pinned = key, true
+	l.Known, l.HTTPUnlisted = known, unlisted
+	if l.Key, l.Pinned = known(base); !given.key.IsZero() {
+		l.Key, l.Pinned, l.KeyFrom = given.key, false, given.from
 	}
 	return l, nil
+}
+
+// knownFullName returns the URL with the full MagicDNS name of a server whose URL has a bare host name, if this machine knows the key of that
+// server; "" otherwise. The server must prove the key, so it needs no other confirmation.
+func (t *tka) knownFullName(ctx context.Context, base string, known func(string) (httpapi.PublicKey, bool)) string {
+	if key, _ := known(base); !key.IsZero() {
+		return ""
+	}
+	full := t.newClient(base).FullNameURL(ctx)
+	if key, _ := known(full); full == "" || key.IsZero() {
+		return ""
+	}
+	return full
+}
+
+// A givenKey is a key that a person gave for the server of a command.
+type givenKey struct {
+	key  httpapi.PublicKey // zero: none
+	from string            // the flag or the variable
+}
+
+// givenKey returns the key of --server-key, or else of $TKA_SERVER_KEY.
+func (t *tka) givenKey() (givenKey, error) {
+	text, from := t.serverKey, "--server-key"
+	if text == "" {
+		text, from = t.Getenv(serverKeyEnv), "$"+serverKeyEnv
+	}
+	if text == "" {
+		return givenKey{}, nil
+	}
+	key, err := httpapi.ParsePublicKey(text)
+	if err != nil {
+		return givenKey{}, output.UsageErrorf("%s is not a key: %v", from, err).Because(err).
+			Try("See the key on a machine that knows the cluster: tka cluster-info -o yaml")
+	}
+	return givenKey{key, from}, nil
+}
+
+// isNamedBy reports whether the server at base is the one that configured names, which may have a bare host name.
+func isNamedBy(base, configured string) bool {
+	if base == configured {
+		return true
+	}
+	b, err := url.Parse(base)
+	c, cerr := url.Parse(configured)
+	return err == nil && cerr == nil && b.Scheme == c.Scheme && b.Port() == c.Port() && !strings.ContainsAny(c.Hostname(), ".:") &&
+		strings.HasPrefix(b.Hostname(), c.Hostname()+".")
 }
 
 // describeNamespaces formats namespaces for people; none means the whole cluster.
@@ -272,7 +337,7 @@ func (t *tka) allTargets(ctx context.Context) ([]target, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := t.locate("")
+	first, err := t.locate(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +380,7 @@ func (t *tka) clusterNames(ctx context.Context) []string {
 	names := t.knownClusterNames(ctx)
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	l, err := t.locate("")
+	l, err := t.locate(ctx, "")
 	if err != nil || l.Key.IsZero() || l.Verify(ctx, "") != nil {
 		return names
 	}

@@ -278,7 +278,7 @@ func execCredentialVersion(env string) (string, error) {
 
 // cachedToken returns a token for a cluster, from the cache or a fresh one.
 func (t *tka) cachedToken(ctx context.Context, sf signinFlags, signIn bool) (client.CachedToken, error) {
-	l, err := t.locate(sf.cluster)
+	l, err := t.locate(ctx, sf.cluster)
 	if err != nil {
 		return client.CachedToken{}, err
 	}
