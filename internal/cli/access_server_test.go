@@ -192,6 +192,7 @@ type accessServer struct {
 	key     httpapi.Key     // zero: a generated one
 	keyless bool            // it sends no proof
 	names   []string        // of the server, besides those of this machine
+	servers []string        // URLs of the cluster's servers that it lists; nil: an old version
 	members *gossip.Members // clusters that it knows; nil: a version without discovery
 	stop    func()          // in scripts
 
@@ -236,6 +237,9 @@ func (d *accessServer) start() {
 		Store: d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
 		Cluster: signin.ClusterInfo{Name: d.cluster, ID: "id-" + d.cluster, ServerURL: d.server, CAData: d.ca,
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
+	}
+	if d.servers != nil {
+		service.Servers = func() []string { return d.servers }
 	}
 	routes := service.Routes()
 	if d.members != nil {

@@ -48,12 +48,12 @@ type tka struct {
 
 	showVersion bool // --version of the root command
 
-	context          string            // context of the kubeconfig that selects the sign-in
-	selection        selection         // of the command, if it has the flag --cluster
-	dryRun           bool              // no command may write
-	cachedSettings   *config.Settings  // content of the settings file, read once
-	upstreamSettings bool              // the settings file belongs to the tka of SpechtLabs; known after settings
-	cachedDirectory  *client.Directory // cluster list of the configured server, cached for --all
+	context          string             // context of the kubeconfig that selects the sign-in
+	selection        selection          // of the command, if it has the flag --cluster
+	dryRun           bool               // no command may write
+	cachedSettings   *config.Settings   // content of the settings file, read once
+	upstreamSettings bool               // the settings file belongs to the tka of SpechtLabs; known after settings
+	cachedDirectory  *client.Directory  // cluster list of the configured server, cached for --all
 	tailscale        *tailscaled.Client // of this machine
 	cancel           context.CancelFunc
 }

@@ -52,8 +52,12 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 	if l.FirstContact {
 		t.hint("First contact with %s: it serves %s and has the key %v. tka remembers this key.", l.Base, l.Info.Name, l.Key)
 	}
+	var replicas []string
+	if set, err := t.settings(); err == nil {
+		replicas = l.Replicas(set.AddressOfPinned)
+	}
 	err := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) {
-		k.Cluster = l.Info.Name
+		k.Cluster, k.Replicas = l.Info.Name, replicas
 		if !l.Pinned {
 			k.Key = l.Key
 		}
@@ -84,47 +88,96 @@ func (t *tka) connect(ctx context.Context, cluster string) (*client.Client, erro
 	return t.verifyAny(ctx, l, cluster)
 }
 
-// verifyAny calls verify. If the server is unreachable and --server does not name it, verifyAny tries the other servers that this machine
-// knows with the same key. After a refusal it tries no other server.
+// verifyAny calls verify. If the server is unreachable and --server does not name it, verifyAny tries the other servers of the cluster that
+// this machine knows: those with the same key, and those that a server has listed. Each must prove the key. After a refusal it tries no other
+// server; a listed address where another server answers is no refusal of the cluster.
 func (t *tka) verifyAny(ctx context.Context, first *client.Client, cluster string) (*client.Client, error) {
-	err := t.verify(ctx, first, cluster)
-	if output.ExitCode(err) != output.ExitUnreachable || first.Last.Reached || first.Key.IsZero() || t.server != "" {
+	var others []replica
+	if !first.Key.IsZero() && t.server == "" {
+		others = t.replicas(first)
+	}
+	err := t.verifyWithin(ctx, first, cluster, len(others))
+	if output.ExitCode(err) != output.ExitUnreachable || first.Last.Reached {
 		return first, err
 	}
-	for _, base := range t.replicas(first) {
-		l := t.newClient(base)
-		l.Key, l.Pinned = first.Key, first.Pinned
-		switch nerr := t.verify(ctx, l, cluster); {
+	var foreign *client.Client
+	var foreignErr error
+	for i, r := range others {
+		l := t.newClient(r.base)
+		if r.listed {
+			l = client.NewDiscovered(r.base, first.Key, first.Base, t.clientOptions())
+		}
+		l.Key, l.Pinned, l.KeyFrom = first.Key, first.Pinned, first.KeyFrom
+		switch nerr := t.verifyWithin(ctx, l, cluster, len(others)-i-1); {
 		case nerr == nil, l.Denied != nil:
-			t.hint("%s cannot be reached; %s serves the same cluster.", first.Base, base)
+			t.hint("%s cannot be reached; %s serves the same cluster.", first.Base, r.base)
 			return l, nerr
-		case output.ExitCode(nerr) != output.ExitUnreachable || ctx.Err() != nil:
+		case ctx.Err() != nil:
+			return l, nerr
+		case r.listed && l.Foreign:
+			foreign, foreignErr = l, nerr
+		case output.ExitCode(nerr) != output.ExitUnreachable:
 			return l, nerr
 		}
+	}
+	if foreign != nil {
+		return foreign, foreignErr
 	}
 	return first, err
 }
 
-// replicas returns the other servers that this machine knows with the key of l.
-func (t *tka) replicas(l *client.Client) (bases []string) {
-	set, err := t.settings()
+// attemptTimeout bounds the attempt to reach one of several servers of a cluster.
+const attemptTimeout = 5 * time.Second
+
+// verifyWithin calls verify. If other servers remain to be tried, it leaves time for them: a dead host answers nothing, not even an error.
+func (t *tka) verifyWithin(ctx context.Context, l *client.Client, cluster string, others int) error {
+	if deadline, ok := ctx.Deadline(); ok && others > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(attemptTimeout, time.Until(deadline)/time.Duration(others+1)))
+		defer cancel()
+	}
+	return t.verify(ctx, l, cluster)
+}
+
+// A replica is another server of a cluster.
+type replica struct {
+	base   string
+	listed bool // only a server's list names it
+}
+
+// replicas returns the other servers that this machine knows with the key of l, and then those that a server with that key has listed.
+func (t *tka) replicas(l *client.Client) (found []replica) {
+	set, k, err := t.settingsAndState()
 	if err != nil {
 		return nil
 	}
-	for _, e := range set.Servers {
-		if base, err := set.Address(e.Name); err == nil && e.Key == l.Key {
-			bases = append(bases, base)
+	add := func(base string, listed bool) {
+		if base != l.Base && !slices.ContainsFunc(found, func(r replica) bool { return r.base == base }) {
+			found = append(found, replica{base, listed})
 		}
 	}
-	if k, err := t.state(); err == nil {
-		for _, s := range k.Servers {
-			if s.Key == l.Key {
-				bases = append(bases, s.URL)
+	for _, e := range set.Servers {
+		if base, err := set.Address(e.Name); err == nil && e.Key == l.Key {
+			add(base, false)
+		}
+	}
+	for _, s := range k.Servers {
+		if s.Key == l.Key {
+			add(s.URL, false)
+		}
+	}
+	slices.SortFunc(found, func(a, b replica) int { return cmp.Compare(a.base, b.base) })
+	for _, s := range k.Servers {
+		if s.Key != l.Key && set.KeyFor(s.URL) != l.Key {
+			continue
+		}
+		for _, r := range s.Replicas {
+			if base, err := set.AddressOfPinned(r); err == nil {
+				add(base, true)
 			}
 		}
 	}
-	slices.Sort(bases)
-	return slices.DeleteFunc(slices.Compact(bases), func(b string) bool { return b == l.Base })
+	return found
 }
 
 // connectOrDenied is connect, but returns a refusal as denied and not as an error. The refusal comes from the intended server if its key is

@@ -63,7 +63,10 @@ func TestSGN24_a_bare_name(t *testing.T) {
 		{"an impostor with a certificate for its own name", "localhost.evil.example", func(d *tailscaledtest.Daemon) { d.AddPeer(fullName, "100.64.0.7") }, 3, "--server " + fullName + ":PORT"},
 		{"an impostor that is a peer", "localhost.evil.example", func(d *tailscaledtest.Daemon) { d.AddPeer("localhost.evil.example", "127.0.0.1") }, 3, "--server " + fullName + ":PORT"},
 		{"a server shared in from another tailnet", otherName, func(d *tailscaledtest.Daemon) { d.AddPeer(otherName, "127.0.0.1") }, 3, "--server " + fullName + ":PORT"},
-		{"the other tailnet, after tailscale switch", otherName, func(d *tailscaledtest.Daemon) { d.Switch("nOther", "tail9999.ts.net"); d.AddPeer(otherName, "127.0.0.1") }, 0, "First contact with https://" + otherName + ":PORT"},
+		{"the other tailnet, after tailscale switch", otherName, func(d *tailscaledtest.Daemon) {
+			d.Switch("nOther", "tail9999.ts.net")
+			d.AddPeer(otherName, "127.0.0.1")
+		}, 0, "First contact with https://" + otherName + ":PORT"},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			access, m, port := newTLSServer(t, tt.cert)

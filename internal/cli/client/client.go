@@ -52,6 +52,7 @@ type Client struct {
 	Source       string             // the server that reported the key; "": this machine knows it
 	Info         signin.ClusterInfo // of the server's cluster, once the server has proved its identity
 	FirstContact bool               // its key was not known before
+	Foreign      bool               // the server does not prove the key that it must prove
 	Denied       *output.Error      // the server refused the request for its cluster; proved if the key is known
 
 	Known        func(base string) (key httpapi.PublicKey, pinned bool) // keys that this machine knows, for a name that is completed; may be nil
@@ -243,6 +244,7 @@ func mayBeUnproved(c problem.Code) bool {
 // wrongKeyError returns the error for a server that is not the one that this machine knows, or that does not prove it. shown is the key in
 // its response, if any.
 func (c *Client) wrongKeyError(shown httpapi.PublicKey) *output.Error {
+	c.Foreign = true
 	shownKey := "it proves no key"
 	if !shown.IsZero() && c.verifyResponse(shown) == nil {
 		shownKey = "it has the key " + shown.String()
