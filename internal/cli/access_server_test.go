@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +197,7 @@ type accessServer struct {
 	members *gossip.Members // clusters that it knows; nil: a version without discovery
 	stop    func()          // in scripts
 
+	other    atomic.Bool // the machine is bob's node, and not alice's
 	mu       sync.Mutex
 	requests []string // "POST /api/v1alpha1/login 202"
 	handler  http.Handler
@@ -212,8 +214,14 @@ func (d *accessServer) start() {
 	}
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: longest}
 	httpServer := &httpapi.Server{
-		Names:    func() []string { return append([]string{"127.0.0.1", "127.0.0.2", "localhost"}, d.names...) },
-		Identify: func(*http.Request) (access.Caller, error) { return caller, nil },
+		Names: func() []string { return append([]string{"127.0.0.1", "127.0.0.2", "localhost"}, d.names...) },
+		Identify: func(*http.Request) (access.Caller, error) {
+			c := caller
+			if d.other.Load() {
+				c.Login, c.UserID, c.Device = "bob@example.com", "u2", access.Device{ID: "n2", Name: "bob-laptop.example.ts.net"}
+			}
+			return c, nil
+		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},

@@ -33,6 +33,7 @@ type TokenKey struct {
 	ClusterKey string // the key that the server proves
 	CASHA256   string // of the cluster's authority
 	Login      string
+	Node       string // identifies this machine's node in the tailnet; "": unknown
 	Session    string
 	Role       string
 	Namespaces []string
@@ -48,7 +49,7 @@ func tokenFileName(server, cluster, session string) string {
 }
 
 func (k TokenKey) digest() string {
-	return digestOf(append([]string{k.Server, k.Cluster, k.ClusterKey, k.CASHA256, k.Login, k.Session, k.Role}, k.Namespaces...)...)
+	return digestOf(append([]string{k.Server, k.Cluster, k.ClusterKey, k.CASHA256, k.Login, k.Node, k.Session, k.Role}, k.Namespaces...)...)
 }
 
 func digestOf(parts ...string) string {

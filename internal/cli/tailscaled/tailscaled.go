@@ -134,17 +134,44 @@ func (c *Client) fetchStatus(ctx context.Context) (Status, error) {
 // plainName returns a DNS name in lower case and without a trailing dot.
 func plainName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// NodeID returns the stable ID of this machine's node, or "" if the daemon has no socket or does not answer. It starts no program, because
-// kubectl's plugin needs it in milliseconds.
-func (c *Client) NodeID(ctx context.Context) string {
-	if c == nil || c.socket == "" {
+// Ranges returns the address ranges of tailnets.
+func Ranges() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd7a:115c:a1e0::/48")}
+}
+
+// Node identifies this machine's node, so that what is stored for one node is not used by another after "tailscale switch". It is the node's
+// stable ID, or where the daemon has no socket or does not answer, the addresses of this machine in the ranges of tailnets; "" if there are
+// none. Node starts no program, because kubectl's plugin needs it in milliseconds.
+func (c *Client) Node(ctx context.Context) string {
+	if c == nil {
 		return ""
 	}
-	s, err := c.Status(ctx)
+	if c.socket != "" {
+		if s, err := c.Status(ctx); err == nil {
+			return s.NodeID
+		}
+	}
+	if c.explicit {
+		return "" // the daemon that a person named is not that of the system's interfaces
+	}
+	return tailnetAddrs()
+}
+
+// tailnetAddrs returns the addresses of this machine's interfaces in the ranges of tailnets, sorted.
+func tailnetAddrs() string {
+	all, err := net.InterfaceAddrs()
 	if err != nil {
 		return ""
 	}
-	return s.NodeID
+	var found []string
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && slices.ContainsFunc(Ranges(), func(r netip.Prefix) bool { return r.Contains(p.Addr()) }) {
+			found = append(found, p.Addr().String())
+		}
+	}
+	slices.Sort(found)
+	return strings.Join(found, ",")
 }
 
 // PeerName returns the full MagicDNS name of the node that has an address, or "" if Tailscale confirms no such node. The form of the address

@@ -87,8 +87,8 @@ esac
 	if got := c.PeerName(t.Context(), netip.MustParseAddr("100.64.0.8")); got != "" {
 		t.Errorf("PeerName = %q, want none", got)
 	}
-	if got := c.NodeID(t.Context()); got != "" {
-		t.Errorf("NodeID = %q, want none without a socket", got)
+	if got := c.Node(t.Context()); got == "nAlice" {
+		t.Error("Node runs a program")
 	}
 	// A person who names a socket does not mean another daemon.
 	named := newClient(filepath.Join(dir, "none"))
