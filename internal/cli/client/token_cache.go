@@ -80,6 +80,7 @@ func (c TokenCache) Get(ctx context.Context, key TokenKey, requester string, fet
 	if err != nil {
 		return fetch(ctx)
 	}
+	c.Sweep()
 	if cred, ok := f.load(c.Now(), requester); ok {
 		return cred, nil
 	}
@@ -102,15 +103,16 @@ func (c TokenCache) Get(ctx context.Context, key TokenKey, requester string, fet
 	return cred, err
 }
 
-// Delete removes the token for a session of a cluster of a server.
+// Delete removes the token for a session of a cluster of a server, also one that a killed program was about to store.
 func (c TokenCache) Delete(server, cluster, session string) error {
+	c.Sweep()
 	var errs []error
 	for _, dir := range c.Dirs {
 		if checkTokenDir(dir) != nil {
 			continue // it has no tokens of this user
 		}
 		f := tokenFile{path: filepath.Join(dir, tokensDir, tokenFileName(server, cluster, session))}
-		errs = append(errs, f.delete())
+		errs = append(errs, safefile.RemoveStaged(f.tokenPath()), f.delete())
 		// Remove the lock file too, unless another program holds it.
 		if flock, err := safefile.TryFlock(f.path + ".lock"); err == nil && flock != nil {
 			errs = append(errs, f.delete(), os.Remove(f.path+".lock"))
@@ -118,6 +120,15 @@ func (c TokenCache) Delete(server, cluster, session string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Sweep removes what killed programs left in the cache.
+func (c TokenCache) Sweep() {
+	for _, dir := range c.Dirs {
+		if checkTokenDir(dir) == nil {
+			_ = safefile.SweepStaged(filepath.Join(dir, tokensDir)) // the next run tries again
+		}
+	}
 }
 
 const tokensDir = "tokens"
