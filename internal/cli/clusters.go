@@ -198,28 +198,13 @@ func excludeOtherKey(k config.State, e *client.DirectoryEntry) {
 		"If you know that the key changed: tka config --forget-server " + output.ShellQuote(s.URL)}}
 }
 
-// signIns returns what this device is and may be in the shown clusters, in their order. It asks the servers of all clusters that are not
-// excluded, in parallel, and only after they have proved the key of the list. It stores nothing.
+// signIns returns what this device is and may be in the shown clusters, in their order.
 func (t *tka) signIns(ctx context.Context, source string, shown []client.DirectoryEntry) []clusterSignIn {
 	all := make([]clusterSignIn, len(shown))
-	var targets []target
-	var at []int
-	for i, e := range shown {
-		if all[i].State = "none"; e.Exclusion == nil {
-			targets, at = append(targets, target{e.Name, e.URL}), append(at, i)
-		}
+	for i := range all {
+		all[i].State = "none"
 	}
-	outcomes := forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (signin.Whoami, error) {
-		ctx, cancel := context.WithTimeout(ctx, signInTimeout)
-		defer cancel()
-		one.quiet, one.dryRun = true, true
-		e := shown[slices.IndexFunc(shown, func(e client.DirectoryEntry) bool { return e.Name == p.cluster && e.URL == p.server })]
-		l, err := one.connectEntry(ctx, source, e)
-		if err != nil && (l == nil || l.Denied == nil) { // anybody may ask who they are
-			return signin.Whoami{}, err
-		}
-		return client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
-	})
+	outcomes, at := t.whoamiAt(ctx, source, shown)
 	for i, o := range outcomes {
 		s := &all[at[i]]
 		switch who := o.value; {
@@ -234,6 +219,28 @@ func (t *tka) signIns(ctx context.Context, source string, shown []client.Directo
 		}
 	}
 	return all
+}
+
+// whoamiAt asks the servers of all clusters that are not excluded who this device is, in parallel, and only after they have proved the key of
+// the list. It stores nothing. at has the index of each outcome in shown.
+func (t *tka) whoamiAt(ctx context.Context, source string, shown []client.DirectoryEntry) (outcomes []outcome[signin.Whoami], at []int) {
+	var targets []target
+	for i, e := range shown {
+		if e.Exclusion == nil {
+			targets, at = append(targets, target{e.Name, e.URL}), append(at, i)
+		}
+	}
+	return forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (signin.Whoami, error) {
+		ctx, cancel := context.WithTimeout(ctx, signInTimeout)
+		defer cancel()
+		one.quiet, one.dryRun = true, true
+		e := shown[slices.IndexFunc(shown, func(e client.DirectoryEntry) bool { return e.Name == p.cluster && e.URL == p.server })]
+		l, err := one.connectEntry(ctx, source, e)
+		if err != nil && (l == nil || l.Denied == nil) { // every caller may ask who it is
+			return signin.Whoami{}, err
+		}
+		return client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	}), at
 }
 
 // rolesOf returns the roles that a caller may sign in with, the one that a login gives first.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -117,6 +118,9 @@ func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code 
 	} else if f.Whoami = &who; !who.Decision.Allowed {
 		code = cmp.Or(code, output.ExitRefused)
 	}
+	if f.Whoami != nil {
+		f.Policy = doctor.RuleProblems(f.Cluster, f.ServerVersion, *f.Whoami)
+	}
 	if denied != nil {
 		return f, code
 	}
@@ -135,6 +139,15 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *client.Client, f *doctor.F
 		return
 	}
 	f.Discovery = &doctor.Discovery{Unsupported: d.Unsupported, Isolated: d.Isolated, Refused: d.Refused}
+	others := slices.DeleteFunc(slices.Clone(d.Entries), func(e client.DirectoryEntry) bool { return e.Self })
+	outcomes, at := t.whoamiAt(ctx, d.Server, others)
+	for i, o := range outcomes {
+		if e := others[at[i]]; o.err != nil {
+			f.Discovery.Silent = append(f.Discovery.Silent, e.Name)
+		} else {
+			f.Policy = append(f.Policy, doctor.RuleProblems(e.Name, e.Software, o.value)...)
+		}
+	}
 	for _, e := range d.Entries {
 		switch {
 		case e.Self:

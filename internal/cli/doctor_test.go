@@ -288,3 +288,38 @@ func TestDoctorQueriesTheTailnet(t *testing.T) {
 		}
 	}
 }
+
+// One policy serves clusters of different versions. doctor names those whose servers do not know a field of it.
+func TestDoctorNamesClustersThatRefuseTheRules(t *testing.T) {
+	eu, euURL := newAccessServer(t, "prod-eu")
+	us, usURL := newAccessServer(t, "prod-us")
+	apac, apacURL := newAccessServer(t, "prod-apac")
+	us.mu.Lock()
+	us.rules = append(us.rules, `{"role":"edit","period":"1h","later":true}`)
+	us.start()
+	us.mu.Unlock()
+	m := newMachine(t, euURL.URL)
+	allowHTTP(t, m, usURL.URL)
+	eu.addCluster(euURL.URL, member(us, usURL.URL), member(apac, apacURL.URL))
+	all := checkResults(t, m.run("doctor", "-o", "json"))
+	if want := `warn: These clusters cannot use a rule of the tailnet's policy: prod-us (server v0.1.0): "later" is not a field of a rule.`; all["policy"] != want {
+		t.Errorf("policy: %q, want %q", all["policy"], want)
+	}
+	apacURL.Close()
+	us.mu.Lock()
+	us.rules = us.rules[:1]
+	us.start()
+	us.mu.Unlock()
+	all = checkResults(t, m.run("doctor", "-o", "json"))
+	if want := "skipped: These clusters did not say whether they can use the rules of the policy: prod-apac."; all["policy"] != want {
+		t.Errorf("policy: %q, want %q", all["policy"], want)
+	}
+	eu.addCluster(euURL.URL, member(us, usURL.URL))
+	all = checkResults(t, m.run("doctor", "-o", "json"))
+	if want := "ok: Every cluster that answers"; !strings.HasPrefix(all["policy"], want) {
+		t.Errorf("policy: %q, want %q", all["policy"], want)
+	}
+	if state := m.read(t, "state/tka/servers.yaml"); strings.Contains(state, usURL.URL) {
+		t.Errorf("doctor stored another server:\n%s", state)
+	}
+}
