@@ -20,6 +20,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -197,7 +198,10 @@ type accessServer struct {
 	lacks   []access.Verb                       // operations of an older version
 	members *gossip.Members                     // clusters that it knows; nil: a version without discovery
 	stop    func()                              // in scripts
+	names   []string                            // of the server, besides those of this machine
+	servers []string                            // URLs of the cluster's servers that it lists; nil: an old version
 
+	other    atomic.Bool // the machine is bob's node, and not alice's
 	mu       sync.Mutex
 	requests []string // "POST /api/v1alpha1/login 202"
 	handler  http.Handler
@@ -217,8 +221,14 @@ func (d *accessServer) start() {
 	}
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: d.allowed, Min: access.MinPeriod, Max: longest}
 	httpServer := &httpapi.Server{
-		Names:    func() []string { return []string{"127.0.0.1", "127.0.0.2", "localhost"} },
-		Identify: func(*http.Request) (access.Caller, error) { return caller, nil },
+		Names: func() []string { return append([]string{"127.0.0.1", "127.0.0.2", "localhost"}, d.names...) },
+		Identify: func(*http.Request) (access.Caller, error) {
+			c := caller
+			if d.other.Load() {
+				c.Login, c.UserID, c.Device = "bob@example.com", "u2", access.Device{ID: "n2", Name: "bob-laptop.example.ts.net"}
+			}
+			return c, nil
+		},
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},
@@ -243,6 +253,9 @@ func (d *accessServer) start() {
 		Store:     d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
 		Cluster: signin.ClusterInfo{Name: d.cluster, ID: "id-" + d.cluster, ServerURL: d.server, CAData: d.ca,
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
+	}
+	if d.servers != nil {
+		service.Servers = func() []string { return d.servers }
 	}
 	routes := service.Routes()
 	routes = slices.DeleteFunc(routes, func(r httpapi.Route) bool { return slices.Contains(d.lacks, r.Verb) })

@@ -18,6 +18,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/cli/tailscaled"
 )
 
 // A Program is one run of tka. All fields are required.
@@ -35,6 +36,7 @@ type Program struct {
 type tka struct {
 	Program
 	server     string
+	serverKey  string
 	config     string
 	kubeconfig string
 	output     string
@@ -46,12 +48,13 @@ type tka struct {
 
 	showVersion bool // --version of the root command
 
-	context          string            // context of the kubeconfig that selects the sign-in
-	selection        selection         // of the command, if it has the flag --cluster
-	dryRun           bool              // no command may write
-	cachedSettings   *config.Settings  // content of the settings file, read once
-	upstreamSettings bool              // the settings file belongs to the tka of SpechtLabs; known after settings
-	cachedDirectory  *client.Directory // cluster list of the configured server, cached for --all
+	context          string             // context of the kubeconfig that selects the sign-in
+	selection        selection          // of the command, if it has the flag --cluster
+	dryRun           bool               // no command may write
+	cachedSettings   *config.Settings   // content of the settings file, read once
+	upstreamSettings bool               // the settings file belongs to the tka of SpechtLabs; known after settings
+	cachedDirectory  *client.Directory  // cluster list of the configured server, cached for --all
+	tailscale        *tailscaled.Client // of this machine
 	cancel           context.CancelFunc
 }
 
@@ -59,7 +62,7 @@ const defaultTimeout = 30 * time.Second
 
 // Run executes the command in Args and returns the exit code.
 func (p Program) Run(ctx context.Context) int {
-	t := &tka{Program: p, cancel: func() {}}
+	t := &tka{Program: p, tailscale: tailscaled.New(p.Getenv), cancel: func() {}}
 	defer func() { t.cancel() }()
 	root := t.root()
 	args := p.Args[1:]
@@ -99,6 +102,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 
 	f := root.PersistentFlags()
 	f.StringVar(&t.server, "server", "", "access server: a name in the tailnet, an address or a URL (default from the settings, else \"tka\")")
+	f.StringVar(&t.serverKey, "server-key", "", "key that the server must prove, \"ed25519:...\" (default $TKA_SERVER_KEY, else the settings, else the key at first contact)")
 	f.StringVar(&t.config, "config", "", "settings file (default config.yaml in the directory tka of $XDG_CONFIG_HOME)")
 	f.StringVar(&t.kubeconfig, "kubeconfig", "", "kubeconfig file to change (default $KUBECONFIG, else ~/.kube/config)")
 	f.StringVarP(&t.output, "output", "o", "", "output format: table, wide, json, yaml or name")

@@ -198,20 +198,13 @@ func excludeOtherKey(k config.State, e *client.DirectoryEntry) {
 		"If you know that the key changed: tka config --forget-server " + output.ShellQuote(s.URL)}}
 }
 
-// signIns returns what this device is and may be in the shown clusters, in their order. It asks the servers of all clusters that are not
-// excluded, in parallel, and only after they have proved the key of the list. It stores nothing.
+// signIns returns what this device is and may be in the shown clusters, in their order.
 func (t *tka) signIns(ctx context.Context, source string, shown []client.DirectoryEntry) []clusterSignIn {
 	all := make([]clusterSignIn, len(shown))
-	var usable []client.DirectoryEntry
-	var at []int
-	for i, e := range shown {
-		if all[i].State = "none"; e.Exclusion == nil {
-			usable, at = append(usable, e), append(at, i)
-		}
+	for i := range all {
+		all[i].State = "none"
 	}
-	outcomes := forEntries(ctx, t, source, usable, func(ctx context.Context, l *client.Client) (signin.Whoami, error) {
-		return client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{}) // anybody may ask who they are
-	})
+	outcomes, at := t.whoamiAt(ctx, source, shown)
 	for i, o := range outcomes {
 		s := &all[at[i]]
 		switch who := o.value; {
@@ -226,6 +219,19 @@ func (t *tka) signIns(ctx context.Context, source string, shown []client.Directo
 		}
 	}
 	return all
+}
+
+// whoamiAt asks the servers of all clusters that are not excluded who this device is. at has the index of each outcome in shown.
+func (t *tka) whoamiAt(ctx context.Context, source string, shown []client.DirectoryEntry) (outcomes []outcome[signin.Whoami], at []int) {
+	var usable []client.DirectoryEntry
+	for i, e := range shown {
+		if e.Exclusion == nil {
+			usable, at = append(usable, e), append(at, i)
+		}
+	}
+	return forEntries(ctx, t, source, usable, func(ctx context.Context, l *client.Client) (signin.Whoami, error) {
+		return client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{}) // every caller may ask who it is
+	}), at
 }
 
 // forEntries calls do for the server of each entry, in parallel, after the server has proved the key of the list. source is the server

@@ -65,7 +65,7 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	base, err := set.Address(name)
+	base, err := set.AddressOfPinned(name)
 	if err != nil && !dialpolicy.IsClusterName(name) {
 		return output.UsageErrorf("%q is neither a server nor a cluster: %v", name, err).Because(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +33,12 @@ func (t *tka) signinOfContext() (kubeconfig.Signin, error) {
 
 // newClient returns a client for the server at base. It opens no connection.
 func (t *tka) newClient(base string) *client.Client {
-	return client.New(base, t.timeout, t.userAgent())
+	return client.New(base, t.clientOptions())
+}
+
+// clientOptions returns what all clients of this command share.
+func (t *tka) clientOptions() client.Options {
+	return client.Options{Limit: t.timeout, Agent: t.userAgent(), Tailscale: t.tailscale}
 }
 
 // userAgent returns the User-Agent header of tka.
@@ -46,8 +52,12 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 	if l.FirstContact {
 		t.hint("First contact with %s: it serves %s and has the key %v. tka remembers this key.", l.Base, l.Info.Name, l.Key)
 	}
+	var replicas []string
+	if set, err := t.settings(); err == nil {
+		replicas = l.Replicas(set.AddressOfPinned)
+	}
 	err := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) {
-		k.Cluster = l.Info.Name
+		k.Cluster, k.Replicas = l.Info.Name, replicas
 		if !l.Pinned {
 			k.Key = l.Key
 		}
@@ -62,7 +72,7 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 // settings. With --server, it uses that server only.
 func (t *tka) connect(ctx context.Context, cluster string) (*client.Client, error) {
 	t.explainSelection(ctx)
-	l, err := t.locate(cluster)
+	l, err := t.locate(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -78,47 +88,96 @@ func (t *tka) connect(ctx context.Context, cluster string) (*client.Client, erro
 	return t.verifyAny(ctx, l, cluster)
 }
 
-// verifyAny calls verify. If the server is unreachable and --server does not name it, verifyAny tries the other servers that this machine
-// knows with the same key. After a refusal it tries no other server.
+// verifyAny calls verify. If the server is unreachable and --server does not name it, verifyAny tries the other servers of the cluster that
+// this machine knows: those with the same key, and those that a server has listed. Each must prove the key. After a refusal it tries no other
+// server; a listed address where another server answers is no refusal of the cluster.
 func (t *tka) verifyAny(ctx context.Context, first *client.Client, cluster string) (*client.Client, error) {
-	err := t.verify(ctx, first, cluster)
-	if output.ExitCode(err) != output.ExitUnreachable || first.Last.Reached || first.Key.IsZero() || t.server != "" {
+	var others []replica
+	if !first.Key.IsZero() && t.server == "" {
+		others = t.replicas(first)
+	}
+	err := t.verifyWithin(ctx, first, cluster, len(others))
+	if output.ExitCode(err) != output.ExitUnreachable || first.Last.Reached {
 		return first, err
 	}
-	for _, base := range t.replicas(first) {
-		l := t.newClient(base)
-		l.Key, l.Pinned = first.Key, first.Pinned
-		switch nerr := t.verify(ctx, l, cluster); {
+	var foreign *client.Client
+	var foreignErr error
+	for i, r := range others {
+		l := t.newClient(r.base)
+		if r.listed {
+			l = client.NewDiscovered(r.base, first.Key, first.Base, t.clientOptions())
+		}
+		l.Key, l.Pinned, l.KeyFrom = first.Key, first.Pinned, first.KeyFrom
+		switch nerr := t.verifyWithin(ctx, l, cluster, len(others)-i-1); {
 		case nerr == nil, l.Denied != nil:
-			t.hint("%s cannot be reached; %s serves the same cluster.", first.Base, base)
+			t.hint("%s cannot be reached; %s serves the same cluster.", first.Base, r.base)
 			return l, nerr
-		case output.ExitCode(nerr) != output.ExitUnreachable || ctx.Err() != nil:
+		case ctx.Err() != nil:
+			return l, nerr
+		case r.listed && l.Foreign:
+			foreign, foreignErr = l, nerr
+		case output.ExitCode(nerr) != output.ExitUnreachable:
 			return l, nerr
 		}
+	}
+	if foreign != nil {
+		return foreign, foreignErr
 	}
 	return first, err
 }
 
-// replicas returns the other servers that this machine knows with the key of l.
-func (t *tka) replicas(l *client.Client) (bases []string) {
-	set, err := t.settings()
+// attemptTimeout bounds the attempt to reach one of several servers of a cluster.
+const attemptTimeout = 5 * time.Second
+
+// verifyWithin calls verify. If other servers remain to be tried, it leaves time for them: a dead host answers nothing, not even an error.
+func (t *tka) verifyWithin(ctx context.Context, l *client.Client, cluster string, others int) error {
+	if deadline, ok := ctx.Deadline(); ok && others > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, min(attemptTimeout, time.Until(deadline)/time.Duration(others+1)))
+		defer cancel()
+	}
+	return t.verify(ctx, l, cluster)
+}
+
+// A replica is another server of a cluster.
+type replica struct {
+	base   string
+	listed bool // only a server's list names it
+}
+
+// replicas returns the other servers that this machine knows with the key of l, and then those that a server with that key has listed.
+func (t *tka) replicas(l *client.Client) (found []replica) {
+	set, k, err := t.settingsAndState()
 	if err != nil {
 		return nil
 	}
-	for _, e := range set.Servers {
-		if base, err := set.Address(e.Name); err == nil && e.Key == l.Key {
-			bases = append(bases, base)
+	add := func(base string, listed bool) {
+		if base != l.Base && !slices.ContainsFunc(found, func(r replica) bool { return r.base == base }) {
+			found = append(found, replica{base, listed})
 		}
 	}
-	if k, err := t.state(); err == nil {
-		for _, s := range k.Servers {
-			if s.Key == l.Key {
-				bases = append(bases, s.URL)
+	for _, e := range set.Servers {
+		if base, err := set.Address(e.Name); err == nil && e.Key == l.Key {
+			add(base, false)
+		}
+	}
+	for _, s := range k.Servers {
+		if s.Key == l.Key {
+			add(s.URL, false)
+		}
+	}
+	slices.SortFunc(found, func(a, b replica) int { return cmp.Compare(a.base, b.base) })
+	for _, s := range k.Servers {
+		if s.Key != l.Key && set.KeyFor(s.URL) != l.Key {
+			continue
+		}
+		for _, r := range s.Replicas {
+			if base, err := set.AddressOfPinned(r); err == nil {
+				add(base, true)
 			}
 		}
 	}
-	slices.Sort(bases)
-	return slices.DeleteFunc(slices.Compact(bases), func(b string) bool { return b == l.Base })
+	return found
 }
 
 // connectOrDenied is connect, but returns a refusal as denied and not as an error. The refusal comes from the intended server if its key is
@@ -131,37 +190,101 @@ func (t *tka) connectOrDenied(ctx context.Context, cluster string) (l *client.Cl
 	return l, nil, err
 }
 
-// locate returns a client for the server from the flags, the stored servers or the settings, in this order. It makes no request.
-func (t *tka) locate(cluster string) (*client.Client, error) {
+// locate returns a client for the server from the flags, the stored servers or the settings, in this order. It makes no request to a server.
+func (t *tka) locate(ctx context.Context, cluster string) (*client.Client, error) {
 	set, k, err := t.settingsAndState()
+	if err != nil {
+		return nil, err
+	}
+	given, err := t.givenKey()
 	if err != nil {
 		return nil, err
 	}
 	name := cmp.Or(t.server, set.Server)
 	if t.server == "" && cluster != "" {
-		if s, ok := k.ServerOf(cluster); ok {
+		if s, ok := k.ServerOf(cluster); ok && name != s.URL {
 			name = s.URL
+			if configured, err := set.AddressOfPinned(set.Server); err != nil || !isNamedBy(s.URL, configured) {
+				given = givenKey{} // it is the key of another server
+			}
 		}
 	}
-	address := set.Address
-	if stored, ok := k.Server(name); ok && !stored.Key.IsZero() {
+	address, unlisted := set.Address, false
+	if stored, ok := k.Server(name); ok && !stored.Key.IsZero() || !given.key.IsZero() {
 		address = set.AddressOfPinned
 	}
 	base, err := address(name)
+	if errors.Is(err, dialpolicy.ErrInsecure) {
+		base, err = set.AddressOfPinned(name)
+		unlisted = true
+	}
 	if err != nil {
 		f := output.UsageErrorf("The server %q is not usable: %v", dialpolicy.RedactURL(name), err).Because(err)
-		if errors.Is(err, dialpolicy.ErrInsecure) {
-			return nil, f.Try("Use https://, or list the server with insecureHTTP: true under servers in the settings.")
-		}
 		return nil, f.Try("Select the access server by its name in the tailnet: --server NAME")
 	}
+	known := func(base string) (httpapi.PublicKey, bool) {
+		if key := set.KeyFor(base); !key.IsZero() {
+			return key, true
+		}
+		have, _ := k.Server(base)
+		return have.Key, false
+	}
+	if full := t.knownFullName(ctx, base, known); full != "" {
+		base, unlisted = full, false
+	}
 	l := t.newClient(base)
-	have, _ := k.Server(base)
-	l.Key = have.Key
-	if key := set.KeyFor(base); !key.IsZero() {
-		l.Key, l.Pinned = key, true
+	l.Known, l.HTTPUnlisted = known, unlisted
+	if l.Key, l.Pinned = known(base); !given.key.IsZero() {
+		l.Key, l.Pinned, l.KeyFrom = given.key, false, given.from
 	}
 	return l, nil
+}
+
+// knownFullName returns the URL with the full MagicDNS name of a server whose URL has a bare host name, if this machine knows the key of that
+// server; "" otherwise. The server must prove the key, so it needs no other confirmation.
+func (t *tka) knownFullName(ctx context.Context, base string, known func(string) (httpapi.PublicKey, bool)) string {
+	if key, _ := known(base); !key.IsZero() {
+		return ""
+	}
+	full := t.newClient(base).FullNameURL(ctx)
+	if key, _ := known(full); full == "" || key.IsZero() {
+		return ""
+	}
+	return full
+}
+
+// A givenKey is a key that a person gave for the server of a command.
+type givenKey struct {
+	key  httpapi.PublicKey // zero: none
+	from string            // the flag or the variable
+}
+
+// givenKey returns the key of --server-key, or else of $TKA_SERVER_KEY.
+func (t *tka) givenKey() (givenKey, error) {
+	text, from := t.serverKey, "--server-key"
+	if text == "" {
+		text, from = t.Getenv(serverKeyEnv), "$"+serverKeyEnv
+	}
+	if text == "" {
+		return givenKey{}, nil
+	}
+	key, err := httpapi.ParsePublicKey(text)
+	if err != nil {
+		return givenKey{}, output.UsageErrorf("%s is not a key: %v", from, err).Because(err).
+			Try("See the key on a machine that knows the cluster: tka cluster-info -o yaml")
+	}
+	return givenKey{key, from}, nil
+}
+
+// isNamedBy reports whether the server at base is the one that configured names, which may have a bare host name.
+func isNamedBy(base, configured string) bool {
+	if base == configured {
+		return true
+	}
+	b, err := url.Parse(base)
+	c, cerr := url.Parse(configured)
+	return err == nil && cerr == nil && b.Scheme == c.Scheme && b.Port() == c.Port() && !strings.ContainsAny(c.Hostname(), ".:") &&
+		strings.HasPrefix(b.Hostname(), c.Hostname()+".")
 }
 
 // describeNamespaces formats namespaces for people; none means the whole cluster.
@@ -236,7 +359,7 @@ func (t *tka) connectEntry(ctx context.Context, source string, e client.Director
 		return nil, err
 	}
 	for i, base := range e.ServerURLs {
-		l = client.NewDiscovered(base, e.Key, source, t.timeout, t.userAgent())
+		l = client.NewDiscovered(base, e.Key, source, t.clientOptions())
 		have, _ := k.Server(base)
 		listed := set.KeyFor(base)
 		for _, key := range []httpapi.PublicKey{listed, have.Key} { // the list does not override what a person or this machine knows
@@ -267,7 +390,7 @@ func (t *tka) allTargets(ctx context.Context) ([]target, error) {
 	if err != nil {
 		return nil, err
 	}
-	first, err := t.locate("")
+	first, err := t.locate(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +433,7 @@ func (t *tka) clusterNames(ctx context.Context) []string {
 	names := t.knownClusterNames(ctx)
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
-	l, err := t.locate("")
+	l, err := t.locate(ctx, "")
 	if err != nil || l.Key.IsZero() || l.Verify(ctx, "") != nil {
 		return names
 	}

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/tailplane/tailplane/testkit/tailscaledtest"
 )
 
 // underShell runs a line in a shell. The shell is the parent of the plugin, like kubectl.
@@ -161,5 +164,43 @@ func TestSGN20_in_memory(t *testing.T) {
 	}
 	if _, err := os.Stat(m.path("run/tka/tokens")); err != nil {
 		t.Error(err)
+	}
+}
+
+// Two people use one device and change places with "tailscale switch". The token that tka cached for one of them is not served to the other.
+func TestTailscaleSwitch(t *testing.T) {
+	access, srv := newAccessServer(t, "prod-eu")
+	d := tailscaledtest.Start(t, "nAlice", "tail1234.ts.net")
+	m := newMachine(t, srv.URL)
+	m.env["TS_SOCKET"] = d.Socket
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	first := m.issuedTokens(t, plugin)
+	if again := m.issuedTokens(t, plugin); !slices.Equal(again, first) {
+		t.Errorf("alice again: %v, want the cached %v", again, first)
+	}
+	d.Switch("nBob", "tail1234.ts.net")
+	access.other.Store(true)
+	if r := m.spawn(t, nil, strings.Fields(plugin)[1:]...); r.code != 3 || r.out != "" {
+		t.Errorf("bob, who is not signed in: code %d, want 3: %s%s", r.code, r.out, r.err)
+	}
+	if r := m.run("login"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	bobs := m.issuedTokens(t, plugin)
+	if slices.Equal(bobs, first) {
+		t.Errorf("bob gets alice's token %v", bobs)
+	}
+	d.Switch("nAlice", "tail1234.ts.net")
+	access.other.Store(false)
+	if back := m.issuedTokens(t, plugin); slices.Equal(back, bobs) {
+		t.Errorf("alice gets bob's token %v", back)
+	}
+	// Where Tailscale cannot be asked, the cache works as before.
+	m.env["TS_SOCKET"] = m.path("none")
+	one := m.issuedTokens(t, plugin)
+	if two := m.issuedTokens(t, plugin); !slices.Equal(one, two) {
+		t.Errorf("without Tailscale: %v, then %v", one, two)
 	}
 }

@@ -4,21 +4,22 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/cli/config"
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/doctor"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -97,7 +98,7 @@ func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code 
 	if set.CredentialCache == config.CacheNone {
 		f.Tokens = doctor.NotStored
 	}
-	f.Tailnet, f.TailnetFailure.Message = tailnetStatus(ctx)
+	f.Tailnet, f.TailnetFailure.Message = t.tailnetStatus(ctx)
 	f.Kuberc = t.kuberc()
 	l, denied, err := t.connectOrDenied(ctx, cluster)
 	if l != nil {
@@ -117,6 +118,9 @@ func (t *tka) gather(ctx context.Context, cluster string) (f doctor.Facts, code 
 	} else if f.Whoami = &who; !who.Decision.Allowed {
 		code = cmp.Or(code, output.ExitRefused)
 	}
+	if f.Whoami != nil {
+		f.Policy = doctor.RuleProblems(f.Cluster, f.ServerVersion, *f.Whoami)
+	}
 	if denied != nil {
 		return f, code
 	}
@@ -135,6 +139,15 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *client.Client, f *doctor.F
 		return
 	}
 	f.Discovery = &doctor.Discovery{Unsupported: d.Unsupported, Isolated: d.Isolated, Refused: d.Refused}
+	others := slices.DeleteFunc(slices.Clone(d.Entries), func(e client.DirectoryEntry) bool { return e.Self })
+	outcomes, at := t.whoamiAt(ctx, d.Server, others)
+	for i, o := range outcomes {
+		if e := others[at[i]]; o.err != nil {
+			f.Discovery.Silent = append(f.Discovery.Silent, e.Name)
+		} else {
+			f.Policy = append(f.Policy, doctor.RuleProblems(e.Name, e.Software, o.value)...)
+		}
+	}
 	for _, e := range d.Entries {
 		switch {
 		case e.Self:
@@ -155,7 +168,8 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *client.Client, f *doctor.F
 // gatherAPI queries the API server, first anonymously and then with the token.
 func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, note func(error) doctor.Failure) {
 	f.APIServer = l.Info.ServerURL
-	api, err := client.NewKubeAPI(l.Info.ServerURL, l.Info.CAData, secret.Text{})
+	f.Proxy, f.NoProxy = t.proxyOf(ctx, f.APIServer)
+	api, err := client.NewKubeAPI(l.Info.ServerURL, l.Info.CAData, secret.Text{}, t.tailscale)
 	if err == nil {
 		f.APIVersion, err = api.Version(ctx)
 		if _, answered := errors.AsType[*client.KubeAPIError](err); answered {
@@ -171,7 +185,7 @@ func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, 
 	}
 	g, err := l.Kubeconfig(ctx, t.selection.session)
 	if err == nil {
-		api, err = client.NewKubeAPI(g.Server, g.CA, g.Token)
+		api, err = client.NewKubeAPI(g.Server, g.CA, g.Token, t.tailscale)
 	}
 	if err == nil {
 		f.RulesNamespace = cmp.Or(g.Namespace, "default")
@@ -212,38 +226,42 @@ func (t *tka) gatherKubeconfig(l *client.Client, set *config.Settings, f *doctor
 	}
 }
 
-// tailnetTimeout bounds the run of the tailscale command.
-const tailnetTimeout = 3 * time.Second
-
-// tailnetStatus returns what the tailscale command reports about this machine, or why it reports nothing.
-func tailnetStatus(ctx context.Context) (*doctor.Tailnet, string) {
-	path, err := exec.LookPath("tailscale")
+// tailnetStatus returns what Tailscale reports about this machine, or why it reports nothing.
+func (t *tka) tailnetStatus(ctx context.Context) (*doctor.Tailnet, string) {
+	s, err := t.tailscale.Status(ctx)
 	if err != nil {
-		return nil, "This machine has no tailscale command"
+		text := err.Error()
+		return nil, strings.ToUpper(text[:1]) + text[1:]
 	}
-	ctx, cancel := context.WithTimeout(ctx, tailnetTimeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "status", "--json", "--peers=false")
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
-	var status struct {
-		BackendState string
-		Self         *struct {
-			DNSName   string
-			KeyExpiry *time.Time
-		}
+	return &doctor.Tailnet{State: s.State, Node: s.Name, KeyExpiry: s.KeyExpiry}, ""
+}
+
+// proxyOf returns the part of the environment's proxy that concerns kubectl: the proxy that it would use for the API server, and the value
+// of $NO_PROXY with which it would not. line is "" if kubectl need not avoid the proxy.
+func (t *tka) proxyOf(ctx context.Context, server string) (via, line string) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, server, nil)
+	if err != nil {
+		return "", ""
 	}
-	if jerr := json.Unmarshal(out, &status); jerr != nil || status.BackendState == "" {
-		return nil, fmt.Sprintf("The tailscale command gives no answer (%v)", cmp.Or(err, jerr, errors.New("it reports no state")))
+	theirs, err := http.ProxyFromEnvironment(r)
+	if theirs == nil || err != nil {
+		return "", ""
 	}
-	tailnet := &doctor.Tailnet{State: status.BackendState}
-	if s := status.Self; s != nil {
-		tailnet.Node = strings.TrimSuffix(s.DNSName, ".")
-		if s.KeyExpiry != nil {
-			tailnet.KeyExpiry = *s.KeyExpiry
-		}
+	via = theirs.Redacted()
+	if ours, err := dialpolicy.Proxy(t.tailscale)(r); err != nil || ours != nil {
+		return via, ""
 	}
-	return tailnet, ""
+	s, _ := t.tailscale.Status(ctx) // it has answered
+	list := strings.Split(cmp.Or(t.Getenv("NO_PROXY"), t.Getenv("no_proxy")), ",")
+	list = append(list, dialpolicy.TailnetRanges()...)
+	if s.Suffix != "" {
+		list = append(list, "."+s.Suffix)
+	}
+	host := r.URL.Hostname()
+	if addr, err := netip.ParseAddr(host); (err != nil || !dialpolicy.IsTailnetAddr(addr)) && !strings.HasSuffix(host, "."+s.Suffix) {
+		list = append(list, host)
+	}
+	return via, strings.Trim(strings.Join(list, ","), ",")
 }
 
 // kuberc returns the plugin policy in kubectl's settings.

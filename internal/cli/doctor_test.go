@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/testkit/tailscaledtest"
 )
 
 // newServerWithAPI returns an access server whose cluster has a scripted API server. The API server knows pods and nodes, and lets a caller
@@ -290,23 +290,55 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// doctor uses the tailscale command if there is one.
+// doctor asks the Tailscale of this machine.
 func TestDoctorQueriesTheTailnet(t *testing.T) {
 	_, srv := newServerWithAPI(t, grantRule("view/8h"))
 	m := newMachine(t, srv.URL)
-	bin := m.path("bin")
-	for answer, want := range map[string]string{
-		`{"BackendState":"Running","Self":{"DNSName":"alice.example.ts.net.","KeyExpiry":"2099-01-01T00:00:00Z"}}`: "ok: This machine is in the tailnet as alice.example.ts.net.",
-		`{"BackendState":"NeedsLogin"}`: "fail: This machine is not in the tailnet",
-		`boom`:                          "skipped: The tailscale command gives no answer",
+	d := tailscaledtest.Start(t, "nAlice", "tail1234.ts.net")
+	for _, tt := range []struct{ socket, state, want string }{
+		{d.Socket, "Running", "ok: This machine is in the tailnet as laptop.tail1234.ts.net."},
+		{d.Socket, "NeedsLogin", "fail: This machine is not in the tailnet"},
+		{m.path("none"), "Running", "skipped: Tailscale gives no answer"},
 	} {
-		m.write(t, "bin/tailscale", "#!/bin/sh\necho '"+answer+"'\n")
-		if err := os.Chmod(filepath.Join(bin, "tailscale"), 0o700); err != nil {
-			t.Fatal(err)
+		m.env["TS_SOCKET"] = tt.socket
+		d.SetState(tt.state)
+		if all := checkResults(t, m.run("doctor", "-o", "json")); !strings.HasPrefix(all["tailnet"], tt.want) {
+			t.Errorf("%s: %q, want %q", tt.state, all["tailnet"], tt.want)
 		}
-		r := m.spawn(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH")}, "doctor", "-o", "json")
-		if all := checkResults(t, r); !strings.HasPrefix(all["tailnet"], want) {
-			t.Errorf("%s: %q", answer, all["tailnet"])
-		}
+	}
+}
+
+// One policy serves clusters of different versions. doctor names those whose servers do not know a field of it.
+func TestDoctorNamesClustersThatRefuseTheRules(t *testing.T) {
+	eu, euURL := newAccessServer(t, "prod-eu")
+	us, usURL := newAccessServer(t, "prod-us")
+	apac, apacURL := newAccessServer(t, "prod-apac")
+	us.mu.Lock()
+	us.rules = append(us.rules, `{"role":"edit","period":"1h","later":true}`)
+	us.start()
+	us.mu.Unlock()
+	m := newMachine(t, euURL.URL)
+	allowHTTP(t, m, usURL.URL)
+	eu.addCluster(euURL.URL, member(us, usURL.URL), member(apac, apacURL.URL))
+	all := checkResults(t, m.run("doctor", "-o", "json"))
+	if want := `warn: These clusters cannot use a rule of the tailnet's policy: prod-us (server v0.1.0): "later" is not a field of a rule.`; all["policy"] != want {
+		t.Errorf("policy: %q, want %q", all["policy"], want)
+	}
+	apacURL.Close()
+	us.mu.Lock()
+	us.rules = us.rules[:1]
+	us.start()
+	us.mu.Unlock()
+	all = checkResults(t, m.run("doctor", "-o", "json"))
+	if want := "skipped: These clusters did not say whether they can use the rules of the policy: prod-apac."; all["policy"] != want {
+		t.Errorf("policy: %q, want %q", all["policy"], want)
+	}
+	eu.addCluster(euURL.URL, member(us, usURL.URL))
+	all = checkResults(t, m.run("doctor", "-o", "json"))
+	if want := "ok: Every cluster that answers"; !strings.HasPrefix(all["policy"], want) {
+		t.Errorf("policy: %q, want %q", all["policy"], want)
+	}
+	if state := m.read(t, "state/tka/servers.yaml"); strings.Contains(state, usURL.URL) {
+		t.Errorf("doctor stored another server:\n%s", state)
 	}
 }

@@ -56,7 +56,7 @@ func (t *tka) planeClient(mf mcpFlags) (httpapi.Client, error) {
 	if base.Scheme != "https" && !token.IsEmpty() {
 		return httpapi.Client{}, output.UsageErrorf("tka sends a token only over https, but the operator plane is at %s", base).Try("Without a token, the plane may identify you by the connection.")
 	}
-	transport := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String())}
+	transport := &client.BearerTransport{Base: base, Source: token, Agent: t.userAgent(), Next: dialpolicy.Transport(base.String(), t.tailscale)}
 	return httpapi.Client{HTTP: transport.HTTPClient(), Base: base.String(), Open: plane.ParseEnvelope}, nil
 }
 

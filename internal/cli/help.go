@@ -237,7 +237,7 @@ func (t *tka) doVersion(ctx context.Context, cluster string, client bool) error 
 
 // serverVersion returns the version of a server that this machine knows or that a flag names; "" if there is none.
 func (t *tka) serverVersion(ctx context.Context, cluster string) (string, error) {
-	l, err := t.locate(cluster)
+	l, err := t.locate(ctx, cluster)
 	if err != nil {
 		return "", err
 	}

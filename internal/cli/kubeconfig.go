@@ -278,7 +278,7 @@ func execCredentialVersion(env string) (string, error) {
 
 // cachedToken returns a token for a cluster, from the cache or a fresh one.
 func (t *tka) cachedToken(ctx context.Context, sf signinFlags, signIn bool) (client.CachedToken, error) {
-	l, err := t.locate(sf.cluster)
+	l, err := t.locate(ctx, sf.cluster)
 	if err != nil {
 		return client.CachedToken{}, err
 	}
@@ -292,8 +292,8 @@ func (t *tka) cachedToken(ctx context.Context, sf signinFlags, signIn bool) (cli
 		return fetch(ctx)
 	}
 	last := have.Session(sf.session)
-	key := client.TokenKey{Server: have.URL, Cluster: sf.cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Session: sf.session,
-		Role: last.Role, Namespaces: last.Namespaces}
+	key := client.TokenKey{Server: have.URL, Cluster: sf.cluster, ClusterKey: l.Key.String(), CASHA256: have.CASHA256, Login: have.Login, Node: t.tailscale.Node(ctx),
+		Session: sf.session, Role: last.Role, Namespaces: last.Namespaces}
 	c, err := t.tokenCache().Get(ctx, key, shellsession.ProcessID(os.Getppid()), fetch)
 	if err != nil && errors.Is(err, ctx.Err()) {
 		err = l.Explain(ctx, err)

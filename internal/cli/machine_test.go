@@ -32,6 +32,7 @@ func newMachine(t *testing.T, server string) *machine {
 	home := t.TempDir()
 	m := &machine{home: home, t: t, env: map[string]string{
 		"HOME": home, "XDG_CONFIG_HOME": filepath.Join(home, "config"), "XDG_STATE_HOME": filepath.Join(home, "state"), "TERM": "dumb",
+		"TS_SOCKET": filepath.Join(home, "no-tailscale"), // not that of the computer that runs the tests
 	}}
 	text := fmt.Sprintf("server: main\nservers:\n- {name: main, url: %q, insecureHTTP: true}\n", server)
 	m.write(t, "config/tka/config.yaml", text)

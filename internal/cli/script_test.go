@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http/httptest"
 	"os"
@@ -26,6 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/cli"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
 // raceOptions let a program that was built with the race detector exit at once. By default it waits for one second at exit, and the tests
@@ -40,7 +42,7 @@ func TestMain(m *testing.M) {
 		os.Exit(cli.Program{Args: os.Args, In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv, Now: time.Now,
 			Build: cli.ReadBuild(cli.Build{Version: "v0.0.0-test", Commit: "abc", Date: "2026-01-02T03:04:05Z"})}.Run(ctx))
 	}
-	testscript.Main(m, map[string]func(){"tka": run, "kubectl-tka": run, "kubectl_complete-tka": run})
+	testscript.Main(m, map[string]func(){"tka": run, "kubectl-tka": run, "kubectl_complete-tka": run, "stage-and-wait": stageAndWait})
 }
 
 // SGN-18, SGN-19 and the rows CL: the scripts are the tests. Each runs the program as people do.
@@ -352,4 +354,14 @@ func cmdForeign(ts *testscript.TestScript, neg bool, args []string) {
 	if err := os.Chown(ts.MkAbs(args[0]), 65534, 65534); err != nil {
 		ts.Fatalf("%v", err)
 	}
+}
+
+// stageAndWait writes the file in os.Args[1] as tka does, with the content of standard input, and stops before it puts the file in its place.
+func stageAndWait() {
+	text, err := io.ReadAll(os.Stdin)
+	if err == nil {
+		_, err = safefile.Stage(os.Args[1], text)
+	}
+	fmt.Println(err)
+	select {} // until it is killed
 }

@@ -16,9 +16,10 @@ import (
 // Environment variables that select a cluster. "tka shell" and the shell's function set the cluster and the session; CI jobs and direnv
 // may set the server and the cluster.
 const (
-	serverEnv  = "TKA_SERVER"
-	clusterEnv = "TKA_CLUSTER"
-	sessionEnv = "TKA_SESSION"
+	serverEnv    = "TKA_SERVER"
+	serverKeyEnv = "TKA_SERVER_KEY" // the key that the server must prove; $TKA_SERVER alone trusts it at first contact
+	clusterEnv   = "TKA_CLUSTER"
+	sessionEnv   = "TKA_SESSION"
 )
 
 // A selection is the cluster and the session that a command is about.

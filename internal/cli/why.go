@@ -172,7 +172,7 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 	if err != nil {
 		return err
 	}
-	api, err := client.NewKubeAPI(g.Server, g.CA, g.Token)
+	api, err := client.NewKubeAPI(g.Server, g.CA, g.Token, t.tailscale)
 	if err != nil {
 		return output.Errorf(output.ExitFailed, "The request to the API server %s failed: %v", g.Server, err).Because(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
@@ -139,5 +141,39 @@ func TestPage(t *testing.T) {
 		t.Errorf("csp = %q contains %q", csp, "script-src")
 	case shape.ContentType != "text/html; charset=utf-8":
 		t.Errorf("shape.ContentType = %q, want %q", shape.ContentType, "text/html; charset=utf-8")
+	}
+}
+
+// A cluster's servers are those that this server has verified itself, with the cluster's key: a list of another cluster's or an unknown
+// server would send people there.
+func TestServersOf(t *testing.T) {
+	key, other := httpapi.PublicKey{1}, httpapi.PublicKey{2}
+	member := func(url string, change func(*Member)) Member {
+		m := Member{State: Alive, Verified: true, Record: &Record{Facts: Facts{ClusterID: "5e0c", Key: key, URL: url}, Status: Up}}
+		if change != nil {
+			change(&m)
+		}
+		return m
+	}
+	all := &Members{List: []Member{
+		member("https://b", nil),
+		member("https://a", func(m *Member) { m.Self = true }),
+		member("https://suspect", func(m *Member) { m.State = Suspect }),
+		member("https://dead", func(m *Member) { m.State = Dead }),
+		member("https://gone", func(m *Member) { m.State = Gone }),
+		member("https://unverified", func(m *Member) { m.Verified = false }),
+		member("https://conflict", func(m *Member) { m.Conflict = true }),
+		member("https://cluster", func(m *Member) { m.ClusterID = "other" }),
+		member("https://key", func(m *Member) { m.Key = other }),
+		member("", nil),
+	}}
+	if diff := cmp.Diff([]string{"https://a", "https://b", "https://suspect"}, ServersOf(all, "5e0c", key)); diff != "" {
+		t.Errorf("the servers (-want +got):\n%s", diff)
+	}
+	for range 2 * maxServers {
+		all.List = append(all.List, member("https://b", nil))
+	}
+	if got := len(ServersOf(all, "5e0c", key)); got != maxServers {
+		t.Errorf("%d servers, want %d", got, maxServers)
 	}
 }

@@ -86,6 +86,24 @@ func (s *Members) Count() map[State]int {
 	return n
 }
 
+// maxServers bounds how many servers of one cluster [ServersOf] returns.
+const maxServers = 8
+
+// ServersOf returns the base URLs of the sign-in API of a cluster's servers, this server's first. It returns only members that this server has
+// verified, that have the given key, and that are not known to be gone.
+func ServersOf(s *Members, cluster string, key httpapi.PublicKey) (urls []string) {
+	for _, m := range s.List {
+		switch {
+		case m.ClusterID != cluster, m.Key != key, !m.Verified, m.Conflict, m.URL == "", m.State != Alive && m.State != Suspect:
+		case m.Self:
+			urls = append([]string{m.URL}, urls...)
+		default:
+			urls = append(urls, m.URL)
+		}
+	}
+	return urls[:min(len(urls), maxServers)]
+}
+
 // A Cluster is one entry of the memberlist: all members that serve it. Existing clients read the first three fields.
 type Cluster struct {
 	APIEndpoint string            `json:"apiEndpoint" doc:"URL of the Kubernetes API"`

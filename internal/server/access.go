@@ -93,7 +93,9 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		if p.set.Gossip.Enabled {
 			parts.run(func() error { return others.run(ctx) })
 		}
-		routes := append(signinService(p, store, keys).Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
+		service := signinService(p, store, keys)
+		service.Servers = others.servers
+		routes := append(service.Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
 		parts.run(func() error { return server.Run(ctx, ln, node.ConnContext, routes...) })
 		return parts.wait()
 	})

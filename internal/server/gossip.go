@@ -59,6 +59,16 @@ func (d *discovery) members() *gossip.Members {
 	return gossip.NewStandaloneMembers(d.facts(key.Public()), time.Now())
 }
 
+// servers returns the base URLs of this cluster's access servers. The list holds only servers that this server has verified itself and that
+// have the cluster's key.
+func (d *discovery) servers() []string {
+	key, ok := d.keys.current()
+	if !ok {
+		return nil
+	}
+	return gossip.ServersOf(d.members(), d.cluster.ID, key.Public())
+}
+
 // facts returns what this server announces about itself. It uses only the cluster's settings and the tailnet.
 func (d *discovery) facts(key httpapi.PublicKey) gossip.Facts {
 	st, set := d.node.Status(), d.set

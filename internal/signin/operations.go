@@ -79,7 +79,7 @@ var (
 		Doc: "Return how people reach the cluster, and its identity.",
 		Responses: []ClusterInfo{{ServerURL: "https://k8s.prod-eu.example:6443", CAData: []byte("-----BEGIN CERTIFICATE-----\n"), Labels: map[string]string{"env": "prod"},
 			Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", CAHash: "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-			Key: httpapi.PublicKey{1}, Version: "v0.1.0"}},
+			Key: httpapi.PublicKey{1}, Version: "v0.1.0", Servers: []string{"https://tka.tail1234.ts.net", "https://tka-2.tail1234.ts.net"}}},
 		Refusals: ungranted,
 	}
 	GetWhoami = httpapi.Op[WhoamiRequest, Whoami]{

@@ -59,6 +59,9 @@ type Service struct {
 	// If Key is nil, ClusterInfo returns Cluster.Key.
 	Key func() (httpapi.Key, bool)
 
+	// Servers, optional, returns the base URLs of the cluster's access servers for ClusterInfo.
+	Servers func() []string
+
 	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 

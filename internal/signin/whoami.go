@@ -150,6 +150,7 @@ type ClusterInfo struct {
 	CAHash                string            `json:"ca_hash" doc:"sha256: and the hex SHA-256 of the sorted DER forms of ca_data"`
 	Key                   httpapi.PublicKey `json:"key,omitzero" doc:"the public key that verifies Tailplane-Proof; absent while the server has no key"`
 	Version               string            `json:"version" doc:"version of the access server"`
+	Servers               []string          `json:"servers,omitempty" doc:"base URLs of the cluster's access servers, the answering one first; each proves the same key"`
 }
 
 func (d *Service) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {
@@ -160,6 +161,9 @@ func (d *Service) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoR
 	if d.Key != nil {
 		key, _ := d.Key()
 		info.Key = key.Public()
+	}
+	if d.Servers != nil {
+		info.Servers = d.Servers()
 	}
 	if info.Labels == nil {
 		info.Labels = map[string]string{}

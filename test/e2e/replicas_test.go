@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +115,13 @@ func TestTwoReplicas(t *testing.T) {
 		t.Errorf("signed out at the second, the first reports %v", err)
 	}
 
+	// A machine that knows the first server learns the second from the proved cluster information.
+	eventually(t, 60*time.Second, "the first lists both servers", func() bool {
+		a, err = signin.GetClusterInfo.Call(t.Context(), one, signin.ClusterInfoRequest{})
+		return err == nil && slices.Equal(a.Servers, []string{one.Base, two.Base})
+	})
+	run(t, alice, 0, "tka login")
+
 	// The first server dies; the second continues with the sign-ins that the first created.
 	if st, err = signin.Login.Call(t.Context(), one, signin.LoginRequest{}); err != nil {
 		t.Fatal(err)
@@ -122,6 +130,10 @@ func TestTwoReplicas(t *testing.T) {
 	if k, err = signin.GetKubeconfig.Call(t.Context(), two, wait); err != nil || k.Token.Reveal() == "" {
 		t.Errorf("the first is dead, the second reports %v", err)
 	}
+	if got := run(t, alice, 0, "tka status"); !strings.Contains(got.Stderr, "tka-two."+r.Net.Suffix()+" serves the same cluster") {
+		t.Errorf("the first is dead: %s%s", got.Stdout, got.Stderr)
+	}
+	run(t, alice, 0, "tka credential --cluster east")
 	if again, err := signin.Login.Call(t.Context(), two, signin.LoginRequest{}); err != nil || again.Name != st.Name {
 		t.Errorf("extended at the second: %+v, %v", again, err)
 	}

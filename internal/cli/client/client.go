@@ -21,14 +21,17 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/cli/tailscaled"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -41,13 +44,22 @@ type Client struct {
 	Timeout time.Duration // of the whole command, for messages
 	Last    Exchange
 	http    httpapi.Client
+	options Options
 
 	Key          httpapi.PublicKey  // must prove every response; zero: not yet known
 	Pinned       bool               // the key is in the settings
+	KeyFrom      string             // the flag or the variable that gave the key; "": none did
 	Source       string             // the server that reported the key; "": this machine knows it
 	Info         signin.ClusterInfo // of the server's cluster, once the server has proved its identity
 	FirstContact bool               // its key was not known before
+	Foreign      bool               // the server does not prove the key that it must prove
 	Denied       *output.Error      // the server refused the request for its cluster; proved if the key is known
+
+	Known        func(base string) (key httpapi.PublicKey, pinned bool) // keys that this machine knows, for a name that is completed; may be nil
+	HTTPUnlisted bool                                                   // the settings do not allow http:// for this server
+
+	dialled atomic.Pointer[netip.Addr] // of the last connection
+	proxied atomic.Bool                // that was a proxy
 }
 
 // An Exchange is the metadata of the last request and response.
@@ -60,26 +72,29 @@ type Exchange struct {
 	body    bytes.Buffer // as far as it was read
 }
 
-// New returns a client for the server at base. limit is the time limit of the command, and agent is the User-Agent header. New opens no
-// connection.
-func New(base string, limit time.Duration, agent string) *Client {
-	return newClient(base, limit, agent, dialpolicy.Transport(base))
+// Options are what the clients of one command share.
+type Options struct {
+	Limit     time.Duration      // of the whole command, for messages
+	Agent     string             // the User-Agent header
+	Tailscale *tailscaled.Client // of this machine
+}
+
+// New returns a client for the server at base. It opens no connection.
+func New(base string, o Options) *Client {
+	return newClient(base, o, dialpolicy.Transport(base, o.Tailscale))
 }
 
 // NewDiscovered is [New] for a server whose address and key another server reported; source is that server. It connects only within the
 // tailnet.
-func NewDiscovered(base string, key httpapi.PublicKey, source string, limit time.Duration, agent string) *Client {
-	c := newClient(base, limit, agent, dialpolicy.TailnetTransport())
+func NewDiscovered(base string, key httpapi.PublicKey, source string, o Options) *Client {
+	c := newClient(base, o, dialpolicy.TailnetTransport(o.Tailscale))
 	c.Key, c.Source = key, source
 	return c
 }
 
-func newClient(base string, limit time.Duration, agent string, transport http.RoundTripper) *Client {
-	c := &Client{Base: base, Timeout: limit}
-	c.http = httpapi.Client{Base: base, HTTP: &http.Client{
-		Transport:     &responseRecorder{client: c, next: transport, agent: agent},
-		CheckRedirect: func(r *http.Request, _ []*http.Request) error { return redirectError(r.URL.String()) },
-	}}
+func newClient(base string, o Options, transport *http.Transport) *Client {
+	c := &Client{Timeout: o.Limit, options: o}
+	c.setTransport(base, c.observe(transport))
 	return c
 }
 
@@ -229,17 +244,24 @@ func mayBeUnproved(c problem.Code) bool {
 // wrongKeyError returns the error for a server that is not the one that this machine knows, or that does not prove it. shown is the key in
 // its response, if any.
 func (c *Client) wrongKeyError(shown httpapi.PublicKey) *output.Error {
+	c.Foreign = true
 	shownKey := "it proves no key"
 	if !shown.IsZero() && c.verifyResponse(shown) == nil {
 		shownKey = "it has the key " + shown.String()
 	}
-	knownBy := "this machine"
-	if c.Source != "" {
-		knownBy = "the server " + c.Source
+	knownBy := "this machine knows"
+	switch {
+	case c.Source != "":
+		knownBy = "the server " + c.Source + " knows"
+	case c.KeyFrom != "":
+		knownBy = c.KeyFrom + " names"
 	}
-	f := output.Errorf(output.ExitRefused, "The server %s is not the one that %s knows, which has the key %v: %s", c.Base, knownBy, c.Key, shownKey).
+	f := output.Errorf(output.ExitRefused, "The server %s is not the one that %s, which has the key %v: %s", c.Base, knownBy, c.Key, shownKey).
 		Try("If you do not expect a new key, ask an administrator: another machine may have taken the name.")
 	switch {
+	case c.KeyFrom != "":
+		return f.Try("The key of a cluster is shown on a machine that knows it: tka cluster-info -o yaml").
+			Try("If you know that the key changed, change %s.", c.KeyFrom)
 	case c.Pinned:
 		return f.Try("If you know that the key changed, change it in the settings, under servers.")
 	case c.Source != "":
@@ -252,11 +274,16 @@ func (c *Client) wrongKeyError(shown httpapi.PublicKey) *output.Error {
 // request. Verify trusts the key of a new server at first contact, and then sets FirstContact. If cluster is not "", the server must serve
 // that cluster.
 func (c *Client) Verify(ctx context.Context, cluster string) error {
+	if err := c.confirmHTTP(ctx); err != nil {
+		return err
+	}
 	known := c.Key
-	c.Key = httpapi.PublicKey{}
-	info, err := Call(ctx, c, signin.GetClusterInfo, signin.ClusterInfoRequest{})
+	info, err := c.fetchInfo(ctx)
+	if err != nil && c.completeName(ctx, err) {
+		known = c.Key
+		info, err = c.fetchInfo(ctx)
+	}
 	p, refused := errors.AsType[*problem.Error](err)
-	c.Key = known
 	switch {
 	case refused && !known.IsZero() && c.verifyResponse(known) != nil:
 		if !mayBeUnproved(p.Code) {
@@ -291,6 +318,14 @@ func (c *Client) Verify(ctx context.Context, cluster string) error {
 	return nil
 }
 
+// fetchInfo fetches the information on the server's cluster, without a judgement on its proof.
+func (c *Client) fetchInfo(ctx context.Context) (signin.ClusterInfo, error) {
+	known := c.Key
+	c.Key = httpapi.PublicKey{}
+	defer func() { c.Key = known }()
+	return Call(ctx, c, signin.GetClusterInfo, signin.ClusterInfoRequest{})
+}
+
 // Explain converts an error of a call into a sentence and an exit code.
 func (c *Client) Explain(ctx context.Context, err error) *output.Error {
 	if p, ok := errors.AsType[*problem.Error](err); ok {
@@ -315,8 +350,8 @@ func (c *Client) Explain(ctx context.Context, err error) *output.Error {
 		return output.Errorf(output.ExitFailed, "The server %s answered with %v, and tka follows no redirects", c.Base, to).Because(err).
 			Try("Select the access server itself: --server NAME")
 	case badCertificate, noTLS, alert:
-		return output.Errorf(output.ExitRefused, "The server %s did not prove its identity: %v", c.Base, certificateReason(cause)).Because(err).
-			Try("Use the name in its certificate, such as tka.TAILNET.ts.net: --server NAME")
+		f := output.Errorf(output.ExitRefused, "The server %s did not prove its identity: %v", c.Base, certificateReason(cause)).Because(err)
+		return c.typeFullName(ctx, f, err)
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) && c.Last.Reached:
 		return output.Errorf(output.ExitNotReady, "The server %s did not answer within %v", c.Base, c.Timeout).Because(err).
 			Try("Try again, or allow more time: --timeout 2m")

@@ -124,6 +124,19 @@ func serverURLs(c gossip.Cluster, t tailnetScope, address func(string) (string, 
 	return all, nil
 }
 
+// Replicas returns the URLs of the other servers of the cluster, as the server has proved. It leaves out those outside the server's tailnet.
+// The list gives addresses only: each server must prove the key of the cluster. address is as in [NewDirectory].
+func (c *Client) Replicas(address func(string) (string, error)) (urls []string) {
+	tailnet := tailnetScopeOf(c.Base)
+	for _, s := range c.Info.Servers[:min(len(c.Info.Servers), maxReplicas+1)] {
+		base, err := address(s)
+		if err == nil && base != c.Base && tailnet.contains(hostOf(base)) && len(urls) < maxReplicas && !slices.Contains(urls, base) {
+			urls = append(urls, base)
+		}
+	}
+	return urls
+}
+
 // maxReplicas bounds how many servers of one cluster tka tries.
 const maxReplicas = 8
 

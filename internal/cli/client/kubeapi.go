@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
+	"github.com/tailplane/tailplane/internal/cli/tailscaled"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
@@ -30,7 +32,7 @@ const maxKubeResponse = 8 << 20
 
 // NewKubeAPI returns a client for the server at base, an https URL, with the certificate authority ca in PEM. The zero token makes
 // anonymous requests.
-func NewKubeAPI(base string, ca []byte, token secret.Text) (*KubeAPI, error) {
+func NewKubeAPI(base string, ca []byte, token secret.Text, local *tailscaled.Client) (*KubeAPI, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(ca) {
 		return nil, errors.New("the cluster's certificate authority has no certificate")
@@ -40,7 +42,7 @@ func NewKubeAPI(base string, ca []byte, token secret.Text) (*KubeAPI, error) {
 	}
 	return &KubeAPI{base: strings.TrimSuffix(base, "/"), token: token, http: &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment,
+			Proxy:                  dialpolicy.Proxy(local),
 			TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 			TLSHandshakeTimeout:    10 * time.Second,
 			MaxResponseHeaderBytes: 64 << 10,

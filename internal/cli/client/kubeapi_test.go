@@ -40,7 +40,7 @@ func newKubeServer(t *testing.T) (*kubeServer, *client.KubeAPI) {
 		io.WriteString(w, r.answer)
 	}))
 	t.Cleanup(r.Close)
-	s, err := client.NewKubeAPI(r.URL, r.ca(), secret.New("SECRET"))
+	s, err := client.NewKubeAPI(r.URL, r.ca(), secret.New("SECRET"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,12 +143,12 @@ func TestKubeAPIErrors(t *testing.T) {
 	if elsewhere > 0 {
 		t.Error("a redirect was followed")
 	}
-	stranger, err := client.NewKubeAPI(other.URL, r.ca(), secret.New("SECRET"))
+	stranger, err := client.NewKubeAPI(other.URL, r.ca(), secret.New("SECRET"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Certificate().Equal(other.Certificate()) { // httptest has one certificate for all servers
-		stranger, err = client.NewKubeAPI(strings.Replace(other.URL, "127.0.0.1", "localhost", 1), r.ca(), secret.New("SECRET"))
+		stranger, err = client.NewKubeAPI(strings.Replace(other.URL, "127.0.0.1", "localhost", 1), r.ca(), secret.New("SECRET"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,11 +157,11 @@ func TestKubeAPIErrors(t *testing.T) {
 		t.Errorf("a server with another name received a request: %v", err)
 	}
 	for _, base := range []string{"http://127.0.0.1", "", "k8s.example"} {
-		if _, err := client.NewKubeAPI(base, r.ca(), secret.Text{}); err == nil {
+		if _, err := client.NewKubeAPI(base, r.ca(), secret.Text{}, nil); err == nil {
 			t.Errorf("%q is taken", base)
 		}
 	}
-	if _, err := client.NewKubeAPI("https://k8s.example", []byte("none"), secret.Text{}); err == nil {
+	if _, err := client.NewKubeAPI("https://k8s.example", []byte("none"), secret.Text{}, nil); err == nil {
 		t.Error("a missing certificate authority is accepted")
 	}
 }

@@ -33,6 +33,7 @@ type TokenKey struct {
 	ClusterKey string // the key that the server proves
 	CASHA256   string // of the cluster's authority
 	Login      string
+	Node       string // identifies this machine's node in the tailnet; "": unknown
 	Session    string
 	Role       string
 	Namespaces []string
@@ -48,7 +49,7 @@ func tokenFileName(server, cluster, session string) string {
 }
 
 func (k TokenKey) digest() string {
-	return digestOf(append([]string{k.Server, k.Cluster, k.ClusterKey, k.CASHA256, k.Login, k.Session, k.Role}, k.Namespaces...)...)
+	return digestOf(append([]string{k.Server, k.Cluster, k.ClusterKey, k.CASHA256, k.Login, k.Node, k.Session, k.Role}, k.Namespaces...)...)
 }
 
 func digestOf(parts ...string) string {
@@ -79,6 +80,7 @@ func (c TokenCache) Get(ctx context.Context, key TokenKey, requester string, fet
 	if err != nil {
 		return fetch(ctx)
 	}
+	c.Sweep()
 	if cred, ok := f.load(c.Now(), requester); ok {
 		return cred, nil
 	}
@@ -101,15 +103,16 @@ func (c TokenCache) Get(ctx context.Context, key TokenKey, requester string, fet
 	return cred, err
 }
 
-// Delete removes the token for a session of a cluster of a server.
+// Delete removes the token for a session of a cluster of a server, also one that a killed program was about to store.
 func (c TokenCache) Delete(server, cluster, session string) error {
+	c.Sweep()
 	var errs []error
 	for _, dir := range c.Dirs {
 		if checkTokenDir(dir) != nil {
 			continue // it has no tokens of this user
 		}
 		f := tokenFile{path: filepath.Join(dir, tokensDir, tokenFileName(server, cluster, session))}
-		errs = append(errs, f.delete())
+		errs = append(errs, safefile.RemoveStaged(f.tokenPath()), f.delete())
 		// Remove the lock file too, unless another program holds it.
 		if flock, err := safefile.TryFlock(f.path + ".lock"); err == nil && flock != nil {
 			errs = append(errs, f.delete(), os.Remove(f.path+".lock"))
@@ -117,6 +120,15 @@ func (c TokenCache) Delete(server, cluster, session string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Sweep removes what killed programs left in the cache.
+func (c TokenCache) Sweep() {
+	for _, dir := range c.Dirs {
+		if checkTokenDir(dir) == nil {
+			_ = safefile.SweepStaged(filepath.Join(dir, tokensDir)) // the next run tries again
+		}
+	}
 }
 
 const tokensDir = "tokens"

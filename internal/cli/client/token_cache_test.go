@@ -141,6 +141,7 @@ func TestTokenKeys(t *testing.T) {
 		func(k *client.TokenKey) { k.CASHA256 = "00" },
 		func(k *client.TokenKey) { k.Cluster = "d" },
 		func(k *client.TokenKey) { k.Server = "https://tka2" },
+		func(k *client.TokenKey) { k.Node = "nBob" },
 	} {
 		e.key = base
 		change(&e.key)

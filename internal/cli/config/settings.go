@@ -255,14 +255,20 @@ func (s *Settings) KeyFor(base string) (key httpapi.PublicKey) {
 }
 
 // Address returns the base URL of the server called name. The name is one of the settings, a URL, or the name or address of a host. For a
-// host, Address uses https.
-func (s *Settings) Address(name string) (string, error) {
+// host, Address uses https. The error is [dialpolicy.ErrInsecure] for an http:// URL that the settings do not allow.
+func (s *Settings) Address(name string) (string, error) { return s.address(name, false) }
+
+// AddressOfPinned is Address for a server whose key is known, from a verified record, an earlier contact or the person. It allows http://,
+// because the server must prove its key before tka sends it anything, and the dialer stays within the tailnet.
+func (s *Settings) AddressOfPinned(name string) (string, error) { return s.address(name, true) }
+
+func (s *Settings) address(name string, pinned bool) (string, error) {
 	if e := s.server(name); e != nil && e.URL != "" {
-		return dialpolicy.ParseURL(e.URL, e.InsecureHTTP)
+		return dialpolicy.ParseURL(e.URL, pinned || e.InsecureHTTP || !e.Key.IsZero())
 	}
 	if strings.Contains(name, "://") {
 		base, err := dialpolicy.ParseURL(name, true)
-		if err == nil && strings.HasPrefix(base, "http://") && !s.insecureAllowed(base) {
+		if err == nil && strings.HasPrefix(base, "http://") && !pinned && !s.insecureAllowed(base) {
 			return "", dialpolicy.ErrInsecure
 		}
 		return base, err
@@ -277,15 +283,6 @@ func (s *Settings) Address(name string) (string, error) {
 		}
 	}
 	return dialpolicy.ParseURL("https://"+host+":"+port, false)
-}
-
-// AddressOfPinned is Address for the URL of a server whose key is known, from a verified record or an earlier contact. It allows http://,
-// because the server must prove its key before tka sends it anything, and the dialer stays within the tailnet.
-func (s *Settings) AddressOfPinned(url string) (string, error) {
-	if strings.HasPrefix(url, "http://") {
-		return dialpolicy.ParseURL(url, true)
-	}
-	return s.Address(url)
 }
 
 // insecureAllowed reports whether the settings allow http:// for this URL.

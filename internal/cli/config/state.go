@@ -29,6 +29,7 @@ type ServerRecord struct {
 	Chosen   bool              `yaml:"chosen,omitempty"`   // of several servers of the cluster, the one last signed in to
 	CASHA256 string            `yaml:"caSHA256,omitempty"` // of the cluster's authority
 	Login    string            `yaml:"login,omitempty"`    // of the last sign-in from this machine
+	Replicas []string          `yaml:"replicas,omitempty"` // URLs of the cluster's other servers, as this server proved; each must prove the key itself
 
 	Default  SessionRecord            `yaml:",inline"` // the default session
 	Sessions map[string]SessionRecord `yaml:"sessions,omitempty"`

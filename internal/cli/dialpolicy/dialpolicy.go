@@ -17,13 +17,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/cli/tailscaled"
 )
 
 // A valid host name: labels of letters, digits, "-" and "_", separated by dots.
 var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?$`)
 
 var (
-	tailnetRanges = []netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd7a:115c:a1e0::/48")}
+	tailnetRanges = tailscaled.Ranges()
 	// Metadata services outside the link-local ranges. The first one is inside the tailnet's range.
 	metadataAddrs = []netip.Addr{netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192")}
 	metadataNames = []string{"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal"}
@@ -143,18 +145,50 @@ func IsTailnetAddr(addr netip.Addr) bool {
 	return slices.ContainsFunc(tailnetRanges, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
+// TailnetRanges returns the address ranges of tailnets in CIDR notation.
+func TailnetRanges() (ranges []string) {
+	for _, p := range tailnetRanges {
+		ranges = append(ranges, p.String())
+	}
+	return ranges
+}
+
 // dialTimeout bounds connecting to a server, within the command's time limit.
 const dialTimeout = 10 * time.Second
 
 // Transport returns the HTTP transport for a server. It checks each address when it dials, so that a name cannot lead to a forbidden
 // address.
-func Transport(base string) *http.Transport { return transport(strings.HasPrefix(base, "http://")) }
+func Transport(base string, local *tailscaled.Client) *http.Transport {
+	return transport(strings.HasPrefix(base, "http://"), local)
+}
 
 // TailnetTransport is [Transport] for a server that another server named. It dials only addresses in the tailnet or on this machine, where
 // a proxy into the tailnet may run.
-func TailnetTransport() *http.Transport { return transport(true) }
+func TailnetTransport(local *tailscaled.Client) *http.Transport { return transport(true, local) }
 
-func transport(tailnetOnly bool) *http.Transport {
+// Proxy returns the proxy of the environment for a request. A host that this machine's Tailscale confirms to be in the tailnet has none, so
+// that no name and no address of the tailnet goes to a proxy. The one exception is a proxy on this machine while Tailscale runs without a
+// network device: then Tailscale's own proxy is the only way into the tailnet.
+func Proxy(local *tailscaled.Client) func(*http.Request) (*url.URL, error) {
+	return func(r *http.Request) (*url.URL, error) {
+		via, err := http.ProxyFromEnvironment(r)
+		if via == nil || err != nil || !local.InTailnet(r.Context(), r.URL.Hostname()) {
+			return via, err
+		}
+		if s, err := local.Status(r.Context()); err == nil && s.Userspace && isThisMachine(via.Hostname()) {
+			return via, nil
+		}
+		return nil, nil
+	}
+}
+
+// isThisMachine reports whether a host is this machine by its name or address.
+func isThisMachine(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
+}
+
+func transport(tailnetOnly bool, local *tailscaled.Client) *http.Transport {
 	dialer := &net.Dialer{
 		Timeout: dialTimeout,
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
@@ -172,7 +206,7 @@ func transport(tailnetOnly bool) *http.Transport {
 		},
 	}
 	return &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment, // for http://, the dialer limits its address
+		Proxy:                  Proxy(local), // for http://, the dialer limits its address
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTimeout,

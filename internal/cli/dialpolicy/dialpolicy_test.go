@@ -20,7 +20,7 @@ func TestCL01_addresses_are_checked_when_dialled(t *testing.T) {
 		{"http://tka", "10.0.0.1:80"},
 		{"http://tka", "[2001:db8::1]:80"},
 	} {
-		c, err := Transport(tt.base).DialContext(t.Context(), "tcp", tt.dial)
+		c, err := Transport(tt.base, nil).DialContext(t.Context(), "tcp", tt.dial)
 		if err == nil {
 			c.Close()
 			t.Errorf("for %s, %s is allowed", tt.base, tt.dial)
@@ -56,7 +56,7 @@ func TestTailnetTransport(t *testing.T) {
 	dial := func(addr string) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		c, err := TailnetTransport().DialContext(ctx, "tcp", addr)
+		c, err := TailnetTransport(nil).DialContext(ctx, "tcp", addr)
 		if err == nil {
 			c.Close()
 		}

@@ -60,10 +60,13 @@ type Facts struct {
 
 	Discovery        *Discovery
 	DiscoveryFailure Failure
+	Policy           []RuleProblem // rules of the policy that a cluster cannot use
 
 	APIServer  string
 	APIVersion string
 	APIFailure Failure
+	Proxy      string // proxy that kubectl would use for the API server; "": none
+	NoProxy    string // value of $NO_PROXY with which kubectl would not use it; "": it may
 
 	Rules          int    // number of rules that grant rights
 	RulesNamespace string // namespace
@@ -141,6 +144,7 @@ func Evaluate(f Facts) []Result {
 		{"sign-in", Failure{}, f.signIn},
 		{"role", Failure{}, f.role},
 		{"API server", f.APIFailure, f.apiServer},
+		{"proxy", Failure{}, f.proxy},
 		{"rights", f.RulesFailure, f.rights},
 		{"kubeconfig", f.KubeconfigFailure, f.kubeconfig},
 		{"plugin", Failure{}, f.plugin},
@@ -148,6 +152,7 @@ func Evaluate(f Facts) []Result {
 		{"tokens", Failure{}, f.tokens},
 		{"discovery", Failure{}, f.discovery},
 		{"clusters", Failure{}, f.clusters},
+		{"policy", Failure{}, f.policy},
 	} {
 		r := Result{Status: Fail, Message: c.failure.Message, Advice: c.failure.Advice}
 		if r.Message == "" {
@@ -428,72 +433,4 @@ func lowerFirst(s string) string {
 		return s
 	}
 	return strings.ToLower(s[:1]) + s[1:]
-}
-
-// A Discovery is what the server reported about other clusters.
-type Discovery struct {
-	Unsupported bool     // the server's version has no discovery
-	ListsItself bool     // the server lists its own cluster
-	Others      int      // number of other clusters
-	Isolated    bool     // the server hears none of them
-	Unverified  []string // names of clusters that the server has not met itself
-	Conflicts   []string // names of clusters that another key claims too
-	Refused     []string // records that the server does not list, with the reason
-	Elsewhere   []string // names of clusters whose servers this machine does not use
-}
-
-func (f Facts) discovery() Result {
-	switch d := f.Discovery; {
-	case f.DiscoveryFailure.Message != "": // this does not prevent signing in
-		return Result{Status: Warn, Message: f.DiscoveryFailure.Message, Advice: slices.Clone(f.DiscoveryFailure.Advice)}.
-			advise("To sign in to another cluster, select its server: tka login --server NAME")
-	case d == nil:
-		return result(Skipped, "The clusters that the server knows are unknown.")
-	case d.Unsupported:
-		return result(Skipped, "This version of the server does not discover other clusters.")
-	case d.Isolated:
-		return result(Warn, "The server receives nothing from the clusters that it knows, so their state is unknown.").
-			advise("Ask its administrator whether the tailnet's policy still lets the access servers reach each other, and whether its node is connected.")
-	case !d.ListsItself:
-		return result(Warn, "The server does not list its own cluster: it has not announced itself, or its record was rejected.").advise("Ask its administrator to read its log.")
-	case d.Others == 0:
-		return result(OK, "The server knows only its own cluster.").
-			advise("If other clusters exist, the tailnet's policy must let the access servers reach each other, such as tag:tailplane to tag:tailplane on tcp:7946.")
-	case d.Others == 1:
-		return result(OK, "The server knows 1 other cluster.").advise("tka clusters")
-	default:
-		return result(OK, "The server knows %d other clusters.", d.Others).advise("tka clusters")
-	}
-}
-
-func (f Facts) clusters() Result {
-	switch d := f.Discovery; {
-	case d == nil, d.Unsupported:
-		return result(Skipped, "Whether you can sign in to all clusters is unknown.")
-	case len(d.Conflicts) > 0:
-		return result(Warn, "Another server claims a known cluster with a different key, so tka does not sign in to it: %s.", joinNames(d.Conflicts)).
-			advise("See the keys: tka clusters --all -o wide").
-			advise("Ask an administrator of these clusters which key is correct: another machine may impersonate one of them.")
-	case len(d.Refused) > 0:
-		return result(Warn, "The server rejects the records that these servers announce: %s.", strings.Join(d.Refused[:min(len(d.Refused), maxNames)], "; ")).
-			advise("If such an address is correct, an administrator of this server must add it to gossip.allowEndpoints.").
-			advise("Otherwise, the server that announces it has a wrong cluster.server, which people cannot reach.")
-	case len(d.Unverified) > 0:
-		return result(Warn, "The server has not contacted these clusters yet, so tka does not sign in to them: %s.", joinNames(d.Unverified)).
-			advise("Try again in a moment. If this stays, the tailnet's policy may not let the server reach their servers.")
-	case len(d.Elsewhere) > 0:
-		return result(Warn, "These clusters list a server that tka does not connect to: %s.", joinNames(d.Elsewhere)).
-			advise("See why: tka clusters -o wide").advise("If you know the server, select it: tka login --server NAME")
-	}
-	return result(OK, "All clusters are usable.")
-}
-
-// maxNames bounds how many names one result lists.
-const maxNames = 8
-
-func joinNames(names []string) string {
-	if n := len(names) - maxNames; n > 0 {
-		return strings.Join(names[:maxNames], ", ") + fmt.Sprintf(" and %d more", n)
-	}
-	return strings.Join(names, ", ")
 }

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -180,8 +181,46 @@ func (l *LockFiles) Release() {
 // A Staged file is written and synced to disk, but not yet in its place.
 type Staged struct{ temp, path string }
 
-// Stage writes data to a temporary file next to path. The file is readable only by its owner, whatever the umask is.
+// stagedAge is the age from which no live program can be writing a temporary file: a write takes milliseconds.
+const stagedAge = time.Minute
+
+// stagedPattern matches the names of temporary files of [Stage]: a dot, the name of the file, and random digits.
+var stagedPattern = regexp.MustCompile(`^\.(.+)\.tka-[0-9]+$`)
+
+// SweepStaged removes the temporary files in dir that killed programs left there. It leaves those that another program may be writing, and
+// files that are not of this package and of this user.
+func SweepStaged(dir string) error { return removeStaged(dir, "", stagedAge) }
+
+// RemoveStaged removes all temporary files of path, also those that another program is writing: that program then does not replace path.
+func RemoveStaged(path string) error { return removeStaged(filepath.Dir(path), filepath.Base(path), 0) }
+
+// removeStaged removes the temporary files in dir of at least an age. of limits them to those of one file; "": all files.
+func removeStaged(dir, of string, age time.Duration) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		m := stagedPattern.FindStringSubmatch(e.Name())
+		if m == nil || of != "" && m[1] != of {
+			continue
+		}
+		st, err := e.Info()
+		if err != nil || time.Since(st.ModTime()) < age || checkStat(e.Name(), st) != nil {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Stage writes data to a temporary file next to path. The file is readable only by its owner, whatever the umask is. Stage first removes the
+// temporary files of path that killed programs left.
 func Stage(path string, data []byte) (s Staged, err error) {
+	_ = removeStaged(filepath.Dir(path), filepath.Base(path), stagedAge)          // a leftover does not prevent a write
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tka-*") // mode 0600
 	if err != nil {
 		return s, err
