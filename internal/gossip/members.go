@@ -131,6 +131,19 @@ func (c Cluster) RolledBack() (logs []audit.SignedHead) {
 	return logs
 }
 
+// RolledBack returns the number of clusters with an audit log that lacks lines which it once had. It does not count what members state that
+// contest a cluster, or that no pin binds to it.
+func (s *Members) RolledBack() int {
+	clusters, _ := s.Clusters(true)
+	n := 0
+	for _, c := range clusters {
+		if c.Verified && !c.Conflict && len(c.RolledBack()) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // Clusters returns one entry for each cluster, sorted by name and id. It includes dead clusters and clusters that have left only with all;
 // hidden is how many it left out. A member that contests a cluster gets a separate entry, so that nothing of it enters the entry of the
 // others.
