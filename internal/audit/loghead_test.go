@@ -204,3 +204,97 @@ func FuzzParseLogHead(f *testing.F) {
 		}
 	})
 }
+
+// TestAU07_VerifyWithAWitness: with the statements that servers have witnessed, an older copy, a rewritten log, a log of another cluster and
+// an unknown log fail, and the report names the last witnessed line. Statements about other logs accuse nobody.
+func TestAU07_VerifyWithAWitness(t *testing.T) {
+	c := config(t)
+	l := open(t, c)
+	write(t, l, 3)
+	closeLog(t, l)
+	old := read(t, c.Path)
+	l = open(t, c)
+	write(t, l, 5)
+	first := signed(t, l)
+	write(t, l, 4)
+	closeLog(t, l)
+	whole := read(t, c.Path)
+	last, _ := l.Signed()
+
+	save(t, c.Path, old)
+	l = open(t, c)
+	write(t, l, 30)
+	closeLog(t, l)
+	grown := read(t, c.Path)
+
+	if err := os.Remove(c.Path); err != nil {
+		t.Fatal(err)
+	}
+	c.Prev = last.Last
+	l = open(t, c)
+	write(t, l, 1)
+	closeLog(t, l)
+	next := read(t, c.Path)
+	nextLast, _ := l.Signed()
+
+	foreign := config(t)
+	foreign.Cluster, foreign.ClusterID = "prod-us", "c2"
+	l = open(t, foreign)
+	write(t, l, 50)
+	closeLog(t, l)
+	other := read(t, foreign.Path)
+
+	stranger := audit.SignedHead{Role: "access", Last: audit.LogHead{Log: strings.Repeat("B", 16), Head: audit.Head{Seq: 1 << 40}}}
+	operator := stranger
+	operator.Role = "operator"
+	lost := nextLast
+	lost.RolledBack = last.Last
+	n := int64(bytes.Count(whole, []byte("\n")))
+	for _, tt := range []struct {
+		why        string
+		file       []byte
+		statements []audit.SignedHead
+		fault      audit.Fault // "": intact
+		uncovered  int64
+	}{
+		{"up to an earlier line", whole, []audit.SignedHead{first}, "", n - int64(first.Last.Head.Seq)},
+		{"up to the last line", whole, []audit.SignedHead{last, stranger, operator}, "", 0},
+		{"both", whole, []audit.SignedHead{last, first}, "", 0},
+		{"nothing about this role", whole, []audit.SignedHead{operator}, "", n},
+		{"an older copy", old, []audit.SignedHead{first, stranger}, audit.Truncated, int64(bytes.Count(old, []byte("\n")))},
+		{"an older copy that grew", grown, []audit.SignedHead{first}, audit.Forked, int64(bytes.Count(grown, []byte("\n")))},
+		{"a new log that names its predecessor", next, []audit.SignedHead{last}, "", int64(bytes.Count(next, []byte("\n")))},
+		{"the predecessor of the current log", whole, []audit.SignedHead{nextLast}, "", 0},
+		{"the predecessor, cut", old, []audit.SignedHead{nextLast}, audit.Truncated, int64(bytes.Count(old, []byte("\n")))},
+		{"the predecessor, which the server says was rolled back", old, []audit.SignedHead{lost}, audit.Truncated, int64(bytes.Count(old, []byte("\n")))},
+		{"an unknown log", whole, []audit.SignedHead{stranger}, audit.Unwitnessed, n},
+		{"a log of another cluster", other, []audit.SignedHead{first}, audit.Spliced, int64(bytes.Count(other, []byte("\n")))},
+	} {
+		r, err := audit.Verify(audit.Check{Witness: &audit.Witness{Cluster: "prod-eu", ClusterID: "c1", Statements: tt.statements}}, audit.Source{Name: "audit.jsonl", Reader: bytes.NewReader(tt.file)})
+		if err != nil {
+			t.Errorf("%s: %v", tt.why, err)
+			continue
+		}
+		var got []audit.Fault
+		for _, f := range r.Findings {
+			got = append(got, f.Fault)
+			if named := tt.statements[0].Last.String(); tt.fault != audit.Forked && !strings.Contains(f.Detail, named[17:]) && !strings.Contains(f.Detail, last.Last.Head.String()) {
+				t.Errorf("%s: the finding does not name the witnessed line: %v", tt.why, f)
+			}
+		}
+		var want []audit.Fault
+		if tt.fault != "" {
+			want = append(want, tt.fault)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s%v", tt.why, diff, r.Findings)
+		}
+		if r.Unwitnessed != tt.uncovered {
+			t.Errorf("%s: %d lines without a witness, want %d", tt.why, r.Unwitnessed, tt.uncovered)
+		}
+	}
+	r, err := audit.Verify(audit.Check{}, audit.Source{Name: "audit.jsonl", Reader: bytes.NewReader(old)})
+	if err != nil || !r.OK() {
+		t.Errorf("without a witness an older copy is intact, and the report says %v, %v", r.Findings, err)
+	}
+}
