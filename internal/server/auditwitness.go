@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -161,6 +162,7 @@ func (w *auditWitness) run(ctx context.Context) error {
 			for _, h := range earlier {
 				w.check(h, "an earlier statement that was kept elsewhere")
 			}
+			w.note(ctx)
 		case now := <-tick.C:
 			w.mu.Lock()
 			due := now.Sub(w.stated) >= stateEvery
@@ -176,13 +178,18 @@ func (w *auditWitness) run(ctx context.Context) error {
 	}
 }
 
-// note writes the statement on the Lease. While lines are lost, the note of the line that shows it stays.
+// note writes the statement on the Lease. After a loss it notes the lost line instead of the later ones: a new log then names it as the end of
+// its predecessor.
 func (w *auditWitness) note(ctx context.Context) {
 	w.mu.Lock()
 	own, lost := w.own, slices.Clone(w.lost)
 	w.mu.Unlock()
-	if w.lease == "" || own.Last.IsZero() || slices.ContainsFunc(lost, func(h audit.LogHead) bool { return h.Log == own.Last.Log }) {
+	if w.lease == "" || own.Last.IsZero() {
 		return
+	}
+	lost = slices.DeleteFunc(lost, func(h audit.LogHead) bool { return h.Log != own.Last.Log })
+	if len(lost) > 0 {
+		own.Last = slices.MaxFunc(lost, func(a, b audit.LogHead) int { return cmp.Compare(a.Head.Seq, b.Head.Seq) })
 	}
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
