@@ -41,24 +41,33 @@ func witness(before *Entry, r *Record) *Witness {
 		}
 	}
 	for _, h := range r.Audit {
-		known := h
 		lose(h.RolledBack)
+		frozen := !h.RolledBack.IsZero() // keeps the last line before the log went back
+		for _, x := range was.Lost {
+			if x.Log == h.Last.Log {
+				lose(x)
+				frozen = true
+			}
+		}
+		known := h
 		for _, k := range was.Logs {
-			lost := h.Contradicts(k) || slices.Contains(was.Lost, k.Last) && h.Last.Log == k.Last.Log
-			if lost {
+			same := h.Last.Log == k.Last.Log
+			if h.Contradicts(k) {
 				lose(k.Last)
+				frozen = frozen || same
 				if slices.ContainsFunc(before.Audit, func(b audit.SignedHead) bool { return b.Last == k.Last }) {
 					w.proof = before.Record
 				}
 			}
-			if h.Last.Log == k.Last.Log && lost {
-				known = k // keeps the last line before the log went back
+			if same && frozen {
+				known = k
 			}
 		}
 		w.Logs = append(w.Logs, known)
 	}
 	for _, k := range was.Logs {
 		if len(w.Logs) < maxWitnessed && !slices.ContainsFunc(w.Logs, func(h audit.SignedHead) bool { return h.Last.Log == k.Last.Log }) {
+			k.RolledBack = audit.LogHead{} // the member no longer states it
 			w.Logs = append(w.Logs, k)
 		}
 	}

@@ -84,6 +84,7 @@ func TestAU07_OthersWitness(t *testing.T) {
 		{"another line with the same number", []audit.SignedHead{states(line("A", 500, 1))}, []audit.LogHead{first.Last}},
 		{"an older copy that grew past the statement: only the server can see that", []audit.SignedHead{states(line("A", 600, 1))}, nil},
 		{"the same, and the server has seen it", []audit.SignedHead{named}, []audit.LogHead{first.Last}},
+		{"a log beside one that the server calls rolled back", []audit.SignedHead{named, states(line("B", 3, 0))}, []audit.LogHead{first.Last}},
 		{"a new log that names its predecessor", []audit.SignedHead{states(line("B", 1, 0), line("A", 500, 0))}, nil},
 		{"a new log that names a later line of its predecessor", []audit.SignedHead{states(line("B", 1, 0), line("A", 510, 0))}, nil},
 		{"a new log whose predecessor was cut", []audit.SignedHead{states(line("B", 1, 0), before.Last)}, []audit.LogHead{first.Last}},
@@ -150,6 +151,33 @@ func TestAU07_ALossStays(t *testing.T) {
 	s.restartWith(n, time.Minute, states(line("B", 1, 0), line("A", 901, 1)))
 	if lost := lostBy(x, n); len(lost) > 0 {
 		t.Errorf("the administrator has started a new log, and the list still names %v", lost)
+	}
+}
+
+// TestAU07_ItsOwnWord: a member that has found the loss itself says so, and the others keep the lost line until it starts a new log.
+func TestAU07_ItsOwnWord(t *testing.T) {
+	s := newSim(t, 705, 3, Settings{})
+	n, x := s.nodes[0], s.nodes[1]
+	first, grown := states(line("A", 500, 0)), states(line("A", 600, 1))
+	n.facts.Audit = []audit.SignedHead{first}
+	s.startAll()
+	s.run(20 * time.Second)
+	s.restartWith(n, time.Minute, grown)
+	if lost := lostBy(x, n); len(lost) > 0 {
+		t.Errorf("nobody can see the loss yet, and the list names %v", lost)
+	}
+	grown.RolledBack = first.Last
+	s.state(n, grown)
+	grown.RolledBack = audit.LogHead{}
+	for range 2 { // also when it no longer says so
+		if diff := cmp.Diff([]audit.LogHead{first.Last}, lostBy(x, n)); diff != "" {
+			t.Errorf("lost (-want +got):\n%s", diff)
+		}
+		s.state(n, grown)
+	}
+	s.restartWith(n, time.Minute, states(line("B", 1, 0), line("A", 600, 1)))
+	if lost := lostBy(x, n); len(lost) > 0 {
+		t.Errorf("after a new log the list still names %v", lost)
 	}
 }
 
