@@ -36,6 +36,8 @@ const (
 	SigninEnd     Verb = "signin.end"
 	SigninShorten Verb = "signin.shorten"
 	SigninSweep   Verb = "signin.sweep" // remove objects that belong to no sign-in
+
+	AuditRolledBack Verb = "audit.rolledBack" // the audit log lacks lines that it once had; no request
 )
 
 // Gossip returns the verb of an event among gossip members, such as "join". No caller can request

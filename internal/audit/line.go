@@ -107,6 +107,7 @@ type Header struct {
 	Key       PublicKey `json:"key"` // the key that signs from this line on
 	KeyID     string    `json:"keyId"`
 	Why       Why       `json:"why"`
+	Prev      LogHead   `json:"prev,omitzero"` // the last known line of the log that the process wrote before this log
 }
 
 // A Why is the reason for a header.

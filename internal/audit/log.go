@@ -2,6 +2,7 @@ package audit
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -30,6 +31,10 @@ type Config struct {
 	Software  string // version of the program
 
 	Key Key // signs the audit log
+	// Prev is the last known line of the log that this process wrote before. A new log names it in its headers; a continued log keeps the
+	// one that it has.
+	Prev LogHead
+
 	// OldKey is the previous signing key, if it differs from Key. If OldKey signed the last line of
 	// the existing log, it signs a KeyChange line that names Key.
 	OldKey Key
@@ -92,12 +97,14 @@ type Log struct {
 	closed  bool
 
 	wake chan struct{}
+	sign chan chan struct{} // requests for a signature; the writer closes the received channel
 	stop chan struct{}
 	done chan struct{} // closed when the writer has ended
 	last error         // error of the writer; read it only after done is closed
 
 	recent  Recent
 	head    atomic.Pointer[Head]
+	signed  atomic.Pointer[SignedHead] // the last signed line that is on disk; nil: none yet
 	results [4]atomic.Int64
 	dropped atomic.Int64
 	gaps    atomic.Int64
@@ -121,7 +128,7 @@ func Open(c Config) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{conf: c, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{conf: c, wake: make(chan struct{}, 1), sign: make(chan chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
 	w := &writer{Log: l, headerReason: Started, file: logFile{Config: &l.conf}}
 	if err := w.begin(); err != nil {
 		return nil, fmt.Errorf("audit log: %w", err)
@@ -269,6 +276,27 @@ func (l *Log) Head() Head {
 		return *h
 	}
 	return Head{}
+}
+
+// Sign writes a signature if there are lines without one, and waits until it is on disk. It returns the error of ctx if that ends before, and
+// nil if the audit log cannot be written.
+func (l *Log) Sign(ctx context.Context) error {
+	signed := make(chan struct{})
+	select {
+	case l.sign <- signed:
+	case <-l.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-signed:
+		return nil
+	case <-l.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Stats are counters since Open, for metrics.

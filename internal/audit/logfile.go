@@ -28,6 +28,7 @@ type logFile struct {
 	segment
 	limit   int64 // size in bytes at which rotation is due
 	syncing atomic.Bool
+	synced  atomic.Pointer[func()] // what to call after the next fsync
 	syncs   sync.WaitGroup
 }
 
@@ -296,19 +297,38 @@ func (t *logFile) readNewestRotated(rest *junk) (found scanState, err error) {
 }
 
 // sync starts an fsync of the file and does not wait for it, because a slow disk must not delay
-// requests.
-func (t *logFile) sync() {
-	if t.file == nil || !t.syncing.CompareAndSwap(false, true) {
+// requests. It calls then when all that was written before is on disk, unless a later call follows.
+func (t *logFile) sync(then func()) {
+	if t.file == nil {
+		return
+	}
+	t.synced.Store(&then)
+	if !t.syncing.CompareAndSwap(false, true) {
 		return
 	}
 	f := t.file
 	t.syncs.Go(func() {
-		defer t.syncing.Store(false)
-		if err := f.Sync(); err != nil && !errors.Is(err, fs.ErrClosed) {
-			t.Log.Error("flushing the audit log to disk failed", "err", err)
+		for {
+			then := t.synced.Swap(nil)
+			if then == nil {
+				t.syncing.Store(false)
+				if t.synced.Load() == nil || !t.syncing.CompareAndSwap(false, true) {
+					return
+				}
+				continue
+			}
+			switch err := f.Sync(); {
+			case err == nil:
+				(*then)()
+			case !errors.Is(err, fs.ErrClosed):
+				t.Log.Error("flushing the audit log to disk failed", "err", err)
+			}
 		}
 	})
 }
+
+// wait waits until the last call of sync is done.
+func (t *logFile) wait() { t.syncs.Wait() }
 
 // close flushes the file to disk and closes it.
 func (t *logFile) close() error {

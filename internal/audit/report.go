@@ -13,6 +13,8 @@ type Report struct {
 	ClusterID string `json:"clusterId,omitempty"`
 	Role      string `json:"role"`
 
+	Prev LogHead `json:"prev,omitzero"` // the last known line of the log that the process wrote before
+
 	First       Head      `json:"first"` // a Seq above 1 means that older files were not given
 	Last        Head      `json:"last"`
 	From        time.Time `json:"from"` // of the first header
@@ -31,7 +33,10 @@ type Report struct {
 	Signed    Head        `json:"signed"`    // the last line that a signature covers
 	Unsigned  int64       `json:"unsigned"`  // lines after Signed: a user with access to the disk can change them undetected
 	Closed    bool        `json:"closed"`    // the last process ended normally
-	Unchecked []Head      `json:"unchecked"` // heads of Check.Heads from before the first line
+	Unchecked []Head      `json:"unchecked"` // heads of Check.Heads and Check.Witness from before the first line
+
+	Witnessed   *Head `json:"witnessed,omitempty"`   // with Check.Witness: the last line that a server has witnessed
+	Unwitnessed int64 `json:"unwitnessed,omitempty"` // with Check.Witness: lines after it, which an older copy of the file would lack unnoticed
 
 	Findings []Finding `json:"findings"`
 	More     int64     `json:"more,omitempty"` // number of findings that are not listed
@@ -56,6 +61,7 @@ const (
 	Forked       Fault = "forked"       // two lines have the same number
 	Spliced      Fault = "spliced"      // a line does not follow the previous line, or belongs to another audit log
 	UnknownKey   Fault = "unknownKey"   // signed by an unknown or replaced key
+	Unwitnessed  Fault = "unwitnessed"  // no server has witnessed the log, but they have witnessed others in its place
 	BadSignature Fault = "badSignature" // a signature does not match the lines before it
 )
 

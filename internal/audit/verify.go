@@ -20,9 +20,18 @@ type Check struct {
 	// Heads were stored elsewhere, and each must still be in the audit log. They show what no
 	// signature can: that the end is missing.
 	Heads []Head
+	// Witness, if set, is what servers of the cluster stated about its audit logs. A log that lacks a stated line has a finding, and so has a
+	// log that no statement mentions while statements mention other logs of its role.
+	Witness *Witness
 	// Log, if set, is the ID of the audit log to check. Lines of other logs and other text are
 	// skipped. Use it for the output of a log collector.
 	Log string
+}
+
+// A Witness holds the statements about the audit logs of one cluster.
+type Witness struct {
+	Cluster, ClusterID string // of the logs; if ClusterID is set, the checked log must be of that cluster
+	Statements         []SignedHead
 }
 
 // A Source is one file of an audit log.
@@ -43,7 +52,15 @@ func Verify(c Check, sources ...Source) (Report, error) {
 	for _, k := range c.Keys {
 		v.trusted[k.ID()] = k
 	}
-	for _, h := range c.Heads {
+	v.expected = slices.Clone(c.Heads)
+	if c.Witness != nil {
+		for _, s := range c.Witness.Statements {
+			for _, h := range [...]LogHead{s.Last, s.Prev, s.RolledBack} {
+				v.expected = append(v.expected, h.Head)
+			}
+		}
+	}
+	for _, h := range v.expected {
 		v.heads[h.Seq] = headResult{}
 	}
 	for _, s := range inOrder(sources) {
@@ -115,7 +132,8 @@ type verifier struct {
 	foreignAt int // index of the finding that covers the previous line as part of another log; -1: none
 	badAt     int // index of the finding of bad signatures since the last good one; -1: none
 
-	heads map[uint64]headResult // by the sequence number of Check.Heads
+	expected []Head                // lines that Check.Heads and Check.Witness name
+	heads    map[uint64]headResult // by the sequence number of expected
 }
 
 // A tip is a line, with the hashes that the next line may name as its predecessor.
@@ -151,11 +169,11 @@ type pending struct {
 // A chainBreak is a place where the hash chain breaks although the numbers are consecutive.
 type chainBreak struct{ before, since Place }
 
-// A headResult is the result for one head of Check.Heads.
+// A headResult is the result for the expected lines with one number.
 type headResult struct {
 	met   bool // a line with this number exists
 	at    Place
-	found []Hash // hashes of Check.Heads that were found at this number
+	found []Hash // their hashes that were found at this number
 }
 
 func (v *verifier) addFinding(f Fault, at, to Place, lines int64, format string, args ...any) int {
@@ -194,7 +212,7 @@ func (v *verifier) readLine(text []byte) {
 		if !n.met {
 			n.met, n.at = true, v.at
 		}
-		if slices.Contains(v.check.Heads, l.Head()) {
+		if slices.Contains(v.expected, l.Head()) {
 			n.found = append(n.found, l.Hash)
 		}
 		v.heads[l.Seq] = n

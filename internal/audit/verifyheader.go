@@ -23,7 +23,7 @@ func (v *verifier) torn(t Torn) {
 func (v *verifier) header(l Line, h Header, clean bool) {
 	r := &v.report
 	if r.Cluster == "" {
-		r.Cluster, r.ClusterID, r.Role, r.From = h.Cluster, h.ClusterID, h.Role, h.Time
+		r.Cluster, r.ClusterID, r.Role, r.From, r.Prev = h.Cluster, h.ClusterID, h.Role, h.Time, h.Prev
 	} else if h.Cluster != r.Cluster || h.Role != r.Role {
 		v.addFinding(Spliced, v.at, v.at, 1, "the header is of the role %q in the cluster %q", hexPrefix(h.Role), hexPrefix(h.Cluster))
 	}
@@ -128,15 +128,10 @@ func (v *verifier) finish() {
 		}
 	}
 	for _, h := range v.check.Heads {
-		switch n := v.heads[h.Seq]; {
-		case slices.Contains(n.found, h.Hash):
-		case n.met:
-			v.addFinding(Forked, n.at, n.at, 1, "not the line %d that was noted elsewhere: the audit log was rewritten", h.Seq)
-		case !v.begun || h.Seq > v.tip.Seq:
-			v.addFinding(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: line %d was noted elsewhere, but the audit log ends with line %d", h.Seq, v.tip.Seq)
-		case h.Seq < r.First.Seq:
-			r.Unchecked = append(r.Unchecked, h)
-		}
+		v.expect(h, "noted")
+	}
+	if v.check.Witness != nil {
+		v.compareWitness(v.check.Witness)
 	}
 }
 

@@ -30,6 +30,8 @@ type writer struct {
 
 	batch        []item        // the current batch; its items come before those in the queue
 	headerReason Why           // if set, the next line must be a header with this reason
+	prev         LogHead       // for headers
+	signed       SignedHead    // the last signed line that was written
 	prevKey      Key           // if set, signs a KeyChange line that names Config.Key, before the header
 	junk         junk          // invalid text that the next line after a header must account for
 	unsigned     int           // lines since the last signature
@@ -79,14 +81,14 @@ func (w *writer) begin() error {
 // resume continues the audit log that was found, or starts a new one.
 func (w *writer) resume(found scanState) error {
 	if found.lines == 0 {
-		w.chain.log = newLogID()
+		w.chain.log, w.prev = newLogID(), w.conf.Prev
 		return nil
 	}
 	if h := found.header; h.Cluster != "" && (h.Cluster != w.conf.Cluster || h.Role != w.conf.Role) {
 		return fmt.Errorf("%s belongs to the role %q in the cluster %q, but this process has the role %q in the cluster %q: use a separate file for each",
 			w.conf.Path, h.Role, h.Cluster, w.conf.Role, w.conf.Cluster)
 	}
-	w.headerReason, w.chain = Restarted, chain{found.log, found.head}
+	w.headerReason, w.chain, w.prev = Restarted, chain{found.log, found.head}, found.header.Prev
 	switch found.key {
 	case w.conf.Key.Public():
 	case w.conf.OldKey.Public():
@@ -105,11 +107,14 @@ func (w *writer) run() {
 	defer tick.Stop()
 	var again <-chan time.Time
 	for {
-		wake := w.wake
+		wake, sign := w.wake, w.sign
 		if again != nil {
-			wake = nil
+			wake, sign = nil, nil
 		}
+		var signed chan struct{}
 		select {
+		case signed = <-sign:
+			w.due = w.unsigned > 0
 		case <-wake:
 		case <-again:
 			again = nil
@@ -125,6 +130,10 @@ func (w *writer) run() {
 		if err := w.flush(); err != nil {
 			w.failed(err)
 			again = time.After(w.pause)
+		}
+		if signed != nil {
+			w.file.wait()
+			close(signed)
 		}
 	}
 }
@@ -182,7 +191,12 @@ func (w *writer) end() error {
 	if err != nil {
 		w.failed(err)
 	}
-	return errors.Join(err, w.file.close())
+	sealed := w.file.file != nil && err == nil
+	err = errors.Join(err, w.file.close())
+	if sealed && err == nil {
+		w.Log.signed.Store(new(w.signed))
+	}
+	return err
 }
 
 // flush writes all queued items.
@@ -300,7 +314,7 @@ func (w *writer) compose(end End) {
 	}
 	if w.headerReason != "" {
 		add(KindHeader, bodyOf(Header{Time: now, Version: SchemaVersion, Cluster: w.conf.Cluster, ClusterID: w.conf.ClusterID,
-			Role: w.conf.Role, Software: w.conf.Software, Key: w.conf.Key.Public(), KeyID: id, Why: w.headerReason}), w.conf.Key, false)
+			Role: w.conf.Role, Software: w.conf.Software, Key: w.conf.Key.Public(), KeyID: id, Why: w.headerReason, Prev: w.prev}), w.conf.Key, false)
 	}
 	if w.junk.lines > 0 {
 		add(KindTorn, bodyOf(w.junk.torn(now)), w.conf.Key, false)
@@ -358,11 +372,14 @@ func (w *writer) finishItems(m lineMark, text []byte) {
 		w.torn.Add(1)
 	case KindCheckpoint:
 		w.unsigned, w.due = 0, false
-		w.file.sync()
 	case KindGap:
 		w.gaps.Add(1)
 	case KindKey:
 		w.unsigned, w.prevKey = 0, Key{}
+	}
+	if m.kind.signed() {
+		w.signed = SignedHead{Role: w.conf.Role, Last: LogHead{m.chain.log, m.chain.head}, Prev: w.prev}
+		w.file.sync(func(h SignedHead) func() { return func() { w.Log.signed.Store(&h) } }(w.signed))
 	}
 	if m.item {
 		it := w.batch[0]

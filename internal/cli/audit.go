@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -19,7 +21,7 @@ func (t *tka) audit() *cobra.Command {
 		Use:   "audit",
 		Short: "Check the audit log of a server",
 		Long: `Check the audit log in which a server records every request. The check needs no connection
-to a server.`,
+to a server, unless it compares the log with what the servers have witnessed.`,
 		Example: "  tka audit verify audit.jsonl",
 	}
 	cmd.AddCommand(t.auditVerify())
@@ -29,6 +31,7 @@ to a server.`,
 func (t *tka) auditVerify() *cobra.Command {
 	var keys, heads []string
 	var check audit.Check
+	var by witnessFlags
 	cmd := &cobra.Command{
 		Use:   "verify FILE...",
 		Short: "Check offline that an audit log is intact",
@@ -38,10 +41,15 @@ fault is printed with the line and the audit id at which it starts, and the exit
 
 --key is the public key that the server logs when it starts. Without it, the check trusts
 the key in the first header. --head is a head that an earlier check printed. Without it,
-the check cannot detect a missing end.`,
-		Example: "  tka audit verify audit.jsonl\n  tka audit verify --key ed25519:PNs3... --head 4711:9f86... audit.jsonl audit.jsonl.1 -o json",
+the check cannot detect a missing end.
+
+--witness asks the access server for the last lines that it has witnessed, also of other
+clusters. An older copy of the file then lacks a witnessed line. Ask the server of another
+cluster with --server, and name the cluster of the audit log with --cluster: a server cannot
+witness its own log. The output shows how many lines have no witness yet.`,
+		Example: "  tka audit verify audit.jsonl\n  tka audit verify --key ed25519:PNs3... --head 4711:9f86... audit.jsonl audit.jsonl.1 -o json\n  tka audit verify --witness --server tka-eu --cluster prod-us audit.jsonl",
 		Args:    arguments(1, math.MaxInt, "a file"),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, k := range keys {
 				key, err := audit.ParsePublicKey(k)
 				if err != nil {
@@ -56,6 +64,16 @@ the check cannot detect a missing end.`,
 				}
 				check.Heads = append(check.Heads, head)
 			}
+			if !by.ask && by.cluster != "" {
+				return output.UsageErrorf("--cluster: it needs --witness")
+			}
+			if by.ask {
+				w, err := t.fetchWitness(cmd.Context(), by.cluster)
+				if err != nil {
+					return err
+				}
+				check.Witness = w
+			}
 			return t.doAuditVerify(check, args)
 		},
 		ValidArgsFunction: cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault),
@@ -64,7 +82,39 @@ the check cannot detect a missing end.`,
 	f.StringArrayVar(&keys, "key", nil, "key that may have signed the audit log; may be given several times")
 	f.StringArrayVar(&heads, "head", nil, "head that must be in the audit log, as an earlier check printed it; may be given several times")
 	f.StringVar(&check.Log, "log", "", "id of the audit log to check, if the files have lines of other logs")
+	f.BoolVar(&by.ask, "witness", false, "compare with the lines that the access server has witnessed")
+	f.StringVar(&by.cluster, "cluster", "", "cluster of the audit log, with --witness; default: the cluster of the access server")
 	return cmd
+}
+
+// witnessFlags are the flags of a comparison with what servers have witnessed.
+type witnessFlags struct {
+	ask     bool
+	cluster string
+}
+
+// fetchWitness returns the statements that the access server has witnessed about the audit logs of a cluster. Only an entry whose key the
+// server has verified counts: another server may claim the cluster's name.
+func (t *tka) fetchWitness(ctx context.Context, cluster string) (*audit.Witness, error) {
+	l, err := t.connect(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	d, err := t.fetchDirectory(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range d.Entries {
+		if named := e.Name == cluster || e.ID == cluster || cluster == "" && e.Self; !named || !e.Verified || e.Conflict {
+			continue
+		}
+		if len(e.AuditLogs) == 0 {
+			return nil, output.Errorf(output.ExitFailed, "The server %s has witnessed no audit log of %s", d.Server, e.Name).
+				Try("The audit log must be a file (audit.file), and the cluster's servers and %s need a version that witnesses.", d.Server)
+		}
+		return &audit.Witness{Cluster: e.Name, ClusterID: e.ID, Statements: e.AuditLogs}, nil
+	}
+	return nil, output.Errorf(output.ExitRefused, "The server %s knows no verified cluster %s", d.Server, cmp.Or(cluster, d.OwnCluster)).Try("See the clusters: tka clusters --all")
 }
 
 // auditInfo is the output of audit verify.
@@ -136,6 +186,15 @@ func (t *tka) printAudit(r audit.Report) {
 	}
 	if r.Unsigned > 0 {
 		t.printLine("%s at the end without a signature yet.", problem.Plural(int(r.Unsigned), "line"))
+	}
+	switch {
+	case r.Witnessed == nil:
+	case r.Witnessed.Seq == 0:
+		t.printLine("No line has a witness yet.")
+	case r.Unwitnessed > 0:
+		t.printLine("Witnessed up to line %d; the lines %d to %d have no witness yet.", r.Witnessed.Seq, r.Witnessed.Seq+1, r.Last.Seq)
+	default:
+		t.printLine("Witnessed up to the last line, %d.", r.Witnessed.Seq)
 	}
 	t.printLine("Keep the head for the next check: --head %v", r.Last)
 }

@@ -41,7 +41,8 @@ grant" is a state and no error. Clusters that are dead or have left are shown on
 
 A cluster is unverified until the server has contacted it. It is in conflict if another
 server is known as the same cluster with a different key. tka shows such a cluster, but never
-signs in to it.`,
+signs in to it. "audit log rolled back" means that an audit log of the cluster lacks lines
+which a server witnessed: see tka audit verify --witness.`,
 		Example: "  tka clusters\n  tka clusters -l env=prod -o wide\n  tka login --cluster prod-us",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.doClusters(cmd.Context(), cf) },
 	}
@@ -126,6 +127,7 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 		t.warn("the server %s receives nothing from the other servers, so their state is unknown", d.Server)
 	}
 	t.printExclusions(shown)
+	t.warnRolledBack(list)
 	if hidden > 0 {
 		t.hint("Not shown: %s, dead or left. See all: tka clusters --all", plural(int64(hidden), "cluster", "clusters"))
 	}
@@ -150,6 +152,9 @@ func (t *tka) printClusters(list clusterList, now time.Time, wide bool) {
 		color := output.Color("")
 		if it.label != "" {
 			notes, color = append(notes, it.label), output.Yellow
+		}
+		if len(it.RolledBack()) > 0 {
+			notes, color = append(notes, "audit log rolled back"), output.Red
 		}
 		row := []output.Cell{{Text: it.Name}, output.Colored(memberColor(it.State), string(it.State)), {Text: seen},
 			output.Colored(stateColor(it.SignIn.State), string(it.SignIn.State)), {Text: cmp.Or(it.SignIn.Role, strings.Join(it.SignIn.Granted, ","))},
@@ -181,6 +186,16 @@ func (t *tka) printExclusions(shown []client.DirectoryEntry) {
 	}
 	if n > maxExclusions {
 		t.hint("The same applies to %d more.", n-maxExclusions)
+	}
+}
+
+// warnRolledBack names the audit logs that lack lines which they once had.
+func (t *tka) warnRolledBack(list clusterList) {
+	for _, it := range list.Items {
+		for _, h := range it.RolledBack() {
+			t.warn("the audit log %s (%s) of %s was rolled back: it lacks the line %v", h.Last.Log, h.Role, it.Name, h.RolledBack.Head)
+			t.hint("  try: tka audit verify --witness --cluster %s FILE", output.ShellQuote(it.Name))
+		}
 	}
 }
 

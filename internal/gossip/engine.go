@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -45,8 +46,9 @@ type engine struct {
 	isolated  bool
 	dials     float64 // how many unverified members the engine may query now
 
-	events []Event
-	stats  Stats
+	events     []Event
+	statements []audit.SignedHead // that this node signed earlier and a peer returned
+	stats      Stats
 }
 
 // A member is another node that has a record. Fields that the engine reads for every member in every message are in the struct itself, not
@@ -63,6 +65,7 @@ type member struct {
 	learned   uint64        // position among all records learned; deltas send the records known longest first
 	peer      *peer
 	entry     *Entry
+	returned  *Record // an earlier record of the member, to be sent to it; nil: none
 }
 
 // together is how many members are allocated at once. Messages and rounds iterate over all members, which is faster when they are adjacent
@@ -161,6 +164,18 @@ func (e *engine) supersedeOwn(r *Record, buried bool, now time.Time) {
 	e.report(Event{Kind: EventRaised, Node: e.self, Cluster: e.own.ClusterID, Detail: detail}, now)
 }
 
+// recallOwn remembers the statements about audit logs in an earlier record of this node. Its caller has verified the signature.
+func (e *engine) recallOwn(r *Record) {
+	if e.own == nil || r.Generation >= e.own.Generation {
+		return
+	}
+	for _, h := range r.Audit {
+		if len(e.statements) < maxWitnessed && !slices.Contains(e.statements, h) {
+			e.statements = append(e.statements, h)
+		}
+	}
+}
+
 // mergeRecords merges the records of a message.
 func (e *engine) mergeRecords(from string, msg message, now time.Time) {
 	if len(msg.Records) == 0 {
@@ -182,6 +197,7 @@ func (e *engine) mergeRecords(from string, msg message, now time.Time) {
 		switch {
 		case c.Own:
 			e.supersedeOwn(c.Record, !msg.lists(e.self), now)
+			e.recallOwn(c.Record)
 		case c.Entry == nil:
 			e.reject(from, c.Reason, now)
 			if c.Reason == Signature { // an honest peer would not have kept this record, so it would not relay it
@@ -242,6 +258,12 @@ func (e *engine) applyChange(c Change, from string, now time.Time) {
 	if c.Entry.Status == Left && m.state != Gone {
 		m.state, m.died = Gone, at
 		e.report(Event{Kind: EventLeave, Node: id, Cluster: cluster}, now)
+	}
+	if c.Returned != nil {
+		m.returned = c.Returned
+	}
+	for _, h := range c.Lost {
+		e.report(Event{Kind: EventRolledBack, Node: id, Cluster: cluster, Detail: "its audit log no longer has the line " + h.String()}, now)
 	}
 	if c.Pinned || c.Rekey {
 		e.unsaved = true

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 )
 
@@ -27,6 +28,7 @@ type Member struct {
 	Verified bool
 	Conflict bool
 	Self     bool
+	Witness  *Witness // of its audit logs; nil: none, or this server
 }
 
 // snapshot returns an immutable view that callers may read while the engine continues.
@@ -48,7 +50,7 @@ func (e *engine) snapshot(now time.Time) *Members {
 		if !m.gone() {
 			s.OldestContact = max(s.OldestContact, at-max(m.contact, m.since))
 		}
-		s.List = append(s.List, Member{Record: m.entry.Record, State: m.state, LastSeen: seen, Verified: m.verified, Conflict: m.entry.Conflict})
+		s.List = append(s.List, Member{Record: m.entry.Record, State: m.state, LastSeen: seen, Verified: m.verified, Conflict: m.entry.Conflict, Witness: m.entry.Witness})
 	}
 	slices.SortFunc(s.List, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
 	for _, r := range e.view.refused.All() { // in the order of nodes
@@ -57,9 +59,9 @@ func (e *engine) snapshot(now time.Time) *Members {
 	return s
 }
 
-// leave announces that this node leaves. It returns the calls that report this to members, those heard most recently first.
-func (e *engine) leave(now time.Time) ([]call, error) {
-	if err := e.announce(e.own.Facts, Left, now); err != nil {
+// leave announces f and that this node leaves. It returns the calls that report this to members, those heard most recently first.
+func (e *engine) leave(f Facts, now time.Time) ([]call, error) {
+	if err := e.announce(f, Left, now); err != nil {
 		return nil, err
 	}
 	var calls []call
@@ -122,6 +124,8 @@ type Cluster struct {
 	Key      httpapi.PublicKey `json:"key"`
 	Software string            `json:"software"`
 	Members  []ClusterMember   `json:"members"`
+	// AuditLogs are the cluster's audit logs as its servers stated them, with the highest line that the answering server has seen.
+	AuditLogs []audit.SignedHead `json:"auditLogs,omitempty" doc:"the cluster's audit logs: the highest line of each that the answering server has witnessed"`
 }
 
 // A ClusterMember is one access server of a cluster.
@@ -134,6 +138,29 @@ type ClusterMember struct {
 
 // Available reports whether a list shows the cluster by default, without "all".
 func (c Cluster) Available() bool { return c.State != Dead && c.State != Gone }
+
+// RolledBack returns the audit logs of the cluster that lack lines which they once had.
+func (c Cluster) RolledBack() (logs []audit.SignedHead) {
+	for _, h := range c.AuditLogs {
+		if !h.RolledBack.IsZero() {
+			logs = append(logs, h)
+		}
+	}
+	return logs
+}
+
+// RolledBack returns the number of clusters with an audit log that lacks lines which it once had. It does not count what members state that
+// contest a cluster, or that no pin binds to it.
+func (s *Members) RolledBack() int {
+	clusters, _ := s.Clusters(true)
+	n := 0
+	for _, c := range clusters {
+		if c.Verified && !c.Conflict && len(c.RolledBack()) > 0 {
+			n++
+		}
+	}
+	return n
+}
 
 // Clusters returns one entry for each cluster, sorted by name and id. It includes dead clusters and clusters that have left only with all;
 // hidden is how many it left out. A member that contests a cluster gets a separate entry, so that nothing of it enters the entry of the
@@ -184,7 +211,7 @@ func clusterOf(members []Member) Cluster {
 	best := members[0]
 	c := Cluster{APIEndpoint: best.APIEndpoint, APIPort: best.APIPort, Labels: best.Labels, Name: best.ClusterName, ID: best.ClusterID, URL: best.URL,
 		State: best.State, LastSeen: displayTime(best.LastSeen), Verified: best.Verified, Conflict: best.Conflict, Self: best.Self, CAHash: best.CAHash, Key: best.Key,
-		Software: best.Software, Members: make([]ClusterMember, 0, len(members))}
+		Software: best.Software, Members: make([]ClusterMember, 0, len(members)), AuditLogs: auditLogs(members)}
 	if c.Labels == nil {
 		c.Labels = map[string]string{}
 	}

@@ -2,7 +2,10 @@ package gossip
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/audit"
 )
 
 // A Delivery is the set of records of one message.
@@ -19,6 +22,10 @@ type Change struct {
 	Was    *Entry // the entry that it replaced; nil: the member is new
 	Reason Reason // why it was refused or conflicts; "" when it was accepted
 	Detail string
+
+	// Returned is an earlier record of the node that it should see again; nil: none.
+	Returned *Record
+	Lost     []audit.LogHead // lines of audit logs that the node stated before and contradicts now
 
 	Pinned bool // this record pinned its node and cluster
 	Rekey  bool // the cluster's key changed
@@ -64,7 +71,8 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Binding, Detail: "the tailnet has no such node with a required tag"}
 	}
 	firstHand := d.From == r.Node
-	if t, ok := v.tombs.Get(r.Node); ok && t.rejects(r.Generation, firstHand) {
+	t, buried := v.tombs.Get(r.Node)
+	if buried && t.rejects(r.Generation, firstHand) {
 		return Change{Reason: Buried}
 	}
 	was, known := v.entries.Get(r.Node)
@@ -112,6 +120,13 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	}
 	if e.Conflict {
 		c.Reason, c.Detail = Binding, verdict.detail
+	}
+	before := v.earlier(was, t, r, verdict.rekey)
+	if e.Witness = witness(before, r); before != nil && !e.Conflict {
+		c.Returned = e.returned(before)
+		if e.Witness != nil {
+			c.Lost = slices.DeleteFunc(slices.Clone(e.Witness.Lost), func(h audit.LogHead) bool { return slices.Contains(before.Witness.Lost, h) })
+		}
 	}
 	v.moved = true
 	v.entries = v.entries.With(r.Node, e)

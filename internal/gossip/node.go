@@ -12,11 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/util/retry"
 )
 
-// A Config holds the dependencies of a Node. Every field except Merged is required.
+// A Config holds the dependencies of a Node. Every field except Merged and Recalled is required.
 type Config struct {
 	Settings Settings
 	ID       string // stable node id of this server
@@ -40,6 +41,9 @@ type Config struct {
 	Rand   rand.Source
 
 	Merged func(time.Duration) // receives how long each message took to process
+	// Recalled receives statements about audit logs that this node signed in an earlier run and that a peer has returned. It must not block.
+	// It is optional.
+	Recalled func([]audit.SignedHead)
 }
 
 // A Node is this server as a member of the gossip network. Its methods are safe for concurrent use, also before and after Run.
@@ -213,6 +217,15 @@ func (n *Node) withEngine(do func(*engine, time.Time)) {
 	if n.cfg.Merged != nil {
 		n.cfg.Merged(n.cfg.Now().Sub(now))
 	}
+	if n.cfg.Recalled != nil {
+		n.mu.Lock()
+		recalled := n.engine.statements
+		n.engine.statements = nil
+		n.mu.Unlock()
+		if len(recalled) > 0 {
+			n.cfg.Recalled(recalled)
+		}
+	}
 	n.report(events)
 }
 
@@ -261,10 +274,14 @@ func (n *Node) Leave(ctx context.Context) error {
 	now := n.cfg.Now()
 	var calls []call
 	var err error
+	facts, known := n.cfg.Facts()
 	n.mu.Lock()
 	if e := n.engine; e != nil && e.own != nil && !n.leaving {
 		n.leaving = true
-		calls, err = e.leave(now)
+		if !known {
+			facts = e.own.Facts
+		}
+		calls, err = e.leave(facts, now)
 		n.publish(now)
 	}
 	n.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/util/strictjson"
 )
@@ -30,6 +31,8 @@ type Facts struct {
 	Labels      map[string]string
 	Key         httpapi.PublicKey
 	Software    string // version
+	// Audit are statements about the audit logs of this server and of other processes of its cluster, at most 12, the most important first.
+	Audit []audit.SignedHead
 
 	// PrevKey is the cluster's previous key. PrevSig is that key's signature over Rekeying.
 	PrevKey httpapi.PublicKey
@@ -133,14 +136,21 @@ type wireRecord struct {
 	Software    string            `json:"software,omitempty"`
 	PrevKey     string            `json:"prevKey,omitempty"`
 	PrevSig     []byte            `json:"prevSig,omitempty"`
+	// Servers of versions before 0.5 ignore it.
+	Audit []audit.SignedHead `json:"audit,omitempty"`
 }
 
-// Seal numbers and signs facts. It returns an error for a record that other servers would refuse.
+// Seal numbers and signs facts. It returns an error for a record that other servers would refuse. Statements about audit logs that do not fit
+// into a record are left out, the last ones first.
 func Seal(f Facts, o Order, s Status, sign func([]byte) []byte) (*Record, error) {
 	payload, err := json.Marshal(wireRecord{1, wireCluster{f.ClusterID, f.ClusterName}, f.Node, f.Host, f.IPs, f.Port, f.URL, f.APIEndpoint, f.APIPort,
-		f.CAHash, f.Labels, s, o.Generation, o.Version, f.Key.String(), f.Software, f.PrevKey.String(), f.PrevSig})
+		f.CAHash, f.Labels, s, o.Generation, o.Version, f.Key.String(), f.Software, f.PrevKey.String(), f.PrevSig, f.Audit})
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
+	}
+	if len(f.Audit) > maxLogs || len(f.Audit) > 0 && len(payload) > maxPayload {
+		f.Audit = f.Audit[:min(len(f.Audit)-1, maxLogs)]
+		return Seal(f, o, s, sign)
 	}
 	return Open(Signed{payload, sign(signedMessage(payload))})
 }
@@ -202,6 +212,7 @@ func (r *Record) read(c *cursor) error {
 		"software":    &r.Software,
 		"prevKey":     &r.PrevKey,
 		"prevSig":     &r.PrevSig,
+		"audit":       func() error { return c.Array(func() error { return r.readHead(c) }) },
 	}
 	err := c.Object(func(name string) error {
 		if err := c.read(fields[name]); err != nil {

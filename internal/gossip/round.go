@@ -305,6 +305,7 @@ func (e *engine) respond(from string, digest []Claim, now time.Time) []byte {
 	e.reported = reply
 	kind := kindDigest
 	out.Digest = reply
+	out.Records = e.members[from].owed(out.Records)
 	if out.Records = e.delta(out, lacks, ownLacks); len(out.Records) > 0 {
 		kind = kindDelta
 	}
@@ -405,6 +406,7 @@ func (e *engine) handleResponse(from string, body []byte, now time.Time) []byte 
 			lacks = append(lacks, m)
 		}
 	}
+	out.Records = e.members[from].owed(out.Records)
 	if out.Records = e.delta(out, lacks, own); len(out.Records) == 0 {
 		p.busy--
 		return nil

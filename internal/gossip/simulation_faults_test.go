@@ -69,7 +69,7 @@ func TestLeave(t *testing.T) {
 	s := settled(t, 620, 20, Settings{})
 	s.reset()
 	x := s.nodes[4]
-	calls, err := x.leave(x.wall())
+	calls, err := x.leave(x.own.Facts, x.wall())
 	if err != nil || len(calls) < leaveTargets {
 		t.Fatalf("%d nodes can be notified: %v", len(calls), err)
 	}
@@ -194,7 +194,7 @@ func TestIsolated(t *testing.T) {
 func TestOneHasLeft(t *testing.T) {
 	s := settled(t, 665, 3, Settings{})
 	x, left, crashes := s.nodes[0], s.nodes[1], s.nodes[2]
-	calls, err := left.leave(left.wall())
+	calls, err := left.leave(left.own.Facts, left.wall())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,15 +36,16 @@ type EventKind string
 
 // The kinds of events.
 const (
-	EventJoin     EventKind = "join"
-	EventLeave    EventKind = "leave"
-	EventDeath    EventKind = "death"
-	EventPin      EventKind = "pin"
-	EventUnpin    EventKind = "unpin" // a pin was forgotten
-	EventRekey    EventKind = "rekey"
-	EventConflict EventKind = "conflict"
-	EventRaised   EventKind = "raised"  // this node's own generation
-	EventRefused  EventKind = "refused" // rejected items of a peer, counted over about half a minute
+	EventJoin       EventKind = "join"
+	EventLeave      EventKind = "leave"
+	EventDeath      EventKind = "death"
+	EventPin        EventKind = "pin"
+	EventUnpin      EventKind = "unpin" // a pin was forgotten
+	EventRekey      EventKind = "rekey"
+	EventConflict   EventKind = "conflict"
+	EventRaised     EventKind = "raised"     // this node's own generation
+	EventRolledBack EventKind = "rolledBack" // an audit log lacks lines that it once had
+	EventRefused    EventKind = "refused"    // rejected items of a peer, counted over about half a minute
 )
 
 // An Event is an entry for the audit log. Frequent events of one member are reported as a count.

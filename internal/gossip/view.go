@@ -38,6 +38,7 @@ type Entry struct {
 	FirstHand bool
 	// Conflict reports that another node or key claimed the same identity first, or that two records have one order.
 	Conflict bool
+	Witness  *Witness // nil: the member has stated nothing about audit logs
 }
 
 // A Refusal is a record that this node received and rejected.
@@ -57,6 +58,7 @@ type Tombstone struct {
 	At         time.Time
 	Hearsay    bool   // the generation came from another node, so the tombstone does not keep out records from the node itself
 	Record     Signed // the buried record; empty if Hearsay
+	Witness    *Witness
 }
 
 // rejects reports whether the tombstone keeps out a record of that generation.
@@ -84,7 +86,7 @@ func Forget(v *View, nodes []string, now time.Time) *View {
 		if e, ok := v.entries.Get(n); ok {
 			t := Tombstone{Generation: e.Generation, At: now, Hearsay: v.weight(e) == 0}
 			if !t.Hearsay {
-				t.Record = e.Signed
+				t.Record, t.Witness = e.Signed, e.Witness
 			}
 			next.tombs = next.tombs.With(n, t)
 		}

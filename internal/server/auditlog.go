@@ -72,13 +72,26 @@ func (p *process) openAuditLog(ctx context.Context) (closeRecord func() error, e
 	if export != nil {
 		c.Export = export.Export
 	}
+	var notes []auditNote
+	witness, err := p.newAuditWitness(role)
+	if err != nil {
+		return nil, err
+	}
+	if c.Path != "" {
+		c.Prev, notes = witness.predecessor(ctx, c.Role)
+	}
 	if p.record, err = audit.Open(c); err != nil {
 		return nil, fmt.Errorf("audit.file: %w", err)
 	}
 	p.log.Info("the audit log is open", "key", key.Public().String())
-	p.metrics.AddAudit(p.record.Stats)
+	witness.record, p.witness = p.record, witness
+	p.metrics.AddAudit(p.record.Stats, func() int { return int(witness.count.Load()) })
+	if c.Path != "" {
+		witness.begin(ctx, notes)
+	}
 	return func() error {
 		err := p.record.Close()
+		witness.end(ctx)
 		if export == nil {
 			return err
 		}

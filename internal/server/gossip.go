@@ -74,6 +74,7 @@ func (d *discovery) facts(key httpapi.PublicKey) gossip.Facts {
 	st, set := d.node.Status(), d.set
 	f := gossip.Facts{ClusterID: d.cluster.ID, ClusterName: d.cluster.Name, Node: st.ID, Port: set.Gossip.Port, APIEndpoint: d.cluster.ServerURL,
 		APIPort: portOf(d.cluster.ServerURL), CAHash: d.cluster.CAHash, Labels: d.cluster.Labels, Key: key, Software: software(d.cluster.Version)}
+	f.Audit = d.witness.statements()
 	if h := d.handover.Load(); h != nil {
 		f.PrevKey, f.PrevSig = h.from, h.sig
 	}
@@ -212,6 +213,7 @@ func (d *discovery) run(ctx context.Context) error {
 		Settings: set, ID: self, Key: key.Public(), Sign: key.Sign, Netmap: d.netmap.Load, Exchange: client.Exchange, Load: pins.Load, Save: pins.Save,
 		Facts:  func() (gossip.Facts, bool) { return d.facts(key.Public()), d.node.Status().Running() },
 		Report: d.queueEvent, Log: d.log, Now: time.Now, Rand: mathrand.NewChaCha8(seed), Merged: d.metrics.ObserveMerge,
+		Recalled: d.witness.recall,
 	})
 	if err != nil {
 		return err
@@ -232,6 +234,7 @@ func (d *discovery) run(ctx context.Context) error {
 	})
 	parts.run(func() error { return d.publisher(member, client).Run(running) })
 	<-running.Done()
+	d.witness.seal(context.WithoutCancel(ctx))
 	if err := member.Leave(context.WithoutCancel(ctx)); err != nil {
 		d.log.Info("no other server received the message that this server leaves", "err", err)
 	}

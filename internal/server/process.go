@@ -116,6 +116,7 @@ type process struct {
 	config  *rest.Config
 	cluster signin.ClusterInfo
 	record  *audit.Log
+	witness *auditWitness
 }
 
 // roleParts are the parts that Run can run.
@@ -172,6 +173,7 @@ func Run(ctx context.Context, o Options, role settings.Role) error {
 		for _, run := range begin {
 			parts.run(run)
 		}
+		parts.run(func() error { return p.witness.run(ctx) })
 		err = errors.Join(parts.wait(), closeRecord())
 	}
 	endProbes()

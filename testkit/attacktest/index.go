@@ -44,7 +44,7 @@ var Index = map[string][]string{
 
 	"FL-01": nil, "FL-02": nil, "FL-03": nil, "FL-04": nil, "FL-05": nil, "FL-06": nil,
 
-	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil,
+	"AU-01": nil, "AU-02": nil, "AU-03": nil, "AU-04": nil, "AU-05": nil, "AU-06": nil, "AU-07": nil,
 
 	"DS-01": nil, "DS-02": nil, "DS-03": nil, "DS-04": nil,
 	"DS-05": {"signature, SBOM and provenance: there are no releases yet"},

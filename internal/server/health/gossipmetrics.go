@@ -38,6 +38,7 @@ func (m *Metrics) AddGossip(stats func() gossip.Stats, members func() *gossip.Me
 		for _, r := range gossip.Reasons() {
 			emit("tailplane_gossip_rejected_total", float64(s.Rejected[r]), string(r))
 		}
+		emit("tailplane_gossip_rolled_back", float64(known.RolledBack()))
 		emit("tailplane_gossip_isolated", number(known.Isolated))
 		emit("tailplane_gossip_oldest_contact_seconds", known.OldestContact.Seconds())
 	},
@@ -48,6 +49,7 @@ func (m *Metrics) AddGossip(stats func() gossip.Stats, members func() *gossip.Me
 		metric{"tailplane_gossip_bytes_total", "Bytes of messages, without the HTTP overhead.", []string{"direction"}},
 		metric{"tailplane_gossip_wire_bytes_total", "Bytes on the connections of messages, including HTTP.", []string{"direction"}},
 		metric{"tailplane_gossip_rejected_total", "Rejected messages and parts of messages, by reason.", []string{"reason"}},
+		metric{"tailplane_gossip_rolled_back", "Clusters with an audit log that lacks lines which it once had, including this cluster.", nil},
 		metric{"tailplane_gossip_isolated", "1 while this server receives no messages from the others; it then declares none of them dead.", nil},
 		metric{"tailplane_gossip_oldest_contact_seconds", "Time since the last direct message, of the member with the longest such time.", nil},
 	)

@@ -190,7 +190,7 @@ func TestMetrics(t *testing.T) {
 	begin() // still in flight
 	m.AddAudit(func() audit.Stats {
 		return audit.Stats{Entries: map[audit.Result]int64{audit.Refused: 1}, Dropped: 1, Up: true}
-	})
+	}, func() int { return 2 })
 	m.ObserveWhoIs(time.Millisecond)
 	m.CountEnded(signin.CauseGrant)
 	m.CountEnded("a cause that a stranger invented")
@@ -201,6 +201,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(body)
 	}
 	for _, line := range []string{
+		`tailplane_audit_rolled_back 1`,
 		`tailplane_requests_total{code="2xx",listener="tailnet",op="signin.login"} 1`,
 		`tailplane_requests_total{code="2xx",listener="tailnet",op="signin.kubeconfig"} 2`,
 		`tailplane_requests_total{code="4xx",listener="tailnet",op="unknown"} 1`,

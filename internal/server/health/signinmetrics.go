@@ -108,8 +108,8 @@ func statusClass(status int) string {
 	return strconv.Itoa(status/100) + "xx"
 }
 
-// AddAudit adds the metrics of the audit log. stats runs at each scrape.
-func (m *Metrics) AddAudit(stats func() audit.Stats) {
+// AddAudit adds the metrics of the audit log. stats and rolledBack, the number of lines that the log once had and lacks, run at each scrape.
+func (m *Metrics) AddAudit(stats func() audit.Stats, rolledBack func() int) {
 	m.collect(func(emit emitter) {
 		s := stats()
 		for _, result := range []audit.Result{audit.Done, audit.NotYet, audit.Refused, audit.Failed} {
@@ -117,10 +117,12 @@ func (m *Metrics) AddAudit(stats func() audit.Stats) {
 		}
 		emit("tailplane_audit_dropped_total", float64(s.Dropped))
 		emit("tailplane_audit_up", number(s.Up))
+		emit("tailplane_audit_rolled_back", number(rolledBack() > 0))
 	},
 		metric{"tailplane_audit_entries_total", "Entries that the audit log accepted, by the result that they report.", []string{"result"}},
 		metric{"tailplane_audit_dropped_total", "Lost audit entries.", nil},
 		metric{"tailplane_audit_up", "1 while entries reach the audit log.", nil},
+		metric{"tailplane_audit_rolled_back", "1 if the audit log lacks a line that it once had: an older copy of the file was put in its place.", nil},
 	)
 }
 

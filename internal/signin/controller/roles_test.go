@@ -106,7 +106,9 @@ func TestSI15_TailplaneRevoke(t *testing.T) {
 	bob := p.login(s, newSignin(p.owner("bob@b.example", "laptop"), "view", time.Hour))
 	p.bindEverywhere("alice-revokes", "tailplane-revoke", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: p.ns, Name: alice.Name})
 	asAlice := p.client(p.cluster.TokenConfig(p.token(s, alice).Reveal()))
-	p.until("alice may see sign-ins", func() bool { return asAlice.List(t.Context(), new(v1alpha1.TkaSigninList), client.InNamespace(p.ns)) == nil })
+	p.until("alice may see sign-ins", func() bool {
+		return asAlice.List(t.Context(), new(v1alpha1.TkaSigninList), client.InNamespace(p.ns)) == nil
+	})
 	longer := p.object(bob.Name)
 	longer.Spec.Period.Duration *= 2
 	for what, err := range map[string]error{

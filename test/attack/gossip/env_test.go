@@ -126,7 +126,7 @@ func aliveTo(t *testing.T, s *attacktest.Env, name string) bool {
 func unmoved(t *testing.T, s *attacktest.Env, what string, was gossip.Cluster) {
 	t.Helper()
 	facts := func(c gossip.Cluster) gossip.Cluster {
-		c.State, c.LastSeen, c.Members = "", time.Time{}, slices.Clone(c.Members)
+		c.State, c.LastSeen, c.AuditLogs, c.Members = "", time.Time{}, nil, slices.Clone(c.Members)
 		for i := range c.Members {
 			c.Members[i].State, c.Members[i].LastSeen = "", time.Time{}
 		}
