@@ -114,7 +114,7 @@ func (t *tka) printSignin(cluster string, s *signin.Status) {
 	if s.Session != "" {
 		session = ", in the session " + string(s.Session)
 	}
-	t.printLine("This device is signed in%s with the role %s in %s until %s%s: %s.", to, s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), session, s.State)
+	t.printLine("This device is signed in%s with %s until %s%s: %s.", to, describeAccess(s.Role, s.Namespaces, s.Bind), t.formatTime(s.Until), session, s.State)
 }
 
 // whyInfo is the output of why.
@@ -255,7 +255,7 @@ func (t *tka) printWhy(info whyInfo) {
 			case r.Chosen:
 				note = output.Colored(output.Green, "chosen")
 			}
-			namespaces := cmp.Or(strings.Join(r.Namespaces, ", "), "all")
+			namespaces := describePlaces(r.Namespaces, r.Bind)
 			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), note))
 		}
 		t.writeTable(false, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, nil, rows)

@@ -12,19 +12,13 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// A roleInfo is what the programs need to know about a ClusterRole.
-type roleInfo struct {
-	exists  bool
-	reaches string // result of signin.ReachesAccounts for its stored rules
-}
-
 // readRole reads a ClusterRole. The controller manager stores the rules of an aggregated role.
-func readRole(ctx context.Context, c client.Reader, name access.Role) (roleInfo, error) {
+func readRole(ctx context.Context, c client.Reader, name access.Role) (signin.ClusterRole, error) {
 	role := new(rbacv1.ClusterRole)
 	if err := c.Get(ctx, client.ObjectKey{Name: string(name)}, role); err != nil {
-		return roleInfo{}, client.IgnoreNotFound(err)
+		return signin.ClusterRole{}, client.IgnoreNotFound(err)
 	}
-	return roleInfo{true, RoleReaches(role)}, nil
+	return signin.ClusterRole{Exists: true, Reaches: RoleReaches(role)}, nil
 }
 
 // RoleReaches returns the result of signin.ReachesAccounts for the stored rules of a ClusterRole.
