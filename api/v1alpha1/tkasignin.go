@@ -79,11 +79,13 @@ type TkaSigninList struct {
 	Items []TkaSignin `json:"items"`
 }
 
-// TkaSigninSpec is the person, the device, the role and the period. Only period, askedAt and reason can be changed. Another
+// TkaSigninSpec is the person, the device, the role and the period. Only period, askedAt, reason and rule can be changed. Another
 // role needs another TkaSignin.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.session) == has(oldSelf.session)",message="session is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.bind) == has(oldSelf.bind)",message="bind is immutable"
+// +kubebuilder:validation:XValidation:rule="!has(self.bind) || !has(self.namespaces)",message="with bind, each role has its own namespaces"
 type TkaSigninSpec struct {
 	// user is the person who signed in.
 	// +required
@@ -110,7 +112,13 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:Pattern=`^[^\x00-\x1f\x7f]*$`
 	Reason string `json:"reason,omitempty"`
 
-	// role is the name of the ClusterRole to bind. The operator binds only roles on its allow-list.
+	// rule is the name of the rule of the tailnet policy that gave the access, if it has one. Each login may change it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	Rule string `json:"rule,omitempty"`
+
+	// role is the name of the ClusterRole to bind. The operator binds only roles on its allow-list. With bind it is a summary for people.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -127,6 +135,15 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="namespaces are immutable"
 	Namespaces []string `json:"namespaces,omitempty"`
 
+	// bind are the roles to bind, where one role and a list of namespaces cannot express them. Absent: role and namespaces.
+	// +optional
+	// +listType=map
+	// +listMapKey=role
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="bind is immutable"
+	Bind []SigninBind `json:"bind,omitempty"`
+
 	// period is the duration of the sign-in from askedAt, as a Go duration such as 8h, at most 8760h. The operator refuses a period outside its configured limits.
 	// +required
 	// +kubebuilder:validation:Type=string
@@ -140,6 +157,45 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	AskedAt metav1.Time `json:"askedAt"`
+}
+
+// SigninBind is a role and where it applies. With neither namespaces nor namespaceSelector it applies in the whole cluster, with one ClusterRoleBinding.
+type SigninBind struct {
+	// role is the name of the ClusterRole.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Role string `json:"role"`
+
+	// namespaces are the namespaces where the role applies, with one RoleBinding each.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=50
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	Namespaces []string `json:"namespaces,omitempty"`
+
+	// namespaceSelector selects the namespaces where the role applies by their labels, as in kubectl get -l. The operator follows changes of the labels. Together with namespaces, both must fit.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	NamespaceSelector string `json:"namespaceSelector,omitempty"`
+}
+
+// SigninBound is a bound role.
+type SigninBound struct {
+	// role is the name of the ClusterRole.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Role string `json:"role"`
+
+	// namespaces are the namespaces where the role is bound. Empty for the whole cluster.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=50
+	// +kubebuilder:validation:items:MaxLength=63
+	Namespaces []string `json:"namespaces,omitempty"`
 }
 
 // SigninUser is a person or a tagged node, as identified by the tailnet.
@@ -203,9 +259,9 @@ type TkaSigninStatus struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	ValidUntil *metav1.Time `json:"validUntil,omitempty"`
 
-	// role is the bound ClusterRole. Empty while none is bound.
+	// role is the bound ClusterRole; several are separated by commas. Empty while none is bound.
 	// +optional
-	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:MaxLength=2048
 	Role string `json:"role,omitempty"`
 
 	// namespaces are the namespaces where the role is bound. Empty for the whole cluster.
@@ -214,6 +270,13 @@ type TkaSigninStatus struct {
 	// +kubebuilder:validation:MaxItems=50
 	// +kubebuilder:validation:items:MaxLength=63
 	Namespaces []string `json:"namespaces,omitempty"`
+
+	// bind are the bound roles, if there are several. A role whose selector selects no namespace is not bound.
+	// +optional
+	// +listType=map
+	// +listMapKey=role
+	// +kubebuilder:validation:MaxItems=8
+	Bind []SigninBound `json:"bind,omitempty"`
 
 	// missingNamespaces are the requested namespaces that do not exist in this cluster. The operator binds the role when they appear.
 	// +optional

@@ -31,7 +31,7 @@ type Policy struct {
 // A Request is the request of a caller among the granted roles. Its zero value leaves the choice to
 // the grants.
 type Request struct {
-	Role       Role
+	Role       Role // a granted role, several separated by commas, or the name of a rule
 	Period     time.Duration
 	Namespaces []string // narrows the granted namespaces; empty: no change
 	Reason     string
@@ -149,15 +149,17 @@ func (pol Policy) grant(raw []byte) (Grant, error) {
 	if err != nil {
 		return g, err
 	}
-	for _, ns := range g.Namespaces {
-		if slices.Contains(pol.Reserved, ns) {
-			return g, fmt.Errorf(`"namespaces": %q is reserved for Tailplane`, ns)
+	for _, b := range g.Binds {
+		for _, ns := range b.Namespaces {
+			if slices.Contains(pol.Reserved, ns) {
+				return g, fmt.Errorf(`"namespaces": %q is reserved for Tailplane`, ns)
+			}
 		}
 	}
 	return g, nil
 }
 
-// Choose narrows a sign-in permit to one role: the requested role, or the role of highest priority.
+// Choose narrows a sign-in permit to one rule: the requested one, or the one of highest priority.
 // It never merges grants and never picks by order.
 func (p Permit) Choose(w Request) (Permit, error) {
 	if p.verb != SigninLogin {
@@ -167,7 +169,7 @@ func (p Permit) Choose(w Request) (Permit, error) {
 	if err != nil {
 		return Permit{}, err
 	}
-	namespaces, err := narrowNamespaces(g, w.Namespaces, p.policy.Reserved)
+	binds, err := p.policy.narrow(g, w.Namespaces)
 	if err != nil {
 		return Permit{}, err
 	}
@@ -179,20 +181,23 @@ func (p Permit) Choose(w Request) (Permit, error) {
 		return Permit{}, err
 	}
 	if g.ReasonRequired && w.Reason == "" {
-		return Permit{}, problem.New(problem.ReasonRequired, fmt.Sprintf("The rule for the role %q requires a reason.", g.Role),
-			fmt.Sprintf("Give one: tka login --role %s --reason \"why\"", g.Role))
+		return Permit{}, problem.New(problem.ReasonRequired, fmt.Sprintf("The rule for the role %q requires a reason.", g.Binds.Role()),
+			fmt.Sprintf("Give one: tka login --role %s --reason \"why\"", g.choice()))
 	}
-	p.role, p.namespaces, p.period, p.clamped = g.Role, namespaces, period, clamped
+	p.rule, p.binds, p.period, p.clamped = g.Name, binds, period, clamped
 	p.until = p.at.Add(period)
 	return p, nil
 }
 
-// pick returns the one grant to use: the grant of highest priority, among the grants of the
-// requested role if wish is set.
+// pick returns the one grant to use: the grant of highest priority, among those that the request
+// means if it is set.
 func (p Permit) pick(request Role) (Grant, error) {
-	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return request != "" && g.Role != request })
+	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return request != "" && !g.isMeantBy(request) })
+	if len(among) == 0 { // no rule gives exactly this role: a rule that gives more roles is meant
+		among = slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return !g.Binds.contain(request) })
+	}
 	if len(among) == 0 {
-		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted to %s.", request, p.caller.Identity()),
+		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %.300q is not granted to %s.", request, p.caller.Identity()),
 			"Request one of the granted roles, or omit the role.")
 		refused.Choices = choicesOf(p.grants)
 		return Grant{}, refused
@@ -202,45 +207,60 @@ func (p Permit) pick(request Role) (Grant, error) {
 	if len(among) > 1 {
 		refused := problem.New(problem.AmbiguousRole,
 			fmt.Sprintf("%s of priority %d match, so the server cannot choose a role.", problem.Plural(len(among), "rule"), top),
-			"Name a role: tka login --role ROLE", "Or set different priorities for the rules in the tailnet policy.")
+			"Name a role, or a rule that has a name: tka login --role ROLE", "Or set different priorities for the rules in the tailnet policy.")
 		refused.Choices = choicesOf(among)
 		return Grant{}, refused
 	}
 	return among[0], nil
 }
 
-func narrowNamespaces(g Grant, request, reserved []string) ([]string, error) {
+// narrow returns the roles of g, limited to the namespaces of the request. A role without any of the
+// namespaces is left out. Which namespaces a selector selects is known only in the cluster, so the
+// operator checks those.
+func (pol Policy) narrow(g Grant, request []string) (Binds, error) {
 	if len(request) == 0 {
-		return g.Namespaces, nil
+		return g.Binds, nil
 	}
 	request, err := ParseNamespaces(request)
 	if err != nil {
 		return nil, problem.New(problem.BadRequest, fmt.Sprintf("The namespaces of the request are invalid: %v.", err), "Use the names of namespaces in the cluster.")
 	}
+	if len(request)*len(g.Binds) > maxNamespaces {
+		return nil, problem.New(problem.BadRequest, fmt.Sprintf("%s for %s: one sign-in has at most %d role bindings.",
+			problem.Plural(len(request), "namespace"), problem.Plural(len(g.Binds), "role"), maxNamespaces), "Name fewer namespaces.")
+	}
 	for _, ns := range request {
-		if slices.Contains(reserved, ns) || len(g.Namespaces) > 0 && !slices.Contains(g.Namespaces, ns) {
-			refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted in the namespace %q.", g.Role, ns),
+		if slices.Contains(pol.Reserved, ns) || !slices.ContainsFunc(g.Binds, func(b Bind) bool { return b.includes(ns) }) {
+			refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %q is not granted in the namespace %q.", g.Binds.Role(), ns),
 				"Omit the namespace, or ask for a grant that includes it.")
 			refused.Choices = choicesOf([]Grant{g})
 			return nil, refused
 		}
 	}
-	return request, nil
+	var out Binds
+	for _, b := range g.Binds {
+		if b.Namespaces = slices.DeleteFunc(slices.Clone(request), func(ns string) bool { return !b.includes(ns) }); len(b.Namespaces) > 0 {
+			out = append(out, b)
+		}
+	}
+	return out, nil
 }
 
-// allow rejects a role that is not on the server's allow-list.
+// allow rejects a rule with a role that is not on the server's allow-list.
 func (pol Policy) allow(g Grant) error {
-	if slices.Contains(pol.Roles, g.Role) {
-		return nil
+	for _, b := range g.Binds {
+		if !slices.Contains(pol.Roles, b.Role) {
+			return problem.New(problem.RoleNotAllowed, fmt.Sprintf("This server does not grant the role %q.", b.Role),
+				"Ask an administrator of this server to add it to signin.roles.")
+		}
 	}
-	return problem.New(problem.RoleNotAllowed, fmt.Sprintf("This server does not grant the role %q.", g.Role),
-		"Ask an administrator of this server to add it to signin.roles.")
+	return nil
 }
 
 func (pol Policy) period(g Grant, request time.Duration) (period time.Duration, clamped bool, err error) {
 	if g.Period < pol.Min {
 		return 0, false, problem.New(problem.PeriodOutOfBounds,
-			fmt.Sprintf("The rule for the role %q grants %v, but this server's shortest period is %v.", g.Role, g.Period, pol.Min),
+			fmt.Sprintf("The rule for the role %q grants %v, but this server's shortest period is %v.", g.Binds.Role(), g.Period, pol.Min),
 			fmt.Sprintf("Ask an administrator of the tailnet to grant at least %v.", pol.Min))
 	}
 	period = min(g.Period, pol.Max)
@@ -250,7 +270,7 @@ func (pol Policy) period(g Grant, request time.Duration) (period time.Duration, 
 	}
 	if request < pol.Min || request > period {
 		return 0, false, problem.New(problem.PeriodOutOfBounds,
-			fmt.Sprintf("The requested period %v is not between %v and %v, the limits for the role %q.", request, pol.Min, period, g.Role),
+			fmt.Sprintf("The requested period %v is not between %v and %v, the limits for the role %q.", request, pol.Min, period, g.Binds.Role()),
 			"Request a period within these limits, or omit it.")
 	}
 	return request, false, nil
@@ -259,7 +279,7 @@ func (pol Policy) period(g Grant, request time.Duration) (period time.Duration, 
 func choicesOf(grants []Grant) []problem.Choice {
 	out := make([]problem.Choice, 0, len(grants))
 	for _, g := range grants {
-		out = append(out, problem.Choice{Role: string(g.Role), Namespaces: g.Namespaces, Period: g.Period.String()})
+		out = append(out, problem.Choice{Rule: g.Name, Role: string(g.Binds.Role()), Namespaces: g.Binds.Namespaces(), Period: g.Period.String()})
 	}
 	return out
 }

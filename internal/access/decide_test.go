@@ -170,7 +170,7 @@ func TestLoginDecision(t *testing.T) {
 				t.Fatalf("%s: %q (%v), want %q", tt.why, got, err, tt.code)
 			}
 			if err != nil {
-				if p.Role() != "" || p.Require(access.SigninLogin, t0) == nil {
+				if p.Binds().Role() != "" || p.Require(access.SigninLogin, t0) == nil {
 					t.Error("a refusal came with a useful permit")
 				}
 				if e := problem.From(err); e.Message == "" || len(e.Advice) == 0 {
@@ -179,10 +179,10 @@ func TestLoginDecision(t *testing.T) {
 				return
 			}
 			switch {
-			case p.Role() != tt.role:
-				t.Errorf("%s: p.Role() = %q, want %q", tt.why, p.Role(), tt.role)
-			case strings.Join(p.Namespaces(), " ") != tt.ns:
-				t.Errorf(`%s: strings.Join(p.Namespaces(), " ") = %q, want %q`, tt.why, strings.Join(p.Namespaces(), " "), tt.ns)
+			case p.Binds().Role() != tt.role:
+				t.Errorf("%s: p.Binds().Role() = %q, want %q", tt.why, p.Binds().Role(), tt.role)
+			case strings.Join(p.Binds().Namespaces(), " ") != tt.ns:
+				t.Errorf(`%s: strings.Join(p.Binds().Namespaces(), " ") = %q, want %q`, tt.why, strings.Join(p.Binds().Namespaces(), " "), tt.ns)
 			case p.Period() != tt.period:
 				t.Errorf("%s: p.Period() = %v, want %v", tt.why, p.Period(), tt.period)
 			}
@@ -278,7 +278,7 @@ func TestAPermitIsForOneVerbAndATime(t *testing.T) {
 		t.Error("a permit to read chose a role")
 	}
 	var zero access.Permit
-	if zero.Require("", t0) == nil || zero.Covers("view", nil) {
+	if zero.Require("", t0) == nil || zero.Covers(access.Binds{{Role: "view"}}) {
 		t.Error("the zero Permit permits something")
 	}
 }
@@ -302,10 +302,18 @@ func TestCovers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Covers(tt.role, tt.namespaces); got != tt.want {
+		if got := p.Covers(access.Binds{{Role: tt.role, Namespaces: tt.namespaces}}); got != tt.want {
 			t.Errorf("%s covers %s in %v: %v", tt.rule, tt.role, tt.namespaces, got)
 		}
 	}
+}
+
+// isIn reports whether one of the granted roles gives what b gives.
+func isIn(b access.Bind, granted access.Binds) bool {
+	return slices.ContainsFunc(granted, func(g access.Bind) bool {
+		within := len(g.Namespaces) == 0 || len(b.Namespaces) > 0 && !slices.ContainsFunc(b.Namespaces, func(n string) bool { return !slices.Contains(g.Namespaces, n) })
+		return g.Role == b.Role && (g.Selector == "" || g.Selector == b.Selector) && within
+	})
 }
 
 // Law (SGN-03): The chosen role is always a granted role, with the namespaces of a rule for that
@@ -316,10 +324,14 @@ func TestTheChosenRuleIsOneOfTheGranted(t *testing.T) {
 	for range 20_000 {
 		var rs []string
 		for range r.IntN(4) {
-			rs = append(rs, fmt.Sprintf(`{"role":%q,"period":%q,"priority":%d%s}`, pick("view", "edit", "ops", "cluster-admin"),
-				pick("5m", "10m", "1h", "48h"), r.IntN(3), pick("", "", `,"namespaces":["a"]`, `,"namespaces":["a","b"]`, `,"namespaces":[]`)))
+			places := []string{"", "", `,"namespaces":["a"]`, `,"namespaces":["a","b"]`, `,"namespaces":[]`, `,"namespaceSelector":"team=x"`}
+			roles := fmt.Sprintf(`"role":%q%s`, pick("view", "edit", "ops", "cluster-admin"), pick(places...))
+			if r.IntN(3) == 0 {
+				roles = fmt.Sprintf(`"name":%q,"bind":[{"role":%q%s},{"role":%q%s}]`, pick("day", "night"), pick("view", "ops"), pick(places...), pick("edit", "cluster-admin", "ops"), pick(places...))
+			}
+			rs = append(rs, fmt.Sprintf(`{%s,"period":%q,"priority":%d}`, roles, pick("5m", "10m", "1h", "48h"), r.IntN(3)))
 		}
-		request := access.Request{Role: access.Role(pick("", "", "view", "edit")), Period: time.Duration(r.IntN(3)) * 20 * time.Minute}
+		request := access.Request{Role: access.Role(pick("", "", "view", "edit", "edit,view", "day")), Period: time.Duration(r.IntN(3)) * 20 * time.Minute}
 		if r.IntN(3) == 0 {
 			request.Namespaces = []string{pick("a", "b", "c", "tailplane-system")}
 		}
@@ -332,20 +344,19 @@ func TestTheChosenRuleIsOneOfTheGranted(t *testing.T) {
 		}
 		ok := slices.ContainsFunc(rs, func(rule string) bool {
 			g, err := access.ParseGrant([]byte(rule))
-			inside := len(g.Namespaces) == 0 || len(p.Namespaces()) > 0 && !slices.ContainsFunc(p.Namespaces(), func(n string) bool { return !slices.Contains(g.Namespaces, n) })
-			return err == nil && g.Role == p.Role() && inside && p.Period() <= g.Period
+			return err == nil && p.Period() <= g.Period && !slices.ContainsFunc(p.Binds(), func(b access.Bind) bool { return !isIn(b, g.Binds) })
 		})
 		switch {
 		case !ok:
-			t.Fatalf("rules: ok is false; %v, request = %+v, %s, %v, %v", rs, request, p.Role(), p.Namespaces(), p.Period())
-		case !slices.Contains(policy.Roles, p.Role()):
-			t.Fatalf("rules: policy.Roles = %v does not contain %q; %v; request = %+v", policy.Roles, p.Role(), rs, request)
+			t.Fatalf("rules: ok is false; %v, request = %+v, %s, %v, %v", rs, request, p.Binds().Role(), p.Binds().Namespaces(), p.Period())
+		case slices.ContainsFunc(p.Binds(), func(b access.Bind) bool { return !slices.Contains(policy.Roles, b.Role) }):
+			t.Fatalf("rules: policy.Roles = %v does not contain all of %q; %v; request = %+v", policy.Roles, p.Binds().Role(), rs, request)
 		case p.Period() < policy.Min:
 			t.Fatalf("rules: p.Period() = %v, want at least %v; %v; request = %+v", p.Period(), policy.Min, rs, request)
 		case p.Period() > policy.Max:
 			t.Fatalf("rules: p.Period() = %v, want at most %v; %v; request = %+v", p.Period(), policy.Max, rs, request)
-		case slices.Contains(p.Namespaces(), "tailplane-system"):
-			t.Fatalf("rules: p.Namespaces() = %v contains %q; %v; request = %+v", p.Namespaces(), "tailplane-system", rs, request)
+		case slices.Contains(p.Binds().Namespaces(), "tailplane-system"):
+			t.Fatalf("rules: p.Binds().Namespaces() = %v contains %q; %v; request = %+v", p.Binds().Namespaces(), "tailplane-system", rs, request)
 		}
 	}
 }
@@ -366,7 +377,9 @@ func TestParseLogin(t *testing.T) {
 // FuzzParseGrant checks that ParseGrant never panics and accepts nothing that strict decoding would
 // reject.
 func FuzzParseGrant(f *testing.F) {
-	for _, s := range []string{view, shop, editTop, `{}`, `null`, `{"role":"view","period":"1h","namespaces":null}`} {
+	for _, s := range []string{view, shop, editTop, `{}`, `null`, `{"role":"view","period":"1h","namespaces":null}`, day, bySelector,
+		`{"period":"1h","bind":[{"role":"view"},{"role":"view"}]}`, `{"period":"1h","bind":[{"role":"view","namespaceSelector":"!a,b in (x, y),c notin (z),d!=e,f"}]}`,
+		`{"period":"1h","bind":[],"role":"view"}`, `{"period":"1h","bind":[{}]}`, `{"period":"1h","bind":[[{"role":"view"}]]}`, `{"period":"1h","bind":{"role":"view"}}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -379,15 +392,35 @@ func FuzzParseGrant(f *testing.F) {
 			t.Fatalf("took what is no JSON: %q", raw)
 		}
 		for k := range m {
-			if !slices.Contains([]string{"role", "period", "priority", "namespaces", "allowTagged", "allowShared", "reason"}, k) {
+			if !slices.Contains([]string{"role", "period", "priority", "namespaces", "namespaceSelector", "name", "bind", "allowTagged", "allowShared", "reason"}, k) {
 				t.Fatalf("took the field %q", k)
 			}
 		}
-		if _, err := access.ParseRole(string(g.Role)); err != nil {
-			t.Fatal(err)
+		if err := g.Binds.Validate(); err != nil {
+			t.Fatalf("%q: %v", raw, err)
 		}
-		if _, named := m["namespaces"]; named != (len(g.Namespaces) > 0) {
-			t.Fatalf("namespaces %v of %q", g.Namespaces, raw)
+		if _, several := m["bind"]; several != (m["role"] == nil) {
+			t.Fatalf("bind and role of %q", raw)
+		}
+		texts := []map[string]json.RawMessage{m}
+		if m["bind"] != nil {
+			if err := json.Unmarshal(m["bind"], &texts); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, b := range g.Binds {
+			if _, err := access.ParseRole(string(b.Role)); err != nil {
+				t.Fatal(err)
+			}
+			if _, named := texts[i]["namespaces"]; named != (len(b.Namespaces) > 0) {
+				t.Fatalf("namespaces %v of %q", b.Namespaces, raw)
+			}
+			if _, named := texts[i]["namespaceSelector"]; named != (b.Selector != "") {
+				t.Fatalf("selector %v of %q", b.Selector, raw)
+			}
+			if again, err := access.ParseSelector(string(b.Selector)); b.Selector != "" && (err != nil || again != b.Selector) {
+				t.Fatalf("the selector %q becomes %q, %v", b.Selector, again, err)
+			}
 		}
 	})
 }

@@ -130,8 +130,8 @@ func TestAnExplanationIsTheDecision(t *testing.T) {
 			t.Fatalf("rules %v: explained %v, decided %v", rs, e.Refused, want)
 		case want != nil && len(chosen) != 0, want == nil && len(chosen) != 1:
 			t.Fatalf("rules %v: decided %v, marked %+v", rs, want, chosen)
-		case want == nil && (chosen[0].Role != p.Role() || !slices.Equal(chosen[0].Namespaces, p.Namespaces()) || min(chosen[0].Period, policy.Max) != p.Period()):
-			t.Fatalf("rules %v: decided %s for %v, marked %+v", rs, p.Role(), p.Period(), chosen)
+		case want == nil && (!chosen[0].Binds.Equal(p.Binds()) || min(chosen[0].Period, policy.Max) != p.Period()):
+			t.Fatalf("rules %v: decided %s for %v, marked %+v", rs, p.Binds(), p.Period(), chosen)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestCovering(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if period, covered := p.Covering("view", tt.namespaces); period != tt.period || covered != tt.covered {
+		if period, covered := p.Covering(access.Binds{{Role: "view", Namespaces: tt.namespaces}}); period != tt.period || covered != tt.covered {
 			t.Errorf("%s: %v %v, want %v %v", tt.name, period, covered, tt.period, tt.covered)
 		}
 	}

@@ -46,22 +46,21 @@ func ParseNamespaces(names []string) ([]string, error) {
 	return out, nil
 }
 
-// A Grant is one rule of the tailnet policy that matches a caller. It gives a role for a period in
-// a set of namespaces.
+// A Grant is one rule of the tailnet policy that matches a caller. It gives roles for a period.
 type Grant struct {
-	Role        Role
+	Name        string // chosen in the policy, so that a caller can name the rule; may be empty
+	Binds       Binds  // never empty in a valid rule
 	Period      time.Duration
-	Priority    int      // the highest priority wins
-	Namespaces  []string // sorted; empty: the whole cluster
-	AllowTagged bool     // also admits tagged nodes
-	AllowShared bool     // also admits nodes shared from another tailnet
+	Priority    int  // the highest priority wins
+	AllowTagged bool // also admits tagged nodes
+	AllowShared bool // also admits nodes shared from another tailnet
 
 	ReasonRequired bool // a login must give a reason
 }
 
-// same reports whether g and h give the same role with the same period, priority and namespaces.
+// same reports whether g and h give the same roles with the same name, period and priority.
 func (g Grant) same(h Grant) bool {
-	return g.Role == h.Role && g.Period == h.Period && g.Priority == h.Priority && slices.Equal(g.Namespaces, h.Namespaces)
+	return g.Name == h.Name && g.Period == h.Period && g.Priority == h.Priority && g.Binds.Equal(h.Binds)
 }
 
 // admits reports whether the grant applies to the caller's kind of device.
@@ -80,7 +79,23 @@ const (
 // would widen a grant to the whole cluster. The error names the field.
 func ParseGrant(raw []byte) (Grant, error) {
 	var g Grant
-	err := eachField(raw, g.set, "role", "period")
+	var short bindFields // the fields role, namespaces and namespaceSelector of the rule itself
+	err := eachField(raw, func(field string, value json.Token, d *json.Decoder) error {
+		if isShort, err := short.set(field, value, d); isShort {
+			return err
+		}
+		return g.set(field, value, d)
+	}, "period")
+	switch {
+	case err != nil:
+	case g.Binds != nil && short.seen != "":
+		err = fmt.Errorf("%q is not possible together with \"bind\"", short.seen)
+	case g.Binds == nil:
+		var b Bind
+		if b, err = short.bind(); err == nil {
+			g.Binds = Binds{b}
+		}
+	}
 	return g, err
 }
 
@@ -98,6 +113,17 @@ func eachField(raw []byte, set func(field string, value json.Token, d *json.Deco
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return fmt.Errorf("the rule is not a JSON object")
 	}
+	if err := eachFieldOf(d, set, required...); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("there is text after the rule")
+	}
+	return nil
+}
+
+// eachFieldOf is eachField for the rest of an object whose opening brace was read.
+func eachFieldOf(d *json.Decoder, set func(field string, value json.Token, d *json.Decoder) error, required ...string) error {
 	seen := map[string]bool{}
 	for d.More() {
 		t, err := d.Token()
@@ -119,9 +145,6 @@ func eachField(raw []byte, set func(field string, value json.Token, d *json.Deco
 	}
 	if _, err := d.Token(); err != nil {
 		return fmt.Errorf("the rule is not JSON: %w", err)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("there is text after the rule")
 	}
 	for _, field := range required {
 		if !seen[field] {
@@ -153,13 +176,13 @@ func decodeList(value json.Token, d *json.Decoder) (items []string, err error) {
 // set decodes the value of one field.
 func (g *Grant) set(field string, value json.Token, d *json.Decoder) (err error) {
 	switch field {
-	case "role":
-		s, ok := value.(string)
-		if !ok {
-			return fmt.Errorf(`"role" is not a string`)
+	case "name":
+		if g.Name, _ = value.(string); !labelForm.MatchString(g.Name) {
+			return fmt.Errorf(`"name" is not a name such as "day-work"`)
 		}
-		if g.Role, err = ParseRole(s); err != nil {
-			return fmt.Errorf(`"role": %w`, err)
+	case "bind":
+		if g.Binds, err = decodeBinds(value, d); err != nil {
+			return fmt.Errorf(`"bind": %w`, err)
 		}
 	case "period":
 		s, ok := value.(string)
@@ -179,14 +202,6 @@ func (g *Grant) set(field string, value json.Token, d *json.Decoder) (err error)
 			return fmt.Errorf(`"priority": %.60s is not a whole number of 32 bits`, n)
 		}
 		g.Priority = int(p)
-	case "namespaces":
-		names, err := decodeList(value, d)
-		if err != nil {
-			return fmt.Errorf(`"namespaces": %w`, err)
-		}
-		if g.Namespaces, err = ParseNamespaces(names); err != nil {
-			return fmt.Errorf(`"namespaces": %w`, err)
-		}
 	case "reason":
 		if value != "required" {
 			return fmt.Errorf(`"reason" is not "required"`)

@@ -64,10 +64,10 @@ type Permit struct {
 	faults     []string
 	org        string // set by In
 
-	role       Role // set by Choose
-	namespaces []string
-	period     time.Duration
-	clamped    bool
+	rule    string // name of the chosen rule; this and the following are set by Choose
+	binds   Binds
+	period  time.Duration
+	clamped bool
 }
 
 // Caller returns the caller that the permit is for.
@@ -76,13 +76,13 @@ func (p Permit) Caller() Caller { return p.caller }
 // Until returns the end of the permit. Streams must end then.
 func (p Permit) Until() time.Time { return p.until }
 
-// Role returns the chosen role, or "" before Choose.
-func (p Permit) Role() Role { return p.role }
+// Binds returns the chosen roles, or nil before Choose.
+func (p Permit) Binds() Binds { return p.binds }
 
-// Namespaces returns the namespaces of the chosen role, sorted; empty means the whole cluster.
-func (p Permit) Namespaces() []string { return p.namespaces }
+// Rule returns the name of the chosen rule, or "" if it has none.
+func (p Permit) Rule() string { return p.rule }
 
-// Period returns the duration of the chosen role.
+// Period returns the duration of the chosen roles.
 func (p Permit) Period() time.Duration { return p.period }
 
 // Clamped reports whether the server's maximum shortened the granted period.
@@ -110,24 +110,24 @@ func (e permitMismatch) Error() string {
 	return "a permit for " + string(e.have) + " was used for " + string(e.want)
 }
 
-// Covers reports whether the caller is granted role now, in all of namespaces (empty: the whole
-// cluster), and the server still allows the role. It does not consider which role Choose would
-// select now.
-func (p Permit) Covers(role Role, namespaces []string) bool {
-	_, covered := p.Covering(role, namespaces)
+// Covers reports whether the caller is granted all of binds now, and the server still allows their
+// roles. It does not consider which rule Choose would select now.
+func (p Permit) Covers(binds Binds) bool {
+	_, covered := p.Covering(binds)
 	return covered
 }
 
-// Covering is like Covers and also returns the period of the covering grant. Of several grants it
-// uses the one with the highest priority, then the longest period. The period is at most the
-// server's maximum.
-func (p Permit) Covering(role Role, namespaces []string) (time.Duration, bool) {
-	if p.verb == "" || p.owner != nil || !slices.Contains(p.policy.Roles, role) {
+// Covering is like Covers and also returns the period of the covering rule. One rule must cover all
+// of binds: rules are never merged. Of several rules it uses the one with the highest priority, then
+// the longest period. The period is at most the server's maximum.
+func (p Permit) Covering(binds Binds) (time.Duration, bool) {
+	if p.verb == "" || p.owner != nil || len(binds) == 0 {
 		return 0, false
 	}
-	covering := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool {
-		return g.Role != role || len(g.Namespaces) > 0 && (len(namespaces) == 0 || !subset(namespaces, g.Namespaces))
-	})
+	if slices.ContainsFunc(binds, func(b Bind) bool { return !slices.Contains(p.policy.Roles, b.Role) }) {
+		return 0, false
+	}
+	covering := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return !g.Binds.cover(binds) })
 	if len(covering) == 0 {
 		return 0, false
 	}
@@ -135,8 +135,4 @@ func (p Permit) Covering(role Role, namespaces []string) (time.Duration, bool) {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Period, b.Period))
 	})
 	return min(best.Period, p.policy.Max), true
-}
-
-func subset(a, of []string) bool {
-	return !slices.ContainsFunc(a, func(s string) bool { return !slices.Contains(of, s) })
 }

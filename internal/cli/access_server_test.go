@@ -78,7 +78,7 @@ func (m *signinStore) store(s *signin.Signin) {
 			return signin.ErrConflict
 		}
 		s.ObservedGeneration, s.Phase = generation, signin.PhaseReady
-		s.ValidUntil, s.BoundRole, s.BoundNamespaces = s.AskedAt.Add(s.Period), s.Role, s.Namespaces
+		s.ValidUntil, s.Bound = s.AskedAt.Add(s.Period), s.Binds
 		if m.fails != "" {
 			s.Phase, s.Reason, s.Message = signin.PhaseRefused, m.fails, "there is no such role"
 		}

@@ -115,13 +115,15 @@ type loginResult struct {
 	Server            string   `json:"server"` // the access server's URL
 	Username          string   `json:"username"`
 	Role              string   `json:"role"`
-	Namespaces        []string `json:"namespaces"` // empty: the whole cluster
+	Namespaces        []string `json:"namespaces"` // empty: the whole cluster, or as in Bind
 	MissingNamespaces []string `json:"missingNamespaces"`
-	Until             string   `json:"until"` // RFC 3339, UTC
-	Clamped           bool     `json:"clamped"`
-	Context           string   `json:"context"`
-	Kubeconfig        []string `json:"kubeconfig"` // files that were changed
-	Took              string   `json:"took"`       // Go duration
+
+	Bind       []signin.Role `json:"bind,omitempty"` // each role and where it applies, if there are several or a selector
+	Until      string        `json:"until"`          // RFC 3339, UTC
+	Clamped    bool          `json:"clamped"`
+	Context    string        `json:"context"`
+	Kubeconfig []string      `json:"kubeconfig"` // files that were changed
+	Took       string        `json:"took"`       // Go duration
 }
 
 func (t *tka) doLogin(ctx context.Context, lf loginFlags) error {
@@ -183,7 +185,7 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) 
 		return res, entry, stillSignedIn(err)
 	}
 	t.recordSignIn(ctx, l.Base, st, g)
-	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Session: string(g.Session), Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces),
+	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Session: string(g.Session), Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces), Bind: st.Bind,
 		MissingNamespaces: nonNil(st.MissingNamespaces), Until: tokenEnd(st, g), Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
 	return res, entry, nil
@@ -282,7 +284,7 @@ func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g
 		k.Cluster, k.Chosen = g.Cluster, true
 		k.CASHA256, k.Login = fingerprint(g.CA), st.Username
 		until, _ := time.Parse(time.RFC3339, tokenEnd(st, g))
-		k.SetSession(string(g.Session), config.SessionRecord{Role: st.Role, Namespaces: st.Namespaces, Until: until}, t.Now())
+		k.SetSession(string(g.Session), config.SessionRecord{Role: cmp.Or(st.Rule, st.Role), Namespaces: st.Namespaces, Until: until}, t.Now())
 	})
 	if err != nil {
 		t.warn("kubectl will look for %s at the server of the settings, because %v", g.Cluster, err)
@@ -295,8 +297,8 @@ func (t *tka) showLogin(res loginResult) error {
 		if res.Session != "" {
 			session = " in the session " + res.Session
 		}
-		t.printLine("Signed in to %s as %s with the role %s in %s until %s%s, in %s.",
-			res.Cluster, res.Username, res.Role, describeNamespaces(res.Namespaces), t.formatTime(res.Until), session, res.Took)
+		t.printLine("Signed in to %s as %s with %s until %s%s, in %s.",
+			res.Cluster, res.Username, describeAccess(res.Role, res.Namespaces, res.Bind), t.formatTime(res.Until), session, res.Took)
 	}})
 	if res.Session != "" {
 		t.hint("Other terminals keep their sign-in. To end this one: tka logout --cluster %s --session %s", res.Cluster, res.Session)
@@ -473,7 +475,7 @@ func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, 
 	st, err := client.Call(ctx, l, signin.Read, signin.ReadRequest{Session: signin.Session(lf.session)})
 	switch {
 	case err == nil && st.State != signin.Ended && st.State != signin.Ending:
-		lf.role, lf.namespaces, lf.reason = st.Role, st.Namespaces, cmp.Or(lf.reason, st.RequestReason)
+		lf.role, lf.namespaces, lf.reason = cmp.Or(st.Rule, st.Role), st.Namespaces, cmp.Or(lf.reason, st.RequestReason)
 	case err == nil, notSignedIn(err):
 		k, kerr := t.state()
 		if kerr != nil {

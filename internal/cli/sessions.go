@@ -1,10 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +48,7 @@ func (t *tka) doSessions(ctx context.Context, af client.Kubectl, login string) e
 			return
 		}
 		rows := mapped(all, func(s client.Session) []output.Cell {
-			namespaces := cmp.Or(strings.Join(s.Namespaces, ","), "all")
+			namespaces := describePlaces(s.Namespaces, s.Bind)
 			return output.Row(s.Login, s.Device, s.Session, s.Role, namespaces, s.Phase, t.timeLeft(s.Until), s.Name, s.Until, s.Since, s.Reason)
 		})
 		t.writeTable(wide, []string{"USER", "DEVICE", "SESSION", "ROLE", "NAMESPACES", "PHASE", "LEFT", "NAME"}, []string{"UNTIL", "SINCE", "REASON"}, rows)

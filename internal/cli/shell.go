@@ -208,7 +208,7 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settin
 	}
 	s.recordSignIn(ctx, s.client.Base, st, access)
 	s.until = s.formatTime(tokenEnd(st, access))
-	s.hint("Signed in to %s as %s with the role %s in %s until %s.", access.Cluster, st.Username, st.Role, describeNamespaces(st.Namespaces), s.until)
+	s.hint("Signed in to %s as %s with %s until %s.", access.Cluster, st.Username, describeAccess(st.Role, st.Namespaces, st.Bind), s.until)
 	return entry, nil
 }
 

@@ -92,12 +92,9 @@ func (t *tka) showStatus(items []statusItem, code int) error {
 	return t.printResult(result{object: newList("SigninList", items), names: names, code: code, table: func(wide bool) {
 		var rows [][]output.Cell
 		for _, it := range items {
-			namespaces := describeNamespaces(it.Namespaces)
-			switch {
-			case it.Name == "":
-				namespaces = ""
-			case len(it.Namespaces) == 0:
-				namespaces = "all"
+			namespaces := ""
+			if it.Name != "" {
+				namespaces = describePlaces(it.Namespaces, it.Bind)
 			}
 			row := append(output.Row(it.Cluster, string(it.Session), it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)))
 			row = append(row, output.Cell{Text: t.timeLeft(it.Until)})

@@ -116,7 +116,7 @@ func (t *tka) printSignin(cluster string, s *signin.Status) {
 	if s.Session != "" {
 		session = ", in the session " + string(s.Session)
 	}
-	t.printLine("This device is signed in%s with the role %s in %s until %s%s: %s.", to, s.Role, describeNamespaces(s.Namespaces), t.formatTime(s.Until), session, s.State)
+	t.printLine("This device is signed in%s with %s until %s%s: %s.", to, describeAccess(s.Role, s.Namespaces, s.Bind), t.formatTime(s.Until), session, s.State)
 }
 
 // whyInfo is the output of why.
@@ -238,14 +238,18 @@ func adviseRoles(ctx context.Context, l *client.Client, w signin.Whoami, q clien
 	if problem.CodeOf(err) == problem.NotFound {
 		for _, r := range w.Rules {
 			if r.Problem == "" && (w.Signin == nil || r.Role != w.Signin.Role) {
-				advice = append(advice, "You have another granted role that may allow it: "+loginCommand(r.Role, r.Namespaces))
+				advice = append(advice, "You have another granted role that may allow it: "+loginCommand(cmp.Or(r.Name, r.Role), r.Namespaces))
 			}
 		}
 		return advice, nil
 	}
 	for _, r := range granted.Roles {
 		if r.Allows && !isSigninOf(w.Signin, r) {
-			advice = append(advice, "Your role "+r.Role+" allows it: "+loginCommand(r.Role, r.Namespaces))
+			condition := ""
+			if r.Selector != "" {
+				condition = " if the namespace has the labels " + r.Selector
+			}
+			advice = append(advice, fmt.Sprintf("Your role %s allows it%s: %s", r.Role, condition, loginCommand(cmp.Or(r.Name, r.Role), r.Namespaces)))
 		}
 	}
 	return advice, err
@@ -253,7 +257,7 @@ func adviseRoles(ctx context.Context, l *client.Client, w signin.Whoami, q clien
 
 // isSigninOf reports whether the sign-in already has all that the role gives.
 func isSigninOf(s *signin.Status, r signin.GrantedRole) bool {
-	return s != nil && s.Role == r.Role && slices.Equal(s.Namespaces, r.Namespaces)
+	return s != nil && s.Role == r.Role && slices.Equal(s.Namespaces, r.Namespaces) && signin.DescribeRoles(s.Bind) == signin.DescribeRoles(r.Bind)
 }
 
 // loginCommand returns the command that signs in with a role.
@@ -285,7 +289,7 @@ func (t *tka) printWhy(info whyInfo) {
 			case r.Chosen:
 				note = output.Colored(output.Green, "chosen")
 			}
-			namespaces := cmp.Or(strings.Join(r.Namespaces, ", "), "all")
+			namespaces := describePlaces(r.Namespaces, r.Bind)
 			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), note))
 		}
 		t.writeTable(false, []string{"ROLE", "PERIOD", "PRIORITY", "NAMESPACES", ""}, nil, rows)

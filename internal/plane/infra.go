@@ -55,8 +55,9 @@ type Signin struct {
 	Device     string      `json:"device"`
 	Session    string      `json:"session" doc:"one of several sign-ins of the device; empty: the default session"`
 	Reason     string      `json:"reason" doc:"why the person asked for the access; empty: no reason given"`
-	Role       string      `json:"role" doc:"the bound role; before the binding, the requested role"`
-	Namespaces []string    `json:"namespaces" doc:"namespaces of the role; empty: the whole cluster"`
+	Role       string      `json:"role" doc:"the bound role; before the binding, the requested role; several roles are separated by commas"`
+	Namespaces []string    `json:"namespaces" doc:"namespaces of the role; empty: the whole cluster, or as in bind"`
+	Bind       []Bind      `json:"bind,omitempty" doc:"each role and where it applies, if there are several"`
 	Created    time.Time   `json:"created"`
 	ValidUntil *time.Time  `json:"validUntil" doc:"null: the role is not bound yet"`
 	Phase      string      `json:"phase" enum:"Pending,Ready,Refused,Ending,Expired"`
@@ -65,6 +66,13 @@ type Signin struct {
 	Actions *SigninActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
+}
+
+// Bind is one of several roles of a sign-in.
+type Bind struct {
+	Role       string   `json:"role"`
+	Namespaces []string `json:"namespaces,omitempty" doc:"absent: the whole cluster, or the namespaces of namespaceSelector"`
+	Selector   string   `json:"namespaceSelector,omitempty" doc:"labels of the namespaces; only before the binding"`
 }
 
 // SigninActions are the actions that a caller may take on a sign-in.

@@ -43,7 +43,8 @@ type Error struct {
 
 // A Choice is one of several grants that the caller may choose.
 type Choice struct {
-	Role       string   `json:"role"`
+	Rule       string   `json:"rule,omitempty"`       // name of the rule, if it has one
+	Role       string   `json:"role"`                 // several roles are separated by commas
 	Namespaces []string `json:"namespaces,omitempty"` // empty: the whole cluster
 	Period     string   `json:"period"`               // Go duration
 }

@@ -80,7 +80,7 @@ func (d *Service) checkRule(ctx context.Context, p access.Permit, raw []byte) (r
 	if err != nil {
 		return sentence(err), nil
 	}
-	_, err = d.checkClusterWide(ctx, g.Role, g.Namespaces)
+	_, err = d.checkClusterWide(ctx, g.Binds)
 	if problem.CodeOf(err) == problem.RoleNeedsNamespaces {
 		return sentence(err), nil
 	}

@@ -38,11 +38,25 @@ func (c ClusterWide) Warning(role access.Role, reaches string) string {
 }
 
 // checkClusterWide rejects a sign-in to the whole cluster with a role that needs namespaces. It
-// returns the warning about an allowed role. It reads roles only for callers with a grant.
-func (d *Service) checkClusterWide(ctx context.Context, role access.Role, namespaces []string) (warning string, err error) {
-	if len(namespaces) > 0 || d.RoleRules == nil {
-		return "", nil
+// returns the warnings about allowed roles. It reads roles only for callers with a grant.
+func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (warnings []string, err error) {
+	for _, b := range binds {
+		if !b.IsClusterWide() || d.RoleRules == nil {
+			continue
+		}
+		warning, err := d.checkRole(ctx, b.Role)
+		if err != nil {
+			return nil, err
+		}
+		if warning != "" {
+			warnings = append(warnings, warning)
+		}
 	}
+	return warnings, nil
+}
+
+// checkRole is checkClusterWide for one role.
+func (d *Service) checkRole(ctx context.Context, role access.Role) (warning string, err error) {
 	rules, err := d.RoleRules(ctx, role)
 	reaches := ReachesAccounts(rules)
 	switch {
@@ -61,12 +75,12 @@ func (d *Service) checkClusterWide(ctx context.Context, role access.Role, namesp
 
 // explainClusterWide adds to w which of its rules for the whole cluster the server refuses, and the
 // warnings about the others.
-func (d *Service) explainClusterWide(ctx context.Context, w *Whoami) error {
-	for i, r := range w.Rules {
+func (d *Service) explainClusterWide(ctx context.Context, rules []access.ExplainedRule, w *Whoami) error {
+	for i, r := range rules {
 		if r.Problem != "" {
 			continue
 		}
-		warning, err := d.checkClusterWide(ctx, access.Role(r.Role), r.Namespaces)
+		warnings, err := d.checkClusterWide(ctx, r.Binds)
 		if refused := problem.From(err); refused != nil {
 			if refused.Code != problem.RoleNeedsNamespaces {
 				return err
@@ -76,8 +90,10 @@ func (d *Service) explainClusterWide(ctx context.Context, w *Whoami) error {
 				w.Decision = Decision{Code: refused.Code, Message: refused.Message, Advice: refused.Advice}
 			}
 		}
-		if warning != "" && w.Decision.Allowed && !slices.Contains(w.Decision.Advice, warning) {
-			w.Decision.Advice = append(w.Decision.Advice, warning)
+		for _, warning := range warnings {
+			if w.Decision.Allowed && !slices.Contains(w.Decision.Advice, warning) {
+				w.Decision.Advice = append(w.Decision.Advice, warning)
+			}
 		}
 	}
 	return nil

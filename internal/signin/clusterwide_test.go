@@ -61,7 +61,7 @@ func TestSI15_Login(t *testing.T) {
 	t.Run("a live sign-in", func(t *testing.T) {
 		store := newMemoryStore()
 		owner := signin.OwnerOf(who, "")
-		before, err := store.Create(t.Context(), signin.Signin{Name: owner.Name(), Owner: owner, Role: "edit", Period: time.Hour, AskedAt: time.Now()})
+		before, err := store.Create(t.Context(), signin.Signin{Name: owner.Name(), Owner: owner, Binds: access.Binds{{Role: "edit"}}, Period: time.Hour, AskedAt: time.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}

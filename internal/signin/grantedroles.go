@@ -62,21 +62,25 @@ func (w *Word) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// GrantedRoles are the roles of the caller's rules that a login can use.
+// GrantedRoles are the rules of the caller that a login can use.
 type GrantedRoles struct {
 	Roles []GrantedRole `json:"roles" null:"never" doc:"the least first: a role comes before the roles that allow all that it allows"`
 }
 
-// A GrantedRole is a role that a login can use.
+// A GrantedRole is a rule that a login can use: a role, or several.
 type GrantedRole struct {
-	Role       string   `json:"role"`
-	Namespaces []string `json:"namespaces" null:"never" doc:"where the role is granted; none: the whole cluster"`
-	Allows     bool     `json:"allows" doc:"the stored rules of the ClusterRole allow the request there; other authorizers of the cluster may decide differently"`
+	Name       string   `json:"name,omitempty" doc:"the rule's name; a login can request it instead of the role"`
+	Role       string   `json:"role" doc:"several roles are separated by commas"`
+	Namespaces []string `json:"namespaces" null:"never" doc:"where the role is granted; none: the whole cluster, or as in bind"`
+	Bind       []Role   `json:"bind,omitempty" doc:"each role and where it applies; absent: role and namespaces say it"`
+	Allows     bool     `json:"allows" doc:"the stored rules of the ClusterRoles allow the request there; other authorizers of the cluster may decide differently"`
+	Selector   string   `json:"namespaceSelector,omitempty" doc:"allows is true only if the namespace has these labels"`
 
-	rules []PolicyRule
+	rules []PolicyRule // of all its roles
+	width int          // number of namespaces
 }
 
-// grantedRoles returns which of the caller's roles allow a request, from the rules of the roles.
+// grantedRoles returns which of the caller's rules allow a request, from the rules of their roles.
 func (d *Service) grantedRoles(ctx context.Context, p access.Permit, req RolesRequest) (GrantedRoles, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -92,22 +96,50 @@ func (d *Service) grantedRoles(ctx context.Context, p access.Permit, req RolesRe
 		if r.Problem != "" {
 			continue
 		}
-		switch _, err := d.checkClusterWide(ctx, r.Role, r.Namespaces); {
+		switch _, err := d.checkClusterWide(ctx, r.Binds); {
 		case problem.CodeOf(err) == problem.RoleNeedsNamespaces:
 			continue
 		case err != nil:
 			return GrantedRoles{}, err
 		}
-		g := GrantedRole{Role: string(r.Role), Namespaces: append([]string{}, r.Namespaces...)}
-		if g.rules, err = d.roleRules(ctx, r.Role); err != nil {
-			return GrantedRoles{}, unavailable(err)
+		g, err := d.grantedRole(ctx, r.Grant, a)
+		if err != nil {
+			return GrantedRoles{}, err
 		}
-		g.Allows = a.AllowedBy(g.rules, g.Namespaces)
 		all = append(all, g)
 	}
 	sortLeastFirst(all)
 	return GrantedRoles{Roles: all}, nil
 }
+
+// grantedRole returns whether one rule allows a request.
+func (d *Service) grantedRole(ctx context.Context, rule access.Grant, a Attributes) (GrantedRole, error) {
+	g := GrantedRole{Name: rule.Name, Role: string(rule.Binds.Role()), Namespaces: append([]string{}, rule.Binds.Namespaces()...)}
+	if !rule.Binds.IsSimple() {
+		g.Bind = rolesOfBinds(rule.Binds)
+	}
+	for _, b := range rule.Binds {
+		rules, err := d.roleRules(ctx, b.Role)
+		if err != nil {
+			return g, unavailable(err)
+		}
+		g.rules = append(g.rules, rules...)
+		if g.width += len(b.Namespaces); len(b.Namespaces) == 0 {
+			g.width += wholeCluster
+		}
+		switch {
+		case !a.AllowedBy(rules, b.Namespaces):
+		case b.Selector == "":
+			g.Allows, g.Selector = true, ""
+		case !g.Allows && a.Namespace != "":
+			g.Allows, g.Selector = true, string(b.Selector)
+		}
+	}
+	return g, nil
+}
+
+// wholeCluster counts as more namespaces than a rule can list.
+const wholeCluster = 1000
 
 // roleRules returns the rules of a ClusterRole; none if it does not exist.
 func (d *Service) roleRules(ctx context.Context, role access.Role) ([]PolicyRule, error) {
@@ -117,21 +149,27 @@ func (d *Service) roleRules(ctx context.Context, role access.Role) ([]PolicyRule
 	return d.RoleRules(ctx, role)
 }
 
-// sortLeastFirst sorts the roles so that each comes before those that cover it. A role that covers
-// another covers at least one role more, so the number of covered roles gives the order. Among roles
-// of the same rules, those of few namespaces come first; then the order of the policy decides.
+// sortLeastFirst sorts the rules so that each comes before those that cover it. A rule that covers
+// another covers at least one rule more, so the number of covered rules gives the order. Among equal
+// rules, those of few namespaces come first; then the order of the policy decides.
 func sortLeastFirst(all []GrantedRole) {
-	covered, width := map[string]int{}, func(g GrantedRole) int { return cmp.Or(len(g.Namespaces), int(^uint(0)>>1)) }
-	for _, g := range all {
-		if _, done := covered[g.Role]; !done {
-			for _, other := range all {
-				if coversRules(g.rules, other.rules) {
-					covered[g.Role]++
-				}
+	type counted struct {
+		GrantedRole
+		covers int
+	}
+	list := make([]counted, len(all))
+	for i, g := range all {
+		list[i].GrantedRole = g
+		for _, other := range all {
+			if coversRules(g.rules, other.rules) {
+				list[i].covers++
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(x, y GrantedRole) int {
-		return cmp.Or(cmp.Compare(covered[x.Role], covered[y.Role]), cmp.Compare(width(x), width(y)))
+	slices.SortStableFunc(list, func(x, y counted) int {
+		return cmp.Or(cmp.Compare(x.covers, y.covers), cmp.Compare(x.width, y.width))
 	})
+	for i, g := range list {
+		all[i] = g.GrantedRole
+	}
 }

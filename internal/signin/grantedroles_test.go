@@ -41,6 +41,13 @@ func TestListRoles(t *testing.T) {
 				{Role: "edit", Namespaces: []string{"blog", "shop"}, Allows: true}}},
 		{"a role that needs namespaces is not usable", []string{`{"role":"edit","period":"1h"}`, view}, signin.RolesRequest{Verb: "create", Resource: "pods"},
 			[]signin.GrantedRole{{Role: "view"}}},
+		{"one of two roles allows it there", []string{`{"name":"work","period":"8h","bind":[{"role":"view"},{"role":"edit","namespaces":["shop"]}]}`, view},
+			signin.RolesRequest{Verb: "create", Resource: "pods", Namespace: "shop"}, []signin.GrantedRole{{Role: "view"},
+				{Name: "work", Role: "view,edit", Bind: []signin.Role{{Role: "view"}, {Role: "edit", Namespaces: []string{"shop"}}}, Allows: true}}},
+		{"labels decide it", []string{`{"role":"edit","period":"1h","namespaceSelector":"team=shop"}`}, signin.RolesRequest{Verb: "create", Resource: "pods", Namespace: "shop"},
+			[]signin.GrantedRole{{Role: "edit", Bind: []signin.Role{{Role: "edit", Selector: "team=shop"}}, Allows: true, Selector: "team=shop"}}},
+		{"labels give no right in the whole cluster", []string{`{"role":"edit","period":"1h","namespaceSelector":"team=shop"}`}, signin.RolesRequest{Verb: "create", Resource: "pods"},
+			[]signin.GrantedRole{{Role: "edit", Bind: []signin.Role{{Role: "edit", Selector: "team=shop"}}}}},
 		{"a path", []string{view}, signin.RolesRequest{Verb: "get", Path: "/healthz"}, []signin.GrantedRole{{Role: "view"}}},
 	} {
 		h, service, _ := newHandler(newMemoryStore(), func() (access.Caller, error) { return guarded("alice@example.com", "n1", tt.rules...), nil })

@@ -76,14 +76,14 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 	case err != nil:
 		return CheckResult{} // the identity or the grants cannot be determined now
 	}
-	period, covered := p.Covering(s.Role, s.Namespaces)
+	period, covered := p.Covering(s.Binds)
 	switch {
 	case !covered:
-		return end("The role %q is no longer granted to %s.", s.Role, s.Owner.Login)
+		return end("The role %q is no longer granted to %s.", s.Binds.Role(), s.Owner.Login)
 	case period < policy.Min:
-		return end("The role %q is granted for %v only, but this server's shortest period is %v.", s.Role, period, policy.Min)
+		return end("The role %q is granted for %v only, but this server's shortest period is %v.", s.Binds.Role(), period, policy.Min)
 	case period < s.Period:
-		return CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is now granted for %v.", s.Role, period)}
+		return CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is now granted for %v.", s.Binds.Role(), period)}
 	}
 	return CheckResult{}
 }

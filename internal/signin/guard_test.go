@@ -31,7 +31,7 @@ func guarded(login, device string, rules ...string) access.Caller {
 
 func live(c access.Caller, role access.Role, at time.Time) signin.Signin {
 	o := signin.OwnerOf(c, "")
-	return signin.Signin{Name: o.Name(), UID: "uid-" + o.Name(), Owner: o, Role: role, Period: 8 * time.Hour, AskedAt: at, Created: at,
+	return signin.Signin{Name: o.Name(), UID: "uid-" + o.Name(), Owner: o, Binds: access.Binds{{Role: role}}, Period: 8 * time.Hour, AskedAt: at, Created: at,
 		Generation: 1, Report: signin.Report{Phase: signin.PhaseReady, ValidUntil: at.Add(8 * time.Hour), ObservedGeneration: 1}}
 }
 
@@ -45,7 +45,7 @@ func TestRecheck(t *testing.T) {
 	rules := func(rs ...string) access.Caller { return guarded("alice@example.com", "n1", rs...) }
 	s := live(alice, "view", t0)
 	narrow := s
-	narrow.Namespaces = []string{"shop"}
+	narrow.Binds = access.Binds{{Role: narrow.Binds[0].Role, Namespaces: []string{"shop"}}}
 	const confirm = 30 * time.Second
 	for _, tt := range []struct {
 		name   string

@@ -35,7 +35,7 @@ func FuzzLoginBody(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	policy := access.Policy{Capability: "tailplane.dev/cap/access", Min: access.MinPeriod, Max: 24 * time.Hour, Roles: []access.Role{grant.Role}}
+	policy := access.Policy{Capability: "tailplane.dev/cap/access", Min: access.MinPeriod, Max: 24 * time.Hour, Roles: []access.Role{grant.Binds.Role()}}
 	var asked *signin.LoginRequest
 	h := (&httpapi.Server{
 		Names: func() []string { return []string{"tka"} }, Log: slog.New(slog.DiscardHandler), Now: time.Now,

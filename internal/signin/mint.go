@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
 )
 
 // Errors of TokenRules and of a Store that applies them.
@@ -48,10 +51,10 @@ func (r TokenRules) Verify(s Signin, account *Account, now time.Time) (time.Dura
 		return mismatch("the name %s is not the name of its user, device and session", s.Name)
 	case s.ServiceAccount != s.Name:
 		return mismatch("the status names the ServiceAccount %s, not %s", s.ServiceAccount, s.Name)
-	case s.BoundRole != s.Role:
-		return mismatch("the status names the role %q, not %q", s.BoundRole, s.Role)
+	case len(s.Bound) == 0 || !isPartOf(s.Bound.Role(), s.Binds.Role()):
+		return mismatch("the status names the role %q, not %q", s.Bound.Role(), s.Binds.Role())
 	case !s.boundWhereRequested():
-		return mismatch("the status names the namespaces %q, not %q", s.BoundNamespaces, s.Namespaces)
+		return mismatch("the status names %q, not %q", s.Bound, s.Binds)
 	case s.Period > r.Max:
 		return mismatch("the period of %v is longer than %v", s.Period, r.Max)
 	case s.AskedAt.Sub(now) > maxClockSkew:
@@ -68,15 +71,23 @@ func (r TokenRules) Verify(s Signin, account *Account, now time.Time) (time.Dura
 	return min(s.ValidUntil.Sub(now), r.Max), nil
 }
 
-// boundWhereRequested reports whether the status names some of the requested namespaces, or none for
-// a sign-in to the whole cluster.
+// isPartOf reports whether all roles of part are among the roles of whole.
+func isPartOf(part, whole access.Role) bool {
+	all := strings.Split(string(whole), ",")
+	return !slices.ContainsFunc(strings.Split(string(part), ","), func(role string) bool { return !slices.Contains(all, role) })
+}
+
+// boundWhereRequested reports whether the status names only requested namespaces for each role. It
+// names the whole cluster exactly for the roles that were requested there. What a selector selects is
+// known to the operator only.
 func (s Signin) boundWhereRequested() bool {
-	for _, ns := range s.BoundNamespaces {
-		if !slices.Contains(s.Namespaces, ns) {
-			return false
+	return !slices.ContainsFunc(s.Bound, func(bound access.Bind) bool {
+		i := slices.IndexFunc(s.Binds, func(b access.Bind) bool { return b.Role == bound.Role })
+		if i < 0 || s.Binds[i].IsClusterWide() != bound.IsClusterWide() {
+			return true
 		}
-	}
-	return (len(s.Namespaces) == 0) == (len(s.BoundNamespaces) == 0)
+		return len(s.Binds[i].Namespaces) > 0 && slices.ContainsFunc(bound.Namespaces, func(ns string) bool { return !slices.Contains(s.Binds[i].Namespaces, ns) })
+	})
 }
 
 // End returns when the sign-in expires. It depends on stored times only, so retries and restarts do

@@ -5,7 +5,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
 )
+
+// in returns the role view in namespaces, or in the whole cluster.
+func in(namespaces ...string) access.Binds {
+	return access.Binds{{Role: "view", Namespaces: namespaces}}
+}
 
 // SI-14: TokenRules.Verify accepts only a status that fits the stored request, and derives the end of the token from
 // stored times.
@@ -29,8 +36,23 @@ func TestSI14_Verify(t *testing.T) {
 			s.ValidUntil = s.End(rules.MaxLife)
 		}, life: rules.Max},
 		{why: "some of the namespaces", change: func(s *Signin, _ *Account) {
-			s.Namespaces, s.BoundNamespaces = []string{"jobs", "shop"}, []string{"shop"}
+			s.Binds, s.Bound = in("jobs", "shop"), in("shop")
 		}, life: 7 * time.Hour},
+
+		{why: "several roles", change: func(s *Signin, _ *Account) {
+			s.Binds = access.Binds{{Role: "view"}, {Role: "edit", Selector: "team=shop"}}
+			s.Bound = access.Binds{{Role: "view"}, {Role: "edit", Namespaces: []string{"shop"}}}
+		}, life: 7 * time.Hour},
+		{why: "some of the roles", change: func(s *Signin, _ *Account) {
+			s.Binds = access.Binds{{Role: "edit", Selector: "team=shop"}, {Role: "view"}}
+		}, life: 7 * time.Hour},
+		{why: "one more role", change: func(s *Signin, _ *Account) { s.Bound = access.Binds{{Role: "view"}, {Role: "edit"}} }, err: ErrMismatch, says: `the role "view,edit", not "view"`},
+		{why: "no role", change: func(s *Signin, _ *Account) { s.Bound = nil }, err: ErrMismatch, says: `the role ""`},
+		{why: "the whole cluster instead of a selector", change: func(s *Signin, _ *Account) { s.Binds = access.Binds{{Role: "view", Selector: "team=shop"}} }, err: ErrMismatch, says: "with the labels team=shop"},
+		{why: "the namespaces of another role", change: func(s *Signin, _ *Account) {
+			s.Binds = access.Binds{{Role: "view", Namespaces: []string{"jobs"}}, {Role: "edit", Namespaces: []string{"shop"}}}
+			s.Bound = access.Binds{{Role: "view", Namespaces: []string{"jobs"}}, {Role: "edit", Namespaces: []string{"jobs"}}}
+		}, err: ErrMismatch, says: "edit in jobs"},
 
 		{why: "no account", gone: true, change: func(*Signin, *Account) {}, err: ErrConflict},
 		{why: "a recreated account", change: func(_ *Signin, a *Account) { a.UID = "sa2" }, err: ErrConflict},
@@ -48,19 +70,19 @@ func TestSI14_Verify(t *testing.T) {
 			s.Owner.Session = "../x"
 			s.Name, s.ServiceAccount = s.Owner.Name(), s.Owner.Name()
 		}, err: ErrMismatch, says: "is not the name"},
-		{why: "another role", change: func(s *Signin, _ *Account) { s.BoundRole = "edit" }, err: ErrMismatch, says: `the role "edit"`},
+		{why: "another role", change: func(s *Signin, _ *Account) { s.Bound = access.Binds{{Role: "edit"}} }, err: ErrMismatch, says: `the role "edit"`},
 		{why: "a namespace that was not requested", change: func(s *Signin, _ *Account) {
-			s.Namespaces, s.BoundNamespaces = []string{"shop"}, []string{"kube-system"}
-		}, err: ErrMismatch, says: "namespaces"},
-		{why: "the whole cluster instead of a namespace", change: func(s *Signin, _ *Account) { s.Namespaces = []string{"shop"} }, err: ErrMismatch, says: "namespaces"},
+			s.Binds, s.Bound = in("shop"), in("kube-system")
+		}, err: ErrMismatch, says: `"view in kube-system", not "view in shop"`},
+		{why: "the whole cluster instead of a namespace", change: func(s *Signin, _ *Account) { s.Binds = in("shop") }, err: ErrMismatch, says: `"view in the whole cluster", not "view in shop"`},
 		{why: "a later end", change: func(s *Signin, _ *Account) { s.ValidUntil = s.ValidUntil.Add(time.Second) }, err: ErrMismatch, says: "the end"},
 		{why: "an end after the maximum life", change: func(s *Signin, _ *Account) { s.Created = now.Add(-23 * time.Hour) }, err: ErrMismatch, says: "the end"},
 		{why: "a period above the maximum", change: func(s *Signin, _ *Account) { s.Period = 25 * time.Hour }, err: ErrMismatch, says: "the period"},
 		{why: "a request in the future", change: func(s *Signin, _ *Account) { s.AskedAt = now.Add(2 * time.Minute) }, err: ErrMismatch, says: "in the future"},
 	} {
 		owner := Owner{Login: "carol@example.com", DeviceID: "n1", Tailnet: "example.com"}
-		s := Signin{Name: owner.Name(), UID: "uid1", Owner: owner, Role: "view", Period: 8 * time.Hour, AskedAt: now.Add(-time.Hour), Created: now.Add(-time.Hour),
-			Report: Report{Phase: PhaseReady, BoundRole: "view", ServiceAccount: owner.Name(), ServiceAccountUID: "sa1", ValidUntil: now.Add(7 * time.Hour)}}
+		s := Signin{Name: owner.Name(), UID: "uid1", Owner: owner, Binds: in(), Period: 8 * time.Hour, AskedAt: now.Add(-time.Hour), Created: now.Add(-time.Hour),
+			Report: Report{Phase: PhaseReady, Bound: in(), ServiceAccount: owner.Name(), ServiceAccountUID: "sa1", ValidUntil: now.Add(7 * time.Hour)}}
 		account := &Account{UID: "sa1", Owner: "uid1", Signin: "uid1"}
 		tt.change(&s, account)
 		if tt.gone {

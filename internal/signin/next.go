@@ -1,6 +1,8 @@
 package signin
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +21,7 @@ const (
 	ReasonRoleNotFound           = "RoleNotFound"
 	ReasonRoleNeedsNamespaces    = "RoleNeedsNamespaces"
 	ReasonNoNamespace            = "NoNamespace"
+	ReasonTooManyNamespaces      = "TooManyNamespaces"
 	ReasonNameTaken              = "NameTaken"
 	ReasonBadPeriod              = "BadPeriod"
 	ReasonClockSkew              = "ClockSkew"
@@ -70,8 +73,21 @@ type Binding struct {
 	Signin    string      // UID of the sign-in in its labels
 }
 
-// BindingName returns the name of all bindings of the sign-in called name.
+// BindingName returns the name of the bindings of the first role of the sign-in called name.
 func BindingName(name string) string { return "tailplane-" + name }
+
+// BindingNames returns the names of the bindings of the sign-in called name, one for each role. A
+// further role adds six hexadecimal digits of its hash, because a role cannot be a part of a name.
+func BindingNames(name string, binds access.Binds) []string {
+	names := make([]string, len(binds))
+	for i, b := range binds {
+		if names[i] = BindingName(name); i > 0 {
+			sum := sha256.Sum256([]byte(b.Role))
+			names[i] += "-" + hex.EncodeToString(sum[:3])
+		}
+	}
+	return names
+}
 
 // Facts are the input of Next: the stored sign-in, the objects that exist for it, and the rules.
 type Facts struct {
@@ -80,14 +96,24 @@ type Facts struct {
 	HasFinalizer bool      // the sign-in has Tailplane's finalizer
 
 	Account      *Account  // nil if there is none
-	Bindings     []Binding // bindings with its name or its UID
-	RoleExists   bool
-	RoleReaches  string   // result of ReachesAccounts for the role
-	Existing     []string // its namespaces that exist in the cluster
-	PolicyActive bool     // the admission policy is in force
+	Bindings     []Binding // bindings with one of its names or its UID
+	Roles        map[access.Role]ClusterRole
+	Existing     []string                     // the named namespaces that exist in the cluster
+	Selected     map[access.Selector][]string // the namespaces that each selector selects, sorted
+	PolicyActive bool                         // the admission policy is in force
 
 	Rules Rules
 }
+
+// A ClusterRole is what Next needs to know about a role. The zero value is a role that does not exist.
+type ClusterRole struct {
+	Exists  bool
+	Reaches string // result of ReachesAccounts for its rules
+}
+
+// maxBindings is the maximum number of bindings of one sign-in. Selectors can select any number of
+// namespaces.
+const maxBindings = 50
 
 // An Action is the name of a step, for logs and events.
 type Action string
@@ -130,7 +156,7 @@ func (s Step) IsDestructive() bool {
 
 func equalReports(a, b Report) bool {
 	return a.Phase == b.Phase && a.Reason == b.Reason && a.Message == b.Message && a.ValidUntil.Equal(b.ValidUntil) &&
-		a.BoundRole == b.BoundRole && slices.Equal(a.BoundNamespaces, b.BoundNamespaces) && slices.Equal(a.MissingNamespaces, b.MissingNamespaces) &&
+		a.Bound.Equal(b.Bound) && slices.Equal(a.MissingNamespaces, b.MissingNamespaces) &&
 		a.ServiceAccount == b.ServiceAccount && a.ServiceAccountUID == b.ServiceAccountUID && a.ObservedGeneration == b.ObservedGeneration
 }
 
@@ -234,51 +260,105 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 		return ReasonClockSkew, fmt.Sprintf("The time of the request is more than %v in the future: the clocks of the access server and the operator differ.", maxClockSkew), f.AskedAt.Add(-maxClockSkew)
 	case f.Period < r.Min || f.Period > r.Max:
 		return ReasonBadPeriod, fmt.Sprintf("The period of %v is not between %v and %v.", f.Period, r.Min, r.Max), time.Time{}
-	case !slices.Contains(r.Roles, f.Role):
-		return ReasonRoleNotAllowed, fmt.Sprintf("The operator's signin.roles does not list the role %q.", f.Role), time.Time{}
 	}
-	for _, ns := range f.Namespaces {
-		if slices.Contains(r.Reserved, ns) {
-			return ReasonRoleNotAllowed, fmt.Sprintf("The namespace %s is reserved for Tailplane, so no role is bound there.", ns), time.Time{}
-		}
+	if invalid := f.invalidBinds(); invalid != "" {
+		return ReasonRoleNotAllowed, invalid, time.Time{}
 	}
-	there, _ := f.splitNamespaces()
+	desired, _ := f.desired()
+	absent := slices.IndexFunc(f.Binds, func(b access.Bind) bool { return !f.Roles[b.Role].Exists })
 	switch {
 	case r.RequireAdmissionPolicy && !f.PolicyActive:
 		return ReasonAdmissionPolicyMissing, "The admission policy that restricts writing sign-ins to the access server is not active.", now.Add(r.Recheck)
-	case !f.RoleExists:
-		return ReasonRoleNotFound, fmt.Sprintf("The cluster has no ClusterRole %q.", f.Role), now.Add(r.Recheck)
+	case absent >= 0:
+		return ReasonRoleNotFound, fmt.Sprintf("The cluster has no ClusterRole %q.", f.Binds[absent].Role), now.Add(r.Recheck)
 	case f.roleNeedsNamespaces() != "" && !f.isFrozen():
 		return ReasonRoleNeedsNamespaces, f.roleNeedsNamespaces(), now.Add(r.Recheck)
-	case len(f.Namespaces) > 0 && len(there) == 0:
-		return ReasonNoNamespace, "The cluster has none of the namespaces " + strings.Join(f.Namespaces, ", ") + ".", time.Time{}
+	case len(desired) > maxBindings:
+		return ReasonTooManyNamespaces, fmt.Sprintf("It needs %d role bindings, more than %d: the selectors select too many namespaces.", len(desired), maxBindings), time.Time{}
+	case len(desired) == 0:
+		return ReasonNoNamespace, f.noNamespace(), time.Time{}
 	case f.Account != nil && f.ServiceAccountUID == "" && !f.createdByUs():
 		return ReasonNameTaken, "A ServiceAccount of this name exists that Tailplane did not create. Tailplane does not use it.", time.Time{}
 	}
 	return "", "", time.Time{}
 }
 
-// roleNeedsNamespaces returns why the role may not be bound in the whole cluster, which the sign-in
-// requests, or "".
+// invalidBinds returns why the requested roles or namespaces are invalid, or "". The writer of the
+// sign-in is not trusted.
+func (f Facts) invalidBinds() string {
+	for _, b := range f.Binds {
+		if !slices.Contains(f.Rules.Roles, b.Role) {
+			return fmt.Sprintf("The operator's signin.roles does not list the role %q.", b.Role)
+		}
+		if _, err := access.ParseSelector(string(b.Selector)); b.Selector != "" && err != nil {
+			return fmt.Sprintf("The selector of the role %q is invalid: %v.", b.Role, err)
+		}
+		for _, ns := range b.Namespaces {
+			if slices.Contains(f.Rules.Reserved, ns) {
+				return fmt.Sprintf("The namespace %s is reserved for Tailplane, so no role is bound there.", ns)
+			}
+		}
+	}
+	if err := f.Binds.Validate(); err != nil {
+		return fmt.Sprintf("The roles are invalid: %v.", err)
+	}
+	names := BindingNames(f.Name, f.Binds)
+	if slices.Sort(names); len(slices.Compact(names)) < len(f.Binds) {
+		return "Two of its roles have the same hash, so their bindings would have the same name."
+	}
+	return ""
+}
+
+// roleNeedsNamespaces returns why one of the roles may not be bound in the whole cluster, which the
+// sign-in requests, or "".
 func (f Facts) roleNeedsNamespaces() string {
-	if len(f.Namespaces) > 0 {
+	for _, b := range f.Binds {
+		if refusal := f.refusalClusterWide(b); refusal != "" {
+			return refusal
+		}
+	}
+	return ""
+}
+
+// refusalClusterWide returns why b may not be bound in the whole cluster, or "" if it may or need not.
+func (f Facts) refusalClusterWide(b access.Bind) string {
+	if !b.IsClusterWide() {
 		return ""
 	}
-	return f.Rules.ClusterWide.Refusal(f.Role, f.RoleReaches)
+	return f.Rules.ClusterWide.Refusal(b.Role, f.Roles[b.Role].Reaches)
 }
 
-// isFrozen reports whether the role is bound in the whole cluster, but may no longer be: its rules or
+// isFrozen reports whether roles are bound in the whole cluster that may no longer be: their rules or
 // signin.clusterWide changed. Such a sign-in keeps its access until its present end, and nothing
-// extends it. Whether it is bound shows the binding, not the status.
+// extends it. Whether they are bound show the bindings, not the status.
 func (f Facts) isFrozen() bool {
-	return f.roleNeedsNamespaces() != "" && !f.ValidUntil.IsZero() && f.ServiceAccountUID != "" && f.isAccountIntact() &&
-		slices.ContainsFunc(f.Bindings, func(b Binding) bool { return b == Binding{"", BindingName(f.Name), b.UID, f.Role, f.Name, f.UID} })
+	if f.roleNeedsNamespaces() == "" || f.ValidUntil.IsZero() || f.ServiceAccountUID == "" || !f.isAccountIntact() {
+		return false
+	}
+	for i, name := range BindingNames(f.Name, f.Binds) {
+		isBound := func(b Binding) bool { return b == Binding{"", name, b.UID, f.Binds[i].Role, f.Name, f.UID} }
+		if f.refusalClusterWide(f.Binds[i]) != "" && !slices.ContainsFunc(f.Bindings, isBound) {
+			return false
+		}
+	}
+	return true
 }
 
-// splitNamespaces splits the requested namespaces into those that exist in the cluster and the rest.
-func (f Facts) splitNamespaces() (there, missing []string) {
-	for _, ns := range f.Namespaces {
-		if slices.Contains(f.Existing, ns) {
+// places returns the namespaces in which b applies now, and the named ones in which it does not. ""
+// is the whole cluster. A selector selects no reserved namespace.
+func (f Facts) places(b access.Bind) (there, missing []string) {
+	if b.IsClusterWide() {
+		return []string{""}, nil
+	}
+	candidates, available := b.Namespaces, f.Existing
+	if b.Selector != "" {
+		available = slices.DeleteFunc(slices.Clone(f.Selected[b.Selector]), func(ns string) bool { return slices.Contains(f.Rules.Reserved, ns) })
+		if len(candidates) == 0 {
+			return available, nil
+		}
+	}
+	for _, ns := range candidates {
+		if slices.Contains(available, ns) {
 			there = append(there, ns)
 		} else {
 			missing = append(missing, ns)
@@ -287,26 +367,60 @@ func (f Facts) splitNamespaces() (there, missing []string) {
 	return there, missing
 }
 
-// provision creates missing objects and removes wrong ones.
-func (f Facts) provision(end time.Time) Step {
-	r := Report{Phase: PhaseReady, Reason: ReasonProvisioned, ValidUntil: end, BoundRole: f.Role, ServiceAccount: f.Name, ObservedGeneration: f.Generation}
-	where := "in the whole cluster"
-	places := []string{""}
-	if len(f.Namespaces) > 0 {
-		places, r.MissingNamespaces = f.splitNamespaces()
-		where = "in " + strings.Join(places, ", ")
-		r.BoundNamespaces = places
+// desired returns the bindings that the sign-in should have, without UIDs, and the named namespaces
+// that get none for one of the roles.
+func (f Facts) desired() (bindings []Binding, missing []string) {
+	for i, name := range BindingNames(f.Name, f.Binds) {
+		there, absent := f.places(f.Binds[i])
+		for _, ns := range there {
+			bindings = append(bindings, Binding{ns, name, "", f.Binds[i].Role, f.Name, f.UID})
+		}
+		missing = append(missing, absent...)
 	}
-	r.Message = fmt.Sprintf("The role %s is bound %s.", f.Role, where)
-	if len(f.Namespaces) == 0 {
-		if warning := f.Rules.ClusterWide.Warning(f.Role, f.RoleReaches); warning != "" {
-			r.Message += " " + warning
+	slices.Sort(missing)
+	return bindings, slices.Compact(missing)
+}
+
+// noNamespace returns the sentence for a sign-in none of whose roles applies anywhere.
+func (f Facts) noNamespace() string {
+	if names := f.Binds.Namespaces(); names != nil && f.Binds.IsSimple() {
+		return "The cluster has none of the namespaces " + strings.Join(names, ", ") + "."
+	}
+	return fmt.Sprintf("The cluster has no namespace for it: %s.", f.Binds)
+}
+
+// readyReport returns the report of a provisioned sign-in.
+func (f Facts) readyReport(end time.Time) Report {
+	r := Report{Phase: PhaseReady, Reason: ReasonProvisioned, ValidUntil: end, ServiceAccount: f.Name, ObservedGeneration: f.Generation}
+	var warnings []string
+	for _, b := range f.Binds {
+		there, _ := f.places(b)
+		switch {
+		case b.IsClusterWide():
+			r.Bound = append(r.Bound, access.Bind{Role: b.Role})
+			if warning := f.Rules.ClusterWide.Warning(b.Role, f.Roles[b.Role].Reaches); warning != "" {
+				warnings = append(warnings, warning)
+			}
+		case len(there) > 0:
+			r.Bound = append(r.Bound, access.Bind{Role: b.Role, Namespaces: there})
 		}
 	}
+	_, r.MissingNamespaces = f.desired()
+	var texts []string
+	for _, b := range r.Bound {
+		texts = append(texts, fmt.Sprintf("The role %s is bound %s.", b.Role, b.Where()))
+	}
+	r.Message = strings.Join(append(texts, warnings...), " ")
 	if f.isFrozen() {
 		r.Reason = ReasonRoleNeedsNamespaces
 		r.Message += " " + f.roleNeedsNamespaces() + " The sign-in keeps its access until its end, and nothing extends it."
 	}
+	return r
+}
+
+// provision creates missing objects and removes wrong ones.
+func (f Facts) provision(end time.Time) Step {
+	r := f.readyReport(end)
 	step := Step{Action: Keep}
 	switch {
 	case f.Account == nil:
@@ -316,11 +430,11 @@ func (f Facts) provision(end time.Time) Step {
 	default:
 		r.ServiceAccountUID = f.Account.UID
 	}
-	var right []string
+	missing, _ := f.desired()
 	for _, b := range f.Bindings {
-		want := Binding{b.Namespace, BindingName(f.Name), b.UID, f.Role, f.Name, f.UID}
-		if b == want && slices.Contains(places, b.Namespace) && !slices.Contains(right, b.Namespace) {
-			right = append(right, b.Namespace)
+		i := slices.IndexFunc(missing, func(want Binding) bool { want.UID = b.UID; return b == want })
+		if i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
 			continue
 		}
 		step.DeleteBindings = append(step.DeleteBindings, b)
@@ -328,15 +442,13 @@ func (f Facts) provision(end time.Time) Step {
 			step.Action = Replace
 		}
 	}
-	for _, ns := range places {
-		if !slices.Contains(right, ns) {
-			step.CreateBindings = append(step.CreateBindings, Binding{ns, BindingName(f.Name), "", f.Role, f.Name, f.UID})
-		}
+	if len(missing) > 0 {
+		step.CreateBindings = missing
 	}
 	step.Report = r
 	switch {
 	case step.Action == Replace:
-	case f.Phase != PhaseReady, step.CreateAccount, !slices.Equal(r.BoundNamespaces, f.BoundNamespaces):
+	case f.Phase != PhaseReady, step.CreateAccount, !r.Bound.Equal(f.Bound):
 		step.Action = Provision
 	case len(step.DeleteBindings) > 0 || len(step.CreateBindings) > 0:
 		step.Action = Correct

@@ -24,8 +24,8 @@ var (
 // pendingFacts returns a sign-in that was just written, in a cluster that allows it.
 func pendingFacts(change ...func(*Facts)) Facts {
 	f := Facts{
-		Signin:       Signin{Name: alice.Name(), UID: "s1", Generation: 1, Owner: alice, Role: "view", Period: 8 * time.Hour, AskedAt: t0, Created: t0},
-		HasFinalizer: true, RoleExists: true, PolicyActive: true, Rules: rules,
+		Signin:       Signin{Name: alice.Name(), UID: "s1", Generation: 1, Owner: alice, Binds: access.Binds{{Role: "view"}}, Period: 8 * time.Hour, AskedAt: t0, Created: t0},
+		HasFinalizer: true, Roles: theRoles(), PolicyActive: true, Rules: rules,
 	}
 	for _, c := range change {
 		c(&f)
@@ -46,8 +46,15 @@ func liveFacts(change ...func(*Facts)) Facts {
 	return f
 }
 
+// theRoles are the roles of the cluster. None reaches other accounts.
+func theRoles() map[access.Role]ClusterRole { return reachingRoles("") }
+
+func reachingRoles(reaches string) map[access.Role]ClusterRole {
+	return map[access.Role]ClusterRole{"view": {true, reaches}, "edit": {true, reaches}, "admin": {true, reaches}}
+}
+
 func inNamespaces(f *Facts) {
-	f.Namespaces, f.Existing = []string{"jobs", "shop"}, []string{"jobs", "shop"}
+	f.Binds, f.Existing = access.Binds{{Role: "view", Namespaces: []string{"jobs", "shop"}}}, []string{"jobs", "shop"}
 }
 
 func bindingIn(ns string) Binding {
@@ -108,13 +115,13 @@ func TestNext(t *testing.T) {
 		{"3", "a refused one too", refused(), end, Expire, nil, end},
 		{"3", "extended before the operator acted on the old end: it continues", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = end.Add(-time.Second), 2 }), end.Add(time.Second), Extend, nil, end.Add(8*time.Hour - time.Second)},
 		{"3", "maxLife ends it for any requested period", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = t0.Add(20*time.Hour), 2 }), t0.Add(24 * time.Hour), Expire, nil, t0.Add(24 * time.Hour)},
-		{"4", "role not on the list", pendingFacts(func(f *Facts) { f.Role = "cluster-admin" }), soon, Refuse, nil, end},
-		{"4", "no role", pendingFacts(func(f *Facts) { f.Role = "" }), soon, Refuse, nil, end},
+		{"4", "role not on the list", pendingFacts(func(f *Facts) { f.Binds[0].Role = "cluster-admin" }), soon, Refuse, nil, end},
+		{"4", "no role", pendingFacts(func(f *Facts) { f.Binds[0].Role = "" }), soon, Refuse, nil, end},
 		{"4", "role removed from the list while bound: the binding is deleted", liveFacts(func(f *Facts) { f.Rules.Roles = []access.Role{"edit"} }), soon, Refuse,
 			func(s *Step) {
 				s.DeleteBindings, s.DeleteAccount = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}
 			}, end},
-		{"4", "role absent in the cluster: cannot be watched", pendingFacts(func(f *Facts) { f.RoleExists = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
+		{"4", "role absent in the cluster: cannot be watched", pendingFacts(func(f *Facts) { f.Roles = nil }), soon, Refuse, nil, soon.Add(30 * time.Second)},
 		{"4", "period below the least", pendingFacts(func(f *Facts) { f.Period = 10*time.Minute - 1 }), soon, Refuse, nil, t0.Add(10*time.Minute - time.Second)},
 		{"4", "period above the most", pendingFacts(func(f *Facts) { f.Period, f.Rules.MaxLife = 25*time.Hour, 0 }), soon, Refuse, nil, t0.Add(25 * time.Hour)},
 		{"4", "a negative period is over at once", pendingFacts(func(f *Facts) { f.Period = -time.Hour }), soon, Expire, nil, soon},
@@ -127,7 +134,7 @@ func TestNext(t *testing.T) {
 		{"4", "no admission policy: any client might have written it", pendingFacts(func(f *Facts) { f.PolicyActive = false }), soon, Refuse, nil, soon.Add(30 * time.Second)},
 		{"4", "no admission policy, and none required", pendingFacts(func(f *Facts) { f.PolicyActive, f.Rules.RequireAdmissionPolicy = false, false }), soon, Provision,
 			func(s *Step) { s.CreateAccount, s.CreateBindings = true, []Binding{withoutUID(bindingIn(""))} }, end},
-		{"4", "a reserved namespace", pendingFacts(inNamespaces, func(f *Facts) { f.Namespaces = []string{"shop", "tailplane-system"} }), soon, Refuse, nil, end},
+		{"4", "a reserved namespace", pendingFacts(inNamespaces, func(f *Facts) { f.Binds[0].Namespaces = []string{"shop", "tailplane-system"} }), soon, Refuse, nil, end},
 		{"4", "none of the namespaces exists: one is watched for", pendingFacts(inNamespaces, func(f *Facts) { f.Existing = nil }), soon, Refuse, nil, end},
 		{"4", "refused and reported: no write", refused(), soon, Keep, nil, end},
 		{"4", "refused, and allowed now", refused(func(f *Facts) { f.Rules.Roles = []access.Role{"view", "admin"} }), soon, Provision,
@@ -188,11 +195,11 @@ func TestNext(t *testing.T) {
 			}, end},
 		{"6", "a namespace that was missing has appeared", liveFacts(func(f *Facts) {
 			inNamespaces(f)
-			f.BoundNamespaces, f.MissingNamespaces, f.Bindings = []string{"shop"}, []string{"jobs"}, []Binding{bindingIn("shop")}
+			f.Bound, f.MissingNamespaces, f.Bindings = access.Binds{{Role: "view", Namespaces: []string{"shop"}}}, []string{"jobs"}, []Binding{bindingIn("shop")}
 		}), soon, Provision, func(s *Step) { s.CreateBindings = []Binding{withoutUID(bindingIn("jobs"))} }, end},
 		{"6", "a namespace has gone, and the binding with it", liveFacts(func(f *Facts) {
 			inNamespaces(f)
-			f.Existing, f.BoundNamespaces, f.Bindings = []string{"shop"}, []string{"jobs", "shop"}, []Binding{bindingIn("shop")}
+			f.Existing, f.Bound, f.Bindings = []string{"shop"}, access.Binds{{Role: "view", Namespaces: []string{"jobs", "shop"}}}, []Binding{bindingIn("shop")}
 		}), soon, Provision, func(s *Step) { s.Report.MissingNamespaces = []string{"jobs"} }, end},
 		{"7", "requested again: the end moves", liveFacts(func(f *Facts) { f.AskedAt, f.Generation = soon, 2 }), soon, Extend, nil, soon.Add(8 * time.Hour)},
 		{"7", "a shorter period shortens", liveFacts(func(f *Facts) { f.Period, f.Generation = time.Hour, 2 }), soon, Extend, nil, t0.Add(time.Hour)},
@@ -239,7 +246,7 @@ func cleared(at time.Time, change ...func(*Facts)) Facts {
 }
 
 func refused(change ...func(*Facts)) Facts {
-	f := pendingFacts(func(f *Facts) { f.Role = "admin" })
+	f := pendingFacts(func(f *Facts) { f.Binds[0].Role = "admin" })
 	step, _ := Next(f, t0)
 	store(&f, step.Report, t0)
 	for _, c := range change {
@@ -278,9 +285,9 @@ func carry(f *Facts, s Step, now time.Time) {
 // The report of a refusal: the reason, and that nothing is bound.
 func TestNextRefusals(t *testing.T) {
 	for reason, change := range map[string]func(*Facts){
-		ReasonRoleNotAllowed:         func(f *Facts) { f.Role = "cluster-admin" },
-		ReasonRoleNotFound:           func(f *Facts) { f.RoleExists = false },
-		ReasonNoNamespace:            func(f *Facts) { f.Namespaces = []string{"shop"} },
+		ReasonRoleNotAllowed:         func(f *Facts) { f.Binds[0].Role = "cluster-admin" },
+		ReasonRoleNotFound:           func(f *Facts) { f.Roles = nil },
+		ReasonNoNamespace:            func(f *Facts) { f.Binds[0].Namespaces = []string{"shop"} },
 		ReasonNameTaken:              func(f *Facts) { f.Name = "else" },
 		ReasonBadPeriod:              func(f *Facts) { f.Period = time.Minute },
 		ReasonClockSkew:              func(f *Facts) { f.AskedAt = t0.Add(2 * time.Minute) },
@@ -303,8 +310,8 @@ func TestNextRefusals(t *testing.T) {
 					t.Errorf("%s: r.ObservedGeneration = %v, want %v", name, r.ObservedGeneration, f.Generation)
 				}
 				switch {
-				case r.BoundRole != "":
-					t.Errorf("%s: a refusal reports a binding: r.BoundRole = %q, want none", name, r.BoundRole)
+				case len(r.Bound) > 0:
+					t.Errorf("%s: a refusal reports a binding: r.Bound = %q, want none", name, r.Bound)
 				case r.ServiceAccountUID != "":
 					t.Errorf("%s: a refusal reports a binding: r.ServiceAccountUID = %q, want none", name, r.ServiceAccountUID)
 				case !r.ValidUntil.IsZero():
@@ -340,8 +347,8 @@ func TestFailedClaimsNothing(t *testing.T) {
 			t.Errorf("r.Phase = %q; action = %q", r.Phase, action)
 		case r.Phase == PhaseReady && !over:
 			t.Errorf("r.Phase == PhaseReady && !over; action = %q, %+v", action, r)
-		case r.BoundRole != f.BoundRole:
-			t.Errorf("r.BoundRole = %q, want %q; action = %q", r.BoundRole, f.BoundRole, action)
+		case !r.Bound.Equal(f.Bound):
+			t.Errorf("r.Bound = %q, want %q; action = %q", r.Bound, f.Bound, action)
 		case r.ServiceAccountUID != f.ServiceAccountUID:
 			t.Errorf("r.ServiceAccountUID = %q, want %q; action = %q", r.ServiceAccountUID, f.ServiceAccountUID, action)
 		}
@@ -370,7 +377,7 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 			case 4:
 				f.Period, f.Generation = g.Period, f.Generation+1
 			case 5:
-				f.RoleExists, f.PolicyActive, f.Existing = g.RoleExists, g.PolicyActive, g.Existing
+				f.Roles, f.PolicyActive, f.Existing, f.Selected = g.Roles, g.PolicyActive, g.Existing, g.Selected
 			case 6:
 				f.HasFinalizer = g.HasFinalizer
 			case 7:
@@ -381,11 +388,11 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 	}
 	owner := alice
 	f := Facts{
-		Signin: Signin{Name: owner.Name(), UID: "s1", Generation: r.Int64N(3), Owner: owner, Role: []access.Role{"view", "edit", "cluster-admin", ""}[r.IntN(4)],
+		Signin: Signin{Name: owner.Name(), UID: "s1", Generation: r.Int64N(3), Owner: owner, Binds: access.Binds{{Role: []access.Role{"view", "edit", "cluster-admin", ""}[r.IntN(4)]}},
 			Period:  []time.Duration{0, -time.Hour, time.Minute, 10 * time.Minute, time.Hour, 8 * time.Hour, 24 * time.Hour, 100 * time.Hour, 1<<63 - 1}[r.IntN(9)],
 			AskedAt: when(), Created: when(), Deleting: pick(.1),
 			Phase: []Phase{"", PhasePending, PhaseReady, PhaseRefused, PhaseEnding, PhaseExpired}[r.IntN(6)], ObservedGeneration: r.Int64N(3)},
-		HasFinalizer: pick(.8), RoleExists: pick(.8), PolicyActive: pick(.8), Rules: rules,
+		HasFinalizer: pick(.8), PolicyActive: pick(.8), Rules: rules,
 	}
 	if pick(.1) {
 		f.Name = "else"
@@ -393,20 +400,37 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 	if pick(.1) {
 		f.Rules.MaxLife = 0
 	}
-	if pick(.3) {
-		f.Namespaces = []string{"jobs", "shop"}
-		if pick(.1) {
-			f.Namespaces = append(f.Namespaces, "tailplane-system")
-		}
-		for _, ns := range f.Namespaces {
-			if pick(.7) {
-				f.Existing = append(f.Existing, ns)
+	if pick(.9) {
+		f.Roles = theRoles()
+	}
+	if pick(.4) {
+		f.Binds = append(f.Binds, access.Bind{Role: []access.Role{"view", "edit", "edit", "cluster-admin"}[r.IntN(4)]})
+	}
+	for i := range f.Binds {
+		if pick(.3) {
+			f.Binds[i].Namespaces = []string{"jobs", "shop"}
+			if pick(.1) {
+				f.Binds[i].Namespaces = append(f.Binds[i].Namespaces, "tailplane-system")
 			}
+		}
+		if pick(.3) {
+			f.Binds[i].Selector = []access.Selector{"team=shop", "team=many", "team=", "none"}[r.IntN(4)]
+		}
+	}
+	for _, ns := range []string{"jobs", "shop"} {
+		if pick(.7) {
+			f.Existing = append(f.Existing, ns)
+		}
+	}
+	if pick(.9) {
+		f.Selected = map[access.Selector][]string{"team=shop": slices.Clone(f.Existing), "team=many": {"shop", "tailplane-system"}}
+		for i := range r.IntN(2) * 60 {
+			f.Selected["team=many"] = append(f.Selected["team=many"], fmt.Sprint("n", i))
 		}
 	}
 	if pick(.5) {
 		f.ValidUntil = when().Truncate(time.Second)
-		f.BoundRole, f.ServiceAccount, f.ServiceAccountUID = f.Role, f.Name, []string{"a1", "a2"}[r.IntN(2)]
+		f.Bound, f.ServiceAccount, f.ServiceAccountUID = access.Binds{{Role: f.Binds[0].Role}}, f.Name, []string{"a1", "a2"}[r.IntN(2)]
 	}
 	if pick(.15) {
 		f.ExpiredAt = when()
@@ -415,10 +439,19 @@ func anyFacts(r *rand.Rand) (Facts, time.Time) {
 		f.Account = &Account{UID: []string{"a1", "a2"}[r.IntN(2)], Owner: []string{"s1", "s0", ""}[r.IntN(3)], Signin: []string{"s1", "s0", ""}[r.IntN(3)], Deleting: pick(.1)}
 	}
 	for i := range r.IntN(4) {
-		f.Bindings = append(f.Bindings, Binding{Namespace: []string{"", "jobs", "shop", "else"}[r.IntN(4)], Name: []string{BindingName(f.Name), "copy"}[r.IntN(2)], UID: fmt.Sprint("b", i),
+		f.Bindings = append(f.Bindings, Binding{Namespace: []string{"", "jobs", "shop", "else"}[r.IntN(4)], Name: append(BindingNames(f.Name, f.Binds), "copy")[r.IntN(len(f.Binds)+1)], UID: fmt.Sprint("b", i),
 			Role: []access.Role{"view", "edit", "cluster-admin", ""}[r.IntN(4)], Account: []string{f.Name, "", "else"}[r.IntN(3)], Signin: []string{"s1", "s0", ""}[r.IntN(3)]})
 	}
 	return f, when()
+}
+
+// isRequested reports whether the sign-in requests the role of b in its namespace.
+func isRequested(f Facts, b Binding) bool {
+	return slices.ContainsFunc(f.Binds, func(x access.Bind) bool {
+		named := len(x.Namespaces) == 0 || slices.Contains(x.Namespaces, b.Namespace)
+		selected := x.Selector == "" || slices.Contains(f.Selected[x.Selector], b.Namespace)
+		return x.Role == b.Role && named && selected && (b.Namespace == "") == x.IsClusterWide()
+	})
 }
 
 // SGN-07: The laws of Next, on random facts.
@@ -436,7 +469,7 @@ func TestNextLaws(t *testing.T) {
 		}
 		for _, b := range step.CreateBindings {
 			if !slices.Contains(f.Rules.Roles, b.Role) || b.Account != f.Name || f.Name != f.Owner.Name() || slices.Contains(f.Rules.Reserved, b.Namespace) ||
-				(b.Namespace == "") != (len(f.Namespaces) == 0) || !now.Before(f.End(f.Rules.MaxLife)) || f.Deleting || !f.ExpiredAt.IsZero() {
+				!isRequested(f, b) || !now.Before(f.End(f.Rules.MaxLife)) || f.Deleting || !f.ExpiredAt.IsZero() {
 				fail("no step grants what is not allowed")
 			}
 		}
@@ -457,7 +490,7 @@ func TestNextLaws(t *testing.T) {
 		if f.Account != nil && f.Account.Owner != f.UID && f.Account.Signin == "" && f.Account.UID != f.ServiceAccountUID && step.DeleteAccount != nil {
 			fail("a foreign account must not be deleted")
 		}
-		if step.Report.Phase == PhaseReady && (step.Report.ValidUntil.IsZero() || !step.Report.ValidUntil.After(now) || step.Report.BoundRole != f.Role) && step.Action != End && step.Action != Revoke {
+		if step.Report.Phase == PhaseReady && (step.Report.ValidUntil.IsZero() || !step.Report.ValidUntil.After(now) || len(step.Report.Bound) == 0 || !isPartOf(step.Report.Bound.Role(), f.Binds.Role())) && step.Action != End && step.Action != Revoke {
 			fail("ready is what is bound, and not over")
 		}
 		if step.Action == Keep && step.IsDestructive() {

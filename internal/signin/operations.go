@@ -119,7 +119,7 @@ func exampleStatus(s State) Status {
 
 // A LoginRequest is the caller's choice among the granted roles. All fields are optional.
 type LoginRequest struct {
-	Role       string           `json:"role,omitempty" doc:"one of the granted roles; without it, the rule of highest priority is used"`
+	Role       string           `json:"role,omitempty" doc:"one of the granted roles, all roles of a rule separated by commas, or the name of a rule; without it, the rule of highest priority is used"`
 	Period     httpapi.Duration `json:"period,omitzero" doc:"at most the granted period; without it, the granted one"`
 	Namespaces []string         `json:"namespaces,omitempty" doc:"restricts the granted access to these namespaces"`
 	Session    Session          `json:"session,omitempty" doc:"a DNS label; without it, the default session"`
@@ -190,14 +190,16 @@ const (
 // present, because existing clients read them.
 type Status struct {
 	Username          string    `json:"username" doc:"the full login; node:<name> for a tagged node"`
-	Role              string    `json:"role" doc:"the bound role; while pending, the requested role"`
+	Role              string    `json:"role" doc:"the bound role; while pending, the requested role; several roles are separated by commas"`
+	Rule              string    `json:"rule,omitempty" doc:"name of the rule that gives the role; absent: it has none"`
 	Until             string    `json:"until" doc:"end of the sign-in, RFC 3339, UTC"`
 	State             State     `json:"state" enum:"pending,ready,refused,ending,ended"`
 	Provisioned       bool      `json:"provisioned" doc:"whether the sign-in gives access"`
 	Name              string    `json:"name" doc:"name of the TkaSignin object"`
 	Session           Session   `json:"session,omitempty" doc:"absent: the default session"`
 	Device            string    `json:"device"`
-	Namespaces        []string  `json:"namespaces" null:"never" doc:"where the role applies; none: the whole cluster"`
+	Namespaces        []string  `json:"namespaces" null:"never" doc:"where the role applies; none: the whole cluster, or as in bind"`
+	Bind              []Role    `json:"bind,omitempty" doc:"each role and where it applies; absent: role and namespaces say it"`
 	MissingNamespaces []string  `json:"missingNamespaces" null:"never" doc:"granted namespaces that the cluster does not have; the role is bound when they appear"`
 	Clamped           bool      `json:"clamped" doc:"the granted period was reduced to the server's longest period"`
 	Cluster           string    `json:"cluster"`
@@ -227,4 +229,40 @@ type Accepted struct{ Status }
 // EncodeResponse returns 202.
 func (a Accepted) EncodeResponse(string) (httpapi.Response, error) {
 	return httpapi.Response{Status: http.StatusAccepted, RetryAfter: a.retryAfter, Body: a.Status}, nil
+}
+
+// A Role is one role of a rule or of a sign-in, and where it applies.
+type Role struct {
+	Role       string   `json:"role"`
+	Namespaces []string `json:"namespaces,omitempty" doc:"with neither namespaces nor namespaceSelector, the role applies in the whole cluster"`
+	Selector   string   `json:"namespaceSelector,omitempty" doc:"labels of the namespaces, as in kubectl get -l"`
+	Bound      []string `json:"bound,omitempty" doc:"of a ready sign-in: the namespaces with these labels, in which the role is bound now"`
+}
+
+// DescribeRoles returns where each role applies, for people, such as "view in the whole cluster, edit in shop".
+func DescribeRoles(roles []Role) string {
+	binds := make(access.Binds, len(roles))
+	for i, r := range roles {
+		binds[i] = access.Bind{Role: access.Role(r.Role), Namespaces: r.Namespaces, Selector: access.Selector(r.Selector)}
+	}
+	return binds.String()
+}
+
+// rolesOf returns the roles of s, with the bound namespaces of selectors if bound.
+func rolesOf(s Signin, bound bool) []Role {
+	roles := rolesOfBinds(s.Binds)
+	for i, b := range s.Binds {
+		j := slices.IndexFunc(s.Bound, func(x access.Bind) bool { return x.Role == b.Role })
+		if bound && b.Selector != "" && j >= 0 {
+			roles[i].Bound = s.Bound[j].Namespaces
+		}
+	}
+	return roles
+}
+
+func rolesOfBinds(binds access.Binds) (out []Role) {
+	for _, b := range binds {
+		out = append(out, Role{Role: string(b.Role), Namespaces: b.Namespaces, Selector: string(b.Selector)})
+	}
+	return out
 }

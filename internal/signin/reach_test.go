@@ -102,7 +102,7 @@ func TestSI15_ClusterWide(t *testing.T) {
 // its access until its present end.
 func TestSI15_Next(t *testing.T) {
 	end := t0.Add(8 * time.Hour)
-	reaching := func(f *Facts) { f.RoleReaches, f.Rules.ClusterWide = "read Secrets", ClusterWide{} }
+	reaching := func(f *Facts) { f.Roles, f.Rules.ClusterWide = reachingRoles("read Secrets"), ClusterWide{} }
 	extended := func(f *Facts) { f.AskedAt, f.Generation = t0.Add(30*time.Second), f.Generation+1 }
 	type result struct {
 		Action Action
@@ -129,7 +129,7 @@ func TestSI15_Next(t *testing.T) {
 		}), result{Refuse, PhaseRefused, ReasonRoleNeedsNamespaces, time.Time{}, now.Add(rules.Recheck), ""}},
 	} {
 		step, wake := Next(tt.f, now)
-		got := result{step.Action, step.Report.Phase, step.Report.Reason, step.Report.ValidUntil, wake, step.Report.BoundRole}
+		got := result{step.Action, step.Report.Phase, step.Report.Reason, step.Report.ValidUntil, wake, step.Report.Bound.Role()}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.why, diff)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -110,21 +111,22 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	}
 	request := access.Request{Period: time.Duration(req.Period), Namespaces: req.Namespaces, Reason: string(req.Reason)}
 	if req.Role != "" {
-		role, err := access.ParseRole(req.Role)
-		if err != nil {
-			return Accepted{}, problem.New(problem.RoleNotGranted, fmt.Sprintf("%v, so it is not granted.", err), "Request one of the granted roles, or omit the role.")
+		for name := range strings.SplitSeq(req.Role, ",") { // the name of a rule has the form of a role
+			if _, err := access.ParseRole(name); err != nil {
+				return Accepted{}, problem.New(problem.RoleNotGranted, fmt.Sprintf("%v, so it is not granted.", err), "Request one of the granted roles, or omit the role.")
+			}
 		}
-		request.Role = role
+		request.Role = access.Role(req.Role)
 	}
 	p, err := p.Choose(request)
 	if err != nil {
 		return Accepted{}, err
 	}
-	if _, err := d.checkClusterWide(ctx, p.Role(), p.Namespaces()); err != nil {
+	if _, err := d.checkClusterWide(ctx, p.Binds()); err != nil {
 		return Accepted{}, err
 	}
 	owner := OwnerOf(p.Caller(), req.Session)
-	want := Signin{Name: owner.Name(), Owner: owner, Role: p.Role(), Namespaces: p.Namespaces(), Period: p.Period(), Why: string(req.Reason)}
+	want := Signin{Name: owner.Name(), Owner: owner, Binds: p.Binds(), Rule: p.Rule(), Period: p.Period(), Why: string(req.Reason)}
 	for range writeTries {
 		s, err := d.write(ctx, want)
 		if isRace(err) {
@@ -152,8 +154,8 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	case err != nil:
 		return Signin{}, unavailable(err)
 	}
-	if !have.Deleting && have.Role == want.Role && slices.Equal(have.Namespaces, want.Namespaces) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) {
-		have.Period, have.AskedAt, have.Why = want.Period, d.Now(), cmp.Or(want.Why, have.Why)
+	if !have.Deleting && have.Binds.Equal(want.Binds) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) {
+		have.Period, have.AskedAt, have.Why, have.Rule = want.Period, d.Now(), cmp.Or(want.Why, have.Why), want.Rule
 		s, err := d.Store.Extend(ctx, have)
 		return s, wrapStoreError(err)
 	}
@@ -338,7 +340,7 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 	if err != nil {
 		return Kubeconfig{}, err
 	}
-	covered := p.Covers(s.Role, s.Namespaces)
+	covered := p.Covers(s.Binds)
 	switch state := s.State(now); {
 	case state == Ending && !covered: // the guard ended it first
 		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), grantRemoved(s))
@@ -374,8 +376,8 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 	if expires.Before(k.ExpiresAt) {
 		k.ExpiresAt = expires
 	}
-	if len(s.BoundNamespaces) > 0 {
-		k.Namespace = s.BoundNamespaces[0]
+	if places := s.Bound.Namespaces(); len(places) > 0 {
+		k.Namespace = places[0]
 	}
 	return k, nil
 }
@@ -420,15 +422,21 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 func (d *Service) status(s Signin) Status {
 	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why,
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
-	role, namespaces, until := s.Role, s.Namespaces, s.End(d.MaxLife)
+	where, until := s.Binds, s.End(d.MaxLife)
 	switch st.State {
 	case Ready:
 		st.Provisioned = true
-		role, namespaces, until = s.BoundRole, s.BoundNamespaces, s.ValidUntil
+		until = s.ValidUntil
+		if s.Binds.IsSimple() {
+			where = s.Bound
+		}
 	case Refused:
 		st.Reason, st.Message = s.Reason, s.Message
 	}
-	st.Role, st.Namespaces, st.Until = string(role), append([]string{}, namespaces...), until.UTC().Format(time.RFC3339)
+	st.Role, st.Rule, st.Namespaces, st.Until = string(s.Binds.Role()), s.Rule, append([]string{}, where.Namespaces()...), until.UTC().Format(time.RFC3339)
+	if !s.Binds.IsSimple() {
+		st.Bind = rolesOf(s, st.Provisioned)
+	}
 	return st
 }
 
@@ -444,7 +452,7 @@ func notSignedIn(s Signin) error {
 }
 
 func grantRemoved(s Signin) error {
-	return problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s, so the server ended the sign-in.", s.Role, s.Owner.Login),
+	return problem.New(problem.GrantRemoved, fmt.Sprintf("The role %q is no longer granted to %s, so the server ended the sign-in.", s.Binds.Role(), s.Owner.Login),
 		"Sign in again to use the current grants: tka login")
 }
 

@@ -102,7 +102,7 @@ func TestSGN17_FailuresAreNoInternalErrors(t *testing.T) {
 						store := failingStore{memoryStore: newMemoryStore()}
 						if o.alive {
 							owner := signin.OwnerOf(who, "")
-							s := signin.Signin{Name: owner.Name(), Owner: owner, Role: "view", Period: 8 * time.Hour, AskedAt: time.Now()}
+							s := signin.Signin{Name: owner.Name(), Owner: owner, Binds: access.Binds{{Role: "view"}}, Period: 8 * time.Hour, AskedAt: time.Now()}
 							if _, err := store.memoryStore.Create(t.Context(), s); err != nil {
 								t.Fatal(err)
 							}
@@ -173,7 +173,7 @@ func TestGoneWithoutAWatch(t *testing.T) {
 			body any
 			want int
 		}{{signin.Login.Declare(), signin.LoginRequest{Role: "edit"}, http.StatusAccepted}, {signin.Logout.Declare(), signin.LogoutRequest{}, http.StatusOK}} {
-			s := signin.Signin{Name: owner.Name(), Owner: owner, Role: "view", Period: 8 * time.Hour, AskedAt: time.Now()}
+			s := signin.Signin{Name: owner.Name(), Owner: owner, Binds: access.Binds{{Role: "view"}}, Period: 8 * time.Hour, AskedAt: time.Now()}
 			if _, err := store.memoryStore.Create(t.Context(), s); err != nil && !errors.Is(err, signin.ErrExists) {
 				t.Fatal(err)
 			}

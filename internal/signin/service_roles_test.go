@@ -92,7 +92,7 @@ func (m *memoryStore) Create(_ context.Context, s signin.Signin) (signin.Signin,
 		}
 		m.next++
 		s.UID, s.Created, s.Phase, s.ValidUntil = fmt.Sprint("uid", m.next), s.AskedAt, signin.PhaseReady, s.AskedAt.Add(s.Period)
-		s.BoundRole, s.BoundNamespaces, s.ServiceAccount, s.ServiceAccountUID = s.Role, s.Namespaces, s.Name, "sa"+s.UID
+		s.Bound, s.ServiceAccount, s.ServiceAccountUID = s.Binds, s.Name, "sa"+s.UID
 		m.signins[s.Name] = s
 		return nil
 	})
@@ -207,7 +207,7 @@ func TestRoles(t *testing.T) {
 				store := newMemoryStore()
 				if state == "signed in" {
 					s := live(p.caller, "view", time.Now())
-					s.BoundRole, s.ServiceAccount = "view", s.Name
+					s.Bound, s.ServiceAccount = access.Binds{{Role: "view"}}, s.Name
 					store = newMemoryStore(s)
 				}
 				h, _, entries := newHandler(store, func() (access.Caller, error) { return p.caller, p.err })

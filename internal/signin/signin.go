@@ -80,8 +80,8 @@ type Signin struct {
 	Version    string // resource version of the stored object; a write names the version that it read
 	Generation int64
 	Owner      Owner
-	Role       access.Role
-	Namespaces []string // sorted; empty: the whole cluster
+	Binds      access.Binds // in the order of the rule
+	Rule       string       // name of the rule of the last login, or ""
 	Period     time.Duration
 	Why        string    // the reason that the person gave, or ""
 	AskedAt    time.Time // time of the last login
@@ -96,10 +96,9 @@ type Report struct {
 	Phase              Phase
 	Reason             string // of the Ready condition
 	Message            string
-	ValidUntil         time.Time // zero if nothing was provisioned
-	BoundRole          access.Role
-	BoundNamespaces    []string
-	MissingNamespaces  []string
+	ValidUntil         time.Time    // zero if nothing was provisioned
+	Bound              access.Binds // the bound roles and their namespaces, without selectors
+	MissingNamespaces  []string     // named namespaces without a binding, sorted
 	ServiceAccount     string
 	ServiceAccountUID  string // in the Report of a Step: "" means the account that the step creates
 	ObservedGeneration int64

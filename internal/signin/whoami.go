@@ -43,10 +43,12 @@ type CallerIdentity struct {
 
 // A Rule is one matching rule, as far as it could be parsed.
 type Rule struct {
-	Role       string           `json:"role"`
+	Name       string           `json:"name,omitempty" doc:"the rule's name; a login can request it instead of a role"`
+	Role       string           `json:"role" doc:"several roles are separated by commas"`
 	Period     httpapi.Duration `json:"period,omitzero"`
 	Priority   int              `json:"priority"`
-	Namespaces []string         `json:"namespaces" null:"never" doc:"where the rule applies; none: the whole cluster"`
+	Namespaces []string         `json:"namespaces" null:"never" doc:"where the rule applies; none: the whole cluster, or as in bind"`
+	Bind       []Role           `json:"bind,omitempty" doc:"each role and where it applies; absent: role and namespaces say it"`
 	Reason     string           `json:"reason,omitempty" enum:"required" doc:"a login must give a reason"`
 	Chosen     bool             `json:"chosen" doc:"a login without parameters uses this rule"`
 	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty if it can"`
@@ -92,11 +94,15 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, req WhoamiRequest
 		if r.ReasonRequired {
 			reason = "required"
 		}
-		w.Rules = append(w.Rules, Rule{Role: string(r.Role), Period: httpapi.Duration(r.Period), Priority: r.Priority,
-			Namespaces: append([]string{}, r.Namespaces...), Reason: reason, Chosen: r.Chosen, Problem: r.Problem})
+		rule := Rule{Name: r.Name, Role: string(r.Binds.Role()), Period: httpapi.Duration(r.Period), Priority: r.Priority,
+			Namespaces: append([]string{}, r.Binds.Namespaces()...), Reason: reason, Chosen: r.Chosen, Problem: r.Problem}
+		if len(r.Binds) > 0 && !r.Binds.IsSimple() {
+			rule.Bind = rolesOfBinds(r.Binds)
+		}
+		w.Rules = append(w.Rules, rule)
 	}
 	w.Decision = decisionOf(e)
-	if err := d.explainClusterWide(ctx, &w); err != nil {
+	if err := d.explainClusterWide(ctx, e.Rules, &w); err != nil {
 		return Whoami{}, err
 	}
 	switch s, there, err := d.findSignin(ctx, p, req.Session); {
@@ -112,11 +118,11 @@ func decisionOf(e access.Explanation) Decision {
 	if refused := problem.From(e.Refused); refused != nil {
 		return Decision{Code: refused.Code, Message: refused.Message, Advice: append([]string{}, refused.Advice...), Choices: refused.Choices}
 	}
-	where := "in the whole cluster"
-	if ns := e.Permit.Namespaces(); len(ns) > 0 {
-		where = "in " + strings.Join(ns, ", ")
+	var texts []string
+	for _, b := range e.Permit.Binds() {
+		texts = append(texts, fmt.Sprintf("the role %q for %v %s", b.Role, httpapi.Duration(e.Permit.Period()), b.Where()))
 	}
-	return Decision{Allowed: true, Advice: []string{}, Message: fmt.Sprintf("A login gives the role %q for %v %s.", e.Permit.Role(), httpapi.Duration(e.Permit.Period()), where)}
+	return Decision{Allowed: true, Advice: []string{}, Message: "A login gives " + strings.Join(texts, ", and ") + "."}
 }
 
 // findSignin returns the caller's sign-in from the cache. For a caller with a grant it also queries the

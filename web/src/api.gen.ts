@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 181727dd8d484fe6967b9097e5c7230e86d37bae001a372ba1e86aface6342cc
+// schemas: 432c224e30e932ff49c1fc0720cc4e4815eb13c7963892d9d3a81d2f5ebbbe83
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -86,6 +86,11 @@ export interface components {
             /** @enum {string} */
             severity: "error" | "warning";
         };
+        Bind: {
+            namespaces?: string[];
+            namespaceSelector?: string;
+            role: string;
+        };
         Change: {
             actions?: components["schemas"]["Actions"];
             /** Format: date-time */
@@ -130,6 +135,7 @@ export interface components {
             namespaces?: string[];
             period: string;
             role: string;
+            rule?: string;
         };
         CloseRequest: {
             reason: string;
@@ -1292,6 +1298,7 @@ export interface components {
         };
         Signin: {
             actions?: components["schemas"]["SigninActions"];
+            bind?: components["schemas"]["Bind"][];
             conditions: components["schemas"]["Condition"][] | null;
             /** Format: date-time */
             created: string;
@@ -1574,6 +1581,7 @@ export type Answer = components['schemas']['Answer'];
 export type Approval = components['schemas']['Approval'];
 export type Asked = components['schemas']['Asked'];
 export type Attention = components['schemas']['Attention'];
+export type Bind = components['schemas']['Bind'];
 export type Change = components['schemas']['Change'];
 export type Check = components['schemas']['Check'];
 export type Choice = components['schemas']['Choice'];

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/signin"
 )
 
 const (
@@ -40,12 +41,14 @@ type Session struct {
 	Session    string   `json:"session,omitempty"` // "": the default one
 	Reason     string   `json:"reason,omitempty"`  // that the person gave
 	Role       string   `json:"role"`
-	Namespaces []string `json:"namespaces"` // empty: the whole cluster
-	Phase      string   `json:"phase"`
-	Until      string   `json:"until"` // RFC 3339; "": not provisioned
-	Since      string   `json:"since"`
-	Revoked    bool     `json:"revoked,omitempty"`
-	Error      string   `json:"error,omitempty"`
+	Namespaces []string `json:"namespaces"` // empty: the whole cluster, or as in Bind
+
+	Bind    []signin.Role `json:"bind,omitempty"` // each role and where it applies, if there are several
+	Phase   string        `json:"phase"`
+	Until   string        `json:"until"` // RFC 3339; "": not provisioned
+	Since   string        `json:"since"`
+	Revoked bool          `json:"revoked,omitempty"`
+	Error   string        `json:"error,omitempty"`
 }
 
 // Sessions returns all sign-ins, sorted by login and name.
@@ -67,11 +70,13 @@ func (c Kubectl) Sessions(ctx context.Context) ([]Session, error) {
 				Reason     string
 				Role       string
 				Namespaces []string
+				Bind       []signin.Role
 			}
 			Status struct {
 				Phase      string
 				Role       string
 				Namespaces []string
+				Bind       []signin.Role
 				ValidUntil string
 			}
 		}
@@ -81,10 +86,10 @@ func (c Kubectl) Sessions(ctx context.Context) ([]Session, error) {
 	}
 	all := []Session{}
 	for _, i := range list.Items {
-		s := Session{Name: i.Metadata.Name, Login: i.Spec.User.Login, Device: i.Spec.Device.Name, Session: i.Spec.Session, Reason: i.Spec.Reason, Role: i.Status.Role, Namespaces: i.Status.Namespaces,
+		s := Session{Name: i.Metadata.Name, Login: i.Spec.User.Login, Device: i.Spec.Device.Name, Session: i.Spec.Session, Reason: i.Spec.Reason, Role: i.Status.Role, Namespaces: i.Status.Namespaces, Bind: i.Status.Bind,
 			Phase: cmp.Or(i.Status.Phase, "Pending"), Until: i.Status.ValidUntil, Since: i.Metadata.CreationTimestamp}
 		if s.Role == "" { // not bound yet: show the requested role
-			s.Role, s.Namespaces = i.Spec.Role, i.Spec.Namespaces
+			s.Role, s.Namespaces, s.Bind = i.Spec.Role, i.Spec.Namespaces, i.Spec.Bind
 		}
 		s.Namespaces = append([]string{}, s.Namespaces...)
 		all = append(all, s)

@@ -57,8 +57,14 @@ func signinOf(o *v1alpha1.TkaSignin, now time.Time) plane.Object {
 	s := plane.Signin{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet, Device: o.Spec.Device.Name, Session: o.Spec.Session, Reason: o.Spec.Reason,
 		Role: o.Status.Role, Namespaces: nonNil(o.Status.Namespaces), Created: o.CreationTimestamp.UTC(), ValidUntil: timeOrNil(o.Status.ValidUntil), Phase: string(o.Status.Phase),
 		Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	for _, b := range o.Status.Bind {
+		s.Bind = append(s.Bind, plane.Bind{Role: b.Role, Namespaces: b.Namespaces})
+	}
 	if s.Role == "" {
 		s.Role, s.Namespaces = o.Spec.Role, nonNil(o.Spec.Namespaces)
+		for _, b := range o.Spec.Bind {
+			s.Bind = append(s.Bind, plane.Bind{Role: b.Role, Namespaces: b.Namespaces, Selector: b.NamespaceSelector})
+		}
 	}
 	switch {
 	case o.DeletionTimestamp != nil:

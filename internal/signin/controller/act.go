@@ -255,12 +255,12 @@ func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step 
 	case signin.End:
 		note = "Another client deleted or recreated its ServiceAccount, so the sign-in ends."
 	case signin.Revoke:
-		known = step.RemoveFinalizer && f.BoundRole != ""
-		note = fmt.Sprintf("The role %s is no longer bound.", f.BoundRole)
+		known = step.RemoveFinalizer && len(f.Bound) > 0
+		note = fmt.Sprintf("The role %s is no longer bound.", f.Bound.Role())
 	}
 	if !known {
 		return
 	}
 	r.events.Eventf(o, nil, e.kind, e.reason, e.action, "%s", note)
-	r.Log.Info("sign-in", "op", string(step.Action), "signin", o.Name, "login", o.Spec.User.Login, "role", o.Spec.Role, "reason", step.Report.Reason)
+	r.Log.Info("sign-in", "op", string(step.Action), "signin", o.Name, "login", o.Spec.User.Login, "role", f.Binds.Role(), "reason", step.Report.Reason)
 }

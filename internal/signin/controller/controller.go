@@ -37,6 +37,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
+	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -58,10 +59,13 @@ const (
 // Names of the cache indexes.
 const (
 	bySignin    = "signin"    // ServiceAccounts and bindings by the UID in their label
-	byName      = "name"      // RoleBindings by name, in all namespaces
+	byName      = "name"      // bindings by the name of the sign-in in their names
 	byUID       = "uid"       // sign-ins by UID
-	byNamespace = "namespace" // sign-ins by the namespaces that they request
+	byNamespace = "namespace" // sign-ins by the namespaces that they name, and bySelector for those with a selector
 )
+
+// bySelector is the key of sign-ins with a selector in the index byNamespace. It is no name of a namespace.
+const bySelector = "*"
 
 // A Controller provisions the sign-ins of one namespace and removes their objects at the end. Fields
 // are required unless their comment says otherwise.
@@ -209,7 +213,7 @@ type reconciler struct {
 	events        events.EventRecorder
 
 	roles    lookupCache[roleInfo] // by name
-	policies lookupCache[bool]     // whether a policy is in force, by name
+	policies lookupCache[bool]               // whether a policy is in force, by name
 	written  overwrittenVersions
 	arrivals arrivalTimes
 }
@@ -222,14 +226,28 @@ func (r *reconciler) index(ctx context.Context, f client.FieldIndexer) error {
 		}
 		return nil
 	}
+	ofSignin := func(o client.Object) []string { return []string{signinName(o.GetName())} }
 	return errors.Join(
 		f.IndexField(ctx, &corev1.ServiceAccount{}, bySignin, label),
 		f.IndexField(ctx, &rbacv1.ClusterRoleBinding{}, bySignin, label),
 		f.IndexField(ctx, &rbacv1.RoleBinding{}, bySignin, label),
-		f.IndexField(ctx, &rbacv1.RoleBinding{}, byName, func(o client.Object) []string { return []string{o.GetName()} }),
+		f.IndexField(ctx, &rbacv1.ClusterRoleBinding{}, byName, ofSignin),
+		f.IndexField(ctx, &rbacv1.RoleBinding{}, byName, ofSignin),
 		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byUID, func(o client.Object) []string { return []string{string(o.GetUID())} }),
-		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byNamespace, func(o client.Object) []string { return o.(*v1alpha1.TkaSignin).Spec.Namespaces }),
+		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byNamespace, func(o client.Object) []string { return namespaceKeys(bindsOf(o.(*v1alpha1.TkaSignin))) }),
 	)
+}
+
+// namespaceKeys returns the keys of a sign-in with these roles in the index byNamespace.
+func namespaceKeys(binds access.Binds) (keys []string) {
+	for _, b := range binds {
+		keys = append(keys, b.Namespaces...)
+		if b.Selector != "" {
+			keys = append(keys, bySelector)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // needsReconcile reports whether an update of a sign-in needs a reconcile. Annotations do not count: the
@@ -258,20 +276,32 @@ func (r *reconciler) requestsForObject(ctx context.Context, o client.Object) []r
 	return requests
 }
 
-// requestsForNamespace returns the sign-ins that request a namespace.
+// requestsForNamespace returns the sign-ins that name a namespace or select it by its labels. The
+// watch calls it with the labels before and after a change.
 func (r *reconciler) requestsForNamespace(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.requestsByIndex(ctx, byNamespace, o.GetName())
+	requests := r.requestsByIndex(ctx, byNamespace, o.GetName())
+	for _, x := range r.signinsByIndex(ctx, byNamespace, bySelector) {
+		if slices.ContainsFunc(bindsOf(&x), func(b access.Bind) bool { return b.Selector != "" && selects(b.Selector, o.GetLabels()) }) {
+			requests = append(requests, r.request(x.Name))
+		}
+	}
+	return requests
 }
 
 func (r *reconciler) requestsByIndex(ctx context.Context, index, key string) (requests []reconcile.Request) {
+	for _, x := range r.signinsByIndex(ctx, index, key) {
+		requests = append(requests, r.request(x.Name))
+	}
+	return requests
+}
+
+// signinsByIndex returns sign-ins from the cache. The caller must not change them.
+func (r *reconciler) signinsByIndex(ctx context.Context, index, key string) []v1alpha1.TkaSignin {
 	var list v1alpha1.TkaSigninList
 	if err := r.List(ctx, &list, client.InNamespace(r.Namespace), client.MatchingFields{index: key}, client.UnsafeDisableDeepCopy); err != nil {
 		r.Log.Error("look up sign-ins in the cache", "err", err)
 	}
-	for i := range list.Items {
-		requests = append(requests, r.request(list.Items[i].Name))
-	}
-	return requests
+	return list.Items
 }
 
 func (r *reconciler) request(name string) reconcile.Request {

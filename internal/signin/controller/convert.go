@@ -4,6 +4,7 @@
 package controller
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -26,12 +27,12 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 		Owner: signin.Owner{Login: o.Spec.User.Login, UserID: o.Spec.User.ID, DisplayName: o.Spec.User.DisplayName,
 			DeviceID: o.Spec.Device.ID, DeviceName: o.Spec.Device.Name, Tailnet: o.Spec.Device.Tailnet,
 			Session: signin.Session(o.Spec.Session)},
-		Role:       access.Role(o.Spec.Role),
-		Namespaces: slices.Sorted(slices.Values(o.Spec.Namespaces)),
-		Why:        o.Spec.Reason,
-		Period:     o.Spec.Period.Duration, AskedAt: o.Spec.AskedAt.Time,
+		Binds:  bindsOf(o),
+		Rule:   o.Spec.Rule,
+		Why:    o.Spec.Reason,
+		Period: o.Spec.Period.Duration, AskedAt: o.Spec.AskedAt.Time,
 		Created: o.CreationTimestamp.Time, Deleting: o.DeletionTimestamp != nil,
-		Report: signin.Report{Phase: signin.Phase(o.Status.Phase), BoundRole: access.Role(o.Status.Role), BoundNamespaces: slices.Clone(o.Status.Namespaces),
+		Report: signin.Report{Phase: signin.Phase(o.Status.Phase), Bound: boundOf(o.Status),
 			MissingNamespaces: slices.Clone(o.Status.MissingNamespaces), ObservedGeneration: o.Status.ObservedGeneration},
 	}
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil {
@@ -46,6 +47,47 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 	return s
 }
 
+// bindsOf returns the requested roles of o.
+func bindsOf(o *v1alpha1.TkaSignin) (binds access.Binds) {
+	if len(o.Spec.Bind) == 0 {
+		return access.Binds{{Role: access.Role(o.Spec.Role), Namespaces: slices.Sorted(slices.Values(o.Spec.Namespaces))}}
+	}
+	for _, b := range o.Spec.Bind {
+		binds = append(binds, access.Bind{Role: access.Role(b.Role), Namespaces: slices.Sorted(slices.Values(b.Namespaces)), Selector: access.Selector(b.NamespaceSelector)})
+	}
+	return binds
+}
+
+// boundOf returns the bound roles in a status.
+func boundOf(st v1alpha1.TkaSigninStatus) (bound access.Binds) {
+	if len(st.Bind) == 0 && st.Role != "" {
+		return access.Binds{{Role: access.Role(st.Role), Namespaces: slices.Clone(st.Namespaces)}}
+	}
+	for _, b := range st.Bind {
+		bound = append(bound, access.Bind{Role: access.Role(b.Role), Namespaces: slices.Clone(b.Namespaces)})
+	}
+	return bound
+}
+
+// roleSummary returns spec.role of a sign-in with spec.bind. It is for people. It is never the name
+// of a role, so that an operator that does not know spec.bind refuses the sign-in.
+func roleSummary(binds access.Binds) string {
+	names := make([]string, len(binds))
+	for i, b := range binds {
+		if names[i] = string(b.Role); !b.IsClusterWide() {
+			names[i] += " (in namespaces)"
+		}
+	}
+	text := strings.Join(names, ", ")
+	if len(text) > maxRoleSummary {
+		text = fmt.Sprintf("%s and %d further roles", binds[0].Role, len(binds)-1)
+	}
+	return text
+}
+
+// maxRoleSummary is the maximum length of spec.role in bytes.
+const maxRoleSummary = 253
+
 // expiredAt returns when the expiry of o was recorded, or the zero time.
 func expiredAt(o *v1alpha1.TkaSignin) time.Time {
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionExpired); c != nil && c.Status == metav1.ConditionTrue {
@@ -56,23 +98,31 @@ func expiredAt(o *v1alpha1.TkaSignin) time.Time {
 
 // objectOf returns the new object for a sign-in. It has the finalizer from the start.
 func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
-	return &v1alpha1.TkaSignin{
+	o := &v1alpha1.TkaSignin{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: s.Name,
 			Labels:     map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy},
 			Finalizers: []string{v1alpha1.SigninFinalizer},
 		},
 		Spec: v1alpha1.TkaSigninSpec{
-			User:       v1alpha1.SigninUser{Login: s.Owner.Login, ID: s.Owner.UserID, DisplayName: cleanDisplayName(s.Owner.DisplayName)},
-			Device:     v1alpha1.SigninDevice{ID: s.Owner.DeviceID, Name: cleanDisplayName(s.Owner.DeviceName), Tailnet: s.Owner.Tailnet},
-			Session:    string(s.Owner.Session),
-			Reason:     s.Why,
-			Role:       string(s.Role),
-			Namespaces: s.Namespaces,
-			Period:     metav1.Duration{Duration: s.Period},
-			AskedAt:    metav1.NewTime(s.AskedAt),
+			User:    v1alpha1.SigninUser{Login: s.Owner.Login, ID: s.Owner.UserID, DisplayName: cleanDisplayName(s.Owner.DisplayName)},
+			Device:  v1alpha1.SigninDevice{ID: s.Owner.DeviceID, Name: cleanDisplayName(s.Owner.DeviceName), Tailnet: s.Owner.Tailnet},
+			Session: string(s.Owner.Session),
+			Rule:    s.Rule,
+			Reason:  s.Why,
+			Period:  metav1.Duration{Duration: s.Period},
+			AskedAt: metav1.NewTime(s.AskedAt),
 		},
 	}
+	if s.Binds.IsSimple() {
+		o.Spec.Role, o.Spec.Namespaces = string(s.Binds[0].Role), s.Binds[0].Namespaces
+		return o
+	}
+	o.Spec.Role = roleSummary(s.Binds)
+	for _, b := range s.Binds {
+		o.Spec.Bind = append(o.Spec.Bind, v1alpha1.SigninBind{Role: string(b.Role), Namespaces: b.Namespaces, NamespaceSelector: string(b.Selector)})
+	}
+	return o
 }
 
 // cleanDisplayName cleans a display name for storage and display. The name comes from the identity
@@ -95,9 +145,14 @@ func cleanDisplayName(name string) string {
 // old.
 func statusOf(r signin.Report, old []metav1.Condition, now time.Time) v1alpha1.TkaSigninStatus {
 	st := v1alpha1.TkaSigninStatus{
-		ObservedGeneration: r.ObservedGeneration, Phase: v1alpha1.SigninPhase(r.Phase), Role: string(r.BoundRole),
-		Namespaces: r.BoundNamespaces, MissingNamespaces: r.MissingNamespaces,
+		ObservedGeneration: r.ObservedGeneration, Phase: v1alpha1.SigninPhase(r.Phase), Role: string(r.Bound.Role()),
+		Namespaces: r.Bound.Namespaces(), MissingNamespaces: r.MissingNamespaces,
 		Conditions: slices.Clone(old),
+	}
+	if len(r.Bound) > 1 {
+		for _, b := range r.Bound {
+			st.Bind = append(st.Bind, v1alpha1.SigninBound{Role: string(b.Role), Namespaces: b.Namespaces})
+		}
 	}
 	if !r.ValidUntil.IsZero() {
 		st.ValidUntil = new(metav1.NewTime(r.ValidUntil))
@@ -109,11 +164,11 @@ func statusOf(r signin.Report, old []metav1.Condition, now time.Time) v1alpha1.T
 		conditions.Set(&st.Conditions, kind, conditions.Of(is, reason, r.Message), r.ObservedGeneration, now)
 	}
 	bound := r.Reason
-	if r.BoundRole != "" {
+	if len(r.Bound) > 0 {
 		bound = signin.ReasonProvisioned
 	}
 	set(v1alpha1.ConditionReady, r.Phase == signin.PhaseReady, r.Reason)
-	set(v1alpha1.ConditionProvisioned, r.BoundRole != "", bound)
+	set(v1alpha1.ConditionProvisioned, len(r.Bound) > 0, bound)
 	set(v1alpha1.ConditionExpired, r.Phase == signin.PhaseExpired, r.Reason)
 	return st
 }

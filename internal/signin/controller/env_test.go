@@ -207,7 +207,7 @@ func (p *env) owner(login, device string) signin.Owner {
 }
 
 func newSignin(o signin.Owner, role access.Role, period time.Duration, namespaces ...string) signin.Signin {
-	return signin.Signin{Name: o.Name(), Owner: o, Role: role, Namespaces: namespaces, Period: period, AskedAt: time.Now()}
+	return signin.Signin{Name: o.Name(), Owner: o, Binds: access.Binds{{Role: role, Namespaces: namespaces}}, Period: period, AskedAt: time.Now()}
 }
 
 // await waits until is returns true for the sign-in, and returns it.

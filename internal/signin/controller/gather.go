@@ -2,6 +2,8 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -10,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -27,14 +30,21 @@ const (
 	TokenPolicy     = "tailplane-signin-tokens"
 )
 
+// furtherRole is the end of the name of a binding of a further role, after the hash of the sign-in's name.
+var furtherRole = regexp.MustCompile(`(-[0-9a-f]{20})-[0-9a-f]{6}$`)
+
 // signinName returns the name of the sign-in for a binding name, or "".
 func signinName(name string) string {
 	s, ok := strings.CutPrefix(name, signin.BindingName(""))
 	if !ok {
 		return ""
 	}
-	return s
+	return furtherRole.ReplaceAllString(s, "$1")
 }
+
+// maxReads is the maximum number of namespaces of a selector in which bindings are read by name. A
+// sign-in with more is refused.
+const maxReads = 50
 
 // gather collects the facts that signin.Next needs for one sign-in. It reads from the cache. If
 // live, it reads objects with a known name from the API server. It returns the object even if a
@@ -57,27 +67,51 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 	if f.Account, err = r.account(ctx, reader, f.Signin); err != nil {
 		return f, o, err
 	}
-	if f.Bindings, err = r.bindings(ctx, reader, f.Signin); err != nil {
-		return f, o, err
-	}
-	if f.Deleting || !f.ExpiredAt.IsZero() {
-		return f, o, nil // the conditions for provisioning are not needed
-	}
-	for _, ns := range f.Namespaces {
-		there, err := namespaceExists(ctx, reader, ns)
-		if err != nil {
+	ends := f.Deleting || !f.ExpiredAt.IsZero() // the conditions for provisioning are not needed
+	if !ends {
+		if err := r.namespaces(ctx, reader, &f); err != nil {
 			return f, o, err
 		}
-		if there {
-			f.Existing = append(f.Existing, ns)
-		}
+	}
+	if f.Bindings, err = r.bindings(ctx, reader, f); err != nil || ends {
+		return f, o, err
 	}
 	if f.PolicyActive, err = r.isPolicyActive(ctx); err != nil {
 		return f, o, err
 	}
-	role, err := r.role(ctx, f.Role)
-	f.RoleExists, f.RoleReaches = role.exists, signin.ReachesAccounts(role.rules)
-	return f, o, err
+	f.Roles = map[access.Role]signin.ClusterRole{}
+	for _, b := range f.Binds {
+		role, err := r.role(ctx, b.Role)
+		if err != nil {
+			return f, o, err
+		}
+		f.Roles[b.Role] = signin.ClusterRole{Exists: role.exists, Reaches: signin.ReachesAccounts(role.rules)}
+	}
+	return f, o, nil
+}
+
+// namespaces sets the namespaces that exist and those that the selectors select.
+func (r *reconciler) namespaces(ctx context.Context, reader client.Reader, f *signin.Facts) error {
+	f.Selected = map[access.Selector][]string{}
+	for _, b := range f.Binds {
+		if b.Selector != "" {
+			selected, err := selectNamespaces(ctx, reader, b.Selector)
+			if err != nil {
+				return err
+			}
+			f.Selected[b.Selector] = selected
+		}
+		for _, ns := range b.Namespaces {
+			there, err := namespaceExists(ctx, reader, ns)
+			if err != nil {
+				return err
+			}
+			if there {
+				f.Existing = append(f.Existing, ns)
+			}
+		}
+	}
+	return nil
 }
 
 func (r *reconciler) account(ctx context.Context, reader client.Reader, s signin.Signin) (*signin.Account, error) {
@@ -111,9 +145,9 @@ func (r *reconciler) ignoreForbiddenIfTerminating(ctx context.Context, err error
 	return apierrors.NewNotFound(corev1.Resource("serviceaccounts"), "")
 }
 
-// bindings returns the bindings with the sign-in's name, and from the cache all bindings with its
-// UID.
-func (r *reconciler) bindings(ctx context.Context, reader client.Reader, s signin.Signin) ([]signin.Binding, error) {
+// bindings returns the bindings with the sign-in's names in the whole cluster, in the namespaces where
+// it is or should be bound, and from the cache all bindings with its UID.
+func (r *reconciler) bindings(ctx context.Context, reader client.Reader, s signin.Facts) ([]signin.Binding, error) {
 	var found []signin.Binding
 	add := func(o client.Object) {
 		b := r.bindingOf(o)
@@ -121,16 +155,23 @@ func (r *reconciler) bindings(ctx context.Context, reader client.Reader, s signi
 			found = append(found, b)
 		}
 	}
-	for _, ns := range append([]string{""}, s.Namespaces...) {
-		var o client.Object = new(rbacv1.RoleBinding)
-		if ns == "" {
-			o = new(rbacv1.ClusterRoleBinding)
+	names := signin.BindingNames(s.Name, s.Binds)
+	for i, b := range s.Binds {
+		places := append([]string{""}, b.Namespaces...)
+		if len(b.Namespaces) == 0 && len(s.Selected[b.Selector]) <= maxReads {
+			places = append(places, s.Selected[b.Selector]...)
 		}
-		switch err := reader.Get(ctx, client.ObjectKey{Namespace: ns, Name: signin.BindingName(s.Name)}, o); {
-		case err == nil:
-			add(o)
-		case !apierrors.IsNotFound(err):
-			return nil, err
+		for _, ns := range places {
+			var o client.Object = new(rbacv1.RoleBinding)
+			if ns == "" {
+				o = new(rbacv1.ClusterRoleBinding)
+			}
+			switch err := reader.Get(ctx, client.ObjectKey{Namespace: ns, Name: names[i]}, o); {
+			case err == nil:
+				add(o)
+			case !apierrors.IsNotFound(err):
+				return nil, err
+			}
 		}
 	}
 	for _, list := range []client.ObjectList{new(rbacv1.ClusterRoleBindingList), new(rbacv1.RoleBindingList)} {
@@ -193,6 +234,33 @@ func namespaceExists(ctx context.Context, reader client.Reader, name string) (bo
 		return false, client.IgnoreNotFound(err)
 	}
 	return ns.DeletionTimestamp == nil, nil // no object can be created in a namespace that is being deleted
+}
+
+// selectNamespaces returns the namespaces that the selector selects, sorted, without those that are
+// being deleted. An invalid selector selects none.
+func selectNamespaces(ctx context.Context, reader client.Reader, selector access.Selector) (names []string, err error) {
+	parsed, err := labels.Parse(string(selector))
+	if err != nil {
+		return nil, nil //nolint:nilerr // signin.Next refuses it
+	}
+	list := new(metav1.PartialObjectMetadataList)
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	if err := reader.List(ctx, list, client.MatchingLabelsSelector{Selector: parsed}); err != nil {
+		return nil, fmt.Errorf("list the namespaces with the labels %s: %w", selector, err)
+	}
+	for i := range list.Items {
+		if list.Items[i].DeletionTimestamp == nil {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// selects reports whether the selector selects a namespace with these labels.
+func selects(selector access.Selector, of map[string]string) bool {
+	parsed, err := labels.Parse(string(selector))
+	return err == nil && parsed.Matches(labels.Set(of))
 }
 
 // role describes the ClusterRole. Kubernetes would accept a binding to a missing role. It queries

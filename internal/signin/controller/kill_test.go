@@ -162,7 +162,7 @@ func (p *env) newKillable(k *killer) (s *Store, end func()) {
 // login does what the service does, once: create, extend or replace.
 func login(ctx context.Context, s *Store, want signin.Signin) error {
 	have, err := s.Get(ctx, want.Name)
-	if err == nil && !have.Deleting && have.Role == want.Role && have.Phase != signin.PhaseExpired {
+	if err == nil && !have.Deleting && have.Binds.Equal(want.Binds) && have.Phase != signin.PhaseExpired {
 		have.Period, have.AskedAt = want.Period, want.AskedAt
 		_, err = s.Extend(ctx, have)
 		return err
@@ -216,12 +216,15 @@ func (p *env) invariantsAt(now time.Time) error {
 		switch {
 		case s.State(now) == signin.Ready:
 			want = 1
-		case s.Phase == signin.PhaseRefused && s.ObservedGeneration == s.Generation, s.Phase == signin.PhaseExpired && s.BoundRole == "":
+		case s.Phase == signin.PhaseRefused && s.ObservedGeneration == s.Generation, s.Phase == signin.PhaseExpired && len(s.Bound) == 0:
 		default:
 			errs = append(errs, fmt.Errorf("%s is at no rest: %s", s.Name, s.State(now)))
 			continue
 		}
-		perNamespace := max(1, len(s.BoundNamespaces))
+		perNamespace := 0
+		for _, b := range s.Bound {
+			perNamespace += max(1, len(b.Namespaces))
+		}
 		if owned[uid] != want || bindings[uid] != want*perNamespace {
 			errs = append(errs, fmt.Errorf("%s is %s with %d accounts and %d bindings", s.Name, s.Phase, owned[uid], bindings[uid]))
 		}
@@ -246,7 +249,7 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 	}
 	ready := func(role access.Role) func(signin.Signin, bool) bool {
 		return func(s signin.Signin, there bool) bool {
-			return there && s.State(time.Now()) == signin.Ready && s.BoundRole == role
+			return there && s.State(time.Now()) == signin.Ready && s.Bound.Role() == role
 		}
 	}
 	two := []string{"default", "kube-public"}
@@ -264,6 +267,15 @@ func TestKilledAfterEveryWrite(t *testing.T) {
 			during: func(ctx context.Context, c scene) error {
 				return login(ctx, c.s, newSignin(c.owner, view, time.Hour, two...))
 			}},
+		{name: "login with several roles", after: ready("view,edit"),
+			during: func(ctx context.Context, c scene) error {
+				return login(ctx, c.s, withBinds(c.owner, access.Bind{Role: view}, access.Bind{Role: edit, Namespaces: two}))
+			}},
+		{name: "fewer roles", after: ready(view),
+			before: func(ctx context.Context, c scene) error {
+				return login(ctx, c.s, withBinds(c.owner, access.Bind{Role: view}, access.Bind{Role: edit, Namespaces: two}))
+			},
+			during: func(ctx context.Context, c scene) error { return login(ctx, c.s, newSignin(c.owner, view, time.Hour)) }},
 		{name: "extend", after: func(s signin.Signin, there bool) bool {
 			return ready(view)(s, there) && time.Until(s.ValidUntil) > 90*time.Minute
 		},

@@ -71,8 +71,8 @@ func TestLife(t *testing.T) {
 	alice := p.owner("alice@a.example", "laptop")
 
 	ready := p.login(s, newSignin(alice, "view", time.Hour))
-	if want := ready.AskedAt.Add(time.Hour); !ready.ValidUntil.Equal(want) || ready.BoundRole != "view" {
-		t.Errorf("bound %s until %v, want view until %v", ready.BoundRole, ready.ValidUntil, want)
+	if want := ready.AskedAt.Add(time.Hour); !ready.ValidUntil.Equal(want) || ready.Bound.Role() != "view" {
+		t.Errorf("bound %s until %v, want view until %v", ready.Bound.Role(), ready.ValidUntil, want)
 	}
 	o := p.object(ready.Name)
 	for kind, want := range map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: "True", v1alpha1.ConditionProvisioned: "True", v1alpha1.ConditionExpired: "False"} {
@@ -189,9 +189,9 @@ func TestTwoPeople(t *testing.T) {
 		t.Fatalf("a.ServiceAccountUID = %q, the same as b.ServiceAccountUID", a.ServiceAccountUID)
 	case a.Name == phone.Name:
 		t.Fatalf("a.Name = %q, the same as phone.Name", a.Name)
-	case b.BoundRole != "edit":
-		t.Fatalf("b.BoundRole = %q, want %q", b.BoundRole, "edit")
-	case deploy.Name == phone.Name, deploy.BoundRole != "edit", phone.BoundRole != "view":
+	case b.Bound.Role() != "edit":
+		t.Fatalf("b.Bound.Role() = %q, want %q", b.Bound.Role(), "edit")
+	case deploy.Name == phone.Name, deploy.Bound.Role() != "edit", phone.Bound.Role() != "view":
 		t.Fatalf("sessions of the phone: %+v, %+v", phone, deploy)
 	}
 	p.until("the cache", func() bool { return len(s.ListCached("alice@a.example")) == 3 })
@@ -294,7 +294,7 @@ func TestExpiry(t *testing.T) {
 	}
 	ready.ValidUntil = p.shorten(s, ready)
 	over := p.await(s, ready.Name, func(x signin.Signin, there bool) bool {
-		return there && x.Phase == signin.PhaseExpired && x.BoundRole == ""
+		return there && x.Phase == signin.PhaseExpired && len(x.Bound) == 0
 	})
 	late := time.Since(ready.ValidUntil)
 	t.Logf("all was gone %v after the end", late.Round(time.Millisecond))
@@ -348,7 +348,7 @@ func TestExpiryWhileAway(t *testing.T) {
 	p.ahead = time.Hour
 	p.operate()
 	p.await(s, ready.Name, func(x signin.Signin, there bool) bool {
-		return there && x.Phase == signin.PhaseExpired && x.BoundRole == ""
+		return there && x.Phase == signin.PhaseExpired && len(x.Bound) == 0
 	})
 	end(p, s, ready.Name)
 }
@@ -376,7 +376,7 @@ func TestReplace(t *testing.T) {
 		}
 		p.await(s, now.Name, func(x signin.Signin, there bool) bool { return !there || x.UID != now.UID })
 		next := p.login(s, newSignin(alice, role, time.Hour))
-		if next.BoundRole != role || next.ServiceAccountUID == now.ServiceAccountUID {
+		if next.Bound.Role() != role || next.ServiceAccountUID == now.ServiceAccountUID {
 			t.Errorf("replaced by %s: %+v", role, next)
 		}
 		_, everywhere, _ := p.made()
@@ -448,8 +448,8 @@ func TestNamespaces(t *testing.T) {
 	here, later := p.cluster.Namespace(t), p.ns+"-later"
 	namespaces := slices.Sorted(slices.Values([]string{here, later}))
 	ready := p.login(s, newSignin(p.owner("alice@a.example", "laptop"), "edit", time.Hour, namespaces...))
-	if !slices.Equal(ready.BoundNamespaces, []string{here}) || !slices.Equal(ready.MissingNamespaces, []string{later}) {
-		t.Errorf("bound in %v, missing %v; want %s and %s", ready.BoundNamespaces, ready.MissingNamespaces, here, later)
+	if !slices.Equal(ready.Bound.Namespaces(), []string{here}) || !slices.Equal(ready.MissingNamespaces, []string{later}) {
+		t.Errorf("bound in %v, missing %v; want %s and %s", ready.Bound.Namespaces(), ready.MissingNamespaces, here, later)
 	}
 	token := p.token(s, ready)
 	if err := p.mayList(token, here); err != nil {
@@ -473,7 +473,7 @@ func TestNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	ready = p.await(s, ready.Name, func(x signin.Signin, there bool) bool {
-		return there && len(x.BoundNamespaces) == 2 && len(x.MissingNamespaces) == 0
+		return there && len(x.Bound.Namespaces()) == 2 && len(x.MissingNamespaces) == 0
 	})
 	if err := p.mayList(token, later); err != nil {
 		t.Errorf("in %s: %v", later, err)
@@ -611,8 +611,8 @@ func TestStore(t *testing.T) {
 		t.Errorf("made.Owner.DisplayName = %q, want %q", made.Owner.DisplayName, "Al[31mice")
 	case len([]rune(made.Owner.DeviceName)) != 253:
 		t.Errorf("len([]rune(made.Owner.DeviceName)) = %v, want 253", len([]rune(made.Owner.DeviceName)))
-	case !slices.Equal(made.Namespaces, []string{"default", "kube-public"}):
-		t.Errorf("made.Namespaces (-want +got):\n%s", cmp.Diff([]string{"default", "kube-public"}, made.Namespaces))
+	case !slices.Equal(made.Binds.Namespaces(), []string{"default", "kube-public"}):
+		t.Errorf("made.Binds.Namespaces() (-want +got):\n%s", cmp.Diff([]string{"default", "kube-public"}, made.Binds.Namespaces()))
 	case made.Period != time.Hour:
 		t.Errorf("made.Period = %v, want %v", made.Period, time.Hour)
 	case made.UID == "":

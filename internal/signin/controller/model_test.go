@@ -563,7 +563,7 @@ func (l *modelRun) unsettled() error {
 
 // key returns the access that a sign-in gives.
 func key(s signin.Signin) rights {
-	return rights{string(s.BoundRole), strings.Join(s.BoundNamespaces, ",")}
+	return rights{string(s.Bound.Role()), strings.Join(s.Bound.Namespaces(), ",")}
 }
 
 // compare compares the stored state with the model and updates the model.

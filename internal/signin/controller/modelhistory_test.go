@@ -279,12 +279,12 @@ func (h *history) laws(tampered map[string]bool) (broken []string) {
 		if s.Phase != signin.PhaseReady || s.Generation != s.ObservedGeneration || s.Deleting {
 			continue
 		}
-		where := s.BoundNamespaces
+		where := s.Bound.Namespaces()
 		if len(where) == 0 {
 			where = []string{""}
 		}
-		if got := slices.Sorted(maps.Keys(roles[s.Name])); !slices.Equal(got, []string{string(s.BoundRole)}) {
-			fail(m, "%s shows the role %s; bound is %v", s.Name, s.BoundRole, got)
+		if got := slices.Sorted(maps.Keys(roles[s.Name])); !slices.Equal(got, []string{string(s.Bound.Role())}) {
+			fail(m, "%s shows the role %s; bound is %v", s.Name, s.Bound.Role(), got)
 		}
 		got := slices.DeleteFunc(slices.Sorted(maps.Keys(places[s.Name])), func(ns string) bool {
 			return !slices.Contains(where, ns) && h.late.binding(ns) // until the operator sees the namespace

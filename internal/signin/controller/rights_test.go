@@ -182,7 +182,7 @@ func TestManifestsSuffice(t *testing.T) {
 	short := p.login(s, newSignin(alice, "view", time.Hour))
 	p.shorten(s, short)
 	p.await(s, short.Name, func(x signin.Signin, there bool) bool {
-		return there && x.Phase == signin.PhaseExpired && x.BoundRole == ""
+		return there && x.Phase == signin.PhaseExpired && x.Bound.Role() == ""
 	})
 	end(p, s, short.Name)
 }

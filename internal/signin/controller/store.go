@@ -51,7 +51,7 @@ type Store struct {
 	config    *rest.Config
 	client    client.Client
 	cache     cache.Cache
-	policies  lookupCache[bool]     // whether a policy is in force, by name
+	policies  lookupCache[bool]               // whether a policy is in force, by name
 	roles     lookupCache[roleInfo] // by name
 
 	synced chan struct{} // closed when the cache is filled
@@ -184,17 +184,21 @@ func (s *Store) ListCached(login string) []signin.Signin {
 // Create stores a new sign-in.
 func (s *Store) Create(ctx context.Context, want signin.Signin) (signin.Signin, error) {
 	o := objectOf(want, s.namespace)
-	if err := s.client.Create(ctx, o); err != nil {
+	// Strict: an API server whose schema has no spec.bind would drop the field, and so widen the sign-in.
+	if err := s.client.Create(ctx, o, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
 		return signin.Signin{}, wrapError("create", want.Name, err)
 	}
 	return signinOf(o), nil
 }
 
-// Extend writes the period, the reason and the request time, if the stored version is the one that was read.
+// Extend writes the period, the reason, the name of the rule and the request time, if the stored version is the one that was read.
 func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, error) {
 	spec := map[string]any{"period": metav1.Duration{Duration: want.Period}, "askedAt": metav1.NewTime(want.AskedAt)}
 	if want.Why != "" {
 		spec["reason"] = want.Why
+	}
+	if spec["rule"] = want.Rule; want.Rule == "" {
+		spec["rule"] = nil
 	}
 	o, err := s.patch(ctx, want.Name, map[string]any{"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version}, "spec": spec})
 	if err != nil {

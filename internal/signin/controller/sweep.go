@@ -14,7 +14,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/kube"
-	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // runSweeps removes orphaned objects at the start and every ten minutes. It is the last resort
@@ -56,23 +55,20 @@ func (r *reconciler) sweep(ctx context.Context) error {
 // removed its finalizer by hand.
 func (r *reconciler) sweepOne(ctx context.Context, name string) error {
 	var made []client.Object
-	sa, crb := new(corev1.ServiceAccount), new(rbacv1.ClusterRoleBinding)
-	for key, o := range map[client.ObjectKey]client.Object{
-		{Namespace: r.Namespace, Name: name}: sa,
-		{Name: signin.BindingName(name)}:     crb,
-	} {
-		switch err := r.Get(ctx, key, o); {
-		case err == nil:
-			made = append(made, o)
-		case !apierrors.IsNotFound(err):
-			return err
-		}
-	}
-	bindings, err := r.objects(ctx, new(rbacv1.RoleBindingList), client.MatchingFields{byName: signin.BindingName(name)})
-	if err != nil {
+	sa := new(corev1.ServiceAccount)
+	switch err := r.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: name}, sa); {
+	case err == nil:
+		made = append(made, sa)
+	case !apierrors.IsNotFound(err):
 		return err
 	}
-	made = append(made, bindings...)
+	for _, list := range []client.ObjectList{new(rbacv1.ClusterRoleBindingList), new(rbacv1.RoleBindingList)} {
+		bindings, err := r.objects(ctx, list, client.MatchingFields{byName: name})
+		if err != nil {
+			return err
+		}
+		made = append(made, bindings...)
+	}
 	return r.removeOrphans(ctx, made, r.signinUID(name))
 }
 

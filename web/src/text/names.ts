@@ -1,3 +1,5 @@
+import type { Signin } from '../wire.ts'
+
 // Names, labels and addresses are untrusted data and are shown as text.
 
 const hidden = /[\p{Cc}\p{Cf}\p{Co}\p{Cs}\u2028\u2029]/gu
@@ -78,4 +80,10 @@ export function orgOf(path: string): string {
 /** An address with the escaped names. */
 export function address(...names: string[]): string {
   return names.map((n) => '/' + encodeURIComponent(n)).join('')
+}
+
+/** Where the roles of a sign-in apply. */
+export function places(s: Signin): string {
+  if (!s.bind?.length) return s.namespaces?.length ? s.namespaces.join(', ') : 'whole cluster'
+  return s.bind.map((b) => `${b.role}: ${b.namespaces?.join(', ') ?? b.namespaceSelector ?? 'whole cluster'}`).join('; ')
 }
