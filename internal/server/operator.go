@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -28,7 +29,7 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 			KeepExpired: time.Duration(s.KeepExpired), Recheck: policyRecheck, RequireAdmissionPolicy: s.RequireAdmissionPolicy, Reserved: policy.Reserved,
 			ClusterWide: clusterWide(s),
 		},
-		OnReady: p.metrics.ObserveReady,
+		OnReady: p.countReadySignin,
 		OnEnd:   p.recordEndedSignin,
 		OnSweep: p.recordSweep,
 	}
@@ -37,6 +38,14 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 	}
 	working() // a replica that waits for the election is ready
 	return operator.Run(ctx)
+}
+
+// countReadySignin counts a new sign-in that is ready.
+func (p *process) countReadySignin(ready controller.ReadySignin) {
+	p.metrics.ObserveReady(ready.Waited)
+	for _, r := range ready.Roles {
+		p.metrics.CountStarted(r, slices.Contains(ready.Privileged, r))
+	}
 }
 
 // checkRoles checks for each configured role whether it exists and whether this account may bind it, so that a mistake shows at the start

@@ -147,6 +147,7 @@ func Run(ctx context.Context, o Options, role settings.Role) error {
 		operations = append(append(operations, access.PlaneVerbs()...), exposure.UpstreamUse)
 	}
 	metrics := health.NewMetrics(version(), commit(), operations...)
+	metrics.SetRoles(set.AccessPolicy().Roles)
 	p := &process{Options: o, set: set, role: role, log: log, metrics: metrics, health: &health.Listener{
 		// controller-runtime's registry also has the collectors of Go and the process.
 		Address: set.Health, Gatherer: prometheus.Gatherers{metrics, ctrlmetrics.Registry}, Log: log,

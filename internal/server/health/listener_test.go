@@ -177,8 +177,9 @@ func TestMetrics(t *testing.T) {
 	m := health.NewMetrics("v1", "abc", access.SigninLogin, access.SigninKubeconfig)
 	l := newListener(m)
 	m.AddReadiness(l)
+	m.SetRoles([]access.Role{"view", "edit"})
 	m.AddSignins(func() ([]signin.Signin, bool) {
-		ready := signin.Report{Phase: signin.PhaseReady}
+		ready := signin.Report{Phase: signin.PhaseReady, Bound: access.Binds{{Role: "view"}, {Role: "a role that is no longer listed"}}}
 		return []signin.Signin{{Report: ready}, {Report: ready}, {Report: ready, Deleting: true}, {}}, true
 	})
 	m.AddNode(func() tailnet.Status { return tailnet.Status{State: "Running"} })
@@ -195,6 +196,8 @@ func TestMetrics(t *testing.T) {
 	m.CountEnded(signin.CauseGrant)
 	m.CountEnded("a cause that a stranger invented")
 	m.ObserveReady(20 * time.Millisecond)
+	m.CountStarted("edit", true)
+	m.CountStarted("a role that is no longer listed", false)
 	m.CountSwept()
 	status, body := get(t, l.Handler(), "/metrics")
 	if status != 200 {
@@ -215,6 +218,9 @@ func TestMetrics(t *testing.T) {
 		`tailplane_signin_sweep_deleted_total 1`,
 		`tailplane_signin_ends_total{cause="grant"} 1`, `tailplane_signin_ends_total{cause="logout"} 0`,
 		`tailplane_signins{phase="Ready"} 2`, `tailplane_signins{phase="Pending"} 1`, `tailplane_signins{phase="Ending"} 1`, `tailplane_signins{phase="Expired"} 0`,
+		`tailplane_signins_by_role{role="view"} 2`, `tailplane_signins_by_role{role="edit"} 0`, `tailplane_signins_by_role{role="other"} 2`,
+		`tailplane_signin_starts_total{privileged="true",role="edit"} 1`, `tailplane_signin_starts_total{privileged="false",role="edit"} 0`,
+		`tailplane_signin_starts_total{privileged="false",role="other"} 1`,
 		`tailplane_ready 1`, `tailplane_tailnet_up 1`,
 	} {
 		if !strings.Contains(body, "\n"+line+"\n") {
@@ -234,10 +240,12 @@ func TestMetrics(t *testing.T) {
 // AU-06: whatever is counted, only series with declared label values exist.
 func TestSeriesDoNotGrow(t *testing.T) {
 	m := health.NewMetrics("v1", "abc", access.SigninLogin)
+	m.SetRoles([]access.Role{"view"})
 	begin := m.MeasureServer("tailnet")
 	visit := func(i int) {
 		begin()(httpapi.Outcome{Verb: access.Verb(fmt.Sprint("verb", i)), Status: 400 + i%100, Code: problem.Code(fmt.Sprint("code", i)), Took: time.Duration(i)})
 		m.CountEnded(signin.Cause(fmt.Sprint("cause", i)))
+		m.CountStarted(access.Role(fmt.Sprint("role", i)), i%2 == 0)
 	}
 	visit(0)
 	series := func() (n int) {

@@ -32,7 +32,9 @@ type Metrics struct {
 	tokens     *prometheus.CounterVec // result
 	ends       *prometheus.CounterVec // cause
 	ready      prometheus.Observer
+	starts     *prometheus.CounterVec // role, privileged
 	swept      prometheus.Counter
+	roles      []access.Role       // values of the label role, besides otherRole
 	merge      prometheus.Observer // of gossip; set by AddGossip
 	operations []access.Verb
 }
@@ -60,6 +62,7 @@ func NewMetrics(version, commit string, operations ...access.Verb) *Metrics {
 		tokens:     r.counter("tailplane_token_requests_total", "Tokens requested from the API server.", "result"),
 		ends:       r.counter("tailplane_signin_ends_total", "Sign-ins that this process ended or found ended, by cause.", "cause"),
 		ready:      r.histogram("tailplane_signin_ready_seconds", "Time until a new sign-in is ready.", requestBuckets).WithLabelValues(),
+		starts:     r.counter("tailplane_signin_starts_total", "New sign-ins that became ready, once for each role.", "role", "privileged"),
 		swept:      r.counter("tailplane_signin_sweep_deleted_total", "ServiceAccounts and bindings that were deleted because they belonged to no sign-in.").WithLabelValues(),
 		operations: operations,
 	}
@@ -138,8 +141,34 @@ const (
 
 var tokenResults = []string{tokenMade, tokenRefused, tokenFailed}
 
+// otherRole is the label of roles that the settings do not list.
+const otherRole = "other"
+
+// SetRoles sets the roles that the settings list, which are the values of the label role. Call it before any other method.
+func (m *Metrics) SetRoles(roles []access.Role) {
+	m.roles = slices.Clone(roles)
+	for _, r := range slices.Concat(m.roles, []access.Role{otherRole}) {
+		for _, privileged := range []bool{false, true} {
+			m.starts.WithLabelValues(string(r), strconv.FormatBool(privileged))
+		}
+	}
+}
+
+// roleLabel returns the value of the label role. A person may choose a role's name, so only listed names are values.
+func (m *Metrics) roleLabel(r access.Role) string {
+	if slices.Contains(m.roles, r) {
+		return string(r)
+	}
+	return otherRole
+}
+
 // ObserveReady records the time until a new sign-in became ready.
 func (m *Metrics) ObserveReady(took time.Duration) { m.ready.Observe(took.Seconds()) }
+
+// CountStarted counts a role of a new sign-in. privileged: the role reaches every ServiceAccount, because it is bound in the whole cluster.
+func (m *Metrics) CountStarted(role access.Role, privileged bool) {
+	m.starts.WithLabelValues(m.roleLabel(role), strconv.FormatBool(privileged)).Inc()
+}
 
 // CountSwept counts an object that was deleted because no sign-in owns it.
 func (m *Metrics) CountSwept() { m.swept.Inc() }
@@ -160,17 +189,22 @@ func (m *Metrics) AddNode(status func() tailnet.Status) {
 	})
 }
 
-// AddSignins adds the number of sign-ins by phase. all runs at each scrape. There are no samples while it returns false.
+// AddSignins adds the number of sign-ins by phase, and of ready ones by role. all runs at each scrape. There are no samples while it returns false.
 func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
 	m.collect(func(emit emitter) {
 		all, ok := all()
 		if !ok {
 			return
 		}
-		count, frozen := map[signin.Phase]int{}, 0
+		count, byRole, frozen := map[signin.Phase]int{}, map[string]int{}, 0
 		for _, s := range all {
 			if !s.Deleting && s.Phase == signin.PhaseReady && s.Reason == signin.ReasonRoleNeedsNamespaces {
 				frozen++
+			}
+			if !s.Deleting && s.Phase == signin.PhaseReady {
+				for _, b := range s.Bound {
+					byRole[m.roleLabel(b.Role)]++
+				}
 			}
 			switch {
 			case s.Deleting:
@@ -184,8 +218,12 @@ func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
 		for _, p := range phases {
 			emit("tailplane_signins", float64(count[p]), string(p))
 		}
+		for _, r := range slices.Concat(m.roles, []access.Role{otherRole}) {
+			emit("tailplane_signins_by_role", float64(byRole[string(r)]), string(r))
+		}
 		emit("tailplane_signins_frozen", float64(frozen))
 	}, metric{"tailplane_signins", "Sign-ins in the cluster, by phase.", []string{"phase"}},
+		metric{"tailplane_signins_by_role", "Ready sign-ins in the cluster, by role. One with several roles counts once for each.", []string{"role"}},
 		metric{"tailplane_signins_frozen", "Live sign-ins that nothing extends, because their role may no longer be bound in the whole cluster.", nil})
 }
 

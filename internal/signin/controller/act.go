@@ -231,11 +231,23 @@ var transitionEvents = map[signin.Action]struct{ kind, reason, action string }{
 	signin.Revoke:    {corev1.EventTypeNormal, "Revoked", "End"},
 }
 
+// readySignin returns the report about a new sign-in with these facts.
+func readySignin(f signin.Facts, waited time.Duration) ReadySignin {
+	ready := ReadySignin{Waited: waited}
+	for _, b := range f.Binds {
+		ready.Roles = append(ready.Roles, b.Role)
+		if b.IsClusterWide() && f.Roles[b.Role].Reaches != "" {
+			ready.Privileged = append(ready.Privileged, b.Role)
+		}
+	}
+	return ready
+}
+
 // emitTransition emits the event, the log line and the metrics of a transition.
 func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step signin.Step) {
 	if step.Report.Phase == signin.PhaseReady && r.OnReady != nil {
 		if took, first := r.arrivals.waitTime(f.Signin); first {
-			r.OnReady(took)
+			r.OnReady(readySignin(f, took))
 		}
 	}
 	if end, is := endOf(f, step, o.Annotations[v1alpha1.EndRequestedAnnotation] != ""); is && r.OnEnd != nil {

@@ -67,6 +67,13 @@ const (
 // bySelector is the key of sign-ins with a selector in the index byNamespace. It is no name of a namespace.
 const bySelector = "*"
 
+// A ReadySignin is a new sign-in that is ready.
+type ReadySignin struct {
+	Waited     time.Duration // how long its owner waited
+	Roles      []access.Role
+	Privileged []access.Role // those that reach every ServiceAccount, because they are bound in the whole cluster
+}
+
 // A Controller provisions the sign-ins of one namespace and removes their objects at the end. Fields
 // are required unless their comment says otherwise.
 type Controller struct {
@@ -81,9 +88,8 @@ type Controller struct {
 	Log   *slog.Logger
 	Now   func() time.Time
 
-	// OnReady, optional, is called with the time that the owner of a new sign-in waited until it
-	// was ready.
-	OnReady func(time.Duration)
+	// OnReady, optional, is called when a new sign-in is ready.
+	OnReady func(ReadySignin)
 	// OnEnd, optional, is called for each sign-in that ended without the access server.
 	OnEnd func(EndedSignin)
 	// OnSweep, optional, is called for each ServiceAccount or binding that was removed because it
@@ -213,7 +219,7 @@ type reconciler struct {
 	events        events.EventRecorder
 
 	roles    lookupCache[roleInfo] // by name
-	policies lookupCache[bool]               // whether a policy is in force, by name
+	policies lookupCache[bool]     // whether a policy is in force, by name
 	written  overwrittenVersions
 	arrivals arrivalTimes
 }

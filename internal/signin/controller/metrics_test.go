@@ -34,12 +34,12 @@ func TestEndsAreReportedOnce(t *testing.T) {
 	ends, swept, readied := map[string][]EndedSignin{}, map[string]int{}, 0
 	run := func() (*Controller, func()) {
 		o := p.operator(p.operatorConfig)
-		o.OnReady = func(took time.Duration) {
+		o.OnReady = func(ready ReadySignin) {
 			mu.Lock()
 			defer mu.Unlock()
 			readied++
-			if took < 0 {
-				t.Errorf("ready after %v", took)
+			if ready.Waited < 0 || len(ready.Roles) != 1 {
+				t.Errorf("ready: %+v", ready)
 			}
 		}
 		o.OnEnd = func(e EndedSignin) {

@@ -51,7 +51,7 @@ type Store struct {
 	config    *rest.Config
 	client    client.Client
 	cache     cache.Cache
-	policies  lookupCache[bool]               // whether a policy is in force, by name
+	policies  lookupCache[bool]     // whether a policy is in force, by name
 	roles     lookupCache[roleInfo] // by name
 
 	synced chan struct{} // closed when the cache is filled
