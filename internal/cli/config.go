@@ -21,16 +21,16 @@ func (t *tka) configCommand(use string) *cobra.Command {
 	for _, k := range config.AllSettings() {
 		fmt.Fprintf(&keys, "  %-28s %s\n", k.Name, k.Doc)
 	}
-	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.url", "URL of the server with that name")
-	fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME.key", "key with which the server proves its identity, \"ed25519:...\"; without it, tka trusts the key at first contact")
-	fmt.Fprintf(&keys, "  %-28s %s", "servers.NAME.insecureHTTP", "true: this server may use http://, inside the tailnet")
+	for _, k := range config.AllServerSettings()[1:] { // the name is part of the key
+		fmt.Fprintf(&keys, "  %-28s %s\n", "servers.NAME."+k.Name, k.Doc)
+	}
 	var forget string
 	cmd := &cobra.Command{
 		Use:   use + " [KEY [VALUE]]",
 		Short: "Show or change settings",
 		Long: "Show all settings, show one setting, or change one. The file contains only the settings that\nyou set, and its comments stay.\n\n" +
 			"With --forget-server, forget a server and its key. The next command trusts the key that the\nserver then has.\n\nKeys:\n" +
-			keys.String(),
+			strings.TrimSuffix(keys.String(), "\n"),
 		Example: "  tka config\n  tka config server tka-prod\n  tka config servers.lab.url http://tka-lab\n  tka config --forget-server tka-prod",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if forget != "" && len(args) > 0 {

@@ -52,13 +52,14 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 	if l.FirstContact {
 		t.hint("First contact with %s: it serves %s and has the key %v. tka remembers this key.", l.Base, l.Info.Name, l.Key)
 	}
-	var replicas []string
-	if set, err := t.settings(); err == nil {
-		replicas = l.Replicas(set.AddressOfPinned)
+	set, err := t.settings()
+	if err != nil {
+		return err
 	}
-	err := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) {
+	replicas := l.Replicas(set.AddressOfPinned)
+	err = t.updateServer(ctx, l.Base, func(k *config.ServerRecord) {
 		k.Cluster, k.Replicas = l.Info.Name, replicas
-		if !l.Pinned {
+		if set.KeyFor(l.Base).IsZero() { // the settings may have the key for a bare name only
 			k.Key = l.Key
 		}
 	})

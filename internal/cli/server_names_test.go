@@ -266,3 +266,22 @@ func TestSGN24_a_given_key_of_one_of_two(t *testing.T) {
 		t.Errorf("a wrong key and an earlier pin: code %d: %s", r.code, r.err)
 	}
 }
+
+// A key that the settings have for a bare name also counts for the full name, under which tka stores the server.
+func TestSGN24_a_key_of_a_bare_name(t *testing.T) {
+	access, m, port := newTLSServer(t, fullName)
+	d := tailscaledtest.Start(t, "nAlice", "tail1234.ts.net")
+	d.AddPeer(fullName, "127.0.0.1")
+	m.env["TS_SOCKET"] = d.Socket
+	key := access.key.Public().String()
+	m.write(t, "config/tka/config.yaml", "server: localhost\nport: "+port+"\nservers: [{name: localhost, key: \""+key+"\"}]\n")
+	if r := m.spawn(t, nil, "login"); r.code != 0 || strings.Contains(r.err, "First contact") {
+		t.Errorf("code %d: %s", r.code, r.err)
+	}
+	state := m.read(t, "state/tka/servers.yaml")
+	for _, want := range []string{"url: https://" + fullName + ":" + port, "key: " + key} {
+		if !strings.Contains(state, want) {
+			t.Errorf("%q is not in the state:\n%s", want, state)
+		}
+	}
+}

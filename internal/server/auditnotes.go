@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -27,7 +28,7 @@ const maxNotes = 12
 // An auditNote is the last signed line of an audit log, as its writer noted it on the Lease of its role.
 type auditNote struct {
 	audit.SignedHead
-	Writer string    `json:"writer"` // host name of the process; in a pod, the pod's name
+	Writer string    `json:"writer"` // host name of the process, in a pod the pod's name; a colon; the path of the file
 	At     time.Time `json:"at"`
 }
 
@@ -84,16 +85,37 @@ func notesOf(annotations map[string]string) (notes []auditNote) {
 	return notes
 }
 
+// withNote adds a note to annotations, unless they have a note about a later line of the same log. It drops the oldest notes above the limit.
+func withNote(annotations map[string]string, note auditNote) (next map[string]string, changed bool) {
+	text, err := json.Marshal(note)
+	if err != nil { // a time outside the years 0 to 9999
+		return annotations, false
+	}
+	notes := notesOf(annotations)
+	later := func(have auditNote) bool {
+		return have.Last.Log == note.Last.Log && have.Last.Head.Seq >= note.Last.Head.Seq
+	}
+	if slices.ContainsFunc(notes, later) {
+		return annotations, false
+	}
+	next = maps.Clone(annotations)
+	if next == nil {
+		next = map[string]string{}
+	}
+	notes = slices.DeleteFunc(notes, func(have auditNote) bool { return have.Last.Log == note.Last.Log })
+	for _, old := range notes[min(len(notes), maxNotes-1):] {
+		delete(next, noteAnnotation+old.Last.Log)
+	}
+	next[noteAnnotation+note.Last.Log] = string(text)
+	return next, true
+}
+
 // noteTries bounds how often set retries after a conflict with the leader election.
 const noteTries = 5
 
 // set writes a note on a Lease. A note about a later line of the same log stays. If the Lease does not exist yet, set does nothing: the next
 // call follows.
 func (n auditNotes) set(ctx context.Context, lease string, note auditNote) error {
-	text, err := json.Marshal(note)
-	if err != nil {
-		return err
-	}
 	for range noteTries {
 		l, err := n.leases.Get(ctx, lease, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -102,20 +124,9 @@ func (n auditNotes) set(ctx context.Context, lease string, note auditNote) error
 		if err != nil {
 			return err
 		}
-		notes := notesOf(l.Annotations)
-		if slices.ContainsFunc(notes, func(have auditNote) bool {
-			return have.Last.Log == note.Last.Log && have.Last.Head.Seq >= note.Last.Head.Seq
-		}) {
+		var changed bool
+		if l.Annotations, changed = withNote(l.Annotations, note); !changed {
 			return nil
-		}
-		if l.Annotations == nil {
-			l.Annotations = map[string]string{}
-		}
-		l.Annotations[noteAnnotation+note.Last.Log] = string(text)
-		for _, old := range notes[min(len(notes), maxNotes-1):] {
-			if old.Last.Log != note.Last.Log {
-				delete(l.Annotations, noteAnnotation+old.Last.Log)
-			}
 		}
 		_, err = n.leases.Update(ctx, l, metav1.UpdateOptions{})
 		if !apierrors.IsConflict(err) {

@@ -53,8 +53,8 @@ type otherLog struct{ role, lease string }
 // gossipless are the roles whose audit logs the access server states.
 var gossipless = []otherLog{{string(settings.OperatorRole), operatorLease}, {string(settings.PlaneRole), PlaneLease}}
 
-// predecessor returns the last known line of the log that this process wrote before: the latest note of its role and host. The notes are for
-// check. A failure to read them is no reason not to start.
+// predecessor returns the last known line of the log that this process wrote before: the latest note of its role and writer. The notes are for
+// begin. A failure to read them is no reason not to start.
 func (w *auditWitness) predecessor(ctx context.Context, role string) (prev audit.LogHead, notes []auditNote) {
 	if w.lease == "" {
 		return prev, nil
@@ -63,9 +63,9 @@ func (w *auditWitness) predecessor(ctx context.Context, role string) (prev audit
 	if err != nil {
 		w.log.Warn("reading the last known line of the audit log failed; this run is not compared with it", "lease", w.lease, "err", err)
 	}
-	notes = slices.DeleteFunc(notes, func(n auditNote) bool { return n.Role != role || n.Writer != w.writer })
-	if len(notes) > 0 {
-		prev = notes[0].Last
+	notes = slices.DeleteFunc(notes, func(n auditNote) bool { return n.Role != role })
+	if i := slices.IndexFunc(notes, func(n auditNote) bool { return n.Writer == w.writer }); i >= 0 {
+		prev = notes[i].Last
 	}
 	return prev, notes
 }
@@ -78,6 +78,9 @@ func (w *auditWitness) begin(ctx context.Context, notes []auditNote) {
 		w.log.Warn("signing the audit log takes long", "err", err)
 	}
 	for _, n := range notes {
+		if n.Writer != w.writer { // a pod has another name after each start, and another replica has another predecessor
+			n.Prev = audit.LogHead{}
+		}
 		w.check(n.SignedHead, "the Lease "+w.lease)
 		if _, ok := w.record.Signed(); !ok { // the disk is slow
 			w.recall([]audit.SignedHead{n.SignedHead})
@@ -253,7 +256,7 @@ func (p *process) newAuditWitness(role settings.Role) (*auditWitness, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &auditWitness{log: p.log, writer: host, lease: auditLease(role), notes: notes, recalled: make(chan []audit.SignedHead, 16), found: p.recordRolledBack}
+	w := &auditWitness{log: p.log, writer: host + ":" + p.set.Audit.File, lease: auditLease(role), notes: notes, recalled: make(chan []audit.SignedHead, 16), found: p.recordRolledBack}
 	if role == settings.AccessRole {
 		if w.others = gossipless; !p.set.Gossip.Enabled { // it has no right to the Leases
 			w.lease, w.others = "", nil

@@ -57,7 +57,7 @@ func (d *Daemon) Switch(self, suffix string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status = ipnstate.Status{BackendState: "Running", TUN: true, Self: &ipnstate.PeerStatus{ID: tailcfg.StableNodeID(self), DNSName: "laptop." + suffix + "."},
-		MagicDNSSuffix: suffix, CurrentTailnet: &ipnstate.TailnetStatus{Name: "example.com", MagicDNSSuffix: suffix, MagicDNSEnabled: true}}
+		CurrentTailnet: &ipnstate.TailnetStatus{Name: "example.com", MagicDNSSuffix: suffix, MagicDNSEnabled: true}}
 	d.peers = map[netip.Addr]*tailcfg.Node{}
 }
 

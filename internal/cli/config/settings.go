@@ -81,8 +81,26 @@ func SettingNames() (names []string) {
 	return names
 }
 
-// serverSettingNames returns the settings of one server.
-func serverSettingNames() []string { return []string{"name", "url", "key", "insecureHTTP"} }
+// A ServerSetting is a setting of one server.
+type ServerSetting struct{ Name, Doc string }
+
+// AllServerSettings returns the settings of one server. The first one, its name, is required.
+func AllServerSettings() []ServerSetting {
+	return []ServerSetting{
+		{"name", "name of the server; without a url, also its host"},
+		{"url", "URL of the server with that name"},
+		{"key", "key with which the server proves its identity, \"ed25519:...\"; without it, tka trusts the key at first contact"},
+		{"insecureHTTP", "true: this server may use http://, inside the tailnet"},
+	}
+}
+
+// serverSettingNames returns the names of the settings of one server.
+func serverSettingNames() (names []string) {
+	for _, s := range AllServerSettings() {
+		names = append(names, s.Name)
+	}
+	return names
+}
 
 var prefixPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,60})$`)
 

@@ -43,7 +43,7 @@ type Members struct {
 }
 
 // sortedClusters returns a copy of clusters in the form in which they are compared and published: sorted by name and id, times in whole seconds,
-// no null.
+// no null. Of the audit logs, only those that were rolled back are published.
 func sortedClusters(clusters []Cluster) []Cluster {
 	clusters = slices.Clone(clusters)
 	for i := range clusters {
@@ -52,6 +52,7 @@ func sortedClusters(clusters []Cluster) []Cluster {
 		if c.Labels == nil {
 			c.Labels = map[string]string{}
 		}
+		c.AuditLogs = c.RolledBack() // there is no space for the others, and they change every ten minutes
 		c.Members = append([]Member{}, c.Members...)
 		for j := range c.Members {
 			c.Members[j].LastSeen = c.Members[j].LastSeen.UTC().Truncate(time.Second)
