@@ -15,25 +15,33 @@ import (
 	"github.com/tailplane/tailplane/testkit/apitest"
 )
 
-const page = "../../docs/reference/fleet-kinds.md"
-
-// The reference page matches the CRDs and the fleet's reasons.
+// The reference pages match the CRDs and the reasons of their conditions.
 func TestReference(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("# The fleet's kinds\n\nGroup `tailplane.dev`, version `v1alpha1`. This page is generated from the definitions. Do not edit it (go generate ./api/v1alpha1).\n" +
-		"`kubectl explain` shows the same text. Types of Kubernetes itself, such as tolerations, are described in the Kubernetes reference.\n")
-	for _, name := range []string{"runnerforges", "runnerpools", "runnerenrollments", "runnerholds"} {
-		apitest.ReadKind(t, "../../deploy/crds/tailplane.dev_"+name+".yaml").Write(&b, "resources", "tolerations", "conditions")
+	for _, tt := range []struct {
+		page, title, about, names, reasons, ready string
+		least                                     int
+	}{
+		{"fleet-kinds.md", "The fleet's kinds", " Types of Kubernetes itself, such as tolerations, are described in the Kubernetes reference.",
+			"runnerforges runnerpools runnerenrollments runnerholds", "../../internal/fleet/*.go", "`Ready` exists on every kind, and `kubectl wait --for=condition=Ready` works for all of them.", 50},
+		{"signin-kinds.md", "The kind of sign-ins", " The access server writes the spec, and the operator the status. Nobody else may: admission policies refuse it. To end a sign-in, delete the object.",
+			"tkasignins", "../../internal/signin/*.go", "The condition `Ready` has one of these reasons.", 10},
+	} {
+		var b strings.Builder
+		fmt.Fprintf(&b, "# %s\n\nGroup `tailplane.dev`, version `v1alpha1`. This page is generated from the definitions. Do not edit it (go generate ./api/v1alpha1).\n"+
+			"`kubectl explain` shows the same text.%s\n", tt.title, tt.about)
+		for _, name := range strings.Fields(tt.names) {
+			apitest.ReadKind(t, "../../deploy/crds/tailplane.dev_"+name+".yaml").Write(&b, "resources", "tolerations", "conditions")
+		}
+		fmt.Fprintf(&b, "\n## Reasons\n\n%s Reasons are stable.\n\n| reason | meaning |\n|---|---|\n", tt.ready)
+		writeReasons(t, &b, tt.reasons, tt.least)
+		apitest.Page(t, "../../docs/reference/"+tt.page, b.String())
 	}
-	writeReasons(t, &b)
-	apitest.Page(t, page, b.String())
 }
 
-// writeReasons lists the condition reasons, from the constants of package fleet.
-func writeReasons(t *testing.T, b *strings.Builder) {
+// writeReasons lists the condition reasons, at least so many, from the constants of a package.
+func writeReasons(t *testing.T, b *strings.Builder, pattern string, least int) {
 	t.Helper()
-	b.WriteString("\n## Reasons\n\n`Ready` exists on every kind, and `kubectl wait --for=condition=Ready` works for all of them. Reasons are stable.\n\n| reason | meaning |\n|---|---|\n")
-	files, err := filepath.Glob("../../internal/fleet/*.go")
+	files, err := filepath.Glob(pattern)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +71,7 @@ func writeReasons(t *testing.T, b *strings.Builder) {
 			}
 		}
 	}
-	if len(meanings) < 50 {
+	if len(meanings) < least {
 		t.Errorf("%d reasons", len(meanings))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(meanings)) {

@@ -15,21 +15,21 @@ import (
 // Reasons of the Ready condition of a sign-in. The set is closed: the documentation lists it, and
 // dashboards may depend on it.
 const (
-	ReasonProvisioned            = "Provisioned"
-	ReasonPending                = "Pending"
-	ReasonRoleNotAllowed         = "RoleNotAllowed"
-	ReasonRoleNotFound           = "RoleNotFound"
-	ReasonRoleNeedsNamespaces    = "RoleNeedsNamespaces"
-	ReasonNoNamespace            = "NoNamespace"
-	ReasonTooManyNamespaces      = "TooManyNamespaces"
-	ReasonNameTaken              = "NameTaken"
-	ReasonBadPeriod              = "BadPeriod"
-	ReasonClockSkew              = "ClockSkew"
-	ReasonAdmissionPolicyMissing = "AdmissionPolicyMissing"
-	ReasonForbidden              = "Forbidden"
-	ReasonAPIServerError         = "ApiServerError"
-	ReasonExpired                = "Expired"
-	ReasonEnding                 = "Ending"
+	ReasonProvisioned            = "Provisioned"            // the roles are bound
+	ReasonPending                = "Pending"                // the operator has not provisioned the sign-in yet
+	ReasonRoleNotAllowed         = "RoleNotAllowed"         // signin.roles does not list a role
+	ReasonRoleNotFound           = "RoleNotFound"           // the cluster has no such ClusterRole
+	ReasonRoleNeedsNamespaces    = "RoleNeedsNamespaces"    // a role reaches every ServiceAccount, and signin.clusterWide does not list it
+	ReasonNoNamespace            = "NoNamespace"            // none of the namespaces exists
+	ReasonTooManyNamespaces      = "TooManyNamespaces"      // the labels select more namespaces than a sign-in may have
+	ReasonNameTaken              = "NameTaken"              // another object has the name of the ServiceAccount or of a binding
+	ReasonBadPeriod              = "BadPeriod"              // the period is out of the bounds of signin.period
+	ReasonClockSkew              = "ClockSkew"              // the sign-in was requested in the future: the clocks of the servers differ
+	ReasonAdmissionPolicyMissing = "AdmissionPolicyMissing" // an admission policy or its binding is missing or not in force
+	ReasonForbidden              = "Forbidden"              // the API server refuses a request of the operator
+	ReasonAPIServerError         = "ApiServerError"         // a request to the API server failed; the operator tries again
+	ReasonExpired                = "Expired"                // the sign-in reached its end
+	ReasonEnding                 = "Ending"                 // the operator is removing the access
 )
 
 // maxClockSkew is how far AskedAt may be in the future. The clocks of the access server and the
