@@ -16,6 +16,8 @@ const (
 	SigninLogin      Verb = "signin.login"
 	SigninRead       Verb = "signin.read"
 	SigninList       Verb = "signin.list"
+	SigninRoles      Verb = "signin.roles"
+	PolicyCheck      Verb = "policy.check"
 	SigninKubeconfig Verb = "signin.kubeconfig"
 	SigninLogout     Verb = "signin.logout"
 	ClusterInfo      Verb = "cluster.info"

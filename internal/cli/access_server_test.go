@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -189,10 +190,13 @@ type accessServer struct {
 	period  time.Duration // longest; 0: a day
 	server  string        // API server; "": a nonexistent one
 	ca      []byte
-	key     httpapi.Key     // zero: a generated one
-	keyless bool            // it sends no proof
-	members *gossip.Members // clusters that it knows; nil: a version without discovery
-	stop    func()          // in scripts
+	key     httpapi.Key                         // zero: a generated one
+	keyless bool                                // it sends no proof
+	roles   map[access.Role][]signin.PolicyRule // of the cluster
+	allowed []access.Role                       // signin.roles; nil: view and edit
+	lacks   []access.Verb                       // operations of an older version
+	members *gossip.Members                     // clusters that it knows; nil: a version without discovery
+	stop    func()                              // in scripts
 
 	mu       sync.Mutex
 	requests []string // "POST /api/v1alpha1/login 202"
@@ -208,7 +212,10 @@ func (d *accessServer) start() {
 	if longest == 0 {
 		longest = 24 * time.Hour
 	}
-	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: longest}
+	if d.allowed == nil {
+		d.allowed = []access.Role{"view", "edit"}
+	}
+	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: d.allowed, Min: access.MinPeriod, Max: longest}
 	httpServer := &httpapi.Server{
 		Names:    func() []string { return []string{"127.0.0.1", "127.0.0.2", "localhost"} },
 		Identify: func(*http.Request) (access.Caller, error) { return caller, nil },
@@ -231,12 +238,14 @@ func (d *accessServer) start() {
 	}
 	httpServer.Key = key
 	service := &signin.Service{
-		Key:   key,
-		Store: d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
+		Key:       key,
+		RoleRules: func(_ context.Context, r access.Role) ([]signin.PolicyRule, error) { return d.roles[r], nil },
+		Store:     d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
 		Cluster: signin.ClusterInfo{Name: d.cluster, ID: "id-" + d.cluster, ServerURL: d.server, CAData: d.ca,
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
 	}
 	routes := service.Routes()
+	routes = slices.DeleteFunc(routes, func(r httpapi.Route) bool { return slices.Contains(d.lacks, r.Verb) })
 	if d.members != nil {
 		routes = append(routes, gossip.ServeClusters(func() *gossip.Members {
 			d.mu.Lock()

@@ -184,7 +184,7 @@ func (t *tka) printExclusions(shown []client.DirectoryEntry) {
 	}
 }
 
-// signInTimeout bounds the request for a sign-in to one cluster's server.
+// signInTimeout bounds the requests to one cluster's server, if tka asks the servers of many clusters.
 const signInTimeout = 5 * time.Second
 
 // excludeOtherKey excludes an entry if this machine knows its name with another key. A list does not override what this machine knows.
@@ -202,23 +202,15 @@ func excludeOtherKey(k config.State, e *client.DirectoryEntry) {
 // excluded, in parallel, and only after they have proved the key of the list. It stores nothing.
 func (t *tka) signIns(ctx context.Context, source string, shown []client.DirectoryEntry) []clusterSignIn {
 	all := make([]clusterSignIn, len(shown))
-	var targets []target
+	var usable []client.DirectoryEntry
 	var at []int
 	for i, e := range shown {
 		if all[i].State = "none"; e.Exclusion == nil {
-			targets, at = append(targets, target{e.Name, e.URL}), append(at, i)
+			usable, at = append(usable, e), append(at, i)
 		}
 	}
-	outcomes := forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (signin.Whoami, error) {
-		ctx, cancel := context.WithTimeout(ctx, signInTimeout)
-		defer cancel()
-		one.quiet, one.dryRun = true, true
-		e := shown[slices.IndexFunc(shown, func(e client.DirectoryEntry) bool { return e.Name == p.cluster && e.URL == p.server })]
-		l, err := one.connectEntry(ctx, source, e)
-		if err != nil && (l == nil || l.Denied == nil) { // anybody may ask who they are
-			return signin.Whoami{}, err
-		}
-		return client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{})
+	outcomes := forEntries(ctx, t, source, usable, func(ctx context.Context, l *client.Client) (signin.Whoami, error) {
+		return client.Call(ctx, l, signin.GetWhoami, signin.WhoamiRequest{}) // anybody may ask who they are
 	})
 	for i, o := range outcomes {
 		s := &all[at[i]]
@@ -234,6 +226,24 @@ func (t *tka) signIns(ctx context.Context, source string, shown []client.Directo
 		}
 	}
 	return all
+}
+
+// forEntries calls do for the server of each entry, in parallel, after the server has proved the key of the list. source is the server
+// that reported the list. It stores nothing. do also runs for a server that only denies this caller what people without a grant may not
+// see.
+func forEntries[T any](ctx context.Context, t *tka, source string, entries []client.DirectoryEntry, do func(context.Context, *client.Client) (T, error)) []outcome[T] {
+	targets := mapped(entries, func(e client.DirectoryEntry) target { return target{e.Name, e.URL} })
+	return forEach(ctx, t, targets, func(ctx context.Context, one *tka, p target) (none T, err error) {
+		ctx, cancel := context.WithTimeout(ctx, signInTimeout)
+		defer cancel()
+		one.quiet, one.dryRun = true, true
+		e := entries[slices.Index(targets, p)]
+		l, err := one.connectEntry(ctx, source, e)
+		if err != nil && (l == nil || l.Denied == nil) {
+			return none, err
+		}
+		return do(ctx, l)
+	})
 }
 
 // rolesOf returns the roles that a caller may sign in with, the one that a login gives first.

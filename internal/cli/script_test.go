@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/cli"
 	"github.com/tailplane/tailplane/internal/gossip"
 )
@@ -64,7 +65,7 @@ func TestScripts(t *testing.T) {
 type serversKey struct{}
 
 // server NAME [key=value…] starts an access server at $NAME and makes it the server of the settings. Keys: cluster, ready, grant
-// (repeatable: role/period/priority/namespaces), max, refuse, tls.
+// (repeatable: role/period/priority/namespaces), allow (repeatable: a role), lacks (repeatable: a verb), max, refuse, tls.
 func cmdAccessServer(ts *testscript.TestScript, neg bool, args []string) {
 	name, opts := args[0], args[1:]
 	d := &accessServer{store: newSigninStore(0), cluster: "prod-eu"}
@@ -90,6 +91,10 @@ func cmdAccessServer(ts *testscript.TestScript, neg bool, args []string) {
 			longest, err := time.ParseDuration(value)
 			ts.Check(err)
 			d.period = longest
+		case "allow":
+			d.allowed = append(d.allowed, access.Role(value))
+		case "lacks":
+			d.lacks = append(d.lacks, access.Verb(value))
 		case "refuse":
 			d.store.fails = value
 		case "tls":

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,8 @@ func (t *tka) why() *cobra.Command {
 		Short: "Explain your identity, your grants and your rights",
 		Long: `Show your identity as the server sees it, the rules of the tailnet's policy that match, the
 rule that a login would use, and your sign-in. With a verb and a resource, ask the API
-server whether the sign-in allows that. If not, show what to request.
+server whether the sign-in allows that. If not, show which granted role allows it, the least
+first, from the rules of the roles.
 
 RESOURCE is a plural, a singular or a short name, optionally with ".GROUP" after it, or a
 path that begins with "/". The exit code is 0 if allowed, and 3 if refused.`,
@@ -199,11 +201,15 @@ func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags
 		return apiError(g.Server, err)
 	}
 	info.Question, info.Answer = &q, &answer
-	if !answer.Allowed {
-		info.Advice = append(info.Advice, otherRoles(info.Whoami)...)
-		info.Advice = append(info.Advice, fmt.Sprintf("Ask for a grant with a role that may %s.", q))
+	if answer.Allowed {
+		return nil
 	}
-	return nil
+	advice, err := adviseRoles(ctx, l, info.Whoami, q)
+	if len(advice) == 0 {
+		advice = []string{fmt.Sprintf("Ask for a grant with a role that may %s.", q)}
+	}
+	info.Advice = append(info.Advice, advice...)
+	return err
 }
 
 // apiError returns the error for a failed request to the API server.
@@ -220,19 +226,43 @@ func apiError(server string, err error) error {
 	return output.Errorf(output.ExitUnreachable, "The API server %s cannot be reached: %v", server, err).Because(err).Try("tka doctor")
 }
 
-// otherRoles returns the login commands for roles other than the present one.
-func otherRoles(w signin.Whoami) (advice []string) {
-	for _, r := range w.Rules {
-		if r.Problem != "" || w.Signin != nil && r.Role == w.Signin.Role {
-			continue
-		}
-		line := "You have another granted role that may allow it: tka login --role " + output.ShellQuote(r.Role)
-		for _, ns := range r.Namespaces {
-			line += " --namespace " + output.ShellQuote(ns)
-		}
-		advice = append(advice, line)
+// adviseRoles returns the login commands for the granted roles that allow what was refused, the least first. A server without the
+// operation does not say which roles allow it, so all other roles may.
+func adviseRoles(ctx context.Context, l *client.Client, w signin.Whoami, q client.AccessQuestion) (advice []string, err error) {
+	path := ""
+	if strings.HasPrefix(q.Resource, "/") {
+		path, q = q.Resource, client.AccessQuestion{Verb: q.Verb}
 	}
-	return advice
+	granted, err := client.Call(ctx, l, signin.ListRoles, signin.RolesRequest{Verb: signin.Word(q.Verb), Group: signin.Word(q.Group), Resource: signin.Word(q.Resource),
+		Subresource: signin.Word(q.Subresource), Name: signin.Word(q.Name), Namespace: signin.Word(q.Namespace), Path: signin.Word(path)})
+	if problem.CodeOf(err) == problem.NotFound {
+		for _, r := range w.Rules {
+			if r.Problem == "" && (w.Signin == nil || r.Role != w.Signin.Role) {
+				advice = append(advice, "You have another granted role that may allow it: "+loginCommand(r.Role, r.Namespaces))
+			}
+		}
+		return advice, nil
+	}
+	for _, r := range granted.Roles {
+		if r.Allows && !isSigninOf(w.Signin, r) {
+			advice = append(advice, "Your role "+r.Role+" allows it: "+loginCommand(r.Role, r.Namespaces))
+		}
+	}
+	return advice, err
+}
+
+// isSigninOf reports whether the sign-in already has all that the role gives.
+func isSigninOf(s *signin.Status, r signin.GrantedRole) bool {
+	return s != nil && s.Role == r.Role && slices.Equal(s.Namespaces, r.Namespaces)
+}
+
+// loginCommand returns the command that signs in with a role.
+func loginCommand(role string, namespaces []string) string {
+	line := "tka login --role " + output.ShellQuote(role)
+	for _, ns := range namespaces {
+		line += " --namespace " + output.ShellQuote(ns)
+	}
+	return line
 }
 
 func (t *tka) printWhy(info whyInfo) {

@@ -121,7 +121,7 @@ func signinService(p *process, store *controller.Store, keys *keyring) *signin.S
 		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
 		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, MaxLife: time.Duration(p.set.Signin.MaxLife),
 		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
-		RoleReaches: store.RoleReaches, ClusterWide: clusterWide(p.set.Signin),
+		RoleRules: store.RoleRules, Tags: p.set.Tailnet.Tags, ClusterWide: clusterWide(p.set.Signin),
 		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
 }

@@ -82,14 +82,19 @@ func (p *process) warnAboutRoles(ctx context.Context) {
 	allowed := clusterWide(p.set.Signin)
 	for _, r := range p.set.AccessPolicy().Roles {
 		role, err := k.RbacV1().ClusterRoles().Get(ctx, string(r), metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err): // checkRoles logs it
-		case err != nil:
+		if apierrors.IsNotFound(err) { // checkRoles logs it
+			continue
+		}
+		if err != nil {
 			p.log.Warn("checking the rules of a role of signin.roles failed", "role", r, "err", err)
-		case allowed.Warning(r, controller.RoleReaches(role)) != "":
-			p.log.Warn(allowed.Warning(r, controller.RoleReaches(role)), "role", r)
-		case allowed.Refusal(r, controller.RoleReaches(role)) != "":
-			p.log.Info("a role of signin.roles is bound only in namespaces", "role", r, "reason", allowed.Refusal(r, controller.RoleReaches(role)))
+			continue
+		}
+		reaches := signin.ReachesAccounts(controller.RoleRules(role))
+		if warning := allowed.Warning(r, reaches); warning != "" {
+			p.log.Warn(warning, "role", r)
+		}
+		if refusal := allowed.Refusal(r, reaches); refusal != "" {
+			p.log.Info("a role of signin.roles is bound only in namespaces", "role", r, "reason", refusal)
 		}
 	}
 }

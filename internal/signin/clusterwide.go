@@ -41,7 +41,7 @@ func (c ClusterWide) Warning(role access.Role, reaches string) string {
 // returns the warnings about allowed roles. It reads roles only for callers with a grant.
 func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (warnings []string, err error) {
 	for _, b := range binds {
-		if !b.IsClusterWide() || d.RoleReaches == nil {
+		if !b.IsClusterWide() || d.RoleRules == nil {
 			continue
 		}
 		warning, err := d.checkRole(ctx, b.Role)
@@ -57,7 +57,8 @@ func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (war
 
 // checkRole is checkClusterWide for one role.
 func (d *Service) checkRole(ctx context.Context, role access.Role) (warning string, err error) {
-	reaches, err := d.RoleReaches(ctx, role)
+	rules, err := d.RoleRules(ctx, role)
+	reaches := ReachesAccounts(rules)
 	switch {
 	case err != nil && d.ClusterWide == nil:
 		return "", nil // the rules of the role only matter for a warning

@@ -15,6 +15,9 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
+// readSecrets are rules that reach every ServiceAccount.
+var readSecrets = []signin.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}}}
+
 // SI-15: the access server refuses a sign-in to the whole cluster with a role that reaches every ServiceAccount, unless
 // signin.clusterWide names it. A live sign-in is not extended, and keeps its tokens.
 func TestSI15_Login(t *testing.T) {
@@ -39,11 +42,11 @@ func TestSI15_Login(t *testing.T) {
 	} {
 		store := newMemoryStore()
 		h, service, _ := newHandler(store, func() (access.Caller, error) { return who, nil })
-		service.ClusterWide, service.RoleReaches = tt.list, func(_ context.Context, r access.Role) (string, error) {
+		service.ClusterWide, service.RoleRules = tt.list, func(_ context.Context, r access.Role) ([]signin.PolicyRule, error) {
 			if r == "edit" {
-				return "read Secrets", tt.fails
+				return readSecrets, tt.fails
 			}
-			return "", nil
+			return nil, nil
 		}
 		w := request(h, signin.Login.Declare(), tt.request)
 		var p problem.Error
@@ -64,7 +67,7 @@ func TestSI15_Login(t *testing.T) {
 		}
 		h, service, _ := newHandler(store, func() (access.Caller, error) { return who, nil })
 		service.ClusterWide = signin.ClusterWide{}
-		service.RoleReaches = func(context.Context, access.Role) (string, error) { return "read Secrets", nil }
+		service.RoleRules = func(context.Context, access.Role) ([]signin.PolicyRule, error) { return readSecrets, nil }
 		if w := request(h, signin.Login.Declare(), signin.LoginRequest{}); w.Code != http.StatusForbidden {
 			t.Errorf("extend: got %d %s, want %d", w.Code, w.Body, http.StatusForbidden)
 		}
@@ -105,11 +108,11 @@ func TestSI15_Whoami(t *testing.T) {
 	} {
 		who, looked := guarded("alice@example.com", "n1", tt.rules...), false
 		h, service, _ := newHandler(newMemoryStore(), func() (access.Caller, error) { return who, nil })
-		service.ClusterWide, service.RoleReaches = tt.list, func(_ context.Context, r access.Role) (string, error) {
+		service.ClusterWide, service.RoleRules = tt.list, func(_ context.Context, r access.Role) ([]signin.PolicyRule, error) {
 			if looked = true; r == "edit" {
-				return "read Secrets", nil
+				return readSecrets, nil
 			}
-			return "", nil
+			return nil, nil
 		}
 		var got signin.Whoami
 		if err := json.Unmarshal(request(h, signin.GetWhoami.Declare(), nil).Body.Bytes(), &got); err != nil {

@@ -1,6 +1,7 @@
 package signin
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -52,6 +53,26 @@ var (
 		Doc:       "List the sign-ins of this device, of all its sessions.",
 		Responses: []Sessions{{Sessions: []Status{exampleStatus(Ready)}}},
 		Refusals:  ungranted,
+	}
+	ListRoles = httpapi.Op[RolesRequest, GrantedRoles]{
+		Pattern: "GET " + Base + "/roles", Verb: access.SigninRoles,
+		Doc:     "List the granted roles, the least first, and whether each allows a request to the Kubernetes API.",
+		Example: RolesRequest{Verb: "create", Group: "apps", Resource: "deployments", Namespace: "shop"},
+		Responses: []GrantedRoles{{Roles: []GrantedRole{
+			{Role: "view", Namespaces: []string{}}, {Role: "edit", Namespaces: []string{"shop"}, Allows: true},
+		}}},
+		Refusals: ungranted,
+	}
+	CheckPolicy = httpapi.Op[PolicyRequest, PolicyCheck]{
+		Pattern: "POST " + Base + "/check-policy", Verb: access.PolicyCheck,
+		Doc: "Check rules of a tailnet policy before they are in force: which ones would this server refuse? Available to every caller with a grant.",
+		Example: PolicyRequest{Grants: []PolicyGrant{{Dst: []string{"tag:tailplane"}, App: map[string][]json.RawMessage{
+			"tailplane.dev/cap/access": {json.RawMessage(`{"role":"view","period":"8h"}`), json.RawMessage(`{"role":"view","for":"8h"}`)},
+		}}}},
+		Responses: []PolicyCheck{{Capability: "tailplane.dev/cap/access", Checked: 2, Problems: []PolicyProblem{
+			{Rule: 1, Message: `The rule is invalid: unknown field "for".`},
+		}}},
+		Refusals: slices.Concat(ungranted, []problem.Code{problem.MediaType, problem.TooLarge}),
 	}
 	GetClusterInfo = httpapi.Op[ClusterInfoRequest, ClusterInfo]{
 		Pattern: "GET " + Base + "/cluster-info", Verb: access.ClusterInfo,

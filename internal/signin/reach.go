@@ -71,12 +71,8 @@ func (r reach) isIn(rule PolicyRule) bool {
 		slices.ContainsFunc(r.resources, func(s string) bool { return includesResource(rule.Resources, s) })
 }
 
-// includesResource reports whether the resources of a rule include resource, as the authorizer of
-// Kubernetes decides it: "*" includes every resource and subresource, "*/token" every resource's
-// subresource token. userextras has one subresource for each key.
+// includesResource is like matchesResource. userextras has one subresource for each key.
 func includesResource(rule []string, resource string) bool {
-	_, sub, isSub := strings.Cut(resource, "/")
-	return slices.ContainsFunc(rule, func(s string) bool {
-		return s == "*" || s == resource || isSub && s == "*/"+sub || resource == "userextras" && strings.HasPrefix(s, "userextras/")
-	})
+	return matchesResource(rule, resource) ||
+		resource == "userextras" && slices.ContainsFunc(rule, func(s string) bool { return strings.HasPrefix(s, "userextras/") })
 }

@@ -53,7 +53,8 @@ type Store interface {
 type Service struct {
 	Store   Store
 	Cluster ClusterInfo
-	Prefix  string // prefix of kubeconfig context names
+	Prefix  string   // prefix of kubeconfig context names
+	Tags    []string // optional; of this server's node, such as tag:tailplane
 
 	// Key, optional, returns the cluster's key for ClusterInfo, or false while it is not available.
 	// If Key is nil, ClusterInfo returns Cluster.Key.
@@ -62,9 +63,9 @@ type Service struct {
 	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 
-	// RoleReaches, optional, returns the result of ReachesAccounts for a ClusterRole, or "" if the
-	// role does not exist. If it is nil, ClusterWide restricts no role.
-	RoleReaches func(context.Context, access.Role) (string, error)
+	// RoleRules, optional, returns the stored rules of a ClusterRole, or none if the role does not
+	// exist. If it is nil, ClusterWide restricts no role, and no role is known to allow anything.
+	RoleRules   func(context.Context, access.Role) ([]PolicyRule, error)
 	ClusterWide ClusterWide // roles that may be bound in the whole cluster
 
 	MaxPerLogin int           // devices of one login with live sign-ins
@@ -90,6 +91,8 @@ func (d *Service) Routes() []httpapi.Route {
 		GetKubeconfig.ServeAfter(d.awaitReady, d.kubeconfig),
 		Logout.Serve(d.logout),
 		ListSessions.Serve(d.sessions),
+		ListRoles.Serve(d.grantedRoles),
+		CheckPolicy.Serve(d.checkPolicy),
 		GetClusterInfo.Serve(d.clusterInfo),
 		GetWhoami.Serve(d.whoami),
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -144,6 +145,10 @@ func newHandler(store signin.Store, who func() (access.Caller, error)) (http.Han
 
 func request(h http.Handler, op httpapi.Declaration, body any) *httptest.ResponseRecorder {
 	method, path, _ := strings.Cut(op.Pattern, " ")
+	if q, is := body.(signin.RolesRequest); is {
+		path += "?" + url.Values{"verb": {string(q.Verb)}, "group": {string(q.Group)}, "resource": {string(q.Resource)},
+			"namespace": {string(q.Namespace)}, "path": {string(q.Path)}}.Encode()
+	}
 	r := httptest.NewRequest(method, path, nil)
 	if method != http.MethodGet {
 		b, err := json.Marshal(body)
@@ -206,7 +211,11 @@ func TestRoles(t *testing.T) {
 					store = newMemoryStore(s)
 				}
 				h, _, entries := newHandler(store, func() (access.Caller, error) { return p.caller, p.err })
-				w := request(h, op, struct{}{})
+				body := any(struct{}{})
+				if op.Verb == access.SigninRoles {
+					body = op.Example
+				}
+				w := request(h, op, body)
 				var said problem.Error
 				if err := json.Unmarshal(w.Body.Bytes(), &said); err != nil {
 					t.Fatalf("%s %s: %s", p.name, op.Pattern, w.Body)

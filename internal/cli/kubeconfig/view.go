@@ -74,6 +74,16 @@ func (v View) SigninOf(context string) (s Signin, byTka bool) {
 	return s, exec != nil
 }
 
+// ContextOf returns the context that tka wrote for a sign-in, the first by name.
+func (v View) ContextOf(s Signin) (context string, found bool) {
+	for _, name := range slices.Sorted(maps.Keys(v.config.Contexts)) {
+		if of, byTka := v.SigninOf(name); byTka && of == s {
+			return name, true
+		}
+	}
+	return "", false
+}
+
 // Entry returns the entry with a name as it is in the files, if tka wrote it.
 func (v View) Entry(name string) (e Entry, byTka bool) {
 	exec, s := v.plugin(name)

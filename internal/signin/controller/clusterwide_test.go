@@ -44,7 +44,7 @@ func TestSI15_StockRoles(t *testing.T) {
 		"cluster-admin":  "impersonate accounts, create tokens of ServiceAccounts, read Secrets, write pods, add containers to pods, execute commands in pods, write workloads, reach pods through their nodes, give rights that it does not have",
 		"tailplane-edit": "write pods, execute commands in pods, write workloads",
 	} {
-		if got := RoleReaches(p.clusterRole(name)); got != want {
+		if got := signin.ReachesAccounts(RoleRules(p.clusterRole(name))); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
@@ -134,8 +134,8 @@ func TestSI15_RoleThatChanges(t *testing.T) {
 		t.Errorf("the token of a sign-in that is not extended: %v", err)
 	}
 	p.token(s, again)
-	if got, err := s.RoleReaches(t.Context(), "missing-"+name); err != nil || got != "" {
-		t.Errorf("a missing role reaches %q, %v; want none", got, err)
+	if got, err := s.RoleRules(t.Context(), access.Role("missing-"+name)); err != nil || got != nil {
+		t.Errorf("a missing role has the rules %v, %v; want none", got, err)
 	}
 	end(p, s, alice.Name)
 }

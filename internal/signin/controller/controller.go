@@ -212,8 +212,8 @@ type reconciler struct {
 	live          client.Reader
 	events        events.EventRecorder
 
-	roles    lookupCache[signin.ClusterRole] // by name
-	policies lookupCache[bool]               // whether a policy is in force, by name
+	roles    lookupCache[roleInfo] // by name
+	policies lookupCache[bool]     // whether a policy is in force, by name
 	written  overwrittenVersions
 	arrivals arrivalTimes
 }

@@ -81,9 +81,11 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 	}
 	f.Roles = map[access.Role]signin.ClusterRole{}
 	for _, b := range f.Binds {
-		if f.Roles[b.Role], err = r.role(ctx, b.Role); err != nil {
+		role, err := r.role(ctx, b.Role)
+		if err != nil {
 			return f, o, err
 		}
+		f.Roles[b.Role] = signin.ClusterRole{Exists: role.exists, Reaches: signin.ReachesAccounts(role.rules)}
 	}
 	return f, o, nil
 }
@@ -263,11 +265,11 @@ func selects(selector access.Selector, of map[string]string) bool {
 
 // role describes the ClusterRole. Kubernetes would accept a binding to a missing role. It queries
 // only roles on the allow-list, because the operator's permissions name them one by one.
-func (r *reconciler) role(ctx context.Context, role access.Role) (signin.ClusterRole, error) {
+func (r *reconciler) role(ctx context.Context, role access.Role) (roleInfo, error) {
 	if !slices.Contains(r.Rules.Roles, role) {
-		return signin.ClusterRole{}, nil
+		return roleInfo{}, nil
 	}
-	return r.roles.get(string(role), r.Now(), r.Rules.Recheck, func() (signin.ClusterRole, error) { return readRole(ctx, r.Client, role) })
+	return r.roles.get(string(role), r.Now(), r.Rules.Recheck, func() (roleInfo, error) { return readRole(ctx, r.Client, role) })
 }
 
 // isPolicyActive reports whether the admission policy and its binding exist and deny.

@@ -12,22 +12,28 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// readRole reads a ClusterRole. The controller manager stores the rules of an aggregated role.
-func readRole(ctx context.Context, c client.Reader, name access.Role) (signin.ClusterRole, error) {
-	role := new(rbacv1.ClusterRole)
-	if err := c.Get(ctx, client.ObjectKey{Name: string(name)}, role); err != nil {
-		return signin.ClusterRole{}, client.IgnoreNotFound(err)
-	}
-	return signin.ClusterRole{Exists: true, Reaches: RoleReaches(role)}, nil
+// A roleInfo is what the programs need to know about a ClusterRole.
+type roleInfo struct {
+	exists bool
+	rules  []signin.PolicyRule // as stored
 }
 
-// RoleReaches returns the result of signin.ReachesAccounts for the stored rules of a ClusterRole.
-func RoleReaches(role *rbacv1.ClusterRole) string {
+// readRole reads a ClusterRole. The controller manager stores the rules of an aggregated role.
+func readRole(ctx context.Context, c client.Reader, name access.Role) (roleInfo, error) {
+	role := new(rbacv1.ClusterRole)
+	if err := c.Get(ctx, client.ObjectKey{Name: string(name)}, role); err != nil {
+		return roleInfo{}, client.IgnoreNotFound(err)
+	}
+	return roleInfo{true, RoleRules(role)}, nil
+}
+
+// RoleRules returns the stored rules of a ClusterRole.
+func RoleRules(role *rbacv1.ClusterRole) []signin.PolicyRule {
 	rules := make([]signin.PolicyRule, len(role.Rules))
 	for i, r := range role.Rules {
 		rules[i] = signin.PolicyRule(r)
 	}
-	return signin.ReachesAccounts(rules)
+	return rules
 }
 
 // A lookupCache caches answers of the API server about objects that this process may read by name but

@@ -366,9 +366,6 @@ func TestForgedWithoutPolicy(t *testing.T) {
 // SGN-13, SI-12: Each account has exactly these permissions.
 func TestRights(t *testing.T) {
 	p := newProductEnv(t)
-	if err := authorizationv1.AddToScheme(p.admin.Scheme()); err != nil {
-		t.Fatal(err)
-	}
 	everybody := p.cluster.AdminConfig()
 	everybody.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:default:nobody", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
 	rights := func(config *rest.Config, ns string) (lines []string) {

@@ -41,7 +41,7 @@ const byLogin = "login"
 // that namespace it needs get, list, watch, create, patch and delete on tkasignins, get on
 // serviceaccounts, and create on serviceaccounts/token. It also needs get on the admission policies
 // AdmissionPolicy and TokenPolicy and their bindings, if the rules require them, and get on the
-// ClusterRoles whose names RoleReaches receives.
+// ClusterRoles whose names RoleRules receives.
 //
 // Until Run has filled the cache, reads from the cache find nothing. Await waits for the cache.
 type Store struct {
@@ -51,8 +51,8 @@ type Store struct {
 	config    *rest.Config
 	client    client.Client
 	cache     cache.Cache
-	policies  lookupCache[bool]               // whether a policy is in force, by name
-	roles     lookupCache[signin.ClusterRole] // by name
+	policies  lookupCache[bool]     // whether a policy is in force, by name
+	roles     lookupCache[roleInfo] // by name
 
 	synced chan struct{} // closed when the cache is filled
 
@@ -304,14 +304,14 @@ func wrapError(doing, name string, err error) error {
 	return fmt.Errorf("%s the sign-in %s: %w", doing, name, err)
 }
 
-// RoleReaches returns the result of signin.ReachesAccounts for a ClusterRole, or "" if it does not
-// exist. The answer is 30 seconds old at most.
-func (s *Store) RoleReaches(ctx context.Context, role access.Role) (string, error) {
-	info, err := s.roles.get(string(role), s.now(), lookupMaxAge, func() (signin.ClusterRole, error) { return readRole(ctx, s.client, role) })
+// RoleRules returns the stored rules of a ClusterRole, or none if it does not exist. The answer is 30
+// seconds old at most.
+func (s *Store) RoleRules(ctx context.Context, role access.Role) ([]signin.PolicyRule, error) {
+	info, err := s.roles.get(string(role), s.now(), lookupMaxAge, func() (roleInfo, error) { return readRole(ctx, s.client, role) })
 	if err != nil {
-		return "", fmt.Errorf("read the ClusterRole %s: %w", role, err)
+		return nil, fmt.Errorf("read the ClusterRole %s: %w", role, err)
 	}
-	return info.Reaches, nil
+	return info.rules, nil
 }
 
 // All returns every sign-in of the namespace from the cache, or false until the cache is filled.

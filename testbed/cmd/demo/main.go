@@ -198,7 +198,8 @@ func (s *show) alice(ctx context.Context) error {
 		step{says: "her first terminal still has the role view", run: "kubectl create configmap more -n shop", exit: 1, wants: []string{"forbidden"}},
 		step{says: "while such a terminal is open, tka lists both sign-ins", run: "tka shell --role edit -- tka status", wants: []string{"shell-", "this terminal", "view"}},
 		step{says: "she cannot write in other namespaces", run: "tka shell --role edit -- kubectl create configmap notes -n default", exit: 1, wants: []string{"forbidden"}},
-		step{says: "tka shows the reason, and what to request", run: "tka why create configmaps -n default", exit: 3, wants: []string{"default"}},
+		step{says: "tka names the least of her roles that allows it", run: "tka why create configmaps -n shop", exit: 3, wants: []string{"Your role edit allows it"}},
+		step{says: "none of her roles allows it elsewhere, and tka says what to ask for", run: "tka why create configmaps -n default", exit: 3, wants: []string{"Ask for a grant"}},
 		step{says: "tka shows her identity on the server, and the reason for its decision", run: "tka why", wants: []string{alice, "edit", "view"}},
 		step{says: "an administrator can watch and delete the sign-in as an object", admin: true, run: "kubectl get tkasignins -n tailplane-signins", wants: []string{alice, "Ready"}},
 	)

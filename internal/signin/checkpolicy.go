@@ -1,0 +1,102 @@
+package signin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// MaxPolicyGrants is the number of grants of one PolicyRequest.
+const MaxPolicyGrants = 50
+
+// A PolicyRequest is a part of a tailnet policy that a server is to check.
+type PolicyRequest struct {
+	Grants []PolicyGrant `json:"grants" null:"never" doc:"at most 50; a longer policy needs several requests"`
+}
+
+// A PolicyGrant is a grant of a tailnet policy, with the capabilities of its app field.
+type PolicyGrant struct {
+	Dst []string                     `json:"dst" null:"never" doc:"destinations, as in the policy"`
+	App map[string][]json.RawMessage `json:"app" doc:"rules of each capability, as in the policy"`
+}
+
+// AuditArgs returns the request's parameters for the audit log.
+func (r PolicyRequest) AuditArgs() map[string]string {
+	return map[string]string{"grants": fmt.Sprint(len(r.Grants))}
+}
+
+// A PolicyCheck says which rules the server would refuse.
+type PolicyCheck struct {
+	Capability string          `json:"capability" doc:"name of the capability whose rules the server reads; it ignores all others"`
+	Checked    int             `json:"checked" doc:"how many rules of the request are for this server"`
+	Problems   []PolicyProblem `json:"problems" null:"never"`
+}
+
+// A PolicyProblem is a rule that the server would refuse.
+type PolicyProblem struct {
+	Grant   int    `json:"grant" doc:"index in the request"`
+	Rule    int    `json:"rule" doc:"index among the rules of the capability in that grant"`
+	Message string `json:"message" doc:"one sentence"`
+}
+
+// checkPolicy checks rules of a tailnet policy before they are in force. It changes nothing.
+func (d *Service) checkPolicy(ctx context.Context, p access.Permit, req PolicyRequest) (PolicyCheck, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := p.Require(access.PolicyCheck, d.Now()); err != nil {
+		return PolicyCheck{}, err
+	}
+	if len(req.Grants) > MaxPolicyGrants {
+		return PolicyCheck{}, problem.New(problem.BadRequest, fmt.Sprintf("The request has %d grants, more than %d.", len(req.Grants), MaxPolicyGrants), "Send several requests.")
+	}
+	out := PolicyCheck{Capability: p.Capability(), Problems: []PolicyProblem{}}
+	for i, grant := range req.Grants {
+		if !d.isDestination(grant.Dst) {
+			continue
+		}
+		for j, raw := range grant.App[out.Capability] {
+			out.Checked++
+			refusal, err := d.checkRule(ctx, p, raw)
+			if err != nil {
+				return PolicyCheck{}, err
+			}
+			if refusal != "" {
+				out.Problems = append(out.Problems, PolicyProblem{i, j, refusal})
+			}
+		}
+	}
+	return out, nil
+}
+
+// checkRule returns why the server would refuse a rule, or "".
+func (d *Service) checkRule(ctx context.Context, p access.Permit, raw []byte) (refusal string, err error) {
+	g, err := p.CheckRule(raw)
+	if err != nil {
+		return sentence(err), nil
+	}
+	_, err = d.checkClusterWide(ctx, g.Binds)
+	if problem.CodeOf(err) == problem.RoleNeedsNamespaces {
+		return sentence(err), nil
+	}
+	return "", err
+}
+
+// sentence returns the message of an error as a sentence.
+func sentence(err error) string {
+	if refused, is := errors.AsType[*problem.Error](err); is {
+		return refused.Message
+	}
+	return strings.ToUpper(err.Error()[:1]) + err.Error()[1:] + "."
+}
+
+// isDestination reports whether a grant with these destinations can be for this server. Only a grant
+// for other tags is certainly not: the server does not know in which groups of hosts it is.
+func (d *Service) isDestination(dst []string) bool {
+	return len(d.Tags) == 0 || slices.ContainsFunc(dst, func(s string) bool { return !strings.HasPrefix(s, "tag:") || slices.Contains(d.Tags, s) })
+}
