@@ -19,15 +19,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"tailscale.com/ipn"
 	"tailscale.com/tailcfg"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
@@ -69,8 +75,8 @@ func inEachWorld(t *testing.T, day func(t *testing.T, w *world)) {
 			if w.once.Do(func() { w.err = w.start() }); w.err != nil {
 				t.Fatal(w.err)
 			}
+			w.clear(t)
 			began := time.Now()
-			w.becomes(t, "before the day", nil, nil) // a day that failed may have left something
 			t.Cleanup(func() { t.Logf("the day took %v", time.Since(began).Round(100*time.Millisecond)) })
 			day(t, w)
 		})
@@ -79,6 +85,7 @@ func inEachWorld(t *testing.T, day func(t *testing.T, w *world)) {
 
 func TestMain(m *testing.M) {
 	tailnettest.Quiet()
+	log.SetLogger(logr.Discard())
 	code := m.Run()
 	var wg sync.WaitGroup
 	for _, w := range worlds {
@@ -184,6 +191,19 @@ func (w *world) device(t *testing.T, host, login string, tags ...string) *testen
 	return p
 }
 
+// clear removes what a day that failed has left.
+func (w *world) clear(t *testing.T) {
+	t.Helper()
+	for _, env := range []*testenv.Env{w.east, w.west} {
+		for _, s := range stored(t, env) {
+			if err := kubeClient(t, env.Cluster.AdminConfig()).Delete(t.Context(), &s); client.IgnoreNotFound(err) != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.becomes(t, "before the day", nil, nil)
+}
+
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -217,6 +237,74 @@ func (w *world) becomes(t *testing.T, when string, inEast, inWest []string) {
 		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			t.Fatalf("%s, in east and west, after %v (-want +got):\n%s", when, patience, diff)
 		}
+	}
+}
+
+// set sets the policy, and waits until both clusters grant p exactly these roles.
+func (w *world) set(t *testing.T, policy string, p *testenv.Person, want ...string) {
+	t.Helper()
+	if err := w.east.Net.SetPolicy(policy); err != nil {
+		t.Fatal(err)
+	}
+	web := p.HTTP()
+	defer web.CloseIdleConnections()
+	for _, env := range []*testenv.Env{w.east, w.west} {
+		eventually(t, "the policy applies at "+env.Server(), func() bool {
+			who, err := signin.GetWhoami.Call(t.Context(), httpapi.Client{HTTP: web, Base: env.Server()}, signin.WhoamiRequest{})
+			var roles []string
+			for _, r := range who.Rules {
+				roles = append(roles, r.Role)
+			}
+			slices.Sort(roles)
+			return err == nil && slices.Equal(roles, want)
+		})
+	}
+}
+
+// pass lets the end of a sign-in pass. It changes the time of the request, which the access server's account may write, so that the period
+// is over now.
+func (w *world) pass(t *testing.T, env *testenv.Env, device, session string) {
+	t.Helper()
+	kubeconfig, err := env.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-access", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range stored(t, env) {
+		if host, _, _ := strings.Cut(s.Spec.Device.Name, "."); host != device || !strings.HasPrefix(gocmp.Or(s.Spec.Session, "-"), session) {
+			continue
+		}
+		patch := fmt.Appendf(nil, `{"spec":{"askedAt":%q}}`, time.Now().Add(-s.Spec.Period.Duration).UTC().Format(time.RFC3339))
+		if err := kubeClient(t, config).Patch(t.Context(), &s, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("%s has no session %s", device, session)
+}
+
+// wants connects a device to the tailnet, or disconnects it, as a laptop that wakes up or goes to sleep.
+func (w *world) wants(t *testing.T, p *testenv.Person, online bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	lc, err := p.Node.LocalClient()
+	if err == nil {
+		_, err = lc.EditPrefs(ctx, &ipn.MaskedPrefs{Prefs: ipn.Prefs{WantRunning: online}, WantRunningSet: true})
+	}
+	if err == nil && online {
+		err = w.east.Net.Ready(ctx, p.Node)
+	}
+	for _, server := range []string{"tka-east", "tka-west"} {
+		if err == nil && online {
+			err = w.east.Net.WaitPeer(ctx, p.Node, server)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -345,12 +433,12 @@ func kubeClient(t *testing.T, config *rest.Config) client.Client {
 	return c
 }
 
-// signin returns a sign-in as "LOGIN DEVICE SESSION ROLE". The default session is "-", and each session of a shell is "shell".
-func signin(login, device, session, role string) string {
+// row returns a sign-in as "LOGIN DEVICE SESSION ROLE". The default session is "-", and each session of a shell is "shell".
+func row(login, device, session, role string) string {
 	return strings.Join([]string{login, device, session, role}, " ")
 }
 
-// signins returns the sign-ins of a cluster in the form of [signin], sorted. One that is not ready has its phase instead of the role.
+// signins returns the sign-ins of a cluster in the form of [row], sorted. One that is not ready has its phase instead of the role.
 func signins(t *testing.T, env *testenv.Env) (out []string) {
 	t.Helper()
 	for _, s := range stored(t, env) {
@@ -362,7 +450,7 @@ func signins(t *testing.T, env *testenv.Env) (out []string) {
 		if s.Status.Phase != "Ready" {
 			role = string(s.Status.Phase)
 		}
-		out = append(out, signin(s.Spec.User.Login, host, session, role))
+		out = append(out, row(s.Spec.User.Login, host, session, role))
 	}
 	slices.Sort(out)
 	return out

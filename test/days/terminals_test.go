@@ -26,7 +26,7 @@ func twoTerminalsTwoClusters(t *testing.T, w *world) {
 		}
 		return m[1]
 	}
-	alices, onTablet, bobs := signin(alice, "laptop", "-", "view"), signin(alice, "tablet", "-", "view"), signin(w.bob, "bob-laptop", "-", "view")
+	alices, onTablet, bobs := row(alice, "laptop", "-", "view"), row(alice, "tablet", "-", "view"), row(w.bob, "bob-laptop", "-", "view")
 
 	// Morning: everybody signs in.
 	run(t, laptop, 0, "tka login")
@@ -45,7 +45,7 @@ func twoTerminalsTwoClusters(t *testing.T, w *world) {
 	elevated := open(t, laptop, "tka", "shell", "--cluster", "east", "--role", "edit", "--for", "30m", "--", "sh")
 	matches(t, "the elevated terminal", elevated.do(0, "tka status"), `^east +shell-\w+ +alice@example.com +edit +shop .*this terminal`, `^east +alice@example.com +view`, `^west `)
 	elevated.do(0, "kubectl create configmap from-elevated -n shop")
-	see("elevated", []string{alices, signin(alice, "laptop", "shell", "edit"), onTablet, bobs}, []string{alices})
+	see("elevated", []string{alices, row(alice, "laptop", "shell", "edit"), onTablet, bobs}, []string{alices})
 	for _, p := range []struct {
 		who     string
 		command string
