@@ -159,8 +159,14 @@ func (w *world) policy(viewers, editors []string) string {
 }`
 }
 
-// device adds a device of a person, or with tags of nobody.
+// device adds a device of a person, or with tags of nobody. Its settings have the server of east.
 func (w *world) device(t *testing.T, host, login string, tags ...string) *testenv.Person {
+	t.Helper()
+	return w.deviceOf(t, w.east, host, login, tags...)
+}
+
+// deviceOf adds a device whose settings have the server of at.
+func (w *world) deviceOf(t *testing.T, at *testenv.Env, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -171,14 +177,19 @@ func (w *world) device(t *testing.T, host, login string, tags ...string) *testen
 	eventually(t, "an earlier device has left: "+host, func() bool {
 		return !slices.ContainsFunc(w.east.Net.Nodes(), func(n *tailcfg.Node) bool { return n.Hostinfo.Hostname() == host })
 	})
-	p, err := w.east.Person(ctx, host, user, tags...)
-	if err == nil {
-		err = w.west.Net.WaitPeer(ctx, p.Node, "tka-west")
+	p, err := at.Person(ctx, host, user, tags...)
+	for _, server := range []string{"tka-east", "tka-west"} {
+		if err == nil {
+			err = at.Net.WaitPeer(ctx, p.Node, server)
+		}
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.east.Leave(p); os.RemoveAll(p.Home) })
+	if len(tags) > 0 {
+		return p // it may see no list
+	}
 	web := p.HTTP()
 	defer web.CloseIdleConnections()
 	for _, env := range []*testenv.Env{w.east, w.west} {
