@@ -35,6 +35,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/retry"
+	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -202,10 +203,13 @@ func (w *world) deviceOf(t *testing.T, at *testenv.Env, host, login string, tags
 	return p
 }
 
-// clear removes what a day that failed has left.
+// clear removes what people did on an earlier day, and the sign-ins that a day that failed has left.
 func (w *world) clear(t *testing.T) {
 	t.Helper()
 	for _, env := range []*testenv.Env{w.east, w.west} {
+		if _, errs, exit := kubetest.Kubectl(t.Context(), env.Cluster.Kubeconfig, "delete", "configmaps", "-n", "shop", "--all", "--wait=false"); exit != 0 {
+			t.Fatal(errs)
+		}
 		for _, s := range stored(t, env) {
 			if err := kubeClient(t, env.Cluster.AdminConfig()).Delete(t.Context(), &s); client.IgnoreNotFound(err) != nil {
 				t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"tailscale.com/client/tailscale/apitype"
 	"tailscale.com/net/socks5"
 	"tailscale.com/tsnet"
 	"tailscale.com/types/logger"
@@ -58,6 +59,34 @@ func (n *Net) PersonaSOCKS(s *tsnet.Server) (proxyURL string, err error) {
 	go srv.Serve(ln)
 	n.endsWith(s, func() { ln.Close() })
 	return "socks5://" + ln.Addr().String(), nil
+}
+
+// LocalAPI serves the LocalAPI of s at a Unix socket, as the Tailscale of a machine does. Programs find it by the variable TS_SOCKET.
+func (n *Net) LocalAPI(s *tsnet.Server, socket string) error {
+	lc, err := s.LocalClient()
+	if err != nil {
+		return err
+	}
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", apitype.LocalAPIHost },
+		Transport: roundTripper(lc.DoLocalRequest),
+	}}
+	go srv.Serve(ln)
+	n.endsWith(s, func() { srv.Close() })
+	return nil
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements [http.RoundTripper].
+func (rt roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.RequestURI = "" // LocalClient refuses the request otherwise
+	return rt(r)
 }
 
 // connectLimit bounds how long a persona connects to a node that does not answer, as programs do without a proxy.

@@ -29,8 +29,9 @@ type Person struct {
 	Home  string
 	Vars  []string // more environment variables, such as TKA_CLUSTER=west
 
-	env   *Env
-	plain string // SOCKS5 proxy for plain HTTP, if servers have no certificates
+	env    *Env
+	plain  string // SOCKS5 proxy for plain HTTP, if servers have no certificates
+	socket string // of the device's Tailscale; empty if programs cannot ask it
 }
 
 // Person adds a device to the tailnet and returns it when it can connect to the access server. A device with tags
@@ -72,6 +73,12 @@ func (p *Person) writeSettings() error {
 	return os.WriteFile(filepath.Join(settings, "config.yaml"), []byte(text), 0o600)
 }
 
+// ServeTailscale lets programs of this person ask the device's Tailscale.
+func (p *Person) ServeTailscale() error {
+	p.socket = filepath.Join(p.Home, "tailscaled.sock")
+	return p.env.Net.LocalAPI(p.Node, p.socket)
+}
+
 // User returns another user of the operating system on the same device. It has the same tailnet identity and a home of its own.
 func (p *Person) User(name string) (*Person, error) {
 	other := *p
@@ -99,6 +106,10 @@ func (p *Person) Bin() string { return filepath.Join(p.env.Dir, "bin") }
 // the proxy, and tka in PATH.
 func (p *Person) Env() []string {
 	plain := cmp.Or(p.plain, p.Proxy)
+	vars := p.Vars
+	if p.socket != "" {
+		vars = append([]string{"TS_SOCKET=" + p.socket}, vars...)
+	}
 	return append([]string{
 		"HOME=" + p.Home, "XDG_CONFIG_HOME=" + filepath.Join(p.Home, ".config"), "XDG_CACHE_HOME=" + filepath.Join(p.Home, ".cache"),
 		"XDG_STATE_HOME=" + filepath.Join(p.Home, ".local/state"), "XDG_RUNTIME_DIR=" + filepath.Join(p.Home, ".run"),
@@ -107,7 +118,7 @@ func (p *Person) Env() []string {
 		"NO_PROXY=127.0.0.1,localhost", "no_proxy=127.0.0.1,localhost",
 		"SSL_CERT_FILE=" + p.env.rootsFile(),
 		"PATH=" + p.Bin() + ":/usr/local/bin:/usr/bin:/bin", "TERM=dumb", "LANG=C.UTF-8",
-	}, p.Vars...)
+	}, vars...)
 }
 
 // Result is the outcome of a program.
