@@ -54,7 +54,7 @@ When the shell ends, its sign-in ends too. The exit code is that of the shell or
 // Time limits at the end of a shell, which has none itself.
 const (
 	cleanupTimeout = 15 * time.Second
-	revokeTimeout  = 10 * time.Second
+	revokeTimeout  = 10 * time.Second // at one server
 )
 
 // A shellRun is one shell from its sign-in to its end.
@@ -301,12 +301,39 @@ const (
 	lateLogoutDelay = 400 * time.Millisecond
 )
 
-// endSignin revokes the sign-in.
+// endSignin revokes the sign-in. If its server does not answer, another server of the cluster revokes it. The first one that it tries is the
+// one that this machine last signed in to.
 func (s *shellRun) endSignin(ctx context.Context) error {
-	s.client.Timeout = revokeTimeout
+	bases := append([]string{s.client.Base}, s.replicas(s.client)...)
+	if k, err := s.state(); err == nil {
+		if last, ok := k.ServerOf(s.client.Info.Name); ok && slices.Contains(bases, last.URL) {
+			bases = slices.Compact(append([]string{last.URL}, bases...))
+		}
+	}
 	var err error
+	for _, base := range bases {
+		if err = s.endSigninAt(ctx, base); output.ExitCode(err) != output.ExitUnreachable && output.ExitCode(err) != output.ExitNotReady {
+			break
+		}
+	}
+	return err
+}
+
+// endSigninAt revokes the sign-in at one server.
+func (s *shellRun) endSigninAt(ctx context.Context, base string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
+	defer cancel()
+	l := s.client
+	if base != l.Base {
+		l = s.newClient(base)
+		l.Key, l.Pinned = s.client.Key, s.client.Pinned
+		if err := s.verify(ctx, l, s.client.Info.Name); err != nil && l.Denied == nil { // any caller may end their sign-in, even without a grant
+			return err
+		}
+	}
+	l.Timeout = revokeTimeout
 	for attempt := 1; ; attempt++ {
-		_, err = client.Call(ctx, s.client, signin.Logout, signin.LogoutRequest{Session: s.session, Wait: httpapi.Duration(logoutWait)})
+		_, err = client.Call(ctx, l, signin.Logout, signin.LogoutRequest{Session: s.session, Wait: httpapi.Duration(logoutWait)})
 		if !notSignedIn(err) {
 			break
 		}
@@ -319,9 +346,11 @@ func (s *shellRun) endSignin(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	s.forgetToken(s.client.Base, s.client.Info.Name, s.session)
-	if err == nil {
-		s.forgetSession(ctx, s.client.Base, string(s.session))
+	for _, base := range slices.Compact([]string{s.client.Base, l.Base}) {
+		s.forgetToken(base, s.client.Info.Name, s.session)
+		if err == nil {
+			s.forgetSession(ctx, base, string(s.session))
+		}
 	}
 	return err
 }

@@ -353,6 +353,32 @@ func TestSGN21_unreachable_at_the_end(t *testing.T) {
 	}
 }
 
+// If the server of a shell is unreachable at its end, another server of the cluster ends the sign-in.
+func TestSGN21_another_replica_at_the_end(t *testing.T) {
+	one, first := newAccessServer(t, "prod-eu")
+	two := &accessServer{store: one.store, cluster: "prod-eu", rules: one.rules} // the same cluster, so the same key
+	two.start()
+	second := httptest.NewServer(two)
+	defer second.Close()
+	m := newMachine(t, first.URL)
+	m.write(t, "config/tka/config.yaml", m.read(t, "config/tka/config.yaml")+"- {name: two, url: \""+second.URL+"\", insecureHTTP: true}\n")
+	if r := m.run("status", "--server", "two"); r.code != 3 { // not signed in, but the server is known now
+		t.Fatal(r.err)
+	}
+	r := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat; exit 6")
+	waitUntil(t, "the child runs", m.exists("started"))
+	first.CloseClientConnections()
+	first.Close()
+	r.in.Close()
+	r.waitExit(6)
+	if !strings.Contains(r.err.String(), "Signed out.") {
+		t.Errorf("stderr: %s", r.err.String())
+	}
+	if n := len(one.store.signins); n != 0 {
+		t.Errorf("%d sign-ins are left, want none", n)
+	}
+}
+
 // CL-08: Ctrl-C ends tka at once, without a stack trace or a partial file. tka reports whether the sign-in still exists, as far as it
 // knows.
 func TestCL08_interrupted(t *testing.T) {

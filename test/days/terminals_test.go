@@ -4,25 +4,19 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // A person's day on one laptop: sign in, work on a second cluster, elevate in one of two terminals, sign out. Each step
 // checks what the other terminal, the other cluster, the person's other device and another person see.
-func TestDay_TwoTerminalsTwoClusters(t *testing.T) {
-	east, west := start(t)
-	laptop := device(t, "laptop", "alice@example.com")
-	tablet := device(t, "tablet", "alice@example.com")
-	bob := device(t, "bob-laptop", "bob@example.com")
+func TestDay_TwoTerminalsTwoClusters(t *testing.T) { inEachWorld(t, twoTerminalsTwoClusters) }
+
+func twoTerminalsTwoClusters(t *testing.T, w *world) {
+	laptop := w.device(t, "laptop", alice)
+	tablet := w.device(t, "tablet", alice)
+	bob := w.device(t, "bob-laptop", w.bob)
 	see := func(when string, inEast, inWest []string) {
 		t.Helper()
-		if diff := cmp.Diff(inEast, signins(t, east)); diff != "" {
-			t.Errorf("%s, in east (-want +got):\n%s", when, diff)
-		}
-		if diff := cmp.Diff(inWest, signins(t, west)); diff != "" {
-			t.Errorf("%s, in west (-want +got):\n%s", when, diff)
-		}
+		w.sees(t, when, inEast, inWest)
 	}
 	until := func() string {
 		t.Helper()
@@ -32,17 +26,13 @@ func TestDay_TwoTerminalsTwoClusters(t *testing.T) {
 		}
 		return m[1]
 	}
-	const (
-		alice   = "alice@example.com laptop  view"
-		onTable = "alice@example.com tablet  view"
-		bobs    = "bob@example.com bob-laptop  view"
-	)
+	alices, onTablet, bobs := row(alice, "laptop", "-", "view"), row(alice, "tablet", "-", "view"), row(w.bob, "bob-laptop", "-", "view")
 
 	// Morning: everybody signs in.
 	run(t, laptop, 0, "tka login")
 	run(t, tablet, 0, "tka login")
 	run(t, bob, 0, "tka login")
-	see("in the morning", []string{alice, onTable, bobs}, nil)
+	see("in the morning", []string{alices, onTablet, bobs}, nil)
 	end := until()
 
 	// Work on a second cluster. From now on, it is the one that commands are about.
@@ -55,7 +45,7 @@ func TestDay_TwoTerminalsTwoClusters(t *testing.T) {
 	elevated := open(t, laptop, "tka", "shell", "--cluster", "east", "--role", "edit", "--for", "30m", "--", "sh")
 	matches(t, "the elevated terminal", elevated.do(0, "tka status"), `^east +shell-\w+ +alice@example.com +edit +shop .*this terminal`, `^east +alice@example.com +view`, `^west `)
 	elevated.do(0, "kubectl create configmap from-elevated -n shop")
-	see("elevated", []string{alice, "alice@example.com laptop shell edit", onTable, bobs}, []string{alice})
+	see("elevated", []string{alices, row(alice, "laptop", "shell", "edit"), onTablet, bobs}, []string{alices})
 	for _, p := range []struct {
 		who     string
 		command string
@@ -77,7 +67,7 @@ func TestDay_TwoTerminalsTwoClusters(t *testing.T) {
 	matches(t, "why in the elevated terminal", elevated.do(0, "tka why create configmaps -n shop"), `^create configmaps in shop: allowed`)
 	elevated.do(0, "tka refresh --for 20m")
 	matches(t, "the end of the elevated terminal", elevated.exit(), `Signed out\.`)
-	see("after the elevated terminal", []string{alice, onTable, bobs}, []string{alice})
+	see("after the elevated terminal", []string{alices, onTablet, bobs}, []string{alices})
 	if got := until(); got != end {
 		t.Errorf("the sign-in of the first terminal ends at %s, and ended at %s before the other one", got, end)
 	}
@@ -96,16 +86,16 @@ func TestDay_TwoTerminalsTwoClusters(t *testing.T) {
 	matches(t, "logout in a shell", own.do(0, "tka logout"), `Signed out of east, session shell-`)
 	own.do(1, "kubectl get pods -n shop")
 	own.exit()
-	see("after a logout in a shell", []string{alice, onTable, bobs}, []string{alice})
+	see("after a logout in a shell", []string{alices, onTablet, bobs}, []string{alices})
 
 	// Evening: logout is about the current cluster, and names what is left; --all ends the rest of this device.
 	shows(t, laptop, "tka logout", `^Signed out of west\.`)
-	see("after logout", []string{alice, onTable, bobs}, nil)
+	see("after logout", []string{alices, onTablet, bobs}, nil)
 	shows(t, laptop, "tka logout", `^Signed out of east\.`, `the only cluster that this machine is signed in to`)
 	run(t, laptop, 0, "tka login --role edit")
 	run(t, laptop, 0, "tka login --cluster west")
 	shows(t, laptop, "tka logout --all", `^Signed out of east, session edit\.`, `^Signed out of west\.`)
-	see("in the evening", []string{onTable, bobs}, nil)
+	see("in the evening", []string{onTablet, bobs}, nil)
 	run(t, tablet, 0, "kubectl get pods -n shop")
 	run(t, tablet, 0, "tka logout")
 	run(t, bob, 0, "tka logout")

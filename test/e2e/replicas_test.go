@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,18 +10,13 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
 // replica starts a second access server with its own node, name, state and audit log.
 func replica(t *testing.T, r *testenv.Env, name string) *testenv.Process {
 	t.Helper()
-	account, err := r.Cluster.ServiceAccountKubeconfig(t.Context(), testenv.SystemNamespace, "tailplane-access", t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return replicaBy(t, r, name, account)
+	return replicaBy(t, r, name, "")
 }
 
 // replicaBy starts a replica with the given kubeconfig file.
@@ -30,16 +24,7 @@ func replicaBy(t *testing.T, r *testenv.Env, name, kubeconfig string) *testenv.P
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	text, err := r.Settings("access")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(r.Dir, name)
-	key := filepath.Join(t.TempDir(), "key")
-	write(t, key, r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}}))
-	settings := strings.NewReplacer(filepath.Join(r.Dir, "access", "state"), filepath.Join(dir, "state"), r.AuthKeyFile(), key,
-		"hostname: tka", "hostname: "+name, r.AuditFile(), filepath.Join(dir, "audit.jsonl")).Replace(string(text))
-	p, err := r.Try(name, "access", nil, settings, "--kubeconfig", kubeconfig)
+	p, err := r.Replica(ctx, name, kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,9 +33,6 @@ func replicaBy(t *testing.T, r *testenv.Env, name, kubeconfig string) *testenv.P
 			t.Error(err)
 		}
 	})
-	if err := p.WaitLog(ctx, `"access is serving"`); err != nil {
-		t.Fatal(err)
-	}
 	return p
 }
 

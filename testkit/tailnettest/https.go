@@ -18,6 +18,9 @@ var processACME struct {
 	ca    *acmetest.Authority
 }
 
+// Certificates reports whether the tailnet can give its nodes certificates.
+func (n *Net) Certificates() bool { return !n.headscale }
+
 // EnableHTTPS enables certificates on the tailnet, so that tsnet's ListenTLS and Funnel work. It returns the root
 // (PEM) that clients must trust. Certificates come from an ACME server on loopback, by DNS-01 through control's
 // set-dns. Call it before the nodes request certificates. Other processes need HTTPSEnv.
@@ -45,8 +48,11 @@ func (n *Net) EnableHTTPS() (rootsPEM []byte) {
 }
 
 // HTTPSEnv enables HTTPS and returns the environment variables ("NAME=value") that another process needs to get
-// certificates for its nodes.
+// certificates for its nodes. There are none on a tailnet without certificates.
 func (n *Net) HTTPSEnv() []string {
+	if !n.Certificates() {
+		return nil
+	}
 	n.EnableHTTPS()
 	return []string{acmeVariable + "=" + n.control.acmeURL()}
 }

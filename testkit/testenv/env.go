@@ -44,6 +44,10 @@ type Options struct {
 	NoAccess    bool              // the caller starts the access server
 	NoOperator  bool              // the caller starts the operator
 
+	// Tailnet configures the tailnet, except for its policy. On one like Headscale's, which has no certificates, the access server
+	// serves plain HTTP.
+	Tailnet tailnettest.Options
+
 	Hosts map[string]string // additional host names for the plane, and their addresses; see CanName
 
 	Manifests [][]byte // manifests to apply instead of deploy/crds and deploy/base
@@ -103,11 +107,14 @@ func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 		r.Net, r.RootsPEM = o.Beside.Net, o.Beside.RootsPEM
 	} else {
 		say("a tailnet: control server, relay and certificate authority on loopback")
-		r.Net, err = tailnettest.Run(filepath.Join(dir, "nodes"), tailnettest.Options{Policy: o.Policy, PolicyFile: o.PolicyFile})
+		o.Tailnet.Policy, o.Tailnet.PolicyFile = o.Policy, o.PolicyFile
+		r.Net, err = tailnettest.Run(filepath.Join(dir, "nodes"), o.Tailnet)
 		if err != nil {
 			return r, fmt.Errorf("tailnet: %w", err)
 		}
-		r.ownsNet, r.RootsPEM = true, r.Net.EnableHTTPS()
+		if r.ownsNet = true; r.Net.Certificates() {
+			r.RootsPEM = r.Net.EnableHTTPS()
+		}
 	}
 	r.Roots = x509.NewCertPool()
 	r.Roots.AppendCertsFromPEM(r.RootsPEM)
@@ -208,7 +215,15 @@ func sourceTree() (string, error) {
 func (r *Env) rootsFile() string { return filepath.Join(r.Dir, "roots.pem") }
 
 // Server returns the URL of the access server.
-func (r *Env) Server() string { return "https://" + r.hostname + "." + r.Net.Suffix() }
+func (r *Env) Server() string { return r.ServerAt(r.hostname) }
+
+// ServerAt returns the URL of an access server with that host name.
+func (r *Env) ServerAt(hostname string) string {
+	if !r.Net.Certificates() {
+		return "http://" + hostname + "." + r.Net.Suffix() + ":443"
+	}
+	return "https://" + hostname + "." + r.Net.Suffix()
+}
 
 // OperatorAuditFile returns the path of the operator's audit log, if the operator is a separate process.
 func (r *Env) OperatorAuditFile() string { return filepath.Join(r.Dir, "operator", "audit.jsonl") }
@@ -329,6 +344,9 @@ func (r *Env) Settings(role string) ([]byte, error) {
 	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: %s\n", r.name, r.Cluster.Server, ca, cmp.Or(r.settings["cluster.labels"], "{env: demo}"))
 	fmt.Fprintf(&b, "tailnet:\n  hostname: %s\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
 		r.hostname, r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
+	if !r.Net.Certificates() {
+		fmt.Fprintf(&b, "  insecureHTTP: true\n")
+	}
 	roles := r.settings["signin.roles"]
 	if roles == "" {
 		roles = "[view, edit]"

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,19 +29,16 @@ type Person struct {
 	Home  string
 	Vars  []string // more environment variables, such as TKA_CLUSTER=west
 
-	env *Env
+	env    *Env
+	plain  string // SOCKS5 proxy for plain HTTP, if servers have no certificates
+	socket string // of the device's Tailscale; empty if programs cannot ask it
 }
 
 // Person adds a device to the tailnet and returns it when it can connect to the access server. A device with tags
 // belongs to no user.
 func (r *Env) Person(ctx context.Context, host, login string, tags ...string) (*Person, error) {
 	p := &Person{env: r, Node: r.Net.Node(host, login, tags...), Home: filepath.Join(r.Dir, "home", host)}
-	settings := filepath.Join(p.Home, ".config", "tka")
-	if err := os.MkdirAll(settings, 0o700); err != nil {
-		return nil, err
-	}
-	// This is the file that `tka config server` would write.
-	if err := os.WriteFile(filepath.Join(settings, "config.yaml"), fmt.Appendf(nil, "server: %s.%s\n", r.hostname, r.Net.Suffix()), 0o600); err != nil {
+	if err := p.writeSettings(); err != nil {
 		return nil, err
 	}
 	if err := r.Net.Ready(ctx, p.Node); err != nil {
@@ -55,7 +53,44 @@ func (r *Env) Person(ctx context.Context, host, login string, tags ...string) (*
 	if p.Proxy, err = r.Net.Persona(p.Node); err != nil {
 		return nil, err
 	}
-	return p, nil
+	if r.Net.Certificates() {
+		return p, nil
+	}
+	p.plain, err = r.Net.PersonaSOCKS(p.Node) // an HTTP proxy would answer plain HTTP itself where a server cannot be reached
+	return p, err
+}
+
+// writeSettings writes the file that `tka config` would write for the access server.
+func (p *Person) writeSettings() error {
+	settings := filepath.Join(p.Home, ".config", "tka")
+	if err := os.MkdirAll(settings, 0o700); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("server: %s.%s\n", p.env.hostname, p.env.Net.Suffix())
+	if !p.env.Net.Certificates() {
+		text = fmt.Sprintf("server: %[1]s\nservers:\n- {name: %[1]s, url: \"%[2]s\", insecureHTTP: true}\n", p.env.hostname, p.env.Server())
+	}
+	return os.WriteFile(filepath.Join(settings, "config.yaml"), []byte(text), 0o600)
+}
+
+// ServeTailscale lets programs of this person ask the device's Tailscale.
+func (p *Person) ServeTailscale() error {
+	p.socket = filepath.Join(p.Home, "tailscaled.sock")
+	return p.env.Net.LocalAPI(p.Node, p.socket)
+}
+
+// User returns another user of the operating system on the same device. It has the same tailnet identity and a home of its own.
+func (p *Person) User(name string) (*Person, error) {
+	other := *p
+	other.Home = filepath.Join(p.Home+"-users", name)
+	return &other, other.writeSettings()
+}
+
+// Switch returns the user of p after `tailscale switch`: the same home, with the tailnet identity of the device of to.
+func (p *Person) Switch(to *Person) *Person {
+	switched := *to
+	switched.Home, switched.Vars = p.Home, p.Vars
+	return &switched
 }
 
 // Leave removes a person's device from the tailnet before the environment ends.
@@ -70,15 +105,20 @@ func (p *Person) Bin() string { return filepath.Join(p.env.Dir, "bin") }
 // Env returns the environment variables for programs that act as this person: the person's home, the tailnet through
 // the proxy, and tka in PATH.
 func (p *Person) Env() []string {
+	plain := cmp.Or(p.plain, p.Proxy)
+	vars := p.Vars
+	if p.socket != "" {
+		vars = append([]string{"TS_SOCKET=" + p.socket}, vars...)
+	}
 	return append([]string{
 		"HOME=" + p.Home, "XDG_CONFIG_HOME=" + filepath.Join(p.Home, ".config"), "XDG_CACHE_HOME=" + filepath.Join(p.Home, ".cache"),
 		"XDG_STATE_HOME=" + filepath.Join(p.Home, ".local/state"), "XDG_RUNTIME_DIR=" + filepath.Join(p.Home, ".run"),
 		"KUBECONFIG=" + p.Kubeconfig(),
-		"HTTPS_PROXY=" + p.Proxy, "HTTP_PROXY=" + p.Proxy, "https_proxy=" + p.Proxy, "http_proxy=" + p.Proxy,
+		"HTTPS_PROXY=" + p.Proxy, "HTTP_PROXY=" + plain, "https_proxy=" + p.Proxy, "http_proxy=" + plain,
 		"NO_PROXY=127.0.0.1,localhost", "no_proxy=127.0.0.1,localhost",
 		"SSL_CERT_FILE=" + p.env.rootsFile(),
 		"PATH=" + p.Bin() + ":/usr/local/bin:/usr/bin:/bin", "TERM=dumb", "LANG=C.UTF-8",
-	}, p.Vars...)
+	}, vars...)
 }
 
 // Result is the outcome of a program.

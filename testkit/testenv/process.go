@@ -21,10 +21,11 @@ type Process struct {
 	Args []string // command line, the program first
 	Log  string   // path of its standard error and output
 
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the process has ended
-	err  error         // reason of the end; read it after done
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	before int64         // size of the log when the process started
+	done   chan struct{} // closed when the process has ended
+	err    error         // reason of the end; read it after done
 }
 
 // startProcess starts a program whose output goes to a file in dir.
@@ -34,7 +35,11 @@ func startProcess(dir string, env []string, args ...string) (*Process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	p := &Process{Args: args, Log: log.Name(), done: make(chan struct{})}
+	info, err := log.Stat()
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{Args: args, Log: log.Name(), before: info.Size(), done: make(chan struct{})}
 	p.cmd = exec.Command(args[0], args[1:]...)
 	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = env, dir, log, log
 	p.cmd.SysProcAttr = diesWithParent()
@@ -68,7 +73,7 @@ func (p *Process) ExitCode() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Output returns the output of the process so far.
+// Output returns the output of the process so far, after that of earlier processes with the same log.
 func (p *Process) Output() string {
 	b, err := os.ReadFile(p.Log)
 	if err != nil {
@@ -83,7 +88,7 @@ func (p *Process) WaitLog(ctx context.Context, text string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if strings.Contains(p.Output(), text) {
+		if out := p.Output(); int64(len(out)) > p.before && strings.Contains(out[p.before:], text) {
 			return nil
 		}
 		select {
