@@ -279,7 +279,11 @@ func (pol Policy) period(g Grant, request time.Duration) (period time.Duration, 
 func choicesOf(grants []Grant) []problem.Choice {
 	out := make([]problem.Choice, 0, len(grants))
 	for _, g := range grants {
-		out = append(out, problem.Choice{Rule: g.Name, Role: string(g.Binds.Role()), Namespaces: g.Binds.Namespaces(), Period: g.Period.String()})
+		c := problem.Choice{Rule: g.Name, Role: string(g.Binds.Role()), Namespaces: g.Binds.Namespaces(), Period: g.Period.String()}
+		if !g.Binds.IsSimple() {
+			c.Where = g.Binds.String()
+		}
+		out = append(out, c)
 	}
 	return out
 }

@@ -22,13 +22,14 @@ import (
 
 func (t *tka) admin() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "admin",
-		Short: "Check the tailnet's policy (for administrators)",
-		Long:  "Commands for those who write the tailnet's policy.",
-		Args:  arguments(0, 0, "a command"),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Use:     "admin",
+		Short:   "Prepare and check the tailnet's policy (for administrators)",
+		Long:    "Commands for the administrators of a tailnet's policy and its clusters. None of them changes\nthe policy or a cluster.",
+		Example: "  tka admin check-policy policy.hujson\n  tka admin import-rbac",
+		Args:    arguments(0, 0, "a command"),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(t.checkPolicy())
+	cmd.AddCommand(t.checkPolicy(), t.importRBAC())
 	return cmd
 }
 

@@ -46,6 +46,7 @@ type Choice struct {
 	Rule       string   `json:"rule,omitempty"`       // name of the rule, if it has one
 	Role       string   `json:"role"`                 // several roles are separated by commas
 	Namespaces []string `json:"namespaces,omitempty"` // empty: the whole cluster
+	Where      string   `json:"where,omitempty"`      // of several roles or a selector: each role and where it applies
 	Period     string   `json:"period"`               // Go duration
 }
 

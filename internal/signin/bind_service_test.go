@@ -39,7 +39,8 @@ func TestTwoRulesWithSeveralRoles(t *testing.T) {
 		return st, p
 	}
 	_, refused := login(signin.LoginRequest{}, http.StatusBadRequest)
-	want := []problem.Choice{{Rule: "day", Role: "view,edit", Period: "8h0m0s"}, {Rule: "night", Role: "view,edit", Period: "8h0m0s"}}
+	want := []problem.Choice{{Rule: "day", Role: "view,edit", Where: "view in the whole cluster, edit in shop", Period: "8h0m0s"},
+		{Rule: "night", Role: "view,edit", Where: "view in the whole cluster, edit in the namespaces with the labels team=jobs", Period: "8h0m0s"}}
 	if diff := cmp.Diff(want, refused.Choices); diff != "" {
 		t.Errorf("choices (-want +got):\n%s", diff)
 	}

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -93,7 +94,7 @@ func FromProblem(p *problem.Error) *Error {
 		if len(c.Namespaces) > 0 {
 			where = "in " + strings.Join(c.Namespaces, ", ")
 		}
-		f.Try("tka login --role %s   (%s, %s)", ShellQuote(c.Role), where, c.Period)
+		f.Try("tka login --role %s   (%s, %s)", ShellQuote(cmp.Or(c.Rule, c.Role)), cmp.Or(c.Where, where), c.Period)
 	}
 	f.Advice = append(f.Advice, p.Advice...)
 	f.Advice = f.Advice[:min(len(f.Advice), MaxAdvice)]
