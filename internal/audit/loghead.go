@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -112,7 +113,11 @@ func findLine(path string, h LogHead) (has, known bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	for _, p := range append(paths, path) {
+	paths = append(paths, path)
+	for _, p := range slices.Backward(paths) { // the newest first, because the line is usually there
+		if known {
+			break
+		}
 		f, err := os.Open(p)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // rotated or removed meanwhile
@@ -132,7 +137,7 @@ func findLine(path string, h LogHead) (has, known bool, err error) {
 			has = has || l.Head() == h.Head && l.Sound()
 		}
 		f.Close()
-		known = known || first <= h.Head.Seq && h.Head.Seq <= last
+		known = first <= h.Head.Seq && h.Head.Seq <= last
 	}
 	return has, known, nil
 }

@@ -73,7 +73,10 @@ func (t *tka) forgetServer(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	matches := func(s config.ServerRecord) bool { return s.URL == base || s.Cluster == name }
+	full := t.newClient(base).FullNameURL(cmd.Context()) // tka stored the server of a bare name under its full name
+	matches := func(s config.ServerRecord) bool {
+		return s.URL == base || s.Cluster == name || full == "" && isNamedBy(s.URL, base) || full != "" && s.URL == full
+	}
 	forgotten := slices.DeleteFunc(slices.Clone(k.Servers), func(s config.ServerRecord) bool { return !matches(s) })
 	if len(forgotten) == 0 {
 		f := output.Errorf(output.ExitFailed, "This machine knows no server %s", name)

@@ -104,11 +104,7 @@ func (t *tka) verifyAny(ctx context.Context, first *client.Client, cluster strin
 	var foreign *client.Client
 	var foreignErr error
 	for i, r := range others {
-		l := t.newClient(r.base)
-		if r.listed {
-			l = client.NewDiscovered(r.base, first.Key, first.Base, t.clientOptions())
-		}
-		l.Key, l.Pinned, l.KeyFrom = first.Key, first.Pinned, first.KeyFrom
+		l := t.replicaClient(r, first)
 		switch nerr := t.verifyWithin(ctx, l, cluster, len(others)-i-1); {
 		case nerr == nil, l.Denied != nil:
 			t.hint("%s cannot be reached; %s serves the same cluster.", first.Base, r.base)
@@ -125,6 +121,16 @@ func (t *tka) verifyAny(ctx context.Context, first *client.Client, cluster strin
 		return foreign, foreignErr
 	}
 	return first, err
+}
+
+// replicaClient returns a client for another server of the cluster of first. The server must prove the same key.
+func (t *tka) replicaClient(r replica, first *client.Client) *client.Client {
+	l := t.newClient(r.base)
+	if r.listed {
+		l = client.NewDiscovered(r.base, first.Key, first.Base, t.clientOptions())
+	}
+	l.Key, l.Pinned, l.KeyFrom = first.Key, first.Pinned, first.KeyFrom
+	return l
 }
 
 // attemptTimeout bounds the attempt to reach one of several servers of a cluster.

@@ -172,11 +172,17 @@ func TestSGN24_two_tailnets(t *testing.T) {
 	if r := m.spawn(t, nil, "cluster-info", "--server", "localhost:"+port2); r.code != 0 {
 		t.Errorf("in the second tailnet: code %d: %s", r.code, r.err)
 	}
+	if r := m.spawn(t, nil, "config", "--forget-server", "localhost:"+port); r.code != 1 {
+		t.Errorf("the bare name of the second tailnet forgets a server of the first: code %d: %s", r.code, r.err)
+	}
 	state := m.read(t, "state/tka/servers.yaml")
 	for _, want := range []string{"url: https://" + fullName + ":" + port, "key: " + one.key.Public().String(), "url: https://" + otherName + ":" + port2, "key: " + two.key.Public().String()} {
 		if !strings.Contains(state, want) {
 			t.Errorf("%q is not in the state:\n%s", want, state)
 		}
+	}
+	if r := m.spawn(t, nil, "config", "--forget-server", "localhost:"+port2); r.code != 0 || !strings.Contains(r.err, otherName) {
+		t.Errorf("forget by the bare name: code %d: %s", r.code, r.err)
 	}
 }
 

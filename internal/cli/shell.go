@@ -304,15 +304,17 @@ const (
 // endSignin revokes the sign-in. If its server does not answer, another server of the cluster revokes it. The first one that it tries is the
 // one that this machine last signed in to.
 func (s *shellRun) endSignin(ctx context.Context) error {
-	bases := append([]string{s.client.Base}, s.replicas(s.client)...)
+	servers := append([]replica{{base: s.client.Base}}, s.replicas(s.client)...)
 	if k, err := s.state(); err == nil {
-		if last, ok := k.ServerOf(s.client.Info.Name); ok && slices.Contains(bases, last.URL) {
-			bases = slices.Compact(append([]string{last.URL}, bases...))
+		if last, ok := k.ServerOf(s.client.Info.Name); ok {
+			if i := slices.IndexFunc(servers, func(r replica) bool { return r.base == last.URL }); i > 0 {
+				servers[0], servers[i] = servers[i], servers[0]
+			}
 		}
 	}
 	var err error
-	for _, base := range bases {
-		if err = s.endSigninAt(ctx, base); output.ExitCode(err) != output.ExitUnreachable && output.ExitCode(err) != output.ExitNotReady {
+	for _, r := range servers {
+		if err = s.endSigninAt(ctx, r); output.ExitCode(err) != output.ExitUnreachable && output.ExitCode(err) != output.ExitNotReady {
 			break
 		}
 	}
@@ -320,13 +322,12 @@ func (s *shellRun) endSignin(ctx context.Context) error {
 }
 
 // endSigninAt revokes the sign-in at one server.
-func (s *shellRun) endSigninAt(ctx context.Context, base string) (err error) {
+func (s *shellRun) endSigninAt(ctx context.Context, r replica) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
 	l := s.client
-	if base != l.Base {
-		l = s.newClient(base)
-		l.Key, l.Pinned = s.client.Key, s.client.Pinned
+	if r.base != l.Base {
+		l = s.replicaClient(r, s.client)
 		if err := s.verify(ctx, l, s.client.Info.Name); err != nil && l.Denied == nil { // any caller may end their sign-in, even without a grant
 			return err
 		}

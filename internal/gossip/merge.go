@@ -121,7 +121,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	if e.Conflict {
 		c.Reason, c.Detail = Binding, verdict.detail
 	}
-	before := v.earlier(was, t, r, verdict.rekey)
+	before := earlier(was, t, r)
 	if e.Witness = witness(before, r); before != nil && !e.Conflict {
 		c.Returned = e.returned(before)
 		if e.Witness != nil {

@@ -136,7 +136,7 @@ type wireRecord struct {
 	Software    string            `json:"software,omitempty"`
 	PrevKey     string            `json:"prevKey,omitempty"`
 	PrevSig     []byte            `json:"prevSig,omitempty"`
-	// Servers of versions before 0.5 ignore it.
+	// Servers of earlier versions ignore it.
 	Audit []audit.SignedHead `json:"audit,omitempty"`
 }
 

@@ -79,13 +79,13 @@ func witness(before *Entry, r *Record) *Witness {
 
 // earlier returns the entry whose statements the record's member must account for: its current one, or the one that was forgotten. It
 // returns nil if that is not by the same cluster with the same key, or with the key before a handover.
-func (v *View) earlier(was *Entry, t Tombstone, r *Record, rekey bool) *Entry {
+func earlier(was *Entry, t Tombstone, r *Record) *Entry {
 	if was == nil && len(t.Record.Payload) > 0 {
 		if old, err := parse(t.Record); err == nil {
 			was = &Entry{Record: old, Witness: t.Witness}
 		}
 	}
-	if was == nil || was.Witness == nil || was.ClusterID != r.ClusterID || was.Key != r.Key && !rekey {
+	if was == nil || was.Witness == nil || was.ClusterID != r.ClusterID || was.Key != r.Key && !isHandedOver(r, was.Key) {
 		return nil
 	}
 	return was

@@ -181,6 +181,34 @@ func TestAU07_ItsOwnWord(t *testing.T) {
 	}
 }
 
+// TestAU07_AnotherKey: a cluster that hands over to another key remains the same witness's subject. One that claims the same node and cluster
+// with a key of its own starts without a past.
+func TestAU07_AnotherKey(t *testing.T) {
+	for name, handed := range map[string]bool{"handed over": true, "a stranger's": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newSim(t, 706, 3, Settings{})
+			n, x := s.nodes[0], s.nodes[1]
+			first := states(line("A", 500, 0))
+			n.facts.Audit = []audit.SignedHead{first}
+			s.startAll()
+			s.run(20 * time.Second)
+			next := s.nodes[2]
+			if handed {
+				n.facts.PrevKey, n.facts.PrevSig = n.facts.Key, n.sign(RekeyMessage(n.facts.ClusterID, next.facts.Key))
+			}
+			n.key, n.facts.Key = next.key, next.facts.Key
+			s.restartWith(n, time.Minute, states(line("A", 400, 0)))
+			var want []audit.LogHead
+			if handed {
+				want = []audit.LogHead{first.Last}
+			}
+			if diff := cmp.Diff(want, lostBy(x, n)); diff != "" {
+				t.Errorf("lost (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // TestAU07_ForgottenAndBack: the witness survives as the record does: also while the member is forgotten.
 func TestAU07_ForgottenAndBack(t *testing.T) {
 	s := newSim(t, 702, 3, Settings{ForgetAfter: time.Minute})

@@ -59,6 +59,8 @@ func (w *auditWitness) predecessor(ctx context.Context, role string) (prev audit
 	if w.lease == "" {
 		return prev, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
 	notes, err := w.notes.list(ctx, w.lease)
 	if err != nil {
 		w.log.Warn("reading the last known line of the audit log failed; this run is not compared with it", "lease", w.lease, "err", err)
