@@ -31,8 +31,8 @@ func (t *tka) revoke() *cobra.Command {
 own kubeconfig: you need the right to list and delete tkasignins there.
 
 With --everywhere, end all sign-ins of a login in all clusters that the access server knows or
-that this machine signed in to. For each cluster, the command uses the context that tka wrote:
-"tka kubeconfig --all" writes them all. It names each cluster that it could not reach, and ends
+that this machine signed in to. For each cluster, the command uses the context that "tka login"
+wrote: "tka login --all" writes them all. It names each cluster that it could not reach, and ends
 with 0 only if it reached all.
 
 The rights end immediately, and the API server refuses the token within 10 seconds. A person
@@ -196,7 +196,7 @@ func (t *tka) findEverywhere(ctx context.Context, rf revokeFlags, login string, 
 		k := rf.Kubectl
 		var found bool
 		if k.Context, found = v.ContextOf(kubeconfig.Signin{Cluster: at.cluster, Session: rf.session}); !found {
-			return nil, output.Errorf(output.ExitFailed, "the kubeconfig has no context of tka for it; tka kubeconfig --all writes one")
+			return nil, output.Errorf(output.ExitFailed, "the kubeconfig has no context of tka for it; tka login --all writes one")
 		}
 		return one.findSignins(ctx, k, at.cluster, func(s client.Session) bool { return s.Login == login })
 	}) {

@@ -88,7 +88,7 @@ END
 	}
 	if diff := cmp.Diff([]string{
 		"prod-dead alice-1 ended", "prod-dead alice-2 kubectl: Error from server (Forbidden): no", "prod-eu alice-1 ended", "prod-eu alice-2 ended",
-		"prod-asia the kubeconfig has no context of tka for it; tka kubeconfig --all writes one", "prod-us kubectl: Unable to connect to the server: i/o timeout",
+		"prod-asia the kubeconfig has no context of tka for it; tka login --all writes one", "prod-us kubectl: Unable to connect to the server: i/o timeout",
 	}, got); diff != "" || r.code == 0 || list.Kind != "RevocationList" {
 		t.Errorf("code %d, kind %s (-want +got):\n%s", r.code, list.Kind, diff)
 	}

@@ -48,7 +48,7 @@ func aPersonLeaves(t *testing.T, w *world) {
 	run(t, laptop, 0, "kubectl --context tka-west get pods -n shop")
 	run(t, phone, 0, "kubectl --context tka-west get pods -n shop")
 
-	run(t, admin, 0, "tka kubeconfig --all")
+	run(t, admin, 0, "tka login --all")
 	matches(t, "revoke", run(t, admin, 0, "tka revoke --everywhere --yes "+w.bob), "^Ended .* in west")
 	w.becomes(t, "after west", []string{admins}, []string{admins})
 	run(t, laptop, 1, "kubectl --context tka-west get pods -n shop")
