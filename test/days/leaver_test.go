@@ -10,7 +10,7 @@ import (
 )
 
 // A person leaves: an administrator ends the sign-ins that the person has on any device in any cluster, and hears of each cluster that
-// was not reached. Nobody else notices. Before that, the administrator checks the next policy at the servers of both clusters.
+// was not reached. No other person notices. Before that, the administrator checks the next policy at the servers of both clusters.
 func TestDay_APersonLeaves(t *testing.T) { inEachWorld(t, aPersonLeaves) }
 
 func aPersonLeaves(t *testing.T, w *world) {

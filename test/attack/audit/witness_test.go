@@ -57,7 +57,7 @@ func verified(t *testing.T, path string) audit.Report {
 
 // AU-07. An administrator of one cluster replaces the audit file by an older, valid copy, and removes what their own cluster has noted. The
 // server of another cluster has witnessed the last line. It returns the signed statement to the restarted server, which says rolledBack, and
-// shows the loss to everyone.
+// shows the loss to all.
 //
 // Guard: audit.(*Log).Check; gossip.witness and (*engine).recallOwn; server.(*auditWitness).
 func TestAU07_AnOlderCopyOfTheAuditFile(t *testing.T) {
