@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 432c224e30e932ff49c1fc0720cc4e4815eb13c7963892d9d3a81d2f5ebbbe83
+// schemas: 23c50392c5f49b4a67cb55bbd4827e1f6ec2d01c83df9c9cad93e0f1873619f3
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -136,6 +136,7 @@ export interface components {
             period: string;
             role: string;
             rule?: string;
+            where?: string;
         };
         CloseRequest: {
             reason: string;
