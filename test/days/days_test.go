@@ -112,7 +112,7 @@ func (w *world) start() (err error) {
 		name string
 		env  **testenv.Env
 	}{{"east", &w.east}, {"west", &w.west}} {
-		o := testenv.Options{ClusterName: at.name, Hostname: "tka-" + at.name, Beside: w.east, Tailnet: w.tailnet, Policy: w.policy(w.everybody(), w.everybody()),
+		o := testenv.Options{ClusterName: at.name, Hostname: "tka-" + at.name, Beside: w.east, Tailnet: w.tailnet, Policy: w.policy(w.people(), w.people()),
 			Settings: map[string]string{"api.limits": noLimits, "signin.grantCheckInterval": "1s"}}
 		if *at.env, err = testenv.Start(ctx, filepath.Join(w.dir, at.name), o); err != nil {
 			return fmt.Errorf("%s: %w", at.name, err)
@@ -133,8 +133,8 @@ func (w *world) close() {
 	os.RemoveAll(w.dir)
 }
 
-// everybody returns the names of alice and bob in the policy.
-func (w *world) everybody() []string { return []string{alice, w.inPolicy(w.bob)} }
+// people returns the names of alice and bob in the policy.
+func (w *world) people() []string { return []string{alice, w.inPolicy(w.bob)} }
 
 func (w *world) inPolicy(login string) string {
 	if !strings.Contains(login, "@") {
@@ -160,7 +160,7 @@ func (w *world) policy(viewers, editors []string) string {
 }`
 }
 
-// device adds a device of a person, or with tags of nobody. Its settings have the server of east.
+// device adds a device of a person, or a tagged one with an empty login. Its settings have the server of east.
 func (w *world) device(t *testing.T, host, login string, tags ...string) *testenv.Person {
 	t.Helper()
 	return w.deviceOf(t, w.east, host, login, tags...)

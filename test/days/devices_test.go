@@ -65,7 +65,7 @@ func twoUsersTwoDevices(t *testing.T, w *world) {
 	refused(t, tablet, "kubectl --context tka-east get pods -n shop")
 	run(t, laptop, 0, "kubectl get pods -n shop")
 
-	// An administrator ends all devices of the person, in this cluster only, and no other person's.
+	// An administrator ends the sign-ins of all devices of the person, in this cluster only.
 	run(t, tablet, 0, "tka login --use")
 	run(t, tablet, 0, "tka login --cluster west")
 	admin := "tka revoke --yes " + alice + " --kubeconfig " + w.east.Cluster.Kubeconfig

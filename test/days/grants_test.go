@@ -10,7 +10,7 @@ func TestDay_AGrantIsRemoved(t *testing.T) { inEachWorld(t, aGrantIsRemoved) }
 
 func aGrantIsRemoved(t *testing.T, w *world) {
 	laptop, tablet, bob := w.device(t, "laptop", alice), w.device(t, "tablet", alice), w.device(t, "bob-laptop", w.bob)
-	all := w.policy(w.everybody(), w.everybody())
+	all := w.policy(w.people(), w.people())
 	t.Cleanup(func() {
 		if err := w.east.Net.SetPolicy(all); err != nil {
 			t.Error(err)
@@ -31,7 +31,7 @@ func aGrantIsRemoved(t *testing.T, w *world) {
 	w.sees(t, "at work", []string{onLaptop, row(alice, "laptop", "shell", "edit"), onTablet, bobs, bobsEdit}, []string{onLaptop, onTablet, bobs})
 
 	// Alice may no longer edit. Only the elevated terminal notices.
-	w.set(t, w.policy(w.everybody(), w.everybody()[1:]), laptop, "view")
+	w.set(t, w.policy(w.people(), w.people()[1:]), laptop, "view")
 	w.becomes(t, "without edit", []string{onLaptop, onTablet, bobs, bobsEdit}, []string{onLaptop, onTablet, bobs})
 	matches(t, "a held token", run(t, laptop, 1, "kubectl --kubeconfig held-edit.yaml create configmap held -n shop"), "forbidden|Unauthorized|must be logged in")
 	elevated.do(1, "kubectl create configmap again -n shop")
@@ -45,7 +45,7 @@ func aGrantIsRemoved(t *testing.T, w *world) {
 	w.sees(t, "after the elevated terminal", []string{onLaptop, onTablet, bobs, bobsEdit}, []string{onLaptop, onTablet, bobs})
 
 	// Alice has no grant at all. Both of her devices notice, on both clusters.
-	w.set(t, w.policy(w.everybody()[1:], w.everybody()[1:]), laptop)
+	w.set(t, w.policy(w.people()[1:], w.people()[1:]), laptop)
 	w.becomes(t, "without any grant", []string{bobs, bobsEdit}, []string{bobs})
 	for _, terminal := range []string{"kubectl --context tka-east get pods -n shop", "kubectl --context tka-west get pods -n shop"} {
 		run(t, laptop, 1, terminal)

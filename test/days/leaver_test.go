@@ -35,7 +35,7 @@ func aPersonLeaves(t *testing.T, w *world) {
 		}
 		matches(t, name, run(t, admin, code, "tka admin check-policy "+name), patterns...)
 	}
-	check("next.hujson", w.policy(w.everybody()[:1], w.everybody()[:1]), 0, "^east .* accepts", "^west .* accepts")
+	check("next.hujson", w.policy(w.people()[:1], w.people()[:1]), 0, "^east .* accepts", "^west .* accepts")
 	check("mistake.hujson", `{"grants": [{"src": ["*"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [
 		{"role": "view", "period": "8h", "namespace": "shop"}]}}]}`, 3, `^mistake.hujson:2: east refuses rule 1 of grant 1: .*"namespace"`, "^mistake.hujson:2: west refuses", "^east .* refuses 1 rule", "^west .* refuses 1 rule")
 	w.sees(t, "after the checks", inEast, inWest)

@@ -28,7 +28,7 @@ func twoTerminalsTwoClusters(t *testing.T, w *world) {
 	}
 	alices, onTablet, bobs := row(alice, "laptop", "-", "view"), row(alice, "tablet", "-", "view"), row(w.bob, "bob-laptop", "-", "view")
 
-	// Morning: everybody signs in.
+	// Morning: all people sign in.
 	run(t, laptop, 0, "tka login")
 	run(t, tablet, 0, "tka login")
 	run(t, bob, 0, "tka login")

@@ -108,7 +108,7 @@ func TestAlertsAreThePages(t *testing.T) {
 	for _, c := range problem.Codes() {
 		codes[string(c)] = true
 	}
-	severities := []string{"critical", "warning"}
+	severities := []string{"critical", "warning", "info"}
 	for _, r := range rules {
 		if !slices.Contains(severities, r.Labels["severity"]) {
 			t.Errorf("severities = %v does not contain %q; %s", severities, r.Labels["severity"], r.Alert)
