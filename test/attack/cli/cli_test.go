@@ -28,6 +28,7 @@ import (
 // Guard: client.(*Client).Verify, client.Call (every answer), client.redirectError, dialpolicy.ParseURL and dialpolicy.CheckAddr;
 // crypto/tls, whose errors the client never ignores.
 func TestCL01_TheServerIsAnotherOne(t *testing.T) {
+	t.Run("a bare name", bareNameIsAnImpostors)
 	s := attacktest.Start(t)
 	alice := s.Alice(t)
 	pinned := s.StartServer(t, "cl01", attacktest.ServerOptions{})
