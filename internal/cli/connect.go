@@ -207,11 +207,12 @@ func (t *tka) locate(ctx context.Context, cluster string) (*client.Client, error
 	if err != nil {
 		return nil, err
 	}
-	name := cmp.Or(t.server, set.Server)
+	configuredServer := cmp.Or(t.Getenv(serverEnv), set.Server)
+	name := cmp.Or(t.server, configuredServer)
 	if t.server == "" && cluster != "" {
 		if s, ok := k.ServerOf(cluster); ok && name != s.URL {
 			name = s.URL
-			if configured, err := set.AddressOfPinned(set.Server); err != nil || !isNamedBy(s.URL, configured) {
+			if configured, err := set.AddressOfPinned(configuredServer); err != nil || !isNamedBy(s.URL, configured) {
 				given = givenKey{} // it is the key of another server
 			}
 		}
