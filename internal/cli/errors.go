@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -23,8 +24,8 @@ func (t *tka) printError(ctx context.Context, err error) int {
 	if ctx.Err() != nil && f.Code != output.ExitOK { // ended by a signal, not by the time limit
 		f = &output.Error{Code: output.ExitInterrupted, Message: "interrupted", Advice: f.Advice}
 	}
-	if t.output == output.JSON || t.output == output.YAML {
-		if text, err := output.Encode(errorInfoOf(f), t.output); err == nil {
+	if format := t.errorFormat(); format == output.JSON || format == output.YAML {
+		if text, err := output.Encode(errorInfoOf(f), format); err == nil {
 			_, _ = t.Err.Write(text)
 			return f.Code
 		}
@@ -37,6 +38,21 @@ func (t *tka) printError(ctx context.Context, err error) int {
 		fmt.Fprintln(t.Err, "audit id:", output.Escape(f.AuditID))
 	}
 	return f.Code
+}
+
+// errorFormat returns the output format, also if another flag is invalid, so that the command line was not parsed to its end.
+func (t *tka) errorFormat() string {
+	if t.output != "" {
+		return t.output
+	}
+	f := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.ParseErrorsAllowlist.UnknownFlags = true
+	f.SetOutput(io.Discard)
+	format := f.StringP("output", "o", "", "")
+	if err := f.Parse(t.Args[1:]); err != nil {
+		return ""
+	}
+	return *format
 }
 
 // errorInfo is an error in the formats json and yaml. tka writes it to standard error.
