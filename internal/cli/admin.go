@@ -152,11 +152,7 @@ func (t *tka) doCheckPolicy(ctx context.Context, cf checkPolicyFlags, path strin
 	if err != nil {
 		return err
 	}
-	l, err := t.connect(ctx, "")
-	if err != nil {
-		return err
-	}
-	d, err := t.fetchDirectory(ctx, l)
+	_, d, err := t.askDirectory(ctx)
 	if err != nil {
 		return err
 	}

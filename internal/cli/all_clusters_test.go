@@ -196,3 +196,40 @@ func TestIsolated(t *testing.T) {
 		t.Errorf("doctor: %q, %q", all["discovery"], all["clusters"])
 	}
 }
+
+// If the server of the settings grants nothing, the list comes from a server that does, among those that this machine signed in to. With
+// --server, only that server is asked.
+func TestClustersFromAnotherServer(t *testing.T) {
+	eu, euURL := newAccessServer(t, "prod-eu")
+	us, usURL := newAccessServer(t, "prod-us")
+	eu.addCluster(euURL.URL, member(us, usURL.URL))
+	us.addCluster(usURL.URL, member(eu, euURL.URL))
+	m := newMachine(t, euURL.URL)
+	allowHTTP(t, m, usURL.URL)
+	if r := m.run("login", "--all"); r.code != 0 {
+		t.Fatal(r.out, r.err)
+	}
+	eu.mu.Lock()
+	eu.rules = nil
+	eu.start()
+	eu.mu.Unlock()
+	r := m.run("clusters")
+	for _, want := range []string{`(?m)^prod-eu +alive +\S+ +ready`, `(?m)^prod-us +alive +ready +view`} {
+		if !regexp.MustCompile(want).MatchString(r.out) {
+			t.Errorf("%q is not in:\n%s%s", want, r.out, r.err)
+		}
+	}
+	if r.code != 0 || !strings.Contains(r.err, "The list is from "+usURL.URL) {
+		t.Errorf("code %d: %s", r.code, r.err)
+	}
+	if r := m.run("clusters", "--server", euURL.URL); r.code != 3 {
+		t.Errorf("--server: code %d\n%s%s", r.code, r.out, r.err)
+	}
+	us.mu.Lock()
+	us.rules = nil
+	us.start()
+	us.mu.Unlock()
+	if r := m.run("clusters"); r.code != 3 || !strings.Contains(r.err, "grant") {
+		t.Errorf("without any grant: code %d\n%s%s", r.code, r.out, r.err)
+	}
+}

@@ -85,11 +85,7 @@ func (t *tka) doClusters(ctx context.Context, cf clusterFlags) error {
 	if err != nil {
 		return err
 	}
-	l, err := t.connect(ctx, "")
-	if err != nil {
-		return err
-	}
-	d, err := t.fetchDirectory(ctx, l)
+	l, d, err := t.askDirectory(ctx)
 	if err != nil {
 		return err
 	}
@@ -168,6 +164,39 @@ func (t *tka) printClusters(list clusterList, now time.Time, wide bool) {
 
 // maxExclusions bounds how many clusters tka explains individually.
 const maxExclusions = 5
+
+// askDirectory returns the list of clusters from the server of the settings. If that server grants this caller nothing, it returns the list
+// from the first server that does, among those that this machine signed in to.
+func (t *tka) askDirectory(ctx context.Context) (l *client.Client, d client.Directory, err error) {
+	if l, d, err = t.directoryOf(ctx, ""); problem.CodeOf(err) != problem.NoCapability || l == nil || t.server != "" {
+		return l, d, err
+	}
+	known, kerr := t.signedInTargets()
+	if kerr != nil {
+		return l, d, err
+	}
+	for _, at := range known {
+		if at.server == l.Base {
+			continue
+		}
+		other, list, oerr := t.directoryOf(ctx, at.cluster)
+		if oerr == nil {
+			t.hint("%s grants you nothing. The list is from %s.", l.Base, other.Base)
+			return other, list, nil
+		}
+	}
+	return l, d, err
+}
+
+// directoryOf returns the list of clusters from the server of a cluster; "": the server of the settings.
+func (t *tka) directoryOf(ctx context.Context, cluster string) (*client.Client, client.Directory, error) {
+	l, err := t.connect(ctx, cluster)
+	if err != nil {
+		return l, client.Directory{}, err
+	}
+	d, err := t.fetchDirectory(ctx, l)
+	return l, d, err
+}
 
 // printExclusions explains for each shown cluster that is excluded why tka does not sign in to it.
 func (t *tka) printExclusions(shown []client.DirectoryEntry) {

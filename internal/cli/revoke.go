@@ -215,11 +215,7 @@ func (t *tka) knownClusters(ctx context.Context, selector string) ([]target, err
 	if err != nil {
 		return nil, err
 	}
-	l, err := t.connect(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	d, err := t.fetchDirectory(ctx, l)
+	_, d, err := t.askDirectory(ctx)
 	if err != nil {
 		return nil, err
 	}
