@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -237,6 +238,11 @@ func (t *tka) locate(ctx context.Context, cluster string) (*client.Client, error
 		have, _ := k.Server(base)
 		return have.Key, false
 	}
+	if key, _ := known(base); key.IsZero() && !set.Lists(name) && !strings.Contains(name, "://") {
+		if plain := t.plainURL(ctx, base); plain != "" {
+			base, unlisted = plain, true
+		}
+	}
 	if full := t.knownFullName(ctx, base, known); full != "" {
 		base, unlisted = full, false
 	}
@@ -246,6 +252,24 @@ func (t *tka) locate(ctx context.Context, cluster string) (*client.Client, error
 		l.Key, l.Pinned, l.KeyFrom = given.key, false, given.from
 	}
 	return l, nil
+}
+
+// plainURL returns the http:// URL of a server that a person named without a scheme, if the tailnet has no certificates,
+// as with Headscale; "" otherwise. The connection is inside the tailnet's encryption. As for each server over plain HTTP, Tailscale must confirm the address, or
+// the server must prove a known key.
+func (t *tka) plainURL(ctx context.Context, base string) string {
+	u, err := url.Parse(base)
+	if err != nil {
+		return ""
+	}
+	if s, err := t.tailscale.Status(ctx); err != nil || !s.Running() || s.HTTPS {
+		return ""
+	}
+	if t.tailscale.FullName(ctx, u.Hostname()) == "" {
+		return "" // it is not in the tailnet
+	}
+	u.Scheme, u.Host = "http", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
+	return u.String()
 }
 
 // knownFullName returns the URL with the full MagicDNS name of a server whose URL has a bare host name, if this machine knows the key of that

@@ -95,6 +95,46 @@ func TestSGN24_a_bare_name(t *testing.T) {
 	}
 }
 
+// On a tailnet without certificates, a bare name or the default name needs no scheme. The same confirmation applies, and a tailnet with
+// certificates never gets a request in the clear.
+func TestSGN24_a_bare_name_without_certificates(t *testing.T) {
+	for _, tt := range []struct {
+		why  string
+		name string
+		set  func(d *tailscaledtest.Daemon)
+		code int
+		word string
+	}{
+		{"confirmed", "localhost", func(d *tailscaledtest.Daemon) { d.NoCertificates(); d.AddPeer(fullName, "127.0.0.1") }, 0, "First contact with http://" + fullName + ":PORT"},
+		{"a hotel", "localhost", func(d *tailscaledtest.Daemon) { d.NoCertificates(); d.AddPeer(fullName, "100.64.0.7") }, 2, "does not confirm that it is " + fullName},
+		{"stopped", "localhost", func(d *tailscaledtest.Daemon) {
+			d.NoCertificates()
+			d.AddPeer(fullName, "127.0.0.1")
+			d.SetState("Stopped")
+		}, 3, "https://localhost:PORT did not prove its identity"},
+		{"a tailnet with certificates", "localhost", func(d *tailscaledtest.Daemon) { d.AddPeer(fullName, "127.0.0.1") }, 3, "https://localhost:PORT did not prove its identity"},
+		{"a person wants TLS", "https://localhost", func(d *tailscaledtest.Daemon) { d.NoCertificates(); d.AddPeer(fullName, "127.0.0.1") }, 3, "https://localhost:PORT did not prove its identity"},
+	} {
+		t.Run(tt.why, func(t *testing.T) {
+			access, srv := newAccessServer(t, "prod-eu")
+			access.names = []string{fullName}
+			_, port, _ := strings.Cut(strings.TrimPrefix(srv.URL, "http://"), ":")
+			m := newMachine(t, srv.URL)
+			m.write(t, "config/tka/config.yaml", "server: "+tt.name+":"+port+"\n")
+			d := tailscaledtest.Start(t, "nAlice", "tail1234.ts.net")
+			tt.set(d)
+			m.env["TS_SOCKET"] = d.Socket
+			r := m.run("login")
+			if word := strings.ReplaceAll(tt.word, "PORT", port); r.code != tt.code || !strings.Contains(r.err, word) {
+				t.Errorf("code %d, want %d with %q: %s", r.code, tt.code, word, r.err)
+			}
+			if got := access.received(); tt.code != 0 && len(got) > 0 {
+				t.Errorf("the server received %v, want nothing", got)
+			}
+		})
+	}
+}
+
 // SGN-24, CL-01: a server without TLS is pinned under the same condition, whatever its address looks like. tka sends nothing before.
 func TestSGN24_a_server_without_certificate(t *testing.T) {
 	type daemon = tailscaledtest.Daemon

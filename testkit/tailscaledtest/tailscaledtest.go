@@ -56,7 +56,7 @@ func Start(t testing.TB, self, suffix string) *Daemon {
 func (d *Daemon) Switch(self, suffix string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.status = ipnstate.Status{BackendState: "Running", TUN: true, Self: &ipnstate.PeerStatus{ID: tailcfg.StableNodeID(self), DNSName: "laptop." + suffix + "."},
+	d.status = ipnstate.Status{BackendState: "Running", TUN: true, CertDomains: []string{"laptop." + suffix}, Self: &ipnstate.PeerStatus{ID: tailcfg.StableNodeID(self), DNSName: "laptop." + suffix + "."},
 		CurrentTailnet: &ipnstate.TailnetStatus{Name: "example.com", MagicDNSSuffix: suffix, MagicDNSEnabled: true}}
 	d.peers = map[netip.Addr]*tailcfg.Node{}
 }
@@ -66,6 +66,13 @@ func (d *Daemon) SetState(state string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status.BackendState = state
+}
+
+// NoCertificates makes the tailnet one without certificates, such as that of a Headscale.
+func (d *Daemon) NoCertificates() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.status.CertDomains = nil
 }
 
 // Userspace makes the daemon run without a network device.

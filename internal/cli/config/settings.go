@@ -303,6 +303,9 @@ func (s *Settings) address(name string, pinned bool) (string, error) {
 	return dialpolicy.ParseURL("https://"+host+":"+port, false)
 }
 
+// Lists reports whether the settings give the URL of a server with this name.
+func (s *Settings) Lists(name string) bool { e := s.server(name); return e != nil && e.URL != "" }
+
 // insecureAllowed reports whether the settings allow http:// for this URL.
 func (s *Settings) insecureAllowed(base string) bool {
 	return slices.ContainsFunc(s.Servers, func(e ServerSettings) bool {

@@ -83,6 +83,7 @@ type Status struct {
 	Name      string    // full MagicDNS name of this machine, without a trailing dot
 	KeyExpiry time.Time // zero: never
 	Suffix    string    // MagicDNS suffix of the tailnet, such as tail1234.ts.net; "": unknown
+	HTTPS     bool      // the tailnet's nodes can get certificates
 	Userspace bool      // the system has no route into the tailnet; programs use the daemon's proxy on this machine
 }
 
@@ -113,11 +114,12 @@ func (c *Client) fetchStatus(ctx context.Context) (Status, error) {
 		}
 		CurrentTailnet *struct{ MagicDNSSuffix string }
 		MagicDNSSuffix string // of versions without CurrentTailnet
+		CertDomains    []string
 	}
 	if jerr := json.Unmarshal(out, &st); jerr != nil || st.BackendState == "" {
 		return Status{}, fmt.Errorf("tailscale gives no answer (%w)", cmp.Or(err, jerr, errors.New("it reports no state")))
 	}
-	s := Status{State: st.BackendState, Suffix: st.MagicDNSSuffix, Userspace: st.TUN != nil && !*st.TUN}
+	s := Status{State: st.BackendState, Suffix: st.MagicDNSSuffix, Userspace: st.TUN != nil && !*st.TUN, HTTPS: len(st.CertDomains) > 0}
 	if t := st.CurrentTailnet; t != nil {
 		s.Suffix = cmp.Or(t.MagicDNSSuffix, s.Suffix)
 	}
