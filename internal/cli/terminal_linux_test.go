@@ -143,6 +143,8 @@ func TestSGN21_terminal(t *testing.T) {
 				m.write(t, ".bashrc", "PS1='mine> '\nTHEIRS=yes\n")
 				m.write(t, ".zshrc", "PROMPT='mine> '\nTHEIRS=yes\n")
 				m.write(t, "config/fish/config.fish", "function fish_prompt; echo -n 'mine> '; end\nset -g THEIRS yes\n")
+				// Without this folder, fish reads all manual pages in the background, and writes here after the test.
+				m.write(t, ".local/share/fish/generated_completions/none.fish", "")
 				x := m.onTerminal(t, "shell")
 				prompt := "(tka:prod-eu) mine> "
 				if name == "sh" {
