@@ -48,6 +48,19 @@ func (e *noteEnv) set(_ context.Context, lease string, note auditNote) error {
 	return nil
 }
 
+// pass lets time pass. Then all goroutines of the test wait, and the test sees what they wrote.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// written returns how many notes were written.
+func (e *noteEnv) written() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.writes
+}
+
 // A writerProcess is one run of a process with an audit log.
 type writerProcess struct {
 	*auditWitness
@@ -62,7 +75,7 @@ func (e *noteEnv) start(role, file, lease string) *writerProcess {
 	e.t.Helper()
 	p := &writerProcess{env: e, path: filepath.Join(e.dir, file)}
 	p.auditWitness = &auditWitness{log: slog.New(slog.DiscardHandler), writer: "host:" + p.path, lease: lease, notes: e, recalled: make(chan []audit.SignedHead, 16),
-		found: func(lost audit.LogHead, _ string) { p.lost = append(p.lost, lost) }}
+		found: p.lose}
 	if role == "access" {
 		p.others = gossipless
 	}
@@ -93,6 +106,12 @@ func (e *noteEnv) start(role, file, lease string) *writerProcess {
 	return p
 }
 
+func (p *writerProcess) lose(lost audit.LogHead, _ string) {
+	p.env.mu.Lock()
+	defer p.env.mu.Unlock()
+	p.lost = append(p.lost, lost)
+}
+
 func (p *writerProcess) write(n int) {
 	p.env.t.Helper()
 	for i := range n {
@@ -121,6 +140,8 @@ func (p *writerProcess) ownStatement() audit.SignedHead {
 
 func expectLost(t *testing.T, why string, p *writerProcess, want ...audit.LogHead) {
 	t.Helper()
+	p.env.mu.Lock()
+	defer p.env.mu.Unlock()
 	if diff := cmp.Diff(want, p.lost); diff != "" {
 		t.Errorf("%s: lost lines (-want +got):\n%s", why, diff)
 	}
@@ -133,20 +154,20 @@ func TestAU07_StatementsAreRare(t *testing.T) {
 		p := e.start("access", "audit.jsonl", "tailplane-access")
 		first := p.ownStatement()
 		for range 9 {
-			time.Sleep(time.Minute)
+			pass(time.Minute)
 			p.write(3)
 		}
-		if p.ownStatement() != first || e.writes != 1 {
-			t.Errorf("after nine minutes: %d notes, and the statement is %v, want %v", e.writes, p.ownStatement(), first)
+		if p.ownStatement() != first || e.written() != 1 {
+			t.Errorf("after nine minutes: %d notes, and the statement is %v, want %v", e.written(), p.ownStatement(), first)
 		}
-		time.Sleep(2 * time.Minute)
+		pass(2 * time.Minute)
 		second := p.ownStatement()
-		if second.Last.Head.Seq < 28 || e.writes != 2 {
-			t.Errorf("after eleven minutes: %d notes, and the statement is %v", e.writes, second)
+		if second.Last.Head.Seq < 28 || e.written() != 2 {
+			t.Errorf("after eleven minutes: %d notes, and the statement is %v", e.written(), second)
 		}
-		time.Sleep(24 * time.Hour)
-		if p.ownStatement() != second || e.writes != 2 {
-			t.Errorf("after an idle day: %d notes, and the statement is %v, want %v", e.writes, p.ownStatement(), second)
+		pass(24 * time.Hour)
+		if p.ownStatement() != second || e.written() != 2 {
+			t.Errorf("after an idle day: %d notes, and the statement is %v, want %v", e.written(), p.ownStatement(), second)
 		}
 		p.write(1)
 		p.stop()
@@ -187,7 +208,7 @@ func TestAU07_OwnClusterRemembers(t *testing.T) {
 				t.Errorf("the statement names the lost line %v, want %v", got, last)
 			}
 			p.write(entries)
-			time.Sleep(time.Hour)
+			pass(time.Hour)
 			p.stop()
 		}
 		notes, _ := e.list(t.Context(), operatorLease)
@@ -223,7 +244,7 @@ func TestAU07_TwoOfEverything(t *testing.T) {
 			for name, start := range starts {
 				p := start()
 				p.write(5)
-				time.Sleep(11 * time.Minute)
+				pass(11 * time.Minute)
 				expectLost(t, name, p)
 				own := p.ownStatement()
 				if !own.Prev.IsZero() || own.Last.Log == "" {
