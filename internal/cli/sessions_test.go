@@ -166,6 +166,7 @@ func TestAU05_audit_verify(t *testing.T) {
 	}
 	m := newMachine(t, "http://127.0.0.1:1")
 	m.write(t, "good.jsonl", string(sample))
+	m.env["TKA_CLUSTER"] = "prod-eu" // a shell of tka sets it; it is about sign-ins
 	r := m.run("audit", "verify", m.path("good.jsonl"), "-o", "json")
 	var report struct {
 		Kind   string

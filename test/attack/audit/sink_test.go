@@ -317,8 +317,12 @@ func TestAU04_TheSinkFails(t *testing.T) {
 				lost += g.Lost
 			}
 		}
-		if got := int64(len(attacktest.EntriesOf(t, lines))); got+lost != n+slow+2 || lost != dropped {
-			t.Errorf("%d visits are %d entries and %d lost; %d were counted", n+slow+2, got, lost, dropped)
+		entries, results := attacktest.EntriesOf(t, lines), map[string]int{}
+		for _, e := range entries {
+			results[fmt.Sprintf("%s %s %s", e.Verb, e.Result, e.Code)]++
+		}
+		if got := int64(len(entries)); got+lost != n+slow+2 || lost != dropped {
+			t.Errorf("%d visits are %d entries and %d lost; %d were counted: %v", n+slow+2, got, lost, dropped, results)
 		}
 		s.NewMachine(t, alice).Exec(0, "tka", "audit", "verify", path)
 	})
