@@ -62,7 +62,10 @@ func loginWith(t *testing.T, c access.Caller, token *access.Token, request acces
 // A rule with "oidc" counts only if the token fits it byte for byte, and "*" only at the end of ref.
 func TestRuleWithToken(t *testing.T) {
 	fits := tokenOf(nil)
-	with := func(name, value string) *access.Token { token := tokenOf(map[string]string{name: value}); return &token }
+	with := func(name, value string) *access.Token {
+		token := tokenOf(map[string]string{name: value})
+		return &token
+	}
 	for _, tt := range []struct {
 		name    string
 		rules   []string
