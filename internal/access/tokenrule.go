@@ -16,6 +16,8 @@ import (
 const (
 	maxClaims    = 16
 	maxClaimText = 253 // bytes of a name or a value
+
+	maxClaimValue = 1024 // bytes of a value in a token, as in TkaSignin
 )
 
 var (
@@ -61,7 +63,7 @@ func (r TokenRule) mismatch(t Token, audience string) string {
 		switch {
 		case !there:
 			return fmt.Sprintf("it has no claim %q, or it is not a string", name)
-		case isPrefix && strings.HasPrefix(have, prefix), have == want:
+		case isPrefix && strings.HasPrefix(have, prefix) && len(have) <= maxClaimValue, have == want:
 		default:
 			return fmt.Sprintf("the claim %q is not %q", name, want)
 		}
