@@ -26,8 +26,10 @@ type Policy struct {
 	Min, Max   time.Duration // limits of the period of a sign-in
 	Reserved   []string      // Tailplane's namespaces, which no grant may name
 	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
-	Issuers    []string      // issuers whose tokens the server accepts
-	Audience   string        // audience of the tokens for this server, where a rule names none
+
+	// Issuers are the issuers whose tokens the server accepts, with the audience of the tokens for this
+	// server, where a rule names none.
+	Issuers map[string]string
 }
 
 // A Request is the request of a caller among the granted roles. Its zero value leaves the choice to
@@ -265,7 +267,10 @@ func (pol Policy) allow(g Grant) error {
 				"Ask an administrator of this server to add it to signin.roles.")
 		}
 	}
-	if g.Token != nil && !slices.Contains(pol.Issuers, g.Token.Issuer) {
+	if g.Token == nil {
+		return nil
+	}
+	if _, known := pol.Issuers[g.Token.Issuer]; !known {
 		return problem.New(problem.TokenRefused, fmt.Sprintf("This server does not accept tokens of %s.", g.Token.Issuer),
 			"Ask an administrator of this server to add the issuer to signin.oidc.issuers.")
 	}

@@ -40,7 +40,7 @@ type Token struct {
 // a "*" at the end of the claim "ref" stands for any text.
 type TokenRule struct {
 	Issuer   string
-	Audience string            // "": the audience of the server, from [Policy]
+	Audience string            // "": the audience of the server for this issuer, from [Policy]
 	Claims   map[string]string // at least one
 }
 
@@ -157,7 +157,7 @@ func (p Permit) fitting() []Grant {
 
 // fits reports whether the grant requires no token, or t is one that it requires.
 func (pol Policy) fits(g Grant, t *Token) bool {
-	return g.Token == nil || t != nil && g.Token.mismatch(*t, pol.Audience) == ""
+	return g.Token == nil || t != nil && g.Token.mismatch(*t, pol.Issuers[g.Token.Issuer]) == ""
 }
 
 // claimsFor returns the claims of the token to store for the chosen grant: those that it requires, and
@@ -206,7 +206,7 @@ func (p Permit) tokenRefusal(grants []Grant) error {
 	}
 	var why []string
 	for _, g := range grants[:min(len(grants), maxMismatches)] {
-		why = append(why, fmt.Sprintf("rule %q: %s", g.choice(), g.Token.mismatch(*p.token, p.policy.Audience)))
+		why = append(why, fmt.Sprintf("rule %q: %s", g.choice(), g.Token.mismatch(*p.token, p.policy.Issuers[g.Token.Issuer])))
 	}
 	return problem.New(problem.TokenRefused, fmt.Sprintf("The token does not fit (%s).", strings.Join(why, "; ")),
 		"Run the job on the repository, the branch and the environment that the rule names, or ask for a rule.")

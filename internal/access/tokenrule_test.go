@@ -24,7 +24,7 @@ const (
 
 var tokenPolicy = func() access.Policy {
 	p := policy
-	p.Issuers, p.Audience = []string{github}, "prod-eu"
+	p.Issuers = map[string]string{github: "prod-eu"}
 	return p
 }()
 

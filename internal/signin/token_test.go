@@ -55,7 +55,7 @@ type tokenEnv struct {
 func newTokenEnv(t *testing.T) *tokenEnv {
 	t.Helper()
 	e := &tokenEnv{issuer: oidctest.New(t), policy: guardPolicy, store: newMemoryStore(), used: &usedTokens{devices: map[string]string{}}}
-	e.policy.Issuers, e.policy.Audience = []string{e.issuer.URL}, "east"
+	e.policy.Issuers = map[string]string{e.issuer.URL: "east"}
 	verifier, err := identity.NewTokenVerifier([]identity.TokenIssuer{{URL: e.issuer.URL, KeysURL: e.issuer.KeysURL()}}, e.issuer.Client, time.Now)
 	if err != nil {
 		t.Fatal(err)
