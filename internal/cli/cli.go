@@ -64,7 +64,7 @@ const defaultTimeout = 30 * time.Second
 
 // Run executes the command in Args and returns the exit code.
 func (p Program) Run(ctx context.Context) int {
-	t := &tka{Program: p, tailscale: tailscaled.New(p.Getenv), cancel: func() {}, idTokens: &client.IDTokens{Getenv: p.Getenv, HTTP: http.DefaultClient, Now: p.Now}}
+	t := &tka{Program: p, tailscale: tailscaled.New(p.Getenv), cancel: func() {}}
 	defer func() { t.cancel() }()
 	root := t.root()
 	args := p.Args[1:]
@@ -102,6 +102,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 	root.SetFlagErrorFunc(t.flagError)
 	t.versionFlag(root)
 
+	t.idTokens = &client.IDTokens{Getenv: t.Getenv, HTTP: http.DefaultClient, Now: t.Now}
 	f := root.PersistentFlags()
 	f.StringVar(&t.server, "server", "", "access server: a name in the tailnet, an address or a URL (default from the settings, else \"tka\")")
 	f.StringVar(&t.serverKey, "server-key", "", "key that the server must prove, \"ed25519:...\" (default $TKA_SERVER_KEY, else the settings, else the key at first contact)")
