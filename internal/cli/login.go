@@ -435,12 +435,7 @@ func (t *tka) kubeconfigEntry(set *config.Settings, k signin.Kubeconfig, namespa
 			e.Args = append(e.Args, "--config", path)
 		}
 	}
-	if t.idTokens.Env != "" {
-		e.Args = append(e.Args, "--oidc-token-env", t.idTokens.Env)
-	}
-	if t.idTokens.Audience != "" {
-		e.Args = append(e.Args, "--oidc-audience", t.idTokens.Audience)
-	}
+	e.Args = append(e.Args, t.idTokens.Args()...)
 	return e
 }
 

@@ -54,6 +54,17 @@ func (s *IDTokens) Available() bool {
 	return s != nil && (s.Env != "" || s.Getenv(IDTokenEnv) != "" || s.Getenv(githubURLEnv) != "" && s.Getenv(githubTokenEnv) != "")
 }
 
+// Args returns the flags with which another tka finds the same token.
+func (s *IDTokens) Args() (args []string) {
+	if s.Env != "" {
+		args = append(args, "--oidc-token-env", s.Env)
+	}
+	if s.Audience != "" {
+		args = append(args, "--oidc-audience", s.Audience)
+	}
+	return args
+}
+
 // An idToken is a token with those of its claims that say for whom it is. Nobody has verified them.
 type idToken struct {
 	text     signin.IDToken
