@@ -85,6 +85,7 @@ type TkaSigninList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.session) == has(oldSelf.session)",message="session is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.bind) == has(oldSelf.bind)",message="bind is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc)",message="oidc is immutable"
 // +kubebuilder:validation:XValidation:rule="!has(self.bind) || !has(self.namespaces)",message="with bind, each role has its own namespaces"
 type TkaSigninSpec struct {
 	// user is the person who signed in.
@@ -105,6 +106,11 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="session is immutable"
 	// +kubebuilder:validation:XValidation:rule="self != 'default' && !self.startsWith('req-')",message="the default session has no name, and names that start with req- belong to access requests"
 	Session string `json:"session,omitempty"`
+
+	// oidc is the OIDC token with which the sign-in began: which job or which person uses the device. Absent: it began without a token.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="oidc is immutable"
+	OIDC *SigninToken `json:"oidc,omitempty"`
 
 	// reason is why the person asked for the access, in their own words. Each login may change it.
 	// +optional
@@ -218,6 +224,39 @@ type SigninUser struct {
 	// +kubebuilder:validation:Pattern=`^[^\x00-\x1f\x7f]*$`
 	DisplayName string `json:"displayName,omitempty"`
 }
+
+// SigninToken is what an OIDC token says about the job or the person that uses the device. It does not have the token.
+type SigninToken struct {
+	// issuer is the URL of the issuer.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^https?://[\x21-\x7e]+$`
+	Issuer string `json:"issuer"`
+
+	// subject is the job or the person, as its issuer names it. It is a part of the identity of the sign-in.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	// +kubebuilder:validation:Pattern=`^[^\x00-\x1f\x7f]+$`
+	Subject string `json:"subject"`
+
+	// audience is the audience of the token.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Audience string `json:"audience"`
+
+	// claims are the claims of the token that rules of the tailnet policy required, with the values of the token.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=16
+	Claims map[string]SigninClaim `json:"claims,omitempty"`
+}
+
+// SigninClaim is the value of a claim.
+//
+// +kubebuilder:validation:MaxLength=1024
+type SigninClaim string
 
 // SigninDevice is a tailnet node.
 type SigninDevice struct {

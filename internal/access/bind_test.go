@@ -134,7 +134,7 @@ func TestCoversBinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Covers(tt.binds); got != tt.want {
+		if got := p.Covers(tt.binds, nil); got != tt.want {
 			t.Errorf("%s covers %s: %v, want %v", tt.rules, tt.binds, got, tt.want)
 		}
 	}

@@ -26,6 +26,10 @@ type Policy struct {
 	Min, Max   time.Duration // limits of the period of a sign-in
 	Reserved   []string      // Tailplane's namespaces, which no grant may name
 	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
+
+	// Issuers are the issuers whose tokens the server accepts, with the audience of the tokens for this
+	// server, where a rule names none.
+	Issuers map[string]string
 }
 
 // A Request is the request of a caller among the granted roles. Its zero value leaves the choice to
@@ -184,26 +188,35 @@ func (p Permit) Choose(w Request) (Permit, error) {
 		return Permit{}, problem.New(problem.ReasonRequired, fmt.Sprintf("The rule for the role %q requires a reason.", g.Binds.Role()),
 			fmt.Sprintf("Give one: tka login --role %s --reason \"why\"", g.choice()))
 	}
-	p.rule, p.binds, p.period, p.clamped = g.Name, binds, period, clamped
+	p.rule, p.binds, p.period, p.clamped, p.claims = g.Name, binds, period, clamped, p.claimsFor(g)
 	p.until = p.at.Add(period)
 	return p, nil
 }
 
-// pick returns the one grant to use: the grant of highest priority, among those that the request
-// means if it is set.
-func (p Permit) pick(request Role) (Grant, error) {
-	among := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return request != "" && !g.isMeantBy(request) })
-	if len(among) == 0 { // no rule gives exactly this role: a rule that gives more roles is meant
-		among = slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return !g.Binds.contain(request) })
-	}
+// meant returns the grants that the request names, or else those that give its role among others.
+func meant(grants []Grant, request Role) []Grant {
+	among := slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { return request != "" && !g.isMeantBy(request) })
 	if len(among) == 0 {
+		among = slices.DeleteFunc(slices.Clone(grants), func(g Grant) bool { return !g.Binds.contain(request) })
+	}
+	return among
+}
+
+// pick returns the one grant to use: the grant of highest priority, among those that the request
+// means if it is set, and whose token the caller has.
+func (p Permit) pick(request Role) (Grant, error) {
+	among := meant(p.fitting(), request)
+	if len(among) == 0 {
+		if others := meant(p.grants, request); len(others) > 0 {
+			return Grant{}, p.tokenRefusal(others)
+		}
 		refused := problem.New(problem.RoleNotGranted, fmt.Sprintf("The role %.300q is not granted to %s.", request, p.caller.Identity()),
 			"Request one of the granted roles, or omit the role.")
 		refused.Choices = choicesOf(p.grants)
 		return Grant{}, refused
 	}
 	top := slices.MaxFunc(among, func(a, b Grant) int { return cmp.Compare(a.Priority, b.Priority) }).Priority
-	among = slices.DeleteFunc(among, func(g Grant) bool { return g.Priority != top })
+	among = withoutTwins(slices.DeleteFunc(among, func(g Grant) bool { return g.Priority != top }))
 	if len(among) > 1 {
 		refused := problem.New(problem.AmbiguousRole,
 			fmt.Sprintf("%s of priority %d match, so the server cannot choose a role.", problem.Plural(len(among), "rule"), top),
@@ -246,13 +259,20 @@ func (pol Policy) narrow(g Grant, request []string) (Binds, error) {
 	return out, nil
 }
 
-// allow rejects a rule with a role that is not on the server's allow-list.
+// allow rejects a rule with a role that is not on the server's allow-list, or with another issuer of tokens.
 func (pol Policy) allow(g Grant) error {
 	for _, b := range g.Binds {
 		if !slices.Contains(pol.Roles, b.Role) {
 			return problem.New(problem.RoleNotAllowed, fmt.Sprintf("This server does not grant the role %q.", b.Role),
 				"Ask an administrator of this server to add it to signin.roles.")
 		}
+	}
+	if g.Token == nil {
+		return nil
+	}
+	if _, known := pol.Issuers[g.Token.Issuer]; !known {
+		return problem.New(problem.TokenRefused, fmt.Sprintf("This server does not accept tokens of %s.", g.Token.Issuer),
+			"Ask an administrator of this server to add the issuer to signin.oidc.issuers.")
 	}
 	return nil
 }
@@ -331,11 +351,14 @@ func (p Permit) Explain() Explanation {
 				r.Problem = problem.From(err).Message
 			} else if _, _, err := p.policy.period(g, 0); err != nil {
 				r.Problem = problem.From(err).Message
+			} else if !p.policy.fits(g, p.token) {
+				r.Problem = problem.From(p.tokenRefusal([]Grant{g})).Message
 			}
 		}
 		e.Rules = append(e.Rules, r)
 	}
 	login, err := Decide(p.caller, SigninLogin, p.policy, p.at)
+	login.token = p.token
 	if err == nil {
 		e.Permit, err = login.Choose(Request{})
 	}

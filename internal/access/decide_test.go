@@ -278,7 +278,7 @@ func TestAPermitIsForOneVerbAndATime(t *testing.T) {
 		t.Error("a permit to read chose a role")
 	}
 	var zero access.Permit
-	if zero.Require("", t0) == nil || zero.Covers(access.Binds{{Role: "view"}}) {
+	if zero.Require("", t0) == nil || zero.Covers(access.Binds{{Role: "view"}}, nil) {
 		t.Error("the zero Permit permits something")
 	}
 }
@@ -302,7 +302,7 @@ func TestCovers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Covers(access.Binds{{Role: tt.role, Namespaces: tt.namespaces}}); got != tt.want {
+		if got := p.Covers(access.Binds{{Role: tt.role, Namespaces: tt.namespaces}}, nil); got != tt.want {
 			t.Errorf("%s covers %s in %v: %v", tt.rule, tt.role, tt.namespaces, got)
 		}
 	}
@@ -379,7 +379,8 @@ func TestParseLogin(t *testing.T) {
 func FuzzParseGrant(f *testing.F) {
 	for _, s := range []string{view, shop, editTop, `{}`, `null`, `{"role":"view","period":"1h","namespaces":null}`, day, bySelector,
 		`{"period":"1h","bind":[{"role":"view"},{"role":"view"}]}`, `{"period":"1h","bind":[{"role":"view","namespaceSelector":"!a,b in (x, y),c notin (z),d!=e,f"}]}`,
-		`{"period":"1h","bind":[],"role":"view"}`, `{"period":"1h","bind":[{}]}`, `{"period":"1h","bind":[[{"role":"view"}]]}`, `{"period":"1h","bind":{"role":"view"}}`} {
+		`{"period":"1h","bind":[],"role":"view"}`, `{"period":"1h","bind":[{}]}`, `{"period":"1h","bind":[[{"role":"view"}]]}`, `{"period":"1h","bind":{"role":"view"}}`,
+		deploy, `{"role":"view","period":"1h","oidc":{"issuer":"https://a","claims":{}}}`, `{"role":"view","period":"1h","oidc":{"issuer":"https://a","claims":{"ref":"*"}}}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -392,7 +393,7 @@ func FuzzParseGrant(f *testing.F) {
 			t.Fatalf("took what is no JSON: %q", raw)
 		}
 		for k := range m {
-			if !slices.Contains([]string{"role", "period", "priority", "namespaces", "namespaceSelector", "name", "bind", "allowTagged", "allowShared", "reason"}, k) {
+			if !slices.Contains([]string{"role", "period", "priority", "namespaces", "namespaceSelector", "name", "bind", "allowTagged", "allowShared", "reason", "oidc"}, k) {
 				t.Fatalf("took the field %q", k)
 			}
 		}
@@ -402,6 +403,7 @@ func FuzzParseGrant(f *testing.F) {
 		if _, several := m["bind"]; several != (m["role"] == nil) {
 			t.Fatalf("bind and role of %q", raw)
 		}
+		checkTokenRule(t, raw, m["oidc"], g.Token)
 		texts := []map[string]json.RawMessage{m}
 		if m["bind"] != nil {
 			if err := json.Unmarshal(m["bind"], &texts); err != nil {

@@ -159,7 +159,7 @@ func TestCovering(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if period, covered := p.Covering(access.Binds{{Role: "view", Namespaces: tt.namespaces}}); period != tt.period || covered != tt.covered {
+		if period, covered := p.Covering(access.Binds{{Role: "view", Namespaces: tt.namespaces}}, nil); period != tt.period || covered != tt.covered {
 			t.Errorf("%s: %v %v, want %v %v", tt.name, period, covered, tt.period, tt.covered)
 		}
 	}

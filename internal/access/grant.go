@@ -56,11 +56,13 @@ type Grant struct {
 	AllowShared bool // also admits nodes shared from another tailnet
 
 	ReasonRequired bool // a login must give a reason
+
+	Token *TokenRule // the OIDC token that a login must bring; nil: none
 }
 
-// same reports whether g and h give the same roles with the same name, period and priority.
+// same reports whether g and h give the same roles with the same name, period, priority and token.
 func (g Grant) same(h Grant) bool {
-	return g.Name == h.Name && g.Period == h.Period && g.Priority == h.Priority && g.Binds.Equal(h.Binds)
+	return g.Name == h.Name && g.Period == h.Period && g.Priority == h.Priority && g.Binds.Equal(h.Binds) && g.Token.equal(h.Token)
 }
 
 // admits reports whether the grant applies to the caller's kind of device.
@@ -207,6 +209,10 @@ func (g *Grant) set(field string, value json.Token, d *json.Decoder) (err error)
 			return fmt.Errorf(`"reason" is not "required"`)
 		}
 		g.ReasonRequired = true
+	case "oidc":
+		if g.Token, err = decodeTokenRule(value, d); err != nil {
+			return fmt.Errorf(`"oidc": %w`, err)
+		}
 	case "allowTagged", "allowShared":
 		b, ok := value.(bool)
 		if !ok {

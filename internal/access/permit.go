@@ -64,7 +64,10 @@ type Permit struct {
 	faults     []string
 	org        string // set by In
 
+	token *Token // set by WithToken
+
 	rule    string // name of the chosen rule; this and the following are set by Choose
+	claims  map[string]string
 	binds   Binds
 	period  time.Duration
 	clamped bool
@@ -110,24 +113,25 @@ func (e permitMismatch) Error() string {
 	return "a permit for " + string(e.have) + " was used for " + string(e.want)
 }
 
-// Covers reports whether the caller is granted all of binds now, and the server still allows their
-// roles. It does not consider which rule Choose would select now.
-func (p Permit) Covers(binds Binds) bool {
-	_, covered := p.Covering(binds)
+// Covers reports whether the caller is granted all of binds now, with the token t, and the server still
+// allows their roles. It does not consider which rule Choose would select now.
+func (p Permit) Covers(binds Binds, t *Token) bool {
+	_, covered := p.Covering(binds, t)
 	return covered
 }
 
 // Covering is like Covers and also returns the period of the covering rule. One rule must cover all
 // of binds: rules are never merged. Of several rules it uses the one with the highest priority, then
-// the longest period. The period is at most the server's maximum.
-func (p Permit) Covering(binds Binds) (time.Duration, bool) {
+// the longest period. The period is at most the server's maximum. t is the token of a sign-in or of a
+// request; nil: it has none, and no rule that requires a token covers it.
+func (p Permit) Covering(binds Binds, t *Token) (time.Duration, bool) {
 	if p.verb == "" || p.owner != nil || len(binds) == 0 {
 		return 0, false
 	}
 	if slices.ContainsFunc(binds, func(b Bind) bool { return !slices.Contains(p.policy.Roles, b.Role) }) {
 		return 0, false
 	}
-	covering := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return !g.Binds.cover(binds) })
+	covering := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return !g.Binds.cover(binds) || !p.policy.fits(g, t) })
 	if len(covering) == 0 {
 		return 0, false
 	}

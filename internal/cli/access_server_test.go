@@ -28,8 +28,10 @@ import (
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/identity"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/secret"
+	"github.com/tailplane/tailplane/testkit/oidctest"
 )
 
 // The server side for CLI tests: the real HTTP server and service, with a store in memory that provisions sign-ins, and a tailnet with one
@@ -200,6 +202,8 @@ type accessServer struct {
 	stop    func()                              // in scripts
 	names   []string                            // of the server, besides those of this machine
 	servers []string                            // URLs of the cluster's servers that it lists; nil: an old version
+	issuer  *oidctest.Issuer                    // whose tokens it accepts; nil: none
+	tagged  bool                                // the machine is a tagged node
 
 	other    atomic.Bool // the machine is bob's node, and not alice's
 	mu       sync.Mutex
@@ -218,6 +222,9 @@ func (d *accessServer) start() {
 	}
 	if d.allowed == nil {
 		d.allowed = []access.Role{"view", "edit"}
+	}
+	if d.tagged {
+		caller.Login, caller.Tags = "", []access.Tag{"tag:ci"}
 	}
 	policy := access.Policy{Capability: "tailplane.dev/cap/access", Roles: d.allowed, Min: access.MinPeriod, Max: longest}
 	httpServer := &httpapi.Server{
@@ -254,6 +261,7 @@ func (d *accessServer) start() {
 		Cluster: signin.ClusterInfo{Name: d.cluster, ID: "id-" + d.cluster, ServerURL: d.server, CAData: d.ca,
 			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
 	}
+	d.acceptTokens(&policy, service)
 	if d.servers != nil {
 		service.Servers = func() []string { return d.servers }
 	}
@@ -267,6 +275,25 @@ func (d *accessServer) start() {
 		}, time.Now, nil))
 	}
 	d.handler = httpServer.Handler(routes...)
+}
+
+// anyToken is a record of used tokens that takes every token.
+type anyToken struct{}
+
+func (anyToken) Use(context.Context, access.Token, string) error { return nil }
+
+// acceptTokens lets the service accept the tokens of the issuer, with the name of the cluster as their audience.
+func (d *accessServer) acceptTokens(policy *access.Policy, service *signin.Service) {
+	if d.issuer == nil {
+		return
+	}
+	verifier, err := identity.NewTokenVerifier([]identity.TokenIssuer{{URL: d.issuer.URL, KeysURL: d.issuer.KeysURL()}}, d.issuer.Client, time.Now)
+	if err != nil {
+		panic(err)
+	}
+	policy.Issuers = map[string]string{d.issuer.URL: d.cluster}
+	service.Tokens, service.UsedTokens = verifier, anyToken{}
+	service.Cluster.OIDC = []signin.AcceptedIssuer{{Issuer: d.issuer.URL, Audience: d.cluster}}
 }
 
 // addCluster makes the server at url know members in addition to itself.

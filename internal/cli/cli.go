@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -55,6 +56,7 @@ type tka struct {
 	upstreamSettings bool               // the settings file belongs to the tka of SpechtLabs; known after settings
 	cachedDirectory  *client.Directory  // cluster list of the configured server, cached for --all
 	tailscale        *tailscaled.Client // of this machine
+	idTokens         *client.IDTokens   // of this job or person
 	cancel           context.CancelFunc
 }
 
@@ -100,9 +102,12 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 	root.SetFlagErrorFunc(t.flagError)
 	t.versionFlag(root)
 
+	t.idTokens = &client.IDTokens{Getenv: t.Getenv, HTTP: http.DefaultClient, Now: t.Now}
 	f := root.PersistentFlags()
 	f.StringVar(&t.server, "server", "", "access server: a name in the tailnet, an address or a URL (default from the settings, else \"tka\")")
 	f.StringVar(&t.serverKey, "server-key", "", "key that the server must prove, \"ed25519:...\" (default $TKA_SERVER_KEY, else the settings, else the key at first contact)")
+	f.StringVar(&t.idTokens.Env, "oidc-token-env", "", "environment variable with an OIDC token of this job or person, for rules that require one (default TKA_OIDC_TOKEN, else GitHub's issuer in a job)")
+	f.StringVar(&t.idTokens.Audience, "oidc-audience", "", "audience of the OIDC token (default: the one that the server names)")
 	f.StringVar(&t.config, "config", "", "settings file (default config.yaml in the directory tka of $XDG_CONFIG_HOME)")
 	f.StringVar(&t.kubeconfig, "kubeconfig", "", "kubeconfig file to change (default $KUBECONFIG, else ~/.kube/config)")
 	f.StringVarP(&t.output, "output", "o", "", "output format: table, wide, json, yaml or name")

@@ -39,7 +39,7 @@ func (t *tka) newClient(base string) *client.Client {
 
 // clientOptions returns what all clients of this command share.
 func (t *tka) clientOptions() client.Options {
-	return client.Options{Limit: t.timeout, Agent: t.userAgent(), Tailscale: t.tailscale}
+	return client.Options{Limit: t.timeout, Agent: t.userAgent(), Tailscale: t.tailscale, IDTokens: t.idTokens}
 }
 
 // userAgent returns the User-Agent header of tka.
@@ -59,7 +59,7 @@ func (t *tka) verify(ctx context.Context, l *client.Client, cluster string) erro
 	}
 	replicas := l.Replicas(set.AddressOfPinned)
 	err = t.updateServer(ctx, l.Base, func(k *config.ServerRecord) {
-		k.Cluster, k.Replicas = l.Info.Name, replicas
+		k.Cluster, k.Replicas, k.OIDC = l.Info.Name, replicas, len(l.Info.OIDC) > 0
 		if set.KeyFor(l.Base).IsZero() { // the settings may have the key for a bare name only
 			k.Key = l.Key
 		}

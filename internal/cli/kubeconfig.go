@@ -212,7 +212,8 @@ are not signed in, the exit code is 3. The command signs in automatically only a
 kubectl caches nothing between its runs. The command therefore caches the token until
 shortly before it expires, in the directory tka of $XDG_RUNTIME_DIR, else of
 $XDG_CACHE_HOME. Only you can read it, and logout removes it. "tka config credentialCache
-none" turns the cache off.`,
+none" turns the cache off. Nothing is cached for a sign-in with an OIDC token: other jobs
+of the same machine could read it.`,
 		Example: "  tka credential --cluster prod-eu",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !cmd.Flags().Changed("cluster") || sf.cluster == "" {
@@ -288,6 +289,9 @@ func (t *tka) cachedToken(ctx context.Context, sf signinFlags, signIn bool) (cli
 		return client.CachedToken{}, err
 	}
 	have, ok := state.Server(l.Base)
+	if have.OIDC && t.idTokens.Available() { // other jobs of this user could read the cache
+		return fetch(ctx)
+	}
 	if set.CredentialCache == config.CacheNone || !ok || !have.Chosen || have.Cluster != sf.cluster {
 		return fetch(ctx)
 	}

@@ -435,6 +435,7 @@ func (t *tka) kubeconfigEntry(set *config.Settings, k signin.Kubeconfig, namespa
 			e.Args = append(e.Args, "--config", path)
 		}
 	}
+	e.Args = append(e.Args, t.idTokens.Args()...)
 	return e
 }
 

@@ -73,6 +73,7 @@ type whoamiInfo struct {
 	Server  string                `json:"server"`
 	Cluster string                `json:"cluster"` // "": the server refuses to report it
 	Caller  signin.CallerIdentity `json:"caller"`
+	OIDC    *signin.TokenIdentity `json:"oidc,omitempty"` // of the token that tka sent
 	Session string                `json:"session,omitempty"`
 	SignIn  *signin.Status        `json:"signIn"`
 }
@@ -86,9 +87,12 @@ func (t *tka) doWhoami(ctx context.Context, sf signinFlags) error {
 	if err != nil {
 		return err
 	}
-	info := whoamiInfo{newMeta("Whoami"), l.Base, l.Info.Name, who.Caller, sf.session, who.Signin}
+	info := whoamiInfo{newMeta("Whoami"), l.Base, l.Info.Name, who.Caller, who.Token, sf.session, who.Signin}
 	return t.printResult(result{object: info, names: []string{cmp.Or(who.Caller.Login, who.Caller.Node)}, table: func(bool) {
 		t.printCaller(who.Caller)
+		if who.Token != nil {
+			t.printLine("The OIDC token of %s names %s.", who.Token.Issuer, who.Token.Subject)
+		}
 		t.printSignin(info.Cluster, who.Signin)
 	}})
 }

@@ -145,7 +145,7 @@ func eachField(req any, tag string, f func(name string, field textField) error) 
 	return nil
 }
 
-// maxText is the maximum size in bytes of a path segment or header.
+// maxText is the maximum size in bytes of a path segment or header. A field with a method MaxText has its own.
 const maxText = 512
 
 // decodeURL parses the fields outside the body: query parameters, path segments and headers.
@@ -192,7 +192,11 @@ func decodeURL(r *http.Request, req any) error {
 		if len(values) == 0 {
 			return nil
 		}
-		if len(values) > 1 || len(values[0]) > maxText {
+		limit := maxText
+		if own, is := field.(interface{ MaxText() int }); is {
+			limit = own.MaxText()
+		}
+		if len(values) > 1 || len(values[0]) > limit {
 			return bad("The header %s occurs %d times, or is too long.", name, len(values))
 		}
 		if err := field.UnmarshalText([]byte(values[0])); err != nil {

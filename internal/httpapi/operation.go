@@ -109,6 +109,9 @@ type AuditNamer interface{ AuditObject() string }
 // An AuditOwner response returns its organisation for the audit log, if the request does not name it.
 type AuditOwner interface{ AuditOrg() string }
 
+// An AuditDetailer response adds arguments to the entry of the audit log. They must not contain secrets.
+type AuditDetailer interface{ AuditDetails() map[string]string }
+
 // An AuditCredential response returns the ID of the token that it contains for the audit log, or "" if
 // the token has none.
 type AuditCredential interface{ AuditCredentialID() string }
@@ -166,6 +169,14 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 		}
 		if b, ok := any(resp).(AuditOwner); ok {
 			v.entry.Org = cmp.Or(v.entry.Org, b.AuditOrg())
+		}
+		if a, ok := any(resp).(AuditDetailer); ok && err == nil {
+			for name, text := range a.AuditDetails() {
+				if v.entry.Args == nil {
+					v.entry.Args = map[string]string{}
+				}
+				v.entry.Args[name] = text
+			}
 		}
 		if c, ok := any(resp).(AuditCredential); ok {
 			v.entry.CredentialID = c.AuditCredentialID()

@@ -154,6 +154,8 @@ const (
 	RoleNeedsNamespaces Code = "role_needs_namespaces"
 	PeriodOutOfBounds   Code = "period_out_of_bounds"
 	ReasonRequired      Code = "reason_required"
+	TokenRequired       Code = "token_required"
+	TokenRefused        Code = "token_refused"
 
 	BadRequest       Code = "bad_request"
 	NotFound         Code = "not_found"
@@ -192,6 +194,7 @@ func Codes() []Code {
 	return []Code{
 		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, IdentityAmbiguous, RateLimited,
 		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, PeriodOutOfBounds, ReasonRequired,
+		TokenRequired, TokenRefused,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotSignedIn, NotReady, GrantRemoved, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
 		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation, Held, Confirmation, SelfApproval,
@@ -203,7 +206,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusAccepted:              {NotReady},
 	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
 	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
-	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, TokenRequired, TokenRefused, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
 	http.StatusNotFound:              {NotFound, NotSignedIn},
 	http.StatusMethodNotAllowed:      {MethodNotAllowed},
 	http.StatusConflict:              {Conflict, CannotProvision},

@@ -76,6 +76,10 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
 		Report: func(s signin.Signin, f signin.CheckResult) { p.recordSigninChange(node.Status(), s, f) },
 	}
+	service, err := signinService(p, store, keys)
+	if err != nil {
+		return err
+	}
 	others := &discovery{process: p, node: node, keys: keys, secret: secret, server: *server, events: make(chan gossip.Event, maxEvents)}
 	others.configureServer()
 	addAccessChecks(p, node, store, keys)
@@ -93,7 +97,6 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		if p.set.Gossip.Enabled {
 			parts.run(func() error { return others.run(ctx) })
 		}
-		service := signinService(p, store, keys)
 		service.Servers = others.servers
 		routes := append(service.Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
 		parts.run(func() error { return server.Run(ctx, ln, node.ConnContext, routes...) })
@@ -118,14 +121,39 @@ func clusterWide(s settings.Signin) signin.ClusterWide {
 	return list
 }
 
-func signinService(p *process, store *controller.Store, keys *keyring) *signin.Service {
-	return &signin.Service{
+func signinService(p *process, store *controller.Store, keys *keyring) (*signin.Service, error) {
+	s := &signin.Service{
 		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
 		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, MaxLife: time.Duration(p.set.Signin.MaxLife),
 		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
 		RoleRules: store.RoleRules, Tags: p.set.Tailnet.Tags, ClusterWide: clusterWide(p.set.Signin),
 		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
+	return s, acceptTokens(p, s)
+}
+
+// acceptTokens lets the service accept the OIDC tokens of the issuers in the settings, if there are any.
+func acceptTokens(p *process, s *signin.Service) error {
+	var issuers []identity.TokenIssuer
+	audiences := p.set.AccessPolicy().Issuers
+	for _, i := range p.set.Signin.OIDC.Issuers {
+		issuers = append(issuers, i.Token())
+		s.Cluster.OIDC = append(s.Cluster.OIDC, signin.AcceptedIssuer{Issuer: i.URL, Audience: audiences[i.URL]})
+	}
+	if len(issuers) == 0 {
+		return nil
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute}
+	verifier, err := identity.NewTokenVerifier(issuers, &http.Client{Transport: transport}, time.Now)
+	if err != nil {
+		return fmt.Errorf("signin.oidc: %w", err)
+	}
+	used, err := controller.NewUsedTokens(p.config, p.set.Signin.SystemNamespace, time.Now)
+	if err != nil {
+		return err
+	}
+	s.Tokens, s.UsedTokens = verifier, used
+	return nil
 }
 
 // runNode runs a node and serve until either of them ends. The node stops last, because it carries the connections.

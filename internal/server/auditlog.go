@@ -111,8 +111,11 @@ func (p *process) recordEndedSignin(end controller.EndedSignin) {
 
 // signinEntry returns the entry for the end of a sign-in.
 func signinEntry(s signin.Signin, reason string) audit.Entry {
-	return audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: reason,
-		Args: map[string]string{"login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Binds.Role())}}
+	args := map[string]string{"login": s.Owner.Login, "device": s.Owner.DeviceName, "role": string(s.Binds.Role())}
+	if s.Owner.Issuer != "" {
+		args["issuer"], args["subject"] = s.Owner.Issuer, s.Owner.Subject
+	}
+	return audit.Entry{Verb: access.SigninEnd, Object: s.Name, Reason: reason, Args: args}
 }
 
 // recordSweep counts and records the removal of an object that belongs to no sign-in.

@@ -80,6 +80,7 @@ type Signin struct {
 	GrantCheckInterval     Duration    `yaml:"grantCheckInterval"` // how often to check the grants of live sign-ins, in addition to each change of the tailnet
 	RequireAdmissionPolicy bool        `yaml:"requireAdmissionPolicy"`
 	TokenAudiences         []string    `yaml:"tokenAudiences,omitempty"` // of the API server; empty: the API server's default
+	OIDC                   OIDCTokens  `yaml:"oidc,omitempty"`           // tokens that rules may require beside the tailnet's identity
 }
 
 // Bounds are the shortest and the longest period.
@@ -218,7 +219,7 @@ func decode(b []byte, into any) error {
 
 // sections names the settings of each Go type, for the decoder's errors.
 var sections = map[string]string{
-	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "API": " of api",
+	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api",
 	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
 	"Audit": " of audit", "Plane": " of plane", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
 	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
@@ -359,6 +360,7 @@ func (f File) validateAccess(v *validation) {
 		v.failIf(a == "" || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' }) || slices.Contains(f.Signin.TokenAudiences[:i], a),
 			"signin.tokenAudiences: %q is empty, contains white space or occurs twice", a)
 	}
+	f.Signin.OIDC.validate(v)
 	v.failIf(f.API.Limits.Connections < 0, "api.limits.connections: %d is negative; 0 means no limit", f.API.Limits.Connections)
 	v.failIf(f.API.RetryAfter == 0 || !f.API.MaxWait.isBetween(1, time.Minute),
 		"api.retryAfter must be above 0 and api.maxWait between 0 and 1m")
@@ -447,7 +449,7 @@ func (f File) Warnings() (w []string) {
 // AccessPolicy returns the policy for access.Decide.
 func (f File) AccessPolicy() access.Policy {
 	p := access.Policy{Capability: f.Signin.Capability, Min: time.Duration(f.Signin.Period.Min), Max: time.Duration(f.Signin.Period.Max),
-		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members()}
+		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members(), Issuers: f.Signin.OIDC.audiences(f.Cluster.Name)}
 	for _, r := range f.Signin.Roles {
 		if !slices.Contains(p.Roles, access.Role(r)) {
 			p.Roles = append(p.Roles, access.Role(r))

@@ -16,6 +16,7 @@ import (
 
 // A RolesRequest names a request to the Kubernetes API. Resource or Path is required.
 type RolesRequest struct {
+	RequestToken
 	Verb        Word `json:"-" query:"verb" doc:"required; such as get"`
 	Group       Word `json:"-" query:"group" doc:"API group of the resource; without it, the core group"`
 	Resource    Word `json:"-" query:"resource" doc:"plural"`
@@ -85,6 +86,10 @@ func (d *Service) grantedRoles(ctx context.Context, p access.Permit, req RolesRe
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.SigninRoles, d.Now()); err != nil {
+		return GrantedRoles{}, err
+	}
+	p, err := d.withToken(ctx, p, req.Token)
+	if err != nil {
 		return GrantedRoles{}, err
 	}
 	a, err := req.attributes()

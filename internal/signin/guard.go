@@ -76,7 +76,7 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 	case err != nil:
 		return CheckResult{} // the identity or the grants cannot be determined now
 	}
-	period, covered := p.Covering(s.Binds)
+	period, covered := p.Covering(s.Binds, s.token())
 	switch {
 	case !covered:
 		return end("The role %q is no longer granted to %s.", s.Binds.Role(), s.Owner.Login)

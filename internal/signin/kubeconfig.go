@@ -31,7 +31,12 @@ type Kubeconfig struct {
 	Token                 secret.Text
 	ExpiresAt             time.Time
 	Signin                string // name of the sign-in, for the audit log
+
+	Subject *TokenIdentity // of the OIDC token, for the audit log; nil: none
 }
+
+// AuditDetails returns the OIDC token of the sign-in for the audit log.
+func (k Kubeconfig) AuditDetails() map[string]string { return k.Subject.auditDetails() }
 
 // Context returns the name of the context and of the user.
 func (k Kubeconfig) Context() string { return ContextName(k.Prefix, k.Cluster, k.Session) }

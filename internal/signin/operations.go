@@ -24,14 +24,14 @@ var (
 		Doc:       "Sign in, or extend the sign-in of a session of this device.",
 		Example:   LoginRequest{Role: "view", Period: httpapi.Duration(30 * time.Minute)},
 		Responses: []Accepted{{exampleStatus(Pending)}},
-		Refusals: slices.Concat(ungranted, []problem.Code{problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds,
+		Refusals: slices.Concat(withToken, []problem.Code{problem.TokenRequired, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds,
 			problem.ReasonRequired, problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable}),
 	}
 	Read = httpapi.Op[ReadRequest, Status]{
 		Pattern: "GET " + Base + "/login", Verb: access.SigninRead,
 		Doc:       "Show the sign-in of a session of this device: 200 when it is ready, 202 while it is pending.",
 		Responses: []Status{exampleStatus(Ready), exampleStatus(Pending)},
-		Refusals:  slices.Concat(ungranted, []problem.Code{problem.NotSignedIn, problem.CannotProvision}),
+		Refusals:  slices.Concat(withToken, []problem.Code{problem.NotSignedIn, problem.CannotProvision}),
 	}
 	GetKubeconfig = httpapi.Op[KubeconfigRequest, Kubeconfig]{
 		Pattern: "GET " + Base + "/kubeconfig", Verb: access.SigninKubeconfig,
@@ -39,20 +39,20 @@ var (
 		Example: KubeconfigRequest{Wait: httpapi.Duration(25 * time.Second)},
 		Responses: []Kubeconfig{{Cluster: "prod-eu", Server: "https://k8s.prod-eu.example:6443", CA: []byte("-----BEGIN CERTIFICATE-----\n"), Prefix: "tka-",
 			Token: secret.New("the token"), ExpiresAt: exampleTime.Add(8 * time.Hour)}},
-		Refusals: slices.Concat(ungranted, []problem.Code{problem.NotReady, problem.NotSignedIn, problem.GrantRemoved, problem.CannotProvision, problem.AuditUnavailable}),
+		Refusals: slices.Concat(withToken, []problem.Code{problem.NotReady, problem.NotSignedIn, problem.GrantRemoved, problem.CannotProvision, problem.AuditUnavailable}),
 	}
 	Logout = httpapi.Op[LogoutRequest, Status]{
 		Pattern: "POST " + Base + "/logout", Verb: access.SigninLogout,
 		Doc:       "End the sign-in of a session of this device. A caller may always end its sign-in, also without a grant.",
 		Example:   LogoutRequest{Wait: httpapi.Duration(2 * time.Second)},
 		Responses: []Status{exampleStatus(Ended)},
-		Refusals:  slices.Concat(ungranted, []problem.Code{problem.MediaType, problem.TooLarge, problem.NotSignedIn}),
+		Refusals:  slices.Concat(withToken, []problem.Code{problem.MediaType, problem.TooLarge, problem.NotSignedIn}),
 	}
 	ListSessions = httpapi.Op[SessionsRequest, Sessions]{
 		Pattern: "GET " + Base + "/sessions", Verb: access.SigninList,
 		Doc:       "List the sign-ins of this device, of all its sessions.",
 		Responses: []Sessions{{Sessions: []Status{exampleStatus(Ready)}}},
-		Refusals:  ungranted,
+		Refusals:  withToken,
 	}
 	ListRoles = httpapi.Op[RolesRequest, GrantedRoles]{
 		Pattern: "GET " + Base + "/roles", Verb: access.SigninRoles,
@@ -61,7 +61,7 @@ var (
 		Responses: []GrantedRoles{{Roles: []GrantedRole{
 			{Role: "view", Namespaces: []string{}}, {Role: "edit", Namespaces: []string{"shop"}, Allows: true},
 		}}},
-		Refusals: ungranted,
+		Refusals: withToken,
 	}
 	CheckPolicy = httpapi.Op[PolicyRequest, PolicyCheck]{
 		Pattern: "POST " + Base + "/check-policy", Verb: access.PolicyCheck,
@@ -94,11 +94,15 @@ var (
 			Decision: Decision{Allowed: true, Message: `A login gives the role "view" for 8h in the whole cluster.`, Advice: []string{}},
 			Signin:   new(exampleStatus(Ready)), AuditID: "01KAJ3D1VXB6E2N4Q8R0S5T7WY",
 		}},
+		Refusals: []problem.Code{problem.TokenRefused},
 	}
 )
 
 // ungranted are the refusals of every operation that needs a grant.
 var ungranted = []problem.Code{problem.ForeignNode, problem.TaggedNode, problem.NoCapability, problem.BadCapability}
+
+// withToken are the refusals of operations that take an OIDC token, besides ungranted.
+var withToken = slices.Concat(ungranted, []problem.Code{problem.TokenRefused})
 
 // Operations returns the declarations of the sign-in API.
 func Operations() []httpapi.Declaration {
@@ -123,7 +127,8 @@ type LoginRequest struct {
 	Period     httpapi.Duration `json:"period,omitzero" doc:"at most the granted period; without it, the granted one"`
 	Namespaces []string         `json:"namespaces,omitempty" doc:"restricts the granted access to these namespaces"`
 	Session    Session          `json:"session,omitempty" doc:"a DNS label; without it, the default session"`
-	Reason     Reason           `json:"reason,omitempty" doc:"why the access is needed, at most 500 characters in one line; people who may see sign-ins see it"`
+	RequestToken
+	Reason Reason `json:"reason,omitempty" doc:"why the access is needed, at most 500 characters in one line; people who may see sign-ins see it"`
 }
 
 // AuditArgs returns the request's parameters for the audit log.
@@ -149,11 +154,12 @@ func (r LoginRequest) AuditArgs() map[string]string {
 
 // A ReadRequest names a session.
 type ReadRequest struct {
+	RequestToken
 	Session Session `json:"-" query:"session" doc:"without it, the default session"`
 }
 
-// A SessionsRequest has no parameters.
-type SessionsRequest struct{}
+// A SessionsRequest has no parameters besides the token.
+type SessionsRequest struct{ RequestToken }
 
 // Sessions are the sign-ins of one device.
 type Sessions struct {
@@ -162,6 +168,7 @@ type Sessions struct {
 
 // A KubeconfigRequest can wait until the sign-in is ready.
 type KubeconfigRequest struct {
+	RequestToken
 	Session Session `json:"-" query:"session" doc:"without it, the default session"`
 
 	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait for the sign-in to become ready; the server limits it to api.maxWait"`
@@ -169,6 +176,7 @@ type KubeconfigRequest struct {
 
 // A LogoutRequest can wait until the access is gone.
 type LogoutRequest struct {
+	RequestToken
 	Session Session `json:"-" query:"session" doc:"without it, the default session"`
 
 	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait until the access has ended; default 2s"`
@@ -208,11 +216,16 @@ type Status struct {
 	Reason            string    `json:"reason,omitempty" doc:"why the sign-in is refused: a reason of the TkaSignin's Ready condition, such as ClockSkew; only in the state refused"`
 	Message           string    `json:"message,omitempty" doc:"the reason as a sentence"`
 
+	Token *TokenIdentity `json:"oidc,omitempty" doc:"the OIDC token with which the sign-in began; absent: it began without one"`
+
 	retryAfter time.Duration
 }
 
 // AuditObject returns the name of the sign-in for the audit log.
 func (s Status) AuditObject() string { return s.Name }
+
+// AuditDetails returns the token of the sign-in for the audit log.
+func (s Status) AuditDetails() map[string]string { return s.Token.auditDetails() }
 
 // EncodeResponse returns 202 with Retry-After while the sign-in is pending, and 200 otherwise.
 func (s Status) EncodeResponse(string) (httpapi.Response, error) {

@@ -71,6 +71,10 @@ type Service struct {
 	RoleRules   func(context.Context, access.Role) ([]PolicyRule, error)
 	ClusterWide ClusterWide // roles that may be bound in the whole cluster
 
+	// Tokens and UsedTokens, both optional, verify OIDC tokens. Without them the server refuses every token.
+	Tokens     TokenVerifier
+	UsedTokens UsedTokens
+
 	MaxPerLogin int           // devices of one login with live sign-ins
 	MaxLife     time.Duration // maximum lifetime of a sign-in since its creation, as in Rules; 0: no limit
 	RetryAfter  time.Duration // pause between two polls of a client
@@ -80,7 +84,6 @@ type Service struct {
 
 // Limits inside one login.
 const (
-	maxSessions = 20               // live sign-ins of one device, without the default session
 	replaceWait = 2 * time.Second  // how long to wait until the previous sign-in is gone
 	writeTries  = 5                // attempts after conflicting writes
 	callTimeout = 15 * time.Second // limit for all API server calls of one request; tka waits for 30 seconds
@@ -118,15 +121,24 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 		}
 		request.Role = access.Role(req.Role)
 	}
-	p, err := p.Choose(request)
+	p, err := d.withToken(ctx, p, req.Token)
 	if err != nil {
+		return Accepted{}, err
+	}
+	if p, err = p.Choose(request); err != nil {
 		return Accepted{}, err
 	}
 	if _, err := d.checkClusterWide(ctx, p.Binds()); err != nil {
 		return Accepted{}, err
 	}
-	owner := OwnerOf(p.Caller(), req.Session)
+	if err := d.useToken(ctx, p); err != nil {
+		return Accepted{}, err
+	}
+	owner := ownerOf(p, req.Session)
 	want := Signin{Name: owner.Name(), Owner: owner, Binds: p.Binds(), Rule: p.Rule(), Period: p.Period(), Why: string(req.Reason)}
+	if t := p.Token(); t != nil {
+		want.Audience, want.Claims = t.Audience, p.Claims()
+	}
 	for range writeTries {
 		s, err := d.write(ctx, want)
 		if isRace(err) {
@@ -154,7 +166,7 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	case err != nil:
 		return Signin{}, unavailable(err)
 	}
-	if !have.Deleting && have.Binds.Equal(want.Binds) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) {
+	if !have.Deleting && have.Binds.Equal(want.Binds) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) && have.hasToken(want) {
 		have.Period, have.AskedAt, have.Why, have.Rule = want.Period, d.Now(), cmp.Or(want.Why, have.Why), want.Rule
 		s, err := d.Store.Extend(ctx, have)
 		return s, wrapStoreError(err)
@@ -170,36 +182,6 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 		return Signin{}, problem.New(problem.Ending, "The previous sign-in is still ending.", "Try again in a moment.").WithRetryAfter(d.RetryAfter)
 	}
 	return d.create(ctx, want)
-}
-
-// outlived reports whether a sign-in can no longer be extended by half of period. A new sign-in then replaces it, so that a login every
-// morning gives a whole day.
-func (d *Service) outlived(s Signin, period time.Duration) bool {
-	return d.MaxLife > 0 && s.Created.Add(d.MaxLife).Sub(d.Now()) < period/2
-}
-
-// limitSessions rejects a new sign-in of an owner that has too many. The sessions of a device count as one device, and the
-// default session does not count among them, so that shells that were killed lock nobody out of it.
-func (d *Service) limitSessions(o Owner) error {
-	devices, sessions := map[string]bool{}, 0
-	for _, s := range d.Store.ListCached(o.Login) {
-		switch {
-		case s.Deleting || s.State(d.Now()) == Ended:
-		case s.Owner.DeviceID != o.DeviceID:
-			devices[s.Owner.DeviceID] = true
-		case s.Owner.Session != "":
-			sessions++
-		}
-	}
-	switch {
-	case len(devices) >= d.MaxPerLogin:
-		return problem.New(problem.TooManySignins, fmt.Sprintf("%s is already signed in from %d devices.", o.Login, d.MaxPerLogin),
-			"Sign out on a device that is not in use: tka logout").WithRetryAfter(time.Minute)
-	case o.Session != "" && sessions >= maxSessions:
-		return problem.New(problem.TooManySignins, fmt.Sprintf("This device already has %d sessions besides the default one.", maxSessions),
-			"List them, and end those that are not in use: tka status; tka logout --session NAME").WithRetryAfter(time.Minute)
-	}
-	return nil
 }
 
 func (d *Service) create(ctx context.Context, want Signin) (Signin, error) {
@@ -241,7 +223,7 @@ func (d *Service) requireOwner(p access.Permit, session Session) error {
 	if refused == nil {
 		return nil
 	}
-	if _, there := d.Store.GetCached(OwnerOf(p.Caller(), session).Name()); there {
+	if _, there := d.Store.GetCached(ownerOf(p, session).Name()); there {
 		return nil
 	}
 	return refused
@@ -250,7 +232,7 @@ func (d *Service) requireOwner(p access.Permit, session Session) error {
 // readOwn reads the caller's sign-in from the API server. A caller that may only end a sign-in does not learn that there was one,
 // even if it ended after requireOwner found it.
 func (d *Service) readOwn(ctx context.Context, p access.Permit, session Session) (Signin, error) {
-	owner := OwnerOf(p.Caller(), session)
+	owner := ownerOf(p, session)
 	s, err := d.Store.Get(ctx, owner.Name())
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -258,15 +240,19 @@ func (d *Service) readOwn(ctx context.Context, p access.Permit, session Session)
 	case err != nil:
 		return Signin{}, unavailable(err)
 	}
-	return s, nil
+	return s, requireAudience(p, s)
 }
 
-// sessions lists the sign-ins of the caller's device from the cache.
-func (d *Service) sessions(_ context.Context, p access.Permit, _ SessionsRequest) (Sessions, error) {
+// sessions lists the sign-ins of the caller's device from the cache: those with its token, or those without one.
+func (d *Service) sessions(ctx context.Context, p access.Permit, req SessionsRequest) (Sessions, error) {
 	if err := p.Require(access.SigninList, d.Now()); err != nil {
 		return Sessions{}, err
 	}
-	owner, out := OwnerOf(p.Caller(), ""), Sessions{Sessions: []Status{}}
+	p, err := d.withToken(ctx, p, req.Token)
+	if err != nil {
+		return Sessions{}, err
+	}
+	owner, out := ownerOf(p, ""), Sessions{Sessions: []Status{}}
 	for _, s := range d.Store.ListCached(owner.Login) {
 		if owner.Session = s.Owner.Session; s.Name == owner.Name() && s.State(d.Now()) != Ended {
 			out.Sessions = append(out.Sessions, d.status(s))
@@ -280,6 +266,10 @@ func (d *Service) read(ctx context.Context, p access.Permit, req ReadRequest) (S
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := p.Require(access.SigninRead, d.Now()); err != nil {
+		return Status{}, err
+	}
+	p, err := d.withToken(ctx, p, req.Token)
+	if err != nil {
 		return Status{}, err
 	}
 	s, err := d.readOwn(ctx, p, req.Session)
@@ -302,7 +292,11 @@ func (d *Service) awaitReady(ctx context.Context, p access.Permit, req Kubeconfi
 	if wait == 0 || p.OwnerOnly() != nil {
 		return nil // nothing to wait for
 	}
-	name := OwnerOf(p.Caller(), req.Session).Name()
+	p, err := d.withToken(ctx, p, req.Token)
+	if err != nil {
+		return err
+	}
+	name := ownerOf(p, req.Session).Name()
 	limit, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if _, known := d.Store.GetCached(name); !known {
@@ -311,7 +305,7 @@ func (d *Service) awaitReady(ctx context.Context, p access.Permit, req Kubeconfi
 		}
 	}
 	seen := false // the watch may lag behind the login, so absence counts only after the sign-in was seen
-	err := d.Store.Await(limit, name, func(s Signin, there bool) bool {
+	err = d.Store.Await(limit, name, func(s Signin, there bool) bool {
 		if !there {
 			return seen
 		}
@@ -333,6 +327,10 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 	if err := p.Require(access.SigninKubeconfig, now); err != nil {
 		return Kubeconfig{}, err
 	}
+	p, err := d.withToken(ctx, p, req.Token)
+	if err != nil {
+		return Kubeconfig{}, err
+	}
 	if err := d.requireOwner(p, req.Session); err != nil {
 		return Kubeconfig{}, err
 	}
@@ -340,7 +338,7 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 	if err != nil {
 		return Kubeconfig{}, err
 	}
-	covered := p.Covers(s.Binds)
+	covered := p.Covers(s.Binds, s.token())
 	switch state := s.State(now); {
 	case state == Ending && !covered: // the guard ended it first
 		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), grantRemoved(s))
@@ -354,6 +352,9 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 			return Kubeconfig{}, unavailable(err)
 		}
 		return Kubeconfig{}, grantRemoved(s)
+	}
+	if err := requireFit(p, s); err != nil {
+		return Kubeconfig{}, err
 	}
 	if s.State(now) == Pending {
 		notReady := problem.New(problem.NotReady, "The credentials are not ready yet.", "Send the request again.").WithRetryAfter(d.RetryAfter)
@@ -372,7 +373,7 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 		return Kubeconfig{}, unavailable(errors.New("the API server returned an empty token"))
 	}
 	k := Kubeconfig{Cluster: d.Cluster.Name, Server: d.Cluster.ServerURL, CA: d.Cluster.CAData, InsecureSkipTLSVerify: d.Cluster.InsecureSkipTLSVerify,
-		Prefix: d.Prefix, Session: s.Owner.Session, Token: token, ExpiresAt: s.ValidUntil, Signin: s.Name}
+		Prefix: d.Prefix, Session: s.Owner.Session, Token: token, ExpiresAt: s.ValidUntil, Signin: s.Name, Subject: s.tokenIdentity()}
 	if expires.Before(k.ExpiresAt) {
 		k.ExpiresAt = expires
 	}
@@ -386,6 +387,10 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 // caller without a sign-in learns only as much as any other caller.
 func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest) (Status, error) {
 	if err := p.Require(access.SigninLogout, d.Now()); err != nil {
+		return Status{}, err
+	}
+	p, err := d.withToken(ctx, p, req.Token)
+	if err != nil {
 		return Status{}, err
 	}
 	if err := d.requireOwner(p, req.Session); err != nil {
@@ -420,7 +425,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 
 // status returns the view of s for its owner.
 func (d *Service) status(s Signin) Status {
-	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why,
+	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why, Token: s.tokenIdentity(),
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
 	where, until := s.Binds, s.End(d.MaxLife)
 	switch st.State {
@@ -444,6 +449,9 @@ func notSignedIn(s Signin) error {
 	msg := "This device is not signed in."
 	if s.Owner.Session != "" {
 		msg = fmt.Sprintf("This device has no session %q.", s.Owner.Session)
+	}
+	if s.Owner.Issuer != "" {
+		msg = "This device is not signed in with the subject of the OIDC token."
 	}
 	if !s.ValidUntil.IsZero() && !s.Deleting {
 		msg = fmt.Sprintf("The sign-in of this device ended at %s.", s.ValidUntil.UTC().Format(time.RFC3339))

@@ -144,6 +144,11 @@ func newHandler(store signin.Store, who func() (access.Caller, error)) (http.Han
 }
 
 func request(h http.Handler, op httpapi.Declaration, body any) *httptest.ResponseRecorder {
+	return requestWith(h, op, body, nil)
+}
+
+// requestWith sends a request with headers; an empty one is not sent.
+func requestWith(h http.Handler, op httpapi.Declaration, body any, header http.Header) *httptest.ResponseRecorder {
 	method, path, _ := strings.Cut(op.Pattern, " ")
 	if q, is := body.(signin.RolesRequest); is {
 		path += "?" + url.Values{"verb": {string(q.Verb)}, "group": {string(q.Group)}, "resource": {string(q.Resource)},
@@ -157,6 +162,11 @@ func request(h http.Handler, op httpapi.Declaration, body any) *httptest.Respons
 		}
 		r = httptest.NewRequest(method, path, strings.NewReader(string(b)))
 		r.Header.Set("Content-Type", "application/json")
+	}
+	for name, values := range header {
+		if values[0] != "" {
+			r.Header.Set(name, values[0])
+		}
 	}
 	r.Host = "tka"
 	w := httptest.NewRecorder()

@@ -31,6 +31,9 @@ type Owner struct {
 	DeviceName  string
 	Tailnet     string
 	Session     Session
+
+	Issuer  string // of the OIDC token with which the sign-in began; "": it began without one
+	Subject string // of that token
 }
 
 // OwnerOf returns the Owner for a session of caller c.
@@ -41,9 +44,10 @@ func OwnerOf(c access.Caller, session Session) Owner {
 
 // Name returns the name of the owner's sign-in and its ServiceAccount. With a prefix, it is also
 // the name of its bindings. It consists of a readable part of the login and a hash of the tailnet,
-// the complete login, the device and a session that is not the default one. alice@a.example and
-// alice@b.example therefore differ, and each session of each device has a separate sign-in. It is a
-// DNS-1123 label of at most 61 characters.
+// the complete login, the device, a session that is not the default one, and the issuer and the subject
+// of a token. alice@a.example and alice@b.example therefore differ, each session of each device has a
+// separate sign-in, and so has each job on a shared device. It is a DNS-1123 label of at most 61
+// characters.
 func (o Owner) Name() string {
 	var slug strings.Builder
 	for _, r := range strings.ToLower(o.Login) {
@@ -59,7 +63,10 @@ func (o Owner) Name() string {
 	}
 	h := sha256.New()
 	parts := []string{o.Tailnet, o.Login, o.DeviceID}
-	if o.Session != "" {
+	switch { // 3, 4 or 7 parts, so that no two owners have the same ones
+	case o.Issuer != "":
+		parts = append(parts, string(o.Session), "oidc", o.Issuer, o.Subject)
+	case o.Session != "":
 		parts = append(parts, string(o.Session))
 	}
 	for _, part := range parts {
@@ -83,8 +90,10 @@ type Signin struct {
 	Binds      access.Binds // in the order of the rule
 	Rule       string       // name of the rule of the last login, or ""
 	Period     time.Duration
-	Why        string    // the reason that the person gave, or ""
-	AskedAt    time.Time // time of the last login
+	Audience   string            // of the token of the owner
+	Claims     map[string]string // of that token, those that rules require
+	Why        string            // the reason that the person gave, or ""
+	AskedAt    time.Time         // time of the last login
 	Created    time.Time
 	Deleting   bool // the object is being deleted
 

@@ -19,6 +19,7 @@ import (
 
 // A WhoamiRequest names a session.
 type WhoamiRequest struct {
+	RequestToken
 	Session Session `json:"-" query:"session" doc:"whose sign-in to show; without it, the default session"`
 }
 
@@ -29,6 +30,8 @@ type Whoami struct {
 	Decision Decision       `json:"decision" doc:"the result of a login without parameters"`
 	Signin   *Status        `json:"signin" doc:"the sign-in of the session; null: there is none"`
 	AuditID  string         `json:"auditId"`
+
+	Token *TokenIdentity `json:"oidc,omitempty" doc:"the OIDC token of the request; absent: it has none"`
 }
 
 // CallerIdentity is the caller's identity as the tailnet reports it.
@@ -50,8 +53,16 @@ type Rule struct {
 	Namespaces []string         `json:"namespaces" null:"never" doc:"where the rule applies; none: the whole cluster, or as in bind"`
 	Bind       []Role           `json:"bind,omitempty" doc:"each role and where it applies; absent: role and namespaces say it"`
 	Reason     string           `json:"reason,omitempty" enum:"required" doc:"a login must give a reason"`
+	OIDC       *RuleToken       `json:"oidc,omitempty" doc:"the OIDC token that a login must bring; absent: none"`
 	Chosen     bool             `json:"chosen" doc:"a login without parameters uses this rule"`
 	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty if it can"`
+}
+
+// A RuleToken is the OIDC token that a rule requires.
+type RuleToken struct {
+	Issuer   string            `json:"issuer"`
+	Audience string            `json:"audience,omitempty" doc:"absent: the audience in the oidc of cluster-info"`
+	Claims   map[string]string `json:"claims" null:"never"`
 }
 
 // A Decision is the result of a login without parameters.
@@ -83,10 +94,17 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, req WhoamiRequest
 	if err := p.Require(access.Whoami, d.Now()); err != nil {
 		return Whoami{}, err
 	}
+	p, err := d.withToken(ctx, p, req.Token)
+	if err != nil {
+		return Whoami{}, err
+	}
 	c := p.Caller()
 	w := Whoami{
 		Caller: CallerIdentity{Login: string(c.Login), Node: c.Device.Name, NodeID: c.Device.ID, Tags: append([]string{}, c.TagNames()...), Tailnet: c.Tailnet, Via: c.Via},
 		Rules:  []Rule{},
+	}
+	if t := p.Token(); t != nil {
+		w.Token = &TokenIdentity{Issuer: t.Issuer, Subject: t.Subject}
 	}
 	e := p.Explain()
 	for _, r := range e.Rules {
@@ -98,6 +116,9 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, req WhoamiRequest
 			Namespaces: append([]string{}, r.Binds.Namespaces()...), Reason: reason, Chosen: r.Chosen, Problem: r.Problem}
 		if len(r.Binds) > 0 && !r.Binds.IsSimple() {
 			rule.Bind = rolesOfBinds(r.Binds)
+		}
+		if t := r.Token; t != nil {
+			rule.OIDC = &RuleToken{t.Issuer, t.Audience, t.Claims}
 		}
 		w.Rules = append(w.Rules, rule)
 	}
@@ -129,7 +150,7 @@ func decisionOf(e access.Explanation) Decision {
 // API server, because the cache may lag behind a login. A caller without a grant causes no call to
 // the API server.
 func (d *Service) findSignin(ctx context.Context, p access.Permit, session Session) (Signin, bool, error) {
-	name := OwnerOf(p.Caller(), session).Name()
+	name := ownerOf(p, session).Name()
 	if s, there := d.Store.GetCached(name); there || p.OwnerOnly() != nil {
 		return s, there, nil
 	}
@@ -157,6 +178,7 @@ type ClusterInfo struct {
 	Key                   httpapi.PublicKey `json:"key,omitzero" doc:"the public key that verifies Tailplane-Proof; absent while the server has no key"`
 	Version               string            `json:"version" doc:"version of the access server"`
 	Servers               []string          `json:"servers,omitempty" doc:"base URLs of the cluster's access servers, the answering one first; each proves the same key"`
+	OIDC                  []AcceptedIssuer  `json:"oidc,omitempty" doc:"issuers whose OIDC tokens the server accepts beside the tailnet's identity; send a token only to a server that has proved its key"`
 }
 
 func (d *Service) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoRequest) (ClusterInfo, error) {

@@ -36,6 +36,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/retry"
 	"github.com/tailplane/tailplane/testkit/kubetest"
+	"github.com/tailplane/tailplane/testkit/oidctest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -53,6 +54,7 @@ type world struct {
 
 	once       sync.Once
 	east, west *testenv.Env
+	issuer     *oidctest.Issuer // of the OIDC tokens of jobs
 	dir        string
 	err        error
 }
@@ -106,6 +108,13 @@ func (w *world) start() (err error) {
 	if w.dir, err = os.MkdirTemp("", "days"); err != nil {
 		return err
 	}
+	if w.issuer, err = oidctest.Start(); err != nil {
+		return err
+	}
+	keys := filepath.Join(w.dir, "issuer.json")
+	if err := os.WriteFile(keys, w.issuer.Keys, 0o600); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	for _, at := range []struct {
@@ -113,7 +122,8 @@ func (w *world) start() (err error) {
 		env  **testenv.Env
 	}{{"east", &w.east}, {"west", &w.west}} {
 		o := testenv.Options{ClusterName: at.name, Hostname: "tka-" + at.name, Beside: w.east, Tailnet: w.tailnet, Policy: w.policy(w.people(), w.people()),
-			Settings: map[string]string{"api.limits": noLimits, "signin.grantCheckInterval": "1s"}}
+			Settings: map[string]string{"api.limits": noLimits, "signin.grantCheckInterval": "1s",
+				"signin.oidc": fmt.Sprintf("{issuers: [{url: %q, keysFile: %q}]}", w.issuer.URL, keys)}}
 		if *at.env, err = testenv.Start(ctx, filepath.Join(w.dir, at.name), o); err != nil {
 			return fmt.Errorf("%s: %w", at.name, err)
 		}
@@ -130,6 +140,9 @@ func (w *world) close() {
 			w.err = errors.Join(w.err, env.Close())
 		}
 	}
+	if w.issuer != nil {
+		w.issuer.Close()
+	}
 	os.RemoveAll(w.dir)
 }
 
@@ -145,10 +158,21 @@ func (w *world) inPolicy(login string) string {
 
 // policy returns a policy in which viewers may view, and editors may edit in the namespace shop. Jobs may edit there too.
 func (w *world) policy(viewers, editors []string) string {
+	return w.policyForJobs(viewers, editors, w.jobRule("acme/shop"))
+}
+
+// jobRule returns a rule for jobs of a repository that share a runner.
+func (w *world) jobRule(repository string) string {
+	return fmt.Sprintf(`{"name": "deploy", "role": "edit", "period": "15m", "namespaces": ["shop"], "allowTagged": true,
+      "oidc": {"issuer": %q, "claims": {"repository": %q, "ref": "refs/heads/*"}}}`, w.issuer.URL, repository)
+}
+
+// policyForJobs is policy with another rule for the shared runners.
+func (w *world) policyForJobs(viewers, editors []string, rule string) string {
 	list := func(names []string) string { return `["` + strings.Join(names, `", "`) + `"]` }
 	return `{
   "groups": {"group:viewers": ` + list(viewers) + `, "group:editors": ` + list(editors) + `},
-  "tagOwners": {"tag:tailplane": ["` + alice + `"], "tag:ci": ["` + alice + `"], "tag:other": ["` + alice + `"]},
+  "tagOwners": {"tag:tailplane": ["` + alice + `"], "tag:ci": ["` + alice + `"], "tag:other": ["` + alice + `"], "tag:runner": ["` + alice + `"]},
   "grants": [
     {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
     {"src": ["tag:tailplane"], "dst": ["tag:tailplane"], "ip": ["tcp:7946"]},
@@ -156,6 +180,7 @@ func (w *world) policy(viewers, editors []string) string {
     {"src": ["group:editors"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "edit", "period": "1h", "namespaces": ["shop"]}]}},
     {"src": ["tag:ci"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [
       {"role": "edit", "period": "15m", "namespaces": ["shop"], "allowTagged": true}]}},
+    {"src": ["tag:runner"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [` + rule + `]}},
   ],
 }`
 }

@@ -77,6 +77,7 @@ type Options struct {
 	Limit     time.Duration      // of the whole command, for messages
 	Agent     string             // the User-Agent header
 	Tailscale *tailscaled.Client // of this machine
+	IDTokens  *IDTokens          // may be nil
 }
 
 // New returns a client for the server at base. It opens no connection.
@@ -133,6 +134,14 @@ func (rec *responseRecorder) RoundTrip(r *http.Request) (*http.Response, error) 
 
 // Call sends a request for op to the server. Every error is an *output.Error.
 func Call[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp], req Req) (Resp, error) {
+	if carrier, is := any(&req).(interface{ SetToken(signin.IDToken) }); is {
+		t, err := c.idTokenFor(ctx)
+		if err != nil {
+			var none Resp
+			return none, err
+		}
+		carrier.SetToken(t)
+	}
 	resp, err := op.Call(ctx, c.http, req)
 	p, refused := errors.AsType[*problem.Error](err)
 	if err != nil && !refused {

@@ -31,6 +31,8 @@ type ServerRecord struct {
 	Login    string            `yaml:"login,omitempty"`    // of the last sign-in from this machine
 	Replicas []string          `yaml:"replicas,omitempty"` // URLs of the cluster's other servers, as this server proved; each must prove the key itself
 
+	OIDC bool `yaml:"oidc,omitempty"` // it accepts OIDC tokens of jobs and people
+
 	Default  SessionRecord            `yaml:",inline"` // the default session
 	Sessions map[string]SessionRecord `yaml:"sessions,omitempty"`
 }

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write the reference of the sign-in API 
 func signinAPI() openapi.Reference {
 	return openapi.Reference{
 		Title: "Sign-in API", Version: "v1alpha1", Server: "https://tka.tail1234.ts.net",
-		About: "`tailplaned access` serves this API on the tailnet. The connection identifies the caller: there is no login, key or header for it. " +
+		About: "`tailplaned access` serves this API on the tailnet. The connection identifies the caller: there is no login, key or header for it. A rule may require an OIDC token beside it. " +
 			"Bodies are JSON, at most 16 KiB, and strict; an empty body means `{}`. " +
 			"If a request has the header `Tailplane-Nonce`, the response has the header `Tailplane-Proof`. It proves which cluster the server serves. " +
 			"[openapi.json](openapi.json) is the same reference for programs.",

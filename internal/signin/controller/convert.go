@@ -35,6 +35,12 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 		Report: signin.Report{Phase: signin.Phase(o.Status.Phase), Bound: boundOf(o.Status),
 			MissingNamespaces: slices.Clone(o.Status.MissingNamespaces), ObservedGeneration: o.Status.ObservedGeneration},
 	}
+	if t := o.Spec.OIDC; t != nil {
+		s.Owner.Issuer, s.Owner.Subject, s.Audience, s.Claims = t.Issuer, t.Subject, t.Audience, map[string]string{}
+		for name, value := range t.Claims {
+			s.Claims[name] = string(value)
+		}
+	}
 	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady); c != nil {
 		s.Reason, s.Message = c.Reason, c.Message
 	}
@@ -114,6 +120,7 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 			AskedAt: metav1.NewTime(s.AskedAt),
 		},
 	}
+	o.Spec.OIDC = tokenOf(s)
 	if s.Binds.IsSimple() {
 		o.Spec.Role, o.Spec.Namespaces = string(s.Binds[0].Role), s.Binds[0].Namespaces
 		return o
@@ -123,6 +130,18 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 		o.Spec.Bind = append(o.Spec.Bind, v1alpha1.SigninBind{Role: string(b.Role), Namespaces: b.Namespaces, NamespaceSelector: string(b.Selector)})
 	}
 	return o
+}
+
+// tokenOf returns the token of s, or nil.
+func tokenOf(s signin.Signin) *v1alpha1.SigninToken {
+	if s.Owner.Issuer == "" {
+		return nil
+	}
+	t := &v1alpha1.SigninToken{Issuer: s.Owner.Issuer, Subject: s.Owner.Subject, Audience: s.Audience, Claims: map[string]v1alpha1.SigninClaim{}}
+	for name, value := range s.Claims {
+		t.Claims[name] = v1alpha1.SigninClaim(value)
+	}
+	return t
 }
 
 // cleanDisplayName cleans a display name for storage and display. The name comes from the identity
