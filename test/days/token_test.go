@@ -1,6 +1,7 @@
 package days
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -55,11 +56,12 @@ func jobsShareARunner(t *testing.T, w *world) {
 	run(t, one, 0, "kubectl create configmap one -n shop")
 	refused(t, one, "kubectl create configmap one -n default")
 
-	// The other job of the same machine and user has the same kubeconfig, and not the sign-in.
+	// The other job of the same machine and user finds this kubeconfig, and not the sign-in. Then it signs in with a kubeconfig of the job.
 	fails("the other job", "not_signed_in", "tka status -o json", two)
 	refused(t, two, "kubectl get pods -n shop")
 	refused(t, with(runner, ""), "kubectl get pods -n shop")
-	run(t, two, 0, "tka login")
+	two.Vars = append(two.Vars, "KUBECONFIG="+filepath.Join(runner.Home, "two.yaml"))
+	run(t, two, 0, "tka login --use")
 	w.sees(t, "two jobs", []string{onLaptop, job, job}, nil)
 	run(t, two, 0, "kubectl create configmap two -n shop")
 	matches(t, "whoami", run(t, two, 0, "tka whoami"), "repo:acme/shop:two")
