@@ -57,7 +57,7 @@ func TestTkaReadsTheLocalAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := tailscaled.Status{State: "Running", NodeID: who.Caller.NodeID, Name: "local-alice." + r.Net.Suffix(), Suffix: r.Net.Suffix(), Userspace: true, KeyExpiry: got.KeyExpiry}
+	want := tailscaled.Status{State: "Running", NodeID: who.Caller.NodeID, Name: "local-alice." + r.Net.Suffix(), Suffix: r.Net.Suffix(), Userspace: true, HTTPS: true, KeyExpiry: got.KeyExpiry}
 	if got != want {
 		t.Errorf("status %+v, want %+v", got, want)
 	}
