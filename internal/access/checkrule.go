@@ -9,10 +9,7 @@ func (p Permit) CheckRule(raw []byte) (Grant, error) {
 	if err != nil {
 		return Grant{}, fmt.Errorf("the rule is invalid: %w", err)
 	}
-	if err := p.policy.allow(g); err != nil {
-		return Grant{}, err
-	}
-	if _, _, err := p.policy.period(g, 0); err != nil {
+	if err := p.policy.check(g); err != nil {
 		return Grant{}, err
 	}
 	return g, nil

@@ -332,6 +332,15 @@ type ExplainedRule struct {
 	Problem string // why the rule cannot be used, as a sentence; "" if it can
 }
 
+// check returns why the server lets no caller use the grant, or nil.
+func (pol Policy) check(g Grant) error {
+	if err := pol.allow(g); err != nil {
+		return err
+	}
+	_, _, err := pol.period(g, 0)
+	return err
+}
+
 // Explain returns how the server decides about a sign-in of the permit's caller. It calls Decide
 // and Choose, so it cannot differ from them.
 func (p Permit) Explain() Explanation {
@@ -347,9 +356,7 @@ func (p Permit) Explain() Explanation {
 		case p.caller.Tagged() && !g.AllowTagged:
 			r.Problem = "The rule does not admit tagged nodes."
 		default:
-			if err := p.policy.allow(g); err != nil {
-				r.Problem = problem.From(err).Message
-			} else if _, _, err := p.policy.period(g, 0); err != nil {
+			if err := p.policy.check(g); err != nil {
 				r.Problem = problem.From(err).Message
 			} else if !p.policy.fits(g, p.token) {
 				r.Problem = problem.From(p.tokenRefusal([]Grant{g})).Message

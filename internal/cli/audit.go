@@ -96,11 +96,7 @@ type witnessFlags struct {
 // fetchWitness returns the statements that the access server has witnessed about the audit logs of a cluster. Only an entry whose key the
 // server has verified counts: another server may claim the cluster's name.
 func (t *tka) fetchWitness(ctx context.Context, cluster string) (*audit.Witness, error) {
-	l, err := t.connect(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	d, err := t.fetchDirectory(ctx, l)
+	_, d, err := t.directoryOf(ctx, "")
 	if err != nil {
 		return nil, err
 	}

@@ -350,18 +350,25 @@ func TestSGN24_two_servers_of_one_name(t *testing.T) {
 	}
 }
 
-// After an unreachable replica, tka tries another one with the same key. After a refusal, or a replica with another key, it tries no other.
-func TestReplicas(t *testing.T) {
-	one, first := newAccessServer(t, "prod-eu")
-	two := &accessServer{store: one.store, cluster: "prod-eu", rules: one.rules} // the same cluster, so the same key
+// newReplicas starts two servers of one cluster, and a machine that knows both. The settings name the first.
+func newReplicas(t *testing.T) (one, two *accessServer, first, second *httptest.Server, m *machine) {
+	t.Helper()
+	one, first = newAccessServer(t, "prod-eu")
+	two = &accessServer{store: one.store, cluster: "prod-eu", rules: one.rules} // the same cluster, so the same key
 	two.start()
-	second := httptest.NewServer(two)
-	defer second.Close()
-	m := newMachine(t, first.URL)
+	second = httptest.NewServer(two)
+	t.Cleanup(second.Close)
+	m = newMachine(t, first.URL)
 	m.write(t, "config/tka/config.yaml", m.read(t, "config/tka/config.yaml")+"- {name: two, url: \""+second.URL+"\", insecureHTTP: true}\n")
 	if r := m.run("status", "--server", "two"); r.code != 3 { // not signed in, but the server is known now
 		t.Fatal(r.err)
 	}
+	return one, two, first, second, m
+}
+
+// After an unreachable replica, tka tries another one with the same key. After a refusal, or a replica with another key, it tries no other.
+func TestReplicas(t *testing.T) {
+	one, two, first, second, m := newReplicas(t)
 	if r := m.run("login"); r.code != 0 {
 		t.Fatal(r.err)
 	}

@@ -355,16 +355,7 @@ func TestSGN21_unreachable_at_the_end(t *testing.T) {
 
 // If the server of a shell is unreachable at its end, another server of the cluster ends the sign-in.
 func TestSGN21_another_replica_at_the_end(t *testing.T) {
-	one, first := newAccessServer(t, "prod-eu")
-	two := &accessServer{store: one.store, cluster: "prod-eu", rules: one.rules} // the same cluster, so the same key
-	two.start()
-	second := httptest.NewServer(two)
-	defer second.Close()
-	m := newMachine(t, first.URL)
-	m.write(t, "config/tka/config.yaml", m.read(t, "config/tka/config.yaml")+"- {name: two, url: \""+second.URL+"\", insecureHTTP: true}\n")
-	if r := m.run("status", "--server", "two"); r.code != 3 { // not signed in, but the server is known now
-		t.Fatal(r.err)
-	}
+	one, _, first, _, m := newReplicas(t)
 	r := m.start(t, "shell", "--", "sh", "-c", "echo > "+m.path("started")+"; cat; exit 6")
 	waitUntil(t, "the child runs", m.exists("started"))
 	first.CloseClientConnections()

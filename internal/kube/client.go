@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -61,6 +62,11 @@ func Mapper(namespaced, clusterWide []schema.GroupVersionKind) meta.RESTMapper {
 	add(namespaced, meta.RESTScopeNamespace)
 	add(clusterWide, meta.RESTScopeRoot)
 	return m
+}
+
+// NewConfigMapClient returns a client that knows only ConfigMaps. It makes no request yet.
+func NewConfigMapClient(config *rest.Config) (client.Client, error) {
+	return client.New(Unthrottled(config), client.Options{Mapper: Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap")}, nil)})
 }
 
 // Delete deletes exactly o, by its UID. It returns nil if o is already gone. It returns an error

@@ -1,7 +1,6 @@
 package signin
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -59,11 +58,7 @@ const maxTokenID = 128
 // AuditCredentialID returns the ID of the token for the audit log, as Kubernetes writes it into its own audit log, or "" for a token
 // without an ID. The API server gave the token to this process, so the signature is not verified. No other claim is read.
 func (k Kubeconfig) AuditCredentialID() string {
-	parts := strings.Split(k.Token.Reveal(), ".")
-	if len(parts) != 3 {
-		return ""
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	payload, err := secret.JWTPayload(k.Token.Reveal())
 	if err != nil {
 		return ""
 	}

@@ -3,10 +3,10 @@ package client
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/tailplane/tailplane/internal/util/secret"
 	"io"
 	"net/http"
 	"net/url"
@@ -100,14 +100,10 @@ func (s *TokenSource) read(ctx context.Context) (string, error) {
 
 // jwtExpiry returns the expiry in a JWT, without verifying the token; zero if it has none. It only decides when to read another token.
 func jwtExpiry(token string) time.Time {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return time.Time{}
-	}
-	b, err := base64.RawURLEncoding.DecodeString(parts[1])
 	var claims struct {
 		Exp float64 `json:"exp"`
 	}
+	b, err := secret.JWTPayload(token)
 	if err != nil || json.Unmarshal(b, &claims) != nil || claims.Exp <= 0 || claims.Exp > 1<<40 {
 		return time.Time{}
 	}

@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // IDTokenEnv is the environment variable in which a job on GitLab has its OIDC token, by id_tokens of its definition.
@@ -193,12 +193,8 @@ func isLoopback(host string) bool {
 // parseIDToken reads for whom a token is. It does not verify it; the server does. Its errors contain no part of the token.
 func parseIDToken(text string) (t idToken, err error) {
 	text = strings.TrimSpace(text)
-	parts := strings.Split(text, ".")
-	if len(parts) != 3 || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return t, errors.New("it is not a JSON Web Token")
-	}
-	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
+	payload, err := secret.JWTPayload(text)
+	if err != nil || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return t, errors.New("it is not a JSON Web Token")
 	}
 	var claims struct {

@@ -25,7 +25,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -74,7 +73,7 @@ type configMap struct {
 }
 
 func newConfigMap(config *rest.Config, namespace, name string) (configMap, error) {
-	c, err := client.New(kube.Unthrottled(config), client.Options{Mapper: kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap")}, nil)})
+	c, err := kube.NewConfigMapClient(config)
 	return configMap{c, client.ObjectKey{Namespace: namespace, Name: name}}, err
 }
 

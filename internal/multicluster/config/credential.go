@@ -273,11 +273,7 @@ func CheckAudience(token, home secret.Text) error {
 
 // tokenAudiences returns the aud claim of a JWT. It does not verify the token, which is the pod's own.
 func tokenAudiences(token secret.Text) ([]string, error) {
-	var payload []byte
-	var err error
-	if parts := strings.Split(token.Reveal(), "."); len(parts) == 3 {
-		payload, err = base64.RawURLEncoding.DecodeString(parts[1])
-	}
+	payload, err := secret.JWTPayload(token.Reveal())
 	var claims struct {
 		Aud json.RawMessage `json:"aud"`
 	}

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,13 +133,9 @@ type claims struct {
 // parseClaims returns the claims of a token. It does not verify the signature, because the token
 // comes directly from the API server. Its errors contain no part of the token.
 func parseClaims(token string) (c claims, err error) {
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return c, errors.New("it is not a JSON Web Token")
-	}
-	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	text, err := secret.JWTPayload(token)
 	if err != nil {
-		return c, errors.New("its claims are not base64")
+		return c, err
 	}
 	if err := json.Unmarshal(text, &c); err != nil {
 		return c, errors.New("its claims are not JSON")

@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,7 +48,7 @@ var _ signin.UsedTokens = (*UsedTokens)(nil)
 
 // NewUsedTokens returns the record in the ConfigMap of that namespace. It makes no request.
 func NewUsedTokens(config *rest.Config, namespace string, now func() time.Time) (*UsedTokens, error) {
-	c, err := client.New(kube.Unthrottled(config), client.Options{Mapper: kube.Mapper([]schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap")}, nil)})
+	c, err := kube.NewConfigMapClient(config)
 	return &UsedTokens{client: c, key: client.ObjectKey{Namespace: namespace, Name: UsedTokensConfigMap}, now: now}, err
 }
 
