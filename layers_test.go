@@ -20,7 +20,7 @@ const module = "github.com/tailplane/tailplane/"
 var layers = []struct{ name, folders, may string }{
 	{"base", "internal/access internal/problem internal/util", "base"},
 	{"foundation", "internal/audit internal/httpapi internal/identity internal/kube internal/settings internal/tailnet", "base foundation"},
-	{"domain", "internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/multicluster internal/podcreds internal/relay internal/signin", "base foundation"},
+	{"domain", "internal/accessproxy internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/multicluster internal/podcreds internal/relay internal/signin", "base foundation"},
 	{"surface", "internal/cli internal/plane", "base foundation domain"},
 	{"server", "internal/server", "base foundation domain surface"},
 	{"cmd", "cmd", "server"},
@@ -30,6 +30,8 @@ var layers = []struct{ name, folders, may string }{
 // exceptions lists the imports that the layers do not allow: the importer, and the folder that it may import.
 var exceptions = []struct{ from, to string }{
 	{"internal/multicluster", "internal/apiproxy"},     // the adapter is one front end of the proxy core
+	{"internal/accessproxy", "internal/apiproxy"},      // the access proxy is the other one
+	{"internal/accessproxy", "internal/signin"},        // the access proxy acts with the caller's sign-in
 	{"internal/multicluster/run", "internal/podcreds"}, // the wiring of mca
 	{"internal/multicluster/run", "internal/inject"},   // mca reads the environment that the webhook writes
 	{"internal/gateway/", "internal/relay/config"},     // the operator writes the relays' configuration

@@ -31,8 +31,12 @@ func command() *cobra.Command {
 		newCommand("operator", "Provision sign-ins in the cluster",
 			"Watches TkaSignin objects, creates and deletes their ServiceAccounts and bindings, and ends expired sign-ins.",
 			func(c *cobra.Command) error { return server.Run(c.Context(), o, "operator") }),
-		newCommand("all", "Run access and operator, and the plane if it is enabled, in one process",
-			"Runs the roles access and operator in one process, for a small cluster, and the role plane if plane.enabled is set.\n"+
+		newCommand("proxy", "Carry kubectl over the tailnet",
+			"Serves the cluster's API on the tailnet, as a node of its own. It identifies each connection, sends the request with a token of\n"+
+				"the caller's own live sign-in, and ends every stream when the sign-in ends. It has no right to impersonate anybody.",
+			func(c *cobra.Command) error { return server.Run(c.Context(), o, "proxy") }),
+		newCommand("all", "Run access and operator, and the plane and the proxy if they are enabled, in one process",
+			"Runs the roles access and operator in one process, for a small cluster, the role plane if plane.enabled is set, and the role proxy if proxy.enabled is set.\n"+
 				"The roles still communicate only through objects of the cluster.",
 			func(c *cobra.Command) error { return server.Run(c.Context(), o, "all") }),
 		newCommand("config", "Print the effective settings",

@@ -25,6 +25,9 @@ const (
 	Whoami           Verb = "whoami"
 )
 
+// APIRequest is the verb of each request to the Kubernetes API through the access proxy.
+const APIRequest Verb = "api.request"
+
 // GossipExchange is the verb of gossip between servers. Only a tag permits it. No grant does, and
 // the tag permits nothing else.
 const GossipExchange Verb = "gossip.exchange"

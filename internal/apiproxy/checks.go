@@ -8,8 +8,8 @@ import (
 	"github.com/tailplane/tailplane/internal/util/origin"
 )
 
-// checkTarget refuses a request target that is not a path.
-func checkTarget(r *http.Request) error {
+// CheckTarget refuses a request target that is not a path.
+func CheckTarget(r *http.Request) error {
 	if r.Method == http.MethodConnect || !strings.HasPrefix(r.RequestURI, "/") {
 		return NewBadRequest("the request's target is not a path")
 	}
@@ -27,9 +27,9 @@ func (x *Exchange) checkHost() error {
 	return nil
 }
 
-// checkSite refuses requests that a browser sends for another site's page. This includes GET, which can read
+// CheckSite refuses requests that a browser sends for another site's page. This includes GET, which can read
 // Secrets here.
-func checkSite(r *http.Request) error {
+func CheckSite(r *http.Request) error {
 	if origin.IsCrossSite(r) {
 		return NewRefusal(http.StatusForbidden, "cross-site requests are refused")
 	}
@@ -76,9 +76,9 @@ func (x *Exchange) checkImpersonation() error {
 	return nil
 }
 
-// upgradeOf returns the protocol of a requested upgrade, or "". Kubernetes supports two; any other could
-// bypass the adapter's checks.
-func upgradeOf(r *http.Request, req *Request) (string, error) {
+// UpgradeOf returns the protocol of a requested upgrade, or "". Kubernetes supports two; any other could
+// bypass the checks of a proxy.
+func UpgradeOf(r *http.Request, req *Request) (string, error) {
 	values := r.Header["Upgrade"]
 	if len(values) == 0 && len(r.Header["Http2-Settings"]) == 0 {
 		return "", nil

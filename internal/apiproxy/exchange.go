@@ -35,7 +35,7 @@ func (x *Exchange) handle() error {
 		return err
 	}
 	x.Out = x.In.WithContext(x.In.Context())
-	x.Out.Header, x.Out.Trailer, x.Out.TransferEncoding = requestHeaders(x.In.Header), nil, nil
+	x.Out.Header, x.Out.Trailer, x.Out.TransferEncoding = RequestHeaders(x.In.Header), nil, nil
 	if x.Out.ContentLength == 0 || x.result.Upgrade != "" {
 		x.Out.Body = nil
 	}
@@ -49,13 +49,13 @@ func (x *Exchange) handle() error {
 
 // check parses the request and refuses what no cluster may receive.
 func (x *Exchange) check() error {
-	if err := checkTarget(x.In); err != nil {
+	if err := CheckTarget(x.In); err != nil {
 		return x.countRefusal(RefusedForm, err)
 	}
 	if err := x.checkHost(); err != nil {
 		return x.countRefusal(RefusedHost, err)
 	}
-	if err := checkSite(x.In); err != nil {
+	if err := CheckSite(x.In); err != nil {
 		return x.countRefusal(RefusedSite, err)
 	}
 	if err := x.checkToken(); err != nil {
@@ -67,7 +67,7 @@ func (x *Exchange) check() error {
 	}
 	x.Request = &req
 	x.Telemetry.SetRequest(x.Request)
-	if x.result.Upgrade, err = upgradeOf(x.In, x.Request); err != nil {
+	if x.result.Upgrade, err = UpgradeOf(x.In, x.Request); err != nil {
 		return x.countRefusal(RefusedUpgrade, err)
 	}
 	if err := x.checkImpersonation(); err != nil {

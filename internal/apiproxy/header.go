@@ -42,10 +42,10 @@ func containsFold(names []string, name string) bool {
 // bearerProtocol is the prefix with which a browser sends a token as a WebSocket subprotocol.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// requestHeaders returns the header fields that are forwarded to a cluster, both for plain requests and for
+// RequestHeaders returns the header fields that are forwarded to a cluster, both for plain requests and for
 // upgrades. It removes connection fields, claims, and the fields that the client names in Connection. The
 // credential is added later.
-func requestHeaders(in http.Header) http.Header {
+func RequestHeaders(in http.Header) http.Header {
 	out := make(http.Header, len(in)+2)
 	nominated := listElements(in["Connection"])
 	for name, values := range in {
@@ -84,8 +84,9 @@ func subprotocols(values []string) string {
 // clusterHeader names the cluster that a response comes from.
 const clusterHeader = "Mca-Cluster"
 
-// copyResponseHeaders sets the header fields of a response.
-func copyResponseHeaders(to, from http.Header, requested *url.URL, cluster string) {
+// ResponseHeaders sets the header fields of a response to the request for requested, which may be nil. The fields of the
+// connection stay behind.
+func ResponseHeaders(to, from http.Header, requested *url.URL) {
 	nominated := listElements(from["Connection"])
 	for name, values := range from {
 		// it would direct clients around the adapter
@@ -105,5 +106,10 @@ func copyResponseHeaders(to, from http.Header, requested *url.URL, cluster strin
 			to["Location"] = []string{u.String()}
 		}
 	}
+}
+
+// copyResponseHeaders is ResponseHeaders with the field that names the cluster.
+func copyResponseHeaders(to, from http.Header, requested *url.URL, cluster string) {
+	ResponseHeaders(to, from, requested)
 	to[clusterHeader] = []string{cluster}
 }

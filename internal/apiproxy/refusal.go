@@ -28,6 +28,9 @@ func NewBadRequest(format string, args ...any) *Refusal {
 	return NewRefusal(http.StatusBadRequest, format, args...)
 }
 
+// ReasonOf returns the usual Kubernetes status reason of an HTTP status, or "".
+func ReasonOf(status int) string { return statusReasons[status] }
+
 // statusReasons maps the HTTP statuses of a Refusal to Kubernetes status reasons. Status 409 can mean AlreadyExists
 // or Conflict, so code that needs AlreadyExists must set Reason itself.
 var statusReasons = map[int]string{

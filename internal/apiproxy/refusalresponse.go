@@ -24,7 +24,7 @@ func (x *Exchange) writeRefusal(err error) {
 		s.Name, s.Group, s.Resource = x.Request.Name, x.Request.Group, x.Request.Resource
 	}
 	h := x.W.Header()
-	form := codec.Format{Proto: prefersProtobuf(x.In.Header["Accept"])}
+	form := codec.Format{Proto: PrefersProtobuf(x.In.Header["Accept"])}
 	body := s.Append(nil, form.Proto)
 	h.Set("Content-Type", form.MediaType(false))
 	h.Set("Content-Length", strconv.Itoa(len(body)))
@@ -40,9 +40,9 @@ func (x *Exchange) writeRefusal(err error) {
 
 const mediaTypeProtobuf = "application/vnd.kubernetes.protobuf"
 
-// prefersProtobuf reports whether Accept prefers protobuf to JSON. The first of the two wins, unless the
+// PrefersProtobuf reports whether Accept prefers protobuf to JSON. The first of the two wins, unless the
 // other has a greater weight.
-func prefersProtobuf(headers []string) bool {
+func PrefersProtobuf(headers []string) bool {
 	best, protobuf := -1.0, false
 	for r := range accept.Ranges(headers...) {
 		if r.Media != mediaTypeProtobuf && r.Media != "application/json" && r.Media != "*/*" && r.Media != "application/*" {

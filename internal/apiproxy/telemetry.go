@@ -243,6 +243,11 @@ func auditIDFrom(h http.Header) string {
 	if ids := h["Audit-Id"]; len(ids) == 1 && validAuditID(ids[0]) {
 		return ids[0]
 	}
+	return NewAuditID()
+}
+
+// NewAuditID returns a new audit id in the form of API servers: a random UUID (RFC 9562, version 4).
+func NewAuditID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80

@@ -123,9 +123,9 @@ type process struct {
 var roleParts = []struct {
 	name settings.Role
 	run  func(ctx context.Context, p *process, working func()) error
-}{{settings.AccessRole, runAccess}, {settings.OperatorRole, runOperator}, {settings.PlaneRole, runPlane}}
+}{{settings.AccessRole, runAccess}, {settings.OperatorRole, runOperator}, {settings.PlaneRole, runPlane}, {settings.ProxyRole, runProxy}}
 
-// Run runs the role access, operator or plane, or all of them; the plane only if the settings enable it. When the first part ends, Run
+// Run runs the role access, operator, plane or proxy, or all of them; the plane and the proxy only if the settings enable them. When the first part ends, Run
 // cancels the others. It serves probes from before the parts begin until after they have ended.
 func Run(ctx context.Context, o Options, role settings.Role) error {
 	var set settings.File
@@ -140,7 +140,7 @@ func Run(ctx context.Context, o Options, role settings.Role) error {
 		return err
 	}
 	var operations []access.Verb
-	if role != settings.PlaneRole {
+	if role != settings.PlaneRole && role != settings.ProxyRole {
 		operations = append(httpapi.Verbs(new(signin.Service).Routes()...), access.ClusterMembers, access.GossipExchange)
 	}
 	if set.Runs(settings.PlaneRole, role) {

@@ -29,16 +29,17 @@ import (
 
 // A File is the content of the settings file. Default returns its defaults.
 type File struct {
-	Cluster Cluster `yaml:"cluster"`
-	Tailnet Tailnet `yaml:"tailnet"`
-	Signin  Signin  `yaml:"signin"`
-	API     API     `yaml:"api"`
-	Gossip  Gossip  `yaml:"gossip"`
-	Names   Names   `yaml:"names"`
-	Audit   Audit   `yaml:"audit"`
-	Plane   Plane   `yaml:"plane"`
-	Fleet   Fleet   `yaml:"fleet"`
-	Health  string  `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
+	Cluster Cluster     `yaml:"cluster"`
+	Tailnet Tailnet     `yaml:"tailnet"`
+	Signin  Signin      `yaml:"signin"`
+	API     API         `yaml:"api"`
+	Gossip  Gossip      `yaml:"gossip"`
+	Names   Names       `yaml:"names"`
+	Audit   Audit       `yaml:"audit"`
+	Plane   Plane       `yaml:"plane"`
+	Proxy   AccessProxy `yaml:"proxy"`
+	Fleet   Fleet       `yaml:"fleet"`
+	Health  string      `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
 }
 
 // Cluster describes how people reach the cluster. An address that only works inside the cluster
@@ -167,7 +168,7 @@ func Default() File {
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
 			Connections: 256,
 		}},
-		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Fleet: defaultFleet(),
+		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Proxy: defaultProxy(), Fleet: defaultFleet(),
 		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
@@ -221,7 +222,7 @@ func decode(b []byte, into any) error {
 var sections = map[string]string{
 	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api",
 	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
-	"Audit": " of audit", "Plane": " of plane", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
+	"Audit": " of audit", "Plane": " of plane", "AccessProxy": " of proxy", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
 	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
 	"ClusterProfiles": " of gossip.clusterProfiles", "Fleet": " of fleet", "FleetImages": " of fleet.images", "FleetCanary": " of fleet.canary",
 	"GatewayProxy": " of proxy", "GatewayExtension": " of extension", "GatewayEnvoy": " of envoy",
@@ -256,7 +257,7 @@ func (f File) YAML() ([]byte, error) {
 // A Role is a part of the server that a process runs.
 type Role string
 
-// The roles. AllRoles runs access and operator, and plane if it is enabled.
+// The roles. AllRoles runs access and operator, and plane and proxy if they are enabled.
 const (
 	AccessRole   Role = "access"
 	OperatorRole Role = "operator"
@@ -265,7 +266,7 @@ const (
 
 // Runs reports whether a process of role runs part.
 func (f File) Runs(part, role Role) bool {
-	return role == part || role == AllRoles && (part != PlaneRole || f.Plane.Enabled)
+	return role == part || role == AllRoles && (part != PlaneRole || f.Plane.Enabled) && (part != ProxyRole || f.Proxy.Enabled)
 }
 
 var (
@@ -308,6 +309,9 @@ func (f File) Validate(role Role) error {
 	}
 	if f.Runs(PlaneRole, role) {
 		f.validatePlane(&v)
+	}
+	if f.Runs(ProxyRole, role) {
+		f.validateProxy(&v)
 	}
 	return errors.Join(v...)
 }

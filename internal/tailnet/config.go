@@ -49,6 +49,8 @@ type Config struct {
 	// InsecureHTTP lets Listen work without TLS if the tailnet has no HTTPS. WireGuard still
 	// encrypts, but browsers and clients cannot verify that.
 	InsecureHTTP bool
+	// HTTP2 offers HTTP/2 to TLS clients. The server on the listener must accept it below TLS, as package framing does.
+	HTTP2 bool
 
 	// Capability is the name of the capability whose values become Caller.Rules.
 	Capability string

@@ -283,7 +283,11 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 	scheme := "http"
 	if st.CertDomain != "" {
 		scheme = "https"
-		ln = tls.NewListener(ln, &tls.Config{GetCertificate: b.client.GetCertificate, MinVersion: tls.VersionTLS12})
+		conf := &tls.Config{GetCertificate: b.client.GetCertificate, MinVersion: tls.VersionTLS12}
+		if n.cfg.HTTP2 {
+			conf.NextProtos = []string{"h2", "http/1.1"}
+		}
+		ln = tls.NewListener(ln, conf)
 	}
 	n.cfg.Log.Info("listening on the tailnet", "scheme", scheme, "port", n.cfg.Port, "names", st.Names)
 	return ln, nil

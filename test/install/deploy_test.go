@@ -19,6 +19,7 @@ var deployed = map[string][]string{
 	"deploy/server": {"access", "operator", "networkpolicies"},
 	"deploy/inject": {"inject", "rbac-inject", "webhook", "policy-adapter"},
 	"deploy/plane":  {"plane", "rbac-plane"},
+	"deploy/proxy":  {"proxy", "rbac-proxy"},
 	"deploy/fleet":  {"fleet", "rbac-fleet", "policy-fleet", "policy-fleet-writers", "policy-fleet-pods"},
 }
 
@@ -37,6 +38,9 @@ inject: {enabled: true, sidecar: {image: {repository: registry.invalid/mca, tag:
 // planeValues are additional values for the plane, which is optional.
 const planeValues = "\nplane: {enabled: true}\n"
 
+// proxyValues are additional values for the access proxy, which is optional.
+const proxyValues = "\nproxy: {enabled: true}\n"
+
 // fleetValues are additional values for the fleet. The person who installs also applies reviewed manifests.
 const fleetValues = "\nfleet: {enabled: true, writerGroups: [\"system:masters\"]}\n"
 
@@ -47,6 +51,7 @@ var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|versio
 func TestDeployIsTheChart(t *testing.T) {
 	server, beside := sources(render(t, deployValues)), map[string]map[string]string{
 		"deploy/inject": sources(render(t, deployValues+injectValues)), "deploy/plane": sources(render(t, deployValues+planeValues)),
+		"deploy/proxy": sources(render(t, deployValues+proxyValues)),
 		"deploy/fleet": sources(render(t, deployValues+fleetValues))}
 	for dir, templates := range deployed {
 		by, ok := beside[dir]

@@ -65,6 +65,7 @@ type Env struct {
 	Access   *Process
 	Operator *Process
 	Plane    *Process      // nil until StartPlane
+	Proxy    *Process      // nil until StartProxy
 	Admin    *tsnet.Server // a person without grants, to inspect the tailnet
 	RootsPEM []byte        // CAs that clients must trust
 	Roots    *x509.CertPool
@@ -364,9 +365,11 @@ func (r *Env) Settings(role string) ([]byte, error) {
 		record = r.OperatorAuditFile()
 	case "plane":
 		record = r.PlaneAuditFile()
+	case "proxy":
+		record = r.ProxyAuditFile()
 	}
 	fmt.Fprintf(&b, "audit:\n  file: %s\n", record)
-	for _, section := range []string{"api", "gossip", "plane", "fleet"} {
+	for _, section := range []string{"api", "gossip", "plane", "fleet", "proxy"} {
 		var lines []string
 		for path, value := range r.settings {
 			if key, ok := strings.CutPrefix(path, section+"."); ok {
@@ -386,7 +389,7 @@ func (r *Env) Settings(role string) ([]byte, error) {
 // Close stops everything that Start and the other methods started.
 func (r *Env) Close() error {
 	var errs []error
-	for _, p := range []*Process{r.Plane, r.Access, r.Operator} {
+	for _, p := range []*Process{r.Proxy, r.Plane, r.Access, r.Operator} {
 		if p != nil {
 			errs = append(errs, p.Stop(time.Minute))
 		}

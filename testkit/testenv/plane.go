@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,20 +16,8 @@ const planeHost = "dashboard"
 // StartPlane applies the plane's manifests, starts `tailplaned plane` with exactly the rights of its account, and
 // waits until it serves on the tailnet.
 func (r *Env) StartPlane(ctx context.Context) error {
-	root, err := sourceTree()
-	if err != nil {
+	if err := r.applyFolder(ctx, "plane"); err != nil {
 		return err
-	}
-	var manifests [][]byte
-	for _, name := range []string{"plane", "rbac-plane"} {
-		b, err := os.ReadFile(filepath.Join(root, "deploy", "plane", name+".yaml"))
-		if err != nil {
-			return err
-		}
-		manifests = append(manifests, b)
-	}
-	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
-		return fmt.Errorf("the plane's manifests: %w", err)
 	}
 	// An auth key admits one node, and the access server may have used this one already.
 	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -39,6 +26,7 @@ func (r *Env) StartPlane(ctx context.Context) error {
 	if err := r.writeAuthKey(); err != nil {
 		return err
 	}
+	var err error
 	if r.Plane, err = r.tailplaned(ctx, "plane", "tailplane-plane", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)); err != nil {
 		return err
 	}

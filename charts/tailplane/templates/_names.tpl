@@ -25,6 +25,20 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "tailplane.accoun
 {{- concat $names (list "tailplane-cluster-key" "tailplane-audit-key") | toJson }}
 {{- end }}
 
+{{/* The Secrets that the access proxy may read and write, as a JSON list: the states of its
+     nodes, and the key of its audit log. */}}
+{{- define "tailplane.proxySecrets" -}}
+{{- if .Values.all.enabled }}
+{{- list "tailplane-access-0-proxy" | toJson }}
+{{- else }}
+{{- $names := list }}
+{{- range $i := until (int .Values.proxy.replicas) }}
+{{- $names = append $names (printf "tailplane-proxy-%d" $i) }}
+{{- end }}
+{{- append $names "tailplane-proxy-audit-key" | toJson }}
+{{- end }}
+{{- end }}
+
 {{/* Labels of an object: {root, part}; part is optional. */}}
 {{- define "tailplane.labels" -}}
 app.kubernetes.io/name: tailplane

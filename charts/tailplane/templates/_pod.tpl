@@ -18,7 +18,12 @@ spec:
   serviceAccountName: {{ if eq .part "all" }}tailplane{{ else }}tailplane-{{ .part }}{{ end }}
   automountServiceAccountToken: true
   enableServiceLinks: false
+  {{- if and $v.proxy.enabled (has .part (list "proxy" "all")) }}
+  # Open streams may continue for proxy.drainSeconds.
+  terminationGracePeriodSeconds: {{ add 45 (int $v.proxy.drainSeconds) }}
+  {{- else }}
   terminationGracePeriodSeconds: 45
+  {{- end }}
   {{- with $v.priorityClassName }}
   priorityClassName: {{ . }}
   {{- end }}

@@ -23,11 +23,27 @@
 {{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
 {{- $_ := set $tailnet "stateSecret" (printf "tailplane-access-%d" .ordinal) }}
 {{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
+{{- if and $v.all.enabled $v.proxy.enabled }}
+{{- $_ := set $f "proxy" (dict "enabled" true "hostname" $v.proxy.hostname "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests) }}
+{{- end }}
 {{- if include "tailplane.planeInAll" .root }}
 {{- $f = include "tailplane.planeSection" .root | fromYaml | merge $f }}
 {{- $_ := set $f.plane "enabled" true }}
 {{- $_ := set $f.audit "file" (include "tailplane.planeRecord" .root) }}
 {{- end }}
+{{- toYaml $f }}
+{{- end }}
+
+{{/* The settings of the access proxy's replica with an ordinal: {root, ordinal}. */}}
+{{- define "tailplane.proxySettings" -}}
+{{- $v := .root.Values }}
+{{- $f := include "tailplane.accessSettings" . | fromYaml }}
+{{- $f = pick $f "cluster" "tailnet" "signin" "audit" "health" }}
+{{- $_ := unset $f.tailnet "hostname" }}
+{{- $_ := set $f.tailnet "stateSecret" (printf "tailplane-proxy-%d" .ordinal) }}
+{{- $_ := set $f.audit "keySecret" "tailplane-proxy-audit-key" }}
+{{- $host := $v.proxy.hostname | default (printf "%s-api" $v.cluster.name) }}
+{{- $_ := set $f "proxy" (dict "hostname" (ternary (printf "%s-%d" $host (int .ordinal)) $host (gt (int .ordinal) 0)) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests) }}
 {{- toYaml $f }}
 {{- end }}
 

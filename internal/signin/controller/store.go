@@ -321,3 +321,20 @@ func (s *Store) All() ([]signin.Signin, bool) {
 	}
 	return listSignins(s.cache, s.namespace)
 }
+
+// Live lists the sign-ins that exist now and are not being deleted: their UIDs by name, and the resource version of the
+// list. The list comes from the API server and is consistent, so a sign-in that it lacks has ended.
+func (s *Store) Live(ctx context.Context) (version string, uids map[string]string, err error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TkaSigninList"))
+	if err := s.client.List(ctx, list, client.InNamespace(s.namespace)); err != nil {
+		return "", nil, fmt.Errorf("list sign-ins: %w", err)
+	}
+	uids = make(map[string]string, len(list.Items))
+	for _, o := range list.Items {
+		if o.DeletionTimestamp.IsZero() {
+			uids[o.Name] = string(o.UID)
+		}
+	}
+	return list.ResourceVersion, uids, nil
+}

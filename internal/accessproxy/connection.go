@@ -1,0 +1,163 @@
+package accessproxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/httpapi/framing"
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// maxIdentityAge is how long the proxy relies on the identity of a connection while the tailnet reports no change.
+const maxIdentityAge = 30 * time.Second
+
+// A connection is the connection of one client, with the identity that the tailnet gave it last. Identity is a
+// property of the connection (law 1), so one query serves many requests, until the tailnet changes or the answer is
+// too old.
+type connection struct {
+	mu      sync.Mutex
+	at      time.Time       // of the last query; zero: none
+	changed <-chan struct{} // closed when the tailnet has changed since
+	caller  access.Caller
+	permit  access.Permit
+	refusal error
+}
+
+type connectionKey struct{}
+
+// connections are the open connections, by the connection of net/http.
+type connections struct {
+	mu  sync.Mutex
+	all map[net.Conn]*connection
+}
+
+func (c *connections) init() { c.all = map[net.Conn]*connection{} }
+
+// connContext is the hook of net/http for a new connection.
+func (p *Proxy) connContext(ctx context.Context, c net.Conn) context.Context {
+	known := &connection{}
+	p.connections.mu.Lock()
+	p.connections.all[c] = known
+	p.connections.mu.Unlock()
+	return context.WithValue(p.Tailnet.ConnContext(ctx, c), connectionKey{}, known)
+}
+
+// identify returns the caller of the request's connection, and the decision about it.
+func (p *Proxy) identify(r *http.Request) (access.Caller, access.Permit, error) {
+	c, _ := r.Context().Value(connectionKey{}).(*connection)
+	if c == nil {
+		return access.Caller{}, access.Permit{}, problem.New(problem.Internal, "internal error").
+			WithCause(errors.New("the server does not use the proxy's hook for connections"))
+	}
+	now := p.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isCurrent(now) {
+		return c.caller, c.permit, c.refusal
+	}
+	changed := p.Tailnet.Changed() // before the query, so that no change is missed
+	caller, err := p.Tailnet.Identify(r)
+	var permit access.Permit
+	if err == nil {
+		permit, err = p.Decide(caller, access.APIRequest, now)
+	}
+	c.caller, c.permit, c.refusal, c.at, c.changed = caller, permit, err, now, changed
+	if problem.CodeOf(err) == problem.IdentityUnavailable {
+		c.at = time.Time{} // ask again at the next request
+	}
+	return caller, permit, err
+}
+
+// isCurrent reports whether the last answer of the tailnet still counts. The caller must hold c.mu.
+func (c *connection) isCurrent(now time.Time) bool {
+	if c.at.IsZero() || now.Sub(c.at) >= maxIdentityAge {
+		return false
+	}
+	select {
+	case <-c.changed:
+		return false
+	default:
+		return true
+	}
+}
+
+// pauseBetweenChecks joins changes of the tailnet that follow each other, such as many nodes that come online.
+const pauseBetweenChecks = 200 * time.Millisecond
+
+// watchTailnet identifies the callers of open streams again after each change of the tailnet, and every
+// maxIdentityAge. It cuts the streams whose caller has lost its access.
+func (p *Proxy) watchTailnet(ctx context.Context) {
+	tick := time.NewTicker(maxIdentityAge)
+	defer tick.Stop()
+	for {
+		changed := p.Tailnet.Changed()
+		p.checkStreams(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-tick.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pauseBetweenChecks):
+		}
+	}
+}
+
+// checkStreams identifies the callers of all open streams again, once for each address.
+func (p *Proxy) checkStreams(ctx context.Context) {
+	type answer struct {
+		caller access.Caller
+		err    error
+	}
+	answers := map[string]answer{}
+	now := p.Now()
+	for _, s := range p.streams.list() {
+		a, asked := answers[s.remote]
+		if !asked {
+			a.caller, a.err = p.askAgain(ctx, s.remote)
+			if a.err == nil {
+				_, a.err = p.Decide(a.caller, access.APIRequest, now)
+			}
+			answers[s.remote] = a
+		}
+		switch {
+		case problem.CodeOf(a.err) == problem.IdentityUnavailable, ctx.Err() != nil: // nothing is known about the caller
+		case a.err != nil:
+			s.cut(cut{cutIdentity, "the tailnet no longer admits this device: " + problem.From(a.err).Message})
+		case !samePerson(a.caller, s.caller):
+			s.cut(cut{cutIdentity, "the device of this connection has another owner or another identity now"})
+		}
+	}
+}
+
+func (p *Proxy) askAgain(ctx context.Context, remote string) (access.Caller, error) {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return access.Caller{}, problem.New(problem.NoIdentity, "The connection has no address.").WithCause(err)
+	}
+	return p.Tailnet.WhoIs(ctx, at)
+}
+
+// samePerson reports whether two answers of the tailnet name the same caller on the same device.
+func samePerson(a, b access.Caller) bool {
+	return a.Identity() == b.Identity() && a.UserID == b.UserID && a.Device.ID == b.Device.ID && a.Tailnet == b.Tailnet && a.Tagged() == b.Tagged()
+}
+
+// connState is the hook of net/http for the state of a connection.
+func (p *Proxy) connState(c net.Conn, s http.ConnState) {
+	framing.OnStateChange(c, s)
+	if s == http.StateClosed || s == http.StateHijacked {
+		p.connections.mu.Lock()
+		delete(p.connections.all, c)
+		p.connections.mu.Unlock()
+	}
+}

@@ -1,0 +1,204 @@
+// Package accessproxy is the access proxy: kubectl over the tailnet, without a credential on the client and without a
+// right to impersonate anybody. The connection says who calls (law 1). The caller's own live sign-in says what the
+// caller may do: the proxy forwards each request with a token of that sign-in's ServiceAccount, which it holds in
+// memory only. These are the steps of a request:
+//
+//	form -> host -> same site -> identify -> decide -> session -> parse -> upgrade -> impersonation -> sign-in -> token -> forward
+//
+// Everything ends with the sign-in: new requests are refused, and open streams are cut.
+package accessproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/httpapi/framing"
+	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/secret"
+)
+
+// Signins are the stored sign-ins. [signin.Store] describes the methods.
+type Signins interface {
+	GetCached(name string) (signin.Signin, bool)
+	ListCached(login string) []signin.Signin
+	Await(ctx context.Context, name string, done func(signin.Signin, bool) bool) error
+	IssueToken(ctx context.Context, s signin.Signin, life time.Duration) (secret.Text, time.Time, error)
+	// Live lists the sign-ins that the API server has now and that are not being deleted. It never answers from a cache.
+	Live(ctx context.Context) (LiveSignins, error)
+}
+
+// LiveSignins is a consistent list of sign-ins.
+type LiveSignins struct {
+	Version string            // resource version of the list
+	UIDs    map[string]string // by name
+}
+
+// Tailnet is the proxy's node. [tailnet.Node] describes the methods.
+type Tailnet interface {
+	Names() []string
+	ConnContext(context.Context, net.Conn) context.Context
+	Identify(*http.Request) (access.Caller, error)
+	WhoIs(ctx context.Context, at netip.AddrPort) (access.Caller, error)
+	Changed() <-chan struct{}
+}
+
+// A Proxy is the access proxy of one cluster. Fields are required unless their comment says otherwise.
+type Proxy struct {
+	Cluster  string // name of the cluster, for messages
+	Tailnet  Tailnet
+	Decide   func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error)
+	Signins  Signins
+	Upstream *Upstream
+	// Protected are the namespaces whose ServiceAccounts no caller may impersonate.
+	Protected []string
+	Record    func(audit.Entry) error
+	// RecordAll writes an audit entry for each routine read. Otherwise one entry a minute sums them up.
+	RecordAll bool
+	Drain     time.Duration // how long open streams may continue after the proxy starts to stop; 0: they end at once
+	// Measure, optional, is called at the end of each request.
+	Measure func(Outcome)
+	Log     *slog.Logger
+	Now     func() time.Time
+
+	once        sync.Once
+	connections connections
+	streams     streams
+	tokens      tokens
+	proof       proof
+	sums        readSums
+	buffers     bufferPools
+}
+
+// An Outcome is the result of one request, for metrics. All values come from closed sets.
+type Outcome struct {
+	Verb   string // Kubernetes verb, "nonresource", or "" if the request was not parsed
+	Stream string // kind of stream, such as "watch", or ""
+	Status int    // of the response; 0: the client left first
+	Code   string // of a refusal of the proxy itself, or ""
+	Cut    string // why the proxy cut the stream, or ""
+	Bytes  int64  // of the response
+	Took   time.Duration
+}
+
+// Limits of the listener and of one request. They are those of the adapter (package apiproxy).
+const (
+	headerTime        = 10 * time.Second
+	idleTime          = 2 * time.Minute
+	requestTime       = time.Minute      // in addition to the request's own timeout
+	maxRequestTimeout = 10 * time.Minute // the largest timeout that a request may set
+	stopTime          = 10 * time.Second // for plain requests when the proxy stops
+	maxHeader         = 256 << 10
+	maxLine           = maxHeader + 16<<10 // more than maxHeader, because net/http reads some bytes more
+	maxStreams        = 250                // per HTTP/2 connection, the same as the API server
+)
+
+func (p *Proxy) prepare() {
+	p.once.Do(func() {
+		if p.Cluster == "" || p.Tailnet == nil || p.Decide == nil || p.Signins == nil || p.Upstream == nil || p.Record == nil || p.Log == nil || p.Now == nil {
+			panic("accessproxy: a required field is missing")
+		}
+		p.connections.init()
+		p.streams.init(p)
+		p.tokens.init(p)
+		p.proof.init(p.Now())
+		p.sums.init(p)
+		p.buffers.init()
+	})
+}
+
+// Ready returns why the proxy cannot carry requests now, or nil.
+func (p *Proxy) Ready() error {
+	p.prepare()
+	return p.proof.check(p.Now())
+}
+
+// Run serves on ln until ctx ends. Then it accepts no new requests, sends GOAWAY to HTTP/2 clients, lets streams
+// continue for Drain, and cuts the rest.
+func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
+	p.prepare()
+	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
+	defer endWork()
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer endWork()
+	for _, loop := range []func(context.Context){p.proof.loop(p), p.watchTailnet, p.sums.loop} {
+		loops.Go(func() { loop(work) })
+	}
+	srv := &http.Server{
+		Handler:           p,
+		ConnContext:       p.connContext,
+		ConnState:         p.connState,
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    maxHeader,
+		Protocols:         new(http.Protocols),
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		ErrorLog:          slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
+		// Otherwise net/http would answer "OPTIONS *" to strangers.
+		DisableGeneralOptionsHandler: true,
+	}
+	// TLS terminates below the framing layer, so net/http does not see it.
+	srv.Protocols.SetHTTP1(true)
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(framing.Listener{Listener: ln, HTTP2: true, MaxLine: maxLine}) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	p.stop(ctx, srv)
+	<-served
+	return nil
+}
+
+// stop ends the server: first it stops to accept, then it waits for Drain, then it cuts the streams that are left.
+func (p *Proxy) stop(ctx context.Context, srv *http.Server) {
+	ctx = context.WithoutCancel(ctx)
+	drain, cancel := context.WithTimeout(ctx, p.Drain)
+	defer cancel()
+	context.AfterFunc(drain, func() { p.streams.cutAll(cutStopping) })
+	grace, cancelGrace := context.WithTimeout(ctx, p.Drain+stopTime)
+	defer cancelGrace()
+	if err := srv.Shutdown(grace); err != nil {
+		p.Log.Warn("requests were interrupted because they did not end in time", "limit", p.Drain+stopTime)
+		srv.Close()
+	}
+	p.streams.wait(grace) // Shutdown does not wait for upgraded connections
+}
+
+// ServeHTTP implements [http.Handler]. Only Run adds strict framing, identities of connections, and proofs.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.prepare()
+	x := newExchange(p, w, r)
+	defer x.end()
+	defer x.recoverPanic()
+	if err := x.serve(); err != nil {
+		x.refuse(err)
+	}
+}
+
+// recoverPanic converts a panic to an internal error. If a response has started, it aborts the connection.
+func (x *exchange) recoverPanic() {
+	switch cause := recover(); {
+	case cause == nil:
+	case cause == http.ErrAbortHandler:
+		panic(cause)
+	default:
+		x.err = fmt.Errorf("panic: %v", cause)
+		x.proxy.Log.Error("a request panicked", "audit", x.id, "panic", cause)
+		if x.status != 0 {
+			panic(http.ErrAbortHandler)
+		}
+		x.refuse(errors.New("a panic"))
+	}
+}

@@ -1,0 +1,208 @@
+package accessproxy
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// end records how the request ended.
+func (x *exchange) end() {
+	p := x.proxy
+	out := Outcome{Status: x.status, Bytes: x.bytes, Took: p.Now().Sub(x.began)}
+	if x.request != nil {
+		if out.Verb = x.request.Verb; x.request.NonResource {
+			out.Verb = "nonresource"
+		}
+		out.Stream = string(apiproxy.StreamKindOf(x.request))
+	}
+	if x.refused != nil {
+		out.Code = string(x.refused.code)
+	}
+	if x.stream != nil {
+		why, _ := x.stream.isCut()
+		out.Cut = why.cause
+	}
+	if p.Measure != nil {
+		p.Measure(out)
+	}
+	if x.isRoutine() && !p.RecordAll {
+		p.sums.add(x)
+		return
+	}
+	p.record(x.entry())
+}
+
+// record writes an entry. A lost entry is in the log.
+func (p *Proxy) record(e audit.Entry) {
+	if err := p.Record(e); err != nil {
+		p.Log.Error("an audit entry is lost", "audit", e.RequestID, "err", err)
+	}
+}
+
+// isRoutine reports whether the request is a successful read that programs repeat all the time: discovery, health, and
+// lists and watches of anything but Secrets, without impersonation.
+func (x *exchange) isRoutine() bool {
+	switch {
+	case x.refused != nil, x.request == nil, x.status != http.StatusOK, x.r.Header["Impersonate-User"] != nil:
+		return false
+	case x.request.NonResource:
+		return x.request.Verb == "get"
+	case x.request.Group == "" && x.request.Resource == "secrets", x.stream != nil && x.wasCut():
+		return false
+	}
+	return x.request.Verb == "list" || x.request.Verb == "watch"
+}
+
+func (x *exchange) wasCut() bool {
+	_, is := x.stream.isCut()
+	return is
+}
+
+// entry returns the audit entry of the request. It never has a body or a query.
+func (x *exchange) entry() audit.Entry {
+	e := audit.Entry{Time: x.began, RequestID: x.id, Actor: audit.ActorOf(x.caller), Surface: "proxy", Verb: access.APIRequest, Object: x.signin.Name, Args: map[string]string{}}
+	set := func(name, value string) {
+		if value != "" {
+			e.Args[name] = apiproxy.Sanitize(value)
+		}
+	}
+	set("method", x.r.Method)
+	if x.named {
+		set("session", x.session.String())
+	}
+	if q := x.request; q != nil {
+		for name, value := range map[string]string{"verb": q.Verb, "group": q.Group, "resource": q.Resource, "subresource": q.Subresource, "namespace": q.Namespace, "name": q.Name} {
+			set(name, value)
+		}
+		if q.NonResource {
+			set("path", q.Path)
+		}
+	} else {
+		set("path", x.r.URL.Path)
+	}
+	if users := x.r.Header["Impersonate-User"]; len(users) > 0 {
+		set("impersonate", users[0])
+	}
+	if x.status != 0 {
+		set("status", strconv.Itoa(x.status))
+	}
+	set("bytes", strconv.FormatInt(x.bytes, 10))
+	set("took", x.proxy.Now().Sub(x.began).Round(time.Millisecond).String())
+	switch why, cut := x.cutReason(); {
+	case x.refused != nil:
+		e.Conclude(problem.New(x.refused.code, x.refused.message))
+		if e.Result != audit.Failed && x.refused.status < http.StatusInternalServerError {
+			e.Result = audit.Refused
+		}
+	case cut:
+		e.Result, e.Error = audit.Done, "cut: "+why.reason
+		set("cut", why.cause)
+	case x.status == 0 || x.status >= http.StatusInternalServerError:
+		e.Result = audit.Failed
+	default:
+		e.Result = audit.Done // the status says what the API server decided
+	}
+	return e
+}
+
+func (x *exchange) cutReason() (cut, bool) {
+	if x.stream == nil {
+		return cut{}, false
+	}
+	return x.stream.isCut()
+}
+
+// sumInterval is the time that one entry about routine reads covers.
+const sumInterval = time.Minute
+
+// maxSums limits the different sums of one interval. Further reads are recorded one by one.
+const maxSums = 10_000
+
+// A sumKey identifies the reads that share an entry.
+type sumKey struct {
+	login, device string
+	session       signin.Session
+	signin        string
+	verb          string
+	group         string
+	resource      string
+	namespace     string
+}
+
+// A readSum is the sum of equal routine reads.
+type readSum struct {
+	first    audit.Entry
+	requests int
+	bytes    int64
+}
+
+// readSums sum up routine reads for the audit log.
+type readSums struct {
+	proxy *Proxy
+	mu    sync.Mutex
+	sums  map[sumKey]*readSum
+}
+
+func (r *readSums) init(p *Proxy) { r.proxy, r.sums = p, map[sumKey]*readSum{} }
+
+// add adds a routine read, or records it if there are too many sums.
+func (r *readSums) add(x *exchange) {
+	q := x.request
+	key := sumKey{x.caller.Identity(), x.caller.Device.ID, x.session, x.signin.Name, q.Verb, q.Group, q.Resource, q.Namespace}
+	r.mu.Lock()
+	s := r.sums[key]
+	if s == nil && len(r.sums) >= maxSums {
+		r.mu.Unlock()
+		r.proxy.record(x.entry())
+		return
+	}
+	if s == nil {
+		s = &readSum{first: x.entry()}
+		r.sums[key] = s
+	}
+	s.requests, s.bytes = s.requests+1, s.bytes+x.bytes
+	r.mu.Unlock()
+}
+
+// loop writes the sums of each interval, and the last ones when ctx ends.
+func (r *readSums) loop(ctx context.Context) {
+	tick := time.NewTicker(sumInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			r.flush()
+		case <-ctx.Done():
+			r.flush()
+			return
+		}
+	}
+}
+
+func (r *readSums) flush() {
+	r.mu.Lock()
+	sums := r.sums
+	r.sums = map[sumKey]*readSum{}
+	r.mu.Unlock()
+	for _, s := range sums {
+		e := s.first
+		if s.requests > 1 {
+			e.Args = maps.Clone(e.Args)
+			for _, single := range []string{"name", "path", "took", "status"} { // those of the first request only
+				delete(e.Args, single)
+			}
+			e.Args["requests"], e.Args["bytes"] = strconv.Itoa(s.requests), strconv.FormatInt(s.bytes, 10)
+		}
+		r.proxy.record(e)
+	}
+}

@@ -1,0 +1,259 @@
+package accessproxy
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/apiproxy"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// A cut is why the proxy ends a stream.
+type cut struct {
+	cause  string // for metrics and the audit log
+	reason string // one sentence for the person, without a final dot
+}
+
+// The causes of a cut.
+const (
+	cutSignin   = "signin"   // the sign-in has ended
+	cutIdentity = "identity" // the tailnet no longer admits the caller
+	cutProof    = "proof"    // the API server no longer proves that the sign-in lives
+	cutRequest  = "request"  // an administrator ended the stream
+	cutStop     = "stop"     // the proxy stops
+)
+
+var cutStopping = cut{cutStop, "the access proxy is stopping; connect again"}
+
+// StreamKinds returns the kinds of streams.
+func StreamKinds() []string {
+	var all []string
+	for _, k := range []apiproxy.StreamKind{apiproxy.StreamWatch, apiproxy.StreamLog, apiproxy.StreamExec, apiproxy.StreamAttach, apiproxy.StreamPortForward, apiproxy.StreamProxy} {
+		all = append(all, string(k))
+	}
+	return all
+}
+
+// A Stream describes an open stream.
+type Stream struct {
+	ID        string              `json:"id"` // audit id of its request
+	Kind      apiproxy.StreamKind `json:"kind"`
+	Login     string              `json:"login"`
+	Device    string              `json:"device"`
+	Session   signin.Session      `json:"session,omitempty"`
+	Signin    string              `json:"signin"`
+	Namespace string              `json:"namespace,omitempty"`
+	Resource  string              `json:"resource"`
+	Name      string              `json:"name,omitempty"`
+	Since     time.Time           `json:"since"`
+}
+
+// A stream is an open stream of one exchange. Its end is a function of its kind, see end.go.
+type stream struct {
+	Stream
+	remote string // address of the client
+	caller access.Caller
+	uid    string // of the sign-in
+
+	once sync.Once
+	why  cut // read after ended is closed
+	// ended is closed when the proxy has decided to end the stream.
+	ended chan struct{}
+}
+
+// cut ends the stream. Only the first call has an effect.
+func (s *stream) cut(why cut) {
+	s.once.Do(func() {
+		s.why = why
+		close(s.ended)
+	})
+}
+
+// isCut returns why the proxy ends the stream, or false.
+func (s *stream) isCut() (cut, bool) {
+	select {
+	case <-s.ended:
+		return s.why, true
+	default:
+		return cut{}, false
+	}
+}
+
+// streams are the open streams. For each sign-in with streams, one goroutine waits for its end.
+type streams struct {
+	proxy   *Proxy
+	mu      sync.Mutex
+	open    map[*stream]struct{}
+	signins map[string]*watchedSignin // by UID
+	stopped bool
+	none    chan struct{} // closed while no stream is open
+}
+
+type watchedSignin struct {
+	streams map[*stream]struct{}
+	stop    context.CancelFunc
+}
+
+func (t *streams) init(p *Proxy) {
+	t.proxy, t.open, t.signins, t.none = p, map[*stream]struct{}{}, map[string]*watchedSignin{}, make(chan struct{})
+	close(t.none)
+}
+
+// add registers the stream of x, whose request the API server has accepted.
+func (t *streams) add(x *exchange) *stream {
+	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, uid: x.signin.UID, Stream: Stream{
+		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
+		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.open) == 0 {
+		t.none = make(chan struct{})
+	}
+	t.open[s] = struct{}{}
+	w := t.signins[s.uid]
+	if w == nil {
+		w = &watchedSignin{streams: map[*stream]struct{}{}}
+		t.signins[s.uid] = w
+		var ctx context.Context
+		ctx, w.stop = context.WithCancel(context.Background())
+		go t.watch(ctx, x.signin)
+	}
+	w.streams[s] = struct{}{}
+	if t.stopped {
+		s.cut(cutStopping)
+	}
+	return s
+}
+
+// remove forgets a stream that has ended.
+func (t *streams) remove(s *stream) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.open, s)
+	if len(t.open) == 0 {
+		close(t.none)
+	}
+	w := t.signins[s.uid]
+	delete(w.streams, s)
+	if len(w.streams) == 0 {
+		w.stop()
+		delete(t.signins, s.uid)
+	}
+}
+
+// watch cuts the streams of a sign-in when it ends.
+func (t *streams) watch(ctx context.Context, s signin.Signin) {
+	p := t.proxy
+	for ctx.Err() == nil {
+		until, cancel := context.WithDeadline(ctx, s.ValidUntil)
+		err := p.Signins.Await(until, s.Name, func(now signin.Signin, ok bool) bool {
+			if ok && now.UID == s.UID && now.ValidUntil.After(s.ValidUntil) {
+				return true // extended: wait for the new end
+			}
+			return !ok || now.UID != s.UID || !isLive(now, p.Now())
+		})
+		cancel()
+		now, ok := p.Signins.GetCached(s.Name)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case ok && now.UID == s.UID && isLive(now, p.Now()):
+			s = now
+		case err != nil && until.Err() == nil: // the API server did not confirm the end; proofs decide
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		default:
+			t.cutSignin(s.UID, cut{cutSignin, endOf(now, ok && now.UID == s.UID, p.Now())})
+			return
+		}
+	}
+}
+
+// isLive reports whether a sign-in gives access at now. A sign-in that is being extended is Pending for a moment.
+func isLive(s signin.Signin, now time.Time) bool {
+	state := s.State(now)
+	return (state == signin.Ready || state == signin.Pending) && now.Before(s.ValidUntil)
+}
+
+// endOf says why a sign-in no longer gives access.
+func endOf(s signin.Signin, exists bool, now time.Time) string {
+	switch {
+	case exists && !s.ValidUntil.IsZero() && !now.Before(s.ValidUntil):
+		return "the sign-in expired at " + s.ValidUntil.UTC().Format(time.RFC3339)
+	case exists && s.State(now) == signin.Refused:
+		return "the sign-in was refused: " + s.Message
+	}
+	return "the sign-in was ended: by a logout, by a change of the tailnet policy, or by an administrator"
+}
+
+// cutSignin cuts all streams of the sign-in with this UID.
+func (t *streams) cutSignin(uid string, why cut) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.signins[uid]; w != nil {
+		for s := range w.streams {
+			s.cut(why)
+		}
+	}
+}
+
+// cutAll cuts all streams. If the proxy stops, it also cuts the ones that begin later.
+func (t *streams) cutAll(why cut) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopped = t.stopped || why.cause == cutStop
+	for s := range t.open {
+		s.cut(why)
+	}
+}
+
+// list returns the open streams, in no order.
+func (t *streams) list() []*stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*stream, 0, len(t.open))
+	for s := range t.open {
+		all = append(all, s)
+	}
+	return all
+}
+
+// wait waits until no stream is open, or until ctx ends.
+func (t *streams) wait(ctx context.Context) {
+	t.mu.Lock()
+	none := t.none
+	t.mu.Unlock()
+	select {
+	case <-none:
+	case <-ctx.Done():
+	}
+}
+
+// Streams returns the open streams, oldest first.
+func (p *Proxy) Streams() []Stream {
+	p.prepare()
+	var all []Stream
+	for _, s := range p.streams.list() {
+		all = append(all, s.Stream)
+	}
+	slices.SortFunc(all, func(a, b Stream) int { return a.Since.Compare(b.Since) })
+	return all
+}
+
+// Cut ends the open stream with this ID for an administrator. The reason must be one sentence without a final dot.
+func (p *Proxy) Cut(id, reason string) error {
+	p.prepare()
+	for _, s := range p.streams.list() {
+		if s.ID == id {
+			s.cut(cut{cutRequest, reason})
+			return nil
+		}
+	}
+	return problem.New(problem.NotFound, "This proxy has no open stream with that ID.")
+}

@@ -1,0 +1,139 @@
+// Package proxy tests the access proxy with the real kubectl on a real tailnet, in front of a real API server.
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+	"github.com/tailplane/tailplane/testkit/testenv"
+)
+
+const policy = `{
+  "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"]},
+  "grants": [
+    {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    {"src": ["alice@example.com", "bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h", "priority": 1}]}},
+    {"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "edit", "period": "1h"}]}},
+  ],
+}`
+
+const noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
+
+// system is the environment that all tests of this binary share.
+var system struct {
+	once sync.Once
+	env  *testenv.Env
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	tailnettest.Quiet()
+	code := m.Run()
+	if system.env != nil {
+		if err := system.env.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.RemoveAll(system.env.Dir)
+	}
+	os.Exit(code)
+}
+
+func start(t *testing.T) *testenv.Env {
+	t.Helper()
+	system.once.Do(func() {
+		dir, err := os.MkdirTemp("", "proxy")
+		if err != nil {
+			system.err = err
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+		defer cancel()
+		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits}})
+		if system.err == nil {
+			system.err = system.env.StartProxy(ctx)
+		}
+	})
+	if system.err != nil {
+		t.Fatal(system.err)
+	}
+	return system.env
+}
+
+// person returns a person of the tailnet who has the kubeconfig of the proxy for each of the sessions as the context of
+// that name; "" is the default session.
+func person(t *testing.T, r *testenv.Env, host, login string, sessions ...string) *testenv.Person {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	p, err := r.Person(ctx, host, login)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Net.WaitPeer(ctx, p.Node, "east-api"); err != nil {
+		t.Fatal(err)
+	}
+	for _, session := range append([]string{""}, sessions...) {
+		path, name := r.ProxyServer(), "default"
+		if session != "" {
+			path, name = path+"/s/"+session, session
+		}
+		config := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: %[1]s
+clusters: [{name: %[1]s, cluster: {server: "%[2]s", certificate-authority: %[3]s}}]
+users: [{name: %[1]s, user: {token: session.%[1]s}}]
+contexts: [{name: %[1]s, context: {cluster: %[1]s, user: %[1]s}}]
+`, name, path, filepath.Join(r.Dir, "roots.pem"))
+		if err := os.WriteFile(filepath.Join(p.Home, name+".kubeconfig"), []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// kubectl runs kubectl as p through the proxy, in the default session.
+func kubectl(t *testing.T, p *testenv.Person, want int, args ...string) testenv.Result {
+	t.Helper()
+	return run(t, p, want, "kubectl", append([]string{"--kubeconfig", filepath.Join(p.Home, "default.kubeconfig")}, args...)...)
+}
+
+// run runs a program as p and fails the test unless it exits with want.
+func run(t *testing.T, p *testenv.Person, want int, program string, args ...string) testenv.Result {
+	t.Helper()
+	r, err := p.Run(t.Context(), program, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Exit != want {
+		t.Fatalf("%s %s: exit %d, want %d\n%s%s", program, strings.Join(args, " "), r.Exit, want, r.Stdout, r.Stderr)
+	}
+	return r
+}
+
+func TestKubectl(t *testing.T) {
+	r := start(t)
+	alice := person(t, r, "alice-laptop", "alice@example.com")
+	got := kubectl(t, alice, 1, "get", "namespaces")
+	if want := "alice@example.com is not signed in to east"; !strings.Contains(got.Stderr, want) || !strings.Contains(got.Stderr, "Run: tka login --cluster east") {
+		t.Errorf("before the login: %s, want %q and the command", got.Stderr, want)
+	}
+	run(t, alice, 0, "tka", "login", "--role", "view")
+	if got := kubectl(t, alice, 0, "get", "namespaces"); !strings.Contains(got.Stdout, "kube-system") {
+		t.Errorf("get namespaces: %s", got.Stdout)
+	}
+	if got := kubectl(t, alice, 0, "auth", "whoami"); !strings.Contains(got.Stdout, "system:serviceaccount:tailplane-signins:alice-example-com-") {
+		t.Errorf("whoami: %s", got.Stdout)
+	}
+	run(t, alice, 0, "tka", "logout")
+	if got := kubectl(t, alice, 1, "get", "namespaces"); !strings.Contains(got.Stderr, "not signed in") {
+		t.Errorf("after the logout: %s", got.Stderr)
+	}
+}

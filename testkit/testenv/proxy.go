@@ -1,0 +1,58 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/tailplane/tailplane/testkit/tailnettest"
+)
+
+// StartProxy applies the manifests of the access proxy, starts `tailplaned proxy` with exactly the rights of its account,
+// and waits until it serves on the tailnet.
+func (r *Env) StartProxy(ctx context.Context) error {
+	if err := r.applyFolder(ctx, "proxy"); err != nil {
+		return err
+	}
+	// An auth key admits one node, and the access server may have used this one already.
+	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := r.writeAuthKey(); err != nil {
+		return err
+	}
+	var err error
+	if r.Proxy, err = r.tailplaned(ctx, "proxy", "tailplane-proxy", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)); err != nil {
+		return err
+	}
+	return r.Proxy.WaitLog(ctx, `"the access proxy is serving"`)
+}
+
+// applyFolder applies two files of a folder in deploy: the objects of a part and its rights.
+func (r *Env) applyFolder(ctx context.Context, part string) error {
+	root, err := sourceTree()
+	if err != nil {
+		return err
+	}
+	var manifests [][]byte
+	for _, name := range []string{part, "rbac-" + part} {
+		b, err := os.ReadFile(filepath.Join(root, "deploy", part, name+".yaml"))
+		if err != nil {
+			return err
+		}
+		manifests = append(manifests, b)
+	}
+	if err := r.Cluster.Apply(ctx, manifests...); err != nil {
+		return fmt.Errorf("the manifests of %s: %w", part, err)
+	}
+	return nil
+}
+
+// ProxyServer returns the URL of the access proxy.
+func (r *Env) ProxyServer() string { return r.ServerAt(r.name + "-api") }
+
+// ProxyAuditFile returns the path of the access proxy's audit log.
+func (r *Env) ProxyAuditFile() string { return filepath.Join(r.Dir, "proxy", "audit.jsonl") }
