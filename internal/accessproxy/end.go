@@ -82,7 +82,7 @@ func (x *exchange) endAtBoundary(f *eventFrames, endRequest context.CancelFunc) 
 // again". A log ends with a line of text and an aborted body, so that kubectl fails.
 func (x *exchange) writeEnd(why cut, f *eventFrames) {
 	flush := http.NewResponseController(x.w).Flush
-	message := "tailplane: " + why.reason + " (audit id " + x.id + ")"
+	message := x.sentence(why)
 	switch {
 	case x.stream.Kind == apiproxy.StreamWatch && f.isWhole() && f.known():
 		s := codec.Status{Message: message, Reason: apiproxy.ReasonOf(http.StatusForbidden), Code: http.StatusForbidden}
@@ -96,6 +96,11 @@ func (x *exchange) writeEnd(why cut, f *eventFrames) {
 		}
 	}
 	x.abort(fmt.Errorf("cut: %s", why.reason))
+}
+
+// sentence returns why the stream was cut, for the person.
+func (x *exchange) sentence(why cut) string {
+	return "tailplane: " + why.reason + " (audit id " + x.id + ")"
 }
 
 // eventFrames follows the events of a watch without a change, to know whether the client has whole ones only. One

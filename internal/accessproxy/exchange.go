@@ -148,8 +148,11 @@ func (x *exchange) findSignin() error {
 		return err
 	}
 	owner := signin.OwnerOf(x.caller, x.session)
-	s, ok := p.Signins.GetCached(owner.Name())
-	if !ok {
+	s, ok, err := p.signin(x.r.Context(), owner.Name(), x.began)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
 		return x.notSignedIn(owner)
 	}
 	x.signin = s
@@ -160,7 +163,7 @@ func (x *exchange) findSignin() error {
 func (p *Proxy) refusalOf(s signin.Signin, now time.Time) error {
 	login := "Run: " + loginCommand(p.Cluster, s.Owner.Session)
 	switch state := s.State(now); {
-	case p.proof.isGone(s):
+	case p.proof.isGone(s.Name, s.UID, s.Version):
 		return problem.New(problem.NotSignedIn, "The sign-in has ended.", login)
 	case state == signin.Pending:
 		return problem.New(problem.Unavailable, "The sign-in is being prepared.", "Try again in a moment.").WithRetryAfter(time.Second)

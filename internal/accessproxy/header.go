@@ -14,7 +14,7 @@ import (
 // foreignHeaders are the fields, and their prefixes, in which a client could claim something to a server behind the
 // proxy, besides those that package apiproxy removes. An API server would keep any client's Audit-ID.
 var (
-	foreignHeaders  = []string{"audit-id", "tailplane-pod-token"}
+	foreignHeaders  = []string{"audit-id", "tailplane-pod-token", "sec-websocket-extensions"} // compressed messages could not be ended
 	foreignPrefixes = []string{"tailscale-"}
 )
 

@@ -38,11 +38,11 @@ func (f *proof) check(now time.Time) error {
 		WithRetryAfter(time.Second)
 }
 
-// isGone reports whether the last proof shows that s no longer exists, although the cache has it.
-func (f *proof) isGone(s signin.Signin) bool {
+// isGone reports whether the last proof shows that a sign-in no longer exists, of which version is known.
+func (f *proof) isGone(name, uid, version string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.list.Version != "" && f.list.UIDs[s.Name] != s.UID && !isLater(s.Version, f.list.Version)
+	return f.list.Version != "" && f.list.UIDs[name] != uid && !isLater(version, f.list.Version)
 }
 
 // isLater reports whether one resource version is later than another of the same kind of object. Kubernetes defines
@@ -89,7 +89,7 @@ func (f *proof) renew(ctx context.Context, p *Proxy) {
 	f.at, f.list = asked, live
 	f.mu.Unlock()
 	for _, s := range p.streams.list() {
-		if now, ok := p.Signins.GetCached(s.Signin); !ok || now.UID != s.uid || f.isGone(now) {
+		if f.isGone(s.Signin, s.uid, s.version) {
 			s.cut(cut{cutSignin, endOf(signin.Signin{}, false, p.Now())})
 		}
 	}

@@ -28,6 +28,7 @@ import (
 
 // Signins are the stored sign-ins. [signin.Store] describes the methods.
 type Signins interface {
+	Get(ctx context.Context, name string) (signin.Signin, error)
 	GetCached(name string) (signin.Signin, bool)
 	ListCached(login string) []signin.Signin
 	Await(ctx context.Context, name string, done func(signin.Signin, bool) bool) error
@@ -74,6 +75,7 @@ type Proxy struct {
 	streams     streams
 	tokens      tokens
 	proof       proof
+	lookups     lookups
 	sums        readSums
 	buffers     bufferPools
 }

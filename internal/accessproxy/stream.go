@@ -58,6 +58,8 @@ type stream struct {
 	remote string // address of the client
 	caller access.Caller
 	uid    string // of the sign-in
+	// version is a resource version of the sign-in at which it lived.
+	version string
 
 	once sync.Once
 	why  cut // read after ended is closed
@@ -105,7 +107,7 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, uid: x.signin.UID, Stream: Stream{
+	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
 		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
 		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
 	t.mu.Lock()

@@ -2,13 +2,16 @@ package accessproxy
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/tailplane/tailplane/internal/accessproxy/recording/frames"
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -34,7 +37,7 @@ func (x *exchange) switchProtocols(res *http.Response) error {
 		x.err = err
 		return nil
 	}
-	x.carry(client, pending, backend)
+	x.carry(client, io.MultiReader(bytes.NewReader(pending), client), backend, res.Header)
 	return nil
 }
 
@@ -55,39 +58,89 @@ func (x *exchange) hijack(h http.Header) (client net.Conn, pending []byte, _ err
 	return client, pending, err
 }
 
+// Limits of the end of an upgraded connection.
+const (
+	endWrite = time.Second // for a client that does not read
+	endRead  = time.Second // until the client closes the connection after it has received the end
+)
+
 // carry copies in both directions until both sides have ended, or until the stream is cut. If one side ends its
 // direction, the end is forwarded and the other side may continue.
-func (x *exchange) carry(client net.Conn, pending []byte, backend io.ReadWriteCloser) {
-	var both sync.WaitGroup
+func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadWriteCloser, answer http.Header) {
 	closeBoth := sync.OnceFunc(func() {
 		client.Close()
 		backend.Close()
 	})
-	done := make(chan struct{})
+	defer closeBoth()
+	toClient, toServer, end := x.observe(client, backend, answer)
+	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(ended)
 		select {
 		case <-done:
+			return
 		case <-x.stream.ended:
-			closeBoth()
 		}
+		if end != nil {
+			end()
+		}
+		closeBoth()
 	}()
+	var both sync.WaitGroup
 	var sent, received int64
-	both.Go(func() { received = x.copyOneWay(client, backend, closeBoth) })
-	both.Go(func() {
-		sent = x.copyOneWay(backend, io.MultiReader(bytes.NewReader(pending), client), closeBoth)
-	})
+	both.Go(func() { received = x.copyOneWay(toClient, client, backend, closeBoth) })
+	both.Go(func() { sent = x.copyOneWay(toServer, backend, fromClient, closeBoth) })
 	both.Wait()
 	close(done)
-	closeBoth()
+	<-ended
 	x.bytes = sent + received
 }
 
-// copyOneWay copies until from ends, and then ends the direction. An error ends both directions.
-func (x *exchange) copyOneWay(to io.Writer, from io.Reader, closeBoth func()) int64 {
+// observe returns the writers through which both directions are copied, and the function that writes the end of the
+// stream to the client; nil: the protocol has none that we know.
+func (x *exchange) observe(client net.Conn, backend io.Writer, answer http.Header) (toClient, toServer io.Writer, end func()) {
+	kind, ok := frameKinds[x.stream.Kind]
+	if !ok {
+		return client, backend, nil
+	}
+	protocol, err := frames.Negotiated(kind, answer)
+	if err != nil {
+		x.proxy.Log.Warn("the protocol of a stream is not known, so its end has no reason", "audit", x.id, "err", err)
+		return client, backend, nil
+	}
+	c := frames.New(frames.Config{Protocol: protocol})
+	return c.ToClient(client), c.ToServer(backend), func() {
+		why, _ := x.stream.isCut()
+		ctx, cancel := context.WithTimeout(context.Background(), boundaryWait)
+		defer cancel()
+		client.SetWriteDeadline(time.Now().Add(boundaryWait + endWrite))
+		if err := c.End(ctx, frames.Reason{Message: x.sentence(why)}); err != nil {
+			x.proxy.Log.Info("the client of a stream did not receive why it ended", "audit", x.id, "err", err)
+			return
+		}
+		x.awaitClient(client)
+	}
+}
+
+// frameKinds are the kinds of streams that the proxy can end with a reason.
+var frameKinds = map[apiproxy.StreamKind]frames.Kind{
+	apiproxy.StreamExec: frames.Exec, apiproxy.StreamAttach: frames.Attach, apiproxy.StreamPortForward: frames.PortForward,
+}
+
+// awaitClient waits until the client has read the end and closed, because a reset would discard the end. The goroutine
+// that copies from the client may read the same connection, so this only waits for it.
+func (x *exchange) awaitClient(client net.Conn) {
+	client.SetReadDeadline(time.Now().Add(endRead))
+	io.Copy(io.Discard, client)
+}
+
+// copyOneWay copies until from ends, and then ends the direction at its end. An error ends both directions, unless the
+// stream is cut, whose end closes both.
+func (x *exchange) copyOneWay(through io.Writer, to io.Closer, from io.Reader, closeBoth func()) int64 {
 	large := x.proxy.buffers.large.Get().(*[largeBuffer]byte)
 	defer x.proxy.buffers.large.Put(large)
 	// Without the wrappers, io.CopyBuffer would use another method with its own buffer.
-	n, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, large[:])
+	n, err := io.CopyBuffer(struct{ io.Writer }{through}, struct{ io.Reader }{from}, large[:])
 	if err == nil {
 		if half, ok := to.(interface{ CloseWrite() error }); ok {
 			err = half.CloseWrite()
@@ -95,7 +148,7 @@ func (x *exchange) copyOneWay(to io.Writer, from io.Reader, closeBoth func()) in
 			err = errors.ErrUnsupported
 		}
 	}
-	if err != nil {
+	if _, cut := x.stream.isCut(); err != nil && !cut {
 		closeBoth()
 	}
 	return n
