@@ -177,7 +177,11 @@ func (p *Proxy) refusalOf(s signin.Signin, now time.Time) error {
 
 // notSignedIn returns the refusal for a caller without a sign-in of the session.
 func (x *exchange) notSignedIn(owner signin.Owner) error {
+	var others []string
 	for _, s := range x.proxy.Signins.ListCached(owner.Login) {
+		if s.Owner.DeviceID == owner.DeviceID && s.Owner.Issuer == "" && isLive(s, x.proxy.Now()) {
+			others = append(others, s.Owner.Session.String())
+		}
 		if s.Owner.Issuer != "" && s.Owner.DeviceID == owner.DeviceID && s.Owner.Session == owner.Session {
 			return problem.New(problem.NotSignedIn, "The sign-in of this session began with an OIDC token. The proxy knows only the device of a connection, so it does not serve such sign-ins.",
 				"Use a kubeconfig with a token: tka kubeconfig --mode token")
@@ -187,7 +191,11 @@ func (x *exchange) notSignedIn(owner signin.Owner) error {
 	if owner.Session != "" {
 		who += fmt.Sprintf(" in the session %s", owner.Session)
 	}
-	return problem.New(problem.NotSignedIn, who+".", "Run: "+loginCommand(x.proxy.Cluster, owner.Session))
+	advice := []string{"Run: " + loginCommand(x.proxy.Cluster, owner.Session)}
+	if slices.Sort(others); len(others) > 0 {
+		advice = append(advice, "This device is signed in in another session: "+strings.Join(others, ", ")+".")
+	}
+	return problem.New(problem.NotSignedIn, who+".", advice...)
 }
 
 // loginCommand returns the command that begins a sign-in of a session.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
@@ -35,6 +36,8 @@ var system struct {
 	once sync.Once
 	env  *testenv.Env
 	err  error
+
+	cluster *kubetest.Cluster
 }
 
 func TestMain(m *testing.M) {
@@ -46,6 +49,12 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 		os.RemoveAll(system.env.Dir)
+	}
+	if system.cluster != nil {
+		if err := system.cluster.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
 	}
 	os.Exit(code)
 }
@@ -60,7 +69,11 @@ func start(t *testing.T) *testenv.Env {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
-		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits}})
+		// Its pods run in a node that speaks the kubelet's protocols.
+		if system.cluster, system.err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true}); system.err != nil {
+			return
+		}
+		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits}})
 		if system.err == nil {
 			system.err = system.env.StartProxy(ctx)
 		}

@@ -42,12 +42,12 @@ func (c *command) String() string {
 	return c.out.String()
 }
 
-// begin starts kubectl as p through the proxy. Its standard input stays open.
-func begin(t *testing.T, p *testenv.Person, env []string, args ...string) *command {
+// begin starts kubectl as p through the proxy, in a session. Its standard input stays open.
+func begin(t *testing.T, p *testenv.Person, session string, env []string, args ...string) *command {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &command{ended: make(chan struct{})}
-	c.Cmd = exec.CommandContext(ctx, filepath.Join(p.Bin(), "kubectl"), append([]string{"--kubeconfig", filepath.Join(p.Home, "default.kubeconfig")}, args...)...)
+	c.Cmd = exec.CommandContext(ctx, filepath.Join(p.Bin(), "kubectl"), append([]string{"--kubeconfig", filepath.Join(p.Home, session+".kubeconfig")}, args...)...)
 	c.Env, c.Dir, c.Stdout, c.Stderr, c.WaitDelay = append(p.Env(), env...), p.Home, c, c, time.Second
 	in, err := c.StdinPipe()
 	if err != nil {
@@ -104,20 +104,22 @@ func runApp(t *testing.T, r *testenv.Env) {
 func TestPRX06_LogoutCutsStreams(t *testing.T) {
 	r := start(t)
 	runApp(t, r)
-	alice := person(t, r, "alice-streams", "alice@example.com")
+	alice := person(t, r, "alice-streams", "alice@example.com", "edit")
 	run(t, alice, 0, "tka", "login", "--role", "edit")
-	kubectl(t, alice, 0, "wait", "pod/app", "--for=condition=Ready", "--timeout=1m")
+	kubectl(t, alice, 1, "get", "pods") // the default session has no sign-in
+	run(t, alice, 0, "kubectl", "--kubeconfig", filepath.Join(alice.Home, "edit.kubeconfig"), "wait", "pod/app", "--for=condition=Ready", "--timeout=1m")
 	type stream struct {
 		name   string
 		env    []string
 		args   []string
 		open   *regexp.Regexp // of the output, when the stream is open
 		reason bool           // the program prints why it ended
+		watch  bool
 		c      *command
 	}
 	streams := []*stream{
-		{name: "watch", args: []string{"get", "namespaces", "-w"}, open: regexp.MustCompile("kube-system"), reason: true},
-		{name: "watch only", args: []string{"get", "--raw", "/api/v1/namespaces?watch=1"}, open: regexp.MustCompile("kube-system"), reason: true},
+		{name: "watch", watch: true, args: []string{"get", "namespaces", "-w"}, open: regexp.MustCompile("kube-system"), reason: true},
+		{name: "watch only", watch: true, args: []string{"get", "--raw", "/api/v1/namespaces?watch=1"}, open: regexp.MustCompile("kube-system"), reason: true},
 		{name: "logs", args: []string{"logs", "-f", "app"}, open: regexp.MustCompile("."), reason: true},
 	}
 	for protocol, env := range protocols {
@@ -127,7 +129,7 @@ func TestPRX06_LogoutCutsStreams(t *testing.T) {
 			&stream{name: "port-forward " + protocol, env: env, args: []string{"port-forward", "pod/app", ":8080"}, open: regexp.MustCompile(`Forwarding from 127\.0\.0\.1:(\d+)`)})
 	}
 	for _, s := range streams {
-		s.c = begin(t, alice, s.env, s.args...)
+		s.c = begin(t, alice, "edit", s.env, s.args...)
 	}
 	for _, s := range streams {
 		if s.open != nil {
@@ -150,7 +152,7 @@ func TestPRX06_LogoutCutsStreams(t *testing.T) {
 	}
 	until(t, func() string { return r.Proxy.Output() }, func() bool { return openStreams(t, r) >= len(streams) })
 	began := time.Now()
-	run(t, alice, 0, "tka", "logout")
+	run(t, alice, 0, "tka", "logout", "--session", "edit")
 	for _, s := range streams {
 		select {
 		case <-s.c.ended:
@@ -158,9 +160,10 @@ func TestPRX06_LogoutCutsStreams(t *testing.T) {
 			t.Errorf("%s continues: %s", s.name, s.c)
 			continue
 		}
-		t.Logf("%-22s ended %v after the logout began: %v: %q", s.name, s.c.at.Sub(began).Round(time.Millisecond), s.c.err, s.c.String())
-		if _, failed := errors.AsType[*exec.ExitError](s.c.err); !failed {
-			t.Errorf("%s: %v, want a code that is not 0", s.name, s.c.err)
+		took := s.c.at.Sub(began)
+		t.Logf("%-22s ended %v after the logout began: %v", s.name, took.Round(time.Millisecond), s.c.err)
+		if _, failed := errors.AsType[*exec.ExitError](s.c.err); failed == s.watch {
+			t.Errorf("%s: %v; kubectl get ends with 0, and all others must not", s.name, s.c.err)
 		}
 		if s.reason && !strings.Contains(s.c.String(), "the sign-in was ended") {
 			t.Errorf("%s does not say why it ended: %q", s.name, s.c.String())
