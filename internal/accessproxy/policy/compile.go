@@ -283,8 +283,8 @@ func (sizes) EstimateSize(node cost.AstNode) *cost.SizeEstimate {
 	if len(path) == 0 {
 		return nil
 	}
-	i, ok := index[path[0]]
-	if !ok {
+	i := slot(path[0])
+	if i < 0 {
 		return nil
 	}
 	v, text := table[i], cost.RangedSizeEstimate(0, uint64(table[i].size))
@@ -326,7 +326,7 @@ func (c *compiler) discovery(r Rule, a *cel.Ast) {
 	}
 	// An error for empty attributes would refuse discovery, too.
 	if out, _, err := program.Eval(vars); err != nil || out != types.False {
-		c.failWhole(`the rule is about resources, but it can also match discovery, whose resource is "": add `+
+		c.failWhole(`the rule is about resources, but it can also match discovery, whose resource is "": add ` +
 			`request.resourceAttributes.resource != "" && (…), or mention request.nonResourceAttributes if you mean it`)
 	}
 }

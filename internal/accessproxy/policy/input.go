@@ -60,7 +60,7 @@ type variable struct {
 	all  func(*Input) []string
 }
 
-// variables returns the variables of rules, whose order [activation] and slot use. The names are those of Kubernetes'
+// variables returns the variables of rules, in the order that slot numbers. The names are those of Kubernetes'
 // structured authorisation (https://kubernetes.io/docs/reference/access-authn-authz/authorization). The limits exceed what
 // Kubernetes, the tailnet and sign-ins allow for values that exist. A refused request therefore names something that
 // does not exist.
@@ -87,17 +87,7 @@ func variables() []variable {
 	}
 }
 
-// table and index hold the variables and their places.
-var (
-	table = variables()
-	index = func() map[string]int {
-		m := map[string]int{}
-		for i, v := range table {
-			m[v.name] = i
-		}
-		return m
-	}()
-)
+var table = variables()
 
 // excess returns which value exceeds the limit of its variable, or "".
 func (i *Input) excess() string {
@@ -124,13 +114,13 @@ func (i *Input) excess() string {
 // An activation gives CEL the variables of an input. It converts each variable once, when a rule first reads it.
 type activation struct {
 	input  *Input
-	values [18]any // by index; nil: not converted yet
+	values [18]any // by slot; nil: not converted yet
 }
 
 // ResolveName implements [cel.Activation].
 func (a *activation) ResolveName(name string) (any, bool) {
-	i, ok := index[name]
-	if !ok {
+	i := slot(name)
+	if i < 0 {
 		return nil, false
 	}
 	if a.values[i] == nil {
@@ -145,3 +135,47 @@ func (a *activation) ResolveName(name string) (any, bool) {
 
 // Parent implements [cel.Activation].
 func (a *activation) Parent() cel.Activation { return nil }
+
+// slot returns the place of a variable in the table, or -1. A switch takes half of the time of a map here, and it runs for
+// every variable that a rule reads.
+func slot(name string) int {
+	switch name {
+	case "request.resourceAttributes.verb":
+		return 0
+	case "request.resourceAttributes.group":
+		return 1
+	case "request.resourceAttributes.version":
+		return 2
+	case "request.resourceAttributes.resource":
+		return 3
+	case "request.resourceAttributes.subresource":
+		return 4
+	case "request.resourceAttributes.namespace":
+		return 5
+	case "request.resourceAttributes.name":
+		return 6
+	case "request.nonResourceAttributes.path":
+		return 7
+	case "request.nonResourceAttributes.verb":
+		return 8
+	case "request.impersonate.user":
+		return 9
+	case "request.impersonate.groups":
+		return 10
+	case "caller.login":
+		return 11
+	case "caller.device":
+		return 12
+	case "caller.tags":
+		return 13
+	case "caller.role":
+		return 14
+	case "caller.roles":
+		return 15
+	case "caller.session":
+		return 16
+	case "caller.reason":
+		return 17
+	}
+	return -1
+}

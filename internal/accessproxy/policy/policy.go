@@ -11,6 +11,7 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/interpreter"
 )
 
 // Limits of the rules. They bound the work of [Compile] for text of any content, and, with the limits of the variables,
@@ -66,17 +67,18 @@ func (p *Policy) Judge(in Input) (v Verdict) {
 	if excess := in.excess(); excess != "" {
 		return v.refuse(Refusal{Kind: TooLarge, Message: "The policy does not judge this request: " + excess + ".", Advice: "Send a request with smaller values."})
 	}
-	a := &activation{input: &in}
+	// One frame serves all rules: taking a frame for each one is half of the time of a simple rule.
+	frame, err := interpreter.NewExecutionFrame(&activation{input: &in})
+	if err != nil {
+		return v.refuse(failed("", err))
+	}
+	defer frame.Close()
 	for i := range p.rules {
 		r := &p.rules[i]
-		matches, err := r.matches(a)
+		matches, err := r.matches(frame)
 		switch {
 		case err != nil:
-			return v.refuse(Refusal{
-				Rule: r.Name, Kind: Failed, Detail: clip(err.Error()),
-				Message: fmt.Sprintf("The rule %q of the access proxy's policy failed for this request.", r.Name),
-				Advice:  "Ask an administrator of the cluster to correct the rule.",
-			})
+			return v.refuse(failed(r.Name, err))
 		case !matches:
 			continue
 		}
@@ -99,8 +101,16 @@ func (p *Policy) Judge(in Input) (v Verdict) {
 	return v
 }
 
-func (r *compiled) matches(a *activation) (bool, error) {
-	out, _, err := r.program.Eval(a)
+func failed(rule string, err error) Refusal {
+	return Refusal{
+		Rule: rule, Kind: Failed, Detail: clip(err.Error()),
+		Message: fmt.Sprintf("The rule %q of the access proxy's policy failed for this request.", rule),
+		Advice:  "Ask an administrator of the cluster to correct the rule.",
+	}
+}
+
+func (r *compiled) matches(frame *interpreter.ExecutionFrame) (bool, error) {
+	out, _, err := r.program.Eval(frame)
 	if err != nil {
 		return false, err
 	}

@@ -221,7 +221,10 @@ func TestVariables(t *testing.T) {
 		Caller: Caller{"login", "device", []string{"tags"}, []string{"roles"}, "session", "reason"},
 	}
 	seen := map[string]bool{}
-	for _, v := range table {
+	for i, v := range table {
+		if n := slot(v.name); n != i {
+			t.Errorf("%s has the place %d, want %d", v.name, n, i)
+		}
 		empty, value := `""`, v.text
 		if v.list > 0 {
 			empty, value = `[]`, func(i *Input) string { return v.all(i)[0] }

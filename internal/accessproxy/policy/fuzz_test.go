@@ -1,0 +1,101 @@
+package policy
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// maxWork is the most that Compile allocates for one expression, in bytes, and so a measure of its work. A policy has at
+// most 8 expressions of full length.
+const maxWork = 24 << 20
+
+// FuzzCompile checks that every expression is either refused with a place in it, or judges every request without a panic,
+// and that the work is bounded (PRX-14, law 11).
+func FuzzCompile(f *testing.F) {
+	for _, r := range twenty() {
+		f.Add(r.When)
+	}
+	for _, s := range []string{
+		"", "true", "((((", "a.b.c.d", `"\xff"`, "'''", `r"(" `, "[[[[[[]]]]]]", "{1: 2}[1] == 2", "caller.tags[0] == ''", "1/0 == 0", "-9223372036854775808",
+		"caller.tags.map(t, t + t).exists(t, t == '')", `caller.login.matches("(a{30}){30}")`, "google.protobuf.Struct{}", "!!!!!true", "a?b:c?d:e", "`x`",
+		strings.Repeat("(", 31) + "true" + strings.Repeat(")", 31), strings.Repeat("!", 100) + "true", strings.Repeat("a.", 500) + "a",
+		"true" + strings.Repeat(" || true", 400), "\"" + strings.Repeat("\\x41", 900) + "\" == \"\"", "caller.login in [" + strings.Repeat("'a',", 900) + "'']",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, when string) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		p, err := Compile([]Rule{{Name: "r", When: when, Deny: "no"}})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > maxWork {
+			t.Fatalf("%d bytes allocated for an expression of %d", n, len(when))
+		}
+		if err != nil {
+			at, ok := errors.AsType[*Error](err)
+			switch {
+			case !ok && len(when) <= MaxPolicy:
+				t.Fatalf("the error names no rule: %v", err)
+			case ok && at.Line == 0 && len(when) <= MaxExpression && strings.TrimSpace(when) != "" && at.Text != "the expression is not UTF-8":
+				t.Fatalf("the error names no place: %v", err)
+			case strings.ContainsAny(strings.ReplaceAll(err.Error(), "\nrule ", ""), "\n\x1b"):
+				t.Fatalf("the error contains text that cannot be printed: %q", err)
+			}
+			return
+		}
+		for _, in := range inputs() {
+			runtime.ReadMemStats(&before)
+			v := p.Judge(in)
+			runtime.ReadMemStats(&after)
+			if v.Refusal != nil && strings.HasPrefix(v.Refusal.Detail, "internal error") {
+				t.Fatalf("%q: the evaluation panicked: %s", when, v.Refusal.Detail)
+			}
+			if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20 {
+				t.Fatalf("%q: %d bytes allocated for one request", when, n)
+			}
+		}
+	})
+}
+
+// inputs returns requests of each kind, and the largest one.
+func inputs() []Input {
+	large := Input{Resource: Resource{
+		Verb: strings.Repeat("v", 64), Group: strings.Repeat("g", 253), Version: strings.Repeat("v", 63), Resource: strings.Repeat("r", 253),
+		Subresource: strings.Repeat("s", 253), Namespace: strings.Repeat("n", 63), Name: strings.Repeat("x", 1024),
+	}, NonResource: NonResource{strings.Repeat("/", 2048), strings.Repeat("v", 64)}, Impersonate: Impersonate{User: strings.Repeat("u", 1024)}, Caller: Caller{
+		Login: strings.Repeat("l", 254), Device: strings.Repeat("d", 253), Session: strings.Repeat("s", 63), Reason: strings.Repeat("r", 2000),
+	}}
+	for range 64 {
+		large.Impersonate.Groups = append(large.Impersonate.Groups, strings.Repeat("g", 256))
+		large.Caller.Tags = append(large.Caller.Tags, strings.Repeat("t", 128))
+	}
+	for range 8 {
+		large.Caller.Roles = append(large.Caller.Roles, strings.Repeat("r", 253))
+	}
+	return []Input{
+		{}, {Caller: alice, Resource: listPods}, {Caller: ci, Resource: execPod}, {Caller: two, NonResource: discovery},
+		{Resource: Resource{Name: "\xff\x00\u202e"}, Impersonate: Impersonate{User: "\xff", Groups: []string{""}}}, large,
+	}
+}
+
+// FuzzJudge checks that no request makes the rules of a large installation panic or fail.
+func FuzzJudge(f *testing.F) {
+	p := mustCompile(f, twenty()...)
+	f.Add("get", "secrets", "prod", "/apis", "alice@example.com", "tag:ci")
+	f.Add("\xff", "", "\u202e", "//", "", "\x00")
+	f.Fuzz(func(t *testing.T, verb, resource, namespace, path, login, tag string) {
+		v := p.Judge(Input{
+			Resource: Resource{Verb: verb, Resource: resource, Namespace: namespace, Name: path}, NonResource: NonResource{Path: path, Verb: verb},
+			Impersonate: Impersonate{User: login, Groups: []string{tag}}, Caller: Caller{Login: login, Tags: []string{tag}, Roles: []string{resource}},
+		})
+		switch {
+		case v.Refusal == nil:
+		case v.Refusal.Kind == Failed:
+			t.Fatalf("%+v", v.Refusal)
+		case strings.Contains(v.String(), "\n"):
+			t.Fatalf("a refusal has several lines: %q", v)
+		}
+	})
+}
