@@ -19,7 +19,6 @@ import (
 // Limits of the parser, for text of any content.
 const (
 	maxDepth   = 32   // nesting of an expression
-	maxNodes   = 1000 // parts of an expression, after macros such as exists are expanded
 	maxPattern = 1000 // instructions of all patterns of an expression
 	maxErrors  = 10   // reported errors of one rule
 )
@@ -60,7 +59,7 @@ func Compile(rules []Rule) (*Policy, error) {
 	p := &Policy{}
 	var errs []error
 	for i, r := range rules {
-		c.rule, c.errs = fmt.Sprintf("%q", r.Name), nil
+		c.rule, c.errs, c.places = fmt.Sprintf("%q", r.Name), nil, 0
 		if !label.MatchString(r.Name) {
 			c.rule = fmt.Sprint(i + 1)
 			c.fail("name", "%.80q is not a DNS label such as no-secrets", r.Name)
@@ -97,6 +96,7 @@ type compiler struct {
 	unknown []*cel.AttributePatternType // what a discovery request leaves open
 	rule    string
 	errs    []error
+	places  int // errors of the rule's expression
 	line    int // where the rule's expression begins, after spaces and brackets
 	column  int
 }
@@ -118,7 +118,7 @@ func newCompiler() (*compiler, error) {
 	options := []cel.EnvOption{
 		cel.StdLib(cel.StdLibSubset(language())),
 		cel.ParserExpressionSizeLimit(MaxExpression), cel.ParserRecursionLimit(maxDepth), cel.ParserErrorRecoveryLimit(maxErrors),
-		cel.ExpressionNodeLimit(maxNodes), cel.ASTValidators(cel.ValidateComprehensionNestingLimit(2), cel.ValidateHomogeneousAggregateLiterals()),
+		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(2)),
 	}
 	c := &compiler{}
 	for _, v := range table {
@@ -141,7 +141,13 @@ func (c *compiler) fail(field, format string, args ...any) {
 }
 
 func (c *compiler) failAt(line, column int, format string, args ...any) {
-	c.errs = append(c.errs, &Error{c.rule, "when", line, column, clip(fmt.Sprintf(format, args...))})
+	c.places++
+	switch {
+	case c.places <= maxErrors:
+		c.errs = append(c.errs, &Error{c.rule, "when", line, column, clip(fmt.Sprintf(format, args...))})
+	case c.places == maxErrors+1:
+		c.errs = append(c.errs, &Error{c.rule, "when", line, column, "there are more errors from here"})
+	}
 }
 
 // failIn reports an error of the part of the expression with this id.
@@ -211,20 +217,21 @@ func (c *compiler) expression(r Rule) cel.Program {
 		return nil
 	}
 	parsed, issues := c.env.Parse(r.When)
-	if issues.Err() != nil {
+	if len(issues.Errors()) > 0 {
 		c.issues(issues, false)
 		return nil
 	}
 	c.begin(parsed)
 	c.names(parsed)
 	checked, issues := c.env.Check(parsed)
-	if issues.Err() != nil {
+	if len(issues.Errors()) > 0 {
 		c.issues(issues, len(c.errs) > before)
 		return nil
 	}
 	if t := checked.OutputType(); t != cel.BoolType {
 		c.failWhole("the result is of type %s, not bool", cel.FormatCELType(t))
 	}
+	c.mixed(checked)
 	c.patterns(checked)
 	if len(c.errs) == before {
 		c.cost(checked)
@@ -245,11 +252,7 @@ var undeclared = regexp.MustCompile(`^undeclared reference to '(request|caller|h
 
 // issues reports the errors of CEL. If names has reported unknown names, the less precise errors for these are omitted.
 func (c *compiler) issues(issues *cel.Issues, named bool) {
-	for i, e := range issues.Errors() {
-		if i == maxErrors {
-			c.fail("when", "there are %d more errors", len(issues.Errors())-i)
-			return
-		}
+	for _, e := range issues.Errors() {
 		if text := strings.ReplaceAll(e.Message, " (in container '')", ""); !named || !undeclared.MatchString(text) {
 			c.failAt(max(e.Location.Line(), 1), max(e.Location.Column(), 0)+1, "%s", text)
 		}

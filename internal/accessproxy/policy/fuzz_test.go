@@ -8,7 +8,7 @@ import (
 )
 
 // maxWork is the most that Compile allocates for one expression, in bytes, and so a measure of its work. A policy has at
-// most 8 expressions of full length.
+// most 8 expressions of full length, so it stays below the 256 MB of law 11.
 const maxWork = 24 << 20
 
 // FuzzCompile checks that every expression is either refused with a place in it, or judges every request without a panic,
@@ -23,6 +23,9 @@ func FuzzCompile(f *testing.F) {
 		strings.Repeat("(", 31) + "true" + strings.Repeat(")", 31), strings.Repeat("!", 100) + "true", strings.Repeat("a.", 500) + "a",
 		"true" + strings.Repeat(" || true", 400), "\"" + strings.Repeat("\\x41", 900) + "\" == \"\"", "caller.login in [" + strings.Repeat("'a',", 900) + "'']",
 	} {
+		f.Add(s)
+	}
+	for _, s := range hard() {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, when string) {
@@ -42,6 +45,8 @@ func FuzzCompile(f *testing.F) {
 				t.Fatalf("the error names no place: %v", err)
 			case strings.ContainsAny(strings.ReplaceAll(err.Error(), "\nrule ", ""), "\n\x1b"):
 				t.Fatalf("the error contains text that cannot be printed: %q", err)
+			case len(err.Error()) > 16<<10:
+				t.Fatalf("the error has %d bytes", len(err.Error()))
 			}
 			return
 		}
@@ -94,8 +99,71 @@ func FuzzJudge(f *testing.F) {
 		case v.Refusal == nil:
 		case v.Refusal.Kind == Failed:
 			t.Fatalf("%+v", v.Refusal)
-		case strings.Contains(v.String(), "\n"):
-			t.Fatalf("a refusal has several lines: %q", v)
+		case strings.ContainsAny(strings.Join(v.Explain(), ""), "\n\x1b\xff"):
+			t.Fatalf("it contains text that cannot be printed: %q", v.Explain())
 		}
 	})
+}
+
+// hard returns expressions of full length, or nearly so, that make parsers work: each nests, repeats or fails in another way.
+func hard() []string {
+	fill := func(prefix, unit, suffix string) string {
+		return prefix + strings.Repeat(unit, (MaxExpression-len(prefix)-len(suffix))/len(unit)) + suffix
+	}
+	return []string{
+		fill("true", "||true", ""),
+		fill("true", "&&true", ""),
+		"true" + strings.Repeat("||true", 330),
+		fill("1", "+1", "==1"),
+		"1" + strings.Repeat("+1", 200) + "==1",
+		fill("caller.login in [", "'a',", "'']"),
+		"caller.login in [" + strings.Repeat("'a',", 900) + "'']",
+		fill("", "(", ""),
+		fill("", "[", ""),
+		fill("", "{", ""),
+		fill("", "{1:", ""),
+		fill("", "!", "true"),
+		fill("", "-", "1==1"),
+		fill("", "a?", "b"),
+		fill("true", "?true:true", ""),
+		"true" + strings.Repeat("?true:true", 30),
+		fill("a", ".a", ""),
+		fill("a", ".a()", ""),
+		fill("a", "[0]", ""),
+		fill("", "[1].exists(a,", "true"),
+		fill("true", "&&[1].all(a,a==1)", ""),
+		"true" + strings.Repeat("&&[1].all(a,a==1)", 60),
+		fill("[1]", ".map(a,a)", "==[1]"),
+		"[1]" + strings.Repeat(".map(a,a)", 20) + "==[1]",
+		fill("1", "<1", ""),
+		fill("1", "==1", ""),
+		fill("", ",", ""),
+		fill("", "'", ""),
+		fill("", "x ", ""),
+		fill("", "$", ""),
+		fill("", "caller.a||", "true"),
+		fill("a", "a", ""),
+		fill("", "//\n", "true"),
+		fill("", "(a?[{1:", ""),
+		fill("", "A{a:", ""),
+		fill("true", `&&"".matches("")`, ""),
+		fill(`caller.login.matches("`, `[\\pL]`, `")`),
+		`caller.session.matches("` + strings.Repeat(`(?i)\\pL`, 10) + `")`,
+		fill(`"".matches("`, `(a|b)*`, `")`),
+		fill(`"".matches("`, `(`, `")`),
+		fill(`'a'`, `+'a'`, `==''`),
+		fill("true", "||u", ""),
+		fill("true", "||1 in [1,'']", ""),
+		fill("true", "||[1,'']==[]", ""),
+		fill("true", `||"".matches("(")`, ""),
+		fill("true", `||has(a.b)`, ""),
+		fill("true", `||[1].all(caller,true)`, ""),
+		fill("[", `[1].map(a,a),`, "[1]]==[[1]]"),
+		fill("", `[1].all(a,[1].all(b,true))&&`, "true"),
+		"(" + strings.Repeat("caller.reason+", 20) + "'').contains('a')",
+		"size(" + strings.Repeat("caller.tags+", 20) + "[])>1",
+		"caller.tags.map(a,caller.tags+caller.tags).all(x,size(x)>1)",
+		"caller.tags.map(a,caller.reason+caller.reason+caller.reason).all(x,size(x)>1)",
+		fill(`true`, `||caller.login==caller.login`, ``),
+	}
 }

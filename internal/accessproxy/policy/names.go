@@ -3,6 +3,7 @@ package policy
 import (
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/cel"
@@ -71,6 +72,16 @@ func nearest(name string) string {
 		}
 		name = name[:max(strings.LastIndexByte(name, '.'), 0)]
 	}
+}
+
+// mixed reports lists and maps of several types: CEL compares their entries at run time, and a misspelt one is never equal.
+func (c *compiler) mixed(a *cel.Ast) {
+	ast.PreOrderVisit(a.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		filled := e.Kind() == ast.ListKind && e.AsList().Size() > 0 || e.Kind() == ast.MapKind && e.AsMap().Size() > 0
+		if filled && slices.ContainsFunc(a.NativeRep().GetType(e.ID()).Parameters(), func(t *types.Type) bool { return t.Kind() == types.DynKind }) {
+			c.failIn(a, e.ID(), "the entries are of several types")
+		}
+	}))
 }
 
 // patterns checks the regular expressions. They must be literals, so that they are compiled once and no request brings
