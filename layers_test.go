@@ -20,7 +20,7 @@ const module = "github.com/tailplane/tailplane/"
 var layers = []struct{ name, folders, may string }{
 	{"base", "internal/access internal/problem internal/util", "base"},
 	{"foundation", "internal/audit internal/httpapi internal/identity internal/kube internal/settings internal/tailnet", "base foundation"},
-	{"domain", "internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/multicluster internal/podcreds internal/relay internal/signin", "base foundation"},
+	{"domain", "internal/accessproxy internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/multicluster internal/podcreds internal/relay internal/signin", "base foundation"},
 	{"surface", "internal/cli internal/plane", "base foundation domain"},
 	{"server", "internal/server", "base foundation domain surface"},
 	{"cmd", "cmd", "server"},
@@ -51,6 +51,7 @@ var worlds = map[string]string{
 	"github.com/google/go-github/":     "internal/fleet/forge",
 	"gitlab.com/gitlab-org/":           "internal/fleet/forge",
 	"github.com/modelcontextprotocol/": "internal/plane/mcp",
+	"cel.dev/cel-go/":                  "internal/accessproxy/policy",
 	"github.com/spf13/cobra":           "internal/cli internal/multicluster/run cmd/tailplaned",
 }
 

@@ -119,14 +119,17 @@ func (c *compiler) patterns(a *cel.Ast) {
 	}))
 }
 
-// instructions estimates the size of a compiled pattern, in which a repetition is written out.
+// instructions estimates the size of a compiled pattern, in which a repetition is written out. A class counts its ranges
+// twice.
 func instructions(re *syntax.Regexp) int {
-	n := max(len(re.Rune), 1)
+	n := 0
 	for _, sub := range re.Sub {
 		n += instructions(sub)
 	}
 	if re.Op == syntax.OpRepeat {
-		n *= max(re.Min, re.Max, 1)
+		n *= max(re.Min+1, re.Max)
+	} else {
+		n += max(len(re.Rune), 1)
 	}
 	return min(n, 1<<24) // an upper bound prevents an overflow in nested repetitions
 }
