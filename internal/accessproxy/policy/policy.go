@@ -2,7 +2,8 @@
 // require a reason, require a recording or warn. Every rule is compiled and bounded before the first request, and a
 // request that a rule cannot judge is refused.
 //
-// The package has no I/O and no clock. docs/access-proxy-policy.md is its reference for people.
+// The package has no I/O and no clock. It is separate from the proxy so that only one package depends on CEL.
+// docs/access-proxy-policy.md is its reference for people.
 package policy
 
 import (
