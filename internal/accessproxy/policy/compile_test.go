@@ -190,3 +190,19 @@ warn: this is production
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// The settings have a struct of their own, because they cannot import this package. It converts to a Rule.
+func TestRuleConverts(t *testing.T) {
+	type setting struct {
+		Name          string   `yaml:"n"`
+		When          string   `yaml:"w"`
+		Deny          string   `yaml:"d"`
+		RequireReason bool     `yaml:"r"`
+		Record        []string `yaml:"s"`
+		Required      *bool    `yaml:"q"`
+		Warn          string   `yaml:"t"`
+	}
+	if diff := cmp.Diff(deny("true"), Rule(setting{Name: "r", When: "true", Deny: "no"})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"cel.dev/cel-go/cel"
 )
 
 // maxWork is the most that Compile allocates for one expression, in bytes, and so a measure of its work. A policy has at
@@ -51,7 +53,11 @@ func FuzzCompile(f *testing.F) {
 			}
 			return
 		}
+		tracked := track(t, when)
 		for _, in := range inputs() {
+			if n := tracked(in); n > MaxCost {
+				t.Fatalf("%q: an evaluation costs %d, more than %d", when, n, MaxCost)
+			}
 			runtime.ReadMemStats(&before)
 			v := p.Judge(in)
 			runtime.ReadMemStats(&after)
@@ -63,6 +69,28 @@ func FuzzCompile(f *testing.F) {
 			}
 		}
 	})
+}
+
+// track returns a function that evaluates an expression and returns CEL's count of the actual cost.
+func track(t *testing.T, when string) func(Input) uint64 {
+	t.Helper()
+	c, err := newCompiler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, issues := c.env.Compile(when)
+	if len(issues.Errors()) > 0 {
+		t.Fatal(issues.Err())
+	}
+	program, err := c.env.Program(a, cel.CostTracking(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(in Input) uint64 {
+		// A failed evaluation has a cost, too.
+		_, details, _ := program.Eval(&activation{input: &in})
+		return *details.ActualCost()
+	}
 }
 
 // inputs returns requests of each kind, and the largest one.
