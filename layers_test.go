@@ -53,6 +53,7 @@ var worlds = map[string]string{
 	"github.com/google/go-github/":     "internal/fleet/forge",
 	"gitlab.com/gitlab-org/":           "internal/fleet/forge",
 	"github.com/modelcontextprotocol/": "internal/plane/mcp",
+	"cel.dev/cel-go/":                  "internal/accessproxy/policy",
 	"github.com/spf13/cobra":           "internal/cli internal/multicluster/run cmd/tailplaned",
 }
 
