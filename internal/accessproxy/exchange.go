@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -31,6 +32,7 @@ type exchange struct {
 	request *apiproxy.Request // nil until it is parsed
 	upgrade string            // requested protocol, or ""
 	signin  signin.Signin     // the zero value until it is found
+	verdict policy.Verdict    // of the rules in the settings
 
 	status  int   // of the response; 0: none yet
 	bytes   int64 // of the response, without its header
@@ -45,7 +47,7 @@ func newExchange(p *Proxy, w http.ResponseWriter, r *http.Request) *exchange {
 
 // serve runs the steps of a request. An error is the response.
 func (x *exchange) serve() error {
-	for _, step := range []func() error{x.checkForm, x.identify, x.readSession, x.parse, x.checkImpersonation, x.findSignin} {
+	for _, step := range []func() error{x.checkForm, x.identify, x.readSession, x.parse, x.checkImpersonation, x.findSignin, x.judge} {
 		if err := step(); err != nil {
 			return err
 		}

@@ -120,7 +120,11 @@ func (b *bufferPools) init() {
 // relay sends the response to the client. endRequest ends the request to the API server.
 func (x *exchange) relay(res *http.Response, endRequest context.CancelFunc) error {
 	h := x.w.Header()
+	warnings := h["Warning"]
 	apiproxy.ResponseHeaders(h, res.Header, res.Request.URL)
+	if len(warnings) > 0 {
+		h["Warning"] = append(warnings, res.Header["Warning"]...)
+	}
 	h["Audit-Id"] = []string{x.id}
 	if x.upgrade != "" {
 		h.Set("Connection", "close") // bytes that the client sends after the request are not read (PX-06)

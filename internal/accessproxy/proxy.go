@@ -3,7 +3,7 @@
 // caller may do: the proxy forwards each request with a token of that sign-in's ServiceAccount, which it holds in
 // memory only. These are the steps of a request:
 //
-//	form -> host -> same site -> identify -> decide -> session -> parse -> upgrade -> impersonation -> sign-in -> token -> forward
+//	form -> host -> same site -> identify -> decide -> session -> parse -> upgrade -> impersonation -> sign-in -> policy -> token -> forward
 //
 // Everything ends with the sign-in: new requests are refused, and open streams are cut.
 package accessproxy
@@ -17,9 +17,11 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi/framing"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -71,6 +73,7 @@ type Proxy struct {
 	Now     func() time.Time
 
 	once        sync.Once
+	rules       atomic.Pointer[policy.Policy]
 	connections connections
 	streams     streams
 	tokens      tokens

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -23,6 +24,7 @@ const (
 	cutSignin   = "signin"   // the sign-in has ended
 	cutIdentity = "identity" // the tailnet no longer admits the caller
 	cutProof    = "proof"    // the API server no longer proves that the sign-in lives
+	cutPolicy   = "policy"   // the rules of the settings changed
 	cutRequest  = "request"  // an administrator ended the stream
 	cutStop     = "stop"     // the proxy stops
 )
@@ -57,6 +59,7 @@ type stream struct {
 	Stream
 	remote string // address of the client
 	caller access.Caller
+	input  policy.Input
 	uid    string // of the sign-in
 	// version is a resource version of the sign-in at which it lived.
 	version string
@@ -107,7 +110,7 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
+	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
 		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
 		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
 	t.mu.Lock()

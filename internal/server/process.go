@@ -77,6 +77,9 @@ func load(file string, role settings.Role) (settings.File, error) {
 	if set.Runs(settings.PlaneRole, role) {
 		err = checkPlane(set)
 	}
+	if err == nil && set.Runs(settings.ProxyRole, role) {
+		_, err = proxyRules(set)
+	}
 	if err == nil && set.Gossip.Enabled {
 		_, err = gossipSettings(set.Gossip)
 	}

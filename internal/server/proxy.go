@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/accessproxy"
+	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin/controller"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -68,6 +70,11 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		Record:    p.record.Write, RecordAll: p.set.Proxy.Requests == settings.RecordAll, Drain: time.Duration(p.set.Proxy.Drain),
 		Measure: metrics.Measure, Log: p.log, Now: time.Now,
 	}
+	rules, err := proxyRules(p.set)
+	if err != nil {
+		return err
+	}
+	proxy.SetPolicy(rules)
 	p.health.AddCheck("tailnet.proxy", nodeCheck(node))
 	p.health.AddCheck("signins.proxy", func(context.Context) error {
 		if !store.Synced() {
@@ -85,8 +92,59 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		p.log.Info("the access proxy is serving", "names", node.Names(), "cluster", p.cluster.Name, "apiServer", p.config.Host)
 		working()
 		parts.run(func() error { return proxy.Run(ctx, ln) })
+		parts.parts.Go(func() { p.watchProxyPolicy(ctx, proxy.SetPolicy) })
 		return parts.wait()
 	})
+}
+
+// proxyRules compiles the rules of the settings.
+func proxyRules(set settings.File) (*policy.Policy, error) {
+	var rules []policy.Rule
+	for _, r := range set.Proxy.Policy.Rules {
+		rules = append(rules, policy.Rule(r))
+	}
+	compiled, err := policy.Compile(rules)
+	if err != nil {
+		return nil, fmt.Errorf("proxy.policy: %w", err)
+	}
+	return compiled, nil
+}
+
+// policyInterval is the time between two looks at the settings file. A mounted ConfigMap takes up to a minute to change.
+const policyInterval = 5 * time.Second
+
+// watchProxyPolicy calls set for each new version of the policy in the settings file. A file that is not valid changes
+// nothing: the last good policy stays. All other settings are read at the start only.
+func (p *process) watchProxyPolicy(ctx context.Context, set func(*policy.Policy)) {
+	tick := time.NewTicker(policyInterval)
+	defer tick.Stop()
+	last, lastErr := p.set.Proxy.Policy, ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now, err := load(p.Config, p.role)
+		if err == nil && reflect.DeepEqual(now.Proxy.Policy, last) {
+			lastErr = ""
+			continue
+		}
+		var rules *policy.Policy
+		if err == nil {
+			rules, err = proxyRules(now)
+		}
+		if err != nil {
+			if text := err.Error(); text != lastErr {
+				lastErr = text
+				p.log.Error("the settings file is not valid now, so the last good policy of the access proxy stays in force", "err", err)
+			}
+			continue
+		}
+		last, lastErr = now.Proxy.Policy, ""
+		set(rules)
+		p.log.Info("the policy of the access proxy has changed", "rules", len(last.Rules))
+	}
 }
 
 // proxyUpstream returns the API server at the address of config. It uses nothing but the CA of config: requests of callers

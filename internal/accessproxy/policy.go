@@ -1,0 +1,72 @@
+package accessproxy
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/accessproxy/policy"
+	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
+)
+
+// SetPolicy replaces the rules of the settings; nil: none. Open streams that the new rules refuse are cut.
+func (p *Proxy) SetPolicy(rules *policy.Policy) {
+	p.prepare()
+	p.rules.Store(rules)
+	for _, s := range p.streams.list() {
+		if v := rules.Judge(s.input); !v.Allowed() {
+			s.cut(cut{cutPolicy, "the policy of the access proxy has changed: " + strings.TrimSuffix(v.Refusal.Message, ".")})
+		}
+	}
+}
+
+// judge applies the rules of the settings (PRX-14).
+func (x *exchange) judge() error {
+	rules := x.proxy.rules.Load()
+	if rules == nil {
+		return nil
+	}
+	x.verdict = rules.Judge(x.input())
+	if r := x.verdict.Refusal; r != nil {
+		if r.Detail != "" {
+			x.proxy.Log.Warn("a rule of the policy failed", "audit", x.id, "rule", r.Rule, "err", r.Detail)
+		}
+		if r.Kind == policy.ReasonRequired {
+			return problem.New(problem.ReasonRequired, r.Message, r.Advice)
+		}
+		return problem.New(problem.Forbidden, r.Message, slices.DeleteFunc([]string{r.Advice}, func(s string) bool { return s == "" })...)
+	}
+	for _, w := range x.verdict.Warnings {
+		// 299 is the code of warnings that stay (RFC 7234, section 5.5), and the one that Kubernetes uses.
+		x.w.Header().Add("Warning", fmt.Sprintf("299 - %q", w.Text))
+	}
+	return nil
+}
+
+// input returns the request as rules see it.
+func (x *exchange) input() policy.Input {
+	q, s := x.request, x.signin
+	in := policy.Input{Caller: policy.Caller{Login: string(x.caller.Login), Device: x.caller.Device.Name, Tags: x.caller.TagNames(),
+		Roles: rolesOf(s), Session: x.session.String(), Reason: s.Why}}
+	if q.NonResource {
+		in.NonResource = policy.NonResource{Path: q.Path, Verb: q.Verb}
+	} else {
+		in.Resource = policy.Resource{Verb: q.Verb, Group: q.Group, Version: q.Version, Resource: q.Resource, Subresource: q.Subresource, Namespace: q.Namespace, Name: q.Name}
+	}
+	if users := x.r.Header[http.CanonicalHeaderKey("Impersonate-User")]; len(users) > 0 {
+		in.Impersonate = policy.Impersonate{User: users[0], Groups: x.r.Header["Impersonate-Group"]}
+	}
+	return in
+}
+
+// rolesOf returns the names of the bound roles of a sign-in.
+func rolesOf(s signin.Signin) (names []string) {
+	for _, b := range s.Bound {
+		if !slices.Contains(names, string(b.Role)) {
+			names = append(names, string(b.Role))
+		}
+	}
+	return names
+}
