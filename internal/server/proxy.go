@@ -100,12 +100,12 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 // proxyRules compiles the rules of the settings.
 func proxyRules(set settings.File) (*policy.Policy, error) {
 	var rules []policy.Rule
-	for _, r := range set.Proxy.Policy.Rules {
+	for _, r := range set.Policy.Rules {
 		rules = append(rules, policy.Rule(r))
 	}
 	compiled, err := policy.Compile(rules)
 	if err != nil {
-		return nil, fmt.Errorf("proxy.policy: %w", err)
+		return nil, fmt.Errorf("policy: %w", err)
 	}
 	return compiled, nil
 }
@@ -118,7 +118,7 @@ const policyInterval = 5 * time.Second
 func (p *process) watchProxyPolicy(ctx context.Context, set func(*policy.Policy)) {
 	tick := time.NewTicker(policyInterval)
 	defer tick.Stop()
-	last, lastErr := p.set.Proxy.Policy, ""
+	last, lastErr := p.set.Policy, ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -126,7 +126,7 @@ func (p *process) watchProxyPolicy(ctx context.Context, set func(*policy.Policy)
 		case <-tick.C:
 		}
 		now, err := load(p.Config, p.role)
-		if err == nil && reflect.DeepEqual(now.Proxy.Policy, last) {
+		if err == nil && reflect.DeepEqual(now.Policy, last) {
 			lastErr = ""
 			continue
 		}
@@ -141,7 +141,7 @@ func (p *process) watchProxyPolicy(ctx context.Context, set func(*policy.Policy)
 			}
 			continue
 		}
-		last, lastErr = now.Proxy.Policy, ""
+		last, lastErr = now.Policy, ""
 		set(rules)
 		p.log.Info("the policy of the access proxy has changed", "rules", len(last.Rules))
 	}

@@ -16,7 +16,6 @@ type AccessProxy struct {
 	// Requests selects the requests that have an audit entry of their own: "all", or "sums", where one entry a minute
 	// sums up equal routine reads.
 	Requests RecordedRequests `yaml:"requests"`
-	Policy   ProxyPolicy      `yaml:"policy,omitempty"`
 }
 
 // RecordedRequests are the requests through the access proxy that have an audit entry of their own.

@@ -23,6 +23,7 @@
 {{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
 {{- $_ := set $tailnet "stateSecret" (printf "tailplane-access-%d" .ordinal) }}
 {{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
+{{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- if and $v.all.enabled $v.proxy.enabled }}
 {{- $_ := set $f "proxy" (dict "enabled" true "hostname" $v.proxy.hostname "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests) }}
 {{- end }}
@@ -40,6 +41,7 @@
 {{- $f := include "tailplane.accessSettings" . | fromYaml }}
 {{- $f = pick $f "cluster" "tailnet" "signin" "audit" "health" }}
 {{- $_ := unset $f.tailnet "hostname" }}
+{{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- $_ := set $f.tailnet "stateSecret" (printf "tailplane-proxy-%d" .ordinal) }}
 {{- $_ := set $f.audit "keySecret" "tailplane-proxy-audit-key" }}
 {{- $host := $v.proxy.hostname | default (printf "%s-api" $v.cluster.name) }}
