@@ -37,6 +37,7 @@ var system struct {
 	env  *testenv.Env
 	err  error
 
+	dir     string
 	cluster *kubetest.Cluster
 }
 
@@ -70,7 +71,14 @@ func start(t *testing.T) *testenv.Env {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
 		// Its pods run in a node that speaks the kubelet's protocols.
-		if system.cluster, system.err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true}); system.err != nil {
+		system.dir = dir
+		audits := filepath.Join(dir, "kube-audit.yaml")
+		if system.err = os.WriteFile(audits, []byte(kubeAuditPolicy), 0o600); system.err != nil {
+			return
+		}
+		if system.cluster, system.err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true, Args: []string{
+			"--audit-policy-file=" + audits, "--audit-log-path=" + filepath.Join(dir, "kube-audit.jsonl"), "--audit-log-mode=blocking-strict",
+		}}); system.err != nil {
 			return
 		}
 		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits}})
