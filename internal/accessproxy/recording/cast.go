@@ -134,14 +134,14 @@ func (c *caster) bytes(at time.Time, code byte, stream string, p []byte) {
 		k = &carry{}
 		c.carry[stream] = k
 	}
-	for k.n > 0 && len(p) > 0 && !utf8.FullRune(k.b[:k.n]) {
+	for k.n > 0 && len(p) > 0 && !utf8.FullRune(k.b[:k.n]) && !utf8.RuneStart(p[0]) {
 		k.b[k.n], p = p[0], p[1:]
 		k.n++
 	}
-	whole := len(p)
-	if k.n > 0 && !utf8.FullRune(k.b[:k.n]) {
-		return // p has not finished it
+	if len(p) == 0 && !utf8.FullRune(k.b[:k.n]) {
+		return // it is not finished yet
 	}
+	whole := len(p)
 	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
 		if b := p[len(p)-i]; utf8.RuneStart(b) {
 			if !utf8.FullRune(p[len(p)-i:]) {

@@ -163,7 +163,7 @@ func (s *Session) pass(ctx context.Context, from frames.Side) error {
 	p := &s.pending[from]
 	n := p.bytes
 	p.bytes = 0
-	if err := s.window.pass(ctx, n, p.place); err != nil && s.cfg.Required {
+	if err := s.window.pass(ctx, from, n, p.place); err != nil && s.cfg.Required {
 		return err
 	}
 	return nil

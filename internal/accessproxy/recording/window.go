@@ -5,6 +5,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/accessproxy/recording/frames"
 )
 
 // Marks are made this far apart, so there are few of them.
@@ -25,8 +27,10 @@ type window struct {
 	last    int64         // the last acknowledgement
 	flushes int           // how often flush was called
 	flushed int64         // bytes of the recording at the last flush
+	settled int           // how often marks were acknowledged
+	holding bool          // output waits
 	lost    error         // the recording is lost
-	changed chan struct{} // closed when acked or lost changes
+	changed chan struct{} // closed when acked, holding or lost changes
 }
 
 // A place is where the recording contains bytes of the stream: in its first written bytes, or, if those are notYet, in what the next flush
@@ -48,27 +52,46 @@ func newWindow(now func() time.Time) *window {
 	return &window{now: now, changed: make(chan struct{})}
 }
 
-// pass waits until n more bytes of the stream, which the recording contains at the given place, may be passed on. It fails if the recording
-// is lost, or if ctx ends while it waits.
-func (w *window) pass(ctx context.Context, n int64, at place) error {
-	for {
+// pass waits until n more bytes of the stream, which the recording contains at the given place, may be passed on. Input also waits while
+// output waits, but only for the next acknowledgement: a program that prints without end must hear Ctrl-C. It fails if the recording is lost, or if ctx ends while it waits.
+func (w *window) pass(ctx context.Context, from frames.Side, n int64, at place) error {
+	if from == frames.Server {
+		defer w.hold(false)
+	}
+	for began := -1; ; {
 		w.mu.Lock()
+		if began < 0 {
+			began = w.settled
+		}
 		now := w.now()
 		full := w.shown-w.acked+n > windowBytes || len(w.marks) > 0 && now.Sub(w.marks[0].since) >= windowAge
+		full = full || from == frames.Client && w.holding && w.settled == began
 		if w.lost != nil || !full {
 			if w.lost == nil && n > 0 {
 				w.mark(n, at, now)
 			}
-			defer w.mu.Unlock()
-			return w.lost
+			lost := w.lost
+			w.mu.Unlock()
+			return lost
 		}
 		changed := w.changed
+		w.holding = w.holding || from == frames.Server // input that waits need not know
 		w.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+}
+
+// hold sets whether output waits.
+func (w *window) hold(waits bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.holding != waits {
+		w.holding = waits
+		w.notify()
 	}
 }
 
@@ -120,6 +143,7 @@ func (w *window) settle() {
 		done++
 	}
 	if done > 0 {
+		w.settled++
 		w.marks = append(w.marks[:0], w.marks[done:]...)
 		w.notify()
 	}
