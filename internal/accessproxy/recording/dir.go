@@ -257,7 +257,7 @@ func (d *Dir) reserve(n int64) error {
 	if fits {
 		return nil
 	}
-	if err := d.Prune(); err != nil {
+	if err := d.prune(n); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -269,9 +269,16 @@ func (d *Dir) reserve(n int64) error {
 	return nil
 }
 
-// Prune deletes recordings that are older than MaxAge, and then the oldest ones until a tenth of MaxBytes is free. It keeps those that are
-// younger than Keep or being written.
-func (d *Dir) Prune() error {
+// Prune deletes recordings that are older than MaxAge, and the oldest ones if all are larger than MaxBytes. It keeps those that are younger
+// than Keep or being written.
+func (d *Dir) Prune() error { return d.prune(0) }
+
+// prune is Prune, and makes room for n more bytes, if n > 0, and a tenth of MaxBytes.
+func (d *Dir) prune(n int64) error {
+	most := d.cfg.MaxBytes - n
+	if n > 0 {
+		most -= d.cfg.MaxBytes / 10
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	entries, err := fs.ReadDir(d.root.FS(), ".")
@@ -300,7 +307,7 @@ func (d *Dir) Prune() error {
 	for _, f := range files {
 		age := now.Sub(f.at)
 		expired := d.cfg.MaxAge > 0 && age > d.cfg.MaxAge
-		if room := used < d.cfg.MaxBytes/10*9; !expired && (room || age < d.cfg.Keep) {
+		if !expired && (used < most || age < d.cfg.Keep) {
 			continue
 		}
 		if err := d.root.Remove(f.name); err != nil {
