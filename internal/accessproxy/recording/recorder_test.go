@@ -312,6 +312,29 @@ func TestPRX12_RecorderDies(t *testing.T) {
 	})
 }
 
+// PRX-12: a recorder that fills up reports it, and the stream is cut.
+func TestPRX12_RecorderFillsUp(t *testing.T) {
+	bubble(t, func(t *testing.T, dir string) {
+		d := openDir(t, DirConfig{Path: dir, MaxBytes: 1 << 20})
+		r, _ := serve(t, d.Handler(), false)
+		s := open(t, Config{Sink: r, Required: true, TTY: true}, terminal)
+		var err error
+		for range 200 {
+			if _, err = s.toClient.Write(message(frames.Server, frames.Stdout, strings.Repeat("x", 10<<10))); err != nil {
+				break
+			}
+			synctest.Wait()
+		}
+		if !errors.Is(err, ErrLost) || !strings.Contains(err.Error(), ErrFull.Error()) {
+			t.Errorf("the error is %v, want %v", err, ErrFull)
+		}
+		if seen := s.seen.Len(); seen > 1<<20+windowBytes {
+			t.Errorf("the client has seen %d bytes, more than the recorder has and a window", seen)
+		}
+		s.End(t.Context(), "cut")
+	})
+}
+
 // TestSlowRecorder checks that a recorder which needs 3 s for each acknowledgement loses nothing.
 func TestSlowRecorder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package recording
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -236,6 +238,55 @@ func closedChannel() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
+}
+
+// discard is a Sink that acknowledges everything and keeps nothing.
+type discard struct {
+	size  int64
+	acked func(int64)
+}
+
+func (d *discard) Start(_ context.Context, _ string, acked func(int64), _ func(error)) (Upload, error) {
+	d.acked = acked
+	return d, nil
+}
+
+func (d *discard) Write(p []byte) (int, error) {
+	d.size += int64(len(p))
+	d.acked(d.size)
+	return len(p), nil
+}
+
+func (d *discard) Close(context.Context) error { return nil }
+func (d *discard) Abort()                      {}
+
+// PRX-12: 100 MB of output allocate at most 4 MB altogether, with and without a terminal, over WebSocket.
+func TestPRX12_BoundedMemory(t *testing.T) {
+	for _, tty := range []bool{true, false} {
+		s, err := Start(t.Context(), Config{Sink: &discard{}, Required: true, TTY: tty, Header: shell})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := s.Conn(terminal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, chunk := c.ToClient(io.Discard), message(frames.Server, frames.Stdout, strings.Repeat("a line of output\r\n", 58254))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 100 {
+			if _, err := w.Write(chunk); err != nil {
+				t.Fatal(err)
+			}
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20 {
+			t.Errorf("tty=%t: 100 MB allocated %d bytes, want at most 4 MiB", tty, n)
+		}
+		if _, err := s.End(t.Context(), "done"); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestNewID(t *testing.T) {
