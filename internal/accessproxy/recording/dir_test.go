@@ -183,8 +183,12 @@ func TestFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(page) != 2 || page[0].ID != all[2] || page[1].ID != all[3] {
-		t.Errorf("the page after %s is %+v", all[1], page)
+	var paged []string
+	for _, i := range page {
+		paged = append(paged, i.ID)
+	}
+	if diff := cmp.Diff(all[2:4], paged); diff != "" {
+		t.Errorf("the page after %s (-want +got):\n%s", all[1], diff)
 	}
 	state := func() string {
 		_, info := contents(t, d, live)
@@ -197,8 +201,15 @@ func TestFiles(t *testing.T) {
 	if got := state(); got != "incomplete from laptop" {
 		t.Errorf("after Abort the recording is %s", got)
 	}
-	if len(done) != 6 || done[5].State != Incomplete || done[0].State != Complete || done[0].SHA256 == "" {
-		t.Errorf("Done was called with %+v", done)
+	var states []State
+	for _, i := range done {
+		states = append(states, i.State)
+		if len(i.SHA256) != 64 {
+			t.Errorf("Done got the SHA-256 %q", i.SHA256)
+		}
+	}
+	if diff := cmp.Diff([]State{Complete, Complete, Complete, Complete, Complete, Incomplete}, states); diff != "" {
+		t.Errorf("Done got the states (-want +got):\n%s", diff)
 	}
 	again := openDir(t, DirConfig{Path: d.cfg.Path})
 	if got := ids(t, again); len(got) != 6 {

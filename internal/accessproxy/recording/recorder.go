@@ -34,7 +34,7 @@ type Recorder struct {
 func (r *Recorder) Start(ctx context.Context, _ string, acked func(int64), lost func(error)) (Upload, error) {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{DialContext: r.Dial, Protocols: protocols, DisableCompression: true,
+	transport := &http.Transport{DialContext: r.Dial, Protocols: protocols, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: ackTimeout / 2, PingTimeout: ackTimeout / 2}}
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))

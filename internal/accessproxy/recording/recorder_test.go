@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/tailplane/tailplane/internal/accessproxy/recording/frames"
 )
 
@@ -400,8 +401,12 @@ func TestProtocol(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(list) != 1 || list[0].State != Complete || list[0].Header.Kubernetes.PodName != "web-0" {
-			t.Errorf("the list is %+v, want one complete recording of web-0", list)
+		var listed []string
+		for _, i := range list {
+			listed = append(listed, string(i.State)+" "+i.Header.Kubernetes.PodName)
+		}
+		if diff := cmp.Diff([]string{"complete web-0"}, listed); diff != "" {
+			t.Errorf("the list (-want +got):\n%s", diff)
 		}
 		for why, body := range map[string]string{"no asciicast": "hello\n", "no header": `{"version":2`, "a long header": strings.Repeat("x", maxHeader+1)} {
 			got := post(strings.NewReader(body))

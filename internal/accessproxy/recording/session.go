@@ -166,8 +166,15 @@ func (s *Session) pass(ctx context.Context, from frames.Side) error {
 	if err := s.window.pass(ctx, from, n, p.place); err != nil && s.cfg.Required {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over && s.cfg.Required {
+		return errOver
+	}
 	return nil
 }
+
+var errOver = errors.New("the recording has ended")
 
 // event records what a side has sent.
 func (s *Session) event(e frames.Event) {

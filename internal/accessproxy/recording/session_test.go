@@ -240,6 +240,27 @@ func closedChannel() chan struct{} {
 	return c
 }
 
+// PRX-12: nothing passes after the end of a recording that is required.
+func TestPRX12_NothingAfterTheEnd(t *testing.T) {
+	s := open(t, Config{Sink: &discard{}, Required: true, TTY: true}, terminal)
+	s.output(t, "hello")
+	if _, err := s.End(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.toClient.Write(message(frames.Server, frames.Stdout, "secret")); err == nil {
+		t.Error("output passed after the end")
+	}
+	if _, err := s.toServer.Write(message(frames.Client, frames.Stdin, "secret")); err == nil {
+		t.Error("input passed after the end")
+	}
+	if strings.Contains(s.seen.String(), "secret") {
+		t.Error("the client has seen output that was not recorded")
+	}
+	if _, err := s.End(t.Context(), "again"); err != nil {
+		t.Errorf("a second end: %v", err)
+	}
+}
+
 // discard is a Sink that acknowledges everything and keeps nothing.
 type discard struct {
 	size  int64
