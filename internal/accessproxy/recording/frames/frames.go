@@ -146,7 +146,7 @@ type EventType uint8
 const (
 	Bytes  EventType = iota // Data was sent
 	Opened                  // a SPDY stream was opened
-	Closed                  // a SPDY stream was closed by From, or by both if a side has reset it
+	Closed                  // From has closed its direction of a SPDY stream, or with Reset both
 )
 
 // An Event is something that a side sent. Data is valid only until the handler returns.
@@ -156,6 +156,7 @@ type Event struct {
 	Channel Channel
 	Stream  uint32 // the SPDY stream; over WebSocket the channel's number
 	Data    []byte // of Bytes
+	Reset   bool   // of Closed
 
 	Port, RequestID string // of Opened, with Kind PortForward: headers of the stream
 }

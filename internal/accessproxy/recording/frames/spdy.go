@@ -224,7 +224,7 @@ func (s *spdyParser) endOfData() {
 func (s *spdyParser) end(c change) {
 	if ch, known := s.streams.channel(c.id); known {
 		s.changes = append(s.changes, c)
-		s.event(Event{Type: Closed, From: s.from, Channel: ch, Stream: c.id})
+		s.event(Event{Type: Closed, From: s.from, Channel: ch, Stream: c.id, Reset: c.reset})
 	}
 }
 
