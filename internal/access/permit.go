@@ -40,6 +40,8 @@ const (
 	SigninShorten Verb = "signin.shorten"
 	SigninSweep   Verb = "signin.sweep" // remove objects that belong to no sign-in
 
+	APIRecording Verb = "api.recording" // the state of the recording of a stream through the access proxy; no request
+
 	AuditRolledBack Verb = "audit.rolledBack" // the audit log lacks lines that it once had; no request
 )
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
+	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -33,6 +34,9 @@ type exchange struct {
 	upgrade string            // requested protocol, or ""
 	signin  signin.Signin     // the zero value until it is found
 	verdict policy.Verdict    // of the rules in the settings
+
+	recording         *recording.Session // nil: none
+	recordingRequired bool
 
 	status  int   // of the response; 0: none yet
 	bytes   int64 // of the response, without its header

@@ -20,6 +20,10 @@ func (x *exchange) forward() error {
 	defer cancel()
 	// The transport may read the body after the handler has returned, unless it is closed.
 	defer x.r.Body.Close()
+	if err := x.startRecording(ctx); err != nil {
+		return err
+	}
+	defer x.endRecording()
 	text, err := x.proxy.tokens.get(ctx, x.signin)
 	if err != nil {
 		return err

@@ -16,7 +16,10 @@ func (p *Proxy) SetPolicy(rules *policy.Policy) {
 	p.prepare()
 	p.rules.Store(rules)
 	for _, s := range p.streams.list() {
-		if v := rules.Judge(s.input); !v.Allowed() {
+		switch v := rules.Judge(s.input); {
+		case v.Allowed() && levelOf(v.Record, s.Kind) == policy.Required && s.level != policy.Required:
+			s.cut(cut{cutPolicy, "the policy of the access proxy has changed: this session must be recorded now"})
+		case !v.Allowed():
 			s.cut(cut{cutPolicy, "the policy of the access proxy has changed: " + strings.TrimSuffix(v.Refusal.Message, ".")})
 		}
 	}

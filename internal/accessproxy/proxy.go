@@ -22,6 +22,7 @@ import (
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
+	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi/framing"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -61,6 +62,9 @@ type Proxy struct {
 	Decide   func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error)
 	Signins  Signins
 	Upstream *Upstream
+	// Recorder, optional, stores the recordings that the policy asks for. RecordInput records what people type too.
+	Recorder    recording.Sink
+	RecordInput bool
 	// Protected are the namespaces whose ServiceAccounts no caller may impersonate.
 	Protected []string
 	Record    func(audit.Entry) error

@@ -96,6 +96,9 @@ func (x *exchange) entry() audit.Entry {
 	if x.status != 0 {
 		set("status", strconv.Itoa(x.status))
 	}
+	if x.recording != nil {
+		set("recording", x.recording.ID())
+	}
 	set("bytes", strconv.FormatInt(x.bytes, 10))
 	set("took", x.proxy.Now().Sub(x.began).Round(time.Millisecond).String())
 	switch why, cut := x.cutReason(); {

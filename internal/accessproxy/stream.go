@@ -21,12 +21,13 @@ type cut struct {
 
 // The causes of a cut.
 const (
-	cutSignin   = "signin"   // the sign-in has ended
-	cutIdentity = "identity" // the tailnet no longer admits the caller
-	cutProof    = "proof"    // the API server no longer proves that the sign-in lives
-	cutPolicy   = "policy"   // the rules of the settings changed
-	cutRequest  = "request"  // an administrator ended the stream
-	cutStop     = "stop"     // the proxy stops
+	cutSignin    = "signin"    // the sign-in has ended
+	cutIdentity  = "identity"  // the tailnet no longer admits the caller
+	cutProof     = "proof"     // the API server no longer proves that the sign-in lives
+	cutPolicy    = "policy"    // the rules of the settings changed
+	cutRecording = "recording" // a required recording was lost
+	cutRequest   = "request"   // an administrator ended the stream
+	cutStop      = "stop"      // the proxy stops
 )
 
 var cutStopping = cut{cutStop, "the access proxy is stopping; connect again"}
@@ -60,7 +61,8 @@ type stream struct {
 	remote string // address of the client
 	caller access.Caller
 	input  policy.Input
-	uid    string // of the sign-in
+	level  policy.Level // at which the stream is recorded
+	uid    string       // of the sign-in
 	// version is a resource version of the sign-in at which it lived.
 	version string
 
@@ -110,7 +112,7 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
+	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.recordedLevel(), uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
 		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
 		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
 	t.mu.Lock()

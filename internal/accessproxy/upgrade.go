@@ -22,6 +22,10 @@ func (x *exchange) switchProtocols(res *http.Response) error {
 	if !ok || !strings.EqualFold(res.Header.Get("Upgrade"), x.upgrade) {
 		return problem.New(problem.Internal, "The API server switched to another protocol than the requested one.")
 	}
+	observer, err := x.conn(res.Header)
+	if err != nil {
+		return err
+	}
 	x.stream = x.proxy.streams.add(x)
 	defer x.proxy.streams.remove(x.stream)
 	h := http.Header{}
@@ -37,7 +41,7 @@ func (x *exchange) switchProtocols(res *http.Response) error {
 		x.err = err
 		return nil
 	}
-	x.carry(client, io.MultiReader(bytes.NewReader(pending), client), backend, res.Header)
+	x.carry(client, io.MultiReader(bytes.NewReader(pending), client), backend, observer)
 	return nil
 }
 
@@ -66,13 +70,13 @@ const (
 
 // carry copies in both directions until both sides have ended, or until the stream is cut. If one side ends its
 // direction, the end is forwarded and the other side may continue.
-func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadWriteCloser, answer http.Header) {
+func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadWriteCloser, observer *frames.Conn) {
 	closeBoth := sync.OnceFunc(func() {
 		client.Close()
 		backend.Close()
 	})
 	defer closeBoth()
-	toClient, toServer, end := x.observe(client, backend, answer)
+	toClient, toServer, end := x.observe(client, backend, observer)
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -86,6 +90,7 @@ func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadW
 		}
 		closeBoth()
 	}()
+	go x.cutIfLost(done)
 	var both sync.WaitGroup
 	var sent, received int64
 	both.Go(func() { received = x.copyOneWay(toClient, client, backend, closeBoth) })
@@ -98,17 +103,10 @@ func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadW
 
 // observe returns the writers through which both directions are copied, and the function that writes the end of the
 // stream to the client; nil: the protocol has none that we know.
-func (x *exchange) observe(client net.Conn, backend io.Writer, answer http.Header) (toClient, toServer io.Writer, end func()) {
-	kind, ok := frameKinds[x.stream.Kind]
-	if !ok {
+func (x *exchange) observe(client net.Conn, backend io.Writer, c *frames.Conn) (toClient, toServer io.Writer, end func()) {
+	if c == nil {
 		return client, backend, nil
 	}
-	protocol, err := frames.Negotiated(kind, answer)
-	if err != nil {
-		x.proxy.Log.Warn("the protocol of a stream is not known, so its end has no reason", "audit", x.id, "err", err)
-		return client, backend, nil
-	}
-	c := frames.New(frames.Config{Protocol: protocol})
 	return c.ToClient(client), c.ToServer(backend), func() {
 		why, _ := x.stream.isCut()
 		ctx, cancel := context.WithTimeout(context.Background(), boundaryWait)

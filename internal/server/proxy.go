@@ -6,9 +6,12 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -16,6 +19,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/accessproxy"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
+	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/settings"
 	"github.com/tailplane/tailplane/internal/signin/controller"
 	"github.com/tailplane/tailplane/internal/tailnet"
@@ -74,6 +78,10 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
+	keep, err := p.recordings(node, proxy)
+	if err != nil {
+		return err
+	}
 	proxy.SetPolicy(rules)
 	p.health.AddCheck("tailnet.proxy", nodeCheck(node))
 	p.health.AddCheck("signins.proxy", func(context.Context) error {
@@ -92,9 +100,51 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		p.log.Info("the access proxy is serving", "names", node.Names(), "cluster", p.cluster.Name, "apiServer", p.config.Host)
 		working()
 		parts.run(func() error { return proxy.Run(ctx, ln) })
+		parts.run(func() error { return keep(ctx) })
 		parts.parts.Go(func() { p.watchProxyPolicy(ctx, proxy.SetPolicy) })
 		return parts.wait()
 	})
+}
+
+// recordings gives the proxy the place of its recordings. keep deletes old ones until ctx ends.
+func (p *process) recordings(node *tailnet.Node, proxy *accessproxy.Proxy) (keep func(ctx context.Context) error, err error) {
+	wait := func(ctx context.Context) error { <-ctx.Done(); return nil }
+	set := p.set.Proxy.Recording
+	proxy.RecordInput = set.Input
+	switch {
+	case set.Dir != "":
+		dir, err := recording.OpenDir(recording.DirConfig{Path: set.Dir, Now: time.Now})
+		if err != nil {
+			return nil, fmt.Errorf("proxy.recording.dir: %w", err)
+		}
+		proxy.Recorder = dir
+		return func(ctx context.Context) error { return errors.Join(dir.Run(ctx), dir.Close()) }, nil
+	case set.Recorder != "":
+		proxy.Recorder = &recording.Recorder{Addr: set.Recorder, Dial: dialTagged(node, access.Tag(set.Tag))}
+	}
+	return wait, nil
+}
+
+// dialTagged returns a dialler that connects only to nodes of the tailnet with a tag: a name alone proves nothing.
+func dialTagged(node *tailnet.Node, tag access.Tag) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := node.DialHost(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		at, err := netip.ParseAddrPort(c.RemoteAddr().String())
+		if err == nil {
+			var peer access.Caller
+			if peer, err = node.WhoIs(ctx, at); err == nil && !slices.Contains(peer.Tags, tag) {
+				err = fmt.Errorf("the node %s does not have %s", peer.Device.Name, tag)
+			}
+		}
+		if err != nil {
+			c.Close()
+			return nil, fmt.Errorf("recorder %s: %w", addr, err)
+		}
+		return c, nil
+	}
 }
 
 // proxyRules compiles the rules of the settings.

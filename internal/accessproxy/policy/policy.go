@@ -57,6 +57,13 @@ func (p *Policy) Enforces() bool {
 	return p != nil && slices.ContainsFunc(p.rules, func(r compiled) bool { return r.Deny != "" || r.RequireReason || !r.record.IsZero() })
 }
 
+// RequiresRecording reports whether a rule refuses streams that cannot be recorded.
+func (p *Policy) RequiresRecording() bool {
+	return p != nil && slices.ContainsFunc(p.rules, func(r compiled) bool {
+		return max(r.record.Exec, r.record.Attach, r.record.PortForward) == Required
+	})
+}
+
 // Judge applies the rules to a request, in the order of the settings file. The first refusal ends it: a rule with deny that
 // matches, a rule with requireReason that matches a sign-in without a reason, or a rule whose evaluation fails. A policy
 // with rules also refuses a request with a value that exceeds the limit of its variable, because the cost of the rules is
