@@ -82,9 +82,15 @@ func start(t *testing.T) *testenv.Env {
 			return
 		}
 		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits}})
-		if system.err == nil {
-			system.err = system.env.StartProxy(ctx)
+		if system.err != nil {
+			return
 		}
+		recordings := filepath.Join(dir, "recordings")
+		if system.err = os.Mkdir(recordings, 0o700); system.err != nil {
+			return
+		}
+		system.env.Set("proxy.recording", "{dir: "+recordings+"}")
+		system.err = system.env.StartProxy(ctx)
 	})
 	if system.err != nil {
 		t.Fatal(system.err)
