@@ -133,6 +133,11 @@ func open(t *testing.T, cfg Config, p frames.Protocol) *stream {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		s.End(ended, "the test has ended")
+	})
 	c, err := s.Conn(p)
 	if err != nil {
 		t.Fatal(err)

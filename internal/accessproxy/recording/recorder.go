@@ -87,10 +87,10 @@ func (r *Recorder) open(ctx context.Context, client *http.Client, u *upload) (*h
 		return nil, err
 	}
 	probe.Body.Close()
-	return do(http.MethodPost, u)
+	return do(http.MethodPost, body{u})
 }
 
-// An upload is one POST. It is also its body.
+// An upload is one POST.
 type upload struct {
 	acked  func(int64)
 	lost   func(error)
@@ -106,6 +106,7 @@ type upload struct {
 	heard    time.Time // when the last frame came
 	progress time.Time // when the last byte was acknowledged, or the first one was written after that
 	closed   bool      // nothing more is written
+	unread   bool      // the transport reads no more
 	err      error
 }
 
@@ -135,13 +136,27 @@ func (u *upload) signal() {
 	}
 }
 
-// Read is called by the transport for the body.
-func (u *upload) Read(p []byte) (int, error) {
+// body is the body of an upload's request.
+type body struct{ *upload }
+
+// Close is called by the transport. It must end a Read: otherwise a broken connection is noticed only by a timeout.
+func (u body) Close() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.unread = true
+	u.signal()
+	return nil
+}
+
+func (u body) Read(p []byte) (int, error) {
 	for {
 		u.mu.Lock()
 		n, _ := u.buf.Read(p)
 		u.sent += int64(n)
 		over, err := u.closed && u.buf.Len() == 0, u.err
+		if u.unread && err == nil {
+			err = io.ErrClosedPipe
+		}
 		u.mu.Unlock()
 		switch {
 		case n > 0:

@@ -111,10 +111,15 @@ func (s *Session) Lost() <-chan struct{} { return s.lost }
 func (s *Session) Err() error { return s.window.err() }
 
 // Conn returns the Conn for the stream once its protocol is known. It fails if the recording is required and the protocol cannot be
-// recorded. It must be called once.
+// recorded; if it is not required, nothing is recorded. It must be called once.
 func (s *Session) Conn(p frames.Protocol) (*frames.Conn, error) {
-	if s.cfg.Required && !p.Recordable() {
-		return nil, fmt.Errorf("this stream must be recorded, and %s %q cannot be; use v4.channel.k8s.io, v5.channel.k8s.io or SPDY/3.1", p.Framing, p.Version)
+	if !p.Recordable() {
+		err := fmt.Errorf("%s %q cannot be recorded; use v4.channel.k8s.io, v5.channel.k8s.io or SPDY/3.1", p.Framing, p.Version)
+		if s.cfg.Required {
+			return nil, fmt.Errorf("this stream must be recorded: %w", err)
+		}
+		s.lose(err)
+		return frames.New(frames.Config{Protocol: p}), nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -111,16 +111,17 @@ func (f *flow) feed(p []byte, pass func([]byte) error) error {
 		if f.atEnd() {
 			return ErrEnded
 		}
-		out, wrong := f.hold, error(nil)
+		var n int
+		var out []byte
+		var wrong error
 		if len(f.hold) > 0 {
-			n := min(f.parser.need(f.hold), len(p))
+			n = min(f.parser.need(f.hold), len(p))
 			f.hold, p = append(f.hold, p[:n]...), p[n:]
 			n, wrong = f.parser.step(f.hold)
 			if out = f.hold[:n]; n > 0 {
 				f.hold = f.hold[:0]
 			}
 		} else {
-			var n int
 			n, wrong = f.run(p)
 			if out, p = p[:n], p[n:]; n == 0 && wrong == nil {
 				f.hold, p = append(f.hold, p...), nil // less than a header or a control frame

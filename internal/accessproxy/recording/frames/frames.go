@@ -127,13 +127,12 @@ const (
 	Error  // the end of a command, or why a port cannot be forwarded
 	Resize // JSON: {"Width": columns, "Height": rows}
 
-	Data Channel = 253 // the bytes of a forwarded port
-
-	closeSignal Channel = 255 // v5: the next byte is a channel that the client has closed
+	Data        Channel = 253 // the bytes of a forwarded port
+	CloseSignal Channel = 255 // v5: the next byte is a channel that the client has closed
 )
 
 func (c Channel) String() string {
-	if s, ok := map[Channel]string{Stdin: "stdin", Stdout: "stdout", Stderr: "stderr", Error: "error", Resize: "resize", Data: "data"}[c]; ok {
+	if s, ok := map[Channel]string{Stdin: "stdin", Stdout: "stdout", Stderr: "stderr", Error: "error", Resize: "resize", Data: "data", CloseSignal: "close signal"}[c]; ok {
 		return s
 	}
 	return fmt.Sprintf("channel %d", uint8(c))

@@ -193,7 +193,7 @@ func TestEvents(t *testing.T) {
 		{"lengths of 16 and of 64 bits", wsExec, [][]byte{message(Client, "\x00"+strings.Repeat("x", 5000)), message(Server, "\x01"+strings.Repeat("y", 70000))},
 			[]string{"client stdin 0: <" + strings.Repeat("x", 5000), "server stdout 1: <" + strings.Repeat("y", 70000)}},
 		{"a resize, and the end of stdin", wsExec, [][]byte{append(message(Client, "\x04{}"), message(Client, "\xff\x00")...)},
-			[]string{"client resize 4: <{}", "client channel 255 255: <\x00"}},
+			[]string{"client resize 4: <{}", "client close signal 255: <\x00"}},
 		{"digits as channels", Protocol{Exec, WebSocket, "base64.channel.k8s.io"}, [][]byte{frame(Client, bitFin|opText, "0bHM=")},
 			[]string{"client stdin 0: <bHM="}},
 		{"ports over WebSocket", Protocol{PortForward, WebSocket, "v4.channel.k8s.io"}, [][]byte{message(Client, "\x00GET"), message(Server, "\x01no")},
