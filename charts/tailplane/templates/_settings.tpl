@@ -3,7 +3,27 @@
 
 {{- define "tailplane.signinSettings" -}}
 {{- $s := omit .Values.signin "createNamespace" "namespaced" "protectedNamespaces" }}
+{{- $issuers := list }}
+{{- range $i, $issuer := .Values.signin.oidc.issuers }}
+{{- if $issuer.keysConfigMap }}
+{{- $issuer = set (omit $issuer "keysConfigMap") "keysFile" (printf "/etc/tailplane-oidc/%d.json" $i) }}
+{{- end }}
+{{- $issuers = append $issuers $issuer }}
+{{- end }}
+{{- $_ := set $s "oidc" (dict "issuers" $issuers) }}
 {{- set $s "systemNamespace" .Release.Namespace | toYaml }}
+{{- end }}
+
+{{/* The files of the issuers' keys, as sources of a projected volume: the ConfigMap of issuer N is
+     the file N.json. */}}
+{{- define "tailplane.issuerKeys" -}}
+{{- range $i, $issuer := .Values.signin.oidc.issuers }}
+{{- with $issuer.keysConfigMap }}
+- configMap:
+    name: {{ .name }}
+    items: [{key: {{ .key | default "keys.json" | quote }}, path: {{ $i }}.json}]
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The settings of the node with an ordinal: {root, ordinal}. */}}
@@ -32,5 +52,5 @@
 {{- end }}
 
 {{- define "tailplane.operatorSettings" -}}
-{{- dict "signin" (include "tailplane.signinSettings" . | fromYaml) "audit" (dict "keySecret" "tailplane-operator-audit-key") "health" ":8080" | toYaml }}
+{{- dict "signin" (omit (include "tailplane.signinSettings" . | fromYaml) "oidc") "audit" (dict "keySecret" "tailplane-operator-audit-key") "health" ":8080" | toYaml }}
 {{- end }}
