@@ -46,11 +46,14 @@ type TokenRule struct {
 
 // mismatch returns what of t differs from the rule, such as `the claim "ref" is not "refs/heads/*"`, or "".
 // It never contains a text of the token.
-func (r TokenRule) mismatch(t Token, audience string) string {
+func (pol Policy) mismatch(r TokenRule, t Token) string {
+	audience, known := pol.Issuers[r.Issuer]
 	if r.Audience != "" {
 		audience = r.Audience
 	}
 	switch {
+	case !known:
+		return fmt.Sprintf("this server does not accept tokens of %s", r.Issuer)
 	case t.Issuer != r.Issuer:
 		return fmt.Sprintf("the issuer is not %q", r.Issuer)
 	case t.Audience != audience || audience == "":
@@ -157,7 +160,7 @@ func (p Permit) fitting() []Grant {
 
 // fits reports whether the grant requires no token, or t is one that it requires.
 func (pol Policy) fits(g Grant, t *Token) bool {
-	return g.Token == nil || t != nil && g.Token.mismatch(*t, pol.Issuers[g.Token.Issuer]) == ""
+	return g.Token == nil || t != nil && pol.mismatch(*g.Token, *t) == ""
 }
 
 // claimsFor returns the claims of the token to store for the chosen grant: those that it requires, and
@@ -206,7 +209,7 @@ func (p Permit) tokenRefusal(grants []Grant) error {
 	}
 	var why []string
 	for _, g := range grants[:min(len(grants), maxMismatches)] {
-		why = append(why, fmt.Sprintf("rule %q: %s", g.choice(), g.Token.mismatch(*p.token, p.policy.Issuers[g.Token.Issuer])))
+		why = append(why, fmt.Sprintf("rule %q: %s", g.choice(), p.policy.mismatch(*g.Token, *p.token)))
 	}
 	return problem.New(problem.TokenRefused, fmt.Sprintf("The token does not fit (%s).", strings.Join(why, "; ")),
 		"Run the job on the repository, the branch and the environment that the rule names, or ask for a rule.")

@@ -64,7 +64,7 @@ witness its own log. The output shows how many lines have no witness yet.`,
 				}
 				check.Heads = append(check.Heads, head)
 			}
-			if !by.ask && cmd.Flags().Changed("cluster") { // other commands' selection may set it too
+			if !by.ask && by.cluster != "" {
 				return output.UsageErrorf("--cluster: it needs --witness")
 			}
 			if by.ask {

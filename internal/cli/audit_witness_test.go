@@ -122,4 +122,13 @@ func TestAU07_tka_asks_the_witness(t *testing.T) {
 			t.Errorf("%v: code %d, want %d and %q\n%s%s", tt.args, r.code, tt.code, tt.word, r.out, r.err)
 		}
 	}
+
+	// A shell of tka is about sign-ins. It does not change which log is compared: that of the access server's cluster.
+	m.env["TKA_CLUSTER"], m.env["TKA_SESSION"] = "prod-us", "deploy"
+	if r := m.run("audit", "verify", "--witness", file); r.code != 1 || !strings.Contains(r.err, "has witnessed no audit log of prod-eu") {
+		t.Errorf("in a shell of another cluster: code %d, want 1 and prod-eu\n%s%s", r.code, r.out, r.err)
+	}
+	if r := verify(); r.code != 3 || !strings.Contains(r.out, last.Last.Head.String()) {
+		t.Errorf("in a shell, with --cluster: code %d, want 3\n%s%s", r.code, r.out, r.err)
+	}
 }

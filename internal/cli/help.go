@@ -114,9 +114,14 @@ func (t *tka) complete(cmd *cobra.Command, flag string, values func(context.Cont
 
 const contextUsage = "kubeconfig context that selects the cluster and the session; login must have written it"
 
+// selectsCluster is the annotation of a flag --cluster that selectSignin reads and sets. A flag of this name without it is about
+// something else.
+const selectsCluster = "selectsCluster"
+
 // clusterFlag adds the flags --cluster and --context, one of which selects the cluster.
 func (t *tka) clusterFlag(cmd *cobra.Command, cluster *string, usage string, values func(context.Context) []string) *cobra.Command {
 	cmd.Flags().StringVar(cluster, "cluster", "", usage)
+	cmd.Flags().Lookup("cluster").Annotations = map[string][]string{selectsCluster: {}}
 	if kubeconfig.ProgramName(t.Args[0]) != "kubectl-tka" { // there it is a flag of all commands, as in kubectl
 		cmd.Flags().StringVar(&t.context, "context", "", contextUsage)
 	}

@@ -70,6 +70,9 @@ func (t *tka) sessionNames(context.Context) (names []string) {
 func (t *tka) selectSignin(cmd *cobra.Command) error {
 	flags := cmd.Flags()
 	cluster := flags.Lookup("cluster")
+	if cluster != nil && cluster.Annotations[selectsCluster] == nil {
+		cluster = nil
+	}
 	given := func(name, none string) bool {
 		f := flags.Lookup(name)
 		return f != nil && f.Value.String() != none

@@ -192,6 +192,20 @@ func TestSideTokenKeysFile(t *testing.T) {
 	if i.asked > 0 {
 		t.Errorf("%d requests to the issuer", i.asked)
 	}
+	// The verifier reads the file again: a removed key counts no more, and a new one does.
+	if set, err = json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &rsaKeys()[0].PublicKey, KeyID: "1", Use: "sig"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, set, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i.change(func() { i.now = i.now.Add(keysFresh) })
+	if _, err := v.Verify(context.Background(), i.token(t, nil)); err != nil {
+		t.Errorf("a token with a key that the file has now: %v", err)
+	}
+	if _, err := v.Verify(context.Background(), raw); problem.CodeOf(err) != problem.TokenRefused {
+		t.Errorf("a token with a key that the file had: %v", err)
+	}
 }
 
 func TestTokenIssuerCheck(t *testing.T) {

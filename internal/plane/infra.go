@@ -63,6 +63,8 @@ type Signin struct {
 	Phase      string      `json:"phase" enum:"Pending,Ready,Refused,Ending,Expired"`
 	Conditions []Condition `json:"conditions"`
 
+	OIDC *SigninToken `json:"oidc,omitempty" doc:"the OIDC token with which the sign-in began; absent: it began without one"`
+
 	Actions *SigninActions `json:"actions,omitempty" doc:"actions that the caller may take"`
 
 	ObservedAt time.Time `json:"observedAt"`
@@ -73,6 +75,13 @@ type Bind struct {
 	Role       string   `json:"role"`
 	Namespaces []string `json:"namespaces,omitempty" doc:"absent: the whole cluster, or the namespaces of namespaceSelector"`
 	Selector   string   `json:"namespaceSelector,omitempty" doc:"labels of the namespaces; only before the binding"`
+}
+
+// SigninToken is what an OIDC token says about the job or the person that uses the device of a sign-in.
+type SigninToken struct {
+	Issuer  string            `json:"issuer"`
+	Subject string            `json:"subject" doc:"the job or the person, as its issuer names it"`
+	Claims  map[string]string `json:"claims,omitempty" doc:"those that rules of the tailnet policy require"`
 }
 
 // SigninActions are the actions that a caller may take on a sign-in.

@@ -76,7 +76,7 @@ type Signin struct {
 	Roles                  []string    `yaml:"roles"`                 // allow-list of ClusterRoles; required
 	ClusterWide            ClusterWide `yaml:"clusterWide,omitempty"` // roles that may be bound in the whole cluster although they reach every ServiceAccount; absent: all, with a warning
 	Period                 Bounds      `yaml:"period"`
-	MaxLife                Duration    `yaml:"maxLife"` // 0: no limit
+	MaxLife                Duration    `yaml:"maxLife"` // of a sign-in that logins extend; a late login begins a new one. 0: no limit
 	MaxPerLogin            int         `yaml:"maxPerLogin"`
 	KeepExpired            Duration    `yaml:"keepExpired"`
 	GrantCheckInterval     Duration    `yaml:"grantCheckInterval"` // how often to check the grants of live sign-ins, in addition to each change of the tailnet

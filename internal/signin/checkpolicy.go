@@ -80,9 +80,9 @@ func (d *Service) checkRule(ctx context.Context, p access.Permit, raw []byte) (r
 	if err != nil {
 		return sentence(err), nil
 	}
-	_, err = d.checkClusterWide(ctx, g.Binds)
-	if problem.CodeOf(err) == problem.RoleNeedsNamespaces {
-		return sentence(err), nil
+	check, err := d.checkClusterWide(ctx, g.Binds)
+	if check.refusal != nil {
+		return check.refusal.Message, nil
 	}
 	return "", err
 }

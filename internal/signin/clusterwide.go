@@ -37,40 +37,37 @@ func (c ClusterWide) Warning(role access.Role, reaches string) string {
 	return fmt.Sprintf("The role %q reaches every ServiceAccount when it is bound in the whole cluster: it may %s. It is allowed because signin.clusterWide is not set.", role, reaches)
 }
 
-// checkClusterWide rejects a sign-in to the whole cluster with a role that needs namespaces. It
-// returns the warnings about allowed roles. It reads roles only for callers with a grant.
-func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (warnings []string, err error) {
+// A clusterWideCheck is the result of checkClusterWide.
+type clusterWideCheck struct {
+	refusal  *problem.Error // of the first role that needs namespaces; nil: none
+	warnings []string       // about the allowed roles, if there is no refusal
+}
+
+// checkClusterWide decides about a sign-in to the whole cluster, in which some roles need namespaces. It
+// reads roles only for callers with a grant. An error means that the roles cannot be read now.
+func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (c clusterWideCheck, err error) {
 	for _, b := range binds {
 		if !b.IsClusterWide() || d.RoleRules == nil {
 			continue
 		}
-		warning, err := d.checkRole(ctx, b.Role)
-		if err != nil {
-			return nil, err
+		rules, err := d.RoleRules(ctx, b.Role)
+		switch {
+		case err != nil && d.ClusterWide == nil:
+			continue // the rules of the role only matter for a warning
+		case err != nil:
+			return clusterWideCheck{}, unavailable(err)
 		}
-		if warning != "" {
-			warnings = append(warnings, warning)
+		reaches := ReachesAccounts(rules)
+		if refusal := d.ClusterWide.Refusal(b.Role, reaches); refusal != "" {
+			return clusterWideCheck{refusal: problem.New(problem.RoleNeedsNamespaces, refusal,
+				fmt.Sprintf("Sign in to the namespaces that you need: tka login --role %s --namespace NAME", b.Role),
+				"Ask an administrator to name namespaces in the grant, or to list the role in signin.clusterWide.")}, nil
+		}
+		if warning := d.ClusterWide.Warning(b.Role, reaches); warning != "" {
+			c.warnings = append(c.warnings, warning)
 		}
 	}
-	return warnings, nil
-}
-
-// checkRole is checkClusterWide for one role.
-func (d *Service) checkRole(ctx context.Context, role access.Role) (warning string, err error) {
-	rules, err := d.RoleRules(ctx, role)
-	reaches := ReachesAccounts(rules)
-	switch {
-	case err != nil && d.ClusterWide == nil:
-		return "", nil // the rules of the role only matter for a warning
-	case err != nil:
-		return "", unavailable(err)
-	}
-	if refusal := d.ClusterWide.Refusal(role, reaches); refusal != "" {
-		return "", problem.New(problem.RoleNeedsNamespaces, refusal,
-			fmt.Sprintf("Sign in to the namespaces that you need: tka login --role %s --namespace NAME", role),
-			"Ask an administrator to name namespaces in the grant, or to list the role in signin.clusterWide.")
-	}
-	return d.ClusterWide.Warning(role, reaches), nil
+	return c, nil
 }
 
 // explainClusterWide adds to w which of its rules for the whole cluster the server refuses, and the
@@ -80,17 +77,17 @@ func (d *Service) explainClusterWide(ctx context.Context, rules []access.Explain
 		if r.Problem != "" {
 			continue
 		}
-		warnings, err := d.checkClusterWide(ctx, r.Binds)
-		if refused := problem.From(err); refused != nil {
-			if refused.Code != problem.RoleNeedsNamespaces {
-				return err
-			}
+		check, err := d.checkClusterWide(ctx, r.Binds)
+		if err != nil {
+			return err
+		}
+		if refused := check.refusal; refused != nil {
 			w.Rules[i].Problem = refused.Message
 			if r.Chosen {
 				w.Decision = Decision{Code: refused.Code, Message: refused.Message, Advice: refused.Advice}
 			}
 		}
-		for _, warning := range warnings {
+		for _, warning := range check.warnings {
 			if w.Decision.Allowed && !slices.Contains(w.Decision.Advice, warning) {
 				w.Decision.Advice = append(w.Decision.Advice, warning)
 			}

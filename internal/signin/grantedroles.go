@@ -101,11 +101,11 @@ func (d *Service) grantedRoles(ctx context.Context, p access.Permit, req RolesRe
 		if r.Problem != "" {
 			continue
 		}
-		switch _, err := d.checkClusterWide(ctx, r.Binds); {
-		case problem.CodeOf(err) == problem.RoleNeedsNamespaces:
-			continue
+		switch check, err := d.checkClusterWide(ctx, r.Binds); {
 		case err != nil:
 			return GrantedRoles{}, err
+		case check.refusal != nil:
+			continue
 		}
 		g, err := d.grantedRole(ctx, r.Grant, a)
 		if err != nil {

@@ -128,8 +128,11 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if p, err = p.Choose(request); err != nil {
 		return Accepted{}, err
 	}
-	if _, err := d.checkClusterWide(ctx, p.Binds()); err != nil {
+	switch check, err := d.checkClusterWide(ctx, p.Binds()); {
+	case err != nil:
 		return Accepted{}, err
+	case check.refusal != nil:
+		return Accepted{}, check.refusal
 	}
 	if err := d.useToken(ctx, p); err != nil {
 		return Accepted{}, err

@@ -285,6 +285,14 @@ func TestRecheckWithToken(t *testing.T) {
 			t.Errorf("%s: ends %v (%s), want %v", tt.name, got.End, got.Reason, tt.ends)
 		}
 	}
+	// A server whose settings no longer have the issuer ends the sign-in, also if the rule names the audience itself.
+	delete(e.policy.Issuers, e.issuer.URL)
+	for _, r := range []string{rule, strings.Replace(rule, `"claims"`, `"audience":"east","claims"`, 1)} {
+		if got := signin.Recheck(with, signin.DeviceState{Caller: e.runner("n1", r)}, e.policy, time.Minute, time.Now()); !got.End {
+			t.Errorf("an issuer that the server no longer accepts, and the rule %s: the sign-in goes on", r)
+		}
+	}
+	e.policy.Issuers[e.issuer.URL] = "east"
 	e.caller = e.runner("n1", plain, e.rule("view", `"repository":"acme/shop"`))
 	e.caller.Rules = e.caller.Rules[1:] // the rule for edit is gone
 	e.wantCode(t, "kubeconfig", problem.GrantRemoved, e.do(t, signin.GetKubeconfig.Declare(), nil, e.token(t, "main", nil), nil))

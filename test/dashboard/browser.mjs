@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs' selects views
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/signins?open=tailplane%2Fs-0040', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs' selects views
 
 // SHOTS=folder: screenshots of every view for people.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -358,6 +358,22 @@ await check('revoke_by_keyboard', async () => {
   must(revoked.join() === 'tailplane/s-0009: the laptop was lost', revoked.join())
   await page.keyboard.press('Escape')
   await page.getByText(/^None of 7 sign-ins/).waitFor()
+  well(page)
+  await page.context().close()
+})
+
+await check('token_of_a_job', async () => {
+  const page = await open('/signins?q=repo%3Aacme%2Fshop')
+  await settled(page)
+  const row = page.locator('tr.row')
+  await row.getByText('token repo:acme/shop:environment:prod').waitFor()
+  must((await row.count()) === 1, `the filter by the subject shows ${await row.count()} rows`)
+  await row.locator('.open').click()
+  const text = await page.getByRole('dialog').innerText()
+  for (const want of ['https://token.actions.githubusercontent.com', 'repo:acme/shop:environment:prod', 'repository: acme/shop', 'ref: refs/heads/main']) must(text.includes(want), `no ${want} in ${text}`)
+  await go(page, '/signins?open=tailplane%2Fs-0001')
+  const other = await page.getByRole('dialog').innerText()
+  must(!/token/i.test(other), `a sign-in without a token shows one: ${other}`)
   well(page)
   await page.context().close()
 })

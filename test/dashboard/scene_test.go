@@ -17,11 +17,14 @@ func (h *env) fill() {
 	b.Report(plane.Source{Name: "gossip", Status: plane.StatusOK})
 	b.Replace(plane.KindCluster, "gossip", []plane.Object{cluster("prod-eu", "Alive", true), cluster("prod-us", "Alive", false), cluster("staging", "Alive", false),
 		cluster("build", "Suspect", false), cluster("lab", "Alive", false), cluster("edge-sg", "Dead", false)})
+	job := signin(40, "node:runner-8.tail1234.ts.net", "runner-8", "view", "Expired")
+	job.OIDC = &plane.SigninToken{Issuer: "https://token.actions.githubusercontent.com", Subject: "repo:acme/shop:environment:prod",
+		Claims: map[string]string{"repository": "acme/shop", "ref": "refs/heads/main"}}
 	b.Replace(plane.KindSignin, "kubernetes", []plane.Object{
 		signin(0, "alice@acme.dev", "alice-macbook", "edit", "Ready", "shop", "billing"), signin(1, "bob@acme.dev", "bob-thinkpad", "view", "Ready"),
 		signin(2, "carol.jones@acme.dev", "carol-desk", "view", "Pending"), signin(3, "dave@acme.dev", "dave-laptop", "cluster-admin", "Refused"),
 		signin(5, "erin@contractor.example", "erin-mbp", "view", "Ready", "shop"), signin(9, "frank@acme.dev", "frank-nuc", "edit", "Ready"),
-		signin(14, "grace@acme.dev", "grace-x1", "admin", "Ending"), signin(40, "heidi@acme.dev", "heidi-mini", "view", "Expired")})
+		signin(14, "grace@acme.dev", "grace-x1", "admin", "Ending"), job})
 	b.Replace(plane.KindTailnet, "kubernetes", []plane.Object{
 		plane.Tailnet{ID: "acme", Name: "acme", Domain: new("tail1234.ts.net"), Organisation: new("Organization"), Credential: plane.Credential{Valid: new(true), Reason: "TokenIssued", CheckedAt: &now},
 			Devices: new(148), Services: new(23), LastSync: &now, Conditions: isReady(true, "Synced", "Devices and services were read."), ObservedAt: now},
@@ -145,6 +148,7 @@ func (h *env) hostile() {
 		Risk: gitops.Risk{Level: bad, Why: []string{bad}}, Diff: "--- a\n+++ b\n@@ -1 +1 @@\n-" + bad + "\n+" + bad + "\n", Proposer: bad, State: gitops.StateClosed, Checks: []gitops.Check{{Name: bad, State: bad, URL: "javascript:window.hurt=1"}}, Blocked: bad}}, now))
 	s := signin(1, bad, bad, bad, "Ready", bad)
 	s.Name, s.ID = "hostile", bad
+	s.OIDC = &plane.SigninToken{Issuer: bad, Subject: bad, Claims: map[string]string{bad: bad}}
 	s.Conditions = []plane.Condition{{Type: bad, Status: "False", Reason: bad, Message: bad}}
 	c := cluster("hostile", "Alive", false)
 	c.Name, c.Endpoint, c.URL, c.Version, c.Labels = bad, "javascript:window.hurt=1", "javascript:window.hurt=1", bad, map[string]string{bad: bad}

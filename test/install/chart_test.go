@@ -228,6 +228,11 @@ func TestValuesRefused(t *testing.T) {
 		{"two authorities", "cluster.caData=x", "both set"},
 		{"all and its parts", "all.enabled=true", "set access.enabled and operator.enabled to false"},
 		{"sign-ins in the namespace of the operator", "signin.namespace=" + systems, "set another namespace"},
+		{"an issuer without keys", "signin.oidc.issuers[0].url=https://a.example", "/signin/oidc/issuers/0"},
+		{"an issuer with its keys twice", "signin.oidc.issuers[0].url=https://a.example,signin.oidc.issuers[0].keysURL=https://a.example/keys,signin.oidc.issuers[0].keysConfigMap.name=keys", "/signin/oidc/issuers/0"},
+		{"keys in a ConfigMap that the plane may write", "signin.oidc.issuers[0].url=https://a.example,signin.oidc.issuers[0].keysConfigMap.name=change-1", "/signin/oidc/issuers/0/keysConfigMap/name"},
+		{"keys in a ConfigMap that servers write", "signin.oidc.issuers[0].url=https://a.example,signin.oidc.issuers[0].keysConfigMap.name=tailplane-members", "/signin/oidc/issuers/0/keysConfigMap/name"},
+		{"a path as a key", "signin.oidc.issuers[0].url=https://a.example,signin.oidc.issuers[0].keysConfigMap.name=keys,signin.oidc.issuers[0].keysConfigMap.key=../x", "/signin/oidc/issuers/0/keysConfigMap/key"},
 	} {
 		t.Run(tt.why, func(t *testing.T) {
 			out, err := try(t, split, "--set", tt.set)

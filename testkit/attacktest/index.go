@@ -24,7 +24,7 @@ var Index = map[string][]string{
 	"SI-13": {"elevation and break-glass: they are not part of sign-in yet"},
 	"SI-14": nil,
 	"SI-15": nil,
-	"SI-16": nil,
+	"SI-16": nil, "SI-17": nil, "SI-18": nil, "SI-19": nil, "SI-20": nil,
 
 	"GO-01": nil, "GO-02": nil, "GO-03": nil, "GO-04": nil, "GO-05": nil, "GO-06": nil, "GO-07": nil, "GO-08": nil, "GO-09": nil, "GO-10": nil, "GO-11": nil,
 

@@ -3,6 +3,7 @@ package attacktest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -20,11 +21,20 @@ import (
 type LogMark struct {
 	Env            *Env
 	Product, kube_ int64
+	record         string // path of the audit log; "": that of the shared server
 }
 
 func (s *Env) Mark(t *testing.T) LogMark {
 	t.Helper()
-	return LogMark{s, FileSize(t, s.AuditFile()), FileSize(t, s.KubeAuditFile)}
+	return LogMark{Env: s, Product: FileSize(t, s.AuditFile()), kube_: FileSize(t, s.KubeAuditFile)}
+}
+
+// Mark returns a moment in the audit log of this server.
+func (x *Server) Mark(t *testing.T) LogMark {
+	t.Helper()
+	m := x.SystemEnv.Mark(t)
+	m.Product, m.record = FileSize(t, x.Record), x.Record
+	return m
 }
 
 func FileSize(t *testing.T, path string) int64 {
@@ -75,7 +85,7 @@ func ReadSince(t *testing.T, path string, from int64, f func(line []byte)) {
 // Recorded returns all audit entries of the access server since the mark, including those about the process itself.
 func (m LogMark) Recorded(t *testing.T) (out []audit.Entry) {
 	t.Helper()
-	ReadSince(t, m.Env.AuditFile(), m.Product, func(text []byte) {
+	ReadSince(t, cmp.Or(m.record, m.Env.AuditFile()), m.Product, func(text []byte) {
 		line, err := audit.ParseLine(text)
 		if err != nil {
 			t.Fatalf("audit log: %q: %v", text, err)

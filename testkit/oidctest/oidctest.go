@@ -1,11 +1,13 @@
-// Package oidctest runs an OIDC issuer like those of GitHub and GitLab: an HTTPS server with a JSON Web Key
-// Set, and tokens for jobs that it signs.
+// Package oidctest runs an OIDC issuer like those of GitHub and GitLab: a server with a JSON Web Key Set, and
+// tokens for jobs that it signs. It serves plain HTTP on loopback, so that programs need no certificate for it.
 package oidctest
 
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -23,12 +25,12 @@ const keysPath = "/keys"
 
 // An Issuer is an OIDC issuer.
 type Issuer struct {
-	URL    string       // as in the claim iss
-	Client *http.Client // trusts the certificate of the issuer
-	Keys   []byte       // its JSON Web Key Set
+	URL    string // as in the claim iss
+	Client *http.Client
+	Keys   []byte // its JSON Web Key Set
 	asked  atomic.Int32
 	next   atomic.Int32
-	signer jose.Signer
+	key    *ecdsa.PrivateKey
 	server *httptest.Server
 }
 
@@ -49,16 +51,12 @@ func Start() (*Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Issuer{}
-	signing := jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: "1"}}
-	if i.signer, err = jose.NewSigner(signing, (&jose.SignerOptions{}).WithType("JWT")); err != nil {
-		return nil, err
-	}
+	i := &Issuer{key: key}
 	public := jose.JSONWebKey{Key: &key.PublicKey, KeyID: "1", Use: "sig", Algorithm: string(jose.ES256)}
 	if i.Keys, err = json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{public}}); err != nil {
 		return nil, err
 	}
-	i.server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	i.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != keysPath {
 			http.NotFound(w, r)
 			return
@@ -79,26 +77,48 @@ func (i *Issuer) KeysURL() string { return i.URL + keysPath }
 // Asked returns how often the key set was requested.
 func (i *Issuer) Asked() int { return int(i.asked.Load()) }
 
-// Token returns a token that was issued now for a subject and an audience, with an ID of its own. Changes
-// add claims; nil removes one.
-func (i *Issuer) Token(t testing.TB, subject, audience string, changes map[string]any) string {
-	t.Helper()
+// Claims returns the claims of a token that is issued now for a subject and an audience, with an ID of its own.
+// Changes add claims; nil removes one.
+func (i *Issuer) Claims(subject, audience string, changes map[string]any) map[string]any {
 	now := time.Now().Unix()
 	claims := map[string]any{"iss": i.URL, "sub": subject, "aud": audience, "exp": now + 300, "nbf": now, "iat": now}
 	claims["jti"] = fmt.Sprint("job-", i.next.Add(1))
 	maps.Copy(claims, changes)
 	maps.DeleteFunc(claims, func(_ string, v any) bool { return v == nil })
-	body, err := json.Marshal(claims)
+	return claims
+}
+
+// Token returns a token with those claims.
+func (i *Issuer) Token(t testing.TB, subject, audience string, changes map[string]any) string {
+	t.Helper()
+	return i.Sign(t, map[string]any{"alg": "ES256", "kid": "1", "typ": "JWT"}, i.Claims(subject, audience, changes))
+}
+
+// Sign signs any header and claims, as JSON objects, with the issuer's key by ES256, whatever algorithm the header names.
+func (i *Issuer) Sign(t testing.TB, header, claims any) string {
+	t.Helper()
+	text := Unsigned(t, header, claims)
+	sum := sha256.Sum256([]byte(text))
+	r, s, err := ecdsa.Sign(rand.Reader, i.key, sum[:])
 	if err != nil {
 		t.Fatal(err)
 	}
-	signed, err := i.signer.Sign(body)
-	if err != nil {
-		t.Fatal(err)
+	signature := make([]byte, 64)
+	r.FillBytes(signature[:32])
+	s.FillBytes(signature[32:])
+	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
+}
+
+// Unsigned returns the text of a token that its signature covers.
+func Unsigned(t testing.TB, header, claims any) string {
+	t.Helper()
+	var parts [2]string
+	for n, part := range []any{header, claims} {
+		b, err := json.Marshal(part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts[n] = base64.RawURLEncoding.EncodeToString(b)
 	}
-	text, err := signed.CompactSerialize()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return parts[0] + "." + parts[1]
 }

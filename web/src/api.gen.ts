@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 23c50392c5f49b4a67cb55bbd4827e1f6ec2d01c83df9c9cad93e0f1873619f3
+// schemas: 084774c771c150f341d28631ace4ac0b114d1c9e5bead43d860f037fd3223a10
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1311,6 +1311,7 @@ export interface components {
             namespaces: string[] | null;
             /** Format: date-time */
             observedAt: string;
+            oidc?: components["schemas"]["SigninToken"];
             /** @enum {string} */
             phase: "Pending" | "Ready" | "Refused" | "Ending" | "Expired";
             reason: string;
@@ -1322,6 +1323,13 @@ export interface components {
         };
         SigninActions: {
             revoke: components["schemas"]["Action"];
+        };
+        SigninToken: {
+            claims?: {
+                [key: string]: string;
+            };
+            issuer: string;
+            subject: string;
         };
         Snapshot: {
             objects: {
@@ -1732,6 +1740,7 @@ export type Series = components['schemas']['Series'];
 export type Setting = components['schemas']['Setting'];
 export type Signin = components['schemas']['Signin'];
 export type SigninActions = components['schemas']['SigninActions'];
+export type SigninToken = components['schemas']['SigninToken'];
 export type Snapshot = components['schemas']['Snapshot'];
 export type Source = components['schemas']['Source'];
 export type StreamEvent = components['schemas']['StreamEvent'];

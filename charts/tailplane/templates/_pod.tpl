@@ -3,6 +3,7 @@
      API server. */}}
 {{- define "tailplane.pod" -}}
 {{- $v := .root.Values -}}
+{{- $issuerKeys := include "tailplane.issuerKeys" .root | trim -}}
 {{- $plane := and (eq .part "all") (include "tailplane.planeInAll" .root) -}}
 metadata:
   labels:
@@ -107,9 +108,15 @@ spec:
     {{- if $v.tailnet.authKeySecret.name }}
     - {name: authkey, mountPath: /run/secrets/tailplane, readOnly: true}
     {{- end }}
+    {{- if $issuerKeys }}
+    - {name: issuer-keys, mountPath: /etc/tailplane-oidc, readOnly: true}
+    {{- end }}
     {{- end }}
     {{- if $plane }}
     {{- include "tailplane.planeMounts" .root | nindent 4 }}
+    {{- end }}
+    {{- if and $v.proxy.enabled $v.proxy.recording.volume.enabled (has .part (list "proxy" "all")) }}
+    - {name: recordings, mountPath: /var/lib/tailplane-recordings}
     {{- end }}
   volumes:
   - name: settings
@@ -128,6 +135,13 @@ spec:
       defaultMode: 0440
       optional: true
   {{- end }}
+  {{- end }}
+  {{- with $issuerKeys }}
+  # The server reads the files again, so new keys need no restart.
+  - name: issuer-keys
+    projected:
+      sources:
+      {{- . | nindent 6 }}
   {{- end }}
   {{- end }}
   {{- if $plane }}

@@ -3,7 +3,27 @@
 
 {{- define "tailplane.signinSettings" -}}
 {{- $s := omit .Values.signin "createNamespace" "namespaced" "protectedNamespaces" }}
+{{- $issuers := list }}
+{{- range $i, $issuer := .Values.signin.oidc.issuers }}
+{{- if $issuer.keysConfigMap }}
+{{- $issuer = set (omit $issuer "keysConfigMap") "keysFile" (printf "/etc/tailplane-oidc/%d.json" $i) }}
+{{- end }}
+{{- $issuers = append $issuers $issuer }}
+{{- end }}
+{{- $_ := set $s "oidc" (dict "issuers" $issuers) }}
 {{- set $s "systemNamespace" .Release.Namespace | toYaml }}
+{{- end }}
+
+{{/* The files of the issuers' keys, as sources of a projected volume: the ConfigMap of issuer N is
+     the file N.json. */}}
+{{- define "tailplane.issuerKeys" -}}
+{{- range $i, $issuer := .Values.signin.oidc.issuers }}
+{{- with $issuer.keysConfigMap }}
+- configMap:
+    name: {{ .name }}
+    items: [{key: {{ .key | default "keys.json" | quote }}, path: {{ $i }}.json}]
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* The settings of the node with an ordinal: {root, ordinal}. */}}
@@ -25,12 +45,25 @@
 {{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- if and $v.all.enabled $v.proxy.enabled }}
-{{- $_ := set $f "proxy" (dict "enabled" true "hostname" $v.proxy.hostname "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests) }}
+{{- $_ := set $f "proxy" (dict "enabled" true "hostname" $v.proxy.hostname "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
 {{- end }}
 {{- if include "tailplane.planeInAll" .root }}
 {{- $f = include "tailplane.planeSection" .root | fromYaml | merge $f }}
 {{- $_ := set $f.plane "enabled" true }}
 {{- $_ := set $f.audit "file" (include "tailplane.planeRecord" .root) }}
+{{- end }}
+{{- toYaml $f }}
+{{- end }}
+
+{{/* Where recordings go: {root}. */}}
+{{- define "tailplane.recording" -}}
+{{- $r := .Values.proxy.recording }}
+{{- $f := dict "input" $r.input }}
+{{- if $r.volume.enabled }}
+{{- $_ := set $f "dir" "/var/lib/tailplane-recordings" }}
+{{- else if $r.recorder }}
+{{- $_ := set $f "recorder" $r.recorder }}
+{{- $_ := set $f "tag" (required "proxy.recording.tag: name the tag of the recorder's node" $r.tag) }}
 {{- end }}
 {{- toYaml $f }}
 {{- end }}
@@ -45,10 +78,10 @@
 {{- $_ := set $f.tailnet "stateSecret" (printf "tailplane-proxy-%d" .ordinal) }}
 {{- $_ := set $f.audit "keySecret" "tailplane-proxy-audit-key" }}
 {{- $host := $v.proxy.hostname | default (printf "%s-api" $v.cluster.name) }}
-{{- $_ := set $f "proxy" (dict "hostname" (ternary (printf "%s-%d" $host (int .ordinal)) $host (gt (int .ordinal) 0)) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests) }}
+{{- $_ := set $f "proxy" (dict "hostname" (ternary (printf "%s-%d" $host (int .ordinal)) $host (gt (int .ordinal) 0)) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
 {{- toYaml $f }}
 {{- end }}
 
 {{- define "tailplane.operatorSettings" -}}
-{{- dict "signin" (include "tailplane.signinSettings" . | fromYaml) "audit" (dict "keySecret" "tailplane-operator-audit-key") "health" ":8080" | toYaml }}
+{{- dict "signin" (omit (include "tailplane.signinSettings" . | fromYaml) "oidc") "audit" (dict "keySecret" "tailplane-operator-audit-key") "health" ":8080" | toYaml }}
 {{- end }}

@@ -57,6 +57,15 @@ func signinOf(o *v1alpha1.TkaSignin, now time.Time) plane.Object {
 	s := plane.Signin{ID: objectKey(o), Namespace: o.Namespace, Name: o.Name, Login: o.Spec.User.Login, Tailnet: o.Spec.Device.Tailnet, Device: o.Spec.Device.Name, Session: o.Spec.Session, Reason: o.Spec.Reason,
 		Role: o.Status.Role, Namespaces: nonNil(o.Status.Namespaces), Created: o.CreationTimestamp.UTC(), ValidUntil: timeOrNil(o.Status.ValidUntil), Phase: string(o.Status.Phase),
 		Conditions: conditionsOf(o.Status.Conditions), ObservedAt: now}
+	if t := o.Spec.OIDC; t != nil {
+		s.OIDC = &plane.SigninToken{Issuer: t.Issuer, Subject: t.Subject}
+		for name, value := range t.Claims {
+			if s.OIDC.Claims == nil {
+				s.OIDC.Claims = map[string]string{}
+			}
+			s.OIDC.Claims[name] = string(value)
+		}
+	}
 	for _, b := range o.Status.Bind {
 		s.Bind = append(s.Bind, plane.Bind{Role: b.Role, Namespaces: b.Namespaces})
 	}
