@@ -48,10 +48,10 @@ type DirConfig struct {
 	Done     func(Info) // called when a recording has ended; may be nil
 }
 
-// A Dir stores recordings in a directory: one file each, readable only by its owner. It is a Sink. It acknowledges what the operating system
-// has taken, and calls fsync every 5 s and at the end of each recording. If a recording needs room, the Dir deletes the oldest ones, but none
-// that is younger than Keep: otherwise a caller could delete the traces of an action by producing output. Then it is full, and required
-// recordings fail.
+// A Dir stores recordings in a directory: one file each, readable only by its owner. It is a Sink. It acknowledges what the operating
+// system has taken, and calls fsync every 5 s and at the end of each recording. If a recording needs room, the Dir deletes the oldest
+// ones, but none that is younger than Keep: otherwise a caller could delete the traces of an action by producing output. Then it is full,
+// and required recordings fail.
 type Dir struct {
 	cfg  DirConfig
 	root *os.Root
@@ -349,8 +349,8 @@ type Info struct {
 	Header   Header    `json:"header"`           // not for Done; zero if it cannot be read
 }
 
-// List returns up to limit recordings whose id is smaller than before, newest first. An empty before is after all. A limit of 0 or more than
-// 1000 is 1000.
+// List returns up to limit recordings whose id is smaller than before, newest first. An empty before is after all. A limit of 0 or more
+// than 1000 is 1000.
 func (d *Dir) List(before string, limit int) ([]Info, error) {
 	entries, err := fs.ReadDir(d.root.FS(), ".")
 	if err != nil {

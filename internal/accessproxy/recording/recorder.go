@@ -36,7 +36,9 @@ func (r *Recorder) Start(ctx context.Context, _ string, acked func(int64), lost 
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{DialContext: r.Dial, Protocols: protocols, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: ackTimeout / 2, PingTimeout: ackTimeout / 2}}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	u := &upload{acked: acked, lost: lost, wake: make(chan struct{}, 1), done: make(chan struct{}), cancel: end}
 	late := time.AfterFunc(startTimeout, end)
@@ -78,7 +80,8 @@ func (r *Recorder) open(ctx context.Context, client *http.Client, u *upload) (*h
 		}
 		if answer.StatusCode != http.StatusOK || answer.ProtoMajor != 2 {
 			answer.Body.Close()
-			return nil, fmt.Errorf("%s /v2/record was answered with %d over %s, want 200 over HTTP/2", method, answer.StatusCode, answer.Proto)
+			return nil, fmt.Errorf("%s /v2/record was answered with %d over %s, want 200 over HTTP/2",
+				method, answer.StatusCode, answer.Proto)
 		}
 		return answer, nil
 	}

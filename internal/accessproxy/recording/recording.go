@@ -1,8 +1,8 @@
-// Package recording records what goes through the access proxy: sessions of exec and attach as asciicasts, streams that are no terminals as
-// sizes and hashes, port-forwards as connections and sizes.
+// Package recording records what goes through the access proxy: sessions of exec and attach as asciicasts, streams that are no terminals
+// as sizes and hashes, port-forwards as connections and sizes.
 //
-// A [Session] records one stream. It writes the recording to a [Sink]: a [Recorder] on the tailnet, which speaks the protocol of Tailscale's
-// own recorder, or a [Dir]. A recorder of ours is a [Handler] in front of a Dir. The proxy uses a Session like this:
+// A [Session] records one stream. It writes the recording to a [Sink]: a [Recorder] on the tailnet, which speaks the protocol of
+// Tailscale's own recorder, or a [Dir]. A recorder of ours is a [Handler] in front of a Dir. The proxy uses a Session like this:
 //
 //	s, err := recording.Start(ctx, recording.Config{…})  // before the request is forwarded; an error refuses it
 //	c, err := s.Conn(protocol)                            // after the server's 101; an error refuses it

@@ -53,7 +53,8 @@ func newWindow(now func() time.Time) *window {
 }
 
 // pass waits until n more bytes of the stream, which the recording contains at the given place, may be passed on. Input also waits while
-// output waits, but only for the next acknowledgement: a program that prints without end must hear Ctrl-C. It fails if the recording is lost, or if ctx ends while it waits.
+// output waits, but only for the next acknowledgement: a program that prints without end must hear Ctrl-C. It fails if the recording is
+// lost, or if ctx ends while it waits.
 func (w *window) pass(ctx context.Context, from frames.Side, n int64, at place) error {
 	if from == frames.Server {
 		defer w.hold(false)

@@ -135,6 +135,19 @@ func TestRefusedBytesDoNotPass(t *testing.T) {
 	}
 }
 
+// BenchmarkInput measures what parsing costs for 32 KiB of masked input.
+func BenchmarkInput(b *testing.B) {
+	up := New(Config{Protocol: wsExec}).ToServer(io.Discard)
+	chunk := frame(Client, bitFin|opBinary, string(make([]byte, 32<<10)))
+	b.SetBytes(int64(len(chunk)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := up.Write(chunk); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkFrames measures what parsing costs for 32 KiB of output, in bytes a second and allocations.
 func BenchmarkFrames(b *testing.B) {
 	for _, protocol := range []Protocol{wsExec, spdyExec} {

@@ -131,8 +131,11 @@ const (
 	CloseSignal Channel = 255 // v5: the next byte is a channel that the client has closed
 )
 
+var channelNames = map[Channel]string{Stdin: "stdin", Stdout: "stdout", Stderr: "stderr", Error: "error", Resize: "resize",
+	Data: "data", CloseSignal: "close signal"}
+
 func (c Channel) String() string {
-	if s, ok := map[Channel]string{Stdin: "stdin", Stdout: "stdout", Stderr: "stderr", Error: "error", Resize: "resize", Data: "data", CloseSignal: "close signal"}[c]; ok {
+	if s, ok := channelNames[c]; ok {
 		return s
 	}
 	return fmt.Sprintf("channel %d", uint8(c))

@@ -32,6 +32,12 @@ const (
 	maxPortStreams    = 4096 // port-forward: open at the same time
 )
 
+// The values of the header streamType.
+var (
+	commandTypes = map[string]Channel{"stdin": Stdin, "stdout": Stdout, "stderr": Stderr, "error": Error, "resize": Resize}
+	portTypes    = map[string]Channel{"data": Data, "error": Error}
+)
+
 // A stream is a SPDY stream that the client has opened.
 type stream struct {
 	channel Channel
@@ -52,11 +58,9 @@ type streams struct {
 func (s *streams) add(id uint32, headers map[string]string) (Channel, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	byType := map[string]Channel{"stdin": Stdin, "stdout": Stdout, "stderr": Stderr, "error": Error, "resize": Resize}
-	most := maxCommandStreams
+	byType, most := commandTypes, maxCommandStreams
 	if s.kind == PortForward {
-		byType = map[string]Channel{"data": Data, "error": Error}
-		most = maxPortStreams
+		byType, most = portTypes, maxPortStreams
 	}
 	ch, ok := byType[headers["streamtype"]]
 	switch {
@@ -228,20 +232,36 @@ func (s *spdyParser) end(c change) {
 	}
 }
 
+// controlForms has the control frames: the bytes of the payload, or of its part before headers and settings, and the flags that may be set.
+var controlForms = map[uint16]struct {
+	size  int
+	fixed bool
+	flags byte
+}{
+	typeSynStream:    {10, false, bitSPDYFin},
+	typeSynReply:     {4, false, bitSPDYFin},
+	typeHeaders:      {4, false, bitSPDYFin},
+	typeSettings:     {4, false, bitSPDYFin}, // the bit means: clear what was set before
+	typeRstStream:    {8, true, 0},
+	typePing:         {4, true, 0},
+	typeGoAway:       {8, true, 0},
+	typeWindowUpdate: {8, true, 0},
+}
+
 // controlFrame reads a control frame. The library of the servers does not compare most lengths with what it reads, so a length that is
 // wrong would hide frames.
 func (s *spdyParser) controlFrame(kind uint16, flags byte, p []byte) error {
-	size, least := len(p), map[uint16]int{typeSynStream: 10, typeSynReply: 4, typeHeaders: 4, typeSettings: 4}[kind]
-	if exact := map[uint16]int{typeRstStream: 8, typePing: 4, typeGoAway: 8, typeWindowUpdate: 8}[kind]; exact != 0 && size != exact || size < least {
+	size := len(p)
+	form, known := controlForms[kind]
+	switch {
+	case !known:
+		return fmt.Errorf("a control frame has the type %d", kind)
+	case size < form.size || form.fixed && size != form.size:
 		return fmt.Errorf("a control frame of the type %d has %d bytes", kind, size)
-	}
-	if hasFin := kind == typeSynStream || kind == typeSynReply || kind == typeHeaders || kind == typeSettings; flags&^bitSPDYFin != 0 || flags != 0 && !hasFin {
+	case flags&^form.flags != 0:
 		return fmt.Errorf("a control frame of the type %d has the flags %#x", kind, flags)
 	}
-	var id uint32
-	if size >= 4 {
-		id = binary.BigEndian.Uint32(p)
-	}
+	id := binary.BigEndian.Uint32(p)
 	switch kind {
 	case typeSynStream:
 		return s.synStream(id, flags, p)
@@ -258,12 +278,8 @@ func (s *spdyParser) controlFrame(kind uint16, flags byte, p []byte) error {
 		if uint64(size) != 4+8*uint64(id) { // id is the number of settings here
 			return fmt.Errorf("%d settings have %d bytes", id, size)
 		}
-	case typePing:
 	case typeGoAway:
 		s.goAway = true
-	case typeWindowUpdate:
-	default:
-		return fmt.Errorf("a control frame has the type %d", kind)
 	}
 	return nil
 }

@@ -156,11 +156,7 @@ func (w *webSocketParser) payload(p []byte) (int, error) {
 	for rest := p[:n]; len(rest) > 0; {
 		part := rest
 		if w.from == Client {
-			part = w.unmasked[:copy(w.unmasked[:], rest)]
-			for i := range part {
-				part[i] ^= w.mask[(w.maskAt+i)&3]
-			}
-			w.maskAt = (w.maskAt + len(part)) & 3
+			part = w.unmask(rest)
 		}
 		rest = rest[len(part):]
 		if w.first {
@@ -180,6 +176,24 @@ func (w *webSocketParser) payload(p []byte) (int, error) {
 	}
 	w.left -= uint64(n)
 	return n, nil
+}
+
+// unmask returns the beginning of p, unmasked, until the next call.
+func (w *webSocketParser) unmask(p []byte) []byte {
+	part := w.unmasked[:copy(w.unmasked[:], p)]
+	var key [8]byte
+	for i := range key {
+		key[i] = w.mask[(w.maskAt+i)&3]
+	}
+	words, i := binary.NativeEndian.Uint64(key[:]), 0
+	for ; i+8 <= len(part); i += 8 {
+		binary.NativeEndian.PutUint64(part[i:], binary.NativeEndian.Uint64(part[i:])^words)
+	}
+	for ; i < len(part); i++ {
+		part[i] ^= key[i&7]
+	}
+	w.maskAt = (w.maskAt + len(part)) & 3
+	return part
 }
 
 // appendFrame appends a server's frame.
