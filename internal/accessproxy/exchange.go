@@ -58,6 +58,9 @@ func (x *exchange) checkForm() error {
 	if err := apiproxy.CheckTarget(x.r); err != nil {
 		return err
 	}
+	if err := checkSpelling(x.r); err != nil {
+		return err
+	}
 	if names := x.proxy.Tailnet.Names(); !slices.Contains(names, origin.Host(x.r)) || !origin.IsOwnPort(x.r, "443") {
 		if len(names) == 0 {
 			return problem.New(problem.IdentityUnavailable, "This proxy is not connected to its tailnet.", "Try again in a moment.").WithRetryAfter(time.Second)
