@@ -106,7 +106,6 @@ func TestPX21_ForeignCredentials(t *testing.T) {
 	if strings.Contains(e.API.Bytes(), mark) || strings.Contains(e.API.Bytes(), "session.default") {
 		t.Error("the API server received a text that must stay behind")
 	}
-	t.Run("the API server decides about impersonation", attackImpersonation)
 }
 
 // PX-17. A path names the session of the token or none. No spelling of a path reaches another session, and no session of

@@ -146,3 +146,17 @@ func (e *env) h2(t *testing.T, method, path string, pairs ...string) func() (int
 		return res.StatusCode, body
 	}
 }
+
+// entryOf waits for the audit entry with an id.
+func (e *env) entryOf(t *testing.T, id string) (entry audit.Entry) {
+	t.Helper()
+	attacktest.Eventually(t, attacktest.Soon, "the audit entry "+id, func() bool {
+		all := e.Audit(0)
+		i := slices.IndexFunc(all, func(a audit.Entry) bool { return a.RequestID == id })
+		if i >= 0 {
+			entry = all[i]
+		}
+		return i >= 0
+	})
+	return entry
+}
