@@ -35,6 +35,11 @@ func (x *exchange) forward() error {
 		}
 	}
 	defer res.Body.Close()
+	if x.isStream() {
+		if err := x.identifyAgain(); err != nil {
+			return err
+		}
+	}
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		return x.switchProtocols(res)
 	}
