@@ -172,6 +172,9 @@ func (p *Proxy) refusalOf(s signin.Signin, now time.Time) error {
 	case state != signin.Ready || !now.Before(s.ValidUntil):
 		return problem.New(problem.NotSignedIn, "The sign-in has ended.", login)
 	}
+	if err := mismatch(s, now); err != nil {
+		return p.distrust(s, err)
+	}
 	return nil
 }
 

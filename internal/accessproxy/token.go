@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ type tokens struct {
 type token struct {
 	mu      sync.Mutex // held while a token is requested, so that many requests share one
 	text    secret.Text
+	account string // UID of the ServiceAccount
 	expires time.Time
 	end     time.Time // of the sign-in, for sweeps
 	renewed time.Time // of the last token that replaced a refused one
@@ -71,7 +73,7 @@ func (t *tokens) get(ctx context.Context, s signin.Signin) (secret.Text, error) 
 	defer k.mu.Unlock()
 	k.end = s.ValidUntil
 	// A token cannot outlive its sign-in by much, so near the end of the sign-in the last one is used up.
-	if !k.text.IsZero() && (k.expires.Sub(now) > tokenRenewal || k.expires.After(now) && !k.expires.Before(s.ValidUntil)) {
+	if !k.text.IsZero() && k.account == s.ServiceAccountUID && (k.expires.Sub(now) > tokenRenewal || k.expires.After(now) && !k.expires.Before(s.ValidUntil)) {
 		return k.text, nil
 	}
 	return k.issue(ctx, t.proxy, s)
@@ -103,15 +105,30 @@ func (k *token) issue(ctx context.Context, p *Proxy, s signin.Signin) (secret.Te
 	case errors.Is(err, signin.ErrConflict), errors.Is(err, signin.ErrNotFound):
 		return secret.Text{}, problem.New(problem.NotSignedIn, "The ServiceAccount of the sign-in is gone.", "Run: "+loginCommand(p.Cluster, s.Owner.Session)).WithCause(err)
 	case errors.Is(err, signin.ErrMismatch), errors.Is(err, signin.ErrPolicyMissing):
-		p.Log.Error("no token was requested, because the stored sign-in cannot be trusted", "signin", s.Name, "err", err)
-		return secret.Text{}, problem.New(problem.CannotProvision, "The stored sign-in is not what the access server wrote, or its protection is not in force.",
-			"Tell an administrator of the cluster.").WithCause(err)
+		return secret.Text{}, p.distrust(s, err)
 	case err != nil:
 		return secret.Text{}, problem.New(problem.Unavailable, "The API server gave no token for the sign-in.", "Try again in a moment.").
 			WithRetryAfter(time.Second).WithCause(err)
 	case text.IsZero():
 		return secret.Text{}, fmt.Errorf("an empty token for %s", s.Name)
 	}
-	k.text, k.expires = text, expires
+	k.text, k.account, k.expires = text, s.ServiceAccountUID, expires
 	return text, nil
+}
+
+// statusRules have no limit, because IssueToken applies those of the server.
+var statusRules = signin.TokenRules{Max: math.MaxInt64}
+
+// mismatch returns how the status of a sign-in differs from what the access server wrote, or nil. The writer of a status
+// is not trusted (law 5), and a token from before must not serve a status that was changed since.
+func mismatch(s signin.Signin, now time.Time) error {
+	_, err := statusRules.Verify(s, &signin.Account{UID: s.ServiceAccountUID, Signin: s.UID}, now)
+	return err
+}
+
+// distrust reports a sign-in that cannot be trusted, and returns the refusal.
+func (p *Proxy) distrust(s signin.Signin, cause error) error {
+	p.Log.Error("a stored sign-in cannot be trusted", "signin", s.Name, "err", cause)
+	return problem.New(problem.CannotProvision, "The stored sign-in is not what the access server wrote, or its protection is not in force.",
+		"Tell an administrator of the cluster.").WithCause(cause)
 }
