@@ -83,6 +83,9 @@ func (x *exchange) identify() (err error) {
 // kubectl asks for a user name without one, and because a web page cannot set the header.
 const sessionToken = "session."
 
+// sessionPath is the prefix of paths that name a session.
+const sessionPath = "/s/"
+
 // defaultSession is the name of the default session in a token.
 const defaultSession = "default"
 
@@ -108,7 +111,7 @@ func (x *exchange) readSession() error {
 		return problem.New(problem.BadRequest, fmt.Sprintf("The token names no session: %v.", err))
 	}
 	x.path = x.r.URL.EscapedPath()
-	if rest, ok := strings.CutPrefix(x.path, "/s/"); ok {
+	if rest, ok := strings.CutPrefix(x.path, sessionPath); ok {
 		inPath, path, _ := strings.Cut(rest, "/")
 		if inPath != string(session) || inPath == "" {
 			return problem.New(problem.BadRequest, fmt.Sprintf("The path names the session %.70q, and the token names %q.", inPath, session))
