@@ -104,6 +104,7 @@ func TestPX16_SessionsAndCallersOfOneConnection(t *testing.T) {
 		}
 	}
 	wrong.report(t)
+	t.Run("real", attackSessions)
 	t.Run("the sessions of another caller", func(t *testing.T) {
 		e.Signins.Login(bob, "bobs", time.Hour)
 		e.refused(t, "a session that only bob has", e.h2(t, "GET", "/api/v1/pods", "Authorization", "Bearer session.bobs"), http.StatusForbidden)
@@ -294,6 +295,7 @@ func (w *watch) ends(t *testing.T, what string) (rest string) {
 //
 // Guard: identify, watchTailnet and checkStreams in internal/accessproxy.
 func TestPX15_ConnectionsThatChangeHands(t *testing.T) {
+	t.Run("real", attackHands)
 	for name, change := range hands() {
 		t.Run(name, func(t *testing.T) {
 			e := start(t, watching)

@@ -186,6 +186,7 @@ func TestPX25_WebPages(t *testing.T) {
 			e.refused(t, host+", HTTP/2", e.h2(t, "GET", "/api/v1/pods", "Host", host, "Origin", "https://"+host), http.StatusMisdirectedRequest)
 		}
 	})
+	t.Run("real", attackPages)
 	for _, host := range []string{"$HOST", "$HOST:443", "EAST-API", "$HOST.", "100.64.0.9"} { // control: the proxy's own names
 		text := strings.Replace(plainHead, "$HOST", host, 1) + "Origin: https://" + host + "\r\nConnection: close\r\n\r\n"
 		if status, body := e.RawStatus(t, aliceAt, text); status != http.StatusOK {
