@@ -87,6 +87,7 @@ type Caller struct {
 	Via         Via
 	Expired     bool // the node's key has expired; the tailnet still reports the node
 	Shared      bool // the node is shared from another tailnet
+	Router      bool // the node has routes besides its own addresses, so its connections may be those of other devices
 	Ambiguous   bool // nodes of another user ID of the tailnet have the same login, so Login names no one
 
 	// Rules are the values of the capability in the grants that match this caller and this server.

@@ -3,6 +3,7 @@ package accessproxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -65,13 +66,38 @@ func (p *Proxy) identify(r *http.Request) (access.Caller, access.Permit, error) 
 	caller, err := p.Tailnet.Identify(r)
 	var permit access.Permit
 	if err == nil {
-		permit, err = p.Decide(caller, access.APIRequest, now)
+		permit, err = p.decide(caller, now)
 	}
 	c.caller, c.permit, c.refusal, c.at, c.changed = caller, permit, err, now, changed
 	if problem.CodeOf(err) == problem.IdentityUnavailable {
 		c.at = time.Time{} // ask again at the next request
 	}
 	return caller, permit, err
+}
+
+// decide decides for a caller. A node with routes of its own carries connections of other devices, which the tailnet
+// cannot tell apart, so a person's is refused. An administrator who tags such a node and grants something to the tag knows
+// that the grant is for all devices behind it.
+func (p *Proxy) decide(c access.Caller, now time.Time) (access.Permit, error) {
+	permit, err := p.Decide(c, access.APIRequest, now)
+	if err == nil && c.Router && !c.Tagged() {
+		return access.Permit{}, problem.New(problem.SubnetRouter, fmt.Sprintf("The device %s has routes besides its own addresses, so its connections may come from other devices.", c.Device.Name),
+			"Connect from a device that is no subnet router and no exit node.")
+	}
+	return permit, err
+}
+
+// identifyAgain decides again before a stream begins, if the tailnet has changed while the API server answered. After
+// that, watchTailnet checks the stream.
+func (x *exchange) identifyAgain() error {
+	caller, _, err := x.proxy.identify(x.r)
+	switch {
+	case err != nil:
+		return err
+	case !samePerson(caller, x.caller):
+		return problem.New(problem.NoIdentity, "The device of this connection has another owner or another identity now.", "Send the request again.")
+	}
+	return nil
 }
 
 // isCurrent reports whether the last answer of the tailnet still counts. The caller must hold c.mu.
@@ -125,7 +151,7 @@ func (p *Proxy) checkStreams(ctx context.Context) {
 		if !asked {
 			a.caller, a.err = p.askAgain(ctx, s.remote)
 			if a.err == nil {
-				_, a.err = p.Decide(a.caller, access.APIRequest, now)
+				_, a.err = p.decide(a.caller, now)
 			}
 			answers[s.remote] = a
 		}

@@ -64,6 +64,9 @@ func (x *exchange) checkForm() error {
 	if err := apiproxy.CheckTarget(x.r); err != nil {
 		return err
 	}
+	if err := checkSpelling(x.r); err != nil {
+		return err
+	}
 	if names := x.proxy.Tailnet.Names(); !slices.Contains(names, origin.Host(x.r)) || !origin.IsOwnPort(x.r, "443") {
 		if len(names) == 0 {
 			return problem.New(problem.IdentityUnavailable, "This proxy is not connected to its tailnet.", "Try again in a moment.").WithRetryAfter(time.Second)
@@ -85,6 +88,9 @@ func (x *exchange) identify() (err error) {
 // sessionToken is the prefix of the bearer token that names a session. The token is no secret: it exists because
 // kubectl asks for a user name without one, and because a web page cannot set the header.
 const sessionToken = "session."
+
+// sessionPath is the prefix of paths that name a session.
+const sessionPath = "/s/"
 
 // defaultSession is the name of the default session in a token.
 const defaultSession = "default"
@@ -111,7 +117,7 @@ func (x *exchange) readSession() error {
 		return problem.New(problem.BadRequest, fmt.Sprintf("The token names no session: %v.", err))
 	}
 	x.path = x.r.URL.EscapedPath()
-	if rest, ok := strings.CutPrefix(x.path, "/s/"); ok {
+	if rest, ok := strings.CutPrefix(x.path, sessionPath); ok {
 		inPath, path, _ := strings.Cut(rest, "/")
 		if inPath != string(session) || inPath == "" {
 			return problem.New(problem.BadRequest, fmt.Sprintf("The path names the session %.70q, and the token names %q.", inPath, session))
@@ -177,6 +183,9 @@ func (p *Proxy) refusalOf(s signin.Signin, now time.Time) error {
 		return problem.New(problem.GrantRemoved, fmt.Sprintf("The sign-in was refused: %s", s.Message), "Ask an administrator of the cluster.")
 	case state != signin.Ready || !now.Before(s.ValidUntil):
 		return problem.New(problem.NotSignedIn, "The sign-in has ended.", login)
+	}
+	if err := mismatch(s, now); err != nil {
+		return p.distrust(s, err)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/apiproxy"
@@ -38,6 +39,11 @@ func (x *exchange) forward() error {
 		}
 	}
 	defer res.Body.Close()
+	if x.isStream() {
+		if err := x.identifyAgain(); err != nil {
+			return err
+		}
+	}
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		return x.switchProtocols(res)
 	}
@@ -52,7 +58,8 @@ func (x *exchange) send(ctx context.Context, text secret.Text) (*http.Response, 
 	if u.EscapedPath() != x.path { // net/url would escape the path in another way
 		u.Path, u.RawPath, u.Opaque = "", "", x.path
 	}
-	out := (&http.Request{Method: x.r.Method, URL: &u, Header: x.header(), Host: p.Upstream.address.Host, ContentLength: x.r.ContentLength, Body: x.r.Body}).WithContext(ctx)
+	body := &clientBody{ReadCloser: x.r.Body}
+	out := (&http.Request{Method: x.r.Method, URL: &u, Header: x.header(), Host: p.Upstream.address.Host, ContentLength: x.r.ContentLength, Body: body}).WithContext(ctx)
 	if x.upgrade != "" || x.r.ContentLength == 0 {
 		out.Body, out.ContentLength = nil, 0
 	}
@@ -64,6 +71,8 @@ func (x *exchange) send(ctx context.Context, text secret.Text) (*http.Response, 
 	case x.r.Context().Err() != nil: // the client has left
 		x.err = err
 		panic(http.ErrAbortHandler)
+	case body.failed.Load():
+		return nil, problem.New(problem.BadRequest, "The body of the request is not complete.").WithCause(err)
 	case ctx.Err() != nil:
 		return nil, problem.New(problem.Unavailable, "The API server gave no answer in time. It may have executed the request.").WithCause(err)
 	}
@@ -75,6 +84,21 @@ func (x *exchange) send(ctx context.Context, text secret.Text) (*http.Response, 
 		unavailable = unavailable.WithRetryAfter(time.Second)
 	}
 	return nil, unavailable
+}
+
+// A clientBody is the body of a client's request. It knows whether the client failed to send it.
+type clientBody struct {
+	io.ReadCloser
+	failed atomic.Bool
+}
+
+// Read implements [io.Reader].
+func (b *clientBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && !errors.Is(err, http.ErrBodyReadAfterClose) {
+		b.failed.Store(true)
+	}
+	return n, err
 }
 
 // isRepeatable reports whether a client may send the request again without a change of its meaning.

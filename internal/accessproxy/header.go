@@ -12,9 +12,10 @@ import (
 )
 
 // foreignHeaders are the fields, and their prefixes, in which a client could claim something to a server behind the
-// proxy, besides those that package apiproxy removes. An API server would keep any client's Audit-ID.
+// proxy, besides those that package apiproxy removes. An API server keeps any client's Audit-ID, and its audit log has
+// the address in X-Real-Ip as one of the client.
 var (
-	foreignHeaders  = []string{"audit-id", "tailplane-pod-token", "sec-websocket-extensions"} // compressed messages could not be ended
+	foreignHeaders  = []string{"audit-id", "tailplane-pod-token", "x-real-ip", "sec-websocket-extensions"} // compressed messages could not be ended
 	foreignPrefixes = []string{"tailscale-"}
 )
 
@@ -116,14 +117,30 @@ func listElements(values []string) (out []string) {
 }
 
 // hasToken reports whether a query has a parameter that some servers accept as a bearer token (RFC 6750, section 2.3).
+// Some of them also separate parameters by semicolons.
 func hasToken(query string) bool {
-	for pair := range strings.SplitSeq(query, "&") {
+	for pair := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
 		name, _, _ := strings.Cut(pair, "=")
 		if decoded, err := url.QueryUnescape(name); err == nil && strings.EqualFold(decoded, "access_token") {
 			return true
 		}
 	}
 	return false
+}
+
+// checkSpelling refuses a request line that two servers could read differently, and trailers: they arrive after the
+// decision. Over HTTP/1, package framing refuses both, except for a path that net/url decodes and escapes again.
+func checkSpelling(r *http.Request) error {
+	path, query, _ := strings.Cut(r.RequestURI, "?")
+	switch {
+	case strings.Contains(path, "%") && path != r.URL.EscapedPath():
+		return problem.New(problem.BadRequest, "The path has both escaped characters and characters that must be escaped.")
+	case strings.ContainsFunc(query, func(c rune) bool { return c <= ' ' || c == '#' || c == 0x7f }):
+		return problem.New(problem.BadRequest, "The query has a character that must be escaped.")
+	case len(r.Trailer) > 0:
+		return problem.New(problem.BadRequest, "The proxy accepts no trailers.")
+	}
+	return nil
 }
 
 func unescape(path string) (string, error) {

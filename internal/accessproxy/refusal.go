@@ -89,8 +89,12 @@ func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Seco
 // isDiscovery reports whether the path is one that kubectl reads before it sends a request for a resource.
 func (x *exchange) isDiscovery() bool {
 	path := x.path
-	if path == "" {
-		path = x.r.URL.Path
+	if !x.named { // an early refusal, before the session was read
+		path = x.r.URL.EscapedPath()
+		if rest, ok := strings.CutPrefix(path, sessionPath); ok {
+			_, path, _ = strings.Cut(rest, "/")
+			path = "/" + path
+		}
 	}
 	path = strings.TrimSuffix(path, "/")
 	parts := strings.Split(path, "/") // "", "apis", group, version

@@ -158,8 +158,8 @@ func (t *streams) watch(ctx context.Context, s signin.Signin) {
 	for ctx.Err() == nil {
 		until, cancel := context.WithDeadline(ctx, s.ValidUntil)
 		err := p.Signins.Await(until, s.Name, func(now signin.Signin, ok bool) bool {
-			if ok && now.UID == s.UID && now.ValidUntil.After(s.ValidUntil) {
-				return true // extended: wait for the new end
+			if ok && now.UID == s.UID && !now.ValidUntil.Equal(s.ValidUntil) {
+				return true // extended or shortened: wait for the new end
 			}
 			return !ok || now.UID != s.UID || !isLive(now, p.Now())
 		})
@@ -185,7 +185,7 @@ func (t *streams) watch(ctx context.Context, s signin.Signin) {
 // isLive reports whether a sign-in gives access at now. A sign-in that is being extended is Pending for a moment.
 func isLive(s signin.Signin, now time.Time) bool {
 	state := s.State(now)
-	return (state == signin.Ready || state == signin.Pending) && now.Before(s.ValidUntil)
+	return (state == signin.Ready && mismatch(s, now) == nil || state == signin.Pending) && now.Before(s.ValidUntil)
 }
 
 // endOf says why a sign-in no longer gives access.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -31,11 +32,21 @@ type tokens struct {
 
 // A token is the current token of one sign-in.
 type token struct {
-	mu      sync.Mutex // held while a token is requested, so that many requests share one
+	mu      sync.Mutex
 	text    secret.Text
+	account string // UID of the ServiceAccount
 	expires time.Time
 	end     time.Time // of the sign-in, for sweeps
 	renewed time.Time // of the last token that replaced a refused one
+	pending *pendingToken
+}
+
+// A pendingToken is a request for a token. All requests that need the token wait for it and share its result.
+type pendingToken struct {
+	account string // UID of the ServiceAccount
+	done    chan struct{}
+	text    secret.Text // this and err are read after done is closed
+	err     error
 }
 
 func (t *tokens) init(p *Proxy) { t.proxy, t.all, t.swept = p, map[string]*token{}, p.Now() }
@@ -68,13 +79,23 @@ func (t *tokens) get(ctx context.Context, s signin.Signin) (secret.Text, error) 
 	now := t.proxy.Now()
 	k := t.of(s, now)
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.end = s.ValidUntil
-	// A token cannot outlive its sign-in by much, so near the end of the sign-in the last one is used up.
-	if !k.text.IsZero() && (k.expires.Sub(now) > tokenRenewal || k.expires.After(now) && !k.expires.Before(s.ValidUntil)) {
+	if k.isUsable(s, now) {
+		defer k.mu.Unlock()
 		return k.text, nil
 	}
-	return k.issue(ctx, t.proxy, s)
+	pending := k.request(t.proxy, s)
+	k.mu.Unlock()
+	return pending.wait(ctx)
+}
+
+// isUsable reports whether the token can serve new requests. The caller must hold k.mu.
+func (k *token) isUsable(s signin.Signin, now time.Time) bool {
+	if k.text.IsZero() || k.account != s.ServiceAccountUID {
+		return false
+	}
+	// A token cannot outlive its sign-in by much, so near the end of the sign-in the last one is used up.
+	return k.expires.Sub(now) > tokenRenewal || k.expires.After(now) && !k.expires.Before(s.ValidUntil)
 }
 
 // replace returns another token after the API server refused the token used, or false if it may not request one now.
@@ -82,36 +103,98 @@ func (t *tokens) replace(ctx context.Context, s signin.Signin, used secret.Text)
 	now := t.proxy.Now()
 	k := t.of(s, now)
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.text.Equal(used) && !k.text.IsZero() {
+	switch {
+	case !k.text.Equal(used) && !k.text.IsZero():
+		defer k.mu.Unlock()
 		return k.text, true // another request has replaced it
-	}
-	if !k.renewed.IsZero() && now.Sub(k.renewed) < tokenAnewLimit {
+	case k.pending == nil && !k.renewed.IsZero() && now.Sub(k.renewed) < tokenAnewLimit:
+		k.mu.Unlock()
 		return secret.Text{}, false
+	case k.pending == nil:
+		k.renewed = now
 	}
-	k.renewed = now
-	text, err := k.issue(ctx, t.proxy, s)
+	pending := k.request(t.proxy, s)
+	k.mu.Unlock()
+	text, err := pending.wait(ctx)
 	return text, err == nil
 }
 
-// issue requests a token. The caller must hold k.mu.
-func (k *token) issue(ctx context.Context, p *Proxy, s signin.Signin) (secret.Text, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tokenIssueLimit) // others wait for the same token
+// request returns the pending request for a token of the account of s, and begins one if there is none. The caller must
+// hold k.mu.
+func (k *token) request(p *Proxy, s signin.Signin) *pendingToken {
+	if k.pending == nil || k.pending.account != s.ServiceAccountUID {
+		k.pending = &pendingToken{account: s.ServiceAccountUID, done: make(chan struct{})}
+		go k.issue(p, s, k.pending)
+	}
+	return k.pending
+}
+
+// issue requests a token for all that wait for it. It does not end with any of their requests.
+func (k *token) issue(p *Proxy, s signin.Signin, pending *pendingToken) {
+	ctx, cancel := context.WithTimeout(context.Background(), tokenIssueLimit)
 	defer cancel()
-	text, expires, err := p.Signins.IssueToken(ctx, s, min(tokenLife, s.ValidUntil.Sub(p.Now())))
+	var expires time.Time
+	pending.text, expires, pending.err = p.issueToken(ctx, s)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pending == pending {
+		k.pending = nil
+		if pending.err == nil {
+			k.text, k.account, k.expires = pending.text, pending.account, expires
+		}
+	}
+	close(pending.done)
+}
+
+// wait waits for the result, or until ctx ends.
+func (w *pendingToken) wait(ctx context.Context) (secret.Text, error) {
+	select {
+	case <-w.done:
+		return w.text, w.err
+	case <-ctx.Done():
+		return secret.Text{}, errNoToken(context.Cause(ctx))
+	}
+}
+
+func errNoToken(cause error) error {
+	return problem.New(problem.Unavailable, "The API server gave no token for the sign-in.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(cause)
+}
+
+// issueToken requests a token. Its errors are for the caller.
+func (p *Proxy) issueToken(ctx context.Context, s signin.Signin) (text secret.Text, expires time.Time, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			p.Log.Error("a request for a token panicked", "signin", s.Name, "panic", cause)
+			text, err = secret.Text{}, errors.New("a panic")
+		}
+	}()
+	text, expires, err = p.Signins.IssueToken(ctx, s, min(tokenLife, s.ValidUntil.Sub(p.Now())))
 	switch {
 	case errors.Is(err, signin.ErrConflict), errors.Is(err, signin.ErrNotFound):
-		return secret.Text{}, problem.New(problem.NotSignedIn, "The ServiceAccount of the sign-in is gone.", "Run: "+loginCommand(p.Cluster, s.Owner.Session)).WithCause(err)
+		err = problem.New(problem.NotSignedIn, "The ServiceAccount of the sign-in is gone.", "Run: "+loginCommand(p.Cluster, s.Owner.Session)).WithCause(err)
 	case errors.Is(err, signin.ErrMismatch), errors.Is(err, signin.ErrPolicyMissing):
-		p.Log.Error("no token was requested, because the stored sign-in cannot be trusted", "signin", s.Name, "err", err)
-		return secret.Text{}, problem.New(problem.CannotProvision, "The stored sign-in is not what the access server wrote, or its protection is not in force.",
-			"Tell an administrator of the cluster.").WithCause(err)
+		err = p.distrust(s, err)
 	case err != nil:
-		return secret.Text{}, problem.New(problem.Unavailable, "The API server gave no token for the sign-in.", "Try again in a moment.").
-			WithRetryAfter(time.Second).WithCause(err)
+		err = errNoToken(err)
 	case text.IsZero():
-		return secret.Text{}, fmt.Errorf("an empty token for %s", s.Name)
+		err = fmt.Errorf("an empty token for %s", s.Name)
 	}
-	k.text, k.expires = text, expires
-	return text, nil
+	return text, expires, err
+}
+
+// statusRules have no limit, because IssueToken applies those of the server.
+var statusRules = signin.TokenRules{Max: math.MaxInt64}
+
+// mismatch returns how the status of a sign-in differs from what the access server wrote, or nil. The writer of a status
+// is not trusted (law 5), and a token from before must not serve a status that was changed since.
+func mismatch(s signin.Signin, now time.Time) error {
+	_, err := statusRules.Verify(s, &signin.Account{UID: s.ServiceAccountUID, Signin: s.UID}, now)
+	return err
+}
+
+// distrust reports a sign-in that cannot be trusted, and returns the refusal.
+func (p *Proxy) distrust(s signin.Signin, cause error) error {
+	p.Log.Error("a stored sign-in cannot be trusted", "signin", s.Name, "err", cause)
+	return problem.New(problem.CannotProvision, "The stored sign-in is not what the access server wrote, or its protection is not in force.",
+		"Tell an administrator of the cluster.").WithCause(cause)
 }

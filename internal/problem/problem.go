@@ -143,6 +143,7 @@ const (
 	IdentityUnavailable Code = "identity_unavailable"
 	NodeExpired         Code = "node_expired"
 	IdentityAmbiguous   Code = "identity_ambiguous"
+	SubnetRouter        Code = "subnet_router"
 	RateLimited         Code = "rate_limited"
 	ForeignNode         Code = "foreign_node"
 	TaggedNode          Code = "tagged_node"
@@ -192,7 +193,7 @@ const (
 // Codes returns all codes, in the order of the documentation.
 func Codes() []Code {
 	return []Code{
-		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, IdentityAmbiguous, RateLimited,
+		WrongHost, CrossOrigin, FunnelRefused, NoIdentity, IdentityUnavailable, NodeExpired, IdentityAmbiguous, SubnetRouter, RateLimited,
 		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, PeriodOutOfBounds, ReasonRequired,
 		TokenRequired, TokenRefused,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
@@ -206,7 +207,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusAccepted:              {NotReady},
 	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
 	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
-	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, TokenRequired, TokenRefused, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, SubnetRouter, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, TokenRequired, TokenRefused, GrantRemoved, NotAMember, NotAuthorized, Forbidden, SelfApproval},
 	http.StatusNotFound:              {NotFound, NotSignedIn},
 	http.StatusMethodNotAllowed:      {MethodNotAllowed},
 	http.StatusConflict:              {Conflict, CannotProvision},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,6 +134,7 @@ func callerOf(who *apitype.WhoIsResponse, capability tailcfg.PeerCapability, tai
 		Expired:     node.Expired,
 		// Sharer is set for a machine that another tailnet shared with this one.
 		Shared: node.Sharer != 0 || node.Hostinfo.Valid() && node.Hostinfo.ShareeNode(),
+		Router: isRouter(node),
 		Rules:  rulesOf(who.CapMap[capability]),
 	}
 	if node.UnsignedPeerAPIOnly { // a Funnel node, or a node that tailnet lock has not signed
@@ -163,6 +165,12 @@ func callerOf(who *apitype.WhoIsResponse, capability tailcfg.PeerCapability, tai
 		c.Device.Name = c.Device.ID
 	}
 	return c, nil
+}
+
+// isRouter reports whether a node has routes besides its own addresses: a subnet router, an exit node, or a host of a
+// tailnet service.
+func isRouter(node *tailcfg.Node) bool {
+	return slices.ContainsFunc(node.AllowedIPs, func(p netip.Prefix) bool { return !slices.Contains(node.Addresses, p) })
 }
 
 // rulesOf copies the values of a capability. It compacts them, because the backend returns indented

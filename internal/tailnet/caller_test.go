@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -76,6 +78,18 @@ func TestCallerOf(t *testing.T) {
 		}, ci, ""},
 		{"an expired node", func() *apitype.WhoIsResponse { who := person(); who.Node.Expired = true; return who },
 			with(func(c *access.Caller) { c.Expired = true }), ""},
+		{"a node without routes", func() *apitype.WhoIsResponse {
+			who := person()
+			who.Node.Addresses = []netip.Prefix{netip.MustParsePrefix("100.64.0.7/32"), netip.MustParsePrefix("fd7a:115c:a1e0::7/128")}
+			who.Node.AllowedIPs = slices.Clone(who.Node.Addresses)
+			return who
+		}, alice, ""},
+		{"a subnet router", func() *apitype.WhoIsResponse {
+			who := person()
+			who.Node.Addresses = []netip.Prefix{netip.MustParsePrefix("100.64.0.7/32")}
+			who.Node.AllowedIPs = []netip.Prefix{netip.MustParsePrefix("100.64.0.7/32"), netip.MustParsePrefix("10.0.0.0/8")}
+			return who
+		}, with(func(c *access.Caller) { c.Router = true }), ""},
 		{"a device of another tailnet's user", func() *apitype.WhoIsResponse {
 			who := person()
 			who.Node.Hostinfo = (&tailcfg.Hostinfo{ShareeNode: true}).View()

@@ -28,24 +28,20 @@ import (
 // mostMissing is the highest allowed number of missing tests. It may decrease but must never increase.
 const mostMissing = 4
 
-// TestIndex fails on a row without a test, a test without a row, a test that does not name the guard that it
+// TestIndex fails on a row without a test for each of its fronts, a test without a row, a test that does not name the guard that it
 // protects, and a skip that the index does not list.
 func TestIndex(t *testing.T) {
 	paths, err := filepath.Glob("*/*_test.go")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("no area has tests: %v", err)
 	}
-	var files []*ast.File
+	name := regexp.MustCompile(`^Test([A-Z]{2})([0-9]{2})_[A-Z]`)
+	areas, skipped := map[string][]string{}, []string{} // the areas that test a row, by its id
 	for _, path := range paths {
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, f)
-	}
-	name := regexp.MustCompile(`^Test([A-Z]{2})([0-9]{2})_[A-Z]`)
-	tests, skipped := map[string]string{}, []string{}
-	for _, f := range files {
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			if !ok || fn.Recv != nil || !strings.HasPrefix(fn.Name.Name, "Test") || slices.Contains([]string{"TestMain"}, fn.Name.Name) {
@@ -57,10 +53,7 @@ func TestIndex(t *testing.T) {
 				continue
 			}
 			id := m[1] + "-" + m[2]
-			if tests[id] != "" {
-				t.Errorf("%s has two tests: %s and %s", id, tests[id], fn.Name.Name)
-			}
-			tests[id] = fn.Name.Name
+			areas[id] = append(areas[id], filepath.Dir(path))
 			if _, ok := attacktest.Index[id]; !ok {
 				t.Errorf("%s: the row %s is missing", fn.Name.Name, id)
 			}
@@ -83,10 +76,19 @@ func TestIndex(t *testing.T) {
 			})
 		}
 	}
+	for id := range attacktest.Fronts {
+		if _, ok := attacktest.Index[id]; !ok {
+			t.Errorf("the fronts name the row %s, which is missing", id)
+		}
+	}
 	n := 0
 	for id, parts := range attacktest.Index {
-		if tests[id] == "" {
-			t.Errorf("%s has no test", id)
+		slices.Sort(areas[id])
+		switch fronts := attacktest.Fronts[id]; {
+		case fronts != nil && !slices.Equal(areas[id], fronts):
+			t.Errorf("%s has tests in %q, want one in each of %q", id, areas[id], fronts)
+		case fronts == nil && len(areas[id]) != 1:
+			t.Errorf("%s has tests in %q, want one", id, areas[id])
 		}
 		for _, sentence := range parts {
 			n++

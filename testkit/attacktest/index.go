@@ -30,7 +30,8 @@ var Index = map[string][]string{
 
 	"CL-01": nil, "CL-02": nil, "CL-03": nil, "CL-04": nil, "CL-05": nil, "CL-06": nil, "CL-07": nil, "CL-08": nil,
 
-	"PX-01": nil, "PX-02": nil, "PX-03": nil, "PX-06": nil, "PX-07": nil, "PX-08": nil, "PX-09": nil, "PX-10": nil, "PX-11": nil, "PX-13": nil,
+	"PX-01": nil, "PX-02": nil, "PX-03": nil, "PX-05": nil, "PX-06": nil, "PX-07": nil, "PX-08": nil, "PX-09": nil, "PX-10": nil, "PX-11": nil, "PX-12": nil, "PX-13": nil,
+	"PX-15": nil, "PX-16": nil, "PX-17": nil, "PX-20": nil, "PX-21": nil, "PX-22": nil, "PX-25": nil,
 
 	"AD-01": nil, "AD-02": nil, "AD-03": nil, "AD-04": nil, "AD-05": nil, "AD-06": nil, "AD-07": nil, "AD-08": nil, "AD-09": nil, "AD-10": nil, "AD-11": nil,
 
@@ -49,6 +50,15 @@ var Index = map[string][]string{
 	"DS-01": nil, "DS-02": nil, "DS-03": nil, "DS-04": nil,
 	"DS-05": {"signature, SBOM and provenance: there are no releases yet"},
 }
+
+// Fronts contains the rows that apply to two proxies, with the areas that test them. Each of the two has its own test of
+// the row. Every other row has one test.
+var Fronts = map[string][]string{
+	"PX-01": bothProxies, "PX-02": bothProxies, "PX-03": bothProxies, "PX-06": bothProxies, "PX-07": bothProxies, "PX-08": bothProxies, "PX-10": bothProxies,
+	"PX-11": bothProxies, "PX-13": bothProxies,
+}
+
+var bothProxies = []string{"accessproxy", "adapter"}
 
 // Missing skips a part that Index lists as missing.
 func Missing(t *testing.T, part string) {
