@@ -1,7 +1,9 @@
 package signin
 
 import (
+	"errors"
 	"slices"
+	"strings"
 
 	"github.com/tailplane/tailplane/internal/problem"
 )
@@ -44,6 +46,18 @@ func SessionToken(s Session) string {
 		return sessionToken + defaultSession
 	}
 	return sessionToken + string(s)
+}
+
+// ParseSessionToken returns the session that a bearer token names. It returns an error for a token that names none.
+func ParseSessionToken(token string) (Session, error) {
+	name, ok := strings.CutPrefix(token, sessionToken)
+	switch {
+	case !ok || name == "":
+		return "", errors.New("the token names no session")
+	case name == defaultSession:
+		return "", nil
+	}
+	return ParseSession(name)
 }
 
 const (
