@@ -82,6 +82,16 @@ func (v View) SigninOf(context string) (s Signin, byTka bool) {
 	return s, user != nil
 }
 
+// UsesProxy reports whether a context that tka wrote reaches the cluster through the access proxy.
+func (v View) UsesProxy(context string) bool {
+	c := v.config.Contexts[context]
+	if c == nil {
+		return false
+	}
+	user, _ := v.user(c.AuthInfo)
+	return user != nil && user.Exec == nil
+}
+
 // ContextOf returns the context that tka wrote for a sign-in, the first by name.
 func (v View) ContextOf(s Signin) (context string, found bool) {
 	for _, name := range slices.Sorted(maps.Keys(v.config.Contexts)) {
