@@ -56,7 +56,7 @@ func start(t *testing.T) *testenv.Env {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
-		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits}})
+		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]"}})
 		if system.err == nil {
 			system.err = system.env.StartProxy(ctx)
 		}
