@@ -204,6 +204,8 @@ type accessServer struct {
 	servers []string                            // URLs of the cluster's servers that it lists; nil: an old version
 	issuer  *oidctest.Issuer                    // whose tokens it accepts; nil: none
 	tagged  bool                                // the machine is a tagged node
+	modes   []signin.Mode                       // that the cluster offers; nil: an old version
+	proxies []signin.ProxyServer                // of the cluster
 
 	other    atomic.Bool // the machine is bob's node, and not alice's
 	mu       sync.Mutex
@@ -259,7 +261,7 @@ func (d *accessServer) start() {
 		RoleRules: func(_ context.Context, r access.Role) ([]signin.PolicyRule, error) { return d.roles[r], nil },
 		Store:     d.store, Prefix: "tka-", MaxPerLogin: 10, RetryAfter: time.Second, MaxWait: 30 * time.Second, Now: time.Now,
 		Cluster: signin.ClusterInfo{Name: d.cluster, ID: "id-" + d.cluster, ServerURL: d.server, CAData: d.ca,
-			Labels: map[string]string{"env": "test"}, Version: "v0.1.0"},
+			Labels: map[string]string{"env": "test"}, Version: "v0.1.0", Modes: d.modes, Proxies: d.proxies},
 	}
 	d.acceptTokens(&policy, service)
 	if d.servers != nil {

@@ -345,6 +345,8 @@ type clusterItem struct {
 	Insecure  bool              `json:"insecureSkipTLSVerify"`
 	ID        string            `json:"id"`
 	Key       string            `json:"key"` // with which the server proved its identity
+	Modes     []signin.Mode     `json:"modes"`
+	Proxies   []string          `json:"proxies"` // URLs of the access proxies
 }
 
 func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
@@ -354,7 +356,8 @@ func (t *tka) doClusterInfo(ctx context.Context, cluster string) error {
 	}
 	info := l.Info
 	item := clusterItem{newMeta("ClusterInfo"), info.Name, l.Base, info.ServerURL, fingerprint(info.CAData), info.CAData, info.Labels, info.Version, info.InsecureSkipTLSVerify,
-		info.ID, l.Key.String()}
+		info.ID, l.Key.String(), info.AccessModes(), mapped(info.Proxies, func(p signin.ProxyServer) string { return p.URL })}
+	item.Proxies = nonNil(item.Proxies)
 	if item.Labels == nil {
 		item.Labels = map[string]string{}
 	}

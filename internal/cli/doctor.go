@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/cli/config"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/doctor"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
@@ -33,8 +34,8 @@ func (t *tka) doctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Diagnose problems with signing in",
 		Long: `Check each step of a sign-in, and print what to do about each problem: settings, tailnet,
-server and its proof, clock, grant, sign-in, API server, rights, kubeconfig, plugin, and the
-other clusters that the server knows. The command changes nothing, except that it remembers
+server and its proof, clock, grant, sign-in, API server or access proxy, rights, kubeconfig,
+plugin, and the other clusters that the server knows. The command changes nothing, except that it remembers
 the key of a new server.
 
 If a check fails, the exit code is 1. It is 3 or 5 if the first failure is a refusal or
@@ -165,25 +166,29 @@ func (t *tka) gatherDiscovery(ctx context.Context, l *client.Client, f *doctor.F
 	}
 }
 
-// gatherAPI queries the API server, first anonymously and then with the token.
+// gatherAPI queries the API server as kubectl reaches it: directly, first anonymously and then with the token, or through the access proxy.
 func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, note func(error) doctor.Failure) {
-	f.APIServer = l.Info.ServerURL
-	f.Proxy, f.NoProxy = t.proxyOf(ctx, f.APIServer)
-	api, err := client.NewKubeAPI(l.Info.ServerURL, l.Info.CAData, secret.Text{}, t.tailscale)
-	if err == nil {
-		f.APIVersion, err = api.Version(ctx)
-		if _, answered := errors.AsType[*client.KubeAPIError](err); answered {
-			err = nil
-		}
+	session := t.selection.session
+	mode, err := t.usedMode(l, session)
+	if err != nil {
+		mode, err = modeFor(l, "") // the kubeconfig's check reports an entry in another mode
 	}
 	if err != nil {
-		f.APIFailure = note(apiError(l.Info.ServerURL, err))
+		f.APIFailure = note(err)
 		return
 	}
-	if f.Whoami == nil || f.Whoami.Signin == nil || f.Whoami.Signin.State != signin.Ready {
+	f.Mode = mode
+	signedIn := f.Whoami != nil && f.Whoami.Signin != nil && f.Whoami.Signin.State == signin.Ready
+	if mode == signin.ModeProxy {
+		t.gatherAccessProxy(ctx, l, f, signedIn, note)
+	} else {
+		t.gatherAPIServer(ctx, l, f, note)
+	}
+	if f.APIFailure.Message != "" || !signedIn {
 		return
 	}
-	g, err := l.Kubeconfig(ctx, t.selection.session)
+	var api *client.KubeAPI
+	g, err := l.Access(ctx, session, mode)
 	if err == nil {
 		api, err = client.NewKubeAPI(g.Server, g.CA, g.Token, t.tailscale)
 	}
@@ -195,6 +200,48 @@ func (t *tka) gatherAPI(ctx context.Context, l *client.Client, f *doctor.Facts, 
 	}
 	if err != nil {
 		f.RulesFailure = note(err)
+	}
+}
+
+// gatherAPIServer queries the API server anonymously.
+func (t *tka) gatherAPIServer(ctx context.Context, l *client.Client, f *doctor.Facts, note func(error) doctor.Failure) {
+	f.APIServer = l.Info.ServerURL
+	f.Proxy, f.NoProxy = t.proxyOf(ctx, f.APIServer)
+	api, err := client.NewKubeAPI(l.Info.ServerURL, l.Info.CAData, secret.Text{}, t.tailscale)
+	if err == nil {
+		f.APIVersion, err = api.Version(ctx)
+		if _, answered := errors.AsType[*client.KubeAPIError](err); answered {
+			err = nil
+		}
+	}
+	if err != nil {
+		f.APIFailure = note(apiError(l.Info.ServerURL, err))
+	}
+}
+
+// gatherAccessProxy sends a request through the access proxy, as kubectl does. signedIn says that the proxy must not refuse it.
+func (t *tka) gatherAccessProxy(ctx context.Context, l *client.Client, f *doctor.Facts, signedIn bool, note func(error) doctor.Failure) {
+	g, err := l.ProxyKubeconfig(t.selection.session)
+	if err != nil {
+		f.APIFailure = note(err)
+		return
+	}
+	f.APIServer = g.Server
+	f.Proxy, f.NoProxy = t.proxyOf(ctx, g.Server)
+	api, err := client.NewKubeAPI(g.Server, g.CA, g.Token, t.tailscale)
+	if err == nil {
+		f.APIVersion, err = api.Version(ctx)
+	}
+	answer, answered := errors.AsType[*client.KubeAPIError](err)
+	switch {
+	case err == nil, answered && answer.Status == http.StatusForbidden && !signedIn:
+	case answered:
+		f.APIFailure = note(output.Errorf(output.ExitRefused, "The access proxy %s refuses requests of this device: %v", g.Server, err).Because(err).
+			Try("If the message names no command, ask an administrator of the cluster."))
+	default:
+		f.APIFailure = note(output.Errorf(output.ExitUnreachable, "The access proxy %s cannot be reached: %v", g.Server, err).Because(err).
+			Try("The tailnet's policy must let this device reach two nodes on tcp:443: the access server and the access proxy.").
+			Try("If the policy is right, ask an administrator whether the proxy runs."))
 	}
 }
 
@@ -210,8 +257,16 @@ func (t *tka) gatherKubeconfig(l *client.Client, set *config.Settings, f *doctor
 	}
 	name := signin.ContextName(set.Prefix, l.Info.Name, t.selection.session)
 	entry, there := view.Entry(name)
+	want := kubeconfig.Entry{Server: l.Info.ServerURL, CA: l.Info.CAData}
+	if entry.Proxy {
+		g, _ := l.ProxyKubeconfig(t.selection.session) // an error is that of the access proxy's check
+		want.Server, want.CA = g.Server, g.CA
+	}
 	f.Kubeconfig = &doctor.Kubeconfig{Context: name, Exists: there, Current: view.Current() == name,
-		Matches: entry.Server == l.Info.ServerURL && bytes.Equal(entry.CA, l.Info.CAData)}
+		Matches: entry.Server == want.Server && bytes.Equal(entry.CA, want.CA)}
+	if mode := modeOf(entry); there && !slices.Contains(l.Info.AccessModes(), mode) {
+		f.Kubeconfig.Outdated = mode
+	}
 	if paths, err := t.kubeconfigPaths(); err == nil {
 		for _, p := range paths {
 			if s := safefile.StaleLockFile(p); s != "" {
@@ -219,7 +274,7 @@ func (t *tka) gatherKubeconfig(l *client.Client, set *config.Settings, f *doctor
 			}
 		}
 	}
-	if f.PluginCommand = entry.Command; there {
+	if f.PluginCommand = entry.Command; there && !entry.Proxy {
 		if path, err := exec.LookPath(entry.Command); err == nil {
 			f.Plugin = path
 		}

@@ -32,6 +32,7 @@ type kubeconfigFlags struct {
 	token bool
 	out   string
 	yes   bool
+	mode  string
 }
 
 func (t *tka) kubeconfigCommand(use string) *cobra.Command {
@@ -42,15 +43,22 @@ func (t *tka) kubeconfigCommand(use string) *cobra.Command {
 		Long: `Print a separate kubeconfig file for the sign-in of this device. It contains no token:
 kubectl runs "tka credential" to get one. With --token, it contains a token, for programs
 that cannot run a plugin. Any program that can read such a file has your access until the
-token ends.
+token ends. In the mode proxy, the file names the access proxy and a session, and no program
+needs a plugin or a token.
 
 With --all, it has an entry for each cluster that you may sign in to, and needs no sign-in:
-kubectl signs in when it first uses an entry. The entries run tka by its full path, so that
+kubectl signs in when it first uses an entry in the mode token. The entries run tka by its full path, so that
 programs find it that do not have your shell's $PATH, such as editors.`,
 		Example: "  tka kubeconfig --all --out clusters.yaml\n  tka kubeconfig --out prod.yaml\n  tka kubeconfig --token --out /run/user/1000/kubeconfig",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if kf.all && (kf.token || kf.signinFlags != signinFlags{} || t.context != "") {
 				return output.UsageErrorf("--all cannot be combined with --token, --cluster, --session or --context")
+			}
+			if kf.token && kf.mode == string(signin.ModeProxy) {
+				return output.UsageErrorf("--token and --mode proxy cannot be combined: the access proxy takes no token")
+			}
+			if err := checkMode(kf.mode); err != nil {
+				return err
 			}
 			return arguments(0, 0, "")(cmd, args)
 		},
@@ -58,7 +66,8 @@ programs find it that do not have your shell's $PATH, such as editors.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&kf.all, "all", false, "an entry for each cluster that you may sign in to, which signs in at first use")
-	f.BoolVar(&kf.token, "token", false, "include the token in the kubeconfig")
+	f.BoolVar(&kf.token, "token", false, "include the token in the kubeconfig, in the mode token")
+	t.modeFlag(cmd, &kf.mode)
 	f.StringVar(&kf.out, "out", "", "write to this file instead of printing; only you can read it")
 	f.BoolVar(&kf.yes, "yes", false, "replace the file if it exists")
 	return t.signinFlags(cmd, &kf.signinFlags, "cluster; this machine or its server must know it", t.clusterNames)
@@ -85,11 +94,18 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 	if err != nil {
 		return err
 	}
-	g, err := l.Kubeconfig(ctx, signin.Session(kf.session))
+	if kf.token {
+		kf.mode = string(signin.ModeToken)
+	}
+	mode, err := modeFor(l, kf.mode)
 	if err != nil {
 		return err
 	}
-	entry := t.kubeconfigEntry(set, g.Kubeconfig, nil)
+	g, err := l.Access(ctx, signin.Session(kf.session), mode)
+	if err != nil {
+		return err
+	}
+	entry := t.kubeconfigEntry(set, g, nil)
 	var text []byte
 	if kf.token {
 		g.Prefix = set.Prefix
@@ -97,7 +113,7 @@ func (t *tka) doKubeconfig(ctx context.Context, kf kubeconfigFlags) error {
 		t.warn("this kubeconfig contains a token: any program that can read it has your access to %s until the token ends", g.Cluster)
 	} else {
 		text, err = kubeconfig.Document(entry)
-		if revokeErr := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) { k.Chosen, k.CASHA256 = true, fingerprint(g.CA) }); revokeErr != nil {
+		if revokeErr := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) { k.Chosen, k.CASHA256 = true, fingerprint(l.Info.CAData) }); revokeErr != nil {
 			t.warn("kubectl will look for %s at the server of the settings, because %v", g.Cluster, revokeErr)
 		}
 	}
@@ -122,12 +138,16 @@ func (t *tka) kubeconfigAll(ctx context.Context, kf kubeconfigFlags, set *config
 		if err != nil {
 			return kubeconfig.Entry{}, err
 		}
-		entry, err := one.entryWithoutSignin(l, set, "", nil)
+		entry, err := one.entryWithoutSignin(l, set, loginFlags{mode: kf.mode})
 		if err != nil {
 			return entry, err
 		}
-		entry.Command, entry.Args = self, append(entry.Args, signInFlag)
-		return entry, one.updateServer(ctx, l.Base, func(s *config.ServerRecord) { s.Chosen, s.CASHA256 = true, fingerprint(entry.CA) })
+		if entry.Proxy {
+			one.hint("%s is reached through the access proxy, which serves this device while it is signed in: tka login --cluster %s", entry.Cluster, entry.Cluster)
+		} else {
+			entry.Command, entry.Args = self, append(entry.Args, signInFlag)
+		}
+		return entry, one.updateServer(ctx, l.Base, func(s *config.ServerRecord) { s.Chosen, s.CASHA256 = true, fingerprint(l.Info.CAData) })
 	})
 	var entries []kubeconfig.Entry
 	for _, o := range all {
@@ -316,6 +336,10 @@ func (t *tka) freshToken(ctx context.Context, l *client.Client, sf signinFlags, 
 	if err != nil {
 		return client.CachedToken{}, err
 	}
+	if err := l.CheckMode(signin.ModeToken); err != nil {
+		return client.CachedToken{}, output.Errorf(output.ExitRefused, "The cluster %s no longer gives out tokens, and this kubeconfig entry asks for one", sf.cluster).Because(err).
+			Try("run: tka login %s", sf)
+	}
 	g, err := l.Kubeconfig(ctx, signin.Session(sf.session))
 	if notSignedIn(err) && signIn {
 		k, kerr := t.state()
@@ -324,7 +348,7 @@ func (t *tka) freshToken(ctx context.Context, l *client.Client, sf signinFlags, 
 		}
 		server, _ := k.Server(l.Base)
 		last := server.Session(sf.session) // keeps the role, so the key of the cache stays the same
-		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces, signinFlags: sf})
+		_, g, err = t.signIn(ctx, l, loginFlags{role: last.Role, namespaces: last.Namespaces, signinFlags: sf, mode: string(signin.ModeToken)})
 	}
 	if p, ok := errors.AsType[*problem.Error](err); ok && p.Code == problem.NotSignedIn {
 		return client.CachedToken{}, output.Errorf(output.ExitRefused, "Not signed in to %s: %s", sf.cluster, p.Message).Because(err).Try("run: tka login %s", sf)

@@ -5,9 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +18,6 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/internal/util/secret"
 )
 
 // loginFlags are the flags of login.
@@ -38,6 +34,7 @@ type loginFlags struct {
 	all      bool // every known cluster
 	selector string
 	reason   string
+	mode     string // "": the first that the server offers
 }
 
 func (t *tka) login() *cobra.Command {
@@ -49,8 +46,9 @@ func (t *tka) login() *cobra.Command {
 		Long: `Sign in to a cluster with your tailnet identity, wait until the access is ready, and write
 a cluster, a user and a context into the kubeconfig.
 
-login writes no token: kubectl runs "tka credential" whenever it needs one. Run login
-again to extend a sign-in.
+login writes no token. The cluster offers one or both of two modes. In the mode proxy,
+kubectl sends its requests to the access proxy, which adds the token. In the mode token,
+kubectl runs "tka credential" whenever it needs one. Run login again to extend a sign-in.
 
 A role other than the usual one gets a session of its own, with its own context: other
 terminals keep theirs. A device may have several sessions, which are separate sign-ins.
@@ -84,7 +82,7 @@ in the same way, and else 1.`,
 			return t.doLogin(cmd.Context(), lf)
 		},
 	}
-	lf.roleFlags(cmd)
+	t.roleFlags(cmd, &lf)
 	t.signinFlags(cmd, &lf.signinFlags, loginClusterUsage, t.clusterNames)
 	f := cmd.Flags()
 	f.BoolVar(&lf.use, "use", false, "make this the current context")
@@ -98,11 +96,12 @@ in the same way, and else 1.`,
 
 const loginClusterUsage = "cluster to sign in to: a name that this machine or its server knows, or an id that the server knows"
 
-// roleFlags adds the flags that say which role to ask for.
-func (lf *loginFlags) roleFlags(cmd *cobra.Command) {
+// roleFlags adds the flags that say which access to ask for.
+func (t *tka) roleFlags(cmd *cobra.Command, lf *loginFlags) {
 	f := cmd.Flags()
 	f.StringVar(&lf.role, "role", "", "granted role to sign in with (default: the one that the grants prefer)")
 	f.StringVar(&lf.reason, "reason", "", "why you need the access; recorded, and shown to people who may see sign-ins")
+	t.modeFlag(cmd, &lf.mode)
 	f.DurationVar(&lf.period, "for", 0, "duration of the sign-in, such as 30m or 8h (default: the granted period of the role)")
 	f.StringSliceVarP(&lf.namespaces, "namespace", "n", nil, "limit the role to this namespace; may be given several times")
 }
@@ -118,6 +117,7 @@ type loginResult struct {
 	Namespaces        []string `json:"namespaces"` // empty: the whole cluster, or as in Bind
 	MissingNamespaces []string `json:"missingNamespaces"`
 
+	Mode       signin.Mode   `json:"mode"`
 	Bind       []signin.Role `json:"bind,omitempty"` // each role and where it applies, if there are several or a selector
 	Until      string        `json:"until"`          // RFC 3339, UTC
 	Clamped    bool          `json:"clamped"`
@@ -176,23 +176,25 @@ func (t *tka) loginTo(ctx context.Context, lf loginFlags, set *config.Settings) 
 	if err != nil {
 		return res, entry, err
 	}
-	entry = t.kubeconfigEntry(set, g.Kubeconfig, st.Namespaces)
-	if lf.auto {
+	entry = t.kubeconfigEntry(set, g, st.Namespaces)
+	if lf.auto && !entry.Proxy {
 		entry.Args = append(entry.Args, signInFlag)
 	}
+	before := t.entryMode(entry.Signin)
 	changed, err := t.editKubeconfig(ctx, func(k kubeconfig.Files) error { return t.mergeLogin(k, entry, l, lf.use) })
 	if err != nil {
 		return res, entry, stillSignedIn(err)
 	}
-	t.recordSignIn(ctx, l.Base, st, g)
-	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Session: string(g.Session), Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces), Bind: st.Bind,
-		MissingNamespaces: nonNil(st.MissingNamespaces), Until: tokenEnd(st, g), Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
+	t.reportModeChange(l, entry, before)
+	t.recordSignIn(ctx, l, st, g)
+	res = loginResult{meta: newMeta("Login"), Cluster: g.Cluster, Session: string(g.Session), Server: l.Base, Username: st.Username, Role: st.Role, Namespaces: nonNil(st.Namespaces), Mode: g.Mode, Bind: st.Bind,
+		MissingNamespaces: nonNil(st.MissingNamespaces), Until: accessEnd(st, g), Clamped: st.Clamped, Context: entry.Name, Kubeconfig: nonNil(changed),
 		Took: t.Now().Sub(began).Round(time.Millisecond).String()}
 	return res, entry, nil
 }
 
-// tokenEnd returns the end of the token if the server reports it, and otherwise that of the sign-in.
-func tokenEnd(st signin.Status, g client.IssuedKubeconfig) string {
+// accessEnd returns the end of the access if the server reports it, and otherwise that of the sign-in.
+func accessEnd(st signin.Status, g client.IssuedKubeconfig) string {
 	if g.Until.IsZero() {
 		return st.Until
 	}
@@ -206,12 +208,22 @@ func (lf loginFlags) check() error {
 	if lf.period < 0 {
 		return output.UsageErrorf("--for must be greater than zero (got %v)", lf.period)
 	}
-	return nil
+	if lf.auto && lf.mode == string(signin.ModeProxy) {
+		return output.UsageErrorf("--auto needs --mode token: in the mode proxy, kubectl does not run tka")
+	}
+	return checkMode(lf.mode)
 }
 
 // signIn signs in and waits until the access is ready. On an error, the status has a name if the server created a sign-in nevertheless.
 func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (signin.Status, client.IssuedKubeconfig, error) {
 	session := signin.Session(lf.session)
+	mode, err := modeFor(l, lf.mode)
+	if err == nil && lf.auto && !lf.refresh && mode == signin.ModeProxy {
+		err = output.UsageErrorf("--auto needs the mode token, and %s prefers the mode proxy, in which kubectl does not run tka", l.Info.Name).Try("Add --mode token, if the cluster offers it.")
+	}
+	if err != nil {
+		return signin.Status{}, client.IssuedKubeconfig{}, err
+	}
 	accepted, err := client.CallUntilReady(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
 		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces, Session: session, Reason: signin.Reason(lf.reason)}
 	})
@@ -224,8 +236,24 @@ func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (sign
 	if err != nil {
 		return signin.Status{}, client.IssuedKubeconfig{}, err
 	}
-	g, err := l.Kubeconfig(ctx, session)
+	if accepted.Token != nil && mode == signin.ModeProxy {
+		if mode, err = t.modeForToken(l, lf.mode); err != nil {
+			return accepted.Status, client.IssuedKubeconfig{}, stillSignedIn(err)
+		}
+	}
+	g, err := l.Access(ctx, session, mode)
 	return accepted.Status, g, err
+}
+
+// modeForToken returns the mode for a sign-in that began with an OIDC token. The access proxy knows only the device of a connection, so it
+// does not serve such sign-ins.
+func (t *tka) modeForToken(l *client.Client, requested string) (signin.Mode, error) {
+	if requested != "" || l.CheckMode(signin.ModeToken) != nil {
+		return "", output.Errorf(output.ExitRefused, "The sign-in to %s began with an OIDC token, and the access proxy does not serve such sign-ins", l.Info.Name).
+			Try("Use the mode token, if the cluster offers it: --mode token")
+	}
+	t.hint("The sign-in began with an OIDC token, which the access proxy does not serve, so the kubeconfig has the mode token.")
+	return signin.ModeToken, nil
 }
 
 // explainNoSessions returns the error for a server that refused the name of a session, if it is of a version without sessions. tka never
@@ -278,12 +306,12 @@ func sessionOfRole(role string) string {
 const maxSessionName = 58
 
 // recordSignIn stores a sign-in, so that kubectl's plugin finds its server.
-func (t *tka) recordSignIn(ctx context.Context, base string, st signin.Status, g client.IssuedKubeconfig) {
-	t.forgetToken(base, g.Cluster, g.Session) // it may have another role
-	err := t.updateServer(ctx, base, func(k *config.ServerRecord) {
+func (t *tka) recordSignIn(ctx context.Context, l *client.Client, st signin.Status, g client.IssuedKubeconfig) {
+	t.forgetToken(l.Base, g.Cluster, g.Session) // it may have another role
+	err := t.updateServer(ctx, l.Base, func(k *config.ServerRecord) {
 		k.Cluster, k.Chosen = g.Cluster, true
-		k.CASHA256, k.Login = fingerprint(g.CA), st.Username
-		until, _ := time.Parse(time.RFC3339, tokenEnd(st, g))
+		k.CASHA256, k.Login = fingerprint(l.Info.CAData), st.Username
+		until, _ := time.Parse(time.RFC3339, accessEnd(st, g))
 		k.SetSession(string(g.Session), config.SessionRecord{Role: cmp.Or(st.Rule, st.Role), Namespaces: st.Namespaces, Until: until}, t.Now())
 	})
 	if err != nil {
@@ -344,34 +372,10 @@ func (t *tka) mergeLogin(k kubeconfig.Files, entry kubeconfig.Entry, l *client.C
 		Try("If it is no longer needed: kubectl config delete-%s %s", other.Kind, other.Name)
 }
 
-// checkSameCluster refuses a server whose cluster has the name of one that this machine knows from another server with another key or
-// authority. Otherwise commands meant for one cluster would go to the other.
-func (t *tka) checkSameCluster(entry kubeconfig.Entry, l *client.Client) error {
-	state, err := t.state()
-	if err != nil {
-		return err
-	}
-	other, ok := state.ServerOf(entry.Cluster)
-	if !ok || !other.Chosen || other.URL == l.Base {
-		return nil
-	}
-	what := "key"
-	if other.Key.IsZero() || other.Key == l.Key {
-		what = "certificate authority"
-		view, err := t.loadKubeconfig()
-		if err != nil || view.SameCA(entry.Name, entry.CA) {
-			return err
-		}
-	}
-	return output.Errorf(output.ExitRefused, "The server %s claims to serve the cluster %s, and so does %s, with a different %s", l.Base, entry.Cluster, other.URL, what).
-		Try("If the server moved, sign out there and forget it: tka logout --server %s; tka config --forget-server %s", output.ShellQuote(other.URL), output.ShellQuote(other.URL)).
-		Try("To keep both: --kubeconfig FILE, or another prefix: tka config prefix NAME-")
-}
-
 // planLogin shows what login would do.
 func (t *tka) planLogin(l *client.Client, lf loginFlags, set *config.Settings) error {
 	info := l.Info
-	entry, err := t.entryWithoutSignin(l, set, signin.Session(lf.session), lf.namespaces)
+	entry, err := t.entryWithoutSignin(l, set, lf)
 	if err != nil {
 		return err
 	}
@@ -412,48 +416,6 @@ func stillSignedIn(err error) error {
 	return f.Try("You are signed in nevertheless; to end the sign-in: tka logout")
 }
 
-// entryWithoutSignin returns the kubeconfig entry for a session of the server's cluster, from what the server proved about the cluster.
-func (t *tka) entryWithoutSignin(l *client.Client, set *config.Settings, session signin.Session, namespaces []string) (kubeconfig.Entry, error) {
-	k := signin.Kubeconfig{Cluster: l.Info.Name, Session: session, Server: l.Info.ServerURL, CA: l.Info.CAData,
-		InsecureSkipTLSVerify: l.Info.InsecureSkipTLSVerify, Token: secret.New("none")}
-	if err := client.CheckKubeconfig(k); err != nil {
-		return kubeconfig.Entry{}, l.InvalidResponse("cluster-info", err)
-	}
-	return t.kubeconfigEntry(set, k, namespaces), nil
-}
-
-// kubeconfigEntry returns the kubeconfig entry for k.
-func (t *tka) kubeconfigEntry(set *config.Settings, k signin.Kubeconfig, namespaces []string) kubeconfig.Entry {
-	s := kubeconfig.Signin{Cluster: k.Cluster, Session: string(k.Session)}
-	e := kubeconfig.Entry{Signin: s, Name: signin.ContextName(set.Prefix, k.Cluster, k.Session), Server: k.Server, CA: k.CA, Command: t.pluginCommand(),
-		Args: kubeconfig.PluginArgs(s)}
-	if k.Namespace != "" {
-		e.Namespaces = append([]string{k.Namespace}, namespaces...)
-	}
-	if t.config != "" {
-		if path, err := filepath.Abs(t.config); err == nil {
-			e.Args = append(e.Args, "--config", path)
-		}
-	}
-	e.Args = append(e.Args, t.idTokens.Args()...)
-	return e
-}
-
-// pluginCommand returns the command with which kubectl runs tka: its name if it is in PATH, and otherwise its full path.
-func (t *tka) pluginCommand() string {
-	for _, name := range []string{"tka", "kubectl-tka"} {
-		if _, err := exec.LookPath(name); err == nil {
-			return name
-		}
-	}
-	self, err := os.Executable()
-	if err != nil || strings.HasPrefix(kubeconfig.ProgramName(self), "kubectl_complete") {
-		return "tka"
-	}
-	t.hint("tka is not in PATH, so the kubeconfig contains its full path, %s.", self)
-	return self
-}
-
 func (t *tka) refresh() *cobra.Command {
 	lf := loginFlags{refresh: true}
 	cmd := &cobra.Command{
@@ -492,7 +454,10 @@ func (t *tka) repeatLogin(ctx context.Context, l *client.Client, lf loginFlags, 
 	if err != nil {
 		return lf, err
 	}
-	entry, _ := view.Entry(signin.ContextName(set.Prefix, l.Info.Name, signin.Session(lf.session)))
+	entry, byTka := view.Entry(signin.ContextName(set.Prefix, l.Info.Name, signin.Session(lf.session)))
 	lf.auto = slices.Contains(entry.Args, signInFlag)
+	if mode := modeOf(entry); byTka && slices.Contains(l.Info.AccessModes(), mode) {
+		lf.mode = string(mode)
+	}
 	return lf, nil
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/cli"
 	"github.com/tailplane/tailplane/internal/gossip"
+	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/safefile"
 )
 
@@ -64,7 +65,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"server": cmdAccessServer, "hostile": cmdHostile, "requests": cmdRequests, "exits": cmdExits, "mode": cmdMode, "parses": cmdParses, "same": cmdSame,
 			"field": cmdField, "notoken": cmdNoToken, "link": cmdSymlink, "foreign": cmdForeign, "down": cmdDown, "refusing": cmdRefusing,
-			"knows": cmdKnows,
+			"knows": cmdKnows, "offers": cmdOffers,
 		},
 	})
 }
@@ -72,7 +73,7 @@ func TestScripts(t *testing.T) {
 type serversKey struct{}
 
 // server NAME [key=value…] starts an access server at $NAME and makes it the server of the settings. Keys: cluster, ready, grant
-// (repeatable: role/period/priority/namespaces), allow (repeatable: a role), lacks (repeatable: a verb), max, refuse, tls.
+// (repeatable: role/period/priority/namespaces), allow (repeatable: a role), lacks (repeatable: a verb), max, refuse, modes, tls.
 func cmdAccessServer(ts *testscript.TestScript, neg bool, args []string) {
 	name, opts := args[0], args[1:]
 	d := &accessServer{store: newSigninStore(0), cluster: "prod-eu"}
@@ -104,6 +105,8 @@ func cmdAccessServer(ts *testscript.TestScript, neg bool, args []string) {
 			d.lacks = append(d.lacks, access.Verb(value))
 		case "refuse":
 			d.store.fails = value
+		case "modes":
+			d.setModes(value)
 		case "tls":
 			secure = true
 		default:
@@ -203,6 +206,24 @@ func cmdKnows(ts *testscript.TestScript, neg bool, args []string) {
 // down NAME stops a server.
 func cmdDown(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Value(serversKey{}).(map[string]*accessServer)[args[0]].stop()
+}
+
+// offers NAME MODE,… changes the modes that a server's cluster offers.
+func cmdOffers(ts *testscript.TestScript, neg bool, args []string) {
+	d := ts.Value(serversKey{}).(map[string]*accessServer)[args[0]]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.setModes(args[1])
+	d.start()
+}
+
+// setModes makes the cluster offer modes, and a proxy that does not answer.
+func (d *accessServer) setModes(list string) {
+	d.modes = nil
+	for m := range strings.SplitSeq(list, ",") {
+		d.modes = append(d.modes, signin.Mode(m))
+	}
+	d.proxies = []signin.ProxyServer{{URL: "https://" + d.cluster + "-api.example.ts.net"}}
 }
 
 // refusing NAME removes the grants of a server's caller.

@@ -42,7 +42,7 @@ When the shell ends, its sign-in ends too. The exit code is that of the shell or
 		Args:    cobra.ArbitraryArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return t.doShell(cmd.Context(), lf, keep, args) },
 	}
-	lf.roleFlags(cmd)
+	t.roleFlags(cmd, &lf)
 	t.clusterFlag(cmd, &lf.cluster, loginClusterUsage, t.clusterNames)
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the session until it expires")
 	cmd.Flags().Bool("revoke", true, "end the session with the shell, which it always does")
@@ -202,12 +202,12 @@ func (s *shellRun) signIn(ctx context.Context, lf loginFlags, set *config.Settin
 	if _, err := s.readKubeconfigFiles(); err != nil { // report a broken kubeconfig now and not at a later login
 		return entry, err
 	}
-	entry = s.kubeconfigEntry(set, access.Kubeconfig, st.Namespaces)
+	entry = s.kubeconfigEntry(set, access, st.Namespaces)
 	if err := s.checkSameCluster(entry, s.client); err != nil {
 		return entry, err
 	}
-	s.recordSignIn(ctx, s.client.Base, st, access)
-	s.until = s.formatTime(tokenEnd(st, access))
+	s.recordSignIn(ctx, s.client, st, access)
+	s.until = s.formatTime(accessEnd(st, access))
 	s.hint("Signed in to %s as %s with %s until %s.", access.Cluster, st.Username, describeAccess(st.Role, st.Namespaces, st.Bind), s.until)
 	return entry, nil
 }

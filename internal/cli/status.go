@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/kubeconfig"
 	"github.com/tailplane/tailplane/internal/cli/output"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -18,7 +20,7 @@ func (t *tka) status(use string) *cobra.Command {
 		Use:   use,
 		Short: "Show the sign-ins of this device",
 		Long: `Show your sign-ins to one cluster, or to all clusters that this machine signed in to: the
-session, user, role, namespaces and end. The note "this terminal" marks the sign-in that other
+session, user, role, namespaces, end, and the mode of the kubeconfig entry. The note "this terminal" marks the sign-in that other
 commands are about. A sign-in that is not ready yet is a state, not an error. If you are not
 signed in, the exit code is 3.`,
 		Example: "  tka status\n  tka status --cluster prod-eu -o json",
@@ -34,8 +36,9 @@ signed in, the exit code is 3.`,
 type statusItem struct {
 	meta
 	signin.Status
-	Server string `json:"server"`
-	Error  string `json:"error,omitempty"` // why the state is unknown
+	Server string      `json:"server"`
+	Mode   signin.Mode `json:"mode,omitempty"`  // of the kubeconfig entry; absent: there is none
+	Error  string      `json:"error,omitempty"` // why the state is unknown
 }
 
 // doStatus shows all clusters, unless flags name a cluster; and all sessions, unless flags name one.
@@ -78,7 +81,13 @@ func (t *tka) statusOf(ctx context.Context, sf signinFlags, oneSession bool) ([]
 	}
 	return mapped(all.Sessions, func(st signin.Status) statusItem {
 		st.Namespaces, st.MissingNamespaces = nonNil(st.Namespaces), nonNil(st.MissingNamespaces)
-		return statusItem{meta: newMeta("Signin"), Status: st, Server: l.Base}
+		it := statusItem{meta: newMeta("Signin"), Status: st, Server: l.Base}
+		of := kubeconfig.Signin{Cluster: l.Info.Name, Session: string(st.Session)}
+		if it.Mode = t.entryMode(of); it.Mode != "" && !slices.Contains(l.Info.AccessModes(), it.Mode) {
+			f := outdatedEntry(of, it.Mode)
+			t.warn("%s. %s", f.Message, f.Advice[0])
+		}
+		return it
 	}), nil
 }
 
@@ -97,7 +106,7 @@ func (t *tka) showStatus(items []statusItem, code int) error {
 				namespaces = describePlaces(it.Namespaces, it.Bind)
 			}
 			row := append(output.Row(it.Cluster, string(it.Session), it.Username, it.Role, namespaces), output.Colored(stateColor(it.State), string(it.State)))
-			row = append(row, output.Cell{Text: t.timeLeft(it.Until)})
+			row = append(row, output.Cell{Text: t.timeLeft(it.Until)}, output.Cell{Text: string(it.Mode)})
 			if len(items) > 1 {
 				note := ""
 				if it.Cluster == t.selection.cluster && it.Session == t.selection.session {
@@ -107,7 +116,7 @@ func (t *tka) showStatus(items []statusItem, code int) error {
 			}
 			rows = append(rows, append(row, output.Row(it.Until, it.Device, it.Server, it.Name)...))
 		}
-		columns := []string{"CLUSTER", "SESSION", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT"}
+		columns := []string{"CLUSTER", "SESSION", "USER", "ROLE", "NAMESPACES", "STATE", "LEFT", "MODE"}
 		if len(items) > 1 {
 			columns = append(columns, "NOTES")
 		}

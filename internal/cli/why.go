@@ -172,7 +172,11 @@ func (t *tka) doWhy(ctx context.Context, wf whyFlags, args []string) error {
 
 // checkPermission checks the permission at the API server, with the sign-in's token.
 func (t *tka) checkPermission(ctx context.Context, l *client.Client, wf whyFlags, args []string, info *whyInfo) error {
-	g, err := l.Kubeconfig(ctx, t.selection.session)
+	mode, err := t.usedMode(l, t.selection.session)
+	if err != nil {
+		return err
+	}
+	g, err := l.Access(ctx, t.selection.session, mode)
 	if err != nil {
 		return err
 	}

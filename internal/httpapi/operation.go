@@ -138,6 +138,9 @@ type Response struct {
 	Body        any    // []byte is sent as it is; any other value as JSON
 }
 
+// A Waiter is a request that may wait. One that does not wait takes no place of those that do.
+type Waiter interface{ Waits() bool }
+
 // Serve returns a route that handles o with fn.
 func (o Op[Req, Resp]) Serve(fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
 	return o.ServeAfter(nil, fn)
@@ -145,7 +148,7 @@ func (o Op[Req, Resp]) Serve(fn func(context.Context, access.Permit, Req) (Resp,
 
 // ServeAfter is like Serve for an operation that may wait first. The server identifies the caller
 // and decides before the wait and again after it, so fn runs with current permissions. An error of
-// wait ends the request.
+// wait ends the request. A request that implements [Waiter] decides whether it waits.
 func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req) error, fn func(context.Context, access.Permit, Req) (Resp, error)) Route {
 	return Route{o.Declare(), func(v *request, p access.Permit) (any, error) {
 		req, err := decodeRequest[Req](v)
@@ -154,7 +157,7 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 		}
 		ctx, cancel := context.WithDeadline(v.r.Context(), p.Until())
 		defer cancel()
-		if wait != nil {
+		if w, is := any(req).(Waiter); wait != nil && (!is || w.Waits()) {
 			if err := v.waitFor(ctx, func(ctx context.Context) error { return wait(ctx, p, req) }); err != nil {
 				return nil, err
 			}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
 		Report: func(s signin.Signin, f signin.CheckResult) { p.recordSigninChange(node.Status(), s, f) },
 	}
-	service, err := signinService(p, store, keys)
+	service, err := signinService(p, store, keys, node)
 	if err != nil {
 		return err
 	}
@@ -121,13 +122,14 @@ func clusterWide(s settings.Signin) signin.ClusterWide {
 	return list
 }
 
-func signinService(p *process, store *controller.Store, keys *keyring) (*signin.Service, error) {
+func signinService(p *process, store *controller.Store, keys *keyring, node *tailnet.Node) (*signin.Service, error) {
 	s := &signin.Service{
 		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
 		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, MaxLife: time.Duration(p.set.Signin.MaxLife),
 		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
 		RoleRules: store.RoleRules, Tags: p.set.Tailnet.Tags, ClusterWide: clusterWide(p.set.Signin),
-		Ended: func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
+		Proxies: announcedProxies(p.set, node),
+		Ended:   func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
 	return s, acceptTokens(p, s)
 }
@@ -202,7 +204,35 @@ func (p *process) clusterInfo(ctx context.Context) (info signin.ClusterInfo, err
 	}
 	id, err := clusterID(ctx, p.config, c.ID, hash, p.log)
 	return signin.ClusterInfo{Name: c.Name, ID: id, ServerURL: c.Server, CAData: ca, CAHash: hash,
-		InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, Labels: c.Labels, Version: version()}, err
+		InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, Labels: c.Labels, Version: version(), Modes: announcedModes(p.set.Access)}, err
+}
+
+// announcedModes returns the modes of the settings. It returns none for the mode that every client expects of a server without modes.
+func announcedModes(a settings.Access) (modes []signin.Mode) {
+	if slices.Equal(a.Modes, settings.Default().Access.Modes) {
+		return nil
+	}
+	for _, m := range a.Modes {
+		modes = append(modes, signin.Mode(m))
+	}
+	return modes
+}
+
+// announcedProxies returns the function that lists the access proxies for people. A proxy that has only the name of its node is in the
+// tailnet of the access server, whose node knows the domain.
+func announcedProxies(set settings.File, node interface{ Names() []string }) func() []signin.ProxyServer {
+	return func() (all []signin.ProxyServer) {
+		var self string
+		if names := node.Names(); len(names) > 0 {
+			self = names[0]
+		}
+		for _, p := range set.AnnouncedProxies() {
+			if at := p.At(self, set.Tailnet.Port); at != "" {
+				all = append(all, signin.ProxyServer{URL: at, CAData: []byte(p.CAData)})
+			}
+		}
+		return all
+	}
 }
 
 // newNode returns a node with the settings that all nodes of the process share.

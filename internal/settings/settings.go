@@ -7,8 +7,6 @@ package settings
 
 import (
 	"bytes"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +31,7 @@ type File struct {
 	Tailnet Tailnet     `yaml:"tailnet"`
 	Signin  Signin      `yaml:"signin"`
 	API     API         `yaml:"api"`
+	Access  Access      `yaml:"access"`
 	Gossip  Gossip      `yaml:"gossip"`
 	Names   Names       `yaml:"names"`
 	Audit   Audit       `yaml:"audit"`
@@ -169,7 +168,7 @@ func Default() File {
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
 			Connections: 256,
 		}},
-		Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Proxy: defaultProxy(), Fleet: defaultFleet(),
+		Access: Access{Modes: []AccessMode{TokenMode}}, Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Proxy: defaultProxy(), Fleet: defaultFleet(),
 		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
@@ -221,7 +220,7 @@ func decode(b []byte, into any) error {
 
 // sections names the settings of each Go type, for the decoder's errors.
 var sections = map[string]string{
-	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api",
+	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api", "Access": " of access", "AnnouncedProxy": " of an entry of access.proxies",
 	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
 	"Audit": " of audit", "Plane": " of plane", "AccessProxy": " of proxy", "ProxyPolicy": " of policy", "Recording": " of proxy.recording", "ProxyRule": " of an entry of policy.rules", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
 	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
@@ -366,6 +365,7 @@ func (f File) validateAccess(v *validation) {
 			"signin.tokenAudiences: %q is empty, contains white space or occurs twice", a)
 	}
 	f.Signin.OIDC.validate(v)
+	f.validateModes(v)
 	v.failIf(f.API.Limits.Connections < 0, "api.limits.connections: %d is negative; 0 means no limit", f.API.Limits.Connections)
 	v.failIf(f.API.RetryAfter == 0 || !f.API.MaxWait.isBetween(1, time.Minute),
 		"api.retryAfter must be above 0 and api.maxWait between 0 and 1m")
@@ -407,24 +407,7 @@ func (c Cluster) CA() ([]byte, error) {
 	case c.CAData == "":
 		return nil, errors.New("cluster.caFile is missing: set the CA certificates of the API server, as PEM")
 	}
-	rest, n := b, 0
-	for {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("%s contains a %s; only certificates are allowed", from, block.Type)
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return nil, fmt.Errorf("%s: certificate %d: %w", from, n+1, err)
-		}
-		n++
-	}
-	if n == 0 || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, fmt.Errorf("%s is not a list of PEM certificates", from)
-	}
-	return b, nil
+	return b, checkCertificates(from, b)
 }
 
 // Warnings returns a warning for each setting that is valid but risky.

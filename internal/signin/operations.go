@@ -29,7 +29,8 @@ var (
 	}
 	Read = httpapi.Op[ReadRequest, Status]{
 		Pattern: "GET " + Base + "/login", Verb: access.SigninRead,
-		Doc:       "Show the sign-in of a session of this device: 200 when it is ready, 202 while it is pending.",
+		Doc:       "Show the sign-in of a session of this device: 200 when it is ready, 202 while it is pending. The request can wait until the sign-in is ready.",
+		Example:   ReadRequest{Wait: httpapi.Duration(25 * time.Second)},
 		Responses: []Status{exampleStatus(Ready), exampleStatus(Pending)},
 		Refusals:  slices.Concat(withToken, []problem.Code{problem.NotSignedIn, problem.CannotProvision}),
 	}
@@ -39,7 +40,7 @@ var (
 		Example: KubeconfigRequest{Wait: httpapi.Duration(25 * time.Second)},
 		Responses: []Kubeconfig{{Cluster: "prod-eu", Server: "https://k8s.prod-eu.example:6443", CA: []byte("-----BEGIN CERTIFICATE-----\n"), Prefix: "tka-",
 			Token: secret.New("the token"), ExpiresAt: exampleTime.Add(8 * time.Hour)}},
-		Refusals: slices.Concat(withToken, []problem.Code{problem.NotReady, problem.NotSignedIn, problem.GrantRemoved, problem.CannotProvision, problem.AuditUnavailable}),
+		Refusals: slices.Concat(withToken, []problem.Code{problem.NotReady, problem.NotSignedIn, problem.GrantRemoved, problem.ProxyOnly, problem.CannotProvision, problem.AuditUnavailable}),
 	}
 	Logout = httpapi.Op[LogoutRequest, Status]{
 		Pattern: "POST " + Base + "/logout", Verb: access.SigninLogout,
@@ -79,7 +80,8 @@ var (
 		Doc: "Return how people reach the cluster, and its identity.",
 		Responses: []ClusterInfo{{ServerURL: "https://k8s.prod-eu.example:6443", CAData: []byte("-----BEGIN CERTIFICATE-----\n"), Labels: map[string]string{"env": "prod"},
 			Name: "prod-eu", ID: "5e0c3f5a-6f0e-4f0c-9a63-1f4f6f6f2b11", CAHash: "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-			Key: httpapi.PublicKey{1}, Version: "v0.1.0", Servers: []string{"https://tka.tail1234.ts.net", "https://tka-2.tail1234.ts.net"}}},
+			Key: httpapi.PublicKey{1}, Version: "v0.1.0", Servers: []string{"https://tka.tail1234.ts.net", "https://tka-2.tail1234.ts.net"},
+			Modes: []Mode{ModeProxy, ModeToken}, Proxies: []ProxyServer{{URL: "https://prod-eu-api.tail1234.ts.net"}}}},
 		Refusals: ungranted,
 	}
 	GetWhoami = httpapi.Op[WhoamiRequest, Whoami]{
@@ -152,11 +154,16 @@ func (r LoginRequest) AuditArgs() map[string]string {
 	return args
 }
 
-// A ReadRequest names a session.
+// A ReadRequest can wait until the sign-in is ready.
 type ReadRequest struct {
 	RequestToken
 	Session Session `json:"-" query:"session" doc:"without it, the default session"`
+
+	Wait httpapi.Duration `json:"-" query:"wait" doc:"how long to wait for the sign-in to become ready; the server limits it to api.maxWait"`
 }
+
+// Waits implements [httpapi.Waiter].
+func (r ReadRequest) Waits() bool { return r.Wait > 0 }
 
 // A SessionsRequest has no parameters besides the token.
 type SessionsRequest struct{ RequestToken }

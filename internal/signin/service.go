@@ -63,6 +63,10 @@ type Service struct {
 	// Servers, optional, returns the base URLs of the cluster's access servers for ClusterInfo.
 	Servers func() []string
 
+	// Proxies, optional, returns the access proxies of the cluster for ClusterInfo. If Proxies is nil,
+	// ClusterInfo returns Cluster.Proxies.
+	Proxies func() []ProxyServer
+
 	// Ended, optional, is called for each sign-in that a request ended.
 	Ended func(Signin, Cause)
 
@@ -93,8 +97,15 @@ const (
 func (d *Service) Routes() []httpapi.Route {
 	return []httpapi.Route{
 		Login.Serve(d.login),
-		Read.Serve(d.read),
-		GetKubeconfig.ServeAfter(d.awaitReady, d.kubeconfig),
+		Read.ServeAfter(func(ctx context.Context, p access.Permit, r ReadRequest) error {
+			return d.awaitReady(ctx, p, r.RequestToken, r.Session, r.Wait)
+		}, d.read),
+		GetKubeconfig.ServeAfter(func(ctx context.Context, p access.Permit, r KubeconfigRequest) error {
+			if d.proxyOnly() != nil {
+				return nil // kubeconfig returns the error
+			}
+			return d.awaitReady(ctx, p, r.RequestToken, r.Session, r.Wait)
+		}, d.kubeconfig),
 		Logout.Serve(d.logout),
 		ListSessions.Serve(d.sessions),
 		ListRoles.Serve(d.grantedRoles),
@@ -265,62 +276,6 @@ func (d *Service) sessions(ctx context.Context, p access.Permit, req SessionsReq
 	return out, nil
 }
 
-func (d *Service) read(ctx context.Context, p access.Permit, req ReadRequest) (Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err := p.Require(access.SigninRead, d.Now()); err != nil {
-		return Status{}, err
-	}
-	p, err := d.withToken(ctx, p, req.Token)
-	if err != nil {
-		return Status{}, err
-	}
-	s, err := d.readOwn(ctx, p, req.Session)
-	if err != nil {
-		return Status{}, err
-	}
-	switch s.State(d.Now()) {
-	case Ended, Ending:
-		return Status{}, notSignedIn(s)
-	case Refused:
-		return Status{}, cannotProvision(s)
-	}
-	return d.status(s), nil
-}
-
-// awaitReady delays a request for a kubeconfig until the sign-in leaves the state Pending or the
-// wait ends.
-func (d *Service) awaitReady(ctx context.Context, p access.Permit, req KubeconfigRequest) error {
-	wait := min(time.Duration(req.Wait), d.MaxWait)
-	if wait == 0 || p.OwnerOnly() != nil {
-		return nil // nothing to wait for
-	}
-	p, err := d.withToken(ctx, p, req.Token)
-	if err != nil {
-		return err
-	}
-	name := ownerOf(p, req.Session).Name()
-	limit, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	if _, known := d.Store.GetCached(name); !known {
-		if _, err := d.Store.Get(limit, name); errors.Is(err, ErrNotFound) {
-			return nil // nothing to wait for; kubeconfig returns the error
-		}
-	}
-	seen := false // the watch may lag behind the login, so absence counts only after the sign-in was seen
-	err = d.Store.Await(limit, name, func(s Signin, there bool) bool {
-		if !there {
-			return seen
-		}
-		seen = true
-		return s.State(d.Now()) != Pending
-	})
-	if err != nil && (ctx.Err() != nil || limit.Err() == nil) {
-		return unavailable(err)
-	}
-	return nil
-}
-
 // kubeconfig returns a new token for a ready sign-in. The grants of the current connection must
 // still cover the sign-in; otherwise kubeconfig ends it.
 func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req KubeconfigRequest) (Kubeconfig, error) {
@@ -335,6 +290,9 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 		return Kubeconfig{}, err
 	}
 	if err := d.requireOwner(p, req.Session); err != nil {
+		return Kubeconfig{}, err
+	}
+	if err := d.proxyOnly(); err != nil {
 		return Kubeconfig{}, err
 	}
 	s, err := d.readOwn(ctx, p, req.Session)

@@ -178,6 +178,8 @@ type ClusterInfo struct {
 	Key                   httpapi.PublicKey `json:"key,omitzero" doc:"the public key that verifies Tailplane-Proof; absent while the server has no key"`
 	Version               string            `json:"version" doc:"version of the access server"`
 	Servers               []string          `json:"servers,omitempty" doc:"base URLs of the cluster's access servers, the answering one first; each proves the same key"`
+	Modes                 []Mode            `json:"modes,omitempty" enum:"proxy,token" doc:"how kubectl may reach the API server, the preferred way first; absent: token"`
+	Proxies               []ProxyServer     `json:"proxies,omitempty" doc:"access proxies of the cluster, any of which serves; absent: none"`
 	OIDC                  []AcceptedIssuer  `json:"oidc,omitempty" doc:"issuers whose OIDC tokens the server accepts beside the tailnet's identity; send a token only to a server that has proved its key"`
 }
 
@@ -192,6 +194,9 @@ func (d *Service) clusterInfo(_ context.Context, p access.Permit, _ ClusterInfoR
 	}
 	if d.Servers != nil {
 		info.Servers = d.Servers()
+	}
+	if d.Proxies != nil {
+		info.Proxies = d.Proxies()
 	}
 	if info.Labels == nil {
 		info.Labels = map[string]string{}

@@ -227,6 +227,9 @@ func TestValuesRefused(t *testing.T) {
 		{"no authority", "cluster.caFromPod=false", "cluster.caData is missing"},
 		{"two authorities", "cluster.caData=x", "both set"},
 		{"all and its parts", "all.enabled=true", "set access.enabled and operator.enabled to false"},
+		{"a mode that does not exist", "access.modes={direct}", "/access/modes/0"},
+		{"a proxy that does not run", "access.modes={proxy}", "set proxy.enabled"},
+		{"a proxy without TLS", "access.modes={proxy},access.proxies[0].url=http://east-api", "/access/proxies/0/url"},
 		{"sign-ins in the namespace of the operator", "signin.namespace=" + systems, "set another namespace"},
 		{"an issuer without keys", "signin.oidc.issuers[0].url=https://a.example", "/signin/oidc/issuers/0"},
 		{"an issuer with its keys twice", "signin.oidc.issuers[0].url=https://a.example,signin.oidc.issuers[0].keysURL=https://a.example/keys,signin.oidc.issuers[0].keysConfigMap.name=keys", "/signin/oidc/issuers/0"},
@@ -599,6 +602,13 @@ func TestSettingsInStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	full["fleet"] = fleet["fleet"]
+	var proxied map[string]any
+	text := file(profileValues(t, "all")+"\nproxy: {enabled: true, hostname: gate}\n", "tailplane", "tailplane-0.yaml")
+	if err := yaml.Unmarshal([]byte(text), &proxied); err != nil {
+		t.Fatal(err)
+	}
+	load(text, settings.AllRoles)
+	full["proxy"], full["access"] = proxied["proxy"], proxied["access"]
 	for _, path := range settingPaths(reflect.TypeFor[settings.File](), "") {
 		_, there, err := unstructured.NestedFieldNoCopy(full, strings.Split(path, ".")...)
 		if err != nil {

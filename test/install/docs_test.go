@@ -46,7 +46,7 @@ func TestPages(t *testing.T) {
 	}
 	links := regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
 	quoted := regexp.MustCompile("`([a-z][A-Za-z]+(?:\\.[a-z][A-Za-z]+)+)[:`]")
-	for _, name := range []string{"install.md", "operate.md", "upgrade.md", "inject.md"} {
+	for _, name := range []string{"install.md", "operate.md", "upgrade.md", "inject.md", "access-proxy.md"} {
 		text, _ := page(t, name)
 		for _, m := range links.FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(filepath.Join(root, "docs/tasks", m[1])); err != nil {

@@ -81,7 +81,7 @@ func start(t *testing.T) *testenv.Env {
 		}}); system.err != nil {
 			return
 		}
-		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits}})
+		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]"}})
 		if system.err != nil {
 			return
 		}

@@ -94,6 +94,9 @@ app.kubernetes.io/component: {{ .part }}
 {{- if and $v.all.enabled (or $v.access.enabled $v.operator.enabled) }}
 {{- $bad = append $bad "all.enabled plays access and operator in one process: set access.enabled and operator.enabled to false" }}
 {{- end }}
+{{- if and (has "proxy" $v.access.modes) (not $v.proxy.enabled) (not $v.access.proxies) }}
+{{- $bad = append $bad "access.modes has proxy, and there is none: set proxy.enabled, or list proxies that run elsewhere in access.proxies" }}
+{{- end }}
 {{- if eq $v.signin.namespace .Release.Namespace }}
 {{- $bad = append $bad (printf "signin.namespace is the chart's own namespace %s: an account that may create tokens for sign-ins could create one for the operator; set another namespace" .Release.Namespace) }}
 {{- end }}

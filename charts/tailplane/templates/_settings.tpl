@@ -26,6 +26,35 @@
 {{- end }}
 {{- end }}
 
+{{/* How kubectl reaches the API server, as the access server announces it. With plain HTTP in the tailnet,
+     kubectl cannot use the proxy, so it is no default. */}}
+{{- define "tailplane.accessModes" -}}
+{{- $v := .Values }}
+{{- $modes := $v.access.modes }}
+{{- if not $modes }}
+{{- $modes = ternary (list "proxy" "token") (list "token") (and $v.proxy.enabled (not $v.tailnet.insecureHTTP)) }}
+{{- end }}
+{{- $a := dict "modes" $modes }}
+{{- with $v.access.proxies }}
+{{- $_ := set $a "proxies" . }}
+{{- else }}
+{{- if has "proxy" $modes }}
+{{- $names := list }}
+{{- range $i := until (ternary 1 (int $v.proxy.replicas) $v.all.enabled) }}
+{{- $names = append $names (dict "hostname" (include "tailplane.proxyHostname" (dict "root" $ "ordinal" $i))) }}
+{{- end }}
+{{- $_ := set $a "proxies" $names }}
+{{- end }}
+{{- end }}
+{{- toYaml $a }}
+{{- end }}
+
+{{/* The name of the node of the access proxy with an ordinal: {root, ordinal}. */}}
+{{- define "tailplane.proxyHostname" -}}
+{{- $host := .root.Values.proxy.hostname | default (printf "%s-api" .root.Values.cluster.name) }}
+{{- ternary (printf "%s-%d" $host (int .ordinal)) $host (gt (int .ordinal) 0) }}
+{{- end }}
+
 {{/* The settings of the node with an ordinal: {root, ordinal}. */}}
 {{- define "tailplane.accessSettings" -}}
 {{- $v := .root.Values }}
@@ -42,7 +71,7 @@
 {{- if .ordinal }}{{ $_ := set $tailnet "hostname" (printf "%s-%d" $v.tailnet.hostname .ordinal) }}{{ end }}
 {{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
 {{- $_ := set $tailnet "stateSecret" (printf "tailplane-access-%d" .ordinal) }}
-{{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
+{{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "access" (include "tailplane.accessModes" .root | fromYaml) "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- if and $v.all.enabled $v.proxy.enabled }}
 {{- $_ := set $f "proxy" (dict "enabled" true "hostname" $v.proxy.hostname "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
@@ -77,8 +106,7 @@
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- $_ := set $f.tailnet "stateSecret" (printf "tailplane-proxy-%d" .ordinal) }}
 {{- $_ := set $f.audit "keySecret" "tailplane-proxy-audit-key" }}
-{{- $host := $v.proxy.hostname | default (printf "%s-api" $v.cluster.name) }}
-{{- $_ := set $f "proxy" (dict "hostname" (ternary (printf "%s-%d" $host (int .ordinal)) $host (gt (int .ordinal) 0)) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
+{{- $_ := set $f "proxy" (dict "hostname" (include "tailplane.proxyHostname" .) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
 {{- toYaml $f }}
 {{- end }}
 

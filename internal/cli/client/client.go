@@ -160,17 +160,22 @@ func Call[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp
 	return resp, nil
 }
 
-// maxWait is how long one request for a kubeconfig may wait. It is less than servers allow, so that the server ends the wait.
+// maxWait is how long one request may wait for a sign-in. It is less than servers allow, so that the server ends the wait.
 const maxWait = 25 * time.Second
 
 // CallUntilReady repeats the request until the response is other than "not yet" or the time limit is near. A server that supports waiting
 // holds the request for the wait that req gets. For other servers, CallUntilReady repeats the request after their Retry-After.
 func CallUntilReady[Req, Resp any](ctx context.Context, c *Client, op httpapi.Op[Req, Resp], req func(wait time.Duration) Req) (Resp, error) {
+	return untilReady(ctx, c, func(wait time.Duration) (Resp, error) { return Call(ctx, c, op, req(wait)) })
+}
+
+// untilReady implements CallUntilReady for any call.
+func untilReady[Resp any](ctx context.Context, c *Client, call func(wait time.Duration) (Resp, error)) (Resp, error) {
 	deadline, _ := ctx.Deadline()
 	var lateErr error // error for the last response, if no other one comes in time
 	for last := false; ; {
 		left := time.Until(deadline)
-		resp, err := Call(ctx, c, op, req(max(0, min(maxWait, left-lastRequestTime(left)).Truncate(time.Millisecond))))
+		resp, err := call(max(0, min(maxWait, left-lastRequestTime(left)).Truncate(time.Millisecond)))
 		after, later := c.retryDelay(err)
 		if !later {
 			if _, answered := errors.AsType[*problem.Error](err); err != nil && !answered && lateErr != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {

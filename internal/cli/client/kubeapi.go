@@ -30,12 +30,17 @@ type KubeAPI struct {
 // maxKubeResponse bounds the size of a response. A list of all resources of a large cluster has a few hundred kilobytes.
 const maxKubeResponse = 8 << 20
 
-// NewKubeAPI returns a client for the server at base, an https URL, with the certificate authority ca in PEM. The zero token makes
-// anonymous requests.
+// maxPlainMessage bounds the message of an error in plain text.
+const maxPlainMessage = 1000
+
+// NewKubeAPI returns a client for the server at base, an https URL, with the certificate authority ca in PEM. If ca is nil, the certificate
+// must be public. The zero token makes anonymous requests.
 func NewKubeAPI(base string, ca []byte, token secret.Text, local *tailscaled.Client) (*KubeAPI, error) {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return nil, errors.New("the cluster's certificate authority has no certificate")
+	var roots *x509.CertPool // nil: those of the system
+	if ca != nil {
+		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(ca) {
+			return nil, errors.New("the cluster's certificate authority has no certificate")
+		}
 	}
 	if !strings.HasPrefix(base, "https://") {
 		return nil, fmt.Errorf("%s is not https", base)
@@ -102,7 +107,9 @@ func (k *KubeAPI) do(ctx context.Context, method, path, accept string, in, out a
 		return fmt.Errorf("the answer is larger than %d bytes", maxKubeResponse)
 	case res.StatusCode/100 != 2:
 		var status struct{ Message string }
-		_ = json.Unmarshal(text, &status) // the status code is enough if this fails
+		if err := json.Unmarshal(text, &status); err != nil && strings.HasPrefix(res.Header.Get("Content-Type"), "text/plain") {
+			status.Message, _, _ = strings.Cut(string(text[:min(len(text), maxPlainMessage)]), "\n") // the access proxy refuses discovery like this
+		}
 		return &KubeAPIError{res.StatusCode, status.Message}
 	}
 	if err := json.Unmarshal(text, out); err != nil {

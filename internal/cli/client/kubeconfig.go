@@ -22,7 +22,8 @@ import (
 // An IssuedKubeconfig is a validated kubeconfig from the server.
 type IssuedKubeconfig struct {
 	signin.Kubeconfig
-	Until time.Time // actual expiry of the token; zero if the server does not report it
+	Mode  signin.Mode
+	Until time.Time // actual end of the access; zero if the server does not report it
 }
 
 // Kubeconfig waits for the sign-in of a session and fetches its kubeconfig.
@@ -37,7 +38,7 @@ func (c *Client) Kubeconfig(ctx context.Context, session signin.Session) (Issued
 	context := k.Context()
 	prefix, ok := strings.CutSuffix(context, signin.ContextName("", k.Cluster, session))
 	k.Prefix, k.Session = prefix, session
-	g := IssuedKubeconfig{Kubeconfig: k}
+	g := IssuedKubeconfig{Kubeconfig: k, Mode: signin.ModeToken}
 	if s := c.Last.Header.Get(signin.ExpiresHeader); s != "" {
 		if g.Until, err = time.Parse(time.RFC3339, s); err != nil {
 			err = fmt.Errorf("the expiry of the token, %.60q, is not a time", s)
@@ -63,20 +64,30 @@ func (c *Client) Kubeconfig(ctx context.Context, session signin.Session) (Issued
 // unknown fields.
 func CheckKubeconfig(k signin.Kubeconfig) error {
 	switch {
-	case !dialpolicy.IsClusterName(k.Cluster):
-		return fmt.Errorf("%.60q is not the name of a cluster", k.Cluster)
 	case k.InsecureSkipTLSVerify:
 		return errors.New("insecure-skip-tls-verify is set, so another machine could impersonate the cluster")
+	}
+	if err := checkEntry(k); err != nil {
+		return err
+	}
+	if err := checkCA(k.CA); err != nil {
+		return fmt.Errorf("certificate-authority-data: %w", err)
+	}
+	return CheckToken(k.Token)
+}
+
+// checkEntry rejects the names and the address of a kubeconfig that tka would not write.
+func checkEntry(k signin.Kubeconfig) error {
+	switch {
+	case !dialpolicy.IsClusterName(k.Cluster):
+		return fmt.Errorf("%.60q is not the name of a cluster", k.Cluster)
 	case k.Namespace != "" && !dialpolicy.IsNamespaceName(k.Namespace):
 		return fmt.Errorf("%.60q is not the name of a namespace", k.Namespace)
 	}
 	if err := checkAPIServer(k.Server); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
-	if err := checkCA(k.CA); err != nil {
-		return fmt.Errorf("certificate-authority-data: %w", err)
-	}
-	return CheckToken(k.Token)
+	return nil
 }
 
 // checkAPIServer rejects an address of a cluster that is not https or that has parts other than host, port and path.

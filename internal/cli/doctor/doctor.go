@@ -62,8 +62,10 @@ type Facts struct {
 	DiscoveryFailure Failure
 	Policy           []RuleProblem // rules of the policy that a cluster cannot use
 
-	APIServer  string
-	APIVersion string
+	Mode signin.Mode // how kubectl reaches the API server; "": unknown
+
+	APIServer  string // URL of what kubectl connects to: the API server, or in the mode proxy the access proxy
+	APIVersion string // of the API server; "": it answers, and refuses this request
 	APIFailure Failure
 	Proxy      string // proxy that kubectl would use for the API server; "": none
 	NoProxy    string // value of $NO_PROXY with which kubectl would not use it; "": it may
@@ -95,7 +97,8 @@ type Kubeconfig struct {
 	Exists    bool
 	Matches   bool // it has the address and the authority that the server reports
 	Current   bool
-	StaleLock string // a lock file that a dead program left
+	Outdated  signin.Mode // of the context, if the cluster no longer offers it
+	StaleLock string      // a lock file that a dead program left
 }
 
 // A Kuberc is the plugin policy in kubectl's settings.
@@ -356,6 +359,10 @@ func (f Facts) apiServer() Result {
 	switch {
 	case f.APIServer == "":
 		return result(Skipped, "The address of the API server is unknown.")
+	case f.Mode == signin.ModeProxy && f.APIVersion == "":
+		return result(OK, "The access proxy %s answers. It refuses requests until this device is signed in.", f.APIServer)
+	case f.Mode == signin.ModeProxy:
+		return result(OK, "The access proxy %s carries requests to the API server: Kubernetes %s.", f.APIServer, f.APIVersion)
 	case f.APIVersion == "":
 		return result(OK, "The API server %s answers.", f.APIServer)
 	}
@@ -384,6 +391,10 @@ func (f Facts) kubeconfig() Result {
 		return result(Warn, "A killed program left the lock %s.", k.StaleLock).advise("If no kubectl and no tka is running, remove it.")
 	case !k.Exists:
 		return result(Warn, "The kubeconfig has no context %s.", k.Context).advise("tka login")
+	case k.Outdated != "":
+		return result(Fail, "The context %s uses the mode %s, which the cluster no longer offers.", k.Context, k.Outdated).advise("tka login")
+	case !k.Matches && f.Mode == signin.ModeProxy:
+		return result(Fail, "The context %s has another access proxy or another certificate authority than the access server reports.", k.Context).advise("tka login")
 	case !k.Matches:
 		return result(Fail, "The context %s has another API server or another certificate authority than the access server reports.", k.Context).advise("tka login")
 	case !k.Current:
@@ -394,6 +405,8 @@ func (f Facts) kubeconfig() Result {
 
 func (f Facts) plugin() Result {
 	switch {
+	case f.Mode == signin.ModeProxy:
+		return result(Skipped, "In the mode proxy, kubectl runs no plugin.")
 	case f.PluginCommand == "":
 		return result(Skipped, "The kubeconfig has no plugin.")
 	case f.Plugin == "":
@@ -404,6 +417,8 @@ func (f Facts) plugin() Result {
 
 func (f Facts) kuberc() Result {
 	switch k := f.Kuberc; {
+	case f.Mode == signin.ModeProxy:
+		return result(Skipped, "In the mode proxy, kubectl runs no plugin.")
 	case k.File == "" || k.Policy == "" || k.Policy == "AllowAll":
 		return result(OK, "kubectl runs every plugin in a kubeconfig. Since version 1.35, a setting can restrict it to this plugin.").
 			advise("In ~/.kube/kuberc: %s", strings.ReplaceAll(allowLine, "\n", "; "))
@@ -416,10 +431,12 @@ func (f Facts) kuberc() Result {
 }
 
 func (f Facts) tokens() Result {
-	switch f.Tokens {
-	case InMemory:
+	switch {
+	case f.Mode == signin.ModeProxy:
+		return result(OK, "kubectl needs no token from this machine: the access proxy adds it.")
+	case f.Tokens == InMemory:
 		return result(OK, "tka caches tokens for kubectl in memory.")
-	case OnDisk:
+	case f.Tokens == OnDisk:
 		return result(OK, "tka caches tokens for kubectl on disk, because $XDG_RUNTIME_DIR is not set.")
 	}
 	return result(OK, "tka caches no tokens: each run of kubectl requests one from the server.")

@@ -66,6 +66,15 @@ func TestEvaluate(t *testing.T) {
 		{"edit everywhere", func(f *doctor.Facts) { f.Whoami.Signin.Role = "edit" }, "role", doctor.Warn, "every ServiceAccount"},
 		{"edit in one namespace", func(f *doctor.Facts) { f.Whoami.Signin.Role, f.Whoami.Signin.Namespaces = "edit", []string{"shop"} }, "role", doctor.OK, "edit"},
 		{"API server", func(f *doctor.Facts) { f.APIFailure = doctor.Failure{"no route", []string{"look"}} }, "API server", doctor.Fail, "no route"},
+		{"access proxy", func(f *doctor.Facts) { f.Mode = signin.ModeProxy }, "API server", doctor.OK, "carries requests to the API server: Kubernetes v1.37.0"},
+		{"access proxy, not signed in", func(f *doctor.Facts) { f.Mode, f.APIVersion = signin.ModeProxy, "" }, "API server", doctor.OK, "until this device is signed in"},
+		{"no plugin in the mode proxy", func(f *doctor.Facts) { f.Mode, f.Plugin = signin.ModeProxy, "" }, "plugin", doctor.Skipped, "runs no plugin"},
+		{"plugins denied in the mode proxy", func(f *doctor.Facts) {
+			f.Mode, f.Kuberc = signin.ModeProxy, doctor.Kuberc{File: "kuberc", Policy: "DenyAll"}
+		}, "plugin policy", doctor.Skipped, "runs no plugin"},
+		{"no token in the mode proxy", func(f *doctor.Facts) { f.Mode, f.Tokens = signin.ModeProxy, doctor.OnDisk }, "tokens", doctor.OK, "no token from this machine"},
+		{"another access proxy", func(f *doctor.Facts) { f.Mode, f.Kubeconfig.Matches = signin.ModeProxy, false }, "kubeconfig", doctor.Fail, "another access proxy"},
+		{"a mode that is no longer offered", func(f *doctor.Facts) { f.Kubeconfig.Outdated = signin.ModeToken }, "kubeconfig", doctor.Fail, "uses the mode token, which the cluster no longer offers"},
 		{"no rights", func(f *doctor.Facts) { f.Rules = 0 }, "rights", doctor.Warn, "no rights in the namespace default"},
 		{"token refused", func(f *doctor.Facts) { f.RulesFailure = doctor.Failure{"401", []string{"tka login"}} }, "rights", doctor.Fail, "401"},
 		{"no context", func(f *doctor.Facts) { f.Kubeconfig.Exists = false }, "kubeconfig", doctor.Warn, "no context tka-prod-eu"},

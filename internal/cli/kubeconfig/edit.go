@@ -98,7 +98,7 @@ func (e *ForeignEntryError) Error() string {
 func (k Files) Merge(a Entry, use bool) error {
 	home := k.defaultFile()
 	uf, user := k.find(usersList, a.Name)
-	other, userByTka := pluginSignin(user)
+	other, userByTka := signinOf(user)
 	if user != nil && (!userByTka || other != a.Signin) {
 		return &ForeignEntryError{"user", a.Name, uf.path, other}
 	}
@@ -127,7 +127,7 @@ func (k Files) Remove(s Signin) []string {
 	var names []string
 	for _, f := range k {
 		for _, item := range slices.Clone(f.items(usersList)) {
-			if of, byTka := pluginSignin(yamledit.Child(item, usersList.key)); byTka && of == s {
+			if of, byTka := signinOf(yamledit.Child(item, usersList.key)); byTka && of == s {
 				names = append(names, yamledit.Child(item, "name").Value)
 				f.delete(usersList, names[len(names)-1])
 			}

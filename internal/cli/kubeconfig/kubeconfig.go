@@ -17,6 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/yamledit"
 )
 
@@ -27,9 +28,14 @@ type Entry struct {
 	Server     string   // URL of the API server
 	CA         []byte   // PEM
 	Namespaces []string // where the role holds, the default first; empty: all
-	Command    string   // the plugin that fetches tokens
-	Args       []string // starting with PluginArgs
+	Command    string   // the plugin that fetches tokens; "" if Proxy is set
+	Args       []string // starting with PluginArgs; nil if Proxy is set
+	Proxy      bool     // Server is the access proxy, which needs the name of the session only
 }
+
+// extensionName is the name of the extension with which tka recognises its user entries for the access proxy. Its content is the name of
+// the cluster; the token of the entry names the session.
+const extensionName = "tailplane.dev/signin"
 
 const (
 	// ExecVersion is the API version of the exec plugin in entries.
@@ -55,9 +61,17 @@ func PluginArgs(s Signin) []string {
 	return args
 }
 
-// pluginSignin returns the sign-in that a user entry fetches tokens for, if tka wrote the entry.
-func pluginSignin(user *yaml.Node) (s Signin, byTka bool) {
+// signinOf returns the sign-in of a user entry, if tka wrote the entry.
+func signinOf(user *yaml.Node) (s Signin, byTka bool) {
 	exec := yamledit.Child(user, "exec")
+	if list := yamledit.Child(user, "extensions"); exec == nil && list != nil && list.Kind == yaml.SequenceNode {
+		for _, item := range list.Content {
+			name, cluster := yamledit.Child(item, "name"), yamledit.Child(yamledit.Child(item, "extension"), "cluster")
+			if token := yamledit.Child(user, "token"); token != nil && name != nil && cluster != nil && name.Value == extensionName {
+				return parseProxyUser(token.Value, cluster.Value)
+			}
+		}
+	}
 	command, list := yamledit.Child(exec, "command"), yamledit.Child(exec, "args")
 	if command == nil || list == nil || list.Kind != yaml.SequenceNode {
 		return Signin{}, false
@@ -67,6 +81,15 @@ func pluginSignin(user *yaml.Node) (s Signin, byTka bool) {
 		args = append(args, arg.Value)
 	}
 	return parsePlugin(command.Value, args)
+}
+
+// parseProxyUser returns the sign-in of a user entry for the access proxy, with the content of its extension.
+func parseProxyUser(token, cluster string) (s Signin, byTka bool) {
+	session, err := signin.ParseSessionToken(token)
+	if err != nil || cluster == "" {
+		return Signin{}, false
+	}
+	return Signin{cluster, string(session)}, true
 }
 
 // parsePlugin returns the sign-in that an exec plugin fetches tokens for, if the plugin is tka.
@@ -328,8 +351,13 @@ func (f *file) text() ([]byte, error) {
 	return text, nil
 }
 
-// userNode returns the content of the user entry, with which kubectl gets a token.
+// userNode returns the content of the user entry, with which kubectl gets a token, or names a session to the access proxy.
 func (a Entry) userNode() *yaml.Node {
+	if a.Proxy {
+		extension := yamledit.Mapping("name", yamledit.Scalar(extensionName), "extension", yamledit.Mapping("cluster", yamledit.Scalar(a.Cluster)))
+		return yamledit.Mapping("token", yamledit.Scalar(signin.SessionToken(signin.Session(a.Session))),
+			"extensions", &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{extension}})
+	}
 	return yamledit.Mapping("exec", yamledit.Mapping(
 		"apiVersion", yamledit.Scalar(ExecVersion),
 		"command", yamledit.Scalar(a.Command),
@@ -341,11 +369,18 @@ func (a Entry) userNode() *yaml.Node {
 }
 
 // clusterNode returns the content of the cluster entry, based on the existing one. It sets the address and the authority of the cluster and
-// keeps other settings.
+// keeps other settings. For a public certificate it sets no authority.
 func (a Entry) clusterNode(have *yaml.Node) *yaml.Node {
 	n := yamledit.ShallowCopy(have)
 	yamledit.Set(n, "server", yamledit.Scalar(a.Server))
-	yamledit.Set(n, "certificate-authority-data", yamledit.Scalar(base64.StdEncoding.EncodeToString(a.CA)))
+	if len(a.CA) > 0 {
+		yamledit.Set(n, "certificate-authority-data", yamledit.Scalar(base64.StdEncoding.EncodeToString(a.CA)))
+	} else {
+		yamledit.Delete(n, "certificate-authority-data")
+	}
+	if a.Proxy {
+		yamledit.Delete(n, "tls-server-name") // it names the API server
+	}
 	yamledit.Delete(n, "certificate-authority")
 	yamledit.Delete(n, "insecure-skip-tls-verify")
 	return n

@@ -102,7 +102,7 @@ func FuzzKubeconfigEditing(f *testing.F) {
 		if err != nil {
 			t.Fatalf("the written file cannot be read: %v\n%s", err, merged)
 		}
-		if c, byTka := pluginSignin(reparsed.find(usersList, name)); !byTka || c != (Signin{Cluster: "c"}) {
+		if c, byTka := signinOf(reparsed.find(usersList, name)); !byTka || c != (Signin{Cluster: "c"}) {
 			t.Errorf("our entry is not recognised:\n%s", merged)
 		}
 		if use && reparsed.current() != name {
@@ -193,13 +193,13 @@ func TestPluginSignin(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(text), &doc); err != nil {
 			t.Fatal(err)
 		}
-		s, byTka := pluginSignin(doc.Content[0])
+		s, byTka := signinOf(doc.Content[0])
 		got := s.Cluster
 		if s.Session != "" {
 			got += "/" + s.Session
 		}
 		if got != want || byTka != (want != "") {
-			t.Errorf("pluginSignin(%s) = %q, %v", text, got, byTka)
+			t.Errorf("signinOf(%s) = %q, %v", text, got, byTka)
 		}
 	}
 }

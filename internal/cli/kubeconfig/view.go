@@ -1,9 +1,11 @@
 package kubeconfig
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/tools/clientcmd/api/latest"
@@ -50,18 +52,24 @@ func decode(text []byte) (*api.Config, error) {
 	return config, err
 }
 
-// plugin returns the exec plugin of the user entry with a name, and the sign-in that it
-// fetches tokens for. It returns nil if tka did not write the entry.
-func (v View) plugin(name string) (exec *api.ExecConfig, s Signin) {
-	user := v.config.AuthInfos[name]
-	if user == nil || user.Exec == nil {
-		return nil, s
+// user returns the user entry with a name and its sign-in. It returns nil if tka did not write the entry.
+func (v View) user(name string) (user *api.AuthInfo, s Signin) {
+	user = v.config.AuthInfos[name]
+	byTka := false
+	switch {
+	case user == nil:
+	case user.Exec != nil:
+		s, byTka = parsePlugin(user.Exec.Command, user.Exec.Args)
+	default:
+		var of struct{ Cluster string }
+		if x, ok := user.Extensions[extensionName].(*runtime.Unknown); ok && json.Unmarshal(x.Raw, &of) == nil {
+			s, byTka = parseProxyUser(user.Token, of.Cluster)
+		}
 	}
-	s, byTka := parsePlugin(user.Exec.Command, user.Exec.Args)
 	if !byTka {
 		return nil, s
 	}
-	return user.Exec, s
+	return user, s
 }
 
 // SigninOf returns the sign-in of a context that tka wrote.
@@ -70,8 +78,18 @@ func (v View) SigninOf(context string) (s Signin, byTka bool) {
 	if c == nil {
 		return s, false
 	}
-	exec, s := v.plugin(c.AuthInfo)
-	return s, exec != nil
+	user, s := v.user(c.AuthInfo)
+	return s, user != nil
+}
+
+// UsesProxy reports whether a context that tka wrote reaches the cluster through the access proxy.
+func (v View) UsesProxy(context string) bool {
+	c := v.config.Contexts[context]
+	if c == nil {
+		return false
+	}
+	user, _ := v.user(c.AuthInfo)
+	return user != nil && user.Exec == nil
 }
 
 // ContextOf returns the context that tka wrote for a sign-in, the first by name.
@@ -86,11 +104,14 @@ func (v View) ContextOf(s Signin) (context string, found bool) {
 
 // Entry returns the entry with a name as it is in the files, if tka wrote it.
 func (v View) Entry(name string) (e Entry, byTka bool) {
-	exec, s := v.plugin(name)
-	if exec == nil || v.config.Contexts[name] == nil {
+	user, s := v.user(name)
+	if user == nil || v.config.Contexts[name] == nil {
 		return e, false
 	}
-	e = Entry{Signin: s, Name: name, Command: exec.Command, Args: exec.Args}
+	e = Entry{Signin: s, Name: name, Proxy: user.Exec == nil}
+	if user.Exec != nil {
+		e.Command, e.Args = user.Exec.Command, user.Exec.Args
+	}
 	if c := v.config.Clusters[name]; c != nil {
 		e.Server, e.CA = c.Server, c.CertificateAuthorityData
 	}

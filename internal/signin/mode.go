@@ -1,0 +1,83 @@
+package signin
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/tailplane/tailplane/internal/problem"
+)
+
+// A Mode is a way from kubectl to the API server.
+type Mode string
+
+// The modes.
+const (
+	// ModeToken means that kubectl sends a token of the sign-in to the API server.
+	ModeToken Mode = "token"
+	// ModeProxy means that kubectl sends requests to the access proxy, which adds the token. The client holds no credential.
+	ModeProxy Mode = "proxy"
+)
+
+// Modes returns all modes.
+func Modes() []Mode { return []Mode{ModeProxy, ModeToken} }
+
+// A ProxyServer is an access proxy of a cluster, as clients reach it.
+type ProxyServer struct {
+	URL    string `json:"url" doc:"base URL: scheme, host and port"`
+	CAData []byte `json:"caData,omitempty" doc:"CA certificates of the proxy, PEM; absent: its certificate is public"`
+}
+
+// AccessModes returns the modes that the cluster offers and that this version knows, the preferred one first. A server that announces
+// none is older than the modes and offers tokens only. The mode proxy needs an announced proxy.
+func (i ClusterInfo) AccessModes() []Mode {
+	if len(i.Modes) == 0 {
+		return []Mode{ModeToken}
+	}
+	return slices.DeleteFunc(slices.Clone(i.Modes), func(m Mode) bool {
+		return !slices.Contains(Modes(), m) || m == ModeProxy && len(i.Proxies) == 0
+	})
+}
+
+// SessionToken returns the bearer token that names a session to the access proxy. It is no secret: the connection is the credential. It
+// exists because kubectl asks for a user name without a token, and because a web page cannot set it.
+func SessionToken(s Session) string {
+	if s == "" {
+		return sessionToken + defaultSession
+	}
+	return sessionToken + string(s)
+}
+
+// ParseSessionToken returns the session that a bearer token names. It returns an error for a token that names none.
+func ParseSessionToken(token string) (Session, error) {
+	name, ok := strings.CutPrefix(token, sessionToken)
+	switch {
+	case !ok || name == "":
+		return "", errors.New("the token names no session")
+	case name == defaultSession:
+		return "", nil
+	}
+	return ParseSession(name)
+}
+
+const (
+	sessionToken   = "session."
+	defaultSession = "default" // [ParseSession] accepts no session of this name
+)
+
+// SessionPath returns the path of a session below the URL of the access proxy.
+func SessionPath(s Session) string {
+	if s == "" {
+		return "/"
+	}
+	return "/s/" + string(s)
+}
+
+// proxyOnly returns the refusal of a kubeconfig with a token for a cluster that offers none.
+func (d *Service) proxyOnly() error {
+	if slices.Contains(d.Cluster.AccessModes(), ModeToken) {
+		return nil
+	}
+	return problem.New(problem.ProxyOnly, "The cluster "+d.Cluster.Name+" gives out no tokens: kubectl reaches it through the access proxy.",
+		"Write a kubeconfig for the proxy: tka login --cluster "+d.Cluster.Name)
+}
