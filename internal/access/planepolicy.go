@@ -39,6 +39,7 @@ const AllOrgs = "*"
 const (
 	PlaneApp           Verb = "app.read"                    // the files of the dashboard; for people only
 	PlaneSelf          Verb = "self.read"                   // the caller's own identity
+	PlanePolicyCheck   Verb = "plane-policy.check"          // check rules of a tailnet policy before they are in force
 	FleetRead          Verb = "fleet.read"                  // the objects of an organisation, and the known state of their sources
 	LogsRead           Verb = "logs.read"                   // logs of job runners; they may contain secrets
 	MetricsRead        Verb = "metrics.read"                // time series
@@ -82,6 +83,7 @@ const (
 var verbScopes = map[Verb]map[PlaneRoleName]scope{
 	PlaneApp:           {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
 	PlaneSelf:          {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
+	PlanePolicyCheck:   {Viewer: always, Operator: always, OrgAdmin: always, PlatformAdmin: always},
 	FleetRead:          {Viewer: orgs, Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	LogsRead:           {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	MetricsRead:        {Viewer: orgs, Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},

@@ -15,7 +15,9 @@ import (
 	"github.com/tailscale/hujson"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
+	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
+	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
@@ -44,7 +46,10 @@ not on its list, a period out of its bounds. Servers of an older version refuse 
 newer ones know. Run it in the pipeline of the policy's repository, before the policy is in
 force. "-" reads the standard input.
 
-You need a grant at each server. The exit code is 0 if all servers accept all rules, 3 if one
+If plane.url of the settings names the operator plane, it checks the rules of its own
+capability, unless -l selects clusters.
+
+You need a grant at each server, and a role at the plane. The exit code is 0 if all servers accept all rules, 3 if one
 refuses a rule, and 5 if a server could not be asked.`,
 		Example: "  tka admin check-policy policy.hujson\n  tka admin check-policy -l env=prod -o json policy.hujson",
 		Args:    arguments(1, 1, "the file of a policy"),
@@ -135,7 +140,7 @@ type policyFinding struct {
 // A clusterPolicy is a server's opinion of a policy.
 type clusterPolicy struct {
 	meta
-	Cluster  string          `json:"cluster"`
+	Cluster  string          `json:"cluster"` // "": the operator plane
 	Server   string          `json:"server"`
 	Version  string          `json:"version,omitempty"`
 	Checked  int             `json:"checked"` // rules that are for this server
@@ -161,6 +166,9 @@ func (t *tka) doCheckPolicy(ctx context.Context, cf checkPolicyFlags, path strin
 		return output.Errorf(output.ExitFailed, "No cluster matches, so no server checked the policy").Try("tka clusters")
 	}
 	items := t.checkEntries(ctx, d.Server, shown, policy)
+	if cf.selector == "" {
+		items = append(items, t.checkPlane(ctx, policy)...)
+	}
 	code := output.ExitOK
 	for _, it := range items {
 		switch {
@@ -170,7 +178,12 @@ func (t *tka) doCheckPolicy(ctx context.Context, cf checkPolicyFlags, path strin
 			code = output.ExitUnreachable
 		}
 	}
-	names := mapped(items, func(it clusterPolicy) string { return "cluster/" + it.Cluster })
+	names := mapped(items, func(it clusterPolicy) string {
+		if it.Cluster == "" {
+			return "plane"
+		}
+		return "cluster/" + it.Cluster
+	})
 	return t.printResult(result{object: newList("PolicyCheckList", items), names: names, code: code, table: func(bool) { t.printPolicy(path, items) }})
 }
 
@@ -187,37 +200,64 @@ func (t *tka) checkEntries(ctx context.Context, source string, shown []client.Di
 	}
 	for _, o := range forEntries(ctx, t, source, usable, func(ctx context.Context, l *client.Client) (clusterPolicy, error) {
 		it := clusterPolicy{Version: l.Info.Version}
-		err := checkAt(ctx, l, policy, &it)
+		err := policy.checkAt(&it, func(req signin.PolicyRequest) (signin.PolicyCheck, error) {
+			return client.Call(ctx, l, signin.CheckPolicy, req)
+		})
 		return it, err
 	}) {
 		it := o.value
 		it.meta, it.Cluster, it.Server, it.Findings = newMeta("PolicyCheck"), o.cluster, o.server, nonNil(it.Findings)
-		switch {
-		case problem.CodeOf(o.err) == problem.NotFound:
-			it.Error = "its version, " + cmp.Or(it.Version, "unknown") + ", cannot check a policy"
-		case o.err != nil:
-			it.Error = errorMessage(o.err)
-		}
+		it.setError(o.err)
 		items = append(items, it)
 	}
 	slices.SortFunc(items, func(a, b clusterPolicy) int { return cmp.Compare(a.Cluster, b.Cluster) })
 	return items
 }
 
+// setError stores why the server could not be asked, if err is not nil.
+func (it *clusterPolicy) setError(err error) {
+	switch {
+	case problem.CodeOf(err) == problem.NotFound:
+		it.Error = "its version, " + cmp.Or(it.Version, "unknown") + ", cannot check a policy"
+	case err != nil:
+		it.Error = errorMessage(err)
+	}
+}
+
+// checkPlane asks the operator plane about the policy, if plane.url of the settings names one.
+func (t *tka) checkPlane(ctx context.Context, policy policyFile) []clusterPolicy {
+	set, err := t.settings()
+	if err != nil || set.PlaneURL == "" {
+		return nil // invalid settings were an error before
+	}
+	it := clusterPolicy{meta: newMeta("PolicyCheck"), Server: dialpolicy.RedactURL(set.PlaneURL)}
+	c, err := t.planeClient(mcpFlags{})
+	if err == nil {
+		err = policy.checkAt(&it, func(req signin.PolicyRequest) (signin.PolicyCheck, error) {
+			var got plane.Envelope[signin.PolicyCheck]
+			err := c.Do(ctx, plane.CheckPolicy.Pattern, 0, req, &got)
+			return got.Data, err
+		})
+	}
+	it.Findings = nonNil(it.Findings)
+	it.setError(err)
+	return []clusterPolicy{it}
+}
+
 // checkAt asks one server about the policy, with as many requests as it needs.
-func checkAt(ctx context.Context, l *client.Client, policy policyFile, it *clusterPolicy) error {
+func (p *policyFile) checkAt(it *clusterPolicy, call func(signin.PolicyRequest) (signin.PolicyCheck, error)) error {
 	for first := 0; ; {
-		n := batch(policy.grants[first:])
-		got, err := client.Call(ctx, l, signin.CheckPolicy, signin.PolicyRequest{Grants: policy.grants[first : first+n]})
+		n := batch(p.grants[first:])
+		got, err := call(signin.PolicyRequest{Grants: p.grants[first : first+n]})
 		if err != nil {
 			return err
 		}
 		it.Checked += got.Checked
-		for _, p := range got.Problems {
-			grant := first + p.Grant
-			it.Findings = append(it.Findings, policyFinding{grant, got.Capability, p.Rule, policy.line(grant, got.Capability, p.Rule), p.Message})
+		for _, found := range got.Problems {
+			grant := first + found.Grant
+			it.Findings = append(it.Findings, policyFinding{grant, got.Capability, found.Rule, p.line(grant, got.Capability, found.Rule), found.Message})
 		}
-		if first += n; first >= len(policy.grants) {
+		if first += n; first >= len(p.grants) {
 			return nil
 		}
 	}
@@ -238,11 +278,14 @@ func batch(grants []signin.PolicyGrant) int {
 	return len(grants)
 }
 
+// title returns the name of the cluster, or what stands for it.
+func (it clusterPolicy) title() string { return cmp.Or(it.Cluster, "(operator plane)") }
+
 // printPolicy prints each finding once, with the clusters whose servers report it.
 func (t *tka) printPolicy(path string, items []clusterPolicy) {
 	for _, it := range items {
 		for _, f := range it.Findings {
-			t.printLine("%s:%d: %s refuses rule %d of grant %d: %s", path, f.Line, it.Cluster, f.Rule+1, f.Grant+1, f.Message)
+			t.printLine("%s:%d: %s refuses rule %d of grant %d: %s", path, f.Line, it.title(), f.Rule+1, f.Grant+1, f.Message)
 		}
 	}
 	var rows [][]output.Cell
@@ -254,7 +297,7 @@ func (t *tka) printPolicy(path string, items []clusterPolicy) {
 		case len(it.Findings) > 0:
 			state = output.Colored(output.Red, "refuses "+plural(int64(len(it.Findings)), "rule", "rules"))
 		}
-		rows = append(rows, append(output.Row(it.Cluster, it.Version, fmt.Sprint(it.Checked)), state, output.Cell{Text: it.Error}))
+		rows = append(rows, append(output.Row(it.title(), it.Version, fmt.Sprint(it.Checked)), state, output.Cell{Text: it.Error}))
 	}
 	t.writeTable(false, []string{"CLUSTER", "VERSION", "RULES", "STATE", ""}, nil, rows)
 }

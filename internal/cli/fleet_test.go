@@ -58,7 +58,7 @@ func newPlaneEnv(t *testing.T) *planeEnv {
 	env.store.Report(plane.Source{Name: "kubernetes", Status: plane.StatusOK})
 	env.store.Replace(plane.KindDrift, "kubernetes", []plane.Object{plane.Drift{ID: "d1", OrgName: "acme", Forge: "github", Pool: "nix", Field: "LabelsDiffer", Severity: "warning", Want: new("nix"), Have: new("\x1b[31mx"),
 		Evidence: "other labels", Next: "put them back", FirstSeen: time.Now().Add(-time.Hour)}})
-	service := &plane.FleetService{Plane: &plane.Service{Store: env.store, Now: time.Now},
+	service := &plane.FleetService{Plane: &plane.Service{Store: env.store, Now: time.Now, Capability: "tailplane.dev/cap/plane", Tags: []string{"tag:tailplane"}},
 		CreateHold: func(_ context.Context, p access.Permit, d plane.HoldDraft, dryRun bool) (plane.Hold, bool, error) {
 			h := plane.Hold{ID: d.Name, Name: d.Name, UID: d.Name, Scope: d.Scope, Mode: d.Mode, Reason: d.Reason, RequestedBy: p.Caller().Identity(), ExpiresAt: d.ExpiresAt, State: plane.HoldApplying, Digest: d.Digest}
 			env.change(func() { env.holds[d.Name] = h }, dryRun)
@@ -97,7 +97,7 @@ func newPlaneEnv(t *testing.T) *planeEnv {
 		Record: func(audit.Entry) error { return nil }}
 	changes := &plane.ChangeService{Plane: service.Plane}
 	env.enroll = &plane.EnrollmentService{Plane: service.Plane, Changes: changes}
-	env.Server = httptest.NewServer(way.Handler(slices.Concat(service.Routes(), jobs.Routes(), changes.Routes(), env.enroll.Routes())...))
+	env.Server = httptest.NewServer(way.Handler(slices.Concat(service.Plane.Routes(), service.Routes(), jobs.Routes(), changes.Routes(), env.enroll.Routes())...))
 	t.Cleanup(env.Close)
 	return env
 }

@@ -108,7 +108,7 @@ func (d *Service) Routes() []httpapi.Route {
 		handle(d, GetMe, d.getMe), handle(d, GetOverview, d.GetOverview), handle(d, ListSources, d.listSources), handle(d, ListExposures, d.listExposures),
 		listRoute(d, ListClusters, clusters()), listRoute(d, ListTailnets, tailnets()), listRoute(d, ListGateways, gateways()), listRoute(d, ListRoutes, routes()),
 		listRoute(d, ListProxyGroups, proxyGroups()), listRoute(d, ListAdapters, adapters()), listRoute(d, ListSignins, signins()),
-		handle(d, RevokeSignin, d.revokeSignin), handle(d, ListAudit, d.listAudit), handle(d, GetHealth, d.getHealth), handle(d, GetDocument, getDocument),
+		handle(d, RevokeSignin, d.revokeSignin), handle(d, ListAudit, d.listAudit), handle(d, GetHealth, d.getHealth), handle(d, GetDocument, getDocument), handle(d, CheckPolicy, d.checkPolicy),
 		WatchEvents.ServeStream(d.streamEvents), WatchEventsLegacy.ServeStream(d.streamEvents),
 	}
 }

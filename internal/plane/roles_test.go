@@ -68,7 +68,11 @@ func TestRoles(t *testing.T) {
 				cancel() // the stream sends its first data, then ends
 			}
 			w := httptest.NewRecorder()
-			r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(`{"reason":"matrix"}`))
+			body := `{"reason":"matrix"}`
+			if op.Verb == access.PlanePolicyCheck {
+				body = `{"grants":[]}`
+			}
+			r := httptest.NewRequestWithContext(ctx, method, path, strings.NewReader(body))
 			if method != http.MethodGet {
 				r.Header.Set("Content-Type", "application/json")
 			}

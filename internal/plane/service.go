@@ -30,6 +30,10 @@ type Service struct {
 	// Exposures returns the services that the settings expose on the tailnet, with their addresses if they have any. The source of each
 	// service reports its health.
 	Exposures func() []Exposure
+	// Capability and Tags, both optional, are the capability whose rules the plane reads and the tags of its node, for CheckPolicy. Without
+	// tags every destination counts.
+	Capability string
+	Tags       []string
 
 	replays replayCache
 	streams streamCounter

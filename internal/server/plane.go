@@ -83,7 +83,10 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 		s.store.Expect(exposureSource(e.Name))
 	}
 	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: api.Signins(set.Signin.Namespace).Revoke, AuditEntries: s.auditEntries, RecentAudit: s.record.Recent(), Exposures: s.exposures,
-		Ready: func() bool { return s.health.Ready(context.Background()) }}
+		Ready: func() bool { return s.health.Ready(context.Background()) }, Capability: set.Plane.Capability}
+	if set.Plane.Identity.Mode == settings.Whois { // else the node is another program's
+		s.service.Tags = set.Tailnet.Tags
+	}
 	s.fleet = &plane.FleetService{Plane: s.service, CreateHold: holds.Create, LiftHold: holds.Lift, RescheduleHold: holds.Reschedule, IgnoreDrift: ignores.Set, RefreshDrift: s.triggerDriftChecks}
 	s.jobs = &plane.RunnerService{Plane: s.service, ReadEvents: api.Events().List}
 	if set.Plane.Logs.Enabled {

@@ -52,22 +52,28 @@ func (d *Service) checkPolicy(ctx context.Context, p access.Permit, req PolicyRe
 	if err := p.Require(access.PolicyCheck, d.Now()); err != nil {
 		return PolicyCheck{}, err
 	}
-	if len(req.Grants) > MaxPolicyGrants {
-		return PolicyCheck{}, problem.New(problem.BadRequest, fmt.Sprintf("The request has %d grants, more than %d.", len(req.Grants), MaxPolicyGrants), "Send several requests.")
+	return req.Check(p.Capability(), d.Tags, func(rule []byte) (string, error) { return d.checkRule(ctx, p, rule) })
+}
+
+// Check calls refusal for each rule of the capability in a grant that can be for a server with the tags. It returns the rules for which
+// refusal returns a sentence. Errors: bad_request if there are more than MaxPolicyGrants, and the first one of refusal.
+func (r PolicyRequest) Check(capability string, tags []string, refusal func(rule []byte) (string, error)) (PolicyCheck, error) {
+	if len(r.Grants) > MaxPolicyGrants {
+		return PolicyCheck{}, problem.New(problem.BadRequest, fmt.Sprintf("The request has %d grants, more than %d.", len(r.Grants), MaxPolicyGrants), "Send several requests.")
 	}
-	out := PolicyCheck{Capability: p.Capability(), Problems: []PolicyProblem{}}
-	for i, grant := range req.Grants {
-		if !d.isDestination(grant.Dst) {
+	out := PolicyCheck{Capability: capability, Problems: []PolicyProblem{}}
+	for i, grant := range r.Grants {
+		if !isDestination(grant.Dst, tags) {
 			continue
 		}
-		for j, raw := range grant.App[out.Capability] {
+		for j, rule := range grant.App[capability] {
 			out.Checked++
-			refusal, err := d.checkRule(ctx, p, raw)
+			why, err := refusal(rule)
 			if err != nil {
 				return PolicyCheck{}, err
 			}
-			if refusal != "" {
-				out.Problems = append(out.Problems, PolicyProblem{i, j, refusal})
+			if why != "" {
+				out.Problems = append(out.Problems, PolicyProblem{i, j, why})
 			}
 		}
 	}
@@ -95,8 +101,8 @@ func sentence(err error) string {
 	return strings.ToUpper(err.Error()[:1]) + err.Error()[1:] + "."
 }
 
-// isDestination reports whether a grant with these destinations can be for this server. Only a grant
+// isDestination reports whether a grant with these destinations can be for a server with the tags. Only a grant
 // for other tags is certainly not: the server does not know in which groups of hosts it is.
-func (d *Service) isDestination(dst []string) bool {
-	return len(d.Tags) == 0 || slices.ContainsFunc(dst, func(s string) bool { return !strings.HasPrefix(s, "tag:") || slices.Contains(d.Tags, s) })
+func isDestination(dst, tags []string) bool {
+	return len(tags) == 0 || slices.ContainsFunc(dst, func(s string) bool { return !strings.HasPrefix(s, "tag:") || slices.Contains(tags, s) })
 }

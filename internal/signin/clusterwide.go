@@ -70,6 +70,15 @@ func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (c c
 	return c, nil
 }
 
+// requireClusterWide returns the refusal of checkClusterWide as an error.
+func (d *Service) requireClusterWide(ctx context.Context, binds access.Binds) error {
+	check, err := d.checkClusterWide(ctx, binds)
+	if err == nil && check.refusal != nil {
+		return check.refusal
+	}
+	return err
+}
+
 // explainClusterWide adds to w which of its rules for the whole cluster the server refuses, and the
 // warnings about the others.
 func (d *Service) explainClusterWide(ctx context.Context, rules []access.ExplainedRule, w *Whoami) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
 // Errors of TokenRules and of a Store that applies them.
@@ -101,4 +102,14 @@ func (s Signin) End(maxLife time.Duration) time.Time {
 		}
 	}
 	return end.Truncate(time.Second)
+}
+
+// noToken refuses a token for a sign-in that the server cannot trust now. The cause goes to the server log.
+func noToken(err error) error {
+	if errors.Is(err, ErrPolicyMissing) {
+		return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: an admission policy that protects sign-ins is not in force.", ReasonAdmissionPolicyMissing),
+			"Ask an administrator of the cluster to install the admission policies of Tailplane again.").WithCause(err)
+	}
+	return problem.New(problem.CannotProvision, "The cluster cannot provide this sign-in: another client changed it.",
+		"Tell an administrator of the cluster. To sign in again: tka logout, then tka login").WithCause(err)
 }

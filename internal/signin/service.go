@@ -139,11 +139,8 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if p, err = p.Choose(request); err != nil {
 		return Accepted{}, err
 	}
-	switch check, err := d.checkClusterWide(ctx, p.Binds()); {
-	case err != nil:
+	if err := d.requireClusterWide(ctx, p.Binds()); err != nil {
 		return Accepted{}, err
-	case check.refusal != nil:
-		return Accepted{}, check.refusal
 	}
 	if err := d.useToken(ctx, p); err != nil {
 		return Accepted{}, err
@@ -428,16 +425,6 @@ func grantRemoved(s Signin) error {
 func cannotProvision(s Signin) error {
 	return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: %s", s.Reason, s.Message),
 		"Ask an administrator of the cluster, or sign in with another role: tka login --role ROLE")
-}
-
-// noToken refuses a token for a sign-in that the server cannot trust now. The cause goes to the server log.
-func noToken(err error) error {
-	if errors.Is(err, ErrPolicyMissing) {
-		return problem.New(problem.CannotProvision, fmt.Sprintf("The cluster cannot provide this sign-in: %s: an admission policy that protects sign-ins is not in force.", ReasonAdmissionPolicyMissing),
-			"Ask an administrator of the cluster to install the admission policies of Tailplane again.").WithCause(err)
-	}
-	return problem.New(problem.CannotProvision, "The cluster cannot provide this sign-in: another client changed it.",
-		"Tell an administrator of the cluster. To sign in again: tka logout, then tka login").WithCause(err)
 }
 
 // unavailable hides the API server's error from the caller. The cause goes to the server log.

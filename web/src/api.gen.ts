@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 084774c771c150f341d28631ace4ac0b114d1c9e5bead43d860f037fd3223a10
+// schemas: c5764467f9bcc4401f3632906d3cde15315153cf73a9e8014b6e200cb829ee5d
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -570,6 +570,13 @@ export interface components {
             kind: string;
             meta: components["schemas"]["Meta"];
         };
+        EnvelopeOfPolicyCheck: {
+            apiVersion: string;
+            data: components["schemas"]["PolicyCheck"];
+            error: components["schemas"]["Refused"] | null;
+            kind: string;
+            meta: components["schemas"]["Meta"];
+        };
         EnvelopeOfPool: {
             apiVersion: string;
             data: components["schemas"]["Pool"];
@@ -976,6 +983,25 @@ export interface components {
             /** Format: date-time */
             started: string | null;
         };
+        PolicyCheck: {
+            capability: string;
+            checked: number;
+            problems: components["schemas"]["PolicyProblem"][];
+        };
+        PolicyGrant: {
+            app: {
+                [key: string]: (Record<string, never> | null)[] | null;
+            } | null;
+            dst: string[];
+        };
+        PolicyProblem: {
+            grant: number;
+            message: string;
+            rule: number;
+        };
+        PolicyRequest: {
+            grants: components["schemas"]["PolicyGrant"][];
+        };
         Pool: {
             actions?: components["schemas"]["PoolActions"];
             allocated: number | null;
@@ -1159,6 +1185,7 @@ export interface components {
             "POST /changes/{id}/close": components["schemas"]["EnvelopeOfChange"];
             "POST /changes/{id}/merge": components["schemas"]["EnvelopeOfChange"];
             "POST /changes/preview": components["schemas"]["EnvelopeOfPreview"];
+            "POST /check-policy": components["schemas"]["EnvelopeOfPolicyCheck"];
             "POST /confirmations": components["schemas"]["EnvelopeOfCode"];
             "POST /drift/{id}/ignore": components["schemas"]["EnvelopeOfIgnoring"];
             "POST /drift/refresh": components["schemas"]["EnvelopeOfRefreshed"];
@@ -1649,6 +1676,7 @@ export type EnvelopeOfLog = components['schemas']['EnvelopeOfLog'];
 export type EnvelopeOfMe = components['schemas']['EnvelopeOfMe'];
 export type EnvelopeOfMetrics = components['schemas']['EnvelopeOfMetrics'];
 export type EnvelopeOfOverview = components['schemas']['EnvelopeOfOverview'];
+export type EnvelopeOfPolicyCheck = components['schemas']['EnvelopeOfPolicyCheck'];
 export type EnvelopeOfPool = components['schemas']['EnvelopeOfPool'];
 export type EnvelopeOfPoolList = components['schemas']['EnvelopeOfPoolList'];
 export type EnvelopeOfPreview = components['schemas']['EnvelopeOfPreview'];
@@ -1702,6 +1730,10 @@ export type Page = components['schemas']['Page'];
 export type PauseNameRequest = components['schemas']['PauseNameRequest'];
 export type PauseRequest = components['schemas']['PauseRequest'];
 export type Pod = components['schemas']['Pod'];
+export type PolicyCheck = components['schemas']['PolicyCheck'];
+export type PolicyGrant = components['schemas']['PolicyGrant'];
+export type PolicyProblem = components['schemas']['PolicyProblem'];
+export type PolicyRequest = components['schemas']['PolicyRequest'];
 export type Pool = components['schemas']['Pool'];
 export type PoolActions = components['schemas']['PoolActions'];
 export type Preview = components['schemas']['Preview'];
