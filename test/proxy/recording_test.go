@@ -82,4 +82,3 @@ func TestPRX12_ExecIsRecorded(t *testing.T) {
 		return final == 4
 	})
 }
-
