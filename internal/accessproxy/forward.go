@@ -107,10 +107,10 @@ func (x *exchange) isRepeatable() bool {
 }
 
 // afterUnauthorized handles a 401 of the API server. The API behind a proxy subresource may answer one of its own, which
-// passes. Otherwise the sign-in may have ended, or its token may be too old.
+// passes while the sign-in lives. Otherwise the sign-in may have ended, or its token may be too old.
 func (x *exchange) afterUnauthorized(ctx context.Context, res *http.Response, used secret.Text) (*http.Response, error) {
 	p := x.proxy
-	if x.request.Subresource == "proxy" {
+	if now, ok := p.Signins.GetCached(x.signin.Name); x.request.Subresource == "proxy" && ok && now.UID == x.signin.UID && p.refusalOf(now, p.Now()) == nil {
 		return res, nil
 	}
 	io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))

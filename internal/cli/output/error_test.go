@@ -13,7 +13,7 @@ import (
 func TestProblemExitCode(t *testing.T) {
 	want := map[int][]problem.Code{
 		output.ExitFailed: {problem.BadRequest, problem.NotFound, problem.MethodNotAllowed, problem.TooLarge, problem.MediaType, problem.AuditUnavailable, problem.Internal},
-		output.ExitRefused: {problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.NodeExpired, problem.IdentityAmbiguous, problem.ForeignNode, problem.TaggedNode,
+		output.ExitRefused: {problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.NodeExpired, problem.IdentityAmbiguous, problem.SubnetRouter, problem.ForeignNode, problem.TaggedNode,
 			problem.NoCapability, problem.BadCapability, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds, problem.ReasonRequired, problem.TokenRequired, problem.TokenRefused,
 			problem.NotAMember, problem.NotSignedIn, problem.GrantRemoved, problem.ProxyOnly, problem.CannotProvision, problem.TooManySignins,
 			problem.InvalidToken, problem.IdentityMismatch, problem.NotAuthorized, problem.Forbidden, problem.Validation, problem.Held, problem.Confirmation, problem.SelfApproval},
