@@ -81,9 +81,12 @@ func (x *exchange) entry() audit.Entry {
 		set("session", x.session.String())
 	}
 	if q := x.request; q != nil {
-		for name, value := range map[string]string{"verb": q.Verb, "group": q.Group, "resource": q.Resource, "subresource": q.Subresource, "namespace": q.Namespace, "name": q.Name} {
-			set(name, value)
-		}
+		set("verb", q.Verb)
+		set("group", q.Group)
+		set("resource", q.Resource)
+		set("subresource", q.Subresource)
+		set("namespace", q.Namespace)
+		set("name", q.Name)
 		if q.NonResource {
 			set("path", q.Path)
 		}

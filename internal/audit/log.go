@@ -152,7 +152,13 @@ var errClosed = errors.New("the audit log is closed")
 // If Config.Required is set, any doubt is an error: a [problem.Error] with the code
 // audit_unavailable. While the audit log is known to be down, Write then does not wait. The entry
 // may still reach the file after the error.
-func (l *Log) Write(e Entry) error {
+func (l *Log) Write(e Entry) error { return l.write(e, true) }
+
+// Queue is Write without the wait for the file: an error of the file is in the next result. It waits like Write while half of
+// the queue is in use, so that entries of many callers are late and not lost.
+func (l *Log) Queue(e Entry) error { return l.write(e, false) }
+
+func (l *Log) write(e Entry, wait bool) error {
 	body, err := encode(e)
 	if err != nil {
 		l.mu.Lock()
@@ -172,13 +178,14 @@ func (l *Log) Write(e Entry) error {
 		return l.recordLost(e, body, errFull)
 	}
 	down := l.down
-	if down == nil {
+	wait = down == nil && (wait || l.waiting >= l.conf.Queue/2 || l.size > l.conf.QueueBytes/2)
+	if wait {
 		it.done = make(chan error, 1)
 	}
 	l.push(it)
 	l.mu.Unlock()
 	l.count(e.Result)
-	if down == nil {
+	if wait {
 		down = l.await(it.done)
 	}
 	if down != nil && l.conf.Required {

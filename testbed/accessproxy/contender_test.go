@@ -47,7 +47,7 @@ const (
 const serving = "serving"
 
 func TestMain(m *testing.M) {
-	tailnettest.Quiet()
+	tailnettest.QuietDirect() // like most connections of a tailnet
 	if name := os.Getenv(contenderVariable); name != "" {
 		if err := contend(name); err != nil {
 			fmt.Fprintln(os.Stderr, name+":", err)

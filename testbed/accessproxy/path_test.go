@@ -160,7 +160,7 @@ func (w *workload) measure(b *testing.B, rounds int, paths []*path) map[string]*
 	}
 	for _, p := range paths {
 		s := samples[p.name]
-		fmt.Printf("    %-22s %-9s p50 %8.2f ms  p99 %8.2f ms  %7.0f/s  cpu %7.0f us\n", w.name, p.name, s.p50(), s.quantile(0.99).Seconds()*1000, s.rate(), s.cpuEach())
+		fmt.Printf("    %-23s %-9s p50 %8.2f ms  p99 %8.2f ms  %7.0f/s  cpu %7.0f us\n", w.name, p.name, s.p50(), s.quantile(0.99).Seconds()*1000, s.rate(), s.cpuEach())
 	}
 	return samples
 }
