@@ -15,17 +15,14 @@ import (
 // An Upstream is the API server.
 type Upstream struct {
 	address *url.URL
-	// Watches share HTTP/2 connections. Every other request has an HTTP/1.1 connection for its time, which costs less
-	// processor time for each byte and for each request: the token and the audit id would push each other out of
-	// HTTP/2's table of header fields. Above maxPlain requests at once, the others share HTTP/2 connections too.
-	shared, plain *http.Transport
-	// Upgrades exist in HTTP/1.1 only, and their connections are not used again.
-	upgrade *http.Transport
-	busy    atomic.Int64 // requests of plain
+	// Short answers and watches share HTTP/2 connections. A long answer has an HTTP/1.1 connection for its time, which is
+	// cheaper for each byte. Upgrades exist in HTTP/1.1 only, and their connections are not used again.
+	short, long, upgrade *http.Transport
+	longs                atomic.Int64 // requests of long
 }
 
-// maxPlain limits the HTTP/1.1 connections to the API server, without those of upgrades.
-const maxPlain = 128
+// maxLong limits the HTTP/1.1 connections for long answers. Further ones share the HTTP/2 connections.
+const maxLong = 64
 
 // NewUpstream returns the API server at an https URL. conf must name the CA and must not contain a client certificate:
 // the token of a sign-in is the only credential of a request.
@@ -41,14 +38,16 @@ func NewUpstream(address *url.URL, conf *tls.Config) (*Upstream, error) {
 		return &http.Transport{
 			// Proxy is nil, so that no environment variable can redirect a token.
 			DialContext: dialer.DialContext, TLSClientConfig: conf.Clone(), TLSHandshakeTimeout: 5 * time.Second, DisableCompression: true,
-			IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: maxPlain, MaxResponseHeaderBytes: 1 << 20, Protocols: new(http.Protocols),
+			IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: maxLong, MaxResponseHeaderBytes: 1 << 20, Protocols: new(http.Protocols),
 		}
 	}
-	u := &Upstream{address: address, shared: base(), plain: base(), upgrade: base()}
-	u.shared.Protocols.SetHTTP1(true)
-	u.shared.Protocols.SetHTTP2(true)
-	u.shared.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: 1 << 20}
-	u.plain.Protocols.SetHTTP1(true)
+	u := &Upstream{address: address, short: base(), long: base(), upgrade: base()}
+	u.short.Protocols.SetHTTP1(true)
+	u.short.Protocols.SetHTTP2(true)
+	u.short.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: 1 << 20,
+		// Audit ids differ in each request and response, so a table of fields would only be written, and push the token out.
+		MaxEncoderHeaderTableSize: 1, MaxDecoderHeaderTableSize: 1}
+	u.long.Protocols.SetHTTP1(true)
 	u.upgrade.Protocols.SetHTTP1(true)
 	u.upgrade.DisableKeepAlives = true
 	return u, nil
@@ -59,37 +58,37 @@ func (u *Upstream) roundTrip(x *exchange, out *http.Request) (*http.Response, er
 	switch {
 	case x.upgrade != "":
 		return u.upgrade.RoundTrip(out)
-	case x.request.Verb == "watch":
-		return u.shared.RoundTrip(out)
+	case x.request.Verb != "list" && x.request.Subresource != "proxy" && x.request.Subresource != "log":
+		return u.short.RoundTrip(out)
 	}
-	if u.busy.Add(1) > maxPlain {
-		u.busy.Add(-1)
-		return u.shared.RoundTrip(out)
+	if u.longs.Add(1) > maxLong {
+		u.longs.Add(-1)
+		return u.short.RoundTrip(out)
 	}
-	res, err := u.plain.RoundTrip(out)
+	res, err := u.long.RoundTrip(out)
 	if err != nil {
-		u.busy.Add(-1)
+		u.longs.Add(-1)
 		return nil, err
 	}
-	res.Body = &plainBody{ReadCloser: res.Body, close: sync.OnceFunc(func() { u.busy.Add(-1) })}
+	res.Body = &longBody{ReadCloser: res.Body, done: sync.OnceFunc(func() { u.longs.Add(-1) })}
 	return res, nil
 }
 
-// A plainBody is the body of a response over HTTP/1.1, whose connection is busy until the body is closed.
-type plainBody struct {
+// A longBody is the body of a response of long, which uses its connection until the body is closed.
+type longBody struct {
 	io.ReadCloser
-	close func()
+	done func()
 }
 
 // Close implements [io.Closer].
-func (b *plainBody) Close() error {
-	defer b.close()
+func (b *longBody) Close() error {
+	defer b.done()
 	return b.ReadCloser.Close()
 }
 
 // Close closes idle connections.
 func (u *Upstream) Close() {
-	for _, t := range []*http.Transport{u.shared, u.plain, u.upgrade} {
+	for _, t := range []*http.Transport{u.short, u.long, u.upgrade} {
 		t.CloseIdleConnections()
 	}
 }

@@ -165,6 +165,13 @@ func mapTexts(in []string, f func(string) string, most int) []string {
 }
 
 func mapPairs(in map[string]string, f func(string) string, most int) map[string]string {
+	changes := len(in) > most
+	for k, v := range in {
+		changes = changes || f(k) != k || f(v) != v
+	}
+	if !changes { // as in most entries
+		return in
+	}
 	out := make(map[string]string, len(in))
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		if len(out) == most {
