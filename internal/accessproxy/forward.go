@@ -64,7 +64,7 @@ func (x *exchange) send(ctx context.Context, text secret.Text) (*http.Response, 
 		out.Body, out.ContentLength = nil, 0
 	}
 	out.Header["Authorization"] = []string{"Bearer " + text.Reveal()}
-	res, err := p.Upstream.transport(x).RoundTrip(out)
+	res, err := p.Upstream.roundTrip(x, out)
 	switch {
 	case err == nil:
 		return res, nil
@@ -170,27 +170,30 @@ func (x *exchange) relay(res *http.Response, endRequest context.CancelFunc) erro
 	return x.relayBody(res)
 }
 
-// relayBody copies a response that has an end.
+// relayBody copies a response that has an end. It fills its buffer before it writes, because each write costs about as
+// much as its first kilobytes: TLS gives the bytes of a long response in pieces of 16 kB at most.
 func (x *exchange) relayBody(res *http.Response) error {
 	small := x.proxy.buffers.small.Get().(*[smallBuffer]byte)
 	defer x.proxy.buffers.small.Put(small)
-	for b := small[:]; ; {
-		n, err := res.Body.Read(b)
-		if n > 0 {
-			if err := x.write(b[:n]); err != nil {
-				x.abort(err)
-			}
-		}
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			x.abort(err) // a truncated response must never look complete
-		}
-		if n == smallBuffer && len(b) == smallBuffer { // the response is large, and larger reads are cheaper
+	b := small[:]
+	for filled, ended := 0, false; !ended; {
+		n, err := res.Body.Read(b[filled:])
+		filled, ended = filled+n, err == io.EOF
+		switch {
+		case err == nil && filled < len(b):
+			continue
+		case err == nil && len(b) == smallBuffer: // the response is long
 			large := x.proxy.buffers.large.Get().(*[largeBuffer]byte)
 			defer x.proxy.buffers.large.Put(large)
+			copy(large[:], b)
 			b = large[:]
+			continue
+		}
+		if err := x.write(b[:filled]); err != nil {
+			x.abort(err)
+		}
+		if filled = 0; err != nil && !ended {
+			x.abort(err) // a truncated response must never look complete
 		}
 	}
 	for name, values := range res.Trailer {

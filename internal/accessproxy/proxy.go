@@ -68,6 +68,9 @@ type Proxy struct {
 	// Protected are the namespaces whose ServiceAccounts no caller may impersonate.
 	Protected []string
 	Record    func(audit.Entry) error
+	// RecordLater, optional, records reads without a wait for the file. Everything else is recorded before the end of its
+	// response.
+	RecordLater func(audit.Entry) error
 	// RecordAll writes an audit entry for each routine read. Otherwise one entry a minute sums them up.
 	RecordAll bool
 	Drain     time.Duration // how long open streams may continue after the proxy starts to stop; 0: they end at once

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -39,12 +40,21 @@ func (x *exchange) end() {
 		p.sums.add(x)
 		return
 	}
-	p.record(x.entry())
+	write := p.Record
+	if x.isRead() && p.RecordLater != nil {
+		write = p.RecordLater
+	}
+	p.record(write, x.entry())
+}
+
+// isRead reports whether the request has read objects, and was neither refused nor a stream into a container.
+func (x *exchange) isRead() bool {
+	return x.refused == nil && x.request != nil && x.upgrade == "" && slices.Contains([]string{"get", "list", "watch"}, x.request.Verb)
 }
 
 // record writes an entry. A lost entry is in the log.
-func (p *Proxy) record(e audit.Entry) {
-	if err := p.Record(e); err != nil {
+func (p *Proxy) record(write func(audit.Entry) error, e audit.Entry) {
+	if err := write(e); err != nil {
 		p.Log.Error("an audit entry is lost", "audit", e.RequestID, "err", err)
 	}
 }
@@ -81,9 +91,12 @@ func (x *exchange) entry() audit.Entry {
 		set("session", x.session.String())
 	}
 	if q := x.request; q != nil {
-		for name, value := range map[string]string{"verb": q.Verb, "group": q.Group, "resource": q.Resource, "subresource": q.Subresource, "namespace": q.Namespace, "name": q.Name} {
-			set(name, value)
-		}
+		set("verb", q.Verb)
+		set("group", q.Group)
+		set("resource", q.Resource)
+		set("subresource", q.Subresource)
+		set("namespace", q.Namespace)
+		set("name", q.Name)
 		if q.NonResource {
 			set("path", q.Path)
 		}
@@ -166,7 +179,7 @@ func (r *readSums) add(x *exchange) {
 	s := r.sums[key]
 	if s == nil && len(r.sums) >= maxSums {
 		r.mu.Unlock()
-		r.proxy.record(x.entry())
+		r.proxy.record(r.proxy.Record, x.entry())
 		return
 	}
 	if s == nil {
@@ -206,6 +219,6 @@ func (r *readSums) flush() {
 			}
 			e.Args["requests"], e.Args["bytes"] = strconv.Itoa(s.requests), strconv.FormatInt(s.bytes, 10)
 		}
-		r.proxy.record(e)
+		r.proxy.record(r.proxy.Record, e)
 	}
 }

@@ -92,7 +92,7 @@ func (x *exchange) recordDigest(d recording.Digest) {
 			e.Result = audit.Failed
 		}
 	}
-	x.proxy.record(e)
+	x.proxy.record(x.proxy.Record, e)
 }
 
 // recordedLevel returns at which level the stream is recorded.

@@ -165,6 +165,13 @@ func mapTexts(in []string, f func(string) string, most int) []string {
 }
 
 func mapPairs(in map[string]string, f func(string) string, most int) map[string]string {
+	changes := len(in) > most
+	for k, v := range in {
+		changes = changes || f(k) != k || f(v) != v
+	}
+	if !changes { // as in most entries
+		return in
+	}
 	out := make(map[string]string, len(in))
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		if len(out) == most {
@@ -193,6 +200,9 @@ func redact(s string) string {
 	if i := strings.Index(s, pem); i >= 0 {
 		s = s[:i] + redacted
 	}
+	if len(s) < shortestToken {
+		return s
+	}
 	for _, mark := range [...]string{"eyJ", "tskey-", "glrt-", "glpat-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"} {
 		for from := 0; ; {
 			i := strings.Index(s[from:], mark)
@@ -204,7 +214,7 @@ func redact(s string) string {
 			for end < len(s) && isTokenByte(s[end]) {
 				end++
 			}
-			if from = i + len(mark); end-i >= 20 {
+			if from = i + len(mark); end-i >= shortestToken {
 				s = s[:i] + redacted + s[end:]
 				from = i + len(redacted)
 			}
@@ -212,6 +222,9 @@ func redact(s string) string {
 	}
 	return s
 }
+
+// shortestToken is the minimum length of a suspected credential, in bytes.
+const shortestToken = 20
 
 func isTokenByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'

@@ -89,12 +89,13 @@ func (c Config) withDefaults() (Config, error) {
 type Log struct {
 	conf Config
 
-	mu      sync.Mutex
-	queue   []item
-	waiting int   // entries in the queue and in the current batch of the writer
-	size    int   // size of the waiting entries in bytes
-	down    error // why entries do not reach the audit log; nil if they do
-	closed  bool
+	mu       sync.Mutex
+	queue    []item
+	notifies bool  // the writer will be notified within queueDelay
+	waiting  int   // entries in the queue and in the current batch of the writer
+	size     int   // size of the waiting entries in bytes
+	down     error // why entries do not reach the audit log; nil if they do
+	closed   bool
 
 	wake chan struct{}
 	sign chan chan struct{} // requests for a signature; the writer closes the received channel
@@ -152,7 +153,13 @@ var errClosed = errors.New("the audit log is closed")
 // If Config.Required is set, any doubt is an error: a [problem.Error] with the code
 // audit_unavailable. While the audit log is known to be down, Write then does not wait. The entry
 // may still reach the file after the error.
-func (l *Log) Write(e Entry) error {
+func (l *Log) Write(e Entry) error { return l.write(e, true) }
+
+// Queue is Write without the wait for the file, which receives the entries of queueDelay at once. An error of the file is in a
+// later result. While half of the queue is in use, Queue waits like Write: then entries are late and not lost.
+func (l *Log) Queue(e Entry) error { return l.write(e, false) }
+
+func (l *Log) write(e Entry, wait bool) error {
 	body, err := encode(e)
 	if err != nil {
 		l.mu.Lock()
@@ -172,13 +179,19 @@ func (l *Log) Write(e Entry) error {
 		return l.recordLost(e, body, errFull)
 	}
 	down := l.down
-	if down == nil {
+	wait = down == nil && (wait || l.waiting >= l.conf.Queue/2 || l.size > l.conf.QueueBytes/2)
+	if wait {
 		it.done = make(chan error, 1)
 	}
 	l.push(it)
+	if wait {
+		l.notify()
+	} else {
+		l.notifyLater()
+	}
 	l.mu.Unlock()
 	l.count(e.Result)
-	if down == nil {
+	if wait {
 		down = l.await(it.done)
 	}
 	if down != nil && l.conf.Required {
@@ -191,17 +204,38 @@ func (l *Log) Write(e Entry) error {
 // Recent returns the most recent written entries, for readers that follow the log.
 func (l *Log) Recent() *Recent { return &l.recent }
 
-// push queues it. The caller must hold mu.
+// push queues it. The caller must hold mu, and must notify the writer.
 func (l *Log) push(it item) {
 	l.queue = append(l.queue, it)
 	if it.kind == KindEntry {
 		l.waiting++
 		l.size += len(it.body)
 	}
+}
+
+// notify notifies the writer of queued items.
+func (l *Log) notify() {
 	select {
 	case l.wake <- struct{}{}:
 	default: // the writer is already notified
 	}
+}
+
+// queueDelay is how long the entries of Queue wait for others.
+const queueDelay = 10 * time.Millisecond
+
+// notifyLater notifies the writer after queueDelay. The caller must hold mu.
+func (l *Log) notifyLater() {
+	if l.notifies {
+		return
+	}
+	l.notifies = true
+	time.AfterFunc(queueDelay, func() {
+		l.mu.Lock()
+		l.notifies = false
+		l.mu.Unlock()
+		l.notify()
+	})
 }
 
 // recordMissed records that an entry is lost. The caller must hold mu. Consecutive losses share one gap
@@ -214,6 +248,7 @@ func (l *Log) recordMissed() {
 		return
 	}
 	l.push(item{kind: KindGap, gap: Gap{Lost: 1, From: now, To: now}})
+	l.notify()
 }
 
 // await waits for the result from the writer, at most for Config.Delay.

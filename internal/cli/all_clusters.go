@@ -51,9 +51,14 @@ func (t *tka) signedInTargets() (targets []target, err error) {
 
 // forEach calls do for each target, at most maxConcurrent at a time. It returns the outcomes in the order of targets.
 func forEach[T any](ctx context.Context, t *tka, targets []target, do func(ctx context.Context, one *tka, at target) (T, error)) []outcome[T] {
+	return forEachBounded(ctx, t, maxConcurrent, targets, do)
+}
+
+// forEachBounded is forEach for at most atOnce targets at a time.
+func forEachBounded[T any](ctx context.Context, t *tka, atOnce int, targets []target, do func(ctx context.Context, one *tka, at target) (T, error)) []outcome[T] {
 	all := make([]outcome[T], len(targets))
 	errs := &lockedWriter{Writer: t.Err}
-	slots := make(chan struct{}, maxConcurrent)
+	slots := make(chan struct{}, atOnce)
 	var wg sync.WaitGroup
 	for i, at := range targets {
 		all[i].target = at

@@ -127,7 +127,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"signin", "Sign in:", []*cobra.Command{t.login(), t.shell(), t.refresh(), t.logout()}},
+		{"signin", "Sign in:", []*cobra.Command{t.login(), t.shell(), t.run(), t.refresh(), t.logout()}},
 		{"look", "Look:", []*cobra.Command{t.status("status"), t.whoami(), t.why(), t.doctor()}},
 		{"clusters", "Clusters:", []*cobra.Command{t.clusters(), t.clusterInfo(), t.kubeconfigCommand("kubeconfig"), t.credential()}},
 		{"administer", "Administer:", []*cobra.Command{t.sessions(), t.revoke(), t.admin(), t.audit(), t.fleet()}},

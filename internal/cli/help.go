@@ -31,7 +31,7 @@ func (t *tka) exitCodes() *cobra.Command {
 	return &cobra.Command{
 		Use:   "exit-codes",
 		Short: "Meaning of the exit codes",
-		Long:  "Every command of tka exits with one of these codes. \"tka shell\" exits with the code of the\nprogram that it ran, or with 128 plus the number of the signal that ended the program:\n\n" + exitTable,
+		Long:  "Every command of tka exits with one of these codes. \"tka shell\" exits with the code of the\nprogram that it ran, or with 128 plus the number of the signal that ended the program;\n\"tka run\" does so if the program ended in all clusters in the same way, and exits with 1 if not:\n\n" + exitTable,
 	}
 }
 

@@ -29,6 +29,9 @@ type selection struct {
 	source  string // why this cluster, as the end of a sentence; "" if the command line or the settings name it, or nothing does
 }
 
+// listFlag is the type of a flag that names several clusters.
+const listFlag = "stringSlice"
+
 // signinFlags are the flags that select a sign-in.
 type signinFlags struct {
 	cluster string
@@ -77,7 +80,7 @@ func (t *tka) selectSignin(cmd *cobra.Command) error {
 		f := flags.Lookup(name)
 		return f != nil && f.Value.String() != none
 	}
-	if cluster != nil && (given("all", "false") || given("selector", "")) {
+	if cluster != nil && (given("all", "false") || given("selector", "") || cluster.Value.Type() == listFlag) {
 		return nil // several clusters
 	}
 	if cluster == nil {

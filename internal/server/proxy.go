@@ -71,7 +71,7 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 			return access.Decide(c, v, policy, now)
 		},
 		Protected: []string{p.set.Signin.SystemNamespace, p.set.Signin.Namespace, "kube-system"},
-		Record:    p.record.Write, RecordAll: p.set.Proxy.Requests == settings.RecordAll, Drain: time.Duration(p.set.Proxy.Drain),
+		Record:    p.record.Write, RecordLater: p.record.Queue, RecordAll: p.set.Proxy.Requests == settings.RecordAll, Drain: time.Duration(p.set.Proxy.Drain),
 		Measure: metrics.Measure, Log: p.log, Now: time.Now,
 	}
 	rules, err := proxyRules(p.set)

@@ -61,7 +61,6 @@ func (o Owner) Name() string {
 			slug.WriteByte('-')
 		}
 	}
-	h := sha256.New()
 	parts := []string{o.Tailnet, o.Login, o.DeviceID}
 	switch { // 3, 4 or 7 parts, so that no two owners have the same ones
 	case o.Issuer != "":
@@ -69,15 +68,16 @@ func (o Owner) Name() string {
 	case o.Session != "":
 		parts = append(parts, string(o.Session))
 	}
+	var framed []byte
 	for _, part := range parts {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		h.Write([]byte(part))
+		framed = append(binary.BigEndian.AppendUint64(framed, uint64(len(part))), part...)
 	}
+	sum := sha256.Sum256(framed)
 	name := strings.Trim(slug.String(), "-")
 	if name == "" {
 		name = "user"
 	}
-	return name + "-" + hex.EncodeToString(h.Sum(nil))[:20]
+	return name + "-" + hex.EncodeToString(sum[:])[:20]
 }
 
 // A Signin is one stored, temporary access of one owner to one cluster.

@@ -35,8 +35,11 @@ var switches = []string{
 	"TS_DISABLE_PORTMAPPER",        // no UPnP, PCP or NAT-PMP
 	"IN_TS_TEST",                   // netcheck contacts no external server
 	"TS_PANIC_IF_HIT_MAIN_CONTROL", // a missing ControlURL causes a panic, not a connection to Tailscale
-	"TS_DEBUG_ALWAYS_USE_DERP",     // relay-only: magicsock opens no UDP socket
+	relayOnly,
 }
+
+// relayOnly is the switch that keeps magicsock from opening a UDP socket.
+const relayOnly = "TS_DEBUG_ALWAYS_USE_DERP"
 
 // Quiet limits the nodes of this process to this machine and to the relay. Call it from TestMain or main before the
 // first node: the switches are process-wide and are read only once.
@@ -55,12 +58,15 @@ func quiet(names []string) {
 	netns.SetEnabled(false)
 }
 
-// ChildEnv returns the five environment variables ("NAME=true") that limit another program's nodes to this machine
-// and to the relay. The program needs no test code except its own setting for the control URL.
+// ChildEnv returns the environment variables ("NAME=true") that limit another program's nodes to this machine and, unless
+// QuietDirect was called, to the relay. The program needs no test code except its own setting for the control URL.
 func ChildEnv() []string {
-	env := make([]string, len(switches))
-	for i, name := range switches {
-		env[i] = name + "=true"
+	direct := envknob.Bool(switches[0]) && !envknob.Bool(relayOnly)
+	var env []string
+	for _, name := range switches {
+		if name != relayOnly || !direct {
+			env = append(env, name+"=true")
+		}
 	}
 	return env
 }

@@ -4,6 +4,7 @@ package shellsession
 
 import (
 	"os"
+	"os/exec"
 	"syscall"
 )
 
@@ -33,3 +34,8 @@ func pidExists(pid int) bool {
 	p.Release()
 	return true
 }
+
+func startGroup(*exec.Cmd) {}
+
+// signalGroup ends p: there is no other signal.
+func signalGroup(p *os.Process, _ os.Signal) { _ = p.Kill() }

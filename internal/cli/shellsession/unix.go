@@ -5,6 +5,7 @@ package shellsession
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"slices"
 	"syscall"
 )
@@ -41,3 +42,13 @@ func exitCode(p *os.ProcessState) int {
 }
 
 func pidExists(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+
+// startGroup makes cmd start a process group. A terminal's signals do not reach it.
+func startGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+// signalGroup sends a signal to all processes of the group of p, which may have ended.
+func signalGroup(p *os.Process, sig os.Signal) {
+	if number, ok := sig.(syscall.Signal); ok {
+		_ = syscall.Kill(-p.Pid, number)
+	}
+}
