@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +36,8 @@ type Front struct {
 	API     *API
 	Log     *Log // of the proxy
 
+	decide atomic.Pointer[func() (access.Permit, error)]
+
 	addr  string
 	roots *x509.CertPool
 	mu    sync.Mutex
@@ -52,6 +55,9 @@ func New(t testing.TB, api *API, now func() time.Time) *Front {
 	f := &Front{Tailnet: NewTailnet(), Signins: NewSignins(now), API: api, Log: &Log{}}
 	f.Proxy = &accessproxy.Proxy{Cluster: "east", Tailnet: f.Tailnet, Signins: f.Signins, Upstream: upstream,
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+			if decide := f.decide.Load(); decide != nil {
+				return (*decide)()
+			}
 			return access.Decide(c, v, Policy, now)
 		},
 		Protected: []string{"tailplane-system", "tailplane-signins", "kube-system"},
@@ -93,6 +99,15 @@ func Start(t testing.TB, api *API) *Front {
 		}
 	})
 	return f
+}
+
+// OnDecide replaces the decisions of the policy; nil restores them.
+func (f *Front) OnDecide(decide func() (access.Permit, error)) {
+	if decide == nil {
+		f.decide.Store(nil)
+		return
+	}
+	f.decide.Store(&decide)
 }
 
 // Audit returns the audit entries after the first n.

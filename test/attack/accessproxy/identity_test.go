@@ -349,33 +349,24 @@ func TestPX15_ConnectionsThatChangeHands(t *testing.T) {
 // Guard: the order of the steps in serve and forward in internal/accessproxy; tokens.get has no fallback.
 func TestPX03_NoIdentityNoRequest(t *testing.T) {
 	e := start(t, nil)
-	decide := e.Proxy.Decide
-	var decision atomic.Pointer[func() error]
-	e.Proxy.Decide = func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
-		if f := decision.Load(); f != nil {
-			if err := (*f)(); err != nil {
-				return access.Permit{}, err
-			}
-			return access.Permit{}, nil // a permit that permits nothing
-		}
-		return decide(c, v, now)
-	}
 	ok := func(what string) {
 		t.Helper()
 		if status, body := e.RawStatus(t, aliceAt, plainHead+"Connection: close\r\n\r\n"); status != http.StatusOK {
 			t.Fatalf("%s: status %d: %s", what, status, body)
 		}
 	}
-	fail := func(f func() error) func() { return func() { decision.Store(&f) } }
+	fail := func(f func() error) func() {
+		return func() { e.OnDecide(func() (access.Permit, error) { return access.Permit{}, f() }) } // nil: a permit that permits nothing
+	}
 	for name, x := range map[string]struct {
 		harm, mend func()
 		status     int
 	}{
 		"the tailnet is silent":      {func() { e.Tailnet.SetDown(true) }, func() { e.Tailnet.SetDown(false) }, http.StatusServiceUnavailable},
 		"the node has no name":       {func() { e.Tailnet.SetNames() }, func() { e.Tailnet.SetNames(proxytest.Name) }, http.StatusServiceUnavailable},
-		"the policy fails":           {fail(func() error { return errors.New("policy " + mark) }), func() { decision.Store(nil) }, http.StatusInternalServerError},
-		"the policy panics":          {fail(func() error { panic("policy " + mark) }), func() { decision.Store(nil) }, http.StatusInternalServerError},
-		"a permit of nothing":        {fail(func() error { return nil }), func() { decision.Store(nil) }, http.StatusInternalServerError},
+		"the policy fails":           {fail(func() error { return errors.New("policy " + mark) }), func() { e.OnDecide(nil) }, http.StatusInternalServerError},
+		"the policy panics":          {fail(func() error { panic("policy " + mark) }), func() { e.OnDecide(nil) }, http.StatusInternalServerError},
+		"a permit of nothing":        {fail(func() error { return nil }), func() { e.OnDecide(nil) }, http.StatusInternalServerError},
 		"no token":                   {func() { e.failTokens(errors.New("no token: " + mark)) }, func() { e.failTokens(nil) }, http.StatusServiceUnavailable},
 		"no admission policy":        {func() { e.failTokens(signin.ErrPolicyMissing) }, func() { e.failTokens(nil) }, http.StatusForbidden},
 		"the account is gone":        {func() { e.failTokens(signin.ErrNotFound) }, func() { e.failTokens(nil) }, http.StatusForbidden},
