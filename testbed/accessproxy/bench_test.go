@@ -228,8 +228,12 @@ func start(b *testing.B) (*testenv.Env, []*path, *kubernetes.Clientset) {
 	paths[3].url = r.ProxyServer()
 	for _, p := range paths {
 		for url, want := range map[string]int64{object: objectSize, list: listSize} {
-			if n, err := p.get(ctx, p.client(b, false), url); err != nil || n < want*9/10 || n > want*11/10 {
-				b.Fatalf("%s: %s has %d bytes, want about %d: %v", p.name, url, n, want, err)
+			n, err := p.get(ctx, p.client(b, false), url)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if n < want*9/10 || n > want*11/10 {
+				b.Fatalf("%s: %s has %d bytes, want about %d", p.name, url, n, want)
 			}
 		}
 	}
