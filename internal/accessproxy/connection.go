@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
-	"github.com/tailplane/tailplane/internal/httpapi/framing"
 	"github.com/tailplane/tailplane/internal/problem"
 )
 
@@ -32,21 +31,9 @@ type connection struct {
 
 type connectionKey struct{}
 
-// connections are the open connections, by the connection of net/http.
-type connections struct {
-	mu  sync.Mutex
-	all map[net.Conn]*connection
-}
-
-func (c *connections) init() { c.all = map[net.Conn]*connection{} }
-
 // connContext is the hook of net/http for a new connection.
 func (p *Proxy) connContext(ctx context.Context, c net.Conn) context.Context {
-	known := &connection{}
-	p.connections.mu.Lock()
-	p.connections.all[c] = known
-	p.connections.mu.Unlock()
-	return context.WithValue(p.Tailnet.ConnContext(ctx, c), connectionKey{}, known)
+	return context.WithValue(p.Tailnet.ConnContext(ctx, c), connectionKey{}, &connection{})
 }
 
 // identify returns the caller of the request's connection, and the decision about it.
@@ -176,14 +163,4 @@ func (p *Proxy) askAgain(ctx context.Context, remote string) (access.Caller, err
 // samePerson reports whether two answers of the tailnet name the same caller on the same device.
 func samePerson(a, b access.Caller) bool {
 	return a.Identity() == b.Identity() && a.UserID == b.UserID && a.Device.ID == b.Device.ID && a.Tailnet == b.Tailnet && a.Tagged() == b.Tagged()
-}
-
-// connState is the hook of net/http for the state of a connection.
-func (p *Proxy) connState(c net.Conn, s http.ConnState) {
-	framing.OnStateChange(c, s)
-	if s == http.StateClosed || s == http.StateHijacked {
-		p.connections.mu.Lock()
-		delete(p.connections.all, c)
-		p.connections.mu.Unlock()
-	}
 }

@@ -79,15 +79,14 @@ type Proxy struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 
-	once        sync.Once
-	rules       atomic.Pointer[policy.Policy]
-	connections connections
-	streams     streams
-	tokens      tokens
-	proof       proof
-	lookups     lookups
-	sums        readSums
-	buffers     bufferPools
+	once    sync.Once
+	rules   atomic.Pointer[policy.Policy]
+	streams streams
+	tokens  tokens
+	proof   proof
+	lookups lookups
+	sums    readSums
+	buffers bufferPools
 }
 
 // An Outcome is the result of one request, for metrics. All values come from closed sets.
@@ -118,7 +117,6 @@ func (p *Proxy) prepare() {
 		if p.Cluster == "" || p.Tailnet == nil || p.Decide == nil || p.Signins == nil || p.Upstream == nil || p.Record == nil || p.Log == nil || p.Now == nil {
 			panic("accessproxy: a required field is missing")
 		}
-		p.connections.init()
 		p.streams.init(p)
 		p.tokens.init(p)
 		p.proof.init(p.Now())
@@ -148,7 +146,7 @@ func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{
 		Handler:           p,
 		ConnContext:       p.connContext,
-		ConnState:         p.connState,
+		ConnState:         framing.OnStateChange,
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    maxHeader,
