@@ -39,12 +39,18 @@ func auditLease(role settings.Role) string {
 		return operatorLease
 	case settings.PlaneRole:
 		return PlaneLease
+	case settings.ProxyRole:
+		return proxyLease
 	}
 	return gossipcontroller.LeaseName
 }
 
-// operatorLease is the Lease of the operator's leader election.
-const operatorLease = "tailplane-operator"
+// operatorLease is the Lease of the operator's leader election. proxyLease has notes only: every replica of the access proxy
+// works.
+const (
+	operatorLease = "tailplane-operator"
+	proxyLease    = "tailplane-proxy"
+)
 
 // auditNotes reads and writes the notes on the Leases of one namespace.
 type auditNotes struct {

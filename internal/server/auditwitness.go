@@ -51,7 +51,7 @@ type auditWitness struct {
 type otherLog struct{ role, lease string }
 
 // gossipless are the roles whose audit logs the access server states.
-var gossipless = []otherLog{{string(settings.OperatorRole), operatorLease}, {string(settings.PlaneRole), PlaneLease}}
+var gossipless = []otherLog{{string(settings.OperatorRole), operatorLease}, {string(settings.PlaneRole), PlaneLease}, {string(settings.ProxyRole), proxyLease}}
 
 // predecessor returns the last known line of the log that this process wrote before: the latest note of its role and writer. The notes are for
 // begin. A failure to read them is no reason not to start.

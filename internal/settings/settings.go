@@ -313,6 +313,8 @@ func (f File) Validate(role Role) error {
 	if f.Runs(ProxyRole, role) {
 		f.validateProxy(&v)
 	}
+	v.failIf(f.Runs(AccessRole, role) && slices.Contains(f.Access.Modes, TokenMode) && f.Policy.enforces() && !f.Policy.AllowTokenMode,
+		"access.modes has token, with which callers go past the rules of policy: remove token, or set policy.allowTokenMode to accept that")
 	return errors.Join(v...)
 }
 

@@ -4,12 +4,8 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -167,30 +163,4 @@ func TestKubectl(t *testing.T) {
 	if got := kubectl(t, alice, 1, "get", "namespaces"); !strings.Contains(got.Stderr, "not signed in") {
 		t.Errorf("after the logout: %s", got.Stderr)
 	}
-}
-
-// openStreams returns the number of open streams that the proxy's metrics show.
-func openStreams(t *testing.T, r *testenv.Env) (n int) {
-	t.Helper()
-	served := regexp.MustCompile(`"health is served".*"address":"([^"]+)"`).FindStringSubmatch(r.Proxy.Output())
-	if served == nil {
-		t.Fatalf("the proxy's log does not name the address of its metrics: %s", r.Proxy.Output())
-	}
-	res, err := http.Get("http://" + served[1] + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, open := range regexp.MustCompile(`(?m)^tailplane_proxy_streams\{.*\} (\d+)$`).FindAllStringSubmatch(string(b), -1) {
-		k, err := strconv.Atoi(open[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		n += k
-	}
-	return n
 }

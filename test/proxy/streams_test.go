@@ -150,7 +150,7 @@ func TestPRX06_LogoutCutsStreams(t *testing.T) {
 			}
 		}
 	}
-	until(t, func() string { return r.Proxy.Output() }, func() bool { return openStreams(t, r) >= len(streams) })
+	until(t, func() string { return r.Proxy.Output() }, func() bool { return r.ProxyStreams() >= len(streams) })
 	began := time.Now()
 	run(t, alice, 0, "tka", "logout", "--session", "edit")
 	for _, s := range streams {

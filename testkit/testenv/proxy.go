@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
@@ -56,3 +60,30 @@ func (r *Env) ProxyServer() string { return r.ServerAt(r.name + "-api") }
 
 // ProxyAuditFile returns the path of the access proxy's audit log.
 func (r *Env) ProxyAuditFile() string { return filepath.Join(r.Dir, "proxy", "audit.jsonl") }
+
+var (
+	probeAddress = regexp.MustCompile(`"health is served".*"address":"([^"]+)"`)
+	openStreams  = regexp.MustCompile(`(?m)^tailplane_proxy_streams\{.*\} (\d+)$`)
+)
+
+// ProxyStreams returns the number of open streams that the proxy's metrics show. It returns 0 while they cannot be read.
+func (r *Env) ProxyStreams() (n int) {
+	at := probeAddress.FindStringSubmatch(r.Proxy.Output())
+	if at == nil {
+		return 0
+	}
+	res, err := http.Get("http://" + at[1] + "/metrics")
+	if err != nil {
+		return 0
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0
+	}
+	for _, open := range openStreams.FindAllSubmatch(b, -1) {
+		k, _ := strconv.Atoi(string(open[1])) // the pattern has digits only
+		n += k
+	}
+	return n
+}

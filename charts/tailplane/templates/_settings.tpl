@@ -32,7 +32,8 @@
 {{- $v := .Values }}
 {{- $modes := $v.access.modes }}
 {{- if not $modes }}
-{{- $modes = ternary (list "proxy" "token") (list "token") (and $v.proxy.enabled (not $v.tailnet.insecureHTTP)) }}
+{{- $proxied := ternary (list "proxy") (list "proxy" "token") (and (not (empty $v.policy.rules)) (not $v.policy.allowTokenMode)) }}
+{{- $modes = ternary $proxied (list "token") (and $v.proxy.enabled (not $v.tailnet.insecureHTTP)) }}
 {{- end }}
 {{- $a := dict "modes" $modes }}
 {{- with $v.access.proxies }}

@@ -77,6 +77,7 @@ func run(ctx context.Context, stay bool) (err error) {
 		{"The grant moves from alice to bob while both are online", s.moved},
 		{"bob signs out", s.signedOut},
 		{"A shell signs in, and signs out at its end", s.shell},
+		{"kubectl through the access proxy, with no credential on the device", s.proxy},
 		{"Two more clusters find each other without configuration", s.clusters},
 		{"One Kubernetes API for two clusters, with an unmodified kubectl", s.adapter},
 		{"The dashboard for operators", s.plane},
@@ -161,7 +162,7 @@ func (s *show) setUp(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	var err error
-	s.env, err = testenv.Start(limit, s.dir, testenv.Options{PolicyFile: s.policyFile(), Progress: func(what string) { s.note("starting %s", what) }})
+	s.env, err = testenv.Start(limit, s.dir, testenv.Options{PolicyFile: s.policyFile(), Settings: map[string]string{"access.modes": "[token, proxy]"}, Progress: func(what string) { s.note("starting %s", what) }})
 	if err != nil {
 		return err
 	}
