@@ -36,7 +36,7 @@ func (x *exchange) end() {
 	if p.Measure != nil {
 		p.Measure(out)
 	}
-	if x.isRoutine() && !p.RecordAll {
+	if x.isRoutine() && !p.RecordAll || x.refused != nil && p.sums.isFlood(x) {
 		p.sums.add(x)
 		return
 	}
@@ -141,6 +141,10 @@ func (x *exchange) cutReason() (cut, bool) {
 // sumInterval is the time that one entry about routine reads covers.
 const sumInterval = time.Minute
 
+// maxRefusals is how many equal refusals of a caller have an entry of their own in one interval. Informers of a caller who is
+// signed out ask again for ever, and must not fill the audit log.
+const maxRefusals = 60
+
 // maxSums limits the different sums of one interval. Further reads are recorded one by one.
 const maxSums = 10_000
 
@@ -153,28 +157,50 @@ type sumKey struct {
 	group         string
 	resource      string
 	namespace     string
+	refusal       problem.Code
 }
 
-// A readSum is the sum of equal routine reads.
+// A readSum is the sum of equal requests.
 type readSum struct {
 	first    audit.Entry
 	requests int
 	bytes    int64
 }
 
-// readSums sum up routine reads for the audit log.
+// readSums sum up routine reads, and refusals of a flood, for the audit log.
 type readSums struct {
 	proxy *Proxy
 	mu    sync.Mutex
 	sums  map[sumKey]*readSum
+
+	refusals map[sumKey]int // by caller and code, in this interval
 }
 
-func (r *readSums) init(p *Proxy) { r.proxy, r.sums = p, map[sumKey]*readSum{} }
+func (r *readSums) init(p *Proxy) {
+	r.proxy, r.sums, r.refusals = p, map[sumKey]*readSum{}, map[sumKey]int{}
+}
+
+// isFlood counts a refusal, and reports whether the caller has had many equal ones in this interval.
+func (r *readSums) isFlood(x *exchange) bool {
+	key := sumKey{login: x.caller.Identity(), device: x.caller.Device.ID, session: x.session, refusal: x.refused.code}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.refusals[key]; !known && len(r.refusals) >= maxSums {
+		return true
+	}
+	r.refusals[key]++
+	return r.refusals[key] > maxRefusals
+}
 
 // add adds a routine read, or records it if there are too many sums.
 func (r *readSums) add(x *exchange) {
-	q := x.request
-	key := sumKey{x.caller.Identity(), x.caller.Device.ID, x.session, x.signin.Name, q.Verb, q.Group, q.Resource, q.Namespace}
+	key := sumKey{login: x.caller.Identity(), device: x.caller.Device.ID, session: x.session, signin: x.signin.Name}
+	if x.refused != nil {
+		key.refusal = x.refused.code
+	} else {
+		q := x.request
+		key.verb, key.group, key.resource, key.namespace = q.Verb, q.Group, q.Resource, q.Namespace
+	}
 	r.mu.Lock()
 	s := r.sums[key]
 	if s == nil && len(r.sums) >= maxSums {
@@ -208,7 +234,7 @@ func (r *readSums) loop(ctx context.Context) {
 func (r *readSums) flush() {
 	r.mu.Lock()
 	sums := r.sums
-	r.sums = map[sumKey]*readSum{}
+	r.sums, r.refusals = map[sumKey]*readSum{}, map[sumKey]int{}
 	r.mu.Unlock()
 	for _, s := range sums {
 		e := s.first
