@@ -58,24 +58,15 @@ func (x *exchange) relayStream(res *http.Response, endRequest context.CancelFunc
 }
 
 // endAtBoundary ends the request to the API server when the stream is cut: at once if the client has only whole events,
-// and otherwise after the current one, for which it waits boundaryWait at most.
-func (x *exchange) endAtBoundary(f *eventFrames, endRequest context.CancelFunc) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		select {
-		case <-done:
+// and otherwise after the current one, for which it waits boundaryWait at most. An idle stream has no goroutine for this.
+func (x *exchange) endAtBoundary(f *eventFrames, endRequest context.CancelFunc) (stop func() bool) {
+	return context.AfterFunc(x.stream.live, func() {
+		if f.isWhole() {
+			endRequest()
 			return
-		case <-x.stream.ended:
 		}
-		if !f.isWhole() {
-			select {
-			case <-done:
-			case <-time.After(boundaryWait):
-			}
-		}
-		endRequest()
-	}()
-	return sync.OnceFunc(func() { close(done) })
+		time.AfterFunc(boundaryWait, endRequest)
+	})
 }
 
 // writeEnd writes why the stream was cut. A watch ends with an ERROR event, and never with status 410, which means "list

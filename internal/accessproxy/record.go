@@ -3,6 +3,7 @@ package accessproxy
 import (
 	"context"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -143,7 +144,7 @@ const sumInterval = time.Minute
 
 // maxRefusals is how many equal refusals of a caller have an entry of their own in one interval. Informers of a caller who is
 // signed out ask again for ever, and must not fill the audit log.
-const maxRefusals = 60
+const maxRefusals = 600
 
 // maxSums limits the different sums of one interval. Further reads are recorded one by one.
 const maxSums = 10_000
@@ -151,6 +152,7 @@ const maxSums = 10_000
 // A sumKey identifies the reads that share an entry.
 type sumKey struct {
 	login, device string
+	from          string // address of a caller who is not identified yet
 	session       signin.Session
 	signin        string
 	verb          string
@@ -182,7 +184,7 @@ func (r *readSums) init(p *Proxy) {
 
 // isFlood counts a refusal, and reports whether the caller has had many equal ones in this interval.
 func (r *readSums) isFlood(x *exchange) bool {
-	key := sumKey{login: x.caller.Identity(), device: x.caller.Device.ID, session: x.session, refusal: x.refused.code}
+	key := sumKey{login: x.caller.Identity(), device: x.caller.Device.ID, from: x.stranger(), session: x.session, refusal: x.refused.code}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, known := r.refusals[key]; !known && len(r.refusals) >= maxSums {
@@ -192,9 +194,21 @@ func (r *readSums) isFlood(x *exchange) bool {
 	return r.refusals[key] > maxRefusals
 }
 
+// stranger returns the address of a caller who is not identified, or "".
+func (x *exchange) stranger() string {
+	if x.caller.Device.ID != "" {
+		return ""
+	}
+	host, _, err := net.SplitHostPort(x.r.RemoteAddr)
+	if err != nil {
+		return x.r.RemoteAddr
+	}
+	return host
+}
+
 // add adds a routine read, or records it if there are too many sums.
 func (r *readSums) add(x *exchange) {
-	key := sumKey{login: x.caller.Identity(), device: x.caller.Device.ID, session: x.session, signin: x.signin.Name}
+	key := sumKey{login: x.caller.Identity(), device: x.caller.Device.ID, from: x.stranger(), session: x.session, signin: x.signin.Name}
 	if x.refused != nil {
 		key.refusal = x.refused.code
 	} else {

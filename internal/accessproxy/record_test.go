@@ -44,7 +44,7 @@ func TestPRX13_Sums(t *testing.T) {
 			send(device, "/api/v1/pods", 200, 5, "")
 			send(device, "/api/v1/secrets", 200, 2, "")
 			send(device, "/api/v1/namespaces/shop/pods/web", 200, 3, "")
-			send(device, "/api/v1/pods", 403, 100, problem.NotSignedIn)
+			send(device, "/api/v1/pods", 403, 640, problem.NotSignedIn)
 		}
 		send("laptop", "/api/v1/pods", 403, 1, problem.NoCapability)
 		p.sums.flush()
@@ -55,10 +55,10 @@ func TestPRX13_Sums(t *testing.T) {
 			want[device+" list pods  5"] = 1
 			want[device+" list secrets  "] = 2
 			want[device+" get pods  "] = 3
-			want[device+" list pods not_signed_in "] = 60
+			want[device+" list pods not_signed_in "] = 600
 			want[device+" list pods not_signed_in 40"] = 1
 		}
-		want["laptop list pods not_signed_in "] = 62
+		want["laptop list pods not_signed_in "] = 602
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("entries (-want +got):\n%s", diff)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -66,28 +67,28 @@ type stream struct {
 	// version is a resource version of the sign-in at which it lived.
 	version string
 
-	once sync.Once
-	why  cut // read after ended is closed
-	// ended is closed when the proxy has decided to end the stream.
-	ended chan struct{}
+	once   sync.Once
+	why    cut // written before wasCut
+	wasCut atomic.Bool
+	live   context.Context // ends when the stream is cut, and when it is over
+	end    context.CancelFunc
 }
 
 // cut ends the stream. Only the first call has an effect.
 func (s *stream) cut(why cut) {
 	s.once.Do(func() {
 		s.why = why
-		close(s.ended)
+		s.wasCut.Store(true)
+		s.end()
 	})
 }
 
 // isCut returns why the proxy ends the stream, or false.
 func (s *stream) isCut() (cut, bool) {
-	select {
-	case <-s.ended:
-		return s.why, true
-	default:
+	if !s.wasCut.Load() {
 		return cut{}, false
 	}
+	return s.why, true
 }
 
 // streams are the open streams. For each sign-in with streams, one goroutine waits for its end.
@@ -112,9 +113,10 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{ended: make(chan struct{}), remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.recordedLevel(), uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
+	s := &stream{remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.recordedLevel(), uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
 		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
 		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
+	s.live, s.end = context.WithCancel(context.Background())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.open) == 0 {
@@ -138,6 +140,7 @@ func (t *streams) add(x *exchange) *stream {
 
 // remove forgets a stream that has ended.
 func (t *streams) remove(s *stream) {
+	defer s.end()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.open, s)

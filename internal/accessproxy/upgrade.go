@@ -83,7 +83,7 @@ func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadW
 		select {
 		case <-done:
 			return
-		case <-x.stream.ended:
+		case <-x.stream.live.Done():
 		}
 		if end != nil {
 			end()

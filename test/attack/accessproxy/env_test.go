@@ -34,6 +34,12 @@ const (
 		"X-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n"
 )
 
+// toService returns the head of an upgrade to a service of the cluster, whose bytes the proxy does not read. The bytes of
+// wsHead and spdyHead must be frames.
+func toService(head string) string {
+	return strings.Replace(head, "pods/app/exec?command=id", "services/app/proxy/", 1)
+}
+
 // kinds are the heads of the three kinds of requests, with their connection options.
 var kinds = []struct {
 	name, head, connection string

@@ -162,7 +162,7 @@ func TestPX13_NothingCrossesOver(t *testing.T) {
 		}
 		for i := range upgrades {
 			wg.Go(func() {
-				c, in := e.Raw(t, at, wsHead+"Connection: Upgrade\r\n\r\n")
+				c, in := e.Raw(t, at, toService(wsHead)+"Connection: Upgrade\r\n\r\n")
 				defer c.Close()
 				text := fmt.Sprintf("hello %s %d\n", owner.Name, i)
 				res, err := http.ReadResponse(in, nil)

@@ -29,7 +29,8 @@ func streaming(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// openStreams opens one stream of each kind and returns a function that waits for their ends.
+// openStreams opens one stream of each kind and returns a function that waits for their ends. PRX-06 has exec, attach and
+// port-forward with a real node.
 func (e *env) openStreams(t *testing.T) (end func(t *testing.T, began time.Time)) {
 	t.Helper()
 	type stream struct {
@@ -57,8 +58,8 @@ func (e *env) openStreams(t *testing.T) (end func(t *testing.T, began time.Time)
 	const auth = " HTTP/1.1\r\nHost: $HOST\r\nAuthorization: Bearer session.default\r\n"
 	open("watch", "GET /api/v1/pods?watch=1"+auth+"\r\n", http.StatusOK, "")
 	open("log", "GET /api/v1/namespaces/shop/pods/app/log?follow=true"+auth+"\r\n", http.StatusOK, "")
-	open("websocket", wsHead+"Connection: Upgrade\r\n\r\n", http.StatusSwitchingProtocols, "hello\n")
-	open("spdy", spdyHead+"Connection: Upgrade\r\n\r\n", http.StatusSwitchingProtocols, "hello\n")
+	open("websocket", toService(wsHead)+"Connection: Upgrade\r\n\r\n", http.StatusSwitchingProtocols, "hello\n")
+	open("spdy", toService(spdyHead)+"Connection: Upgrade\r\n\r\n", http.StatusSwitchingProtocols, "hello\n")
 	return func(t *testing.T, began time.Time) {
 		t.Helper()
 		for _, s := range all {
