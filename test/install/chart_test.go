@@ -602,13 +602,20 @@ func TestSettingsInStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	full["fleet"] = fleet["fleet"]
-	var proxied map[string]any
-	text := file(profileValues(t, "all")+"\nproxy: {enabled: true, hostname: gate}\n", "tailplane", "tailplane-0.yaml")
-	if err := yaml.Unmarshal([]byte(text), &proxied); err != nil {
-		t.Fatal(err)
+	const rules = "\npolicy: {allowTokenMode: true, rules: [{name: careful, when: 'true', warn: Careful.}]}\n"
+	var recordings map[string]any
+	for _, recording := range []string{"volume: {enabled: true}", "recorder: 'recorder:80', tag: 'tag:recorder'"} {
+		var proxied map[string]any
+		text := file(profileValues(t, "all")+"\nproxy: {enabled: true, hostname: gate, recording: {"+recording+"}}"+rules, "tailplane", "tailplane-0.yaml")
+		if err := yaml.Unmarshal([]byte(text), &proxied); err != nil {
+			t.Fatal(err)
+		}
+		load(text, settings.AllRoles)
+		full["proxy"], full["access"], full["policy"] = proxied["proxy"], proxied["access"], proxied["policy"]
+		now := proxied["proxy"].(map[string]any)["recording"].(map[string]any)
+		maps.Copy(now, recordings)
+		recordings = now
 	}
-	load(text, settings.AllRoles)
-	full["proxy"], full["access"] = proxied["proxy"], proxied["access"]
 	for _, path := range settingPaths(reflect.TypeFor[settings.File](), "") {
 		_, there, err := unstructured.NestedFieldNoCopy(full, strings.Split(path, ".")...)
 		if err != nil {
