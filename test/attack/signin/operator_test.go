@@ -283,7 +283,7 @@ func TestSI02_Tampering(t *testing.T) {
 	t.Run("a token of it", func(t *testing.T) {
 		st := s.Login(t, p, signin.LoginRequest{})
 		_, stderr, exit := s.KubectlAs(t, "mallory", "create", "token", "-n", testenv.SigninNamespace, st.Name)
-		if exit == 0 || !strings.Contains(stderr, "only the access server may create tokens") {
+		if exit == 0 || !strings.Contains(stderr, "only the access server and the access proxy may create tokens") {
 			t.Errorf("a tenant makes a token: exit %d, %s", exit, stderr)
 		}
 		// The testbed has no quota controller. A quota takes effect when its limits are copied into its status; the

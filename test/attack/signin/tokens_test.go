@@ -180,7 +180,7 @@ func (e *tokenEnv) noTokenAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Put("log of "+x.Name, x.Output(), "access is serving")
-		c.Put("audit log of "+x.Name, string(record), "process")
+		c.Put("audit log of "+x.Name, string(record), `"ts"`)
 		c.Put("metrics of "+x.Name, fmt.Sprint(e.Samples(t, x.Process)), "tailplane_")
 	}
 	for _, list := range []client.ObjectList{&v1alpha1.TkaSigninList{}, &corev1.ConfigMapList{}, &eventsv1.EventList{}} {
