@@ -206,7 +206,7 @@ func (s *Env) inconsistent(t *testing.T) (wrong []string) {
 		}
 	}
 	for i := range wide.Items {
-		if b := &wide.Items[i]; b.Labels[v1alpha1.SigninUIDLabel] != "" || strings.HasPrefix(b.Name, "tailplane-") && !slices.Contains([]string{"tailplane-operator", "tailplane-access", "tailplane-plane"}, b.Name) {
+		if b := &wide.Items[i]; b.Labels[v1alpha1.SigninUIDLabel] != "" || strings.HasPrefix(b.Name, "tailplane-") && !slices.Contains([]string{"tailplane-operator", "tailplane-access", "tailplane-plane", "tailplane-proxy"}, b.Name) {
 			check("ClusterRoleBinding", b, b.Labels[v1alpha1.SigninUIDLabel], strings.TrimPrefix(b.Name, "tailplane-"))
 		}
 	}

@@ -425,7 +425,7 @@ func TestRights(t *testing.T) {
 		{"access", p.accessConfig, "tailplane-system", append([]string{
 			"configmaps: get update of tailplane-gossip-pins tailplane-members",
 			"configmaps: get update of tailplane-oidc-used",
-			"leases.coordination.k8s.io: get of tailplane-operator tailplane-plane",
+			"leases.coordination.k8s.io: get of tailplane-operator tailplane-plane tailplane-proxy",
 			"leases.coordination.k8s.io: get update of tailplane-access",
 			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key tailplane-audit-key",
 		}, reads...)},
