@@ -2,6 +2,7 @@ package accessproxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -85,39 +86,25 @@ func (x *exchange) identify() (err error) {
 	return err
 }
 
-// sessionToken is the prefix of the bearer token that names a session. The token is no secret: it exists because
-// kubectl asks for a user name without one, and because a web page cannot set the header.
-const sessionToken = "session."
-
-// sessionPath is the prefix of paths that name a session.
-const sessionPath = "/s/"
-
-// defaultSession is the name of the default session in a token.
-const defaultSession = "default"
-
 // readSession reads the session from the path and from the token.
 func (x *exchange) readSession() error {
 	values := x.r.Header["Authorization"]
-	var name string
+	var token string
 	if len(values) == 1 {
-		scheme, token, ok := strings.Cut(values[0], " ")
-		if rest, named := strings.CutPrefix(strings.TrimSpace(token), sessionToken); ok && named && strings.EqualFold(scheme, "Bearer") {
-			name = rest
+		if scheme, rest, _ := strings.Cut(values[0], " "); strings.EqualFold(scheme, "Bearer") {
+			token = strings.TrimSpace(rest)
 		}
 	}
-	if name == "" {
+	session, err := signin.ParseSessionToken(token)
+	if errors.Is(err, signin.ErrNoSession) {
 		return problem.New(problem.NotSignedIn, "The request has no token that names a session, or it has another credential.",
 			"Use a kubeconfig of this proxy: tka kubeconfig --mode proxy")
 	}
-	if name == defaultSession {
-		name = ""
-	}
-	session, err := signin.ParseSession(name)
 	if err != nil {
 		return problem.New(problem.BadRequest, fmt.Sprintf("The token names no session: %v.", err))
 	}
 	x.path = x.r.URL.EscapedPath()
-	if rest, ok := strings.CutPrefix(x.path, sessionPath); ok {
+	if rest, ok := strings.CutPrefix(x.path, signin.SessionPrefix); ok {
 		inPath, path, _ := strings.Cut(rest, "/")
 		if inPath != string(session) || inPath == "" {
 			return problem.New(problem.BadRequest, fmt.Sprintf("The path names the session %.70q, and the token names %q.", inPath, session))

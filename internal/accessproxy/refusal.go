@@ -10,6 +10,7 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/apiproxy/codec"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // A refusal is a response of the proxy itself.
@@ -91,7 +92,7 @@ func (x *exchange) isDiscovery() bool {
 	path := x.path
 	if !x.named { // an early refusal, before the session was read
 		path = x.r.URL.EscapedPath()
-		if rest, ok := strings.CutPrefix(path, sessionPath); ok {
+		if rest, ok := strings.CutPrefix(path, signin.SessionPrefix); ok {
 			_, path, _ = strings.Cut(rest, "/")
 			path = "/" + path
 		}

@@ -48,12 +48,15 @@ func SessionToken(s Session) string {
 	return sessionToken + string(s)
 }
 
-// ParseSessionToken returns the session that a bearer token names. It returns an error for a token that names none.
+// ErrNoSession reports a bearer token that does not have the form of SessionToken.
+var ErrNoSession = errors.New("the token names no session")
+
+// ParseSessionToken returns the session that a bearer token names. Errors: ErrNoSession, and that of [ParseSession].
 func ParseSessionToken(token string) (Session, error) {
 	name, ok := strings.CutPrefix(token, sessionToken)
 	switch {
 	case !ok || name == "":
-		return "", errors.New("the token names no session")
+		return "", ErrNoSession
 	case name == defaultSession:
 		return "", nil
 	}
@@ -65,12 +68,15 @@ const (
 	defaultSession = "default" // [ParseSession] accepts no session of this name
 )
 
+// SessionPrefix begins the paths that name a session of the access proxy.
+const SessionPrefix = "/s/"
+
 // SessionPath returns the path of a session below the URL of the access proxy.
 func SessionPath(s Session) string {
 	if s == "" {
 		return "/"
 	}
-	return "/s/" + string(s)
+	return SessionPrefix + string(s)
 }
 
 // proxyOnly returns the refusal of a kubeconfig with a token for a cluster that offers none.

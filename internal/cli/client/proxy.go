@@ -77,16 +77,12 @@ func (c *Client) ProxyKubeconfig(session signin.Session) (IssuedKubeconfig, erro
 	p := c.Info.Proxies[0]
 	k := signin.Kubeconfig{Cluster: c.Info.Name, Session: session, Server: strings.TrimSuffix(p.URL, "/") + signin.SessionPath(session), CA: p.CAData,
 		Token: secret.New(signin.SessionToken(session))}
-	u, err := url.Parse(p.URL)
-	switch {
-	case err != nil:
-	case u.Path != "" && u.Path != "/":
+	err := checkEntry(k)
+	if u, _ := url.Parse(p.URL); err == nil && u.Path != "" && u.Path != "/" {
 		err = fmt.Errorf("the URL of the access proxy, %.80q, has a path", p.URL)
-	case len(p.CAData) > 0:
-		err = checkCA(p.CAData)
 	}
-	if err == nil {
-		err = checkEntry(k)
+	if err == nil && len(p.CAData) > 0 {
+		err = checkCA(p.CAData)
 	}
 	if err != nil {
 		return IssuedKubeconfig{}, c.InvalidResponse("cluster-info", err)
