@@ -15,22 +15,29 @@ const planeHost = "dashboard"
 
 // StartPlane applies the plane's manifests, starts `tailplaned plane` with exactly the rights of its account, and
 // waits until it serves on the tailnet.
-func (r *Env) StartPlane(ctx context.Context) error {
-	if err := r.applyFolder(ctx, "plane"); err != nil {
-		return err
+func (r *Env) StartPlane(ctx context.Context) (err error) {
+	r.Plane, err = r.startPart(ctx, "plane", `"the plane is serving"`)
+	return err
+}
+
+// startPart applies the manifests of an optional part, starts its role with exactly the rights of its account, and waits
+// until the role logs that it serves on the tailnet. The process is also returned with an error of the wait.
+func (r *Env) startPart(ctx context.Context, part, serving string) (*Process, error) {
+	if err := r.applyFolder(ctx, part); err != nil {
+		return nil, err
 	}
 	// An auth key admits one node, and the access server may have used this one already.
 	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return nil, err
 	}
 	if err := r.writeAuthKey(); err != nil {
-		return err
+		return nil, err
 	}
-	var err error
-	if r.Plane, err = r.tailplaned(ctx, "plane", "tailplane-plane", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)); err != nil {
-		return err
+	p, err := r.tailplaned(ctx, part, "tailplane-"+part, append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))
+	if err != nil {
+		return nil, err
 	}
-	return r.Plane.WaitLog(ctx, `"the plane is serving"`)
+	return p, p.WaitLog(ctx, serving)
 }
 
 // Dashboard returns the URL of the plane.

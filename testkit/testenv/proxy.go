@@ -2,37 +2,20 @@ package testenv
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
-
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // StartProxy applies the manifests of the access proxy, starts `tailplaned proxy` with exactly the rights of its account,
 // and waits until it serves on the tailnet.
-func (r *Env) StartProxy(ctx context.Context) error {
-	if err := r.applyFolder(ctx, "proxy"); err != nil {
-		return err
-	}
-	// An auth key admits one node, and the access server may have used this one already.
-	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := r.writeAuthKey(); err != nil {
-		return err
-	}
-	var err error
-	if r.Proxy, err = r.tailplaned(ctx, "proxy", "tailplane-proxy", append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)); err != nil {
-		return err
-	}
-	return r.Proxy.WaitLog(ctx, `"the access proxy is serving"`)
+func (r *Env) StartProxy(ctx context.Context) (err error) {
+	r.Proxy, err = r.startPart(ctx, "proxy", `"the access proxy is serving"`)
+	return err
 }
 
 // applyFolder applies two files of a folder in deploy: the objects of a part and its rights.
