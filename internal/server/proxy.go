@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -168,6 +170,7 @@ const policyInterval = 5 * time.Second
 func (p *process) watchProxyPolicy(ctx context.Context, set func(*policy.Policy)) {
 	tick := time.NewTicker(policyInterval)
 	defer tick.Stop()
+	var read []byte // of the file; nil: it must be loaded again
 	last, lastErr := p.set.Policy, ""
 	for {
 		select {
@@ -175,6 +178,11 @@ func (p *process) watchProxyPolicy(ctx context.Context, set func(*policy.Policy)
 			return
 		case <-tick.C:
 		}
+		text, err := os.ReadFile(p.Config)
+		if err == nil && read != nil && bytes.Equal(text, read) {
+			continue
+		}
+		read = text
 		now, err := load(p.Config, p.role)
 		if err == nil && reflect.DeepEqual(now.Policy, last) {
 			lastErr = ""
