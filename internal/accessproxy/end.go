@@ -3,7 +3,6 @@ package accessproxy
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -28,7 +27,7 @@ func (x *exchange) relayStream(res *http.Response, endRequest context.CancelFunc
 	defer stop()
 	flush := http.NewResponseController(x.w).Flush
 	if err := flush(); err != nil {
-		x.abort(err)
+		x.abort()
 	}
 	small := x.proxy.buffers.small.Get().(*[smallBuffer]byte)
 	defer x.proxy.buffers.small.Put(small)
@@ -40,7 +39,7 @@ func (x *exchange) relayStream(res *http.Response, endRequest context.CancelFunc
 				werr = flush()
 			}
 			if werr != nil {
-				x.abort(werr)
+				x.abort()
 			}
 			f.passed(small[:n])
 		}
@@ -52,7 +51,7 @@ func (x *exchange) relayStream(res *http.Response, endRequest context.CancelFunc
 		case err == io.EOF:
 			return nil
 		case err != nil:
-			x.abort(err)
+			x.abort()
 		}
 	}
 }
@@ -86,7 +85,7 @@ func (x *exchange) writeEnd(why cut, f *eventFrames) {
 			_ = flush()
 		}
 	}
-	x.abort(fmt.Errorf("cut: %s", why.reason))
+	x.abort()
 }
 
 // sentence returns why the stream was cut, for the person.

@@ -36,13 +36,12 @@ type exchange struct {
 	signin  signin.Signin     // the zero value until it is found
 	verdict policy.Verdict    // of the rules in the settings
 
-	recording         *recording.Session // nil: none
-	recordingRequired bool
+	recording *recording.Session // nil: none
+	level     policy.Level       // of the recording
 
 	status  int   // of the response; 0: none yet
 	bytes   int64 // of the response, without its header
 	refused *refusal
-	err     error // why the request failed, for the log
 	stream  *stream
 }
 
@@ -88,15 +87,9 @@ func (x *exchange) identify() (err error) {
 
 // readSession reads the session from the path and from the token.
 func (x *exchange) readSession() error {
-	values := x.r.Header["Authorization"]
-	var token string
-	if len(values) == 1 {
-		if scheme, rest, _ := strings.Cut(values[0], " "); strings.EqualFold(scheme, "Bearer") {
-			token = strings.TrimSpace(rest)
-		}
-	}
+	token, ok := apiproxy.BearerToken(x.r)
 	session, err := signin.ParseSessionToken(token)
-	if errors.Is(err, signin.ErrNoSession) {
+	if !ok || errors.Is(err, signin.ErrNoSession) {
 		return problem.New(problem.NotSignedIn, "The request has no token that names a session, or it has another credential.",
 			"Use a kubeconfig of this proxy: tka kubeconfig --mode proxy")
 	}
@@ -219,11 +212,5 @@ func (x *exchange) limit() (context.Context, context.CancelFunc) {
 	if x.isStream() {
 		return context.WithCancel(x.r.Context())
 	}
-	limit := requestTime
-	if strings.Contains(x.r.URL.RawQuery, "timeout=") {
-		if requested, err := time.ParseDuration(x.r.URL.Query().Get("timeout")); err == nil {
-			limit += min(max(0, requested), maxRequestTimeout)
-		}
-	}
-	return context.WithTimeout(x.r.Context(), limit)
+	return context.WithTimeout(x.r.Context(), apiproxy.RequestLimit(x.r))
 }

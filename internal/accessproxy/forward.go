@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,15 +68,11 @@ func (x *exchange) send(ctx context.Context, text secret.Text) (*http.Response, 
 	case err == nil:
 		return res, nil
 	case x.r.Context().Err() != nil: // the client has left
-		x.err = err
 		panic(http.ErrAbortHandler)
 	case body.failed.Load():
 		return nil, problem.New(problem.BadRequest, "The body of the request is not complete.").WithCause(err)
 	case ctx.Err() != nil:
 		return nil, problem.New(problem.Unavailable, "The API server gave no answer in time. It may have executed the request.").WithCause(err)
-	}
-	if _, ok := errors.AsType[*url.Error](err); ok {
-		err = errors.Unwrap(err)
 	}
 	unavailable := problem.New(problem.Unavailable, "The proxy has no connection to the API server.", "Try again in a moment.").WithCause(err)
 	if x.isRepeatable() {
@@ -190,10 +185,10 @@ func (x *exchange) relayBody(res *http.Response) error {
 			continue
 		}
 		if err := x.write(b[:filled]); err != nil {
-			x.abort(err)
+			x.abort()
 		}
 		if filled = 0; err != nil && !ended {
-			x.abort(err) // a truncated response must never look complete
+			x.abort() // a truncated response must never look complete
 		}
 	}
 	for name, values := range res.Trailer {
@@ -209,7 +204,4 @@ func (x *exchange) write(b []byte) error {
 }
 
 // abort closes the connection to the client, so that it notices that the response is not complete.
-func (x *exchange) abort(err error) {
-	x.err = err
-	panic(http.ErrAbortHandler)
-}
+func (x *exchange) abort() { panic(http.ErrAbortHandler) }

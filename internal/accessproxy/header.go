@@ -23,7 +23,7 @@ var (
 func (x *exchange) header() http.Header {
 	h := apiproxy.RequestHeaders(x.r.Header)
 	for name := range h {
-		plain := plainName(name)
+		plain := apiproxy.NormalizeHeader(name)
 		if slices.Contains(foreignHeaders, plain) || slices.ContainsFunc(foreignPrefixes, func(p string) bool { return strings.HasPrefix(plain, p) }) {
 			delete(h, name)
 		}
@@ -38,9 +38,6 @@ func (x *exchange) header() http.Header {
 	return h
 }
 
-// plainName normalises a field name as the most lenient server might.
-func plainName(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
-
 // impersonatePrefix is the prefix of the fields with which a client asks to act as another user.
 const impersonatePrefix = "impersonate-"
 
@@ -48,12 +45,13 @@ const impersonatePrefix = "impersonate-"
 // give access to everything. All other fields pass unchanged, and Kubernetes decides by the rights of the caller's own
 // account. Without the fields the request would mean something else, so they are never dropped.
 func (x *exchange) checkImpersonation() error {
-	users := 0
+	impersonates, user := false, false
 	for name, values := range x.r.Header {
-		plain := plainName(name)
+		plain := apiproxy.NormalizeHeader(name)
 		if !strings.HasPrefix(plain, impersonatePrefix) {
 			continue
 		}
+		impersonates = true
 		kind := strings.TrimPrefix(plain, impersonatePrefix)
 		extra := strings.HasPrefix(kind, "extra-") && len(kind) > len("extra-")
 		switch {
@@ -67,16 +65,16 @@ func (x *exchange) checkImpersonation() error {
 			return problem.New(problem.BadRequest, fmt.Sprintf("The header field %s is empty or has characters that cannot be printed.", name))
 		}
 		if kind == "user" {
-			users++
+			user = true
 			if ns, ok := accountNamespace(values[0]); ok && slices.Contains(x.proxy.Protected, ns) {
 				return problem.New(problem.Forbidden, fmt.Sprintf("No caller may act as a ServiceAccount of the namespace %s.", ns))
 			}
 		}
-		if slices.ContainsFunc(listElements(x.r.Header["Connection"]), func(n string) bool { return plainName(n) == plain }) {
+		if slices.ContainsFunc(apiproxy.ListElements(x.r.Header["Connection"]), func(n string) bool { return apiproxy.NormalizeHeader(n) == plain }) {
 			return problem.New(problem.BadRequest, fmt.Sprintf("The field Connection names %s, which would remove it on the way.", name))
 		}
 	}
-	if users == 0 && slices.ContainsFunc(headerNames(x.r.Header), func(n string) bool { return strings.HasPrefix(plainName(n), impersonatePrefix) }) {
+	if impersonates && !user {
 		return problem.New(problem.BadRequest, "The request names a group, a UID or an extra value to impersonate, and no user.")
 	}
 	return nil
@@ -96,24 +94,6 @@ func accountNamespace(user string) (string, bool) {
 	}
 	ns, _, ok := strings.Cut(rest, ":")
 	return ns, ok
-}
-
-func headerNames(h http.Header) []string {
-	names := make([]string, 0, len(h))
-	for name := range h {
-		names = append(names, name)
-	}
-	return names
-}
-
-// listElements returns the elements of comma-separated lists.
-func listElements(values []string) (out []string) {
-	for _, v := range values {
-		for e := range strings.SplitSeq(v, ",") {
-			out = append(out, strings.TrimSpace(e))
-		}
-	}
-	return out
 }
 
 // hasToken reports whether a query has a parameter that some servers accept as a bearer token (RFC 6750, section 2.3).

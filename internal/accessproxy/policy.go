@@ -2,7 +2,6 @@ package accessproxy
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -58,7 +57,7 @@ func (x *exchange) input() policy.Input {
 	} else {
 		in.Resource = policy.Resource{Verb: q.Verb, Group: q.Group, Version: q.Version, Resource: q.Resource, Subresource: q.Subresource, Namespace: q.Namespace, Name: q.Name}
 	}
-	if users := x.r.Header[http.CanonicalHeaderKey("Impersonate-User")]; len(users) > 0 {
+	if users := x.r.Header["Impersonate-User"]; len(users) > 0 {
 		in.Impersonate = policy.Impersonate{User: users[0], Groups: x.r.Header["Impersonate-Group"]}
 	}
 	return in

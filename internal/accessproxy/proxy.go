@@ -23,8 +23,8 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/accessproxy/recording"
+	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/internal/httpapi/framing"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
@@ -100,17 +100,8 @@ type Outcome struct {
 	Took   time.Duration
 }
 
-// Limits of the listener and of one request. They are those of the adapter (package apiproxy).
-const (
-	headerTime        = 10 * time.Second
-	idleTime          = 2 * time.Minute
-	requestTime       = time.Minute      // in addition to the request's own timeout
-	maxRequestTimeout = 10 * time.Minute // the largest timeout that a request may set
-	stopTime          = 10 * time.Second // for plain requests when the proxy stops
-	maxHeader         = 256 << 10
-	maxLine           = maxHeader + 16<<10 // more than maxHeader, because net/http reads some bytes more
-	maxStreams        = 250                // per HTTP/2 connection, the same as the API server
-)
+// stopTime is how long plain requests may take when the proxy stops.
+const stopTime = 10 * time.Second
 
 func (p *Proxy) prepare() {
 	p.once.Do(func() {
@@ -143,24 +134,11 @@ func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
 	for _, loop := range []func(context.Context){p.proof.loop(p), p.watchTailnet, p.sums.loop} {
 		loops.Go(func() { loop(work) })
 	}
-	srv := &http.Server{
-		Handler:           p,
-		ConnContext:       p.connContext,
-		ConnState:         framing.OnStateChange,
-		ReadHeaderTimeout: headerTime,
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maxHeader,
-		Protocols:         new(http.Protocols),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
-		ErrorLog:          slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
-		// Otherwise net/http would answer "OPTIONS *" to strangers.
-		DisableGeneralOptionsHandler: true,
-	}
-	// TLS terminates below the framing layer, so net/http does not see it.
-	srv.Protocols.SetHTTP1(true)
-	srv.Protocols.SetUnencryptedHTTP2(true)
+	srv := apiproxy.NewHTTPServer(p, p.Log)
+	srv.ConnContext = p.connContext
+	srv.HTTP2.SendPingTimeout, srv.HTTP2.PingTimeout = 30*time.Second, 15*time.Second
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(framing.Listener{Listener: ln, HTTP2: true, MaxLine: maxLine}) }()
+	go func() { served <- srv.Serve(apiproxy.FramedListener(ln)) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)
@@ -204,7 +182,6 @@ func (x *exchange) recoverPanic() {
 	case cause == http.ErrAbortHandler:
 		panic(cause)
 	default:
-		x.err = fmt.Errorf("panic: %v", cause)
 		x.proxy.Log.Error("a request panicked", "audit", x.id, "panic", cause)
 		if x.status != 0 {
 			panic(http.ErrAbortHandler)

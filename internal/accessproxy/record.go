@@ -30,10 +30,8 @@ func (x *exchange) end() {
 	if x.refused != nil {
 		out.Code = string(x.refused.code)
 	}
-	if x.stream != nil {
-		why, _ := x.stream.isCut()
-		out.Cut = why.cause
-	}
+	why, _ := x.cutReason()
+	out.Cut = why.cause
 	if p.Measure != nil {
 		p.Measure(out)
 	}
@@ -63,20 +61,15 @@ func (p *Proxy) record(write func(audit.Entry) error, e audit.Entry) {
 // isRoutine reports whether the request is a successful read that programs repeat all the time: discovery, health, and
 // lists and watches of anything but Secrets, without impersonation.
 func (x *exchange) isRoutine() bool {
-	switch {
+	switch _, cut := x.cutReason(); {
 	case x.refused != nil, x.request == nil, x.status != http.StatusOK, x.r.Header["Impersonate-User"] != nil:
 		return false
 	case x.request.NonResource:
 		return x.request.Verb == "get"
-	case x.request.Group == "" && x.request.Resource == "secrets", x.stream != nil && x.wasCut():
+	case x.request.Group == "" && x.request.Resource == "secrets", cut:
 		return false
 	}
 	return x.request.Verb == "list" || x.request.Verb == "watch"
-}
-
-func (x *exchange) wasCut() bool {
-	_, is := x.stream.isCut()
-	return is
 }
 
 // entry returns the audit entry of the request. It never has a body or a query.
@@ -132,6 +125,7 @@ func (x *exchange) entry() audit.Entry {
 	return e
 }
 
+// cutReason returns why the proxy cut the stream of the request, or false.
 func (x *exchange) cutReason() (cut, bool) {
 	if x.stream == nil {
 		return cut{}, false

@@ -58,7 +58,7 @@ func (x *exchange) startRecording(ctx context.Context) error {
 	if err != nil {
 		return problem.New(problem.Unavailable, "This session must be recorded, and the recording cannot begin.", "Try again later, or tell an administrator of the cluster.").WithCause(err)
 	}
-	x.recording, x.recordingRequired = s, required
+	x.recording, x.level = s, level
 	return nil
 }
 
@@ -95,17 +95,6 @@ func (x *exchange) recordDigest(d recording.Digest) {
 	x.proxy.record(x.proxy.Record, e)
 }
 
-// recordedLevel returns at which level the stream is recorded.
-func (x *exchange) recordedLevel() policy.Level {
-	switch {
-	case x.recording == nil:
-		return policy.Off
-	case x.recordingRequired:
-		return policy.Required
-	}
-	return policy.BestEffort
-}
-
 // conn returns what observes the stream: the recording, or only the frames, so that the stream can be ended.
 func (x *exchange) conn(answer http.Header) (*frames.Conn, error) {
 	kind, ok := frameKinds[apiproxy.StreamKindOf(x.request)]
@@ -122,7 +111,7 @@ func (x *exchange) conn(answer http.Header) (*frames.Conn, error) {
 		return c, nil
 	case err == nil:
 		return frames.New(frames.Config{Protocol: protocol}), nil
-	case x.recordingRequired:
+	case x.level == policy.Required:
 		return nil, problem.New(problem.Forbidden, fmt.Sprintf("This session must be recorded, and its protocol is not known: %v.", err), "Use a current kubectl.")
 	}
 	x.proxy.Log.Warn("the protocol of a stream is not known, so its end has no reason", "audit", x.id, "err", err)
@@ -131,7 +120,7 @@ func (x *exchange) conn(answer http.Header) (*frames.Conn, error) {
 
 // cutIfLost cuts the stream when a required recording is lost, until done is closed.
 func (x *exchange) cutIfLost(done <-chan struct{}) {
-	if x.recording == nil || !x.recordingRequired {
+	if x.level != policy.Required {
 		return
 	}
 	select {

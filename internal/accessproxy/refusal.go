@@ -53,7 +53,7 @@ func (x *exchange) refusalOf(err error) *refusal {
 // the version it is plain text, because kubectl prints a JSON 403 of those as "unknown".
 func (x *exchange) refuse(err error) {
 	r := x.refusalOf(err)
-	x.refused, x.status, x.err = r, r.status, err
+	x.refused, x.status = r, r.status
 	message := "tailplane: " + r.message + " (audit id " + x.id + ")"
 	h := x.w.Header()
 	var body []byte

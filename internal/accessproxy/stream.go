@@ -10,7 +10,6 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/apiproxy"
-	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -27,7 +26,6 @@ const (
 	cutProof     = "proof"     // the API server no longer proves that the sign-in lives
 	cutPolicy    = "policy"    // the rules of the settings changed
 	cutRecording = "recording" // a required recording was lost
-	cutRequest   = "request"   // an administrator ended the stream
 	cutStop      = "stop"      // the proxy stops
 )
 
@@ -113,7 +111,7 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.recordedLevel(), uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
+	s := &stream{remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
 		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
 		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
 	s.live, s.end = context.WithCancel(context.Background())
@@ -254,16 +252,4 @@ func (p *Proxy) Streams() []Stream {
 	}
 	slices.SortFunc(all, func(a, b Stream) int { return a.Since.Compare(b.Since) })
 	return all
-}
-
-// Cut ends the open stream with this ID for an administrator. The reason must be one sentence without a final dot.
-func (p *Proxy) Cut(id, reason string) error {
-	p.prepare()
-	for _, s := range p.streams.list() {
-		if s.ID == id {
-			s.cut(cut{cutRequest, reason})
-			return nil
-		}
-	}
-	return problem.New(problem.NotFound, "This proxy has no open stream with that ID.")
 }

@@ -3,7 +3,6 @@ package accessproxy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -32,34 +31,16 @@ func (x *exchange) switchProtocols(res *http.Response) error {
 	apiproxy.ResponseHeaders(h, res.Header, res.Request.URL)
 	delete(h, "Content-Type")
 	h["Connection"], h["Upgrade"], h["Audit-Id"] = []string{"Upgrade"}, res.Header["Upgrade"], []string{x.id}
-	client, pending, err := x.hijack(h)
+	client, pending, err := apiproxy.Hijack(x.w, h, func() { x.status = http.StatusSwitchingProtocols })
 	if client == nil {
 		return err
 	}
 	defer client.Close()
-	if err != nil {
-		x.err = err
+	if err != nil { // the client has left
 		return nil
 	}
 	x.carry(client, io.MultiReader(bytes.NewReader(pending), client), backend, observer)
 	return nil
-}
-
-// hijack takes over the client's connection and answers with status 101. pending are the bytes that the client has
-// already sent. If client is nil, nothing has been written, and the error is the response.
-func (x *exchange) hijack(h http.Header) (client net.Conn, pending []byte, _ error) {
-	client, buffered, err := http.NewResponseController(x.w).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	x.status = http.StatusSwitchingProtocols
-	var head bytes.Buffer
-	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
-	h.Write(&head)
-	head.WriteString("\r\n")
-	pending, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	_, err = client.Write(head.Bytes())
-	return client, pending, err
 }
 
 // Limits of the end of an upgraded connection.
@@ -137,15 +118,7 @@ func (x *exchange) awaitClient(client net.Conn) {
 func (x *exchange) copyOneWay(through io.Writer, to io.Closer, from io.Reader, closeBoth func()) int64 {
 	large := x.proxy.buffers.large.Get().(*[largeBuffer]byte)
 	defer x.proxy.buffers.large.Put(large)
-	// Without the wrappers, io.CopyBuffer would use another method with its own buffer.
-	n, err := io.CopyBuffer(struct{ io.Writer }{through}, struct{ io.Reader }{from}, large[:])
-	if err == nil {
-		if half, ok := to.(interface{ CloseWrite() error }); ok {
-			err = half.CloseWrite()
-		} else {
-			err = errors.ErrUnsupported
-		}
-	}
+	n, err := apiproxy.CopyOneWay(through, to, from, large[:])
 	if _, cut := x.stream.isCut(); err != nil && !cut {
 		closeBoth()
 	}

@@ -53,19 +53,25 @@ func (x *Exchange) checkToken() error {
 
 // HasBearerToken reports whether the request has exactly one Authorization header, with a bearer token that opens accepts.
 func HasBearerToken(r *http.Request, opens func(string) bool) bool {
+	token, ok := BearerToken(r)
+	return ok && opens(token)
+}
+
+// BearerToken returns the bearer token of a request with exactly one Authorization header.
+func BearerToken(r *http.Request) (string, bool) {
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
-		return false
+		return "", false
 	}
 	scheme, token, ok := strings.Cut(values[0], " ")
-	return ok && strings.EqualFold(scheme, "Bearer") && opens(strings.TrimSpace(token))
+	return strings.TrimSpace(token), ok && strings.EqualFold(scheme, "Bearer")
 }
 
 // checkImpersonation refuses a request with impersonation headers, unless they are allowed. Without the
 // headers the request would run with all the rights of the pod.
 func (x *Exchange) checkImpersonation() error {
 	for name := range x.In.Header {
-		plain := normalizeHeader(name)
+		plain := NormalizeHeader(name)
 		// A name with underscores is not an allowed one, but a server behind the adapter may accept it as
 		// such.
 		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !x.server.Permissions().Impersonation) {
@@ -83,7 +89,7 @@ func UpgradeOf(r *http.Request, req *Request) (string, error) {
 	if len(values) == 0 && len(r.Header["Http2-Settings"]) == 0 {
 		return "", nil
 	}
-	if len(values) != 1 || len(r.Header["Http2-Settings"]) > 0 || !slices.Contains(listElements(r.Header["Connection"]), "upgrade") {
+	if len(values) != 1 || len(r.Header["Http2-Settings"]) > 0 || !slices.Contains(ListElements(r.Header["Connection"]), "upgrade") {
 		return "", NewBadRequest("the request has an incomplete or ambiguous protocol upgrade")
 	}
 	protocol := strings.ToLower(values[0])

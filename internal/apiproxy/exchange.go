@@ -185,6 +185,18 @@ func (x *Exchange) isReadOnly() bool {
 
 var errNoResponse = errors.New("no answer in time")
 
+// RequestLimit returns how long a request that is no stream may take: one minute, and the timeout in its query, of which ten
+// minutes count.
+func RequestLimit(r *http.Request) time.Duration {
+	limit := requestTimeout
+	if strings.Contains(r.URL.RawQuery, "timeout=") {
+		if requested, err := time.ParseDuration(r.URL.Query().Get("timeout")); err == nil {
+			limit += min(max(0, requested), maxRequestTimeout)
+		}
+	}
+	return limit
+}
+
 // limit returns the context of the requests to a cluster, which ends with the exchange.
 func (x *Exchange) limit() context.Context {
 	if x.ctx != nil {
@@ -199,13 +211,7 @@ func (x *Exchange) limit() context.Context {
 		stop := context.AfterFunc(x.server.stopping, cancel)
 		x.atEnd(func() { stop() })
 	default:
-		limit := requestTimeout
-		if strings.Contains(x.In.URL.RawQuery, "timeout=") {
-			if requested, err := time.ParseDuration(x.In.URL.Query().Get("timeout")); err == nil {
-				limit += min(max(0, requested), maxRequestTimeout)
-			}
-		}
-		x.ctx, cancel = context.WithTimeoutCause(x.Out.Context(), limit, errNoResponse)
+		x.ctx, cancel = context.WithTimeoutCause(x.Out.Context(), RequestLimit(x.In), errNoResponse)
 	}
 	x.atEnd(cancel)
 	return x.ctx

@@ -1,7 +1,6 @@
 package apiproxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -199,22 +198,12 @@ func (x *Exchange) switchProtocols(res *UpstreamResponse) error {
 	return nil
 }
 
-// hijack takes over the client's connection and writes a response with status 101. pending are the bytes that the client
-// has already sent. If client is nil, nothing has been written, and the error is the response.
+// hijack is [Hijack] of the client's connection. It records the status and the start of the stream.
 func (x *Exchange) hijack(h http.Header) (client net.Conn, pending []byte, _ error) {
-	client, buffered, err := http.NewResponseController(x.W).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	x.result.Code = http.StatusSwitchingProtocols
-	x.streamOpened(x.result.Code)
-	var head bytes.Buffer
-	head.WriteString("HTTP/1.1 101 Switching Protocols\r\n")
-	h.Write(&head)
-	head.WriteString("\r\n")
-	pending, _ = buffered.Reader.Peek(buffered.Reader.Buffered())
-	_, err = client.Write(head.Bytes())
-	return client, pending, err
+	return Hijack(x.W, h, func() {
+		x.result.Code = http.StatusSwitchingProtocols
+		x.streamOpened(x.result.Code)
+	})
 }
 
 // closeOnStop closes both ends when the server must stop.
@@ -234,18 +223,10 @@ func (x *Exchange) copyBoth(client net.Conn, backend io.ReadWriteCloser) {
 		err error
 	}
 	ends := make(chan end, 2)
-	carry := func(to io.Writer, from io.Reader) {
+	carry := func(to io.WriteCloser, from io.Reader) {
 		buf := x.server.buffers.Get().(*[bufferSize]byte)
 		defer x.server.buffers.Put(buf)
-		// Without the wrappers, io.CopyBuffer would use another method with its own buffer.
-		n, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
-		if err == nil {
-			if half, ok := to.(interface{ CloseWrite() error }); ok {
-				err = half.CloseWrite()
-			} else {
-				err = errors.ErrUnsupported
-			}
-		}
+		n, err := CopyOneWay(to, to, from, buf[:])
 		ends <- end{n, err}
 	}
 	go carry(client, backend)

@@ -20,11 +20,11 @@ var identityHeaders = map[string]bool{"authorization": true, "cookie": true, "fo
 
 var identityHeaderPrefixes = []string{"proxy-", "x-remote-", "x-forwarded-"}
 
-// normalizeHeader normalises a field name as the most lenient parser might.
-func normalizeHeader(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
+// NormalizeHeader normalises a field name as the most lenient parser might.
+func NormalizeHeader(name string) string { return strings.ReplaceAll(strings.ToLower(name), "_", "-") }
 
-// listElements returns the elements of comma-separated lists in lower case.
-func listElements(values []string) (out []string) {
+// ListElements returns the elements of comma-separated lists in lower case.
+func ListElements(values []string) (out []string) {
 	for _, v := range values {
 		for t := range strings.SplitSeq(v, ",") {
 			if t = strings.ToLower(strings.TrimSpace(t)); t != "" {
@@ -47,9 +47,9 @@ const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 // credential is added later.
 func RequestHeaders(in http.Header) http.Header {
 	out := make(http.Header, len(in)+2)
-	nominated := listElements(in["Connection"])
+	nominated := ListElements(in["Connection"])
 	for name, values := range in {
-		plain := normalizeHeader(name)
+		plain := NormalizeHeader(name)
 		hasPrefix := func(prefix string) bool { return strings.HasPrefix(plain, prefix) }
 		identifies := identityHeaders[plain] || slices.ContainsFunc(identityHeaderPrefixes, hasPrefix)
 		if !identifies && !hopHeaders[plain] && !containsFold(nominated, name) {
@@ -87,7 +87,7 @@ const clusterHeader = "Mca-Cluster"
 // ResponseHeaders sets the header fields of a response to the request for requested, which may be nil. The fields of the
 // connection stay behind.
 func ResponseHeaders(to, from http.Header, requested *url.URL) {
-	nominated := listElements(from["Connection"])
+	nominated := ListElements(from["Connection"])
 	for name, values := range from {
 		// it would direct clients around the adapter
 		if lower := strings.ToLower(name); lower != "content-length" && hopHeaders[lower] || lower == "alt-svc" || containsFold(nominated, name) {

@@ -19,8 +19,6 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/tailplane/tailplane/internal/httpapi/framing"
 )
 
 // Server serves the Kubernetes API of a pod. Fields without a remark are required.
@@ -94,24 +92,10 @@ func (s *Server) prepare() {
 func (s *Server) Run(ctx context.Context, ln net.Listener, conf *tls.Config) error {
 	s.prepare()
 	defer s.closeUpgrades()
-	srv := &http.Server{
-		Handler:           s,
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		ConnState:         framing.OnStateChange,
-		MaxHeaderBytes:    maxHeader,
-		Protocols:         new(http.Protocols),
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-		// Otherwise net/http would answer "OPTIONS *" without a token.
-		DisableGeneralOptionsHandler: true,
-	}
-	// TLS terminates below the framing layer, so net/http does not see it.
-	srv.Protocols.SetHTTP1(true)
-	srv.Protocols.SetUnencryptedHTTP2(true)
+	srv := NewHTTPServer(s, s.Log)
 	served := make(chan error, 1)
 	go func() {
-		served <- srv.Serve(framing.Listener{Listener: tls.NewListener(ln, conf), HTTP2: true, MaxLine: maxLine})
+		served <- srv.Serve(FramedListener(tls.NewListener(ln, conf)))
 	}()
 	select {
 	case err := <-served:
