@@ -43,6 +43,7 @@ type exchange struct {
 	bytes   int64 // of the response, without its header
 	refused *refusal
 	stream  *stream
+	release func() // nil: the device is not known yet
 }
 
 func newExchange(p *Proxy, w http.ResponseWriter, r *http.Request) *exchange {
@@ -51,7 +52,7 @@ func newExchange(p *Proxy, w http.ResponseWriter, r *http.Request) *exchange {
 
 // serve runs the steps of a request. An error is the response.
 func (x *exchange) serve() error {
-	for _, step := range []func() error{x.checkForm, x.identify, x.readSession, x.parse, x.checkImpersonation, x.findSignin, x.judge} {
+	for _, step := range []func() error{x.checkForm, x.identify, x.readSession, x.parse, x.admit, x.checkImpersonation, x.findSignin, x.judge} {
 		if err := step(); err != nil {
 			return err
 		}

@@ -21,11 +21,9 @@ const (
 // proof is when the API server last proved which sign-ins live.
 type proof struct {
 	mu   sync.Mutex
-	at   time.Time // when the list of the last proof was requested
+	at   time.Time // when the list of the last proof was requested; zero: there was none yet
 	list LiveSignins
 }
-
-func (f *proof) init(now time.Time) { f.at = now }
 
 // check returns why no request may be sent, or nil.
 func (f *proof) check(now time.Time) error {
@@ -57,11 +55,11 @@ func (f *proof) loop(p *Proxy) func(context.Context) {
 		tick := time.NewTicker(proofInterval)
 		defer tick.Stop()
 		for {
-			f.renew(ctx, p)
 			select {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
+				f.renew(ctx, p)
 			}
 		}
 	}

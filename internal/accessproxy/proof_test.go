@@ -15,13 +15,15 @@ import (
 func TestProofAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFront(t)
-		f.Proxy.RenewProof(t.Context())
 		ready := func(what string, want problem.Code) {
 			t.Helper()
 			if got := problem.CodeOf(f.Proxy.Ready()); got != want {
 				t.Errorf("%s: %q, want %q", what, got, want)
 			}
 		}
+		ready("before the first proof", problem.Unavailable)
+		f.Proxy.RenewProof(t.Context())
+		ready("after it", "")
 		f.Signins.FailLists(errors.New("the API server is silent"))
 		for range 3 {
 			time.Sleep(accessproxy.ProofInterval)

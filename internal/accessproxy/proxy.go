@@ -3,7 +3,7 @@
 // caller may do: the proxy forwards each request with a token of that sign-in's ServiceAccount, which it holds in
 // memory only. These are the steps of a request:
 //
-//	form -> host -> same site -> identify -> decide -> session -> parse -> upgrade -> impersonation -> sign-in -> policy -> token -> forward
+//	form -> host -> same site -> identify -> decide -> session -> parse -> limits -> impersonation -> sign-in -> policy -> token -> forward
 //
 // Everything ends with the sign-in: new requests are refused, and open streams are cut.
 package accessproxy
@@ -25,6 +25,8 @@ import (
 	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/audit"
+	"github.com/tailplane/tailplane/internal/httpapi"
+	"github.com/tailplane/tailplane/internal/httpapi/framing"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
@@ -73,6 +75,7 @@ type Proxy struct {
 	RecordLater func(audit.Entry) error
 	// RecordAll writes an audit entry for each routine read. Otherwise one entry a minute sums them up.
 	RecordAll bool
+	Limits    Limits
 	Drain     time.Duration // how long open streams may continue after the proxy starts to stop; 0: they end at once
 	// Measure, optional, is called at the end of each request.
 	Measure func(Outcome)
@@ -85,6 +88,7 @@ type Proxy struct {
 	tokens  tokens
 	proof   proof
 	lookups lookups
+	inUse   inUse
 	sums    readSums
 	buffers bufferPools
 }
@@ -110,7 +114,6 @@ func (p *Proxy) prepare() {
 		}
 		p.streams.init(p)
 		p.tokens.init(p)
-		p.proof.init(p.Now())
 		p.sums.init(p)
 		p.buffers.init()
 	})
@@ -131,14 +134,20 @@ func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer endWork()
+	p.proof.renew(work, p) // without a first proof, all requests are refused
 	for _, loop := range []func(context.Context){p.proof.loop(p), p.watchTailnet, p.sums.loop} {
 		loops.Go(func() { loop(work) })
 	}
 	srv := apiproxy.NewHTTPServer(p, p.Log)
 	srv.ConnContext = p.connContext
 	srv.HTTP2.SendPingTimeout, srv.HTTP2.PingTimeout = 30*time.Second, 15*time.Second
+	bound := httpapi.NewConnLimiter(apiproxy.FramedListener(ln), p.Limits.Connections, 0)
+	srv.ConnState = func(c net.Conn, s http.ConnState) {
+		bound.OnStateChange(c, s)
+		framing.OnStateChange(c, s)
+	}
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(apiproxy.FramedListener(ln)) }()
+	go func() { served <- srv.Serve(bound) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve: %w", err)

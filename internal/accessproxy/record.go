@@ -20,6 +20,9 @@ import (
 // end records how the request ended.
 func (x *exchange) end() {
 	p := x.proxy
+	if x.release != nil {
+		x.release()
+	}
 	out := Outcome{Status: x.status, Bytes: x.bytes, Took: p.Now().Sub(x.began)}
 	if x.request != nil {
 		if out.Verb = x.request.Verb; x.request.NonResource {

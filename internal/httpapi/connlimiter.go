@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// connLimiter is a listener that limits the open connections of one address and of all addresses. It
+// A ConnLimiter is a listener that limits the open connections of one address and of all addresses. It
 // closes further connections at once. A tailnet node has one address of each IP family. A WhoIs
 // query for each connection would cost more than the connection.
-type connLimiter struct {
+type ConnLimiter struct {
 	net.Listener
 	max, all int
 
@@ -21,13 +21,15 @@ type connLimiter struct {
 	addrOf map[net.Conn]netip.Addr
 }
 
-func newConnLimiter(ln net.Listener, l Limits) *connLimiter {
-	return &connLimiter{Listener: ln, max: l.Connections, all: l.AllConnections, perAddr: map[netip.Addr]int{}, addrOf: map[net.Conn]netip.Addr{}}
+// NewConnLimiter returns ln with at most perAddr open connections of one address, and at most all connections. 0: no limit.
+// The server must call [ConnLimiter.OnStateChange].
+func NewConnLimiter(ln net.Listener, perAddr, all int) *ConnLimiter {
+	return &ConnLimiter{Listener: ln, max: perAddr, all: all, perAddr: map[netip.Addr]int{}, addrOf: map[net.Conn]netip.Addr{}}
 }
 
-// Accept implements [net.Listener]. It does not wrap the connection, because hear must receive the
+// Accept implements [net.Listener]. It does not wrap the connection, because OnStateChange must receive the
 // same one.
-func (b *connLimiter) Accept() (net.Conn, error) {
+func (b *ConnLimiter) Accept() (net.Conn, error) {
 	for {
 		c, err := b.Listener.Accept()
 		if err != nil || b.acquire(c) {
@@ -37,14 +39,14 @@ func (b *connLimiter) Accept() (net.Conn, error) {
 	}
 }
 
-// onStateChange is the ConnState hook of net/http. It releases a connection that has ended.
-func (b *connLimiter) onStateChange(c net.Conn, s http.ConnState) {
+// OnStateChange is the ConnState hook of net/http. It releases a connection that has ended.
+func (b *ConnLimiter) OnStateChange(c net.Conn, s http.ConnState) {
 	if s == http.StateClosed || s == http.StateHijacked {
 		b.release(c)
 	}
 }
 
-func (b *connLimiter) acquire(c net.Conn) bool {
+func (b *ConnLimiter) acquire(c net.Conn) bool {
 	if b.max <= 0 && b.all <= 0 {
 		return true
 	}
@@ -67,7 +69,7 @@ func (b *connLimiter) acquire(c net.Conn) bool {
 	return true
 }
 
-func (b *connLimiter) release(c net.Conn) {
+func (b *ConnLimiter) release(c net.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	addr, ok := b.addrOf[c]

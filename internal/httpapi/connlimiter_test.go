@@ -46,7 +46,7 @@ func TestAResetConnectionIsCounted(t *testing.T) {
 	defer tcp.Close()
 	later, before, last := new(atomic.Bool), new(atomic.Bool), new(atomic.Bool)
 	before.Store(true)
-	ln := newConnLimiter(&resetListener{tcp, []*atomic.Bool{later, before, last}}, Limits{Connections: 1})
+	ln := NewConnLimiter(&resetListener{tcp, []*atomic.Bool{later, before, last}}, 1, 0)
 	dial := func() net.Conn {
 		c, err := net.Dial("tcp", tcp.Addr().String())
 		if err != nil {
@@ -61,8 +61,8 @@ func TestAResetConnectionIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	later.Store(true)
-	ln.onStateChange(first, http.StateClosed)
-	ln.onStateChange(first, http.StateClosed) // a second call has no effect
+	ln.OnStateChange(first, http.StateClosed)
+	ln.OnStateChange(first, http.StateClosed) // a second call has no effect
 	dial()                                    // reset before Accept: skipped
 	want := dial().LocalAddr().String()
 	got, err := ln.Accept()
@@ -75,7 +75,7 @@ func TestAResetConnectionIsCounted(t *testing.T) {
 	if len(ln.perAddr) != 1 || len(ln.addrOf) != 1 {
 		t.Errorf("counted: %v of %d connections", ln.perAddr, len(ln.addrOf))
 	}
-	ln.onStateChange(got, http.StateClosed)
+	ln.OnStateChange(got, http.StateClosed)
 	if len(ln.perAddr)+len(ln.addrOf) != 0 {
 		t.Errorf("counted when all have ended: %v of %d connections", ln.perAddr, len(ln.addrOf))
 	}

@@ -123,7 +123,7 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 	defer endRequests()
 	stopping, endWaits := context.WithCancel(requests)
 	defer endWaits()
-	bound := newConnLimiter(framing.Listener{Listener: ln, HTTP2: d.HTTP2}, d.Limits)
+	bound := NewConnLimiter(framing.Listener{Listener: ln, HTTP2: d.HTTP2}, d.Limits.Connections, d.Limits.AllConnections)
 	h := d.newHandler(stopping, routes)
 	srv := &http.Server{
 		Handler:     h,
@@ -136,7 +136,7 @@ func (d *Server) Run(ctx context.Context, ln net.Listener, connContext func(cont
 			return connContext(ctx, c)
 		},
 		ConnState: func(c net.Conn, s http.ConnState) {
-			bound.onStateChange(c, s)
+			bound.OnStateChange(c, s)
 			framing.OnStateChange(c, s)
 		},
 		ReadHeaderTimeout: headerTime,

@@ -74,6 +74,7 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		},
 		Protected: []string{p.set.Signin.SystemNamespace, p.set.Signin.Namespace, "kube-system"},
 		Record:    p.record.Write, RecordLater: p.record.Queue, RecordAll: p.set.Proxy.Requests == settings.RecordAll, Drain: time.Duration(p.set.Proxy.Drain),
+		Limits:  accessproxy.Limits(p.set.Proxy.Limits),
 		Measure: metrics.Measure, Log: p.log, Now: time.Now,
 	}
 	rules, err := proxyRules(p.set)

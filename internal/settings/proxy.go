@@ -20,6 +20,14 @@ type AccessProxy struct {
 	// sums up equal routine reads.
 	Requests  RecordedRequests `yaml:"requests"`
 	Recording Recording        `yaml:"recording,omitempty"`
+	Limits    ProxyLimits      `yaml:"limits"`
+}
+
+// ProxyLimits are what one device may use of the access proxy at the same time. 0 means no limit.
+type ProxyLimits struct {
+	Connections int `yaml:"connections"` // from one address of a node
+	Requests    int `yaml:"requests"`    // without streams
+	Streams     int `yaml:"streams"`     // watches, followed logs, exec, attach and port-forward
 }
 
 // Recording configures where the recordings go that rules of the policy ask for: one of Dir and Recorder.
@@ -40,7 +48,8 @@ const (
 )
 
 func defaultProxy() AccessProxy {
-	return AccessProxy{Drain: Duration(5 * time.Minute), Requests: RecordSums}
+	return AccessProxy{Drain: Duration(5 * time.Minute), Requests: RecordSums,
+		Limits: ProxyLimits{Connections: 1000, Requests: 400, Streams: 2000}}
 }
 
 // ProxyHostname returns the requested name of the access proxy's node.
@@ -56,5 +65,7 @@ func (f File) validateProxy(v *validation) {
 	v.failIf(r.Dir != "" && !filepath.IsAbs(r.Dir), "proxy.recording.dir: %q is not an absolute path", r.Dir)
 	v.failIf(r.Recorder != "" && err != nil, "proxy.recording.recorder: %q is not an address such as recorder:80", r.Recorder)
 	v.failIf(r.Recorder != "" && !strings.HasPrefix(r.Tag, "tag:"), "proxy.recording.tag: %q does not begin with tag:; any node could take the recorder's name without it", r.Tag)
+	l := f.Proxy.Limits
+	v.failIf(min(l.Connections, l.Requests, l.Streams) < 0, "proxy.limits: a limit is negative; 0 means no limit")
 	v.failIf(f.Proxy.Requests != RecordSums && f.Proxy.Requests != RecordAll, "proxy.requests: %q is neither sums nor all", f.Proxy.Requests)
 }

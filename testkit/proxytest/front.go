@@ -72,10 +72,13 @@ func New(t testing.TB, api *API, now func() time.Time) *Front {
 }
 
 // Start starts an access proxy in front of api. Alice has a device at 127.0.0.2 and bob one at 127.0.0.3, both with the
-// role view. It stops at the end of the test.
-func Start(t testing.TB, api *API) *Front {
+// role view. It stops at the end of the test. The options change the proxy before its start.
+func Start(t testing.TB, api *API, options ...func(*accessproxy.Proxy)) *Front {
 	t.Helper()
 	f := New(t, api, time.Now)
+	for _, change := range options {
+		change(f.Proxy)
+	}
 	f.Tailnet.Set("127.0.0.2", Person("alice@example.com", "alice-laptop", ViewRule))
 	f.Tailnet.Set("127.0.0.3", Person("bob@example.com", "bob-laptop", ViewRule))
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
