@@ -76,7 +76,7 @@ func (x *exchange) writeEnd(why cut, f *eventFrames) {
 	switch {
 	case x.stream.Kind == apiproxy.StreamWatch && f.isWhole() && f.known():
 		s := codec.Status{Message: message, Reason: apiproxy.ReasonOf(http.StatusForbidden), Code: http.StatusForbidden}
-		if x.write(codec.AppendFrame(nil, codec.AppendError(nil, f.proto, &s), f.proto)) == nil {
+		if x.write(f.errorEvent(s)) == nil {
 			_ = flush() // the end of the response tells the same
 		}
 		return
@@ -104,25 +104,41 @@ type eventFrames struct {
 	escape bool
 	head   []byte // of a protobuf frame, while it is not complete
 	rest   uint32 // bytes of the current protobuf frame that have not passed
+	cbor   *cborItems
 }
 
-// newEventFrames returns the frames of a response with that Content-Type. The end of any other stream than JSON and
-// protobuf is not known.
+// newEventFrames returns the frames of a response with that Content-Type. The end of any other stream than JSON, protobuf
+// and CBOR is not known.
 func newEventFrames(contentType string) *eventFrames {
 	media, _, err := mime.ParseMediaType(contentType)
 	if err != nil {
 		media = ""
 	}
-	return &eventFrames{proto: media == "application/vnd.kubernetes.protobuf", json: media == "application/json"}
+	f := &eventFrames{proto: media == "application/vnd.kubernetes.protobuf", json: media == "application/json"}
+	if media == "application/cbor-seq" {
+		f.cbor = &cborItems{}
+	}
+	return f
 }
 
 // known reports whether an event can be written into the stream.
-func (f *eventFrames) known() bool { return f.proto || f.json }
+func (f *eventFrames) known() bool { return f.proto || f.json || f.cbor != nil }
+
+// errorEvent returns the event that ends the watch with a Status.
+func (f *eventFrames) errorEvent(s codec.Status) []byte {
+	if f.cbor != nil {
+		return appendCBORError(nil, s)
+	}
+	return codec.AppendFrame(nil, codec.AppendError(nil, f.proto, &s), f.proto)
+}
 
 // isWhole reports whether the last event has passed completely.
 func (f *eventFrames) isWhole() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.cbor != nil {
+		return f.cbor.isWhole()
+	}
 	return f.depth == 0 && f.rest == 0 && len(f.head) == 0
 }
 
@@ -133,6 +149,8 @@ func (f *eventFrames) passed(b []byte) {
 	switch {
 	case f.proto:
 		f.passedProto(b)
+	case f.cbor != nil:
+		f.cbor.passed(b)
 	case f.json:
 		for _, c := range b {
 			f.passedJSON(c)
