@@ -35,6 +35,7 @@ var system struct {
 
 	dir     string
 	cluster *kubetest.Cluster
+	egress  *kubetest.Egress // of the cluster's API server
 }
 
 func TestMain(m *testing.M) {
@@ -52,6 +53,9 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
+	}
+	if system.egress != nil {
+		system.egress.Close()
 	}
 	os.Exit(code)
 }
@@ -72,9 +76,12 @@ func start(t *testing.T) *testenv.Env {
 		if system.err = os.WriteFile(audits, []byte(kubeAuditPolicy), 0o600); system.err != nil {
 			return
 		}
-		if system.cluster, system.err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true, Args: []string{
-			"--audit-policy-file=" + audits, "--audit-log-path=" + filepath.Join(dir, "kube-audit.jsonl"), "--audit-log-mode=blocking-strict",
-		}}); system.err != nil {
+		if system.egress, system.err = kubetest.StartEgress(dir); system.err != nil {
+			return
+		}
+		if system.cluster, system.err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true, Args: append(system.egress.Args(),
+			"--feature-gates=CBORServingAndStorage=true", "--audit-policy-file="+audits, "--audit-log-path="+filepath.Join(dir, "kube-audit.jsonl"), "--audit-log-mode=blocking-strict",
+		)}); system.err != nil {
 			return
 		}
 		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]"}})

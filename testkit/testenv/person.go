@@ -138,6 +138,11 @@ func (p *Person) Run(ctx context.Context, program string, args ...string) (Resul
 	if !ok {
 		return Result{}, fmt.Errorf("the environment has no program %q", program)
 	}
+	return p.RunPath(ctx, path, args...)
+}
+
+// RunPath runs a program at a path as this person, with an empty standard input.
+func (p *Person) RunPath(ctx context.Context, path string, args ...string) (Result, error) {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env, cmd.Dir = p.Env(), p.Home
 	cmd.WaitDelay = 5 * time.Second
@@ -148,7 +153,7 @@ func (p *Person) Run(ctx context.Context, program string, args ...string) (Resul
 	err := cmd.Run()
 	r := Result{Stdout: out.String(), Stderr: errs.String(), Both: both.String(), Exit: cmd.ProcessState.ExitCode(), Took: time.Since(began)}
 	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
-		return r, fmt.Errorf("%s %s: %w", program, strings.Join(args, " "), err)
+		return r, fmt.Errorf("%s %s: %w", path, strings.Join(args, " "), err)
 	}
 	return r, nil
 }

@@ -5,7 +5,8 @@
 // Exec, attach, port-forward and logs use the kubelet's real protocols, with commands in memory (see [shell]).
 //
 // Not supported: probes, restarts, completion (a Job's pod never ends), resources, affinity, taints, volumes. Init
-// containers are reported as completed, sidecars (init containers with restartPolicy Always) as running.
+// containers are reported as completed, sidecars (init containers with restartPolicy Always) as running, and ephemeral
+// containers as running from the moment on that they are in the pod.
 package fakenode
 
 import (
@@ -141,6 +142,14 @@ func (n *Node) sync(ctx context.Context, lister listers.PodLister, key cache.Obj
 		}
 		q := p.DeepCopy()
 		q.Status = running(p, ip, metav1.NewTime(time.Now()))
+		_, err = pods.UpdateStatus(ctx, q, metav1.UpdateOptions{})
+	case p.Spec.NodeName == n.name && len(p.Status.EphemeralContainerStatuses) < len(p.Spec.EphemeralContainers):
+		q := p.DeepCopy()
+		q.Status.EphemeralContainerStatuses = nil
+		for _, c := range p.Spec.EphemeralContainers {
+			q.Status.EphemeralContainerStatuses = append(q.Status.EphemeralContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image,
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now())}}})
+		}
 		_, err = pods.UpdateStatus(ctx, q, metav1.UpdateOptions{})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
