@@ -202,6 +202,9 @@ func (p *process) clusterInfo(ctx context.Context) (info signin.ClusterInfo, err
 	if err != nil {
 		return info, fmt.Errorf("cluster.caFile: %w", err)
 	}
+	if err := checkServer(ctx, c, ca, p.log); err != nil {
+		return info, err
+	}
 	id, err := clusterID(ctx, p.config, c.ID, hash, p.log)
 	return signin.ClusterInfo{Name: c.Name, ID: id, ServerURL: c.Server, CAData: ca, CAHash: hash,
 		InsecureSkipTLSVerify: c.InsecureSkipTLSVerify, Labels: c.Labels, Version: version(), Modes: announcedModes(p.set.Access)}, err
