@@ -188,6 +188,9 @@ func (x *exchange) relayBody(res *http.Response) error {
 			x.abort()
 		}
 		if filled = 0; err != nil && !ended {
+			if x.r.Context().Err() == nil {
+				x.proxy.Log.Warn("a response of the API server broke off", "audit", x.id, "err", err)
+			}
 			x.abort() // a truncated response must never look complete
 		}
 	}
@@ -198,6 +201,9 @@ func (x *exchange) relayBody(res *http.Response) error {
 }
 
 func (x *exchange) write(b []byte) error {
+	if len(b) == 0 {
+		return nil // over HTTP/2, a response that must have no body (204, 304) refuses this too
+	}
 	n, err := x.w.Write(b)
 	x.bytes += int64(n)
 	return err

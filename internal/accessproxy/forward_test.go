@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -32,7 +33,8 @@ func TestTruncatedResponse(t *testing.T) {
 	for _, size := range []int{0, 1, smallBuffer, largeBuffer, largeBuffer + 5} {
 		for _, failure := range []error{io.ErrUnexpectedEOF, errors.New("reset")} {
 			w := httptest.NewRecorder()
-			x := &exchange{proxy: newBuffers(), w: w}
+			x := &exchange{proxy: newBuffers(), w: w, r: httptest.NewRequest("GET", "/", nil)}
+			x.proxy.Log = slog.New(slog.DiscardHandler)
 			func() {
 				defer func() {
 					if got := recover(); got != http.ErrAbortHandler {

@@ -71,3 +71,21 @@ func TestPRX09_BusyAnswersPass(t *testing.T) {
 		}
 	}
 }
+
+// PRX-01: a response without a body is complete. kubectl asks for the discovery documents that it has with If-None-Match.
+func TestPRX01_NoBody(t *testing.T) {
+	for _, status := range []int{http.StatusNoContent, http.StatusNotModified} {
+		api := proxytest.StartAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("ETag", `"1"`)
+			w.WriteHeader(status)
+		})
+		f := proxytest.Start(t, api)
+		login(f, "", time.Hour)
+		for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+			res, _ := proxytest.Do(t, f.Client(t, "127.0.0.2", http2), proxytest.Request(t, "GET", "/apis", "", "If-None-Match", `"1"`))
+			if res.StatusCode != status || res.Header.Get("ETag") != `"1"` {
+				t.Errorf("%s: %s, ETag %q, want %d", name, res.Status, res.Header.Get("ETag"), status)
+			}
+		}
+	}
+}
