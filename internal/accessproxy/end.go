@@ -50,6 +50,8 @@ func (x *exchange) relayStream(res *http.Response, endRequest context.CancelFunc
 			return nil
 		case err == io.EOF:
 			return nil
+		case err != nil && x.stream.Kind == apiproxy.StreamLog && x.r.Context().Err() == nil:
+			x.writeEnd(cutBroken, f)
 		case err != nil:
 			x.abort()
 		}

@@ -27,9 +27,13 @@ const (
 	cutPolicy    = "policy"    // the rules of the settings changed
 	cutRecording = "recording" // a required recording was lost
 	cutStop      = "stop"      // the proxy stops
+	cutUpstream  = "upstream"  // the API server's connection broke off
 )
 
-var cutStopping = cut{cutStop, "the access proxy is stopping; connect again"}
+var (
+	cutStopping = cut{cutStop, "the access proxy is stopping; connect again"}
+	cutBroken   = cut{cutUpstream, "the connection to the API server broke off, or one behind it"}
+)
 
 // StreamKinds returns the kinds of streams.
 func StreamKinds() []string {

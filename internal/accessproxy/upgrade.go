@@ -3,11 +3,13 @@ package accessproxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/accessproxy/recording/frames"
@@ -74,12 +76,49 @@ func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadW
 	go x.cutIfLost(done)
 	var both sync.WaitGroup
 	var sent, received int64
-	both.Go(func() { received = x.copyOneWay(toClient, client, backend, closeBoth) })
-	both.Go(func() { sent = x.copyOneWay(toServer, backend, fromClient, closeBoth) })
+	var clientEnds atomic.Bool
+	both.Go(func() {
+		received = x.copyOneWay(toClient, client, &serverReader{backend, func() bool { return x.breaksOff(observer, &clientEnds) }}, closeBoth)
+	})
+	both.Go(func() {
+		defer clientEnds.Store(true)
+		sent = x.copyOneWay(toServer, backend, fromClient, closeBoth)
+	})
 	both.Wait()
 	close(done)
 	<-ended
 	x.bytes = sent + received
+}
+
+// A serverReader reads what the API server sends.
+type serverReader struct {
+	io.Reader
+	breaksOff func() bool // called at its end
+}
+
+// errBreaksOff ends the copying without the end of the client's connection, which the cut of the stream writes.
+var errBreaksOff = errors.New("the connection to the API server broke off")
+
+// Read implements [io.Reader].
+func (r *serverReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	switch {
+	case n > 0:
+		return n, nil // the next Read has the error again
+	case err != nil && r.breaksOff():
+		return 0, errBreaksOff
+	}
+	return 0, err
+}
+
+// breaksOff cuts the stream if the API server ends it without the result of the command: kubectl exits with 0 where a connection just
+// ends, although it has a part of the output only.
+func (x *exchange) breaksOff(observer *frames.Conn, clientEnds *atomic.Bool) bool {
+	if observer == nil || clientEnds.Load() || observer.IsComplete() {
+		return false
+	}
+	x.stream.cut(cutBroken)
+	return true
 }
 
 // observe returns the writers through which both directions are copied, and the function that writes the end of the

@@ -2,10 +2,13 @@ package proxy
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/audit"
@@ -23,27 +26,33 @@ rules:
 - level: None
 `
 
-// kubeEvents returns the users of the requests in the API server's audit log, by audit id.
-func kubeEvents(t *testing.T, r *testenv.Env) map[string]string {
+// A kubeEvent is who sent a request, in the API server's audit log.
+type kubeEvent struct{ user, impersonated string }
+
+// kubeEvents returns the requests in the API server's audit log, by audit id.
+func kubeEvents(t *testing.T) map[string]kubeEvent {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(system.dir, "kube-audit.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	users := map[string]string{}
+	events := map[string]kubeEvent{}
 	for line := range strings.Lines(string(b)) {
 		var e struct {
 			AuditID string `json:"auditID"`
 			User    struct {
 				Username string `json:"username"`
 			} `json:"user"`
+			ImpersonatedUser struct {
+				Username string `json:"username"`
+			} `json:"impersonatedUser"`
 		}
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			continue // the API server is writing the line
 		}
-		users[e.AuditID] = e.User.Username
+		events[e.AuditID] = kubeEvent{e.User.Username, e.ImpersonatedUser.Username}
 	}
-	return users
+	return events
 }
 
 // PRX-13: each request has one entry, whose id is the one in the API server's audit log, and whose sign-in is the account
@@ -81,19 +90,19 @@ func TestPRX13_JoinedWithKubernetes(t *testing.T) {
 		}
 		return len(ours) > 0 && ours[len(ours)-1].Code == "not_signed_in"
 	})
-	kube := kubeEvents(t, r)
+	kube := kubeEvents(t)
 	seen, named := map[string]bool{}, 0
 	for _, e := range ours {
 		if seen[e.RequestID] {
 			t.Errorf("%s has two entries", e.RequestID)
 		}
 		seen[e.RequestID] = true
-		user, there := kube[e.RequestID]
+		event, there := kube[e.RequestID]
 		if there != (e.Code == "") {
 			t.Errorf("%+v: in the API server's audit log: %v", e, there)
 		}
-		if want := "system:serviceaccount:" + testenv.SigninNamespace + ":" + e.Object; there && user != want {
-			t.Errorf("%s: Kubernetes saw %s, and we recorded %s", e.RequestID, user, want)
+		if want := "system:serviceaccount:" + testenv.SigninNamespace + ":" + e.Object; there && event.user != want {
+			t.Errorf("%s: Kubernetes saw %s, and we recorded %s", e.RequestID, event.user, want)
 		}
 		if e.Args["resource"] == "configmaps" && e.Args["name"] == "kube-root-ca.crt" && there {
 			named++
@@ -103,4 +112,51 @@ func TestPRX13_JoinedWithKubernetes(t *testing.T) {
 		t.Errorf("%d gets of the ConfigMap are recorded, want 2: %+v", named, ours)
 	}
 	run(t, alice, 0, "tka", "audit", "verify", r.ProxyAuditFile())
+}
+
+// PRX-13, PX-05: Kubernetes decides who may impersonate, by the rights of the caller's own account. Its audit log shows the account
+// and the impersonated user, and our entry of the same id has both. A refused one has both in ours.
+func TestPRX13_Impersonation(t *testing.T) {
+	r := start(t)
+	alice := person(t, r, "alice-impersonates", "alice@example.com", "edit")
+	run(t, alice, 0, "tka", "login", "--role", "edit")
+	edit := []string{"--kubeconfig", filepath.Join(alice.Home, "edit.kubeconfig")}
+	account := run(t, alice, 0, "kubectl", append(edit, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}")...).Stdout
+	if err := r.Cluster.Apply(t.Context(), fmt.Appendf(nil, `apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: act-as-carol}
+rules:
+- {apiGroups: [""], resources: [users], resourceNames: [carol@example.com], verbs: [impersonate]}
+- {apiGroups: [""], resources: [configmaps], verbs: [list]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: act-as-carol}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: act-as-carol}
+subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: "%s"}, {kind: User, apiGroup: rbac.authorization.k8s.io, name: carol@example.com}]
+`, account)); err != nil {
+		t.Fatal(err)
+	}
+	for user, want := range map[string]int{"carol@example.com": 0, "dave@example.com": 1} {
+		run(t, alice, want, "kubectl", append(edit, "get", "configmaps", "-n", "default", "--as", user)...)
+	}
+	entries := map[string]audit.Entry{} // by impersonated user
+	until(t, func() string { return fmt.Sprintf("the entries: %+v", entries) }, func() bool {
+		for _, e := range audittest.Entries(t, r.ProxyAuditFile(), "eyJhbGciOi") {
+			if e.Args["resource"] == "configmaps" && e.Args["impersonate"] != "" {
+				entries[e.Args["impersonate"]] = e
+			}
+		}
+		return len(entries) == 2
+	})
+	var want, got []kubeEvent
+	for _, user := range []string{"carol@example.com", "dave@example.com"} {
+		e := entries[user]
+		got = append(got, kubeEvents(t)[e.RequestID], kubeEvent{"system:serviceaccount:" + testenv.SigninNamespace + ":" + e.Object, e.Args["status"]})
+	}
+	// Kubernetes records an impersonated user only where it allows one.
+	want = []kubeEvent{{account, "carol@example.com"}, {account, "200"}, {account, ""}, {account, "403"}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(kubeEvent{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

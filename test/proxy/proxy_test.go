@@ -36,6 +36,7 @@ var system struct {
 	dir     string
 	cluster *kubetest.Cluster
 	egress  *kubetest.Egress // of the cluster's API server
+	hop     *kubetest.Hop    // between the proxy and the API server
 }
 
 func TestMain(m *testing.M) {
@@ -53,6 +54,9 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
+	}
+	if system.hop != nil {
+		system.hop.Close()
 	}
 	if system.egress != nil {
 		system.egress.Close()
@@ -80,7 +84,7 @@ func start(t *testing.T) *testenv.Env {
 			return
 		}
 		if system.cluster, system.err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true, Args: append(system.egress.Args(),
-			"--feature-gates=CBORServingAndStorage=true", "--audit-policy-file="+audits, "--audit-log-path="+filepath.Join(dir, "kube-audit.jsonl"), "--audit-log-mode=blocking-strict",
+			"--audit-policy-file="+audits, "--audit-log-path="+filepath.Join(dir, "kube-audit.jsonl"), "--audit-log-mode=blocking-strict",
 		)}); system.err != nil {
 			return
 		}
@@ -92,6 +96,10 @@ func start(t *testing.T) *testenv.Env {
 		if system.err = os.Mkdir(recordings, 0o700); system.err != nil {
 			return
 		}
+		if system.hop, system.err = kubetest.StartHop(strings.TrimPrefix(system.cluster.Server, "https://")); system.err != nil {
+			return
+		}
+		system.env.Via = map[string]string{"proxy": system.hop.Addr().String()}
 		system.env.Set("proxy.recording", "{dir: "+recordings+"}")
 		system.err = system.env.StartProxy(ctx)
 	})

@@ -64,10 +64,11 @@ type Env struct {
 	Cluster  *kubetest.Cluster
 	Access   *Process
 	Operator *Process
-	Plane    *Process      // nil until StartPlane
-	Proxy    *Process      // nil until StartProxy
-	Admin    *tsnet.Server // a person without grants, to inspect the tailnet
-	RootsPEM []byte        // CAs that clients must trust
+	Plane    *Process          // nil until StartPlane
+	Proxy    *Process          // nil until StartProxy
+	Via      map[string]string // by role: another address of the API server, which its process uses
+	Admin    *tsnet.Server     // a person without grants, to inspect the tailnet
+	RootsPEM []byte            // CAs that clients must trust
 	Roots    *x509.CertPool
 
 	name        string
@@ -292,6 +293,15 @@ func (r *Env) tailplaned(ctx context.Context, role, account string, env []string
 	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, SystemNamespace, account, dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", account, err)
+	}
+	if via := r.Via[role]; via != "" {
+		b, err := os.ReadFile(kubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(kubeconfig, bytes.ReplaceAll(b, []byte(r.Cluster.Server), []byte("https://"+via)), 0o600); err != nil {
+			return nil, err
+		}
 	}
 	config := filepath.Join(dir, "config.yaml")
 	text, err := r.Settings(role)

@@ -95,6 +95,15 @@ func (c *Conn) End(ctx context.Context, reason Reason) error {
 	return nil
 }
 
+// IsComplete reports whether the client has the result of the command, or the end of the connection. Protocols before v4 have no
+// result of a command that succeeded, so nothing is missing there. The caller must not be in a Write to the client.
+func (c *Conn) IsComplete() bool {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	p := c.cfg.Protocol
+	return c.at.closed || c.at.status || c.over.Load() || p.Kind != PortForward && !p.statusObjects()
+}
+
 // takeTurn waits for the right to write to the client. It prefers the turn to an ended ctx.
 func (c *Conn) takeTurn(ctx context.Context) error {
 	select {

@@ -1,0 +1,36 @@
+package proxy
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// PRX-09: the API server restarts. kubectl waits or fails with a sentence meanwhile, and afterwards the same sign-in and the same
+// kubeconfig work: no one signs in again.
+func TestPRX09_Restart(t *testing.T) {
+	r := start(t)
+	alice := person(t, r, "alice-restart", "alice@example.com", "edit")
+	run(t, alice, 0, "tka", "login", "--role", "edit")
+	edit := []string{"--kubeconfig", filepath.Join(alice.Home, "edit.kubeconfig")}
+	before := run(t, alice, 0, "kubectl", append(edit, "get", "namespace", "default", "-o", "name")...).Stdout
+	watching := begin(t, alice, "edit", nil, "get", "namespaces", "-w")
+	until(t, watching.String, func() bool { return strings.Contains(watching.String(), "kube-system") })
+	if err := r.Cluster.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-watching.ended // the stream ends with its server, not later
+	down := run(t, alice, 1, "kubectl", append(edit, "get", "--raw", "/api/v1/namespaces/default", "--request-timeout=2s")...)
+	if !strings.Contains(down.Both, "tailplane: ") && !strings.Contains(down.Both, "imeout") {
+		t.Errorf("while the API server is down: %s", down.Both)
+	}
+	if err := r.Cluster.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	until(t, func() string { return last }, func() bool {
+		got, err := alice.Run(t.Context(), "kubectl", append(edit, "get", "namespace", "default", "-o", "name", "--request-timeout=5s")...)
+		last = got.Both
+		return err == nil && got.Exit == 0 && got.Stdout == before
+	})
+}
