@@ -20,6 +20,9 @@ type AccessProxy struct {
 	// sums up equal routine reads.
 	Requests  RecordedRequests `yaml:"requests"`
 	Recording Recording        `yaml:"recording,omitempty"`
+	// Planes are tags of the nodes of operator planes. They may list and cut the streams of all people, and their own roles
+	// say who may ask them. There is no default.
+	Planes []string `yaml:"planes,omitempty,flow"`
 }
 
 // Recording configures where the recordings go that rules of the policy ask for: one of Dir and Recorder.
@@ -56,5 +59,8 @@ func (f File) validateProxy(v *validation) {
 	v.failIf(r.Dir != "" && !filepath.IsAbs(r.Dir), "proxy.recording.dir: %q is not an absolute path", r.Dir)
 	v.failIf(r.Recorder != "" && err != nil, "proxy.recording.recorder: %q is not an address such as recorder:80", r.Recorder)
 	v.failIf(r.Recorder != "" && !strings.HasPrefix(r.Tag, "tag:"), "proxy.recording.tag: %q does not begin with tag:; any node could take the recorder's name without it", r.Tag)
+	for _, t := range f.Proxy.Planes {
+		v.failIf(!strings.HasPrefix(t, "tag:") || len(t) == len("tag:"), "proxy.planes: %q is not a tag such as tag:plane", t)
+	}
 	v.failIf(f.Proxy.Requests != RecordSums && f.Proxy.Requests != RecordAll, "proxy.requests: %q is neither sums nor all", f.Proxy.Requests)
 }
