@@ -86,7 +86,7 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: api.Signins(set.Signin.Namespace).Revoke, AuditEntries: s.auditEntries, RecentAudit: s.record.Recent(), Exposures: s.exposures,
 		Ready: func() bool { return s.health.Ready(context.Background()) }, Capability: set.Plane.Capability}
 	s.proxies.own = set.Plane.Identity.Mode == settings.Whois
-	s.service.AccessProxies = s.proxies.accessProxies(set.Plane.AccessProxies)
+	s.service.AccessProxies = s.proxies.accessProxies(set.Plane.AccessProxies, s.log)
 	if set.Plane.Identity.Mode == settings.Whois { // else the node is another program's
 		s.service.Tags = set.Tailnet.Tags
 	}

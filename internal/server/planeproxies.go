@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -32,7 +33,7 @@ func (d *proxyDialer) dial(ctx context.Context, network, addr string) (net.Conn,
 
 // accessProxies returns the configured access proxies. The proxy authenticates the plane's node by its connection, and the
 // plane authenticates the proxy by its certificate.
-func (d *proxyDialer) accessProxies(addresses []string) (all []plane.AccessProxy) {
+func (d *proxyDialer) accessProxies(addresses []string, log *slog.Logger) (all []plane.AccessProxy) {
 	tr := &http.Transport{DialContext: d.dial, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10, MaxConnsPerHost: 8}
 	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("an access proxy does not redirect") }}
 	for _, base := range addresses {
@@ -41,13 +42,32 @@ func (d *proxyDialer) accessProxies(addresses []string) (all []plane.AccessProxy
 		if err != nil { // Validate reports it
 			continue
 		}
+		state := &proxyState{log: log, name: u.Hostname()}
 		all = append(all, plane.AccessProxy{Name: u.Hostname(),
 			List: func(ctx context.Context, req connections.ListRequest) (connections.List, error) {
-				return connections.ListStreams.Call(ctx, c, req)
+				l, err := connections.ListStreams.Call(ctx, c, req)
+				state.report(err)
+				return l, err
 			},
 			Cut: func(ctx context.Context, req connections.CutRequest) (connections.Cut, error) {
 				return connections.CutStream.Call(ctx, c, req)
 			}})
 	}
 	return all
+}
+
+// A proxyState logs when an access proxy stops to answer, and when it answers again: pages ask every few seconds.
+type proxyState struct {
+	log  *slog.Logger
+	name string
+	down atomic.Bool
+}
+
+func (s *proxyState) report(err error) {
+	switch was := s.down.Swap(err != nil); {
+	case err != nil && !was:
+		s.log.Warn("an access proxy does not answer the plane", "proxy", s.name, "err", err)
+	case err == nil && was:
+		s.log.Info("an access proxy answers the plane again", "proxy", s.name)
+	}
 }

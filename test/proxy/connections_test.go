@@ -93,6 +93,11 @@ func TestPRX18_Connections(t *testing.T) {
 		}
 	}
 	c := begin(t, alice, "edit", nil, "exec", "-i", "app", "--", "cat")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(r.Plane.Output())
+		}
+	})
 	all := []string{"--all", "--url", r.Dashboard()}
 	s := execOf(t, carol, "alice@example.com", all...)
 	run(t, bob, 3, "tka", "connections", "cut", s.ID, "--reason", "not mine", "--url", r.Dashboard())
