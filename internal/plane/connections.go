@@ -3,6 +3,8 @@ package plane
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,6 +127,9 @@ func askProxies(ctx context.Context, proxies []AccessProxy, req connections.List
 
 // proxyFault says why an access proxy gave no answer.
 func proxyFault(err error) string {
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "The plane does not trust its certificate."
+	}
 	switch problem.CodeOf(err) {
 	case "", problem.Internal:
 		return "It does not answer."
