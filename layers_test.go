@@ -29,14 +29,16 @@ var layers = []struct{ name, folders, may string }{
 
 // exceptions lists the imports that the layers do not allow: the importer, and the folder that it may import.
 var exceptions = []struct{ from, to string }{
-	{"internal/multicluster", "internal/apiproxy"},     // the adapter is one front end of the proxy core
-	{"internal/accessproxy", "internal/apiproxy"},      // the access proxy is the other one
-	{"internal/accessproxy", "internal/signin"},        // the access proxy acts with the caller's sign-in
-	{"internal/multicluster/run", "internal/podcreds"}, // the wiring of mca
-	{"internal/multicluster/run", "internal/inject"},   // mca reads the environment that the webhook writes
-	{"internal/gateway/", "internal/relay/config"},     // the operator writes the relays' configuration
-	{"internal/cli", "internal/plane"},                 // tka calls the plane with its wire types
-	{"internal/plane", "internal/fleet/gitops"},        // tka links it, and must not link the Kubernetes types of fleet
+	{"internal/multicluster", "internal/apiproxy"},         // the adapter is one front end of the proxy core
+	{"internal/accessproxy", "internal/apiproxy"},          // the access proxy is the other one
+	{"internal/accessproxy", "internal/signin"},            // the access proxy acts with the caller's sign-in
+	{"internal/multicluster/run", "internal/podcreds"},     // the wiring of mca
+	{"internal/multicluster/run", "internal/inject"},       // mca reads the environment that the webhook writes
+	{"internal/gateway/", "internal/relay/config"},         // the operator writes the relays' configuration
+	{"internal/cli", "internal/accessproxy/connections"},   // tka calls the proxy, and must not link it
+	{"internal/plane", "internal/accessproxy/connections"}, // the plane asks proxies, and must not link them
+	{"internal/cli", "internal/plane"},                     // tka calls the plane with its wire types
+	{"internal/plane", "internal/fleet/gitops"},            // tka links it, and must not link the Kubernetes types of fleet
 	{"cmd/tka", "internal/cli"},
 	{"cmd/mca", "internal/multicluster/run"},
 }

@@ -26,6 +26,7 @@ type Policy struct {
 	Min, Max   time.Duration // limits of the period of a sign-in
 	Reserved   []string      // Tailplane's namespaces, which no grant may name
 	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
+	Planes     []Tag         // tags of operator planes, which may list and cut all streams of the access proxy; empty: no node may
 
 	// Issuers are the issuers whose tokens the server accepts, with the audience of the tokens for this
 	// server, where a rule names none.
@@ -53,13 +54,16 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	}
 	p := Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(permitLife)}
 	var err error
-	if v == GossipExchange {
+	switch {
+	case v == GossipExchange:
 		err = pol.admitMember(c)
-	} else {
+	case (v == ConnectionsRead || v == ConnectionsCut) && pol.isPlane(c):
+		p.plane = true
+	default:
 		p.grants, err = pol.entitle(c)
 	}
 	switch v {
-	case GossipExchange, SigninLogin, SigninRead, SigninList, SigninRoles, PolicyCheck, ClusterInfo, ClusterMembers, APIRequest:
+	case GossipExchange, SigninLogin, SigninRead, SigninList, SigninRoles, PolicyCheck, ClusterInfo, ClusterMembers, APIRequest, ConnectionsRead, ConnectionsCut:
 	case SigninKubeconfig: // a caller that lost its grant still gets in, so that its sign-in is ended
 		if problem.CodeOf(err) != problem.BadCapability { // a typing error in the policy revokes nothing
 			p.owner, err = err, nil
@@ -90,6 +94,11 @@ func (pol Policy) admitMember(c Caller) error {
 			"Give the node one of the tags in gossip.tags.")
 	}
 	return nil
+}
+
+// isPlane reports whether c is an operator plane of the same tailnet. The plane decides which of its callers may do what.
+func (pol Policy) isPlane(c Caller) bool {
+	return !c.Shared && slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(pol.Planes, t) })
 }
 
 // entitle returns the grants that admit c, or the reason to refuse c.

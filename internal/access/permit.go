@@ -28,6 +28,12 @@ const (
 // APIRequest is the verb of each request to the Kubernetes API through the access proxy.
 const APIRequest Verb = "api.request"
 
+// The verbs of open streams through the access proxy, at the proxy and at the operator plane: the caller's, or all.
+const (
+	ConnectionsRead Verb = "connections.read"
+	ConnectionsCut  Verb = "connections.cut"
+)
+
 // GossipExchange is the verb of gossip between servers. Only a tag permits it. No grant does, and
 // the tag permits nothing else.
 const GossipExchange Verb = "gossip.exchange"
@@ -62,6 +68,8 @@ type Permit struct {
 	grants []Grant // the grants that admit this caller, without duplicates
 	at     time.Time
 	until  time.Time
+
+	plane bool // the caller is an operator plane, whose callers' roles it has checked
 
 	owner error // if not nil, the caller may only end an existing sign-in, for this reason
 
@@ -99,6 +107,9 @@ func (p Permit) Clamped() bool { return p.clamped }
 // OwnerOnly returns an error if the caller may only end a sign-in that already exists, and nil
 // otherwise. A caller may always end its sign-in, but it must not learn more.
 func (p Permit) OwnerOnly() error { return p.owner }
+
+// IsPlane reports whether the caller is an operator plane, which acts for people whose roles it has checked.
+func (p Permit) IsPlane() bool { return p.plane }
 
 // Require returns an error unless p permits v at now. Functions that act must call it first, so
 // that a permit for one action is never used for another.

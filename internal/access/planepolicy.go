@@ -90,6 +90,8 @@ var verbScopes = map[Verb]map[PlaneRoleName]scope{
 	InfraRead:          {Viewer: all, Operator: all, OrgAdmin: all, PlatformAdmin: always},
 	SigninsRead:        {Viewer: ownOrAll, Operator: ownOrAll, OrgAdmin: ownOrAll, PlatformAdmin: always},
 	SigninsRevoke:      {Viewer: own, Operator: ownOrAll, OrgAdmin: own, PlatformAdmin: always},
+	ConnectionsRead:    {Viewer: ownOrAll, Operator: ownOrAll, OrgAdmin: ownOrAll, PlatformAdmin: always},
+	ConnectionsCut:     {Viewer: own, Operator: ownOrAll, OrgAdmin: own, PlatformAdmin: always}, // like SigninsRevoke
 	HoldsCreate:        {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	HoldsLift:          {Operator: orgs, OrgAdmin: orgs, PlatformAdmin: always},
 	HoldsLiftWide:      {Operator: own, OrgAdmin: own, PlatformAdmin: always}, // only for roles that have HoldsLift for all organisations

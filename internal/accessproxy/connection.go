@@ -25,6 +25,7 @@ type connection struct {
 	at      time.Time       // of the last query; zero: none
 	changed <-chan struct{} // closed when the tailnet has changed since
 	caller  access.Caller
+	unknown error // why the tailnet does not identify the caller, or nil
 	permit  access.Permit
 	refusal error
 }
@@ -33,7 +34,9 @@ type connectionKey struct{}
 
 // connContext is the hook of net/http for a new connection.
 func (p *Proxy) connContext(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(p.Tailnet.ConnContext(ctx, c), connectionKey{}, &connection{})
+	one := &connection{}
+	p.conns.add(c, one)
+	return context.WithValue(p.Tailnet.ConnContext(ctx, c), connectionKey{}, one)
 }
 
 // identify returns the caller of the request's connection, and the decision about it.
@@ -43,14 +46,32 @@ func (p *Proxy) identify(r *http.Request) (access.Caller, access.Permit, error) 
 		return access.Caller{}, access.Permit{}, problem.New(problem.Internal, "internal error").
 			WithCause(errors.New("the server does not use the proxy's hook for connections"))
 	}
-	now := p.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	p.renewIdentity(c, r)
+	return c.caller, c.permit, c.refusal
+}
+
+// identifyOnly returns the caller of the request's connection, whatever the caller may do.
+func (p *Proxy) identifyOnly(r *http.Request) (access.Caller, error) {
+	if _, _, err := p.identify(r); problem.CodeOf(err) == problem.Internal {
+		return access.Caller{}, err
+	}
+	c := r.Context().Value(connectionKey{}).(*connection)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.caller, c.unknown
+}
+
+// renewIdentity asks the tailnet for the caller of c again, unless the last answer still counts. The caller must hold c.mu.
+func (p *Proxy) renewIdentity(c *connection, r *http.Request) {
+	now := p.Now()
 	if c.isCurrent(now) {
-		return c.caller, c.permit, c.refusal
+		return
 	}
 	changed := p.Tailnet.Changed() // before the query, so that no change is missed
 	caller, err := p.Tailnet.Identify(r)
+	c.unknown = err
 	var permit access.Permit
 	if err == nil {
 		permit, err = p.decide(caller, now)
@@ -59,7 +80,6 @@ func (p *Proxy) identify(r *http.Request) (access.Caller, access.Permit, error) 
 	if problem.CodeOf(err) == problem.IdentityUnavailable {
 		c.at = time.Time{} // ask again at the next request
 	}
-	return caller, permit, err
 }
 
 // decide decides for a caller. A node with routes of its own carries connections of other devices, which the tailnet
@@ -67,11 +87,22 @@ func (p *Proxy) identify(r *http.Request) (access.Caller, access.Permit, error) 
 // that the grant is for all devices behind it.
 func (p *Proxy) decide(c access.Caller, now time.Time) (access.Permit, error) {
 	permit, err := p.Decide(c, access.APIRequest, now)
-	if err == nil && c.Router && !c.Tagged() {
-		return access.Permit{}, problem.New(problem.SubnetRouter, fmt.Sprintf("The device %s has routes besides its own addresses, so its connections may come from other devices.", c.Device.Name),
+	if err == nil {
+		err = refuseRouter(c)
+	}
+	if err != nil {
+		return access.Permit{}, err
+	}
+	return permit, nil
+}
+
+// refuseRouter refuses a person's node that may carry connections of other devices.
+func refuseRouter(c access.Caller) error {
+	if c.Router && !c.Tagged() {
+		return problem.New(problem.SubnetRouter, fmt.Sprintf("The device %s has routes besides its own addresses, so its connections may come from other devices.", c.Device.Name),
 			"Connect from a device that is no subnet router and no exit node.")
 	}
-	return permit, err
+	return nil
 }
 
 // identifyAgain decides again before a stream begins, if the tailnet has changed while the API server answered. After
@@ -132,15 +163,19 @@ func (p *Proxy) checkStreams(ctx context.Context) {
 		err    error
 	}
 	answers := map[string]answer{}
+	ask := func(remote string) answer {
+		a, asked := answers[remote]
+		if !asked {
+			a.caller, a.err = p.askAgain(ctx, remote)
+			answers[remote] = a
+		}
+		return a
+	}
 	now := p.Now()
 	for _, s := range p.streams.list() {
-		a, asked := answers[s.remote]
-		if !asked {
-			a.caller, a.err = p.askAgain(ctx, s.remote)
-			if a.err == nil {
-				_, a.err = p.decide(a.caller, now)
-			}
-			answers[s.remote] = a
+		a := ask(s.remote)
+		if a.err == nil {
+			_, a.err = p.decide(a.caller, now)
 		}
 		switch {
 		case problem.CodeOf(a.err) == problem.IdentityUnavailable, ctx.Err() != nil: // nothing is known about the caller
@@ -148,6 +183,11 @@ func (p *Proxy) checkStreams(ctx context.Context) {
 			s.cut(cut{cutIdentity, "the tailnet no longer admits this device: " + problem.From(a.err).Message})
 		case !samePerson(a.caller, s.caller):
 			s.cut(cut{cutIdentity, "the device of this connection has another owner or another identity now"})
+		}
+	}
+	for remote, c := range p.conns.list() {
+		if problem.CodeOf(ask(remote).err) == problem.NoIdentity && ctx.Err() == nil {
+			p.conns.closeAbsent(c)
 		}
 	}
 }

@@ -206,6 +206,9 @@ func (x *exchange) write(b []byte) error {
 	}
 	n, err := x.w.Write(b)
 	x.bytes += int64(n)
+	if x.stream != nil {
+		x.stream.bytes.Add(int64(n))
+	}
 	return err
 }
 

@@ -16,11 +16,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/accessproxy/connections"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/apiproxy"
@@ -83,6 +85,8 @@ type Proxy struct {
 	Now     func() time.Time
 
 	once    sync.Once
+	conns   conns
+	own     http.Handler // of the paths below connections.Prefix
 	rules   atomic.Pointer[policy.Policy]
 	streams streams
 	tokens  tokens
@@ -116,6 +120,7 @@ func (p *Proxy) prepare() {
 		p.tokens.init(p)
 		p.sums.init(p)
 		p.buffers.init()
+		p.own = p.ownHandler()
 	})
 }
 
@@ -140,6 +145,11 @@ func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
 	}
 	srv := apiproxy.NewHTTPServer(p, p.Log)
 	srv.ConnContext = p.connContext
+	framed := srv.ConnState
+	srv.ConnState = func(c net.Conn, state http.ConnState) {
+		p.conns.onStateChange(c, state)
+		framed(c, state)
+	}
 	srv.HTTP2.SendPingTimeout, srv.HTTP2.PingTimeout = 30*time.Second, 15*time.Second
 	bound := httpapi.NewConnLimiter(apiproxy.FramedListener(ln), p.Limits.Connections, 0)
 	srv.ConnState = func(c net.Conn, s http.ConnState) {
@@ -176,6 +186,10 @@ func (p *Proxy) stop(ctx context.Context, srv *http.Server) {
 // ServeHTTP implements [http.Handler]. Only Run adds strict framing, identities of connections, and proofs.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.prepare()
+	if strings.HasPrefix(r.URL.Path, connections.Prefix) {
+		p.own.ServeHTTP(w, r)
+		return
+	}
 	x := newExchange(p, w, r)
 	defer x.end()
 	defer x.recoverPanic()

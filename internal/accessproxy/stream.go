@@ -2,12 +2,12 @@ package accessproxy
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/accessproxy/connections"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -28,6 +28,7 @@ const (
 	cutRecording = "recording" // a required recording was lost
 	cutStop      = "stop"      // the proxy stops
 	cutUpstream  = "upstream"  // the API server's connection broke off
+	cutAsked     = "asked"     // a person asked for it
 )
 
 var (
@@ -44,24 +45,12 @@ func StreamKinds() []string {
 	return all
 }
 
-// A Stream describes an open stream.
-type Stream struct {
-	ID        string              `json:"id"` // audit id of its request
-	Kind      apiproxy.StreamKind `json:"kind"`
-	Login     string              `json:"login"`
-	Device    string              `json:"device"`
-	Session   signin.Session      `json:"session,omitempty"`
-	Signin    string              `json:"signin"`
-	Namespace string              `json:"namespace,omitempty"`
-	Resource  string              `json:"resource"`
-	Name      string              `json:"name,omitempty"`
-	Since     time.Time           `json:"since"`
-}
-
 // A stream is an open stream of one exchange. Its end is a function of its kind, see end.go.
 type stream struct {
-	Stream
-	remote string // address of the client
+	connections.Stream
+	Kind   apiproxy.StreamKind
+	bytes  atomic.Int64 // in both directions
+	remote string       // address of the client
 	caller access.Caller
 	input  policy.Input
 	level  policy.Level // at which the stream is recorded
@@ -115,9 +104,8 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
-		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
-		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
+	s := &stream{remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version,
+		Kind: apiproxy.StreamKindOf(x.request), Stream: x.describe()}
 	s.live, s.end = context.WithCancel(context.Background())
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -247,13 +235,11 @@ func (t *streams) wait(ctx context.Context) {
 	}
 }
 
-// Streams returns the open streams, oldest first.
-func (p *Proxy) Streams() []Stream {
+// Kinds returns the kind of each open stream.
+func (p *Proxy) Kinds() (kinds []string) {
 	p.prepare()
-	var all []Stream
 	for _, s := range p.streams.list() {
-		all = append(all, s.Stream)
+		kinds = append(kinds, string(s.Kind))
 	}
-	slices.SortFunc(all, func(a, b Stream) int { return a.Since.Compare(b.Since) })
-	return all
+	return kinds
 }

@@ -152,12 +152,25 @@ func (x *exchange) awaitClient(client net.Conn) {
 	io.Copy(io.Discard, client)
 }
 
+// A countingWriter adds what it writes to the bytes of a stream.
+type countingWriter struct {
+	io.Writer
+	bytes *atomic.Int64
+}
+
+// Write implements [io.Writer].
+func (w countingWriter) Write(b []byte) (int, error) {
+	n, err := w.Writer.Write(b)
+	w.bytes.Add(int64(n))
+	return n, err
+}
+
 // copyOneWay copies until from ends, and then ends the direction at its end. An error ends both directions, unless the
 // stream is cut, whose end closes both.
 func (x *exchange) copyOneWay(through io.Writer, to io.Closer, from io.Reader, closeBoth func()) int64 {
 	large := x.proxy.buffers.large.Get().(*[largeBuffer]byte)
 	defer x.proxy.buffers.large.Put(large)
-	n, err := apiproxy.CopyOneWay(through, to, from, large[:])
+	n, err := apiproxy.CopyOneWay(countingWriter{through, &x.stream.bytes}, to, from, large[:])
 	if _, cut := x.stream.isCut(); err != nil && !cut {
 		closeBoth()
 	}

@@ -34,6 +34,8 @@ type env struct {
 	recentAudit audit.Recent
 	revoked     []string
 	fail        error // of Revoke
+	proxiesDown map[string]bool
+	cuts        []string
 }
 
 var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
@@ -74,6 +76,7 @@ func newEnv(now func() time.Time) *env {
 			return 0, nil
 		}}
 	o.service.RecentAudit = &o.recentAudit
+	o.service.AccessProxies = []plane.AccessProxy{o.proxy("east-api.example.ts.net", "amy@acme.dev"), o.proxy("west-api.example.ts.net", "bob@example.com")}
 	o.door = httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(r *http.Request) (access.Caller, error) {
 			if login := r.Header.Get("Test-Login"); login != "" { // for tests with many people at once

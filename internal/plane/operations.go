@@ -109,6 +109,7 @@ func (d *Service) Routes() []httpapi.Route {
 		listRoute(d, ListClusters, clusters()), listRoute(d, ListTailnets, tailnets()), listRoute(d, ListGateways, gateways()), listRoute(d, ListRoutes, routes()),
 		listRoute(d, ListProxyGroups, proxyGroups()), listRoute(d, ListAdapters, adapters()), listRoute(d, ListSignins, signins()),
 		handle(d, RevokeSignin, d.revokeSignin), handle(d, ListAudit, d.listAudit), handle(d, GetHealth, d.getHealth), handle(d, GetDocument, getDocument), handle(d, CheckPolicy, d.checkPolicy),
+		handle(d, ListConnections, d.listConnections), handle(d, CutOne, d.cutConnection),
 		WatchEvents.ServeStream(d.streamEvents), WatchEventsLegacy.ServeStream(d.streamEvents),
 	}
 }

@@ -62,7 +62,7 @@ func TestRoles(t *testing.T) {
 			o := newEnv(clock).withObjects()
 			o.caller, o.refused = p.caller, p.err
 			method, path, _ := strings.Cut(op.Pattern, " ")
-			path = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob").Replace(path)
+			path = strings.NewReplacer("{proxy}", "west-api.example.ts.net", "{stream}", "s1", "{namespace}", "tailplane", "{name}", "bob").Replace(path)
 			ctx, cancel := context.WithCancel(t.Context())
 			if op.Verb == access.FleetRead && strings.Contains(path, "events") {
 				cancel() // the stream sends its first data, then ends

@@ -42,7 +42,8 @@ type planeServer struct {
 	drift       *plane.DriftCheck // nil: no repository
 	enroll      *plane.EnrollmentService
 
-	orgs func() []access.Org
+	orgs    func() []access.Org
+	proxies proxyDialer
 
 	mu      sync.Mutex
 	exposed map[string]string // by exposure: the name on the tailnet, for exposures that are up
@@ -84,6 +85,8 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	}
 	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: api.Signins(set.Signin.Namespace).Revoke, AuditEntries: s.auditEntries, RecentAudit: s.record.Recent(), Exposures: s.exposures,
 		Ready: func() bool { return s.health.Ready(context.Background()) }, Capability: set.Plane.Capability}
+	s.proxies.own = set.Plane.Identity.Mode == settings.Whois
+	s.service.AccessProxies = s.proxies.accessProxies(set.Plane.AccessProxies, s.log)
 	if set.Plane.Identity.Mode == settings.Whois { // else the node is another program's
 		s.service.Tags = set.Tailnet.Tags
 	}
@@ -214,6 +217,8 @@ func (s *planeServer) serveNode(ctx context.Context, working func()) error {
 	err = runNode(ctx, node, func(ctx context.Context) error {
 		parts, ctx := newGroup(ctx)
 		parts.run(func() error { return s.followNode(ctx, node) })
+		s.proxies.node.Store(new(node.DialHost))
+		defer s.proxies.node.Store(nil)
 		ln, err := node.Listen(ctx)
 		if err != nil {
 			if node.Status().Running() && node.Status().CertDomain == "" {
@@ -371,7 +376,7 @@ func (s *planeServer) auditEntries(ctx context.Context, yield func(plane.AuditEn
 
 // writes returns the verbs of operations that change something.
 func writes() []access.Verb {
-	return []access.Verb{access.SigninsRevoke, access.HoldsCreate, access.HoldsLift, access.ConfigPropose, access.ConfigApprove,
+	return []access.Verb{access.SigninsRevoke, access.ConnectionsCut, access.HoldsCreate, access.HoldsLift, access.ConfigPropose, access.ConfigApprove,
 		access.EnrollmentRequest, access.EnrollmentApprove, access.EnrollmentDecline, access.OffboardRequest, access.RotateRequest}
 }
 

@@ -61,12 +61,7 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 	}
 	policy := p.set.AccessPolicy()
 	var proxy *accessproxy.Proxy
-	metrics := p.metrics.AddProxy(func() (kinds []string) {
-		for _, s := range proxy.Streams() {
-			kinds = append(kinds, string(s.Kind))
-		}
-		return kinds
-	})
+	metrics := p.metrics.AddProxy(func() []string { return proxy.Kinds() })
 	proxy = &accessproxy.Proxy{
 		Cluster: p.cluster.Name, Tailnet: node, Signins: proxySignins{store}, Upstream: upstream,
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {

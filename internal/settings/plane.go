@@ -27,6 +27,9 @@ type Plane struct {
 	GitOps       GitOps        `yaml:"gitops"`
 	Logs         PlaneLogs     `yaml:"logs"`
 	Prometheus   Prometheus    `yaml:"prometheus"`
+	// AccessProxies are the URLs of the access proxies whose open streams the plane shows, one for each replica of each cluster,
+	// such as https://prod-eu-api.example.ts.net. Each must have a tag of the plane's node in proxy.planes.
+	AccessProxies []string `yaml:"accessProxies,omitempty"`
 }
 
 // Prometheus configures the source of metrics over time. Without a URL, the plane shows none.
@@ -67,6 +70,16 @@ func (f File) validatePlane(v *validation) {
 	p.validateExposures(v)
 	p.GitOps.validate(v)
 	f.Fleet.validateApproval(v)
+	hosts := map[string]bool{}
+	for _, a := range p.AccessProxies {
+		u, err := url.Parse(a)
+		valid := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && (u.Path == "" || u.Path == "/")
+		v.failIf(!valid || u.User != nil || u.RawQuery != "", "plane.accessProxies: %q is not a URL such as https://prod-eu-api.example.ts.net", a)
+		v.failIf(valid && hosts[u.Hostname()], "plane.accessProxies: %q is listed twice", a)
+		if valid {
+			hosts[u.Hostname()] = true
+		}
+	}
 	v.failIf(!p.Prometheus.isValid(), "plane.prometheus.url is not a URL such as http://prometheus.monitoring.svc:9090")
 	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
 		v.fail("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)

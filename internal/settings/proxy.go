@@ -21,6 +21,9 @@ type AccessProxy struct {
 	Requests  RecordedRequests `yaml:"requests"`
 	Recording Recording        `yaml:"recording,omitempty"`
 	Limits    ProxyLimits      `yaml:"limits"`
+	// Planes are tags of the nodes of operator planes. They may list and cut the streams of all people, and their own roles
+	// say who may ask them. There is no default.
+	Planes []string `yaml:"planes,omitempty,flow"`
 }
 
 // ProxyLimits are what one device may use of the access proxy at the same time. 0 means no limit.
@@ -67,5 +70,8 @@ func (f File) validateProxy(v *validation) {
 	v.failIf(r.Recorder != "" && !strings.HasPrefix(r.Tag, "tag:"), "proxy.recording.tag: %q does not begin with tag:; any node could take the recorder's name without it", r.Tag)
 	l := f.Proxy.Limits
 	v.failIf(min(l.Connections, l.Requests, l.Streams) < 0, "proxy.limits: a limit is negative; 0 means no limit")
+	for _, t := range f.Proxy.Planes {
+		v.failIf(!strings.HasPrefix(t, "tag:") || len(t) == len("tag:"), "proxy.planes: %q is not a tag such as tag:plane", t)
+	}
 	v.failIf(f.Proxy.Requests != RecordSums && f.Proxy.Requests != RecordAll, "proxy.requests: %q is neither sums nor all", f.Proxy.Requests)
 }

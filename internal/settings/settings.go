@@ -440,6 +440,9 @@ func (f File) Warnings() (w []string) {
 func (f File) AccessPolicy() access.Policy {
 	p := access.Policy{Capability: f.Signin.Capability, Min: time.Duration(f.Signin.Period.Min), Max: time.Duration(f.Signin.Period.Max),
 		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members(), Issuers: f.Signin.OIDC.audiences(f.Cluster.Name)}
+	for _, t := range f.Proxy.Planes {
+		p.Planes = append(p.Planes, access.Tag(t))
+	}
 	for _, r := range f.Signin.Roles {
 		if !slices.Contains(p.Roles, access.Role(r)) {
 			p.Roles = append(p.Roles, access.Role(r))

@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/signins?open=tailplane%2Fs-0040', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs' selects views
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/signins?open=tailplane%2Fs-0040', '/connections', '/connections?open=prod-eu-api.tail1234.ts.net%2Fstream-1', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs' selects views
 
 // SHOTS=folder: screenshots of every view for people.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -334,6 +334,35 @@ await check('keys', async () => {
   await page.keyboard.press('g')
   await page.keyboard.press('c')
   must(page.url() === base + '/settings', 'the shortcuts work although they are off')
+  well(page)
+  await page.context().close()
+})
+
+await check('PRX-18_connections', async () => {
+  const page = await open('/connections')
+  await settled(page)
+  await page.getByText('proxy:prod-us-api.tail1234.ts.net is down.').waitFor()
+  must((await page.locator('tr.row').count()) === 3, 'there are not three streams')
+  await page.getByRole('searchbox', { name: 'Filter open streams' }).fill('login:frank')
+  await soon(async () => (await page.locator('tr.row').count()) === 1, async () => 'the filter by person shows other rows')
+  await page.getByRole('button', { name: 'Cut the exec of frank@acme.dev on frank-nuc' }).click()
+  const dialog = page.getByRole('dialog')
+  await dialog.getByRole('heading', { name: 'Cut this stream?' }).waitFor()
+  await dialog.getByRole('button', { name: 'Cut', exact: true }).click()
+  await dialog.getByText('Enter a reason').waitFor()
+  await dialog.getByLabel('Reason').fill('maintenance of the node')
+  await dialog.getByRole('button', { name: 'Cut', exact: true }).click()
+  await dialog.getByText('The stream ends within two seconds').waitFor()
+  const cuts = await (await fetch(process.env.ACTS + '/cuts')).json()
+  must(cuts.join() === 'stream-2 for alice@acme.dev: maintenance of the node', cuts.join())
+  await page.keyboard.press('Escape')
+  await page.getByText(/^None of 2 open streams/).waitFor()
+  await act('vic') // sees streams of its own only
+  await go(page, '/connections')
+  await page.getByRole('heading', { name: 'No open streams' }).waitFor()
+  await act('alice')
+  await page.setViewportSize({ width: 320, height: 740 })
+  must((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, 'it is wider than the page')
   well(page)
   await page.context().close()
 })
@@ -1102,7 +1131,7 @@ await check('PL-06_enroll_by_plane', async () => {
 await check('PL-04_hostile_names', async () => {
   await act('hostile')
   const page = await open('/')
-  const views = ['/', '/pools/github/acme/gh-nix', '/runners/tailplane-runners/hostile', '/clusters', '/clusters?open=hostile', '/signins', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=drift', '/fleet?tab=forges', '/changes', '/adapters', '/settings']
+  const views = ['/', '/pools/github/acme/gh-nix', '/runners/tailplane-runners/hostile', '/clusters', '/clusters?open=hostile', '/signins', '/connections', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes', '/network?tab=groups', '/fleet', '/fleet?tab=orgs', '/fleet?tab=holds', '/fleet?tab=drift', '/fleet?tab=forges', '/changes', '/adapters', '/settings']
   const clean = async (path) => {
     const bad = await page.evaluate(() => {
       const bad = [...document.querySelectorAll('img, #app script, iframe, object, embed')].map((e) => e.outerHTML)

@@ -40,6 +40,7 @@ type env struct {
 	entries []audit.Entry
 	trail   audit.Recent // the recent audit log entries
 	revoked []string
+	streams openStreams
 	confirm string // the confirmation page of alice's last request
 
 	config *configuration
@@ -51,7 +52,7 @@ const capability = "tailplane.dev/cap/plane"
 func open(t *testing.T) *env {
 	t.Helper()
 	h := &env{board: plane.NewStore(time.Now), caller: somebody("alice")}
-	desk := plane.Service{Store: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, RevokeSignin: h.revoke, AuditEntries: h.newest, RecentAudit: &h.trail, Exposures: func() []plane.Exposure {
+	desk := plane.Service{Store: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, RevokeSignin: h.revoke, AccessProxies: h.proxies(), AuditEntries: h.newest, RecentAudit: &h.trail, Exposures: func() []plane.Exposure {
 		return []plane.Exposure{{Name: "grafana", Address: new("https://grafana.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"}}
 	}}
 	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusOK})
@@ -183,6 +184,11 @@ func (h *env) acting() http.Handler {
 	})
 	mux.HandleFunc("GET /file", func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(h.config.onMain())
+	})
+	mux.HandleFunc("GET /cuts", func(w http.ResponseWriter, _ *http.Request) {
+		h.streams.mu.Lock()
+		defer h.streams.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(slices.Concat([]string{}, h.streams.cuts))
 	})
 	mux.HandleFunc("GET /revoked", func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()

@@ -593,7 +593,7 @@ func TestSettingsInStep(t *testing.T) {
 	full["cluster"].(map[string]any)["caFile"] = "" // instead of caData
 	full["tailnet"].(map[string]any)["authKeyFile"] = ""
 	var plane map[string]any // the access server's file contains no setting of the plane
-	if err := yaml.Unmarshal([]byte(file(strings.Replace(profileValues(t, "plane"), "plane:\n  enabled: true\n", "plane:\n  enabled: true\n  gitops: {repository: acme/fleet, credentialSecret: fleet-repository}\n", 1), "tailplane-plane", "plane.yaml")), &plane); err != nil {
+	if err := yaml.Unmarshal([]byte(file(strings.Replace(profileValues(t, "plane"), "plane:\n  enabled: true\n", "plane:\n  enabled: true\n  accessProxies: ['https://east-api.example.ts.net']\n  gitops: {repository: acme/fleet, credentialSecret: fleet-repository}\n", 1), "tailplane-plane", "plane.yaml")), &plane); err != nil {
 		t.Fatal(err)
 	}
 	full["plane"] = plane["plane"]
@@ -606,7 +606,7 @@ func TestSettingsInStep(t *testing.T) {
 	var recordings map[string]any
 	for _, recording := range []string{"volume: {enabled: true}", "recorder: 'recorder:80', tag: 'tag:recorder'"} {
 		var proxied map[string]any
-		text := file(profileValues(t, "all")+"\nproxy: {enabled: true, hostname: gate, recording: {"+recording+"}}"+rules, "tailplane", "tailplane-0.yaml")
+		text := file(profileValues(t, "all")+"\nproxy: {enabled: true, hostname: gate, planes: ['tag:dashboard'], recording: {"+recording+"}}"+rules, "tailplane", "tailplane-0.yaml")
 		if err := yaml.Unmarshal([]byte(text), &proxied); err != nil {
 			t.Fatal(err)
 		}

@@ -22,6 +22,8 @@ const policy = `{
     {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
     {"src": ["alice@example.com", "bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h", "priority": 1}]}},
     {"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "edit", "period": "1h"}]}},
+    {"src": ["carol@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["*"]}]}},
+    {"src": ["bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"]}]}},
   ],
 }`
 
@@ -101,6 +103,7 @@ func start(t *testing.T) *testenv.Env {
 		}
 		system.env.Via = map[string]string{"proxy": system.hop.Addr().String()}
 		system.env.Set("proxy.recording", "{dir: "+recordings+"}")
+		system.env.Set("proxy.planes", "[tag:tailplane]")
 		system.err = system.env.StartProxy(ctx)
 	})
 	if system.err != nil {

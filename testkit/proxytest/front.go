@@ -23,7 +23,7 @@ import (
 
 // Policy is the policy of the access server.
 var Policy = access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: 10 * time.Minute, Max: 24 * time.Hour,
-	Reserved: []string{"tailplane-system", "tailplane-signins"}}
+	Reserved: []string{"tailplane-system", "tailplane-signins"}, Planes: []access.Tag{"tag:plane"}}
 
 // ViewRule is a rule of a grant for the role view.
 const ViewRule = `{"role": "view", "period": "8h"}`

@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: c5764467f9bcc4401f3632906d3cde15315153cf73a9e8014b6e200cb829ee5d
+// schemas: 71cb469edc586d4fb498398f7c38cbe0e153c4f037a5fb68a7222574abb11e41
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -200,6 +200,28 @@ export interface components {
             id: string;
             phrase: string;
         };
+        Connection: {
+            bytes: number;
+            cluster: string;
+            cut: components["schemas"]["Action"];
+            device: string;
+            group: string;
+            id: string;
+            /** @enum {string} */
+            kind: "watch" | "log" | "exec" | "attach" | "portforward" | "proxy";
+            login: string;
+            name: string;
+            namespace: string;
+            proxy: string;
+            recording: string;
+            resource: string;
+            session: string;
+            signin: string;
+            /** Format: date-time */
+            since: string;
+            stream: string;
+            tailnet: string;
+        };
         Container: {
             exitCode: number | null;
             image: string;
@@ -245,6 +267,12 @@ export interface components {
             checkedAt: string | null;
             reason: string;
             valid: boolean | null;
+        };
+        CutConnection: {
+            connection: components["schemas"]["Connection"];
+        };
+        CutRequest: {
+            reason: string;
         };
         DecideRequest: {
             head: string;
@@ -437,9 +465,23 @@ export interface components {
             kind: string;
             meta: components["schemas"]["Meta"];
         };
+        EnvelopeOfConnectionList: {
+            apiVersion: string;
+            data: components["schemas"]["Connection"][] | null;
+            error: components["schemas"]["Refused"] | null;
+            kind: string;
+            meta: components["schemas"]["Meta"];
+        };
         EnvelopeOfCreated: {
             apiVersion: string;
             data: components["schemas"]["Created"];
+            error: components["schemas"]["Refused"] | null;
+            kind: string;
+            meta: components["schemas"]["Meta"];
+        };
+        EnvelopeOfCutConnection: {
+            apiVersion: string;
+            data: components["schemas"]["CutConnection"];
             error: components["schemas"]["Refused"] | null;
             kind: string;
             meta: components["schemas"]["Meta"];
@@ -1153,6 +1195,7 @@ export interface components {
             "GET /changes/{id}": components["schemas"]["EnvelopeOfChange"];
             "GET /clusters": components["schemas"]["EnvelopeOfClusterList"];
             "GET /confirmations/{id}": components["schemas"]["EnvelopeOfAsked"];
+            "GET /connections": components["schemas"]["EnvelopeOfConnectionList"];
             "GET /drift": components["schemas"]["EnvelopeOfDriftList"];
             "GET /enrollments": components["schemas"]["EnvelopeOfEnrollmentList"];
             "GET /enrollments/{org}": components["schemas"]["EnvelopeOfEnrollment"];
@@ -1187,6 +1230,7 @@ export interface components {
             "POST /changes/preview": components["schemas"]["EnvelopeOfPreview"];
             "POST /check-policy": components["schemas"]["EnvelopeOfPolicyCheck"];
             "POST /confirmations": components["schemas"]["EnvelopeOfCode"];
+            "POST /connections/{proxy}/{stream}/cut": components["schemas"]["EnvelopeOfCutConnection"];
             "POST /drift/{id}/ignore": components["schemas"]["EnvelopeOfIgnoring"];
             "POST /drift/refresh": components["schemas"]["EnvelopeOfRefreshed"];
             "POST /enrollments": components["schemas"]["Answer"];
@@ -1629,12 +1673,15 @@ export type Condition = components['schemas']['Condition'];
 export type Config = components['schemas']['Config'];
 export type Confirm = components['schemas']['Confirm'];
 export type ConfirmRequest = components['schemas']['ConfirmRequest'];
+export type Connection = components['schemas']['Connection'];
 export type Container = components['schemas']['Container'];
 export type Controller = components['schemas']['Controller'];
 export type Counts = components['schemas']['Counts'];
 export type Created = components['schemas']['Created'];
 export type CreateRequest = components['schemas']['CreateRequest'];
 export type Credential = components['schemas']['Credential'];
+export type CutConnection = components['schemas']['CutConnection'];
+export type CutRequest = components['schemas']['CutRequest'];
 export type DecideRequest = components['schemas']['DecideRequest'];
 export type DeletedObject = components['schemas']['DeletedObject'];
 export type Diagnosis = components['schemas']['Diagnosis'];
@@ -1657,7 +1704,9 @@ export type EnvelopeOfChangeList = components['schemas']['EnvelopeOfChangeList']
 export type EnvelopeOfClusterList = components['schemas']['EnvelopeOfClusterList'];
 export type EnvelopeOfCode = components['schemas']['EnvelopeOfCode'];
 export type EnvelopeOfConfig = components['schemas']['EnvelopeOfConfig'];
+export type EnvelopeOfConnectionList = components['schemas']['EnvelopeOfConnectionList'];
 export type EnvelopeOfCreated = components['schemas']['EnvelopeOfCreated'];
+export type EnvelopeOfCutConnection = components['schemas']['EnvelopeOfCutConnection'];
 export type EnvelopeOfDiagnosis = components['schemas']['EnvelopeOfDiagnosis'];
 export type EnvelopeOfDriftList = components['schemas']['EnvelopeOfDriftList'];
 export type EnvelopeOfEmpty = components['schemas']['EnvelopeOfEmpty'];

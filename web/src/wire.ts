@@ -8,6 +8,7 @@ export type {
   Change,
   Cluster,
   Condition,
+  Connection,
   Drift,
   Enrollment,
   Forge,

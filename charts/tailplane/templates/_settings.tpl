@@ -76,6 +76,7 @@
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- if and $v.all.enabled $v.proxy.enabled }}
 {{- $_ := set $f "proxy" (dict "enabled" true "hostname" $v.proxy.hostname "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
+{{- if $v.proxy.planes }}{{ $_ := set $f.proxy "planes" $v.proxy.planes }}{{ end }}
 {{- end }}
 {{- if include "tailplane.planeInAll" .root }}
 {{- $f = include "tailplane.planeSection" .root | fromYaml | merge $f }}
@@ -108,6 +109,7 @@
 {{- $_ := set $f.tailnet "stateSecret" (printf "tailplane-proxy-%d" .ordinal) }}
 {{- $_ := set $f.audit "keySecret" "tailplane-proxy-audit-key" }}
 {{- $_ := set $f "proxy" (dict "hostname" (include "tailplane.proxyHostname" .) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
+{{- if $v.proxy.planes }}{{ $_ := set $f.proxy "planes" $v.proxy.planes }}{{ end }}
 {{- toYaml $f }}
 {{- end }}
 

@@ -35,6 +35,10 @@ func allTools() []tool {
 			rowsOf([]string{"LOGIN", "DEVICE", "ROLE", "PHASE", "UNTIL", "ID"}, func(s plane.Signin) []string {
 				return []string{s.Login, s.Device, s.Role, s.Phase, formatTime(orZero(s.ValidUntil)), s.ID}
 			})),
+		listTool[plane.ConnectionsRequest](operationTool(plane.ListConnections, "list_connections", "Open streams", Infra), "open stream",
+			rowsOf([]string{"LOGIN", "DEVICE", "KIND", "CLUSTER", "NAMESPACE", "RESOURCE", "NAME", "SINCE", "ID"}, func(c plane.Connection) []string {
+				return []string{c.Login, c.Device, c.Kind, c.Cluster, c.Namespace, c.Resource, c.Name, formatTime(c.Since), c.ID}
+			})),
 		listTool[plane.ListRequest](operationTool(plane.ListTailnets, "list_tailnets", "Tailnets", Infra), "tailnet",
 			rowsOf([]string{"NAME", "DOMAIN", "CREDENTIAL", "DEVICES", "SERVICES", "READY"}, func(t plane.Tailnet) []string {
 				return []string{t.Name, orUnknown(t.Domain), withReason(orUnknown(t.Credential.Valid), t.Credential.Reason, false, ""), orUnknown(t.Devices), orUnknown(t.Services), readiness(t.Conditions)}

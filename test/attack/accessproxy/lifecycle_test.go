@@ -123,7 +123,7 @@ func TestPX12_StreamsEndWithTheSignin(t *testing.T) {
 		wait := e.openStreams(t)
 		e.Signins.Freeze(true)
 		e.Signins.Logout(e.alice.Name)
-		attacktest.Eventually(t, 15*time.Second, "the streams are cut", func() bool { return len(e.Proxy.Streams()) == 0 })
+		attacktest.Eventually(t, 15*time.Second, "the streams are cut", func() bool { return len(e.Proxy.Kinds()) == 0 })
 		wait(t, time.Now())
 		e.API.Quietly(t, "a new request", func() {
 			if status, body := e.RawStatus(t, aliceAt, plainHead+"\r\n"); status != http.StatusForbidden {
@@ -180,7 +180,7 @@ func TestPX20_ForgedStatus(t *testing.T) {
 					t.Errorf("a token before: %v: the log has no error that names the sign-in:\n%s", warm, log)
 				}
 				if warm {
-					attacktest.Eventually(t, 15*time.Second, "the streams are cut", func() bool { return len(e.Proxy.Streams()) == 0 })
+					attacktest.Eventually(t, 15*time.Second, "the streams are cut", func() bool { return len(e.Proxy.Kinds()) == 0 })
 					wait(t, time.Now())
 				}
 			}

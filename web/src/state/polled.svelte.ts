@@ -1,0 +1,64 @@
+import type { Data, Path, Source } from '../wire.ts'
+import { ApiError, get } from './api.ts'
+
+/** The rows of a list, as a page shows them. null: not known. */
+export interface Rows<R> {
+  readonly rows: R[] | null
+  readonly sources: Source[]
+  readonly fault: ApiError | null
+  readonly loading: boolean
+  readonly at: number | null
+  want(): void
+  read(): Promise<void>
+}
+
+type Row<P extends Path> = NonNullable<Data<P>> extends (infer R)[] ? R : never
+
+/** A list that the server asks others for. The event stream does not have it, so it is read again and again while a page shows it. */
+export class Polled<P extends Path> implements Rows<Row<P>> {
+  rows: Row<P>[] | null = $state.raw(null)
+  sources: Source[] = $state.raw([])
+  fault: ApiError | null = $state.raw(null)
+  loading = $state(false)
+  at: number | null = $state(null)
+  /** Rows that the limit of the server left off. */
+  left = $state(0)
+  readonly #path: P
+  readonly #every: number
+
+  constructor(path: P, every: number) {
+    this.#path = path
+    this.#every = every
+  }
+
+  want(): void {
+    if (this.at === null && !this.loading) void this.read()
+  }
+
+  async read(): Promise<void> {
+    if (this.loading) return
+    this.loading = true
+    try {
+      const e = await get<P>(this.#path)
+      this.rows = e.data as Row<P>[] | null
+      this.sources = e.meta.sources ?? []
+      this.left = (e.meta.page?.total ?? 0) - (this.rows?.length ?? 0)
+      this.fault = null
+      this.at = Date.now()
+    } catch (x) {
+      if (!(x instanceof ApiError)) throw x
+      this.fault = x
+      if (x.denied) this.rows = null
+    } finally {
+      this.loading = false
+    }
+  }
+
+  /** Reads again and again until the returned function is called. A hidden page does not read. */
+  follow(): () => void {
+    const timer = setInterval(() => {
+      if (!document.hidden) void this.read()
+    }, this.#every)
+    return () => clearInterval(timer)
+  }
+}
