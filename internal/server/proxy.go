@@ -42,9 +42,13 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	t := p.set.Tailnet
+	certificates, err := newProxyCertificates(p.config, p.set.Signin.SystemNamespace)
+	if err != nil {
+		return err
+	}
+	t, served := p.set.Tailnet, new(servedCertificate)
 	conf := tailnet.Config{Hostname: p.set.ProxyHostname(), StateDir: t.StateDir, StateSecret: t.StateSecret,
-		InsecureHTTP: t.InsecureHTTP, HTTP2: true, Capability: p.set.Signin.Capability, Log: p.log}
+		Certificate: served.get, HTTP2: true, Capability: p.set.Signin.Capability, Log: p.log}
 	if p.role == settings.AllRoles { // the access server's node has the other state
 		conf.StateDir = filepath.Join(t.StateDir, "proxy")
 		if t.StateSecret != "" {
@@ -98,6 +102,12 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		ln, err := node.Listen(ctx)
 		if err != nil {
 			return parts.stop(ctx, err)
+		}
+		if node.Status().CertDomain == "" {
+			p.health.AddCheck("certificate.proxy", served.check)
+			if err := served.follow(ctx, parts, p, node, certificates); err != nil {
+				return parts.stop(ctx, err)
+			}
 		}
 		p.log.Info("the access proxy is serving", "names", node.Names(), "cluster", p.cluster.Name, "apiServer", p.config.Host)
 		working()

@@ -51,15 +51,24 @@ func (p AnnouncedProxy) At(node string, port uint16) string {
 	if p.URL != "" {
 		return p.URL
 	}
-	_, domain, ok := strings.Cut(node, ".")
-	if !ok {
+	host := p.FullName(node)
+	if host == "" {
 		return ""
 	}
-	host := p.Hostname + "." + domain
 	if port != 443 {
 		host = net.JoinHostPort(host, strconv.Itoa(int(port)))
 	}
 	return "https://" + host
+}
+
+// FullName returns the full name of a proxy with a hostname, for an access server whose node has the full name node. It returns "" if node
+// has no domain.
+func (p AnnouncedProxy) FullName(node string) string {
+	_, domain, ok := strings.Cut(node, ".")
+	if !ok || p.Hostname == "" {
+		return ""
+	}
+	return p.Hostname + "." + domain
 }
 
 func (f File) validateModes(v *validation) {
@@ -73,10 +82,6 @@ func (f File) validateModes(v *validation) {
 		if err := p.check(); err != nil {
 			v.fail("access.proxies: entry %d: %w", i+1, err)
 		}
-	}
-	for _, p := range f.AnnouncedProxies() {
-		v.failIf(p.Hostname != "" && f.Tailnet.InsecureHTTP,
-			"access.modes: with tailnet.insecureHTTP the proxy serves plain HTTP, over which kubectl sends no token; list in access.proxies the https URLs of proxies, or remove proxy")
 	}
 }
 

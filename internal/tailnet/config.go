@@ -1,6 +1,7 @@
 package tailnet
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,6 +50,9 @@ type Config struct {
 	// InsecureHTTP lets Listen work without TLS if the tailnet has no HTTPS. WireGuard still
 	// encrypts, but browsers and clients cannot verify that.
 	InsecureHTTP bool
+	// Certificate, optional, returns the certificate for Listen if the tailnet has no HTTPS. Listen then never works
+	// without TLS.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// HTTP2 offers HTTP/2 to TLS clients. The server on the listener must accept it below TLS, as package framing does.
 	HTTP2 bool
 

@@ -27,7 +27,7 @@ func TestAnnouncedModes(t *testing.T) {
 		{"a proxy", "split", "proxy: {enabled: true}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: proxies("prod-eu-api")}},
 		{"replicas", "split", "proxy: {enabled: true, replicas: 2, hostname: gate}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: proxies("gate", "gate-1")}},
 		{"in one process", "all", "proxy: {enabled: true, replicas: 2}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: proxies("home-api")}},
-		{"plain HTTP", "split", "proxy: {enabled: true}\ntailnet: {insecureHTTP: true}", settings.Access{Modes: []settings.AccessMode{"token"}}},
+		{"no certificates of the tailnet", "split", "proxy: {enabled: true}\ntailnet: {insecureHTTP: true}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: []settings.AnnouncedProxy{{Hostname: "prod-eu-api"}}}},
 		{"set", "split", "proxy: {enabled: true}\naccess: {modes: [proxy]}", settings.Access{Modes: []settings.AccessMode{"proxy"}, Proxies: proxies("prod-eu-api")}},
 		{"a proxy elsewhere", "split", "access: {modes: [proxy], proxies: [{url: \"https://k8s.example\"}]}",
 			settings.Access{Modes: []settings.AccessMode{"proxy"}, Proxies: []settings.AnnouncedProxy{{URL: "https://k8s.example"}}}},

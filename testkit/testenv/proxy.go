@@ -38,8 +38,8 @@ func (r *Env) applyFolder(ctx context.Context, part string) error {
 	return nil
 }
 
-// ProxyServer returns the URL of the access proxy.
-func (r *Env) ProxyServer() string { return r.ServerAt(r.name + "-api") }
+// ProxyServer returns the URL of the access proxy, which never serves plain HTTP.
+func (r *Env) ProxyServer() string { return "https://" + r.name + "-api." + r.Net.Suffix() }
 
 // ProxyAuditFile returns the path of the access proxy's audit log.
 func (r *Env) ProxyAuditFile() string { return filepath.Join(r.Dir, "proxy", "audit.jsonl") }

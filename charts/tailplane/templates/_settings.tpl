@@ -26,14 +26,13 @@
 {{- end }}
 {{- end }}
 
-{{/* How kubectl reaches the API server, as the access server announces it. With plain HTTP in the tailnet,
-     kubectl cannot use the proxy, so it is no default. */}}
+{{/* How kubectl reaches the API server, as the access server announces it. */}}
 {{- define "tailplane.accessModes" -}}
 {{- $v := .Values }}
 {{- $modes := $v.access.modes }}
 {{- if not $modes }}
 {{- $proxied := ternary (list "proxy") (list "proxy" "token") (and (not (empty $v.policy.rules)) (not $v.policy.allowTokenMode)) }}
-{{- $modes = ternary $proxied (list "token") (and $v.proxy.enabled (not $v.tailnet.insecureHTTP)) }}
+{{- $modes = ternary $proxied (list "token") $v.proxy.enabled }}
 {{- end }}
 {{- $a := dict "modes" $modes }}
 {{- with $v.access.proxies }}
