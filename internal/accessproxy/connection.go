@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -125,22 +124,22 @@ func (p *Proxy) watchTailnet(ctx context.Context) {
 	}
 }
 
-// checkStreams identifies the callers of all open streams again, once for each address.
+// checkStreams identifies the callers of all open streams again, once for each client and address of the proxy.
 func (p *Proxy) checkStreams(ctx context.Context) {
 	type answer struct {
 		caller access.Caller
 		err    error
 	}
-	answers := map[string]answer{}
+	answers := map[address]answer{}
 	now := p.Now()
 	for _, s := range p.streams.list() {
-		a, asked := answers[s.remote]
+		a, asked := answers[addressOf(s.conn)]
 		if !asked {
-			a.caller, a.err = p.askAgain(ctx, s.remote)
+			a.caller, a.err = p.Tailnet.Identify(s.conn)
 			if a.err == nil {
 				_, a.err = p.decide(a.caller, now)
 			}
-			answers[s.remote] = a
+			answers[addressOf(s.conn)] = a
 		}
 		switch {
 		case problem.CodeOf(a.err) == problem.IdentityUnavailable, ctx.Err() != nil: // nothing is known about the caller
@@ -152,12 +151,20 @@ func (p *Proxy) checkStreams(ctx context.Context) {
 	}
 }
 
-func (p *Proxy) askAgain(ctx context.Context, remote string) (access.Caller, error) {
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return access.Caller{}, problem.New(problem.NoIdentity, "The connection has no address.").WithCause(err)
+// An address is that of a client, and the one at which it reached the proxy: what a client may do can depend on both.
+type address struct{ remote, local string }
+
+func addressOf(conn *http.Request) address {
+	a := address{remote: conn.RemoteAddr}
+	if local, ok := conn.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		a.local = local.String()
 	}
-	return p.Tailnet.WhoIs(ctx, at)
+	return a
+}
+
+// bareRequest returns a request of the same connection without anything from the client.
+func bareRequest(r *http.Request) *http.Request {
+	return (&http.Request{RemoteAddr: r.RemoteAddr}).WithContext(r.Context())
 }
 
 // samePerson reports whether two answers of the tailnet name the same caller on the same device.

@@ -2,6 +2,7 @@ package accessproxy
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -57,7 +58,7 @@ type Stream struct {
 // A stream is an open stream of one exchange. Its end is a function of its kind, see end.go.
 type stream struct {
 	Stream
-	remote string // address of the client
+	conn   *http.Request // of the same connection, to identify the client again
 	caller access.Caller
 	input  policy.Input
 	level  policy.Level // at which the stream is recorded
@@ -111,7 +112,7 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
+	s := &stream{conn: bareRequest(x.r), caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version, Stream: Stream{
 		ID: x.id, Kind: apiproxy.StreamKindOf(x.request), Login: x.caller.Identity(), Device: x.caller.Device.Name, Session: x.session, Signin: x.signin.Name,
 		Namespace: x.request.Namespace, Resource: x.request.Resource, Name: x.request.Name, Since: t.proxy.Now()}}
 	s.live, s.end = context.WithCancel(context.Background())

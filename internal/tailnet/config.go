@@ -43,6 +43,8 @@ type Config struct {
 	// Relay configures a node that forwards traffic for others. It can reach the services of the
 	// tailnet, and needs no Port and no Capability.
 	Relay bool
+	// Services lets the node host services of the tailnet. A node with Relay can do so too.
+	Services bool
 	// State, optional, stores the node's keys instead of StateDir and StateSecret.
 	State State
 

@@ -38,7 +38,7 @@ import (
 type Node struct {
 	cfg Config
 
-	queryWhoIs  func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error)
+	queryWhoIs  func(ctx context.Context, addr string, service tailcfg.ServiceName) (*apitype.WhoIsResponse, error)
 	queryStatus func(ctx context.Context) (*ipnstate.Status, error) // with peers
 
 	status  atomic.Pointer[Status]
@@ -67,7 +67,10 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, joined: make(chan struct{}), ended: make(chan struct{})}
 	n.status.Store(&Status{State: ipn.NoState.String()})
-	n.queryWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
+	n.queryWhoIs = func(ctx context.Context, addr string, service tailcfg.ServiceName) (*apitype.WhoIsResponse, error) {
+		if service != "" {
+			return n.backend.Load().client.WhoIsForService(ctx, addr, service)
+		}
 		return n.backend.Load().client.WhoIsProto(ctx, "tcp", addr)
 	}
 	n.queryStatus = func(ctx context.Context) (*ipnstate.Status, error) { return n.backend.Load().client.Status(ctx) }
