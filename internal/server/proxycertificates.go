@@ -152,11 +152,26 @@ func (s *servedCertificate) check(context.Context) error {
 	return err
 }
 
+// await returns when the proxy has a certificate, which it keeps current until ctx ends. The node itself has that of its own name.
+func (s *servedCertificate) await(ctx context.Context, parts *group, p *process, node proxyNode, certificates *kube.HostCertificates) error {
+	private := node.Status().CertDomain == ""
+	if private || node.service != "" {
+		p.health.AddCheck("certificate.proxy", s.check)
+	}
+	switch {
+	case private:
+		return s.follow(ctx, parts, p, node, certificates)
+	case node.service != "":
+		return s.followService(ctx, parts, p, node)
+	}
+	return nil
+}
+
 // follow loads each new certificate of the Secret until ctx ends. It returns when there is one.
-func (s *servedCertificate) follow(ctx context.Context, parts *group, p *process, node *tailnet.Node, certificates *kube.HostCertificates) error {
+func (s *servedCertificate) follow(ctx context.Context, parts *group, p *process, node proxyNode, certificates *kube.HostCertificates) error {
 	first := make(chan struct{})
 	set := func(c *tls.Certificate) {
-		if names := node.Names(); len(names) > 0 && c.Leaf.VerifyHostname(names[0]) != nil {
+		if names := node.Names(); node.service == "" && len(names) > 0 && c.Leaf.VerifyHostname(names[0]) != nil {
 			p.log.Warn("the certificate is for another name than the node has: set proxy.hostname to a free name", "node", names[0], "certificate", c.Leaf.DNSNames)
 		}
 		p.log.Info("the access proxy has a certificate of the access server", "names", c.Leaf.DNSNames, "until", c.Leaf.NotAfter)
@@ -168,7 +183,7 @@ func (s *servedCertificate) follow(ctx context.Context, parts *group, p *process
 		p.log.Warn("the certificate of the access proxy could not be loaded; the access server issues it", "err", err)
 	}
 	parts.parts.Go(func() {
-		certificates.Follow(ctx, p.set.ProxyHostname(), proxyCertificateInterval, set, report)
+		certificates.Follow(ctx, p.set.ProxyName(), proxyCertificateInterval, set, report)
 	})
 	select {
 	case <-first:

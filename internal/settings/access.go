@@ -30,7 +30,7 @@ const (
 
 // An AnnouncedProxy is an access proxy that people reach under a URL, or under the name of a node in the access server's tailnet.
 type AnnouncedProxy struct {
-	Hostname string `yaml:"hostname,omitempty"` // of its node, with tailnet.port; this or url is required
+	Hostname string `yaml:"hostname,omitempty"` // of its node or its service, with tailnet.port; this or url is required
 	URL      string `yaml:"url,omitempty"`      // https://HOST or https://HOST:PORT
 	CAData   string `yaml:"caData,omitempty"`   // PEM; "": its certificate is public
 }
@@ -41,7 +41,7 @@ func (f File) AnnouncedProxies() []AnnouncedProxy {
 	case !slices.Contains(f.Access.Modes, ProxyMode):
 		return nil
 	case len(f.Access.Proxies) == 0:
-		return []AnnouncedProxy{{Hostname: f.ProxyHostname()}}
+		return []AnnouncedProxy{{Hostname: f.ProxyName()}}
 	}
 	return f.Access.Proxies
 }

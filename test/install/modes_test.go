@@ -26,6 +26,7 @@ func TestAnnouncedModes(t *testing.T) {
 		{"no proxy", "split", "", settings.Access{Modes: []settings.AccessMode{"token"}}},
 		{"a proxy", "split", "proxy: {enabled: true}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: proxies("prod-eu-api")}},
 		{"replicas", "split", "proxy: {enabled: true, replicas: 2, hostname: gate}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: proxies("gate", "gate-1")}},
+		{"a service", "split", "proxy: {enabled: true, replicas: 2, service: \"svc:prod-eu-api\"}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: proxies("prod-eu-api")}},
 		{"in one process", "all", "proxy: {enabled: true, replicas: 2}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: proxies("home-api")}},
 		{"no certificates of the tailnet", "split", "proxy: {enabled: true}\ntailnet: {insecureHTTP: true}", settings.Access{Modes: []settings.AccessMode{"proxy", "token"}, Proxies: []settings.AnnouncedProxy{{Hostname: "prod-eu-api"}}}},
 		{"set", "split", "proxy: {enabled: true}\naccess: {modes: [proxy]}", settings.Access{Modes: []settings.AccessMode{"proxy"}, Proxies: proxies("prod-eu-api")}},
