@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -35,8 +34,12 @@ type connectionKey struct{}
 // connContext is the hook of net/http for a new connection.
 func (p *Proxy) connContext(ctx context.Context, c net.Conn) context.Context {
 	one := &connection{}
-	p.conns.add(c, one)
-	return context.WithValue(p.Tailnet.ConnContext(ctx, c), connectionKey{}, one)
+	ctx = context.WithValue(p.Tailnet.ConnContext(ctx, c), connectionKey{}, one)
+	if at := c.RemoteAddr(); at != nil { // nil: the client has reset the connection
+		conn := &http.Request{RemoteAddr: at.String()}
+		p.conns.add(c, one, conn.WithContext(context.WithValue(ctx, http.LocalAddrContextKey, c.LocalAddr())))
+	}
+	return ctx
 }
 
 // identify returns the caller of the request's connection, and the decision about it.
@@ -156,24 +159,24 @@ func (p *Proxy) watchTailnet(ctx context.Context) {
 	}
 }
 
-// checkStreams identifies the callers of all open streams again, once for each address.
+// checkStreams identifies the callers of all open streams again, once for each client and address of the proxy.
 func (p *Proxy) checkStreams(ctx context.Context) {
 	type answer struct {
 		caller access.Caller
 		err    error
 	}
-	answers := map[string]answer{}
-	ask := func(remote string) answer {
-		a, asked := answers[remote]
+	answers := map[address]answer{}
+	ask := func(conn *http.Request) answer {
+		a, asked := answers[addressOf(conn)]
 		if !asked {
-			a.caller, a.err = p.askAgain(ctx, remote)
-			answers[remote] = a
+			a.caller, a.err = p.Tailnet.Identify(conn)
+			answers[addressOf(conn)] = a
 		}
 		return a
 	}
 	now := p.Now()
 	for _, s := range p.streams.list() {
-		a := ask(s.remote)
+		a := ask(s.conn)
 		if a.err == nil {
 			_, a.err = p.decide(a.caller, now)
 		}
@@ -185,19 +188,27 @@ func (p *Proxy) checkStreams(ctx context.Context) {
 			s.cut(cut{cutIdentity, "the device of this connection has another owner or another identity now"})
 		}
 	}
-	for remote, c := range p.conns.list() {
-		if problem.CodeOf(ask(remote).err) == problem.NoIdentity && ctx.Err() == nil {
+	for _, c := range p.conns.list() {
+		if problem.CodeOf(ask(c.request).err) == problem.NoIdentity && ctx.Err() == nil {
 			p.conns.closeAbsent(c)
 		}
 	}
 }
 
-func (p *Proxy) askAgain(ctx context.Context, remote string) (access.Caller, error) {
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return access.Caller{}, problem.New(problem.NoIdentity, "The connection has no address.").WithCause(err)
+// An address is that of a client, and the one at which it reached the proxy: what a client may do can depend on both.
+type address struct{ remote, local string }
+
+func addressOf(conn *http.Request) address {
+	a := address{remote: conn.RemoteAddr}
+	if local, ok := conn.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		a.local = local.String()
 	}
-	return p.Tailnet.WhoIs(ctx, at)
+	return a
+}
+
+// bareRequest returns a request of the same connection without anything from the client.
+func bareRequest(r *http.Request) *http.Request {
+	return (&http.Request{RemoteAddr: r.RemoteAddr}).WithContext(r.Context())
 }
 
 // samePerson reports whether two answers of the tailnet name the same caller on the same device.

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -18,17 +19,18 @@ type conns struct {
 type openConn struct {
 	conn     net.Conn
 	identity *connection
-	idle     bool // it carries no request
-	closing  bool // its node is absent from the tailnet
+	request  *http.Request // of this connection, without anything from the client: to identify the client again
+	idle     bool          // it carries no request
+	closing  bool          // its node is absent from the tailnet
 }
 
-func (s *conns) add(c net.Conn, identity *connection) {
+func (s *conns) add(c net.Conn, identity *connection, request *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all == nil {
 		s.all = map[net.Conn]*openConn{}
 	}
-	s.all[c] = &openConn{conn: c, identity: identity, idle: true}
+	s.all[c] = &openConn{conn: c, identity: identity, request: request, idle: true}
 }
 
 // onStateChange is the hook of net/http.
@@ -45,15 +47,11 @@ func (s *conns) onStateChange(c net.Conn, state http.ConnState) {
 	}
 }
 
-// list returns the open connections by the address of their client.
-func (s *conns) list() map[string]*openConn {
+// list returns the open connections.
+func (s *conns) list() []*openConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := make(map[string]*openConn, len(s.all))
-	for c, one := range s.all {
-		all[c.RemoteAddr().String()] = one
-	}
-	return all
+	return slices.Collect(maps.Values(s.all))
 }
 
 // idle returns the connections without a request, with the identity that the tailnet gave them last.

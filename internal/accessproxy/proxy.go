@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,7 +54,6 @@ type Tailnet interface {
 	Names() []string
 	ConnContext(context.Context, net.Conn) context.Context
 	Identify(*http.Request) (access.Caller, error)
-	WhoIs(ctx context.Context, at netip.AddrPort) (access.Caller, error)
 	Changed() <-chan struct{}
 }
 

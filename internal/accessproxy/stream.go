@@ -2,6 +2,7 @@ package accessproxy
 
 import (
 	"context"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,8 +50,8 @@ func StreamKinds() []string {
 type stream struct {
 	connections.Stream
 	Kind   apiproxy.StreamKind
-	bytes  atomic.Int64 // in both directions
-	remote string       // address of the client
+	bytes  atomic.Int64  // in both directions
+	conn   *http.Request // of the same connection, to identify the client again
 	caller access.Caller
 	input  policy.Input
 	level  policy.Level // at which the stream is recorded
@@ -104,7 +105,7 @@ func (t *streams) init(p *Proxy) {
 
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
-	s := &stream{remote: x.r.RemoteAddr, caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version,
+	s := &stream{conn: bareRequest(x.r), caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version,
 		Kind: apiproxy.StreamKindOf(x.request), Stream: x.describe()}
 	s.live, s.end = context.WithCancel(context.Background())
 	t.mu.Lock()

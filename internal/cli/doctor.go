@@ -226,7 +226,7 @@ func (t *tka) gatherAccessProxy(ctx context.Context, l *client.Client, f *doctor
 		f.APIFailure = note(err)
 		return
 	}
-	f.APIServer = g.Server
+	f.APIServer, f.PrivateCA = g.Server, len(g.CA) > 0
 	f.Proxy, f.NoProxy = t.proxyOf(ctx, g.Server)
 	api, err := client.NewKubeAPI(g.Server, g.CA, g.Token, t.tailscale)
 	if err == nil {

@@ -39,6 +39,9 @@ type statusItem struct {
 	Server string      `json:"server"`
 	Mode   signin.Mode `json:"mode,omitempty"`  // of the kubeconfig entry; absent: there is none
 	Error  string      `json:"error,omitempty"` // why the state is unknown
+
+	// Certificate is the kind of the access proxy's certificate if the mode is proxy: public, or private if an authority of the cluster issued it.
+	Certificate string `json:"certificate,omitempty"`
 }
 
 // doStatus shows all clusters, unless flags name a cluster; and all sessions, unless flags name one.
@@ -86,6 +89,12 @@ func (t *tka) statusOf(ctx context.Context, sf signinFlags, oneSession bool) ([]
 		if it.Mode = t.entryMode(of); it.Mode != "" && !slices.Contains(l.Info.AccessModes(), it.Mode) {
 			f := outdatedEntry(of, it.Mode)
 			t.warn("%s. %s", f.Message, f.Advice[0])
+		}
+		if g, err := l.ProxyKubeconfig(st.Session); err == nil && it.Mode == signin.ModeProxy { // doctor reports the error
+			it.Certificate = "public"
+			if len(g.CA) > 0 {
+				it.Certificate = "private"
+			}
 		}
 		return it
 	}), nil

@@ -24,8 +24,9 @@ type CertificateAuthority struct {
 }
 
 // NewCertificateAuthority creates an authority. Its certificate, and every certificate that it signs, is valid from
-// five minutes before now until life after now. Its subject is the name and the date.
-func NewCertificateAuthority(name string, now time.Time, life time.Duration) (*CertificateAuthority, error) {
+// five minutes before now until life after now. Its subject is the name and the date. With DNS names in only, clients
+// accept no certificate of the authority for any other name or address, and none of a client.
+func NewCertificateAuthority(name string, now time.Time, life time.Duration, only ...string) (*CertificateAuthority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -34,6 +35,11 @@ func NewCertificateAuthority(name string, now time.Time, life time.Duration) (*C
 		SerialNumber: newSerial(), Subject: pkix.Name{CommonName: name + " " + now.UTC().Format(time.DateOnly)},
 		NotBefore: now.Add(-clockSkewMargin), NotAfter: now.Add(life), IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign,
+	}
+	if len(only) > 0 { // RFC 5280, section 4.2.1.10: kinds of names without a constraint are all permitted
+		root.PermittedDNSDomainsCritical, root.PermittedDNSDomains = true, only
+		root.ExcludedIPRanges = []*net.IPNet{{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}, {IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}}
+		root.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, root, root, key.Public(), key)
 	if err != nil {

@@ -1,8 +1,10 @@
 package kube_test
 
 import (
+	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"testing"
 	"time"
 
@@ -49,5 +51,50 @@ func TestSign(t *testing.T) {
 		if (tt.err == nil) != tt.ok {
 			t.Errorf("%s: %v", tt.what, tt.err)
 		}
+	}
+}
+
+// An authority of a host vouches for its name only: not for a host of another cluster, not for an address, not for a
+// client. Its key is no Ed25519 key, which browsers refuse.
+func TestConstrainedAuthority(t *testing.T) {
+	now := time.Now()
+	authority := func() *kube.CertificateAuthority {
+		a, err := kube.NewCertificateAuthority("tailplane east-api", now, time.Hour, "east-api.mesh.example")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	a, other := authority(), authority()
+	for _, tt := range []struct {
+		why  string
+		by   *kube.CertificateAuthority
+		name string
+		use  x509.ExtKeyUsage
+		ok   bool
+	}{
+		{"its host", a, "east-api.mesh.example", x509.ExtKeyUsageServerAuth, true},
+		{"another authority of the same host", other, "east-api.mesh.example", x509.ExtKeyUsageServerAuth, false},
+		{"the host of another cluster", a, "west-api.mesh.example", x509.ExtKeyUsageServerAuth, false},
+		{"the access server", a, "mesh.example", x509.ExtKeyUsageServerAuth, false},
+		{"an IPv4 address", a, "100.64.0.1", x509.ExtKeyUsageServerAuth, false},
+		{"an IPv6 address", a, "fd7a:115c:a1e0::1", x509.ExtKeyUsageServerAuth, false},
+		{"a client", a, "east-api.mesh.example", x509.ExtKeyUsageClientAuth, false},
+	} {
+		certificate, _, err := a.Sign(tt.use, tt.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := verifyLeaf(tt.by.PEM(), certificate, tt.name, tt.use, now); (err == nil) != tt.ok {
+			t.Errorf("%s: %v, want accepted: %v", tt.why, err, tt.ok)
+		}
+	}
+	block, _ := pem.Decode(a.PEM())
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, ok := root.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve.Params().Name != "P-256" {
+		t.Errorf("the key of the authority is %T", root.PublicKey)
 	}
 }

@@ -23,6 +23,9 @@ type Rotation struct {
 	Name   string // of the authorities
 	Leaves []Leaf // the certificates that an authority signs
 
+	// Constrained limits each authority to the names of Leaves, which must be DNS names of servers.
+	Constrained bool
+
 	Lifetime    time.Duration // of a certificate
 	PublishTime time.Duration // until each side that verifies has loaded a new bundle
 	RetainTime  time.Duration // until each side that serves has loaded new certificates
@@ -184,7 +187,13 @@ func (r *Rotation) validity(c Certificates) (begin, end time.Time, err error) {
 
 // Issue creates an authority and the leaves that it signs.
 func (r *Rotation) Issue(now time.Time) (Certificates, error) {
-	a, err := NewCertificateAuthority(r.Name, now, r.Lifetime)
+	var only []string
+	for _, l := range r.Leaves {
+		if r.Constrained {
+			only = append(only, l.Names...)
+		}
+	}
+	a, err := NewCertificateAuthority(r.Name, now, r.Lifetime, only...)
 	if err != nil {
 		return nil, err
 	}

@@ -77,13 +77,20 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
 		Report: func(s signin.Signin, f signin.CheckResult) { p.recordSigninChange(node.Status(), s, f) },
 	}
-	service, err := signinService(p, store, keys, node)
+	proxies, err := newProxyAuthority(p, node)
+	if err != nil {
+		return err
+	}
+	service, err := signinService(p, store, keys, node, proxies)
 	if err != nil {
 		return err
 	}
 	others := &discovery{process: p, node: node, keys: keys, secret: secret, server: *server, events: make(chan gossip.Event, maxEvents)}
 	others.configureServer()
 	addAccessChecks(p, node, store, keys)
+	if len(p.set.AnnouncedProxies()) > 0 {
+		p.health.AddCheck("proxyCertificates", proxies.check)
+	}
 	return runNode(ctx, node, func(ctx context.Context) error {
 		parts, ctx := newGroup(ctx)
 		parts.run(func() error { return store.Run(ctx) })
@@ -92,6 +99,8 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		if err != nil {
 			return parts.stop(ctx, err)
 		}
+		proxies.step(ctx) // before people ask for the proxies; run reports and repeats what fails
+		parts.run(func() error { return proxies.run(ctx) })
 		p.log.Info("access is serving", "names", node.Names(), "cluster", p.cluster.Name, "id", p.cluster.ID, "version", p.cluster.Version)
 		working()
 		parts.run(func() error { return guard.Run(ctx) })
@@ -122,13 +131,13 @@ func clusterWide(s settings.Signin) signin.ClusterWide {
 	return list
 }
 
-func signinService(p *process, store *controller.Store, keys *keyring, node *tailnet.Node) (*signin.Service, error) {
+func signinService(p *process, store *controller.Store, keys *keyring, node *tailnet.Node, proxies *proxyAuthority) (*signin.Service, error) {
 	s := &signin.Service{
 		Store: p.metrics.CountingStore(store), Cluster: p.cluster, Key: keys.current,
 		Prefix: p.set.Names.Prefix, MaxPerLogin: p.set.Signin.MaxPerLogin, MaxLife: time.Duration(p.set.Signin.MaxLife),
 		RetryAfter: time.Duration(p.set.API.RetryAfter), MaxWait: time.Duration(p.set.API.MaxWait), Now: time.Now,
 		RoleRules: store.RoleRules, Tags: p.set.Tailnet.Tags, ClusterWide: clusterWide(p.set.Signin),
-		Proxies: announcedProxies(p.set, node),
+		Proxies: announcedProxies(p.set, node, proxies),
 		Ended:   func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
 	return s, acceptTokens(p, s)
@@ -222,16 +231,23 @@ func announcedModes(a settings.Access) (modes []signin.Mode) {
 }
 
 // announcedProxies returns the function that lists the access proxies for people. A proxy that has only the name of its node is in the
-// tailnet of the access server, whose node knows the domain.
-func announcedProxies(set settings.File, node interface{ Names() []string }) func() []signin.ProxyServer {
+// tailnet of the access server, whose node knows the domain. One whose certificate nobody has issued yet is missing.
+func announcedProxies(set settings.File, node *tailnet.Node, authority *proxyAuthority) func() []signin.ProxyServer {
 	return func() (all []signin.ProxyServer) {
+		st := node.Status()
 		var self string
-		if names := node.Names(); len(names) > 0 {
-			self = names[0]
+		if len(st.Names) > 0 {
+			self = st.Names[0]
 		}
 		for _, p := range set.AnnouncedProxies() {
-			if at := p.At(self, set.Tailnet.Port); at != "" {
-				all = append(all, signin.ProxyServer{URL: at, CAData: []byte(p.CAData)})
+			ca, at := []byte(p.CAData), p.At(self, set.Tailnet.Port)
+			if needsAuthority(p, st) {
+				if ca = authority.bundle(p.Hostname); len(ca) == 0 {
+					continue
+				}
+			}
+			if at != "" {
+				all = append(all, signin.ProxyServer{URL: at, CAData: ca})
 			}
 		}
 		return all

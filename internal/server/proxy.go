@@ -42,19 +42,24 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	t := p.set.Tailnet
+	certificates, err := newProxyCertificates(p.config, p.set.Signin.SystemNamespace)
+	if err != nil {
+		return err
+	}
+	t, served := p.set.Tailnet, new(servedCertificate)
 	conf := tailnet.Config{Hostname: p.set.ProxyHostname(), StateDir: t.StateDir, StateSecret: t.StateSecret,
-		InsecureHTTP: t.InsecureHTTP, HTTP2: true, Capability: p.set.Signin.Capability, Log: p.log}
+		Certificate: served.get, Services: p.set.Proxy.Service != "", HTTP2: true, Capability: p.set.Signin.Capability, Log: p.log}
 	if p.role == settings.AllRoles { // the access server's node has the other state
 		conf.StateDir = filepath.Join(t.StateDir, "proxy")
 		if t.StateSecret != "" {
 			conf.StateSecret = t.StateSecret + "-proxy"
 		}
 	}
-	node, err := newNode(p, conf)
+	joined, err := newNode(p, conf)
 	if err != nil {
 		return err
 	}
+	node := proxyNode{joined, p.set.Proxy.Service}
 	upstream, err := proxyUpstream(p.config)
 	if err != nil {
 		return err
@@ -76,23 +81,26 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 	if err != nil {
 		return err
 	}
-	keep, err := p.recordings(node, proxy)
+	keep, err := p.recordings(node.Node, proxy)
 	if err != nil {
 		return err
 	}
 	proxy.SetPolicy(rules)
-	p.health.AddCheck("tailnet.proxy", nodeCheck(node))
+	p.health.AddCheck("tailnet.proxy", nodeCheck(node.Node))
 	p.health.AddCheck("signins.proxy", func(context.Context) error {
 		if !store.Synced() {
 			return errors.New("the cache of sign-ins is not synchronized yet")
 		}
 		return proxy.Ready()
 	})
-	return runNode(ctx, node, func(ctx context.Context) error {
+	return runNode(ctx, node.Node, func(ctx context.Context) error {
 		parts, ctx := newGroup(ctx)
 		parts.run(func() error { return store.Run(ctx) })
-		ln, err := node.Listen(ctx)
+		ln, err := node.listen(ctx, served, t.Port)
 		if err != nil {
+			return parts.stop(ctx, err)
+		}
+		if err := served.await(ctx, parts, p, node, certificates); err != nil {
 			return parts.stop(ctx, err)
 		}
 		p.log.Info("the access proxy is serving", "names", node.Names(), "cluster", p.cluster.Name, "apiServer", p.config.Host)

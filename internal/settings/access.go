@@ -30,7 +30,7 @@ const (
 
 // An AnnouncedProxy is an access proxy that people reach under a URL, or under the name of a node in the access server's tailnet.
 type AnnouncedProxy struct {
-	Hostname string `yaml:"hostname,omitempty"` // of its node, with tailnet.port; this or url is required
+	Hostname string `yaml:"hostname,omitempty"` // of its node or its service, with tailnet.port; this or url is required
 	URL      string `yaml:"url,omitempty"`      // https://HOST or https://HOST:PORT
 	CAData   string `yaml:"caData,omitempty"`   // PEM; "": its certificate is public
 }
@@ -41,7 +41,7 @@ func (f File) AnnouncedProxies() []AnnouncedProxy {
 	case !slices.Contains(f.Access.Modes, ProxyMode):
 		return nil
 	case len(f.Access.Proxies) == 0:
-		return []AnnouncedProxy{{Hostname: f.ProxyHostname()}}
+		return []AnnouncedProxy{{Hostname: f.ProxyName()}}
 	}
 	return f.Access.Proxies
 }
@@ -51,15 +51,24 @@ func (p AnnouncedProxy) At(node string, port uint16) string {
 	if p.URL != "" {
 		return p.URL
 	}
-	_, domain, ok := strings.Cut(node, ".")
-	if !ok {
+	host := p.FullName(node)
+	if host == "" {
 		return ""
 	}
-	host := p.Hostname + "." + domain
 	if port != 443 {
 		host = net.JoinHostPort(host, strconv.Itoa(int(port)))
 	}
 	return "https://" + host
+}
+
+// FullName returns the full name of a proxy with a hostname, for an access server whose node has the full name node. It returns "" if node
+// has no domain.
+func (p AnnouncedProxy) FullName(node string) string {
+	_, domain, ok := strings.Cut(node, ".")
+	if !ok || p.Hostname == "" {
+		return ""
+	}
+	return p.Hostname + "." + domain
 }
 
 func (f File) validateModes(v *validation) {
@@ -73,10 +82,6 @@ func (f File) validateModes(v *validation) {
 		if err := p.check(); err != nil {
 			v.fail("access.proxies: entry %d: %w", i+1, err)
 		}
-	}
-	for _, p := range f.AnnouncedProxies() {
-		v.failIf(p.Hostname != "" && f.Tailnet.InsecureHTTP,
-			"access.modes: with tailnet.insecureHTTP the proxy serves plain HTTP, over which kubectl sends no token; list in access.proxies the https URLs of proxies, or remove proxy")
 	}
 }
 

@@ -20,6 +20,7 @@ func TestModes(t *testing.T) {
 		{"access: {modes: [token]}", "", ""},
 		{"access: {modes: [proxy, token]}", "https://east-api.example.ts.net", ""},
 		{"access: {modes: [proxy]}\nproxy: {hostname: gate}", "https://gate.example.ts.net", ""},
+		{"access: {modes: [proxy]}\nproxy: {service: \"svc:gate\"}", "https://gate.example.ts.net", ""},
 		{"access: {modes: [proxy], proxies: [{hostname: gate}, {hostname: gate-1}]}", "https://gate.example.ts.net https://gate-1.example.ts.net", ""},
 		{"access: {modes: [proxy], proxies: [{url: \"https://k8s.example:8443\"}]}\ntailnet: {insecureHTTP: true}", "https://k8s.example:8443", ""},
 		{"access: {modes: [proxy]}\ntailnet: {port: 8443}", "https://east-api.example.ts.net:8443", ""},
@@ -33,7 +34,7 @@ func TestModes(t *testing.T) {
 		{"access: {modes: [direct]}", "", `"direct" is neither token nor proxy`},
 		{"access: {modes: [token, token]}", "", `"token" occurs twice`},
 		{"access: {mode: token}", "", "field mode is not a setting of access"},
-		{"access: {modes: [proxy]}\ntailnet: {insecureHTTP: true}", "", "kubectl sends no token"},
+		{"access: {modes: [proxy]}\ntailnet: {insecureHTTP: true}", "https://east-api.example.ts.net", ""}, // with a certificate of the access server
 		{"access: {proxies: [{}]}", "", "entry 1: set either hostname or url"},
 		{"access: {proxies: [{hostname: gate, url: \"https://gate.example\"}]}", "", "entry 1: set either hostname or url"},
 		{"access: {proxies: [{hostname: gate.example}]}", "", "not a DNS label"},

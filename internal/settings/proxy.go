@@ -13,9 +13,12 @@ const ProxyRole Role = "proxy"
 
 // AccessProxy configures the access proxy. Its node uses the settings of Tailnet, except for the name.
 type AccessProxy struct {
-	Enabled  bool     `yaml:"enabled"`            // run the proxy in the role all; the role proxy ignores it
-	Hostname string   `yaml:"hostname,omitempty"` // of its node; "": <cluster.name>-api
-	Drain    Duration `yaml:"drain"`              // how long open streams may continue after the proxy starts to stop
+	Enabled  bool   `yaml:"enabled"`            // run the proxy in the role all; the role proxy ignores it
+	Hostname string `yaml:"hostname,omitempty"` // of its node; "": <cluster.name>-api
+	// Service is a service of the tailnet, such as svc:prod-eu-api, that all replicas of the proxy host: they share its
+	// name, and one of them takes over if another one goes. "": clients reach each replica under the name of its node.
+	Service string   `yaml:"service,omitempty"`
+	Drain   Duration `yaml:"drain"` // how long open streams may continue after the proxy starts to stop
 	// Requests selects the requests that have an audit entry of their own: "all", or "sums", where one entry a minute
 	// sums up equal routine reads.
 	Requests  RecordedRequests `yaml:"requests"`
@@ -58,9 +61,24 @@ func defaultProxy() AccessProxy {
 // ProxyHostname returns the requested name of the access proxy's node.
 func (f File) ProxyHostname() string { return cmp.Or(f.Proxy.Hostname, f.Cluster.Name+"-api") }
 
+// ProxyName returns the label of the name under which clients reach the access proxy: of its service, or of its node.
+func (f File) ProxyName() string {
+	if label, ok := strings.CutPrefix(f.Proxy.Service, servicePrefix); ok {
+		return label
+	}
+	return f.ProxyHostname()
+}
+
+// servicePrefix begins the names of the services of a tailnet.
+const servicePrefix = "svc:"
+
 // validateProxy reports the errors of the settings that only the proxy reads.
 func (f File) validateProxy(v *validation) {
 	v.failIf(!label.MatchString(f.ProxyHostname()), "proxy.hostname: %q is not a DNS label", f.ProxyHostname())
+	service, ok := strings.CutPrefix(f.Proxy.Service, servicePrefix)
+	v.failIf(f.Proxy.Service != "" && (!ok || !label.MatchString(service)), "proxy.service: %q is not a service such as svc:prod-eu-api", f.Proxy.Service)
+	v.failIf(f.Proxy.Service != "" && service == f.ProxyHostname(), "proxy.service: %q has the name of the proxy's node: set another proxy.hostname", f.Proxy.Service)
+	v.failIf(f.Proxy.Service != "" && len(f.Tailnet.Tags) == 0, "proxy.service: only tagged nodes can host a service: set tailnet.tags")
 	v.failIf(!f.Proxy.Drain.isBetween(0, time.Hour), "proxy.drain: %v is not between 0 and 1h", f.Proxy.Drain)
 	r := f.Proxy.Recording
 	_, _, err := net.SplitHostPort(r.Recorder)

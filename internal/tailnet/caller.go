@@ -36,27 +36,33 @@ const taggedDevices = "tagged-devices"
 // its connection. The mark can cause a refusal, but it contains no identity.
 type connKey struct{}
 
-type connMark struct{ funnel bool }
+type connMark struct {
+	funnel  bool
+	service tailcfg.ServiceName // on whose address the connection arrived; "": the node's own
+}
 
 // ConnContext is the hook of the same name of [http.Server]. Identify requires it, because it marks
 // requests from the public internet.
 func (n *Node) ConnContext(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, connMark{funnel: isFunnel(c)})
+	return context.WithValue(ctx, connKey{}, markOf(c))
 }
 
-// isFunnel reports whether c is, or wraps, a Funnel connection.
-func isFunnel(c net.Conn) bool {
+// markOf returns the mark of c, which may wrap other connections.
+func markOf(c net.Conn) (m connMark) {
 	for c != nil {
-		if _, ok := c.(*ipn.FunnelConn); ok {
-			return true
+		switch inner := c.(type) {
+		case *ipn.FunnelConn:
+			m.funnel = true
+		case serviceConn:
+			m.service = inner.service
 		}
 		wrapped, ok := c.(interface{ NetConn() net.Conn }) // for example *tls.Conn
 		if !ok {
-			return false
+			break
 		}
 		c = wrapped.NetConn()
 	}
-	return false
+	return m
 }
 
 // Identify returns the caller behind the request's connection, as the tailnet identifies it now. It
@@ -75,17 +81,18 @@ func (n *Node) Identify(r *http.Request) (access.Caller, error) {
 	}
 	// Query even if the client leaves before the answer, so that the audit log names the caller.
 	// The time limit still applies.
-	return n.whoIs(context.WithoutCancel(r.Context()), r.RemoteAddr)
+	return n.whoIs(context.WithoutCancel(r.Context()), r.RemoteAddr, mark.service)
 }
 
-// whoIs queries the backend for an address, with or without a port.
-func (n *Node) whoIs(ctx context.Context, addr string) (access.Caller, error) {
+// whoIs queries the backend for an address, with or without a port. The capabilities are those that the caller has at a
+// service, or without one at the node.
+func (n *Node) whoIs(ctx context.Context, addr string, service tailcfg.ServiceName) (access.Caller, error) {
 	if _, err := n.running(); err != nil {
 		return access.Caller{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, whoIsLimit)
 	defer cancel()
-	who, err := n.queryWhoIs(ctx, addr)
+	who, err := n.queryWhoIs(ctx, addr, service)
 	switch {
 	case errors.Is(err, local.ErrPeerNotFound):
 		return access.Caller{}, errNoIdentity(fmt.Errorf("WhoIs of %s: %w", addr, err))
@@ -202,7 +209,7 @@ func (n *Node) Devices(ctx context.Context, ids ...string) (map[string]access.Ca
 		if !ok {
 			continue
 		}
-		c, err := n.whoIs(ctx, addr.String())
+		c, err := n.whoIs(ctx, addr.String(), "")
 		switch {
 		case problem.CodeOf(err) == problem.NoIdentity, err == nil && c.Device.ID != id:
 			continue // the device has left, or its address now belongs to another device

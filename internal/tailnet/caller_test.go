@@ -171,7 +171,9 @@ func aRunningNode(t testing.TB, ask func(context.Context, string) (*apitype.WhoI
 		t.Fatal(err)
 	}
 	n.publish(&Status{State: ipn.Running.String(), Names: []string{"tka.tiny.ts.net"}, Tailnet: "example.com"})
-	n.queryWhoIs = ask
+	n.queryWhoIs = func(ctx context.Context, addr string, _ tailcfg.ServiceName) (*apitype.WhoIsResponse, error) {
+		return ask(ctx, addr)
+	}
 	n.queryStatus = func(context.Context) (*ipnstate.Status, error) {
 		return &ipnstate.Status{BackendState: ipn.Running.String()}, nil
 	}

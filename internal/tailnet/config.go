@@ -1,6 +1,7 @@
 package tailnet
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,6 +43,8 @@ type Config struct {
 	// Relay configures a node that forwards traffic for others. It can reach the services of the
 	// tailnet, and needs no Port and no Capability.
 	Relay bool
+	// Services lets the node host services of the tailnet. A node with Relay can do so too.
+	Services bool
 	// State, optional, stores the node's keys instead of StateDir and StateSecret.
 	State State
 
@@ -49,6 +52,9 @@ type Config struct {
 	// InsecureHTTP lets Listen work without TLS if the tailnet has no HTTPS. WireGuard still
 	// encrypts, but browsers and clients cannot verify that.
 	InsecureHTTP bool
+	// Certificate, optional, returns the certificate for Listen if the tailnet has no HTTPS. Listen then never works
+	// without TLS.
+	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// HTTP2 offers HTTP/2 to TLS clients. The server on the listener must accept it below TLS, as package framing does.
 	HTTP2 bool
 

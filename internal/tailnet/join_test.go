@@ -77,19 +77,19 @@ func TestFunnel(t *testing.T) {
 	n.up(t)
 	ready(t, tn, "tka", alice, edge)
 	edgeIP := ip4(edge)
-	if c, err := n.whoIs(within(t), edgeIP); err != nil || len(c.Rules) != 1 {
+	if c, err := n.whoIs(within(t), edgeIP, ""); err != nil || len(c.Rules) != 1 {
 		t.Fatalf("the ingress node has no grant, so this test proves nothing: %+v %v", c, err)
 	}
 	tn.SetIngress(stableID(t, tn, edge))
 	eventually(t, "the server identifies the ingress node", func() bool {
-		c, err := n.whoIs(within(t), edgeIP)
+		c, err := n.whoIs(within(t), edgeIP, "")
 		return err == nil && problem.CodeOf(access.Admit(c)) == problem.FunnelRefused
 	})
 
 	whoIs, requested := n.queryWhoIs, make(chan string, 10)
-	n.queryWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
+	n.queryWhoIs = func(ctx context.Context, addr string, _ tailcfg.ServiceName) (*apitype.WhoIsResponse, error) {
 		requested <- addr
-		return whoIs(ctx, addr)
+		return whoIs(ctx, addr, "")
 	}
 	ln, err := n.backend.Load().server.ListenFunnel("tcp", ":443")
 	if err != nil {

@@ -82,7 +82,7 @@ func TestID16_TwoUsersOneLogin(t *testing.T) {
 	ready(t, tn, "tka", pat, kim, visitor)
 	code := func(s *tsnet.Server) problem.Code {
 		t.Helper()
-		c, err := n.whoIs(within(t), ip4(s))
+		c, err := n.whoIs(within(t), ip4(s), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestID16_TwoUsersOneLogin(t *testing.T) {
 	become("a user with the name of another's address", map[string]problem.Code{"pat-laptop": refused, "kim-laptop": "", "visitor": "", "imposter-laptop": refused}, pat, kim, visitor, imposter)
 	var ids []string
 	for _, s := range []*tsnet.Server{pat, imposter} {
-		c, err := n.whoIs(within(t), ip4(s))
+		c, err := n.whoIs(within(t), ip4(s), "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,7 +38,7 @@ import (
 type Node struct {
 	cfg Config
 
-	queryWhoIs  func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error)
+	queryWhoIs  func(ctx context.Context, addr string, service tailcfg.ServiceName) (*apitype.WhoIsResponse, error)
 	queryStatus func(ctx context.Context) (*ipnstate.Status, error) // with peers
 
 	status  atomic.Pointer[Status]
@@ -67,7 +67,10 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, joined: make(chan struct{}), ended: make(chan struct{})}
 	n.status.Store(&Status{State: ipn.NoState.String()})
-	n.queryWhoIs = func(ctx context.Context, addr string) (*apitype.WhoIsResponse, error) {
+	n.queryWhoIs = func(ctx context.Context, addr string, service tailcfg.ServiceName) (*apitype.WhoIsResponse, error) {
+		if service != "" {
+			return n.backend.Load().client.WhoIsForService(ctx, addr, service)
+		}
 		return n.backend.Load().client.WhoIsProto(ctx, "tcp", addr)
 	}
 	n.queryStatus = func(ctx context.Context) (*ipnstate.Status, error) { return n.backend.Load().client.Status(ctx) }
@@ -257,16 +260,16 @@ func (b *backend) close() error {
 var ErrRefused = errors.New("refused the node")
 
 // Listen waits until the node has joined, and listens on Config.Port. It uses the node's
-// certificate if the tailnet has HTTPS, and otherwise no TLS if Config.InsecureHTTP is set. It
-// returns an error when Run ends.
+// certificate if the tailnet has HTTPS, otherwise Config.Certificate, and without that no TLS if
+// Config.InsecureHTTP is set. It returns an error when Run ends.
 func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 	b, err := n.wait(ctx)
 	if err != nil {
 		return nil, err
 	}
-	st := n.Status()
+	st, certificate := n.Status(), n.cfg.Certificate
 	switch {
-	case st.CertDomain == "" && !n.cfg.InsecureHTTP:
+	case st.CertDomain == "" && certificate == nil && !n.cfg.InsecureHTTP:
 		return nil, errors.New("the tailnet gives this node no certificate: enable HTTPS (and MagicDNS) in the tailnet's DNS settings, " +
 			"or set tailnet.insecureHTTP: true to listen without TLS (WireGuard still encrypts)")
 	case st.CertDomain != "": // the first certificate can take longer than a TLS handshake may
@@ -275,15 +278,16 @@ func (n *Node) Listen(ctx context.Context) (net.Listener, error) {
 		if _, _, err := b.client.CertPair(asking, st.CertDomain); err != nil {
 			return nil, fmt.Errorf("get the certificate for %s: %w", st.CertDomain, err)
 		}
+		certificate = b.client.GetCertificate
 	}
 	ln, err := b.listen(n.cfg.Port)
 	if err != nil {
 		return nil, err
 	}
 	scheme := "http"
-	if st.CertDomain != "" {
+	if certificate != nil {
 		scheme = "https"
-		conf := &tls.Config{GetCertificate: b.client.GetCertificate, MinVersion: tls.VersionTLS12}
+		conf := &tls.Config{GetCertificate: certificate, MinVersion: tls.VersionTLS12}
 		if n.cfg.HTTP2 {
 			conf.NextProtos = []string{"h2", "http/1.1"}
 		}

@@ -364,7 +364,7 @@ func TestIdentities(t *testing.T) {
 	guestIP := ip4(guest)
 	tn.Delete(guestID)
 	eventually(t, "the guest is gone", func() bool { _, ok := device(guestID); return !ok })
-	if _, err := n.whoIs(within(t), guestIP); problem.CodeOf(err) != problem.NoIdentity {
+	if _, err := n.whoIs(within(t), guestIP, ""); problem.CodeOf(err) != problem.NoIdentity {
 		t.Errorf("WhoIs of a removed device: %v", err)
 	}
 	if !strings.Contains(book.String(), "the node is in its tailnet") {

@@ -133,5 +133,5 @@ func (n *Node) DialHost(ctx context.Context, network, address string) (net.Conn,
 
 // WhoIs returns the current owner of a tailnet address, in the form that Identify returns a caller.
 func (n *Node) WhoIs(ctx context.Context, at netip.AddrPort) (access.Caller, error) {
-	return n.whoIs(ctx, at.String())
+	return n.whoIs(ctx, at.String(), "")
 }

@@ -80,7 +80,7 @@ func TestPeers(t *testing.T) {
 			if err != nil {
 				return
 			}
-			who, err := b.whoIs(context.Background(), c.RemoteAddr().String())
+			who, err := b.whoIs(context.Background(), c.RemoteAddr().String(), "")
 			if err == nil {
 				heard <- who.Device.ID
 			}

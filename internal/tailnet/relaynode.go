@@ -33,8 +33,11 @@ func (s stateStore) WriteState(id ipn.StateKey, value []byte) error {
 	return s.State.WriteState(string(id), value)
 }
 
-// publishPeers configures a joined node as a relay, if Config.Relay is set.
+// publishPeers configures a joined node as a relay or as a host of services, as Config says.
 func (w *watcher) publishPeers(ctx context.Context) error {
+	if w.cfg.Relay || w.cfg.Services {
+		w.b.server.RegisterFallbackTCPHandler(w.hosts.handle)
+	}
 	if !w.cfg.Relay {
 		return nil
 	}
@@ -42,7 +45,6 @@ func (w *watcher) publishPeers(ctx context.Context) error {
 	if _, err := w.b.client.EditPrefs(ctx, &ipn.MaskedPrefs{RouteAllSet: true, Prefs: ipn.Prefs{RouteAll: true}}); err != nil {
 		return fmt.Errorf("accept the routes of services: %w", err)
 	}
-	w.b.server.RegisterFallbackTCPHandler(w.hosts.handle)
 	return nil
 }
 

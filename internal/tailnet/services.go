@@ -68,11 +68,13 @@ func (h *serviceHost) handle(from, to netip.AddrPort) (func(net.Conn), bool) {
 	if ln == nil {
 		return nil, false
 	}
-	return func(c net.Conn) { ln.take(serviceConn{c, net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(to)}) }, true
+	return func(c net.Conn) {
+		ln.take(serviceConn{c, name, net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(to)})
+	}, true
 }
 
 // ListenService listens on a port of a service (svc:name) as one of its hosts. The node must be
-// tagged. The first listener of a service announces the node as a host, and closing the last one
+// tagged, with Relay or Services in its Config. The first listener of a service announces the node as a host, and closing the last one
 // withdraws it. RemoteAddr of a connection is the caller's address.
 func (n *Node) ListenService(ctx context.Context, service string, port uint16) (net.Listener, error) {
 	name := tailcfg.ServiceName(service)
@@ -203,6 +205,7 @@ func (a serviceAddr) String() string { return fmt.Sprintf("%s:%d", a.name, a.por
 // connections know them only after the handshake.
 type serviceConn struct {
 	net.Conn
+	service  tailcfg.ServiceName
 	from, to net.Addr
 }
 

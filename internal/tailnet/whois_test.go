@@ -36,7 +36,7 @@ func TestHugeRules(t *testing.T) {
 		<-before
 		eventually(t, tt.why+": it arrived", func() bool {
 			begin := time.Now()
-			c, err := n.whoIs(within(t), ip)
+			c, err := n.whoIs(within(t), ip, "")
 			took := time.Since(begin)
 			if err != nil && problem.CodeOf(err) != problem.IdentityUnavailable || took > whoIsLimit+long/2 {
 				t.Fatalf("%s: %v after %v", tt.why, err, took)
@@ -55,7 +55,7 @@ func TestHugeRules(t *testing.T) {
 	if err := tn.SetPolicy(policy); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is over", func() bool { c, err := n.whoIs(within(t), ip); return err == nil && len(c.Rules) == 2 })
+	eventually(t, "it is over", func() bool { c, err := n.whoIs(within(t), ip, ""); return err == nil && len(c.Rules) == 2 })
 }
 
 // The complete query, as for each request.

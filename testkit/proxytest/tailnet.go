@@ -129,7 +129,7 @@ func (n *Tailnet) Identify(r *http.Request) (access.Caller, error) {
 	return n.WhoIs(r.Context(), at)
 }
 
-// WhoIs implements accessproxy.Tailnet.
+// WhoIs returns the peer at an address.
 func (n *Tailnet) WhoIs(_ context.Context, at netip.AddrPort) (access.Caller, error) {
 	n.mu.Lock()
 	n.queries++

@@ -17,7 +17,8 @@ import (
 // modified.
 type vipService struct {
 	tsapi.Service
-	hosts map[tailcfg.StableNodeID]bool // nodes that are approved as hosts
+	hosts   map[tailcfg.StableNodeID]bool // nodes that are approved as hosts
+	primary tailcfg.StableNodeID          // the host that has the addresses; see primaryLocked
 }
 
 // ApproveService lets a tagged node host a service. It creates a missing service, with the given addresses or with
@@ -51,7 +52,7 @@ func (c *control) newServiceLocked(svc tailcfg.ServiceName, wish netip.Addr) *vi
 			taken = c.addrTakenLocked(wish)
 		}
 	}
-	s := &vipService{tsapi.Service{Name: svc, Addrs: []netip.Addr{wish, tsaddr.Tailscale4To6(wish)}}, map[tailcfg.StableNodeID]bool{}}
+	s := &vipService{tsapi.Service{Name: svc, Addrs: []netip.Addr{wish, tsaddr.Tailscale4To6(wish)}}, map[tailcfg.StableNodeID]bool{}, ""}
 	c.services[svc] = s
 	return s
 }
@@ -94,11 +95,37 @@ func (c *control) certNamesLocked(n *node) []string {
 	return names
 }
 
-// routesLocked returns the addresses of the services that the node hosts.
+// primaryLocked returns the approved host to which the service's addresses lead. It keeps a host that is online and
+// announces a service, and otherwise moves the addresses to another such host.
+func (c *control) primaryLocked(s *vipService) tailcfg.StableNodeID {
+	var ready, approved []tailcfg.StableNodeID
+	for _, n := range c.sortedLocked() {
+		if !s.hosts[n.stable] || len(n.tags) == 0 {
+			continue
+		}
+		approved = append(approved, n.stable)
+		if n.streams > 0 && n.hi.ServicesHash != "" {
+			ready = append(ready, n.stable)
+		}
+	}
+	switch {
+	case slices.Contains(ready, s.primary):
+	case len(ready) > 0:
+		s.primary = ready[0]
+	case !slices.Contains(approved, s.primary) && len(approved) > 0:
+		s.primary = approved[0]
+	}
+	return s.primary
+}
+
+// routesLocked returns the addresses of the services that lead to the node.
 func (c *control) routesLocked(n *node) []netip.Prefix {
 	var out []netip.Prefix
 	vips := c.vipsLocked(n)
 	for _, name := range slices.Sorted(maps.Keys(vips)) {
+		if c.primaryLocked(c.services[name]) != n.stable {
+			continue
+		}
 		for _, a := range vips[name] {
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
@@ -188,4 +215,14 @@ func (c *control) Hosts(name tailcfg.ServiceName) []tailcfg.StableNodeID {
 		return slices.Sorted(maps.Keys(s.hosts))
 	}
 	return nil
+}
+
+// ServiceHost returns the host to which the addresses of a service lead now, or "" if no node may host it.
+func (n *Net) ServiceHost(name tailcfg.ServiceName) tailcfg.StableNodeID {
+	n.control.mu.Lock()
+	defer n.control.mu.Unlock()
+	if s := n.control.services[name]; s != nil {
+		return n.control.primaryLocked(s)
+	}
+	return ""
 }

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
+
+	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
 // StartProxy applies the manifests of the access proxy, starts `tailplaned proxy` with exactly the rights of its account,
@@ -16,6 +19,33 @@ import (
 func (r *Env) StartProxy(ctx context.Context) (err error) {
 	r.Proxy, err = r.startPart(ctx, "proxy", `"the access proxy is serving"`)
 	return err
+}
+
+// ProxyReplica starts another replica of the access proxy, with the host name, and its own node, state and audit log. The caller
+// must wait until it serves, and stop it.
+func (r *Env) ProxyReplica(ctx context.Context, hostname string) (*Process, error) {
+	if err := r.applyFolder(ctx, "proxy"); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(r.Dir, hostname)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	kubeconfig, err := r.Cluster.ServiceAccountKubeconfig(ctx, SystemNamespace, "tailplane-proxy", dir)
+	if err != nil {
+		return nil, err
+	}
+	text, err := r.Settings("proxy")
+	if err != nil {
+		return nil, err
+	}
+	key := filepath.Join(dir, "authkey")
+	if err := os.WriteFile(key, []byte(r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}})+"\n"), 0o600); err != nil {
+		return nil, err
+	}
+	settings := strings.NewReplacer(filepath.Join(r.Dir, "proxy", "state"), filepath.Join(dir, "state"), r.AuthKeyFile(), key,
+		r.ProxyAuditFile(), filepath.Join(dir, "audit.jsonl"), "\nproxy:\n", "\nproxy:\n  hostname: "+hostname+"\n").Replace(string(text))
+	return r.Try(hostname, "proxy", nil, settings, "--kubeconfig", kubeconfig)
 }
 
 // applyFolder applies two files of a folder in deploy: the objects of a part and its rights.
@@ -38,8 +68,8 @@ func (r *Env) applyFolder(ctx context.Context, part string) error {
 	return nil
 }
 
-// ProxyServer returns the URL of the access proxy.
-func (r *Env) ProxyServer() string { return r.ServerAt(r.name + "-api") }
+// ProxyServer returns the URL of the access proxy, which never serves plain HTTP.
+func (r *Env) ProxyServer() string { return "https://" + r.name + "-api." + r.Net.Suffix() }
 
 // ProxyAuditFile returns the path of the access proxy's audit log.
 func (r *Env) ProxyAuditFile() string { return filepath.Join(r.Dir, "proxy", "audit.jsonl") }
@@ -50,8 +80,11 @@ var (
 )
 
 // ProxyStreams returns the number of open streams that the proxy's metrics show. It returns 0 while they cannot be read.
-func (r *Env) ProxyStreams() (n int) {
-	at := probeAddress.FindStringSubmatch(r.Proxy.Output())
+func (r *Env) ProxyStreams() int { return r.StreamsOf(r.Proxy) }
+
+// StreamsOf is ProxyStreams for another replica.
+func (r *Env) StreamsOf(replica *Process) (n int) {
+	at := probeAddress.FindStringSubmatch(replica.Output())
 	if at == nil {
 		return 0
 	}

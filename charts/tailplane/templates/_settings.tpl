@@ -26,14 +26,13 @@
 {{- end }}
 {{- end }}
 
-{{/* How kubectl reaches the API server, as the access server announces it. With plain HTTP in the tailnet,
-     kubectl cannot use the proxy, so it is no default. */}}
+{{/* How kubectl reaches the API server, as the access server announces it. */}}
 {{- define "tailplane.accessModes" -}}
 {{- $v := .Values }}
 {{- $modes := $v.access.modes }}
 {{- if not $modes }}
 {{- $proxied := ternary (list "proxy") (list "proxy" "token") (and (not (empty $v.policy.rules)) (not $v.policy.allowTokenMode)) }}
-{{- $modes = ternary $proxied (list "token") (and $v.proxy.enabled (not $v.tailnet.insecureHTTP)) }}
+{{- $modes = ternary $proxied (list "token") $v.proxy.enabled }}
 {{- end }}
 {{- $a := dict "modes" $modes }}
 {{- with $v.access.proxies }}
@@ -41,8 +40,12 @@
 {{- else }}
 {{- if has "proxy" $modes }}
 {{- $names := list }}
+{{- if $v.proxy.service }}
+{{- $names = list (dict "hostname" (trimPrefix "svc:" $v.proxy.service)) }}
+{{- else }}
 {{- range $i := until (ternary 1 (int $v.proxy.replicas) $v.all.enabled) }}
 {{- $names = append $names (dict "hostname" (include "tailplane.proxyHostname" (dict "root" $ "ordinal" $i))) }}
+{{- end }}
 {{- end }}
 {{- $_ := set $a "proxies" $names }}
 {{- end }}
@@ -50,10 +53,12 @@
 {{- toYaml $a }}
 {{- end }}
 
-{{/* The name of the node of the access proxy with an ordinal: {root, ordinal}. */}}
+{{/* The name of the node of the access proxy with an ordinal: {root, ordinal}. With a service, the plain
+     name is left to it. */}}
 {{- define "tailplane.proxyHostname" -}}
-{{- $host := .root.Values.proxy.hostname | default (printf "%s-api" .root.Values.cluster.name) }}
-{{- ternary (printf "%s-%d" $host (int .ordinal)) $host (gt (int .ordinal) 0) }}
+{{- $p := .root.Values.proxy }}
+{{- $host := $p.hostname | default (printf "%s-api" .root.Values.cluster.name) }}
+{{- ternary (printf "%s-%d" $host (int .ordinal)) $host (or (gt (int .ordinal) 0) (and (not (empty $p.service)) (empty $p.hostname))) }}
 {{- end }}
 
 {{/* The settings of the node with an ordinal: {root, ordinal}. */}}
@@ -75,9 +80,10 @@
 {{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "access" (include "tailplane.accessModes" .root | fromYaml) "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- if and $v.all.enabled $v.proxy.enabled }}
-{{- $_ := set $f "proxy" (dict "enabled" true "hostname" $v.proxy.hostname "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
+{{- $_ := set $f "proxy" (dict "enabled" true "hostname" (ternary (include "tailplane.proxyHostname" (dict "root" .root "ordinal" 0)) $v.proxy.hostname (not (empty $v.proxy.service))) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
 {{- if $v.proxy.planes }}{{ $_ := set $f.proxy "planes" $v.proxy.planes }}{{ end }}
 {{- end }}
+{{- if and $v.all.enabled $v.proxy.enabled $v.proxy.service }}{{ $_ := set $f.proxy "service" $v.proxy.service }}{{ end }}
 {{- if include "tailplane.planeInAll" .root }}
 {{- $f = include "tailplane.planeSection" .root | fromYaml | merge $f }}
 {{- $_ := set $f.plane "enabled" true }}
@@ -110,6 +116,7 @@
 {{- $_ := set $f.audit "keySecret" "tailplane-proxy-audit-key" }}
 {{- $_ := set $f "proxy" (dict "hostname" (include "tailplane.proxyHostname" .) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
 {{- if $v.proxy.planes }}{{ $_ := set $f.proxy "planes" $v.proxy.planes }}{{ end }}
+{{- with $v.proxy.service }}{{ $_ := set $f.proxy "service" . }}{{ end }}
 {{- toYaml $f }}
 {{- end }}
 

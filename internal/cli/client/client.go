@@ -60,6 +60,7 @@ type Client struct {
 
 	dialled atomic.Pointer[netip.Addr] // of the last connection
 	proxied atomic.Bool                // that was a proxy
+	chosen  *signin.ProxyServer        // the access proxy for kubeconfig entries; nil: not chosen yet
 }
 
 // An Exchange is the metadata of the last request and response.

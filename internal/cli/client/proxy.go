@@ -69,12 +69,17 @@ func namespacesOf(st signin.Status) (all []string) {
 	return slices.DeleteFunc(all, func(ns string) bool { return slices.Contains(st.MissingNamespaces, ns) })
 }
 
-// ProxyKubeconfig returns the kubeconfig of a session for the first access proxy that the server proved. It needs no sign-in.
+// ProxyKubeconfig returns the kubeconfig of a session for an access proxy that the server proved. If there are several, it is one that
+// answers. It needs no sign-in.
 func (c *Client) ProxyKubeconfig(session signin.Session) (IssuedKubeconfig, error) {
 	if len(c.Info.Proxies) == 0 {
 		return IssuedKubeconfig{}, c.InvalidResponse("cluster-info", errors.New("it names no access proxy"))
 	}
-	p := c.Info.Proxies[0]
+	return c.proxyKubeconfig(c.proxy(session), session)
+}
+
+// proxyKubeconfig returns the kubeconfig of a session for a proxy.
+func (c *Client) proxyKubeconfig(p signin.ProxyServer, session signin.Session) (IssuedKubeconfig, error) {
 	k := signin.Kubeconfig{Cluster: c.Info.Name, Session: session, Server: strings.TrimSuffix(p.URL, "/") + signin.SessionPath(session), CA: p.CAData,
 		Token: secret.New(signin.SessionToken(session))}
 	err := checkEntry(k)

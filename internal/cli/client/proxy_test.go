@@ -1,12 +1,49 @@
 package client_test
 
 import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/tailplane/tailplane/internal/cli/client"
 	"github.com/tailplane/tailplane/internal/signin"
 )
+
+// Of several access proxies, tka uses the first that answers. A refusal is an answer. Without an answer, it uses the first.
+func TestProxyThatAnswers(t *testing.T) {
+	up := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }))
+	defer up.Close()
+	gone := httptest.NewTLSServer(http.NotFoundHandler())
+	gone.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: up.Certificate().Raw})
+	for _, tt := range []struct {
+		why     string
+		proxies []string
+		want    string
+	}{
+		{"one proxy, which is gone", []string{gone.URL}, gone.URL},
+		{"the first is gone", []string{gone.URL, up.URL}, up.URL},
+		{"the second is gone", []string{up.URL, gone.URL}, up.URL},
+		{"both are gone", []string{gone.URL, gone.URL}, gone.URL},
+	} {
+		c := client.New("https://tka.example.ts.net", client.Options{})
+		c.Info = signin.ClusterInfo{Name: "east"}
+		for _, url := range tt.proxies {
+			c.Info.Proxies = append(c.Info.Proxies, signin.ProxyServer{URL: url, CAData: ca})
+		}
+		g, err := c.ProxyKubeconfig("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want+"/", g.Server); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.why, diff)
+		}
+	}
+}
 
 // PRX-02: the kubeconfig for the access proxy has the address that the server proved and the name of the session. tka refuses an address that
 // is more than an https host, because kubectl would send its requests there.

@@ -65,6 +65,7 @@ type Facts struct {
 	Mode signin.Mode // how kubectl reaches the API server; "": unknown
 
 	APIServer  string // URL of what kubectl connects to: the API server, or in the mode proxy the access proxy
+	PrivateCA  bool   // the cluster's own authority issued the access proxy's certificate
 	APIVersion string // of the API server; "": it answers, and refuses this request
 	APIFailure Failure
 	Proxy      string // proxy that kubectl would use for the API server; "": none
@@ -360,13 +361,21 @@ func (f Facts) apiServer() Result {
 	case f.APIServer == "":
 		return result(Skipped, "The address of the API server is unknown.")
 	case f.Mode == signin.ModeProxy && f.APIVersion == "":
-		return result(OK, "The access proxy %s answers. It refuses requests until this device is signed in.", f.APIServer)
+		return result(OK, "The access proxy %s answers. It refuses requests until this device is signed in. %s", f.APIServer, f.certificate())
 	case f.Mode == signin.ModeProxy:
-		return result(OK, "The access proxy %s carries requests to the API server: Kubernetes %s.", f.APIServer, f.APIVersion)
+		return result(OK, "The access proxy %s carries requests to the API server: Kubernetes %s. %s", f.APIServer, f.APIVersion, f.certificate())
 	case f.APIVersion == "":
 		return result(OK, "The API server %s answers.", f.APIServer)
 	}
 	return result(OK, "The API server %s answers: Kubernetes %s.", f.APIServer, f.APIVersion)
+}
+
+// certificate says which kind of certificate the access proxy has.
+func (f Facts) certificate() string {
+	if f.PrivateCA {
+		return "Its certificate is private: the cluster issued it, and the kubeconfig has the authority."
+	}
+	return "Its certificate is public."
 }
 
 func (f Facts) rights() Result {
