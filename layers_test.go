@@ -36,6 +36,7 @@ var exceptions = []struct{ from, to string }{
 	{"internal/multicluster/run", "internal/inject"},   // mca reads the environment that the webhook writes
 	{"internal/gateway/", "internal/relay/config"},     // the operator writes the relays' configuration
 	{"internal/cli", "internal/plane"},                 // tka calls the plane with its wire types
+	{"internal/cli", "internal/accessproxy/recording"}, // tka calls the recorder with its wire types; it must not link the policy's language
 	{"internal/plane", "internal/fleet/gitops"},        // tka links it, and must not link the Kubernetes types of fleet
 	{"cmd/tka", "internal/cli"},
 	{"cmd/mca", "internal/multicluster/run"},
