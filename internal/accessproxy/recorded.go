@@ -39,7 +39,7 @@ func levelOf(r policy.Recording, kind apiproxy.StreamKind) policy.Level {
 // any recording, so they are refused where a rule requires one.
 func (x *exchange) startRecording(ctx context.Context) error {
 	p, kind := x.proxy, apiproxy.StreamKindOf(x.request)
-	if x.request.Resource == "nodes" && x.request.Subresource == "proxy" && p.rules.Load().RequiresRecording() {
+	if x.request.Resource == "nodes" && x.request.Subresource == "proxy" && (p.rules.Load().RequiresRecording() || !x.verdict.Record.IsZero()) {
 		return problem.New(problem.Forbidden, "The policy of the access proxy requires recordings, and a request to a node's own API cannot be recorded.", "Use kubectl exec or kubectl logs.")
 	}
 	level := levelOf(x.verdict.Record, kind)
