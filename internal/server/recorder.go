@@ -71,6 +71,9 @@ func (p *process) openRecorderLog(ctx context.Context) error {
 // runRecorder wires and runs the recorder: tailnet -> directory.
 func (p *process) runRecorder(ctx context.Context) error {
 	r := p.set.Recorder
+	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
+		return fmt.Errorf("recorder.dir: %w", err)
+	}
 	var measure *health.RecorderMetrics
 	dir, err := recording.OpenDir(recording.DirConfig{Path: r.Dir, MaxBytes: int64(r.MaxMiB) << 20, MaxOne: int64(r.MaxOneMiB) << 20, MaxCount: r.MaxRecordings,
 		MaxLive: r.MaxLive, MaxAge: time.Duration(r.MaxAge), Keep: time.Duration(r.Keep), Now: time.Now, Done: func(i recording.Info) {
