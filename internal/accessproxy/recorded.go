@@ -127,6 +127,13 @@ func (x *exchange) cutIfLost(done <-chan struct{}) {
 	case <-done:
 	case <-x.recording.Lost():
 		x.proxy.Log.Error("a required recording is lost, so its stream ends", "audit", x.id, "recording", x.recording.ID(), "err", x.recording.Err())
+		x.cutLost()
+	}
+}
+
+// cutLost cuts the stream if its required recording is lost.
+func (x *exchange) cutLost() {
+	if x.level == policy.Required && x.recording.Err() != nil {
 		x.stream.cut(cut{cutRecording, "this session must be recorded, and its recording was lost"})
 	}
 }

@@ -157,7 +157,7 @@ func TestPRX12_Recorder(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a script", func(t *testing.T) {
+	t.Run("everybody sees their own", func(t *testing.T) {
 		for _, s := range e.list(t, alice) {
 			if s.Login != "alice@example.com" || s.Pod != "app" || s.Cluster != "east" {
 				t.Errorf("a recording is %+v", s)
@@ -171,7 +171,7 @@ func TestPRX12_Recorder(t *testing.T) {
 			t.Errorf("what an administrator sees (-alice +carol):\n%s", diff)
 		}
 		id := all[0].ID
-		if got := run(t, bob, 3, "tka", "play", id, "--recorder", e.ServerAt(e.name)); !strings.Contains(got.Stderr, "does not exist, or you may not see it") {
+		if got := run(t, bob, 1, "tka", "play", id, "--recorder", e.ServerAt(e.name)); !strings.Contains(got.Stderr, "does not exist, or you may not see it") {
 			t.Errorf("bob plays a recording of alice: %s", got.Stderr)
 		}
 	})
@@ -225,4 +225,71 @@ func kubectlAs(t *testing.T, p *testenv.Person, want int, env []string, args ...
 		t.Errorf("%s: exit %d, want %d: %s", strings.Join(args, " "), got, want, c)
 	}
 	return c.String()
+}
+
+// PRX-12: 100 MB through a command without a terminal are recorded as sizes and a hash, and attach and debug are recorded too. A recorder
+// that dies in the middle ends the stream with a reason and a code that is not 0, and nothing begins until it is back.
+func TestPRX12_RecorderDies(t *testing.T) {
+	r := start(t)
+	runApp(t, r)
+	alice := person(t, r, "alice-tapes", "alice@example.com", "edit")
+	run(t, alice, 0, "tka", "login", "--role", "edit")
+	e := withRecorder(t, r, "tapes", "", recordExec)
+	if err := r.Net.WaitPeer(t.Context(), alice.Node, "tapes"); err != nil {
+		t.Fatal(err)
+	}
+	kubectlAs(t, alice, 0, nil, "wait", "pod/app", "--for=condition=Ready", "--timeout=1m")
+
+	const size = 100 << 20
+	big := filepath.Join(alice.Home, "big")
+	if err := os.WriteFile(big, bytes.Repeat([]byte("0123456789abcdef"), size/16), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kubectlAs(t, alice, 0, nil, "cp", big, "app:/big")
+	kubectlAs(t, alice, 0, nil, "cp", "app:/big", filepath.Join(alice.Home, "back"))
+	back, err := os.Stat(filepath.Join(alice.Home, "back"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back.Size() != size {
+		t.Errorf("%d bytes came back, want %d", back.Size(), size)
+	}
+	s := e.waitFor(t, alice, "tar cf - /big", recording.Complete)
+	if got := e.play(t, alice, s.ID); !strings.Contains(got, "SHA-256") || !strings.Contains(got, "[stdout: 1048") {
+		t.Errorf("the recording of 100 MB shows %.500q, want its size and hash", got)
+	}
+	a := begin(t, alice, "edit", nil, "attach", "-i", "app")
+	until(t, func() string { return "the attach is not recorded: " + a.String() }, func() bool {
+		return slices.ContainsFunc(e.list(t, alice), func(s recording.Summary) bool { return s.Kind == "attach" })
+	})
+
+	c := begin(t, alice, "edit", nil, "exec", "-i", "app", "--", "cat")
+	if _, err := io.WriteString(c.in, "before\n"); err != nil {
+		t.Fatal(err)
+	}
+	e.waitFor(t, alice, "cat", recording.Live)
+	e.p.Kill()
+	for what, c := range map[string]*command{"exec": c, "attach": a} {
+		select {
+		case <-c.ended:
+		case <-time.After(time.Minute):
+			t.Fatalf("the %s goes on without a recorder: %s", what, c)
+		}
+		if c.ProcessState.ExitCode() == 0 {
+			t.Errorf("the %s ended with 0: %s", what, c)
+		}
+		if !strings.Contains(c.String(), "its recording was lost") {
+			t.Errorf("the %s ended without the reason: %s", what, c)
+		}
+	}
+	if got := kubectlAs(t, alice, 1, nil, "exec", "app", "--", "echo", "unrecorded"); strings.Contains(got, "unrecorded\n") {
+		t.Errorf("an exec without a recorder: %s", got)
+	}
+	e.start(t)
+	until(t, func() string { return "an exec with the recorder back" }, func() bool {
+		c := begin(t, alice, "edit", nil, "exec", "app", "--", "echo", "recorded again")
+		<-c.ended
+		return c.ProcessState.ExitCode() == 0
+	})
+	e.waitFor(t, alice, "cat", recording.Incomplete)
 }
