@@ -223,16 +223,19 @@ func (t *tka) openRecording(ctx context.Context, pf playFlags, name string) (io.
 	return download(body)
 }
 
-// download stores a recording in a file that has no name and ends with the process. The recorder disconnects clients that read as slowly as
-// a recording is played.
+// A tempFile is removed when it is closed. Windows does not remove open files.
+type tempFile struct{ *os.File }
+
+func (f tempFile) Close() error { return errors.Join(f.File.Close(), os.Remove(f.Name())) }
+
+// download stores a recording in a temporary file that only this person can read. The recorder disconnects clients that read as slowly as a
+// recording is played.
 func download(body io.Reader) (io.ReadCloser, error) {
-	f, err := os.CreateTemp("", "tka-recording-")
-	if err == nil {
-		err = os.Remove(f.Name())
-	}
+	file, err := os.CreateTemp("", "tka-recording-")
 	if err != nil {
 		return nil, output.Errorf(output.ExitFailed, "The recording cannot be stored: %v", err).Because(err)
 	}
+	f := tempFile{file}
 	if _, err = io.Copy(f, body); err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
