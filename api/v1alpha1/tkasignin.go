@@ -79,13 +79,14 @@ type TkaSigninList struct {
 	Items []TkaSignin `json:"items"`
 }
 
-// TkaSigninSpec is the person, the device, the role and the period. Only period, askedAt, reason and rule can be changed. Another
+// TkaSigninSpec is the person, the device, the role and the period. Only period, askedAt, reason and rule can be changed, and record can be extended. Another
 // role needs another TkaSignin.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.session) == has(oldSelf.session)",message="session is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.bind) == has(oldSelf.bind)",message="bind is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc)",message="oidc is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.record) || !has(oldSelf.record)",message="record can only be extended"
 // +kubebuilder:validation:XValidation:rule="!has(self.bind) || !has(self.namespaces)",message="with bind, each role has its own namespaces"
 type TkaSigninSpec struct {
 	// user is the person who signed in.
@@ -123,6 +124,15 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	Rule string `json:"rule,omitempty"`
+
+	// record are the streams through the access proxy that must be recorded: exec, attach and portForward. It can only be extended. A sign-in with a record gets no token. Absent: the settings of the access proxy decide.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=3
+	// +kubebuilder:validation:items:Enum=exec;attach;portForward
+	// +kubebuilder:validation:XValidation:rule="oldSelf.all(s, s in self)",message="record can only be extended"
+	Record []string `json:"record,omitempty"`
 
 	// role is the name of the ClusterRole to bind. The operator binds only roles on its allow-list. With bind it is a summary for people.
 	// +required

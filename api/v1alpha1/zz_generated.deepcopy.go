@@ -1188,6 +1188,11 @@ func (in *TkaSigninSpec) DeepCopyInto(out *TkaSigninSpec) {
 		*out = new(SigninToken)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.Record != nil {
+		in, out := &in.Record, &out.Record
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Namespaces != nil {
 		in, out := &in.Namespaces, &out.Namespaces
 		*out = make([]string, len(*in))

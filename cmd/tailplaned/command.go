@@ -35,6 +35,10 @@ func command() *cobra.Command {
 			"Serves the cluster's API on the tailnet, as a node of its own. It identifies each connection, sends the request with a token of\n"+
 				"the caller's own live sign-in, and ends every stream when the sign-in ends. It has no right to impersonate anybody.",
 			func(c *cobra.Command) error { return server.Run(c.Context(), o, "proxy") }),
+		newCommand("recorder", "Store recordings of sessions through the access proxy",
+			"Stores what access proxies send, as a node of the tailnet, and shows it to people whose role allows it. It speaks the protocol of Tailscale's recorder,\n"+
+				"accepts only nodes with the tags of recorder.proxyTags, and calls no API server.",
+			func(c *cobra.Command) error { return server.RunRecorder(c.Context(), o) }),
 		newCommand("all", "Run access and operator, and the plane and the proxy if they are enabled, in one process",
 			"Runs the roles access and operator in one process, for a small cluster, the role plane if plane.enabled is set, and the role proxy if proxy.enabled is set.\n"+
 				"The roles still communicate only through objects of the cluster.",

@@ -197,7 +197,7 @@ func (p Permit) Choose(w Request) (Permit, error) {
 		return Permit{}, problem.New(problem.ReasonRequired, fmt.Sprintf("The rule for the role %q requires a reason.", g.Binds.Role()),
 			fmt.Sprintf("Give one: tka login --role %s --reason \"why\"", g.choice()))
 	}
-	p.rule, p.binds, p.period, p.clamped, p.claims = g.Name, binds, period, clamped, p.claimsFor(g)
+	p.rule, p.record, p.binds, p.period, p.clamped, p.claims = g.Name, g.Record, binds, period, clamped, p.claimsFor(g)
 	p.until = p.at.Add(period)
 	return p, nil
 }

@@ -57,12 +57,14 @@ type Grant struct {
 
 	ReasonRequired bool // a login must give a reason
 
+	Record []string // streams through the access proxy that must be recorded, in the order of RecordedStreams
+
 	Token *TokenRule // the OIDC token that a login must bring; nil: none
 }
 
 // same reports whether g and h give the same roles with the same name, period, priority and token.
 func (g Grant) same(h Grant) bool {
-	return g.Name == h.Name && g.Period == h.Period && g.Priority == h.Priority && g.Binds.Equal(h.Binds) && g.Token.equal(h.Token)
+	return g.Name == h.Name && g.Period == h.Period && g.Priority == h.Priority && g.Binds.Equal(h.Binds) && slices.Equal(g.Record, h.Record) && g.Token.equal(h.Token)
 }
 
 // admits reports whether the grant applies to the caller's kind of device.
@@ -209,6 +211,10 @@ func (g *Grant) set(field string, value json.Token, d *json.Decoder) (err error)
 			return fmt.Errorf(`"reason" is not "required"`)
 		}
 		g.ReasonRequired = true
+	case "record":
+		if g.Record, err = decodeRecord(value, d); err != nil {
+			return fmt.Errorf(`"record": %w`, err)
+		}
 	case "oidc":
 		if g.Token, err = decodeTokenRule(value, d); err != nil {
 			return fmt.Errorf(`"oidc": %w`, err)

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -44,7 +43,8 @@ const GossipExchange Verb = "gossip.exchange"
 const (
 	SigninEnd     Verb = "signin.end"
 	SigninShorten Verb = "signin.shorten"
-	SigninSweep   Verb = "signin.sweep" // remove objects that belong to no sign-in
+	SigninRecord  Verb = "signin.record" // more of its streams must be recorded
+	SigninSweep   Verb = "signin.sweep"  // remove objects that belong to no sign-in
 
 	APIRecording Verb = "api.recording" // the state of the recording of a stream through the access proxy; no request
 
@@ -81,6 +81,7 @@ type Permit struct {
 
 	rule    string // name of the chosen rule; this and the following are set by Choose
 	claims  map[string]string
+	record  []string
 	binds   Binds
 	period  time.Duration
 	clamped bool
@@ -141,18 +142,20 @@ func (p Permit) Covers(binds Binds, t *Token) bool {
 // the longest period. The period is at most the server's maximum. t is the token of a sign-in or of a
 // request; nil: it has none, and no rule that requires a token covers it.
 func (p Permit) Covering(binds Binds, t *Token) (time.Duration, bool) {
-	if p.verb == "" || p.owner != nil || len(binds) == 0 {
-		return 0, false
-	}
-	if slices.ContainsFunc(binds, func(b Bind) bool { return !slices.Contains(p.policy.Roles, b.Role) }) {
-		return 0, false
-	}
-	covering := slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return !g.Binds.cover(binds) || !p.policy.fits(g, t) })
+	covering := p.coveringRules(binds, t)
 	if len(covering) == 0 {
 		return 0, false
 	}
-	best := slices.MaxFunc(covering, func(a, b Grant) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Period, b.Period))
-	})
-	return min(best.Period, p.policy.Max), true
+	return min(slices.MaxFunc(covering, compareCoverage).Period, p.policy.Max), true
+}
+
+// coveringRules returns the rules that cover all of binds.
+func (p Permit) coveringRules(binds Binds, t *Token) []Grant {
+	if p.verb == "" || p.owner != nil || len(binds) == 0 {
+		return nil
+	}
+	if slices.ContainsFunc(binds, func(b Bind) bool { return !slices.Contains(p.policy.Roles, b.Role) }) {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(p.grants), func(g Grant) bool { return !g.Binds.cover(binds) || !p.policy.fits(g, t) })
 }

@@ -65,6 +65,12 @@ const (
 	AuditReadAll       Verb = "audit.read-all"              // the whole audit log, including sign-ins
 )
 
+// The verbs of a recorder, which the roles of the operator plane give.
+const (
+	RecordingsList Verb = "recordings.list" // recordings: those of the caller's own sessions, or all
+	RecordingsRead Verb = "recordings.read" // same scope as RecordingsList
+)
+
 // A scope is the scope of a verb for one role.
 type scope int
 
@@ -109,6 +115,9 @@ var verbScopes = map[Verb]map[PlaneRoleName]scope{
 	ObserveAdmin:       {PlatformAdmin: always},
 	AuditRead:          {Viewer: own, Operator: own, OrgAdmin: ownAndOrgs, PlatformAdmin: always},
 	AuditReadAll:       {PlatformAdmin: always},
+	// Recordings show what people see and may contain secrets, so only a platform-admin reads those of others.
+	RecordingsList: {Viewer: own, Operator: own, OrgAdmin: own, PlatformAdmin: always},
+	RecordingsRead: {Viewer: own, Operator: own, OrgAdmin: own, PlatformAdmin: always},
 }
 
 // PlaneVerbs returns the verbs of the operator plane, sorted.

@@ -34,7 +34,8 @@ type exchange struct {
 	request *apiproxy.Request // nil until it is parsed
 	upgrade string            // requested protocol, or ""
 	signin  signin.Signin     // the zero value until it is found
-	verdict policy.Verdict    // of the rules in the settings
+	rules   *policy.Policy    // of the settings, by which the request was judged
+	verdict policy.Verdict    // of those rules; its record is the stricter one of the sign-in and of them
 
 	recording *recording.Session // nil: none
 	level     policy.Level       // of the recording

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/accessproxy/policy"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/signin"
@@ -15,22 +16,48 @@ func (p *Proxy) SetPolicy(rules *policy.Policy) {
 	p.prepare()
 	p.rules.Store(rules)
 	for _, s := range p.streams.list() {
-		switch v := rules.Judge(s.input); {
-		case v.Allowed() && levelOf(v.Record, s.Kind) == policy.Required && s.level != policy.Required:
-			s.cut(cut{cutPolicy, "the policy of the access proxy has changed: this session must be recorded now"})
-		case !v.Allowed():
-			s.cut(cut{cutPolicy, "the policy of the access proxy has changed: " + strings.TrimSuffix(v.Refusal.Message, ".")})
-		}
+		s.judge(rules)
 	}
+}
+
+// judge cuts a stream that other rules than those at its start refuse (PX-18).
+func (s *stream) judge(rules *policy.Policy) {
+	switch v := rules.Judge(s.input); {
+	case v.Allowed() && levelOf(v.Record, s.Kind) == policy.Required && s.level != policy.Required:
+		s.cut(cut{cutPolicy, "the policy of the access proxy has changed: this session must be recorded now"})
+	case !v.Allowed():
+		s.cut(cut{cutPolicy, "the policy of the access proxy has changed: " + strings.TrimSuffix(v.Refusal.Message, ".")})
+	}
+}
+
+// judgeSignin cuts a stream of a kind that the sign-in requires to be recorded now, but did not when the stream began (PX-18).
+func (s *stream) judgeSignin(now signin.Signin) {
+	if levelOf(recordOf(now.Record), s.Kind) == policy.Required && s.level != policy.Required {
+		s.cut(cut{cutPolicy, "the rule of the tailnet policy has changed: this session must be recorded now"})
+	}
+}
+
+// recordOf returns the recording that a sign-in or a rule of the tailnet policy requires. It is always required.
+func recordOf(streams []string) policy.Recording {
+	r, err := policy.ParseRecording(streams, true)
+	if err != nil { // a newer access server knows another kind of stream: record all of those that this proxy knows
+		return policy.Recording{Exec: policy.Required, Attach: policy.Required, PortForward: policy.Required}
+	}
+	return r
 }
 
 // judge applies the rules of the settings (PRX-14).
 func (x *exchange) judge() error {
 	rules := x.proxy.rules.Load()
+	x.rules = rules
+	// The stricter of the sign-in, of the rule at this destination, and of the settings counts.
+	granted := recordOf(access.MergeRecord(x.signin.Record, x.permit.RecordFor(x.signin.Binds, nil)))
 	if rules == nil {
+		x.verdict.Record = granted
 		return nil
 	}
 	x.verdict = rules.Judge(x.input())
+	x.verdict.Record = x.verdict.Record.Stricter(granted)
 	if r := x.verdict.Refusal; r != nil {
 		if r.Detail != "" {
 			x.proxy.Log.Warn("a rule of the policy failed", "audit", x.id, "rule", r.Rule, "err", r.Detail)

@@ -39,7 +39,7 @@ func levelOf(r policy.Recording, kind apiproxy.StreamKind) policy.Level {
 // any recording, so they are refused where a rule requires one.
 func (x *exchange) startRecording(ctx context.Context) error {
 	p, kind := x.proxy, apiproxy.StreamKindOf(x.request)
-	if x.request.Resource == "nodes" && x.request.Subresource == "proxy" && p.rules.Load().RequiresRecording() {
+	if x.request.Resource == "nodes" && x.request.Subresource == "proxy" && (p.rules.Load().RequiresRecording() || !x.verdict.Record.IsZero()) {
 		return problem.New(problem.Forbidden, "The policy of the access proxy requires recordings, and a request to a node's own API cannot be recorded.", "Use kubectl exec or kubectl logs.")
 	}
 	level := levelOf(x.verdict.Record, kind)
@@ -127,6 +127,13 @@ func (x *exchange) cutIfLost(done <-chan struct{}) {
 	case <-done:
 	case <-x.recording.Lost():
 		x.proxy.Log.Error("a required recording is lost, so its stream ends", "audit", x.id, "recording", x.recording.ID(), "err", x.recording.Err())
+		x.cutLost()
+	}
+}
+
+// cutLost cuts the stream if its required recording is lost.
+func (x *exchange) cutLost() {
+	if x.level == policy.Required && x.recording.Err() != nil {
 		x.stream.cut(cut{cutRecording, "this session must be recorded, and its recording was lost"})
 	}
 }

@@ -108,6 +108,7 @@ func (t *streams) add(x *exchange) *stream {
 	s := &stream{conn: bareRequest(x.r), caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version,
 		Kind: apiproxy.StreamKindOf(x.request), Stream: x.describe()}
 	s.live, s.end = context.WithCancel(context.Background())
+	defer t.judgeAgain(s, x)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.open) == 0 {
@@ -127,6 +128,16 @@ func (t *streams) add(x *exchange) *stream {
 		s.cut(cutStopping)
 	}
 	return s
+}
+
+// judgeAgain judges a stream whose rules or sign-in changed after its request was judged and before it was registered.
+func (t *streams) judgeAgain(s *stream, x *exchange) {
+	if rules := t.proxy.rules.Load(); rules != x.rules {
+		s.judge(rules)
+	}
+	if now, ok := t.proxy.Signins.GetCached(x.signin.Name); ok && now.UID == x.signin.UID {
+		s.judgeSignin(now)
+	}
 }
 
 // remove forgets a stream that has ended.
@@ -152,8 +163,8 @@ func (t *streams) watch(ctx context.Context, s signin.Signin) {
 	for ctx.Err() == nil {
 		until, cancel := context.WithDeadline(ctx, s.ValidUntil)
 		err := p.Signins.Await(until, s.Name, func(now signin.Signin, ok bool) bool {
-			if ok && now.UID == s.UID && !now.ValidUntil.Equal(s.ValidUntil) {
-				return true // extended or shortened: wait for the new end
+			if ok && now.UID == s.UID && (!now.ValidUntil.Equal(s.ValidUntil) || len(now.Record) > len(s.Record)) {
+				return true // extended or shortened, or it must be recorded now: wait for the new end
 			}
 			return !ok || now.UID != s.UID || !isLive(now, p.Now())
 		})
@@ -164,6 +175,7 @@ func (t *streams) watch(ctx context.Context, s signin.Signin) {
 			return
 		case ok && now.UID == s.UID && isLive(now, p.Now()):
 			s = now
+			t.judgeSignin(now)
 		case err != nil && until.Err() == nil: // the API server did not confirm the end; proofs decide
 			select {
 			case <-ctx.Done():
@@ -200,6 +212,17 @@ func (t *streams) cutSignin(uid string, why cut) {
 	if w := t.signins[uid]; w != nil {
 		for s := range w.streams {
 			s.cut(why)
+		}
+	}
+}
+
+// judgeSignin judges the streams of a sign-in that has changed.
+func (t *streams) judgeSignin(now signin.Signin) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.signins[now.UID]; w != nil {
+		for s := range w.streams {
+			s.judgeSignin(now)
 		}
 	}
 }

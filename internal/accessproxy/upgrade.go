@@ -171,6 +171,9 @@ func (x *exchange) copyOneWay(through io.Writer, to io.Closer, from io.Reader, c
 	large := x.proxy.buffers.large.Get().(*[largeBuffer]byte)
 	defer x.proxy.buffers.large.Put(large)
 	n, err := apiproxy.CopyOneWay(countingWriter{through, &x.stream.bytes}, to, from, large[:])
+	if err != nil {
+		x.cutLost() // a lost recording is the error, and the client must get the reason
+	}
 	if _, cut := x.stream.isCut(); err != nil && !cut {
 		closeBoth()
 	}

@@ -130,7 +130,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 		{"signin", "Sign in:", []*cobra.Command{t.login(), t.shell(), t.run(), t.refresh(), t.logout()}},
 		{"look", "Look:", []*cobra.Command{t.status("status"), t.whoami(), t.why(), t.doctor()}},
 		{"clusters", "Clusters:", []*cobra.Command{t.clusters(), t.clusterInfo(), t.kubeconfigCommand("kubeconfig"), t.credential()}},
-		{"administer", "Administer:", []*cobra.Command{t.sessions(), t.connections(), t.revoke(), t.admin(), t.audit(), t.fleet()}},
+		{"administer", "Administer:", []*cobra.Command{t.sessions(), t.connections(), t.revoke(), t.admin(), t.audit(), t.recordings(), t.play(), t.fleet()}},
 		{"setup", "Set up:", []*cobra.Command{t.configCommand("config"), t.integration(), t.completion(), t.mcp(), t.version()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})

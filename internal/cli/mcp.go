@@ -112,6 +112,11 @@ func (t *tka) planeURL(given string) (*url.URL, error) {
 		return nil, output.UsageErrorf("the URL of the operator plane is not set").
 			Try("tka mcp --url https://dashboard.YOUR-TAILNET.ts.net").Try("tka config plane.url https://dashboard.YOUR-TAILNET.ts.net")
 	}
+	return parseServiceURL(from, given)
+}
+
+// parseServiceURL parses the URL of a server of the tailnet. from names its flag or setting. It needs https unless it is on this machine.
+func parseServiceURL(from, given string) (*url.URL, error) {
 	base, err := dialpolicy.ParseURL(given, true)
 	var u *url.URL
 	if err == nil {

@@ -22,6 +22,7 @@ prefix: tka-
 output: table
 credentialCache: auto
 plane.url: https://dashboard.tail1234.ts.net
+recorder.url: https://recorder.tail1234.ts.net
 servers:
 - name: lab
   url: http://tka-lab.tail1234.ts.net

@@ -74,7 +74,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	}
 	guard := &signin.Guard{
 		Store: store, Devices: node.Devices, Changed: node.Changed, Tailnet: func() string { return node.Status().Tailnet },
-		Policy: policy, Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
+		Policy: policy, Tokens: slices.Contains(p.set.Access.Modes, settings.TokenMode), Interval: time.Duration(p.set.Signin.GrantCheckInterval), Log: p.log, Now: time.Now,
 		Report: func(s signin.Signin, f signin.CheckResult) { p.recordSigninChange(node.Status(), s, f) },
 	}
 	proxies, err := newProxyAuthority(p, node)
@@ -314,13 +314,17 @@ func nodeCheck(node *tailnet.Node) func(context.Context) error {
 func (p *process) recordSigninChange(self tailnet.Status, s signin.Signin, f signin.CheckResult) {
 	e := signinEntry(s, f.Reason)
 	e.Actor = selfActor(self)
+	if f.Record != nil {
+		e.Verb, e.Args["record"] = access.SigninRecord, strings.Join(f.Record, ",")
+	}
+	if f.Period > 0 {
+		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
+	}
 	if f.End {
 		e.Args["cause"] = string(signin.CauseGrant)
 		p.metrics.CountEnded(signin.CauseGrant)
-	} else {
-		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
 	}
-	p.log.Info("ended or shortened a sign-in after a change of the tailnet", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
+	p.log.Info("ended or changed a sign-in after a change of the tailnet", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
 	p.recordAction(e)
 }
 

@@ -27,19 +27,20 @@ import (
 
 // A File is the content of the settings file. Default returns its defaults.
 type File struct {
-	Cluster Cluster     `yaml:"cluster"`
-	Tailnet Tailnet     `yaml:"tailnet"`
-	Signin  Signin      `yaml:"signin"`
-	API     API         `yaml:"api"`
-	Access  Access      `yaml:"access"`
-	Gossip  Gossip      `yaml:"gossip"`
-	Names   Names       `yaml:"names"`
-	Audit   Audit       `yaml:"audit"`
-	Plane   Plane       `yaml:"plane"`
-	Proxy   AccessProxy `yaml:"proxy"`
-	Policy  ProxyPolicy `yaml:"policy,omitempty"`
-	Fleet   Fleet       `yaml:"fleet"`
-	Health  string      `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
+	Cluster  Cluster     `yaml:"cluster"`
+	Tailnet  Tailnet     `yaml:"tailnet"`
+	Signin   Signin      `yaml:"signin"`
+	API      API         `yaml:"api"`
+	Access   Access      `yaml:"access"`
+	Gossip   Gossip      `yaml:"gossip"`
+	Names    Names       `yaml:"names"`
+	Audit    Audit       `yaml:"audit"`
+	Plane    Plane       `yaml:"plane"`
+	Proxy    AccessProxy `yaml:"proxy"`
+	Policy   ProxyPolicy `yaml:"policy,omitempty"`
+	Recorder Recorder    `yaml:"recorder"`
+	Fleet    Fleet       `yaml:"fleet"`
+	Health   string      `yaml:"health"` // address of probes and metrics, never on the tailnet; port 0: any free one
 }
 
 // Cluster describes how people reach the cluster. An address that only works inside the cluster
@@ -168,7 +169,7 @@ func Default() File {
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
 			Connections: 256,
 		}},
-		Access: Access{Modes: []AccessMode{TokenMode}}, Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Proxy: defaultProxy(), Fleet: defaultFleet(),
+		Access: Access{Modes: []AccessMode{TokenMode}}, Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Proxy: defaultProxy(), Recorder: defaultRecorder(), Fleet: defaultFleet(),
 		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
@@ -222,7 +223,7 @@ func decode(b []byte, into any) error {
 var sections = map[string]string{
 	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api", "Access": " of access", "AnnouncedProxy": " of an entry of access.proxies",
 	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
-	"Audit": " of audit", "Plane": " of plane", "AccessProxy": " of proxy", "ProxyPolicy": " of policy", "Recording": " of proxy.recording", "ProxyRule": " of an entry of policy.rules", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
+	"Audit": " of audit", "Plane": " of plane", "AccessProxy": " of proxy", "Recorder": " of recorder", "ProxyPolicy": " of policy", "Recording": " of proxy.recording", "ProxyRule": " of an entry of policy.rules", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
 	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
 	"ClusterProfiles": " of gossip.clusterProfiles", "Fleet": " of fleet", "FleetImages": " of fleet.images", "FleetCanary": " of fleet.canary",
 	"GatewayProxy": " of proxy", "GatewayExtension": " of extension", "GatewayEnvoy": " of envoy",
@@ -301,6 +302,8 @@ func (f File) Validate(role Role) error {
 	case FleetRole:
 		f.Fleet.validate(&v)
 	case PlaneRole:
+	case RecorderRole:
+		f.validateRecorder(&v)
 	default:
 		f.validateSignin(&v)
 		if role != OperatorRole {

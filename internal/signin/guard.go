@@ -1,12 +1,14 @@
 package signin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -46,6 +48,7 @@ type CheckResult struct {
 	End    bool
 	Reason string        // a sentence for the audit log
 	Period time.Duration // a shorter period for the sign-in; 0: no change
+	Record []string      // more streams to record, together with those of the sign-in; nil: no change
 }
 
 // Recheck reports whether the tailnet still supports a sign-in. Its device must be in the tailnet,
@@ -82,10 +85,28 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 		return end("The role %q is no longer granted to %s.", s.Binds.Role(), s.Owner.Login)
 	case period < policy.Min:
 		return end("The role %q is granted for %v only, but this server's shortest period is %v.", s.Binds.Role(), period, policy.Min)
-	case period < s.Period:
-		return CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is now granted for %v.", s.Binds.Role(), period)}
 	}
-	return CheckResult{}
+	var out CheckResult
+	if period < s.Period {
+		out = CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is now granted for %v.", s.Binds.Role(), period)}
+	}
+	if record := access.MergeRecord(s.Record, p.RecordFor(s.Binds, s.token())); len(record) > len(s.Record) {
+		out.Record, out.Reason = record, strings.TrimSpace(out.Reason+" "+mustRecord(s, record))
+	}
+	return out
+}
+
+func mustRecord(s Signin, record []string) string {
+	return fmt.Sprintf("The rule for the role %q now requires that %s is recorded.", s.Binds.Role(), strings.Join(record, ", "))
+}
+
+// endTokens ends a sign-in that may have been given a token before its streams had to be recorded: with the account go its tokens, which
+// reach the API server past the recording. A sign-in that has a record never got one.
+func (f CheckResult) endTokens(s Signin, tokens bool) CheckResult {
+	if tokens && len(f.Record) > 0 && len(s.Record) == 0 {
+		return CheckResult{End: true, Reason: mustRecord(s, f.Record) + " The sign-in may have been given a token, with which kubectl goes past the recording."}
+	}
+	return f
 }
 
 // A Guard checks the live sign-ins at intervals and after each change of the tailnet. It ends or
@@ -108,6 +129,7 @@ type Guard struct {
 	Tailnet func() string
 
 	Policy   access.Policy
+	Tokens   bool // the server gives out tokens
 	Interval time.Duration
 	// Report is called after a sign-in was ended or shortened.
 	Report func(Signin, CheckResult)
@@ -196,7 +218,7 @@ func (g *Guard) check(ctx context.Context, missing map[string]time.Time) (done b
 			}
 			seen.MissingFor = now.Sub(missing[id])
 		}
-		if err := g.apply(ctx, s, Recheck(s, seen, g.Policy, g.Interval, now)); err != nil && ctx.Err() == nil {
+		if err := g.apply(ctx, s, g.recheck(s, seen, now)); err != nil && ctx.Err() == nil {
 			g.Log.Error("ending a sign-in without a grant failed; trying again", "signin", s.Name, "err", err)
 			done = false
 		}
@@ -214,7 +236,7 @@ func (g *Guard) find(ctx context.Context, live []Signin, devices map[string]bool
 	ending := map[string]bool{}
 	for _, s := range live {
 		c, there := found[s.Owner.DeviceID]
-		if there && Recheck(s, DeviceState{Caller: c}, g.Policy, g.Interval, g.Now()).End {
+		if there && g.recheck(s, DeviceState{Caller: c}, g.Now()).End {
 			ending[s.Owner.DeviceID] = true
 		}
 	}
@@ -230,12 +252,16 @@ func (g *Guard) find(ctx context.Context, live []Signin, devices map[string]bool
 	return found, nil
 }
 
+func (g *Guard) recheck(s Signin, seen DeviceState, now time.Time) CheckResult {
+	return Recheck(s, seen, g.Policy, g.Interval, now).endTokens(s, g.Tokens)
+}
+
 func (g *Guard) apply(ctx context.Context, s Signin, f CheckResult) (err error) {
 	switch {
 	case f.End:
 		err = g.Store.Delete(ctx, s)
-	case f.Period > 0:
-		s.Period = f.Period
+	case f.Period > 0, f.Record != nil:
+		s.Period, s.Record = cmp.Or(f.Period, s.Period), access.MergeRecord(s.Record, f.Record)
 		_, err = g.Store.Extend(ctx, s)
 	default:
 		return nil

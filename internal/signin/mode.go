@@ -79,6 +79,18 @@ func SessionPath(s Session) string {
 	return SessionPrefix + string(s)
 }
 
+// recordedOnly returns the refusal of a kubeconfig with a token for a sign-in whose streams must be recorded: only the access proxy records.
+func (d *Service) recordedOnly(record []string) error {
+	return problem.New(problem.ProxyOnly, "The rule for this sign-in requires that "+strings.Join(record, ", ")+" is recorded, so there is no token for it: kubectl reaches the cluster "+
+		d.Cluster.Name+" through the access proxy.", "Use the access proxy: tka login --mode proxy --cluster "+d.Cluster.Name)
+}
+
+// evades reports whether a sign-in may have been given a token although record now requires that its streams are recorded. Its account must
+// go, because its tokens reach the API server past the recording.
+func (d *Service) evades(s Signin, record []string) bool {
+	return len(s.Record) == 0 && len(record) > 0 && slices.Contains(d.Cluster.AccessModes(), ModeToken)
+}
+
 // proxyOnly returns the refusal of a kubeconfig with a token for a cluster that offers none.
 func (d *Service) proxyOnly() error {
 	if slices.Contains(d.Cluster.AccessModes(), ModeToken) {

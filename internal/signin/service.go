@@ -146,7 +146,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 		return Accepted{}, err
 	}
 	owner := ownerOf(p, req.Session)
-	want := Signin{Name: owner.Name(), Owner: owner, Binds: p.Binds(), Rule: p.Rule(), Period: p.Period(), Why: string(req.Reason)}
+	want := Signin{Name: owner.Name(), Owner: owner, Binds: p.Binds(), Rule: p.Rule(), Record: p.Record(), Period: p.Period(), Why: string(req.Reason)}
 	if t := p.Token(); t != nil {
 		want.Audience, want.Claims = t.Audience, p.Claims()
 	}
@@ -177,8 +177,9 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	case err != nil:
 		return Signin{}, unavailable(err)
 	}
-	if !have.Deleting && have.Binds.Equal(want.Binds) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) && have.hasToken(want) {
+	if !have.Deleting && have.Binds.Equal(want.Binds) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) && have.hasToken(want) && !d.evades(have, want.Record) {
 		have.Period, have.AskedAt, have.Why, have.Rule = want.Period, d.Now(), cmp.Or(want.Why, have.Why), want.Rule
+		have.Record = access.MergeRecord(have.Record, want.Record)
 		s, err := d.Store.Extend(ctx, have)
 		return s, wrapStoreError(err)
 	}
@@ -297,6 +298,9 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 		return Kubeconfig{}, err
 	}
 	covered := p.Covers(s.Binds, s.token())
+	if record := access.MergeRecord(s.Record, p.RecordFor(s.Binds, s.token())); covered && len(record) > 0 {
+		return Kubeconfig{}, d.recordedOnly(record)
+	}
 	switch state := s.State(now); {
 	case state == Ending && !covered: // the guard ended it first
 		return Kubeconfig{}, cmp.Or(p.OwnerOnly(), grantRemoved(s))

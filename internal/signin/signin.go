@@ -89,6 +89,7 @@ type Signin struct {
 	Owner      Owner
 	Binds      access.Binds // in the order of the rule
 	Rule       string       // name of the rule of the last login, or ""
+	Record     []string     // streams through the access proxy that must be recorded; only ever extended
 	Period     time.Duration
 	Audience   string            // of the token of the owner
 	Claims     map[string]string // of that token, those that rules require

@@ -602,6 +602,13 @@ func TestSettingsInStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	full["fleet"] = fleet["fleet"]
+	var recorder map[string]any
+	recorderFile := file(profileValues(t, "split")+recorderValues, "tailplane-recorder", "recorder.yaml")
+	if err := yaml.Unmarshal([]byte(recorderFile), &recorder); err != nil {
+		t.Fatal(err)
+	}
+	full["recorder"] = recorder["recorder"]
+	load(recorderFile, settings.RecorderRole)
 	const rules = "\npolicy: {allowTokenMode: true, rules: [{name: careful, when: 'true', warn: Careful.}]}\n"
 	var recordings map[string]any
 	for _, recording := range []string{"volume: {enabled: true}", "recorder: 'recorder:80', tag: 'tag:recorder'"} {

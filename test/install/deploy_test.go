@@ -16,11 +16,12 @@ import (
 var deployed = map[string][]string{
 	"deploy/base": {"namespaces", "accounts", "rbac-access", "rbac-operator", "rbac-view", "rbac-edit",
 		"policy-signins", "policy-bindings", "policy-tokens", "policy-accounts", "policy-system"},
-	"deploy/server": {"access", "operator", "networkpolicies"},
-	"deploy/inject": {"inject", "rbac-inject", "webhook", "policy-adapter"},
-	"deploy/plane":  {"plane", "rbac-plane"},
-	"deploy/proxy":  {"proxy", "rbac-proxy"},
-	"deploy/fleet":  {"fleet", "rbac-fleet", "policy-fleet", "policy-fleet-writers", "policy-fleet-pods"},
+	"deploy/server":   {"access", "operator", "networkpolicies"},
+	"deploy/inject":   {"inject", "rbac-inject", "webhook", "policy-adapter"},
+	"deploy/plane":    {"plane", "rbac-plane"},
+	"deploy/proxy":    {"proxy", "rbac-proxy"},
+	"deploy/recorder": {"recorder"},
+	"deploy/fleet":    {"fleet", "rbac-fleet", "policy-fleet", "policy-fleet-writers", "policy-fleet-pods"},
 }
 
 const deployValues = `
@@ -41,6 +42,9 @@ const planeValues = "\nplane: {enabled: true}\n"
 // proxyValues are additional values for the access proxy, which is optional.
 const proxyValues = "\nproxy: {enabled: true}\n"
 
+// recorderValues are additional values for the recorder, which is optional.
+const recorderValues = "\nrecorder: {enabled: true}\n"
+
 // fleetValues are additional values for the fleet. The person who installs also applies reviewed manifests.
 const fleetValues = "\nfleet: {enabled: true, writerGroups: [\"system:masters\"]}\n"
 
@@ -51,7 +55,7 @@ var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|versio
 func TestDeployIsTheChart(t *testing.T) {
 	server, beside := sources(render(t, deployValues)), map[string]map[string]string{
 		"deploy/inject": sources(render(t, deployValues+injectValues)), "deploy/plane": sources(render(t, deployValues+planeValues)),
-		"deploy/proxy": sources(render(t, deployValues+proxyValues)),
+		"deploy/proxy": sources(render(t, deployValues+proxyValues)), "deploy/recorder": sources(render(t, deployValues+recorderValues)),
 		"deploy/fleet": sources(render(t, deployValues+fleetValues))}
 	for dir, templates := range deployed {
 		by, ok := beside[dir]

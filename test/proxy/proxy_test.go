@@ -17,13 +17,18 @@ import (
 )
 
 const policy = `{
-  "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"]},
+  "tagOwners": {"tag:tailplane": ["autogroup:admin"], "tag:ci": ["autogroup:admin"], "tag:recorder": ["autogroup:admin"]},
   "grants": [
     {"src": ["*"], "dst": ["tag:tailplane"], "ip": ["tcp:443"]},
+    {"src": ["*"], "dst": ["tag:recorder"], "ip": ["tcp:80", "tcp:443"]},
+    {"src": ["alice@example.com", "bob@example.com"], "dst": ["tag:recorder"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"]}]}},
+    {"src": ["carol@example.com"], "dst": ["tag:recorder"], "app": {"tailplane.dev/cap/plane": [{"role": "platform-admin", "orgs": ["*"]}]}},
     {"src": ["alice@example.com", "bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h", "priority": 1}]}},
     {"src": ["alice@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "edit", "period": "1h"}]}},
     {"src": ["carol@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "operator", "orgs": ["*"]}]}},
     {"src": ["bob@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/plane": [{"role": "viewer", "orgs": ["*"]}]}},
+    {"src": ["dave@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "edit", "period": "1h", "record": ["exec"]}]}},
+    {"src": ["erin@example.com"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "edit", "period": "1h"}]}},
   ],
 }`
 

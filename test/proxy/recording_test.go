@@ -43,7 +43,7 @@ func TestPRX12_ExecIsRecorded(t *testing.T) {
 	if got := as(1, nil, "get", "--raw", "/api/v1/nodes/fakenode/proxy/pods"); !strings.Contains(got, "cannot be recorded") {
 		t.Errorf("a node's own API: %s", got)
 	}
-	files, err := filepath.Glob(filepath.Join(system.dir, "recordings", "*"))
+	files, err := filepath.Glob(filepath.Join(system.dir, "recordings", "*.cast"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +23,7 @@ const limit = 30 * time.Second
 // A command is a program that runs beside the test.
 type command struct {
 	*exec.Cmd
+	in    io.WriteCloser
 	mu    sync.Mutex
 	out   bytes.Buffer
 	ended chan struct{}
@@ -53,6 +55,7 @@ func begin(t *testing.T, p *testenv.Person, session string, env []string, args .
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.in = in
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -103,3 +103,30 @@ func (r *Env) StreamsOf(replica *Process) (n int) {
 	}
 	return n
 }
+
+// StartRecorder starts `tailplaned recorder` in the directory name as a node with tag:recorder and that host name, and waits until it serves.
+// It has no account of the cluster. more are additional lines of its section of the settings, such as "  maxLive: 2\n". The caller must stop
+// it. A recorder that starts again in the same directory is the same node.
+func (r *Env) StartRecorder(ctx context.Context, name, more string) (*Process, error) {
+	dir := filepath.Join(r.Dir, name)
+	for _, d := range []string{"state", "recordings"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	key := filepath.Join(dir, "authkey")
+	if err := os.WriteFile(key, []byte(r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:recorder"}})), 0o600); err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("tailnet: {tags: [tag:recorder], controlURL: %q, authKeyFile: %q, stateDir: %q}\nhealth: 127.0.0.1:0\naudit: {file: %q}\n"+
+		"recorder:\n  hostname: %s\n  proxyTags: [tag:tailplane]\n  dir: %q\n%s",
+		r.Net.ControlURL(), key, filepath.Join(dir, "state"), filepath.Join(dir, "audit.jsonl"), name, r.RecordingsDir(name), more)
+	p, err := r.Try(name, "recorder", nil, text)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.WaitLog(ctx, `"the recorder is serving"`)
+}
+
+// RecordingsDir returns the directory of a recorder's recordings.
+func (r *Env) RecordingsDir(name string) string { return filepath.Join(r.Dir, name, "recordings") }

@@ -3,6 +3,7 @@ package recording
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -13,7 +14,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,6 +23,7 @@ import (
 const (
 	suffixPart = ".part"
 	suffixCast = ".cast"
+	suffixSum  = ".sha256" // the hash of a recording that has ended as it should, in the form of sha256sum
 )
 
 const (
@@ -42,6 +43,7 @@ type DirConfig struct {
 	MaxBytes int64         // of all recordings; 10 GiB
 	MaxOne   int64         // of one recording; 1 GiB
 	MaxLive  int           // recordings at the same time; 1000
+	MaxCount int           // recordings; 100,000
 	MaxAge   time.Duration // older recordings are deleted; 0 keeps them
 	Keep     time.Duration // younger recordings are never deleted to make room; 24 h
 	Now      func() time.Time
@@ -58,7 +60,8 @@ type Dir struct {
 
 	mu   sync.Mutex
 	live map[string]*file
-	used int64 // bytes of all files
+	used int64 // bytes of all recordings
+	held int   // number of recordings
 }
 
 // OpenDir opens a directory, which must exist. Only one process may use it.
@@ -71,9 +74,7 @@ func OpenDir(cfg DirConfig) (*Dir, error) {
 	set(&cfg.MaxBytes, 10<<30)
 	set(&cfg.MaxOne, 1<<30)
 	set((*int64)(&cfg.Keep), int64(24*time.Hour))
-	if cfg.MaxLive == 0 {
-		cfg.MaxLive = 1000
-	}
+	cfg.MaxLive, cfg.MaxCount = cmp.Or(cfg.MaxLive, 1000), cmp.Or(cfg.MaxCount, 100_000)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
@@ -137,7 +138,7 @@ func (d *Dir) create(id string, acked func(int64), lost func(error)) (*file, err
 	if !idForm.MatchString(id) {
 		return nil, fmt.Errorf("%.60q is no id of a recording", id)
 	}
-	if err := d.reserve(0); err != nil {
+	if err := errors.Join(d.reserve(0), d.reserveOne()); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
@@ -154,6 +155,7 @@ func (d *Dir) create(id string, acked func(int64), lost func(error)) (*file, err
 	}
 	w := &file{d: d, id: id, f: f, acked: acked, lost: lost, sum: sha256.New(), synced: d.cfg.Now()}
 	d.live[id] = w
+	d.held++
 	return w, nil
 }
 
@@ -233,100 +235,20 @@ func (f *file) finish(complete bool) error {
 	case f.size == 0:
 		err = errors.Join(err, f.d.root.Remove(f.id+suffixPart))
 	case complete && err == nil:
-		if err = f.d.root.Rename(f.id+suffixPart, f.id+suffixCast); err == nil {
+		if err = f.d.publish(f.id, info.SHA256); err == nil {
 			info.State = Complete
 		}
 	}
 	f.d.mu.Lock()
 	delete(f.d.live, f.id)
+	if f.size == 0 {
+		f.d.held--
+	}
 	f.d.mu.Unlock()
 	if f.problem = err; f.d.cfg.Done != nil && f.size > 0 {
 		f.d.cfg.Done(info)
 	}
 	return err
-}
-
-// reserve counts n more bytes, and makes room for them.
-func (d *Dir) reserve(n int64) error {
-	d.mu.Lock()
-	fits := d.used+n < d.cfg.MaxBytes
-	if fits {
-		d.used += n
-	}
-	d.mu.Unlock()
-	if fits {
-		return nil
-	}
-	if err := d.prune(n); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.used+n >= d.cfg.MaxBytes {
-		return ErrFull
-	}
-	d.used += n
-	return nil
-}
-
-// Prune deletes recordings that are older than MaxAge, and the oldest ones if all are larger than MaxBytes. It keeps those that are younger
-// than Keep or being written.
-func (d *Dir) Prune() error { return d.prune(0) }
-
-// prune is Prune, and makes room for n more bytes, if n > 0, and a tenth of MaxBytes.
-func (d *Dir) prune(n int64) error {
-	most := d.cfg.MaxBytes - n
-	if n > 0 {
-		most -= d.cfg.MaxBytes / 10
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	entries, err := fs.ReadDir(d.root.FS(), ".")
-	if err != nil {
-		return fmt.Errorf("list the recordings: %w", err)
-	}
-	type old struct {
-		name string
-		size int64
-		at   time.Time
-	}
-	var files []old
-	now, used := d.cfg.Now(), int64(0)
-	for _, e := range entries {
-		id, _ := splitName(e.Name())
-		info, err := e.Info()
-		if id == "" || err != nil || !info.Mode().IsRegular() {
-			continue
-		}
-		used += info.Size()
-		if d.live[id] == nil {
-			files = append(files, old{e.Name(), info.Size(), info.ModTime()})
-		}
-	}
-	slices.SortFunc(files, func(a, b old) int { return a.at.Compare(b.at) })
-	for _, f := range files {
-		age := now.Sub(f.at)
-		expired := d.cfg.MaxAge > 0 && age > d.cfg.MaxAge
-		if !expired && (used < most || age < d.cfg.Keep) {
-			continue
-		}
-		if err := d.root.Remove(f.name); err != nil {
-			return fmt.Errorf("delete an old recording: %w", err)
-		}
-		used -= f.size
-	}
-	d.used = used
-	return nil
-}
-
-// splitName returns the id and the suffix of a file's name, or "" if it is none of ours.
-func splitName(name string) (id, suffix string) {
-	for _, suffix := range []string{suffixPart, suffixCast} {
-		if id, ok := strings.CutSuffix(name, suffix); ok && idForm.MatchString(id) {
-			return id, suffix
-		}
-	}
-	return "", ""
 }
 
 // A State says whether a recording has ended.
@@ -345,7 +267,7 @@ type Info struct {
 	State    State     `json:"state"`
 	Bytes    int64     `json:"bytes"`
 	Modified time.Time `json:"modified"`
-	SHA256   string    `json:"sha256,omitempty"` // only for Done
+	SHA256   string    `json:"sha256,omitempty"` // "" before the recording is complete
 	Header   Header    `json:"header"`           // not for Done; zero if it cannot be read
 }
 
@@ -361,8 +283,8 @@ func (d *Dir) List(before string, limit int) ([]Info, error) {
 	}
 	list := []Info{}
 	for _, e := range slices.Backward(entries) {
-		id, _ := splitName(e.Name())
-		if id == "" || before != "" && id >= before {
+		id, suffix := splitName(e.Name())
+		if id == "" || suffix == suffixSum || before != "" && id >= before {
 			continue
 		}
 		if len(list) == limit {
@@ -379,6 +301,45 @@ func (d *Dir) List(before string, limit int) ([]Info, error) {
 		list = append(list, info)
 	}
 	return list, nil
+}
+
+// publish gives a recording that has ended its name. Its hash, in the form of sha256sum, is on the disk before.
+func (d *Dir) publish(id, sum string) error {
+	err := func() error {
+		f, err := d.root.OpenFile(id+suffixSum, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(sum + "  " + id + suffixCast + "\n")
+		return errors.Join(err, f.Sync(), f.Close())
+	}()
+	if err == nil {
+		err = d.root.Rename(id+suffixPart, id+suffixCast)
+	}
+	if err == nil {
+		var dir *os.File
+		if dir, err = d.root.Open("."); err == nil {
+			err = errors.Join(dir.Sync(), dir.Close())
+		}
+	}
+	return withoutPath(err)
+}
+
+// readSum returns the hash of a recording that has ended, or "".
+func (d *Dir) readSum(id string) string {
+	f, err := d.root.Open(id + suffixSum)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b := make([]byte, hex.EncodedLen(sha256.Size))
+	if _, err := io.ReadFull(f, b); err != nil {
+		return ""
+	}
+	if _, err := hex.DecodeString(string(b)); err != nil {
+		return ""
+	}
+	return string(b)
 }
 
 // Open opens a recording for replay. The error is fs.ErrNotExist if there is none.
@@ -406,6 +367,9 @@ func (d *Dir) Open(id string) (io.ReadSeekCloser, Info, error) {
 		return nil, Info{}, fmt.Errorf("open the recording %s: %w", id, errors.Join(err, fs.ErrNotExist))
 	}
 	info.Bytes, info.Modified = st.Size(), st.ModTime()
+	if info.State == Complete {
+		info.SHA256 = d.readSum(id)
+	}
 	if line, err := bufio.NewReaderSize(io.LimitReader(f, maxHeader), maxHeader).ReadSlice('\n'); err == nil {
 		info.Header, _ = ParseHeader(bytes.TrimSuffix(line, []byte("\n")))
 	}

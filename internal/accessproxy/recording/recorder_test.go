@@ -422,7 +422,7 @@ func TestProtocol(t *testing.T) {
 				t.Errorf("%s: the answers are %+v, want an error", why, got)
 			}
 		}
-		if names := files(t, dir); len(names) != 1 {
+		if names := files(t, dir); len(names) != 2 { // a recording and its hash
 			t.Errorf("uploads that were refused left %v", names)
 		}
 		if got := post(bytes.NewReader(nil)); len(got) == 0 || got[len(got)-1].Error != "" {

@@ -31,6 +31,7 @@ type Settings struct {
 	Output          string           `json:"output"`          // output format
 	CredentialCache string           `json:"credentialCache"` // whether tka caches tokens: cacheAuto or CacheNone
 	PlaneURL        string           `json:"-"`               // of the operator plane; "": none
+	RecorderURL     string           `json:"-"`               // of the recorder of sessions; "": none
 	Servers         []ServerSettings `json:"servers"`
 }
 
@@ -70,6 +71,7 @@ func AllSettings() []Setting {
 		{"credentialCache", "where tka caches tokens for kubectl: auto (in memory if possible, else on disk) or none",
 			func(s *Settings) string { return s.CredentialCache }},
 		{"plane.url", "URL of the operator plane, for tka mcp", func(s *Settings) string { return s.PlaneURL }},
+		{"recorder.url", "URL of the recorder of sessions, for tka recordings and tka play", func(s *Settings) string { return s.RecorderURL }},
 	}
 }
 
@@ -129,6 +131,11 @@ func (s *Settings) set(key, v string) error {
 		return invalidIf(v != cacheAuto && v != CacheNone, "is %q; it must be %s or %s", v, cacheAuto, CacheNone)
 	case "plane.url":
 		s.PlaneURL = v
+		if v != "" {
+			return checkURL(v)
+		}
+	case "recorder.url":
+		s.RecorderURL = v
 		if v != "" {
 			return checkURL(v)
 		}

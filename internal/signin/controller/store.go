@@ -200,6 +200,9 @@ func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, 
 	if spec["rule"] = want.Rule; want.Rule == "" {
 		spec["rule"] = nil
 	}
+	if len(want.Record) > 0 {
+		spec["record"] = want.Record
+	}
 	o, err := s.patch(ctx, want.Name, map[string]any{"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version}, "spec": spec})
 	if err != nil {
 		return signin.Signin{}, wrapError("extend", want.Name, err)
@@ -213,7 +216,7 @@ func (s *Store) patch(ctx context.Context, name string, change map[string]any) (
 		return nil, err
 	}
 	o := &v1alpha1.TkaSignin{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
-	return o, s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch))
+	return o, s.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, patch), client.FieldValidation(metav1.FieldValidationStrict))
 }
 
 // Delete deletes exactly this sign-in. First it marks the sign-in with an annotation, because a
