@@ -26,6 +26,7 @@ type Policy struct {
 	Min, Max   time.Duration // limits of the period of a sign-in
 	Reserved   []string      // Tailplane's namespaces, which no grant may name
 	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
+	Proxies    []Tag         // tags of the cluster's access proxies; empty: no sign-in begins on first use
 
 	// Issuers are the issuers whose tokens the server accepts, with the audience of the tokens for this
 	// server, where a rule names none.
@@ -53,13 +54,16 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	}
 	p := Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(permitLife)}
 	var err error
-	if v == GossipExchange {
+	switch v {
+	case GossipExchange:
 		err = pol.admitMember(c)
-	} else {
+	case SigninFirstUse, SigninUsage:
+		err = pol.admitProxy(c)
+	default:
 		p.grants, err = pol.entitle(c)
 	}
 	switch v {
-	case GossipExchange, SigninLogin, SigninRead, SigninList, SigninRoles, PolicyCheck, ClusterInfo, ClusterMembers, APIRequest:
+	case GossipExchange, SigninFirstUse, SigninUsage, SigninLogin, SigninRead, SigninList, SigninRoles, PolicyCheck, ClusterInfo, ClusterMembers, APIRequest:
 	case SigninKubeconfig: // a caller that lost its grant still gets in, so that its sign-in is ended
 		if problem.CodeOf(err) != problem.BadCapability { // a typing error in the policy revokes nothing
 			p.owner, err = err, nil
@@ -189,7 +193,7 @@ func (p Permit) Choose(w Request) (Permit, error) {
 			fmt.Sprintf("Give one: tka login --role %s --reason \"why\"", g.choice()))
 	}
 	p.rule, p.binds, p.period, p.clamped, p.claims = g.Name, binds, period, clamped, p.claimsFor(g)
-	p.until = p.at.Add(period)
+	p.until, p.idle = p.at.Add(period), g.Idle
 	return p, nil
 }
 

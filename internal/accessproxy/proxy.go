@@ -73,7 +73,9 @@ type Proxy struct {
 	RecordLater func(audit.Entry) error
 	// RecordAll writes an audit entry for each routine read. Otherwise one entry a minute sums them up.
 	RecordAll bool
-	Drain     time.Duration // how long open streams may continue after the proxy starts to stop; 0: they end at once
+	// Access, optional, begins sign-ins on first use. Without it, only a login begins one.
+	Access AccessServer
+	Drain  time.Duration // how long open streams may continue after the proxy starts to stop; 0: they end at once
 	// Measure, optional, is called at the end of each request.
 	Measure func(Outcome)
 	Log     *slog.Logger
@@ -85,6 +87,8 @@ type Proxy struct {
 	tokens  tokens
 	proof   proof
 	lookups lookups
+
+	firstUses firstUses
 	sums    readSums
 	buffers bufferPools
 }
@@ -131,7 +135,11 @@ func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
 	var loops sync.WaitGroup
 	defer loops.Wait()
 	defer endWork()
-	for _, loop := range []func(context.Context){p.proof.loop(p), p.watchTailnet, p.sums.loop} {
+	tasks := []func(context.Context){p.proof.loop(p), p.watchTailnet, p.sums.loop}
+	if p.Access != nil {
+		tasks = append(tasks, p.reportUsage)
+	}
+	for _, loop := range tasks {
 		loops.Go(func() { loop(work) })
 	}
 	srv := apiproxy.NewHTTPServer(p, p.Log)

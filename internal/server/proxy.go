@@ -51,7 +51,7 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 			conf.StateSecret = t.StateSecret + "-proxy"
 		}
 	}
-	node, err := newNode(p, conf)
+	node, err := newNode(p, conf, p.set.Proxy.Tags...)
 	if err != nil {
 		return err
 	}
@@ -60,6 +60,10 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		return err
 	}
 	policy := p.set.AccessPolicy()
+	accessServers, err := newAccessClient(p.set, node)
+	if err != nil {
+		return err
+	}
 	var proxy *accessproxy.Proxy
 	metrics := p.metrics.AddProxy(func() (kinds []string) {
 		for _, s := range proxy.Streams() {
@@ -68,7 +72,7 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		return kinds
 	})
 	proxy = &accessproxy.Proxy{
-		Cluster: p.cluster.Name, Tailnet: node, Signins: proxySignins{store}, Upstream: upstream,
+		Cluster: p.cluster.Name, Tailnet: node, Signins: proxySignins{store}, Upstream: upstream, Access: accessServers,
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},

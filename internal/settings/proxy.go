@@ -20,6 +20,8 @@ type AccessProxy struct {
 	// sums up equal routine reads.
 	Requests  RecordedRequests `yaml:"requests"`
 	Recording Recording        `yaml:"recording,omitempty"`
+	Access    ProxyAccess      `yaml:"access,omitempty"`
+	Tags      []string         `yaml:"tags,omitempty,flow"` // of its node; empty: tailnet.tags
 }
 
 // Recording configures where the recordings go that rules of the policy ask for: one of Dir and Recorder.
@@ -50,6 +52,10 @@ func (f File) ProxyHostname() string { return cmp.Or(f.Proxy.Hostname, f.Cluster
 func (f File) validateProxy(v *validation) {
 	v.failIf(!label.MatchString(f.ProxyHostname()), "proxy.hostname: %q is not a DNS label", f.ProxyHostname())
 	v.failIf(!f.Proxy.Drain.isBetween(0, time.Hour), "proxy.drain: %v is not between 0 and 1h", f.Proxy.Drain)
+	f.Proxy.Access.validate(v)
+	for _, tag := range f.Proxy.Tags {
+		v.failIf(!strings.HasPrefix(tag, "tag:"), "proxy.tags: %q does not begin with tag:", tag)
+	}
 	r := f.Proxy.Recording
 	_, _, err := net.SplitHostPort(r.Recorder)
 	v.failIf(r.Dir != "" && r.Recorder != "", "proxy.recording: dir and recorder are both set; set only one")

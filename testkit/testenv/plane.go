@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
@@ -30,7 +31,11 @@ func (r *Env) startPart(ctx context.Context, part, serving string) (*Process, er
 	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err := r.writeAuthKey(); err != nil {
+	var tags []string
+	if own := r.settings["proxy.tags"]; part == "proxy" && own != "" {
+		tags = []string{strings.Trim(own, "[]")}
+	}
+	if err := r.writeAuthKey(tags...); err != nil {
 		return nil, err
 	}
 	p, err := r.tailplaned(ctx, part, "tailplane-"+part, append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))

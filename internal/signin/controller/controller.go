@@ -80,7 +80,7 @@ type Controller struct {
 	Config    *rest.Config
 	Namespace string // namespace of the sign-ins
 
-	// LeaseNamespace holds the Lease for leader election. If it is empty, there is no leader
+	// LeaseNamespace holds the Lease for leader election, and the marks of FirstUseConfigMap. If it is empty, there is no leader
 	// election. Two active operators do no harm; they only do the same work twice.
 	LeaseNamespace string
 
@@ -145,8 +145,14 @@ func (o *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
+	var marks *FirstUseMarks
+	if o.LeaseNamespace != "" {
+		if marks, err = NewFirstUseMarks(config, o.LeaseNamespace, o.Now); err != nil {
+			return err
+		}
+	}
 	r := &reconciler{
-		Controller: o, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		Controller: o, marks: marks, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorder(operatorName), written: overwrittenVersions{versions: map[string][]string{}},
 		arrivals: arrivalTimes{now: o.Now, at: map[types.UID]time.Time{}},
 	}
@@ -216,6 +222,7 @@ type reconciler struct {
 	*Controller
 	client.Client // reads from the cache, except roles and admission policies
 	live          client.Reader
+	marks         *FirstUseMarks // nil without a namespace for it; first use is off then
 	events        events.EventRecorder
 
 	roles    lookupCache[roleInfo] // by name
