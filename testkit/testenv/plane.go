@@ -38,7 +38,11 @@ func (r *Env) startPart(ctx context.Context, part, serving string) (*Process, er
 	if err := r.writeAuthKey(tags...); err != nil {
 		return nil, err
 	}
-	p, err := r.tailplaned(ctx, part, "tailplane-"+part, append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...))
+	env := append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)
+	if part == "proxy" { // it calls the access server, whose certificate is the test tailnet's
+		env = append(env, "SSL_CERT_FILE="+r.rootsFile())
+	}
+	p, err := r.tailplaned(ctx, part, "tailplane-"+part, env)
 	if err != nil {
 		return nil, err
 	}
