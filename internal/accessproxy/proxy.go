@@ -89,8 +89,8 @@ type Proxy struct {
 	lookups lookups
 
 	firstUses firstUses
-	sums    readSums
-	buffers bufferPools
+	sums      readSums
+	buffers   bufferPools
 }
 
 // An Outcome is the result of one request, for metrics. All values come from closed sets.

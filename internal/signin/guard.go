@@ -23,7 +23,7 @@ const (
 	CauseExpired  Cause = "expired"
 	CauseGrant    Cause = "grant" // the tailnet no longer supports the sign-in: its device, key or grant is gone
 	CauseReplaced Cause = "replaced"
-	CauseIdle     Cause = "idle" // it began on first use and was not used for its idle time
+	CauseIdle     Cause = "idle"  // it began on first use and was not used for its idle time
 	CauseAdmin    Cause = "admin" // a user of the cluster deleted it
 	CauseRefused  Cause = "refused"
 )

@@ -53,7 +53,7 @@ var (
 		Pattern: "POST " + Base + "/first-use", Verb: access.SigninFirstUse,
 		Doc:       "Begin the default session of a device that uses the access proxy, if a rule with onUse allows it. Only the cluster's access proxies may send it.",
 		Example:   FirstUseRequest{Device: "nVQ1kLDx7R11CNTRL"},
-		Responses: []FirstUseResult{{Status: exampleStatus(Pending)}},
+		Responses: []FirstUseResult{{Status: exampleStatus(Pending)}, {Status: exampleStatus(Ready)}},
 		Refusals: slices.Concat(ungranted, []problem.Code{problem.NotAProxy, problem.NotSignedIn, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces,
 			problem.PeriodOutOfBounds, problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable}),
 	}
