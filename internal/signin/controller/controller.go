@@ -145,11 +145,9 @@ func (o *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
-	var marks *FirstUseMarks
-	if o.LeaseNamespace != "" {
-		if marks, err = NewFirstUseMarks(config, o.LeaseNamespace, o.Now); err != nil {
-			return err
-		}
+	marks, err := o.firstUseMarks(config)
+	if err != nil {
+		return err
 	}
 	r := &reconciler{
 		Controller: o, marks: marks, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
@@ -186,6 +184,14 @@ func (o *Controller) Run(ctx context.Context) error {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
 	return nil
+}
+
+// firstUseMarks returns the record of the devices for which first use is off, or nil if there is no namespace for it.
+func (o *Controller) firstUseMarks(config *rest.Config) (*FirstUseMarks, error) {
+	if o.LeaseNamespace == "" {
+		return nil, nil
+	}
+	return NewFirstUseMarks(config, o.LeaseNamespace, o.Now)
 }
 
 // cacheOptions limits the cache to what is watched, and to bindings with Tailplane's labels.
