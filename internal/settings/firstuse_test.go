@@ -20,7 +20,9 @@ func TestFirstUseSettings(t *testing.T) {
 		{"a tag of the access server", func(f *settings.File) { f.Access.ProxyTags, f.Tailnet.Tags = []string{"tag:x"}, []string{"tag:x"} }, "is in tailnet.tags"},
 		{"no key", func(f *settings.File) { f.Proxy.Access.Servers = []string{"tka"} }, "proxy.access.key is missing"},
 		{"a key of another form", func(f *settings.File) { f.Proxy.Access = settings.ProxyAccess{Servers: []string{"tka"}, Key: "x"} }, "is not a key"},
-		{"plain HTTP", func(f *settings.File) { f.Proxy.Access = settings.ProxyAccess{Servers: []string{"http://tka"}, Key: key} }, "neither the name"},
+		{"plain HTTP", func(f *settings.File) {
+			f.Proxy.Access = settings.ProxyAccess{Servers: []string{"http://tka"}, Key: key}
+		}, "neither the name"},
 		{"all good", func(f *settings.File) {
 			f.Access.ProxyTags, f.Proxy.Access = []string{"tag:proxy"}, settings.ProxyAccess{Servers: []string{"tka", "https://tka.example"}, Key: key}
 		}, ""},
