@@ -23,8 +23,10 @@ func TestFirstUseMarksAreBounded(t *testing.T) {
 	if !changeMarks(m, map[string]*string{"alice-0": nil}) {
 		t.Error("removing a mark changed nothing")
 	}
-	if changeMarks(m, map[string]*string{"bob": at}) || changeMarks(m, map[string]*string{"alice-1": at}) || changeMarks(m, map[string]*string{"carol": nil}) {
-		t.Error("with full, a known mark or the removal of none, something changed")
+	for name, value := range map[string]*string{"bob": at, "alice-1": at, "carol": nil} {
+		if changeMarks(m, map[string]*string{name: value}) {
+			t.Errorf("with full, %s changed something", name)
+		}
 	}
 	if _, full := m.Data[firstUseFull]; !full {
 		t.Error("full was removed")

@@ -191,11 +191,11 @@ func TestPRX08_FirstCommand(t *testing.T) {
 	if len(all) != 1 {
 		t.Fatalf("%d sign-ins, want 1", len(all))
 	}
-	if s := all[0].Spec; !s.OnUse || s.Role != "view" || s.Idle == nil || s.Idle.Duration != 30*time.Minute {
+	if s := all[0].Spec; fmt.Sprint(s.OnUse, s.Role, s.Idle) != fmt.Sprint(true, "view", &metav1.Duration{Duration: 30 * time.Minute}) {
 		t.Errorf("the sign-in is %+v, want the role view of the rule with onUse", s)
 	}
 	entry := auditEntry(t, r, "signin.firstUse", alice.Node.Hostname)
-	if entry.Actor.Login != "alice@example.com" || entry.Actor.Via != "proxy" || !strings.HasPrefix(entry.Args["proxy"], "east-api.") {
+	if entry.Actor.Login+entry.Actor.Via != "alice@example.comproxy" || !strings.HasPrefix(entry.Args["proxy"], "east-api.") {
 		t.Errorf("the audit entry is %+v, want alice through the proxy", entry)
 	}
 }
