@@ -38,7 +38,7 @@ func TestFirstUseSettings(t *testing.T) {
 		switch {
 		case x.want != "" && !strings.Contains(text, x.want):
 			t.Errorf("%s: %v, want %q", x.why, err, x.want)
-		case x.want == "" && strings.Contains(text, "proxyTags") || strings.Contains(text, "proxy.access"):
+		case x.want == "" && strings.Contains(text, "proxy.access"), x.want == "" && strings.Contains(text, "proxyTags"):
 			t.Errorf("%s: %v", x.why, err)
 		}
 	}
