@@ -27,6 +27,7 @@ const (
 	LastAttemptAnnotation = "tailplane.dev/last-attempted-sign-in"
 
 	// EndRequestedAnnotation is set by the access server before it deletes a TkaSignin. If it is missing, another client deleted the TkaSignin, and the operator records that.
+	// Its value is "access", or why the end does not turn sign-in on first use off: "idle" or "replaced", and the time, RFC 3339.
 	EndRequestedAnnotation = "tailplane.dev/end-asked"
 )
 
@@ -79,7 +80,8 @@ type TkaSigninList struct {
 	Items []TkaSignin `json:"items"`
 }
 
-// TkaSigninSpec is the person, the device, the role and the period. Only period, askedAt, reason and rule can be changed, and record can be extended. Another
+// TkaSigninSpec is the person, the device, the role and the period. Only period, askedAt, reason, rule, onUse, idle and usedAt can be changed, and record can be
+// extended. Another
 // role needs another TkaSignin.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
@@ -173,6 +175,23 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	AskedAt metav1.Time `json:"askedAt"`
+
+	// onUse says that a request through the access proxy began the sign-in, and no login has extended it since.
+	// +optional
+	OnUse bool `json:"onUse,omitempty"`
+
+	// idle is how long a sign-in with onUse lasts without use, as a Go duration. The access server ends it then.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
+	Idle *metav1.Duration `json:"idle,omitempty"`
+
+	// usedAt is when the access proxies last reported that a sign-in with onUse is in use. It is up to a tenth of idle old.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
+	UsedAt *metav1.Time `json:"usedAt,omitempty"`
 }
 
 // SigninBind is a role and where it applies. With neither namespaces nor namespaceSelector it applies in the whole cluster, with one ClusterRoleBinding.

@@ -27,6 +27,7 @@ type Policy struct {
 	Reserved   []string      // Tailplane's namespaces, which no grant may name
 	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
 	Planes     []Tag         // tags of operator planes, which may list and cut all streams of the access proxy; empty: no node may
+	Proxies    []Tag         // tags of the cluster's access proxies; empty: no sign-in begins on first use
 
 	// Issuers are the issuers whose tokens the server accepts, with the audience of the tokens for this
 	// server, where a rule names none.
@@ -57,13 +58,15 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	switch {
 	case v == GossipExchange:
 		err = pol.admitMember(c)
+	case v == SigninFirstUse || v == SigninUsage:
+		err = pol.admitProxy(c)
 	case (v == ConnectionsRead || v == ConnectionsCut) && pol.isPlane(c):
 		p.plane = true
 	default:
 		p.grants, err = pol.entitle(c)
 	}
 	switch v {
-	case GossipExchange, SigninLogin, SigninRead, SigninList, SigninRoles, PolicyCheck, ClusterInfo, ClusterMembers, APIRequest, ConnectionsRead, ConnectionsCut:
+	case GossipExchange, SigninFirstUse, SigninUsage, SigninLogin, SigninRead, SigninList, SigninRoles, PolicyCheck, ClusterInfo, ClusterMembers, APIRequest, ConnectionsRead, ConnectionsCut:
 	case SigninKubeconfig: // a caller that lost its grant still gets in, so that its sign-in is ended
 		if problem.CodeOf(err) != problem.BadCapability { // a typing error in the policy revokes nothing
 			p.owner, err = err, nil
@@ -198,7 +201,7 @@ func (p Permit) Choose(w Request) (Permit, error) {
 			fmt.Sprintf("Give one: tka login --role %s --reason \"why\"", g.choice()))
 	}
 	p.rule, p.record, p.binds, p.period, p.clamped, p.claims = g.Name, g.Record, binds, period, clamped, p.claimsFor(g)
-	p.until = p.at.Add(period)
+	p.until, p.idle = p.at.Add(period), g.Idle
 	return p, nil
 }
 

@@ -57,14 +57,17 @@ type Grant struct {
 
 	ReasonRequired bool // a login must give a reason
 
-	Record []string // streams through the access proxy that must be recorded, in the order of RecordedStreams
+	Record []string      // streams through the access proxy that must be recorded, in the order of RecordedStreams
+	OnUse  bool          // a request through the access proxy begins the sign-in
+	Idle   time.Duration // how long such a sign-in lasts without use; 0 without OnUse
 
 	Token *TokenRule // the OIDC token that a login must bring; nil: none
 }
 
-// same reports whether g and h give the same roles with the same name, period, priority and token.
+// same reports whether g and h give the same roles with the same name, period, priority, token and first use.
 func (g Grant) same(h Grant) bool {
-	return g.Name == h.Name && g.Period == h.Period && g.Priority == h.Priority && g.Binds.Equal(h.Binds) && slices.Equal(g.Record, h.Record) && g.Token.equal(h.Token)
+	return g.Name == h.Name && g.Period == h.Period && g.Priority == h.Priority && g.Binds.Equal(h.Binds) && slices.Equal(g.Record, h.Record) &&
+		g.Token.equal(h.Token) && g.OnUse == h.OnUse && g.Idle == h.Idle
 }
 
 // admits reports whether the grant applies to the caller's kind of device.
@@ -99,6 +102,9 @@ func ParseGrant(raw []byte) (Grant, error) {
 		if b, err = short.bind(); err == nil {
 			g.Binds = Binds{b}
 		}
+	}
+	if err == nil {
+		err = g.checkOnUse()
 	}
 	return g, err
 }
@@ -219,16 +225,17 @@ func (g *Grant) set(field string, value json.Token, d *json.Decoder) (err error)
 		if g.Token, err = decodeTokenRule(value, d); err != nil {
 			return fmt.Errorf(`"oidc": %w`, err)
 		}
-	case "allowTagged", "allowShared":
+	case "idle":
+		s, _ := value.(string)
+		if g.Idle, err = time.ParseDuration(s); err != nil || g.Idle <= 0 {
+			return fmt.Errorf(`"idle": %.60q is not a duration such as "30m"`, s)
+		}
+	case "allowTagged", "allowShared", "onUse":
 		b, ok := value.(bool)
 		if !ok {
 			return fmt.Errorf("%q is not true or false", field)
 		}
-		if field == "allowTagged" {
-			g.AllowTagged = b
-		} else {
-			g.AllowShared = b
-		}
+		*map[string]*bool{"allowTagged": &g.AllowTagged, "allowShared": &g.AllowShared, "onUse": &g.OnUse}[field] = b
 	default:
 		return fmt.Errorf("%.60q is not a field of a rule", field)
 	}

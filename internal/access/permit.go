@@ -85,6 +85,7 @@ type Permit struct {
 	binds   Binds
 	period  time.Duration
 	clamped bool
+	idle    time.Duration // of a rule with onUse
 }
 
 // Caller returns the caller that the permit is for.

@@ -143,6 +143,11 @@ func (x *exchange) findSignin() error {
 	}
 	owner := signin.OwnerOf(x.caller, x.session)
 	s, ok, err := p.signin(x.r.Context(), owner.Name(), x.began)
+	if err == nil && p.Access != nil && x.session == "" && (!ok || p.isOver(s)) {
+		if begun, known, useErr := x.signinOnUse(owner); known || useErr != nil {
+			s, ok, err = begun, known, useErr
+		}
+	}
 	switch {
 	case err != nil:
 		return err
@@ -150,7 +155,8 @@ func (x *exchange) findSignin() error {
 		return x.notSignedIn(owner)
 	}
 	x.signin = s
-	return p.refusalOf(s, now)
+	p.firstUses.countUse(s)
+	return p.refusalOf(s, p.Now())
 }
 
 // refusalOf returns why no request may be sent with s at now, or nil.
@@ -159,6 +165,8 @@ func (p *Proxy) refusalOf(s signin.Signin, now time.Time) error {
 	switch state := s.State(now); {
 	case p.proof.isGone(s.Name, s.UID, s.Version):
 		return problem.New(problem.NotSignedIn, "The sign-in has ended.", login)
+	case state == signin.Pending && s.Phase == signin.PhaseReady && now.Before(s.ValidUntil) && mismatch(s, now) == nil:
+		return nil // it is being extended, and gives what it gave before
 	case state == signin.Pending:
 		return problem.New(problem.Unavailable, "The sign-in is being prepared.", "Try again in a moment.").WithRetryAfter(time.Second)
 	case state == signin.Refused:

@@ -76,7 +76,9 @@ type Proxy struct {
 	// RecordAll writes an audit entry for each routine read. Otherwise one entry a minute sums them up.
 	RecordAll bool
 	Limits    Limits
-	Drain     time.Duration // how long open streams may continue after the proxy starts to stop; 0: they end at once
+	// Access, optional, begins sign-ins on first use. Without it, only a login begins one.
+	Access AccessServer
+	Drain  time.Duration // how long open streams may continue after the proxy starts to stop; 0: they end at once
 	// Measure, optional, is called at the end of each request.
 	Measure func(Outcome)
 	Log     *slog.Logger
@@ -93,6 +95,8 @@ type Proxy struct {
 	inUse   inUse
 	sums    readSums
 	buffers bufferPools
+
+	firstUses firstUses
 }
 
 // An Outcome is the result of one request, for metrics. All values come from closed sets.
@@ -138,7 +142,11 @@ func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
 	defer loops.Wait()
 	defer endWork()
 	p.proof.renew(work, p) // without a first proof, all requests are refused
-	for _, loop := range []func(context.Context){p.proof.loop(p), p.watchTailnet, p.sums.loop} {
+	tasks := []func(context.Context){p.proof.loop(p), p.watchTailnet, p.sums.loop}
+	if p.Access != nil {
+		tasks = append(tasks, p.reportUsage)
+	}
+	for _, loop := range tasks {
 		loops.Go(func() { loop(work) })
 	}
 	srv := apiproxy.NewHTTPServer(p, p.Log)

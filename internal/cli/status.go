@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -134,6 +135,9 @@ func (t *tka) showStatus(items []statusItem, code int) error {
 		for _, it := range items {
 			if it.Error != "" {
 				t.warn("%s: %s", it.Cluster, it.Error)
+			}
+			if it.OnUse {
+				t.hint("The sign-in to %s began on first use and ends after %s without use. To keep it until its end: tka login", it.Cluster, output.HumanDuration(time.Duration(it.Idle)))
 			}
 			if len(it.MissingNamespaces) > 0 {
 				t.hint("These namespaces do not exist in %s: %s.", it.Cluster, describeNamespaces(it.MissingNamespaces))

@@ -297,6 +297,9 @@ func (t *tka) printWhy(info whyInfo) {
 			case r.Chosen:
 				note = output.Colored(output.Green, "chosen")
 			}
+			if r.OnUse && r.Problem == "" {
+				note.Text = strings.TrimPrefix(note.Text+", also on first use", ", ")
+			}
 			namespaces := describePlaces(r.Namespaces, r.Bind)
 			rows = append(rows, append(output.Row(r.Role, output.HumanDuration(time.Duration(r.Period)), fmt.Sprint(r.Priority), namespaces), note))
 		}

@@ -89,6 +89,13 @@ func (l *limiter) admit(c access.Caller, v access.Verb, now time.Time) error {
 	return nil
 }
 
+// Admitter returns a function that applies the limits of a verb to callers that another caller names, such as the devices
+// of an access proxy's requests. It has buckets of its own.
+func (d *Server) Admitter(v access.Verb) func(access.Caller) error {
+	l := newLimiter(d.Limits)
+	return func(c access.Caller) error { return l.admit(c, v, d.Now()) }
+}
+
 // takeToken takes a token and returns 0, or returns how long to wait for one.
 func takeToken(b *rate.Limiter, now time.Time) time.Duration {
 	if b == nil {

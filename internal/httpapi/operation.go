@@ -116,6 +116,10 @@ type AuditDetailer interface{ AuditDetails() map[string]string }
 // the token has none.
 type AuditCredential interface{ AuditCredentialID() string }
 
+// An AuditActor response names the caller for whom the request acted, if the caller of the request only passes it on. The
+// entry of the audit log is that caller's, and its argument "proxy" is the node that sent the request.
+type AuditActor interface{ AuditActor() (access.Caller, bool) }
+
 // A BodyReader is a pointer to a request that decodes its body itself, in a format to which newer
 // versions may add fields. All other requests are decoded strictly.
 type BodyReader interface {
@@ -180,6 +184,9 @@ func (o Op[Req, Resp]) ServeAfter(wait func(context.Context, access.Permit, Req)
 				}
 				v.entry.Args[name] = text
 			}
+		}
+		if a, ok := any(resp).(AuditActor); ok {
+			v.setActor(a.AuditActor())
 		}
 		if c, ok := any(resp).(AuditCredential); ok {
 			v.entry.CredentialID = c.AuditCredentialID()

@@ -29,6 +29,7 @@ type request struct {
 	originalHeader http.Header // the original request headers; only copies are passed on
 	route          Route
 	caller         access.Caller
+	actor          *access.Caller // for whom the request acted; nil: for its caller
 	entry          audit.Entry
 	nonce          string        // nonce for the proof; "" if no proof was requested or can be given
 	waited         time.Duration // time that the caller chose to wait
@@ -163,6 +164,17 @@ func (v *request) isPageLink() bool {
 	}
 	_, pattern := v.mux.Handler(v.r)
 	return v.routes[pattern].Page
+}
+
+// setActor sets the caller for whom the request acted, for the audit log.
+func (v *request) setActor(actor access.Caller, known bool) {
+	if !known {
+		return
+	}
+	if v.entry.Args == nil {
+		v.entry.Args = map[string]string{}
+	}
+	v.entry.Args["proxy"], v.actor = v.caller.Device.Name, &actor
 }
 
 // unknownRoute returns the route of requests without a match, for the audit log.

@@ -202,7 +202,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	v := &request{handler: h, w: w, r: r, originalHeader: r.Header, entry: audit.Entry{Time: now, RequestID: audit.NewID(now), Surface: "http"}}
 	resp, err := v.processSafely()
-	v.entry.Actor = audit.ActorOf(v.caller)
+	if v.entry.Actor = audit.ActorOf(v.caller); v.actor != nil {
+		v.entry.Actor = audit.ActorOf(*v.actor)
+	}
 	v.entry.Conclude(err)
 	var rerr error
 	routine := v.route.Routine || v.route.handle == nil && h.routineOnly // or the request was refused before a route was found

@@ -165,6 +165,7 @@ const (
 	MediaType        Code = "unsupported_media_type"
 
 	NotAMember       Code = "not_a_member"
+	NotAProxy        Code = "not_a_proxy"
 	NotSignedIn      Code = "not_signed_in"
 	NotReady         Code = "not_ready"
 	GrantRemoved     Code = "grant_removed"
@@ -198,7 +199,7 @@ func Codes() []Code {
 		ForeignNode, TaggedNode, NoCapability, BadCapability, AmbiguousRole, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, PeriodOutOfBounds, ReasonRequired,
 		TokenRequired, TokenRefused,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
-		NotAMember, NotSignedIn, NotReady, GrantRemoved, ProxyOnly, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
+		NotAMember, NotAProxy, NotSignedIn, NotReady, GrantRemoved, ProxyOnly, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
 		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation, Held, Confirmation, SelfApproval,
 	}
 }
@@ -208,7 +209,7 @@ var codesByStatus = map[int][]Code{
 	http.StatusAccepted:              {NotReady},
 	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
 	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
-	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, SubnetRouter, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, TokenRequired, TokenRefused, GrantRemoved, ProxyOnly, NotAMember, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, SubnetRouter, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, TokenRequired, TokenRefused, GrantRemoved, ProxyOnly, NotAMember, NotAProxy, NotAuthorized, Forbidden, SelfApproval},
 	http.StatusNotFound:              {NotFound, NotSignedIn},
 	http.StatusMethodNotAllowed:      {MethodNotAllowed},
 	http.StatusConflict:              {Conflict, CannotProvision},

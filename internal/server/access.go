@@ -70,7 +70,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		},
 	}
 	if p.set.Audit.Required {
-		server.MustRecord = []access.Verb{access.SigninLogin, access.SigninKubeconfig}
+		server.MustRecord = []access.Verb{access.SigninLogin, access.SigninKubeconfig, access.SigninFirstUse}
 	}
 	guard := &signin.Guard{
 		Store: store, Devices: node.Devices, Changed: node.Changed, Tailnet: func() string { return node.Status().Tailnet },
@@ -84,6 +84,10 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	service, err := signinService(p, store, keys, node, proxies)
 	if err != nil {
 		return err
+	}
+	service.Devices, service.All, service.Admit = node.Devices, store.All, server.Admitter(access.SigninLogin)
+	service.Idled = func(s signin.Signin) {
+		p.recordSigninChange(node.Status(), s, signin.CheckResult{End: true, Cause: signin.CauseIdle, Reason: "It began on first use and was not used for " + s.Idle.String() + "."})
 	}
 	others := &discovery{process: p, node: node, keys: keys, secret: secret, server: *server, events: make(chan gossip.Event, maxEvents)}
 	others.configureServer()
@@ -140,6 +144,11 @@ func signinService(p *process, store *controller.Store, keys *keyring, node *tai
 		Proxies: announcedProxies(p.set, node, proxies),
 		Ended:   func(_ signin.Signin, why signin.Cause) { p.metrics.CountEnded(why) },
 	}
+	marks, err := controller.NewFirstUseMarks(p.config, p.set.Signin.SystemNamespace, time.Now)
+	if err != nil {
+		return nil, err
+	}
+	s.FirstUseOff = marks
 	return s, acceptTokens(p, s)
 }
 
@@ -255,13 +264,17 @@ func announcedProxies(set settings.File, node *tailnet.Node, authority *proxyAut
 }
 
 // newNode returns a node with the settings that all nodes of the process share.
-func newNode(p *process, c tailnet.Config) (*tailnet.Node, error) {
+// tags are those of the node; none: those of the settings.
+func newNode(p *process, c tailnet.Config, tags ...string) (*tailnet.Node, error) {
 	t := p.set.Tailnet
 	var err error
 	if c.AuthKey, err = authKey(t.AuthKeyFile, p.log); err != nil {
 		return nil, err
 	}
-	c.Tags, c.ControlURL, c.Port, c.JoinTimeout = t.Tags, t.ControlURL, t.Port, time.Duration(t.JoinTimeout)
+	if c.Tags = t.Tags; len(tags) > 0 {
+		c.Tags = tags
+	}
+	c.ControlURL, c.Port, c.JoinTimeout = t.ControlURL, t.Port, time.Duration(t.JoinTimeout)
 	return tailnet.New(c)
 }
 
@@ -279,9 +292,13 @@ func authKey(path string, log *slog.Logger) (secret.Text, error) {
 	return secret.New(strings.TrimSpace(string(b))), nil
 }
 
+// proxyRate limits the requests of one access proxy, which acts for many devices. Each device has its own limit besides.
+var proxyRate = httpapi.Rate{PerMinute: 60 * 60, Burst: 120}
+
 func limits(l settings.Limits) httpapi.Limits {
 	return httpapi.Limits{
-		Verbs: map[access.Verb]httpapi.Rate{access.SigninLogin: httpapi.Rate(l.Login), access.SigninKubeconfig: httpapi.Rate(l.Kubeconfig)},
+		Verbs: map[access.Verb]httpapi.Rate{access.SigninLogin: httpapi.Rate(l.Login), access.SigninKubeconfig: httpapi.Rate(l.Kubeconfig),
+			access.SigninFirstUse: proxyRate, access.SigninUsage: proxyRate},
 		Other: httpapi.Rate(l.Others), All: httpapi.Rate(l.All), WaitersPerCaller: 4, Waiters: 1000, Connections: l.Connections,
 	}
 }
@@ -321,10 +338,12 @@ func (p *process) recordSigninChange(self tailnet.Status, s signin.Signin, f sig
 		e.Verb, e.Args["period"] = access.SigninShorten, f.Period.String()
 	}
 	if f.End {
-		e.Args["cause"] = string(signin.CauseGrant)
-		p.metrics.CountEnded(signin.CauseGrant)
+		cause := cmp.Or(f.Cause, signin.CauseGrant)
+		if e.Args["cause"] = string(cause); cause == signin.CauseGrant { // the service counts the others
+			p.metrics.CountEnded(cause)
+		}
 	}
-	p.log.Info("ended or changed a sign-in after a change of the tailnet", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
+	p.log.Info("ended or changed a sign-in without a request of its owner", "signin", s.Name, "login", s.Owner.Login, "reason", f.Reason)
 	p.recordAction(e)
 }
 

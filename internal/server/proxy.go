@@ -55,7 +55,7 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 			conf.StateSecret = t.StateSecret + "-proxy"
 		}
 	}
-	joined, err := newNode(p, conf)
+	joined, err := newNode(p, conf, p.set.Proxy.Tags...)
 	if err != nil {
 		return err
 	}
@@ -65,10 +65,14 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 		return err
 	}
 	policy := p.set.AccessPolicy()
+	accessServers, err := newAccessClient(p.set, joined)
+	if err != nil {
+		return err
+	}
 	var proxy *accessproxy.Proxy
 	metrics := p.metrics.AddProxy(func() []string { return proxy.Kinds() })
 	proxy = &accessproxy.Proxy{
-		Cluster: p.cluster.Name, Tailnet: node, Signins: proxySignins{store}, Upstream: upstream,
+		Cluster: p.cluster.Name, Tailnet: node, Signins: proxySignins{store}, Upstream: upstream, Access: accessServers,
 		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
 			return access.Decide(c, v, policy, now)
 		},

@@ -17,6 +17,9 @@ import (
 type Access struct {
 	Modes   []AccessMode     `yaml:"modes"`             // the first is the one that tka uses by default
 	Proxies []AnnouncedProxy `yaml:"proxies,omitempty"` // any of them serves; empty: the node proxy.hostname
+	// ProxyTags are tags that only the nodes of this cluster's access proxies have. These nodes may begin sign-ins on first
+	// use. Empty: no sign-in begins on first use.
+	ProxyTags []string `yaml:"proxyTags,omitempty,flow"`
 }
 
 // An AccessMode is a way from kubectl to the API server.
@@ -72,6 +75,7 @@ func (p AnnouncedProxy) FullName(node string) string {
 }
 
 func (f File) validateModes(v *validation) {
+	f.validateProxyTags(v)
 	modes := f.Access.Modes
 	v.failIf(len(modes) == 0, "access.modes is empty: list token, proxy or both")
 	for i, m := range modes {

@@ -24,6 +24,8 @@ type AccessProxy struct {
 	Requests  RecordedRequests `yaml:"requests"`
 	Recording Recording        `yaml:"recording,omitempty"`
 	Limits    ProxyLimits      `yaml:"limits"`
+	Access    ProxyAccess      `yaml:"access,omitempty"`
+	Tags      []string         `yaml:"tags,omitempty,flow"` // of its node; empty: tailnet.tags
 	// Planes are tags of the nodes of operator planes. They may list and cut the streams of all people, and their own roles
 	// say who may ask them. There is no default.
 	Planes []string `yaml:"planes,omitempty,flow"`
@@ -80,6 +82,10 @@ func (f File) validateProxy(v *validation) {
 	v.failIf(f.Proxy.Service != "" && service == f.ProxyHostname(), "proxy.service: %q has the name of the proxy's node: set another proxy.hostname", f.Proxy.Service)
 	v.failIf(f.Proxy.Service != "" && len(f.Tailnet.Tags) == 0, "proxy.service: only tagged nodes can host a service: set tailnet.tags")
 	v.failIf(!f.Proxy.Drain.isBetween(0, time.Hour), "proxy.drain: %v is not between 0 and 1h", f.Proxy.Drain)
+	f.Proxy.Access.validate(v)
+	for _, tag := range f.Proxy.Tags {
+		v.failIf(!strings.HasPrefix(tag, "tag:"), "proxy.tags: %q does not begin with tag:", tag)
+	}
 	r := f.Proxy.Recording
 	_, _, err := net.SplitHostPort(r.Recorder)
 	v.failIf(r.Dir != "" && r.Recorder != "", "proxy.recording: dir and recorder are both set; set only one")

@@ -223,7 +223,7 @@ func decode(b []byte, into any) error {
 var sections = map[string]string{
 	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api", "Access": " of access", "AnnouncedProxy": " of an entry of access.proxies",
 	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
-	"Audit": " of audit", "Plane": " of plane", "AccessProxy": " of proxy", "Recorder": " of recorder", "ProxyPolicy": " of policy", "Recording": " of proxy.recording", "ProxyRule": " of an entry of policy.rules", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
+	"Audit": " of audit", "Plane": " of plane", "AccessProxy": " of proxy", "Recorder": " of recorder", "ProxyPolicy": " of policy", "Recording": " of proxy.recording", "ProxyLimits": " of proxy.limits", "ProxyAccess": " of proxy.access", "ProxyRule": " of an entry of policy.rules", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
 	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
 	"ClusterProfiles": " of gossip.clusterProfiles", "Fleet": " of fleet", "FleetImages": " of fleet.images", "FleetCanary": " of fleet.canary",
 	"GatewayProxy": " of proxy", "GatewayExtension": " of extension", "GatewayEnvoy": " of envoy",
@@ -442,7 +442,7 @@ func (f File) Warnings() (w []string) {
 // AccessPolicy returns the policy for access.Decide.
 func (f File) AccessPolicy() access.Policy {
 	p := access.Policy{Capability: f.Signin.Capability, Min: time.Duration(f.Signin.Period.Min), Max: time.Duration(f.Signin.Period.Max),
-		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members(), Issuers: f.Signin.OIDC.audiences(f.Cluster.Name)}
+		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members(), Proxies: f.Access.proxyTags(), Issuers: f.Signin.OIDC.audiences(f.Cluster.Name)}
 	for _, t := range f.Proxy.Planes {
 		p.Planes = append(p.Planes, access.Tag(t))
 	}

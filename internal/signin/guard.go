@@ -25,13 +25,14 @@ const (
 	CauseExpired  Cause = "expired"
 	CauseGrant    Cause = "grant" // the tailnet no longer supports the sign-in: its device, key or grant is gone
 	CauseReplaced Cause = "replaced"
+	CauseIdle     Cause = "idle"  // it began on first use and was not used for its idle time
 	CauseAdmin    Cause = "admin" // a user of the cluster deleted it
 	CauseRefused  Cause = "refused"
 )
 
 // Causes returns all causes.
 func Causes() []Cause {
-	return []Cause{CauseLogout, CauseExpired, CauseGrant, CauseReplaced, CauseAdmin, CauseRefused}
+	return []Cause{CauseLogout, CauseExpired, CauseGrant, CauseReplaced, CauseIdle, CauseAdmin, CauseRefused}
 }
 
 // A DeviceState is the state of a sign-in's device in the tailnet at one moment.
@@ -46,6 +47,7 @@ type DeviceState struct {
 // A CheckResult is the result of a check of a sign-in. The zero Finding leaves the sign-in unchanged.
 type CheckResult struct {
 	End    bool
+	Cause  Cause         // of the end; "": CauseGrant
 	Reason string        // a sentence for the audit log
 	Period time.Duration // a shorter period for the sign-in; 0: no change
 	Record []string      // more streams to record, together with those of the sign-in; nil: no change

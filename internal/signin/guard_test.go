@@ -19,7 +19,7 @@ import (
 )
 
 var guardPolicy = access.Policy{Capability: "tailplane.dev/cap/access", Roles: []access.Role{"view", "edit"}, Min: access.MinPeriod, Max: 24 * time.Hour,
-	Reserved: []string{"tailplane-signins"}}
+	Reserved: []string{"tailplane-signins"}, Proxies: []access.Tag{"tag:proxy"}}
 
 func guarded(login, device string, rules ...string) access.Caller {
 	c := access.Caller{Login: access.Login(login), UserID: "1", Device: access.Device{ID: device, Name: device + ".tiny.ts.net"}, Tailnet: "example.com", Via: access.ViaTailnet}

@@ -22,6 +22,7 @@ const (
 	ReasonRoleNeedsNamespaces    = "RoleNeedsNamespaces"    // a role reaches every ServiceAccount, and signin.clusterWide does not list it
 	ReasonNoNamespace            = "NoNamespace"            // none of the namespaces exists
 	ReasonTooManyNamespaces      = "TooManyNamespaces"      // the labels select more namespaces than a sign-in may have
+	ReasonFirstUseOff            = "FirstUseOff"            // it began on first use after a logout or a revoke; only a login begins one then
 	ReasonNameTaken              = "NameTaken"              // another object has the name of the ServiceAccount or of a binding
 	ReasonBadPeriod              = "BadPeriod"              // the period is out of the bounds of signin.period
 	ReasonClockSkew              = "ClockSkew"              // the sign-in was requested in the future: the clocks of the servers differ
@@ -101,6 +102,7 @@ type Facts struct {
 	Existing     []string                     // the named namespaces that exist in the cluster
 	Selected     map[access.Selector][]string // the namespaces that each selector selects, sorted
 	PolicyActive bool                         // the admission policy is in force
+	FirstUseOff  bool                         // first use is off for its owner; known only before it is bound
 
 	Rules Rules
 }
@@ -144,6 +146,7 @@ type Step struct {
 	CreateAccount   bool      // create an account
 	CreateBindings  []Binding // bindings to create
 	Report          Report    // written to the status if it differs
+	TurnFirstUseOff bool      // record that first use is off for its owner, before the finalizer is removed
 	RemoveFinalizer bool      // remove Tailplane's finalizer
 	DeleteSignin    bool      // delete the sign-in
 }
@@ -192,6 +195,7 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 // finalizer keeps the sign-in after Tailplane's finalizer is gone.
 func (f Facts) revoke() Step {
 	step := f.deprovision(Step{Action: Revoke, Report: f.Report, RemoveFinalizer: f.HasFinalizer})
+	step.TurnFirstUseOff = f.HasFinalizer && f.Owner.mayBeginOnUse() && f.ExpiredAt.IsZero() && !f.KeepsFirstUse()
 	if !f.HasFinalizer {
 		step.Report = f.unboundReport(PhaseEnding, ReasonEnding, "It is being deleted.")
 		step.Report.ValidUntil = f.ValidUntil
@@ -263,6 +267,9 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 	}
 	if invalid := f.invalidBinds(); invalid != "" {
 		return ReasonRoleNotAllowed, invalid, time.Time{}
+	}
+	if f.OnUse && f.FirstUseOff {
+		return ReasonFirstUseOff, "After a logout or a revoke, only a login begins a sign-in on this device: tka login.", time.Time{}
 	}
 	desired, _ := f.desired()
 	absent := slices.IndexFunc(f.Binds, func(b access.Bind) bool { return !f.Roles[b.Role].Exists })

@@ -87,10 +87,10 @@ func TestNext(t *testing.T) {
 	}{
 		{"1", "deletion: rights first, then the account, then the sign-in", liveFacts(func(f *Facts) { f.Deleting = true }), soon, Revoke,
 			func(s *Step) {
-				s.DeleteBindings, s.DeleteAccount, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true
+				s.DeleteBindings, s.DeleteAccount, s.TurnFirstUseOff, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true, true
 			}, time.Time{}},
 		{"1", "deletion with nothing left: not found is success", pendingFacts(func(f *Facts) { f.Deleting = true }), soon, Revoke,
-			func(s *Step) { s.RemoveFinalizer = true }, time.Time{}},
+			func(s *Step) { s.TurnFirstUseOff, s.RemoveFinalizer = true, true }, time.Time{}},
 		{"1", "deletion that another finalizer delays: Tailplane's is off, so only the status is written", liveFacts(func(f *Facts) { f.Deleting, f.HasFinalizer, f.Account, f.Bindings = true, false, nil, nil }), soon, Revoke, nil, time.Time{}},
 		{"1", "the same after the status was written: no write", pendingFacts(func(f *Facts) {
 			f.Deleting, f.HasFinalizer = true, false
@@ -98,9 +98,11 @@ func TestNext(t *testing.T) {
 		}), soon, Keep, nil, time.Time{}},
 		{"1", "deletion wins over expiry", liveFacts(func(f *Facts) { f.Deleting = true }), end.Add(time.Hour), Revoke,
 			func(s *Step) {
-				s.DeleteBindings, s.DeleteAccount, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true
+				s.DeleteBindings, s.DeleteAccount, s.TurnFirstUseOff, s.RemoveFinalizer = []Binding{bindingIn("")}, &Account{"a1", "s1", "s1", false}, true, true
 			}, time.Time{}},
 		{"1", "deletion does not touch a foreign ServiceAccount", pendingFacts(func(f *Facts) { f.Deleting, f.Account = true, &Account{UID: "x"} }), soon, Revoke,
+			func(s *Step) { s.TurnFirstUseOff, s.RemoveFinalizer = true, true }, time.Time{}},
+		{"1", "deletion of an unused one, which leaves first use on", pendingFacts(func(f *Facts) { f.Deleting, f.DeletedAt, f.EndAsked = true, soon, EndAskedFor(CauseIdle, soon) }), soon, Revoke,
 			func(s *Step) { s.RemoveFinalizer = true }, time.Time{}},
 		{"2", "expired: remove the remaining objects", expired(end), end, Clear,
 			func(s *Step) {

@@ -49,6 +49,21 @@ var (
 		Responses: []Status{exampleStatus(Ended)},
 		Refusals:  slices.Concat(withToken, []problem.Code{problem.MediaType, problem.TooLarge, problem.NotSignedIn}),
 	}
+	FirstUse = httpapi.Op[FirstUseRequest, FirstUseResult]{
+		Pattern: "POST " + Base + "/first-use", Verb: access.SigninFirstUse,
+		Doc:       "Begin the default session of a device that uses the access proxy, if a rule with onUse allows it. Only the cluster's access proxies may send it.",
+		Example:   FirstUseRequest{Device: "nVQ1kLDx7R11CNTRL"},
+		Responses: []FirstUseResult{{Status: exampleStatus(Pending)}, {Status: exampleStatus(Ready)}},
+		Refusals: slices.Concat(ungranted, []problem.Code{problem.NotAProxy, problem.NotSignedIn, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces,
+			problem.PeriodOutOfBounds, problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable}),
+	}
+	ReportUsage = httpapi.Op[UsageReport, UsageResult]{
+		Pattern: "POST " + Base + "/usage", Verb: access.SigninUsage, Routine: true,
+		Doc:       "Report which sign-ins that began on first use had a request or an open stream in the last minute. Only the cluster's access proxies may send it.",
+		Example:   UsageReport{Signins: []string{"alice-example-com-0f3c9a1b2d4e5f607182"}},
+		Responses: []UsageResult{{}},
+		Refusals:  []problem.Code{problem.ForeignNode, problem.NotAProxy, problem.MediaType, problem.TooLarge},
+	}
 	ListSessions = httpapi.Op[SessionsRequest, Sessions]{
 		Pattern: "GET " + Base + "/sessions", Verb: access.SigninList,
 		Doc:       "List the sign-ins of this device, of all its sessions.",
@@ -222,6 +237,9 @@ type Status struct {
 	RequestReason     string    `json:"requestReason,omitempty" doc:"the reason that the person gave"`
 	Reason            string    `json:"reason,omitempty" doc:"why the sign-in is refused: a reason of the TkaSignin's Ready condition, such as ClockSkew; only in the state refused"`
 	Message           string    `json:"message,omitempty" doc:"the reason as a sentence"`
+
+	OnUse bool             `json:"onUse,omitempty" doc:"a request through the access proxy began the sign-in, and no login has extended it since"`
+	Idle  httpapi.Duration `json:"idle,omitzero" doc:"how long a sign-in with onUse lasts without use"`
 
 	Token *TokenIdentity `json:"oidc,omitempty" doc:"the OIDC token with which the sign-in began; absent: it began without one"`
 

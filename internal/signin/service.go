@@ -33,10 +33,10 @@ type Store interface {
 	ListCached(login string) []Signin
 	// Create stores a new sign-in. Error: ErrExists.
 	Create(context.Context, Signin) (Signin, error)
-	// Extend writes Period, AskedAt and Why if the stored version is s.Version. Errors: ErrConflict,
+	// Extend writes Period, AskedAt, Why, OnUse, Idle and UsedAt if the stored version is s.Version. Errors: ErrConflict,
 	// ErrNotFound.
 	Extend(context.Context, Signin) (Signin, error)
-	// Delete requests the deletion of the sign-in with this UID. Error: ErrNotFound if it is
+	// Delete requests the deletion of the sign-in with this UID, and stores its EndAsked. Error: ErrNotFound if it is
 	// already gone.
 	Delete(context.Context, Signin) error
 	// Await returns when done returns true for the sign-in called name, or when ctx ends. done
@@ -79,11 +79,24 @@ type Service struct {
 	Tokens     TokenVerifier
 	UsedTokens UsedTokens
 
+	// Devices, optional, returns the callers for stable device IDs, as in Guard. Without it, no sign-in begins on first use.
+	Devices func(ctx context.Context, ids ...string) (map[string]access.Caller, error)
+	// Admit, optional, applies the limits of requests to the device whose first use a proxy reports.
+	Admit func(access.Caller) error
+	// FirstUseOff, optional, is the record of the devices for which first use is off.
+	FirstUseOff FirstUseMarks
+	// All, optional, returns every sign-in from a cache, as in Guard. Without it, no sign-in ends for want of use.
+	All func() ([]Signin, bool)
+	// Idled, optional, is called for each sign-in that ended because it was not used.
+	Idled func(Signin)
+
 	MaxPerLogin int           // devices of one login with live sign-ins
 	MaxLife     time.Duration // maximum lifetime of a sign-in since its creation, as in Rules; 0: no limit
 	RetryAfter  time.Duration // pause between two polls of a client
 	MaxWait     time.Duration // maximum duration of a long poll
 	Now         func() time.Time
+
+	usage usage // by which the access proxies prove that they report
 }
 
 // Limits inside one login.
@@ -107,6 +120,8 @@ func (d *Service) Routes() []httpapi.Route {
 			return d.awaitReady(ctx, p, r.RequestToken, r.Session, r.Wait)
 		}, d.kubeconfig),
 		Logout.Serve(d.logout),
+		FirstUse.Serve(d.firstUse),
+		ReportUsage.Serve(d.reportUsage),
 		ListSessions.Serve(d.sessions),
 		ListRoles.Serve(d.grantedRoles),
 		CheckPolicy.Serve(d.checkPolicy),
@@ -155,6 +170,9 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 		if isRace(err) {
 			continue // another writer changed it between the read and the write: read again
 		}
+		if err == nil {
+			err = d.turnOnFirstUse(ctx, owner)
+		}
 		if err != nil {
 			return Accepted{}, err
 		}
@@ -180,10 +198,12 @@ func (d *Service) write(ctx context.Context, want Signin) (Signin, error) {
 	if !have.Deleting && have.Binds.Equal(want.Binds) && have.State(d.Now()) != Ended && have.State(d.Now()) != Refused && !d.outlived(have, want.Period) && have.hasToken(want) && !d.evades(have, want.Record) {
 		have.Period, have.AskedAt, have.Why, have.Rule = want.Period, d.Now(), cmp.Or(want.Why, have.Why), want.Rule
 		have.Record = access.MergeRecord(have.Record, want.Record)
+		have.OnUse, have.Idle, have.UsedAt = false, 0, time.Time{}
 		s, err := d.Store.Extend(ctx, have)
 		return s, wrapStoreError(err)
 	}
 	if !have.Deleting {
+		have.EndAsked = EndAskedFor(CauseReplaced, d.Now())
 		if err := d.remove(ctx, have, CauseReplaced); err != nil && !errors.Is(err, ErrNotFound) {
 			return Signin{}, wrapStoreError(err)
 		}
@@ -323,6 +343,9 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 		notReady.State = string(Pending)
 		return Kubeconfig{}, notReady
 	}
+	if err := d.keepWithoutUse(ctx, s); err != nil {
+		return Kubeconfig{}, err
+	}
 	token, expires, err := d.Store.IssueToken(ctx, s, s.ValidUntil.Sub(now))
 	switch {
 	case errors.Is(err, ErrConflict), errors.Is(err, ErrNotFound):
@@ -361,10 +384,16 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 	limit, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	s, err := d.readOwn(limit, p, req.Session)
+	live := err == nil && (s.Deleting || s.State(d.Now()) != Ended)
+	if err == nil || problem.CodeOf(err) == problem.NotSignedIn {
+		if markErr := d.turnOffFirstUse(limit, ownerOf(p, req.Session)); markErr != nil && !live { // of a live one the operator writes the mark
+			return Status{}, markErr
+		}
+	}
 	if err != nil {
 		return Status{}, err
 	}
-	if s.State(d.Now()) == Ended && !s.Deleting {
+	if !live {
 		return Status{}, notSignedIn(s)
 	}
 	if !s.Deleting {
@@ -389,6 +418,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 func (d *Service) status(s Signin) Status {
 	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why, Token: s.tokenIdentity(),
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
+	st.OnUse, st.Idle = s.OnUse, httpapi.Duration(s.Idle)
 	where, until := s.Binds, s.End(d.MaxLife)
 	switch st.State {
 	case Ready:

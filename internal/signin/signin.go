@@ -98,6 +98,13 @@ type Signin struct {
 	Created    time.Time
 	Deleting   bool // the object is being deleted
 
+	OnUse  bool          // a request through the access proxy began it, and no login has extended it since
+	Idle   time.Duration // how long it lasts without use; 0 without OnUse
+	UsedAt time.Time     // when a proxy last reported its use; zero without OnUse
+
+	DeletedAt time.Time // zero unless Deleting
+	EndAsked  string    // why the access server ends it, for Delete; see EndAskedFor
+
 	Report // stored in the status
 }
 

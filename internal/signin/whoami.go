@@ -53,6 +53,8 @@ type Rule struct {
 	Namespaces []string         `json:"namespaces" null:"never" doc:"where the rule applies; none: the whole cluster, or as in bind"`
 	Bind       []Role           `json:"bind,omitempty" doc:"each role and where it applies; absent: role and namespaces say it"`
 	Reason     string           `json:"reason,omitempty" enum:"required" doc:"a login must give a reason"`
+	OnUse      bool             `json:"onUse,omitempty" doc:"a request through the access proxy begins the sign-in"`
+	Idle       httpapi.Duration `json:"idle,omitzero" doc:"how long a sign-in that began on first use lasts without use"`
 	OIDC       *RuleToken       `json:"oidc,omitempty" doc:"the OIDC token that a login must bring; absent: none"`
 	Chosen     bool             `json:"chosen" doc:"a login without parameters uses this rule"`
 	Problem    string           `json:"problem" doc:"why the rule cannot be used; empty if it can"`
@@ -113,7 +115,7 @@ func (d *Service) whoami(ctx context.Context, p access.Permit, req WhoamiRequest
 			reason = "required"
 		}
 		rule := Rule{Name: r.Name, Role: string(r.Binds.Role()), Period: httpapi.Duration(r.Period), Priority: r.Priority,
-			Namespaces: append([]string{}, r.Binds.Namespaces()...), Reason: reason, Chosen: r.Chosen, Problem: r.Problem}
+			Namespaces: append([]string{}, r.Binds.Namespaces()...), Reason: reason, OnUse: r.OnUse, Idle: httpapi.Duration(r.Idle), Chosen: r.Chosen, Problem: r.Problem}
 		if len(r.Binds) > 0 && !r.Binds.IsSimple() {
 			rule.Bind = rolesOfBinds(r.Binds)
 		}

@@ -41,7 +41,7 @@ const (
 // basePolicy lets every node connect. Alice has the role view, bob has no grant. Tests add grants for other people.
 const basePolicy = `{
   "groups": {"group:viewers": ["alice@example.com"]},
-  "tagOwners": {"tag:tailplane": [], "tag:other": [], "tag:ci": [], "tag:robot": [], "tag:ingress": []},
+  "tagOwners": {"tag:tailplane": [], "tag:other": [], "tag:ci": [], "tag:robot": [], "tag:ingress": [], "tag:east-proxy": []},
   "grants": [
     {"src": ["*"], "dst": ["tag:tailplane", "tag:other"], "ip": ["*"]},
     {"src": ["group:viewers"], "dst": ["tag:tailplane"], "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h"}]}},
@@ -180,7 +180,7 @@ func newEnv() (_ *Env, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*Long)
 	defer cancel()
 	s, err := Run(ctx, testenv.Options{Policy: Policy(), ClusterName: "east", Settings: map[string]string{
-		"api.limits": NoLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s",
+		"api.limits": NoLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s", "access.proxyTags": "[tag:east-proxy]",
 	}})
 	if err != nil {
 		return nil, err

@@ -275,12 +275,15 @@ func (r *Env) StartAll(ctx context.Context) error {
 // AuthKeyFile returns the path of a tailnet auth key for a node with tag:tailplane.
 func (r *Env) AuthKeyFile() string { return filepath.Join(r.Dir, "authkey") }
 
-func (r *Env) writeAuthKey() error {
+func (r *Env) writeAuthKey(tags ...string) error {
+	if len(tags) == 0 {
+		tags = []string{"tag:tailplane"}
+	}
 	if _, err := os.Stat(r.AuthKeyFile()); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	// The plane starts one node for each exposure.
-	key := r.Net.AuthKey(tailnettest.AuthKey{Tags: []string{"tag:tailplane"}, Reusable: r.settings["plane.exposures"] != ""})
+	key := r.Net.AuthKey(tailnettest.AuthKey{Tags: tags, Reusable: r.settings["plane.exposures"] != ""})
 	return os.WriteFile(r.AuthKeyFile(), []byte(key+"\n"), 0o600)
 }
 

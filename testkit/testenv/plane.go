@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
@@ -30,11 +31,15 @@ func (r *Env) startPart(ctx context.Context, part, serving string) (*Process, er
 	if err := os.Remove(r.AuthKeyFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err := r.writeAuthKey(); err != nil {
+	var tags []string
+	if own := r.settings["proxy.tags"]; part == "proxy" && own != "" {
+		tags = []string{strings.Trim(own, "[]")}
+	}
+	if err := r.writeAuthKey(tags...); err != nil {
 		return nil, err
 	}
 	env := append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)
-	if r.settings["plane.accessProxies"] != "" { // the plane verifies their certificates
+	if part == "proxy" || r.settings["plane.accessProxies"] != "" { // both verify the certificates of the test tailnet
 		env = append(env, "SSL_CERT_FILE="+r.rootsFile())
 	}
 	p, err := r.tailplaned(ctx, part, "tailplane-"+part, env)

@@ -50,6 +50,9 @@
 {{- $_ := set $a "proxies" $names }}
 {{- end }}
 {{- end }}
+{{- with $v.access.proxyTags }}
+{{- $_ := set $a "proxyTags" . }}
+{{- end }}
 {{- toYaml $a }}
 {{- end }}
 
@@ -80,7 +83,7 @@
 {{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "access" (include "tailplane.accessModes" .root | fromYaml) "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- if and $v.all.enabled $v.proxy.enabled }}
-{{- $_ := set $f "proxy" (dict "enabled" true "hostname" (ternary (include "tailplane.proxyHostname" (dict "root" .root "ordinal" 0)) $v.proxy.hostname (not (empty $v.proxy.service))) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
+{{- $_ := set $f "proxy" (dict "enabled" true "hostname" (ternary (include "tailplane.proxyHostname" (dict "root" .root "ordinal" 0)) $v.proxy.hostname (not (empty $v.proxy.service))) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml) "access" $v.proxy.access "tags" $v.proxy.tags "limits" $v.proxy.limits) }}
 {{- if $v.proxy.planes }}{{ $_ := set $f.proxy "planes" $v.proxy.planes }}{{ end }}
 {{- end }}
 {{- if and $v.all.enabled $v.proxy.enabled $v.proxy.service }}{{ $_ := set $f.proxy "service" $v.proxy.service }}{{ end }}
@@ -114,7 +117,7 @@
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- $_ := set $f.tailnet "stateSecret" (printf "tailplane-proxy-%d" .ordinal) }}
 {{- $_ := set $f.audit "keySecret" "tailplane-proxy-audit-key" }}
-{{- $_ := set $f "proxy" (dict "hostname" (include "tailplane.proxyHostname" .) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml)) }}
+{{- $_ := set $f "proxy" (dict "hostname" (include "tailplane.proxyHostname" .) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml) "access" $v.proxy.access "tags" $v.proxy.tags "limits" $v.proxy.limits) }}
 {{- if $v.proxy.planes }}{{ $_ := set $f.proxy "planes" $v.proxy.planes }}{{ end }}
 {{- with $v.proxy.service }}{{ $_ := set $f.proxy "service" . }}{{ end }}
 {{- toYaml $f }}

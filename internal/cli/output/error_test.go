@@ -15,7 +15,7 @@ func TestProblemExitCode(t *testing.T) {
 		output.ExitFailed: {problem.BadRequest, problem.NotFound, problem.MethodNotAllowed, problem.TooLarge, problem.MediaType, problem.AuditUnavailable, problem.Internal},
 		output.ExitRefused: {problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.NodeExpired, problem.IdentityAmbiguous, problem.SubnetRouter, problem.ForeignNode, problem.TaggedNode,
 			problem.NoCapability, problem.BadCapability, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds, problem.ReasonRequired, problem.TokenRequired, problem.TokenRefused,
-			problem.NotAMember, problem.NotSignedIn, problem.GrantRemoved, problem.ProxyOnly, problem.CannotProvision, problem.TooManySignins,
+			problem.NotAMember, problem.NotAProxy, problem.NotSignedIn, problem.GrantRemoved, problem.ProxyOnly, problem.CannotProvision, problem.TooManySignins,
 			problem.InvalidToken, problem.IdentityMismatch, problem.NotAuthorized, problem.Forbidden, problem.Validation, problem.Held, problem.Confirmation, problem.SelfApproval},
 		output.ExitNotReady:    {problem.RateLimited, problem.NotReady, problem.Ending, problem.Conflict},
 		output.ExitUnreachable: {problem.IdentityUnavailable, problem.Unavailable},

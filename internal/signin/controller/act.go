@@ -62,6 +62,12 @@ func (r *reconciler) act(ctx context.Context, o *v1alpha1.TkaSignin, step signin
 	if err := r.report(ctx, o, step.Report); err != nil {
 		return err
 	}
+	if step.TurnFirstUseOff && r.marks != nil {
+		err := r.marks.TurnOff(ctx, o.Name, o.Spec.Device.ID)
+		if r.ignoreForbiddenIfTerminating(ctx, err) != nil && !apierrors.IsNotFound(r.ignoreForbiddenIfTerminating(ctx, err)) {
+			return fmt.Errorf("turn first use off: %w", err)
+		}
+	}
 	if step.RemoveFinalizer && controllerutil.ContainsFinalizer(o, v1alpha1.SigninFinalizer) {
 		err := r.patch(ctx, o, func() { controllerutil.RemoveFinalizer(o, v1alpha1.SigninFinalizer) })
 		if o.DeletionTimestamp != nil {

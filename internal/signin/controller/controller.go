@@ -80,7 +80,7 @@ type Controller struct {
 	Config    *rest.Config
 	Namespace string // namespace of the sign-ins
 
-	// LeaseNamespace holds the Lease for leader election. If it is empty, there is no leader
+	// LeaseNamespace holds the Lease for leader election, and the marks of FirstUseConfigMap. If it is empty, there is no leader
 	// election. Two active operators do no harm; they only do the same work twice.
 	LeaseNamespace string
 
@@ -145,8 +145,12 @@ func (o *Controller) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
+	marks, err := o.firstUseMarks(config)
+	if err != nil {
+		return err
+	}
 	r := &reconciler{
-		Controller: o, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		Controller: o, marks: marks, Client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorder(operatorName), written: overwrittenVersions{versions: map[string][]string{}},
 		arrivals: arrivalTimes{now: o.Now, at: map[types.UID]time.Time{}},
 	}
@@ -180,6 +184,14 @@ func (o *Controller) Run(ctx context.Context) error {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
 	return nil
+}
+
+// firstUseMarks returns the record of the devices for which first use is off, or nil if there is no namespace for it.
+func (o *Controller) firstUseMarks(config *rest.Config) (*FirstUseMarks, error) {
+	if o.LeaseNamespace == "" {
+		return nil, nil
+	}
+	return NewFirstUseMarks(config, o.LeaseNamespace, o.Now)
 }
 
 // cacheOptions limits the cache to what is watched, and to bindings with Tailplane's labels.
@@ -216,6 +228,7 @@ type reconciler struct {
 	*Controller
 	client.Client // reads from the cache, except roles and admission policies
 	live          client.Reader
+	marks         *FirstUseMarks // nil without a namespace for it; first use is off then
 	events        events.EventRecorder
 
 	roles    lookupCache[roleInfo] // by name

@@ -36,6 +36,15 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 		Report: signin.Report{Phase: signin.Phase(o.Status.Phase), Bound: boundOf(o.Status),
 			MissingNamespaces: slices.Clone(o.Status.MissingNamespaces), ObservedGeneration: o.Status.ObservedGeneration},
 	}
+	if s.OnUse = o.Spec.OnUse; o.Spec.Idle != nil {
+		s.Idle = o.Spec.Idle.Duration
+	}
+	if o.Spec.UsedAt != nil {
+		s.UsedAt = o.Spec.UsedAt.Time
+	}
+	if s.EndAsked = o.Annotations[v1alpha1.EndRequestedAnnotation]; s.Deleting {
+		s.DeletedAt = o.DeletionTimestamp.Time
+	}
 	if t := o.Spec.OIDC; t != nil {
 		s.Owner.Issuer, s.Owner.Subject, s.Audience, s.Claims = t.Issuer, t.Subject, t.Audience, map[string]string{}
 		for name, value := range t.Claims {
@@ -121,6 +130,9 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 			Period:  metav1.Duration{Duration: s.Period},
 			AskedAt: metav1.NewTime(s.AskedAt),
 		},
+	}
+	if s.OnUse {
+		o.Spec.OnUse, o.Spec.Idle, o.Spec.UsedAt = true, &metav1.Duration{Duration: s.Idle}, new(metav1.NewTime(s.UsedAt))
 	}
 	o.Spec.OIDC = tokenOf(s)
 	if s.Binds.IsSimple() {

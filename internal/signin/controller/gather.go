@@ -76,6 +76,14 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 	if f.Bindings, err = r.bindings(ctx, reader, f); err != nil || ends {
 		return f, o, err
 	}
+	if f.OnUse && (f.Phase != signin.PhaseReady || f.ServiceAccountUID == "") {
+		f.FirstUseOff = true
+		if r.marks != nil {
+			if f.FirstUseOff, err = r.marks.IsOff(ctx, f.Name); err != nil {
+				return f, o, err
+			}
+		}
+	}
 	if f.PolicyActive, err = r.isPolicyActive(ctx); err != nil {
 		return f, o, err
 	}

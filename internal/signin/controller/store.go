@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -191,7 +192,7 @@ func (s *Store) Create(ctx context.Context, want signin.Signin) (signin.Signin, 
 	return signinOf(o), nil
 }
 
-// Extend writes the period, the reason, the name of the rule and the request time, if the stored version is the one that was read.
+// Extend writes the period, the reason, the name of the rule, the request time and the first use, if the stored version is the one that was read.
 func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, error) {
 	spec := map[string]any{"period": metav1.Duration{Duration: want.Period}, "askedAt": metav1.NewTime(want.AskedAt)}
 	if want.Why != "" {
@@ -202,6 +203,10 @@ func (s *Store) Extend(ctx context.Context, want signin.Signin) (signin.Signin, 
 	}
 	if len(want.Record) > 0 {
 		spec["record"] = want.Record
+	}
+	spec["onUse"], spec["idle"], spec["usedAt"] = nil, nil, nil
+	if want.OnUse {
+		spec["onUse"], spec["idle"], spec["usedAt"] = true, metav1.Duration{Duration: want.Idle}, metav1.NewTime(want.UsedAt)
 	}
 	o, err := s.patch(ctx, want.Name, map[string]any{"metadata": map[string]any{"uid": want.UID, "resourceVersion": want.Version}, "spec": spec})
 	if err != nil {
@@ -249,7 +254,7 @@ func (s *Store) Delete(ctx context.Context, which signin.Signin) error {
 func (s *Store) annotateEnd(ctx context.Context, which signin.Signin) {
 	ctx, cancel := context.WithTimeout(ctx, annotateTimeout)
 	defer cancel()
-	_, _ = s.patch(ctx, which.Name, map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndRequestedAnnotation: "access"}}})
+	_, _ = s.patch(ctx, which.Name, map[string]any{"metadata": map[string]any{"uid": which.UID, "annotations": map[string]string{v1alpha1.EndRequestedAnnotation: cmp.Or(which.EndAsked, "access")}}})
 }
 
 // Await implements signin.Store. The watch triggers each check. A positive check is repeated on the
