@@ -15,7 +15,7 @@ import (
 var sizes = map[string]int64{
 	"mca":        15 << 20,
 	"tka":        20 << 20,
-	"tailplaned": 100 << 20, // all roles in one image, with the libraries of each
+	"tailplaned": 110 << 20, // all roles in one image, with the libraries of each
 }
 
 // SGN-16: the size of tka.

@@ -38,7 +38,7 @@ port-forward, from all of your devices. The proxy identifies you by your connect
 
 With --all, list the streams of all people through the operator plane, if your role there allows
 it. A proxy that does not answer is named, and the command then does not end with 0.`,
-		Example: "  tka connections\n  tka connections --all --login bob@example.com\n  tka connections cut 9392fdf7-363b-4154-8550-6808e60c92c3 --reason \"the wrong cluster\"",
+		Example: "  tka connections\n  tka connections --all --login bob@example.com\n  tka connections cut 9392fdf7-363b-4154-8550-6808e60c92c3 --reason mistake",
 		RunE:    func(cmd *cobra.Command, _ []string) error { return t.listConnections(cmd.Context(), cf) },
 	}
 	cmd.Flags().BoolVar(&cf.all, "all", false, "list the streams of all people, through the operator plane")
@@ -59,7 +59,7 @@ a sign-in may cut its streams.
 
 The sign-in continues, so the program may connect again. With --end, the sign-in ends too, and
 all of its streams with it.`,
-		Example: "  tka connections cut 9392fdf7-363b-4154-8550-6808e60c92c3 --reason \"the wrong cluster\"\n  tka connections cut --end east-api.tail1234.ts.net/9392fdf7-363b-4154-8550-6808e60c92c3 --reason \"the laptop was lost\"",
+		Example: "  tka connections cut 9392fdf7-363b-4154-8550-6808e60c92c3 --reason mistake\n  tka connections cut --end east-api.tail1234.ts.net/9392fdf7-363b-4154-8550-6808e60c92c3 --reason lost-laptop",
 		Args:    arguments(1, 1, "the ID of a stream"),
 		RunE:    func(cmd *cobra.Command, args []string) error { return t.doCut(cmd.Context(), cf, args[0]) },
 	}

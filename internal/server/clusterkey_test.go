@@ -78,7 +78,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("l.WaitersPerCaller = %v, want 4", l.WaitersPerCaller)
 	case l.All.PerMinute != 18000:
 		t.Errorf("l.All.PerMinute = %v, want 18000", l.All.PerMinute)
-	case len(l.Verbs) != 2:
-		t.Errorf("len(l.Verbs) = %v, want 2", len(l.Verbs))
+	case len(l.Verbs) != 4:
+		t.Errorf("len(l.Verbs) = %v, want 4", len(l.Verbs))
 	}
 }
