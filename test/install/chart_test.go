@@ -613,7 +613,7 @@ func TestSettingsInStep(t *testing.T) {
 	var recordings map[string]any
 	for _, recording := range []string{"volume: {enabled: true}", "recorder: 'recorder:80', tag: 'tag:recorder'"} {
 		var proxied map[string]any
-		text := file(profileValues(t, "all")+"\nproxy: {enabled: true, hostname: gate, planes: ['tag:dashboard'], service: 'svc:east-api', recording: {"+recording+"}}\naccess: {proxyTags: ['tag:east-proxy']}"+rules, "tailplane", "tailplane-0.yaml")
+		text := file(profileValues(t, "all")+"\nproxy: {enabled: true, hostname: gate, planes: ['tag:dashboard'], service: 'svc:east-api', recording: {"+recording+"}}\naccess: {enabled: false, proxyTags: ['tag:east-proxy']}"+rules, "tailplane", "tailplane-0.yaml")
 		if err := yaml.Unmarshal([]byte(text), &proxied); err != nil {
 			t.Fatal(err)
 		}

@@ -159,8 +159,8 @@ func TestPRX12_Recorder(t *testing.T) {
 	}
 	t.Run("everybody sees their own", func(t *testing.T) {
 		for _, s := range e.list(t, alice) {
-			if s.Login != "alice@example.com" || s.Pod != "app" || s.Cluster != "east" {
-				t.Errorf("a recording is %+v", s)
+			if diff := cmp.Diff([]string{"alice@example.com", "app", "east"}, []string{s.Login, s.Pod, s.Cluster}); diff != "" {
+				t.Errorf("a recording (-want +got):\n%s", diff)
 			}
 		}
 		if got := e.list(t, bob); len(got) > 0 {
