@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/tailplane/tailplane/testkit/buildcache"
@@ -139,6 +140,11 @@ spec:
 func TestPRX01_Programs(t *testing.T) {
 	r := start(t)
 	runApp(t, r)
+	t.Cleanup(func() { // its ephemeral containers would stay
+		if err := kubernetes.NewForConfigOrDie(r.Cluster.AdminConfig()).CoreV1().Pods("default").Delete(context.Background(), "app", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}); err != nil {
+			t.Error(err)
+		}
+	})
 	users := serveMetrics(t, r)
 	alice := person(t, r, "alice-programs", "alice@example.com", "edit")
 	run(t, alice, 0, "tka", "login", "--role", "edit")

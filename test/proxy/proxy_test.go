@@ -95,7 +95,7 @@ func start(t *testing.T) *testenv.Env {
 		)}); system.err != nil {
 			return
 		}
-		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]"}})
+		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]", "signin.maxPerLogin": "100"}})
 		if system.err != nil {
 			return
 		}

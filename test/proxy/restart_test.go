@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -27,6 +28,15 @@ func TestPRX09_Restart(t *testing.T) {
 	if err := r.Cluster.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // a pod of it would be started again: it ends when it cannot hold its Lease
+		select {
+		case <-r.Operator.Done():
+			if err := r.StartOperator(context.Background()); err != nil {
+				t.Error(err)
+			}
+		default:
+		}
+	})
 	last := ""
 	until(t, func() string { return last }, func() bool {
 		got, err := alice.Run(t.Context(), "kubectl", append(edit, "get", "namespace", "default", "-o", "name", "--request-timeout=5s")...)
