@@ -162,7 +162,7 @@ func (d *Service) beginOnUse(ctx context.Context, proxy access.Permit, device ac
 	if err := d.requireFirstUse(ctx, owner); err != nil {
 		return Signin{}, err
 	}
-	want := Signin{Name: owner.Name(), Owner: owner, Binds: p.Binds(), Rule: p.Rule(), Period: p.Period(), OnUse: true, Idle: idle, UsedAt: d.Now()}
+	want := Signin{Name: owner.Name(), Owner: owner, Binds: p.Binds(), Rule: p.Rule(), Record: p.Record(), Period: p.Period(), OnUse: true, Idle: idle, UsedAt: d.Now()}
 	for range writeTries {
 		have, err := d.Store.Get(ctx, want.Name)
 		switch {

@@ -106,6 +106,25 @@ func TestPRX08_Idle(t *testing.T) {
 	})
 }
 
+// PRX-08, PRX-12: what a rule requires to be recorded is required of a sign-in that begins on first use too.
+func TestPRX08_Record(t *testing.T) {
+	alice := guarded("alice@example.com", "n1", `{"role":"view","period":"8h","onUse":true,"record":["exec"]}`)
+	proxy := access.Caller{Tags: []access.Tag{"tag:proxy"}, Device: access.Device{ID: "p", Name: "east-api"}, Tailnet: "example.com", Via: access.ViaTailnet}
+	store := newMemoryStore()
+	h, service, _ := newHandler(store, func() (access.Caller, error) { return proxy, nil })
+	service.FirstUseOff, service.All = memoryMarks{}, allOf(store)
+	service.Devices = func(context.Context, ...string) (map[string]access.Caller, error) {
+		return map[string]access.Caller{"n1": alice}, nil
+	}
+	if w := request(h, signin.FirstUse.Declare(), signin.FirstUseRequest{Device: "n1"}); w.Code != http.StatusOK {
+		t.Fatalf("first use: %d %s", w.Code, w.Body)
+	}
+	s, err := store.Get(t.Context(), signin.OwnerOf(alice, "").Name())
+	if err != nil || !slices.Equal(s.Record, []string{"exec"}) {
+		t.Errorf("record: %v, %v, want exec", s.Record, err)
+	}
+}
+
 // PRX-08: only an end that the access server asked for within the last 10 s leaves first use on.
 func TestPRX08_EndsThatKeepFirstUse(t *testing.T) {
 	deleted := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
