@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -231,6 +232,10 @@ func (t *tka) gatherAccessProxy(ctx context.Context, l *client.Client, f *doctor
 	api, err := client.NewKubeAPI(g.Server, g.CA, g.Token, t.tailscale)
 	if err == nil {
 		f.APIVersion, err = api.Version(ctx)
+	}
+	if at, urlErr := url.Parse(g.Server); urlErr == nil { // after the request, so that Tailscale knows the path
+		path := t.tailscale.PathTo(ctx, at.Hostname())
+		f.Direct, f.Relay = path.Direct, path.Relay
 	}
 	answer, answered := errors.AsType[*client.KubeAPIError](err)
 	switch {

@@ -15,6 +15,7 @@ import (
 	"tailscale.com/client/tailscale/apitype"
 	"tailscale.com/ipn/ipnstate"
 	"tailscale.com/tailcfg"
+	"tailscale.com/types/key"
 )
 
 // A Daemon is a running daemon.
@@ -80,6 +81,13 @@ func (d *Daemon) Userspace() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status.TUN = false
+}
+
+// SetPath sets how packets reach the peer of that name: directly at an address, or through the relay of a region.
+func (d *Daemon) SetPath(name, address, relay string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.status.Peer = map[key.NodePublic]*ipnstate.PeerStatus{key.NewNode().Public(): {DNSName: name + ".", CurAddr: address, Relay: relay, Active: true}}
 }
 
 // AddPeer adds a peer with its full name and its address.

@@ -66,6 +66,8 @@ type Facts struct {
 
 	APIServer  string // URL of what kubectl connects to: the API server, or in the mode proxy the access proxy
 	PrivateCA  bool   // the cluster's own authority issued the access proxy's certificate
+	Direct     bool   // packets reach the access proxy directly
+	Relay      string // region of the relay through which they reach it; "": none, or unknown
 	APIVersion string // of the API server; "": it answers, and refuses this request
 	APIFailure Failure
 	Proxy      string // proxy that kubectl would use for the API server; "": none
@@ -361,9 +363,9 @@ func (f Facts) apiServer() Result {
 	case f.APIServer == "":
 		return result(Skipped, "The address of the API server is unknown.")
 	case f.Mode == signin.ModeProxy && f.APIVersion == "":
-		return result(OK, "The access proxy %s answers. It refuses requests until this device is signed in. %s", f.APIServer, f.certificate())
+		return result(OK, "The access proxy %s answers. It refuses requests until this device is signed in. %s%s", f.APIServer, f.certificate(), f.path())
 	case f.Mode == signin.ModeProxy:
-		return result(OK, "The access proxy %s carries requests to the API server: Kubernetes %s. %s", f.APIServer, f.APIVersion, f.certificate())
+		return result(OK, "The access proxy %s carries requests to the API server: Kubernetes %s. %s%s", f.APIServer, f.APIVersion, f.certificate(), f.path())
 	case f.APIVersion == "":
 		return result(OK, "The API server %s answers.", f.APIServer)
 	}
@@ -376,6 +378,19 @@ func (f Facts) certificate() string {
 		return "Its certificate is private: the cluster issued it, and the kubeconfig has the authority."
 	}
 	return "Its certificate is public."
+}
+
+// path says how packets reach the access proxy, if Tailscale knows it.
+func (f Facts) path() string {
+	switch {
+	case f.Direct:
+		return " The connection is direct."
+	case f.Relay == "peer":
+		return " The connection is relayed by a node of the tailnet, so each request takes longer."
+	case f.Relay != "":
+		return " The connection is relayed through the DERP region " + f.Relay + ", so each request takes longer: UDP between this machine and the proxy would make it direct."
+	}
+	return ""
 }
 
 func (f Facts) rights() Result {

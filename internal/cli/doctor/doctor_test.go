@@ -67,6 +67,8 @@ func TestEvaluate(t *testing.T) {
 		{"edit in one namespace", func(f *doctor.Facts) { f.Whoami.Signin.Role, f.Whoami.Signin.Namespaces = "edit", []string{"shop"} }, "role", doctor.OK, "edit"},
 		{"API server", func(f *doctor.Facts) { f.APIFailure = doctor.Failure{"no route", []string{"look"}} }, "API server", doctor.Fail, "no route"},
 		{"access proxy", func(f *doctor.Facts) { f.Mode = signin.ModeProxy }, "API server", doctor.OK, "carries requests to the API server: Kubernetes v1.37.0"},
+		{"access proxy, direct", func(f *doctor.Facts) { f.Mode, f.Direct = signin.ModeProxy, true }, "API server", doctor.OK, "The connection is direct."},
+		{"access proxy, relayed", func(f *doctor.Facts) { f.Mode, f.Relay = signin.ModeProxy, "fra" }, "API server", doctor.OK, "relayed through the DERP region fra"},
 		{"access proxy, not signed in", func(f *doctor.Facts) { f.Mode, f.APIVersion = signin.ModeProxy, "" }, "API server", doctor.OK, "until this device is signed in"},
 		{"no plugin in the mode proxy", func(f *doctor.Facts) { f.Mode, f.Plugin = signin.ModeProxy, "" }, "plugin", doctor.Skipped, "runs no plugin"},
 		{"plugins denied in the mode proxy", func(f *doctor.Facts) {

@@ -202,6 +202,41 @@ func (c *Client) PeerName(ctx context.Context, addr netip.Addr) string {
 	return plainName(who.Node.Name)
 }
 
+// A Path is how packets reach a peer. Its zero value is unknown.
+type Path struct {
+	Direct bool
+	Relay  string // region of the DERP relay, such as "fra", or "peer" for a relay that is a node of the tailnet; "": none
+}
+
+// PathTo returns how packets reach the node with a full MagicDNS name. It is known only a moment after traffic with the node.
+func (c *Client) PathTo(ctx context.Context, name string) Path {
+	if s, err := c.Status(ctx); err != nil || !s.Running() {
+		return Path{}
+	}
+	out, err := c.get(ctx, "status", "status", "--json")
+	if err != nil {
+		return Path{}
+	}
+	var st struct {
+		Peer map[string]struct{ DNSName, CurAddr, Relay, PeerRelay string }
+	}
+	if json.Unmarshal(out, &st) != nil {
+		return Path{}
+	}
+	for _, p := range st.Peer {
+		switch {
+		case plainName(p.DNSName) != plainName(name):
+		case p.CurAddr != "":
+			return Path{Direct: true}
+		case p.PeerRelay != "":
+			return Path{Relay: "peer"}
+		default:
+			return Path{Relay: p.Relay}
+		}
+	}
+	return Path{}
+}
+
 // FullName returns the MagicDNS name in this machine's tailnet that a bare host name stands for. It returns a name in the tailnet unchanged,
 // and "" for any other host, or if the tailnet is unknown.
 func (c *Client) FullName(ctx context.Context, host string) string {

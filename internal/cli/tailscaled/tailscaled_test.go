@@ -48,6 +48,31 @@ func TestOnlyTheDaemonConfirms(t *testing.T) {
 	}
 }
 
+// The path to a peer is direct, through a relay, or unknown.
+func TestPathTo(t *testing.T) {
+	d := tailscaledtest.Start(t, "nAlice", "tail1234.ts.net")
+	for _, tt := range []struct {
+		address, relay, name string
+		want                 Path
+	}{
+		{"192.0.2.7:41641", "fra", "east-api.tail1234.ts.net", Path{Direct: true}},
+		{"", "fra", "East-API.tail1234.ts.net.", Path{Relay: "fra"}},
+		{"", "", "east-api.tail1234.ts.net", Path{}},
+		{"192.0.2.7:41641", "fra", "west-api.tail1234.ts.net", Path{}},
+	} {
+		d.SetPath("east-api.tail1234.ts.net", tt.address, tt.relay)
+		if got := newClient(d.Socket).PathTo(t.Context(), tt.name); got != tt.want {
+			t.Errorf("%s at %q, relay %q: %+v, want %+v", tt.name, tt.address, tt.relay, got, tt.want)
+		}
+	}
+	d.SetState("Stopped")
+	for _, c := range []*Client{nil, newClient(d.Socket)} {
+		if got := c.PathTo(t.Context(), "west-api.tail1234.ts.net"); got != (Path{}) {
+			t.Errorf("without a tailnet: %+v", got)
+		}
+	}
+}
+
 func TestNames(t *testing.T) {
 	d := tailscaledtest.Start(t, "nAlice", "tail1234.ts.net")
 	d.AddPeer("tka.tail1234.ts.net", "100.64.0.7")
