@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
@@ -52,8 +53,8 @@ func (p *process) signingKey(ctx context.Context, role settings.Role) (audit.Key
 // openAuditLog opens the audit log of the process, and returns the function that closes it. The OTEL_* variables configure whether a
 // collector gets a copy.
 func (p *process) openAuditLog(ctx context.Context) (closeRecord func() error, err error) {
-	role := settings.AccessRole
-	if p.role == settings.OperatorRole || p.role == settings.PlaneRole {
+	role := settings.AccessRole // also of a process of all roles
+	if slices.Contains([]settings.Role{settings.OperatorRole, settings.PlaneRole, settings.ProxyRole}, p.role) {
 		role = p.role
 	}
 	key, err := p.signingKey(ctx, role)

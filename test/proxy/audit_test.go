@@ -112,6 +112,9 @@ func TestPRX13_JoinedWithKubernetes(t *testing.T) {
 		t.Errorf("%d gets of the ConfigMap are recorded, want 2: %+v", named, ours)
 	}
 	run(t, alice, 0, "tka", "audit", "verify", r.ProxyAuditFile())
+	if out := r.Proxy.Output(); strings.Contains(out, "line of the audit log failed") {
+		t.Errorf("the proxy cannot note the last line of its audit log on its Lease: %s", out)
+	}
 }
 
 // PRX-13, PX-05: Kubernetes decides who may impersonate, by the rights of the caller's own account. Its audit log shows the account
