@@ -27,7 +27,6 @@ import (
 	"github.com/tailplane/tailplane/internal/apiproxy"
 	"github.com/tailplane/tailplane/internal/audit"
 	"github.com/tailplane/tailplane/internal/httpapi"
-	"github.com/tailplane/tailplane/internal/httpapi/framing"
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/internal/util/secret"
 )
@@ -151,17 +150,13 @@ func (p *Proxy) Run(ctx context.Context, ln net.Listener) error {
 	}
 	srv := apiproxy.NewHTTPServer(p, p.Log)
 	srv.ConnContext = p.connContext
-	framed := srv.ConnState
+	bound, framed := httpapi.NewConnLimiter(apiproxy.FramedListener(ln), p.Limits.Connections, 0), srv.ConnState
 	srv.ConnState = func(c net.Conn, state http.ConnState) {
 		p.conns.onStateChange(c, state)
+		bound.OnStateChange(c, state)
 		framed(c, state)
 	}
 	srv.HTTP2.SendPingTimeout, srv.HTTP2.PingTimeout = 30*time.Second, 15*time.Second
-	bound := httpapi.NewConnLimiter(apiproxy.FramedListener(ln), p.Limits.Connections, 0)
-	srv.ConnState = func(c net.Conn, s http.ConnState) {
-		bound.OnStateChange(c, s)
-		framing.OnStateChange(c, s)
-	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(bound) }()
 	select {

@@ -331,7 +331,8 @@ func TestExamplesOfTheReference(t *testing.T) {
 		}
 		a := call(alice, op)
 		check(op, a)
-		if a.status/100 != 2 {
+		ofProxies := op.Verb == access.SigninFirstUse || op.Verb == access.SigninUsage // a person is refused
+		if a.status/100 != 2 && !ofProxies {
 			t.Errorf("%s with its example: %d %s", op.Pattern, a.status, a.body)
 		}
 		check(op, call(bob, op))

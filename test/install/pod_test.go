@@ -131,7 +131,7 @@ func TestDS05_PodsAreAdmitted(t *testing.T) {
 	c := place(t)
 	k := clientsOf(t, c.AdminConfig())
 	accounts := "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: %s, namespace: " + systems + "}\n"
-	for _, a := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane", "tailplane-fleet"} {
+	for _, a := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane", "tailplane-fleet", "tailplane-proxy", "tailplane-recorder"} {
 		if err := c.Apply(t.Context(), fmt.Appendf(nil, accounts, a)); err != nil {
 			t.Fatal(err)
 		}

@@ -13,8 +13,11 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-// PX-24: the first-use operation serves this cluster's proxies only, and only devices whose own rules allow it. Nothing else
+// PX-24. The first-use operation serves this cluster's proxies only, and only devices whose own rules allow it. Nothing else
 // writes anything, and a flood of refused requests slows no other device.
+//
+// Guard: admitProxy in internal/access, the device of the access server's own netmap in internal/signin, and its limits for
+// each named device.
 func TestPX24_FirstUseForOthers(t *testing.T) {
 	s := attacktest.Start(t)
 	onUse := `{"role": "view", "period": "1h", "onUse": true}`
