@@ -34,9 +34,22 @@ func memberRoutes() []httpapi.Route {
 	return []httpapi.Route{gossiphttp.ServeExchange(nil, nil), gossiphttp.ServeCA(nil, nil)}
 }
 
-// guarded returns the routes that need a grant: all except the one that shows callers their own identity.
+// guarded returns the routes that need a grant: all except the one that shows callers their own identity, and those for the
+// cluster's access proxies, which need a tag (PX-24).
 func guarded() []httpapi.Route {
-	return slices.DeleteFunc(routes(), func(rt httpapi.Route) bool { return rt.Verb == access.Whoami })
+	return slices.DeleteFunc(routes(), func(rt httpapi.Route) bool { return rt.Verb == access.Whoami || isForProxies(rt) })
+}
+
+func isForProxies(rt httpapi.Route) bool {
+	return rt.Verb == access.SigninFirstUse || rt.Verb == access.SigninUsage
+}
+
+// refusalOf returns the refusal of a person without a grant.
+func refusalOf(rt httpapi.Route) problem.Code {
+	if isForProxies(rt) {
+		return problem.NotAProxy
+	}
+	return problem.NoCapability
 }
 
 // split divides a route's pattern into method and path.
@@ -529,7 +542,7 @@ func TestID11_PathsAreExact(t *testing.T) {
 				case !exact:
 					t.Errorf("%s %q: %v, recorded %+v", method, spelt, a, entries)
 				case p == bob && rt.Verb == access.Whoami && a.Status == http.StatusOK:
-				case p == bob && (a.Code() != problem.NoCapability || len(asked) > 0):
+				case p == bob && (a.Code() != refusalOf(rt) || len(asked) > 0):
 					t.Errorf("%s %q by bob: %v, requests to the API server: %v", method, spelt, a, asked)
 				}
 				if exact && !strings.Contains(spelt, "%"+fmt.Sprintf("%02x", path[strings.LastIndexByte(path, '/')+1])) && !strings.HasPrefix(spelt, "//"+host) {
@@ -542,7 +555,7 @@ func TestID11_PathsAreExact(t *testing.T) {
 		}
 		s.Logout(t, alice)
 		// Control.
-		if a := s.Ask(t, bob, method, path, ""); a.Code() != problem.NoCapability && rt.Verb != access.Whoami {
+		if a := s.Ask(t, bob, method, path, ""); a.Code() != refusalOf(rt) && rt.Verb != access.Whoami {
 			t.Errorf("%s by bob: %v", rt.Pattern, a)
 		}
 	}
