@@ -1145,7 +1145,7 @@ await check('PL-04_hostile_names', async () => {
   for (const path of views) {
     await go(page, path)
     const row = page.locator('tr.row .open', { hasText: 'onerror' }).first()
-    if (/^\/(pools|runners)\//.test(path)) await page.locator('main').getByText('onerror').first().waitFor()
+    if (/^\/(pools|runners|connections)/.test(path)) await page.locator('main').getByText('onerror').first().waitFor()
     else if (path !== '/' && path !== '/settings' && !path.includes('open')) {
       await row.click()
       await page.getByRole('dialog').getByRole('heading').filter({ hasText: 'onerror' }).waitFor()
