@@ -225,7 +225,7 @@ func TestDS05_WhatIsInstalled(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		for _, name := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane", "tailplane-proxy", "tailplane-fleet"} {
+		for _, name := range []string{"tailplane", "tailplane-access", "tailplane-operator", "tailplane-inject", "tailplane-gateway", "tailplane-plane", "tailplane-proxy", "tailplane-recorder", "tailplane-fleet"} {
 			if err := s.KubeClient.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}}); err != nil {
 				t.Fatal(err)
 			}
