@@ -8,7 +8,7 @@ import (
 )
 
 // PRX-09: the API server restarts. kubectl waits or fails with a sentence meanwhile, and afterwards the same sign-in and the same
-// kubeconfig work: no one signs in again.
+// kubeconfig work: no one signs in again. It is the last test of the package, because the cluster that all share needs a while to recover.
 func TestPRX09_Restart(t *testing.T) {
 	r := start(t)
 	alice := person(t, r, "alice-restart", "alice@example.com", "edit")
