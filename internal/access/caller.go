@@ -98,6 +98,11 @@ type Caller struct {
 // Tagged reports whether the caller is a tagged node and therefore not a person.
 func (c Caller) Tagged() bool { return len(c.Tags) > 0 }
 
+// hasOneOf reports whether the node has at least one of the tags.
+func (c Caller) hasOneOf(tags []Tag) bool {
+	return slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(tags, t) })
+}
+
 // TagNames returns the tags as text, or nil for a person.
 func (c Caller) TagNames() (names []string) {
 	for _, t := range c.Tags {

@@ -92,7 +92,7 @@ func (pol Policy) admitMember(c Caller) error {
 	case c.Shared:
 		return problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared from another tailnet, and gossip works within one tailnet only.", c.Device.Name),
 			"Use the sign-in API instead.")
-	case !slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(pol.Members, t) }):
+	case !c.hasOneOf(pol.Members):
 		return problem.New(problem.NotAMember, fmt.Sprintf("%s is not a member of the gossip network of this server.", c.Device.Name),
 			"Give the node one of the tags in gossip.tags.")
 	}
@@ -101,7 +101,7 @@ func (pol Policy) admitMember(c Caller) error {
 
 // isPlane reports whether c is an operator plane of the same tailnet. The plane decides which of its callers may do what.
 func (pol Policy) isPlane(c Caller) bool {
-	return !c.Shared && slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(pol.Planes, t) })
+	return !c.Shared && c.hasOneOf(pol.Planes)
 }
 
 // entitle returns the grants that admit c, or the reason to refuse c.

@@ -47,7 +47,7 @@ func (pol Policy) admitProxy(c Caller) error {
 	case c.Shared:
 		return problem.New(problem.ForeignNode, fmt.Sprintf("%s is shared from another tailnet, so it is no access proxy of this cluster.", c.Device.Name),
 			"Run the access proxy in the tailnet of the access server.")
-	case !slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(pol.Proxies, t) }):
+	case !c.hasOneOf(pol.Proxies):
 		return problem.New(problem.NotAProxy, fmt.Sprintf("%s is not an access proxy of this cluster.", c.Device.Name),
 			"Only nodes with a tag in access.proxyTags may send this request.")
 	}

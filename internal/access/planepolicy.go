@@ -328,7 +328,7 @@ func (pol PlanePolicy) rolesOf(c Caller) (roles []PlaneRole, faults []string) {
 			switch {
 			case err != nil:
 				faults = append(faults, fmt.Sprintf("Rule %d of %s is invalid: %v.", i+1, pol.Capability, err))
-			case !c.Tagged() || slices.ContainsFunc(c.Tags, func(t Tag) bool { return slices.Contains(d.tags, t) }):
+			case !c.Tagged() || c.hasOneOf(d.tags):
 				roles = append(roles, d)
 			}
 		}
