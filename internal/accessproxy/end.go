@@ -50,7 +50,7 @@ func (x *exchange) relayStream(res *http.Response, endRequest context.CancelFunc
 			return nil
 		case err == io.EOF:
 			return nil
-		case err != nil && x.stream.Kind == apiproxy.StreamLog && x.r.Context().Err() == nil:
+		case err != nil && x.stream.kind() == apiproxy.StreamLog && x.r.Context().Err() == nil:
 			x.writeEnd(cutBroken, f)
 		case err != nil:
 			x.abort()
@@ -76,13 +76,13 @@ func (x *exchange) writeEnd(why cut, f *eventFrames) {
 	flush := http.NewResponseController(x.w).Flush
 	message := x.sentence(why)
 	switch {
-	case x.stream.Kind == apiproxy.StreamWatch && f.isWhole() && f.known():
+	case x.stream.kind() == apiproxy.StreamWatch && f.isWhole() && f.known():
 		s := codec.Status{Message: message, Reason: apiproxy.ReasonOf(http.StatusForbidden), Code: http.StatusForbidden}
 		if x.write(f.errorEvent(s)) == nil {
 			_ = flush() // the end of the response tells the same
 		}
 		return
-	case x.stream.Kind == apiproxy.StreamLog:
+	case x.stream.kind() == apiproxy.StreamLog:
 		if x.write([]byte("\n"+message+"\n")) == nil {
 			_ = flush()
 		}

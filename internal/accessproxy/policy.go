@@ -23,7 +23,7 @@ func (p *Proxy) SetPolicy(rules *policy.Policy) {
 // judge cuts a stream that other rules than those at its start refuse (PX-18).
 func (s *stream) judge(rules *policy.Policy) {
 	switch v := rules.Judge(s.input); {
-	case v.Allowed() && levelOf(v.Record, s.Kind) == policy.Required && s.level != policy.Required:
+	case v.Allowed() && levelOf(v.Record, s.kind()) == policy.Required && s.level != policy.Required:
 		s.cut(cut{cutPolicy, "the policy of the access proxy has changed: this session must be recorded now"})
 	case !v.Allowed():
 		s.cut(cut{cutPolicy, "the policy of the access proxy has changed: " + strings.TrimSuffix(v.Refusal.Message, ".")})
@@ -32,7 +32,7 @@ func (s *stream) judge(rules *policy.Policy) {
 
 // judgeSignin cuts a stream of a kind that the sign-in requires to be recorded now, but did not when the stream began (PX-18).
 func (s *stream) judgeSignin(now signin.Signin) {
-	if levelOf(recordOf(now.Record), s.Kind) == policy.Required && s.level != policy.Required {
+	if levelOf(recordOf(now.Record), s.kind()) == policy.Required && s.level != policy.Required {
 		s.cut(cut{cutPolicy, "the rule of the tailnet policy has changed: this session must be recorded now"})
 	}
 }

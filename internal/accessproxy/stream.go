@@ -49,7 +49,6 @@ func StreamKinds() []string {
 // A stream is an open stream of one exchange. Its end is a function of its kind, see end.go.
 type stream struct {
 	connections.Stream
-	Kind   apiproxy.StreamKind
 	bytes  atomic.Int64  // in both directions
 	conn   *http.Request // of the same connection, to identify the client again
 	caller access.Caller
@@ -65,6 +64,8 @@ type stream struct {
 	live   context.Context // ends when the stream is cut, and when it is over
 	end    context.CancelFunc
 }
+
+func (s *stream) kind() apiproxy.StreamKind { return apiproxy.StreamKind(s.Kind) }
 
 // cut ends the stream. Only the first call has an effect.
 func (s *stream) cut(why cut) {
@@ -106,7 +107,7 @@ func (t *streams) init(p *Proxy) {
 // add registers the stream of x, whose request the API server has accepted.
 func (t *streams) add(x *exchange) *stream {
 	s := &stream{conn: bareRequest(x.r), caller: x.caller, input: x.input(), level: x.level, uid: x.signin.UID, version: x.signin.Version,
-		Kind: apiproxy.StreamKindOf(x.request), Stream: x.describe()}
+		Stream: x.describe()}
 	s.live, s.end = context.WithCancel(context.Background())
 	defer t.judgeAgain(s, x)
 	t.mu.Lock()
@@ -263,7 +264,7 @@ func (t *streams) wait(ctx context.Context) {
 func (p *Proxy) Kinds() (kinds []string) {
 	p.prepare()
 	for _, s := range p.streams.list() {
-		kinds = append(kinds, string(s.Kind))
+		kinds = append(kinds, s.Kind)
 	}
 	return kinds
 }
