@@ -59,7 +59,8 @@ func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadW
 		backend.Close()
 	})
 	defer closeBoth()
-	toClient, toServer, end := x.observe(client, backend, observer)
+	sentAll := make(chan struct{})
+	toClient, toServer, end := x.observe(client, backend, observer, sentAll)
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -81,6 +82,7 @@ func (x *exchange) carry(client net.Conn, fromClient io.Reader, backend io.ReadW
 		received = x.copyOneWay(toClient, client, &serverReader{backend, func() bool { return x.breaksOff(observer, &clientEnds) }}, closeBoth)
 	})
 	both.Go(func() {
+		defer close(sentAll)
 		defer clientEnds.Store(true)
 		sent = x.copyOneWay(toServer, backend, fromClient, closeBoth)
 	})
@@ -122,12 +124,13 @@ func (x *exchange) breaksOff(observer *frames.Conn, clientEnds *atomic.Bool) boo
 }
 
 // observe returns the writers through which both directions are copied, and the function that writes the end of the
-// stream to the client; nil: the protocol has none that we know.
-func (x *exchange) observe(client net.Conn, backend io.Writer, c *frames.Conn) (toClient, toServer io.Writer, end func()) {
+// stream to the client; nil: the protocol has none that we know. sentAll is closed when nothing more is copied from the client.
+func (x *exchange) observe(client net.Conn, backend io.WriteCloser, c *frames.Conn, sentAll <-chan struct{}) (toClient, toServer io.Writer, end func()) {
 	if c == nil {
 		return client, backend, nil
 	}
-	return c.ToClient(client), c.ToServer(backend), func() {
+	toServer = c.ToServer(backend)
+	return c.ToClient(client), toServer, func() {
 		why, _ := x.stream.isCut()
 		ctx, cancel := context.WithTimeout(context.Background(), boundaryWait)
 		defer cancel()
@@ -136,20 +139,17 @@ func (x *exchange) observe(client net.Conn, backend io.Writer, c *frames.Conn) (
 			x.proxy.Log.Info("the client of a stream did not receive why it ended", "audit", x.id, "err", err)
 			return
 		}
-		x.awaitClient(client)
+		// A reset would discard the end, so this waits until the client has read it and closed.
+		client.SetReadDeadline(time.Now().Add(endRead))
+		backend.Close() // releases a write
+		<-sentAll
+		io.Copy(toServer, client)
 	}
 }
 
 // frameKinds are the kinds of streams that the proxy can end with a reason.
 var frameKinds = map[apiproxy.StreamKind]frames.Kind{
 	apiproxy.StreamExec: frames.Exec, apiproxy.StreamAttach: frames.Attach, apiproxy.StreamPortForward: frames.PortForward,
-}
-
-// awaitClient waits until the client has read the end and closed, because a reset would discard the end. The goroutine
-// that copies from the client may read the same connection, so this only waits for it.
-func (x *exchange) awaitClient(client net.Conn) {
-	client.SetReadDeadline(time.Now().Add(endRead))
-	io.Copy(io.Discard, client)
 }
 
 // A countingWriter adds what it writes to the bytes of a stream.

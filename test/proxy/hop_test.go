@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,7 +31,8 @@ func TestHopClosesStreams(t *testing.T) {
 			for protocol, env := range protocols {
 				streams["exec "+protocol] = begin(t, alice, "edit", env, "exec", "-i", "app", "-c", "app", "--", "cat")
 				streams["attach "+protocol] = begin(t, alice, "edit", env, "attach", "-i", "app", "-c", "app")
-				open["attach "+protocol] = "attached"
+				open["exec "+protocol], open["attach "+protocol] = "begun", "attached"
+				fmt.Fprintln(streams["exec "+protocol].in, "begun")
 			}
 			for name, c := range streams {
 				until(t, func() string { return name + ": " + c.String() }, func() bool { return strings.Contains(c.String(), open[name]) })

@@ -115,6 +115,7 @@ func TestPRX06_LogoutCutsStreams(t *testing.T) {
 		name   string
 		env    []string
 		args   []string
+		in     string
 		open   *regexp.Regexp // of the output, when the stream is open
 		reason bool           // the program prints why it ended
 		watch  bool
@@ -127,17 +128,16 @@ func TestPRX06_LogoutCutsStreams(t *testing.T) {
 	}
 	for protocol, env := range protocols {
 		streams = append(streams,
-			&stream{name: "exec " + protocol, env: env, args: []string{"exec", "-i", "app", "--", "cat"}, reason: true},
+			&stream{name: "exec " + protocol, env: env, args: []string{"exec", "-i", "app", "--", "cat"}, in: "begun", open: regexp.MustCompile("begun"), reason: true},
 			&stream{name: "attach " + protocol, env: env, args: []string{"attach", "-i", "app"}, open: regexp.MustCompile("attached"), reason: true},
 			&stream{name: "port-forward " + protocol, env: env, args: []string{"port-forward", "pod/app", ":8080"}, open: regexp.MustCompile(`Forwarding from 127\.0\.0\.1:(\d+)`)})
 	}
 	for _, s := range streams {
 		s.c = begin(t, alice, "edit", s.env, s.args...)
+		fmt.Fprintln(s.c.in, s.in)
 	}
 	for _, s := range streams {
-		if s.open != nil {
-			until(t, func() string { return s.name + ": " + s.c.String() }, func() bool { return s.open.MatchString(s.c.String()) })
-		}
+		until(t, func() string { return s.name + ": " + s.c.String() }, func() bool { return s.open.MatchString(s.c.String()) })
 	}
 	for _, s := range streams { // a forwarded port has streams while a connection is open
 		if strings.HasPrefix(s.name, "port-forward") {

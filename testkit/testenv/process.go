@@ -82,13 +82,19 @@ func (p *Process) Output() string {
 	return string(b)
 }
 
+// OwnOutput returns the output of the process so far, without that of earlier processes with the same log.
+func (p *Process) OwnOutput() string {
+	out := p.Output()
+	return out[min(p.before, int64(len(out))):]
+}
+
 // WaitLog waits until the process has written text. It fails when the process or ctx ends first; the error then
 // contains the end of the output.
 func (p *Process) WaitLog(ctx context.Context, text string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if out := p.Output(); int64(len(out)) > p.before && strings.Contains(out[p.before:], text) {
+		if strings.Contains(p.OwnOutput(), text) {
 			return nil
 		}
 		select {

@@ -84,7 +84,7 @@ func (r *Env) ProxyStreams() int { return r.StreamsOf(r.Proxy) }
 
 // StreamsOf is ProxyStreams for another replica.
 func (r *Env) StreamsOf(replica *Process) (n int) {
-	at := probeAddress.FindStringSubmatch(replica.Output())
+	at := probeAddress.FindStringSubmatch(replica.OwnOutput())
 	if at == nil {
 		return 0
 	}

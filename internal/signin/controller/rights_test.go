@@ -424,7 +424,7 @@ func TestRights(t *testing.T) {
 		}, reads...)},
 		{"access", p.accessConfig, "tailplane-system", append([]string{
 			"configmaps: get update of tailplane-gossip-pins tailplane-members",
-			"configmaps: get update of tailplane-oidc-used",
+			"configmaps: get update of tailplane-oidc-used tailplane-first-use",
 			"leases.coordination.k8s.io: get of tailplane-operator tailplane-plane tailplane-proxy",
 			"leases.coordination.k8s.io: get update of tailplane-access",
 			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key tailplane-audit-key",
@@ -436,6 +436,7 @@ func TestRights(t *testing.T) {
 			"serviceaccounts: create delete get list watch",
 		}, cluster...)},
 		{"operator", p.operatorConfig, "tailplane-system", append([]string{
+			"configmaps: get update of tailplane-first-use",
 			"leases.coordination.k8s.io: create",
 			"leases.coordination.k8s.io: get patch update of tailplane-operator",
 			"secrets: get update of tailplane-operator-audit-key",

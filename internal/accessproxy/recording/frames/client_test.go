@@ -99,9 +99,7 @@ func newProxy(t *testing.T, kind Kind, server http.Handler) *proxyEnv {
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)
-			if _, err := io.Copy(toServer, fromClient); err != nil && c.over.Load() {
-				io.Copy(io.Discard, fromClient)
-			}
+			io.Copy(toServer, fromClient)
 		}()
 		p.conn <- c
 		io.Copy(toClient, fromServer)
@@ -230,6 +228,31 @@ func TestPRX06_CommandIsCut(t *testing.T) {
 				t.Errorf("the input was recorded as %q, want %q", got, "hello")
 			}
 		})
+	}
+}
+
+// PRX-06: kubectl's library does not wait for the answers to streams that it opens after the end of their SPDY connection.
+func TestPRX06_CommandIsCutWhileItBegins(t *testing.T) {
+	env := newProxy(t, Exec, execServer(t))
+	u, err := url.Parse(env.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		exec, err := remotecommand.NewSPDYExecutor(&rest.Config{Host: env.URL}, "POST", u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result := make(chan error, 1)
+		go func() {
+			result <- exec.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader("hello"), Stdout: io.Discard, Tty: true})
+		}()
+		if err := (<-env.conn).End(t.Context(), Reason{Message: sentence}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-result; err == nil || strings.Contains(err.Error(), "Timeout") {
+			t.Fatalf("the client's error is %v, want one that comes at once", err)
+		}
 	}
 }
 

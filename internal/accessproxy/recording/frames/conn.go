@@ -41,6 +41,7 @@ type Conn struct {
 	client io.Writer
 	at     position // of the bytes that the client has
 	stuck  bool     // no more of the server's bytes will come
+	ended  bool     // the client has the end
 }
 
 // New returns a Conn for a connection that has just switched protocols.
@@ -50,6 +51,12 @@ func New(cfg Config) *Conn {
 		c.cfg.Event = func(Event) {}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	event := c.cfg.Event
+	c.cfg.Event = func(e Event) {
+		if e.From == Server || !c.over.Load() {
+			event(e)
+		}
+	}
 	c.streams = streams{kind: cfg.Protocol.Kind, open: map[uint32]*stream{}}
 	c.up.parser, c.down.parser = c.newParser(Client), c.newParser(Server)
 	c.down.ending = &c.ending
@@ -184,7 +191,7 @@ func (c *Conn) pass(from Side) error {
 func (c toServer) Write(p []byte) (int, error) {
 	err := c.up.feed(p, func(b []byte) error {
 		if c.over.Load() {
-			return ErrEnded
+			return nil
 		}
 		if err := c.pass(Client); err != nil {
 			return err
@@ -193,10 +200,28 @@ func (c toServer) Write(p []byte) (int, error) {
 		_, err := c.server.Write(b)
 		return err
 	})
+	if err == nil && c.over.Load() {
+		err = c.refuseStreams()
+	}
 	if err != nil {
 		return 0, err
 	}
 	return len(p), nil
+}
+
+// refuseStreams answers the streams that a client opens although the connection has ended: a client of SPDY opens one after another,
+// and waits 30 seconds for each answer, even if the connection breaks.
+func (c toServer) refuseStreams() error {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	if !c.ended {
+		return ErrEnded
+	}
+	if c.cfg.Protocol.Framing != SPDY {
+		return nil
+	}
+	_, err := c.client.Write(c.streams.appendRefusals(nil))
+	return err
 }
 
 func (c toClient) Write(p []byte) (int, error) {

@@ -49,15 +49,17 @@ const maxFill = 64 << 10
 // End writes the end of the stream to the client, at a frame boundary of what the server has sent, and stops both directions:
 //
 //   - exec and attach over WebSocket: a Status on the error channel (a text before v4), and a close frame 1000
-//   - exec and attach over SPDY: the same Status on the error stream, the end of all streams, and GOAWAY
-//   - port-forward: a text on the open error streams, and the same end
+//   - exec and attach over SPDY: the same Status on the error stream, and the end of all streams. No GOAWAY: a client that still opens
+//     streams would stop reading, and wait 30 seconds for their answers
+//   - port-forward: a text on the open error streams, the end of all streams, and GOAWAY or a close frame 1000
 //
 // If the server has already sent a Status or the end, only what is missing follows. End waits until ctx ends for the rest of a frame.
 // Then it completes a frame of a command's output with zeros, because kubectl exits with 0 if a SPDY connection just breaks. It does not
 // add bytes to a forwarded port, and returns ErrMidFrame. The caller must set a write deadline on the client's connection, because a
 // client that does not read blocks the present Write and End. Further calls return ErrEnded.
 //
-// After End the caller should read and discard what the client sends until it closes, at most a second: a reset would discard the end.
+// After End the caller should go on to write what the client sends to ToServer until the client closes, at most a second: a reset of the
+// connection would discard the end, and streams that the client still opens get an answer. Nothing more reaches the server.
 func (c *Conn) End(ctx context.Context, reason Reason) error {
 	c.ending.Store(true)
 	c.cancel()
@@ -86,12 +88,12 @@ func (c *Conn) End(ctx context.Context, reason Reason) error {
 	if !c.at.closed {
 		b = c.appendEnd(b, reason)
 	}
-	if len(b) == 0 {
-		return nil
+	if len(b) > 0 {
+		if _, err := c.client.Write(b); err != nil {
+			return fmt.Errorf("end the stream: %w", err)
+		}
 	}
-	if _, err := c.client.Write(b); err != nil {
-		return fmt.Errorf("end the stream: %w", err)
-	}
+	c.ended = true
 	return nil
 }
 
@@ -167,7 +169,7 @@ func (s *streams) appendEnd(b, status []byte, sent bool) []byte {
 			switch st := s.open[id]; {
 			case (st.channel == Error) != errors, st.ended[Server]:
 			case !st.replied: // the client waits for the answer, and does not read
-				b = appendControl(b, typeRstStream, id, refusedStream)
+				b = st.appendRefusal(b, id)
 			case errors:
 				b = appendData(b, id, status)
 			default:
@@ -175,5 +177,26 @@ func (s *streams) appendEnd(b, status []byte, sent bool) []byte {
 			}
 		}
 	}
-	return appendControl(b, typeGoAway, s.lastID, 0)
+	if s.kind == PortForward {
+		b = appendControl(b, typeGoAway, s.lastID, 0)
+	}
+	return b
+}
+
+// appendRefusals appends the answers to the streams that have none.
+func (s *streams) appendRefusals(b []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(s.open)) {
+		if st := s.open[id]; !st.replied {
+			b = st.appendRefusal(b, id)
+		}
+	}
+	return b
+}
+
+// appendRefusal appends the answer that the stream is refused.
+func (st *stream) appendRefusal(b []byte, id uint32) []byte {
+	st.replied, st.ended = true, [2]bool{true, true}
+	return appendControl(b, typeRstStream, id, refusedStream)
 }

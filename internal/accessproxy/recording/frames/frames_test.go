@@ -304,10 +304,23 @@ func readEnd(t *testing.T, p Protocol, client, got []byte) (log []string) {
 	if !c.at.boundary {
 		t.Error("the end is not whole")
 	}
-	if !c.at.closed {
+	if !hasEnd(c) {
 		t.Error("the end does not close")
 	}
 	return log
+}
+
+// hasEnd reports whether the client of c has the end of everything that it has opened.
+func hasEnd(c *Conn) bool {
+	if p := c.cfg.Protocol; p.Framing != SPDY || p.Kind == PortForward {
+		return c.at.closed
+	}
+	for _, s := range c.streams.open {
+		if !s.ended[Server] {
+			return false
+		}
+	}
+	return true
 }
 
 const wantStatus = "v1 Status Failure Forbidden 403 " + sentence

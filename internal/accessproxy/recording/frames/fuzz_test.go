@@ -66,7 +66,7 @@ func checkFeed(t *testing.T, p Protocol, opening, b []byte, from Side, split byt
 	if _, err := reader.ToClient(io.Discard).Write(client.Bytes()); err != nil {
 		t.Errorf("the other side cannot read the end: %v in %q", err, client)
 	}
-	if !reader.at.boundary || !closed && !reader.at.closed {
+	if !reader.at.boundary || !closed && !hasEnd(reader) {
 		t.Errorf("the end leaves the other side at %+v in %q", reader.at, client)
 	}
 }

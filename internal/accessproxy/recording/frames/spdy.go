@@ -41,7 +41,7 @@ var (
 // A stream is a SPDY stream that the client has opened.
 type stream struct {
 	channel Channel
-	replied bool // the server has accepted it, so the client reads it
+	replied bool // the server has accepted it, so the client reads it, or the end has refused it
 	ended   [2]bool
 }
 
