@@ -44,8 +44,6 @@ import (
 // patience bounds each wait. The time is no assertion.
 const patience = 2 * time.Minute
 
-const noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
-
 // A world is a tailnet with two clusters, which all days share. East is the cluster of people's settings, and west is found through it.
 type world struct {
 	name    string
@@ -122,7 +120,7 @@ func (w *world) start() (err error) {
 		env  **testenv.Env
 	}{{"east", &w.east}, {"west", &w.west}} {
 		o := testenv.Options{ClusterName: at.name, Hostname: "tka-" + at.name, Beside: w.east, Tailnet: w.tailnet, Policy: w.policy(w.people(), w.people()),
-			Settings: map[string]string{"api.limits": noLimits, "signin.grantCheckInterval": "1s",
+			Settings: map[string]string{"api.limits": testenv.NoLimits, "signin.grantCheckInterval": "1s",
 				"signin.oidc": fmt.Sprintf("{issuers: [{url: %q, keysFile: %q}]}", w.issuer.URL, keys)}}
 		if *at.env, err = testenv.Start(ctx, filepath.Join(w.dir, at.name), o); err != nil {
 			return fmt.Errorf("%s: %w", at.name, err)

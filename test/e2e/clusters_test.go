@@ -140,7 +140,7 @@ func stands(t *testing.T, n int) []*clusterEnv {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	r, err := testenv.Start(ctx, dir, testenv.Options{Policy: partedPolicy(true), Settings: map[string]string{"api.limits": noLimits}, NoAccess: true, NoOperator: true})
+	r, err := testenv.Start(ctx, dir, testenv.Options{Policy: partedPolicy(true), Settings: map[string]string{"api.limits": testenv.NoLimits}, NoAccess: true, NoOperator: true})
 	if err != nil {
 		t.Fatal(err)
 	}

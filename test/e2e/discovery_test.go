@@ -47,7 +47,7 @@ func sites(t *testing.T, names ...string) []*testenv.Env {
 		}
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		o.ClusterName = names[i]
-		o.Settings = map[string]string{"api.limits": noLimits}
+		o.Settings = map[string]string{"api.limits": testenv.NoLimits}
 		if i > 0 {
 			o.Hostname = "tka-" + names[i]
 		}

@@ -5,10 +5,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +18,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/audit"
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -43,52 +40,21 @@ const policy = `{
   ],
 }`
 
-// system is the environment that all tests of this binary share.
-var system struct {
-	once sync.Once
-	env  *testenv.Env
-	err  error
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
-func TestMain(m *testing.M) {
-	tailnettest.Quiet()
-	code := m.Run()
-	if system.env != nil {
-		if err := system.env.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-		os.RemoveAll(system.env.Dir)
-	}
-	os.Exit(code)
-}
-
-// start returns the shared environment. Rate limits are off, because one machine plays all callers.
+// start returns the environment that all tests of this binary share. Rate limits are off, because one machine plays all callers.
 func start(t *testing.T) *testenv.Env {
 	t.Helper()
-	system.once.Do(func() {
-		dir, err := os.MkdirTemp("", "e2e")
-		if err != nil {
-			system.err = err
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-		defer cancel()
-		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits}})
-		if system.err != nil {
-			system.env = nil
-			return
-		}
-		shop := "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"
-		system.err = system.env.Cluster.Apply(ctx, []byte(shop))
-	})
-	if system.err != nil {
-		t.Fatal(system.err)
-	}
-	return system.env
+	return system(t)
 }
 
-const noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
+var system = testenv.SharedEnv(func(ctx context.Context, dir string) (*testenv.Env, error) {
+	env, err := testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": testenv.NoLimits}})
+	if err != nil {
+		return nil, err
+	}
+	return env, env.Cluster.Apply(ctx, []byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n"))
+})
 
 func person(t *testing.T, r *testenv.Env, host, login string, tags ...string) *testenv.Person {
 	t.Helper()

@@ -16,20 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
 	"github.com/tailplane/tailplane/testkit/kubetest"
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-func TestMain(m *testing.M) {
-	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // for libraries without their own logger
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 func kubectl(t *testing.T, c *kubetest.Cluster, args ...string) (out, errs string, exit int) {
 	t.Helper()

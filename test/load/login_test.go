@@ -20,7 +20,6 @@ import (
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -30,10 +29,7 @@ const policy = `{
     "app": {"tailplane.dev/cap/access": [{"role": "view", "period": "8h"}]}}],
 }`
 
-func TestMain(m *testing.M) {
-	tailnettest.Quiet()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // BenchmarkSigninLogin measures login -> usable kubeconfig: one POST /login and one GET /kubeconfig?wait=, from a
 // device of the tailnet. Each round starts without a sign-in and ends with a token. The logout between rounds is not
@@ -256,7 +252,7 @@ func start(b *testing.B) *testenv.Env {
 	ctx, cancel := context.WithTimeout(b.Context(), 4*time.Minute)
 	defer cancel()
 	r, err := testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{
-		"api.limits": "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"}})
+		"api.limits": testenv.NoLimits}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,33 +67,14 @@ func ungrant(t *testing.T, r *testenv.Env, name string) {
 	})
 }
 
-// system is the environment that all tests of this binary share.
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// system is what start has started.
 var system struct {
-	once       sync.Once
-	env        *testenv.Env
-	err        error
 	issuer     *testenv.Issuer
 	upstream   *upstream
 	prometheus *observed
 	unnamed    error // the reason why nothing is exposed here
-}
-
-func TestMain(m *testing.M) {
-	tailnettest.Quiet()
-	code := m.Run()
-	if system.issuer != nil {
-		system.issuer.Close()
-		system.upstream.srv.Close()
-		system.prometheus.close()
-	}
-	if system.env != nil {
-		if err := system.env.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-		os.RemoveAll(system.env.Dir)
-	}
-	os.Exit(code)
 }
 
 // enrollment makes amy an owner of acme, and every login of acme.dev a member.
@@ -112,51 +92,48 @@ spec:
   members: ["*@acme.dev"]
 `
 
-// start returns the shared environment: access server, operator and plane, each with its own account.
+// start returns the environment that all tests of this binary share: access server, operator and plane, each with its own account.
 func start(t *testing.T) *testenv.Env {
 	t.Helper()
-	system.once.Do(func() {
-		dir, err := os.MkdirTemp("", "plane")
-		if err != nil {
-			system.err = err
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-		defer cancel()
-		if system.issuer, system.err = testenv.NewIssuer(); system.err != nil {
-			return
-		}
-		system.upstream, system.prometheus = newUpstream(), &observed{listener: newListener()}
-		if system.err = system.prometheus.start(ctx, filepath.Join(dir, "prometheus")); system.err != nil {
-			return
-		}
-		o := testenv.Options{Policy: policyOf(grants), Settings: map[string]string{
-			"plane.roles": `[{login: pat@platform.dev, userID: "` + tailnettest.UserID("pat@platform.dev") + `", role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
-			"plane.identity": "{oidc: " + system.issuer.Settings() + "}", "fleet.approval": "plane",
-			"plane.logs": "{enabled: true}", "plane.prometheus": fmt.Sprintf("{url: %q}", system.prometheus.URL)}}
-		if system.unnamed = testenv.CanName(ctx); system.unnamed == nil {
-			o.Settings["plane.exposures"] = "[" + system.prometheus.exposure() + ", " + system.upstream.exposures() + "]"
-			o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "grafana.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}
-		}
-		system.env, system.err = testenv.Start(ctx, dir, o)
-		if system.err == nil {
-			system.err = system.env.Cluster.Apply(ctx, []byte(enrollment))
-		}
-		if system.err == nil {
-			system.err = system.env.StartPlane(ctx)
-		}
-	})
-	if system.err != nil {
-		t.Fatal(system.err)
-	}
+	env := shared(t)
 	t.Cleanup(func() {
 		if t.Failed() {
-			out := system.env.Plane.Output()
+			out := env.Plane.Output()
 			t.Logf("the end of the plane's log:\n%s", out[max(0, len(out)-4000):])
 		}
 	})
-	return system.env
+	return env
 }
+
+var shared = testenv.SharedEnv(func(ctx context.Context, dir string) (_ *testenv.Env, err error) {
+	s := &system
+	if s.issuer, err = testenv.NewIssuer(); err != nil {
+		return nil, err
+	}
+	testenv.AtEnd(func() error { s.issuer.Close(); return nil })
+	s.upstream, s.prometheus = newUpstream(), &observed{listener: newListener()}
+	testenv.AtEnd(func() error { s.upstream.srv.Close(); return nil })
+	if err := s.prometheus.start(ctx, filepath.Join(dir, "prometheus")); err != nil {
+		return nil, err
+	}
+	testenv.AtEnd(func() error { s.prometheus.close(); return nil })
+	o := testenv.Options{Policy: policyOf(grants), Settings: map[string]string{
+		"plane.roles": `[{login: pat@platform.dev, userID: "` + tailnettest.UserID("pat@platform.dev") + `", role: platform-admin}]`, "plane.emailDomains": `[acme.dev]`, "plane.contact": `"#platform"`,
+		"plane.identity": "{oidc: " + s.issuer.Settings() + "}", "fleet.approval": "plane",
+		"plane.logs": "{enabled: true}", "plane.prometheus": fmt.Sprintf("{url: %q}", s.prometheus.URL)}}
+	if s.unnamed = testenv.CanName(ctx); s.unnamed == nil {
+		o.Settings["plane.exposures"] = "[" + s.prometheus.exposure() + ", " + s.upstream.exposures() + "]"
+		o.Hosts = map[string]string{"prometheus.monitoring.svc": "127.0.0.1", "grafana.monitoring.svc": "127.0.0.1", "attic.cache.svc": "127.0.0.1"}
+	}
+	env, err := testenv.Start(ctx, dir, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := env.Cluster.Apply(ctx, []byte(enrollment)); err != nil {
+		return env, err
+	}
+	return env, env.StartPlane(ctx)
+})
 
 // person returns a person whose device can reach the plane.
 func person(t *testing.T, r *testenv.Env, host, login string, tags ...string) *testenv.Person {

@@ -54,7 +54,7 @@ func startWithoutCertificates(t *testing.T) (east, west *testenv.Env) {
 		env, err := testenv.Start(ctx, filepath.Join(dir, at.name), testenv.Options{ClusterName: at.name, Hostname: "tka-" + at.name, Beside: east, Cluster: at.cluster,
 			Policy:   strings.ReplaceAll(policy, "autogroup:admin", "alice@example.com"), // which Headscale does not know
 			Tailnet:  tailnettest.Options{Headscale: true, Emails: map[string]string{"alice": "alice@example.com", "bob": "bob@example.com"}},
-			Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]"}})
+			Settings: map[string]string{"api.limits": testenv.NoLimits, "access.modes": "[proxy, token]"}})
 		if err != nil {
 			t.Fatal(err)
 		}

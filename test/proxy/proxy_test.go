@@ -7,12 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tailplane/tailplane/testkit/kubetest"
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -32,90 +30,57 @@ const policy = `{
   ],
 }`
 
-const noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
+func TestMain(m *testing.M) { testenv.Main(m) }
 
-// system is the environment that all tests of this binary share.
+// system is what start has started.
 var system struct {
-	once sync.Once
-	env  *testenv.Env
-	err  error
-
 	dir     string
 	cluster *kubetest.Cluster
 	egress  *kubetest.Egress // of the cluster's API server
 	hop     *kubetest.Hop    // between the proxy and the API server
 }
 
-func TestMain(m *testing.M) {
-	tailnettest.Quiet()
-	code := m.Run()
-	if system.env != nil {
-		if err := system.env.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-		os.RemoveAll(system.env.Dir)
-	}
-	if system.cluster != nil {
-		if err := system.cluster.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	if system.hop != nil {
-		system.hop.Close()
-	}
-	if system.egress != nil {
-		system.egress.Close()
-	}
-	os.Exit(code)
-}
-
+// start returns the environment that all tests of this binary share.
 func start(t *testing.T) *testenv.Env {
 	t.Helper()
-	system.once.Do(func() {
-		dir, err := os.MkdirTemp("", "proxy")
-		if err != nil {
-			system.err = err
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-		defer cancel()
-		// Its pods run in a node that speaks the kubelet's protocols.
-		system.dir = dir
-		audits := filepath.Join(dir, "kube-audit.yaml")
-		if system.err = os.WriteFile(audits, []byte(kubeAuditPolicy), 0o600); system.err != nil {
-			return
-		}
-		if system.egress, system.err = kubetest.StartEgress(dir); system.err != nil {
-			return
-		}
-		if system.cluster, system.err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true, Args: append(system.egress.Args(),
-			"--audit-policy-file="+audits, "--audit-log-path="+filepath.Join(dir, "kube-audit.jsonl"), "--audit-log-mode=blocking-strict",
-		)}); system.err != nil {
-			return
-		}
-		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: system.cluster, Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]", "signin.maxPerLogin": "100"}})
-		if system.err != nil {
-			return
-		}
-		recordings := filepath.Join(dir, "recordings")
-		if system.err = os.Mkdir(recordings, 0o700); system.err != nil {
-			return
-		}
-		if system.hop, system.err = kubetest.StartHop(strings.TrimPrefix(system.cluster.Server, "https://")); system.err != nil {
-			return
-		}
-		system.env.Via = map[string]string{"proxy": system.hop.Addr().String()}
-		system.env.Set("proxy.recording", "{dir: "+recordings+"}")
-		system.env.Set("proxy.planes", "[tag:tailplane]")
-		system.err = system.env.StartProxy(ctx)
-	})
-	if system.err != nil {
-		t.Fatal(system.err)
-	}
-	return system.env
+	return shared(t)
 }
+
+var shared = testenv.SharedEnv(func(ctx context.Context, dir string) (_ *testenv.Env, err error) {
+	s := &system
+	s.dir = dir
+	audits, recordings := filepath.Join(dir, "kube-audit.yaml"), filepath.Join(dir, "recordings")
+	if err := os.WriteFile(audits, []byte(kubeAuditPolicy), 0o600); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(recordings, 0o700); err != nil {
+		return nil, err
+	}
+	if s.egress, err = kubetest.StartEgress(dir); err != nil {
+		return nil, err
+	}
+	testenv.AtEnd(func() error { s.egress.Close(); return nil })
+	// The cluster's pods run in a node that speaks the kubelet's protocols.
+	if s.cluster, err = kubetest.Run(ctx, kubetest.Options{Name: "east", FakeNode: true, Args: append(s.egress.Args(),
+		"--audit-policy-file="+audits, "--audit-log-path="+filepath.Join(dir, "kube-audit.jsonl"), "--audit-log-mode=blocking-strict",
+	)}); err != nil {
+		return nil, err
+	}
+	testenv.AtEnd(s.cluster.Close)
+	env, err := testenv.Start(ctx, dir, testenv.Options{Policy: policy, Cluster: s.cluster, Settings: map[string]string{
+		"api.limits": testenv.NoLimits, "access.modes": "[proxy, token]", "signin.maxPerLogin": "100"}})
+	if err != nil {
+		return nil, err
+	}
+	if s.hop, err = kubetest.StartHop(strings.TrimPrefix(s.cluster.Server, "https://")); err != nil {
+		return env, err
+	}
+	testenv.AtEnd(func() error { s.hop.Close(); return nil })
+	env.Via = map[string]string{"proxy": s.hop.Addr().String()}
+	env.Set("proxy.recording", "{dir: "+recordings+"}")
+	env.Set("proxy.planes", "[tag:tailplane]")
+	return env, env.StartProxy(ctx)
+})
 
 // person returns a person of the tailnet who has the kubeconfig of the proxy for each of the sessions as the context of
 // that name; "" is the default session.

@@ -51,7 +51,7 @@ func startReplicas(t *testing.T) (r *testenv.Env, replicas map[tailcfg.StableNod
 	})
 	grants := strings.ReplaceAll(policy, `"dst": ["tag:tailplane"]`, `"dst": ["tag:tailplane", "`+service+`"]`)
 	if r, err = testenv.Start(ctx, dir, testenv.Options{Policy: grants, Cluster: cluster,
-		Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]", "proxy.service": service}}); err != nil {
+		Settings: map[string]string{"api.limits": testenv.NoLimits, "access.modes": "[proxy, token]", "proxy.service": service}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"testing"
 	"text/template"
@@ -23,10 +22,7 @@ import (
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-func TestMain(m *testing.M) {
-	tailnettest.Quiet()
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const long = 2 * time.Minute
 

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -23,11 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/testkit/kubetest"
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -77,8 +74,6 @@ const (
 	// TokenCache is the time for which an API server may accept a revoked token: its token cache lasts 10 s, and a
 	// shared machine adds delay. Without revocation, a token is valid for 10 minutes.
 	TokenCache = time.Minute
-
-	NoLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
 )
 
 // Env is the whole product on a real tailnet and a real API server. It also contains clients and logs to inspect the
@@ -97,74 +92,32 @@ type Env struct {
 }
 
 // shared is the environment for all tests of a package that leave it unchanged.
-var shared struct {
-	once sync.Once
-	env  *Env
-	err  error
-}
-
-// ends are the functions that AtEnd has collected.
-var ends []func() error
-
-// AtEnd registers end. Main calls the registered functions after the last test, in reverse order. A test that starts
-// something for all tests of its package calls AtEnd once.
-func AtEnd(end func() error) { ends = append(ends, end) }
-
-// Shared returns a function that returns the environment of all tests of a package. The first call creates it, and Main
-// ends it.
-func Shared[E any](create func(context.Context) (E, error), end func(E) error) func() (E, error) {
-	return sync.OnceValues(func() (E, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*Long)
-		defer cancel()
-		e, err := create(ctx)
-		if err == nil {
-			AtEnd(func() error { return end(e) })
-		}
-		return e, err
-	})
-}
-
-// Main runs the tests of a package, then stops the shared environment and calls the functions of AtEnd. It exits the
-// process.
-func Main(m *testing.M) {
-	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // for the logs of clients, which add nothing to the tests' output
-	code := m.Run()
-	for _, end := range slices.Backward(ends) {
-		if err := end(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	if s := shared.env; s != nil {
-		if code != 0 { // print the logs of the programs, to find the reason
-			for _, p := range []*testenv.Process{s.Access, s.Operator} {
-				lines := strings.Split(p.Output(), "\n")
-				fmt.Fprintf(os.Stderr, "end of the log of %v:\n%s\n", p.Args[1], strings.Join(lines[max(0, len(lines)-40):], "\n"))
-			}
-		}
-		if err := s.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+var shared = testenv.Shared(newEnv, (*Env).Close)
 
 // Start returns the environment that all tests of a package share. The first call starts it.
 func Start(t *testing.T) *Env {
 	t.Helper()
-	shared.once.Do(func() { shared.env, shared.err = newEnv() })
-	if shared.err != nil {
-		t.Fatal(shared.err)
+	s, err := shared()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return shared.env
+	t.Cleanup(func() {
+		if t.Failed() { // to find the reason
+			for _, p := range []*testenv.Process{s.Access, s.Operator} {
+				lines := strings.Split(p.Output(), "\n")
+				t.Logf("end of the log of %v:\n%s", p.Args[1], strings.Join(lines[max(0, len(lines)-40):], "\n"))
+			}
+		}
+	})
+	return s
 }
 
 // New returns an environment for one test, which may destroy it. It ends with the test.
 func New(t *testing.T) *Env {
 	t.Helper()
-	s, err := newEnv()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*Long)
+	defer cancel()
+	s, err := newEnv(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,11 +129,9 @@ func New(t *testing.T) *Env {
 	return s
 }
 
-func newEnv() (_ *Env, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*Long)
-	defer cancel()
+func newEnv(ctx context.Context) (_ *Env, err error) {
 	s, err := Run(ctx, testenv.Options{Policy: Policy(), ClusterName: "east", Settings: map[string]string{
-		"api.limits": NoLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s", "access.proxyTags": "[tag:east-proxy]",
+		"api.limits": testenv.NoLimits, "signin.roles": "[view, edit, ghost]", "signin.keepExpired": "3s", "access.proxyTags": "[tag:east-proxy]",
 	}})
 	if err != nil {
 		return nil, err

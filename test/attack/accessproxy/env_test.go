@@ -15,9 +15,10 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 	"github.com/tailplane/tailplane/testkit/attacktest"
 	"github.com/tailplane/tailplane/testkit/proxytest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-func TestMain(m *testing.M) { attacktest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // Addresses of the devices.
 const (

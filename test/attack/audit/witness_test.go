@@ -65,7 +65,7 @@ func TestAU07_AnOlderCopyOfTheAuditFile(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*attacktest.Long)
 	defer cancel()
 	west, err := attacktest.Run(ctx, testenv.Options{Beside: east.Env, ClusterName: "west", Hostname: "tka-west",
-		Settings: map[string]string{"api.limits": attacktest.NoLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
+		Settings: map[string]string{"api.limits": testenv.NoLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
 	if err != nil {
 		t.Fatal(err)
 	}

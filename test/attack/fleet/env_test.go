@@ -57,7 +57,7 @@ type env struct {
 	finish []func() error
 }
 
-var shared = attacktest.Shared(newEnv, (*env).close)
+var shared = testenv.Shared(newEnv, (*env).close)
 
 // start returns the environment that these tests share. Each test has its own organisations and pools.
 func start(t *testing.T) *env {
@@ -85,7 +85,7 @@ func newEnv(ctx context.Context) (_ *env, err error) {
 		}
 	}()
 	s, err := attacktest.Run(ctx, testenv.Options{Policy: attacktest.Policy(attacktest.PlaneGrant("alice@example.com", attacktest.EverywhereRule), attacktest.PlaneGrant("bob@example.com", `{"role": "viewer", "orgs": ["nobody"]}`)),
-		ClusterName: "fleet", NoAccess: true, Settings: map[string]string{"api.limits": attacktest.NoLimits, "signin.roles": "[view]", "plane.roles": "[{login: pat@platform.example, userID: '" + tailnettest.UserID("pat@platform.example") + "', role: platform-admin}]", "plane.emailDomains": "[acme.dev]"}})
+		ClusterName: "fleet", NoAccess: true, Settings: map[string]string{"api.limits": testenv.NoLimits, "signin.roles": "[view]", "plane.roles": "[{login: pat@platform.example, userID: '" + tailnettest.UserID("pat@platform.example") + "', role: platform-admin}]", "plane.emailDomains": "[acme.dev]"}})
 	if err != nil {
 		return nil, err
 	}

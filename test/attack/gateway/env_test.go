@@ -19,10 +19,10 @@ import (
 	"time"
 
 	"github.com/envoyproxy/gateway/proto/extension"
-	"github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	"github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -136,7 +136,7 @@ type env struct {
 }
 
 // shared is the environment of all tests. Each test leaves it unchanged.
-var shared = attacktest.Shared(newGatewayEnv, (*env).close)
+var shared = testenv.Shared(newGatewayEnv, (*env).close)
 
 func start(t *testing.T) *env {
 	t.Helper()

@@ -42,12 +42,12 @@ func twoClusters(t *testing.T) (east, west *attacktest.Env) {
 	if n.env == nil {
 		var err error
 		n.env, err = attacktest.Run(ctx, testenv.Options{Beside: east.Env, ClusterName: "west", Hostname: "tka-west",
-			Settings: map[string]string{"api.limits": attacktest.NoLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
+			Settings: map[string]string{"api.limits": testenv.NoLimits, "gossip.allowEndpoints": "[127.0.0.1/32]"}})
 		if err != nil {
 			n.env = nil
 			t.Fatal(err)
 		}
-		attacktest.AtEnd(n.close)
+		testenv.AtEnd(n.close)
 		n.there = true
 		if err := east.Net.WaitPeer(ctx, east.Alice(t).Node, "tka-west"); err != nil {
 			t.Fatal(err)

@@ -3,7 +3,7 @@ package gossip
 import (
 	"testing"
 
-	"github.com/tailplane/tailplane/testkit/attacktest"
+	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-func TestMain(m *testing.M) { attacktest.Main(m) }
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -165,22 +165,22 @@ func startShared(ctx context.Context) (*env, *testenv.Webhook, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	attacktest.AtEnd(c.Close)
+	testenv.AtEnd(c.Close)
 	p, err := envOf(ctx, c)
 	if err != nil {
 		return nil, nil, err
 	}
-	attacktest.AtEnd(p.front.Close)
+	testenv.AtEnd(p.front.Close)
 	dir, err := os.MkdirTemp("", "inject")
 	if err != nil {
 		return nil, nil, err
 	}
-	attacktest.AtEnd(func() error { return os.RemoveAll(dir) })
+	testenv.AtEnd(func() error { return os.RemoveAll(dir) })
 	w, err := testenv.StartWebhook(ctx, filepath.Join(dir, "webhook"), c, "127.0.0.1:0")
 	if err != nil {
 		return nil, nil, err
 	}
-	attacktest.AtEnd(func() error { w.Kill(); return nil })
+	testenv.AtEnd(func() error { w.Kill(); return nil })
 	p.set(w.Address)
 	return p, w, nil
 }

@@ -45,12 +45,12 @@ type tokenEnv struct {
 const jobClaims = `"repository": "acme/shop", "environment": "prod", "ref": "refs/heads/*"`
 
 // tokens is the environment of all tests about tokens.
-var tokens = attacktest.Shared(func(ctx context.Context) (*tokenEnv, error) {
+var tokens = testenv.Shared(func(ctx context.Context) (*tokenEnv, error) {
 	issuer, err := oidctest.Start()
 	if err != nil {
 		return nil, err
 	}
-	s, err := attacktest.Run(ctx, testenv.Options{Policy: attacktest.Policy(), ClusterName: "east", Settings: map[string]string{"api.limits": attacktest.NoLimits,
+	s, err := attacktest.Run(ctx, testenv.Options{Policy: attacktest.Policy(), ClusterName: "east", Settings: map[string]string{"api.limits": testenv.NoLimits,
 		"signin.keepExpired": "3s", "signin.oidc": fmt.Sprintf("{issuers: [{url: %q, keysURL: %q}]}", issuer.URL, issuer.KeysURL())}})
 	if err != nil {
 		issuer.Close()

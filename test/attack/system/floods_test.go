@@ -82,7 +82,7 @@ func p99(took []time.Duration) time.Duration {
 func TestDS01_Floods(t *testing.T) {
 	s := attacktest.Start(t)
 	s.SetPolicy(t, attacktest.Grant("quinn@example.com", `{"role": "view", "period": "1h"}`), attacktest.Grant("rose@example.com", `{"role": "view", "period": "1h"}`))
-	name := s.AddReplica(t, "tka-strict", attacktest.NoLimits, "{all: {perMinute: 3000, burst: 100}, others: {perMinute: 6000, burst: 100}}",
+	name := s.AddReplica(t, "tka-strict", testenv.NoLimits, "{all: {perMinute: 3000, burst: 100}, others: {perMinute: 6000, burst: 100}}",
 		"keepExpired: 3s", "keepExpired: 3s\n  maxPerLogin: 2")
 	record := filepath.Join(s.Dir, "tka-strict", "audit.jsonl")
 	base := "https://" + name

@@ -19,7 +19,6 @@ import (
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/signin"
-	"github.com/tailplane/tailplane/testkit/tailnettest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
@@ -33,50 +32,25 @@ const policy = `{
   ],
 }`
 
-const noLimits = "{login: {perMinute: 0}, kubeconfig: {perMinute: 0}, others: {perMinute: 0}, all: {perMinute: 0}}"
+func TestMain(m *testing.M) { testenv.Main(m) }
 
-// system is the environment that all tests of this binary share.
-var system struct {
-	once  sync.Once
-	env   *testenv.Env
-	admin client.Client
-	err   error
-}
+// admin is the client of an administrator, after the first call of start.
+var admin client.Client
 
-func TestMain(m *testing.M) {
-	tailnettest.Quiet()
-	code := m.Run()
-	if system.env != nil {
-		if err := system.env.Close(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-		os.RemoveAll(system.env.Dir)
-	}
-	os.Exit(code)
-}
-
+// start returns the environment that all tests of this binary share.
 func start(t *testing.T) *testenv.Env {
 	t.Helper()
-	system.once.Do(func() {
-		dir, err := os.MkdirTemp("", "firstuse")
-		if err != nil {
-			system.err = err
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-		defer cancel()
-		system.env, system.err = testenv.Start(ctx, dir, testenv.Options{Policy: policy,
-			Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy, token]", "access.proxyTags": "[tag:east-proxy]"}})
-		if system.err == nil {
-			system.err = startProxy(ctx, system.env)
-		}
-	})
-	if system.err != nil {
-		t.Fatal(system.err)
-	}
-	return system.env
+	return system(t)
 }
+
+var system = testenv.SharedEnv(func(ctx context.Context, dir string) (*testenv.Env, error) {
+	env, err := testenv.Start(ctx, dir, testenv.Options{Policy: policy,
+		Settings: map[string]string{"api.limits": testenv.NoLimits, "access.modes": "[proxy, token]", "access.proxyTags": "[tag:east-proxy]"}})
+	if err != nil {
+		return nil, err
+	}
+	return env, startProxy(ctx, env)
+})
 
 // startProxy starts the proxy with the cluster's key, which the access server announces.
 func startProxy(ctx context.Context, r *testenv.Env) error {
@@ -87,7 +61,7 @@ func startProxy(ctx context.Context, r *testenv.Env) error {
 		}
 	}
 	var err error
-	if system.admin, err = client.New(r.Cluster.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
+	if admin, err = client.New(r.Cluster.AdminConfig(), client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
 	p, err := r.Person(ctx, "key-laptop", "bob@example.com")
@@ -151,7 +125,7 @@ func run(t *testing.T, p *testenv.Person, want int, program string, args ...stri
 func signins(t *testing.T, login string) (found []v1alpha1.TkaSignin) {
 	t.Helper()
 	var all v1alpha1.TkaSigninList
-	if err := system.admin.List(t.Context(), &all, client.InNamespace(testenv.SigninNamespace)); err != nil {
+	if err := admin.List(t.Context(), &all, client.InNamespace(testenv.SigninNamespace)); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range all.Items {
@@ -266,7 +240,7 @@ func TestPRX08_AfterLogoutAndRevoke(t *testing.T) {
 	}
 	marked := func() bool {
 		var m corev1.ConfigMap
-		if err := system.admin.Get(t.Context(), client.ObjectKey{Namespace: testenv.SystemNamespace, Name: "tailplane-first-use"}, &m); err != nil {
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: testenv.SystemNamespace, Name: "tailplane-first-use"}, &m); err != nil {
 			t.Fatal(err)
 		}
 		for key, value := range m.Data {
@@ -299,7 +273,7 @@ func TestPRX08_AfterLogoutAndRevoke(t *testing.T) {
 		if o.Spec.OnUse {
 			t.Error("the login left onUse")
 		}
-		if err := system.admin.Delete(t.Context(), &o, client.Preconditions{UID: new(o.UID)}); err != nil {
+		if err := admin.Delete(t.Context(), &o, client.Preconditions{UID: new(o.UID)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -317,23 +291,23 @@ func TestPRX08_Operator(t *testing.T) {
 	kubectl(t, erin, 0, "get", "namespaces")
 	var m corev1.ConfigMap
 	key := client.ObjectKey{Namespace: testenv.SystemNamespace, Name: "tailplane-first-use"}
-	if err := system.admin.Get(t.Context(), key, &m); err != nil {
+	if err := admin.Get(t.Context(), key, &m); err != nil {
 		t.Fatal(err)
 	}
 	if m.Data == nil {
 		m.Data = map[string]string{}
 	}
 	m.Data["full"] = metav1.Now().UTC().Format(time.RFC3339)
-	if err := system.admin.Update(t.Context(), &m); err != nil {
+	if err := admin.Update(t.Context(), &m); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		if err := system.admin.Get(ctx, key, &m); err != nil {
+		if err := admin.Get(ctx, key, &m); err != nil {
 			t.Fatal(err)
 		}
 		delete(m.Data, "full")
-		if err := system.admin.Update(ctx, &m); err != nil {
+		if err := admin.Update(ctx, &m); err != nil {
 			t.Error(err)
 		}
 	})
