@@ -67,7 +67,14 @@ func (v *RequestTelemetry) auditLine(stage AuditStage, now time.Time, out *Resul
 	case req.NonResource:
 		e.RequestURI = Sanitize(req.Path)
 	default:
-		e.ObjectRef = &objectRef{Sanitize(req.Resource), Sanitize(req.Namespace), Sanitize(req.Name), Sanitize(req.Group), Sanitize(req.Version), Sanitize(req.Subresource)}
+		e.ObjectRef = &objectRef{
+			Sanitize(req.Resource),
+			Sanitize(req.Namespace),
+			Sanitize(req.Name),
+			Sanitize(req.Group),
+			Sanitize(req.Version),
+			Sanitize(req.Subresource),
+		}
 	}
 	if out != nil && out.Code != 0 {
 		e.ResponseStatus = &responseStatus{Code: out.Code, Reason: Sanitize(out.Reason), Message: Sanitize(out.Message)}

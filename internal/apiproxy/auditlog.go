@@ -92,7 +92,16 @@ func NewAuditLog(c AuditLogConfig) (*AuditLog, error) {
 	if (c.Path == "") == (c.Writer == nil) || c.Log == nil || c.Now == nil {
 		return nil, errors.New("audit log: a path or a writer, a logger and a clock are required")
 	}
-	c.Queue, c.QueueBytes, c.Delay = cmp.Or(c.Queue, defaultAuditQueue), cmp.Or(c.QueueBytes, defaultAuditBytes), cmp.Or(c.Delay, defaultAuditDelay)
+	c.Queue, c.QueueBytes, c.Delay = cmp.Or(
+		c.Queue,
+		defaultAuditQueue,
+	), cmp.Or(
+		c.QueueBytes,
+		defaultAuditBytes,
+	), cmp.Or(
+		c.Delay,
+		defaultAuditDelay,
+	)
 	r := &AuditLog{conf: c, wake: make(chan struct{}, 1)}
 	if c.Path != "" {
 		if err := r.open(); err != nil {

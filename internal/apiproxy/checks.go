@@ -75,8 +75,11 @@ func (x *Exchange) checkImpersonation() error {
 		// A name with underscores is not an allowed one, but a server behind the adapter may accept it as
 		// such.
 		if strings.HasPrefix(plain, "impersonate-") && (plain != strings.ToLower(name) || !x.server.Permissions().Impersonation) {
-			return NewRefusal(http.StatusForbidden,
-				"impersonation is refused: the request has a header %.60q. To allow it, set impersonation: allow in the adapter's configuration", name)
+			return NewRefusal(
+				http.StatusForbidden,
+				"impersonation is refused: the request has a header %.60q. To allow it, set impersonation: allow in the adapter's configuration",
+				name,
+			)
 		}
 	}
 	return nil

@@ -73,7 +73,8 @@ func subprotocols(values []string) string {
 	var rest []string
 	for _, v := range values {
 		for p := range strings.SplitSeq(v, ",") {
-			if p = strings.TrimSpace(p); p != "" && (len(p) < len(bearerProtocol) || !strings.EqualFold(p[:len(bearerProtocol)], bearerProtocol)) {
+			if p = strings.TrimSpace(p); p != "" &&
+				(len(p) < len(bearerProtocol) || !strings.EqualFold(p[:len(bearerProtocol)], bearerProtocol)) {
 				rest = append(rest, p)
 			}
 		}
@@ -90,7 +91,8 @@ func ResponseHeaders(to, from http.Header, requested *url.URL) {
 	nominated := ListElements(from["Connection"])
 	for name, values := range from {
 		// it would direct clients around the adapter
-		if lower := strings.ToLower(name); lower != "content-length" && hopHeaders[lower] || lower == "alt-svc" || containsFold(nominated, name) {
+		if lower := strings.ToLower(name); lower != "content-length" && hopHeaders[lower] || lower == "alt-svc" ||
+			containsFold(nominated, name) {
 			continue
 		}
 		to[name] = values

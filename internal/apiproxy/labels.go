@@ -23,7 +23,16 @@ const (
 
 // RefusalReasons returns all of them.
 func RefusalReasons() []RefusalReason {
-	return []RefusalReason{RefusedForm, RefusedHost, RefusedSite, RefusedUpgrade, RefusedImpersonation, RefusedToken, RefusedDeny, RefusedAudit}
+	return []RefusalReason{
+		RefusedForm,
+		RefusedHost,
+		RefusedSite,
+		RefusedUpgrade,
+		RefusedImpersonation,
+		RefusedToken,
+		RefusedDeny,
+		RefusedAudit,
+	}
 }
 
 // AuthFailureReason is why the local token was not accepted.

@@ -82,18 +82,42 @@ func NewMetrics(version string, known func(group, resource, subresource string) 
 		m.MustRegister(h)
 		return h
 	}
-	m.requests = counter("mca_requests_total", "Answered requests; a stream counts when it begins.", "cluster", "verb", "group", "resource", "subresource", "code")
+	m.requests = counter(
+		"mca_requests_total",
+		"Answered requests; a stream counts when it begins.",
+		"cluster",
+		"verb",
+		"group",
+		"resource",
+		"subresource",
+		"code",
+	)
 	m.seconds = histogram("mca_request_duration_seconds", "Time to answer a request, without streams.", requestBuckets, "cluster", "verb")
 	m.inFlight = gauge("mca_requests_in_flight", "Requests in progress, without streams.", "cluster")
 	m.streams = gauge("mca_streams", "Open streams, by kind.", "cluster", "kind")
-	m.errors = counter("mca_upstream_errors_total", "Requests to a cluster without an answer, or with a status of 500 and above.", "cluster", "reason")
+	m.errors = counter(
+		"mca_upstream_errors_total",
+		"Requests to a cluster without an answer, or with a status of 500 and above.",
+		"cluster",
+		"reason",
+	)
 	m.connections = gauge("mca_upstream_connections", "Connections to a cluster that are open or in setup.", "cluster", "state")
 	m.connects = counter("mca_upstream_connects_total", "Connection attempts to a cluster, by result.", "cluster", "result")
 	m.probes = histogram("mca_cluster_probe_duration_seconds", "Duration of one health probe of a cluster.", probeBuckets, "cluster")
-	m.routed = counter("mca_routing_decisions_total", "Requests by the rule that matched and by the cluster; without a rule, it is the home cluster.", "rule", "cluster")
+	m.routed = counter(
+		"mca_routing_decisions_total",
+		"Requests by the rule that matched and by the cluster; without a rule, it is the home cluster.",
+		"rule",
+		"cluster",
+	)
 	m.placed = counter("mca_placements_total", "New objects by the rule and the selected cluster.", "rule", "cluster")
 	m.events = counter("mca_watch_events_total", "Events that merged watches received from a cluster.", "cluster")
-	m.expired = counter("mca_watch_expired_total", "Merged watches that ended with 410, by the cluster that caused the end.", "cluster", "reason")
+	m.expired = counter(
+		"mca_watch_expired_total",
+		"Merged watches that ended with 410, by the cluster that caused the end.",
+		"cluster",
+		"reason",
+	)
 	m.membersDown = gauge("mca_watch_members_down", "Merged watches that continue without a cluster.", "cluster")
 	m.bookmarks = counter("mca_bookmarks_total", "Bookmarks that merged watches created and sent.", "reason")
 	m.lookups = counter("mca_owner_lookups_total", "Lookups of the cluster of an object, by result.", "result")
@@ -268,7 +292,20 @@ func (m *Metrics) rule(name string) string {
 	return otherLabel
 }
 
-var knownVerbs = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "head", "post", "put", "options"}
+var knownVerbs = []string{
+	"get",
+	"list",
+	"watch",
+	"create",
+	"update",
+	"patch",
+	"delete",
+	"deletecollection",
+	"head",
+	"post",
+	"put",
+	"options",
+}
 
 func verbLabel(req *Request) string { return label(req.Verb, knownVerbs) }
 

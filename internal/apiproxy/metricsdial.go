@@ -6,7 +6,10 @@ import (
 )
 
 // Dial wraps dial to count the connections to a cluster, for [net/http.Transport.DialContext].
-func (m *Metrics) Dial(cluster string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func (m *Metrics) Dial(
+	cluster string,
+	dial func(ctx context.Context, network, addr string) (net.Conn, error),
+) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		connected := m.Connecting(cluster)
 		c, err := dial(ctx, network, addr)

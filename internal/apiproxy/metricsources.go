@@ -32,7 +32,11 @@ type sourceCollector struct {
 }
 
 var (
-	healthyDesc     = newDesc("mca_cluster_healthy", "1 while a cluster receives requests; 0 while it is unhealthy and its requests are answered with 503.", "cluster")
+	healthyDesc = newDesc(
+		"mca_cluster_healthy",
+		"1 while a cluster receives requests; 0 while it is unhealthy and its requests are answered with 503.",
+		"cluster",
+	)
 	ownersDesc      = newDesc("mca_owner_entries", "Objects with a known cluster.")
 	certificateDesc = newDesc("mca_certificate_expiry_timestamp_seconds", "Expiry time of the certificate that applications see.")
 	entriesDesc     = newDesc("mca_audit_entries_total", "Lines of the audit log, by result.", "result")

@@ -24,9 +24,24 @@ type OpenStream struct {
 
 // openStream returns the description of v as an open stream.
 func (v *RequestTelemetry) openStream() OpenStream {
-	s := OpenStream{Kind: v.kind, Clusters: v.clusters, Rule: v.rule, AuditID: v.auditID, Since: v.opened, UserAgent: Sanitize(v.r.UserAgent())}
+	s := OpenStream{
+		Kind:      v.kind,
+		Clusters:  v.clusters,
+		Rule:      v.rule,
+		AuditID:   v.auditID,
+		Since:     v.opened,
+		UserAgent: Sanitize(v.r.UserAgent()),
+	}
 	if v.req != nil {
-		s.Verb, s.Group, s.Resource, s.Subresource = Sanitize(v.req.Verb), Sanitize(v.req.Group), Sanitize(v.req.Resource), Sanitize(v.req.Subresource)
+		s.Verb, s.Group, s.Resource, s.Subresource = Sanitize(
+			v.req.Verb,
+		), Sanitize(
+			v.req.Group,
+		), Sanitize(
+			v.req.Resource,
+		), Sanitize(
+			v.req.Subresource,
+		)
 		s.Namespace, s.Name = Sanitize(v.req.Namespace), Sanitize(v.req.Name)
 	}
 	return s

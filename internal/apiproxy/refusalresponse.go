@@ -19,7 +19,12 @@ func (x *Exchange) writeRefusal(err error) {
 	} else if x.result.Err == nil {
 		x.result.Err = r
 	}
-	s := codec.Status{Message: "mca: " + r.Message, Reason: r.Reason, Code: r.Status, RetryAfter: int((r.RetryAfter + time.Second - 1) / time.Second)}
+	s := codec.Status{
+		Message:    "mca: " + r.Message,
+		Reason:     r.Reason,
+		Code:       r.Status,
+		RetryAfter: int((r.RetryAfter + time.Second - 1) / time.Second),
+	}
 	if x.Request != nil && !x.Request.NonResource {
 		s.Name, s.Group, s.Resource = x.Request.Name, x.Request.Group, x.Request.Resource
 	}

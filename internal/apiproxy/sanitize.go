@@ -101,7 +101,9 @@ func hasMixedClasses(run string) bool {
 }
 
 func isTokenByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == '~' || c == '+' || c == '='
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == '~' ||
+		c == '+' ||
+		c == '='
 }
 
 // IsPrintable reports whether s is ASCII without control characters.

@@ -63,7 +63,10 @@ func NewTracer(c TraceConfig) (*Tracer, error) {
 	if c.Log == nil {
 		return nil, errors.New("apiproxy: a tracer needs a logger")
 	}
-	attributes := []attribute.KeyValue{attribute.String("service.name", "mca"), attribute.String("service.version", cmp.Or(c.Version, "unknown"))}
+	attributes := []attribute.KeyValue{
+		attribute.String("service.name", "mca"),
+		attribute.String("service.version", cmp.Or(c.Version, "unknown")),
+	}
 	if c.Namespace != "" {
 		attributes = append(attributes, attribute.String("k8s.namespace.name", c.Namespace))
 	}
@@ -78,7 +81,10 @@ func NewTracer(c TraceConfig) (*Tracer, error) {
 		sdktrace.WithResource(sdkresource.Empty()), // otherwise the SDK detects the host; the exporter has the resource
 		sdktrace.WithSpanProcessor(out),
 	)
-	return &Tracer{tracer: provider.Tracer("github.com/tailplane/tailplane/internal/apiproxy", trace.WithInstrumentationVersion(c.Version)), exporter: out}, nil
+	return &Tracer{
+		tracer:   provider.Tracer("github.com/tailplane/tailplane/internal/apiproxy", trace.WithInstrumentationVersion(c.Version)),
+		exporter: out,
+	}, nil
 }
 
 // Run exports spans until ctx ends, then the pending ones. On a nil Tracer it only waits for ctx.
@@ -118,8 +124,15 @@ func (t *Tracer) startCall(parent trace.Span, followed bool, cluster string, h h
 	if t == nil || parent == nil {
 		return nil
 	}
-	ctx, span := t.tracer.Start(trace.ContextWithSpan(context.Background(), parent), spanUpstream,
-		trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(now), trace.WithAttributes(attribute.String(attrCluster, Sanitize(cluster))))
+	ctx, span := t.tracer.Start(
+		trace.ContextWithSpan(context.Background(), parent),
+		spanUpstream,
+		trace.WithSpanKind(
+			trace.SpanKindClient,
+		),
+		trace.WithTimestamp(now),
+		trace.WithAttributes(attribute.String(attrCluster, Sanitize(cluster))),
+	)
 	if !followed {
 		h.Del("Tracestate") // of another trace
 	}

@@ -91,7 +91,12 @@ func NewTraceExporter(c TraceExporterConfig) (*TraceExporter, error) {
 	e.stopping, e.stop = context.WithCancel(context.Background())
 	e.ctx, e.giveUp = context.WithCancel(context.Background())
 	if e.client == nil {
-		e.client = &http.Transport{MaxConnsPerHost: 1, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: spanSendTimeout, ForceAttemptHTTP2: true}
+		e.client = &http.Transport{
+			MaxConnsPerHost:     1,
+			IdleConnTimeout:     90 * time.Second,
+			TLSHandshakeTimeout: spanSendTimeout,
+			ForceAttemptHTTP2:   true,
+		}
 	}
 	e.batches = sdktrace.NewBatchSpanProcessor(e, sdktrace.WithMaxQueueSize(queue), sdktrace.WithMaxExportBatchSize(spanBatchSize),
 		sdktrace.WithBatchTimeout(spanBatchTime), sdktrace.WithExportTimeout(2*spanRetryTime))

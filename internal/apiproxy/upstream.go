@@ -85,7 +85,8 @@ type Upstream struct {
 // missing, which is a programming error.
 func NewUpstream(c UpstreamConfig) *Upstream {
 	files := c.CAFile != "" && (c.TokenFile == "") != (c.CertFile == "") && (c.CertFile == "") == (c.KeyFile == "")
-	if c.Name == "" || len(c.Servers) == 0 || c.Log == nil || c.Now == nil || files == (c.SecretDir != "") || (c.SecretDir == "") != (c.ParseSecret == nil) {
+	if c.Name == "" || len(c.Servers) == 0 || c.Log == nil || c.Now == nil || files == (c.SecretDir != "") ||
+		(c.SecretDir == "") != (c.ParseSecret == nil) {
 		panic("apiproxy.Upstream: a required field is missing")
 	}
 	u := &Upstream{UpstreamConfig: c, health: health{since: c.Now(), failures: c.Probe.Failures, successes: c.Probe.Successes}}

@@ -96,7 +96,8 @@ func (c *Upstream) loadCredential(old *credential) (*credential, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old != nil && bytes.Equal(old.identity[0], cred.identity[0]) && bytes.Equal(old.identity[1], cred.identity[1]) && bytes.Equal(old.identity[2], cred.identity[2]) {
+	if old != nil && bytes.Equal(old.identity[0], cred.identity[0]) && bytes.Equal(old.identity[1], cred.identity[1]) &&
+		bytes.Equal(old.identity[2], cred.identity[2]) {
 		cred.plain, cred.upgrade = old.plain, old.upgrade
 	} else if err := c.makeTransports(cred); err != nil {
 		return nil, err
@@ -213,7 +214,12 @@ func (c *Upstream) makeTransports(cred *credential) error {
 	if !pool.AppendCertsFromPEM(cred.identity[0]) {
 		return fmt.Errorf("authority of cluster %s: %s has no certificate", c.Name, cmp.Or(c.CAFile, c.SecretDir))
 	}
-	conf := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: c.ServerName, ClientSessionCache: tls.NewLRUClientSessionCache(8)}
+	conf := &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		RootCAs:            pool,
+		ServerName:         c.ServerName,
+		ClientSessionCache: tls.NewLRUClientSessionCache(8),
+	}
 	if len(cred.identity[1]) > 0 {
 		pair, err := tls.X509KeyPair(cred.identity[1], cred.identity[2])
 		if err != nil {
@@ -236,7 +242,12 @@ func (c *Upstream) makeTransports(cred *credential) error {
 	cred.plain, cred.upgrade = base(), base()
 	cred.plain.Protocols.SetHTTP1(true)
 	cred.plain.Protocols.SetHTTP2(true)
-	cred.plain.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxReceiveBufferPerStream: streamBuffer, MaxReadFrameSize: maxFrameSize}
+	cred.plain.HTTP2 = &http.HTTP2Config{
+		SendPingTimeout:           30 * time.Second,
+		PingTimeout:               15 * time.Second,
+		MaxReceiveBufferPerStream: streamBuffer,
+		MaxReadFrameSize:          maxFrameSize,
+	}
 	cred.upgrade.Protocols.SetHTTP1(true)
 	cred.upgrade.DisableKeepAlives = true
 	return nil

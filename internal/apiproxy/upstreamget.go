@@ -14,7 +14,9 @@ func NewGetRequest(ctx context.Context, path string, query url.Values, header ht
 		return nil, err
 	}
 	u.RawQuery = query.Encode()
-	return (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(ctx), nil
+	return (&http.Request{Method: http.MethodGet, URL: u, Header: header, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).WithContext(
+		ctx,
+	), nil
 }
 
 // Get sends a GET request of the adapter itself. The caller must close the response body.

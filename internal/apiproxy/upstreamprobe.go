@@ -90,7 +90,14 @@ func (c *Upstream) fetch(ctx context.Context, cred *credential, path, accept str
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer to GET %s in %v", path, limit))
 	defer cancel()
-	r := &http.Request{Method: http.MethodGet, URL: &url.URL{Path: path}, Header: http.Header{"Accept": {accept}, "User-Agent": {"mca"}}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+	r := &http.Request{
+		Method:     http.MethodGet,
+		URL:        &url.URL{Path: path},
+		Header:     http.Header{"Accept": {accept}, "User-Agent": {"mca"}},
+		Proto:      "HTTP/1.1",
+		ProtoMajor: 1,
+		ProtoMinor: 1,
+	}
 	response, _, err := c.send(UpstreamRequest{Request: r.WithContext(ctx)}, cred, c.pick(nil))
 	if err == nil {
 		defer response.Close()

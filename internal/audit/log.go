@@ -287,8 +287,11 @@ func (l *Log) recordLost(e Entry, body []byte, why error) error {
 }
 
 func unavailable(cause error) error {
-	return problem.New(problem.AuditUnavailable, "The server cannot write its audit log and grants nothing without an audit entry.",
-		"Try again in a moment. If the problem persists, contact the administrator of this server.").WithRetryAfter(time.Second).WithCause(cause)
+	return problem.New(
+		problem.AuditUnavailable,
+		"The server cannot write its audit log and grants nothing without an audit entry.",
+		"Try again in a moment. If the problem persists, contact the administrator of this server.",
+	).WithRetryAfter(time.Second).WithCause(cause)
 }
 
 // Ready returns nil while entries reach the audit log. Otherwise it returns a [problem.Error] with
@@ -313,8 +316,8 @@ func (l *Log) Head() Head {
 	return Head{}
 }
 
-// Sign writes a signature if there are lines without one, and waits until it is on disk. It returns the error of ctx if that ends before, and
-// nil if the audit log cannot be written.
+// Sign writes a signature if there are lines without one, and waits until it is on disk. It returns the error of ctx if that
+// ends before, and nil if the audit log cannot be written.
 func (l *Log) Sign(ctx context.Context) error {
 	signed := make(chan struct{})
 	select {

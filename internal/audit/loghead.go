@@ -52,7 +52,8 @@ func (h *LogHead) UnmarshalText(b []byte) (err error) {
 	return err
 }
 
-// A SignedHead is the statement of a process about its audit log. It is kept elsewhere, and later shows that lines are missing from the log.
+// A SignedHead is the statement of a process about its audit log. It is kept elsewhere, and later shows that lines are missing
+// from the log.
 type SignedHead struct {
 	Role string  `json:"role" doc:"the role of the process that writes the audit log"`
 	Last LogHead `json:"head" doc:"the log's id, and the number and hash of its last signed line"`
@@ -62,16 +63,18 @@ type SignedHead struct {
 	RolledBack LogHead `json:"rolledBack,omitzero" doc:"a line that was noted elsewhere and that the log no longer has"`
 }
 
-// Contradicts reports whether h and an earlier statement cannot both be about intact logs: the same log has become shorter, its last line has
-// changed, or its predecessor ended before a line that was known. The IDs of logs are random, so statements about unrelated logs never
-// contradict each other. Without the log itself, two statements with different numbers of lines can be compared no further.
+// Contradicts reports whether h and an earlier statement cannot both be about intact logs: the same log has become shorter, its
+// last line has changed, or its predecessor ended before a line that was known. The IDs of logs are random, so statements about
+// unrelated logs never contradict each other. Without the log itself, two statements with different numbers of lines can be
+// compared no further.
 func (h SignedHead) Contradicts(earlier SignedHead) bool {
 	return h.Last.contradicts(earlier.Last) || h.Prev.contradicts(earlier.Last) || !h.Last.IsZero() && h.Last.Log == earlier.Prev.Log
 }
 
 // contradicts reports whether h is not the end of a log that once had the line earlier.
 func (h LogHead) contradicts(earlier LogHead) bool {
-	return !h.IsZero() && h.Log == earlier.Log && (h.Head.Seq < earlier.Head.Seq || h.Head.Seq == earlier.Head.Seq && h.Head.Hash != earlier.Head.Hash)
+	return !h.IsZero() && h.Log == earlier.Log &&
+		(h.Head.Seq < earlier.Head.Seq || h.Head.Seq == earlier.Head.Seq && h.Head.Hash != earlier.Head.Hash)
 }
 
 // Signed returns the statement about the last signed line that is on disk. It returns false before the first one, and for a log that is
@@ -84,8 +87,8 @@ func (l *Log) Signed() (SignedHead, bool) {
 	return *h, true
 }
 
-// Check compares the audit log with an earlier statement about it, which another process kept. It returns the line that the statement proves
-// and the log no longer has, or the zero LogHead. It reads the files, so its duration depends on their size.
+// Check compares the audit log with an earlier statement about it, which another process kept. It returns the line that the
+// statement proves and the log no longer has, or the zero LogHead. It reads the files, so its duration depends on their size.
 func (l *Log) Check(earlier SignedHead) (LogHead, error) {
 	now, ok := l.Signed()
 	if !ok || earlier.Role != now.Role {
@@ -107,7 +110,8 @@ func (l *Log) Check(earlier SignedHead) (LogHead, error) {
 	return earlier.Last, nil
 }
 
-// findLine searches the files of the audit log at path for a line. known is false if no file has lines around it: an older file was removed.
+// findLine searches the files of the audit log at path for a line. known is false if no file has lines around it: an older file
+// was removed.
 func findLine(path string, h LogHead) (has, known bool, err error) {
 	paths, err := RotatedFiles(path)
 	if err != nil {

@@ -20,8 +20,8 @@ type Check struct {
 	// Heads were stored elsewhere, and each must still be in the audit log. They show what no
 	// signature can: that the end is missing.
 	Heads []Head
-	// Witness, if set, is what servers of the cluster stated about its audit logs. A log that lacks a stated line has a finding, and so has a
-	// log that no statement mentions while statements mention other logs of its role.
+	// Witness, if set, is what servers of the cluster stated about its audit logs. A log that lacks a stated line has a finding,
+	// and so has a log that no statement mentions while statements mention other logs of its role.
 	Witness *Witness
 	// Log, if set, is the ID of the audit log to check. Lines of other logs and other text are
 	// skipped. Use it for the output of a log collector.
@@ -262,7 +262,12 @@ func (v *verifier) readForeign(l Line) {
 	}
 	content, _ := l.content(lenient)
 	if h, ok := content.(Header); ok && v.foreignAt >= 0 {
-		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf("a line of another audit log, %s, of the role %q in the cluster %q", l.Log, hexPrefix(h.Role), hexPrefix(h.Cluster))
+		v.report.Findings[v.foreignAt].Detail = fmt.Sprintf(
+			"a line of another audit log, %s, of the role %q in the cluster %q",
+			l.Log,
+			hexPrefix(h.Role),
+			hexPrefix(h.Cluster),
+		)
 	}
 }
 

@@ -91,7 +91,10 @@ func (v *verifier) signature(l Line, id string) bool {
 		// The signature covers the lines after the break, so the line before the break is wrong.
 		f := &v.report.Findings[v.brokenAt]
 		f.At, f.To = v.broken.before, f.At
-		f.Detail = fmt.Sprintf("not the line that the next line follows: this line, and perhaps earlier lines back to %s, were replaced", v.broken.since)
+		f.Detail = fmt.Sprintf(
+			"not the line that the next line follows: this line, and perhaps earlier lines back to %s, were replaced",
+			v.broken.since,
+		)
 	}
 	v.brokenAt = -1
 	v.since, v.report.Unsigned = Place{}, 0

@@ -14,7 +14,16 @@ func (v *verifier) expect(h Head, kept string) bool {
 	case n.met:
 		v.addFinding(Forked, n.at, n.at, 1, "not the line %v that was %s elsewhere: the audit log was rewritten", h, kept)
 	case !v.begun || h.Seq > v.tip.Seq:
-		v.addFinding(Truncated, v.tip.Place, v.tip.Place, int64(h.Seq-v.tip.Seq), "the end is missing: line %v was %s elsewhere, but the audit log ends with line %d", h, kept, v.tip.Seq)
+		v.addFinding(
+			Truncated,
+			v.tip.Place,
+			v.tip.Place,
+			int64(h.Seq-v.tip.Seq),
+			"the end is missing: line %v was %s elsewhere, but the audit log ends with line %d",
+			h,
+			kept,
+			v.tip.Seq,
+		)
 	case h.Seq < v.report.First.Seq:
 		if !slices.Contains(v.report.Unchecked, h) {
 			v.report.Unchecked = append(v.report.Unchecked, h)
@@ -52,8 +61,15 @@ func (v *verifier) compareWitness(w *Witness) {
 		}
 	}
 	if len(lines) == 0 && !mentioned && len(others) > 0 {
-		v.addFinding(Unwitnessed, v.tip.Place, v.tip.Place, r.Lines, "no server has witnessed this audit log; those of the role %q that they have witnessed: %s",
-			hexPrefix(r.Role), describeStatements(others))
+		v.addFinding(
+			Unwitnessed,
+			v.tip.Place,
+			v.tip.Place,
+			r.Lines,
+			"no server has witnessed this audit log; those of the role %q that they have witnessed: %s",
+			hexPrefix(r.Role),
+			describeStatements(others),
+		)
 	}
 }
 

@@ -85,8 +85,14 @@ func (w *writer) resume(found scanState) error {
 		return nil
 	}
 	if h := found.header; h.Cluster != "" && (h.Cluster != w.conf.Cluster || h.Role != w.conf.Role) {
-		return fmt.Errorf("%s belongs to the role %q in the cluster %q, but this process has the role %q in the cluster %q: use a separate file for each",
-			w.conf.Path, h.Role, h.Cluster, w.conf.Role, w.conf.Cluster)
+		return fmt.Errorf(
+			"%s belongs to the role %q in the cluster %q, but this process has the role %q in the cluster %q: use a separate file for each",
+			w.conf.Path,
+			h.Role,
+			h.Cluster,
+			w.conf.Role,
+			w.conf.Cluster,
+		)
 	}
 	w.headerReason, w.chain, w.prev = Restarted, chain{found.log, found.head}, found.header.Prev
 	switch found.key {

@@ -90,7 +90,10 @@ type budget struct {
 }
 
 func newBudget(total int, orgs []OrgUsage) *budget {
-	b := &budget{total: max(total, 0), orgs: slices.SortedFunc(slices.Values(orgs), func(a, b OrgUsage) int { return cmp.Compare(a.Name, b.Name) })}
+	b := &budget{
+		total: max(total, 0),
+		orgs:  slices.SortedFunc(slices.Values(orgs), func(a, b OrgUsage) int { return cmp.Compare(a.Name, b.Name) }),
+	}
 	n := len(b.orgs)
 	zeros, guarantee, use, limit := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
 	for i, o := range b.orgs {

@@ -138,7 +138,16 @@ func (c *checker) enrollment(e *v1alpha1.RunnerEnrollment) {
 	}
 	parts := c.configURL(e, forge)
 	if cred, known := c.Credentials[e.Name]; known && cred.Org != e.Name {
-		c.report(e, "", EffectStop, ReasonSecretOfAnother, "The Secret %q does not carry the label %s: %s.", e.Spec.Credentials.SecretName, v1alpha1.OrgLabel, e.Name)
+		c.report(
+			e,
+			"",
+			EffectStop,
+			ReasonSecretOfAnother,
+			"The Secret %q does not carry the label %s: %s.",
+			e.Spec.Credentials.SecretName,
+			v1alpha1.OrgLabel,
+			e.Name,
+		)
 	}
 	c.network(e)
 	c.placement(e)
@@ -154,7 +163,16 @@ func (c *checker) configURL(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Runner
 	parts, within := scope.Within(at)
 	switch {
 	case !ok || !fine || !within:
-		c.report(e, "", EffectStop, ReasonConfigURL, "%q is not below the forge %q, which is at %q.", e.Spec.ConfigURL, forge.Name, forge.Spec.URL)
+		c.report(
+			e,
+			"",
+			EffectStop,
+			ReasonConfigURL,
+			"%q is not below the forge %q, which is at %q.",
+			e.Spec.ConfigURL,
+			forge.Name,
+			forge.Spec.URL,
+		)
 		return nil
 	case forge.Spec.Type == v1alpha1.GitHub && len(parts) > 2:
 		c.report(e, "", EffectStop, ReasonConfigURL, "%q is not an organisation, enterprise or repository.", e.Spec.ConfigURL)
@@ -213,11 +231,25 @@ func (c *checker) enrolledPool(e *v1alpha1.RunnerEnrollment, forge *v1alpha1.Run
 	c.containers(e, gitlab, pool)
 
 	if other, ok := claimOnce(c.names, WorkloadName(e.Name, pool.Name, 1), e); !ok {
-		say(EffectBlock, ReasonNameTaken, "The older enrollment %q already has a workload with the name %q.", other, WorkloadName(e.Name, pool.Name, 1))
+		say(
+			EffectBlock,
+			ReasonNameTaken,
+			"The older enrollment %q already has a workload with the name %q.",
+			other,
+			WorkloadName(e.Name, pool.Name, 1),
+		)
 	}
 	guarantee := int(min(pool.Spec.Scaling.Guarantee, MaxRunners(pool, use)))
 	if sum := c.guaranteed[pool.Name] + guarantee; sum > int(pool.Spec.Scaling.Budget) {
-		say(EffectBlock, ReasonGuarantees, "The pool %q guarantees %d runners to older enrollments and would guarantee %d to this one; its budget is %d.", pool.Name, c.guaranteed[pool.Name], guarantee, pool.Spec.Scaling.Budget)
+		say(
+			EffectBlock,
+			ReasonGuarantees,
+			"The pool %q guarantees %d runners to older enrollments and would guarantee %d to this one; its budget is %d.",
+			pool.Name,
+			c.guaranteed[pool.Name],
+			guarantee,
+			pool.Spec.Scaling.Budget,
+		)
 	} else {
 		c.guaranteed[pool.Name] = sum
 	}
@@ -236,10 +268,23 @@ func MaxRunners(pool *v1alpha1.RunnerPool, use v1alpha1.EnrolledPool) int32 {
 func (c *checker) repositories(e *v1alpha1.RunnerEnrollment, gitlab bool, parts []string, use v1alpha1.EnrolledPool) {
 	switch {
 	case gitlab:
-		c.report(e, use.Name, EffectBlock, ReasonOrgPlusUserGitLab, "A GitLab group runner cannot be limited to some projects: use a project runner or a dedicated pool.")
+		c.report(
+			e,
+			use.Name,
+			EffectBlock,
+			ReasonOrgPlusUserGitLab,
+			"A GitLab group runner cannot be limited to some projects: use a project runner or a dedicated pool.",
+		)
 	case parts == nil: // already reported
 	case len(parts) != 1:
-		c.report(e, use.Name, EffectStop, ReasonOrgPlusUserPlace, "Type OrgPlusUser needs the URL of an organisation, but %q is not one.", e.Spec.ConfigURL)
+		c.report(
+			e,
+			use.Name,
+			EffectStop,
+			ReasonOrgPlusUserPlace,
+			"Type OrgPlusUser needs the URL of an organisation, but %q is not one.",
+			e.Spec.ConfigURL,
+		)
 	default:
 		for _, r := range use.Repositories {
 			if owner, _, _ := strings.Cut(r, "/"); !strings.EqualFold(owner, parts[0]) {
@@ -265,7 +310,14 @@ func (c *checker) network(e *v1alpha1.RunnerEnrollment) {
 		cidr, err := netip.ParsePrefix(egress.CIDR)
 		within := func(p netip.Prefix) bool { return p.Bits() <= cidr.Bits() && p.Overlaps(cidr) }
 		if err != nil || slices.ContainsFunc(slices.Concat(PrivatePrefixes(), c.Rules.ClusterCIDRs), within) {
-			c.report(e, "", EffectBlock, ReasonEgressPrivate, "Jobs may not connect to %q: it is a private range or a range of the cluster.", egress.CIDR)
+			c.report(
+				e,
+				"",
+				EffectBlock,
+				ReasonEgressPrivate,
+				"Jobs may not connect to %q: it is a private range or a range of the cluster.",
+				egress.CIDR,
+			)
 		}
 	}
 }
@@ -274,8 +326,17 @@ func (c *checker) network(e *v1alpha1.RunnerEnrollment) {
 // private networks, the tailnet's range and link-local addresses. Cloud providers serve node
 // credentials on link-local addresses.
 func PrivatePrefixes() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
-		netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fc00::/7"), netip.MustParsePrefix("fe80::/10")}
+	return []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"),
+		netip.MustParsePrefix("172.16.0.0/12"),
+		netip.MustParsePrefix("192.168.0.0/16"),
+		netip.MustParsePrefix(
+			"100.64.0.0/10",
+		),
+		netip.MustParsePrefix("169.254.0.0/16"),
+		netip.MustParsePrefix("fc00::/7"),
+		netip.MustParsePrefix("fe80::/10"),
+	}
 }
 
 // placement checks that e selects or tolerates no nodes of other organisations.
@@ -285,12 +346,27 @@ func (c *checker) placement(e *v1alpha1.RunnerEnrollment) {
 		return
 	}
 	if org, named := p.NodeSelector[v1alpha1.OrgLabel]; named && org != e.Name {
-		c.report(e, "", EffectStop, ReasonPlacementOfAnother, "The nodes with the label %s: %s belong to another organisation.", v1alpha1.OrgLabel, org)
+		c.report(
+			e,
+			"",
+			EffectStop,
+			ReasonPlacementOfAnother,
+			"The nodes with the label %s: %s belong to another organisation.",
+			v1alpha1.OrgLabel,
+			org,
+		)
 	}
 	for _, t := range p.Tolerations {
 		own := t.Key == v1alpha1.OrgLabel && t.Operator != corev1.TolerationOpExists && t.Value == e.Name
 		if (t.Key == "" || t.Key == v1alpha1.OrgLabel) && !own {
-			c.report(e, "", EffectStop, ReasonPlacementOfAnother, "A toleration with the key %q would let its pods run on another organisation's nodes.", t.Key)
+			c.report(
+				e,
+				"",
+				EffectStop,
+				ReasonPlacementOfAnother,
+				"A toleration with the key %q would let its pods run on another organisation's nodes.",
+				t.Key,
+			)
 		}
 	}
 }
@@ -312,7 +388,15 @@ func (c *checker) containers(e *v1alpha1.RunnerEnrollment, gitlab bool, pool *v1
 		c.report(e, pool.Name, EffectStop, ReasonContainerMode, "With isolation None, "+format+".", mode, other)
 	}
 	if c.reader != "" && c.reader != e.Name {
-		c.report(e, pool.Name, EffectStop, ReasonContainerMode, "With isolation None, jobs of %q could read the credential of %s.", c.reader, e.Name)
+		c.report(
+			e,
+			pool.Name,
+			EffectStop,
+			ReasonContainerMode,
+			"With isolation None, jobs of %q could read the credential of %s.",
+			c.reader,
+			e.Name,
+		)
 		return
 	}
 	if c.shared == "" {

@@ -77,7 +77,12 @@ func checkMissing(o DriftInput, w DriftWorkload) []driftResult {
 	if o.Forge == v1alpha1.GitLab {
 		what, next = "runner", "It was deleted at the forge. The fleet creates another one as soon as GitLab confirms the deletion; see the enrollment's conditions."
 	}
-	return findingIf(allOf(w.Cluster.Object, negate(w.Remote.Exists)), SeverityError, "The cluster has its object, but the forge has no "+what+" for it.", next)
+	return findingIf(
+		allOf(w.Cluster.Object, negate(w.Remote.Exists)),
+		SeverityError,
+		"The cluster has its object, but the forge has no "+what+" for it.",
+		next,
+	)
 }
 
 // checkNeverRegistered concerns scale sets that should have runners. A scale set with a minimum of 0 has
@@ -105,8 +110,12 @@ func checkOffline(o DriftInput, w DriftWorkload) []driftResult {
 	if o.Forge == v1alpha1.GitHub {
 		old = w.Remote.Registered
 	}
-	return findingIf(allOf(isPositive(w.Cluster.Pods), negate(w.Remote.Online), old), SeverityError, "Its pods run, but the forge reports none of them as online.",
-		"Check a pod's log: it may have lost the connection to the forge, or its token was reset.")
+	return findingIf(
+		allOf(isPositive(w.Cluster.Pods), negate(w.Remote.Online), old),
+		SeverityError,
+		"Its pods run, but the forge reports none of them as online.",
+		"Check a pod's log: it may have lost the connection to the forge, or its token was reset.",
+	)
 }
 
 func checkPausedOutside(_ DriftInput, w DriftWorkload) []driftResult {
@@ -129,8 +138,12 @@ func checkOpenOutside(_ DriftInput, w DriftWorkload) []driftResult {
 	if w.Capacity.Hold != "" {
 		why = "the hold " + w.Capacity.Hold + " is in force"
 	}
-	v := findingIf(allOf(negate(w.Remote.Paused), w.Remote.Exists, AnswerOf(w.Capacity.Max <= 0)), SeverityError, "It takes jobs at the forge, but "+why+".",
-		"It was resumed at the forge. The fleet pauses it again; if it does not, check whether its access token may pause runners.")
+	v := findingIf(
+		allOf(negate(w.Remote.Paused), w.Remote.Exists, AnswerOf(w.Capacity.Max <= 0)),
+		SeverityError,
+		"It takes jobs at the forge, but "+why+".",
+		"It was resumed at the forge. The fleet pauses it again; if it does not, check whether its access token may pause runners.",
+	)
 	v[0].Desired, v[0].Actual = "paused", "open"
 	return v
 }
@@ -191,7 +204,12 @@ func checkOptions(_ DriftInput, w DriftWorkload) []driftResult {
 		if x.loose {
 			s, more = SeverityError, " It accepts jobs that it must not run."
 		}
-		v := findingIf(AnswerOf(x.want != x.have), s, "At the forge "+x.name+" differs from the pool."+more, "It was changed at the forge. The fleet writes it again.")
+		v := findingIf(
+			AnswerOf(x.want != x.have),
+			s,
+			"At the forge "+x.name+" differs from the pool."+more,
+			"It was changed at the forge. The fleet writes it again.",
+		)
 		v[0].Subject, v[0].Desired, v[0].Actual = x.name, fmt.Sprint(x.want), fmt.Sprint(x.have)
 		out = append(out, v...)
 	}
@@ -226,7 +244,12 @@ func checkGroup(_ DriftInput, w DriftWorkload) []driftResult {
 	}
 	list[0].Subject, list[0].Desired, list[0].Actual = "repositories", quoteAll(want), quoteAll(have)
 
-	public := findingIf(AnswerOf(!w.Group.AllowsPublic && r.AllowsPublic), SeverityError, "Its runner group allows public repositories too: any fork may run jobs.", next)
+	public := findingIf(
+		AnswerOf(!w.Group.AllowsPublic && r.AllowsPublic),
+		SeverityError,
+		"Its runner group allows public repositories too: any fork may run jobs.",
+		next,
+	)
 	public[0].Subject, public[0].Desired, public[0].Actual = "public repositories", "no", "yes"
 	return slices.Concat(scope, list, public)
 }
@@ -251,8 +274,12 @@ func findGhosts(o DriftInput) []driftResult {
 		if r.Busy {
 			doing = "The forge reports that it runs a job."
 		}
-		v := findingIf(Yes, SeverityInfo, fmt.Sprintf("The forge has the runner %s (%d), but the cluster does not. %s", strconv.Quote(r.Name), r.ID, doing),
-			"It can be deleted at the forge by hand, or here on request.")
+		v := findingIf(
+			Yes,
+			SeverityInfo,
+			fmt.Sprintf("The forge has the runner %s (%d), but the cluster does not. %s", strconv.Quote(r.Name), r.ID, doing),
+			"It can be deleted at the forge by hand, or here on request.",
+		)
 		v[0].Subject, v[0].Workload, v[0].Pool = strconv.FormatInt(r.ID, 10), w.Name, w.Pool
 		out = append(out, v...)
 	}
@@ -333,7 +360,10 @@ func checkCapacity(_ DriftInput, w DriftWorkload) []driftResult {
 		}
 	case w.Capacity.Hold != "" && w.Capacity.Max != w.Allocated:
 		v.Severity, v.ExplainedBy = SeverityInfo, w.Capacity.Hold
-		v.Desired, v.Evidence, v.Advice = fmt.Sprintf("up to %d", w.Allocated), "It may have no runners.", "No action: it gets its share again when the hold is lifted."
+		v.Desired, v.Evidence, v.Advice = fmt.Sprintf(
+			"up to %d",
+			w.Allocated,
+		), "It may have no runners.", "No action: it gets its share again when the hold is lifted."
 	default:
 		v.drifted = No
 	}
@@ -358,7 +388,12 @@ func checkVersions(o DriftInput, w DriftWorkload) []driftResult {
 		if !ok1 || !ok2 {
 			return []driftResult{{drifted: Unknown}}
 		}
-		v := findingIf(AnswerOf(want != have), SeverityError, "It was created for another version of ARC. ARC deletes such scale sets.", "The fleet changes its label. If the finding stays, check whether ARC or another client writes the old label back.")
+		v := findingIf(
+			AnswerOf(want != have),
+			SeverityError,
+			"It was created for another version of ARC. ARC deletes such scale sets.",
+			"The fleet changes its label. If the finding stays, check whether ARC or another client writes the old label back.",
+		)
 		v[0].Desired, v[0].Actual = want, have
 		return v
 	}
@@ -376,7 +411,12 @@ func checkVersions(o DriftInput, w DriftWorkload) []driftResult {
 	if !ok || w.Remote.Versions == nil {
 		return []driftResult{{drifted: Unknown}}
 	}
-	v := findingIf(AnswerOf(odd != nil), SeverityWarning, "Its managers have another major version than GitLab.", "Set the manager's image to GitLab's version.")
+	v := findingIf(
+		AnswerOf(odd != nil),
+		SeverityWarning,
+		"Its managers have another major version than GitLab.",
+		"Set the manager's image to GitLab's version.",
+	)
 	v[0].Desired, v[0].Actual = majorVersion(forge), quoteAll(odd)
 	return v
 }

@@ -179,7 +179,11 @@ func ReportHold(h *v1alpha1.RunnerHold, held []HeldPool, now time.Time) HoldRepo
 		end := h.Spec.ExpiresAt.Time
 		message := "It ended at " + end.UTC().Format(time.RFC3339) + "."
 		return HoldReport{RemainingJobs: new(int), Delete: !now.Before(end.Add(ExpiredHoldRetention)), Wake: end.Add(ExpiredHoldRetention),
-			Conditions: []Condition{{"Ready", No, ReasonExpired, message}, {"Applied", No, ReasonExpired, message}, {"Expired", Yes, ReasonExpired, message}}}
+			Conditions: []Condition{
+				{"Ready", No, ReasonExpired, message},
+				{"Applied", No, ReasonExpired, message},
+				{"Expired", Yes, ReasonExpired, message},
+			}}
 	}
 	r := HoldReport{Targets: len(held), RemainingJobs: new(int)}
 	if h.Spec.ExpiresAt != nil {

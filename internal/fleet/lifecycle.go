@@ -134,7 +134,15 @@ const (
 // Irreversible reports whether an action cannot be undone.
 func (d ActionKind) Irreversible() bool {
 	switch d {
-	case DeleteRunner, Deregister, ForceRelease, DeleteRunnerGroups, DeleteWorkloads, DeleteCopy, DeleteSecrets, DeleteNamespace, RemoveFinalizer:
+	case DeleteRunner,
+		Deregister,
+		ForceRelease,
+		DeleteRunnerGroups,
+		DeleteWorkloads,
+		DeleteCopy,
+		DeleteSecrets,
+		DeleteNamespace,
+		RemoveFinalizer:
 		return true
 	}
 	return false

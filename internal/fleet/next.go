@@ -18,7 +18,12 @@ import (
 
 // DesiredWorkloads returns the desired workloads of an enrollment, one for each of its pools that exists.
 // [Check] decides whether the enrollment may have them.
-func DesiredWorkloads(e *v1alpha1.RunnerEnrollment, forge v1alpha1.ForgeType, pools map[string]*v1alpha1.RunnerPool, shared string) []DesiredWorkload {
+func DesiredWorkloads(
+	e *v1alpha1.RunnerEnrollment,
+	forge v1alpha1.ForgeType,
+	pools map[string]*v1alpha1.RunnerPool,
+	shared string,
+) []DesiredWorkload {
 	var all []DesiredWorkload
 	for _, use := range e.Spec.Pools {
 		if pool := pools[use.Name]; pool != nil {
@@ -97,7 +102,10 @@ func (d *decision) active() {
 		d.suspend(d.Approved.Reason, d.Approved.Message)
 	case d.Approved.Status == Unknown:
 		d.keepOpen()
-		d.report(cmp.Or(d.Enrollment.Status.Phase, v1alpha1.PhaseApproved), Condition{"Ready", Unknown, d.Approved.Reason, d.Approved.Message})
+		d.report(
+			cmp.Or(d.Enrollment.Status.Phase, v1alpha1.PhaseApproved),
+			Condition{"Ready", Unknown, d.Approved.Reason, d.Approved.Message},
+		)
 	case stopped != nil && has:
 		d.suspend(stopped.Reason, stopped.Message)
 	case barred != nil:
@@ -327,7 +335,11 @@ func (d *decision) retire(of []Workload) {
 
 // manualDeletion describes what a person must do about a runner that a person created.
 func manualDeletion(w Workload) string {
-	return fmt.Sprintf("The runner of %q was created manually and takes no jobs any more. Delete it at GitLab (the group's Build, Runners), then confirm with the annotation %s: a reason.", w.Name, v1alpha1.ForceCleanupAnnotation)
+	return fmt.Sprintf(
+		"The runner of %q was created manually and takes no jobs any more. Delete it at GitLab (the group's Build, Runners), then confirm with the annotation %s: a reason.",
+		w.Name,
+		v1alpha1.ForceCleanupAnnotation,
+	)
 }
 
 func drained(w Workload) bool { return w.Jobs != nil && *w.Jobs == 0 }
@@ -375,12 +387,34 @@ func (d *decision) summary(unbounded bool) {
 	case bad != nil:
 		phase, ready = v1alpha1.PhaseFailed, Condition{"Ready", No, bad.Reason, bad.Message}
 	case registered < desired && d.restarts():
-		ready = Condition{"Ready", No, ReasonRestarts, fmt.Sprintf("The job listener or manager of %d of %d pools restarts, because its number of allowed runners changed.", desired-registered, desired)}
+		ready = Condition{
+			"Ready",
+			No,
+			ReasonRestarts,
+			fmt.Sprintf(
+				"The job listener or manager of %d of %d pools restarts, because its number of allowed runners changed.",
+				desired-registered,
+				desired,
+			),
+		}
 	case registered < desired:
-		phase, ready = v1alpha1.PhaseProvisioning, Condition{"Ready", No, ReasonProvisioning, cmp.Or(d.progress, "Not every pool is registered.")}
+		phase, ready = v1alpha1.PhaseProvisioning, Condition{
+			"Ready",
+			No,
+			ReasonProvisioning,
+			cmp.Or(d.progress, "Not every pool is registered."),
+		}
 	}
-	d.report(phase, ready, Condition{"Registered", AnswerOf(registered == desired), map[bool]string{true: ReasonRegistered, false: ReasonNotRegistered}[registered == desired],
-		fmt.Sprintf("%d of %d pools are registered.", registered, desired)})
+	d.report(
+		phase,
+		ready,
+		Condition{
+			"Registered",
+			AnswerOf(registered == desired),
+			map[bool]string{true: ReasonRegistered, false: ReasonNotRegistered}[registered == desired],
+			fmt.Sprintf("%d of %d pools are registered.", registered, desired),
+		},
+	)
 }
 
 // restartGrace is how long a restart of listeners or managers may take.
@@ -418,7 +452,14 @@ func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
 			c = append(c, Condition{kind, a, map[Answer]string{Yes: yes, No: no, Unknown: unknown}[a], message})
 		}
 	}
-	say("CredentialsValid", d.Credential.Valid, cmp.Or(d.Credential.Reason, ReasonValid), cmp.Or(d.Credential.Reason, ReasonInvalid), cmp.Or(d.Credential.Reason, ReasonNotChecked), d.Credential.Message)
+	say(
+		"CredentialsValid",
+		d.Credential.Valid,
+		cmp.Or(d.Credential.Reason, ReasonValid),
+		cmp.Or(d.Credential.Reason, ReasonInvalid),
+		cmp.Or(d.Credential.Reason, ReasonNotChecked),
+		d.Credential.Message,
+	)
 	say("NamespaceReady", d.Namespace, ReasonReady, ReasonNotReady, ReasonNotChecked, "")
 	say("PolicyReady", d.Policies, ReasonReady, cmp.Or(d.Unbounded.Reason, ReasonNotReady), ReasonNotChecked, d.Unbounded.Message)
 	say("Registered", Unknown, ReasonRegistered, ReasonNotRegistered, ReasonNotChecked, "")
@@ -427,9 +468,15 @@ func (d *decision) report(phase v1alpha1.EnrollmentPhase, given ...Condition) {
 	switch {
 	case degraded.Reason != "":
 	case d.Credential.Valid == No && d.Credential.InUse == Yes:
-		degraded = Failure{ReasonRotationFailed, "The new credential is not valid, so the fleet still uses the previous one: " + d.Credential.Message}
+		degraded = Failure{
+			ReasonRotationFailed,
+			"The new credential is not valid, so the fleet still uses the previous one: " + d.Credential.Message,
+		}
 	case d.Forge == v1alpha1.GitHub && d.oldKey():
-		degraded = Failure{ReasonRotationDue, "Its credential is older than rotateEvery, or a rotation was requested. Create another key in the App's settings and store it in the Secret."}
+		degraded = Failure{
+			ReasonRotationDue,
+			"Its credential is older than rotateEvery, or a rotation was requested. Create another key in the App's settings and store it in the Secret.",
+		}
 	}
 	say("Degraded", AnswerOf(degraded.Reason != ""), degraded.Reason, ReasonNone, "", degraded.Message)
 	if len(d.Violations) > 0 {

@@ -47,8 +47,13 @@ func (d *decision) offboard() {
 			d.requireDecision(v1alpha1.StepDrain, v1alpha1.PhaseDraining, ReasonDrainTimeout, "Jobs still run. Wait, or stop them with a RunnerHold of mode Stop on this organisation.")
 		}
 	case d.blocked():
-		d.requireDecision(v1alpha1.StepDrain, v1alpha1.PhaseDraining, ReasonMassDeletion, "Many enrollments were deleted at once. To continue, set the annotation "+
-			v1alpha1.OffboardAnnotation+" to "+v1alpha1.OffboardConfirm+"; to keep its runners, to "+v1alpha1.OffboardKeep+".")
+		d.requireDecision(
+			v1alpha1.StepDrain,
+			v1alpha1.PhaseDraining,
+			ReasonMassDeletion,
+			"Many enrollments were deleted at once. To continue, set the annotation "+
+				v1alpha1.OffboardAnnotation+" to "+v1alpha1.OffboardConfirm+"; to keep its runners, to "+v1alpha1.OffboardKeep+".",
+		)
 	case slices.ContainsFunc(of, created):
 		d.requireDecision(v1alpha1.StepDeregister, v1alpha1.PhaseFailed, ReasonByHand, manualDeletion(of[slices.IndexFunc(of, created)]))
 	case d.addFor(Deregister, of, func(w Workload) bool { return w.Remote != No && w.Denied < MaxDenied }):
@@ -146,8 +151,12 @@ func (d *decision) stuck() bool {
 		return true
 	}
 	if slices.ContainsFunc(d.Facts.Workloads, func(w Workload) bool { return w.Remote != No && !d.abandoned(w) }) {
-		d.requireDecision(v1alpha1.StepDeregister, v1alpha1.PhaseFailed, ReasonCleanupSkipped,
-			"GitHub refuses to remove its scale sets. Install the App again, or abandon them with the annotation "+v1alpha1.ForceCleanupAnnotation+": a reason.")
+		d.requireDecision(
+			v1alpha1.StepDeregister,
+			v1alpha1.PhaseFailed,
+			ReasonCleanupSkipped,
+			"GitHub refuses to remove its scale sets. Install the App again, or abandon them with the annotation "+v1alpha1.ForceCleanupAnnotation+": a reason.",
+		)
 		return true
 	}
 	return false

@@ -43,7 +43,9 @@ func (b *builder) processAttachments() {
 
 func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) AttachmentReport {
 	report := AttachmentReport{
-		Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: conditions.True(gatewayv1alpha1.ReasonProgrammed, ""),
+		Accepted:     conditions.True(gatewayv1alpha1.ReasonAccepted, ""),
+		ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""),
+		Programmed:   conditions.True(gatewayv1alpha1.ReasonProgrammed, ""),
 	}
 	target := Name{a.Namespace, a.Spec.TargetRef.Name}
 	object, ok := b.gatewayObjects[target]
@@ -56,7 +58,10 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 	case section != "" && !object.hasListener(section):
 		report.Accepted = conditions.False(gatewayv1alpha1.ReasonGatewayNotFound, "the Gateway has no listener with that name")
 	case b.gatewayStates[target] != nil && b.gatewayStates[target].attachment != nil:
-		report.Accepted = conditions.False(gatewayv1alpha1.ReasonConflicted, "an older TailscaleGateway already uses this Gateway: "+b.gatewayStates[target].attachment.Name)
+		report.Accepted = conditions.False(
+			gatewayv1alpha1.ReasonConflicted,
+			"an older TailscaleGateway already uses this Gateway: "+b.gatewayStates[target].attachment.Name,
+		)
 	}
 	if !report.Accepted.IsTrue() {
 		report.Programmed = conditions.False(report.Accepted.Reason, report.Accepted.Message)
@@ -73,7 +78,10 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 			continue
 		}
 		if report.ResolvedRefs.IsTrue() && !isReady(t) {
-			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTailnetNotReady, name+" is not ready; its last known state stays in use")
+			report.ResolvedRefs = conditions.False(
+				gatewayv1alpha1.ReasonTailnetNotReady,
+				name+" is not ready; its last known state stays in use",
+			)
 		}
 		report.TailnetCount++
 		in := attachedTailnet{tailnet: name, spec: spec, byLabel: map[string]member{}}
@@ -95,25 +103,32 @@ func (b *builder) processAttachment(a *gatewayv1alpha1.TailscaleGateway) Attachm
 			r.proxyProtocol[section] = true
 		}
 		for _, s := range b.services {
-			if rep := b.result.Services[nameOf(s)]; rep.Accepted.Reason == gatewayv1alpha1.ReasonProxyGroupLimit && rep.Tailnet == name && s.Namespace == a.Namespace {
+			if rep := b.result.Services[nameOf(s)]; rep.Accepted.Reason == gatewayv1alpha1.ReasonProxyGroupLimit && rep.Tailnet == name &&
+				s.Namespace == a.Namespace {
 				report.Programmed = conditions.False(gatewayv1alpha1.ReasonProxyGroupLimit, rep.Accepted.Message)
 				break
 			}
 		}
 	}
 	slices.SortFunc(report.Routed, func(x, y gatewayv1alpha1.RoutedService) int { return cmp.Compare(x.Name, y.Name) })
-	if n := len(report.Routed); n > 0 && report.Programmed.IsTrue() {
-		nowhere := 0
-		for _, s := range report.Routed {
-			if s.State == gatewayv1alpha1.ReasonNoVirtualHost {
-				nowhere++
-			}
-		}
-		if nowhere > 0 {
-			report.Programmed = conditions.False(gatewayv1alpha1.ReasonNoVirtualHost, fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has a matching host", nowhere, n))
+	report.checkVirtualHosts()
+	return report
+}
+
+// checkVirtualHosts reports services that no route of the Gateway can name.
+func (r *AttachmentReport) checkVirtualHosts() {
+	nowhere := 0
+	for _, s := range r.Routed {
+		if s.State == gatewayv1alpha1.ReasonNoVirtualHost {
+			nowhere++
 		}
 	}
-	return report
+	if nowhere > 0 && r.Programmed.IsTrue() {
+		r.Programmed = conditions.False(
+			gatewayv1alpha1.ReasonNoVirtualHost,
+			fmt.Sprintf("the Gateway has no virtual host for %d of %d services: none of its routes has a matching host", nowhere, len(r.Routed)),
+		)
+	}
 }
 
 // hasListener reports whether the Gateway has a listener with this name.
@@ -186,7 +201,14 @@ func (b *builder) addServiceRoutes(r *gatewayState, in attachedTailnet, section 
 				ServiceName: m.routeLabel, ClusterName: c.Name, ProxyGroupName: m.group.Name, HeadlessFQDN: b.headlessFQDN(m.group), Port: port, Protocol: "TCP",
 				Tailnet: in.tailnet, Service: m.name, MatchPort: c.Port, Path: prefix,
 			})
-			route := Route{Name: row.Route, Hosts: hosts, Section: section, Prefix: prefix, Strip: e.Rewrite == gatewayv1alpha1.PathStrip, Cluster: c.Name}
+			route := Route{
+				Name:    row.Route,
+				Hosts:   hosts,
+				Section: section,
+				Prefix:  prefix,
+				Strip:   e.Rewrite == gatewayv1alpha1.PathStrip,
+				Cluster: c.Name,
+			}
 			if e.HostRewrite == gatewayv1alpha1.HostTarget {
 				route.HostRewrite = m.fqdn()
 			}

@@ -91,12 +91,18 @@ func newBuilder(o Objects) *builder {
 		b.tailnets[t.Name] = t
 	}
 	b.defaultTailnetName = b.defaultTailnet()
-	b.groups = slices.SortedFunc(slices.Values(o.Groups), func(x, y *gatewayv1alpha1.TailscaleProxyGroup) int { return nameOf(x).Compare(nameOf(y)) })
+	b.groups = slices.SortedFunc(
+		slices.Values(o.Groups),
+		func(x, y *gatewayv1alpha1.TailscaleProxyGroup) int { return nameOf(x).Compare(nameOf(y)) },
+	)
 	for _, g := range b.groups {
 		b.groupOf[nameOf(g)] = g
 	}
 	// A service that is being deleted loses its routes before its relays.
-	b.services = slices.DeleteFunc(slices.Clone(o.Services), func(s *gatewayv1alpha1.TailscaleService) bool { return !s.DeletionTimestamp.IsZero() })
+	b.services = slices.DeleteFunc(
+		slices.Clone(o.Services),
+		func(s *gatewayv1alpha1.TailscaleService) bool { return !s.DeletionTimestamp.IsZero() },
+	)
 	slices.SortFunc(b.services, func(x, y *gatewayv1alpha1.TailscaleService) int { return older(x, y) })
 	for _, g := range o.Grants {
 		b.grants[g.Namespace] = append(b.grants[g.Namespace], g)
@@ -135,7 +141,13 @@ func older(x, y metav1.Object) int {
 func (b *builder) gatewayState(name Name) *gatewayState {
 	r := b.gatewayStates[name]
 	if r == nil {
-		r = &gatewayState{gateway: &Gateway{Name: name}, clusters: map[string]Cluster{}, rules: map[RuleKey]*Rule{}, access: map[string]listenerAccess{}, proxyProtocol: map[string]bool{}}
+		r = &gatewayState{
+			gateway:       &Gateway{Name: name},
+			clusters:      map[string]Cluster{},
+			rules:         map[RuleKey]*Rule{},
+			access:        map[string]listenerAccess{},
+			proxyProtocol: map[string]bool{},
+		}
 		b.gatewayStates[name] = r
 	}
 	return r

@@ -25,7 +25,11 @@ type DiscoveredService struct {
 // SelectServices returns the services and devices that match the discovery, sorted by name. omitted contains
 // a message for each match that is left out. A service that exists both as a VIP and as devices is
 // returned as a VIP.
-func SelectServices(d gatewayv1alpha1.ServiceDiscovery, vips []tsapi.Service, devices []tsapi.Device) (found []DiscoveredService, omitted []string) {
+func SelectServices(
+	d gatewayv1alpha1.ServiceDiscovery,
+	vips []tsapi.Service,
+	devices []tsapi.Device,
+) (found []DiscoveredService, omitted []string) {
 	services := map[string]DiscoveredService{}
 	add := func(name string, f DiscoveredService) {
 		if !MatchAny(d.Patterns, "svc:"+name) || MatchAny(d.ExcludePatterns, "svc:"+name) {
@@ -60,7 +64,12 @@ func SelectServices(d gatewayv1alpha1.ServiceDiscovery, vips []tsapi.Service, de
 		}
 	}
 	slices.Sort(omitted)
-	return slices.SortedFunc(maps.Values(services), func(a, b DiscoveredService) int { return cmp.Compare(a.Service, b.Service) }), slices.Compact(omitted)
+	return slices.SortedFunc(
+			maps.Values(services),
+			func(a, b DiscoveredService) int { return cmp.Compare(a.Service, b.Service) },
+		), slices.Compact(
+			omitted,
+		)
 }
 
 // selectsTags reports whether the tags of a discovery select the service tag of a device. They must

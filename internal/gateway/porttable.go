@@ -67,7 +67,13 @@ func ParsePortTable(text []byte) (PortTable, error) {
 		case i > 0 && t.Ports[i-1].MatchPort >= p.MatchPort:
 			return PortTable{}, fmt.Errorf("port table: %d is out of order or duplicate", p.MatchPort)
 		case p.Service == "" || p.TargetPort == 0 || p.Protocol != "TCP" && p.Protocol != "UDP":
-			return PortTable{}, fmt.Errorf("port table: %d has no valid destination: %q, %q, %d", p.MatchPort, p.Service, p.Protocol, p.TargetPort)
+			return PortTable{}, fmt.Errorf(
+				"port table: %d has no valid destination: %q, %q, %d",
+				p.MatchPort,
+				p.Service,
+				p.Protocol,
+				p.TargetPort,
+			)
 		case keys[p.PortKey]:
 			return PortTable{}, fmt.Errorf("port table: %s %s %d has two ports", p.Service, p.Protocol, p.TargetPort)
 		}

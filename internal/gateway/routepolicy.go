@@ -65,7 +65,11 @@ func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, ro
 	for _, k := range keys {
 		b.claimedRules[k] = nameOf(p)
 	}
-	report := PolicyReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: conditions.True(gatewayv1alpha1.ReasonProgrammed, "")}
+	report := PolicyReport{
+		Accepted:     conditions.True(gatewayv1alpha1.ReasonAccepted, ""),
+		ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""),
+		Programmed:   conditions.True(gatewayv1alpha1.ReasonProgrammed, ""),
+	}
 	if ref := p.Spec.TailnetRef; ref != nil {
 		if _, ok := b.tailnetFor(ref.Name, p.Namespace); !ok {
 			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)
@@ -86,11 +90,18 @@ func (b *builder) processRoutePolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, ro
 		s = cmp.Or(s, gatewayv1alpha1.RuleNotResolved)
 		report.Rules = append(report.Rules, gatewayv1alpha1.RuleStatus{Index: int32(i), State: s})
 		if s == gatewayv1alpha1.RuleNotResolved && report.ResolvedRefs.IsTrue() {
-			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTargetNotFound, "a service of a rule is unknown, may not be used here or has no port on its relays yet")
+			report.ResolvedRefs = conditions.False(
+				gatewayv1alpha1.ReasonTargetNotFound,
+				"a service of a rule is unknown, may not be used here or has no port on its relays yet",
+			)
 		}
 	}
-	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute && defaults == 0 && report.ResolvedRefs.IsTrue() {
-		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTargetNotFound, "no service selected by tailscaleTarget is ready; the route keeps its own backends")
+	if p.Spec.TailscaleTarget != nil && p.Spec.DefaultBackend != gatewayv1alpha1.DefaultBackendRoute && defaults == 0 &&
+		report.ResolvedRefs.IsTrue() {
+		report.ResolvedRefs = conditions.False(
+			gatewayv1alpha1.ReasonTargetNotFound,
+			"no service selected by tailscaleTarget is ready; the route keeps its own backends",
+		)
 	}
 	return report
 }
@@ -106,7 +117,13 @@ func parents(route RouteObject) (names []Name) {
 
 // applyRules writes the effect of a policy on one Gateway into the Gateway's rules and into states. It
 // returns the number of clusters that the policy's target selects there.
-func (b *builder) applyRules(p *gatewayv1alpha1.TailscaleRoutePolicy, route RouteObject, keys []RuleKey, r *gatewayState, states []gatewayv1alpha1.RuleState) int {
+func (b *builder) applyRules(
+	p *gatewayv1alpha1.TailscaleRoutePolicy,
+	route RouteObject,
+	keys []RuleKey,
+	r *gatewayState,
+	states []gatewayv1alpha1.RuleState,
+) int {
 	scope := b.policyScope(p, r)
 	var paths []PathRule
 	for i, rule := range p.Spec.RouteRules {
@@ -183,7 +200,13 @@ func overlap(path Path, rule RuleObject) gatewayv1alpha1.RuleState {
 
 // moreInformative returns the more informative of two states of a rule with several matches.
 func moreInformative(x, y gatewayv1alpha1.RuleState) gatewayv1alpha1.RuleState {
-	rank := []gatewayv1alpha1.RuleState{"", gatewayv1alpha1.RuleNotResolved, gatewayv1alpha1.RuleNoOverlap, gatewayv1alpha1.RuleUnsupportedMatch, gatewayv1alpha1.RuleActive}
+	rank := []gatewayv1alpha1.RuleState{
+		"",
+		gatewayv1alpha1.RuleNotResolved,
+		gatewayv1alpha1.RuleNoOverlap,
+		gatewayv1alpha1.RuleUnsupportedMatch,
+		gatewayv1alpha1.RuleActive,
+	}
 	if slices.Index(rank, y) > slices.Index(rank, x) {
 		return y
 	}
@@ -318,9 +341,16 @@ func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, t
 	object, ok := b.gatewayObjects[target]
 	section := p.Spec.TargetRef.SectionName
 	if !ok || section != "" && !object.hasListener(section) {
-		return refusedPolicy(gatewayv1alpha1.ReasonTargetNotFound, "there is no such Gateway of Envoy Gateway, or listener, in this namespace")
+		return refusedPolicy(
+			gatewayv1alpha1.ReasonTargetNotFound,
+			"there is no such Gateway of Envoy Gateway, or listener, in this namespace",
+		)
 	}
-	report := PolicyReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Programmed: conditions.True(gatewayv1alpha1.ReasonProgrammed, "")}
+	report := PolicyReport{
+		Accepted:     conditions.True(gatewayv1alpha1.ReasonAccepted, ""),
+		ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""),
+		Programmed:   conditions.True(gatewayv1alpha1.ReasonProgrammed, ""),
+	}
 	if p.Spec.Access == nil {
 		return report // such a policy exists only to make Envoy Gateway translate again
 	}
@@ -332,7 +362,10 @@ func (b *builder) processAccessPolicy(p *gatewayv1alpha1.TailscaleRoutePolicy, t
 	if a.restrict && !object.Private {
 		// Envoy trusts the PROXY header of every peer that can connect, so the listener must admit
 		// no peer.
-		report.Programmed = conditions.False(gatewayv1alpha1.ReasonServiceExposed, "clients other than relays could connect to this Gateway and forge addresses, so all connections are rejected: its Service must be ClusterIP and the chart's NetworkPolicy must be in place")
+		report.Programmed = conditions.False(
+			gatewayv1alpha1.ReasonServiceExposed,
+			"clients other than relays could connect to this Gateway and forge addresses, so all connections are rejected: its Service must be ClusterIP and the chart's NetworkPolicy must be in place",
+		)
 	} else if a.restrict {
 		a.allow = []netip.Prefix{tailnetIPv4, tailnetIPv6}
 		if cidrs := p.Spec.Access.CIDRs; len(cidrs) > 0 {
@@ -365,7 +398,15 @@ func (r *gatewayState) listeners() []Listener {
 		if !ok {
 			a = r.access[""]
 		}
-		all = append(all, Listener{Section: s, Restrict: a.restrict, Allow: a.allow, ProxyProtocol: a.restrict || r.proxyProtocol[s] || r.proxyProtocol[""]})
+		all = append(
+			all,
+			Listener{
+				Section:       s,
+				Restrict:      a.restrict,
+				Allow:         a.allow,
+				ProxyProtocol: a.restrict || r.proxyProtocol[s] || r.proxyProtocol[""],
+			},
+		)
 	}
 	return all
 }

@@ -71,7 +71,10 @@ func (b *builder) requireGroupPorts(g *gatewayv1alpha1.TailscaleProxyGroup, t *g
 	}
 	name := Name{g.Namespace, cmp.Or(label, g.Name)}
 	for _, p := range t.Ports {
-		b.requirePort(nameOf(g), PortKey{Service: ServiceKey(name), Protocol: cmp.Or(string(p.Protocol), "TCP"), TargetPort: uint16(p.Port)})
+		b.requirePort(
+			nameOf(g),
+			PortKey{Service: ServiceKey(name), Protocol: cmp.Or(string(p.Protocol), "TCP"), TargetPort: uint16(p.Port)},
+		)
 	}
 }
 
@@ -81,7 +84,8 @@ func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceR
 	if ref := s.Spec.ProxyGroupRef; ref != nil {
 		name := Name{cmp.Or(ref.Namespace, s.Namespace), ref.Name}
 		// A group that this namespace may not use must look like a group that does not exist.
-		if g := b.groupOf[name]; g != nil && b.result.Groups[name].Accepted.IsTrue() && b.selects(g.Spec.Consumers, g.Namespace, s.Namespace) {
+		if g := b.groupOf[name]; g != nil && b.result.Groups[name].Accepted.IsTrue() &&
+			b.selects(g.Spec.Consumers, g.Namespace, s.Namespace) {
 			tailnet = b.result.Groups[name].Tailnet
 		}
 	}
@@ -89,13 +93,22 @@ func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceR
 		tailnet = s.Spec.TailnetRef.Name
 	}
 	if tailnet == "" {
-		return ServiceReport{Accepted: conditions.False(gatewayv1alpha1.ReasonTailnetNotSpecified, "set a tailnet: not exactly one tailnet is annotated as the default")}, false
+		return ServiceReport{
+			Accepted: conditions.False(
+				gatewayv1alpha1.ReasonTailnetNotSpecified,
+				"set a tailnet: not exactly one tailnet is annotated as the default",
+			),
+		}, false
 	}
 	t, ok := b.tailnetFor(tailnet, s.Namespace)
 	if !ok {
 		return ServiceReport{Accepted: conditions.False(gatewayv1alpha1.ReasonTailnetNotPermitted, notPermitted)}, false
 	}
-	report := ServiceReport{Accepted: conditions.True(gatewayv1alpha1.ReasonAccepted, ""), ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""), Tailnet: tailnet}
+	report := ServiceReport{
+		Accepted:     conditions.True(gatewayv1alpha1.ReasonAccepted, ""),
+		ResolvedRefs: conditions.True(gatewayv1alpha1.ReasonResolved, ""),
+		Tailnet:      tailnet,
+	}
 	if s.Spec.Type == gatewayv1alpha1.Ingress {
 		report.ResolvedRefs = b.validateBackendRef(s)
 		return report, report.ResolvedRefs.IsTrue()
@@ -117,7 +130,10 @@ func (b *builder) validateService(s *gatewayv1alpha1.TailscaleService) (ServiceR
 		roots := Name{cmp.Or(tls.CABundleRef.Namespace, s.Namespace), tls.CABundleRef.Name}
 		_, exists := b.o.Roots[roots]
 		if !b.granted(fromService(s), "", "ConfigMap", roots) {
-			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "no ReferenceGrant allows this service to use the CA bundle in caBundleRef")
+			report.ResolvedRefs = conditions.False(
+				gatewayv1alpha1.ReasonRefNotPermitted,
+				"no ReferenceGrant allows this service to use the CA bundle in caBundleRef",
+			)
 		} else if !exists {
 			report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonBackendNotFound, "caBundleRef does not refer to a ConfigMap with ca.crt")
 		}

@@ -43,7 +43,8 @@ type CredentialProof struct {
 
 // mayHaveKey reports whether a key of this proof may still be valid.
 func (p CredentialProof) mayHaveKey(now time.Time) bool {
-	return (p.Phase == gatewayv1alpha1.ValidationInProgress || p.Phase == gatewayv1alpha1.ValidationCleanupPending) && now.Before(p.At.Add(ValidationKeyLifetime))
+	return (p.Phase == gatewayv1alpha1.ValidationInProgress || p.Phase == gatewayv1alpha1.ValidationCleanupPending) &&
+		now.Before(p.At.Add(ValidationKeyLifetime))
 }
 
 // An APIFailure describes why a request to Tailscale's API failed.
@@ -112,7 +113,9 @@ func NextTailnetAction(f TailnetFacts, now time.Time) (TailnetAction, time.Time)
 		case !keyRemains || f.SkipRemote:
 			return TailnetRemoveFinalizer, time.Time{}
 		case f.Credential == "":
-			return TailnetWait, f.Proof.At.Add(ValidationKeyLifetime) // without a credential the key cannot be deleted; wait until it expires
+			return TailnetWait, f.Proof.At.Add(
+				ValidationKeyLifetime,
+			) // without a credential the key cannot be deleted; wait until it expires
 		case f.Failure != nil:
 			return TailnetWait, earliest(f.Proof.At.Add(ValidationKeyLifetime), now.Add(f.retryDelay()))
 		}
@@ -137,7 +140,9 @@ func NextTailnetAction(f TailnetFacts, now time.Time) (TailnetAction, time.Time)
 		return TailnetProveCredential, time.Time{}
 	case f.Checked != nil:
 		return TailnetWait, now.Add(f.Interval)
-	case f.NextCheck.IsZero(), !now.Before(f.NextCheck), !f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() && f.Previous[gatewayv1alpha1.ConditionValidated].Status != metav1.ConditionFalse:
+	case f.NextCheck.IsZero(),
+		!now.Before(f.NextCheck),
+		!f.Previous[gatewayv1alpha1.ConditionReady].IsTrue() && f.Previous[gatewayv1alpha1.ConditionValidated].Status != metav1.ConditionFalse:
 		return TailnetCheck, time.Time{}
 	}
 	// A shorter interval applies immediately.
@@ -220,7 +225,10 @@ func TailnetConditions(f TailnetFacts) map[string]conditions.Condition {
 		out[authenticated], out[degraded] = issued, asExpected
 		out[validated] = conditions.True(gatewayv1alpha1.ReasonReady, metadataFound)
 		if TailnetDomain(f.Checked.Names) == "" {
-			out[validated] = conditions.True(gatewayv1alpha1.ReasonNoDevices, "The credential is valid, but the tailnet has no device yet that shows its domain.")
+			out[validated] = conditions.True(
+				gatewayv1alpha1.ReasonNoDevices,
+				"The credential is valid, but the tailnet has no device yet that shows its domain.",
+			)
 		}
 		out[ready] = conditions.True(gatewayv1alpha1.ReasonReady, out[validated].Message)
 		if f.Checked.ServicesRefused != "" {

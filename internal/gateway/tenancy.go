@@ -99,7 +99,9 @@ func (b *builder) createdByOperator(g *gatewayv1alpha1.TailscaleProxyGroup) bool
 // validateGroup checks one TailscaleProxyGroup.
 func (b *builder) validateGroup(g *gatewayv1alpha1.TailscaleProxyGroup) GroupReport {
 	if g.Namespace != b.o.Namespace && !slices.Contains(b.o.ProxyNamespaces, g.Namespace) {
-		return GroupReport{Accepted: conditions.False(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace")}
+		return GroupReport{
+			Accepted: conditions.False(gatewayv1alpha1.ReasonNamespaceNotManaged, "the operator runs no relays in this namespace"),
+		}
 	}
 	if !g.Spec.Runtime.Supported() {
 		return GroupReport{Accepted: conditions.False(gatewayv1alpha1.ReasonUnsupportedRuntime, unsupportedRuntime)}
@@ -149,7 +151,10 @@ func (b *builder) validateTarget(fqdn, ip string, t *gatewayv1alpha1.TailscaleTa
 	case fqdn != "":
 		suffix := suffixOf(t)
 		if suffix == "" {
-			return conditions.False(gatewayv1alpha1.ReasonTargetForbidden, "the domain of the tailnet is not known yet, so a name cannot be checked")
+			return conditions.False(
+				gatewayv1alpha1.ReasonTargetForbidden,
+				"the domain of the tailnet is not known yet, so a name cannot be checked",
+			)
 		}
 		host, ok := strings.CutSuffix(fqdn, "."+suffix)
 		if !ok || !IsLabel(host) {
@@ -219,7 +224,10 @@ func (b *builder) assignGroup(s *gatewayv1alpha1.TailscaleService, report Servic
 	}
 	request, ok := b.groupRequestFor(s, report.Tailnet)
 	if !ok {
-		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonTargetNotFound, "the TailscaleGateway that discovered it does not exist or does not have this tailnet any more")
+		report.ResolvedRefs = conditions.False(
+			gatewayv1alpha1.ReasonTargetNotFound,
+			"the TailscaleGateway that discovered it does not exist or does not have this tailnet any more",
+		)
 		return report
 	}
 	if request.Replicas != nil {
@@ -247,7 +255,10 @@ func (b *builder) assignGroup(s *gatewayv1alpha1.TailscaleService, report Servic
 	if limit := int(request.MaxGroups); limit > 0 {
 		key := [2]string{request.gateway.String(), report.Tailnet}
 		if b.createdGroups[key] >= limit {
-			report.Accepted = conditions.False(gatewayv1alpha1.ReasonProxyGroupLimit, fmt.Sprintf("%s already has its limit of %d proxy groups for this tailnet", request.gateway, limit))
+			report.Accepted = conditions.False(
+				gatewayv1alpha1.ReasonProxyGroupLimit,
+				fmt.Sprintf("%s already has its limit of %d proxy groups for this tailnet", request.gateway, limit),
+			)
 			return report
 		}
 		b.createdGroups[key]++
@@ -275,7 +286,10 @@ func (b *builder) assignNamedGroup(s *gatewayv1alpha1.TailscaleService, report S
 	case g == nil || !b.selects(g.Spec.Consumers, g.Namespace, s.Namespace):
 		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, noGroupMessage)
 	case !accepted.Accepted.IsTrue():
-		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group cannot be used: "+accepted.Accepted.Reason)
+		report.ResolvedRefs = conditions.False(
+			gatewayv1alpha1.ReasonRefNotPermitted,
+			"the proxy group cannot be used: "+accepted.Accepted.Reason,
+		)
 	case g.Spec.Type != s.Spec.Type:
 		report.ResolvedRefs = conditions.False(gatewayv1alpha1.ReasonRefNotPermitted, "the proxy group has the other type")
 	case accepted.Tailnet != report.Tailnet:
@@ -296,7 +310,10 @@ func (b *builder) groupNameUsable(w DesiredGroup) bool {
 // assignCreatedGroup handles a service whose group the operator creates.
 func (b *builder) assignCreatedGroup(s *gatewayv1alpha1.TailscaleService, report ServiceReport, w DesiredGroup) ServiceReport {
 	if !b.groupNameUsable(w) {
-		report.Accepted = conditions.False(gatewayv1alpha1.ReasonServiceNameConflict, "another owner already has a proxy group with the name that this service would get")
+		report.Accepted = conditions.False(
+			gatewayv1alpha1.ReasonServiceNameConflict,
+			"another owner already has a proxy group with the name that this service would get",
+		)
 		return report
 	}
 	if existing, ok := b.result.DesiredGroups[w.Name]; ok {

@@ -74,7 +74,13 @@ func refuseVIP(refusal VIPRefusal, owners int, message string) VIPDecision {
 // just read, or nil if it does not exist.
 func ReconcileVIP(have *tsapi.Service, desired DesiredVIP, me VIPOwner) VIPDecision {
 	if have == nil {
-		created := tsapi.Service{Name: desired.Name, Ports: desired.Ports, Tags: desired.Tags, Comment: desired.Comment, Annotations: map[string]string{OwnersAnnotation: VIPOwners{}.With(me).String()}}
+		created := tsapi.Service{
+			Name:        desired.Name,
+			Ports:       desired.Ports,
+			Tags:        desired.Tags,
+			Comment:     desired.Comment,
+			Annotations: map[string]string{OwnersAnnotation: VIPOwners{}.With(me).String()},
+		}
 		if len(desired.Addrs) > 0 && desired.Addrs[0].Is4() {
 			created.Addrs = desired.Addrs[:1:1] // clients that cached the old address still reach the service
 		}
@@ -85,7 +91,11 @@ func ReconcileVIP(have *tsapi.Service, desired DesiredVIP, me VIPOwner) VIPDecis
 		return refuseVIP(VIPNotOwned, 0, "the service's owners cannot be read from its annotation "+OwnersAnnotation)
 	}
 	if owners.duplicated(me) {
-		return refuseVIP(VIPDuplicate, owners.Len(), "another operator has the same id "+me.OperatorID+", for example in a copied cluster: change the id of one of them")
+		return refuseVIP(
+			VIPDuplicate,
+			owners.Len(),
+			"another operator has the same id "+me.OperatorID+", for example in a copied cluster: change the id of one of them",
+		)
 	}
 	position := owners.index(me)
 	foreignCount := foreignOwners(have)
@@ -101,13 +111,18 @@ func ReconcileVIP(have *tsapi.Service, desired DesiredVIP, me VIPOwner) VIPDecis
 		}
 	}
 	next := cloneVIP(have)
-	if position < 0 || owners.list[position].VIPOwner != me { // otherwise keep the text: two operators with different encodings must not alternate
+	if position < 0 ||
+		owners.list[position].VIPOwner != me { // otherwise keep the text: two operators with different encodings must not alternate
 		next.Annotations[OwnersAnnotation] = owners.With(me).String()
 	}
 	if position > 0 || position < 0 && owners.Len() > 0 { // an earlier owner decides about ports and tags
 		if !equalSets(have.Ports, desired.Ports) || !equalSets(have.Tags, desired.Tags) {
 			first := owners.list[0]
-			return refuseVIP(VIPConflict, owners.Len(), fmt.Sprintf("the service's first owner, with operator %+.60q, has other ports or tags", first.OperatorID))
+			return refuseVIP(
+				VIPConflict,
+				owners.Len(),
+				fmt.Sprintf("the service's first owner, with operator %+.60q, has other ports or tags", first.OperatorID),
+			)
 		}
 	} else {
 		if !equalSets(have.Ports, desired.Ports) {
@@ -136,7 +151,11 @@ func ReleaseVIP(have *tsapi.Service, me VIPOwner) VIPDecision {
 		return VIPDecision{Action: VIPUnchanged} // the owners are unknown, so this operator must not delete the service
 	}
 	if owners.duplicated(me) {
-		return refuseVIP(VIPDuplicate, owners.Len(), "another operator has the same id "+me.OperatorID+", so the owner of the service is unknown")
+		return refuseVIP(
+			VIPDuplicate,
+			owners.Len(),
+			"another operator has the same id "+me.OperatorID+", so the owner of the service is unknown",
+		)
 	}
 	if owners.index(me) < 0 {
 		return VIPDecision{Action: VIPUnchanged, Owners: owners.Len() + foreignOwners(have)}

@@ -172,7 +172,8 @@ func (s keySet) byID(parse func(raw []byte) (string, *verificationKey)) (map[str
 // signingKey returns a key that is valid for RS256 signatures, and its ID.
 func signingKey(raw []byte) (string, *rsa.PublicKey) {
 	var j jose.JSONWebKey
-	if err := j.UnmarshalJSON(raw); err != nil || j.KeyID == "" || j.Use != "" && j.Use != "sig" || j.Algorithm != "" && j.Algorithm != string(jose.RS256) {
+	if err := j.UnmarshalJSON(raw); err != nil || j.KeyID == "" || j.Use != "" && j.Use != "sig" ||
+		j.Algorithm != "" && j.Algorithm != string(jose.RS256) {
 		return "", nil
 	}
 	key, ok := j.Key.(*rsa.PublicKey)

@@ -184,8 +184,14 @@ func (v *verifier) callerOf(c claims) (access.Caller, error) {
 	if err != nil {
 		return access.Caller{}, fmt.Errorf("email: %w", err)
 	}
-	caller := access.Caller{Login: login, DisplayName: cmp.Or(c.Name, c.Email), UserID: plainID(c.UserID), Tailnet: withoutDot(v.Tailnet), Via: access.ViaOIDC,
-		Device: access.Device{ID: plainID(c.NodeID), Name: withoutDot(c.Node)}}
+	caller := access.Caller{
+		Login:       login,
+		DisplayName: cmp.Or(c.Name, c.Email),
+		UserID:      plainID(c.UserID),
+		Tailnet:     withoutDot(v.Tailnet),
+		Via:         access.ViaOIDC,
+		Device:      access.Device{ID: plainID(c.NodeID), Name: withoutDot(c.Node)},
+	}
 	return caller, nil
 }
 

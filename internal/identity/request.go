@@ -35,7 +35,16 @@ func SameHeader(a, b string) bool { return normalizeHeader(a) == normalizeHeader
 // caller's identity or address.
 func IsIdentityHeader(name string) bool {
 	s := normalizeHeader(name)
-	families := []string{"tailscale-", "x-tailscale-", "x-webauth-", "impersonate-", "x-forwarded-", "x-remote-", "remote-", "x-auth-request-"}
+	families := []string{
+		"tailscale-",
+		"x-tailscale-",
+		"x-webauth-",
+		"impersonate-",
+		"x-forwarded-",
+		"x-remote-",
+		"remote-",
+		"x-auth-request-",
+	}
 	return slices.Contains([]string{"forwarded", "x-real-ip", "x-client-ip", "true-client-ip", normalizeHeader(SecretHeader)}, s) ||
 		slices.ContainsFunc(families, func(family string) bool { return strings.HasPrefix(s, family) })
 }

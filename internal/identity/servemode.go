@@ -44,7 +44,10 @@ func (m Serve) Check(at net.Addr) error {
 	case at.Network() == "unix":
 		return nil
 	case !loopback(at):
-		return fmt.Errorf("identity serve: %s is neither a Unix socket nor a loopback address, so any client could send the headers of tailscaled", at)
+		return fmt.Errorf(
+			"identity serve: %s is neither a Unix socket nor a loopback address, so any client could send the headers of tailscaled",
+			at,
+		)
 	case len(m.Users) == 0:
 		return errors.New("identity serve: a loopback port needs the user ids of tailscaled, because every local process can connect to it")
 	}

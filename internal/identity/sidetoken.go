@@ -225,7 +225,14 @@ func (i issuerKeys) tokenOf(c jwt.Claims, all map[string]any, now time.Time) (t 
 	case !isPlain(c.ID, maxTokenID):
 		return t, fmt.Errorf("its claim jti is missing, longer than %d bytes or not printable", maxTokenID)
 	}
-	t = access.Token{Issuer: c.Issuer, Subject: c.Subject, Audience: c.Audience[0], ID: c.ID, Expires: c.Expiry.Time().Add(skew), Claims: map[string]string{}}
+	t = access.Token{
+		Issuer:   c.Issuer,
+		Subject:  c.Subject,
+		Audience: c.Audience[0],
+		ID:       c.ID,
+		Expires:  c.Expiry.Time().Add(skew),
+		Claims:   map[string]string{},
+	}
 	for name, value := range all {
 		if text, ok := value.(string); ok {
 			t.Claims[name] = text

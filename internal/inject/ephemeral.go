@@ -43,7 +43,12 @@ func (p *pod) editDebugContainers(was *pod, o Options) (Patch, *refusal) {
 		}
 		c := containerIndexes(p.spec[m.list])[m.index]
 		if c["targetContainerName"] == containerName && !w.sharedPID {
-			return nil, refuse(SharedProcesses, `%s would share the adapter's processes and could read the pod's real credential there; to accept that, set the annotation %s: "true" on the pod`, m.where, sharedPIDAnnotation)
+			return nil, refuse(
+				SharedProcesses,
+				`%s would share the adapter's processes and could read the pod's real credential there; to accept that, set the annotation %s: "true" on the pod`,
+				m.where,
+				sharedPIDAnnotation,
+			)
 		}
 		if r := p.checkRealToken(m); r != nil {
 			return nil, r

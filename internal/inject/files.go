@@ -99,7 +99,10 @@ func fileError(err error, began int) string {
 // templates maps each known kind to the path of its pod template.
 var templates = map[string][]string{
 	"v1 Pod": {}, "v1 PodTemplate": {"template"}, "v1 ReplicationController": {"spec", "template"},
-	"apps Deployment": {"spec", "template"}, "apps ReplicaSet": {"spec", "template"}, "apps StatefulSet": {"spec", "template"}, "apps DaemonSet": {"spec", "template"},
+	"apps Deployment": {
+		"spec",
+		"template",
+	}, "apps ReplicaSet": {"spec", "template"}, "apps StatefulSet": {"spec", "template"}, "apps DaemonSet": {"spec", "template"},
 	"batch Job": {"spec", "template"}, "batch CronJob": {"spec", "jobTemplate", "spec", "template"},
 }
 
@@ -146,12 +149,20 @@ func hasTemplates(kind string) bool {
 }
 
 // fields lists field names in the conventional order, which Rewrite uses for new fields.
-var fields = strings.Fields("name image imagePullPolicy restartPolicy command args exec env value startupProbe periodSeconds failureThreshold resources requests limits cpu memory " +
-	"securityContext runAsNonRoot runAsUser allowPrivilegeEscalation readOnlyRootFilesystem capabilities drop seccompProfile volumeMounts mountPath readOnly " +
-	"emptyDir projected configMap secret sources serviceAccountToken audience expirationSeconds downwardAPI items key path fieldRef")
+var fields = strings.Fields(
+	"name image imagePullPolicy restartPolicy command args exec env value startupProbe periodSeconds failureThreshold resources requests limits cpu memory " +
+		"securityContext runAsNonRoot runAsUser allowPrivilegeEscalation readOnlyRootFilesystem capabilities drop seccompProfile volumeMounts mountPath readOnly " +
+		"emptyDir projected configMap secret sources serviceAccountToken audience expirationSeconds downwardAPI items key path fieldRef",
+)
 
 // eachTemplate calls do for each pod template of the object at path, and of the items of a list.
-func eachTemplate(d yamledit.Document, path []any, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
+func eachTemplate(
+	d yamledit.Document,
+	path []any,
+	object map[string]any,
+	kind string,
+	do func(line int, kind string, object, template map[string]any),
+) {
 	version, _ := object["apiVersion"].(string)
 	if k, _ := object["kind"].(string); k != "" {
 		kind = k
@@ -180,7 +191,12 @@ func withVersion(m map[string]any, version string) map[string]any {
 	return map[string]any{"apiVersion": version, "kind": m["kind"]}
 }
 
-func eachNamedTemplate(line int, named, object map[string]any, kind string, do func(line int, kind string, object, template map[string]any)) {
+func eachNamedTemplate(
+	line int,
+	named, object map[string]any,
+	kind string,
+	do func(line int, kind string, object, template map[string]any),
+) {
 	version, _ := named["apiVersion"].(string)
 	group, _, grouped := strings.Cut(version, "/")
 	if group == "extensions" { // the former API group

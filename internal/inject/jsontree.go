@@ -171,8 +171,17 @@ func (f *fieldReader) strings(m map[string]any, where, key string) map[string]st
 }
 
 // defaulted lists the fields that the API server adds to the adapter's parts.
-var defaulted = map[string]bool{"apiVersion": true, "defaultMode": true, "imagePullPolicy": true, "optional": true, "procMount": true, "successThreshold": true,
-	"terminationMessagePath": true, "terminationMessagePolicy": true, "timeoutSeconds": true}
+var defaulted = map[string]bool{
+	"apiVersion":               true,
+	"defaultMode":              true,
+	"imagePullPolicy":          true,
+	"optional":                 true,
+	"procMount":                true,
+	"successThreshold":         true,
+	"terminationMessagePath":   true,
+	"terminationMessagePolicy": true,
+	"timeoutSeconds":           true,
+}
 
 // containsFields reports whether has equals want, except for the fields that the API server adds.
 func containsFields(has, want any) bool {
@@ -204,7 +213,10 @@ func containsFields(has, want any) bool {
 
 // suffixes maps the suffixes of quantities to powers.
 var suffixes = map[string]struct{ base, exponent int64 }{
-	"n": {10, -9}, "u": {10, -6}, "m": {10, -3}, "": {10, 0}, "k": {10, 3}, "M": {10, 6}, "G": {10, 9}, "T": {10, 12}, "P": {10, 15}, "E": {10, 18},
+	"n": {
+		10,
+		-9,
+	}, "u": {10, -6}, "m": {10, -3}, "": {10, 0}, "k": {10, 3}, "M": {10, 6}, "G": {10, 9}, "T": {10, 12}, "P": {10, 15}, "E": {10, 18},
 	"Ki": {2, 10}, "Mi": {2, 20}, "Gi": {2, 30}, "Ti": {2, 40}, "Pi": {2, 50}, "Ei": {2, 60},
 }
 

@@ -48,7 +48,11 @@ func parsePod(root map[string]any, o Options) (*pod, *refusal) {
 	for _, v := range p.volumes {
 		f.text(v, "spec.volumes", "name")
 		for _, s := range f.objects(f.object(v, "spec.volumes", "projected"), "spec.volumes.projected", "sources") {
-			f.text(f.object(s, "spec.volumes.projected.sources", "serviceAccountToken"), "spec.volumes.projected.sources.serviceAccountToken", "audience")
+			f.text(
+				f.object(s, "spec.volumes.projected.sources", "serviceAccountToken"),
+				"spec.volumes.projected.sources.serviceAccountToken",
+				"audience",
+			)
 		}
 	}
 	for _, list := range []string{"initContainers", "containers", "ephemeralContainers"} {
@@ -57,7 +61,12 @@ func parsePod(root map[string]any, o Options) (*pod, *refusal) {
 			resources := f.object(c, where, "resources")
 			m := containerRef{
 				list: list, index: i, name: f.text(c, where, "name"), mounts: f.objects(c, where, "volumeMounts"), env: f.objects(c, where, "env"),
-				ports: f.objects(c, where, "ports"), limits: f.object(resources, where+".resources", "limits"), requests: f.object(resources, where+".resources", "requests"),
+				ports: f.objects(
+					c,
+					where,
+					"ports",
+				),
+				limits: f.object(resources, where+".resources", "limits"), requests: f.object(resources, where+".resources", "requests"),
 			}
 			m.where = fmt.Sprintf("the container %.63q", m.name)
 			f.text(c, where, "targetContainerName")
@@ -122,7 +131,12 @@ func (p *pod) refusal(o Options) *refusal {
 		}
 	}
 	if o.Kubernetes.lacksSidecars() {
-		return refuse(ClusterTooOld, "the API server has version %d.%d; the adapter is a sidecar container, which needs 1.29", o.Kubernetes.Major, o.Kubernetes.Minor)
+		return refuse(
+			ClusterTooOld,
+			"the API server has version %d.%d; the adapter is a sidecar container, which needs 1.29",
+			o.Kubernetes.Major,
+			o.Kubernetes.Minor,
+		)
 	}
 	for _, check := range []func() *refusal{p.checkPodKind, p.checkNames, p.checkPorts} {
 		if r := check(); r != nil {
@@ -153,15 +167,24 @@ func (m containerRef) isAdapter(p *pod) bool {
 func (p *pod) checkPodKind() *refusal {
 	var f fieldReader // parsePod has checked the types
 	if f.flag(p.spec, "", "hostNetwork") {
-		return refuse(HostNetwork, "hostNetwork: every process of the node could use the pod's rights through the adapter, and two such pods could not share a node")
+		return refuse(
+			HostNetwork,
+			"hostNetwork: every process of the node could use the pod's rights through the adapter, and two such pods could not share a node",
+		)
 	}
 	selector := f.strings(p.spec, "", "nodeSelector")
-	if f.text(f.object(p.spec, "", "os"), "", "name") == "windows" || selector["kubernetes.io/os"] == "windows" || selector["beta.kubernetes.io/os"] == "windows" {
+	if f.text(f.object(p.spec, "", "os"), "", "name") == "windows" || selector["kubernetes.io/os"] == "windows" ||
+		selector["beta.kubernetes.io/os"] == "windows" {
 		return refuse(Windows, "the adapter runs on Linux nodes only")
 	}
 	for _, key := range []string{"shareProcessNamespace", "hostPID"} {
 		if f.flag(p.spec, "", key) && !p.settings.sharedPID {
-			return refuse(SharedProcesses, `%s lets other containers read the pod's real credential from the adapter's process; to accept that, set the annotation %s: "true"`, key, sharedPIDAnnotation)
+			return refuse(
+				SharedProcesses,
+				`%s lets other containers read the pod's real credential from the adapter's process; to accept that, set the annotation %s: "true"`,
+				key,
+				sharedPIDAnnotation,
+			)
 		}
 	}
 	return nil
@@ -193,7 +216,13 @@ func (p *pod) checkPorts() *refusal {
 			}
 			switch v := n.Num().Uint64(); {
 			case v == uint64(p.settings.port):
-				return refuse(PortTaken, "%s has port %d, where the adapter listens; to give the adapter another port, set the annotation %s", m.where, v, portAnnotation)
+				return refuse(
+					PortTaken,
+					"%s has port %d, where the adapter listens; to give the adapter another port, set the annotation %s",
+					m.where,
+					v,
+					portAnnotation,
+				)
 			case v == adminPort, v == metricsPort && p.settings.metrics:
 				return refuse(PortTaken, "%s has port %d, which the adapter needs", m.where, v)
 			}
@@ -229,7 +258,12 @@ func (p *pod) checkRealToken(m containerRef) *refusal {
 			return refuse(NameTaken, "%s mounts %q, which belongs to the adapter", m.where, name)
 		case isServiceAccountVolume(v) && rest == ".": // the adapter's mount replaces it
 		case projectsRealToken(v):
-			return refuse(RealTokenMounted, "%s mounts the volume %q, a token for this cluster's API server, which would bypass the adapter; give the token another audience, or remove it", m.where, name)
+			return refuse(
+				RealTokenMounted,
+				"%s mounts the volume %q, a token for this cluster's API server, which would bypass the adapter; give the token another audience, or remove it",
+				m.where,
+				name,
+			)
 		case here && !slices.Contains(p.settings.exclude, m.name):
 			return refuse(CredentialsPathTaken, "%s mounts the volume %q at %s, where the adapter's credentials must be", m.where, name, at)
 		}
@@ -239,7 +273,9 @@ func (p *pod) checkRealToken(m containerRef) *refusal {
 
 // isAdapterMount reports whether a mount is the one that injection adds.
 func (p *pod) isAdapterMount(mt map[string]any) bool {
-	return p.injected && mt["name"] == accessVolume && mt["mountPath"] == credentialsPath && mt["readOnly"] == true && mt["subPath"] == nil && mt["subPathExpr"] == nil
+	return p.injected && mt["name"] == accessVolume && mt["mountPath"] == credentialsPath && mt["readOnly"] == true &&
+		mt["subPath"] == nil &&
+		mt["subPathExpr"] == nil
 }
 
 func (p *pod) volume(name string) map[string]any {
@@ -266,7 +302,12 @@ func projectsRealToken(v map[string]any) bool {
 	for _, s := range f.objects(f.object(v, "", "projected"), "", "sources") {
 		if t := f.object(s, "", "serviceAccountToken"); t != nil {
 			switch f.text(t, "", "audience") {
-			case "", "https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local", "kubernetes.default.svc", "api", "kubernetes":
+			case "",
+				"https://kubernetes.default.svc",
+				"https://kubernetes.default.svc.cluster.local",
+				"kubernetes.default.svc",
+				"api",
+				"kubernetes":
 				return true // no audience, or a common audience of API servers
 			}
 		}

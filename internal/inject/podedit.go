@@ -116,7 +116,8 @@ func updateContainer(has map[string]any, want container, same bool) any {
 	}
 	mounts := slices.Clone(next["volumeMounts"].([]any))
 	for _, m := range containerIndexes(has["volumeMounts"]) {
-		if name := f.text(m, "", "name"); !isAdapterVolume(name) && !slices.ContainsFunc(want.VolumeMounts, func(w mount) bool { return m["mountPath"] == w.MountPath }) {
+		if name := f.text(m, "", "name"); !isAdapterVolume(name) &&
+			!slices.ContainsFunc(want.VolumeMounts, func(w mount) bool { return m["mountPath"] == w.MountPath }) {
 			mounts = append(mounts, m)
 		}
 	}

@@ -84,7 +84,11 @@ func Review(body []byte, o Options) ([]byte, Decision, error) {
 	case q.resource == "v1/pods/ephemeralcontainers" && q.operation == "UPDATE" && q.object != nil && q.old != nil:
 		v = ephemeral(q.old, q.object, o)
 	default:
-		v.Message = fmt.Sprintf("this webhook is for CREATE of pods and UPDATE of pods/ephemeralcontainers, not for %.20q of %.60q; its registration is wrong", q.operation, q.resource)
+		v.Message = fmt.Sprintf(
+			"this webhook is for CREATE of pods and UPDATE of pods/ephemeralcontainers, not for %.20q of %.60q; its registration is wrong",
+			q.operation,
+			q.resource,
+		)
 	}
 	b, err := json.Marshal(admissionReview{reviewVersion, "AdmissionReview", newResponse(q.uid, v)})
 	return b, v, err
@@ -110,7 +114,11 @@ func ReviewConfig(body []byte, check func(doc, previous []byte) (wrong, warnings
 	doc, there := text[configKey]
 	switch {
 	case q.resource != "v1/configmaps" || q.operation != "CREATE" && q.operation != "UPDATE" || q.object == nil:
-		v.Message = fmt.Sprintf("this webhook is for CREATE and UPDATE of configmaps, not for %.20q of %.60q; its registration is wrong", q.operation, q.resource)
+		v.Message = fmt.Sprintf(
+			"this webhook is for CREATE and UPDATE of configmaps, not for %.20q of %.60q; its registration is wrong",
+			q.operation,
+			q.resource,
+		)
 	case f.problem != "":
 		v.Message = "the ConfigMap cannot be read: " + f.problem
 	case !there:
@@ -130,7 +138,12 @@ func ReviewConfig(body []byte, check func(doc, previous []byte) (wrong, warnings
 }
 
 func newResponse(uid string, v Decision) admissionResponse {
-	r := admissionResponse{UID: uid, Allowed: v.Outcome != Refused, Warnings: v.Warnings, Audit: map[string]string{"outcome": string(v.Outcome)}}
+	r := admissionResponse{
+		UID:      uid,
+		Allowed:  v.Outcome != Refused,
+		Warnings: v.Warnings,
+		Audit:    map[string]string{"outcome": string(v.Outcome)},
+	}
 	if v.Code != "" {
 		r.Audit["reason"] = string(v.Code)
 	}

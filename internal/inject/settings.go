@@ -115,7 +115,8 @@ func parseBool(v string) (is bool, wrong string) {
 func parseList(v string, name *regexp.Regexp) []string {
 	names := strings.Split(v, separator)
 	for i, n := range names {
-		if names[i] = strings.TrimSpace(n); !name.MatchString(names[i]) || strings.Contains(names[i], "..") || slices.Contains(names[:i], names[i]) {
+		if names[i] = strings.TrimSpace(n); !name.MatchString(names[i]) || strings.Contains(names[i], "..") ||
+			slices.Contains(names[:i], names[i]) {
 			return nil
 		}
 	}
@@ -125,7 +126,8 @@ func parseList(v string, name *regexp.Regexp) []string {
 func parseAudiences(v string) (all []audience) {
 	for pair := range strings.SplitSeq(v, separator) {
 		cluster, aud, ok := strings.Cut(strings.TrimSpace(pair), "=")
-		if !ok || !dnsLabel.MatchString(cluster) || !visible.MatchString(aud) || slices.ContainsFunc(all, func(a audience) bool { return a.cluster == cluster }) {
+		if !ok || !dnsLabel.MatchString(cluster) || !visible.MatchString(aud) ||
+			slices.ContainsFunc(all, func(a audience) bool { return a.cluster == cluster }) {
 			return nil
 		}
 		all = append(all, audience{cluster, aud})

@@ -71,8 +71,13 @@ func (w *Webhook) serve(review func([]byte) ([]byte, Decision, error)) http.Hand
 	}
 }
 
-func (w *Webhook) review(rw http.ResponseWriter, r *http.Request, review func([]byte) ([]byte, Decision, error)) ([]byte, Decision, int, error) {
-	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" || params["charset"] != "" && params["charset"] != "utf-8" {
+func (w *Webhook) review(
+	rw http.ResponseWriter,
+	r *http.Request,
+	review func([]byte) ([]byte, Decision, error),
+) ([]byte, Decision, int, error) {
+	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" ||
+		params["charset"] != "" && params["charset"] != "utf-8" {
 		return nil, Decision{}, http.StatusUnsupportedMediaType, errors.New("send an AdmissionReview as application/json")
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {

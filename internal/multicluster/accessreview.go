@@ -30,7 +30,15 @@ func (t *Table) routeReview(r *apiproxy.Request, o *requestObject, agent string)
 	if a == nil {
 		return t.homeDecision("the review does not name a resource")
 	}
-	q := routeQuery{verb: a.Verb, group: a.Group, resource: a.Resource, subresource: a.Subresource, namespace: a.Namespace, name: a.Name, agent: agent}
+	q := routeQuery{
+		verb:        a.Verb,
+		group:       a.Group,
+		resource:    a.Resource,
+		subresource: a.Subresource,
+		namespace:   a.Namespace,
+		name:        a.Name,
+		agent:       agent,
+	}
 	if config.BuiltinScope(q.group, q.resource) == config.ScopeCluster {
 		q.namespace = "" // kubectl sets a namespace for cluster-scoped resources too
 	}
@@ -61,9 +69,16 @@ func (t *Table) routeRulesReview(o *requestObject, agent string) Decision {
 		return t.homeDecision("no single cluster has the whole namespace")
 	}
 	last := members[len(members)-1] // the cluster of a rule for the whole namespace, or home
-	d := Decision{Kind: DecisionSingle, Cluster: last, Review: true, Why: "it has the namespace, except for the objects that rules send elsewhere"}
+	d := Decision{
+		Kind:    DecisionSingle,
+		Cluster: last,
+		Review:  true,
+		Why:     "it has the namespace, except for the objects that rules send elsewhere",
+	}
 	if len(members) > 1 {
-		d.Warnings = []string{"only for cluster " + last + "; other rules send parts of the namespace to " + strings.Join(members[:len(members)-1], ", ")}
+		d.Warnings = []string{
+			"only for cluster " + last + "; other rules send parts of the namespace to " + strings.Join(members[:len(members)-1], ", "),
+		}
 	}
 	return d
 }
@@ -137,7 +152,8 @@ func memberCertainty(of []string, s string) matchCertainty {
 func (q *routeQuery) resourceCertainty(m *config.Match, scope config.Scope) matchCertainty {
 	if m.Resources == nil {
 		switch {
-		case scope == config.ScopeNamespaced || q.isNamespace() && m.Namespaces != nil && q.namespace != "", q.resource == "*" && q.namespace != "":
+		case scope == config.ScopeNamespaced || q.isNamespace() && m.Namespaces != nil && q.namespace != "",
+			q.resource == "*" && q.namespace != "":
 			return matchYes
 		case scope == config.ScopeCluster:
 			return matchNo

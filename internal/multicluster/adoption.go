@@ -24,7 +24,11 @@ func (s *Router) checkAdoption(v *request, up *apiproxy.Upstream) error {
 	}
 	protobuf := media == "application/vnd.kubernetes.protobuf"
 	switch media {
-	case "application/json", "application/yaml", "application/apply-patch+yaml", "application/merge-patch+json", "application/strategic-merge-patch+json":
+	case "application/json",
+		"application/yaml",
+		"application/apply-patch+yaml",
+		"application/merge-patch+json",
+		"application/strategic-merge-patch+json":
 	default:
 		if !protobuf {
 			return nil

@@ -57,7 +57,11 @@ func (k *ConfigLoader) CheckClusters(ctx context.Context, conf *config.Config) [
 
 // run queries readiness, version, and the resources of the rules.
 func (r *ClusterCheck) run(ctx context.Context, c *apiproxy.Upstream, conf *config.Config) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, max(c.Probe.Timeout, minCheckTimeout), fmt.Errorf("no answer in %v", max(c.Probe.Timeout, minCheckTimeout)))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		max(c.Probe.Timeout, minCheckTimeout),
+		fmt.Errorf("no answer in %v", max(c.Probe.Timeout, minCheckTimeout)),
+	)
 	defer cancel()
 	res, err := c.Get(ctx, c.Probe.Path, http.Header{})
 	if err != nil {

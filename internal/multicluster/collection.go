@@ -52,7 +52,10 @@ func (s *Router) serveCollection(v *request) error {
 		v.writeStatus(status)
 		return nil
 	}
-	return apiproxy.NewRefusal(http.StatusNotAcceptable, "collections of several clusters are available only as JSON, protobuf, Table or PartialObjectMetadataList")
+	return apiproxy.NewRefusal(
+		http.StatusNotAcceptable,
+		"collections of several clusters are available only as JSON, protobuf, Table or PartialObjectMetadataList",
+	)
 }
 
 // needsOtherFormat reports whether members could not answer in the requested encoding, or answered in different
@@ -165,7 +168,10 @@ func (s *Router) newCollection(v *request, query url.Values, f acceptedFormat) *
 }
 
 // namesFormat is the encoding of requests for names.
-var namesFormat = acceptedFormat{codec.Format{Shape: codec.ShapeMetadata}, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
+var namesFormat = acceptedFormat{
+	codec.Format{Shape: codec.ShapeMetadata},
+	"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+}
 
 // writeMergedHeaders sets the headers of a merged response, with a Warning for each missing part.
 func (s *Router) writeMergedHeaders(v *request, contentType string, left []merge.Member) {

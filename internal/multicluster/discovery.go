@@ -161,7 +161,10 @@ func (s *discoverySource) fetchGroups(ctx context.Context, path string, was disc
 	case res.StatusCode != http.StatusOK:
 		return discoveryPage{}, fmt.Errorf("discovery: the cluster answered %d to GET %s", res.StatusCode, path)
 	case !isAggregated(res.Header.Get("Content-Type")):
-		return discoveryPage{}, fmt.Errorf("discovery: the cluster does not serve the aggregated form of %s, which needs Kubernetes 1.26", path)
+		return discoveryPage{}, fmt.Errorf(
+			"discovery: the cluster does not serve the aggregated form of %s, which needs Kubernetes 1.26",
+			path,
+		)
 	}
 	var list apiGroupList
 	if err := json.Unmarshal(body, &list); err != nil {

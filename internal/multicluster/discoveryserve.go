@@ -86,7 +86,12 @@ func discoveryDocument(parts []string, groups []apiGroup, aggregated bool) (any,
 	core := parts[0] == "api"
 	switch {
 	case aggregated:
-		return apiGroupList{Kind: "APIGroupDiscoveryList", APIVersion: "apidiscovery.k8s.io/v2", Metadata: json.RawMessage("{}"), Items: groups}, nil
+		return apiGroupList{
+			Kind:       "APIGroupDiscoveryList",
+			APIVersion: "apidiscovery.k8s.io/v2",
+			Metadata:   json.RawMessage("{}"),
+			Items:      groups,
+		}, nil
 	case len(parts) == 1 && core:
 		l := legacyCore{Kind: "APIVersions", ServerAddressByClientCIDRs: []string{}}
 		for _, g := range groups {
@@ -158,7 +163,8 @@ func prefersAggregated(headers []string) bool {
 		if (r.Media == mediaTypeJSON || r.Media == "application/*" || r.Media == "*/*") && r.Params["as"] == "" {
 			return false
 		}
-		if r.Media == mediaTypeJSON && r.Params["g"] == "apidiscovery.k8s.io" && r.Params["v"] == "v2" && r.Params["as"] == "APIGroupDiscoveryList" {
+		if r.Media == mediaTypeJSON && r.Params["g"] == "apidiscovery.k8s.io" && r.Params["v"] == "v2" &&
+			r.Params["as"] == "APIGroupDiscoveryList" {
 			return true
 		}
 	}
@@ -173,7 +179,8 @@ func acceptsType(headers []string, want string) bool {
 		return true
 	}
 	for r := range accept.Ranges(headers...) {
-		if r.Params["as"] == "" && (r.Media == want || r.Media == "*/*" || r.Media == "application/*" && strings.HasPrefix(want, "application/")) {
+		if r.Params["as"] == "" &&
+			(r.Media == want || r.Media == "*/*" || r.Media == "application/*" && strings.HasPrefix(want, "application/")) {
 			return true
 		}
 	}

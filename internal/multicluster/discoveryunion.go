@@ -182,7 +182,12 @@ func groupVersion(groupName, name string) string {
 }
 
 func legacyResourcesOf(groupName string, v apiGroupVersion) legacyResources {
-	l := legacyResources{Kind: "APIResourceList", APIVersion: "v1", GroupVersion: groupVersion(groupName, v.Version), Resources: []legacyResource{}}
+	l := legacyResources{
+		Kind:         "APIResourceList",
+		APIVersion:   "v1",
+		GroupVersion: groupVersion(groupName, v.Version),
+		Resources:    []legacyResource{},
+	}
 	of := func(name string, k *apiKind, namespaced bool, verbs []string) legacyResource {
 		r := legacyResource{Name: name, Namespaced: namespaced, Verbs: verbs}
 		if r.Verbs == nil {

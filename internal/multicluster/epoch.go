@@ -51,7 +51,10 @@ func listMoves(prev, next *config.Config) (moves []string) {
 		case was.UID != "" && is.UID != was.UID:
 			moves = append(moves, fmt.Sprintf("the uid of %s changes", was.Name))
 		case !sameCluster(was, is):
-			moves = append(moves, fmt.Sprintf("%s may be another cluster: its address has another source, and no uid shows that it is the same", was.Name))
+			moves = append(
+				moves,
+				fmt.Sprintf("%s may be another cluster: its address has another source, and no uid shows that it is the same", was.Name),
+			)
 		}
 	}
 	if prev.AllNamespaces == config.AllNamespacesUnion && next.AllNamespaces == config.AllNamespacesHome && len(prev.Rules) > 0 {

@@ -47,7 +47,16 @@ func (t *Table) Explain(method string, u *url.URL, userAgent, contentType string
 	if err != nil {
 		return explainRefusal(Explanation{Verb: method, Kind: DecisionDeny, Why: "the request is invalid"}, err)
 	}
-	e := Explanation{NonResource: r.NonResource, Verb: r.Verb, Group: r.Group, Version: r.Version, Resource: r.Resource, Subresource: r.Subresource, Namespace: r.Namespace, Name: r.Name}
+	e := Explanation{
+		NonResource: r.NonResource,
+		Verb:        r.Verb,
+		Group:       r.Group,
+		Version:     r.Version,
+		Resource:    r.Resource,
+		Subresource: r.Subresource,
+		Namespace:   r.Namespace,
+		Name:        r.Name,
+	}
 	input := RouteInput{UserAgent: userAgent, ContentType: contentType}
 	d := t.Route(&r, input)
 	if body != nil && (d.Kind == DecisionBody || d.Kind == DecisionSpread && r.Creates(contentType)) {
@@ -78,7 +87,10 @@ func (t *Table) Explain(method string, u *url.URL, userAgent, contentType string
 
 func (e Explanation) explainPlacement(s *config.Spread, r *apiproxy.Request, o *requestObject) Explanation {
 	if s.Strategy == config.StrategyWeighted || s.Strategy == config.StrategyRoundRobin || o.Name == "" && r.Name == "" {
-		e.Warnings = append(e.Warnings, "the cluster may depend on chance or on the round-robin position; this is one of several possible answers")
+		e.Warnings = append(
+			e.Warnings,
+			"the cluster may depend on chance or on the round-robin position; this is one of several possible answers",
+		)
 	}
 	if ref, ok := o.anchor(); ok && (s.OwnerReferences == config.FollowOwners || o.InvolvedObject != nil) {
 		e.Warnings = append(e.Warnings, "it goes to the cluster of "+ref.Kind+" "+ref.Name+", which only the running adapter knows")

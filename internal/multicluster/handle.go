@@ -103,7 +103,11 @@ func (v *request) readBody() error {
 		return fmt.Errorf("read the body: %w", err)
 	}
 	if len(b) > maxBody {
-		return apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body has more than %d bytes, and routing depends on its content", maxBody)
+		return apiproxy.NewRefusal(
+			http.StatusRequestEntityTooLarge,
+			"the body has more than %d bytes, and routing depends on its content",
+			maxBody,
+		)
 	}
 	v.setBody(b)
 	return nil

@@ -77,10 +77,23 @@ func (s *Router) serveList(v *request, c *merge.Collection, q merge.Query) error
 		if status, ok := errors.AsType[*codec.Status](err); ok {
 			return status
 		}
-		return &codec.Status{Code: http.StatusServiceUnavailable, Reason: codec.ReasonUnavailable, RetryAfter: 1, Message: "mca: " + err.Error()}
+		return &codec.Status{
+			Code:       http.StatusServiceUnavailable,
+			Reason:     codec.ReasonUnavailable,
+			RetryAfter: 1,
+			Message:    "mca: " + err.Error(),
+		}
 	}
 	if l.Dropped > 0 {
-		s.Log.Debug("several clusters have objects with the same name; the list shows the first", "resource", v.Request.Resource, "group", v.Request.Group, "count", l.Dropped)
+		s.Log.Debug(
+			"several clusters have objects with the same name; the list shows the first",
+			"resource",
+			v.Request.Resource,
+			"group",
+			v.Request.Group,
+			"count",
+			l.Dropped,
+		)
 	}
 	return nil
 }

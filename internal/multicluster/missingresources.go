@@ -63,7 +63,12 @@ func (s *Router) survey(ctx context.Context, v *routerState) (missing []string, 
 					continue
 				}
 				name := strings.TrimSuffix(res.Name+"."+rule.Match.APIGroups[0], ".")
-				line := fmt.Sprintf("cluster %s has no %s, which rule %s spreads: the adapter refuses lists of them", member, name, rule.Name)
+				line := fmt.Sprintf(
+					"cluster %s has no %s, which rule %s spreads: the adapter refuses lists of them",
+					member,
+					name,
+					rule.Name,
+				)
 				if missing = append(missing, line); !slices.Contains(reported, line) {
 					s.Log.Warn("the configuration: "+line, "cluster", member, "resource", name, "rule", rule.Name)
 				}

@@ -87,7 +87,11 @@ func parseObject(body []byte, contentType, contentEncoding string) (*requestObje
 			return decodeJSON(body) // the result is the same, and JSON parsing needs less memory
 		}
 		if len(body) > maxYAML {
-			return nil, apiproxy.NewRefusal(http.StatusRequestEntityTooLarge, "the body is YAML with more than %d bytes; send JSON", maxYAML)
+			return nil, apiproxy.NewRefusal(
+				http.StatusRequestEntityTooLarge,
+				"the body is YAML with more than %d bytes; send JSON",
+				maxYAML,
+			)
 		}
 		b, err := jsonFromYAML(body)
 		if err != nil {
@@ -114,18 +118,23 @@ func readObjectJSON(body []byte) (*requestObject, error) {
 	}
 	o := &requestObject{}
 	var spec []byte
-	err := jsonTexts("the object", body, map[string]*string{"apiVersion": &o.APIVersion, "kind": &o.Kind}, func(key string, value []byte) error {
-		switch key {
-		case "metadata":
-			return o.metadata(value)
-		case "spec":
-			spec = value
-		case "involvedObject", "regarding":
-			o.InvolvedObject = &objectReference{}
-			return o.InvolvedObject.parse(key, value)
-		}
-		return nil
-	})
+	err := jsonTexts(
+		"the object",
+		body,
+		map[string]*string{"apiVersion": &o.APIVersion, "kind": &o.Kind},
+		func(key string, value []byte) error {
+			switch key {
+			case "metadata":
+				return o.metadata(value)
+			case "spec":
+				spec = value
+			case "involvedObject", "regarding":
+				o.InvolvedObject = &objectReference{}
+				return o.InvolvedObject.parse(key, value)
+			}
+			return nil
+		},
+	)
 	if err == nil && spec != nil && strings.HasPrefix(o.APIVersion, "authorization.k8s.io/") {
 		err = o.reviewSpec(spec)
 	}
@@ -163,7 +172,12 @@ func (r *ownerReference) parse(b []byte) error {
 }
 
 func (r *objectReference) parse(what string, b []byte) error {
-	return jsonTexts(what, b, map[string]*string{"apiVersion": &r.APIVersion, "kind": &r.Kind, "namespace": &r.Namespace, "name": &r.Name, "uid": &r.UID}, nil)
+	return jsonTexts(
+		what,
+		b,
+		map[string]*string{"apiVersion": &r.APIVersion, "kind": &r.Kind, "namespace": &r.Namespace, "name": &r.Name, "uid": &r.UID},
+		nil,
+	)
 }
 
 func (o *requestObject) reviewSpec(b []byte) error {
@@ -173,8 +187,13 @@ func (o *requestObject) reviewSpec(b []byte) error {
 		}
 		a := &reviewAttributes{}
 		o.Attributes = a
-		return jsonTexts(key, value, map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
-			"namespace": &a.Namespace, "name": &a.Name}, nil)
+		return jsonTexts(
+			key,
+			value,
+			map[string]*string{"verb": &a.Verb, "group": &a.Group, "resource": &a.Resource, "subresource": &a.Subresource,
+				"namespace": &a.Namespace, "name": &a.Name},
+			nil,
+		)
 	})
 }
 

@@ -99,7 +99,12 @@ func decodeProtobuf(body []byte) (*requestObject, error) {
 	var encoding, media string
 	r.texts(envelope, textSlot{3, "contentEncoding", &encoding}, textSlot{4, "contentType", &media})
 	if r.refusal == nil && (encoding != "" || media != "" && media != "application/vnd.kubernetes.protobuf") {
-		return nil, apiproxy.NewRefusal(http.StatusUnsupportedMediaType, "the envelope contains type %.60q with the encoding %.40q, which is not supported", media, encoding)
+		return nil, apiproxy.NewRefusal(
+			http.StatusUnsupportedMediaType,
+			"the envelope contains type %.60q with the encoding %.40q, which is not supported",
+			media,
+			encoding,
+		)
 	}
 	o := &requestObject{}
 	r.texts(r.message(envelope, "typeMeta", 1), textSlot{1, "apiVersion", &o.APIVersion}, textSlot{2, "kind", &o.Kind})
@@ -130,7 +135,13 @@ func (r *messageReader) metadata(o *requestObject, meta messageFields) {
 	for _, entry := range meta[13] {
 		e := r.split("an owner reference", entry)
 		var ref ownerReference
-		r.texts(e, textSlot{1, "kind", &ref.Kind}, textSlot{3, "name", &ref.Name}, textSlot{4, "uid", &ref.UID}, textSlot{5, "apiVersion", &ref.APIVersion})
+		r.texts(
+			e,
+			textSlot{1, "kind", &ref.Kind},
+			textSlot{3, "name", &ref.Name},
+			textSlot{4, "uid", &ref.UID},
+			textSlot{5, "apiVersion", &ref.APIVersion},
+		)
 		ref.Controller = len(r.single(e, "controller", 6)) > 0
 		o.OwnerReferences = append(o.OwnerReferences, ref)
 	}
@@ -166,7 +177,14 @@ func (r *messageReader) review(o *requestObject, spec messageFields) {
 	if p := r.message(spec, "resourceAttributes", 1); p != nil {
 		a := &reviewAttributes{}
 		o.Attributes = a
-		r.texts(p, textSlot{1, "namespace", &a.Namespace}, textSlot{2, "verb", &a.Verb}, textSlot{3, "group", &a.Group}, textSlot{5, "resource", &a.Resource},
-			textSlot{6, "subresource", &a.Subresource}, textSlot{7, "name", &a.Name})
+		r.texts(
+			p,
+			textSlot{1, "namespace", &a.Namespace},
+			textSlot{2, "verb", &a.Verb},
+			textSlot{3, "group", &a.Group},
+			textSlot{5, "resource", &a.Resource},
+			textSlot{6, "subresource", &a.Subresource},
+			textSlot{7, "name", &a.Name},
+		)
 	}
 }

@@ -340,7 +340,8 @@ func joinSwaggerProto(bodies [][]byte, shows []func(string) bool) ([]byte, error
 					continue
 				}
 				var name string
-				if name, named.Err = stringField(named.Value, namedName); i > 0 && (seen[field][name] || field == swaggerPaths && !shows[i](name)) {
+				if name, named.Err = stringField(named.Value, namedName); i > 0 &&
+					(seen[field][name] || field == swaggerPaths && !shows[i](name)) {
 					continue
 				}
 				seen[field][name] = true

@@ -182,7 +182,11 @@ func combineAnswers(answers []ownerAnswer, prefer bool) ownerResult {
 			v.Warning = "the object is also in " + strings.Join(have[1:], ", ")
 		}
 	case forbidden != "":
-		v.Refusal = apiproxy.NewRefusal(http.StatusForbidden, "cluster %s does not allow this pod to check whether it has the object", forbidden)
+		v.Refusal = apiproxy.NewRefusal(
+			http.StatusForbidden,
+			"cluster %s does not allow this pod to check whether it has the object",
+			forbidden,
+		)
 	default:
 		v.Absent = true
 	}

@@ -78,8 +78,11 @@ func hideInBody(body []byte, contentType string, foreign foreignFunc) ([]byte, e
 
 // refuseOwnerChange returns the refusal of a patch that cannot be rewritten.
 func refuseOwnerChange(what string) error {
-	return apiproxy.NewRefusal(http.StatusUnprocessableEntity,
-		"%s changes owner references, which the rule hides from this cluster's garbage collector; update the object, or use a merge patch with the whole list", what)
+	return apiproxy.NewRefusal(
+		http.StatusUnprocessableEntity,
+		"%s changes owner references, which the rule hides from this cluster's garbage collector; update the object, or use a merge patch with the whole list",
+		what,
+	)
 }
 
 // checkYAML refuses YAML with owner references, because YAML is not rewritten.

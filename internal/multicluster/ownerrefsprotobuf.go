@@ -70,7 +70,15 @@ func hideInProtobufMeta(meta []byte, foreign foreignFunc) ([]byte, error) {
 			if err != nil {
 				return nil, err
 			}
-			isForeign, err := foreign(ownerReference{APIVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, UID: r.UID, Controller: r.Controller != nil && *r.Controller})
+			isForeign, err := foreign(
+				ownerReference{
+					APIVersion: r.APIVersion,
+					Kind:       r.Kind,
+					Name:       r.Name,
+					UID:        r.UID,
+					Controller: r.Controller != nil && *r.Controller,
+				},
+			)
 			if err != nil {
 				return nil, err
 			}

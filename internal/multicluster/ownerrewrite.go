@@ -45,7 +45,10 @@ func (v *request) rewriteFor(cluster string) objectChange {
 }
 
 // rewriting wraps fetch so that the objects in its responses are rewritten.
-func (v *request) rewriting(fetch func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error), f acceptedFormat) func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error) {
+func (v *request) rewriting(
+	fetch func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error),
+	f acceptedFormat,
+) func(context.Context, merge.Member, merge.MemberRequest) (*merge.Body, error) {
 	return func(ctx context.Context, m merge.Member, a merge.MemberRequest) (*merge.Body, error) {
 		body, err := fetch(ctx, m, a)
 		switch {
@@ -197,8 +200,23 @@ func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
 	defer cancel()
 	res, err := o.cluster.Get(ctx, r.URLPath(), http.Header{"Accept": {partialMetadata}, "User-Agent": {o.Out.UserAgent()}})
 	if err != nil {
-		o.Log.Warn("a cluster did not answer a request for an owner", "cluster", o.cluster.Name, "resource", r.Resource, "group", r.Group, "err", err)
-		return nil, unavailable("cluster %s did not answer whether it has the %s %s, an owner of the object", o.cluster.Name, r.Resource, r.Name)
+		o.Log.Warn(
+			"a cluster did not answer a request for an owner",
+			"cluster",
+			o.cluster.Name,
+			"resource",
+			r.Resource,
+			"group",
+			r.Group,
+			"err",
+			err,
+		)
+		return nil, unavailable(
+			"cluster %s did not answer whether it has the %s %s, an owner of the object",
+			o.cluster.Name,
+			r.Resource,
+			r.Name,
+		)
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxRewritten))
@@ -207,8 +225,13 @@ func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
 	case res.StatusCode == http.StatusNotFound:
 		return nil, nil
 	case res.StatusCode == http.StatusForbidden:
-		return nil, apiproxy.NewRefusal(http.StatusForbidden, "cluster %s does not allow this pod to check whether it has the %s %s, an owner of the object",
-			o.cluster.Name, r.Resource, r.Name)
+		return nil, apiproxy.NewRefusal(
+			http.StatusForbidden,
+			"cluster %s does not allow this pod to check whether it has the %s %s, an owner of the object",
+			o.cluster.Name,
+			r.Resource,
+			r.Name,
+		)
 	case res.StatusCode == http.StatusOK:
 		var object struct {
 			Metadata ownerMetadata `json:"metadata"`
@@ -219,7 +242,13 @@ func (o *ownerLookup) getMetadata(r *apiproxy.Request) (*ownerMetadata, error) {
 	default:
 		err = fmt.Errorf("status %d", res.StatusCode)
 	}
-	return nil, unavailable("the request to cluster %s for the %s %s, an owner of the object, failed: %v", o.cluster.Name, r.Resource, r.Name, err)
+	return nil, unavailable(
+		"the request to cluster %s for the %s %s, an owner of the object, failed: %v",
+		o.cluster.Name,
+		r.Resource,
+		r.Name,
+		err,
+	)
 }
 
 var errNotRewritten = errors.New("the answer cannot be rewritten")

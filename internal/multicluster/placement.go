@@ -56,7 +56,11 @@ func placeObject(s *config.Spread, r *apiproxy.Request, o *requestObject, input 
 	if s.Create == "spill" {
 		for _, c := range order {
 			if !input.Down(c) {
-				return placement{Cluster: c, Spilled: true, Why: fmt.Sprintf("%s is down, and the rule sends new objects to the next member", p.Cluster)}, nil
+				return placement{
+					Cluster: c,
+					Spilled: true,
+					Why:     fmt.Sprintf("%s is down, and the rule sends new objects to the next member", p.Cluster),
+				}, nil
 			}
 		}
 	}
@@ -97,7 +101,14 @@ func choosePlacement(s *config.Spread, r *apiproxy.Request, o *requestObject, in
 // refuseSeparation returns the refusal for an object whose owner is in another cluster. The garbage collector of the
 // object's cluster would not find the owner and would delete the object.
 func refuseSeparation(owner objectReference, at, but string) *apiproxy.Refusal {
-	return apiproxy.NewRefusal(http.StatusUnprocessableEntity, "its owner %s %s is in cluster %s, but %s: the garbage collector would delete the object as an orphan", owner.Kind, owner.Name, at, but)
+	return apiproxy.NewRefusal(
+		http.StatusUnprocessableEntity,
+		"its owner %s %s is in cluster %s, but %s: the garbage collector would delete the object as an orphan",
+		owner.Kind,
+		owner.Name,
+		at,
+		but,
+	)
 }
 
 // checkSeparation returns an error if the decision puts the object in another cluster than its owner. anchor is
@@ -118,12 +129,24 @@ func (o *requestObject) pin(members []string) (string, error) {
 	case !labelled && !annotated:
 		return "", nil
 	case labelled && annotated && label != pin:
-		return "", apiproxy.NewRefusal(http.StatusUnprocessableEntity, "label and annotation %s have different clusters: %.63s and %.63s", pinKey, label, pin)
+		return "", apiproxy.NewRefusal(
+			http.StatusUnprocessableEntity,
+			"label and annotation %s have different clusters: %.63s and %.63s",
+			pinKey,
+			label,
+			pin,
+		)
 	case labelled:
 		pin = label
 	}
 	if !slices.Contains(members, pin) {
-		return "", apiproxy.NewRefusal(http.StatusUnprocessableEntity, "%s is %.63q, want one of %s", pinKey, pin, strings.Join(members, ", "))
+		return "", apiproxy.NewRefusal(
+			http.StatusUnprocessableEntity,
+			"%s is %.63q, want one of %s",
+			pinKey,
+			pin,
+			strings.Join(members, ", "),
+		)
 	}
 	return pin, nil
 }
@@ -135,7 +158,12 @@ func applyStrategy(s *config.Spread, r *apiproxy.Request, o *requestObject, inpu
 	}
 	switch {
 	case s.Strategy == config.StrategyNone:
-		return placement{}, nil, apiproxy.NewRefusal(http.StatusUnprocessableEntity, "the object selects no cluster, and the rule does not choose one; set the label %s to one of %s", pinKey, strings.Join(s.Members, ", "))
+		return placement{}, nil, apiproxy.NewRefusal(
+			http.StatusUnprocessableEntity,
+			"the object selects no cluster, and the rule does not choose one; set the label %s to one of %s",
+			pinKey,
+			strings.Join(s.Members, ", "),
+		)
 	case s.Strategy == config.StrategyRoundRobin:
 		return placement{Cluster: s.Members[input.Turn%uint64(len(s.Members))], Why: "by round robin"}, nil, nil
 	case s.Strategy == config.StrategyWeighted || name == "":

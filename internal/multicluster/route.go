@@ -81,10 +81,20 @@ func (t *Table) Route(r *apiproxy.Request, input RouteInput) Decision {
 		return t.homeDecision("it is not a resource")
 	}
 	if !t.config.AllowTokenRequest && r.Verb == "create" && r.Group == "" && r.Resource == "serviceaccounts" && r.Subresource == "token" {
-		return Decision{Kind: DecisionDeny, Why: "applications get no tokens", Refusal: apiproxy.NewRefusal(http.StatusForbidden,
-			"a token would give the application a real credential; to allow that, set allowTokenRequest: true in the configuration of the adapter")}
+		return Decision{Kind: DecisionDeny, Why: "applications get no tokens", Refusal: apiproxy.NewRefusal(
+			http.StatusForbidden,
+			"a token would give the application a real credential; to allow that, set allowTokenRequest: true in the configuration of the adapter",
+		)}
 	}
-	q := routeQuery{verb: r.Verb, group: r.Group, resource: r.Resource, subresource: r.Subresource, namespace: r.Namespace, name: r.Name, agent: input.UserAgent}
+	q := routeQuery{
+		verb:        r.Verb,
+		group:       r.Group,
+		resource:    r.Resource,
+		subresource: r.Subresource,
+		namespace:   r.Namespace,
+		name:        r.Name,
+		agent:       input.UserAgent,
+	}
 	creates := r.Verb == "create" && r.Name == ""
 	if creates {
 		if d, ok := t.routeByBody(r, &q, input); ok {
@@ -106,14 +116,23 @@ func (t *Table) Route(r *apiproxy.Request, input RouteInput) Decision {
 	}
 	d := t.decide(&q)
 	if d.Kind == DecisionSpread && r.WatchPrefix && r.Name != "" {
-		return Decision{Kind: DecisionDeny, Rule: d.Rule, Why: "one object of several clusters cannot be watched with /watch/", Refusal: watchWithName(d.Rule, r.Name)}
+		return Decision{
+			Kind:    DecisionDeny,
+			Rule:    d.Rule,
+			Why:     "one object of several clusters cannot be watched with /watch/",
+			Refusal: watchWithName(d.Rule, r.Name),
+		}
 	}
 	return d
 }
 
 // watchWithName refuses the deprecated watch of one object, which cannot be served as a collection.
 func watchWithName(rule, name string) *apiproxy.Refusal {
-	return apiproxy.NewBadRequest("objects of rule %s cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=%s", rule, name)
+	return apiproxy.NewBadRequest(
+		"objects of rule %s cannot be watched with /watch/ and a name; watch the collection with fieldSelector=metadata.name=%s",
+		rule,
+		name,
+	)
 }
 
 // decide routes a request for one namespace or for a cluster-scoped resource.
@@ -136,8 +155,13 @@ func (t *Table) decide(q *routeQuery) Decision {
 }
 
 func (t *Table) noDeleteCollection(rule string) Decision {
-	return Decision{Kind: DecisionDeny, Rule: rule, Why: "a collection cannot be deleted in several clusters at once", Refusal: apiproxy.NewRefusal(http.StatusMethodNotAllowed,
-		"deleting the collection would delete objects in several clusters; a spread allows that with deleteCollection: all")}
+	return Decision{
+		Kind: DecisionDeny,
+		Rule: rule,
+		Why:  "a collection cannot be deleted in several clusters at once",
+		Refusal: apiproxy.NewRefusal(http.StatusMethodNotAllowed,
+			"deleting the collection would delete objects in several clusters; a spread allows that with deleteCollection: all"),
+	}
 }
 
 func (t *Table) homeDecision(why string) Decision {
@@ -147,8 +171,12 @@ func (t *Table) homeDecision(why string) Decision {
 // unmatched returns the decision for requests that no rule matches.
 func (t *Table) unmatched() Decision {
 	if t.config.Unmatched == config.UnmatchedRefuse {
-		return Decision{Kind: DecisionDeny, Why: "no rule matches, and unmatched is refuse", Refusal: apiproxy.NewRefusal(http.StatusForbidden,
-			"no rule matches this request, and the configuration of the adapter has unmatched: refuse")}
+		return Decision{
+			Kind: DecisionDeny,
+			Why:  "no rule matches, and unmatched is refuse",
+			Refusal: apiproxy.NewRefusal(http.StatusForbidden,
+				"no rule matches this request, and the configuration of the adapter has unmatched: refuse"),
+		}
 	}
 	return t.homeDecision("no rule matches")
 }
@@ -282,7 +310,10 @@ func (t *Table) union(q *routeQuery, last Decision, members, left []string, over
 
 // unknown refuses the request, because the scope of the resource is not known yet.
 func (t *Table) unknown(q *routeQuery) Decision {
-	r := unavailable("it is not known yet whether %s are namespaced, which determines their cluster", strings.TrimSuffix(q.resource+"."+q.group, "."))
+	r := unavailable(
+		"it is not known yet whether %s are namespaced, which determines their cluster",
+		strings.TrimSuffix(q.resource+"."+q.group, "."),
+	)
 	return Decision{Kind: DecisionDeny, Why: "the scope of the resource is not known yet", Refusal: r}
 }
 

@@ -60,7 +60,14 @@ const (
 const maxStatus = 1 << 20
 
 // get sends one request to one cluster. A response other than 200 becomes a *codec.Status error.
-func (v *request) get(ctx context.Context, cluster string, path string, query url.Values, header http.Header, read bool) (*apiproxy.UpstreamResponse, error) {
+func (v *request) get(
+	ctx context.Context,
+	cluster string,
+	path string,
+	query url.Values,
+	header http.Header,
+	read bool,
+) (*apiproxy.UpstreamResponse, error) {
 	c := v.Upstream(cluster)
 	if c == nil {
 		return nil, fmt.Errorf("no cluster %s", cluster)

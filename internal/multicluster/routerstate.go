@@ -30,13 +30,14 @@ func (s *Router) SetConfig(r *RuntimeConfig, history *ConfigHistory) {
 	if len(doc.Clusters) > 1 {
 		v.discovery = &mergedDiscovery{OnError: func(cluster string, err error) {
 			s.Log.Warn("the discovery of a cluster failed; only the known kinds are shown", "cluster", cluster, "err", err)
-		}, OnFetch: func(openAPI, changed bool) {
-			of := apiproxy.CacheDiscovery
-			if openAPI {
-				of = apiproxy.CacheOpenAPI
-			}
-			s.Metrics.CacheLookup(of, !changed)
-		}}
+		},
+			OnFetch: func(openAPI, changed bool) {
+				of := apiproxy.CacheDiscovery
+				if openAPI {
+					of = apiproxy.CacheOpenAPI
+				}
+				s.Metrics.CacheLookup(of, !changed)
+			}}
 		for _, c := range doc.Clusters {
 			source, at := &discoverySource{Name: c.Name, Fetch: v.Upstream(c.Name).Get}, 0 // home is the first source
 			if c.Name != doc.Home {
@@ -54,7 +55,8 @@ func (s *Router) SetConfig(r *RuntimeConfig, history *ConfigHistory) {
 // routesGroup reports whether a rule sends a resource of the group to a cluster.
 func routesGroup(doc *config.Config, cluster, group string) bool {
 	return slices.ContainsFunc(doc.Rules, func(r config.Rule) bool {
-		return slices.Contains(targetClusters(&r.Target), cluster) && (r.Match.APIGroups == nil || slices.Contains(r.Match.APIGroups, group))
+		return slices.Contains(targetClusters(&r.Target), cluster) &&
+			(r.Match.APIGroups == nil || slices.Contains(r.Match.APIGroups, group))
 	})
 }
 

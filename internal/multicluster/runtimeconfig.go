@@ -73,7 +73,12 @@ func (k *ConfigLoader) load(last *RuntimeConfig) (*RuntimeConfig, []config.Diagn
 			return nil, nil, fmt.Errorf("the configuration %s: %w", k.File, err)
 		}
 	}
-	r := &RuntimeConfig{text: b, Table: NewTable(conf, k.Scope), upstreams: map[string]*apiproxy.Upstream{}, settings: map[string]upstreamSettings{}}
+	r := &RuntimeConfig{
+		text:      b,
+		Table:     NewTable(conf, k.Scope),
+		upstreams: map[string]*apiproxy.Upstream{},
+		settings:  map[string]upstreamSettings{},
+	}
 	for i := range conf.Clusters {
 		d := &conf.Clusters[i]
 		p, err := k.settingsFor(d)
@@ -93,7 +98,12 @@ func (k *ConfigLoader) load(last *RuntimeConfig) (*RuntimeConfig, []config.Diagn
 // settingsFor returns the settings of a cluster.
 func (k *ConfigLoader) settingsFor(d *config.Cluster) (upstreamSettings, error) {
 	p := upstreamSettings{allowLoopback: d.AllowLoopback,
-		UpstreamConfig: apiproxy.UpstreamConfig{Name: d.Name, Limits: apiproxy.Limits(d.Limits), Probe: apiproxy.Probe(d.Health), UID: d.UID}}
+		UpstreamConfig: apiproxy.UpstreamConfig{
+			Name:   d.Name,
+			Limits: apiproxy.Limits(d.Limits),
+			Probe:  apiproxy.Probe(d.Health),
+			UID:    d.UID,
+		}}
 	switch {
 	case d.InCluster:
 		p.Servers, p.CAFile, p.TokenFile, p.inside = k.Home.Servers, k.Home.CAFile, k.Home.TokenFile, true

@@ -39,7 +39,17 @@ func (s *Router) probeMembers(v *request, r *apiproxy.Request, members []Member)
 	})
 	for _, a := range answers {
 		if a.Err != nil {
-			s.Log.Warn("a cluster did not answer a request for an object", "cluster", a.Cluster, "resource", r.Resource, "group", r.Group, "err", a.Err)
+			s.Log.Warn(
+				"a cluster did not answer a request for an object",
+				"cluster",
+				a.Cluster,
+				"resource",
+				r.Resource,
+				"group",
+				r.Group,
+				"err",
+				a.Err,
+			)
 		}
 	}
 	return answers
@@ -309,7 +319,12 @@ func (s *Router) anchorCluster(v *request) (string, error) {
 	case DecisionSpread:
 		result := s.findOwner(v, &of, &d)
 		if result.Refusal != nil {
-			return "", unavailable("the cluster of the %s %s that the object belongs to is unknown: %s", ref.Kind, ref.Name, result.Refusal.Message)
+			return "", unavailable(
+				"the cluster of the %s %s that the object belongs to is unknown: %s",
+				ref.Kind,
+				ref.Name,
+				result.Refusal.Message,
+			)
 		}
 		return result.Owner, nil
 	}

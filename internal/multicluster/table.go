@@ -122,7 +122,13 @@ func indexFor(indexes map[string]*ruleIndex, key string) *ruleIndex {
 // NewTable compiles a configuration. scope returns the scope of resources that are not built into Kubernetes.
 // It may be nil, and its results may change over time.
 func NewTable(d *config.Config, scope func(group, resource string) config.Scope) *Table {
-	t := &Table{config: d, scope: scope, rules: make([]compiledRule, len(d.Rules)), named: map[string]*ruleIndex{}, wild: map[string]*ruleIndex{}}
+	t := &Table{
+		config: d,
+		scope:  scope,
+		rules:  make([]compiledRule, len(d.Rules)),
+		named:  map[string]*ruleIndex{},
+		wild:   map[string]*ruleIndex{},
+	}
 	t.reviews = len(d.Rules) > 0
 	for i := range d.Rules {
 		r := &d.Rules[i]

@@ -55,7 +55,11 @@ type socket struct {
 func (a *applied) apply(ctx context.Context, c config.Config) config.Status {
 	r := a.r
 	r.limits.Store(&c.Limits)
-	st := config.Status{Services: map[string]config.ServiceStatus{}, Exposed: map[string]config.ExposedStatus{}, Refused: map[string]string{}}
+	st := config.Status{
+		Services: map[string]config.ServiceStatus{},
+		Exposed:  map[string]config.ExposedStatus{},
+		Refused:  map[string]string{},
+	}
 	for _, ip := range r.PodIPs {
 		if ip.Is4() {
 			st.PodIPv4 = ip.String()
@@ -135,7 +139,8 @@ func ingressSocket(rt *route, e config.ExposedService, p config.IngressPort) *so
 
 // retain marks an open socket as kept if it has the wanted destination.
 func (a *applied) retain(keep map[socketKey]bool, k socketKey, want *socket) {
-	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.backend == want.backend && s.proxy == want.proxy && s.tls == want.tls {
+	if s := a.sockets[k]; s != nil && s.route == want.route && s.port == want.port && s.backend == want.backend && s.proxy == want.proxy &&
+		s.tls == want.tls {
 		keep[k] = true
 	}
 }

@@ -168,8 +168,10 @@ func (r *Relay) Handlers(alive func() error) map[string]http.Handler {
 		drain.ServeHTTP(w, q)
 	})
 	return map[string]http.Handler{
-		"GET /healthz":                              handle(func(*http.Request) error { return alive() }),
-		"GET /readyz/{service}":                     handle(func(q *http.Request) error { return r.ServiceReady(q.Context(), q.PathValue("service")) }),
+		"GET /healthz": handle(func(*http.Request) error { return alive() }),
+		"GET /readyz/{service}": handle(
+			func(q *http.Request) error { return r.ServiceReady(q.Context(), q.PathValue("service")) },
+		),
 		"GET /pre-shutdown":                         slow,
 		"GET /internal-egress-services-preshutdown": slow,
 	}
@@ -184,7 +186,9 @@ func PingHTTP(ctx context.Context, endpoint *url.URL) ([]netip.Addr, error) {
 	}
 	t := &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: 8 << 10}
 	defer t.CloseIdleConnections()
-	res, err := (&http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(req)
+	res, err := (&http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}).Do(
+		req,
+	)
 	if err != nil {
 		return nil, err
 	}

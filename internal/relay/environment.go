@@ -38,8 +38,17 @@ func (c Environment) ConfigSecret() string { return c.Pod + "-config" }
 
 // redirectVariables are variables that redirect traffic in Tailscale's image. A relay that ignored one
 // would send traffic to the wrong place, so they are errors.
-var redirectVariables = []string{"TS_DEST_IP", "TS_EXPERIMENTAL_DEST_DNS_NAME", "TS_TAILNET_TARGET_IP", "TS_TAILNET_TARGET_FQDN", "TS_ROUTES", "TS_EXTRA_ARGS", "TS_TAILSCALED_EXTRA_ARGS",
-	"TS_SOCKS5_SERVER", "TS_OUTBOUND_HTTP_PROXY_LISTEN"}
+var redirectVariables = []string{
+	"TS_DEST_IP",
+	"TS_EXPERIMENTAL_DEST_DNS_NAME",
+	"TS_TAILNET_TARGET_IP",
+	"TS_TAILNET_TARGET_FQDN",
+	"TS_ROUTES",
+	"TS_EXTRA_ARGS",
+	"TS_TAILSCALED_EXTRA_ARGS",
+	"TS_SOCKS5_SERVER",
+	"TS_OUTBOUND_HTTP_PROXY_LISTEN",
+}
 
 // conflictingVariables are variables that must not be set together with a versioned configuration.
 var conflictingVariables = []string{"TS_AUTHKEY", "TS_AUTH_KEY", "TS_HOSTNAME", "TS_ACCEPT_DNS"}
@@ -48,8 +57,14 @@ var conflictingVariables = []string{"TS_AUTHKEY", "TS_AUTH_KEY", "TS_HOSTNAME", 
 func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	c := Environment{Pod: getenv("POD_NAME"), UID: getenv("POD_UID"), Hostname: getenv("TS_HOSTNAME"), ConfigDir: getenv("TS_EXPERIMENTAL_VERSIONED_CONFIG_DIR"),
-		Mount: getenv("TS_EGRESS_PROXIES_CONFIG_PATH"), Secret: cmp.Or(getenv("TS_KUBE_SECRET"), getenv("POD_NAME"))}
+	c := Environment{
+		Pod:       getenv("POD_NAME"),
+		UID:       getenv("POD_UID"),
+		Hostname:  getenv("TS_HOSTNAME"),
+		ConfigDir: getenv("TS_EXPERIMENTAL_VERSIONED_CONFIG_DIR"),
+		Mount:     getenv("TS_EGRESS_PROXIES_CONFIG_PATH"),
+		Secret:    cmp.Or(getenv("TS_KUBE_SECRET"), getenv("POD_NAME")),
+	}
 	for _, v := range redirectVariables {
 		if getenv(v) != "" {
 			bad("%s is set, but a relay does not support it: use the group's ConfigMap", v)
@@ -83,7 +98,10 @@ func ParseEnvironment(getenv func(string) string) (Environment, error) {
 	}
 	c.Health, c.Debug = localAddr(getenv, bad, "TS_LOCAL_ADDR_PORT"), localAddr(getenv, bad, "TS_DEBUG_ADDR_PORT")
 	if at, err := netip.ParseAddrPort(c.Debug); err == nil && !at.Addr().IsLoopback() {
-		bad("TS_DEBUG_ADDR_PORT=%s: the address must be a loopback address, so that only users with port-forward access get profiles", c.Debug)
+		bad(
+			"TS_DEBUG_ADDR_PORT=%s: the address must be a loopback address, so that only users with port-forward access get profiles",
+			c.Debug,
+		)
 	}
 	if c.Health == "" && len(c.IPs) > 0 {
 		c.Health = netip.AddrPortFrom(c.IPs[0], 9002).String()

@@ -62,7 +62,11 @@ func (n *Netmap) check(a netip.Addr) error {
 
 // find returns the current addresses of a target, one per node or service. lookup queries the
 // tailnet's resolver for names that are not nodes.
-func (n *Netmap) find(ctx context.Context, t config.Target, lookup func(context.Context, string) ([]netip.Addr, error)) ([]netip.Addr, error) {
+func (n *Netmap) find(
+	ctx context.Context,
+	t config.Target,
+	lookup func(context.Context, string) ([]netip.Addr, error),
+) ([]netip.Addr, error) {
 	switch {
 	case t.IP != "":
 		a, err := netip.ParseAddr(t.IP)

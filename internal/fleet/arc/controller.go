@@ -53,9 +53,13 @@ func Discover(deployments []*appsv1.Deployment, pods []*corev1.Pod) []Controller
 		if pod.Labels["app.kubernetes.io/part-of"] != "gha-rs-controller" || d.DeletionTimestamp != nil {
 			continue
 		}
-		c := Controller{Deployment: fleet.Key{Namespace: d.Namespace, Name: d.Name}, MetricsPath: "/metrics", Version: pod.Labels[versionLabel],
+		c := Controller{
+			Deployment:     fleet.Key{Namespace: d.Namespace, Name: d.Name},
+			MetricsPath:    "/metrics",
+			Version:        pod.Labels[versionLabel],
 			ServiceAccount: cmp.Or(pod.Spec.ServiceAccountName, d.Labels["actions.github.com/controller-service-account-name"], "default"),
-			Watches:        d.Labels["actions.github.com/controller-watch-single-namespace"]}
+			Watches:        d.Labels["actions.github.com/controller-watch-single-namespace"],
+		}
 		for _, container := range pod.Spec.Containers {
 			if container.Name != managerContainer && len(pod.Spec.Containers) > 1 {
 				continue
@@ -88,7 +92,8 @@ func (c *Controller) readDeployment(d *appsv1.Deployment, pods []*corev1.Pod) {
 	}
 	want, _ := parseRelease(c.Version)
 	for _, p := range pods {
-		if p.Namespace != d.Namespace || !selector.Matches(labels.Set(p.Labels)) || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if p.Namespace != d.Namespace || !selector.Matches(labels.Set(p.Labels)) || p.Status.Phase == corev1.PodSucceeded ||
+			p.Status.Phase == corev1.PodFailed {
 			continue
 		}
 		switch has, ok := parseRelease(p.Labels[versionLabel]); {
@@ -139,19 +144,47 @@ func Choose(controllers []Controller, namespace string) (Controller, fleet.Failu
 	case len(controllers) == 0:
 		return failure(ReasonMissing, "There is no actions-runner-controller in the configured namespace.")
 	case len(watching) == 0:
-		return failure(ReasonWatchesOther, "The actions-runner-controller %s watches only the namespace %q, not %q.", controllers[0].Deployment.Name, controllers[0].Watches, namespace)
+		return failure(
+			ReasonWatchesOther,
+			"The actions-runner-controller %s watches only the namespace %q, not %q.",
+			controllers[0].Deployment.Name,
+			controllers[0].Watches,
+			namespace,
+		)
 	case len(watching) > 1:
-		return failure(ReasonAmbiguous, "Several actions-runner-controllers watch the namespace %q: %s and %s.", namespace, watching[0].Deployment.Name, watching[1].Deployment.Name)
+		return failure(
+			ReasonAmbiguous,
+			"Several actions-runner-controllers watch the namespace %q: %s and %s.",
+			namespace,
+			watching[0].Deployment.Name,
+			watching[1].Deployment.Name,
+		)
 	}
 	c := watching[0]
 	if c.Version == "" {
-		return failure(ReasonVersionUnknown, "The version of the actions-runner-controller %s is unknown, or its image has a different version than its label %s.", c.Deployment.Name, versionLabel)
+		return failure(
+			ReasonVersionUnknown,
+			"The version of the actions-runner-controller %s is unknown, or its image has a different version than its label %s.",
+			c.Deployment.Name,
+			versionLabel,
+		)
 	}
 	if _, err := isolation.SupportsLabels(c.Version); err != nil {
-		return failure(ReasonVersionUnsupported, "The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.", c.Deployment.Name, shortLine(c.Version))
+		return failure(
+			ReasonVersionUnsupported,
+			"The actions-runner-controller %s has version %s: 0.13.1 to 0.14 are supported.",
+			c.Deployment.Name,
+			shortLine(c.Version),
+		)
 	}
 	if len(c.Old) > 0 {
-		return failure(ReasonUpgrading, "The actions-runner-controller %s is being upgraded to version %s, and its pod of version %s still runs. That pod would delete objects of the new version.", c.Deployment.Name, c.Version, c.Old[0])
+		return failure(
+			ReasonUpgrading,
+			"The actions-runner-controller %s is being upgraded to version %s, and its pod of version %s still runs. That pod would delete objects of the new version.",
+			c.Deployment.Name,
+			c.Version,
+			c.Old[0],
+		)
 	}
 	return c, fleet.Failure{}
 }

@@ -120,7 +120,13 @@ func (s Set) hold(now time.Time) ExternalWrite {
 func (s Set) reportOverwrite(a ExternalWrite, v Values, now time.Time) ExternalWrite {
 	if until := v.OverwrittenAt.Add(overwriteReportTime); !v.OverwrittenAt.IsZero() && now.Before(until) {
 		a.Wake = until
-		a.Failure = fleet.Failure{Reason: ReasonHoldOverwritten, Message: fmt.Sprintf("Another client wrote other numbers during a hold, at %s. Configure the owner of this scale set to ignore spec.minRunners and spec.maxRunners.", v.OverwrittenAt.Format(time.RFC3339))}
+		a.Failure = fleet.Failure{
+			Reason: ReasonHoldOverwritten,
+			Message: fmt.Sprintf(
+				"Another client wrote other numbers during a hold, at %s. Configure the owner of this scale set to ignore spec.minRunners and spec.maxRunners.",
+				v.OverwrittenAt.Format(time.RFC3339),
+			),
+		}
 	}
 	return a
 }
@@ -148,7 +154,10 @@ func (s Set) restore() ExternalWrite {
 		Path  string `json:"path"`
 		Value any    `json:"value,omitempty"`
 	}
-	ops := []op{{"test", "/metadata/resourceVersion", s.ResourceVersion}, {"remove", "/metadata/annotations/" + strings.ReplaceAll(HeldAnnotation, "/", "~1"), nil}}
+	ops := []op{
+		{"test", "/metadata/resourceVersion", s.ResourceVersion},
+		{"remove", "/metadata/annotations/" + strings.ReplaceAll(HeldAnnotation, "/", "~1"), nil},
+	}
 	for i := len(s.fields) - 1; i >= 0; i-- { // from the end, so that the indexes stay valid
 		ops = append(ops, op{"remove", "/metadata/managedFields/" + strconv.Itoa(s.fields[i]), nil})
 	}

@@ -19,7 +19,10 @@ const maxFailures = 3
 // failure returns the worst problem that a person must solve.
 func (p Objects) failure() fleet.Failure {
 	if set := p.Set; set != nil && set.Phase == Outdated {
-		return fleet.Failure{Reason: ReasonOutdated, Message: "GitHub rejects the runner because its version is too old. Update the runner image of the pool; until then it takes no job."}
+		return fleet.Failure{
+			Reason:  ReasonOutdated,
+			Message: "GitHub rejects the runner because its version is too old. Update the runner image of the pool; until then it takes no job.",
+		}
 	}
 	var worst *Runner
 	for i := range p.Runners {
@@ -31,7 +34,10 @@ func (p Objects) failure() fleet.Failure {
 	if worst == nil {
 		return fleet.Failure{}
 	}
-	return fleet.Failure{Reason: ReasonCrashLoop, Message: fmt.Sprintf("The pod of runner %s failed %d times: %s", worst.Name, max(worst.Failures, 1), worst.failureReason())}
+	return fleet.Failure{
+		Reason:  ReasonCrashLoop,
+		Message: fmt.Sprintf("The pod of runner %s failed %d times: %s", worst.Name, max(worst.Failures, 1), worst.failureReason()),
+	}
 }
 
 func (r Runner) failureReason() string {
@@ -83,7 +89,15 @@ func (c *CrashTracker) Failure() fleet.Failure {
 	if len(c.ended) < maxCrashes {
 		return fleet.Failure{}
 	}
-	return fleet.Failure{Reason: ReasonCrashLoop, Message: fmt.Sprintf("%d runners ended within %v without a job; the last one: %s", len(c.ended), crashWindow, c.ended[len(c.ended)-1].runner.failureReason())}
+	return fleet.Failure{
+		Reason: ReasonCrashLoop,
+		Message: fmt.Sprintf(
+			"%d runners ended within %v without a job; the last one: %s",
+			len(c.ended),
+			crashWindow,
+			c.ended[len(c.ended)-1].runner.failureReason(),
+		),
+	}
 }
 
 // Conflicts finds GitHub scale sets that several objects use. ARC reuses an existing scale set of
@@ -133,7 +147,14 @@ func Conflicts(sets []Set) map[fleet.Key]fleet.Key {
 
 // ConflictFailure returns the problem of a set whose scale set another object uses too.
 func ConflictFailure(other fleet.Key) fleet.Failure {
-	return fleet.Failure{Reason: ReasonConflict, Message: fmt.Sprintf("%s/%s uses the same GitHub scale set. The fleet changes neither: the first one that is deleted deletes the scale set for both.", other.Namespace, other.Name)}
+	return fleet.Failure{
+		Reason: ReasonConflict,
+		Message: fmt.Sprintf(
+			"%s/%s uses the same GitHub scale set. The fleet changes neither: the first one that is deleted deletes the scale set for both.",
+			other.Namespace,
+			other.Name,
+		),
+	}
 }
 
 // Limits of the gate. A scale set that disappears within gateWindow of its creation was deleted by
@@ -203,8 +224,15 @@ func (g CreationGate) Removed(now time.Time) CreationGate {
 // of the next try.
 func (g CreationGate) Allows(version string, now time.Time) (fleet.Failure, time.Time) {
 	if until := g.CreatedAt.Add(gateBackOff); g.Version == version && g.Deleted >= maxGate && now.Before(until) {
-		return fleet.Failure{Reason: ReasonDeletes, Message: fmt.Sprintf("The actions-runner-controller deleted it %d times right after it was created for version %s. The controller probably has another version. The fleet creates it again after %s.",
-			g.Deleted, shortLine(version), until.UTC().Format(time.RFC3339))}, until
+		return fleet.Failure{
+			Reason: ReasonDeletes,
+			Message: fmt.Sprintf(
+				"The actions-runner-controller deleted it %d times right after it was created for version %s. The controller probably has another version. The fleet creates it again after %s.",
+				g.Deleted,
+				shortLine(version),
+				until.UTC().Format(time.RFC3339),
+			),
+		}, until
 	}
 	return fleet.Failure{}, time.Time{}
 }

@@ -66,11 +66,24 @@ type Set struct {
 // ReadSet reads an AutoscalingRunnerSet.
 func ReadSet(u *unstructured.Unstructured) Set {
 	labels, notes := u.GetLabels(), u.GetAnnotations()
-	s := Set{Key: keyOf(u), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
-		Managed: labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy, Org: labels[v1alpha1.OrgLabel], Pool: labels[v1alpha1.PoolLabel],
-		Version: labels[versionLabel], ConfigURL: stringField(u, "spec", "githubConfigUrl"), Secret: stringField(u, "spec", "githubConfigSecret"),
-		RunnerGroup: stringField(u, "spec", "runnerGroup"), ScaleSet: cmp.Or(stringField(u, "spec", "runnerScaleSetName"), u.GetName()),
-		ID: parseID(notes[idAnnotation]), Registered: notes[nameAnnotation], RegisteredGroup: notes[groupAnnotation]}
+	s := Set{
+		Key:             keyOf(u),
+		UID:             u.GetUID(),
+		ResourceVersion: u.GetResourceVersion(),
+		Created:         u.GetCreationTimestamp().Time,
+		Ending:          u.GetDeletionTimestamp() != nil,
+		Managed:         labels[v1alpha1.ManagedByLabel] == v1alpha1.ManagedBy,
+		Org:             labels[v1alpha1.OrgLabel],
+		Pool:            labels[v1alpha1.PoolLabel],
+		Version:         labels[versionLabel],
+		ConfigURL:       stringField(u, "spec", "githubConfigUrl"),
+		Secret:          stringField(u, "spec", "githubConfigSecret"),
+		RunnerGroup:     stringField(u, "spec", "runnerGroup"),
+		ScaleSet:        cmp.Or(stringField(u, "spec", "runnerScaleSetName"), u.GetName()),
+		ID:              parseID(notes[idAnnotation]),
+		Registered:      notes[nameAnnotation],
+		RegisteredGroup: notes[groupAnnotation],
+	}
 	s.Labels, _, _ = unstructured.NestedStringSlice(u.Object, "spec", "runnerScaleSetLabels")
 	s.Max = Unlimited
 	if n, exists, ok := numberField(u, "spec", "maxRunners"); exists {
@@ -110,8 +123,17 @@ type Listener struct {
 
 // ReadListener reads an AutoscalingListener.
 func ReadListener(u *unstructured.Unstructured) Listener {
-	l := Listener{Key: keyOf(u), UID: u.GetUID(), Ending: u.GetDeletionTimestamp() != nil, Secret: stringField(u, "spec", "githubConfigSecret"), Min: int(min(countField(u, "spec", "minRunners"), Unlimited)),
-		Set: fleet.Key{Namespace: stringField(u, "spec", "autoscalingRunnerSetNamespace"), Name: stringField(u, "spec", "autoscalingRunnerSetName")}}
+	l := Listener{
+		Key:    keyOf(u),
+		UID:    u.GetUID(),
+		Ending: u.GetDeletionTimestamp() != nil,
+		Secret: stringField(u, "spec", "githubConfigSecret"),
+		Min:    int(min(countField(u, "spec", "minRunners"), Unlimited)),
+		Set: fleet.Key{
+			Namespace: stringField(u, "spec", "autoscalingRunnerSetNamespace"),
+			Name:      stringField(u, "spec", "autoscalingRunnerSetName"),
+		},
+	}
 	if l.Set.Namespace == "" || l.Set.Name == "" {
 		l.Set = setFromLabels(u.GetLabels())
 	}
@@ -138,8 +160,14 @@ type RunnerSet struct {
 // ReadRunnerSet reads an EphemeralRunnerSet.
 func ReadRunnerSet(u *unstructured.Unstructured) RunnerSet {
 	r := RunnerSet{Key: keyOf(u), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
-		Secret: stringField(u, "spec", "ephemeralRunnerSpec", "githubConfigSecret"), Desired: int(min(countField(u, "spec", "replicas"), Unlimited)),
-		Set: setFromLabels(u.GetLabels())}
+		Secret: stringField(
+			u,
+			"spec",
+			"ephemeralRunnerSpec",
+			"githubConfigSecret",
+		),
+		Desired: int(min(countField(u, "spec", "replicas"), Unlimited)),
+		Set:     setFromLabels(u.GetLabels())}
 	if o, ok := ownerOfKind(u.GetOwnerReferences(), SetKind); ok {
 		r.Set = fleet.Key{Namespace: u.GetNamespace(), Name: o.Name}
 	}
@@ -189,9 +217,23 @@ func (r Runner) Busy() bool { return r.Job != nil && !r.Done() }
 
 // ReadRunner reads an EphemeralRunner.
 func ReadRunner(u *unstructured.Unstructured) Runner {
-	r := Runner{Key: keyOf(u), UID: u.GetUID(), Set: setFromLabels(u.GetLabels()), Created: u.GetCreationTimestamp().Time, Ending: u.GetDeletionTimestamp() != nil,
-		Secret: stringField(u, "spec", "githubConfigSecret"), Phase: Phase(stringField(u, "status", "phase")),
-		Reason: stringField(u, "status", "reason"), Message: stringField(u, "status", "message"), ID: countField(u, "status", "runnerId"), Registered: stringField(u, "status", "runnerName")}
+	r := Runner{
+		Key:     keyOf(u),
+		UID:     u.GetUID(),
+		Set:     setFromLabels(u.GetLabels()),
+		Created: u.GetCreationTimestamp().Time,
+		Ending:  u.GetDeletionTimestamp() != nil,
+		Secret:  stringField(u, "spec", "githubConfigSecret"),
+		Phase:   Phase(stringField(u, "status", "phase")),
+		Reason: stringField(
+			u,
+			"status",
+			"reason",
+		),
+		Message:    stringField(u, "status", "message"),
+		ID:         countField(u, "status", "runnerId"),
+		Registered: stringField(u, "status", "runnerName"),
+	}
 	r.Ready, _, _ = unstructured.NestedBool(u.Object, "status", "ready")
 	if o, ok := ownerOfKind(u.GetOwnerReferences(), RunnerSetKind); ok {
 		r.RunnerSet = o.Name
@@ -207,8 +249,20 @@ func ReadRunner(u *unstructured.Unstructured) Runner {
 		}
 	}
 	if job := stringField(u, "status", "jobId"); job != "" {
-		r.Job = &Job{Runner: r.Key, ID: job, Request: countField(u, "status", "jobRequestId"), Repository: stringField(u, "status", "jobRepositoryName"),
-			Workflow: stringField(u, "status", "jobWorkflowRef"), Name: stringField(u, "status", "jobDisplayName"), Run: countField(u, "status", "workflowRunId"), Started: lastWrite(u.GetManagedFields())}
+		r.Job = &Job{
+			Runner:     r.Key,
+			ID:         job,
+			Request:    countField(u, "status", "jobRequestId"),
+			Repository: stringField(u, "status", "jobRepositoryName"),
+			Workflow: stringField(
+				u,
+				"status",
+				"jobWorkflowRef",
+			),
+			Name:    stringField(u, "status", "jobDisplayName"),
+			Run:     countField(u, "status", "workflowRunId"),
+			Started: lastWrite(u.GetManagedFields()),
+		}
 	}
 	return r
 }
@@ -238,7 +292,11 @@ type Pod struct {
 
 // ReadPod reads a pod of ARC's namespace. It returns false for a pod of no listener.
 func ReadPod(p *corev1.Pod) (Pod, bool) {
-	l := Pod{Key: fleet.Key{Namespace: p.Namespace, Name: p.Name}, Set: setFromLabels(p.Labels), Ended: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed}
+	l := Pod{
+		Key:   fleet.Key{Namespace: p.Namespace, Name: p.Name},
+		Set:   setFromLabels(p.Labels),
+		Ended: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+	}
 	o, owned := ownerOfKind(p.OwnerReferences, ListenerKind)
 	if !owned && p.Labels["app.kubernetes.io/component"] != "runner-scale-set-listener" {
 		return Pod{}, false
@@ -259,12 +317,15 @@ func ReadPod(p *corev1.Pod) (Pod, bool) {
 // the pod's own, not the node's.
 func metricsAddress(p *corev1.Pod) (at netip.AddrPort) {
 	ip, err := netip.ParseAddr(p.Status.PodIP)
-	if err != nil || p.Spec.HostNetwork || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() || ip.Unmap().IsLinkLocalUnicast() {
+	if err != nil || p.Spec.HostNetwork || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() || ip.IsLinkLocalUnicast() ||
+		ip.Unmap().IsLinkLocalUnicast() {
 		return at
 	}
 	for _, c := range p.Spec.Containers {
 		for _, port := range c.Ports {
-			if c.Name == "listener" && port.Name == "metrics" && (port.Protocol == "" || port.Protocol == corev1.ProtocolTCP) && port.ContainerPort > 0 && port.ContainerPort < 1<<16 {
+			if c.Name == "listener" && port.Name == "metrics" && (port.Protocol == "" || port.Protocol == corev1.ProtocolTCP) &&
+				port.ContainerPort > 0 &&
+				port.ContainerPort < 1<<16 {
 				return netip.AddrPortFrom(ip, uint16(port.ContainerPort))
 			}
 		}

@@ -137,7 +137,8 @@ func (p Objects) registered() fleet.Answer {
 		return fleet.Unknown
 	}
 	return fleet.AnswerOf(slices.ContainsFunc(p.Pods, func(pod Pod) bool {
-		return pod.Ready && slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener && l.UID != "" && !l.Ending })
+		return pod.Ready &&
+			slices.ContainsFunc(p.Listeners, func(l Listener) bool { return l.UID == pod.Listener && l.UID != "" && !l.Ending })
 	}))
 }
 
@@ -175,7 +176,8 @@ func (p Objects) newest() *RunnerSet {
 	var newest *RunnerSet
 	for i := range p.RunnerSets {
 		r := &p.RunnerSets[i]
-		if newest == nil || r.Created.After(newest.Created) || r.Created.Equal(newest.Created) && (newest.Ending && !r.Ending || newest.Ending == r.Ending && r.Name > newest.Name) {
+		if newest == nil || r.Created.After(newest.Created) ||
+			r.Created.Equal(newest.Created) && (newest.Ending && !r.Ending || newest.Ending == r.Ending && r.Name > newest.Name) {
 			newest = r
 		}
 	}

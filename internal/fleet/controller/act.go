@@ -288,9 +288,15 @@ func (a *actor) copyCredential(ctx context.Context, namespace string, data map[s
 // created. Without them, the fleet cannot even read there.
 func (a *actor) bindFleetRoles(ctx context.Context) error {
 	for _, namespace := range a.o.unbound {
-		b := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: isolation.FleetRole, Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}},
+		b := &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace,
+				Name:      isolation.FleetRole,
+				Labels:    map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy},
+			},
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: isolation.FleetRole},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.o.settings.Account, Namespace: a.o.settings.Namespace}}}
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.o.settings.Account, Namespace: a.o.settings.Namespace}},
+		}
 		if namespace != a.o.settings.Shared {
 			b.Labels[v1alpha1.OrgLabel] = a.e.Name
 		}

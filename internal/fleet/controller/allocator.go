@@ -69,8 +69,19 @@ type shareKey struct {
 
 // allocate decides for all enrollments of a view. readings are by organisation. An organisation
 // without an entry was not observed yet.
-func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) bool, readings map[string]map[string]poolUsage, now time.Time) allocation {
-	r := allocation{Versions: map[string]enrollmentVersion{}, Violations: fleet.Check(v), Pruned: fleet.Pruned(v.Enrollments), Shares: map[orgPool]orgShare{}, Pools: map[string]poolTotals{}}
+func (l *allocator) allocate(
+	v fleet.View,
+	approved func(*v1alpha1.RunnerEnrollment) bool,
+	readings map[string]map[string]poolUsage,
+	now time.Time,
+) allocation {
+	r := allocation{
+		Versions:   map[string]enrollmentVersion{},
+		Violations: fleet.Check(v),
+		Pruned:     fleet.Pruned(v.Enrollments),
+		Shares:     map[orgPool]orgShare{},
+		Pools:      map[string]poolTotals{},
+	}
 	before := l.shares
 	l.shares = map[shareKey]orgShare{}
 	orgs := map[string][]fleet.OrgUsage{}
@@ -90,7 +101,12 @@ func (l *allocator) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollm
 			if !ok {
 				had = storedShare(e, name)
 			}
-			o := fleet.OrgUsage{Name: e.Name, Guarantee: int(pool.Spec.Scaling.Guarantee), Allocated: had.Allocated, ChangedAt: had.ChangedAt}
+			o := fleet.OrgUsage{
+				Name:      e.Name,
+				Guarantee: int(pool.Spec.Scaling.Guarantee),
+				Allocated: had.Allocated,
+				ChangedAt: had.ChangedAt,
+			}
 			if use := useOf(e, name); use != nil {
 				p := r.Pools[name]
 				p.Orgs++
@@ -175,7 +191,12 @@ func (w *reconciler) reconcileAllocation(ctx context.Context, _ reconcile.Reques
 	}
 	conflicts := w.deps.arcCache.conflicts()
 	now, startedAt := w.deps.now(), time.Now()
-	old, is := w.deps.state.allocate(v, func(e *v1alpha1.RunnerEnrollment) bool { return w.deps.settings.approval(e).Status == fleet.Yes }, conflicts, now)
+	old, is := w.deps.state.allocate(
+		v,
+		func(e *v1alpha1.RunnerEnrollment) bool { return w.deps.settings.approval(e).Status == fleet.Yes },
+		conflicts,
+		now,
+	)
 	if w.onAllocation != nil {
 		w.onAllocation(time.Since(startedAt))
 	}
@@ -226,7 +247,14 @@ func (w *reconciler) view(ctx context.Context) (fleet.View, error) {
 			return fleet.View{}, err
 		}
 	}
-	v := fleet.View{Forges: forges.Items, Pools: pools.Items, Enrollments: enrollments.Items, Rules: w.deps.settings.rules, Credentials: map[string]fleet.Credential{}, PoolFaults: map[string]string{}}
+	v := fleet.View{
+		Forges:      forges.Items,
+		Pools:       pools.Items,
+		Enrollments: enrollments.Items,
+		Rules:       w.deps.settings.rules,
+		Credentials: map[string]fleet.Credential{},
+		PoolFaults:  map[string]string{},
+	}
 	labels := map[string]string{}
 	for _, s := range secrets.Items {
 		labels[s.Name] = s.Labels[v1alpha1.OrgLabel]

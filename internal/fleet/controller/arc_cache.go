@@ -31,7 +31,12 @@ const installCheckInterval = 15 * time.Second
 
 // arcKinds returns the kinds of ARC that the informer watches.
 func arcKinds() []schema.GroupVersionKind {
-	return []schema.GroupVersionKind{arc.Kind(arc.SetKind), arc.Kind(arc.ListenerKind), arc.Kind(arc.RunnerSetKind), arc.Kind(arc.RunnerKind)}
+	return []schema.GroupVersionKind{
+		arc.Kind(arc.SetKind),
+		arc.Kind(arc.ListenerKind),
+		arc.Kind(arc.RunnerSetKind),
+		arc.Kind(arc.RunnerKind),
+	}
 }
 
 // newARCObject returns an empty object of one of ARC's kinds.
@@ -91,7 +96,8 @@ func (w *arcCache) served(ctx context.Context) bool {
 		}
 	}
 	in := client.InNamespace(w.Namespace)
-	return w.Direct.List(ctx, &appsv1.DeploymentList{}, in, client.Limit(1)) == nil && w.Direct.List(ctx, &corev1.PodList{}, in, client.Limit(1)) == nil
+	return w.Direct.List(ctx, &appsv1.DeploymentList{}, in, client.Limit(1)) == nil &&
+		w.Direct.List(ctx, &corev1.PodList{}, in, client.Limit(1)) == nil
 }
 
 // An arcOrgState is the state of ARC for one organisation.
@@ -151,8 +157,17 @@ func (m *arcInformers) orgState(org string, v *arcOrgState) error {
 
 // readLive reads the objects of an organisation from the API server.
 func (w *arcCache) readLive(ctx context.Context, org string, v *arcOrgState) error {
-	sets, listeners, runnerSets, runners := newARCList(arc.SetKind), newARCList(arc.ListenerKind), newARCList(arc.RunnerSetKind), newARCList(arc.RunnerKind)
-	if err := w.Direct.List(ctx, sets, client.MatchingLabels{v1alpha1.OrgLabel: org, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}); err != nil || len(sets.Items) == 0 {
+	sets, listeners, runnerSets, runners := newARCList(
+		arc.SetKind,
+	), newARCList(
+		arc.ListenerKind,
+	), newARCList(
+		arc.RunnerSetKind,
+	), newARCList(
+		arc.RunnerKind,
+	)
+	if err := w.Direct.List(ctx, sets, client.MatchingLabels{v1alpha1.OrgLabel: org, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}); err != nil ||
+		len(sets.Items) == 0 {
 		return err
 	}
 	var pods corev1.PodList
@@ -170,7 +185,13 @@ func (w *arcCache) readLive(ctx context.Context, org string, v *arcOrgState) err
 			ps = append(ps, p)
 		}
 	}
-	all := arc.GroupBySet(rs, readAll(listeners, arc.ReadListener), ps, readAll(runnerSets, arc.ReadRunnerSet), readAll(runners, arc.ReadRunner))
+	all := arc.GroupBySet(
+		rs,
+		readAll(listeners, arc.ReadListener),
+		ps,
+		readAll(runnerSets, arc.ReadRunnerSet),
+		readAll(runners, arc.ReadRunner),
+	)
 	for k := range v.Sets {
 		v.Objects[k] = markComplete(all[k])
 	}
@@ -291,7 +312,12 @@ func (w *arcCache) forceDelete(ctx context.Context, set *unstructured.Unstructur
 	var errs []error
 	free := func(o *unstructured.Unstructured) {
 		if len(o.GetFinalizers()) > 0 {
-			errs = append(errs, client.IgnoreNotFound(w.Direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))))
+			errs = append(
+				errs,
+				client.IgnoreNotFound(
+					w.Direct.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))),
+				),
+			)
 		}
 	}
 	for _, kind := range []string{arc.ListenerKind, arc.RunnerSetKind, arc.RunnerKind} {

@@ -49,7 +49,14 @@ func toCached(o any) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%T is not an object", o)
 	}
-	m := &cachedObject{ObjectMeta: metav1.ObjectMeta{Namespace: from.GetNamespace(), Name: from.GetName(), UID: from.GetUID(), ResourceVersion: from.GetResourceVersion()}}
+	m := &cachedObject{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       from.GetNamespace(),
+			Name:            from.GetName(),
+			UID:             from.GetUID(),
+			ResourceVersion: from.GetResourceVersion(),
+		},
+	}
 	if note, has := from.GetAnnotations()[arc.HeldAnnotation]; has {
 		m.Annotations = map[string]string{arc.HeldAnnotation: note}
 	}
@@ -73,7 +80,10 @@ func (m *cachedObject) setPod(p *corev1.Pod) {
 		m.value, m.set = listener, listener.Set
 		return
 	}
-	m.value = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels}, Status: corev1.PodStatus{Phase: p.Status.Phase, Conditions: p.Status.Conditions}}
+	m.value = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase, Conditions: p.Status.Conditions},
+	}
 }
 
 func (m *cachedObject) setObject(u *unstructured.Unstructured) (err error) {
@@ -148,9 +158,14 @@ func (w *arcCache) runInformers(ctx context.Context) error {
 		return informer(newARCObject(kind), func() client.ObjectList { return newARCList(kind) })
 	}
 	in := client.InNamespace(w.Namespace)
-	m := &arcInformers{sets: kind(arc.SetKind), listeners: kind(arc.ListenerKind), runnerSets: kind(arc.RunnerSetKind), runners: kind(arc.RunnerKind),
+	m := &arcInformers{
+		sets:        kind(arc.SetKind),
+		listeners:   kind(arc.ListenerKind),
+		runnerSets:  kind(arc.RunnerSetKind),
+		runners:     kind(arc.RunnerKind),
 		pods:        informer(&corev1.Pod{}, func() client.ObjectList { return &corev1.PodList{} }, in),
-		deployments: informer(&appsv1.Deployment{}, func() client.ObjectList { return &appsv1.DeploymentList{} }, in)}
+		deployments: informer(&appsv1.Deployment{}, func() client.ObjectList { return &appsv1.DeploymentList{} }, in),
+	}
 	notify := func(o any) {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 			o = gone.Obj
@@ -191,7 +206,13 @@ func (w *arcCache) listWatch(list func() client.ObjectList, where ...client.List
 	return &toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			l := list()
-			err := w.Direct.List(ctx, l, append(where[:len(where):len(where)], &client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue})...)
+			err := w.Direct.List(
+				ctx,
+				l,
+				append(
+					where[:len(where):len(where)],
+					&client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue},
+				)...)
 			return l, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {

@@ -81,14 +81,28 @@ func (m *baselineCache) set(owner, desired string, now time.Time) {
 // check compares a namespace with the desired objects, as [isolation.Baseline] renders them; the
 // namespace itself is the first. An organisation's own namespace must be one that the fleet created
 // for that organisation. owner identifies the caller in the cache. fresh bypasses the cache.
-func (m *baselineCache) check(ctx context.Context, c client.Client, desired []isolation.Object, owner, org string, now time.Time, fresh bool) (g baselineState, err error) {
+func (m *baselineCache) check(
+	ctx context.Context,
+	c client.Client,
+	desired []isolation.Object,
+	owner, org string,
+	now time.Time,
+	fresh bool,
+) (g baselineState, err error) {
 	all := make([]*unstructured.Unstructured, len(desired))
 	var sum strings.Builder
 	for i, o := range desired {
 		if all[i], err = prepareApply(o); err != nil {
 			return g, err
 		}
-		fmt.Fprintf(&sum, "%s %s %s %v\n", all[i].GetKind(), client.ObjectKeyFromObject(all[i]), all[i].GetAnnotations()[appliedAnnotation], all[i].Object["data"])
+		fmt.Fprintf(
+			&sum,
+			"%s %s %s %v\n",
+			all[i].GetKind(),
+			client.ObjectKeyFromObject(all[i]),
+			all[i].GetAnnotations()[appliedAnnotation],
+			all[i].Object["data"],
+		)
 	}
 	if !fresh && m.isFresh(owner, sum.String(), now) {
 		return baselineState{Namespace: fleet.Yes, Policies: fleet.Yes, Access: fleet.Yes}, nil
@@ -128,7 +142,12 @@ func (m *baselineCache) check(ctx context.Context, c client.Client, desired []is
 // readBaseline reads the existing counterparts of the desired objects concurrently. It lists most kinds. It
 // reads policies and canaries one by one, because the shared namespace has as many as
 // organisations.
-func readBaseline(ctx context.Context, c client.Reader, all []*unstructured.Unstructured, org string) (exists func(*unstructured.Unstructured) *unstructured.Unstructured, err error) {
+func readBaseline(
+	ctx context.Context,
+	c client.Reader,
+	all []*unstructured.Unstructured,
+	org string,
+) (exists func(*unstructured.Unstructured) *unstructured.Unstructured, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var failed, forbidden error
@@ -246,9 +265,24 @@ func applyOrRecreate(ctx context.Context, c client.Client, u *unstructured.Unstr
 // baselineKinds returns the kinds that [isolation.Baseline] and [isolation.Objects] render, without ARC's.
 func baselineKinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 	core, rbac := corev1.SchemeGroupVersion, rbacv1.SchemeGroupVersion
-	return []schema.GroupVersionKind{core.WithKind("Secret"), core.WithKind("ServiceAccount"), core.WithKind("ConfigMap"), core.WithKind("ResourceQuota"), core.WithKind("LimitRange"),
-		core.WithKind("Pod"), rbac.WithKind("RoleBinding"), networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
-		{Group: "apps", Version: "v1", Kind: "Deployment"}, {Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"}}, []schema.GroupVersionKind{core.WithKind("Namespace")}
+	return []schema.GroupVersionKind{
+			core.WithKind("Secret"),
+			core.WithKind("ServiceAccount"),
+			core.WithKind("ConfigMap"),
+			core.WithKind("ResourceQuota"),
+			core.WithKind("LimitRange"),
+			core.WithKind("Pod"),
+			rbac.WithKind("RoleBinding"),
+			networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
+			{
+				Group:   "apps",
+				Version: "v1",
+				Kind:    "Deployment",
+			},
+			{Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
+		}, []schema.GroupVersionKind{
+			core.WithKind("Namespace"),
+		}
 }
 
 // appliedAnnotation holds a hash of the applied object. A changed hash also reveals fields that
@@ -338,7 +372,13 @@ func applyObject(ctx context.Context, c client.Client, u *unstructured.Unstructu
 
 // listManaged returns the existing objects of one kind in one namespace, by name. It reads only objects
 // that the fleet created.
-func listManaged(ctx context.Context, c client.Reader, kind schema.GroupVersionKind, namespace string, labels client.MatchingLabels) (map[string]*unstructured.Unstructured, error) {
+func listManaged(
+	ctx context.Context,
+	c client.Reader,
+	kind schema.GroupVersionKind,
+	namespace string,
+	labels client.MatchingLabels,
+) (map[string]*unstructured.Unstructured, error) {
 	list := newList(kind)
 	where := client.MatchingLabels{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}
 	maps.Copy(where, labels)
@@ -360,7 +400,12 @@ func newList(kind schema.GroupVersionKind) *unstructured.UnstructuredList {
 }
 
 // getObject reads one object; nil if it does not exist.
-func getObject(ctx context.Context, c client.Reader, kind schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
+func getObject(
+	ctx context.Context,
+	c client.Reader,
+	kind schema.GroupVersionKind,
+	key client.ObjectKey,
+) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(kind)
 	err := c.Get(ctx, key, u)

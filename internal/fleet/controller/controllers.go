@@ -99,8 +99,11 @@ func (c *Controllers) Synced() bool { return c.synced.Load() }
 // leadership is lost.
 func (c *Controllers) Run(ctx context.Context) error {
 	s := c.Isolation
-	if c.Config == nil || s.Namespace == "" || s.Account == "" || s.Shared == "" || c.ARCNamespace == "" || c.Log == nil || c.Now == nil || c.ByPlane && c.IsAdmin == nil {
-		return errors.New("the fleet's controllers lack a setting: configuration, own namespace and account, the shared namespace, ARC's namespace, log and clock are required, and IsAdmin if the plane approves")
+	if c.Config == nil || s.Namespace == "" || s.Account == "" || s.Shared == "" || c.ARCNamespace == "" || c.Log == nil || c.Now == nil ||
+		c.ByPlane && c.IsAdmin == nil {
+		return errors.New(
+			"the fleet's controllers lack a setting: configuration, own namespace and account, the shared namespace, ARC's namespace, log and clock are required, and IsAdmin if the plane approves",
+		)
 	}
 	if err := c.run(ctx); err != nil {
 		return fmt.Errorf("fleet controllers: %w", err)

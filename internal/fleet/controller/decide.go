@@ -108,7 +108,10 @@ func compareSet(o *observed, w *workload) (p workloadPlan, failures []fleet.Fail
 	if labels, err := isolation.SupportsLabels(o.settings.ARC.Version); err == nil && !labels {
 		p.drift = append(p.drift, reasonNoLabels)
 		failures = append(failures, fleet.Failure{Reason: reasonNoLabels,
-			Message: fmt.Sprintf("This actions-runner-controller does not support labels: jobs select the runners with runs-on: %s.", w.Name)})
+			Message: fmt.Sprintf(
+				"This actions-runner-controller does not support labels: jobs select the runners with runs-on: %s.",
+				w.Name,
+			)})
 	}
 	return p, failures
 }
@@ -254,7 +257,10 @@ func requeueAfter(o *observed, p plan, done outcome, pollInterval time.Duration,
 	}
 	moving := []v1alpha1.EnrollmentPhase{v1alpha1.PhaseApproved, v1alpha1.PhaseProvisioning, v1alpha1.PhaseDraining}
 	moves := len(p.step.Actions) > 0 || slices.Contains(moving, p.step.Report.Phase) ||
-		slices.ContainsFunc(p.step.Report.Conditions, func(c fleet.Condition) bool { return c.Type == "Progressing" && c.Status == fleet.Yes })
+		slices.ContainsFunc(
+			p.step.Report.Conditions,
+			func(c fleet.Condition) bool { return c.Type == "Progressing" && c.Status == fleet.Yes },
+		)
 	for i, w := range done.workloads {
 		target := p.workloads[i].target
 		moves = moves || target.Max == 0 && (w.stopped != fleet.Yes || target.Mode != v1alpha1.HoldPause && (w.jobs == nil || *w.jobs > 0))

@@ -180,10 +180,20 @@ func answered(d deps, o *observed, err error) bool {
 // scaleSetInCluster returns the cluster's state of a scale set. Only its listener knows the number of jobs
 // that GitHub assigned to it; nil means not known.
 func scaleSetInCluster(p *arc.Objects, s arc.State, assigned *int, eventual bool, controller string) fleet.ClusterState {
-	c := fleet.ClusterState{Object: fleet.Yes, Intake: fleet.Unknown, Min: &p.Set.Min, Max: &p.Set.Max, Assigned: assigned, Running: s.Running, Version: p.Set.Version, Controller: controller}
+	c := fleet.ClusterState{
+		Object:     fleet.Yes,
+		Intake:     fleet.Unknown,
+		Min:        &p.Set.Min,
+		Max:        &p.Set.Max,
+		Assigned:   assigned,
+		Running:    s.Running,
+		Version:    p.Set.Version,
+		Controller: controller,
+	}
 	if p.KnowsListeners && !(s.WaitsForJobs && eventual) {
 		c.Intake = fleet.AnswerOf(slices.ContainsFunc(p.Pods, func(pod arc.Pod) bool {
-			return pod.Ready && slices.ContainsFunc(p.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener && l.UID != "" && !l.Ending })
+			return pod.Ready &&
+				slices.ContainsFunc(p.Listeners, func(l arc.Listener) bool { return l.UID == pod.Listener && l.UID != "" && !l.Ending })
 		}))
 	}
 	if s.Counts != nil {
@@ -201,7 +211,13 @@ func scaleSetInCluster(p *arc.Objects, s arc.State, assigned *int, eventual bool
 // scaleSetAtGitHub returns GitHub's state of a scale set, as derived from its runners. seen says that
 // GitHub had a runner of it earlier. GitHub shows scale sets themselves, and their labels, only to
 // ARC.
-func scaleSetAtGitHub(set string, runners []fleet.RegisteredRunner, online map[int64]bool, listed fleet.Answer, seen bool) fleet.ForgeState {
+func scaleSetAtGitHub(
+	set string,
+	runners []fleet.RegisteredRunner,
+	online map[int64]bool,
+	listed fleet.Answer,
+	seen bool,
+) fleet.ForgeState {
 	r := fleet.ForgeState{Registered: fleet.AnswerOf(seen)}
 	if listed != fleet.Yes {
 		if !seen {
@@ -229,7 +245,12 @@ func groupAccess(name string, groups []forge.RunnerGroup) *fleet.GroupAccess {
 		return nil
 	}
 	g := groups[i]
-	return &fleet.GroupAccess{Name: g.Name, Selected: g.Visibility == "selected", Repositories: g.Repositories, AllowsPublic: g.AllowsPublic}
+	return &fleet.GroupAccess{
+		Name:         g.Name,
+		Selected:     g.Visibility == "selected",
+		Repositories: g.Repositories,
+		AllowsPublic: g.AllowsPublic,
+	}
 }
 
 // managerInCluster returns the cluster's state of a GitLab runner with the given number of running managers.
@@ -258,7 +279,15 @@ func runnerAtGitLab(read runnerResult, exists fleet.Answer, id int64) fleet.Forg
 	case "offline", "stale", "never_contacted":
 		r.Online = fleet.No
 	}
-	r.Options = runnerOptions(forge.RunnerSpec{Tags: read.Tags, RunUntagged: read.RunUntagged, Locked: read.Locked, Protected: read.Protected, MaximumTimeout: read.MaximumTimeout})
+	r.Options = runnerOptions(
+		forge.RunnerSpec{
+			Tags:           read.Tags,
+			RunUntagged:    read.RunUntagged,
+			Locked:         read.Locked,
+			Protected:      read.Protected,
+			MaximumTimeout: read.MaximumTimeout,
+		},
+	)
 	if read.Version != "" {
 		r.Versions = []string{read.Version}
 	}
@@ -267,7 +296,13 @@ func runnerAtGitLab(read runnerResult, exists fleet.Answer, id int64) fleet.Forg
 
 // runnerOptions returns the options of a runner at GitLab.
 func runnerOptions(s forge.RunnerSpec) *fleet.RunnerOptions {
-	return &fleet.RunnerOptions{Labels: slices.Concat([]string{}, s.Tags), RunUntagged: s.RunUntagged, Locked: s.Locked, Protected: s.Protected, MaximumTimeout: s.MaximumTimeout}
+	return &fleet.RunnerOptions{
+		Labels:         slices.Concat([]string{}, s.Tags),
+		RunUntagged:    s.RunUntagged,
+		Locked:         s.Locked,
+		Protected:      s.Protected,
+		MaximumTimeout: s.MaximumTimeout,
+	}
 }
 
 // driftSchedule schedules the drift checks of all organisations. After a start, the first checks are
@@ -321,8 +356,24 @@ const maxFindings = 64
 func findingsFromStatus(org string, list []v1alpha1.EnrollmentFinding) []fleet.Finding {
 	out := make([]fleet.Finding, 0, len(list))
 	for _, f := range list {
-		out = append(out, fleet.Finding{Kind: fleet.FindingKind(f.Kind), Severity: fleet.Severity(f.Severity), Org: org, Pool: f.Pool, Workload: f.Workload, Subject: f.Subject,
-			Desired: f.Want, Actual: f.Have, Evidence: f.Evidence, Advice: f.Next, FirstSeen: f.FirstSeen.Time, ExplainedBy: f.ExplainedBy, Unconfirmed: f.Unconfirmed})
+		out = append(
+			out,
+			fleet.Finding{
+				Kind:        fleet.FindingKind(f.Kind),
+				Severity:    fleet.Severity(f.Severity),
+				Org:         org,
+				Pool:        f.Pool,
+				Workload:    f.Workload,
+				Subject:     f.Subject,
+				Desired:     f.Want,
+				Actual:      f.Have,
+				Evidence:    f.Evidence,
+				Advice:      f.Next,
+				FirstSeen:   f.FirstSeen.Time,
+				ExplainedBy: f.ExplainedBy,
+				Unconfirmed: f.Unconfirmed,
+			},
+		)
 	}
 	return out
 }
@@ -330,9 +381,30 @@ func findingsFromStatus(org string, list []v1alpha1.EnrollmentFinding) []fleet.F
 // findingsToStatus converts findings for a status. It omits the mildest if there are too many.
 func findingsToStatus(list []fleet.Finding, now time.Time) (out []v1alpha1.EnrollmentFinding) {
 	for _, f := range list[:min(len(list), maxFindings)] {
-		out = append(out, v1alpha1.EnrollmentFinding{ID: f.ID(), Kind: string(f.Kind), Severity: string(f.Severity), Pool: f.Pool, Workload: f.Workload, Subject: f.Subject,
-			Want: truncate(f.Desired, 512), Have: truncate(f.Actual, 512), Evidence: truncate(f.Evidence, 1024), Next: truncate(f.Advice, 512),
-			FirstSeen: metav1.NewTime(f.FirstSeen.Truncate(time.Second)), Settled: f.Settled(now), ExplainedBy: f.ExplainedBy, Unconfirmed: f.Unconfirmed})
+		out = append(
+			out,
+			v1alpha1.EnrollmentFinding{
+				ID:       f.ID(),
+				Kind:     string(f.Kind),
+				Severity: string(f.Severity),
+				Pool:     f.Pool,
+				Workload: f.Workload,
+				Subject:  f.Subject,
+				Want: truncate(
+					f.Desired,
+					512,
+				),
+				Have:     truncate(f.Actual, 512),
+				Evidence: truncate(f.Evidence, 1024),
+				Next:     truncate(f.Advice, 512),
+				FirstSeen: metav1.NewTime(
+					f.FirstSeen.Truncate(time.Second),
+				),
+				Settled:     f.Settled(now),
+				ExplainedBy: f.ExplainedBy,
+				Unconfirmed: f.Unconfirmed,
+			},
+		)
 	}
 	return out
 }
@@ -372,7 +444,12 @@ func newFindings(reported []fleet.Finding, was []v1alpha1.EnrollmentFinding) (ou
 func driftCondition(list []fleet.Finding, now time.Time) fleet.Condition {
 	reported := reportableFindings(list, now)
 	if len(reported) == 0 {
-		c := fleet.Condition{Type: conditionDrifted, Status: fleet.No, Reason: fleet.ReasonNone, Message: "Forge and cluster match the desired state."}
+		c := fleet.Condition{
+			Type:    conditionDrifted,
+			Status:  fleet.No,
+			Reason:  fleet.ReasonNone,
+			Message: "Forge and cluster match the desired state.",
+		}
 		if n := len(list); n > 0 {
 			c.Message += fmt.Sprintf(" Findings that need no action or may resolve: %d, see status.findings.", n)
 		}

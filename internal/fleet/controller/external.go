@@ -93,7 +93,9 @@ func (k *externalReconciler) reconcile(ctx context.Context, req reconcile.Reques
 	}
 	for i := range pools {
 		if i > 0 {
-			s = externalState{Failure: fleet.Failure{Reason: reasonAdoptedTwice, Message: fmt.Sprintf("The pool %q adopts it already.", pools[0].Name)}}
+			s = externalState{
+				Failure: fleet.Failure{Reason: reasonAdoptedTwice, Message: fmt.Sprintf("The pool %q adopts it already.", pools[0].Name)},
+			}
 		}
 		if k.state.observeExternal(pools[i].Name, s) {
 			k.triggers.pool.enqueue(pools[i].Name)
@@ -130,7 +132,12 @@ func (k *externalReconciler) capacity(ctx context.Context, p *v1alpha1.RunnerPoo
 }
 
 // applyHold reads a scale set and performs one step.
-func (k *externalReconciler) applyHold(ctx context.Context, namespace, name string, s *externalState, now time.Time) (written bool, wake time.Time, err error) {
+func (k *externalReconciler) applyHold(
+	ctx context.Context,
+	namespace, name string,
+	s *externalState,
+	now time.Time,
+) (written bool, wake time.Time, err error) {
 	u := newARCObject(arc.SetKind)
 	err = k.direct.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, u)
 	switch {
@@ -158,7 +165,10 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 	case apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err): // a concurrent write, which ARC does often
 		written, err = true, nil
 	case apierrors.IsForbidden(err):
-		s.Failure, err = fleet.Failure{Reason: reasonAdoptForbidden, Message: fmt.Sprintf("The fleet may not write scale sets in %s: name it in fleet.adoptNamespaces.", namespace)}, nil
+		s.Failure, err = fleet.Failure{
+			Reason:  reasonAdoptForbidden,
+			Message: fmt.Sprintf("The fleet may not write scale sets in %s: name it in fleet.adoptNamespaces.", namespace),
+		}, nil
 	default:
 		return false, wake, err
 	}
@@ -168,7 +178,10 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 	}
 	s.Failure = cmp.Or(s.Failure, s.State.Failure)
 	if s.Failure.Reason == "" && s.State.Registered == fleet.No {
-		s.Failure = fleet.Failure{Reason: reasonSetNotRegistered, Message: "It is not registered at GitHub yet, or its listener does not run."}
+		s.Failure = fleet.Failure{
+			Reason:  reasonSetNotRegistered,
+			Message: "It is not registered at GitHub yet, or its listener does not run.",
+		}
 	}
 	return written, wake, err
 }
@@ -177,7 +190,12 @@ func (k *externalReconciler) applyHold(ctx context.Context, namespace, name stri
 func (k *externalReconciler) apply(ctx context.Context, u *unstructured.Unstructured, a arc.ExternalWrite) error {
 	switch {
 	case a.Apply != nil:
-		return k.direct.Apply(ctx, client.ApplyConfigurationFromUnstructured(a.Apply), client.ForceOwnership, client.FieldOwner(arc.HoldManager))
+		return k.direct.Apply(
+			ctx,
+			client.ApplyConfigurationFromUnstructured(a.Apply),
+			client.ForceOwnership,
+			client.FieldOwner(arc.HoldManager),
+		)
 	case a.Patch != nil:
 		return k.direct.Patch(ctx, u, client.RawPatch(types.JSONPatchType, a.Patch), client.FieldOwner(arc.HoldManager))
 	}
@@ -194,7 +212,12 @@ type externalSet struct {
 // externalSetsOf returns the adopted scale sets with the organisation's URL at GitHub. It omits a scale set
 // with the name of a workload of the organisation, because their runners could not be
 // distinguished.
-func externalSetsOf(e *v1alpha1.RunnerEnrollment, pools map[string]*v1alpha1.RunnerPool, b *sharedState, own func(name string) bool) (all []externalSet) {
+func externalSetsOf(
+	e *v1alpha1.RunnerEnrollment,
+	pools map[string]*v1alpha1.RunnerPool,
+	b *sharedState,
+	own func(name string) bool,
+) (all []externalSet) {
 	scope, ok := fleet.ParseConfigURL(e.Spec.ConfigURL)
 	for _, pool := range slices.Sorted(maps.Keys(pools)) {
 		a, seen := b.externalOf(pool)
@@ -220,7 +243,14 @@ func externalSetsOf(e *v1alpha1.RunnerEnrollment, pools map[string]*v1alpha1.Run
 func observeExternalSets(sets []externalSet, o *fleet.DriftInput, online map[int64]bool, eventual bool, controller string, now time.Time) {
 	for i := range sets {
 		a := &sets[i]
-		x := fleet.DriftWorkload{Pool: a.pool, Name: a.Set.Name, External: true, Ending: a.Set.Ending, Allocated: a.Set.Max, Capacity: fleet.Capacity{Min: a.Set.Min, Max: a.Set.Max, Hold: a.Hold}}
+		x := fleet.DriftWorkload{
+			Pool:      a.pool,
+			Name:      a.Set.Name,
+			External:  true,
+			Ending:    a.Set.Ending,
+			Allocated: a.Set.Max,
+			Capacity:  fleet.Capacity{Min: a.Set.Min, Max: a.Set.Max, Hold: a.Hold},
+		}
 		x.Cluster = scaleSetInCluster(a.Objects, a.State, nil, eventual, controller)
 		x.Remote = scaleSetAtGitHub(a.Set.Name, o.Registered, online, o.Listed, a.seenAt != nil)
 		if x.Remote.Registered == fleet.Yes {
@@ -233,7 +263,16 @@ func observeExternalSets(sets []externalSet, o *fleet.DriftInput, online map[int
 // externalSetsStatus returns the status entries of external scale sets.
 func externalSetsStatus(sets []externalSet) (all []v1alpha1.EnrolledAdoption) {
 	for _, a := range sets[:min(len(sets), 50)] {
-		all = append(all, v1alpha1.EnrolledAdoption{Name: a.pool, Namespace: a.Set.Namespace, Workload: a.Set.Name, SeenAt: a.seenAt, AdoptedStatus: *externalStatus(a.externalState)})
+		all = append(
+			all,
+			v1alpha1.EnrolledAdoption{
+				Name:          a.pool,
+				Namespace:     a.Set.Namespace,
+				Workload:      a.Set.Name,
+				SeenAt:        a.seenAt,
+				AdoptedStatus: *externalStatus(a.externalState),
+			},
+		)
 	}
 	return all
 }

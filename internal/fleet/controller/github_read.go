@@ -38,7 +38,10 @@ func readScaleSets(ctx context.Context, d deps, o *observed) (err error) {
 	}
 	namespace := fleet.NamespaceOf(o.e, o.settings.Shared)
 	if !o.arcState.Synced {
-		o.arcFailure = fleet.Failure{Reason: arc.ReasonMissing, Message: "The actions-runner-controller is not installed, or cannot be read."}
+		o.arcFailure = fleet.Failure{
+			Reason:  arc.ReasonMissing,
+			Message: "The actions-runner-controller is not installed, or cannot be read.",
+		}
 		abandoned := o.e.Annotations[v1alpha1.ForceCleanupAnnotation] != "" && !o.e.DeletionTimestamp.IsZero()
 		o.facts.Listed = abandoned && d.arcCache.notInstalled(ctx)
 		return nil

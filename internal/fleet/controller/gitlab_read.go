@@ -66,7 +66,11 @@ func readManagers(ctx context.Context, d deps, o *observed) error {
 		given, _ := strconv.Atoi(s.Annotations[capacityAnnotation])
 		w := &workload{gitlab: &gitlabRunner{token: s, concurrent: given},
 			Workload: fleet.Workload{Key: fleet.Key{Namespace: s.Namespace, Name: name}, Pool: s.Labels[v1alpha1.PoolLabel],
-				Revision: max(revision, 1), Shape: s.Annotations[shapeAnnotation], Since: created, RemoteID: id, Denied: o.denialCount(name)}}
+				Revision: max(
+					revision,
+					1,
+				),
+				Shape: s.Annotations[shapeAnnotation], Since: created, RemoteID: id, Denied: o.denialCount(name)}}
 		of[s.Namespace+"/"+name] = w
 		o.workloads = append(o.workloads, w)
 	}

@@ -63,11 +63,23 @@ type listenerReading struct {
 // newListenerPoller returns a poller. changed is called with each set whose known number changed; it must not
 // block.
 func newListenerPoller(now func() time.Time, changed func(set fleet.Key)) *listenerPoller {
-	return &listenerPoller{now: now, changed: changed, readings: map[fleet.Key]*listenerReading{}, queries: make(chan listenerQuery, maxQueuedQueries), tick: time.Second, client: &http.Client{Timeout: listenerTimeout,
-		// The server is a pod, which is not trusted: follow no redirects, and limit the size of the
-		// response.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport:     &http.Transport{DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 16 << 10, TLSHandshakeTimeout: listenerTimeout}}}
+	return &listenerPoller{
+		now:      now,
+		changed:  changed,
+		readings: map[fleet.Key]*listenerReading{},
+		queries:  make(chan listenerQuery, maxQueuedQueries),
+		tick:     time.Second,
+		client: &http.Client{Timeout: listenerTimeout,
+			// The server is a pod, which is not trusted: follow no redirects, and limit the size of the
+			// response.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport: &http.Transport{
+				DisableKeepAlives:      true,
+				DisableCompression:     true,
+				MaxResponseHeaderBytes: 16 << 10,
+				TLSHandshakeTimeout:    listenerTimeout,
+			}},
+	}
 }
 
 // run queries listeners until ctx ends.

@@ -32,7 +32,10 @@ func namespaceTenants(ctx context.Context, d deps, o *observed) (own isolation.T
 	}
 	var enrollments v1alpha1.RunnerEnrollmentList
 	var forges v1alpha1.RunnerForgeList
-	err = errors.Join(d.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy), d.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy))
+	err = errors.Join(
+		d.cached.List(ctx, &enrollments, client.UnsafeDisableDeepCopy),
+		d.cached.List(ctx, &forges, client.UnsafeDisableDeepCopy),
+	)
 	if err != nil {
 		return own, nil, err
 	}
@@ -209,10 +212,18 @@ func enforcementCondition(ctx context.Context, d deps, o *observed) (c fleet.Con
 	if o.settings.Canary.Image == "" {
 		old := meta.FindStatusCondition(o.e.Status.Conditions, isolation.ConditionEnforced)
 		if old != nil && old.Message != isolation.EnforcementUnknown().Message {
-			err := d.direct.Delete(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(o.e.Name)}})
+			err := d.direct.Delete(
+				ctx,
+				&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: isolation.CanaryName(o.e.Name)}},
+			)
 			if client.IgnoreNotFound(err) != nil {
 				// The next reconcile tries the deletion again.
-				return fleet.Condition{Type: isolation.ConditionEnforced, Status: fleet.Unknown, Reason: old.Reason, Message: old.Message}, retry
+				return fleet.Condition{
+					Type:    isolation.ConditionEnforced,
+					Status:  fleet.Unknown,
+					Reason:  old.Reason,
+					Message: old.Message,
+				}, retry
 			}
 		}
 		return isolation.EnforcementUnknown(), retry

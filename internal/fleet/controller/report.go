@@ -164,7 +164,10 @@ func (w reportedWorkload) stranded() *int {
 func (o *observed) statusOf(w reportedWorkload, seenAt *metav1.Time) v1alpha1.EnrolledPoolStatus {
 	p := v1alpha1.EnrolledPoolStatus{Name: w.Pool, Namespace: w.Namespace, Workload: w.Name,
 		Idle: statusNumber(w.idle), Busy: statusNumber(w.busy), Pending: statusNumber(w.pending), Failed: statusNumber(w.failed),
-		Assigned: statusNumber(w.assigned), Stranded: statusNumber(w.stranded()), EffectiveMax: new(int32(w.target.Max)), Hold: w.target.Hold}
+		Assigned: statusNumber(
+			w.assigned,
+		),
+		Stranded: statusNumber(w.stranded()), EffectiveMax: new(int32(w.target.Max)), Hold: w.target.Hold}
 	if w.use != nil {
 		p.Type = w.use.Type
 		p = o.withShare(p)

@@ -79,7 +79,13 @@ func (a *sessionCache) versionDue(name string, now time.Time, first bool) bool {
 
 // newSessionCache returns an empty cache of sessions. requested, optional, is called after each request to a forge.
 func newSessionCache(now func() time.Time, requested func(forge, org, op string, status int)) *sessionCache {
-	return &sessionCache{now: now, onRequest: requested, sessions: map[string]*forgeSession{}, limits: map[string]forgeLimit{}, versionChecks: map[string]time.Time{}}
+	return &sessionCache{
+		now:           now,
+		onRequest:     requested,
+		sessions:      map[string]*forgeSession{},
+		limits:        map[string]forgeLimit{},
+		versionChecks: map[string]time.Time{},
+	}
 }
 
 // acquireTimeout is how long a reconcile waits for its turn at a forge. Then it makes room for others, so
@@ -242,14 +248,28 @@ func (a *sessionCache) get(name string, e *v1alpha1.RunnerEnrollment, f *v1alpha
 	if x := a.sessions[name]; x != nil && x.version == version {
 		return x
 	}
-	x := &forgeSession{version: version, forge: f.Name, Unmarked: map[int64]bool{}, Runners: map[int64]runnerResult{}, Jobs: map[int64]jobsResult{}, endRequests: map[int64]endRequest{}}
+	x := &forgeSession{
+		version:     version,
+		forge:       f.Name,
+		Unmarked:    map[int64]bool{},
+		Runners:     map[int64]runnerResult{},
+		Jobs:        map[int64]jobsResult{},
+		endRequests: map[int64]endRequest{},
+	}
 	observe := func(op string, status int) {
 		x.recordStatus(status, a.now())
 		if a.onRequest != nil {
 			a.onRequest(f.Name, e.Name, op, status)
 		}
 	}
-	config := forge.Config{URL: f.Spec.URL, APIURL: f.Spec.APIURL, CABundle: []byte(f.Spec.CABundle), Credential: data, Now: a.now, Observe: observe}
+	config := forge.Config{
+		URL:        f.Spec.URL,
+		APIURL:     f.Spec.APIURL,
+		CABundle:   []byte(f.Spec.CABundle),
+		Credential: data,
+		Now:        a.now,
+		Observe:    observe,
+	}
 	switch f.Spec.Type {
 	case v1alpha1.GitHub:
 		config.ScopeURL = e.Spec.ConfigURL
@@ -314,7 +334,11 @@ func (a *forgeSession) check(ctx context.Context, now time.Time, fresh bool) {
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: reasonRunnerTokenOnly,
 			Message: "It is a runner_token, which gives no access to the GitLab API. To pause, the fleet stops the managers (PauseByDrain). A person must rotate the token, change tags and delete the runner at GitLab."}
 	case err == nil && len(id.Missing) > 0:
-		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.No, Reason: reasonPermissions, Message: "It lacks " + strings.Join(id.Missing, ", ") + "."}
+		a.Identity, a.State = id, fleet.CredentialState{
+			Valid:   fleet.No,
+			Reason:  reasonPermissions,
+			Message: "It lacks " + strings.Join(id.Missing, ", ") + ".",
+		}
 	case err == nil:
 		a.failures = 0
 		a.Identity, a.State = id, fleet.CredentialState{Valid: fleet.Yes, Reason: fleet.ReasonValid, Message: "The forge accepts it."}
@@ -332,7 +356,11 @@ func (a *forgeSession) status(old *v1alpha1.CredentialStatus, fingerprint string
 	if id.Kind == "" {
 		return old
 	}
-	c := &v1alpha1.CredentialStatus{Kind: v1alpha1.CredentialKind(id.Kind), Fingerprint: fingerprint, CreatedAt: new(metav1.NewTime(now.Truncate(time.Second)))}
+	c := &v1alpha1.CredentialStatus{
+		Kind:        v1alpha1.CredentialKind(id.Kind),
+		Fingerprint: fingerprint,
+		CreatedAt:   new(metav1.NewTime(now.Truncate(time.Second))),
+	}
 	if old != nil && old.Fingerprint == c.Fingerprint && old.CreatedAt != nil {
 		c.CreatedAt = old.CreatedAt
 	}
@@ -387,13 +415,22 @@ func sourceSecret(ctx context.Context, d deps, e *v1alpha1.RunnerEnrollment) (*c
 // from the forge's answer.
 func checkCredential(ctx context.Context, d deps, o *observed, s *corev1.Secret) {
 	name := o.e.Spec.Credentials.SecretName
-	o.facts.Credential = fleet.CredentialState{Valid: fleet.No, Reason: reasonNoSecret, Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name)}
+	o.facts.Credential = fleet.CredentialState{
+		Valid:   fleet.No,
+		Reason:  reasonNoSecret,
+		Message: fmt.Sprintf("There is no Secret %q in the fleet's namespace.", name),
+	}
 	switch {
 	case s == nil:
 		checkOldCredential(ctx, d, o)
 		return
 	case s.Labels[v1alpha1.OrgLabel] != o.e.Name: // do not use any of its data
-		o.facts.Credential.Reason, o.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf("The Secret %q does not carry the label %s: %s.", name, v1alpha1.OrgLabel, o.e.Name)
+		o.facts.Credential.Reason, o.facts.Credential.Message = fleet.ReasonSecretOfAnother, fmt.Sprintf(
+			"The Secret %q does not carry the label %s: %s.",
+			name,
+			v1alpha1.OrgLabel,
+			o.e.Name,
+		)
 		return
 	}
 	o.session = d.sessions.get(o.e.Name, o.e, o.forge, s.Data)
@@ -423,7 +460,11 @@ func checkOldCredential(ctx context.Context, d deps, o *observed) {
 		return
 	}
 	for _, s := range o.secrets {
-		if !isCopy(&s) || !slices.ContainsFunc(o.workloads, func(w *workload) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) }) {
+		if !isCopy(&s) ||
+			!slices.ContainsFunc(
+				o.workloads,
+				func(w *workload) bool { return w.Namespace == s.Namespace && slices.Contains(w.Copies, s.Name) },
+			) {
 			continue
 		}
 		a := d.sessions.get(o.e.Name+"/"+s.Name, o.e, o.forge, s.Data)

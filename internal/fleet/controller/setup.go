@@ -161,7 +161,13 @@ func newReconciler(c *Controllers, mgr manager.Manager, direct client.WithWatch)
 			d.triggers.enrollment.enqueue(org)
 		}
 	})
-	return &reconciler{deps: d, statuses: &statusReconciler{d}, externals: &externalReconciler{d}, synced: &c.synced, onAllocation: c.OnAllocation}
+	return &reconciler{
+		deps:         d,
+		statuses:     &statusReconciler{d},
+		externals:    &externalReconciler{d},
+		synced:       &c.synced,
+		onAllocation: c.OnAllocation,
+	}
 }
 
 // restMapper maps all kinds that the controllers use. ARC's kinds need not be installed.
@@ -181,8 +187,12 @@ func (w *reconciler) setupControllers(mgr manager.Manager) error {
 	external := handler.EnqueueRequestsFromMapFunc(w.externalSetsOf)
 	named := func(name string) *builder.Builder { return builder.ControllerManagedBy(mgr).Named(name) }
 	complete := func(b *builder.Builder, t *trigger, concurrent int, f reconcile.Func) error {
-		options := controller.Options{MaxConcurrentReconciles: concurrent, ReconciliationTimeout: reconcileTimeout, SkipNameValidation: new(true),
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast)}
+		options := controller.Options{
+			MaxConcurrentReconciles: concurrent,
+			ReconciliationTimeout:   reconcileTimeout,
+			SkipNameValidation:      new(true),
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryLast),
+		}
 		return b.WatchesRawSource(t.source()).WithOptions(options).Complete(f)
 	}
 	triggers := w.deps.triggers

@@ -94,7 +94,12 @@ func (s poolObservation) plus(o poolObservation) poolObservation {
 		}
 		return new(*a + *b)
 	}
-	s.Counts = RunnerCounts{Idle: plus(s.Counts.Idle, o.Counts.Idle), Busy: plus(s.Counts.Busy, o.Counts.Busy), Pending: plus(s.Counts.Pending, o.Counts.Pending), Failed: plus(s.Counts.Failed, o.Counts.Failed)}
+	s.Counts = RunnerCounts{
+		Idle:    plus(s.Counts.Idle, o.Counts.Idle),
+		Busy:    plus(s.Counts.Busy, o.Counts.Busy),
+		Pending: plus(s.Counts.Pending, o.Counts.Pending),
+		Failed:  plus(s.Counts.Failed, o.Counts.Failed),
+	}
 	s.Jobs, s.Demand = plus(s.Jobs, o.Jobs), plus(s.Demand, o.Demand)
 	s.Busy += o.Busy
 	s.InForce += o.InForce
@@ -198,7 +203,12 @@ func (b *sharedState) setGroupID(org string, id int64) (changed bool) {
 
 // allocate decides for all enrollments, based on the observations, and stores the result. It returns
 // the earlier and the new result.
-func (b *sharedState) allocate(v fleet.View, approved func(*v1alpha1.RunnerEnrollment) bool, conflicts map[fleet.Key]fleet.Key, now time.Time) (old, is *allocation) {
+func (b *sharedState) allocate(
+	v fleet.View,
+	approved func(*v1alpha1.RunnerEnrollment) bool,
+	conflicts map[fleet.Key]fleet.Key,
+	now time.Time,
+) (old, is *allocation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	readings := map[string]map[string]poolUsage{}
@@ -279,7 +289,19 @@ func (w *statusReconciler) metrics(ctx context.Context) (out Metrics, ok bool) {
 		s := observations[org]
 		for _, pool := range slices.Sorted(maps.Keys(s.Pools)) {
 			use := s.Pools[pool]
-			out.Workloads = append(out.Workloads, WorkloadMetrics{Forge: s.Forge, Org: org, Pool: pool, RunnerCounts: use.Counts, Stranded: use.Stranded, EffectiveMax: use.EffectiveMax, Drift: use.Drift, Failing: use.Failing})
+			out.Workloads = append(
+				out.Workloads,
+				WorkloadMetrics{
+					Forge:        s.Forge,
+					Org:          org,
+					Pool:         pool,
+					RunnerCounts: use.Counts,
+					Stranded:     use.Stranded,
+					EffectiveMax: use.EffectiveMax,
+					Drift:        use.Drift,
+					Failing:      use.Failing,
+				},
+			)
 		}
 		if s.Rate != nil {
 			out.Rates = append(out.Rates, RateLimitMetrics{s.Forge, org, *s.Rate})

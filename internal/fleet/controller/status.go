@@ -129,7 +129,15 @@ func (w *statusReconciler) heldExternalSets(ctx context.Context, h *v1alpha1.Run
 func (w *statusReconciler) writeHold(ctx context.Context, h *v1alpha1.RunnerHold, r fleet.HoldReport) error {
 	old := h.DeepCopy()
 	s := &h.Status
-	s.ObservedGeneration, s.Targets, s.Applied, s.Drained, s.RemainingJobs, s.Failed = h.Generation, int32(r.Targets), int32(r.Applied), int32(r.Drained), statusNumber(r.RemainingJobs), r.Failed
+	s.ObservedGeneration, s.Targets, s.Applied, s.Drained, s.RemainingJobs, s.Failed = h.Generation, int32(
+		r.Targets,
+	), int32(
+		r.Applied,
+	), int32(
+		r.Drained,
+	), statusNumber(
+		r.RemainingJobs,
+	), r.Failed
 	before := map[string]metav1.ConditionStatus{}
 	for _, c := range s.Conditions {
 		before[c.Type] = c.Status
@@ -144,7 +152,8 @@ func (w *statusReconciler) writeHold(ctx context.Context, h *v1alpha1.RunnerHold
 		return client.IgnoreNotFound(fmt.Errorf("write the status of hold %s: %w", h.Name, err))
 	}
 	for _, kind := range []string{"Applied", "Drained", "Expired"} {
-		if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionTrue && before[kind] != metav1.ConditionTrue {
+		if c := meta.FindStatusCondition(s.Conditions, kind); c != nil && c.Status == metav1.ConditionTrue &&
+			before[kind] != metav1.ConditionTrue {
 			w.events.Eventf(h, nil, corev1.EventTypeNormal, kind, "Hold", "%s", c.Message)
 		}
 	}
@@ -173,7 +182,10 @@ func (w *statusReconciler) reconcilePool(ctx context.Context, req reconcile.Requ
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonForgeNotFound, fmt.Sprintf("There is no RunnerForge %q.", p.Spec.Forge)
+		ready.Status, ready.Reason, ready.Message = fleet.No, fleet.ReasonForgeNotFound, fmt.Sprintf(
+			"There is no RunnerForge %q.",
+			p.Spec.Forge,
+		)
 	case err != nil:
 		return reconcile.Result{}, err
 	case fault != "":
@@ -183,7 +195,10 @@ func (w *statusReconciler) reconcilePool(ctx context.Context, req reconcile.Requ
 	observations := w.state.observations()
 	for _, org := range slices.Sorted(maps.Keys(observations)) { // sorted, so that the message is stable
 		if observations[org].Pools[p.Name].unhealthy() {
-			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf("Runners of %s fail or differ from the desired state.", org)
+			worst.Status, worst.Reason, worst.Message = fleet.Yes, "WorkloadsFail", fmt.Sprintf(
+				"Runners of %s fail or differ from the desired state.",
+				org,
+			)
 			break
 		}
 	}
@@ -193,7 +208,11 @@ func (w *statusReconciler) reconcilePool(ctx context.Context, req reconcile.Requ
 		w.setExternalStatus(p, forge, &ready, &worst)
 	}
 	use := result.Pools[p.Name]
-	p.Status.ObservedGeneration, p.Status.Orgs, p.Status.Allocated, p.Status.Budget = p.Generation, int32(use.Orgs), int32(use.Allocated), p.Spec.Scaling.Budget
+	p.Status.ObservedGeneration, p.Status.Orgs, p.Status.Allocated, p.Status.Budget = p.Generation, int32(
+		use.Orgs,
+	), int32(
+		use.Allocated,
+	), p.Spec.Scaling.Budget
 	setCondition(&p.Status.Conditions, ready, p.Generation, w.now())
 	setCondition(&p.Status.Conditions, worst, p.Generation, w.now())
 	if apiequality.Semantic.DeepEqual(old.Status, p.Status) {
@@ -237,7 +256,15 @@ func externalStatus(a externalState) *v1alpha1.AdoptedStatus {
 		s.ScaleSetID = new(a.Set.ID)
 	}
 	if c := a.State.Counts; c != nil {
-		s.Idle, s.Busy, s.Pending, s.Failed = statusNumber(&c.Idle), statusNumber(&c.Busy), statusNumber(&c.Pending), statusNumber(&c.Failed)
+		s.Idle, s.Busy, s.Pending, s.Failed = statusNumber(
+			&c.Idle,
+		), statusNumber(
+			&c.Busy,
+		), statusNumber(
+			&c.Pending,
+		), statusNumber(
+			&c.Failed,
+		)
 	}
 	return s
 }
@@ -252,8 +279,18 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 	}
 	old := f.DeepCopy()
 	all := w.sessions.usable(f.Name)
-	reach := fleet.Condition{Type: "Reachable", Status: fleet.Unknown, Reason: fleet.ReasonNotChecked, Message: "No enrollment of this forge has a usable credential."}
-	if len(all) > 0 && w.sessions.versionDue(f.Name, w.now(), f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil) {
+	reach := fleet.Condition{
+		Type:    "Reachable",
+		Status:  fleet.Unknown,
+		Reason:  fleet.ReasonNotChecked,
+		Message: "No enrollment of this forge has a usable credential.",
+	}
+	if len(all) > 0 &&
+		w.sessions.versionDue(
+			f.Name,
+			w.now(),
+			f.Status.Version == "" && meta.FindStatusCondition(f.Status.Conditions, "Reachable") == nil,
+		) {
 		version, err := all[0].client.Version(ctx)
 		if err != nil {
 			w.log.Debug("get a forge's version", "forge", f.Name, "err", err)
@@ -275,7 +312,10 @@ func (w *statusReconciler) reconcileForge(ctx context.Context, req reconcile.Req
 			reach.Message = why
 		}
 		if r := a.rate(); r.Limit > 0 && (f.Status.RateLimit == nil || int64(r.Remaining) < f.Status.RateLimit.Remaining) {
-			f.Status.RateLimit, limit = &v1alpha1.ForgeRateLimit{Remaining: int64(max(r.Remaining, 0)), ResetAt: new(metav1.NewTime(r.Reset))}, r.Limit
+			f.Status.RateLimit, limit = &v1alpha1.ForgeRateLimit{
+				Remaining: int64(max(r.Remaining, 0)),
+				ResetAt:   new(metav1.NewTime(r.Reset)),
+			}, r.Limit
 		}
 	}
 	if rateSteady(before, f.Status.RateLimit, int64(limit), w.now()) {
@@ -337,7 +377,10 @@ func addFailures(conditions []fleet.Condition, failures []fleet.Failure) []fleet
 // setCondition sets one condition.
 func setCondition(all *[]metav1.Condition, c fleet.Condition, generation int64, now time.Time) {
 	conditions.Set(all, c.Type, conditions.Condition{
-		Status: metav1.ConditionStatus(c.Status.String()), Reason: cmp.Or(c.Reason, fleet.ReasonNone), Message: conditions.Truncate(c.Message, maxMessage),
+		Status: metav1.ConditionStatus(
+			c.Status.String(),
+		),
+		Reason: cmp.Or(c.Reason, fleet.ReasonNone), Message: conditions.Truncate(c.Message, maxMessage),
 	}, generation, now)
 }
 

@@ -111,7 +111,11 @@ const maxFiles = 10_000
 
 // tooManyFiles returns the error for a listing that is too long.
 func tooManyFiles() *Error {
-	return &Error{Op: listOp, Class: Invalid, Message: "too many files: the forge does not list all of them, or there are more than " + strconv.Itoa(maxFiles)}
+	return &Error{
+		Op:      listOp,
+		Class:   Invalid,
+		Message: "too many files: the forge does not list all of them, or there are more than " + strconv.Itoa(maxFiles),
+	}
 }
 
 // invalidTree returns the error for a response without a tree.

@@ -86,7 +86,16 @@ func NewGitHub(c Config) (*GitHub, error) {
 	if g.scope, err = parseScope(web, at); err != nil {
 		return nil, err
 	}
-	token, id, key := trimmedValue(c.Credential, "github_token"), trimmedValue(c.Credential, "github_app_id"), trimmedValue(c.Credential, "github_app_private_key")
+	token, id, key := trimmedValue(
+		c.Credential,
+		"github_token",
+	), trimmedValue(
+		c.Credential,
+		"github_app_id",
+	), trimmedValue(
+		c.Credential,
+		"github_app_private_key",
+	)
 	switch {
 	case token != "" && (id != "" || key != ""):
 		return nil, errors.New("a GitHub credential is an App's key or a token, not both")
@@ -140,7 +149,8 @@ func githubRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 		URL string `json:"documentation_url"`
 	}
 	err := json.Unmarshal(k.body, &about)
-	return RateLimited, 0, err == nil && (strings.HasSuffix(about.URL, "secondary-rate-limits") || strings.HasSuffix(about.URL, "#abuse-rate-limits"))
+	return RateLimited, 0, err == nil &&
+		(strings.HasSuffix(about.URL, "secondary-rate-limits") || strings.HasSuffix(about.URL, "#abuse-rate-limits"))
 }
 
 // githubHeaders select the response format and the API version that this package reads.

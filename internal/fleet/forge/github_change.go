@@ -79,7 +79,8 @@ func (g *GitHub) ReadFile(ctx context.Context, branch, path string) (File, error
 func (g *GitHub) head(ctx context.Context, op, branch string) (string, error) {
 	k := g.objectCall(ctx, op)
 	ref, _, err := k.github().Git.GetRef(ctx, g.scope.Owner, g.scope.Name, "heads/"+branch)
-	if err = k.outcome(err); err == nil && (ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
+	if err = k.outcome(err); err == nil &&
+		(ref.GetRef() != "refs/heads/"+branch || ref.GetObject().GetType() != "commit" || !isCommit(ref.GetObject().GetSHA())) {
 		err = k.unusable("the response is not a branch")
 	}
 	return ref.GetObject().GetSHA(), err
@@ -105,7 +106,13 @@ func (g *GitHub) readCommit(ctx context.Context, op, commit string) (*github.Com
 // fileAt reads a file at a commit. It verifies by git's checksum that the content is complete.
 func (g *GitHub) fileAt(ctx context.Context, op, commit, path string) (File, error) {
 	k := g.objectCall(ctx, op)
-	c, _, _, err := k.github().Repositories.GetContents(ctx, g.scope.Owner, g.scope.Name, path, &github.RepositoryContentGetOptions{Ref: commit})
+	c, _, _, err := k.github().Repositories.GetContents(
+		ctx,
+		g.scope.Owner,
+		g.scope.Name,
+		path,
+		&github.RepositoryContentGetOptions{Ref: commit},
+	)
 	if err = k.outcome(err); ClassOf(err) == NotFound {
 		// Check whether the commit is missing, or the repository is not visible any more.
 		if _, err := g.readCommit(ctx, op, commit); err != nil {
@@ -209,7 +216,11 @@ func (g *GitHub) edit(ctx context.Context, op string, number int, change *github
 
 // findPull returns the open pull request of a change; nil: there is none yet.
 func (g *GitHub) findPull(ctx context.Context, op string, p Proposal) (*github.PullRequest, error) {
-	options := &github.PullRequestListOptions{State: "all", Head: g.scope.Owner + ":" + p.Branch, ListOptions: github.ListOptions{PerPage: githubPage}}
+	options := &github.PullRequestListOptions{
+		State:       "all",
+		Head:        g.scope.Owner + ":" + p.Branch,
+		ListOptions: github.ListOptions{PerPage: githubPage},
+	}
 	k := g.call(ctx, op, g.scope.root(), wantArray)
 	all, _, err := k.github().PullRequests.List(ctx, g.scope.Owner, g.scope.Name, options)
 	if err = k.outcome(err); err != nil {
@@ -217,7 +228,15 @@ func (g *GitHub) findPull(ctx context.Context, op string, p Proposal) (*github.P
 	}
 	var candidates []openRequest
 	for _, pull := range all {
-		candidates = append(candidates, openRequest{Branch: pull.GetHead().GetRef(), Base: pull.GetBase().GetRef(), Own: strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()), Open: pull.GetState() == "open"})
+		candidates = append(
+			candidates,
+			openRequest{
+				Branch: pull.GetHead().GetRef(),
+				Base:   pull.GetBase().GetRef(),
+				Own:    strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()),
+				Open:   pull.GetState() == "open",
+			},
+		)
 	}
 	i, err := p.findRequest(op, candidates)
 	if err != nil || i < 0 {
@@ -242,7 +261,12 @@ func (g *GitHub) commit(ctx context.Context, op string, p Proposal) error {
 	}
 	// GitHub compares the blob with the branch again, so only one of two concurrent commits
 	// succeeds.
-	body := &github.RepositoryContentFileOptions{Message: &p.Message, Branch: &p.Branch, Content: p.Content, Author: &github.CommitAuthor{Name: &p.Author.Name, Email: &p.Author.Email}}
+	body := &github.RepositoryContentFileOptions{
+		Message: &p.Message,
+		Branch:  &p.Branch,
+		Content: p.Content,
+		Author:  &github.CommitAuthor{Name: &p.Author.Name, Email: &p.Author.Email},
+	}
 	if s.Now.Version != "" {
 		body.SHA = &s.Now.Version
 	}
@@ -278,7 +302,13 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 	if pull.GetNumber() != number || !isCommit(pull.GetHead().GetSHA()) {
 		return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the response is not a pull request"}
 	}
-	r := Request{Number: number, URL: pull.GetHTMLURL(), Head: pull.GetHead().GetSHA(), Open: pull.GetState() == "open", Merged: pull.GetMerged()}
+	r := Request{
+		Number: number,
+		URL:    pull.GetHTMLURL(),
+		Head:   pull.GetHead().GetSHA(),
+		Open:   pull.GetState() == "open",
+		Merged: pull.GetMerged(),
+	}
 	names := map[string]bool{pull.GetUser().GetLogin(): true}
 	k := g.call(ctx, op, g.scope.root(), wantArray)
 	commits, err := listUncounted(k, func(page *github.ListOptions) ([]*github.RepositoryCommit, *github.Response, error) {
@@ -308,7 +338,10 @@ func (g *GitHub) Request(ctx context.Context, number int) (Request, error) {
 		return Request{}, err
 	}
 	for _, v := range reviews {
-		r.Reviews = append(r.Reviews, Review{By: v.GetUser().GetLogin(), Approved: v.GetState() == "APPROVED", Head: v.GetCommitID(), At: v.GetSubmittedAt().Time})
+		r.Reviews = append(
+			r.Reviews,
+			Review{By: v.GetUser().GetLogin(), Approved: v.GetState() == "APPROVED", Head: v.GetCommitID(), At: v.GetSubmittedAt().Time},
+		)
 	}
 	switch pull.GetMergeableState() {
 	case "dirty":
@@ -427,7 +460,8 @@ func (g *GitHub) Withdraw(ctx context.Context, number int, comment string) error
 		return err
 	}
 	branch := pull.GetHead().GetRef()
-	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !isBranch(branch) || !strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()) {
+	if pull.GetNumber() != number || !strings.HasPrefix(branch, ownPrefix) || !isBranch(branch) ||
+		!strings.EqualFold(pull.GetHead().GetRepo().GetFullName(), g.scope.String()) {
 		return &Error{Op: op, Class: Invalid, Message: "Tailplane did not open it"}
 	}
 	if pull.GetState() == "open" {

@@ -125,7 +125,10 @@ func readRunners(k *call, path string) ([]Runner, error) {
 		for _, l := range r.Labels {
 			labels = append(labels, l.GetName())
 		}
-		out = append(out, Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), Busy: r.GetBusy(), Labels: labels, Group: r.GetRunnerGroupID()})
+		out = append(
+			out,
+			Runner{ID: r.GetID(), Name: r.GetName(), Status: r.GetStatus(), Busy: r.GetBusy(), Labels: labels, Group: r.GetRunnerGroupID()},
+		)
 	}
 	return out, nil
 }
@@ -162,7 +165,12 @@ func confirmGone(op string, err error, see func() error) error {
 	}
 	err = see()
 	if ClassOf(err) == NotFound {
-		return &Error{Op: op, Class: Forbidden, Status: http.StatusNotFound, Message: "it is not visible any more, so its deletion cannot be confirmed"}
+		return &Error{
+			Op:      op,
+			Class:   Forbidden,
+			Status:  http.StatusNotFound,
+			Message: "it is not visible any more, so its deletion cannot be confirmed",
+		}
 	}
 	return err
 }
@@ -243,7 +251,13 @@ func (g *GitHub) listGroups(ctx context.Context, op string) ([]*github.RunnerGro
 }
 
 func newRunnerGroup(f *github.RunnerGroup) RunnerGroup {
-	return RunnerGroup{ID: f.GetID(), Name: f.GetName(), Visibility: f.GetVisibility(), Default: f.GetDefault(), AllowsPublic: f.GetAllowsPublicRepositories()}
+	return RunnerGroup{
+		ID:           f.GetID(),
+		Name:         f.GetName(),
+		Visibility:   f.GetVisibility(),
+		Default:      f.GetDefault(),
+		AllowsPublic: f.GetAllowsPublicRepositories(),
+	}
 }
 
 func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]string, error) {
@@ -267,7 +281,12 @@ func (g *GitHub) repositoriesOf(ctx context.Context, op string, group int64) ([]
 // these repositories (owner/name). A repository of another owner is Invalid, and so is a public one
 // unless allowPublic is true; EnsureRunnerGroup then writes nothing. created reports whether this call
 // created the group: the caller may delete only such a group later.
-func (g *GitHub) EnsureRunnerGroup(ctx context.Context, name string, repositories []string, allowPublic bool) (group RunnerGroup, created bool, err error) {
+func (g *GitHub) EnsureRunnerGroup(
+	ctx context.Context,
+	name string,
+	repositories []string,
+	allowPublic bool,
+) (group RunnerGroup, created bool, err error) {
 	const op = "ensure a runner group"
 	if g.scope.kind != orgScope {
 		return RunnerGroup{}, false, &Error{Op: op, Class: Invalid, Message: "only an organisation has groups for repositories"}
@@ -357,7 +376,11 @@ func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerG
 			continue
 		}
 		if f.GetDefault() || f.GetInherited() {
-			return RunnerGroup{}, false, &Error{Op: op, Class: Conflict, Message: redact(fmt.Sprintf("the group %q is the default group, or it belongs to the enterprise", name))}
+			return RunnerGroup{}, false, &Error{
+				Op:      op,
+				Class:   Conflict,
+				Message: redact(fmt.Sprintf("the group %q is the default group, or it belongs to the enterprise", name)),
+			}
 		}
 		return newRunnerGroup(f), true, nil
 	}
@@ -367,7 +390,12 @@ func (g *GitHub) groupNamed(ctx context.Context, op, name string) (group RunnerG
 // createGroup creates a group. If the response is lost, it looks for the group by name: the group did
 // not exist a moment ago, so it is the new one.
 func (g *GitHub) createGroup(ctx context.Context, op, name string, ids []int64, allowPublic bool) (RunnerGroup, error) {
-	body := github.CreateRunnerGroupRequest{Name: &name, Visibility: new("selected"), SelectedRepositoryIDs: ids, AllowsPublicRepositories: &allowPublic}
+	body := github.CreateRunnerGroupRequest{
+		Name:                     &name,
+		Visibility:               new("selected"),
+		SelectedRepositoryIDs:    ids,
+		AllowsPublicRepositories: &allowPublic,
+	}
 	k := g.call(ctx, op, g.groupsPath(), wantObject())
 	f, _, err := k.github().Actions.CreateOrganizationRunnerGroup(ctx, g.scope.Owner, body)
 	if err = k.outcome(err); err == nil && f.GetID() > 0 {

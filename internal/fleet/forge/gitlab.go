@@ -95,7 +95,8 @@ func gitLabRefusal(k *call, now time.Time) (Class, time.Duration, bool) {
 			return Unavailable, 0, true
 		}
 	case http.StatusTooManyRequests:
-		if at, err := strconv.ParseInt(k.responseHeader.Get("RateLimit-Reset"), 10, 64); err == nil && k.responseHeader.Get("Retry-After") == "" {
+		if at, err := strconv.ParseInt(k.responseHeader.Get("RateLimit-Reset"), 10, 64); err == nil &&
+			k.responseHeader.Get("Retry-After") == "" {
 			return RateLimited, min(max(time.Unix(at, 0).Sub(now), 0), maxRetryAfter), true
 		}
 	}
@@ -136,8 +137,14 @@ func (k *call) gitlab() *gitlab.Client {
 }
 
 func newGitLabLibrary(base *url.URL, rt http.RoundTripper) (*gitlab.Client, error) {
-	return gitlab.NewAuthSourceClient(gitlab.Unauthenticated{}, gitlab.WithBaseURL(base.String()), gitlab.WithHTTPClient(httptransport.ClientOf(rt)),
-		gitlab.WithoutRetries(), gitlab.WithCustomLimiter(unlimited{}), gitlab.WithUserAgent(userAgent))
+	return gitlab.NewAuthSourceClient(
+		gitlab.Unauthenticated{},
+		gitlab.WithBaseURL(base.String()),
+		gitlab.WithHTTPClient(httptransport.ClientOf(rt)),
+		gitlab.WithoutRetries(),
+		gitlab.WithCustomLimiter(unlimited{}),
+		gitlab.WithUserAgent(userAgent),
+	)
 }
 
 // RunnerToken returns the token of a runner that a person created, if the client has no access token.

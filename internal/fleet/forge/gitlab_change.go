@@ -202,7 +202,12 @@ func (g *GitLab) waitForCommit(ctx context.Context, op string, iid int, branch s
 			return g.Request(ctx, iid)
 		}
 		if try == takeUpTries {
-			return Request{}, &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "the merge request does not have its last commit yet"}
+			return Request{}, &Error{
+				Op:      op,
+				Class:   Unavailable,
+				Status:  http.StatusOK,
+				Message: "the merge request does not have its last commit yet",
+			}
 		}
 		if retry.Sleep(ctx, takeUpPause) != nil {
 			return Request{}, fmt.Errorf("%s: %w", op, context.Cause(ctx))
@@ -217,7 +222,10 @@ func (g *GitLab) updateRequest(ctx context.Context, op string, p Proposal, mr *g
 		change.Title, change.Description = &p.Title, &p.Body
 	}
 	more := slices.DeleteFunc(slices.Clone(p.Labels), func(l string) bool { return slices.Contains(mr.Labels, l) })
-	fewer := slices.DeleteFunc(slices.Clone([]string(mr.Labels)), func(l string) bool { return !strings.HasPrefix(l, ownPrefix) || slices.Contains(p.Labels, l) })
+	fewer := slices.DeleteFunc(
+		slices.Clone([]string(mr.Labels)),
+		func(l string) bool { return !strings.HasPrefix(l, ownPrefix) || slices.Contains(p.Labels, l) },
+	)
 	if len(more) > 0 {
 		change.AddLabels = new(gitlab.LabelOptions(more))
 	}
@@ -254,7 +262,15 @@ func (g *GitLab) findMergeRequest(ctx context.Context, op string, p Proposal) (*
 	}
 	var candidates []openRequest
 	for _, mr := range all {
-		candidates = append(candidates, openRequest{Branch: mr.SourceBranch, Base: mr.TargetBranch, Own: mr.SourceProjectID == mr.TargetProjectID, Open: mr.State == "opened"})
+		candidates = append(
+			candidates,
+			openRequest{
+				Branch: mr.SourceBranch,
+				Base:   mr.TargetBranch,
+				Own:    mr.SourceProjectID == mr.TargetProjectID,
+				Open:   mr.State == "opened",
+			},
+		)
 	}
 	i, err := p.findRequest(op, candidates)
 	if err != nil || i < 0 {
@@ -283,7 +299,13 @@ func (g *GitLab) commit(ctx context.Context, op string, p Proposal) error {
 	if p.Content != nil {
 		action.Encoding, action.Content = new("base64"), new(base64.StdEncoding.EncodeToString(p.Content))
 	}
-	options := &gitlab.CreateCommitOptions{Branch: &p.Branch, CommitMessage: &p.Message, AuthorName: &p.Author.Name, AuthorEmail: &p.Author.Email, Actions: []*gitlab.CommitActionOptions{action}}
+	options := &gitlab.CreateCommitOptions{
+		Branch:        &p.Branch,
+		CommitMessage: &p.Message,
+		AuthorName:    &p.Author.Name,
+		AuthorEmail:   &p.Author.Email,
+		Actions:       []*gitlab.CommitActionOptions{action},
+	}
 	if s.Fresh {
 		options.StartSHA = &s.At
 	}

@@ -144,7 +144,13 @@ func blocked(mr *gitlab.MergeRequest) string {
 		return "it is behind its base, and the project's rules do not allow that"
 	case "draft_status":
 		return "it is a draft"
-	case "not_approved", "requested_changes", "discussions_not_resolved", "security_policy_violations", "policies_denied", "merge_request_blocked", "blocked_status":
+	case "not_approved",
+		"requested_changes",
+		"discussions_not_resolved",
+		"security_policy_violations",
+		"policies_denied",
+		"merge_request_blocked",
+		"blocked_status":
 		return "the project's rules require more, such as a review at GitLab"
 	case "ci_must_pass", "ci_still_running", "status_checks_must_pass", "external_status_checks":
 		return "its pipeline has not passed"
@@ -175,7 +181,12 @@ func (g *GitLab) Merge(ctx context.Context, iid int, head string) error {
 		case mr.State == "merged" && mr.SHA == head:
 			return nil // also if the response was lost, or another caller merged it first
 		case err == nil:
-			return &Error{Op: op, Class: Unavailable, Status: http.StatusOK, Message: "it is not merged yet: GitLab reports " + redact(mr.State)}
+			return &Error{
+				Op:      op,
+				Class:   Unavailable,
+				Status:  http.StatusOK,
+				Message: "it is not merged yet: GitLab reports " + redact(mr.State),
+			}
 		case c == Refused: // GitLab answers 401 to a user without merge rights; the credential is valid
 			return &Error{Op: op, Class: Forbidden, Status: http.StatusUnauthorized, Message: "the token's user may not merge it"}
 		}

@@ -83,8 +83,14 @@ func (g *GitLab) CreateRunner(ctx context.Context, s RunnerSpec) (id int64, toke
 	}
 	k := g.call(ctx, op, "/user/runners", wantObject("id", "token"))
 	options := &gitlab.CreateUserRunnerOptions{
-		RunnerType: new(groupRunnerType), GroupID: &s.GroupID, TagList: new(slices.Concat([]string{}, s.Tags)), RunUntagged: &s.RunUntagged, Locked: &s.Locked,
-		AccessLevel: new(accessLevel(s.Protected)), MaximumTimeout: seconds(s.MaximumTimeout), Paused: &s.Paused, Description: &s.Description, MaintenanceNote: &s.Note,
+		RunnerType: new(
+			groupRunnerType,
+		),
+		GroupID: &s.GroupID, TagList: new(slices.Concat([]string{}, s.Tags)), RunUntagged: &s.RunUntagged, Locked: &s.Locked,
+		AccessLevel: new(
+			accessLevel(s.Protected),
+		),
+		MaximumTimeout: seconds(s.MaximumTimeout), Paused: &s.Paused, Description: &s.Description, MaintenanceNote: &s.Note,
 	}
 	created, _, err := k.gitlab().Users.CreateUserRunner(options, gitlab.WithContext(ctx))
 	switch err = k.outcome(err); {
@@ -122,7 +128,12 @@ func runnerPath(id int64) string { return "/runners/" + number(id) }
 
 // Runner reads a runner.
 func (g *GitLab) Runner(ctx context.Context, id int64) (GitLabRunner, error) {
-	k := g.call(ctx, "read a runner", runnerPath(id), wantObject("id", "paused")) // without the key paused, the library would report "not paused"
+	k := g.call(
+		ctx,
+		"read a runner",
+		runnerPath(id),
+		wantObject("id", "paused"),
+	) // without the key paused, the library would report "not paused"
 	d, _, err := k.gitlab().Runners.GetRunnerDetails(id, gitlab.WithContext(ctx))
 	switch err = k.outcome(err); {
 	case err != nil:

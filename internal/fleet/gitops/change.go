@@ -161,8 +161,8 @@ type Review struct {
 // A File is the content of a repository path.
 type File struct {
 	Content []byte
-	// Version identifies the content that a later change is checked against: the git blob ID at GitHub, the last commit that changed the file
-	// at GitLab. It is empty if the file does not exist.
+	// Version identifies the content that a later change is checked against: the git blob ID at GitHub, the last commit that
+	// changed the file at GitLab. It is empty if the file does not exist.
 	Version string
 	Commit  string // the head of the branch when the file was read
 }
@@ -347,10 +347,26 @@ type Risk struct {
 
 // riskFields lists the fields that affect isolation, permissions or capacity.
 var riskFields = []struct{ field, level, why string }{
-	{"isolation", "high", "isolation"}, {"containerMode", "high", "container mode"}, {"template", "high", "pod template"}, {"dedicatedTo", "high", "owner of the pool"},
-	{"credentials", "high", "credential"}, {"network", "high", "network"}, {"owners", "high", "owners"}, {"members", "high", "members"}, {"placement", "high", "nodes"},
-	{"configURL", "high", "URL at the forge"}, {"url", "high", "forge"}, {"apiURL", "high", "forge"}, {"caBundle", "high", "CA bundle of the forge"},
-	{"adopt", "high", "adoption"}, {"approval", "high", "approval"}, {"pools", "medium", "pools"}, {"scaling", "medium", "capacity"}, {"quota", "medium", "quota"},
+	{
+		"isolation",
+		"high",
+		"isolation",
+	}, {"containerMode", "high", "container mode"}, {"template", "high", "pod template"}, {"dedicatedTo", "high", "owner of the pool"},
+	{
+		"credentials",
+		"high",
+		"credential",
+	}, {"network", "high", "network"}, {"owners", "high", "owners"}, {"members", "high", "members"}, {"placement", "high", "nodes"},
+	{
+		"configURL",
+		"high",
+		"URL at the forge",
+	}, {"url", "high", "forge"}, {"apiURL", "high", "forge"}, {"caBundle", "high", "CA bundle of the forge"},
+	{
+		"adopt",
+		"high",
+		"adoption",
+	}, {"approval", "high", "approval"}, {"pools", "medium", "pools"}, {"scaling", "medium", "capacity"}, {"quota", "medium", "quota"},
 	{"gitlab", "medium", "managers"}, {"image", "medium", "image"}, {"runsOn", "medium", "labels"},
 }
 

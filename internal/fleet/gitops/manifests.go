@@ -41,7 +41,8 @@ func ParseRef(kind, name string) (Ref, error) {
 	if !slices.Contains(kinds, kind) {
 		return Ref{}, fmt.Errorf("%w: %.40q is not one of %s", ErrInvalidEdit, kind, strings.Join(kinds, ", "))
 	}
-	if len(name) == 0 || len(name) > 40 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name[0] == '-' || name[len(name)-1] == '-' {
+	if len(name) == 0 || len(name) > 40 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || name[0] == '-' ||
+		name[len(name)-1] == '-' {
 		return Ref{}, fmt.Errorf("%w: %.60q is not a valid name: use a DNS label of at most 40 characters", ErrInvalidEdit, name)
 	}
 	return Ref{Kind: kind, Name: name}, nil
@@ -52,8 +53,15 @@ func ParseRef(kind, name string) (Ref, error) {
 // file. The path must have one of the extensions.
 func ResolvePath(pattern string, r Ref, extensions ...string) (string, error) {
 	file := strings.NewReplacer("{kind}", strings.ToLower(r.Kind), "{name}", r.Name).Replace(pattern)
-	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") || strings.ContainsAny(file, "\\\x00\r\n{}") || !slices.Contains(extensions, path.Ext(file)) {
-		return "", fmt.Errorf("%w: %.100q is not a path within the repository that ends with %s", ErrInvalidPath, file, strings.Join(extensions, ", "))
+	if file != path.Clean(file) || path.IsAbs(file) || strings.HasPrefix(file, "..") || strings.HasPrefix(file, ".git/") ||
+		strings.ContainsAny(file, "\\\x00\r\n{}") ||
+		!slices.Contains(extensions, path.Ext(file)) {
+		return "", fmt.Errorf(
+			"%w: %.100q is not a path within the repository that ends with %s",
+			ErrInvalidPath,
+			file,
+			strings.Join(extensions, ", "),
+		)
 	}
 	return file, nil
 }
@@ -77,7 +85,8 @@ func PathMatcher(pattern string) func(path string) bool {
 	for i, k := range kinds {
 		lower[i] = strings.ToLower(k)
 	}
-	expression := strings.NewReplacer(`\{kind\}`, "("+strings.Join(lower, "|")+")", `\{name\}`, "[a-z0-9-]{1,40}").Replace(regexp.QuoteMeta(pattern))
+	expression := strings.NewReplacer(`\{kind\}`, "("+strings.Join(lower, "|")+")", `\{name\}`, "[a-z0-9-]{1,40}").
+		Replace(regexp.QuoteMeta(pattern))
 	return regexp.MustCompile("^" + expression + "$").MatchString
 }
 
@@ -320,5 +329,7 @@ func MergePatch(old map[string]any, patch map[string]any) map[string]any {
 }
 
 // fieldOrder is the order of fields in written objects.
-var fieldOrder = strings.Fields("apiVersion kind metadata name spec type url forge configURL groupID isolation runsOn scaling min max budget guarantee containerMode image resources template gitlab " +
-	"dedicatedTo adopt pools credentials secretName rotateEvery rotateAt quota cpu memory pods placement network owners members offboardTimeout")
+var fieldOrder = strings.Fields(
+	"apiVersion kind metadata name spec type url forge configURL groupID isolation runsOn scaling min max budget guarantee containerMode image resources template gitlab " +
+		"dedicatedTo adopt pools credentials secretName rotateEvery rotateAt quota cpu memory pods placement network owners members offboardTimeout",
+)

@@ -56,7 +56,13 @@ func Baseline(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 		}
 		_ = g.addTenant(t) // their own reconciles report the error
 	}
-	out := []Object{g.namespaceObject(), g.quota(), g.limitRange(), serviceAccount(g.namespace, RunnerAccount, g.org), roleBinding(g.namespace, FleetRole, g.org, s.Namespace, s.Account)}
+	out := []Object{
+		g.namespaceObject(),
+		g.quota(),
+		g.limitRange(),
+		serviceAccount(g.namespace, RunnerAccount, g.org),
+		roleBinding(g.namespace, FleetRole, g.org, s.Namespace, s.Account),
+	}
 	if g.github {
 		if s.ARC.Namespace == "" || s.ARC.ServiceAccount == "" {
 			return nil, fmt.Errorf("namespace baseline of %s: ARC was not found", g.namespace)
@@ -64,10 +70,18 @@ func Baseline(s Settings, own Tenant, others ...Tenant) ([]Object, error) {
 		out = append(out, roleBinding(g.namespace, ARCRole, g.org, s.ARC.Namespace, s.ARC.ServiceAccount))
 	}
 	if g.pods {
-		out = append(out, serviceAccount(g.namespace, PodRunnerAccount, g.org), roleBinding(g.namespace, PodRunnerRole, g.org, g.namespace, PodRunnerAccount))
+		out = append(
+			out,
+			serviceAccount(g.namespace, PodRunnerAccount, g.org),
+			roleBinding(g.namespace, PodRunnerRole, g.org, g.namespace, PodRunnerAccount),
+		)
 	}
 	if g.gitlab {
-		out = append(out, serviceAccount(g.namespace, ManagerAccount, g.org), roleBinding(g.namespace, ManagerRole, g.org, g.namespace, ManagerAccount))
+		out = append(
+			out,
+			serviceAccount(g.namespace, ManagerAccount, g.org),
+			roleBinding(g.namespace, ManagerRole, g.org, g.namespace, ManagerAccount),
+		)
 	}
 	policies, err := g.policies()
 	if err != nil {
@@ -171,8 +185,11 @@ func (g *baseline) namespaceObject() *corev1.Namespace {
 	if g.org != "" {
 		isolation = g.own.Enrollment.Spec.Isolation
 	}
-	return &corev1.Namespace{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "Namespace"), ObjectMeta: objectMeta("", g.namespace, g.org, map[string]string{
-		v1alpha1.IsolationLabel: string(isolation), "pod-security.kubernetes.io/enforce": enforce})}
+	return &corev1.Namespace{
+		TypeMeta: typeMeta(corev1.SchemeGroupVersion, "Namespace"),
+		ObjectMeta: objectMeta("", g.namespace, g.org, map[string]string{
+			v1alpha1.IsolationLabel: string(isolation), "pod-security.kubernetes.io/enforce": enforce}),
+	}
 }
 
 // quota limits an organisation's own namespace by its quota, and the shared one by the budgets of
@@ -181,14 +198,20 @@ func (g *baseline) quota() *corev1.ResourceQuota {
 	hard := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(g.budget, resource.DecimalSI)}
 	if g.org != "" {
 		q := g.own.Enrollment.Spec.Quota
-		hard = corev1.ResourceList{corev1.ResourceRequestsCPU: orDefault(q.CPU, "16"), corev1.ResourceRequestsMemory: orDefault(q.Memory, "32Gi"),
-			corev1.ResourcePods: *resource.NewQuantity(int64(q.Pods), resource.DecimalSI)}
+		hard = corev1.ResourceList{
+			corev1.ResourceRequestsCPU:    orDefault(q.CPU, "16"),
+			corev1.ResourceRequestsMemory: orDefault(q.Memory, "32Gi"),
+			corev1.ResourcePods:           *resource.NewQuantity(int64(q.Pods), resource.DecimalSI),
+		}
 		if q.Pods == 0 {
 			hard[corev1.ResourcePods] = resource.MustParse("50")
 		}
 	}
-	return &corev1.ResourceQuota{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "ResourceQuota"), ObjectMeta: objectMeta(g.namespace, boundsName, g.org, nil),
-		Spec: corev1.ResourceQuotaSpec{Hard: hard}}
+	return &corev1.ResourceQuota{
+		TypeMeta:   typeMeta(corev1.SchemeGroupVersion, "ResourceQuota"),
+		ObjectMeta: objectMeta(g.namespace, boundsName, g.org, nil),
+		Spec:       corev1.ResourceQuotaSpec{Hard: hard},
+	}
 }
 
 func orDefault(q resource.Quantity, d string) resource.Quantity {
@@ -201,12 +224,19 @@ func orDefault(q resource.Quantity, d string) resource.Quantity {
 // limitRange sets defaults for containers without their own limits. The maximum is 4 CPUs and 8 GiB, or
 // what a pool gives its runners if that is more.
 func (g *baseline) limitRange() *corev1.LimitRange {
-	return &corev1.LimitRange{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "LimitRange"), ObjectMeta: objectMeta(g.namespace, boundsName, g.org, nil), Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
-		Type:           corev1.LimitTypeContainer,
-		Default:        corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
-		DefaultRequest: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
-		Max:            corev1.ResourceList{corev1.ResourceCPU: g.cpu, corev1.ResourceMemory: g.memory},
-	}}}}
+	return &corev1.LimitRange{
+		TypeMeta:   typeMeta(corev1.SchemeGroupVersion, "LimitRange"),
+		ObjectMeta: objectMeta(g.namespace, boundsName, g.org, nil),
+		Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{
+			Type:    corev1.LimitTypeContainer,
+			Default: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+			DefaultRequest: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("100m"),
+				corev1.ResourceMemory: resource.MustParse("128Mi"),
+			},
+			Max: corev1.ResourceList{corev1.ResourceCPU: g.cpu, corev1.ResourceMemory: g.memory},
+		}}},
+	}
 }
 
 // caBundles renders the CA bundles of forges whose certificates are not publicly trusted.
@@ -215,8 +245,14 @@ func (g *baseline) caBundles() (out []Object) {
 	for _, t := range g.tenants {
 		if f := t.Forge; f.Spec.CABundle != "" && !seen[f.Name] {
 			seen[f.Name] = true
-			out = append(out, &corev1.ConfigMap{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "ConfigMap"), ObjectMeta: objectMeta(g.namespace, caBundleName(f), g.org, nil),
-				Data: map[string]string{caKey: f.Spec.CABundle}})
+			out = append(
+				out,
+				&corev1.ConfigMap{
+					TypeMeta:   typeMeta(corev1.SchemeGroupVersion, "ConfigMap"),
+					ObjectMeta: objectMeta(g.namespace, caBundleName(f), g.org, nil),
+					Data:       map[string]string{caKey: f.Spec.CABundle},
+				},
+			)
 		}
 	}
 	return out
@@ -250,7 +286,10 @@ func isRestricted(p *corev1.PodSpec) bool {
 		}
 	}
 	return !slices.ContainsFunc(p.Volumes, func(v corev1.Volume) bool {
-		return v.ConfigMap == nil && v.CSI == nil && v.DownwardAPI == nil && v.EmptyDir == nil && v.Ephemeral == nil && v.PersistentVolumeClaim == nil && v.Projected == nil && v.Secret == nil
+		return v.ConfigMap == nil && v.CSI == nil && v.DownwardAPI == nil && v.EmptyDir == nil && v.Ephemeral == nil &&
+			v.PersistentVolumeClaim == nil &&
+			v.Projected == nil &&
+			v.Secret == nil
 	})
 }
 
@@ -268,7 +307,12 @@ func (g *baseline) policies() ([]*networkingv1.NetworkPolicy, error) {
 	base.Spec.PolicyTypes = append(base.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
 	base.Spec.PodSelector = all
 	base.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{
-		To:    []networkingv1.NetworkPolicyPeer{{NamespaceSelector: new(labelSelector(map[string]string{corev1.LabelMetadataName: "kube-system"})), PodSelector: new(labelSelector(map[string]string{"k8s-app": "kube-dns"}))}},
+		To: []networkingv1.NetworkPolicyPeer{
+			{
+				NamespaceSelector: new(labelSelector(map[string]string{corev1.LabelMetadataName: "kube-system"})),
+				PodSelector:       new(labelSelector(map[string]string{"k8s-app": "kube-dns"})),
+			},
+		},
 		Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolUDP, 53), port(corev1.ProtocolTCP, 53)}}}
 	out := []*networkingv1.NetworkPolicy{base}
 	rules, err := g.egress(g.own.Enrollment)
@@ -290,7 +334,9 @@ func (g *baseline) policies() ([]*networkingv1.NetworkPolicy, error) {
 		p := g.policy(apiServerName, g.org, map[string]string{apiLabel: "true"})
 		for _, a := range slices.Compact(slices.SortedFunc(slices.Values(g.APIServers), netip.AddrPort.Compare)) {
 			p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{
-				To:    []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(a.Addr(), a.Addr().BitLen()).String()}}},
+				To: []networkingv1.NetworkPolicyPeer{
+					{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(a.Addr(), a.Addr().BitLen()).String()}},
+				},
 				Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, int32(a.Port()))}})
 		}
 		out = append(out, p)
@@ -299,8 +345,14 @@ func (g *baseline) policies() ([]*networkingv1.NetworkPolicy, error) {
 }
 
 func (g *baseline) policy(name, org string, pods map[string]string) *networkingv1.NetworkPolicy {
-	return &networkingv1.NetworkPolicy{TypeMeta: typeMeta(networkingv1.SchemeGroupVersion, "NetworkPolicy"), ObjectMeta: objectMeta(g.namespace, name, org, nil),
-		Spec: networkingv1.NetworkPolicySpec{PodSelector: labelSelector(pods), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}}}
+	return &networkingv1.NetworkPolicy{
+		TypeMeta:   typeMeta(networkingv1.SchemeGroupVersion, "NetworkPolicy"),
+		ObjectMeta: objectMeta(g.namespace, name, org, nil),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: labelSelector(pods),
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+		},
+	}
 }
 
 func port(p corev1.Protocol, n int32) networkingv1.NetworkPolicyPort {
@@ -345,7 +397,12 @@ func (g *baseline) egress(e *v1alpha1.RunnerEnrollment) (rules []networkingv1.Ne
 			continue // the enrollment is refused because of it; its running jobs get no access either
 		}
 		rules = append(rules, networkingv1.NetworkPolicyEgressRule{
-			To:    []networkingv1.NetworkPolicyPeer{{NamespaceSelector: new(labelSelector(map[string]string{corev1.LabelMetadataName: c.Namespace})), PodSelector: new(labelSelector(c.PodSelector))}},
+			To: []networkingv1.NetworkPolicyPeer{
+				{
+					NamespaceSelector: new(labelSelector(map[string]string{corev1.LabelMetadataName: c.Namespace})),
+					PodSelector:       new(labelSelector(c.PodSelector)),
+				},
+			},
 			Ports: []networkingv1.NetworkPolicyPort{port(corev1.ProtocolTCP, c.Port)}})
 	}
 	return rules, nil

@@ -40,7 +40,12 @@ func CanaryName(org string) string { return "tailplane-canary-" + org }
 
 // CanaryLabels returns the labels of the pods of an organisation's canary. No other pods have them.
 func CanaryLabels(org string) map[string]string {
-	return map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, v1alpha1.OrgLabel: org, componentLabel: componentCanary, "app.kubernetes.io/instance": CanaryName(org)}
+	return map[string]string{
+		v1alpha1.ManagedByLabel:      v1alpha1.ManagedBy,
+		v1alpha1.OrgLabel:            org,
+		componentLabel:               componentCanary,
+		"app.kubernetes.io/instance": CanaryName(org),
+	}
 }
 
 // canary renders a pod with the same node placement and policy labels as the organisation's jobs.
@@ -62,16 +67,40 @@ func (g *baseline) canary() *appsv1.Deployment {
 	labels := CanaryLabels(e.Name)
 	small := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")}
 	pod := corev1.PodSpec{ServiceAccountName: RunnerAccount, AutomountServiceAccountToken: new(false), EnableServiceLinks: new(false),
-		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(int64(65532)), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:   new(true),
+			RunAsUser:      new(int64(65532)),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
 		Containers: []corev1.Container{{Name: "canary", Image: g.Canary.Image, Args: args,
-			Ports:           []corev1.ContainerPort{{Name: "ready", ContainerPort: canaryPort}},
-			ReadinessProbe:  &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(canaryPort)}}, PeriodSeconds: 5},
-			Resources:       corev1.ResourceRequirements{Requests: small, Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")}},
-			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}}}}}
+			Ports: []corev1.ContainerPort{{Name: "ready", ContainerPort: canaryPort}},
+			ReadinessProbe: &corev1.Probe{
+				ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(canaryPort)}},
+				PeriodSeconds: 5,
+			},
+			Resources: corev1.ResourceRequirements{
+				Requests: small,
+				Limits: corev1.ResourceList{
+					corev1.ResourceCPU:    resource.MustParse("100m"),
+					corev1.ResourceMemory: resource.MustParse("64Mi"),
+				},
+			},
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: new(false),
+				ReadOnlyRootFilesystem:   new(true),
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			}}}}
 	applyPlacement(&pod, e)
-	return &appsv1.Deployment{TypeMeta: typeMeta(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: objectMeta(g.namespace, CanaryName(e.Name), e.Name, map[string]string{componentLabel: componentCanary}),
-		Spec: appsv1.DeploymentSpec{Replicas: new(int32(1)), Selector: new(labelSelector(labels)), Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
-			Template: corev1.PodTemplateSpec{ObjectMeta: objectMeta("", "", e.Name, labels), Spec: pod}}}
+	return &appsv1.Deployment{
+		TypeMeta:   typeMeta(appsv1.SchemeGroupVersion, "Deployment"),
+		ObjectMeta: objectMeta(g.namespace, CanaryName(e.Name), e.Name, map[string]string{componentLabel: componentCanary}),
+		Spec: appsv1.DeploymentSpec{
+			Replicas: new(int32(1)),
+			Selector: new(labelSelector(labels)),
+			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
+			Template: corev1.PodTemplateSpec{ObjectMeta: objectMeta("", "", e.Name, labels), Spec: pod},
+		},
+	}
 }
 
 // forgeAddress returns the address (host:port) of a forge for jobs.
@@ -94,7 +123,12 @@ func EnforcementCondition(pods []corev1.Pod) fleet.Condition {
 	for _, p := range pods {
 		for _, c := range p.Status.Conditions {
 			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil {
-				return fleet.Condition{Type: ConditionEnforced, Status: fleet.Yes, Reason: "Proved", Message: "A canary pod with the network rules of its jobs reaches its forge and no forbidden address."}
+				return fleet.Condition{
+					Type:    ConditionEnforced,
+					Status:  fleet.Yes,
+					Reason:  "Proved",
+					Message: "A canary pod with the network rules of its jobs reaches its forge and no forbidden address.",
+				}
 			}
 		}
 	}
@@ -114,12 +148,22 @@ func EnforcementCondition(pods []corev1.Pod) fleet.Condition {
 			}
 		}
 	}
-	return fleet.Condition{Type: ConditionEnforced, Status: fleet.Unknown, Reason: "NotProved", Message: "No canary pod has proved yet that the network enforces the policies."}
+	return fleet.Condition{
+		Type:    ConditionEnforced,
+		Status:  fleet.Unknown,
+		Reason:  "NotProved",
+		Message: "No canary pod has proved yet that the network enforces the policies.",
+	}
 }
 
 // EnforcementUnknown returns the condition if no canary is configured.
 func EnforcementUnknown() fleet.Condition {
-	return fleet.Condition{Type: ConditionEnforced, Status: fleet.Unknown, Reason: "NotProved", Message: "No canary checks whether the network enforces the policies (fleet.canary)."}
+	return fleet.Condition{
+		Type:    ConditionEnforced,
+		Status:  fleet.Unknown,
+		Reason:  "NotProved",
+		Message: "No canary checks whether the network enforces the policies (fleet.canary).",
+	}
 }
 
 // Times of a canary.

@@ -97,7 +97,11 @@ func isIsolated(e *v1alpha1.RunnerEnrollment) (isolated bool, err error) {
 // objectMeta returns the metadata of an object of an organisation. An empty org means an object for all
 // organisations.
 func objectMeta(namespace, name, org string, more map[string]string) metav1.ObjectMeta {
-	labels := map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, "app.kubernetes.io/part-of": "tailplane", "app.kubernetes.io/name": "tailplane-runner"}
+	labels := map[string]string{
+		v1alpha1.ManagedByLabel:     v1alpha1.ManagedBy,
+		"app.kubernetes.io/part-of": "tailplane",
+		"app.kubernetes.io/name":    "tailplane-runner",
+	}
 	if org != "" {
 		labels[v1alpha1.OrgLabel] = org
 	}
@@ -111,14 +115,21 @@ func typeMeta(gv interface{ String() string }, k string) metav1.TypeMeta {
 
 // serviceAccount renders a ServiceAccount whose token is not mounted by default.
 func serviceAccount(namespace, name, org string) *corev1.ServiceAccount {
-	return &corev1.ServiceAccount{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "ServiceAccount"), ObjectMeta: objectMeta(namespace, name, org, nil), AutomountServiceAccountToken: new(false)}
+	return &corev1.ServiceAccount{
+		TypeMeta:                     typeMeta(corev1.SchemeGroupVersion, "ServiceAccount"),
+		ObjectMeta:                   objectMeta(namespace, name, org, nil),
+		AutomountServiceAccountToken: new(false),
+	}
 }
 
 // roleBinding grants a service account one of the chart's ClusterRoles in one namespace.
 func roleBinding(namespace, role, org, accountNamespace, account string) *rbacv1.RoleBinding {
-	return &rbacv1.RoleBinding{TypeMeta: typeMeta(rbacv1.SchemeGroupVersion, "RoleBinding"), ObjectMeta: objectMeta(namespace, role, org, nil),
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: accountNamespace}}}
+	return &rbacv1.RoleBinding{
+		TypeMeta:   typeMeta(rbacv1.SchemeGroupVersion, "RoleBinding"),
+		ObjectMeta: objectMeta(namespace, role, org, nil),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: account, Namespace: accountNamespace}},
+	}
 }
 
 // Credential renders the copy of an organisation's credential for the namespace of its runners. An
@@ -139,8 +150,14 @@ func Credential(org, namespace string, data map[string][]byte) (*corev1.Secret, 
 	case token && app > 0:
 		return nil, errors.New("the credential has both a token and an App: ARC accepts only one of them")
 	case !token && app < 3:
-		return nil, errors.New("the credential has neither github_token nor all of github_app_id, github_app_installation_id and github_app_private_key")
+		return nil, errors.New(
+			"the credential has neither github_token nor all of github_app_id, github_app_installation_id and github_app_private_key",
+		)
 	}
-	return &corev1.Secret{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "Secret"), ObjectMeta: objectMeta(namespace, fleet.CredentialName(org, fleet.Fingerprint(retained)), org, nil),
-		Type: corev1.SecretTypeOpaque, Data: retained}, nil
+	return &corev1.Secret{
+		TypeMeta:   typeMeta(corev1.SchemeGroupVersion, "Secret"),
+		ObjectMeta: objectMeta(namespace, fleet.CredentialName(org, fleet.Fingerprint(retained)), org, nil),
+		Type:       corev1.SecretTypeOpaque,
+		Data:       retained,
+	}, nil
 }

@@ -104,13 +104,26 @@ func managerObjects(s Settings, u WorkloadSpec) ([]Object, error) {
 		return nil, fmt.Errorf("manager %s: %w", u.Name, err)
 	}
 	out := []Object{
-		&corev1.Secret{TypeMeta: typeMeta(corev1.SchemeGroupVersion, "Secret"), ObjectMeta: objectMeta(namespace, ConfigName(u.Name), u.Enrollment.Name, map[string]string{v1alpha1.PoolLabel: u.Pool.Name}),
-			Type: corev1.SecretTypeOpaque, Data: map[string][]byte{configKey: []byte(config)}},
+		&corev1.Secret{
+			TypeMeta:   typeMeta(corev1.SchemeGroupVersion, "Secret"),
+			ObjectMeta: objectMeta(namespace, ConfigName(u.Name), u.Enrollment.Name, map[string]string{v1alpha1.PoolLabel: u.Pool.Name}),
+			Type:       corev1.SecretTypeOpaque,
+			Data:       map[string][]byte{configKey: []byte(config)},
+		},
 		managerDeployment(s, u, namespace),
 	}
 	if n, _ := ManagerCount(u); n > 1 {
-		out = append(out, &policyv1.PodDisruptionBudget{TypeMeta: typeMeta(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: objectMeta(namespace, u.Name, u.Enrollment.Name, map[string]string{v1alpha1.PoolLabel: u.Pool.Name}),
-			Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: new(labelSelector(workloadLabels(u)))}})
+		out = append(
+			out,
+			&policyv1.PodDisruptionBudget{
+				TypeMeta:   typeMeta(policyv1.SchemeGroupVersion, "PodDisruptionBudget"),
+				ObjectMeta: objectMeta(namespace, u.Name, u.Enrollment.Name, map[string]string{v1alpha1.PoolLabel: u.Pool.Name}),
+				Spec: policyv1.PodDisruptionBudgetSpec{
+					MaxUnavailable: new(intstr.FromInt32(1)),
+					Selector:       new(labelSelector(workloadLabels(u))),
+				},
+			},
+		)
 	}
 	return out, nil
 }
@@ -199,7 +212,10 @@ func managerConfig(s Settings, u WorkloadSpec, namespace string) (string, error)
 			key += "=" + x.Value
 		}
 		if _, twice := tolerated[key]; twice || x.Key == "" || x.TolerationSeconds != nil {
-			return "", fmt.Errorf("GitLab's runner does not support the toleration of %q: it accepts each key once, and neither an empty key nor tolerationSeconds", x.Key)
+			return "", fmt.Errorf(
+				"GitLab's runner does not support the toleration of %q: it accepts each key once, and neither an empty key nor tolerationSeconds",
+				x.Key,
+			)
 		}
 		tolerated[key] = string(x.Effect)
 	}
@@ -212,35 +228,80 @@ func managerDeployment(s Settings, u WorkloadSpec, namespace string) *appsv1.Dep
 	n, _ := ManagerCount(u)
 	labels := podLabels(u.Enrollment.Name, u.Pool.Name, componentManager)
 	labels["app.kubernetes.io/instance"], labels[apiLabel] = u.Name, "true"
-	mounts := []corev1.VolumeMount{{Name: "config", MountPath: configMount, ReadOnly: true}, {Name: "state", MountPath: stateMount}, {Name: "tmp", MountPath: "/tmp"}}
+	mounts := []corev1.VolumeMount{
+		{Name: "config", MountPath: configMount, ReadOnly: true},
+		{Name: "state", MountPath: stateMount},
+		{Name: "tmp", MountPath: "/tmp"},
+	}
 	volumes := []corev1.Volume{
-		{Name: "config", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: ConfigName(u.Name), DefaultMode: new(int32(0o440))}}},
+		{
+			Name: "config",
+			VolumeSource: corev1.VolumeSource{
+				Secret: &corev1.SecretVolumeSource{SecretName: ConfigName(u.Name), DefaultMode: new(int32(0o440))},
+			},
+		},
 		{Name: "state", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 	}
 	if u.Forge.Spec.CABundle != "" {
 		mounts = append(mounts, corev1.VolumeMount{Name: "ca", MountPath: caMount, ReadOnly: true})
-		volumes = append(volumes, corev1.Volume{Name: "ca", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: caBundleName(u.Forge)}}}})
+		volumes = append(
+			volumes,
+			corev1.Volume{
+				Name: "ca",
+				VolumeSource: corev1.VolumeSource{
+					ConfigMap: &corev1.ConfigMapVolumeSource{
+						LocalObjectReference: corev1.LocalObjectReference{Name: caBundleName(u.Forge)},
+					},
+				},
+			},
+		)
 	}
 	pod := corev1.PodSpec{
 		ServiceAccountName: ManagerAccount, AutomountServiceAccountToken: new(true), PriorityClassName: ManagerPriority,
 		TerminationGracePeriodSeconds: new(int64(shutdownTimeout(u.Pool)/time.Second) + 60), Volumes: volumes,
-		SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(int64(65532)), RunAsGroup: new(int64(65532)), FSGroup: new(int64(65532)),
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		SecurityContext: &corev1.PodSecurityContext{
+			RunAsNonRoot:   new(true),
+			RunAsUser:      new(int64(65532)),
+			RunAsGroup:     new(int64(65532)),
+			FSGroup:        new(int64(65532)),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		},
 		Containers: []corev1.Container{{
 			Name: "manager", Image: s.Images.Manager, Command: []string{"/bin/sh", "-c", startScript}, Env: []corev1.EnvVar{{Name: "HOME", Value: stateMount}}, VolumeMounts: mounts,
 			Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: metricsPort, Protocol: corev1.ProtocolTCP}},
-			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("128Mi")},
-				Limits: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("512Mi")}},
-			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+			Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{
+					corev1.ResourceCPU:    resource.MustParse("100m"),
+					corev1.ResourceMemory: resource.MustParse("128Mi"),
+				},
+				Limits: corev1.ResourceList{
+					corev1.ResourceCPU:    resource.MustParse("1"),
+					corev1.ResourceMemory: resource.MustParse("512Mi"),
+				},
+			},
+			SecurityContext: &corev1.SecurityContext{
+				AllowPrivilegeEscalation: new(false),
+				ReadOnlyRootFilesystem:   new(true),
+				Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			},
 		}},
 	}
 	applyPlacement(&pod, u.Enrollment)
-	return &appsv1.Deployment{TypeMeta: typeMeta(appsv1.SchemeGroupVersion, "Deployment"), ObjectMeta: objectMeta(namespace, u.Name, u.Enrollment.Name, map[string]string{v1alpha1.PoolLabel: u.Pool.Name}),
+	return &appsv1.Deployment{
+		TypeMeta:   typeMeta(appsv1.SchemeGroupVersion, "Deployment"),
+		ObjectMeta: objectMeta(namespace, u.Name, u.Enrollment.Name, map[string]string{v1alpha1.PoolLabel: u.Pool.Name}),
 		Spec: appsv1.DeploymentSpec{Replicas: new(int32(n)), Selector: new(labelSelector(workloadLabels(u))),
 			// A stopping manager may wait for its jobs, so its replacement must start first.
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1))}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: objectMeta("", "", u.Enrollment.Name, labels), Spec: pod}}}
+			Strategy: appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{
+					MaxUnavailable: new(intstr.FromInt32(0)),
+					MaxSurge:       new(intstr.FromInt32(1)),
+				},
+			},
+			Template: corev1.PodTemplateSpec{ObjectMeta: objectMeta("", "", u.Enrollment.Name, labels), Spec: pod}},
+	}
 }
 
 // Objects renders the objects of a unit for any forge, in the order in which to apply them.

@@ -69,7 +69,11 @@ func checkTemplate(t *corev1.PodTemplateSpec) error {
 	bad(s.NodeName != "", "nodeName")
 	bad(s.ServiceAccountName != "" || s.DeprecatedServiceAccount != "", "a ServiceAccount")
 	bad(s.AutomountServiceAccountToken != nil && *s.AutomountServiceAccountToken, "a ServiceAccount token")
-	bad(s.RestartPolicy != "" && s.RestartPolicy != corev1.RestartPolicyNever, "restartPolicy %s: each job needs a new pod", s.RestartPolicy)
+	bad(
+		s.RestartPolicy != "" && s.RestartPolicy != corev1.RestartPolicyNever,
+		"restartPolicy %s: each job needs a new pod",
+		s.RestartPolicy,
+	)
 	bad(len(s.EphemeralContainers) > 0, "ephemeral containers")
 	bad(s.PriorityClassName != "" || s.Priority != nil, "a priority")
 	for _, x := range s.Tolerations {
@@ -80,90 +84,143 @@ func checkTemplate(t *corev1.PodTemplateSpec) error {
 	for _, v := range s.Volumes {
 		bad(v.HostPath != nil, "the host path of volume %s", v.Name)
 		if v.Projected != nil {
-			bad(slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }), "a token in volume %s", v.Name)
+			bad(
+				slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }),
+				"a token in volume %s",
+				v.Name,
+			)
 		}
 	}
 	for _, name := range secretsOf(s) {
-		bad(generatedSecrets.MatchString(name), "the Secret %s: names that end in -runner-config, -runner-token or eight hexadecimal digits are reserved for the fleet", name)
+		bad(
+			generatedSecrets.MatchString(name),
+			"the Secret %s: names that end in -runner-config, -runner-token or eight hexadecimal digits are reserved for the fleet",
+			name,
+		)
 	}
 	for _, c := range slices.Concat(s.InitContainers, s.Containers) {
 		if sc := c.SecurityContext; sc != nil {
 			bad(sc.Privileged != nil && *sc.Privileged, "the privileged container %s: use container mode dind", c.Name)
 		}
-		bad(slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 }), "a host port in container %s", c.Name)
+		bad(
+			slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 }),
+			"a host port in container %s",
+			c.Name,
+		)
 	}
 	return errors.Join(errs...)
 }
 
 // applyContainerMode adds what a container mode needs, like ARC's own chart.
 func applyContainerMode(t *corev1.PodTemplateSpec, runner *corev1.Container, m v1alpha1.ContainerMode, images Images) error {
-	if m == "" || m == v1alpha1.ModeDefault {
-		return nil
-	}
 	work := corev1.VolumeMount{Name: "work", MountPath: runnerHome + "/_work"}
-	mount := func(c *corev1.Container, mounts ...corev1.VolumeMount) {
-		for _, m := range mounts {
-			if !slices.ContainsFunc(c.VolumeMounts, func(have corev1.VolumeMount) bool { return have.MountPath == m.MountPath }) {
-				c.VolumeMounts = append(c.VolumeMounts, m)
-			}
-		}
-	}
-	env := func(c *corev1.Container, vars ...corev1.EnvVar) {
-		for _, v := range vars {
-			if !slices.ContainsFunc(c.Env, func(have corev1.EnvVar) bool { return have.Name == v.Name }) {
-				c.Env = append(c.Env, v)
-			}
-		}
-	}
-	volume := func(name string, source corev1.VolumeSource) {
-		if !slices.ContainsFunc(t.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
-			t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
-		}
-	}
-	empty := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
-	hooks := func(folder string) {
-		env(runner, corev1.EnvVar{Name: "ACTIONS_RUNNER_CONTAINER_HOOKS", Value: runnerHome + "/" + folder + "/index.js"},
-			corev1.EnvVar{Name: "ACTIONS_RUNNER_POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}}},
-			corev1.EnvVar{Name: "ACTIONS_RUNNER_REQUIRE_JOB_CONTAINER", Value: "true"})
-	}
 	switch m {
+	case "", v1alpha1.ModeDefault:
+		return nil
 	case v1alpha1.ModeDind:
-		if images.Docker == "" {
-			return errors.New("container mode dind needs a Docker image in the settings")
+		if err := addDocker(t, runner, work, images.Docker); err != nil {
+			return err
 		}
-		if slices.ContainsFunc(slices.Concat(t.Spec.InitContainers, t.Spec.Containers), func(c corev1.Container) bool { return c.Name == "dind" || c.Name == "init-dind-externals" }) {
-			return errors.New("container mode dind adds the containers dind and init-dind-externals, but the template already has one of them")
-		}
-		socket := corev1.VolumeMount{Name: "dind-sock", MountPath: "/var/run"}
-		env(runner, corev1.EnvVar{Name: "DOCKER_HOST", Value: "unix:///var/run/docker.sock"}, corev1.EnvVar{Name: "RUNNER_WAIT_FOR_DOCKER_IN_SECONDS", Value: "120"})
-		mount(runner, work, socket)
-		t.Spec.InitContainers = append(t.Spec.InitContainers,
-			corev1.Container{Name: "init-dind-externals", Image: runner.Image, Command: []string{"cp", "-r", runnerHome + "/externals/.", runnerHome + "/tmpDir/"},
-				VolumeMounts: []corev1.VolumeMount{{Name: "dind-externals", MountPath: runnerHome + "/tmpDir"}}},
-			// A sidecar: it runs next to the job and ends after it.
-			corev1.Container{Name: "dind", Image: images.Docker, RestartPolicy: new(corev1.ContainerRestartPolicyAlways),
-				Args: []string{"dockerd", "--host=unix:///var/run/docker.sock", "--group=$(DOCKER_GROUP_GID)"}, Env: []corev1.EnvVar{{Name: "DOCKER_GROUP_GID", Value: "123"}},
-				SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
-				StartupProbe:    &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"docker", "info"}}}, FailureThreshold: 24, PeriodSeconds: 5},
-				VolumeMounts:    []corev1.VolumeMount{work, socket, {Name: "dind-externals", MountPath: runnerHome + "/externals"}}})
-		volume("work", empty)
-		volume("dind-sock", empty)
-		volume("dind-externals", empty)
 	case v1alpha1.ModeKubernetes:
-		hooks("k8s")
-		mount(runner, work)
-		volume("work", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")}}}}}})
+		addHooks(runner, "k8s")
+		addVolume(t, "work", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("10Gi")},
+				},
+			}},
+		}})
 	case v1alpha1.ModeKubernetesNoVolume:
-		hooks("k8s-novolume")
-		env(runner, corev1.EnvVar{Name: "ACTIONS_RUNNER_IMAGE", Value: runner.Image})
-		mount(runner, work)
-		volume("work", empty)
+		addHooks(runner, "k8s-novolume")
+		addEnv(runner, corev1.EnvVar{Name: "ACTIONS_RUNNER_IMAGE", Value: runner.Image})
+		addVolume(t, "work", emptyDir())
 	default:
 		return fmt.Errorf("unknown container mode %q", m)
 	}
+	addMounts(runner, work)
 	return nil
+}
+
+// addDocker adds Docker in a sidecar, and the runner's way to it.
+func addDocker(t *corev1.PodTemplateSpec, runner *corev1.Container, work corev1.VolumeMount, image string) error {
+	const daemon, setup = "dind", "init-dind-externals"
+	if image == "" {
+		return errors.New("container mode dind needs a Docker image in the settings")
+	}
+	isOurs := func(c corev1.Container) bool { return c.Name == daemon || c.Name == setup }
+	if slices.ContainsFunc(slices.Concat(t.Spec.InitContainers, t.Spec.Containers), isOurs) {
+		return fmt.Errorf("container mode dind adds the containers %s and %s, but the template already has one of them", daemon, setup)
+	}
+	socket := corev1.VolumeMount{Name: "dind-sock", MountPath: "/var/run"}
+	externals := func(path string) corev1.VolumeMount {
+		return corev1.VolumeMount{Name: "dind-externals", MountPath: runnerHome + path}
+	}
+	addEnv(runner,
+		corev1.EnvVar{Name: "DOCKER_HOST", Value: "unix:///var/run/docker.sock"},
+		corev1.EnvVar{Name: "RUNNER_WAIT_FOR_DOCKER_IN_SECONDS", Value: "120"})
+	t.Spec.InitContainers = append(t.Spec.InitContainers,
+		corev1.Container{
+			Name:         setup,
+			Image:        runner.Image,
+			Command:      []string{"cp", "-r", runnerHome + "/externals/.", runnerHome + "/tmpDir/"},
+			VolumeMounts: []corev1.VolumeMount{externals("/tmpDir")},
+		},
+		corev1.Container{ // a sidecar: it runs next to the job and ends after it
+			Name:            daemon,
+			Image:           image,
+			RestartPolicy:   new(corev1.ContainerRestartPolicyAlways),
+			Args:            []string{"dockerd", "--host=unix:///var/run/docker.sock", "--group=$(DOCKER_GROUP_GID)"},
+			Env:             []corev1.EnvVar{{Name: "DOCKER_GROUP_GID", Value: "123"}},
+			SecurityContext: &corev1.SecurityContext{Privileged: new(true)},
+			StartupProbe: &corev1.Probe{
+				ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"docker", "info"}}},
+				FailureThreshold: 24,
+				PeriodSeconds:    5,
+			},
+			VolumeMounts: []corev1.VolumeMount{work, socket, externals("/externals")},
+		})
+	addMounts(runner, work, socket)
+	for _, name := range []string{work.Name, socket.Name, "dind-externals"} {
+		addVolume(t, name, emptyDir())
+	}
+	return nil
+}
+
+// addHooks lets the runner start each job in a pod, with hooks of a folder of its image.
+func addHooks(runner *corev1.Container, folder string) {
+	pod := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "metadata.name"}}
+	addEnv(runner,
+		corev1.EnvVar{Name: "ACTIONS_RUNNER_CONTAINER_HOOKS", Value: runnerHome + "/" + folder + "/index.js"},
+		corev1.EnvVar{Name: "ACTIONS_RUNNER_POD_NAME", ValueFrom: pod},
+		corev1.EnvVar{Name: "ACTIONS_RUNNER_REQUIRE_JOB_CONTAINER", Value: "true"})
+}
+
+// addMounts, addEnv and addVolume add what a template does not have yet: what its author wrote stays.
+func addMounts(c *corev1.Container, mounts ...corev1.VolumeMount) {
+	for _, m := range mounts {
+		if !slices.ContainsFunc(c.VolumeMounts, func(have corev1.VolumeMount) bool { return have.MountPath == m.MountPath }) {
+			c.VolumeMounts = append(c.VolumeMounts, m)
+		}
+	}
+}
+
+func addEnv(c *corev1.Container, vars ...corev1.EnvVar) {
+	for _, v := range vars {
+		if !slices.ContainsFunc(c.Env, func(have corev1.EnvVar) bool { return have.Name == v.Name }) {
+			c.Env = append(c.Env, v)
+		}
+	}
+}
+
+func addVolume(t *corev1.PodTemplateSpec, name string, source corev1.VolumeSource) {
+	if !slices.ContainsFunc(t.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
+		t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+	}
+}
+
+func emptyDir() corev1.VolumeSource {
+	return corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 }
 
 // applyOrg adapts a template to an organisation: its labels, its service account and its nodes.
@@ -183,7 +240,12 @@ func applyOrg(t *corev1.PodTemplateSpec, pool *v1alpha1.RunnerPool, e *v1alpha1.
 }
 
 func podLabels(org, pool, component string) map[string]string {
-	return map[string]string{v1alpha1.OrgLabel: org, v1alpha1.PoolLabel: pool, v1alpha1.ManagedByLabel: v1alpha1.ManagedBy, componentLabel: component}
+	return map[string]string{
+		v1alpha1.OrgLabel:       org,
+		v1alpha1.PoolLabel:      pool,
+		v1alpha1.ManagedByLabel: v1alpha1.ManagedBy,
+		componentLabel:          component,
+	}
 }
 
 // applyPlacement adds the organisation's node placement to a pod.
@@ -214,7 +276,15 @@ func placement(e *v1alpha1.RunnerEnrollment) (selector map[string]string, tolera
 	}
 	if e.Spec.Isolation == v1alpha1.IsolationNode {
 		selector[v1alpha1.OrgLabel] = e.Name
-		tolerations = append(tolerations, corev1.Toleration{Key: v1alpha1.OrgLabel, Operator: corev1.TolerationOpEqual, Value: e.Name, Effect: corev1.TaintEffectNoSchedule})
+		tolerations = append(
+			tolerations,
+			corev1.Toleration{
+				Key:      v1alpha1.OrgLabel,
+				Operator: corev1.TolerationOpEqual,
+				Value:    e.Name,
+				Effect:   corev1.TaintEffectNoSchedule,
+			},
+		)
 	}
 	return selector, tolerations, runtimeClass
 }

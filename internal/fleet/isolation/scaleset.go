@@ -121,13 +121,17 @@ func ScaleSet(s Settings, u WorkloadSpec) (*unstructured.Unstructured, error) {
 		spec["runnerGroup"] = group
 	}
 	if u.Forge.Spec.CABundle != "" {
-		spec["githubServerTLS"] = map[string]any{"certificateFrom": map[string]any{"configMapKeyRef": map[string]any{"name": caBundleName(u.Forge), "key": caKey}},
-			"runnerMountPath": "/usr/local/share/ca-certificates/"}
+		spec["githubServerTLS"] = map[string]any{
+			"certificateFrom": map[string]any{"configMapKeyRef": map[string]any{"name": caBundleName(u.Forge), "key": caKey}},
+			"runnerMountPath": "/usr/local/share/ca-certificates/",
+		}
 	}
 	m := objectMeta(namespace, u.Name, u.Enrollment.Name, map[string]string{
 		"app.kubernetes.io/version": s.ARC.Version, "app.kubernetes.io/part-of": "gha-rs", v1alpha1.PoolLabel: u.Pool.Name,
 		"actions.github.com/scale-set-name": u.Name, "actions.github.com/scale-set-namespace": namespace})
-	set := &unstructured.Unstructured{Object: map[string]any{"apiVersion": scaleSetType.APIVersion, "kind": scaleSetType.Kind, "spec": spec}}
+	set := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": scaleSetType.APIVersion, "kind": scaleSetType.Kind, "spec": spec},
+	}
 	set.SetName(m.Name)
 	set.SetNamespace(m.Namespace)
 	set.SetLabels(m.Labels)

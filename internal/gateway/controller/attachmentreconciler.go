@@ -127,7 +127,8 @@ func (c *attachmentReconciler) reconcilePolicy(ctx context.Context, req reconcil
 		before = slices.Concat(before, last.conditions) // if a type occurs twice, the first one counts
 	}
 	latest := conditionsOf(p.Generation, now, before, reportConditions(report.Accepted, report.ResolvedRefs, report.Programmed))
-	if p.Status.ObservedGeneration == p.Generation && equalLists(p.Status.Rules, report.Rules) && equalLists(ownConditions(p.Status.Conditions), latest) {
+	if p.Status.ObservedGeneration == p.Generation && equalLists(p.Status.Rules, report.Rules) &&
+		equalLists(ownConditions(p.Status.Conditions), latest) {
 		return reconcile.Result{}, nil
 	}
 	if wait := attachmentRequeueSoon - now.Sub(last.at); previous && wait > 0 && wait <= attachmentRequeueSoon {
@@ -160,7 +161,11 @@ func equalLists[T any](a, b []T) bool {
 func ownConditions(all []metav1.Condition) (out []metav1.Condition) {
 	for _, c := range all {
 		switch c.Type {
-		case v1alpha1.ConditionAccepted, v1alpha1.ConditionResolvedRefs, v1alpha1.ConditionProgrammed, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded:
+		case v1alpha1.ConditionAccepted,
+			v1alpha1.ConditionResolvedRefs,
+			v1alpha1.ConditionProgrammed,
+			v1alpha1.ConditionReady,
+			v1alpha1.ConditionDegraded:
 			out = append(out, c)
 		}
 	}
@@ -170,7 +175,11 @@ func ownConditions(all []metav1.Condition) (out []metav1.Condition) {
 
 // reportConditions returns the conditions of a decision and the summary Ready.
 func reportConditions(accepted, resolved, programmed conditions.Condition) map[string]conditions.Condition {
-	all := map[string]conditions.Condition{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionResolvedRefs: resolved, v1alpha1.ConditionProgrammed: programmed}
+	all := map[string]conditions.Condition{
+		v1alpha1.ConditionAccepted:     accepted,
+		v1alpha1.ConditionResolvedRefs: resolved,
+		v1alpha1.ConditionProgrammed:   programmed,
+	}
 	all[v1alpha1.ConditionReady] = firstFailing(accepted, resolved, programmed, conditions.True(v1alpha1.ReasonReady, ""))
 	return all
 }
@@ -223,8 +232,13 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 	}
 	now := c.Now()
 	var wake time.Duration
-	status := v1alpha1.TailscaleGatewayStatus{ObservedGeneration: a.Generation, TailnetCount: int32(report.TailnetCount), ServiceCount: int32(len(report.Routed)),
-		Services: report.Routed[:min(len(report.Routed), maxRoutedServices)], Revision: a.Status.Revision}
+	status := v1alpha1.TailscaleGatewayStatus{
+		ObservedGeneration: a.Generation,
+		TailnetCount:       int32(report.TailnetCount),
+		ServiceCount:       int32(len(report.Routed)),
+		Services:           report.Routed[:min(len(report.Routed), maxRoutedServices)],
+		Revision:           a.Status.Revision,
+	}
 	programmed := report.Programmed
 	var failed error
 	g := result.Snapshot.Gateways[gateway.Name{Namespace: a.Namespace, Name: a.Spec.TargetRef.Name}]
@@ -243,7 +257,10 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 			status.Revision = revisionStatus(a.Status.Revision, p, now)
 		}
 		if taken {
-			programmed = conditions.False(v1alpha1.ReasonConflicted, "another owner already has a TailscaleRoutePolicy with the name "+revisionName(g))
+			programmed = conditions.False(
+				v1alpha1.ReasonConflicted,
+				"another owner already has a TailscaleRoutePolicy with the name "+revisionName(g),
+			)
 		}
 	}
 	conflict, err := c.ensureIngresses(ctx, &a, report)
@@ -269,19 +286,38 @@ func (c *attachmentReconciler) reconcileAttachment(ctx context.Context, req reco
 
 // sameStatus reports whether this controller's part of the status is up to date.
 func sameStatus(is, want *v1alpha1.TailscaleGatewayStatus) bool {
-	return is.ObservedGeneration == want.ObservedGeneration && is.TailnetCount == want.TailnetCount && is.ServiceCount == want.ServiceCount &&
-		equalLists(is.Services, want.Services) && deepEqual(is.Revision, want.Revision) && equalLists(ownConditions(is.Conditions), want.Conditions)
+	return is.ObservedGeneration == want.ObservedGeneration && is.TailnetCount == want.TailnetCount &&
+		is.ServiceCount == want.ServiceCount &&
+		equalLists(is.Services, want.Services) &&
+		deepEqual(is.Revision, want.Revision) &&
+		equalLists(ownConditions(is.Conditions), want.Conditions)
 }
 
 // translationCondition reports whether Envoy Gateway has the current revision, and when to check again.
-func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePolicy, g *gateway.Gateway, now time.Time) (conditions.Condition, time.Duration) {
+func (c *attachmentReconciler) translationCondition(
+	p *v1alpha1.TailscaleRoutePolicy,
+	g *gateway.Gateway,
+	now time.Time,
+) (conditions.Condition, time.Duration) {
 	if p.Annotations[v1alpha1.TranslatedAnnotation] != g.Revision {
 		limit := cmp.Or(c.TranslationTimeout, TranslationTimeout)
 		last, ok := requestTime(p)
 		if unreadable := last.Add(limit).Sub(now); ok && unreadable > 0 {
-			return conditions.False(v1alpha1.ReasonPending, "Envoy Gateway has not requested the newest revision yet"), min(unreadable, limit)
+			return conditions.False(
+					v1alpha1.ReasonPending,
+					"Envoy Gateway has not requested the newest revision yet",
+				), min(
+					unreadable,
+					limit,
+				)
 		}
-		return conditions.False(v1alpha1.ReasonExtensionNotCalled, fmt.Sprintf("Envoy Gateway has not requested the newest revision within %v: check that its extension manager is configured and reaches the extension server", limit)), 0
+		return conditions.False(
+			v1alpha1.ReasonExtensionNotCalled,
+			fmt.Sprintf(
+				"Envoy Gateway has not requested the newest revision within %v: check that its extension manager is configured and reaches the extension server",
+				limit,
+			),
+		), 0
 	}
 	var seen translationProblems
 	if json.Unmarshal([]byte(p.Annotations[v1alpha1.TranslationAnnotation]), &seen) != nil {
@@ -289,9 +325,17 @@ func (c *attachmentReconciler) translationCondition(p *v1alpha1.TailscaleRoutePo
 	}
 	switch {
 	case seen.Incomplete && len(g.Routes) > 0:
-		return conditions.False(v1alpha1.ReasonEnvoyGatewayConfigIncomplete, "Envoy Gateway neither calls the virtual host hook nor sends its routes: see tailplaned gateway envoy-config"), 0
+		return conditions.False(
+			v1alpha1.ReasonEnvoyGatewayConfigIncomplete,
+			"Envoy Gateway neither calls the virtual host hook nor sends its routes: see tailplaned gateway envoy-config",
+		), 0
 	case len(seen.Ambiguous) > 0:
-		return conditions.False(v1alpha1.ReasonSecurityAmbiguous, "the routes of a host differ in their security, so no route is added there; select one with inheritFrom: "+joinNames(seen.Ambiguous)), 0
+		return conditions.False(
+			v1alpha1.ReasonSecurityAmbiguous,
+			"the routes of a host differ in their security, so no route is added there; select one with inheritFrom: "+joinNames(
+				seen.Ambiguous,
+			),
+		), 0
 	case len(seen.Conflicted) > 0:
 		return conditions.False(v1alpha1.ReasonConflicted, "clusters with these names already exist: "+joinNames(seen.Conflicted)), 0
 	}
@@ -345,7 +389,11 @@ func gatewayIngressName(gatewayName, tailnet string) string {
 
 // ensureIngresses maintains the TailscaleServices that expose the Gateway on tailnets. conflict is a
 // message if another owner has one of the names.
-func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.TailscaleGateway, report gateway.AttachmentReport) (conflict string, err error) {
+func (c *attachmentReconciler) ensureIngresses(
+	ctx context.Context,
+	a *v1alpha1.TailscaleGateway,
+	report gateway.AttachmentReport,
+) (conflict string, err error) {
 	desired := map[string]bool{}
 	var taken []string
 	if report.Accepted.IsTrue() {
@@ -369,7 +417,8 @@ func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.
 		return "", err
 	}
 	for _, s := range pointers(all.Items) {
-		if report.Accepted.IsTrue() && s.Spec.Type == v1alpha1.Ingress && metav1.IsControlledBy(s, a) && !desired[s.Name] && s.DeletionTimestamp == nil {
+		if report.Accepted.IsTrue() && s.Spec.Type == v1alpha1.Ingress && metav1.IsControlledBy(s, a) && !desired[s.Name] &&
+			s.DeletionTimestamp == nil {
 			if err := kube.Delete(ctx, c.client, s); err != nil {
 				return "", fmt.Errorf("remove the gateway %s/%s from a tailnet: %w", a.Namespace, a.Name, err)
 			}
@@ -382,7 +431,12 @@ func (c *attachmentReconciler) ensureIngresses(ctx context.Context, a *v1alpha1.
 }
 
 // ensureIngress maintains one of these TailscaleServices. owned is false if another owner has its name.
-func (c *attachmentReconciler) ensureIngress(ctx context.Context, a *v1alpha1.TailscaleGateway, t v1alpha1.AttachedTailnet, at types.NamespacedName) (owned bool, err error) {
+func (c *attachmentReconciler) ensureIngress(
+	ctx context.Context,
+	a *v1alpha1.TailscaleGateway,
+	t v1alpha1.AttachedTailnet,
+	at types.NamespacedName,
+) (owned bool, err error) {
 	i := t.RouteGeneration.Ingress
 	spec := v1alpha1.TailscaleServiceSpec{
 		Type: v1alpha1.Ingress, TailnetRef: &v1alpha1.TailnetReference{Name: t.TailnetRef.Name}, Ports: i.Ports, VIPService: &i.VIPService,

@@ -181,7 +181,10 @@ func (f *discoveryReconciliation) deleteDetached(ctx context.Context, keep []str
 }
 
 // reconcileTailnet reads one tailnet if the interval is over, and updates its known services.
-func (f *discoveryReconciliation) reconcileTailnet(ctx context.Context, spec v1alpha1.AttachedTailnet) (v1alpha1.AttachedTailnetStatus, time.Time, error) {
+func (f *discoveryReconciliation) reconcileTailnet(
+	ctx context.Context,
+	spec v1alpha1.AttachedTailnet,
+) (v1alpha1.AttachedTailnetStatus, time.Time, error) {
 	name := spec.TailnetRef.Name
 	key := discoveryKey{client.ObjectKeyFromObject(f.gateway), f.gateway.UID, name}
 	f.mu.Lock()
@@ -229,7 +232,12 @@ func (f *discoveryReconciliation) reconcileTailnet(ctx context.Context, spec v1a
 var errNotPermitted = errors.New("there is no such tailnet for this namespace")
 
 // readServices reads the current services of a tailnet. at is the time of the older of the two requests.
-func (f *discoveryReconciliation) readServices(ctx context.Context, spec v1alpha1.AttachedTailnet, known gateway.KnownServices, maxAge time.Duration) (list []gateway.DiscoveredService, omitted []string, at time.Time, err error) {
+func (f *discoveryReconciliation) readServices(
+	ctx context.Context,
+	spec v1alpha1.AttachedTailnet,
+	known gateway.KnownServices,
+	maxAge time.Duration,
+) (list []gateway.DiscoveredService, omitted []string, at time.Time, err error) {
 	name := spec.TailnetRef.Name
 	t, err := find[v1alpha1.TailscaleTailnet](ctx, f, client.ObjectKey{Name: name})
 	permitted := false
@@ -314,7 +322,11 @@ func (f *discoveryReconciliation) storedServices(tailnet string) (list []gateway
 }
 
 // apply creates, updates and deletes the objects of a tailnet according to its known services.
-func (f *discoveryReconciliation) apply(ctx context.Context, spec v1alpha1.AttachedTailnet, known gateway.KnownServices) (messages []string, err error) {
+func (f *discoveryReconciliation) apply(
+	ctx context.Context,
+	spec v1alpha1.AttachedTailnet,
+	known gateway.KnownServices,
+) (messages []string, err error) {
 	tailnet := spec.TailnetRef.Name
 	var errs []error
 	desired := map[string]bool{}
@@ -342,13 +354,18 @@ func (f *discoveryReconciliation) apply(ctx context.Context, spec v1alpha1.Attac
 func (f *discoveryReconciliation) hasUserObject(tailnet, service string) bool {
 	return slices.ContainsFunc(f.services, func(s v1alpha1.TailscaleService) bool {
 		t := s.Spec.Target
-		return s.Labels[v1alpha1.DiscoveredLabel] != "true" && t != nil && s.Spec.TailnetRef != nil && s.Spec.TailnetRef.Name == tailnet && s.DeletionTimestamp == nil &&
+		return s.Labels[v1alpha1.DiscoveredLabel] != "true" && t != nil && s.Spec.TailnetRef != nil && s.Spec.TailnetRef.Name == tailnet &&
+			s.DeletionTimestamp == nil &&
 			(strings.TrimPrefix(t.ServiceName, "svc:") == service || slices.Equal(t.Tags, []string{"tag:svc-" + service}))
 	})
 }
 
 // ensureService creates or updates the object of one service. message is the reason if this is not possible.
-func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alpha1.AttachedTailnet, one gateway.DiscoveredService) (message string, err error) {
+func (f *discoveryReconciliation) ensureService(
+	ctx context.Context,
+	spec v1alpha1.AttachedTailnet,
+	one gateway.DiscoveredService,
+) (message string, err error) {
 	tailnet := spec.TailnetRef.Name
 	var have *v1alpha1.TailscaleService
 	for s := range f.own() {
@@ -383,7 +400,11 @@ func (f *discoveryReconciliation) ensureService(ctx context.Context, spec v1alph
 
 // setDiscovered sets the discovered data in the object. It also sets the API server's default values, so
 // that the comparison with the stored object works.
-func (f *discoveryReconciliation) setDiscovered(s *v1alpha1.TailscaleService, spec v1alpha1.AttachedTailnet, one gateway.DiscoveredService) {
+func (f *discoveryReconciliation) setDiscovered(
+	s *v1alpha1.TailscaleService,
+	spec v1alpha1.AttachedTailnet,
+	one gateway.DiscoveredService,
+) {
 	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.ManagedLabel, "true")
 	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.DiscoveredLabel, "true")
 	metav1.SetMetaDataLabel(&s.ObjectMeta, v1alpha1.TailnetLabel, spec.TailnetRef.Name)

@@ -68,7 +68,9 @@ type ExtensionCertificates struct {
 // from the API server, not from a cache.
 func (k *ExtensionCertificates) Add(mgr manager.Manager) error {
 	if k.Namespace == "" || len(k.Names) == 0 || k.Client == "" || k.Log == nil || k.Now == nil {
-		return errors.New("the controller of the extension server's certificates lacks a setting: namespace, names, client, log and clock are required")
+		return errors.New(
+			"the controller of the extension server's certificates lacks a setting: namespace, names, client, log and clock are required",
+		)
 	}
 	k.Lifetime, k.PublishTime = cmp.Or(k.Lifetime, extensionCertificateLifetime), cmp.Or(k.PublishTime, authorityPublishTime)
 	k.RetainTime, k.CheckInterval = cmp.Or(k.RetainTime, authorityRetainTime), cmp.Or(k.CheckInterval, certificateCheckInterval)
@@ -97,10 +99,16 @@ func (k *ExtensionCertificates) run(ctx context.Context) error {
 
 // rotation returns the rotation of both sides' certificates.
 func (k *ExtensionCertificates) rotation() *kube.Rotation {
-	return &kube.Rotation{Name: "tailplane-extension", Lifetime: k.Lifetime, PublishTime: k.PublishTime, RetainTime: k.RetainTime, Leaves: []kube.Leaf{
-		{Certificate: corev1.TLSCertKey, Key: corev1.TLSPrivateKeyKey, Usage: x509.ExtKeyUsageServerAuth, Names: k.Names},
-		{Certificate: clientCertificateKey, Key: clientKeyKey, Usage: x509.ExtKeyUsageClientAuth, Names: []string{k.Client}},
-	}}
+	return &kube.Rotation{
+		Name:        "tailplane-extension",
+		Lifetime:    k.Lifetime,
+		PublishTime: k.PublishTime,
+		RetainTime:  k.RetainTime,
+		Leaves: []kube.Leaf{
+			{Certificate: corev1.TLSCertKey, Key: corev1.TLSPrivateKeyKey, Usage: x509.ExtKeyUsageServerAuth, Names: k.Names},
+			{Certificate: clientCertificateKey, Key: clientKeyKey, Usage: x509.ExtKeyUsageClientAuth, Names: []string{k.Client}},
+		},
+	}
 }
 
 // rotate distributes the current stage from the server's Secret to both sides and then advances one
@@ -134,7 +142,15 @@ func (k *ExtensionCertificates) rotate(ctx context.Context) (wake time.Time, err
 		if err := k.writeSecret(ctx, &own, extensionServerSecret); err != nil {
 			return wake, err
 		}
-		k.Log.Info("the certificates of the extension server changed stage", "next", next.Next != nil, "published", !next.Published.IsZero(), "previous", next.Previous != nil)
+		k.Log.Info(
+			"the certificates of the extension server changed stage",
+			"next",
+			next.Next != nil,
+			"published",
+			!next.Published.IsZero(),
+			"previous",
+			next.Previous != nil,
+		)
 		return k.Now(), nil // distribute the new stage first
 	}
 	return wake, nil

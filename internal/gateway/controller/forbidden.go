@@ -123,9 +123,21 @@ func (r *forbiddenTracker) record(namespace, what string, refused bool) {
 	case namespace == "":
 		r.Log.Error("forbidden: this account may not read what it needs in the whole cluster; trying again", "first", what)
 	case slices.Contains(r.Optional, namespace):
-		r.Log.Warn("forbidden: a namespace is skipped, because this account may not read there; trying again", "namespace", namespace, "first", what)
+		r.Log.Warn(
+			"forbidden: a namespace is skipped, because this account may not read there; trying again",
+			"namespace",
+			namespace,
+			"first",
+			what,
+		)
 	default:
-		r.Log.Error("forbidden: this account may not read in a namespace that it needs; trying again", "namespace", namespace, "first", what)
+		r.Log.Error(
+			"forbidden: this account may not read in a namespace that it needs; trying again",
+			"namespace",
+			namespace,
+			"first",
+			what,
+		)
 	}
 }
 
@@ -195,7 +207,12 @@ func requestedResource(q *http.Request) (namespace, what string) {
 
 // newInformer creates an informer whose cache also counts as synced if access is forbidden in an
 // optional namespace.
-func (r *forbiddenTracker) newInformer(lw toolscache.ListerWatcher, kind runtime.Object, resync time.Duration, by toolscache.Indexers) toolscache.SharedIndexInformer {
+func (r *forbiddenTracker) newInformer(
+	lw toolscache.ListerWatcher,
+	kind runtime.Object,
+	resync time.Duration,
+	by toolscache.Indexers,
+) toolscache.SharedIndexInformer {
 	inner := toolscache.ToListerWatcherWithContext(lw)
 	var informer toolscache.SharedIndexInformer
 	informer = toolscache.NewSharedIndexInformer(&toolscache.ListWatch{

@@ -30,11 +30,24 @@ func listCached[L client.ObjectList](ctx context.Context, g *gatherer, l L, wher
 
 // gather reads all inputs of a decision. It returns when everything is known.
 func (g *gatherer) gather(ctx context.Context) (gateway.Objects, error) {
-	o := gateway.Objects{Namespace: g.Namespace, ClusterDomain: g.ClusterDomain, Controller: g.Controller, ProxyNamespaces: g.ProxyNamespaces,
-		Addresses: g.Addresses, Namespaces: map[string]map[string]string{}, KubeServices: map[gateway.Name]bool{}}
-	always := map[string]client.Object{"TailscaleTailnet": &v1alpha1.TailscaleTailnet{}, "TailscaleProxyGroup": &v1alpha1.TailscaleProxyGroup{},
-		"TailscaleService": &v1alpha1.TailscaleService{}, "TailscaleGateway": &v1alpha1.TailscaleGateway{}, "TailscaleRoutePolicy": &v1alpha1.TailscaleRoutePolicy{},
-		"Namespace": partialMetadata("Namespace"), "Service": partialMetadata("Service")}
+	o := gateway.Objects{
+		Namespace:       g.Namespace,
+		ClusterDomain:   g.ClusterDomain,
+		Controller:      g.Controller,
+		ProxyNamespaces: g.ProxyNamespaces,
+		Addresses:       g.Addresses,
+		Namespaces:      map[string]map[string]string{},
+		KubeServices:    map[gateway.Name]bool{},
+	}
+	always := map[string]client.Object{
+		"TailscaleTailnet":     &v1alpha1.TailscaleTailnet{},
+		"TailscaleProxyGroup":  &v1alpha1.TailscaleProxyGroup{},
+		"TailscaleService":     &v1alpha1.TailscaleService{},
+		"TailscaleGateway":     &v1alpha1.TailscaleGateway{},
+		"TailscaleRoutePolicy": &v1alpha1.TailscaleRoutePolicy{},
+		"Namespace":            partialMetadata("Namespace"),
+		"Service":              partialMetadata("Service"),
+	}
 	if g.Addresses {
 		always["EndpointSlice"] = &discoveryv1.EndpointSlice{}
 	}
@@ -78,7 +91,13 @@ func (g *gatherer) gatherTailplane(ctx context.Context, o *gateway.Objects) erro
 // portTable converts the port table in a group's status.
 func portTable(ports []v1alpha1.MappedPort) (t gateway.PortTable) {
 	for _, p := range ports {
-		t.Ports = append(t.Ports, gateway.TablePort{PortKey: gateway.PortKey{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)}, MatchPort: uint16(p.MatchPort)})
+		t.Ports = append(
+			t.Ports,
+			gateway.TablePort{
+				PortKey:   gateway.PortKey{Service: p.Service, Protocol: string(p.Protocol), TargetPort: uint16(p.TargetPort)},
+				MatchPort: uint16(p.MatchPort),
+			},
+		)
 	}
 	return t
 }
@@ -103,7 +122,12 @@ func (g *gatherer) gatherCore(ctx context.Context, o *gateway.Objects) error {
 	if !g.Addresses {
 		return nil
 	}
-	slicesOf, err := listCached(ctx, g, &discoveryv1.EndpointSliceList{}, client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.EndpointsManager})
+	slicesOf, err := listCached(
+		ctx,
+		g,
+		&discoveryv1.EndpointSliceList{},
+		client.MatchingLabels{discoveryv1.LabelManagedBy: v1alpha1.EndpointsManager},
+	)
 	if err != nil {
 		return err
 	}
@@ -317,7 +341,11 @@ func gatewayObject(g *gatewayapi.Gateway, controllers map[string]string) gateway
 }
 
 // acceptedParents returns the Gateways that accepted a route according to the given controller.
-func acceptedParents(namespace, controller string, parents []gatewayapi.RouteParentStatus, gateways map[gateway.Name]*gatewayapi.Gateway) (out []gateway.ParentObject) {
+func acceptedParents(
+	namespace, controller string,
+	parents []gatewayapi.RouteParentStatus,
+	gateways map[gateway.Name]*gatewayapi.Gateway,
+) (out []gateway.ParentObject) {
 	for _, p := range parents {
 		ref := p.ParentRef
 		if string(p.ControllerName) != controller || !meta.IsStatusConditionTrue(p.Conditions, string(gatewayapi.RouteConditionAccepted)) ||

@@ -107,13 +107,30 @@ func (l *groupReconciliation) render(table gateway.PortTable) (*workload.Objects
 	for i := range l.facts.Ordinals {
 		ordinals = max(ordinals, min(int32(i)+1, workload.MaxReplicas))
 	}
-	return workload.Render(l.group, l.Relays, workload.Plan{Tailnet: l.report.Tailnet, Ordinals: ordinals, Ports: mappedPorts(table), CertDomains: slices.Collect(maps.Keys(l.issue))})
+	return workload.Render(
+		l.group,
+		l.Relays,
+		workload.Plan{
+			Tailnet:     l.report.Tailnet,
+			Ordinals:    ordinals,
+			Ports:       mappedPorts(table),
+			CertDomains: slices.Collect(maps.Keys(l.issue)),
+		},
+	)
 }
 
 func mappedPorts(table gateway.PortTable) (out []v1alpha1.MappedPort) {
 	for _, p := range table.Ports {
 		if p.Until.IsZero() {
-			out = append(out, v1alpha1.MappedPort{Service: p.Service, Protocol: v1alpha1.PortProtocol(p.Protocol), MatchPort: int32(p.MatchPort), TargetPort: int32(p.TargetPort)})
+			out = append(
+				out,
+				v1alpha1.MappedPort{
+					Service:    p.Service,
+					Protocol:   v1alpha1.PortProtocol(p.Protocol),
+					MatchPort:  int32(p.MatchPort),
+					TargetPort: int32(p.TargetPort),
+				},
+			)
 		}
 	}
 	return out
@@ -122,7 +139,11 @@ func mappedPorts(table gateway.PortTable) (out []v1alpha1.MappedPort) {
 // allocatePorts allocates the ports of the group, starting from the table in its ConfigMap. If that table
 // is invalid, it uses the ports in the status.
 func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.PortTable, current *corev1.ConfigMap, err error) {
-	current, err = find[corev1.ConfigMap](ctx, l.direct, client.ObjectKey{Namespace: l.group.Namespace, Name: workload.ConfigMapName(l.group)})
+	current, err = find[corev1.ConfigMap](
+		ctx,
+		l.direct,
+		client.ObjectKey{Namespace: l.group.Namespace, Name: workload.ConfigMapName(l.group)},
+	)
 	if err != nil {
 		return next, nil, fmt.Errorf("get the ConfigMap: %w", err)
 	}
@@ -132,7 +153,13 @@ func (l *groupReconciliation) allocatePorts(ctx context.Context) (next gateway.P
 	table := portTable(l.group.Status.Ports)
 	if text, ok := cmp.Or(current, &corev1.ConfigMap{}).Data[portsKey]; ok {
 		if stored, err := gateway.ParsePortTable([]byte(text)); err != nil {
-			l.Log.Warn("the port table in the ConfigMap cannot be read; using the table in the status", "group", l.group.Namespace+"/"+l.group.Name, "err", err)
+			l.Log.Warn(
+				"the port table in the ConfigMap cannot be read; using the table in the status",
+				"group",
+				l.group.Namespace+"/"+l.group.Name,
+				"err",
+				err,
+			)
 		} else {
 			table = stored
 		}
@@ -234,7 +261,12 @@ func applyIfChanged(ctx context.Context, to client.Client, want, current client.
 	if rv := want.GetResourceVersion(); rv != "" {
 		u.SetResourceVersion(rv)
 	}
-	return true, to.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	return true, to.Apply(
+		ctx,
+		client.ApplyConfigurationFromUnstructured(u),
+		client.FieldOwner(v1alpha1.FieldManager),
+		client.ForceOwnership,
+	)
 }
 
 // currentSecret returns the Secret with this name that this reconcile has read, or nil.
@@ -366,11 +398,18 @@ func (l *groupReconciliation) updateDesired(ctx context.Context) (unused bool, e
 // not exist.
 func (c *groupReconciler) applyDesired(ctx context.Context, w gateway.DesiredGroup, current *v1alpha1.TailscaleProxyGroup) error {
 	g := &v1alpha1.TailscaleProxyGroup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: w.Name, Labels: map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.TailnetLabel: w.Tailnet}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.Namespace,
+			Name:      w.Name,
+			Labels:    map[string]string{v1alpha1.ManagedLabel: "true", v1alpha1.TailnetLabel: w.Tailnet},
+		},
 		Spec: v1alpha1.TailscaleProxyGroupSpec{
 			Type: w.Type, Replicas: new(w.Replicas), TailnetRef: &v1alpha1.TailnetReference{Name: w.Tailnet}, TailnetTarget: w.Target.DeepCopy(),
-			Consumers: v1alpha1.NamespaceSelector{From: v1alpha1.NamespacesSelector, Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-				{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: w.Consumers}}}},
+			Consumers: v1alpha1.NamespaceSelector{
+				From: v1alpha1.NamespacesSelector,
+				Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+					{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: w.Consumers}}},
+			},
 		},
 	}
 	g.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"))

@@ -68,7 +68,15 @@ type apiPause struct {
 // Secret of a relay.
 func (c *groupReconciler) Add(mgr manager.Manager) error {
 	// The manager's client would watch every written kind with its full contents.
-	direct, err := client.New(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), FieldOwner: v1alpha1.FieldManager})
+	direct, err := client.New(
+		mgr.GetConfig(),
+		client.Options{
+			HTTPClient: mgr.GetHTTPClient(),
+			Scheme:     mgr.GetScheme(),
+			Mapper:     mgr.GetRESTMapper(),
+			FieldOwner: v1alpha1.FieldManager,
+		},
+	)
 	if err != nil {
 		return err
 	}
@@ -116,7 +124,8 @@ func (c *groupReconciler) groupsOfTailnet(_ context.Context, o client.Object) (o
 
 // groupServiceChanged selects the changes of a service that affect the configuration of relays.
 func groupServiceChanged(was, is *v1alpha1.TailscaleService) bool {
-	return was.Generation != is.Generation || !deepEqual(was.Status.VIP, is.Status.VIP) || is.Spec.VIPService != nil && mayHost(was) != mayHost(is)
+	return was.Generation != is.Generation || !deepEqual(was.Status.VIP, is.Status.VIP) ||
+		is.Spec.VIPService != nil && mayHost(was) != mayHost(is)
 }
 
 // changedGroups returns the groups whose decision changed.
@@ -212,8 +221,18 @@ func (c *groupReconciler) reconcileGroup(ctx context.Context, key types.Namespac
 	if !known && g.DeletionTimestamp == nil {
 		return time.Time{}, nil // new group without a decision
 	}
-	l := &groupReconciliation{groupReconciler: c, result: result, report: report, group: g, before: g.DeepCopy(), gone: map[string]bool{}, existing: map[string]bool{}, deletedDevices: map[string]bool{},
-		issue: map[string]bool{}, retained: map[string]bool{}}
+	l := &groupReconciliation{
+		groupReconciler: c,
+		result:          result,
+		report:          report,
+		group:           g,
+		before:          g.DeepCopy(),
+		gone:            map[string]bool{},
+		existing:        map[string]bool{},
+		deletedDevices:  map[string]bool{},
+		issue:           map[string]bool{},
+		retained:        map[string]bool{},
+	}
 	if unused, err := l.updateDesired(ctx); unused || err != nil {
 		return l.wake, err
 	}
@@ -384,7 +403,9 @@ func (l *groupReconciliation) addFinalizer(ctx context.Context) error {
 }
 
 func (l *groupReconciliation) removeFinalizer(ctx context.Context) error {
-	return client.IgnoreNotFound(l.patch(ctx, "remove the finalizer", func() { controllerutil.RemoveFinalizer(l.group, v1alpha1.Finalizer) }))
+	return client.IgnoreNotFound(
+		l.patch(ctx, "remove the finalizer", func() { controllerutil.RemoveFinalizer(l.group, v1alpha1.Finalizer) }),
+	)
 }
 
 // patch changes the metadata of the group with optimistic locking.

@@ -25,7 +25,6 @@ import (
 	"github.com/tailplane/tailplane/internal/gateway"
 	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/relay/config"
-	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
 
 const (
@@ -75,11 +74,17 @@ func (l *groupReconciliation) gatherIngress(ctx context.Context) (*groupIngress,
 	for _, s := range pointers(all.Items) {
 		report := l.result.Services[objectName(s)]
 		l.retainCertificate(s, report.Group)
-		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != objectName(l.group) || !report.Accepted.IsTrue() || !report.ResolvedRefs.IsTrue() || s.Spec.BackendRef == nil {
+		if s.Spec.Type != v1alpha1.Ingress || s.DeletionTimestamp != nil || report.Group != objectName(l.group) ||
+			!report.Accepted.IsTrue() ||
+			!report.ResolvedRefs.IsTrue() ||
+			s.Spec.BackendRef == nil {
 			continue
 		}
 		if len(out.relay) == config.MaxExposed { // a relay rejects a configuration with more services
-			l.omitted = append(l.omitted, fmt.Sprintf("more than %d services; services from %s on are skipped", config.MaxExposed, objectName(s)))
+			l.omitted = append(
+				l.omitted,
+				fmt.Sprintf("more than %d services; services from %s on are skipped", config.MaxExposed, objectName(s)),
+			)
 			break
 		}
 		if err := l.expose(ctx, s, out); err != nil {
@@ -114,7 +119,10 @@ func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleS
 	file, serve, omitted := carriedPorts(s, host, domain)
 	file.Issue = l.issue[domain]
 	if omitted {
-		l.omitted = append(l.omitted, objectName(s).String()+" has UDP together with TCP or with a PROXY header, which relays do not support")
+		l.omitted = append(
+			l.omitted,
+			objectName(s).String()+" has UDP together with TCP or with a PROXY header, which relays do not support",
+		)
 	}
 	if file.VIP != "" && !mayHost(s) || len(file.Ports) == 0 {
 		return nil
@@ -137,7 +145,8 @@ func (l *groupReconciliation) expose(ctx context.Context, s *v1alpha1.TailscaleS
 func carriedPorts(s *v1alpha1.TailscaleService, host, domain string) (file config.IngressService, serve serveService, omitted bool) {
 	file.Domain = domain
 	file.ProxyProtocol, serve.TCP = s.Spec.ProxyProtocol == v1alpha1.ProxyProtocolV2, map[string]serveTCP{}
-	if s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.Protocol != v1alpha1.UDP }) {
+	if s.Spec.VIPService != nil &&
+		slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.Protocol != v1alpha1.UDP }) {
 		file.VIP = s.Spec.VIPService.Name
 	}
 	for _, p := range s.Spec.Ports {
@@ -236,7 +245,8 @@ func isReadyEndpoint(e discoveryv1.Endpoint) bool { return ptr.Deref(e.Condition
 
 // terminatesTLS reports whether relays terminate TLS on a port of a service.
 func terminatesTLS(s *v1alpha1.TailscaleService) bool {
-	return s.Spec.VIPService != nil && slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.TLS == v1alpha1.TLSTerminate })
+	return s.Spec.VIPService != nil &&
+		slices.ContainsFunc(s.Spec.Ports, func(p v1alpha1.ServicePort) bool { return p.TLS == v1alpha1.TLSTerminate })
 }
 
 // domainOf returns the name of a service in the group's tailnet, or "" if it is unknown.
@@ -252,7 +262,8 @@ func (l *groupReconciliation) domainOf(s *v1alpha1.TailscaleService) string {
 // retainCertificate keeps the certificate of a service that this group may carry, even while it does
 // not carry it. Reissuing is costly, because a CA limits the certificates per name.
 func (l *groupReconciliation) retainCertificate(s *v1alpha1.TailscaleService, group gateway.Name) {
-	if s.Spec.Type == v1alpha1.Ingress && s.DeletionTimestamp == nil && terminatesTLS(s) && (group == objectName(l.group) || group.Name == "") {
+	if s.Spec.Type == v1alpha1.Ingress && s.DeletionTimestamp == nil && terminatesTLS(s) &&
+		(group == objectName(l.group) || group.Name == "") {
 		l.retained[l.domainOf(s)] = true
 	}
 }
@@ -274,7 +285,10 @@ func (l *groupReconciliation) ensureCertificate(ctx context.Context, s *v1alpha1
 	case err != nil:
 		return "", fmt.Errorf("get the Secret %s: %w", domain, err)
 	case other != nil && other.Type != corev1.SecretTypeTLS:
-		l.omitted = append(l.omitted, objectName(s).String()+" terminates TLS, but the Secret "+domain+" has another type than "+string(corev1.SecretTypeTLS))
+		l.omitted = append(
+			l.omitted,
+			objectName(s).String()+" terminates TLS, but the Secret "+domain+" has another type than "+string(corev1.SecretTypeTLS),
+		)
 		return "", nil
 	}
 	l.issue[domain] = other == nil
@@ -311,7 +325,11 @@ func (l *groupReconciliation) applyCertificates(ctx context.Context, objects *wo
 const pingsPerRelay = 3
 
 // relayConfig returns the data of the group's ConfigMap for the relays.
-func (l *groupReconciliation) relayConfig(ctx context.Context, table gateway.PortTable, current *corev1.ConfigMap) (map[string]string, error) {
+func (l *groupReconciliation) relayConfig(
+	ctx context.Context,
+	table gateway.PortTable,
+	current *corev1.ConfigMap,
+) (map[string]string, error) {
 	file := config.RelayFile{Tailnet: config.Tailnet{HostnamePrefix: l.hostnamePrefix(), Tags: l.tags()}}
 	if l.tailnet != nil {
 		file.Tailnet.ControlURL = l.tailnet.Spec.ControlURL
@@ -369,117 +387,4 @@ func withoutServices(text string) (string, error) {
 	file.Targets, file.Ingress = nil, nil
 	out, err := json.Marshal(file)
 	return string(out), err
-}
-
-// egressServices returns the services that have ports, with their targets. If the API does not answer, the
-// known targets stay.
-func (l *groupReconciliation) egressServices(ctx context.Context, table gateway.PortTable, last map[string][]config.Target) (map[string]config.EgressService, map[string][]config.Target, error) {
-	services, targets := map[string]config.EgressService{}, map[string][]config.Target{}
-	for _, p := range table.Ports {
-		if !p.Until.IsZero() {
-			continue
-		}
-		s := services[p.Service]
-		s.Ports = append(s.Ports, config.Port{Protocol: config.Protocol(strings.ToLower(p.Protocol)), Match: p.MatchPort, Target: p.TargetPort})
-		services[p.Service] = s
-	}
-	for _, key := range slices.Sorted(maps.Keys(services)) {
-		s := services[key]
-		t, real, err := l.serviceTarget(ctx, key)
-		if err != nil {
-			return nil, nil, err
-		}
-		list, err := l.resolveTargets(ctx, t, last[key])
-		if err != nil {
-			return nil, nil, err
-		}
-		if len(list) == 0 {
-			delete(services, key) // the destination is unknown
-			l.omitted = append(l.omitted, key+" has no known destination")
-			continue
-		}
-		if real != nil {
-			s.HealthCheckEndpoint = fmt.Sprintf("http://%s.%s.svc.%s:%d/healthz", gateway.GroupServiceName(objectName(real)), l.group.Namespace, l.ClusterDomain, v1alpha1.HealthPort)
-		}
-		s.TailnetTarget, targets[key] = list[0], list
-		services[key] = s
-	}
-	return services, targets, nil
-}
-
-// serviceTarget returns the target of the service with this key: the target of the TailscaleService, or
-// the group's own target. A service for which the group was created has both; the group's target
-// is then used, because it is more detailed.
-func (l *groupReconciliation) serviceTarget(ctx context.Context, key string) (v1alpha1.TailnetTarget, *v1alpha1.TailscaleService, error) {
-	own := cmp.Or(l.group.Spec.TailnetTarget, &v1alpha1.TailnetTarget{})
-	ns, name, _ := strings.Cut(key, ".")
-	s, err := find[v1alpha1.TailscaleService](ctx, l.cache, client.ObjectKey{Namespace: ns, Name: name})
-	if err != nil || s == nil || s.Spec.Target == nil || l.result.Services[objectName(s)].Group != objectName(l.group) {
-		return *own, nil, wrapError(err, "get the service %s", key)
-	}
-	t := v1alpha1.TailnetTarget{ServiceName: s.Spec.Target.ServiceName, Tags: s.Spec.Target.Tags, FQDN: s.Spec.Target.FQDN, IP: s.Spec.Target.IP}
-	if own.ServiceName != "" && strings.TrimPrefix(own.ServiceName, "svc:") == strings.TrimPrefix(t.ServiceName, "svc:") {
-		t = *own
-	}
-	return t, s, nil
-}
-
-// resolveTargets returns the current nodes and services of a target: an address or a name, the named
-// service if it exists, otherwise all devices with all tags.
-func (l *groupReconciliation) resolveTargets(ctx context.Context, t v1alpha1.TailnetTarget, last []config.Target) ([]config.Target, error) {
-	switch {
-	case t.IP != "":
-		return []config.Target{{IP: t.IP}}, nil
-	case t.FQDN != "":
-		return []config.Target{{FQDN: t.FQDN}}, nil
-	case t.ServiceName == "" && len(t.Tags) == 0:
-		return nil, nil
-	case t.ServiceName == "":
-		return []config.Target{{Tags: t.Tags}}, nil
-	}
-	label, ok := gateway.ServiceLabel(t.ServiceName)
-	if !ok {
-		return nil, nil
-	}
-	var vip []config.Target
-	if suffix := l.tailnetDomain(); suffix != "" {
-		vip = []config.Target{{FQDN: label + "." + suffix}}
-	}
-	service, known := l.vipService(ctx, "svc:"+label)
-	if vip == nil && service != nil && len(service.Addrs) > 0 {
-		vip = []config.Target{{IP: service.Addrs[0].String()}} // use the address until the tailnet's domain is known
-	}
-	switch {
-	case service != nil:
-		return vip, nil
-	case !known && len(last) > 0:
-		return last, nil
-	case len(t.Tags) > 0:
-		return []config.Target{{Tags: t.Tags}}, nil
-	}
-	return vip, nil // the service may be created later
-}
-
-// tailnetDomain returns the tailnet's domain, or "" if it is unknown.
-func (l *groupReconciliation) tailnetDomain() string {
-	if l.tailnet == nil || l.tailnet.Status.TailnetInfo == nil {
-		return ""
-	}
-	return l.tailnet.Status.TailnetInfo.Name
-}
-
-// vipService returns a service of the tailnet, or nil if there is none. known is false if this is unknown. It uses
-// the same list as the tailnet's check and discovery.
-func (l *groupReconciliation) vipService(ctx context.Context, name string) (service *tsapi.Service, known bool) {
-	if l.api == nil || !l.tailnetReady() {
-		return nil, false
-	}
-	interval := cmp.Or(l.tailnet.Spec.SyncInterval.Duration, maxRequeueAfter/2)
-	l.requeueAt(l.Now().Add(interval))
-	list, err := l.api.Services(ctx, interval)
-	if err != nil || list.Refused != nil {
-		l.Log.Debug("services of the tailnet are not known", "group", l.group.Name, "err", err)
-		return nil, false
-	}
-	return findVIP(list.Services, name), true
 }

@@ -349,7 +349,13 @@ func (l *groupReconciliation) deleteDevices(ctx context.Context, devices []gatew
 		case err != nil:
 			return err
 		case !l.ownsDevice(d, device):
-			l.Log.Warn("not deleting a device that does not belong to the group", "group", l.group.Namespace+"/"+l.group.Name, "device", d.Node)
+			l.Log.Warn(
+				"not deleting a device that does not belong to the group",
+				"group",
+				l.group.Namespace+"/"+l.group.Name,
+				"device",
+				d.Node,
+			)
 		default:
 			if err := l.api.DeleteDevice(ctx, d.Node); err != nil {
 				return err

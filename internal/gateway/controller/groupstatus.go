@@ -57,7 +57,13 @@ func (l *groupReconciliation) deviceRows() []v1alpha1.RelayDevice {
 		d := v1alpha1.RelayDevice{Ordinal: int32(i), NodeID: r.Node}
 		if s := l.state[i]; s != nil && r.Node != "" {
 			d.PodUID = types.UID(r.WriterPod)
-			d.FQDN, d.Hostname = strings.TrimSuffix(string(s.Data[config.DeviceFQDN]), "."), cmp.Or(previous[r.Node].Hostname, l.hostname(i))
+			d.FQDN, d.Hostname = strings.TrimSuffix(
+				string(s.Data[config.DeviceFQDN]),
+				".",
+			), cmp.Or(
+				previous[r.Node].Hostname,
+				l.hostname(i),
+			)
 			var ips []string
 			if json.Unmarshal(s.Data[config.DeviceIPs], &ips) == nil {
 				d.IPs = ips[:min(len(ips), 4)]
@@ -161,7 +167,14 @@ func (l *groupReconciliation) acceptedCondition() conditions.Condition {
 	case !v.IsTrue():
 		return v
 	case len(l.refused) > 0:
-		return conditions.False(v1alpha1.ReasonPortsExhausted, fmt.Sprintf("All %d ports of the relays are allocated; %s has none.", gateway.LastPort-gateway.FirstPort+1, joinKeys(l.refused)))
+		return conditions.False(
+			v1alpha1.ReasonPortsExhausted,
+			fmt.Sprintf(
+				"All %d ports of the relays are allocated; %s has none.",
+				gateway.LastPort-gateway.FirstPort+1,
+				joinKeys(l.refused),
+			),
+		)
 	}
 	return conditions.True(v1alpha1.ReasonAccepted, "")
 }
@@ -187,7 +200,8 @@ func (l *groupReconciliation) readyCondition(ready, desired int) conditions.Cond
 	case g.Status.ObservedGeneration != 0 && (extra || len(l.pods) < desired && len(l.pods) > 0):
 		return conditions.False(v1alpha1.ReasonScaling, fmt.Sprintf("There are %d relays; %d are desired.", len(l.pods), desired))
 	}
-	if ready == 0 && !meta.IsStatusConditionTrue(l.before.Status.Conditions, v1alpha1.ConditionAvailable) && l.before.Status.ReadyReplicas == 0 &&
+	if ready == 0 && !meta.IsStatusConditionTrue(l.before.Status.Conditions, v1alpha1.ConditionAvailable) &&
+		l.before.Status.ReadyReplicas == 0 &&
 		!slices.ContainsFunc(l.before.Status.Devices, func(d v1alpha1.RelayDevice) bool { return d.FQDN != "" && d.Ready }) {
 		return conditions.False(v1alpha1.ReasonCreating, fmt.Sprintf("%d of %d relays are ready.", ready, desired))
 	}
@@ -217,7 +231,15 @@ func (l *groupReconciliation) degradedCondition(cause error) conditions.Conditio
 		} else if !l.manages(l.group.Namespace) {
 			why = "the operator runs no relays in this namespace any more"
 		}
-		return conditions.True(reasonCleanupBlocked, fmt.Sprintf("Not deleted yet: %s: %s. The annotation %s=true skips this cleanup.", l.remainingObjects(), why, v1alpha1.SkipRemoteCleanupAnnotation))
+		return conditions.True(
+			reasonCleanupBlocked,
+			fmt.Sprintf(
+				"Not deleted yet: %s: %s. The annotation %s=true skips this cleanup.",
+				l.remainingObjects(),
+				why,
+				v1alpha1.SkipRemoteCleanupAnnotation,
+			),
+		)
 	case l.forbidden:
 		return conditions.True(v1alpha1.ReasonNamespaceForbidden, forbiddenMessage(l.group.Namespace))
 	case l.failure != nil:
@@ -288,7 +310,13 @@ func (l *groupReconciliation) emitEvents() {
 	if l.allocated > 0 {
 		event(corev1.EventTypeNormal, "PortAllocated", "Allocate", "Allocated %d ports to services of the relays.", l.allocated)
 	}
-	is, was := conditions.Get(l.group.Status.Conditions, v1alpha1.ConditionDegraded), conditions.Get(l.before.Status.Conditions, v1alpha1.ConditionDegraded)
+	is, was := conditions.Get(
+		l.group.Status.Conditions,
+		v1alpha1.ConditionDegraded,
+	), conditions.Get(
+		l.before.Status.Conditions,
+		v1alpha1.ConditionDegraded,
+	)
 	if is.Reason == reasonCleanupBlocked && was.Reason != reasonCleanupBlocked {
 		event(corev1.EventTypeWarning, reasonCleanupBlocked, "Delete", "%s", is.Message)
 	}

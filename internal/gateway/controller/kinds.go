@@ -41,8 +41,18 @@ import (
 
 // addTypes registers the kinds that the controllers use.
 func addTypes(s *runtime.Scheme) error {
-	return errors.Join(v1alpha1.AddToScheme(s), gatewayapi.Install(s), corev1.AddToScheme(s), appsv1.AddToScheme(s), rbacv1.AddToScheme(s), policyv1.AddToScheme(s),
-		networkingv1.AddToScheme(s), discoveryv1.AddToScheme(s), authenticationv1.AddToScheme(s), metav1.AddMetaToScheme(s))
+	return errors.Join(
+		v1alpha1.AddToScheme(s),
+		gatewayapi.Install(s),
+		corev1.AddToScheme(s),
+		appsv1.AddToScheme(s),
+		rbacv1.AddToScheme(s),
+		policyv1.AddToScheme(s),
+		networkingv1.AddToScheme(s),
+		discoveryv1.AddToScheme(s),
+		authenticationv1.AddToScheme(s),
+		metav1.AddMetaToScheme(s),
+	)
 }
 
 // gatewayAPI is the group and version of the Gateway API that is used.
@@ -64,14 +74,27 @@ func newMapper() meta.RESTMapper {
 	add(policyv1.SchemeGroupVersion, "PodDisruptionBudget")
 	add(networkingv1.SchemeGroupVersion, "NetworkPolicy")
 	add(discoveryv1.SchemeGroupVersion, "EndpointSlice")
-	return kube.Mapper(namespaced, []schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), gatewayAPI.WithKind("GatewayClass"),
-		corev1.SchemeGroupVersion.WithKind("Namespace"), authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview")})
+	return kube.Mapper(
+		namespaced,
+		[]schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind("TailscaleTailnet"), gatewayAPI.WithKind("GatewayClass"),
+			corev1.SchemeGroupVersion.WithKind("Namespace"), authenticationv1.SchemeGroupVersion.WithKind("SelfSubjectReview")},
+	)
 }
 
 // groupObjectKinds returns the kinds of the objects of a group.
 func groupObjectKinds() []client.Object {
-	return []client.Object{&appsv1.StatefulSet{}, &corev1.Pod{}, &corev1.Secret{}, &corev1.ConfigMap{}, &corev1.Service{}, &corev1.ServiceAccount{},
-		&rbacv1.Role{}, &rbacv1.RoleBinding{}, &policyv1.PodDisruptionBudget{}, &networkingv1.NetworkPolicy{}}
+	return []client.Object{
+		&appsv1.StatefulSet{},
+		&corev1.Pod{},
+		&corev1.Secret{},
+		&corev1.ConfigMap{},
+		&corev1.Service{},
+		&corev1.ServiceAccount{},
+		&rbacv1.Role{},
+		&rbacv1.RoleBinding{},
+		&policyv1.PodDisruptionBudget{},
+		&networkingv1.NetworkPolicy{},
+	}
 }
 
 // cacheOptions limits the caches to the namespaces of groups and to the operator's objects, because the ServiceAccount
@@ -277,7 +300,8 @@ func affectsDecision(was, is any) bool {
 		return true
 	}
 	if a.GetUID() != b.GetUID() || a.GetGeneration() != b.GetGeneration() || (a.GetDeletionTimestamp() == nil) != (b.GetDeletionTimestamp() == nil) ||
-		!maps.Equal(a.GetLabels(), b.GetLabels()) || !maps.Equal(a.GetAnnotations(), b.GetAnnotations()) && !onlyTranslationNotes(a, b) {
+		!maps.Equal(a.GetLabels(), b.GetLabels()) ||
+		!maps.Equal(a.GetAnnotations(), b.GetAnnotations()) && !onlyTranslationNotes(a, b) {
 		return true
 	}
 	switch a := a.(type) {

@@ -68,7 +68,11 @@ func isRevision(p *v1alpha1.TailscaleRoutePolicy) bool {
 // object. taken means that another owner has an object with this name. If wake is not 0, the
 // previous request is very recent, and the caller must try again after wake. Each request causes a
 // full translation, so changes are batched.
-func (c *attachmentReconciler) ensureRevision(ctx context.Context, g *gateway.Gateway, owner metav1.OwnerReference) (p *v1alpha1.TailscaleRoutePolicy, taken bool, wake time.Duration, err error) {
+func (c *attachmentReconciler) ensureRevision(
+	ctx context.Context,
+	g *gateway.Gateway,
+	owner metav1.OwnerReference,
+) (p *v1alpha1.TailscaleRoutePolicy, taken bool, wake time.Duration, err error) {
 	p = &v1alpha1.TailscaleRoutePolicy{}
 	now := c.Now()
 	at := types.NamespacedName{Namespace: g.Name.Namespace, Name: revisionName(g)}
@@ -128,7 +132,12 @@ func newObject(kind string, at types.NamespacedName) *unstructured.Unstructured 
 }
 
 func (c *attachmentReconciler) apply(ctx context.Context, u *unstructured.Unstructured) error {
-	return c.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(v1alpha1.FieldManager), client.ForceOwnership)
+	return c.client.Apply(
+		ctx,
+		client.ApplyConfigurationFromUnstructured(u),
+		client.FieldOwner(v1alpha1.FieldManager),
+		client.ForceOwnership,
+	)
 }
 
 // bareGatewayOf returns the Gateway of a revision object without a TailscaleGateway.
@@ -155,7 +164,13 @@ func (c *attachmentReconciler) reconcileBareGateway(ctx context.Context, req rec
 		}
 		_, taken, wake, err := c.ensureRevision(ctx, g, *metav1.NewControllerRef(&owner, gatewayAPI.WithKind("Gateway")))
 		if taken {
-			c.Log.Warn("another owner has the object that triggers a translation by Envoy Gateway", "gateway", g.Name.String(), "object", revisionName(g))
+			c.Log.Warn(
+				"another owner has the object that triggers a translation by Envoy Gateway",
+				"gateway",
+				g.Name.String(),
+				"object",
+				revisionName(g),
+			)
 		}
 		if wake > 0 {
 			return reconcile.Result{RequeueAfter: wake}, nil
@@ -262,7 +277,13 @@ func (a *TranslationReports) storeReport(ctx context.Context, one gateway.Transl
 	if p == nil || err != nil {
 		return err
 	}
-	seen, err := json.Marshal(translationProblems{one.Incomplete, one.Ambiguous[:min(len(one.Ambiguous), maxRecordedNames)], one.Conflicted[:min(len(one.Conflicted), maxRecordedNames)]})
+	seen, err := json.Marshal(
+		translationProblems{
+			one.Incomplete,
+			one.Ambiguous[:min(len(one.Ambiguous), maxRecordedNames)],
+			one.Conflicted[:min(len(one.Conflicted), maxRecordedNames)],
+		},
+	)
 	if err != nil {
 		return err
 	}
@@ -286,7 +307,14 @@ func (a *TranslationReports) requestTranslations(ctx context.Context) {
 		}
 		p, err := a.revision(ctx, n)
 		if err == nil && p != nil && revisionOf(p) == revision {
-			err = a.patch(ctx, p, map[string]any{"metadata": map[string]any{"resourceVersion": p.ResourceVersion}, "spec": map[string]any{"revision": incrementRevision(p.Spec.Revision)}})
+			err = a.patch(
+				ctx,
+				p,
+				map[string]any{
+					"metadata": map[string]any{"resourceVersion": p.ResourceVersion},
+					"spec":     map[string]any{"revision": incrementRevision(p.Spec.Revision)},
+				},
+			)
 		}
 		if err != nil {
 			if ctx.Err() == nil && !kube.IsStale(err) {

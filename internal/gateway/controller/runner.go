@@ -131,8 +131,12 @@ func (c *Runner) Synced() bool { return c.synced.Load() }
 // another replica becomes the leader.
 func (c *Runner) Run(ctx context.Context) error {
 	if c.Config == nil || c.Namespace == "" || len(c.BaseURLs) == 0 || c.Clients == nil || c.UserAgent == "" || c.PerSecond <= 0 || c.Burst < 1 ||
-		c.Log == nil || c.Now == nil || c.ClusterDomain == "" || c.Controller == "" || c.EnvoyNamespace == "" || c.Publisher == nil || (c.ClientIDFile == "") != (c.ClientSecretFile == "") {
-		return errors.New("the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, Envoy, publisher, log and clock are required, and both credential files or none")
+		c.Log == nil || c.Now == nil || c.ClusterDomain == "" || c.Controller == "" || c.EnvoyNamespace == "" ||
+		c.Publisher == nil ||
+		(c.ClientIDFile == "") != (c.ClientSecretFile == "") {
+		return errors.New(
+			"the gateway's controllers lack a setting: configuration, namespace, base URLs, clients, user agent, limits, Envoy, publisher, log and clock are required, and both credential files or none",
+		)
 	}
 	return wrapError(c.run(ctx), "gateway controllers")
 }
@@ -174,7 +178,13 @@ func (c *Runner) newManager(config *rest.Config) (manager.Manager, error) {
 		Metrics:        metricsserver.Options{BindAddress: "0"}, // main serves metrics
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: cacheOptions(append([]string{c.Namespace}, c.ProxyNamespaces...), c.EnvoyNamespace)},
-		Client: client.Options{FieldOwner: v1alpha1.FieldManager, Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.Namespace{}}, EnableReadYourWritesConsistency: new(true)}},
+		Client: client.Options{
+			FieldOwner: v1alpha1.FieldManager,
+			Cache: &client.CacheOptions{
+				DisableFor:                      []client.Object{&corev1.Secret{}, &corev1.Namespace{}},
+				EnableReadYourWritesConsistency: new(true),
+			},
+		},
 	}
 	err := addTypes(options.Scheme)
 	if err != nil {
@@ -235,7 +245,12 @@ func (c *Runner) addToLeader(ctx context.Context, mgr manager.Manager, watches *
 	} else if err := c.addRelays(ctx, mgr); err != nil {
 		return err
 	}
-	tailnets := &tailnetReconciler{Runner: c, Client: mgr.GetClient(), events: mgr.GetEventRecorder(v1alpha1.FieldManager), watches: watches}
+	tailnets := &tailnetReconciler{
+		Runner:  c,
+		Client:  mgr.GetClient(),
+		events:  mgr.GetEventRecorder(v1alpha1.FieldManager),
+		watches: watches,
+	}
 	discovery := &discoveryReconciler{Runner: c, Client: mgr.GetClient(), known: map[discoveryKey]discoveryState{}}
 	if err := errors.Join(indexTailnets(ctx, mgr.GetFieldIndexer()), tailnets.Add(mgr), discovery.Add(mgr)); err != nil {
 		return err
@@ -271,7 +286,8 @@ func (c *Runner) Count(ctx context.Context) (ready, degraded, services int, ok b
 	}
 	var tailnets v1alpha1.TailscaleTailnetList
 	var gateways v1alpha1.TailscaleGatewayList
-	if (*known).List(ctx, &tailnets, client.UnsafeDisableDeepCopy) != nil || (*known).List(ctx, &gateways, client.UnsafeDisableDeepCopy) != nil {
+	if (*known).List(ctx, &tailnets, client.UnsafeDisableDeepCopy) != nil ||
+		(*known).List(ctx, &gateways, client.UnsafeDisableDeepCopy) != nil {
 		return 0, 0, 0, false
 	}
 	for _, t := range pointers(tailnets.Items) {
@@ -305,7 +321,13 @@ func identifyOperator(ctx context.Context, c client.Client, namespace, release, 
 		}
 		id = gateway.OperatorID(string(ns.UID), namespace, release)
 	}
-	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: identityConfigMap, Labels: map[string]string{v1alpha1.ManagedLabel: "true"}}}
+	m := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace,
+			Name:      identityConfigMap,
+			Labels:    map[string]string{v1alpha1.ManagedLabel: "true"},
+		},
+	}
 	err = c.Get(ctx, client.ObjectKeyFromObject(m), m)
 	if apierrors.IsNotFound(err) {
 		if err = c.Create(ctx, m); apierrors.IsAlreadyExists(err) { // another replica created it first

@@ -55,7 +55,10 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 	}
 	st.Group, st.Ports = l.decision.Group.String(), nil
 	for _, m := range ports {
-		st.Ports = append(st.Ports, v1alpha1.EgressPort{Port: m.port, MatchPort: int32(m.match), Protocol: v1alpha1.PortProtocol(m.protocol)})
+		st.Ports = append(
+			st.Ports,
+			v1alpha1.EgressPort{Port: m.port, MatchPort: int32(m.match), Protocol: v1alpha1.PortProtocol(m.protocol)},
+		)
 	}
 	if g != nil {
 		st.Endpoints.Total = workload.Replicas(g)
@@ -75,7 +78,10 @@ func (l *serviceReconciliation) reconcileEgress(ctx context.Context) error {
 	}
 	l.programmed = conditions.True(v1alpha1.ReasonProgrammed, "")
 	if len(lack) > 0 {
-		l.programmed = conditions.False(v1alpha1.ReasonPending, "the proxy group "+st.Group+" has no port yet for "+strings.Join(lack, ", "))
+		l.programmed = conditions.False(
+			v1alpha1.ReasonPending,
+			"the proxy group "+st.Group+" has no port yet for "+strings.Join(lack, ", "),
+		)
 		if g != nil && portsExhausted(g) {
 			l.programmed.Reason = v1alpha1.ReasonPortsExhausted
 		}
@@ -110,7 +116,8 @@ func (l *serviceReconciliation) countRelays(st *v1alpha1.EgressStatus, ports []p
 	key := gateway.ServiceKey(objectName(l.object))
 	reached := false
 	for _, r := range relays {
-		if len(ports) > 0 && len(lack) == 0 && len(r.ips) > 0 && !slices.ContainsFunc(ports, func(m portMapping) bool { return !r.carries(key, m) }) {
+		if len(ports) > 0 && len(lack) == 0 && len(r.ips) > 0 &&
+			!slices.ContainsFunc(ports, func(m portMapping) bool { return !r.carries(key, m) }) {
 			st.Endpoints.Ready++
 			reached = reached || r.reaches(key)
 		}
@@ -159,7 +166,10 @@ func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.Eg
 	case !create:
 		return nil
 	case serviceName[0] >= '0' && serviceName[0] <= '9':
-		l.programmed = conditions.False(v1alpha1.ReasonServiceNameConflict, "no Service can have the name "+serviceName+": set another name with clusterService.name")
+		l.programmed = conditions.False(
+			v1alpha1.ReasonServiceNameConflict,
+			"no Service can have the name "+serviceName+": set another name with clusterService.name",
+		)
 		return nil
 	}
 	_, free, err := l.ensureService(ctx, aliasService(l.object, l.decision.Group, serviceName, l.ClusterDomain, ports))
@@ -167,7 +177,10 @@ func (l *serviceReconciliation) ensureAlias(ctx context.Context, st *v1alpha1.Eg
 		return err
 	}
 	if !free {
-		l.programmed = conditions.False(v1alpha1.ReasonServiceNameConflict, "another owner already has the Service "+serviceName+": set another name with clusterService.name")
+		l.programmed = conditions.False(
+			v1alpha1.ReasonServiceNameConflict,
+			"another owner already has the Service "+serviceName+": set another name with clusterService.name",
+		)
 		st.ExternalName = ""
 		return nil
 	}

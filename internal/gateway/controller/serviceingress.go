@@ -14,12 +14,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/gateway/v1alpha1"
 	"github.com/tailplane/tailplane/internal/gateway"
-	"github.com/tailplane/tailplane/internal/gateway/workload"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/tailnet/tsapi"
 )
@@ -61,7 +59,12 @@ func (l *serviceReconciliation) vipState(tailnet, name string) *vipState {
 // owner returns the owner entry of this object for other operators.
 func (l *serviceReconciliation) owner() gateway.VIPOwner {
 	return gateway.VIPOwner{OperatorID: l.operatorID, Instance: l.instance,
-		Resource: gateway.OwnerResource{Kind: "TailscaleService", Namespace: l.object.Namespace, Name: l.object.Name, UID: string(l.object.UID)}}
+		Resource: gateway.OwnerResource{
+			Kind:      "TailscaleService",
+			Namespace: l.object.Namespace,
+			Name:      l.object.Name,
+			UID:       string(l.object.UID),
+		}}
 }
 
 // reconcileIngress maintains the tailnet service and its hosts. The group's ConfigMap contains the mapping
@@ -76,14 +79,18 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 		return fmt.Errorf("get the tailnet %s: %w", l.decision.Tailnet, err)
 	}
 	desired := l.desiredVIP(&t)
-	if old := l.object.Status.VIP; old != nil && old.Name != "" && (old.Name != desired.Name || old.Tailnet != t.Name || len(desired.Ports) == 0) {
+	if old := l.object.Status.VIP; old != nil && old.Name != "" &&
+		(old.Name != desired.Name || old.Tailnet != t.Name || len(desired.Ports) == 0) {
 		gone, err := l.releaseVIP(ctx, old.Tailnet, old.Name)
 		if err != nil {
 			l.reportFailure(err, "the former service "+old.Name+" of the tailnet "+old.Tailnet)
 			return nil
 		}
 		if !gone {
-			l.programmed = conditions.False(v1alpha1.ReasonPending, "the former service "+old.Name+" of the tailnet "+old.Tailnet+" is being removed")
+			l.programmed = conditions.False(
+				v1alpha1.ReasonPending,
+				"the former service "+old.Name+" of the tailnet "+old.Tailnet+" is being removed",
+			)
 			return nil
 		}
 		l.object.Status.VIP = nil
@@ -113,7 +120,10 @@ func (l *serviceReconciliation) reconcileIngress(ctx context.Context) error {
 		return err
 	}
 	if why := uncertifiedReason(relays, gateway.ServiceKey(objectName(l.object))); why != "" && l.ready.IsTrue() {
-		l.ready = conditions.False(v1alpha1.ReasonNoCertificate, fmt.Sprintf("relays refuse TLS, because no relay has a certificate: %q", why))
+		l.ready = conditions.False(
+			v1alpha1.ReasonNoCertificate,
+			fmt.Sprintf("relays refuse TLS, because no relay has a certificate: %q", why),
+		)
 	}
 	return nil
 }
@@ -220,7 +230,12 @@ func (l *serviceReconciliation) apiClient(tailnet string) (*tsapi.Client, error)
 
 // currentVIP returns the service as it was last read. This is the shared list of all services, or a read
 // of this service alone if that is newer. fresh is true if the service was read now.
-func (l *serviceReconciliation) currentVIP(ctx context.Context, api *tsapi.Client, m *vipState, interval time.Duration) (have *tsapi.Service, fresh bool, err error) {
+func (l *serviceReconciliation) currentVIP(
+	ctx context.Context,
+	api *tsapi.Client,
+	m *vipState,
+	interval time.Duration,
+) (have *tsapi.Service, fresh bool, err error) {
 	if !m.due.IsZero() && !l.Now().Before(m.due) {
 		have, err = l.readVIP(ctx, api, m)
 		return have, true, err
@@ -364,7 +379,8 @@ func (l *serviceReconciliation) reportFailure(err error, what string) {
 	message := conditions.Truncate(what+": "+err.Error(), maxServiceMessage)
 	l.degraded = conditions.True(reason, message)
 	l.warn(reason, message)
-	if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionProgrammed); c != nil && c.Status == "True" && c.ObservedGeneration == l.object.Generation {
+	if c := meta.FindStatusCondition(l.before.Status.Conditions, v1alpha1.ConditionProgrammed); c != nil && c.Status == "True" &&
+		c.ObservedGeneration == l.object.Generation {
 		l.programmed = conditions.True(c.Reason, c.Message)
 		return
 	}
@@ -394,94 +410,4 @@ func failureReason(err error) (reason string, wait time.Duration) {
 		return reason, max(e.RetryAfter, time.Second)
 	}
 	return reason, refusedRequeue
-}
-
-// reconcileHosts approves the group's relays as hosts of the service and counts them.
-func (l *serviceReconciliation) reconcileHosts(ctx context.Context, t *v1alpha1.TailscaleTailnet, carrying int, exposed bool) error {
-	if carrying == 0 {
-		l.ready = conditions.False(v1alpha1.ReasonNoReadyEndpoints, "no relay carries the service: none is ready, or the backend has no endpoint")
-	}
-	st := l.object.Status.VIP
-	if !exposed || st == nil || len(st.Addresses) == 0 || !l.programmed.IsTrue() {
-		return nil
-	}
-	g, err := l.carryingGroup(ctx)
-	if err != nil {
-		return err
-	}
-	devices := deviceIDs(g)
-	if len(devices) == 0 {
-		st.Hosts = nil
-		return nil
-	}
-	m := l.vipState(t.Name, st.Name)
-	if key := strings.Join(devices, " "); m.hosts != key || st.Hosts == nil {
-		done, err := l.approveHosts(ctx, t.Name, st, devices)
-		if err != nil {
-			reason, wait := failureReason(err)
-			l.requeueAt(l.Now().Add(wait))
-			l.degraded = conditions.True(reason, conditions.Truncate(err.Error(), maxServiceMessage))
-			l.warn(reason, l.degraded.Message)
-		} else if done {
-			m.hosts, m.awaited = key, ""
-		} else {
-			if await := fmt.Sprint(key, carrying); m.awaited != await {
-				m.awaited, m.queries, m.nextQuery = await, 0, time.Time{}
-			}
-			if now := l.Now(); !now.Before(m.nextQuery) { // a reconcile for another reason must not increase the wait
-				m.nextQuery = now.Add(min(hostsRequeue<<min(m.queries, 8), refusedRequeue)) // an administrator may have to approve
-				m.queries++
-			}
-			l.requeueAt(m.nextQuery)
-		}
-	}
-	if carrying > 0 && (st.Hosts == nil || st.Hosts.Approved == 0) {
-		l.ready = conditions.False(v1alpha1.ReasonAwaitingApproval, "the tailnet has approved no relay as a host of "+st.Name)
-	}
-	return nil
-}
-
-// deviceIDs returns the stable IDs of a group's relays.
-func deviceIDs(g *v1alpha1.TailscaleProxyGroup) (ids []string) {
-	g = cmp.Or(g, &v1alpha1.TailscaleProxyGroup{})
-	for _, d := range g.Status.Devices {
-		if d.NodeID != "" && d.Ordinal < workload.Replicas(g) {
-			ids = append(ids, d.NodeID)
-		}
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
-}
-
-// approveHosts approves the relays that need approval. done is true when all relays of the group are
-// hosts.
-func (l *serviceReconciliation) approveHosts(ctx context.Context, tailnet string, st *v1alpha1.VIPStatus, devices []string) (done bool, err error) {
-	api, err := l.apiClient(tailnet)
-	if err != nil {
-		return false, err
-	}
-	all, err := api.Hosts(ctx, st.Name)
-	if err != nil {
-		return false, err
-	}
-	count := v1alpha1.VIPHosts{}
-	for _, h := range all {
-		if !slices.Contains(devices, h.Device) {
-			continue // belongs to another operator or is unknown
-		}
-		if !h.Approved && ptr.Deref(l.object.Spec.VIPService.AutoApprove, true) {
-			if err := api.ApproveHost(ctx, st.Name, h.Device); err != nil {
-				return false, err
-			}
-			h.Approved = true
-		}
-		if h.Configured {
-			count.Configured++
-		}
-		if h.Approved {
-			count.Approved++
-		}
-	}
-	st.Hosts = &count
-	return int(count.Approved) == len(devices) && int(count.Configured) == len(devices), nil
 }

@@ -58,8 +58,13 @@ func portMappings(s *v1alpha1.TailscaleService, g *v1alpha1.TailscaleProxyGroup)
 	key := gateway.ServiceKey(objectName(s))
 	for _, p := range s.Spec.Ports {
 		protocol := cmp.Or(p.Protocol, v1alpha1.TCP)
-		m := portMapping{name: cmp.Or(p.Name, strings.ToLower(string(protocol))+"-"+fmt.Sprint(p.Port)), port: p.Port, protocol: corev1.Protocol(protocol), appProtocol: p.AppProtocol,
-			target: uint16(cmp.Or(p.TargetPort, p.Port))}
+		m := portMapping{
+			name:        cmp.Or(p.Name, strings.ToLower(string(protocol))+"-"+fmt.Sprint(p.Port)),
+			port:        p.Port,
+			protocol:    corev1.Protocol(protocol),
+			appProtocol: p.AppProtocol,
+			target:      uint16(cmp.Or(p.TargetPort, p.Port)),
+		}
 		for _, allocated := range cmp.Or(g, &v1alpha1.TailscaleProxyGroup{}).Status.Ports {
 			if allocated.Service == key && allocated.Protocol == protocol && allocated.TargetPort == int32(m.target) {
 				m.match = uint16(allocated.MatchPort)
@@ -78,7 +83,10 @@ func portMappings(s *v1alpha1.TailscaleService, g *v1alpha1.TailscaleProxyGroup)
 // service itself uses that port or name.
 func healthPort(ports []portMapping) (portMapping, bool) {
 	m := portMapping{name: healthPortName, port: v1alpha1.HealthPort, protocol: corev1.ProtocolTCP, match: v1alpha1.HealthPort}
-	taken := slices.ContainsFunc(ports, func(p portMapping) bool { return p.name == m.name || p.port == m.port && p.protocol == m.protocol })
+	taken := slices.ContainsFunc(
+		ports,
+		func(p portMapping) bool { return p.name == m.name || p.port == m.port && p.protocol == m.protocol },
+	)
 	return m, !taken
 }
 
@@ -95,7 +103,16 @@ func (m portMapping) kubeAppProtocol() *string {
 
 func servicePorts(ports []portMapping) (out []corev1.ServicePort) {
 	for _, m := range ports {
-		out = append(out, corev1.ServicePort{Name: m.name, Protocol: m.protocol, Port: m.port, AppProtocol: m.kubeAppProtocol(), TargetPort: intstr.FromInt32(int32(m.match))})
+		out = append(
+			out,
+			corev1.ServicePort{
+				Name:        m.name,
+				Protocol:    m.protocol,
+				Port:        m.port,
+				AppProtocol: m.kubeAppProtocol(),
+				TargetPort:  intstr.FromInt32(int32(m.match)),
+			},
+		)
 	}
 	return out
 }
@@ -108,7 +125,11 @@ func frontService(s *v1alpha1.TailscaleService, group gateway.Name, ports []port
 	}
 	return &corev1.Service{
 		ObjectMeta: serviceObjectMeta(s, group, gateway.GroupServiceName(objectName(s))),
-		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack), Ports: servicePorts(ports)},
+		Spec: corev1.ServiceSpec{
+			Type:           corev1.ServiceTypeClusterIP,
+			IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
+			Ports:          servicePorts(ports),
+		},
 	}
 }
 
@@ -148,7 +169,13 @@ type portSet struct {
 // endpointSlices returns the EndpointSlices of front. A relay is an endpoint only for the ports
 // that it has reported. Ports with the same set of relays share one EndpointSlice. A service has
 // at most 33 ports and a group at most 50 relays, so they fit in one EndpointSlice.
-func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID types.UID, ports []portMapping, relays []readyRelay) (out []*discoveryv1.EndpointSlice) {
+func endpointSlices(
+	s *v1alpha1.TailscaleService,
+	group gateway.Name,
+	frontUID types.UID,
+	ports []portMapping,
+	relays []readyRelay,
+) (out []*discoveryv1.EndpointSlice) {
 	key := gateway.ServiceKey(objectName(s))
 	serviceName := gateway.GroupServiceName(objectName(s))
 	for _, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
@@ -181,32 +208,46 @@ func endpointSlices(s *v1alpha1.TailscaleService, group gateway.Name, frontUID t
 			if len(set.relays) == 0 {
 				continue // no relay carries these ports
 			}
-			o := &discoveryv1.EndpointSlice{ObjectMeta: serviceObjectMeta(s, group, serviceName+"-"+strings.ToLower(string(family))), AddressType: family}
+			o := &discoveryv1.EndpointSlice{
+				ObjectMeta:  serviceObjectMeta(s, group, serviceName+"-"+strings.ToLower(string(family))),
+				AddressType: family,
+			}
 			if n++; n > 1 {
 				o.Name += fmt.Sprint("-", n)
 			}
 			o.Labels[discoveryv1.LabelServiceName] = serviceName
 			o.Labels[discoveryv1.LabelManagedBy] = v1alpha1.EndpointsManager
-			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: serviceName, UID: frontUID, Controller: new(true)}} // nothing waits for it
+			o.OwnerReferences = []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Service", Name: serviceName, UID: frontUID, Controller: new(true)},
+			} // nothing waits for it
 			for _, m := range set.ports {
-				o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(m.name), Protocol: new(m.protocol), Port: new(int32(m.match)), AppProtocol: m.kubeAppProtocol()})
+				o.Ports = append(o.Ports, discoveryv1.EndpointPort{
+					Name:        new(m.name),
+					Protocol:    new(m.protocol),
+					Port:        new(int32(m.match)),
+					AppProtocol: m.kubeAppProtocol(),
+				})
 			}
 			for _, i := range set.relays {
-				r := relays[i]
-				e := discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-					TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: group.Namespace, Name: r.pod, UID: types.UID(r.uid)}}
-				for _, a := range r.addresses(family)[:1] { // an endpoint has one address; Kubernetes does not define the meaning of more
-					e.Addresses = append(e.Addresses, a.String())
-				}
-				if r.node != "" {
-					e.NodeName = new(r.node)
-				}
-				o.Endpoints = append(o.Endpoints, e)
+				o.Endpoints = append(o.Endpoints, relays[i].endpoint(group, family))
 			}
 			out = append(out, o)
 		}
 	}
 	return out
+}
+
+// endpoint returns the relay as an endpoint with an address of a family, which it must have.
+func (r readyRelay) endpoint(group gateway.Name, family discoveryv1.AddressType) discoveryv1.Endpoint {
+	e := discoveryv1.Endpoint{
+		Addresses:  []string{r.addresses(family)[0].String()}, // Kubernetes does not define the meaning of more than one
+		Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: group.Namespace, Name: r.pod, UID: types.UID(r.uid)},
+	}
+	if r.node != "" {
+		e.NodeName = new(r.node)
+	}
+	return e
 }
 
 // addresses returns the relay's addresses of a family.
@@ -276,7 +317,8 @@ func (l *serviceReconciliation) readyRelays(ctx context.Context, group gateway.N
 // validEndpoint reports whether an EndpointSlice may contain the address. The API server rejects a
 // whole EndpointSlice if one address is invalid.
 func validEndpoint(a netip.Addr) bool {
-	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !a.IsMulticast()
+	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() && !a.IsLinkLocalUnicast() &&
+		!a.IsMulticast()
 }
 
 // relayState returns the status in a relay's Secret. It reads the Secret only if its version changed.
@@ -312,7 +354,10 @@ func (l *serviceReconciliation) relayState(ctx context.Context, key types.Namesp
 
 // carries reports whether the relay has reported this port mapping.
 func (r readyRelay) carries(service string, m portMapping) bool {
-	return slices.Contains(r.status.Services[service].Ports, config.Port{Protocol: config.Protocol(strings.ToLower(string(m.protocol))), Match: m.match, Target: m.target})
+	return slices.Contains(
+		r.status.Services[service].Ports,
+		config.Port{Protocol: config.Protocol(strings.ToLower(string(m.protocol))), Match: m.match, Target: m.target},
+	)
 }
 
 // reaches reports whether the relay has found the target in the tailnet.

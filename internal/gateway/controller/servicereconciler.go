@@ -57,9 +57,13 @@ type serviceReconciler struct {
 // Add registers the controller with the manager's leader. It reconciles the decisions of the
 // Publisher. It watches only the metadata of Secrets and Services.
 func (c *serviceReconciler) Add(mgr manager.Manager) error {
-	c.client, c.cached, c.direct, c.events = mgr.GetClient(), mgr.GetCache(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.FieldManager)
+	c.client, c.cached, c.direct, c.events = mgr.GetClient(), mgr.GetCache(), mgr.GetAPIReader(), mgr.GetEventRecorder(
+		v1alpha1.FieldManager,
+	)
 	c.vips, c.states, c.written = map[types.NamespacedName]*vipState{}, map[types.NamespacedName]relayState{}, map[types.NamespacedName]writtenService{}
-	state := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetLabels()[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState })
+	state := predicate.NewPredicateFuncs(
+		func(o client.Object) bool { return o.GetLabels()[v1alpha1.SecretTypeLabel] == v1alpha1.SecretTypeState },
+	)
 	return builder.ControllerManagedBy(mgr).
 		Named("tailscaleservice").
 		For(&v1alpha1.TailscaleService{}, specOrAnnotationChanged()).
@@ -117,7 +121,8 @@ func (c *serviceReconciler) serviceOfObject(_ context.Context, o client.Object) 
 }
 
 func serviceGroupChanged(was, is *v1alpha1.TailscaleProxyGroup) bool {
-	return was.Generation != is.Generation || was.UID != is.UID || !deepEqual(was.Status.Ports, is.Status.Ports) || !deepEqual(was.Status.Devices, is.Status.Devices) ||
+	return was.Generation != is.Generation || was.UID != is.UID || !deepEqual(was.Status.Ports, is.Status.Ports) ||
+		!deepEqual(was.Status.Devices, is.Status.Devices) ||
 		portsExhausted(was) != portsExhausted(is)
 }
 
@@ -216,7 +221,8 @@ func (l *serviceReconciliation) setConditions() {
 	l.setCondition(v1alpha1.ConditionResolvedRefs, resolved)
 	l.setCondition(v1alpha1.ConditionProgrammed, l.programmed)
 	l.setCondition(v1alpha1.ConditionReady, firstFailing(accepted, resolved, l.programmed, l.ready))
-	if l.degraded.IsZero() && conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionDegraded).Reason == v1alpha1.ReasonNamespaceForbidden {
+	if l.degraded.IsZero() &&
+		conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionDegraded).Reason == v1alpha1.ReasonNamespaceForbidden {
 		l.degraded = conditions.False(v1alpha1.ReasonAsExpected, "") // the relays can be read again
 	}
 	if !l.degraded.IsZero() {
@@ -278,11 +284,24 @@ func (l *serviceReconciliation) finalize(ctx context.Context) error {
 		gone, err := l.releaseVIP(ctx, v.Tailnet, v.Name)
 		switch skip := l.object.Annotations[v1alpha1.SkipRemoteCleanupAnnotation] == "true"; {
 		case err != nil && skip:
-			l.Log.Warn("keeping a tailnet service, because its annotation skips the cleanup", "service", objectName(l.object).String(), "vip", v.Name, "tailnet", v.Tailnet, "err", err)
+			l.Log.Warn(
+				"keeping a tailnet service, because its annotation skips the cleanup",
+				"service",
+				objectName(l.object).String(),
+				"vip",
+				v.Name,
+				"tailnet",
+				v.Tailnet,
+				"err",
+				err,
+			)
 		case err != nil:
 			return l.reportBlocked(ctx, v, err)
 		case !gone && !skip:
-			l.setCondition(v1alpha1.ConditionReady, conditions.False(v1alpha1.ReasonDeleting, "its service of the tailnet is being removed"))
+			l.setCondition(
+				v1alpha1.ConditionReady,
+				conditions.False(v1alpha1.ReasonDeleting, "its service of the tailnet is being removed"),
+			)
 			return l.report(ctx)
 		}
 	}
@@ -293,9 +312,21 @@ func (l *serviceReconciliation) finalize(ctx context.Context) error {
 func (l *serviceReconciliation) reportBlocked(ctx context.Context, v *v1alpha1.VIPStatus, why error) error {
 	reason, wait := failureReason(why)
 	l.requeueAt(l.Now().Add(wait))
-	message := fmt.Sprintf("%s of the tailnet %s cannot be removed: %s; the annotation %s: \"true\" skips this cleanup", v.Name, v.Tailnet, conditions.Truncate(why.Error(), maxServiceMessage), v1alpha1.SkipRemoteCleanupAnnotation)
+	message := fmt.Sprintf(
+		"%s of the tailnet %s cannot be removed: %s; the annotation %s: \"true\" skips this cleanup",
+		v.Name,
+		v.Tailnet,
+		conditions.Truncate(why.Error(), maxServiceMessage),
+		v1alpha1.SkipRemoteCleanupAnnotation,
+	)
 	// The object may have been degraded for the same reason before its deletion.
-	ready, was := conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionReady), conditions.Get(l.object.Status.Conditions, v1alpha1.ConditionDegraded)
+	ready, was := conditions.Get(
+		l.object.Status.Conditions,
+		v1alpha1.ConditionReady,
+	), conditions.Get(
+		l.object.Status.Conditions,
+		v1alpha1.ConditionDegraded,
+	)
 	if ready.Reason != v1alpha1.ReasonDeleting || was.Reason != reason || !was.IsTrue() {
 		l.events.Eventf(l.object, nil, corev1.EventTypeWarning, "CleanupBlocked", "Delete", "%s", message)
 	}

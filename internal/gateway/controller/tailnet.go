@@ -3,8 +3,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -50,7 +48,11 @@ type tailnetReconciler struct {
 
 // Add registers the controller with the manager's leader.
 func (r *tailnetReconciler) Add(mgr manager.Manager) error {
-	usedBy, specChanged := handler.EnqueueRequestsFromMapFunc(r.tailnetsUsedBy), builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	usedBy, specChanged := handler.EnqueueRequestsFromMapFunc(
+		r.tailnetsUsedBy,
+	), builder.WithPredicates(
+		predicate.GenerationChangedPredicate{},
+	)
 	return builder.ControllerManagedBy(mgr).
 		Named("tailscaletailnet").
 		For(&v1alpha1.TailscaleTailnet{}, specOrAnnotationChanged()).
@@ -243,97 +245,9 @@ func (l *tailnetReconciliation) addFinalizer(ctx context.Context) error {
 
 func (l *tailnetReconciliation) removeFinalizer(ctx context.Context) error {
 	l.forget(l.object.Name)
-	return client.IgnoreNotFound(patchMetadata(ctx, l, l.object, "remove the finalizer", func() { controllerutil.RemoveFinalizer(l.object, v1alpha1.Finalizer) }))
-}
-
-// proveCredential creates a key and deletes it immediately. It records each step before the next one, so
-// that a process that continues after a crash can find the key.
-func (l *tailnetReconciliation) proveCredential(ctx context.Context) error {
-	nonce := make([]byte, 4)
-	rand.Read(nonce) // never fails
-	p := &l.facts.Proof
-	*p = gateway.CredentialProof{Phase: v1alpha1.ValidationInProgress, Credential: l.facts.Credential, Generation: l.facts.Generation, Nonce: hex.EncodeToString(nonce), At: l.Now()}
-	if err := l.writeProof(ctx, client.MergeFromWithOptimisticLock{}); err != nil {
-		return err // nothing was created: the object has changed
-	}
-	key, err := l.client.CreateKey(ctx, tsapi.KeyRequest{Tags: l.object.Spec.Tags, Ephemeral: true, Life: gateway.ValidationKeyLifetime, Description: l.description()})
-	if err != nil {
-		l.recordFailure(err)
-		if f := l.facts.Failure; f.Class != tsapi.Unavailable {
-			p.Phase, p.Nonce, p.At = v1alpha1.ValidationPending, "", l.Now() // these failures mean that no key was created
-		}
-		return nil
-	}
-	l.Log.Info("validation key created", "tailnet", l.object.Name, "key", key.ID)
-	p.Phase, p.KeyID = v1alpha1.ValidationCleanupPending, key.ID
-	written := l.writeProof(context.WithoutCancel(ctx))
-	if l.deleteKey(ctx, key.ID) {
-		p.Phase, p.At = v1alpha1.ValidationDone, l.Now()
-	}
-	return written
-}
-
-// description returns a description that identifies the key in a list. Tailscale allows 50
-// letters, digits and hyphens.
-func (l *tailnetReconciliation) description() string {
-	return "tailplane-validate-" + fmt.Sprintf("%.8s", l.object.UID) + "-" + l.facts.Proof.Nonce
-}
-
-// deleteKey deletes a key. It does not stop with ctx, so that a canceled reconcile leaves no key
-// behind.
-func (l *tailnetReconciliation) deleteKey(ctx context.Context, id string) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tailnetCleanupTimeout)
-	defer cancel()
-	if err := l.client.DeleteKey(ctx, id); err != nil {
-		l.recordFailure(err)
-		return false
-	}
-	l.Log.Info("validation key deleted", "tailnet", l.object.Name, "key", id)
-	return true
-}
-
-// deleteLeftoverKey deletes the key that an earlier proof left behind. If a key existed and that proof was for
-// the current credential and spec, the proof succeeded.
-func (l *tailnetReconciliation) deleteLeftoverKey(ctx context.Context) error {
-	p := &l.facts.Proof
-	found := p.KeyID
-	if p.Phase == v1alpha1.ValidationInProgress {
-		var err error
-		if found, err = l.findKey(ctx); err != nil {
-			l.recordFailure(err)
-			return nil
-		}
-	}
-	if found != "" && !l.deleteKey(ctx, found) {
-		return nil
-	}
-	if found != "" && p.Credential == l.facts.Credential && p.Generation == l.facts.Generation {
-		p.Phase, p.KeyID, p.At = v1alpha1.ValidationDone, found, l.Now()
-	} else {
-		*p = gateway.CredentialProof{Phase: v1alpha1.ValidationPending}
-	}
-	return nil
-}
-
-// findKey returns the ID of the key with the proof's nonce, or "" if there is none.
-func (l *tailnetReconciliation) findKey(ctx context.Context) (string, error) {
-	ids, err := l.client.Keys(ctx)
-	if err != nil {
-		return "", err
-	}
-	for _, id := range ids {
-		k, err := l.client.Key(ctx, id)
-		if isNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		if k.Description == l.description() {
-			return id, nil
-		}
-	}
-	return "", nil
+	return client.IgnoreNotFound(
+		patchMetadata(ctx, l, l.object, "remove the finalizer", func() { controllerutil.RemoveFinalizer(l.object, v1alpha1.Finalizer) }),
+	)
 }
 
 // check reads the lists of devices and services, or uses a recent result of another reader.
@@ -354,7 +268,11 @@ func (l *tailnetReconciliation) check(ctx context.Context) error {
 		}
 	}
 	if refused := lists.ServicesRefused; refused != nil {
-		a.ServicesRefused = fmt.Sprintf("The credential lacks the scope %s: the operator cannot list services of the tailnet. %v", refused.Op.Scope(), refused)
+		a.ServicesRefused = fmt.Sprintf(
+			"The credential lacks the scope %s: the operator cannot list services of the tailnet. %v",
+			refused.Op.Scope(),
+			refused,
+		)
 	}
 	l.facts.Checked, l.lists = a, lists
 	return nil
@@ -383,7 +301,14 @@ func tailnetFactsOf(o *v1alpha1.TailscaleTailnet) gateway.TailnetFacts {
 		Generation: o.Generation, Interval: o.Spec.SyncInterval.Duration, Previous: map[string]conditions.Condition{},
 	}
 	if v := o.Status.Validation; v != nil {
-		f.Proof = gateway.CredentialProof{Phase: v.Phase, Credential: v.SecretVersion, Generation: v.Generation, Nonce: v.Nonce, KeyID: v.KeyID, At: cmp.Or(v.Time, &metav1.Time{}).Time}
+		f.Proof = gateway.CredentialProof{
+			Phase:      v.Phase,
+			Credential: v.SecretVersion,
+			Generation: v.Generation,
+			Nonce:      v.Nonce,
+			KeyID:      v.KeyID,
+			At:         cmp.Or(v.Time, &metav1.Time{}).Time,
+		}
 	}
 	f.NextCheck = cmp.Or(o.Status.NextSyncTime, &metav1.Time{}).Time
 	for _, c := range o.Status.Conditions {
@@ -411,7 +336,14 @@ func validationStatus(p gateway.CredentialProof) *v1alpha1.TailnetValidation {
 	if p == (gateway.CredentialProof{}) {
 		return nil
 	}
-	return &v1alpha1.TailnetValidation{Phase: p.Phase, SecretVersion: p.Credential, Generation: p.Generation, Nonce: p.Nonce, KeyID: p.KeyID, Time: statusTime(p.At)}
+	return &v1alpha1.TailnetValidation{
+		Phase:         p.Phase,
+		SecretVersion: p.Credential,
+		Generation:    p.Generation,
+		Nonce:         p.Nonce,
+		KeyID:         p.KeyID,
+		Time:          statusTime(p.At),
+	}
 }
 
 // report writes the status if it changed, and emits events for the changes. It is called at the
@@ -452,7 +384,12 @@ func (l *tailnetReconciliation) reportAPI(s *v1alpha1.TailscaleTailnetStatus) {
 		api.LastError = s.API.LastError
 	}
 	if e := state.Last; e != nil {
-		api.LastError = &v1alpha1.TailnetAPIError{Class: string(e.Class), HTTPStatus: int32(e.Status), Message: conditions.Truncate(e.Error(), maxMessage), Time: statusTime(state.LastAt)}
+		api.LastError = &v1alpha1.TailnetAPIError{
+			Class:      string(e.Class),
+			HTTPStatus: int32(e.Status),
+			Message:    conditions.Truncate(e.Error(), maxMessage),
+			Time:       statusTime(state.LastAt),
+		}
 	}
 	s.API = api
 	if scopes := l.client.Scopes(); len(scopes) > 0 {
@@ -472,7 +409,8 @@ func (l *tailnetReconciliation) emitEvents(is map[string]conditions.Condition) {
 	}
 	const auth, deg = v1alpha1.ConditionAuthenticated, v1alpha1.ConditionDegraded
 	rotated := l.facts.Proof.Phase == v1alpha1.ValidationDone && (proofWas.Phase != v1alpha1.ValidationDone || proofWas.Credential != l.facts.Proof.Credential) &&
-		proofWas.Credential != "" && proofWas.Credential != l.facts.Proof.Credential
+		proofWas.Credential != "" &&
+		proofWas.Credential != l.facts.Proof.Credential
 	switch {
 	case is[auth].IsTrue() && (!was[auth].IsTrue() || rotated):
 		event(corev1.EventTypeNormal, "AuthenticationSucceeded", "The API issued an access token.")
@@ -492,6 +430,11 @@ func (l *tailnetReconciliation) emitEvents(is map[string]conditions.Condition) {
 		event(corev1.EventTypeNormal, "APIRecovered", "The API answers again.")
 	}
 	if l.facts.KeyExpired {
-		event(corev1.EventTypeWarning, "ValidationKeyLeftBehind", "The validation key %s could not be deleted before it expired.", proofWas.KeyID)
+		event(
+			corev1.EventTypeWarning,
+			"ValidationKeyLeftBehind",
+			"The validation key %s could not be deleted before it expired.",
+			proofWas.KeyID,
+		)
 	}
 }

@@ -60,7 +60,10 @@ func missingCredential(reason, format string, args ...any) foundCredential {
 func (r *tailnetReconciler) credential(ctx context.Context, o *v1alpha1.TailscaleTailnet) (foundCredential, error) {
 	spec := o.Spec
 	if !r.baseURLAllowed(spec.APIBaseURL) {
-		return missingCredential(reasonBaseURLNotAllowed, "The operator sends credentials only to the APIs of its settings (tailnet.apiBaseURLs)."), nil
+		return missingCredential(
+			reasonBaseURLNotAllowed,
+			"The operator sends credentials only to the APIs of its settings (tailnet.apiBaseURLs).",
+		), nil
 	}
 	switch {
 	case spec.WorkloadIdentity != nil && spec.OAuthSecretName != "":
@@ -87,7 +90,11 @@ func (r *tailnetReconciler) baseURLAllowed(base string) bool {
 
 func (r *tailnetReconciler) secretCredential(ctx context.Context, spec v1alpha1.TailscaleTailnetSpec) (foundCredential, error) {
 	key := types.NamespacedName{Namespace: cmp.Or(spec.OAuthSecretNamespace, r.Namespace), Name: spec.OAuthSecretName}
-	notAllowed := missingCredential(v1alpha1.ReasonSecretNamespaceNotAllowed, "The operator may not read Secrets in the namespace %q; its settings list the allowed namespaces (credentialNamespaces).", key.Namespace)
+	notAllowed := missingCredential(
+		v1alpha1.ReasonSecretNamespaceNotAllowed,
+		"The operator may not read Secrets in the namespace %q; its settings list the allowed namespaces (credentialNamespaces).",
+		key.Namespace,
+	)
 	if key.Namespace != r.Namespace && !slices.Contains(r.CredentialNamespaces, key.Namespace) {
 		return notAllowed, nil
 	}
@@ -120,7 +127,10 @@ func oauthCredential(version string, id, clientSecret []byte, incomplete string)
 
 func (r *tailnetReconciler) fileCredential() (foundCredential, error) {
 	if r.ClientIDFile == "" {
-		return missingCredential(v1alpha1.ReasonCredentialsMissing, "The tailnet has neither oauthSecretName nor workloadIdentity, and the operator has no mounted credential."), nil
+		return missingCredential(
+			v1alpha1.ReasonCredentialsMissing,
+			"The tailnet has neither oauthSecretName nor workloadIdentity, and the operator has no mounted credential.",
+		), nil
 	}
 	version, err := r.filesVersion()
 	if errors.Is(err, os.ErrNotExist) {
@@ -201,7 +211,12 @@ func (r *tailnetReconciler) serviceAccountToken(ctx context.Context, audience st
 	if !ok || !two {
 		return secret.Text{}, fmt.Errorf("the operator runs as %q, which is not a ServiceAccount", me.Status.UserInfo.Username)
 	}
-	req := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(assertionLifetime / time.Second))}}
+	req := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			Audiences:         []string{audience},
+			ExpirationSeconds: new(int64(assertionLifetime / time.Second)),
+		},
+	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := r.SubResource("token").Create(ctx, account, req); err != nil {
 		return secret.Text{}, fmt.Errorf("token for %s/%s: %w", namespace, name, err)
@@ -228,7 +243,13 @@ type secretWatch struct {
 }
 
 func newSecretWatches(life context.Context, secrets corev1client.SecretsGetter, log *slog.Logger) *secretWatches {
-	return &secretWatches{secrets: secrets, log: log, changed: make(chan event.GenericEvent), lifetime: life, byTailnet: map[string]secretWatch{}}
+	return &secretWatches{
+		secrets:   secrets,
+		log:       log,
+		changed:   make(chan event.GenericEvent),
+		lifetime:  life,
+		byTailnet: map[string]secretWatch{},
+	}
 }
 
 // follow watches the given Secret for the tailnet and stops the previous watch for it. The zero

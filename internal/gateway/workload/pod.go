@@ -49,8 +49,13 @@ func (g *group) pod() corev1.PodTemplateSpec {
 		Spec: corev1.PodSpec{
 			ServiceAccountName: g.Name, AutomountServiceAccountToken: new(true), EnableServiceLinks: new(false),
 			TerminationGracePeriodSeconds: new(int64(max(terminationGrace, g.drain()+beforeWait) / time.Second)),
-			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: new(true), RunAsUser: new(user), RunAsGroup: new(user), FSGroup: new(user),
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot:   new(true),
+				RunAsUser:      new(user),
+				RunAsGroup:     new(user),
+				FSGroup:        new(user),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
 			NodeSelector: maps.Clone(g.Spec.NodeSelector), Tolerations: g.Spec.Tolerations, Affinity: g.Spec.Affinity.DeepCopy(),
 			TopologySpreadConstraints: g.spread(), PriorityClassName: g.Spec.PriorityClassName,
 			Containers: []corev1.Container{g.container()},
@@ -107,17 +112,25 @@ func (g *group) container() corev1.Container {
 }
 
 func httpProbe(path string) corev1.ProbeHandler {
-	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(v1alpha1.HealthPort), Scheme: corev1.URISchemeHTTP}}
+	return corev1.ProbeHandler{
+		HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(v1alpha1.HealthPort), Scheme: corev1.URISchemeHTTP},
+	}
 }
 
 // env returns the environment, with the variables of Tailscale's proxy image. The order matters:
 // $(VAR) refers only to preceding variables.
 func (g *group) env() []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+		return corev1.EnvVar{
+			Name:      name,
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}},
+		}
 	}
 	vars := []corev1.EnvVar{
-		field("POD_NAME", "metadata.name"), field("POD_UID", "metadata.uid"), field("POD_IP", "status.podIP"), field("POD_IPS", "status.podIPs"),
+		field(
+			"POD_NAME",
+			"metadata.name",
+		), field("POD_UID", "metadata.uid"), field("POD_IP", "status.podIP"), field("POD_IPS", "status.podIPs"),
 		{Name: "TS_KUBE_SECRET", Value: "$(POD_NAME)"},
 		{Name: "TS_STATE", Value: "kube:$(POD_NAME)"},
 		{Name: "TS_USERSPACE", Value: "true"},
@@ -128,7 +141,11 @@ func (g *group) env() []corev1.EnvVar {
 		{Name: "TS_ENABLE_METRICS", Value: "true"},
 	}
 	if g.Spec.Type == v1alpha1.Ingress {
-		return append(vars, corev1.EnvVar{Name: "TS_EXPERIMENTAL_CERT_SHARE", Value: "true"}, corev1.EnvVar{Name: "TS_SERVE_CONFIG", Value: configMount + "/serve-config"})
+		return append(
+			vars,
+			corev1.EnvVar{Name: "TS_EXPERIMENTAL_CERT_SHARE", Value: "true"},
+			corev1.EnvVar{Name: "TS_SERVE_CONFIG", Value: configMount + "/serve-config"},
+		)
 	}
 	return append(vars, corev1.EnvVar{Name: "TS_EGRESS_PROXIES_CONFIG_PATH", Value: configMount})
 }
@@ -143,11 +160,24 @@ func (g *group) role() *rbacv1.Role {
 	}
 	secrets = append(secrets, sorted(g.CertDomains)...)
 	r := &rbacv1.Role{TypeMeta: kind(rbacv1.SchemeGroupVersion, "Role"), ObjectMeta: g.meta(g.Name), Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{ConfigMapName(g.TailscaleProxyGroup)}, Verbs: []string{"get", "watch"}},
+		{
+			APIGroups:     []string{""},
+			Resources:     []string{"configmaps"},
+			ResourceNames: []string{ConfigMapName(g.TailscaleProxyGroup)},
+			Verbs:         []string{"get", "watch"},
+		},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}}
 	if len(secrets) > 0 {
-		r.Rules = append(r.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: secrets, Verbs: []string{"get", "update", "patch"}})
+		r.Rules = append(
+			r.Rules,
+			rbacv1.PolicyRule{
+				APIGroups:     []string{""},
+				Resources:     []string{"secrets"},
+				ResourceNames: secrets,
+				Verbs:         []string{"get", "update", "patch"},
+			},
+		)
 	}
 	return r
 }
@@ -164,13 +194,18 @@ func (g *group) roleBinding() *rbacv1.RoleBinding {
 func (g *group) service() *corev1.Service {
 	return &corev1.Service{TypeMeta: kind(corev1.SchemeGroupVersion, "Service"), ObjectMeta: g.meta(g.Name), Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, Selector: PodLabels(g.UID), IPFamilyPolicy: new(corev1.IPFamilyPolicyPreferDualStack),
-		Ports: []corev1.ServicePort{{Name: "health", Port: v1alpha1.HealthPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(v1alpha1.HealthPort)}},
+		Ports: []corev1.ServicePort{
+			{Name: "health", Port: v1alpha1.HealthPort, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(v1alpha1.HealthPort)},
+		},
 	}}
 }
 
 func (g *group) disruptionBudget() *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{TypeMeta: kind(policyv1.SchemeGroupVersion, "PodDisruptionBudget"), ObjectMeta: g.meta(g.Name),
-		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)}}}
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: new(intstr.FromInt32(1)),
+			Selector:       &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)},
+		}}
 }
 
 // networkPolicy limits connections to the relays. The mapped ports admit the consumers of the
@@ -179,12 +214,19 @@ func (g *group) disruptionBudget() *policyv1.PodDisruptionBudget {
 // tailnet nodes can be anywhere.
 func (g *group) networkPolicy() *networkingv1.NetworkPolicy {
 	envoy := namespaces(g.EnvoyNamespaces)
-	np := &networkingv1.NetworkPolicy{TypeMeta: kind(networkingv1.SchemeGroupVersion, "NetworkPolicy"), ObjectMeta: g.meta(g.Name), Spec: networkingv1.NetworkPolicySpec{
-		PodSelector: metav1.LabelSelector{MatchLabels: PodLabels(g.UID)},
-		PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
-	}}
+	np := &networkingv1.NetworkPolicy{
+		TypeMeta:   kind(networkingv1.SchemeGroupVersion, "NetworkPolicy"),
+		ObjectMeta: g.meta(g.Name),
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: PodLabels(g.UID)},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+		},
+	}
 	if ports := portRanges(g.Ports); len(ports) > 0 && g.Spec.Type == v1alpha1.Egress {
-		np.Spec.Ingress = append(np.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: append(g.consumers(), envoy...), Ports: ports})
+		np.Spec.Ingress = append(
+			np.Spec.Ingress,
+			networkingv1.NetworkPolicyIngressRule{From: append(g.consumers(), envoy...), Ports: ports},
+		)
 	}
 	health := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: PodLabels(g.UID)}}}
 	health = append(append(health, envoy...), namespaces(g.MonitoringNamespaces)...)

@@ -158,7 +158,13 @@ func (g *group) validate() error {
 	}
 	bad(g.Name == "" || len(g.Name) > maxName, "its name has %d characters; it must have 1 to %d", len(g.Name), maxName)
 	bad(g.Namespace == "" || g.UID == "", "it is not stored: it has no namespace or no UID")
-	bad(g.replicas < 0 || g.replicas > MaxReplicas || g.Ordinals > MaxReplicas, "%d replicas, and %d relays with remaining objects; each must be 0 to %d", g.replicas, g.Ordinals, MaxReplicas)
+	bad(
+		g.replicas < 0 || g.replicas > MaxReplicas || g.Ordinals > MaxReplicas,
+		"%d replicas, and %d relays with remaining objects; each must be 0 to %d",
+		g.replicas,
+		g.Ordinals,
+		MaxReplicas,
+	)
 	bad(g.Spec.Type != v1alpha1.Egress && g.Spec.Type != v1alpha1.Ingress, "its type %q is neither egress nor ingress", g.Spec.Type)
 	bad(!g.Spec.Runtime.Supported(), "its runtime %q is not supported", g.Spec.Runtime)
 	bad(g.Tailnet == "", "its tailnet is not known")
@@ -222,7 +228,9 @@ func (g *group) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: g.Namespace, Labels: labels,
 		// The kind is set explicitly, because an object that was read from the API has none.
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(g.TailscaleProxyGroup, v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup"))},
+		OwnerReferences: []metav1.OwnerReference{
+			*metav1.NewControllerRef(g.TailscaleProxyGroup, v1alpha1.GroupVersion.WithKind("TailscaleProxyGroup")),
+		},
 	}
 }
 

@@ -81,7 +81,10 @@ func setEndpoints(out *clusterv3.Cluster, c gateway.Cluster) error {
 	out.OutlierDetection = cmp.Or(out.OutlierDetection, &clusterv3.OutlierDetection{
 		ConsecutiveGatewayFailure: wrapperspb.UInt32(5), EnforcingConsecutiveGatewayFailure: wrapperspb.UInt32(100),
 		EnforcingConsecutive_5Xx: wrapperspb.UInt32(0), EnforcingSuccessRate: wrapperspb.UInt32(0),
-		Interval: durationpb.New(5 * time.Second), BaseEjectionTime: durationpb.New(10 * time.Second), MaxEjectionPercent: wrapperspb.UInt32(50),
+		Interval: durationpb.New(
+			5 * time.Second,
+		),
+		BaseEjectionTime: durationpb.New(10 * time.Second), MaxEjectionPercent: wrapperspb.UInt32(50),
 	})
 	var match *structpb.Struct
 	if c.TLS != nil {
@@ -97,9 +100,18 @@ func setEndpoints(out *clusterv3.Cluster, c gateway.Cluster) error {
 		out.HealthChecks = []*corev3.HealthCheck{{
 			// Without NoTrafficInterval, Envoy would wait a minute to check again a relay that was
 			// not ready at the first check.
-			Interval: durationpb.New(5 * time.Second), NoTrafficInterval: durationpb.New(5 * time.Second), Timeout: durationpb.New(2 * time.Second),
+			Interval: durationpb.New(
+				5 * time.Second,
+			),
+			NoTrafficInterval: durationpb.New(5 * time.Second), Timeout: durationpb.New(2 * time.Second),
 			UnhealthyThreshold: wrapperspb.UInt32(2), HealthyThreshold: wrapperspb.UInt32(1), TransportSocketMatchCriteria: match,
-			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{Host: host + ".svc", Path: c.HealthPath, CodecClientType: typev3.CodecClientType_HTTP1}},
+			HealthChecker: &corev3.HealthCheck_HttpHealthCheck_{
+				HttpHealthCheck: &corev3.HealthCheck_HttpHealthCheck{
+					Host:            host + ".svc",
+					Path:            c.HealthPath,
+					CodecClientType: typev3.CodecClientType_HTTP1,
+				},
+			},
 		}}
 	}
 	if c.Protocol != gateway.HTTP2 {
@@ -107,7 +119,9 @@ func setEndpoints(out *clusterv3.Cluster, c gateway.Cluster) error {
 	}
 	options, err := packAny(&httpv3.HttpProtocolOptions{UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 		ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}},
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+				Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
+			},
 		},
 	}})
 	if err != nil {
@@ -144,9 +158,11 @@ func setTLS(out *clusterv3.Cluster, c gateway.Cluster, health *structpb.Struct) 
 	if c.TLS.Roots != "" {
 		roots.Specifier = &corev3.DataSource_InlineString{InlineString: c.TLS.Roots}
 	}
-	upstream.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-		TrustedCa: roots, MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{name},
-	}}
+	upstream.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{
+		ValidationContext: &tlsv3.CertificateValidationContext{
+			TrustedCa: roots, MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{name},
+		},
+	}
 	if c.Protocol == gateway.HTTP2 {
 		upstream.CommonTlsContext.AlpnProtocols = []string{"h2"}
 	}
@@ -160,8 +176,22 @@ func setTLS(out *clusterv3.Cluster, c gateway.Cluster, health *structpb.Struct) 
 	}
 	out.TransportSocket = nil
 	out.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
-		{Name: plaintextMatch, Match: health, TransportSocket: &corev3.TransportSocket{Name: "envoy.transport_sockets.raw_buffer", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: plain}}},
-		{Name: "requests", Match: &structpb.Struct{}, TransportSocket: &corev3.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: secure}}},
+		{
+			Name:  plaintextMatch,
+			Match: health,
+			TransportSocket: &corev3.TransportSocket{
+				Name:       "envoy.transport_sockets.raw_buffer",
+				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: plain},
+			},
+		},
+		{
+			Name:  "requests",
+			Match: &structpb.Struct{},
+			TransportSocket: &corev3.TransportSocket{
+				Name:       "envoy.transport_sockets.tls",
+				ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: secure},
+			},
+		},
 	}
 	return nil
 }

@@ -84,7 +84,12 @@ func renderListener(l *listenerv3.Listener, n *gateway.Snapshot, names map[gatew
 
 // protectChain makes the HTTP connection managers of a filter chain remove the headers that only
 // Tailplane may set. ok is false if the chain belongs to none of the Gateways in names.
-func protectChain(c *listenerv3.FilterChain, listener string, n *gateway.Snapshot, names map[gateway.Name]string) (g *gateway.Gateway, section string, ok bool, err error) {
+func protectChain(
+	c *listenerv3.FilterChain,
+	listener string,
+	n *gateway.Snapshot,
+	names map[gateway.Name]string,
+) (g *gateway.Gateway, section string, ok bool, err error) {
 	for _, f := range c.GetFilters() {
 		m := new(hcmv3.HttpConnectionManager)
 		if !f.GetTypedConfig().MessageIs(m) {
@@ -97,7 +102,10 @@ func protectChain(c *listenerv3.FilterChain, listener string, n *gateway.Snapsho
 			continue
 		}
 		ok = true
-		if slices.ContainsFunc(m.EarlyHeaderMutationExtensions, func(e *corev3.TypedExtensionConfig) bool { return e.GetName() == headersName }) {
+		if slices.ContainsFunc(
+			m.EarlyHeaderMutationExtensions,
+			func(e *corev3.TypedExtensionConfig) bool { return e.GetName() == headersName },
+		) {
 			continue
 		}
 		drop, err := removeHeaders()
@@ -117,7 +125,12 @@ func protectChain(c *listenerv3.FilterChain, listener string, n *gateway.Snapsho
 // listenerOf returns the Gateway and the listener that a connection manager serves. Envoy Gateway
 // names its routes "<namespace>/<gateway>/<listener>". If listener names are shared, only the
 // Gateway can be found, and only if there is exactly one.
-func listenerOf(m *hcmv3.HttpConnectionManager, listener string, n *gateway.Snapshot, names map[gateway.Name]string) (*gateway.Gateway, string) {
+func listenerOf(
+	m *hcmv3.HttpConnectionManager,
+	listener string,
+	n *gateway.Snapshot,
+	names map[gateway.Name]string,
+) (*gateway.Gateway, string) {
 	for _, name := range []string{m.GetRds().GetRouteConfigName(), listener} {
 		parts := strings.Split(name, "/")
 		if len(parts) != 3 {
@@ -139,9 +152,14 @@ func listenerOf(m *hcmv3.HttpConnectionManager, listener string, n *gateway.Snap
 func removeHeaders() (*corev3.TypedExtensionConfig, error) {
 	m := &headersv3.HeaderMutation{}
 	for _, prefix := range []string{"tailscale-", "x-tailscale-"} {
-		m.Mutations = append(m.Mutations, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_RemoveOnMatch_{RemoveOnMatch: &mutationv3.HeaderMutation_RemoveOnMatch{
-			KeyMatcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}, IgnoreCase: true},
-		}}})
+		m.Mutations = append(
+			m.Mutations,
+			&mutationv3.HeaderMutation{
+				Action: &mutationv3.HeaderMutation_RemoveOnMatch_{RemoveOnMatch: &mutationv3.HeaderMutation_RemoveOnMatch{
+					KeyMatcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}, IgnoreCase: true},
+				}},
+			},
+		)
 	}
 	config, err := packAny(m)
 	return &corev3.TypedExtensionConfig{Name: headersName, TypedConfig: config}, err

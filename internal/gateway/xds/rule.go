@@ -110,7 +110,9 @@ func recordPolicies(r *routev3.Route, policies []gateway.PolicyStamp) {
 	list := &structpb.ListValue{}
 	for _, p := range policies {
 		list.Values = append(list.Values, structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"namespace": structpb.NewStringValue(p.Namespace), "name": structpb.NewStringValue(p.Name.Name), "generation": structpb.NewNumberValue(float64(p.Generation)),
+			"namespace": structpb.NewStringValue(
+				p.Namespace,
+			), "name": structpb.NewStringValue(p.Name.Name), "generation": structpb.NewNumberValue(float64(p.Generation)),
 		}}))
 	}
 	r.Metadata = cmp.Or(r.Metadata, &corev3.Metadata{})
@@ -278,7 +280,8 @@ func requestedRevisions(resources []*extension.ExtensionResource) map[gateway.Na
 				Revision  string
 			}
 		}
-		if json.Unmarshal(r.GetUnstructuredBytes(), &policy) != nil || policy.Kind != "TailscaleRoutePolicy" || policy.Spec.TargetRef.Kind != "Gateway" {
+		if json.Unmarshal(r.GetUnstructuredBytes(), &policy) != nil || policy.Kind != "TailscaleRoutePolicy" ||
+			policy.Spec.TargetRef.Kind != "Gateway" {
 			continue
 		}
 		name := gateway.Name{Namespace: policy.Metadata.Namespace, Name: policy.Spec.TargetRef.Name}

@@ -174,7 +174,10 @@ func (c *Certificates) Config() (*tls.Config, error) {
 	if _, err := c.current(); err != nil {
 		return nil, err
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current() }}, nil
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current() },
+	}, nil
 }
 
 func (c *Certificates) current() (*tls.Config, error) {

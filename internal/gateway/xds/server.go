@@ -223,7 +223,10 @@ func (s *Server) PostRouteModify(ctx context.Context, in *extension.PostRouteMod
 }
 
 // PostVirtualHostModify handles every virtual host.
-func (s *Server) PostVirtualHostModify(ctx context.Context, in *extension.PostVirtualHostModifyRequest) (*extension.PostVirtualHostModifyResponse, error) {
+func (s *Server) PostVirtualHostModify(
+	ctx context.Context,
+	in *extension.PostVirtualHostModifyRequest,
+) (*extension.PostVirtualHostModifyResponse, error) {
 	echo := &extension.PostVirtualHostModifyResponse{VirtualHost: in.GetVirtualHost()}
 	name, section, ok := gatewayOf(in.GetVirtualHost())
 	return respond(ctx, s, call[*extension.PostVirtualHostModifyResponse]{hook: VirtualHostHook, gateway: name, request: in, echo: echo,
@@ -244,7 +247,10 @@ func (s *Server) PostVirtualHostModify(ctx context.Context, in *extension.PostVi
 }
 
 // PostHTTPListenerModify handles every listener, including Envoy Gateway's internal one.
-func (s *Server) PostHTTPListenerModify(ctx context.Context, in *extension.PostHTTPListenerModifyRequest) (*extension.PostHTTPListenerModifyResponse, error) {
+func (s *Server) PostHTTPListenerModify(
+	ctx context.Context,
+	in *extension.PostHTTPListenerModifyRequest,
+) (*extension.PostHTTPListenerModifyResponse, error) {
 	echo := &extension.PostHTTPListenerModifyResponse{Listener: in.GetListener()}
 	names := requestedRevisions(in.GetPostListenerContext().GetExtensionResources())
 	return respond(ctx, s, call[*extension.PostHTTPListenerModifyResponse]{hook: ListenerHook, request: in, echo: echo,
@@ -259,7 +265,10 @@ func (s *Server) PostHTTPListenerModify(ctx context.Context, in *extension.PostH
 
 // PostClusterModify handles the clusters of routes with a TailscaleService backend. Envoy Gateway
 // also sends the clusters of the other backends of these routes.
-func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostClusterModifyRequest) (*extension.PostClusterModifyResponse, error) {
+func (s *Server) PostClusterModify(
+	ctx context.Context,
+	in *extension.PostClusterModifyRequest,
+) (*extension.PostClusterModifyResponse, error) {
 	echo := &extension.PostClusterModifyResponse{Cluster: in.GetCluster()}
 	return respond(ctx, s, call[*extension.PostClusterModifyResponse]{hook: ClusterHook, request: in, echo: echo,
 		work: func(_ context.Context, n *gateway.Snapshot) (*extension.PostClusterModifyResponse, error) {
@@ -274,7 +283,10 @@ func (s *Server) PostClusterModify(ctx context.Context, in *extension.PostCluste
 }
 
 // PostEndpointsModify changes nothing. Envoy Gateway is configured not to call it.
-func (s *Server) PostEndpointsModify(ctx context.Context, in *extension.PostEndpointsModifyRequest) (*extension.PostEndpointsModifyResponse, error) {
+func (s *Server) PostEndpointsModify(
+	ctx context.Context,
+	in *extension.PostEndpointsModifyRequest,
+) (*extension.PostEndpointsModifyResponse, error) {
 	echo := &extension.PostEndpointsModifyResponse{LoadAssignment: in.GetLoadAssignment()}
 	return respond(ctx, s, call[*extension.PostEndpointsModifyResponse]{hook: EndpointsHook, request: in, echo: echo,
 		work: func(context.Context, *gateway.Snapshot) (*extension.PostEndpointsModifyResponse, error) {
@@ -284,22 +296,40 @@ func (s *Server) PostEndpointsModify(ctx context.Context, in *extension.PostEndp
 
 // PostTranslateModify is the last call, once for each Gateway, and receives all resources. It
 // makes the changes that the other hooks did not make.
-func (s *Server) PostTranslateModify(ctx context.Context, in *extension.PostTranslateModifyRequest) (*extension.PostTranslateModifyResponse, error) {
-	echo := &extension.PostTranslateModifyResponse{Clusters: in.GetClusters(), Secrets: in.GetSecrets(), Listeners: in.GetListeners(), Routes: in.GetRoutes()}
+func (s *Server) PostTranslateModify(
+	ctx context.Context,
+	in *extension.PostTranslateModifyRequest,
+) (*extension.PostTranslateModifyResponse, error) {
+	echo := &extension.PostTranslateModifyResponse{
+		Clusters:  in.GetClusters(),
+		Secrets:   in.GetSecrets(),
+		Listeners: in.GetListeners(),
+		Routes:    in.GetRoutes(),
+	}
 	revisions := requestedRevisions(in.GetPostTranslateContext().GetExtensionResources())
 	late := s.wait(ctx, revisions)
 	var reports atomic.Pointer[[]gateway.TranslationReport] // an abandoned try may still write it
-	out := respond(ctx, s, call[*extension.PostTranslateModifyResponse]{hook: TranslationHook, gateway: soleGateway(revisions), request: in, echo: echo, stale: late,
-		work: func(ctx context.Context, n *gateway.Snapshot) (*extension.PostTranslateModifyResponse, error) {
-			t := translation{snapshot: n, in: echo, limit: s.MaxMessage / 10 * 9}
-			out, err := t.render(ctx)
-			if err != nil {
-				return nil, err
-			}
-			all := t.reports(revisions)
-			reports.Store(&all)
-			return out, nil
-		}})
+	out := respond(
+		ctx,
+		s,
+		call[*extension.PostTranslateModifyResponse]{
+			hook:    TranslationHook,
+			gateway: soleGateway(revisions),
+			request: in,
+			echo:    echo,
+			stale:   late,
+			work: func(ctx context.Context, n *gateway.Snapshot) (*extension.PostTranslateModifyResponse, error) {
+				t := translation{snapshot: n, in: echo, limit: s.MaxMessage / 10 * 9}
+				out, err := t.render(ctx)
+				if err != nil {
+					return nil, err
+				}
+				all := t.reports(revisions)
+				reports.Store(&all)
+				return out, nil
+			},
+		},
+	)
 	if reports.Load() == nil {
 		return out, nil
 	}

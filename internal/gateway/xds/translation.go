@@ -25,7 +25,13 @@ type clusters struct {
 }
 
 func newClusters(n *gateway.Snapshot, existing []*clusterv3.Cluster) *clusters {
-	c := &clusters{snapshot: n, existing: map[string]bool{}, added: map[string]*clusterv3.Cluster{}, of: map[string]gateway.Name{}, invalid: map[string]bool{}}
+	c := &clusters{
+		snapshot: n,
+		existing: map[string]bool{},
+		added:    map[string]*clusterv3.Cluster{},
+		of:       map[string]gateway.Name{},
+		invalid:  map[string]bool{},
+	}
 	for _, t := range existing {
 		c.existing[t.GetName()] = true
 	}
@@ -96,7 +102,12 @@ func (t *translation) render(ctx context.Context) (*extension.PostTranslateModif
 	if !changed && len(named) == 0 {
 		return t.in, nil
 	}
-	out := &extension.PostTranslateModifyResponse{Clusters: slices.Clone(t.in.Clusters), Secrets: t.in.Secrets, Listeners: t.in.Listeners, Routes: configs}
+	out := &extension.PostTranslateModifyResponse{
+		Clusters:  slices.Clone(t.in.Clusters),
+		Secrets:   t.in.Secrets,
+		Listeners: t.in.Listeners,
+		Routes:    configs,
+	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		if c := t.clusters.added[name]; c != nil {
 			out.Clusters = append(out.Clusters, c)
@@ -147,7 +158,8 @@ func (t *translation) renderRoutes(rc *routev3.RouteConfiguration, named map[str
 // may have added them, because it does not see clusters or used an earlier snapshot.
 func (t *translation) withoutMissingClusters(h renderedHost, g *gateway.Gateway) renderedHost {
 	lost := func(r *routev3.Route) bool {
-		return isOwnRoute(r) && slices.ContainsFunc(destinations(r), func(c string) bool { return c != missingCluster && !t.clusters.usable(g, c) })
+		return isOwnRoute(r) &&
+			slices.ContainsFunc(destinations(r), func(c string) bool { return c != missingCluster && !t.clusters.usable(g, c) })
 	}
 	if !slices.ContainsFunc(h.Routes, lost) {
 		return h
@@ -214,7 +226,14 @@ func (t *translation) reports(revisions map[gateway.Name]string) (all []gateway.
 		if g == nil {
 			continue
 		}
-		r := gateway.TranslationReport{Gateway: name, Requested: revisions[name], Rendered: g.Revision, Received: len(t.in.Routes), Routes: t.routes[name], Ambiguous: slices.Compact(slices.Sorted(slices.Values(t.ambiguous[name])))}
+		r := gateway.TranslationReport{
+			Gateway:   name,
+			Requested: revisions[name],
+			Rendered:  g.Revision,
+			Received:  len(t.in.Routes),
+			Routes:    t.routes[name],
+			Ambiguous: slices.Compact(slices.Sorted(slices.Values(t.ambiguous[name]))),
+		}
 		for _, c := range g.Clusters {
 			if t.clusters.existing[c.Name] {
 				r.Conflicted = append(r.Conflicted, c.Name)

@@ -84,7 +84,13 @@ func renderHost(vh *routev3.VirtualHost, g *gateway.Gateway, section string, usa
 // renderRule returns the route with its rule applied, and the routes that are cut from it and
 // belong before it. cuts counts the routes that were cut for each path rule. existing contains the
 // names of routes that already exist.
-func renderRule(r *routev3.Route, rule gateway.Rule, cuts map[string]int, existing map[string]bool, usable func(string) bool) (*routev3.Route, []*routev3.Route) {
+func renderRule(
+	r *routev3.Route,
+	rule gateway.Rule,
+	cuts map[string]int,
+	existing map[string]bool,
+	usable func(string) bool,
+) (*routev3.Route, []*routev3.Route) {
 	rule = usableRule(rule, usable)
 	now := applyRule(r, rule)
 	if now != r && (proto.Equal(now, r) || now.ValidateAll() != nil) {

@@ -98,7 +98,11 @@ func (c *Certificates) Ready(context.Context) error {
 	case now.After(s.certificate.Leaf.NotAfter):
 		return fmt.Errorf("the certificate expired at %s", s.certificate.Leaf.NotAfter.Format(time.RFC3339))
 	case now.Sub(s.read) > stalePolls*c.PollInterval:
-		return fmt.Errorf("the Secret %s was last read at %s; the API server may not trust its certificate", c.Secret, s.read.UTC().Format(time.RFC3339))
+		return fmt.Errorf(
+			"the Secret %s was last read at %s; the API server may not trust its certificate",
+			c.Secret,
+			s.read.UTC().Format(time.RFC3339),
+		)
 	}
 	return nil
 }
@@ -106,7 +110,8 @@ func (c *Certificates) Ready(context.Context) error {
 // Run reads the Secret until ctx ends, and rotates the certificates while this replica is the leader.
 func (c *Certificates) Run(ctx context.Context) error {
 	if c.Config == nil || c.Namespace == "" || c.Secret == "" || c.Log == nil || c.Now == nil || c.PollInterval <= 0 ||
-		!c.External && (c.Lease == "" || c.Webhook == "" || c.Identity == "" || len(c.Hosts) == 0 || c.Lifetime <= 0 || c.PublishTime <= 0 || c.KeepCA <= 0) {
+		!c.External &&
+			(c.Lease == "" || c.Webhook == "" || c.Identity == "" || len(c.Hosts) == 0 || c.Lifetime <= 0 || c.PublishTime <= 0 || c.KeepCA <= 0) {
 		return errors.New("the webhook's certificates: a required field is missing")
 	}
 	var err error
@@ -244,7 +249,13 @@ func (c *Certificates) runRotation(ctx context.Context) {
 // rotation returns the rotation of the serving certificate.
 func (c *Certificates) rotation() *kube.Rotation {
 	serving := kube.Leaf{Certificate: corev1.TLSCertKey, Key: corev1.TLSPrivateKeyKey, Usage: x509.ExtKeyUsageServerAuth, Names: c.Hosts}
-	return &kube.Rotation{Name: "tailplane-inject", Leaves: []kube.Leaf{serving}, Lifetime: c.Lifetime, PublishTime: c.PublishTime, RetainTime: c.KeepCA}
+	return &kube.Rotation{
+		Name:        "tailplane-inject",
+		Leaves:      []kube.Leaf{serving},
+		Lifetime:    c.Lifetime,
+		PublishTime: c.PublishTime,
+		RetainTime:  c.KeepCA,
+	}
 }
 
 // rotateOnce publishes the CA bundle of the stored stage, then performs the next step.
@@ -276,9 +287,22 @@ func (c *Certificates) rotateOnce(ctx context.Context) (wake time.Time, err erro
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	if _, err := c.client.CoreV1().Secrets(c.Namespace).Update(ctx, secret, metav1.UpdateOptions{FieldManager: c.Lease}); err != nil {
-		return time.Time{}, kube.ExplainManifestObject("update", "Secret", types.NamespacedName{Namespace: c.Namespace, Name: c.Secret}, err)
+		return time.Time{}, kube.ExplainManifestObject(
+			"update",
+			"Secret",
+			types.NamespacedName{Namespace: c.Namespace, Name: c.Secret},
+			err,
+		)
 	}
-	c.Log.Info("a rotation step of the webhook's certificates is stored", "next", next.Next != nil, "published", !next.Published.IsZero(), "previous", next.Previous != nil)
+	c.Log.Info(
+		"a rotation step of the webhook's certificates is stored",
+		"next",
+		next.Next != nil,
+		"published",
+		!next.Published.IsZero(),
+		"previous",
+		next.Previous != nil,
+	)
 	select {
 	case c.trigger <- struct{}{}:
 	default:
@@ -323,7 +347,11 @@ func (c *Certificates) updateBundle(ctx context.Context, resource string, bundle
 			if !bytes.Equal(w.ClientConfig.CABundle, bundle) {
 				// add, because replace fails if there is no bundle; test, because the order of the entries
 				// may have changed
-				patch = append(patch, op{"test", fmt.Sprintf("/webhooks/%d/name", i), w.Name}, op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle})
+				patch = append(
+					patch,
+					op{"test", fmt.Sprintf("/webhooks/%d/name", i), w.Name},
+					op{"add", fmt.Sprintf("/webhooks/%d/clientConfig/caBundle", i), bundle},
+				)
 			}
 		}
 		if len(patch) == 0 {

@@ -38,7 +38,8 @@ func FindOutdated(ctx context.Context, config *rest.Config, o inject.Options) (O
 	}
 	d := Outdated{Pods: []OutdatedPod{}}
 	for next := ""; ; {
-		list, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
+		list, err := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).
+			List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
 		if err != nil {
 			return Outdated{}, fmt.Errorf("list pods: %w", err) // a partial result would look complete
 		}

@@ -117,7 +117,13 @@ func (r *Restarter) restartOutdated(ctx context.Context, client *kubernetes.Clie
 			}
 			return "", fmt.Errorf("restart %s: %w", w, err)
 		}
-		r.Log.Info("a workload is restarted with the current adapter, because its annotation requests it", "workload", w.String(), "pods", outdated)
+		r.Log.Info(
+			"a workload is restarted with the current adapter, because its annotation requests it",
+			"workload",
+			w.String(),
+			"pods",
+			outdated,
+		)
 		return w.String(), nil
 	}
 	return "", nil
@@ -131,7 +137,8 @@ func (r *Restarter) optedIn(ctx context.Context, client *kubernetes.Clientset) (
 	}
 	for _, kind := range workloadKinds {
 		for next := ""; ; {
-			list, err := heads.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind}).List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
+			list, err := heads.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind}).
+				List(ctx, metav1.ListOptions{Limit: pageSize, Continue: next})
 			if err != nil {
 				return nil, fmt.Errorf("list %s: %w", kind, err)
 			}
@@ -167,7 +174,12 @@ func getWorkload(ctx context.Context, client *kubernetes.Clientset, kind, namesp
 	return asWorkload(ctx, apps.DaemonSets(namespace).Get, name, fromDaemonSet)
 }
 
-func asWorkload[T any](ctx context.Context, get func(context.Context, string, metav1.GetOptions) (*T, error), name string, from func(*T) workload) (workload, error) {
+func asWorkload[T any](
+	ctx context.Context,
+	get func(context.Context, string, metav1.GetOptions) (*T, error),
+	name string,
+	from func(*T) workload,
+) (workload, error) {
 	o, err := get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return workload{}, err
@@ -180,7 +192,8 @@ func asWorkload[T any](ctx context.Context, get func(context.Context, string, me
 func fromDeployment(o *appsv1.Deployment) workload {
 	want, s := desiredReplicas(o.Spec.Replicas), o.Status
 	return workload{"deployments", o.ObjectMeta, o.Spec.Selector, o.Spec.Template,
-		s.ObservedGeneration < o.Generation || s.UpdatedReplicas < want || s.Replicas > s.UpdatedReplicas || s.AvailableReplicas < s.UpdatedReplicas, o.Spec.Paused}
+		s.ObservedGeneration < o.Generation || s.UpdatedReplicas < want || s.Replicas > s.UpdatedReplicas ||
+			s.AvailableReplicas < s.UpdatedReplicas, o.Spec.Paused}
 }
 
 func fromStatefulSet(o *appsv1.StatefulSet) workload {
@@ -194,7 +207,8 @@ func fromDaemonSet(o *appsv1.DaemonSet) workload {
 	s := o.Status
 	manual := o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType
 	return workload{"daemonsets", o.ObjectMeta, o.Spec.Selector, o.Spec.Template,
-		s.ObservedGeneration < o.Generation || !manual && (s.UpdatedNumberScheduled < s.DesiredNumberScheduled || s.NumberAvailable < s.DesiredNumberScheduled), false}
+		s.ObservedGeneration < o.Generation ||
+			!manual && (s.UpdatedNumberScheduled < s.DesiredNumberScheduled || s.NumberAvailable < s.DesiredNumberScheduled), false}
 }
 
 func desiredReplicas(replicas *int32) int32 {
@@ -227,7 +241,9 @@ func (r *Restarter) outdated(ctx context.Context, client *kubernetes.Clientset, 
 func restartWorkload(ctx context.Context, client *kubernetes.Clientset, w workload, hash string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": w.meta.ResourceVersion},
-		"spec":     map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]string{inject.RestartedFor: hash}}}},
+		"spec": map[string]any{
+			"template": map[string]any{"metadata": map[string]any{"annotations": map[string]string{inject.RestartedFor: hash}}},
+		},
 	})
 	if err != nil {
 		return err

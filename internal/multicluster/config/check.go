@@ -32,7 +32,12 @@ func (p *parser) check(root *yaml.Node) {
 		uids[c.UID] = c.Name
 		for _, s := range c.Servers {
 			if other, used := servers[s]; used && other != c.Name {
-				p.fail(p.at[elementKey{"servers", i, s}], "the clusters %s and %s have the same server, so they are the same cluster", other, c.Name)
+				p.fail(
+					p.at[elementKey{"servers", i, s}],
+					"the clusters %s and %s have the same server, so they are the same cluster",
+					other,
+					c.Name,
+				)
 			}
 			servers[s] = c.Name
 		}
@@ -74,7 +79,10 @@ func (p *parser) checkTarget(i int, r *Rule, clusters map[string]bool) {
 		p.fail(at, "the target %.60q is not one of the clusters", c)
 	}
 	if r.Match.Verbs != nil && r.Target.Deny == "" && !r.AllowVerbSplit {
-		p.fail(p.at[elementKey{"rules", i, "verbs"}], "the rule sends some verbs of an object to another cluster: a client would not find what it wrote. Remove verbs, or set allowVerbSplit: true")
+		p.fail(
+			p.at[elementKey{"rules", i, "verbs"}],
+			"the rule sends some verbs of an object to another cluster: a client would not find what it wrote. Remove verbs, or set allowVerbSplit: true",
+		)
 	}
 	if r.Target.OwnerReferences == HideOwners && len(clusters) < 2 {
 		p.fail(at, "ownerReferences: shelter has no effect with one cluster, which has all owners")
@@ -135,8 +143,13 @@ func (p *parser) checkShadowed() {
 	for j := range p.config.Rules {
 		for i := range p.config.Rules[:j] {
 			if p.config.Rules[i].Match.covers(&p.config.Rules[j].Match) {
-				p.fail(p.at[elementKey{"rules", j, ""}], "the rule %s never matches: the earlier rule %s in line %d matches all its requests",
-					p.config.Rules[j].Name, p.config.Rules[i].Name, p.config.Rules[i].Line)
+				p.fail(
+					p.at[elementKey{"rules", j, ""}],
+					"the rule %s never matches: the earlier rule %s in line %d matches all its requests",
+					p.config.Rules[j].Name,
+					p.config.Rules[i].Name,
+					p.config.Rules[i].Line,
+				)
 				break
 			}
 		}
@@ -152,7 +165,8 @@ func (m *Match) covers(o *Match) bool {
 	if m.Resources == nil {
 		// Without resources, m matches all namespaced resources. Only the clusters know the scope of the
 		// resources of o, unless they are built in.
-		return o.Resources == nil || !slices.ContainsFunc(o.Resources, func(r Resource) bool { return !builtinNamespaced(o.APIGroups, r.Name) })
+		return o.Resources == nil ||
+			!slices.ContainsFunc(o.Resources, func(r Resource) bool { return !builtinNamespaced(o.APIGroups, r.Name) })
 	}
 	return o.Resources != nil && !slices.ContainsFunc(o.Resources, func(r Resource) bool {
 		return !slices.Contains(m.Resources, r) && !slices.Contains(m.Resources, Resource{Name: r.Name})
@@ -186,15 +200,22 @@ func (p *parser) checkAdvice() {
 		core := m.APIGroups == nil || slices.Contains(m.APIGroups, "")
 		named := func(resource string) bool { return slices.Contains(m.Resources, Resource{Name: resource}) }
 		events = events || named("events")
-		leases = leases || m.Namespaces == nil && (named("leases") || m.Resources == nil && slices.Contains(m.APIGroups, "coordination.k8s.io"))
+		leases = leases ||
+			m.Namespaces == nil && (named("leases") || m.Resources == nil && slices.Contains(m.APIGroups, "coordination.k8s.io"))
 		if m.Verbs != nil && r.Target.Deny == "" {
 			p.warn(r.Line, "the rule %s splits verbs: clients write to one cluster and read from another", r.Name)
 		}
 		if m.Names != nil && r.Target.Cluster != "" {
 			p.warn(r.Line, "the rule %s selects objects by name, but lists of their namespace do not contain them", r.Name)
 		}
-		if m.Resources == nil && m.Namespaces != nil && m.APIGroups == nil && r.Target.Cluster != "" && r.Target.Cluster != d.Home && !leases {
-			p.warn(r.Line, "the rule %s also matches the leases of its namespaces: leader election moves to %s, unless an earlier rule keeps coordination.k8s.io at home", r.Name, r.Target.Cluster)
+		if m.Resources == nil && m.Namespaces != nil && m.APIGroups == nil && r.Target.Cluster != "" && r.Target.Cluster != d.Home &&
+			!leases {
+			p.warn(
+				r.Line,
+				"the rule %s also matches the leases of its namespaces: leader election moves to %s, unless an earlier rule keeps coordination.k8s.io at home",
+				r.Name,
+				r.Target.Cluster,
+			)
 		}
 		s := r.Target.Spread
 		if s == nil {
@@ -204,13 +225,26 @@ func (p *parser) checkAdvice() {
 			used[m] = true
 		}
 		if core && named("pods") && !events {
-			p.warn(r.Line, "the rule %s spreads pods, but neither it nor an earlier rule spreads events: the home cluster does not show the events of these pods", r.Name)
+			p.warn(
+				r.Line,
+				"the rule %s spreads pods, but neither it nor an earlier rule spreads events: the home cluster does not show the events of these pods",
+				r.Name,
+			)
 		}
 		if s.Create == "spill" {
-			p.warn(r.Line, "the rule %s creates objects in other members while a member is down: that member may have an object with the same name", r.Name)
+			p.warn(
+				r.Line,
+				"the rule %s creates objects in other members while a member is down: that member may have an object with the same name",
+				r.Name,
+			)
 		}
 		if s.DeleteAllCollection {
-			p.warn(r.Line, "the rule %s lets one request delete objects in all of these clusters: %s", r.Name, strings.Join(s.Members, ", "))
+			p.warn(
+				r.Line,
+				"the rule %s lets one request delete objects in all of these clusters: %s",
+				r.Name,
+				strings.Join(s.Members, ", "),
+			)
 		}
 	}
 	for _, c := range d.Clusters {

@@ -50,7 +50,11 @@ func ReadCredential(files map[string][]byte, allowLoopback bool) (*Credential, e
 		switch name {
 		case FileServer, FileCA, FileToken, FileCert, FileKey, FileServerName, FileKubeconfig, fileNamespace:
 		default:
-			return nil, fmt.Errorf("the Secret has the key %.60q, which is unknown; it can have server, ca.crt, token, tls.crt, tls.key, tls-server-name and kubeconfig%s", name, forbiddenFieldReason(name))
+			return nil, fmt.Errorf(
+				"the Secret has the key %.60q, which is unknown; it can have server, ca.crt, token, tls.crt, tls.key, tls-server-name and kubeconfig%s",
+				name,
+				forbiddenFieldReason(name),
+			)
 		}
 	}
 	var c *Credential
@@ -126,7 +130,12 @@ type (
 
 // readKubeconfig reads the current context of a kubeconfig. It refuses a forbidden field in any entry.
 func readKubeconfig(b []byte) (*Credential, string, error) {
-	r := &kubeconfigReader{yamlReader{secret: true}, map[string]kubeconfigContext{}, map[string]kubeconfigCluster{}, map[string]*Credential{}}
+	r := &kubeconfigReader{
+		yamlReader{secret: true},
+		map[string]kubeconfigContext{},
+		map[string]kubeconfigCluster{},
+		map[string]*Credential{},
+	}
 	root := r.root(b)
 	if root == nil {
 		return nil, "", fmt.Errorf("the kubeconfig cannot be read: %w", hideContents(r.diagnostics))
@@ -188,7 +197,11 @@ func (r *kubeconfigReader) entries(kind string, value func(name string, n *yaml.
 		for _, item := range n.Content {
 			var name string
 			var inner *yaml.Node
-			r.mapping(item, "the "+kind, map[string]fieldFunc{"name": r.text("the name of the "+kind, &name), kind: func(n *yaml.Node) { inner = n }})
+			r.mapping(
+				item,
+				"the "+kind,
+				map[string]fieldFunc{"name": r.text("the name of the "+kind, &name), kind: func(n *yaml.Node) { inner = n }},
+			)
 			if seen[name] {
 				r.fail(item, "two %ss have the same name", kind)
 			}
@@ -203,7 +216,10 @@ func (r *kubeconfigReader) cluster(name string, n *yaml.Node) {
 	var c kubeconfigCluster
 	r.mapping(n, "the cluster", map[string]fieldFunc{
 		"server": r.text("server", &c.server), "tls-server-name": r.text("tls-server-name", &c.serverName),
-		"certificate-authority-data": r.data("certificate-authority-data", &c.ca), "disable-compression": ignoreField, "extensions": ignoreField,
+		"certificate-authority-data": r.data(
+			"certificate-authority-data",
+			&c.ca,
+		), "disable-compression": ignoreField, "extensions": ignoreField,
 		"insecure-skip-tls-verify": func(n *yaml.Node) {
 			if n.Value != "false" {
 				r.refused("insecure-skip-tls-verify")(n)

@@ -70,7 +70,11 @@ func (p *parser) parseRoot(root *yaml.Node) {
 		"allowTokenRequest": p.boolean("allowTokenRequest", &p.config.AllowTokenRequest),
 		"annotate":          p.boolean("annotate", &p.config.Annotate),
 		"audit": func(n *yaml.Node) {
-			p.mapping(n, "audit", map[string]fieldFunc{"level": enum(&p.yamlReader, "audit.level", &p.config.Audit.Level, "none", "metadata")})
+			p.mapping(
+				n,
+				"audit",
+				map[string]fieldFunc{"level": enum(&p.yamlReader, "audit.level", &p.config.Audit.Level, "none", "metadata")},
+			)
 		},
 		"tracing": func(n *yaml.Node) {
 			p.mapping(n, "tracing", map[string]fieldFunc{
@@ -186,7 +190,10 @@ func (p *parser) source(n *yaml.Node, c *Cluster, audience bool) {
 		p.fail(n, "the cluster is inCluster, so it uses the address, CA and token of the pod and must not have others")
 	case c.InCluster:
 	case c.Secret != "" && (len(c.Servers) > 0 || c.CAFile != "" || audience):
-		p.fail(n, "address and CA of the cluster come from the Secret of its credential: this file must not send the credential to another address")
+		p.fail(
+			n,
+			"address and CA of the cluster come from the Secret of its credential: this file must not send the credential to another address",
+		)
 	case c.Secret != "":
 	case len(c.Servers) > 0 && !audience:
 		p.fail(n, "servers must receive only a token with a separate audience: add credentials: {audienceToken: true}")
@@ -196,7 +203,10 @@ func (p *parser) source(n *yaml.Node, c *Cluster, audience bool) {
 	case audience:
 		p.fail(n, "an audienceToken needs servers that receive it")
 	default:
-		p.fail(n, "the cluster needs one of inCluster: true, credentials: {secret: NAME}, or servers with credentials: {audienceToken: true}")
+		p.fail(
+			n,
+			"the cluster needs one of inCluster: true, credentials: {secret: NAME}, or servers with credentials: {audienceToken: true}",
+		)
 	}
 	for _, s := range c.Servers {
 		if _, err := CheckServer(s, c.AllowLoopback); err != nil {
@@ -384,7 +394,11 @@ func (p *parser) spread(n *yaml.Node, i int, s *Spread) {
 		}),
 		"place": p.list("place", func(n *yaml.Node) {
 			var at PlaceRule
-			keys := p.mapping(n, "place", map[string]fieldFunc{"labels": p.text("labels", &at.Labels), "cluster": p.text("cluster", &at.Cluster)})
+			keys := p.mapping(
+				n,
+				"place",
+				map[string]fieldFunc{"labels": p.text("labels", &at.Labels), "cluster": p.text("cluster", &at.Cluster)},
+			)
 			if keys == nil {
 				return
 			}

@@ -56,7 +56,13 @@ func (s *watchStream) bookmark(why apiproxy.BookmarkReason) error {
 		s.timer.Reset(busyTime)
 		return nil
 	}
-	mark := codec.BookmarkObject{Kind: s.kind, APIVersion: s.version, ResourceVersion: s.vector.String(), InitialEnd: why == apiproxy.BookmarkInitial, Bare: s.c.Bare}
+	mark := codec.BookmarkObject{
+		Kind:            s.kind,
+		APIVersion:      s.version,
+		ResourceVersion: s.vector.String(),
+		InitialEnd:      why == apiproxy.BookmarkInitial,
+		Bare:            s.c.Bare,
+	}
 	if s.columns != nil {
 		mark.Cells = s.columns.Len() + 1
 	}

@@ -147,7 +147,10 @@ func (l *List) sameKind(s *listSource) error {
 	if other.Kind == first.Kind && other.APIVersion == first.APIVersion {
 		return nil
 	}
-	return clientError(s.member, fmt.Errorf("it has %s of %s where another cluster has %s of %s", other.Kind, other.APIVersion, first.Kind, first.APIVersion))
+	return clientError(
+		s.member,
+		fmt.Errorf("it has %s of %s where another cluster has %s of %s", other.Kind, other.APIVersion, first.Kind, first.APIVersion),
+	)
 }
 
 // Close closes the members' responses.

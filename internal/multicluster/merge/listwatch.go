@@ -59,7 +59,12 @@ func (c *Collection) replayList(ctx context.Context, m Member, req MemberRequest
 	if l.Meta.ResourceVersion == 0 || l.Meta.Continue != "" {
 		return errors.New("a list is incomplete")
 	}
-	mark := codec.BookmarkObject{Kind: l.ItemKind(), APIVersion: l.APIVersion, ResourceVersion: strconv.FormatUint(l.Meta.ResourceVersion, 10), InitialEnd: true}
+	mark := codec.BookmarkObject{
+		Kind:            l.ItemKind(),
+		APIVersion:      l.APIVersion,
+		ResourceVersion: strconv.FormatUint(l.Meta.ResourceVersion, 10),
+		InitialEnd:      true,
+	}
 	if _, err := out.Write(codec.AppendFrame(nil, mark.Append(nil, list.Format), list.Format.Proto)); err != nil {
 		return err
 	}

@@ -45,7 +45,9 @@ func (p Planner) Plan(q Query) (Plan, *codec.Status) {
 		return Plan{}, bad
 	}
 	if rv.Plain > 0 && q.Watch && !q.wantsInitial() {
-		return Plan{}, expiredStatus("too old resource version: " + q.RV + " belongs to one cluster, but several clusters have this collection")
+		return Plan{}, expiredStatus(
+			"too old resource version: " + q.RV + " belongs to one cluster, but several clusters have this collection",
+		)
 	}
 	plan := Plan{Vector: newVector(p.Epoch, p.Width)}
 	v := rv.Vector

@@ -50,7 +50,8 @@ func (q Query) isInvalid() bool {
 	case q.malformed:
 		return true
 	case q.Watch:
-		return (q.Initial != nil) != (q.Match == matchNotOlderThan) || q.Match == matchExact || q.Match != "" && (!known || q.Continue != "")
+		return (q.Initial != nil) != (q.Match == matchNotOlderThan) || q.Match == matchExact ||
+			q.Match != "" && (!known || q.Continue != "")
 	case q.Match != "":
 		return !known || q.RV == "" || q.Continue != "" || q.Match == matchExact && q.RV == "0" || q.Initial != nil
 	}

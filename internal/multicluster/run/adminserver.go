@@ -110,7 +110,14 @@ func MetricsHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
 }
 
 func scrapeHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: maxScrapes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)})
+	return promhttp.HandlerFor(
+		g,
+		promhttp.HandlerOpts{
+			EnableOpenMetrics:   true,
+			MaxRequestsInFlight: maxScrapes,
+			ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		},
+	)
 }
 
 // checkRequest refuses requests of web pages and ambiguous paths. It is stricter than [origin.IsCrossSite]: it also refuses the own
@@ -205,7 +212,16 @@ func (p *AdminServer) route(w http.ResponseWriter, r *http.Request) {
 	}
 	decision, err := p.Route(q)
 	if refusal, ok := errors.AsType[*apiproxy.Refusal](err); ok {
-		p.writeJSON(w, map[string]any{"refused": map[string]any{"status": refusal.Status, "reason": refusal.Reason, "message": apiproxy.Sanitize(refusal.Message)}})
+		p.writeJSON(
+			w,
+			map[string]any{
+				"refused": map[string]any{
+					"status":  refusal.Status,
+					"reason":  refusal.Reason,
+					"message": apiproxy.Sanitize(refusal.Message),
+				},
+			},
+		)
 		return
 	}
 	if err != nil {

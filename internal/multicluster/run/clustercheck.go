@@ -28,9 +28,24 @@ func (f *clusterCheckFlags) register(p *pflag.FlagSet) {
 
 // credentialFlags registers the flags that locate credentials.
 func credentialFlags(p *pflag.FlagSet, f *proxyFlags) {
-	p.StringVar(&f.credentials, "credentials-dir", "/etc/mca/credentials", "directory with the mounted Secrets of other clusters, each in a subdirectory with the cluster's name")
-	p.StringVar(&f.audiences, "audience-dir", "/var/run/secrets/mca.tailplane.dev", "directory with the tokens for other clusters, as <cluster>/token")
-	p.StringVar(&f.account, "serviceaccount-dir", "/var/run/secrets/kubernetes.io/serviceaccount", "directory with the pod's real token, ca.crt and namespace")
+	p.StringVar(
+		&f.credentials,
+		"credentials-dir",
+		"/etc/mca/credentials",
+		"directory with the mounted Secrets of other clusters, each in a subdirectory with the cluster's name",
+	)
+	p.StringVar(
+		&f.audiences,
+		"audience-dir",
+		"/var/run/secrets/mca.tailplane.dev",
+		"directory with the tokens for other clusters, as <cluster>/token",
+	)
+	p.StringVar(
+		&f.account,
+		"serviceaccount-dir",
+		"/var/run/secrets/kubernetes.io/serviceaccount",
+		"directory with the pod's real token, ca.crt and namespace",
+	)
 }
 
 // checkClusters queries the clusters of a configuration. text must be valid.

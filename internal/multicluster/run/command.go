@@ -72,11 +72,16 @@ func noArgs(_ *cobra.Command, args []string) error {
 }
 
 func versionCommand() *cobra.Command {
-	return &cobra.Command{Use: "version", Short: "Show the version of mca", Long: "Shows the version of this program and of the Go toolchain that built it.", Args: noArgs,
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Show the version of mca",
+		Long:  "Shows the version of this program and of the Go toolchain that built it.",
+		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(c.OutOrStdout(), "mca %s\n%s %s/%s\n", programVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
-		}}
+		},
+	}
 }
 
 func programVersion() string {

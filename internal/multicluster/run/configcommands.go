@@ -118,7 +118,8 @@ func routeCommand() *cobra.Command {
 			if !ok {
 				return usageError(fmt.Errorf("--scope %q: must be namespaced or cluster", scope))
 			}
-			e := multicluster.NewTable(doc, func(_, _ string) multiclusterconfig.Scope { return scopes }).Explain(strings.ToUpper(args[0]), u, agent, contentType, object)
+			e := multicluster.NewTable(doc, func(_, _ string) multiclusterconfig.Scope { return scopes }).
+				Explain(strings.ToUpper(args[0]), u, agent, contentType, object)
 			if err := printExplanation(c.OutOrStdout(), output, e); err != nil {
 				return err
 			}

@@ -35,7 +35,13 @@ func injectCommand() *cobra.Command {
 	}
 	p := c.Flags()
 	p.StringVarP(&f.file, "filename", "f", "-", "a file, a directory with .yaml, .yml and .json files, or - for standard input")
-	p.StringVarP(&f.output, "output", "o", "", "output: a file, a directory if the input is a directory, or - for standard output; without it, standard output, or each file in place if the input is a directory")
+	p.StringVarP(
+		&f.output,
+		"output",
+		"o",
+		"",
+		"output: a file, a directory if the input is a directory, or - for standard output; without it, standard output, or each file in place if the input is a directory",
+	)
 	p.StringVar(&f.configMap, "config-map", "", "the ConfigMap with the adapter's configuration")
 	p.StringSliceVar(&f.credentials, "credentials", nil, "a Secret with the credential of another cluster; may be repeated")
 	p.StringVar(&f.image, "image", "", "the adapter's image, by digest; required")

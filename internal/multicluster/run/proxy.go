@@ -55,10 +55,25 @@ func proxyCommand() *cobra.Command {
 	p.StringVar(&f.listen, "listen", "127.0.0.1:6443", "address of the API for the applications of the pod; a loopback address")
 	p.StringVar(&f.admin, "admin", "127.0.0.1:9006", "address of the admin port, with health; a loopback address")
 	p.StringVar(&f.metrics, "metrics", "", "additional address for metrics, such as :9007; the admin port always has them")
-	p.StringVar(&f.config, "config", "/etc/mca/config/config.yaml", "the configuration; without the file, there is one cluster, the pod's own")
+	p.StringVar(
+		&f.config,
+		"config",
+		"/etc/mca/config/config.yaml",
+		"the configuration; without the file, there is one cluster, the pod's own",
+	)
 	credentialFlags(p, &f)
-	p.StringVar(&f.share, "share-dir", "/var/run/secrets/kubernetes.io/mca-serviceaccount", "directory for the files that the other containers read")
-	p.StringVar(&f.state, "state-dir", "/var/run/mca", "directory for state that survives a restart of the container, which the other containers cannot read")
+	p.StringVar(
+		&f.share,
+		"share-dir",
+		"/var/run/secrets/kubernetes.io/mca-serviceaccount",
+		"directory for the files that the other containers read",
+	)
+	p.StringVar(
+		&f.state,
+		"state-dir",
+		"/var/run/mca",
+		"directory for state that survives a restart of the container, which the other containers cannot read",
+	)
 	p.StringVar(&f.audit, "audit", "", "the audit log: a file, or - for standard output")
 	p.BoolVar(&f.pprof, "pprof", false, "serve profiles of the process on the admin port")
 	p.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs each read")
@@ -130,13 +145,31 @@ func runProxy(ctx context.Context, f proxyFlags) error {
 			return apiproxy.Permissions{Impersonation: d.Impersonation, TokenRequests: d.AllowTokenRequest}
 		},
 	}
-	log.Info("serving", "version", programVersion(), "listen", api.Addr().String(), "admin", admin.Addr().String(), "clusters", len(loader.Current().Upstreams()), "home", home.Servers[0])
+	log.Info(
+		"serving",
+		"version",
+		programVersion(),
+		"listen",
+		api.Addr().String(),
+		"admin",
+		admin.Addr().String(),
+		"clusters",
+		len(loader.Current().Upstreams()),
+		"home",
+		home.Servers[0],
+	)
 	serve := func(ctx context.Context) error { return server.Run(ctx, api, creds.TLSConfig()) }
 	return runParts(ctx, serve, drained, []func(context.Context) error{loader.Run, loader.RunProbes, router.Survey})
 }
 
 // loadConfig loads the configuration into router. The returned loader reloads it.
-func loadConfig(f proxyFlags, router *multicluster.Router, home apiproxy.UpstreamConfig, namespace string, log *slog.Logger) (*telemetry, *multicluster.ConfigLoader, error) {
+func loadConfig(
+	f proxyFlags,
+	router *multicluster.Router,
+	home apiproxy.UpstreamConfig,
+	namespace string,
+	log *slog.Logger,
+) (*telemetry, *multicluster.ConfigLoader, error) {
 	builtin := apiproxy.BuiltinResources()
 	tel, err := newTelemetry(f.audit, namespace, func(group, resource, subresource string) bool {
 		return builtin(group, resource, subresource) || subresource == "" && router.Scope(group, resource) != config.ScopeUnknown
@@ -200,7 +233,9 @@ func runParts(ctx context.Context, serve func(context.Context) error, drained, r
 func homeUpstream(f proxyFlags) (home apiproxy.UpstreamConfig, namespace string, _ error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return home, "", errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were changed")
+		return home, "", errors.New(
+			"KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: this is not a pod, or its variables were changed",
+		)
 	}
 	if at, err := netip.ParseAddrPort(f.listen); err == nil && net.JoinHostPort(host, port) == at.String() && at.Port() != 0 {
 		return home, "", fmt.Errorf("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are %s, which is the adapter itself", at)

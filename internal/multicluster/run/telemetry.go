@@ -70,7 +70,15 @@ func (s *telemetry) setConfig(doc *config.Config) error {
 		rules = append(rules, r.Name)
 	}
 	if doc.Tracing != s.tracing {
-		t, err := apiproxy.NewTracer(apiproxy.TraceConfig{Endpoint: doc.Tracing.Endpoint, Ratio: doc.Tracing.Ratio, Version: programVersion(), Namespace: s.namespace, Log: s.log})
+		t, err := apiproxy.NewTracer(
+			apiproxy.TraceConfig{
+				Endpoint:  doc.Tracing.Endpoint,
+				Ratio:     doc.Tracing.Ratio,
+				Version:   programVersion(),
+				Namespace: s.namespace,
+				Log:       s.log,
+			},
+		)
 		if err != nil {
 			return fmt.Errorf("tracing: %w", err)
 		}
@@ -111,9 +119,17 @@ func clusterStatuses(loader *multicluster.ConfigLoader) (all []apiproxy.Upstream
 }
 
 // metricSources returns the values that each scrape of the metrics reads.
-func (s *telemetry) metricSources(loader *multicluster.ConfigLoader, router *multicluster.Router, expires func() time.Time) apiproxy.MetricSources {
-	from := apiproxy.MetricSources{Clusters: func() []apiproxy.UpstreamStatus { return clusterStatuses(loader) }, Owners: router.KnownOwners, Certificate: expires,
-		Traces: func() apiproxy.TraceExporterStats { return s.tracer.Load().Stats() }}
+func (s *telemetry) metricSources(
+	loader *multicluster.ConfigLoader,
+	router *multicluster.Router,
+	expires func() time.Time,
+) apiproxy.MetricSources {
+	from := apiproxy.MetricSources{
+		Clusters:    func() []apiproxy.UpstreamStatus { return clusterStatuses(loader) },
+		Owners:      router.KnownOwners,
+		Certificate: expires,
+		Traces:      func() apiproxy.TraceExporterStats { return s.tracer.Load().Stats() },
+	}
 	if s.auditLog != nil {
 		from.AuditLog = s.auditLog.Stats
 	}
@@ -121,7 +137,13 @@ func (s *telemetry) metricSources(loader *multicluster.ConfigLoader, router *mul
 }
 
 // adminHandler returns the handler of the admin server.
-func (s *telemetry) adminHandler(loader *multicluster.ConfigLoader, router *multicluster.Router, validToken func(string) bool, ready func() error, profiles bool) http.Handler {
+func (s *telemetry) adminHandler(
+	loader *multicluster.ConfigLoader,
+	router *multicluster.Router,
+	validToken func(string) bool,
+	ready func() error,
+	profiles bool,
+) http.Handler {
 	p := &AdminServer{
 		Ready: ready, ValidToken: validToken, Gatherer: s.requests.Metrics, Log: s.log, Profiles: profiles,
 		ReadyDetails: func() []string {
@@ -153,8 +175,16 @@ func (s *telemetry) adminHandler(loader *multicluster.ConfigLoader, router *mult
 
 // serveHTTP serves HTTP at one of the adapter's own addresses until ctx ends.
 func serveHTTP(ctx context.Context, ln net.Listener, h http.Handler, log *slog.Logger) error {
-	srv := &http.Server{Handler: h, ReadTimeout: adminTimeout, ReadHeaderTimeout: adminTimeout, WriteTimeout: 2 * adminTimeout, IdleTimeout: adminTimeout,
-		MaxHeaderBytes: adminHeader, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug), DisableGeneralOptionsHandler: true}
+	srv := &http.Server{
+		Handler:                      h,
+		ReadTimeout:                  adminTimeout,
+		ReadHeaderTimeout:            adminTimeout,
+		WriteTimeout:                 2 * adminTimeout,
+		IdleTimeout:                  adminTimeout,
+		MaxHeaderBytes:               adminHeader,
+		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		DisableGeneralOptionsHandler: true,
+	}
 	ended := context.AfterFunc(ctx, func() { srv.Close() })
 	defer ended()
 	if err := srv.Serve(ln); ctx.Err() == nil {

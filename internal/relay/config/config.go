@@ -197,7 +197,13 @@ func Parse(data map[string]string) (Config, error) {
 		return c, err
 	}
 	if len(egress) > maxServices || len(file.Ingress) > MaxExposed {
-		return c, fmt.Errorf("%d services and %d exposed services; the limits are %d and %d", len(egress), len(file.Ingress), maxServices, MaxExposed)
+		return c, fmt.Errorf(
+			"%d services and %d exposed services; the limits are %d and %d",
+			len(egress),
+			len(file.Ingress),
+			maxServices,
+			MaxExposed,
+		)
 	}
 	taken := map[Port]string{} // keys have no Target
 	for _, name := range slices.Sorted(maps.Keys(egress)) {

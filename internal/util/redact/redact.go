@@ -33,17 +33,65 @@ var credentialPatterns = sync.OnceValue(func() []credentialPattern {
 	}
 	return []credentialPattern{
 		sure(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`, "-----begin"),
-		sure(`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`, "eyj"),                                                                                          // a JWT, such as a ServiceAccount token
-		sure(`\btskey-[A-Za-z0-9-]{6,}`, "tskey-"),                                                                                                                        // Tailscale
-		sure(`\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})`, "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),                                      // GitHub
-		sure(`\bgl(?:pat|rt|ptt|dt|cbt|oas|ft|soat|agent)-[A-Za-z0-9_.-]{12,}`, "glpat-", "glrt-", "glptt-", "gldt-", "glcbt-", "gloas-", "glft-", "glsoat-", "glagent-"), // GitLab
-		sure(`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`, "akia", "asia"),                                                                                                             // AWS
-		sure(`\bxox[abeoprs]-[A-Za-z0-9-]{10,}`, "xox"),                                                                                                                   // Slack
-		may(`()\bsk-[A-Za-z0-9_-]{20,}`, "sk-"),                                                                                                                           // providers of AI models
-		may(`((?i)\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`, "bearer", "basic"),                                                                                       // the value of a header
-		may(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@`, "://"),                                                                                                     // a URL with a password
-		may(`((?i)(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|client[-_]?key(?:-data)?|credentials?)\\?["']?\s*[=:]\s*\\?["']?)[^\s"',;&)}\]\\]{6,}`,
-			"token", "secret", "passw", "key", "credential"), // name=value
+		sure(
+			`\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`,
+			"eyj",
+		), // a JWT, such as a ServiceAccount token
+		sure(
+			`\btskey-[A-Za-z0-9-]{6,}`,
+			"tskey-",
+		), // Tailscale
+		sure(
+			`\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,})`,
+			"ghp_",
+			"gho_",
+			"ghu_",
+			"ghs_",
+			"ghr_",
+			"github_pat_",
+		), // GitHub
+		sure(
+			`\bgl(?:pat|rt|ptt|dt|cbt|oas|ft|soat|agent)-[A-Za-z0-9_.-]{12,}`,
+			"glpat-",
+			"glrt-",
+			"glptt-",
+			"gldt-",
+			"glcbt-",
+			"gloas-",
+			"glft-",
+			"glsoat-",
+			"glagent-",
+		), // GitLab
+		sure(
+			`\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`,
+			"akia",
+			"asia",
+		), // AWS
+		sure(
+			`\bxox[abeoprs]-[A-Za-z0-9-]{10,}`,
+			"xox",
+		), // Slack
+		may(
+			`()\bsk-[A-Za-z0-9_-]{20,}`,
+			"sk-",
+		), // providers of AI models
+		may(
+			`((?i)\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}`,
+			"bearer",
+			"basic",
+		), // the value of a header
+		may(
+			`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@`,
+			"://",
+		), // a URL with a password
+		may(
+			`((?i)(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|private[-_]?key|client[-_]?key(?:-data)?|credentials?)\\?["']?\s*[=:]\s*\\?["']?)[^\s"',;&)}\]\\]{6,}`,
+			"token",
+			"secret",
+			"passw",
+			"key",
+			"credential",
+		), // name=value
 	}
 })
 
@@ -51,7 +99,9 @@ var credentialPatterns = sync.OnceValue(func() []credentialPattern {
 var foldASCII = strings.NewReplacer("\u017f", "s", "\u212a", "k")
 
 // credentialNames matches names of members whose value is always a credential.
-var credentialNames = regexp.MustCompile(`(?i)(?:^|[-_./])(?:token|secret|password|passwd|authorization|cookie|kubeconfig|api[-_]?key|private[-_]?key|client[-_]?secret)$|(?i:last-applied-configuration)$`)
+var credentialNames = regexp.MustCompile(
+	`(?i)(?:^|[-_./])(?:token|secret|password|passwd|authorization|cookie|kubeconfig|api[-_]?key|private[-_]?key|client[-_]?secret)$|(?i:last-applied-configuration)$`,
+)
 
 // Name reports whether a member of that name holds a credential, whatever its value looks like.
 func Name(s string) bool { return credentialNames.MatchString(s) }

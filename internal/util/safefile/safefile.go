@@ -146,7 +146,10 @@ func (l *LockFiles) acquire(ctx context.Context, name string) error {
 		}
 		if st, statErr := os.Lstat(name); statErr == nil {
 			if age := time.Since(st.ModTime()); age > lockStale {
-				return false, &Error{name, fmt.Sprintf("has existed for %v: the program that created it is gone", age.Truncate(time.Second))}
+				return false, &Error{
+					name,
+					fmt.Sprintf("has existed for %v: the program that created it is gone", age.Truncate(time.Second)),
+				}
 			}
 		}
 		return false, nil
@@ -217,8 +220,8 @@ func removeStaged(dir, of string, age time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// Stage writes data to a temporary file next to path. The file is readable only by its owner, whatever the umask is. Stage first removes the
-// temporary files of path that killed programs left.
+// Stage writes data to a temporary file next to path. The file is readable only by its owner, whatever the umask is. Stage
+// first removes the temporary files of path that killed programs left.
 func Stage(path string, data []byte) (s Staged, err error) {
 	_ = removeStaged(filepath.Dir(path), filepath.Base(path), stagedAge)          // a leftover does not prevent a write
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tka-*") // mode 0600

@@ -24,7 +24,12 @@ func treeOf(n *yaml.Node) (any, error) { return treeAt(n, 0, new(int)) }
 
 func treeAt(n *yaml.Node, depth int, nodes *int) (any, error) {
 	if *nodes++; depth > maxDepth || *nodes > maxNodes {
-		return nil, fmt.Errorf("line %d: the document is nested deeper than %d levels, or has more than %d values", n.Line, maxDepth, maxNodes)
+		return nil, fmt.Errorf(
+			"line %d: the document is nested deeper than %d levels, or has more than %d values",
+			n.Line,
+			maxDepth,
+			maxNodes,
+		)
 	}
 	switch n.Kind {
 	case yaml.AliasNode:

@@ -150,7 +150,9 @@ func (s *splicer) node(n *yaml.Node, was, want any) {
 func block(n *yaml.Node, want any) bool {
 	m, _ := want.(map[string]any)
 	l, _ := want.([]any)
-	return (n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode) && n.Style&yaml.FlowStyle == 0 && n.Anchor == "" && len(m)+len(l) > 0 && len(n.Content) > 0
+	return (n.Kind == yaml.MappingNode || n.Kind == yaml.SequenceNode) && n.Style&yaml.FlowStyle == 0 && n.Anchor == "" &&
+		len(m)+len(l) > 0 &&
+		len(n.Content) > 0
 }
 
 func (s *splicer) mapping(n *yaml.Node, was, want map[string]any) {
@@ -171,7 +173,11 @@ func (s *splicer) mapping(n *yaml.Node, was, want map[string]any) {
 		case block(v, next) && v.Line > k.Line:
 			s.node(v, was[k.Value], next)
 		default:
-			pair := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{withoutComment(k), s.reshape(v, was[k.Value], next)}}
+			pair := &yaml.Node{
+				Kind:    yaml.MappingNode,
+				Tag:     "!!map",
+				Content: []*yaml.Node{withoutComment(k), s.reshape(v, was[k.Value], next)},
+			}
 			s.replace(from, to, s.render(pair, s.lines[from][:k.Column-1]))
 		}
 	}

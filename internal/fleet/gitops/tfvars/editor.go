@@ -16,19 +16,29 @@ import (
 	"github.com/tailplane/tailplane/internal/util/yamledit"
 )
 
-// setVariable returns the file with value set at key: an attribute, and keys of the objects in it. Missing objects are created. value must be as
-// [canonicalValue] returns it.
+// setVariable returns the file with value set at key: an attribute, and keys of the objects in it. Missing objects are created.
+// value must be as [canonicalValue] returns it.
 func setVariable(text []byte, key []string, value any) ([]byte, error) {
-	return editFile(text, key, func(e *editor, body *hclsyntax.Body) { e.set(body, key, value) }, func(values map[string]any) { setValue(values, key, value) })
+	return editFile(
+		text,
+		key,
+		func(e *editor, body *hclsyntax.Body) { e.set(body, key, value) },
+		func(values map[string]any) { setValue(values, key, value) },
+	)
 }
 
 // deleteVariable returns the file without a key. The key must exist.
 func deleteVariable(text []byte, key []string) ([]byte, error) {
-	return editFile(text, key, func(e *editor, body *hclsyntax.Body) { e.delete(body, key) }, func(values map[string]any) { deleteValue(values, key) })
+	return editFile(
+		text,
+		key,
+		func(e *editor, body *hclsyntax.Body) { e.delete(body, key) },
+		func(values map[string]any) { deleteValue(values, key) },
+	)
 }
 
-// editFile changes a text and reads it again: the result must have the desired values and no other change. A file in the format of `tofu fmt`
-// keeps that format.
+// editFile changes a text and reads it again: the result must have the desired values and no other change. A file in the format
+// of `tofu fmt` keeps that format.
 func editFile(text []byte, key []string, change func(*editor, *hclsyntax.Body), mean func(map[string]any)) ([]byte, error) {
 	body, want, err := parse(text)
 	if err != nil {
@@ -50,7 +60,11 @@ func editFile(text []byte, key []string, change func(*editor, *hclsyntax.Body), 
 	}
 	mean(want)
 	if got, err := readVariables(out); err != nil || !reflect.DeepEqual(got, want) {
-		return nil, fmt.Errorf("%w: %s: the layout of the file makes it impossible to change only this value", errLayout, strings.Join(key, "."))
+		return nil, fmt.Errorf(
+			"%w: %s: the layout of the file makes it impossible to change only this value",
+			errLayout,
+			strings.Join(key, "."),
+		)
 	}
 	return out, nil
 }
@@ -309,7 +323,8 @@ func (e *editor) isMultiline(r row) bool {
 	}
 	for _, i := range r.items {
 		tail := bytes.TrimSpace(bytes.TrimPrefix(bytes.TrimSpace(e.text[i.End.Byte:e.lineEnd(i.End.Byte)]), []byte(",")))
-		note := len(tail) == 0 || tail[0] == '#' || bytes.HasPrefix(tail, []byte("//")) || bytes.HasPrefix(tail, []byte("/*")) && bytes.Index(tail, []byte("*/")) == len(tail)-2
+		note := len(tail) == 0 || tail[0] == '#' || bytes.HasPrefix(tail, []byte("//")) ||
+			bytes.HasPrefix(tail, []byte("/*")) && bytes.Index(tail, []byte("*/")) == len(tail)-2
 		if !note || !e.blank(e.lineStart(i.Start.Byte), i.Start.Byte) {
 			return false
 		}
@@ -350,7 +365,8 @@ func (e *editor) comma(r row, item int) {
 		return
 	}
 	end := r.items[item].End.Byte
-	if !bytes.HasPrefix(bytes.TrimSpace(e.text[end:e.lineEnd(end)]), []byte(",")) && !(len(e.edits) > 0 && e.edits[len(e.edits)-1].from >= end) {
+	if !bytes.HasPrefix(bytes.TrimSpace(e.text[end:e.lineEnd(end)]), []byte(",")) &&
+		!(len(e.edits) > 0 && e.edits[len(e.edits)-1].from >= end) {
 		e.splice(end, end, ",")
 	}
 }

@@ -26,9 +26,27 @@ const (
 )
 
 // plain holds the tokens of plain values.
-var plain = []hclsyntax.TokenType{hclsyntax.TokenOBrace, hclsyntax.TokenCBrace, hclsyntax.TokenOBrack, hclsyntax.TokenCBrack, hclsyntax.TokenOQuote, hclsyntax.TokenCQuote,
-	hclsyntax.TokenOHeredoc, hclsyntax.TokenCHeredoc, hclsyntax.TokenMinus, hclsyntax.TokenEqual, hclsyntax.TokenComma, hclsyntax.TokenColon, hclsyntax.TokenQuotedLit,
-	hclsyntax.TokenStringLit, hclsyntax.TokenNumberLit, hclsyntax.TokenIdent, hclsyntax.TokenComment, hclsyntax.TokenNewline, hclsyntax.TokenEOF}
+var plain = []hclsyntax.TokenType{
+	hclsyntax.TokenOBrace,
+	hclsyntax.TokenCBrace,
+	hclsyntax.TokenOBrack,
+	hclsyntax.TokenCBrack,
+	hclsyntax.TokenOQuote,
+	hclsyntax.TokenCQuote,
+	hclsyntax.TokenOHeredoc,
+	hclsyntax.TokenCHeredoc,
+	hclsyntax.TokenMinus,
+	hclsyntax.TokenEqual,
+	hclsyntax.TokenComma,
+	hclsyntax.TokenColon,
+	hclsyntax.TokenQuotedLit,
+	hclsyntax.TokenStringLit,
+	hclsyntax.TokenNumberLit,
+	hclsyntax.TokenIdent,
+	hclsyntax.TokenComment,
+	hclsyntax.TokenNewline,
+	hclsyntax.TokenEOF,
+}
 
 // readVariables returns the values of a file: strings, bools, nil, [json.Number], []any and map[string]any.
 func readVariables(text []byte) (map[string]any, error) {
@@ -76,7 +94,8 @@ func scan(text []byte) error {
 		if depth > maxDepth {
 			return fmt.Errorf("%w: line %d: values are nested more than %d levels deep", errUnreadable, t.Range.Start.Line, maxDepth)
 		}
-		if !slices.Contains(plain, t.Type) || t.Type == hclsyntax.TokenMinus && i+1 < len(tokens) && tokens[i+1].Type != hclsyntax.TokenNumberLit {
+		if !slices.Contains(plain, t.Type) ||
+			t.Type == hclsyntax.TokenMinus && i+1 < len(tokens) && tokens[i+1].Type != hclsyntax.TokenNumberLit {
 			return notPlain(t.Range)
 		}
 	}

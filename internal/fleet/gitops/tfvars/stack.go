@@ -101,7 +101,12 @@ func validateStack(s Stack) (mappedStack, error) {
 		for i, f := range m.fields[kind] {
 			for _, g := range m.fields[kind][:i] {
 				if isUnder(f.path, g.path) {
-					return m, fmt.Errorf("keys.%s.%s: it is part of %s, which has another key", kind, strings.Join(f.path, "."), strings.Join(g.path, "."))
+					return m, fmt.Errorf(
+						"keys.%s.%s: it is part of %s, which has another key",
+						kind,
+						strings.Join(f.path, "."),
+						strings.Join(g.path, "."),
+					)
 				}
 			}
 		}
@@ -109,7 +114,13 @@ func validateStack(s Stack) (mappedStack, error) {
 			for other, those := range all {
 				for _, g := range those {
 					if mayCollide(f, g, kind == other) {
-						return m, fmt.Errorf("keys: %s %s and %s %s could have the same key for objects with some names", other, strings.Join(g.path, "."), kind, strings.Join(f.path, "."))
+						return m, fmt.Errorf(
+							"keys: %s %s and %s %s could have the same key for objects with some names",
+							other,
+							strings.Join(g.path, "."),
+							kind,
+							strings.Join(f.path, "."),
+						)
 					}
 				}
 			}
@@ -136,7 +147,8 @@ func parseField(name, key string, alone bool) (f field, err error) {
 				named++
 			}
 		}
-		if s.before+s.after == "" && !s.named || strings.Trim(s.before+s.after, letters+"_-") != "" || i == 0 && s.before != "" && strings.ContainsRune("0123456789-", rune(s.before[0])) {
+		if s.before+s.after == "" && !s.named || strings.Trim(s.before+s.after, letters+"_-") != "" ||
+			i == 0 && s.before != "" && strings.ContainsRune("0123456789-", rune(s.before[0])) {
 			return f, fmt.Errorf("%.100q is not a key, such as runners.{name}.max", key)
 		}
 		f.key = append(f.key, s)
@@ -219,7 +231,8 @@ func (s segment) resolve(name string) string {
 // find returns the stack of an object.
 func (b Stacks) find(r gitops.Ref) (mappedStack, error) {
 	for _, s := range b.stacks {
-		if len(s.fields[r.Kind]) > 0 && (len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(p string) bool { ok, _ := path.Match(p, r.Name); return ok })) {
+		if len(s.fields[r.Kind]) > 0 &&
+			(len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(p string) bool { ok, _ := path.Match(p, r.Name); return ok })) {
 			return s, nil
 		}
 	}
@@ -380,7 +393,11 @@ func (w *writer) walk(path []string, old, updated any) {
 			above = above || isUnder(f.path, path)
 		}
 		if !above || updated != nil && !object {
-			w.err = fmt.Errorf("%w: no key of the stack is mapped to spec.%.200s, so it would not be written (plane.gitops.stacks)", gitops.ErrInvalidEdit, strings.Join(path, "."))
+			w.err = fmt.Errorf(
+				"%w: no key of the stack is mapped to spec.%.200s, so it would not be written (plane.gitops.stacks)",
+				gitops.ErrInvalidEdit,
+				strings.Join(path, "."),
+			)
 			return
 		}
 	}
@@ -408,7 +425,12 @@ func (w *writer) value(path, key []string, declared bool, old, updated any) {
 		}
 		return
 	case object || old == nil && !declared:
-		w.err = fmt.Errorf("%w: the file has no %.200s, and no key is mapped to spec.%.200s: it might not be read there (plane.gitops.stacks)", gitops.ErrInvalidEdit, keyText(key), strings.Join(path, "."))
+		w.err = fmt.Errorf(
+			"%w: the file has no %.200s, and no key is mapped to spec.%.200s: it might not be read there (plane.gitops.stacks)",
+			gitops.ErrInvalidEdit,
+			keyText(key),
+			strings.Join(path, "."),
+		)
 		return
 	default:
 		w.text, err = setVariable(w.text, key, updated)
