@@ -136,7 +136,8 @@ func (d *Service) listRecordings(ctx context.Context, p access.Permit, req Recor
 	ask := recording.ListRequest{Before: req.Before, Login: recording.Text(req.Login)}
 	if own := string(p.Caller().Login); !p.Everywhere() {
 		if own == "" || req.Login != "" && string(req.Login) != own {
-			return Envelope[[]Recording]{}, problem.New(problem.Forbidden, "You may see the recordings of your own sessions only.")
+			return Envelope[[]Recording]{}, problem.New(problem.Forbidden, "You may see the recordings of your own sessions only.",
+				"Leave out the login, or ask for the role platform-admin.")
 		}
 		ask.Login = recording.Text(own)
 	}

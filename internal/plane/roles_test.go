@@ -162,6 +162,9 @@ func outcome(t *testing.T, w *httptest.ResponseRecorder) string {
 		slices.Sort(kinds)
 		return strings.Join(append([]string{fmt.Sprint(w.Code)}, kinds...), " ")
 	}
+	if w.Header().Get("Content-Type") == recording.CastType {
+		return fmt.Sprint(w.Code, " a recording")
+	}
 	var e envelope
 	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {
 		t.Fatalf("%v: %s", err, w.Body)
