@@ -369,7 +369,7 @@ await check('PRX-18_connections', async () => {
 
 /** Opens the recording of a row and returns the dialog with its terminal. */
 async function playing(page, row) {
-  await page.locator('tr.row .open', { hasText: row }).first().click()
+  await page.locator('tr.row', { hasText: row }).first().locator('.open').click()
   const dialog = page.getByRole('dialog')
   await dialog.getByRole('button', { name: 'Play the recording' }).click()
   await dialog.getByRole('slider', { name: 'Position' }).waitFor()
