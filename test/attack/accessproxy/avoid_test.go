@@ -121,7 +121,9 @@ func startRecorded(t *testing.T) *recordedEnv {
 	e.dave, err = e.Person(ctx, "dave-laptop", "dave@example.com")
 	must(err)
 	must(e.Net.WaitPeer(ctx, e.dave.Node, "east-api"))
-	e.run(t, 0, nil, "", "tka", "login", "--role", "edit")
+	if got, err := e.dave.Run(ctx, "tka", "login", "--role", "edit"); err != nil || got.Exit != 0 {
+		t.Fatalf("tka login: %v %+v", err, got)
+	}
 	e.run(t, 0, nil, "", "kubectl", "wait", "pod/app", "--for=condition=Ready", "--timeout=1m")
 	attacktest.Eventually(t, attacktest.Long, "dave may debug pods", func() bool {
 		got, err := e.dave.Run(ctx, "kubectl", "auth", "can-i", "patch", "pods/ephemeralcontainers")
