@@ -382,9 +382,13 @@ func (e *recordedEnv) refused(t *testing.T) {
 
 // stalls stops the recorder's process, which keeps its connections. An open stream ends, and none begins.
 func (e *recordedEnv) stalls(t *testing.T) {
-	in, feed := io.Pipe()
+	in, feed, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer feed.Close()
 	c, out := e.start(t, nil, in, "kubectl", "exec", "-i", "app", "--", "cat")
+	in.Close()
 	go io.WriteString(feed, "before\n")
 	attacktest.Eventually(t, attacktest.Soon, "the command prints", func() bool { return strings.Contains(out.String(), "before") })
 	if err := e.recorder.Pause(t.Context()); err != nil {
