@@ -18,8 +18,9 @@ test: machine build testbed browser ## run all tests against real components: ab
 unit: machine ## run the tests that need no cluster, with the race detector: 3 minutes; ONLY=./internal/access for one package
 	@CGO_ENABLED=1 go test -race -short $(or $(ONLY),./api/... ./cmd/... ./internal/... ./testkit/...)
 
-soak: fuzz ## run the tests that take hours: fuzzing, and the adapter's long run
-	@SOAK=1h go test -count=1 -timeout 90m ./test/adapter -run Soak -v
+soak: fuzz ## run the tests that take hours: fuzzing, and the long runs of the adapter and of a recording; FOR=30s shortens both
+	@SOAK=$(or $(FOR),1h) go test -count=1 -timeout 90m ./test/adapter -run Soak -v
+	@SOAK=$(or $(FOR),1h) go test -count=1 -timeout 90m ./test/proxy -run Soak -v
 
 build: cluster ## build the programs tka, tailplaned, mca and demo into the cache
 	@cd testbed && go run ./cmd/build tka tailplaned mca demo >/dev/null

@@ -37,6 +37,7 @@ var exceptions = []struct{ from, to string }{
 	{"internal/gateway/", "internal/relay/config"},         // the operator writes the relays' configuration
 	{"internal/cli", "internal/accessproxy/connections"},   // tka calls the proxy, and must not link it
 	{"internal/plane", "internal/accessproxy/connections"}, // the plane asks proxies, and must not link them
+	{"internal/plane", "internal/accessproxy/recording"},   // the plane calls the recorder, and filters what it shows
 	{"internal/cli", "internal/plane"},                     // tka calls the plane with its wire types
 	{"internal/cli", "internal/accessproxy/recording"},     // tka calls the recorder with its wire types; it must not link the policy's language
 	{"internal/plane", "internal/fleet/gitops"},            // tka links it, and must not link the Kubernetes types of fleet

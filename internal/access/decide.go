@@ -60,7 +60,7 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 		err = pol.admitMember(c)
 	case v == SigninFirstUse || v == SigninUsage:
 		err = pol.admitProxy(c)
-	case (v == ConnectionsRead || v == ConnectionsCut) && pol.isPlane(c):
+	case (v == ConnectionsRead || v == ConnectionsCut) && c.isPlane(pol.Planes):
 		p.plane = true
 	default:
 		p.grants, err = pol.entitle(c)
@@ -99,9 +99,10 @@ func (pol Policy) admitMember(c Caller) error {
 	return nil
 }
 
-// isPlane reports whether c is an operator plane of the same tailnet. The plane decides which of its callers may do what.
-func (pol Policy) isPlane(c Caller) bool {
-	return !c.Shared && c.hasOneOf(pol.Planes)
+// isPlane reports whether c is the node of an operator plane of the same tailnet, by its tags. The plane decides which of its callers may do
+// what.
+func (c Caller) isPlane(tags []Tag) bool {
+	return c.Via == ViaTailnet && !c.Shared && c.hasOneOf(tags)
 }
 
 // entitle returns the grants that admit c, or the reason to refuse c.

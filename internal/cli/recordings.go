@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tailplane/tailplane/internal/accessproxy/recording"
+	"github.com/tailplane/tailplane/internal/accessproxy/recording/replay"
 	"github.com/tailplane/tailplane/internal/cli/dialpolicy"
 	"github.com/tailplane/tailplane/internal/cli/output"
-	"github.com/tailplane/tailplane/internal/cli/replay"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 )

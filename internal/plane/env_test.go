@@ -36,6 +36,9 @@ type env struct {
 	fail        error // of Revoke
 	proxiesDown map[string]bool
 	cuts        []string
+
+	recorderFails error    // of the recorder
+	replays       []string // what the recorder was asked for
 }
 
 var policy = access.PlanePolicy{Capability: "tailplane.dev/cap/plane", Contact: "#platform",
@@ -76,6 +79,7 @@ func newEnv(now func() time.Time) *env {
 			return 0, nil
 		}}
 	o.service.RecentAudit = &o.recentAudit
+	o.service.Recorder = o.recorder()
 	o.service.AccessProxies = []plane.AccessProxy{o.proxy("east-api.example.ts.net", "amy@acme.dev"), o.proxy("west-api.example.ts.net", "bob@example.com")}
 	o.door = httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(r *http.Request) (access.Caller, error) {

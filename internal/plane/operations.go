@@ -110,6 +110,7 @@ func (d *Service) Routes() []httpapi.Route {
 		listRoute(d, ListProxyGroups, proxyGroups()), listRoute(d, ListAdapters, adapters()), listRoute(d, ListSignins, signins()),
 		handle(d, RevokeSignin, d.revokeSignin), handle(d, ListAudit, d.listAudit), handle(d, GetHealth, d.getHealth), handle(d, GetDocument, getDocument), handle(d, CheckPolicy, d.checkPolicy),
 		handle(d, ListConnections, d.listConnections), handle(d, CutOne, d.cutConnection),
+		handle(d, ListRecordings, d.listRecordings), ReplayRecording.ServeStream(d.replayRecording),
 		WatchEvents.ServeStream(d.streamEvents), WatchEventsLegacy.ServeStream(d.streamEvents),
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -62,7 +63,7 @@ func TestRoles(t *testing.T) {
 			o := newEnv(clock).withObjects()
 			o.caller, o.refused = p.caller, p.err
 			method, path, _ := strings.Cut(op.Pattern, " ")
-			path = strings.NewReplacer("{proxy}", "west-api.example.ts.net", "{stream}", "s1", "{namespace}", "tailplane", "{name}", "bob").Replace(path)
+			path = strings.NewReplacer("{proxy}", "west-api.example.ts.net", "{stream}", "s1", "{id}", bobsRecording, "{namespace}", "tailplane", "{name}", "bob").Replace(path)
 			ctx, cancel := context.WithCancel(t.Context())
 			if op.Verb == access.FleetRead && strings.Contains(path, "events") {
 				cancel() // the stream sends its first data, then ends
@@ -82,7 +83,7 @@ func TestRoles(t *testing.T) {
 			fmt.Fprintf(&got, "%-30s %-45s %s\n", p.name, op.Pattern, outcome(t, w))
 
 			entries := o.auditEntries()
-			streamed := strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream")
+			streamed := strings.HasPrefix(w.Header().Get("Content-Type"), "text/event-stream") || w.Header().Get("Content-Type") == recording.CastType
 			if want := map[bool]int{false: 1, true: 2}[streamed]; len(entries) != want {
 				t.Errorf("%s %s: %d entries", p.name, op.Pattern, len(entries))
 			}
@@ -160,6 +161,9 @@ func outcome(t *testing.T, w *httptest.ResponseRecorder) string {
 		}
 		slices.Sort(kinds)
 		return strings.Join(append([]string{fmt.Sprint(w.Code)}, kinds...), " ")
+	}
+	if w.Header().Get("Content-Type") == recording.CastType {
+		return fmt.Sprint(w.Code, " a recording")
 	}
 	var e envelope
 	if err := json.Unmarshal(w.Body.Bytes(), &e); err != nil {

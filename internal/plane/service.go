@@ -29,6 +29,8 @@ type Service struct {
 	RecentAudit *audit.Recent
 	// AccessProxies, optional, are the access proxies whose open streams the plane shows.
 	AccessProxies []AccessProxy
+	// Recorder, optional, is the recorder whose recordings the plane shows.
+	Recorder *Recorder
 	// Exposures returns the services that the settings expose on the tailnet, with their addresses if they have any. The source of each
 	// service reports its health.
 	Exposures func() []Exposure

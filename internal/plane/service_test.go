@@ -463,7 +463,7 @@ func TestAudit(t *testing.T) {
 }
 
 // inPath fills the variables of a path.
-var inPath = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob", "{proxy}", "east-api.example.ts.net", "{stream}", "9392fdf7-363b-4154-8550-6808e60c92c3")
+var inPath = strings.NewReplacer("{namespace}", "tailplane", "{name}", "bob", "{proxy}", "east-api.example.ts.net", "{stream}", "9392fdf7-363b-4154-8550-6808e60c92c3", "{id}", bobsRecording)
 
 // ID-11, ID-12: unknown paths stay unknown in every spelling, and a GET changes nothing.
 func TestID11_Paths(t *testing.T) {

@@ -87,6 +87,7 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 		Ready: func() bool { return s.health.Ready(context.Background()) }, Capability: set.Plane.Capability}
 	s.proxies.own = set.Plane.Identity.Mode == settings.Whois
 	s.service.AccessProxies = s.proxies.accessProxies(set.Plane.AccessProxies, s.log)
+	s.service.Recorder = s.proxies.recorder(set.Plane.Recorder, s.log)
 	if set.Plane.Identity.Mode == settings.Whois { // else the node is another program's
 		s.service.Tags = set.Tailnet.Tags
 	}
@@ -160,7 +161,7 @@ func (s *planeServer) newServer(names func() []string, identify identity.Identif
 			return access.DecidePlane(c, v, policy, now)
 		},
 		// Pausing must work even when the audit log is down; the hold object is itself the record.
-		MustRecord: slices.DeleteFunc(writes(), func(v access.Verb) bool { return v == access.HoldsCreate }),
+		MustRecord: append(slices.DeleteFunc(writes(), func(v access.Verb) bool { return v == access.HoldsCreate }), access.RecordingsRead),
 	}
 }
 

@@ -2,7 +2,9 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -11,11 +13,13 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/accessproxy/connections"
+	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
+	"github.com/tailplane/tailplane/internal/problem"
 )
 
-// A proxyDialer connects to access proxies: as the plane's node, or through the Tailscale of this machine.
+// A proxyDialer connects to access proxies and to the recorder: as the plane's node, or through the Tailscale of this machine.
 type proxyDialer struct {
 	node atomic.Pointer[func(ctx context.Context, network, addr string) (net.Conn, error)]
 	own  bool // the plane is a node of its own
@@ -34,8 +38,7 @@ func (d *proxyDialer) dial(ctx context.Context, network, addr string) (net.Conn,
 // accessProxies returns the configured access proxies. The proxy authenticates the plane's node by its connection, and the
 // plane authenticates the proxy by its certificate.
 func (d *proxyDialer) accessProxies(addresses []string, log *slog.Logger) (all []plane.AccessProxy) {
-	tr := &http.Transport{DialContext: d.dial, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10, MaxConnsPerHost: 8}
-	hc := &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("an access proxy does not redirect") }}
+	hc := d.client()
 	for _, base := range addresses {
 		c := httpapi.Client{HTTP: hc, Base: base}
 		u, err := url.Parse(base)
@@ -56,7 +59,44 @@ func (d *proxyDialer) accessProxies(addresses []string, log *slog.Logger) (all [
 	return all
 }
 
-// A proxyState logs when an access proxy stops to answer, and when it answers again: pages ask every few seconds.
+// client returns a client for the API of an access proxy or a recorder.
+func (d *proxyDialer) client() *http.Client {
+	tr := &http.Transport{DialContext: d.dial, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10, MaxConnsPerHost: 8}
+	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("this server does not redirect") }}
+}
+
+// recorder returns the configured recorder, or nil. The plane and the recorder authenticate each other like the plane and a proxy.
+func (d *proxyDialer) recorder(address string, log *slog.Logger) *plane.Recorder {
+	u, err := url.Parse(address)
+	if address == "" || err != nil { // Validate reports it
+		return nil
+	}
+	c := httpapi.Client{HTTP: d.client(), Base: address, Open: openRefusal}
+	state := &proxyState{log: log, name: u.Hostname()}
+	return &plane.Recorder{Name: u.Hostname(),
+		List: func(ctx context.Context, req recording.ListRequest) (recording.Page, error) {
+			p, err := recording.ListRecordings.Call(ctx, c, req)
+			state.report(err)
+			return p, err
+		},
+		Open: func(ctx context.Context, req recording.GetRequest) (io.ReadCloser, error) {
+			return c.Follow(ctx, recording.GetRecording.Pattern, req)
+		}}
+}
+
+// openRefusal returns the refusal in a response of a recorder.
+func openRefusal(status int, body []byte) ([]byte, *problem.Error, error) {
+	if status == http.StatusOK {
+		return body, nil, nil
+	}
+	refused := new(problem.Error)
+	if _ = json.Unmarshal(body, refused); refused.Code == "" { // it is no JSON, or no problem
+		return nil, nil, errors.New("no reason in the response: is it a recorder?")
+	}
+	return nil, refused, nil
+}
+
+// A proxyState logs when an access proxy or the recorder stops to answer, and when it answers again: pages ask every few seconds.
 type proxyState struct {
 	log  *slog.Logger
 	name string
@@ -66,8 +106,8 @@ type proxyState struct {
 func (s *proxyState) report(err error) {
 	switch was := s.down.Swap(err != nil); {
 	case err != nil && !was:
-		s.log.Warn("an access proxy does not answer the plane", "proxy", s.name, "err", err)
+		s.log.Warn("a source does not answer the plane", "server", s.name, "err", err)
 	case err == nil && was:
-		s.log.Info("an access proxy answers the plane again", "proxy", s.name)
+		s.log.Info("a source answers the plane again", "server", s.name)
 	}
 }

@@ -94,12 +94,8 @@ func (p *process) runRecorder(ctx context.Context) error {
 	working := addPart(p.health, "recorder")
 	p.health.AddCheck("tailnet", nodeCheck(node))
 	p.health.AddCheck("directory", func(context.Context) error { return dir.Check() })
-	policy := p.set.PlanePolicy()
-	people := &httpapi.Server{Names: node.Names, Record: p.record.Write, Limits: planeLimits(), Log: p.log, Now: time.Now, Measure: p.metrics.MeasureServer("recorder"),
-		Identify: p.measureIdentifier(node.Identify), MustRecord: []access.Verb{access.RecordingsRead},
-		Decide: func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
-			return access.DecidePlane(c, v, policy, now)
-		}}
+	people := recorderServer(p.set.RecorderPolicy(), &httpapi.Server{Names: node.Names, Record: p.record.Write, Limits: planeLimits(), Log: p.log, Now: time.Now,
+		Measure: p.metrics.MeasureServer("recorder"), Identify: p.measureIdentifier(node.Identify)})
 	gate := &recorderGate{names: node.Names, identify: node.Identify, changed: node.Changed, tags: r.ProxyTags, next: dir.Handler(), refused: measure.CountRefused, process: p}
 	return runNode(ctx, node, func(ctx context.Context) error {
 		parts, ctx := newGroup(ctx)
@@ -119,6 +115,15 @@ func (p *process) runRecorder(ctx context.Context) error {
 		parts.run(func() error { return dir.Run(ctx) })
 		return parts.wait()
 	})
+}
+
+// recorderServer returns s with the decisions of a recorder. Nothing is read that is not in the audit log.
+func recorderServer(policy access.PlanePolicy, s *httpapi.Server) *httpapi.Server {
+	s.MustRecord = []access.Verb{access.RecordingsRead}
+	s.Decide = func(c access.Caller, v access.Verb, now time.Time) (access.Permit, error) {
+		return access.DecidePlane(c, v, policy, now)
+	}
+	return s
 }
 
 // A recorderGate admits the nodes that may send recordings.

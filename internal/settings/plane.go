@@ -30,6 +30,9 @@ type Plane struct {
 	// AccessProxies are the URLs of the access proxies whose open streams the plane shows, one for each replica of each cluster,
 	// such as https://prod-eu-api.example.ts.net. Each must have a tag of the plane's node in proxy.planes.
 	AccessProxies []string `yaml:"accessProxies,omitempty"`
+	// Recorder is the URL of the recorder whose recordings the plane lists and plays, such as https://recorder.example.ts.net. It must have a
+	// tag of the plane's node in recorder.planes.
+	Recorder string `yaml:"recorder,omitempty"`
 }
 
 // Prometheus configures the source of metrics over time. Without a URL, the plane shows none.
@@ -72,14 +75,12 @@ func (f File) validatePlane(v *validation) {
 	f.Fleet.validateApproval(v)
 	hosts := map[string]bool{}
 	for _, a := range p.AccessProxies {
-		u, err := url.Parse(a)
-		valid := err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Hostname() != "" && (u.Path == "" || u.Path == "/")
-		v.failIf(!valid || u.User != nil || u.RawQuery != "", "plane.accessProxies: %q is not a URL such as https://prod-eu-api.example.ts.net", a)
-		v.failIf(valid && hosts[u.Hostname()], "plane.accessProxies: %q is listed twice", a)
-		if valid {
-			hosts[u.Hostname()] = true
-		}
+		host := hostOf(a)
+		v.failIf(host == "", "plane.accessProxies: %q is not a URL such as https://prod-eu-api.example.ts.net", a)
+		v.failIf(host != "" && hosts[host], "plane.accessProxies: %q is listed twice", a)
+		hosts[host] = true
 	}
+	v.failIf(p.Recorder != "" && hostOf(p.Recorder) == "", "plane.recorder: %q is not a URL such as https://recorder.example.ts.net", p.Recorder)
 	v.failIf(!p.Prometheus.isValid(), "plane.prometheus.url is not a URL such as http://prometheus.monitoring.svc:9090")
 	if domain, path, ok := strings.Cut(p.Capability, "/"); !ok || !strings.Contains(domain, ".") || path == "" || strings.ContainsAny(p.Capability, " \t\n") {
 		v.fail("plane.capability: %q is not the name of a capability such as tailplane.dev/cap/plane", p.Capability)
@@ -105,6 +106,15 @@ func (f File) validatePlane(v *validation) {
 		"signin.namespace (%q) and signin.systemNamespace (%q) must be the names of two namespaces", s.Namespace, s.SystemNamespace)
 	f.Tailnet.validate(v)
 	v.failIf(f.Audit.File == "", "audit.file is empty; use - for standard output")
+}
+
+// hostOf returns the host of the URL of a server without a path, or "" if s is none.
+func hostOf(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Path != "" && u.Path != "/" || u.User != nil || u.RawQuery != "" {
+		return ""
+	}
+	return u.Hostname()
 }
 
 func (h PlaneHolder) holder() (access.Holder, error) {

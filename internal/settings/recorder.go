@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/tailplane/tailplane/internal/access"
 )
 
 // RecorderRole runs a recorder of sessions. It needs no API server.
@@ -16,7 +18,9 @@ type Recorder struct {
 	Hostname  string   `yaml:"hostname,omitempty"`  // of its node; "": recorder
 	Port      uint16   `yaml:"port"`                // where proxies send recordings, over HTTP/2 without TLS; WireGuard encrypts
 	ProxyTags []string `yaml:"proxyTags,omitempty"` // tags of the nodes that may send recordings; required
-	Dir       string   `yaml:"dir,omitempty"`       // directory of the recordings, on a volume; required
+	// Planes are tags of the nodes of operator planes. They may list and read all recordings, and their own roles say who may ask them.
+	Planes []string `yaml:"planes,omitempty,flow"`
+	Dir    string   `yaml:"dir,omitempty"` // directory of the recordings, on a volume; required
 
 	// Bounds of the directory.
 	MaxMiB        int      `yaml:"maxMiB"`           // of all recordings
@@ -34,6 +38,15 @@ func defaultRecorder() Recorder {
 // RecorderHostname returns the requested name of the recorder's node.
 func (f File) RecorderHostname() string { return cmp.Or(f.Recorder.Hostname, "recorder") }
 
+// RecorderPolicy returns the policy for access.DecidePlane at the recorder.
+func (f File) RecorderPolicy() access.PlanePolicy {
+	p := f.PlanePolicy()
+	for _, tag := range f.Recorder.Planes {
+		p.Planes = append(p.Planes, access.Tag(tag))
+	}
+	return p
+}
+
 // validateRecorder reports the errors of the settings that the recorder reads.
 func (f File) validateRecorder(v *validation) {
 	r := f.Recorder
@@ -43,6 +56,9 @@ func (f File) validateRecorder(v *validation) {
 	v.failIf(len(r.ProxyTags) == 0, "recorder.proxyTags is missing: list the tags of the access proxies, such as [tag:tailplane]")
 	for _, tag := range r.ProxyTags {
 		v.failIf(!strings.HasPrefix(tag, "tag:"), "recorder.proxyTags: %q does not begin with tag:", tag)
+	}
+	for _, tag := range r.Planes {
+		v.failIf(!strings.HasPrefix(tag, "tag:") || len(tag) == len("tag:"), "recorder.planes: %q is not a tag such as tag:plane", tag)
 	}
 	v.failIf(!filepath.IsAbs(r.Dir), "recorder.dir: %q is not an absolute path", r.Dir)
 	for name, n := range map[string]int{"maxMiB": r.MaxMiB, "maxOneMiB": r.MaxOneMiB, "maxRecordings": r.MaxRecordings, "maxLive": r.MaxLive} {

@@ -82,7 +82,7 @@ async function changes() {
   return (await (await fetch(base + '/api/v1/changes?sort=opened')).json()).data
 }
 
-const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/signins?open=tailplane%2Fs-0040', '/connections', '/connections?open=prod-eu-api.tail1234.ts.net%2Fstream-1', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs' selects views
+const pages = ['/', '/clusters', '/clusters?open=prod-eu', '/signins', '/signins?open=tailplane%2Fs-0000', '/signins?open=tailplane%2Fs-0040', '/connections', '/connections?open=prod-eu-api.tail1234.ts.net%2Fstream-1', '/recordings', '/network?tab=tailnets', '/network?tab=gateways', '/network?tab=routes&open=TailscaleService%2Fshop%2Fregistry', '/network?tab=groups', '/fleet', '/fleet?open=github%2Fglobex%2Fgh-nix', '/pools/github/acme/gh-nix', '/pools/github/globex/gh-nix', '/pools/github/acme/gh-nix?tab=config', '/pools/github/acme/gh-docker?tab=events', '/pools/github/acme/gh-nix?tab=metrics', '/runners/tailplane-runners/acme-gh-nix-a', '/fleet?tab=orgs', '/fleet?tab=orgs&open=acme', '/orgs/acme', '/orgs/initech', '/orgs/nobody', '/fleet?tab=holds', '/fleet?tab=holds&open=globex-freeze', '/fleet?tab=drift', '/fleet?tab=drift&open=d-labels', '/fleet?tab=forges', '/changes', ...(await changes()).map((c) => `/changes?open=${c.id}`), '/adapters', '/audit', '/settings'].filter((p) => new RegExp(process.env.VIEWS ?? '').test(p)) // VIEWS='^/orgs' selects views
 
 // SHOTS=folder: screenshots of every view for people.
 for (const theme of process.env.SHOTS ? ['light', 'dark'] : [])
@@ -365,6 +365,92 @@ await check('PRX-18_connections', async () => {
   must((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, 'it is wider than the page')
   well(page)
   await page.context().close()
+})
+
+/** Opens the recording of a row and returns the dialog with its terminal. */
+async function playing(page, row) {
+  await page.locator('tr.row', { hasText: row }).first().locator('.open').click()
+  const dialog = page.getByRole('dialog')
+  await dialog.getByRole('button', { name: 'Play the recording' }).click()
+  await dialog.getByRole('slider', { name: 'Position' }).waitFor()
+  return dialog
+}
+
+await check('PRX-18_recordings', async () => {
+  await act('pat') // a platform-admin
+  const page = await open('/recordings')
+  await settled(page)
+  must((await page.locator('tr.row').count()) === 3, 'there are not three recordings')
+  must(!(await page.evaluate(() => performance.getEntriesByType('resource').some((r) => /part-/.test(r.name)))), 'the terminal is loaded before it is needed')
+  await page.getByRole('button', { name: 'Show older recordings' }).click()
+  await soon(async () => (await page.locator('tr.row').count()) === 4, async () => 'there are no older recordings')
+  await page.getByRole('searchbox', { name: 'Filter recordings' }).fill('login:frank')
+  await soon(async () => (await page.locator('tr.row').count()) === 1, async () => 'the filter by person shows other rows')
+  const dialog = await playing(page, 'frank')
+  const screen = dialog.getByRole('region', { name: 'Terminal' })
+  await screen.getByText('warning: 2 tables are empty').waitFor() // after a pause of ten minutes, which is shortened to two seconds
+  await dialog.getByText('end: exit code 0').waitFor()
+  await dialog.getByRole('button', { name: 'Play', exact: true }).waitFor() // it has ended
+  must(/migrating 100 %/.test(await screen.innerText()), await screen.innerText())
+  must(!/migrating  10 %/.test(await screen.innerText()), 'a line that was overwritten is shown')
+  must((await screen.locator('.double').count()) === 2, 'the wide characters are not wide')
+  const color = await screen.getByText('root@web-0').first().evaluate((e) => [getComputedStyle(e).color, getComputedStyle(e).fontWeight].join())
+  must(color === 'rgb(126, 231, 135),700', `the prompt is ${color}`)
+  const slider = dialog.getByRole('slider', { name: 'Position' })
+  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/replay-1280.png` })
+  const seek = (to) => slider.evaluate((e, to) => ((e.value = to), e.dispatchEvent(new Event('input', { bubbles: true }))), to)
+  await seek('0.3') // backwards
+  await soon(async () => !/total 12/.test(await screen.innerText()) && /ls -l/.test(await screen.innerText()), async () => `at 0.3 s: ${await screen.innerText()}`)
+  await seek('1.45')
+  await soon(async () => (await screen.locator('.line').count()) === 14, async () => 'the terminal has not the size of the resize')
+  await dialog.getByLabel('Pauses').selectOption('as recorded')
+  must((await dialog.getByText('/ 10:02').count()) === 1, await dialog.innerText())
+  await dialog.getByLabel('Speed').selectOption('8×')
+  await dialog.getByRole('button', { name: 'Play', exact: true }).click()
+  await dialog.getByRole('button', { name: 'Pause', exact: true }).click()
+  await page.keyboard.press('Escape')
+
+  await page.getByRole('searchbox', { name: 'Filter recordings' }).fill('')
+  const hostile = await playing(page, 'erin')
+  const said = hostile.getByRole('region', { name: 'Terminal' })
+  await said.getByText('<img src=x onerror=window.hurt=1><script>').waitFor()
+  await hostile.getByRole('list', { name: 'Markers' }).getByText('<img src=x').waitFor()
+  const bad = await page.evaluate(() => [...document.querySelectorAll('img, #app script, iframe, a[href^="javascript"]')].map((e) => e.outerHTML).join())
+  must(!bad && !(await page.evaluate(() => window.hurt)), `the recording made ${bad}`)
+  must((await page.title()) === 'Recordings · Tailplane', await page.title())
+  must((await said.locator('.line').count()) === 200, 'the size is not bounded')
+  must(!/[\u202a-\u202e\u0007\u001b]/.test(await hostile.innerText()), 'a control character is shown')
+  await page.keyboard.press('Escape')
+
+  const files = await playing(page, 'tar cf')
+  await files.getByText('stdout: 104857600 bytes').waitFor()
+  must((await files.getByRole('region', { name: 'Terminal' }).count()) === 0, 'a command without a terminal shows one')
+  await page.keyboard.press('Escape')
+  await page.setViewportSize({ width: 360, height: 740 })
+  must((await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)) <= 0, 'it is wider than the page')
+  const narrow = await playing(page, 'frank')
+  await narrow.getByText('end: exit code 0').waitFor()
+  must((await page.evaluate(() => document.querySelector('dialog').scrollWidth - innerWidth)) <= 0, 'the replay is wider than the page')
+  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/replay-360.png` })
+  well(page)
+  await page.context().close()
+
+  const bypass = await open('/recordings', { bypass: true }) // axe injects scripts, which the content security policy would block
+  await settled(bypass)
+  await (await playing(bypass, 'frank')).getByText('end: exit code 0').waitFor()
+  await bypass.addScriptTag({ content: axe })
+  const found = (await bypass.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }))).violations.map((v) => v.id + ' ' + v.nodes.map((n) => n.html).join(' '))
+  must(found.length === 0, found.join('\n'))
+  await bypass.context().close()
+
+  await act('alice') // an operator sees those of her own sessions
+  const own = await open('/recordings')
+  await settled(own)
+  must((await own.locator('tr.row').count()) === 1, 'an operator sees recordings of others')
+  well(own)
+  await own.context().close()
+  const replays = await (await fetch(process.env.ACTS + '/replays')).json()
+  must(replays.every((r) => r.endsWith('for pat@platform.dev')) && replays.length === 5, replays.join())
 })
 
 await check('revoke_by_keyboard', async () => {

@@ -41,6 +41,7 @@ type env struct {
 	trail   audit.Recent // the recent audit log entries
 	revoked []string
 	streams openStreams
+	replays []string
 	confirm string // the confirmation page of alice's last request
 
 	config *configuration
@@ -52,7 +53,7 @@ const capability = "tailplane.dev/cap/plane"
 func open(t *testing.T) *env {
 	t.Helper()
 	h := &env{board: plane.NewStore(time.Now), caller: somebody("alice")}
-	desk := plane.Service{Store: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, RevokeSignin: h.revoke, AccessProxies: h.proxies(), AuditEntries: h.newest, RecentAudit: &h.trail, Exposures: func() []plane.Exposure {
+	desk := plane.Service{Store: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, RevokeSignin: h.revoke, AccessProxies: h.proxies(), Recorder: h.recorder(), AuditEntries: h.newest, RecentAudit: &h.trail, Exposures: func() []plane.Exposure {
 		return []plane.Exposure{{Name: "grafana", Address: new("https://grafana.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"}}
 	}}
 	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusOK})
@@ -189,6 +190,11 @@ func (h *env) acting() http.Handler {
 		h.streams.mu.Lock()
 		defer h.streams.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(slices.Concat([]string{}, h.streams.cuts))
+	})
+	mux.HandleFunc("GET /replays", func(w http.ResponseWriter, _ *http.Request) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(slices.Concat([]string{}, h.replays))
 	})
 	mux.HandleFunc("GET /revoked", func(w http.ResponseWriter, _ *http.Request) {
 		h.mu.Lock()

@@ -595,7 +595,7 @@ func TestSettingsInStep(t *testing.T) {
 	full["cluster"].(map[string]any)["caFile"] = "" // instead of caData
 	full["tailnet"].(map[string]any)["authKeyFile"] = ""
 	var plane map[string]any // the access server's file contains no setting of the plane
-	if err := yaml.Unmarshal([]byte(file(strings.Replace(profileValues(t, "plane"), "plane:\n  enabled: true\n", "plane:\n  enabled: true\n  accessProxies: ['https://east-api.example.ts.net']\n  gitops: {repository: acme/fleet, credentialSecret: fleet-repository}\n", 1), "tailplane-plane", "plane.yaml")), &plane); err != nil {
+	if err := yaml.Unmarshal([]byte(file(strings.Replace(profileValues(t, "plane"), "plane:\n  enabled: true\n", "plane:\n  enabled: true\n  accessProxies: ['https://east-api.example.ts.net']\n  recorder: https://recorder.example.ts.net\n  gitops: {repository: acme/fleet, credentialSecret: fleet-repository}\n", 1), "tailplane-plane", "plane.yaml")), &plane); err != nil {
 		t.Fatal(err)
 	}
 	full["plane"] = plane["plane"]
@@ -605,7 +605,7 @@ func TestSettingsInStep(t *testing.T) {
 	}
 	full["fleet"] = fleet["fleet"]
 	var recorder map[string]any
-	recorderFile := file(profileValues(t, "split")+recorderValues, "tailplane-recorder", "recorder.yaml")
+	recorderFile := file(profileValues(t, "split")+"\nrecorder: {enabled: true, planes: ['tag:plane']}\n", "tailplane-recorder", "recorder.yaml")
 	if err := yaml.Unmarshal([]byte(recorderFile), &recorder); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ var Index = map[string][]string{
 
 	"CL-01": nil, "CL-02": nil, "CL-03": nil, "CL-04": nil, "CL-05": nil, "CL-06": nil, "CL-07": nil, "CL-08": nil,
 
-	"PX-01": nil, "PX-02": nil, "PX-03": nil, "PX-05": nil, "PX-06": nil, "PX-07": nil, "PX-08": nil, "PX-09": nil, "PX-10": nil, "PX-11": nil, "PX-12": nil, "PX-13": nil,
+	"PX-01": nil, "PX-02": nil, "PX-03": nil, "PX-05": nil, "PX-06": nil, "PX-07": nil, "PX-08": nil, "PX-09": nil, "PX-10": nil, "PX-11": nil, "PX-12": nil, "PX-13": nil, "PX-14": nil,
 	"PX-15": nil, "PX-16": nil, "PX-17": nil, "PX-18": nil, "PX-19": nil, "PX-20": nil, "PX-21": nil, "PX-22": nil, "PX-24": nil, "PX-25": nil,
 
 	"AD-01": nil, "AD-02": nil, "AD-03": nil, "AD-04": nil, "AD-05": nil, "AD-06": nil, "AD-07": nil, "AD-08": nil, "AD-09": nil, "AD-10": nil, "AD-11": nil,

@@ -1,5 +1,5 @@
 // Generated from the OpenAPI document. Do not edit; run: npm run generate
-// schemas: 71cb469edc586d4fb498398f7c38cbe0e153c4f037a5fb68a7222574abb11e41
+// schemas: 64594c5a1df7ddca980711750389e9d825367fa07698595511ca9ea8a788ab61
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -647,6 +647,13 @@ export interface components {
             kind: string;
             meta: components["schemas"]["Meta"];
         };
+        EnvelopeOfRecordingList: {
+            apiVersion: string;
+            data: components["schemas"]["Recording"][] | null;
+            error: components["schemas"]["Refused"] | null;
+            kind: string;
+            meta: components["schemas"]["Meta"];
+        };
         EnvelopeOfRefreshed: {
             apiVersion: string;
             data: components["schemas"]["Refreshed"];
@@ -1130,6 +1137,31 @@ export interface components {
             /** Format: date-time */
             resetAt: string | null;
         };
+        Recording: {
+            audit: string;
+            bytes: number;
+            cluster: string;
+            command: string;
+            container: string;
+            device: string;
+            /** Format: date-time */
+            ended: string;
+            id: string;
+            input: boolean;
+            kind: string;
+            login: string;
+            namespace: string;
+            pod: string;
+            role: string;
+            session: string;
+            sha256: string;
+            signin: string;
+            /** Format: date-time */
+            started: string;
+            /** @enum {string} */
+            state: "live" | "complete" | "incomplete";
+            terminal: boolean;
+        };
         Refreshed: {
             looks: components["schemas"]["Look"][];
         };
@@ -1215,6 +1247,7 @@ export interface components {
             "GET /pools/{forge}/{org}/{pool}/metrics": components["schemas"]["EnvelopeOfMetrics"];
             "GET /pools/{forge}/{org}/{pool}/runners": components["schemas"]["EnvelopeOfRunnerList"];
             "GET /proxygroups": components["schemas"]["EnvelopeOfProxyGroupList"];
+            "GET /recordings": components["schemas"]["EnvelopeOfRecordingList"];
             "GET /routes": components["schemas"]["EnvelopeOfRouteList"];
             "GET /runners/{namespace}/{name}": components["schemas"]["EnvelopeOfRunner"];
             "GET /runners/{namespace}/{name}/log/lines": components["schemas"]["EnvelopeOfLog"];
@@ -1730,6 +1763,7 @@ export type EnvelopeOfPool = components['schemas']['EnvelopeOfPool'];
 export type EnvelopeOfPoolList = components['schemas']['EnvelopeOfPoolList'];
 export type EnvelopeOfPreview = components['schemas']['EnvelopeOfPreview'];
 export type EnvelopeOfProxyGroupList = components['schemas']['EnvelopeOfProxyGroupList'];
+export type EnvelopeOfRecordingList = components['schemas']['EnvelopeOfRecordingList'];
 export type EnvelopeOfRefreshed = components['schemas']['EnvelopeOfRefreshed'];
 export type EnvelopeOfRescheduled = components['schemas']['EnvelopeOfRescheduled'];
 export type EnvelopeOfRevocation = components['schemas']['EnvelopeOfRevocation'];
@@ -1791,6 +1825,7 @@ export type ProposeRequest = components['schemas']['ProposeRequest'];
 export type ProxyGroup = components['schemas']['ProxyGroup'];
 export type Quota = components['schemas']['Quota'];
 export type RateLimit = components['schemas']['RateLimit'];
+export type Recording = components['schemas']['Recording'];
 export type Refreshed = components['schemas']['Refreshed'];
 export type RefreshRequest = components['schemas']['RefreshRequest'];
 export type Refusal = components['schemas']['Refusal'];

@@ -21,6 +21,7 @@ export type {
   Pool,
   Preview,
   ProxyGroup,
+  Recording,
   Revocation,
   Risk,
   Route,

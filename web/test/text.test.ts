@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { clockTime, parse, resized } from '../src/text/cast.ts'
 import { lines, summary } from '../src/text/diff.ts'
 import { differing, fromFields, fromText, ofEnrollment, ofPools, words, type Field } from '../src/text/edit.ts'
 import { address, initials, link, orgOf, plain, shell, tint, under } from '../src/text/names.ts'
@@ -152,4 +153,15 @@ test('a reason is not empty and fits on one line', () => {
   assert.equal(lacking('\u{1F600}'.repeat(500)), '')
   assert.match(lacking('x'.repeat(501)), /more than 500/)
   assert.equal(oneLine(' a\n\tb '), 'a b')
+})
+
+test('PRX-18: a recording has bounded sizes, shortened pauses, and no line that is not an event', () => {
+  const cast = parse('{"version":2,"width":1e9,"height":0}\n[1,"o","a"]\n[0.5,"o","b"]\n[601,"r","99999x-1"]\n[602,"x","c"]\n[602,"o",5]\nnull\n[602', 2)
+  assert.deepEqual(cast, { columns: 500, rows: 24, length: 3, events: [{ at: 1, code: 'o', text: 'a' }, { at: 1, code: 'o', text: 'b' }, { at: 3, code: 'r', text: '99999x-1' }] })
+  assert.deepEqual(resized('99999x-1'), [500, 24])
+  assert.deepEqual(resized('120x40'), [120, 40])
+  for (const bad of ['', '[]', '{"version":3}', 'null']) assert.throws(() => parse(bad, 2), /no recording/, bad)
+  assert.equal(clockTime(0), '0:00')
+  assert.equal(clockTime(602.9), '10:02')
+  assert.equal(clockTime(3723), '1:02:03')
 })

@@ -21,6 +21,7 @@
 {{- $v := .Values }}
 {{- $plane := pick $v.plane "identity" "capability" "contact" "emailDomains" "roles" "exposures" "logs" "prometheus" }}
 {{- if $v.plane.accessProxies }}{{ $_ := set $plane "accessProxies" $v.plane.accessProxies }}{{ end }}
+{{- if $v.plane.recorder }}{{ $_ := set $plane "recorder" $v.plane.recorder }}{{ end }}
 {{- if $v.plane.gitops.repository }}
 {{- $_ := set $plane "gitops" (set (omit $v.plane.gitops "credentialSecret" (ternary "path" "" (eq $v.plane.gitops.format "tfvars"))) "credentialDir" "/run/secrets/tailplane-gitops") }}
 {{- end }}

@@ -62,6 +62,10 @@ func (d *Dir) record(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "use HTTP/2", http.StatusHTTPVersionNotSupported)
 		return
 	}
+	if err := errors.Join(d.reserve(0), d.reserveOne()); err != nil { // a 200 would let a short command run before the refusal arrives
+		http.Error(w, err.Error(), http.StatusInsufficientStorage)
+		return
+	}
 	w.WriteHeader(http.StatusOK)
 	a := &acker{w: http.NewResponseController(w), e: json.NewEncoder(w)}
 	if a.send(0, nil) != nil {

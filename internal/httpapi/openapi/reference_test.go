@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tailplane/tailplane/internal/accessproxy/recording"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/httpapi/openapi"
 	"github.com/tailplane/tailplane/internal/plane"
@@ -29,6 +30,16 @@ func signinAPI() openapi.Reference {
 			"If a request has the header `Tailplane-Nonce`, the response has the header `Tailplane-Proof`. It proves which cluster the server serves. " +
 			"[openapi.json](openapi.json) is the same reference for programs.",
 		Operations: signin.Operations(),
+	}
+}
+
+func recorderAPI() openapi.Reference {
+	return openapi.Reference{
+		Title: "Recorder", Version: "v1", Server: "https://recorder.tail1234.ts.net",
+		About: "`tailplaned recorder` serves this API on the tailnet. The connection identifies the caller, and the roles of the operator plane say what it may see. " +
+			"Access proxies send recordings to another port with the protocol of Tailscale's recorder, which is not part of this API. " +
+			"[openapi.json](openapi.json) is the same reference for programs.",
+		Operations: recording.Operations(), Unproved: true,
 	}
 }
 
@@ -52,6 +63,7 @@ func planeAPI() openapi.Reference {
 func TestReference(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "docs", "reference")
 	same(t, signinAPI(), filepath.Join(docs, "api", "openapi.json"), filepath.Join(docs, "api", "README.md"))
+	same(t, recorderAPI(), filepath.Join(docs, "recorder", "openapi.json"), filepath.Join(docs, "recorder", "README.md"))
 	same(t, planeAPI(), filepath.Join(docs, "plane", "openapi.json"), filepath.Join(docs, "plane", "README.md"), filepath.Join("..", "..", "plane", "openapi.json"))
 }
 
@@ -95,6 +107,7 @@ func same(t *testing.T, r openapi.Reference, documentAt, pageAt string, served .
 func TestDocumentHoldsTogether(t *testing.T) {
 	t.Run("signin", func(t *testing.T) { holds(t, signinAPI()) })
 	t.Run("plane", func(t *testing.T) { holds(t, planeAPI()) })
+	t.Run("recorder", func(t *testing.T) { holds(t, recorderAPI()) })
 }
 
 func holds(t *testing.T, r openapi.Reference) {

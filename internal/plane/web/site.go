@@ -42,7 +42,7 @@ type Site struct {
 
 // Paths returns the paths of the dashboard's pages. All serve the same page; its script shows the content for the path.
 func Paths() []string {
-	return []string{"/{$}", "/clusters", "/signins", "/connections", "/network", "/fleet", "/orgs", "/orgs/{org}", "/pools/{forge}/{org}/{pool}", "/runners/{namespace}/{name}", "/changes", "/changes/{id}", "/confirm/{id}", "/adapters", "/audit", "/settings"}
+	return []string{"/{$}", "/clusters", "/signins", "/connections", "/recordings", "/network", "/fleet", "/orgs", "/orgs/{org}", "/pools/{forge}/{org}/{pool}", "/runners/{namespace}/{name}", "/changes", "/changes/{id}", "/confirm/{id}", "/adapters", "/audit", "/settings"}
 }
 
 // policy is the content security policy of the pages. The browser may run and load only the site's own content, and only Svelte's templates

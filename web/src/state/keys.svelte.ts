@@ -61,6 +61,7 @@ export const pages = [
   { path: '/clusters', key: 'c', name: 'Clusters', icon: 'clusters' },
   { path: '/signins', key: 's', name: 'Sign-ins', icon: 'signins' },
   { path: '/connections', key: 't', name: 'Connections', icon: 'link' },
+  { path: '/recordings', key: 'r', name: 'Recordings', icon: 'recordings' },
   { path: '/network', key: 'n', name: 'Network', icon: 'network' },
   { path: '/fleet', key: 'f', name: 'Fleet', icon: 'fleet' },
   { path: '/changes', key: 'h', name: 'Changes', icon: 'changes' },

@@ -28,15 +28,8 @@ type Player struct {
 // not complete, because it was cut or is still live, is played up to there.
 func (p Player) Play(ctx context.Context, r io.Reader) (err error) {
 	in := bufio.NewReaderSize(r, 64<<10)
-	head, _, err := readLine(in)
-	if err != nil {
-		return fmt.Errorf("read the header of the recording: %w", err)
-	}
-	var header struct {
-		Version int `json:"version"`
-	}
-	if json.Unmarshal(head, &header) != nil || header.Version != 2 {
-		return errors.New("this is no recording: its first line is no header of an asciicast of version 2")
+	if _, _, err := readHeader(in); err != nil {
+		return err
 	}
 	filter, last := new(Filter), 0.0
 	defer func() {

@@ -1,8 +1,7 @@
 // Package replay shows recordings of terminals in a terminal. A recording is foreign data (law 11): the program that ran in the recorded
 // session chose its bytes. A [Filter] passes on only what changes the screen, so a recording cannot write the clipboard, change the title,
-// ask the terminal a question whose answer would be typed into the shell, or leave the terminal in another mode. A [Player] keeps the time.
-//
-// The package is separate from the commands of tka, because its parser is fuzzed.
+// ask the terminal a question whose answer would be typed into the shell, or leave the terminal in another mode. A [Player] keeps the time,
+// and [Clean] filters a whole recording for another player.
 package replay
 
 import (

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/tailplane/tailplane/internal/cli/replay"
+	"github.com/tailplane/tailplane/internal/accessproxy/recording/replay"
 )
 
 func TestFilter(t *testing.T) {
