@@ -110,7 +110,7 @@ func startRecorded(t *testing.T) *recordedEnv {
 	must(err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	e := &recordedEnv{}
-	e.Env, err = testenv.Start(ctx, dir, testenv.Options{Policy: recordedPolicy, Cluster: cluster, Settings: map[string]string{"api.limits": attacktest.NoLimits, "access.modes": "[proxy, token]"}})
+	e.Env, err = testenv.Start(ctx, dir, testenv.Options{Policy: recordedPolicy, Cluster: cluster, Settings: map[string]string{"api.limits": testenv.NoLimits, "access.modes": "[proxy, token]"}})
 	must(err)
 	t.Cleanup(func() { closed(t, e.Env.Close) })
 	e.startRecorder(t, "")
