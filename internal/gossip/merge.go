@@ -29,6 +29,7 @@ type Change struct {
 
 	Pinned bool // this record pinned its node and cluster
 	Rekey  bool // the cluster's key changed
+	Proxy  bool // this record pinned the cluster's access proxy
 	// Own marks a record of this node that is signed by our cluster's key, or by its key before the last rotation. This process may not have
 	// written it.
 	Own bool
@@ -85,7 +86,8 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 		return Change{Reason: Binding, Detail: verdict.detail}
 	}
 	e.Conflict = verdict.conflict
-	wrong := v.rules.AllowedEndpoints.Check(r.Facts, p)
+	proxied, wrong := v.checkEndpoints(r, p, d.Netmap, verdict)
+	e.Proxied = proxied
 	remember := !known && (firstHand || verdict.trusted) // remember the refusal
 	switch {
 	case wrong != nil && !remember:
@@ -130,6 +132,9 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	}
 	v.moved = true
 	v.entries = v.entries.With(r.Node, e)
+	if r.Proxy != "" && v.Verified(e) {
+		c.Proxy = v.pinProxy(r.Facts)
+	}
 	if known {
 		return c
 	}
