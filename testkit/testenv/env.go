@@ -134,6 +134,11 @@ func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 		}
 		r.ownsCluster = true
 	}
+	if r.hasPublicServer() {
+		if err := os.WriteFile(r.rootsFile(), append(bytes.Clone(r.RootsPEM), r.Cluster.CA...), 0o600); err != nil {
+			return r, err
+		}
+	}
 	manifests := o.Manifests
 	if manifests == nil {
 		if manifests, err = Manifests(); err != nil {
@@ -320,8 +325,14 @@ func (r *Env) tailplaned(ctx context.Context, role, account string, env []string
 			return nil, err
 		}
 	}
+	if r.hasPublicServer() {
+		env = append(env, "SSL_CERT_FILE="+r.rootsFile())
+	}
 	return startProcess(dir, append(os.Environ(), env...), args...)
 }
+
+// hasPublicServer reports whether the API server's certificate counts as public: the systems of all have its authority.
+func (r *Env) hasPublicServer() bool { return r.settings["cluster.caData"] == "system" }
 
 // Try starts an additional `tailplaned ROLE` in the directory name, with settings and arguments that the test
 // changed. The caller must stop it.
@@ -355,7 +366,11 @@ func (r *Env) Settings(role string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	dir := filepath.Join(r.Dir, role)
-	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: %s\n", r.name, r.Cluster.Server, ca, cmp.Or(r.settings["cluster.labels"], "{env: demo}"))
+	authority := "caFile: " + ca
+	if r.hasPublicServer() {
+		authority = "caData: system"
+	}
+	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  %s\n  labels: %s\n", r.name, r.Cluster.Server, authority, cmp.Or(r.settings["cluster.labels"], "{env: demo}"))
 	fmt.Fprintf(&b, "tailnet:\n  hostname: %s\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
 		r.hostname, r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
 	if !r.Net.Certificates() {

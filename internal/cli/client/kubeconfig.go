@@ -70,8 +70,10 @@ func CheckKubeconfig(k signin.Kubeconfig) error {
 	if err := checkEntry(k); err != nil {
 		return err
 	}
-	if err := checkCA(k.CA); err != nil {
-		return fmt.Errorf("certificate-authority-data: %w", err)
+	if len(k.CA) > 0 { // otherwise the certificate is public
+		if err := checkCA(k.CA); err != nil {
+			return fmt.Errorf("certificate-authority-data: %w", err)
+		}
 	}
 	return CheckToken(k.Token)
 }
