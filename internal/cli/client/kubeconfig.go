@@ -47,6 +47,9 @@ func (c *Client) Kubeconfig(ctx context.Context, session signin.Session) (Issued
 	if err == nil {
 		err = CheckKubeconfig(k)
 	}
+	if err == nil && len(k.CA) == 0 && len(c.Info.CAData) > 0 {
+		err = errors.New("certificate-authority-data: it is empty")
+	}
 	if err != nil {
 		return IssuedKubeconfig{}, c.InvalidResponse("kubeconfig", err)
 	}
