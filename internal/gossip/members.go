@@ -112,6 +112,7 @@ type Cluster struct {
 	APIEndpoint string            `json:"apiEndpoint" doc:"URL of the Kubernetes API"`
 	APIPort     uint16            `json:"apiPort"`
 	Labels      map[string]string `json:"labels"`
+	Proxies     []Proxy           `json:"proxies,omitempty" doc:"access proxies of the publishing server's own cluster; only in the published list"`
 	Proxy       string            `json:"proxy,omitempty" doc:"URL of the cluster's access proxy. It is in apiEndpoint too if the address of the API server is private"`
 
 	Name     string            `json:"name"`
@@ -136,6 +137,12 @@ type ClusterMember struct {
 	Host     string    `json:"host"`
 	State    State     `json:"state"`
 	LastSeen time.Time `json:"lastSeen,omitzero"`
+}
+
+// A Proxy is an access proxy of the cluster of the server that published a list.
+type Proxy struct {
+	URL    string `json:"url"`
+	CAData []byte `json:"caData,omitempty"` // PEM; none: its certificate is public
 }
 
 // Available reports whether a list shows the cluster by default, without "all".

@@ -266,6 +266,14 @@ func (d *discovery) publisher(member *gossip.Node, client *gossiphttp.Client) *c
 	p := &controller.Publisher{Config: d.config, Namespace: d.set.Signin.SystemNamespace, Log: d.log, Now: time.Now,
 		Clusters: func() []gossip.Cluster {
 			all, _ := member.Members().Clusters(true)
+			for i := range all {
+				if !all[i].Self {
+					continue
+				}
+				for _, p := range d.proxies() {
+					all[i].Proxies = append(all[i].Proxies, gossip.Proxy{URL: p.URL, CAData: p.CAData})
+				}
+			}
 			return all
 		},
 		Ready: func() bool {
