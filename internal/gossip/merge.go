@@ -80,14 +80,12 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	if known && was.Signed.equal(r.Signed) && (!firstHand || was.FirstHand && v.Verified(was)) {
 		return Change{}
 	}
-	e := &Entry{Record: r, FirstHand: firstHand}
 	verdict := v.checkPins(r, firstHand)
 	if !verdict.accept {
 		return Change{Reason: Binding, Detail: verdict.detail}
 	}
-	e.Conflict = verdict.conflict
-	proxied, wrong := v.checkEndpoints(r, p, d.Netmap, verdict)
-	e.Proxied = proxied
+	e := &Entry{Record: r, FirstHand: firstHand, Conflict: verdict.conflict}
+	wrong := v.checkEndpoints(e, p, d.Netmap, verdict)
 	remember := !known && (firstHand || verdict.trusted) // remember the refusal
 	switch {
 	case wrong != nil && !remember:
@@ -132,9 +130,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	}
 	v.moved = true
 	v.entries = v.entries.With(r.Node, e)
-	if r.Proxy != "" && v.Verified(e) {
-		c.Proxy = v.pinProxy(r.Facts)
-	}
+	c.Proxy = v.Verified(e) && v.pinProxy(r.Facts)
 	if known {
 		return c
 	}

@@ -22,18 +22,18 @@ func (e privateError) Error() string { return string(e) }
 // Is implements the interface of [errors.Is].
 func (e privateError) Is(target error) bool { return target == errPrivate }
 
-// checkEndpoints returns an error if node p may not announce the addresses in r. proxied reports that people reach the API server only
-// through the proxy in r.
-func (v *View) checkEndpoints(r *Record, p Peer, m *Netmap, by pinDecision) (proxied bool, err error) {
-	a := v.rules.AllowedEndpoints
-	err = a.Check(r.Facts, p)
-	if err != nil && !errors.Is(err, errPrivate) || r.Proxy == "" {
-		return false, err
+// checkEndpoints returns an error if node p may not announce the addresses in e. It marks an entry whose API server people reach only
+// through the proxy.
+func (v *View) checkEndpoints(e *Entry, p Peer, m *Netmap, by pinDecision) error {
+	err := v.rules.AllowedEndpoints.Check(e.Facts, p)
+	if err != nil && !errors.Is(err, errPrivate) || e.Proxy == "" {
+		return err
 	}
-	if err := v.checkProxy(r, p, m, by); err != nil {
-		return false, fmt.Errorf("proxy: %w", err)
+	if err := v.checkProxy(e.Record, p, m, by); err != nil {
+		return fmt.Errorf("proxy: %w", err)
 	}
-	return err != nil, nil
+	e.Proxied = err != nil
+	return nil
 }
 
 // checkProxy returns an error if node p may not announce the proxy of r.

@@ -123,9 +123,6 @@ func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return r, err
 	}
-	if err := os.WriteFile(r.rootsFile(), r.RootsPEM, 0o600); err != nil {
-		return r, err
-	}
 
 	if r.Cluster == nil {
 		say("a cluster: etcd, kube-apiserver and controllers in one process")
@@ -134,10 +131,8 @@ func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 		}
 		r.ownsCluster = true
 	}
-	if r.hasPublicServer() {
-		if err := os.WriteFile(r.rootsFile(), append(bytes.Clone(r.RootsPEM), r.Cluster.CA...), 0o600); err != nil {
-			return r, err
-		}
+	if err := r.writeRoots(); err != nil {
+		return r, err
 	}
 	manifests := o.Manifests
 	if manifests == nil {
@@ -329,6 +324,15 @@ func (r *Env) tailplaned(ctx context.Context, role, account string, env []string
 		env = append(env, "SSL_CERT_FILE="+r.rootsFile())
 	}
 	return startProcess(dir, append(os.Environ(), env...), args...)
+}
+
+// writeRoots writes the authorities that the systems of all trust.
+func (r *Env) writeRoots() error {
+	roots := bytes.Clone(r.RootsPEM)
+	if r.Cluster != nil && r.hasPublicServer() {
+		roots = append(roots, r.Cluster.CA...)
+	}
+	return os.WriteFile(r.rootsFile(), roots, 0o600)
 }
 
 // hasPublicServer reports whether the API server's certificate counts as public: the systems of all have its authority.

@@ -51,7 +51,11 @@ func TestGO07_ProxyOfAnotherCluster(t *testing.T) {
 			t.Errorf("%s is listed: %+v", what, c)
 		}
 	}
-	if c, _ := clusterOf(t, east, "go07-owner"); c.APIEndpoint != owner.facts.Proxy || !c.Verified || c.Conflict {
+	c, _ := clusterOf(t, east, "go07-owner")
+	if c.APIEndpoint != owner.facts.Proxy {
+		t.Errorf("the owner is listed with %s, want %s", c.APIEndpoint, owner.facts.Proxy)
+	}
+	if !c.Verified || c.Conflict {
 		t.Errorf("the owner is listed as %+v", c)
 	}
 }
