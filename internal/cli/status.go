@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -139,11 +140,27 @@ func (t *tka) showStatus(items []statusItem, code int) error {
 			if it.OnUse {
 				t.hint("The sign-in to %s began on first use and ends after %s without use. To keep it until its end: tka login", it.Cluster, output.HumanDuration(time.Duration(it.Idle)))
 			}
+			if len(it.Record) > 0 {
+				t.hint("%s%s.", withSession(it.Cluster, it.Session), describeRecorded(it.Record))
+			}
 			if len(it.MissingNamespaces) > 0 {
 				t.hint("These namespaces do not exist in %s: %s.", it.Cluster, describeNamespaces(it.MissingNamespaces))
 			}
 		}
 	}})
+}
+
+// withSession begins a sentence about a sign-in.
+func withSession(cluster string, s signin.Session) string {
+	if s == "" {
+		return cluster + ": "
+	}
+	return cluster + ", session " + string(s) + ": "
+}
+
+// describeRecorded says which streams of a sign-in are recorded.
+func describeRecorded(record []string) string {
+	return "the access proxy records " + strings.Join(record, ", ")
 }
 
 func stateColor(s signin.State) output.Color {

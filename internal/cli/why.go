@@ -121,6 +121,9 @@ func (t *tka) printSignin(cluster string, s *signin.Status) {
 		session = ", in the session " + string(s.Session)
 	}
 	t.printLine("This device is signed in%s with %s until %s%s: %s.", to, describeAccess(s.Role, s.Namespaces, s.Bind), t.formatTime(s.Until), session, s.State)
+	if len(s.Record) > 0 {
+		t.printLine("Of this sign-in, %s.", describeRecorded(s.Record))
+	}
 }
 
 // whyInfo is the output of why.

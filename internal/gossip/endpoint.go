@@ -88,7 +88,7 @@ func IsPrivateEndpoint(endpoint string) bool {
 	return checkEndpointName(host, Peer{}) != nil
 }
 
-// Check returns an error if node p may not announce the addresses in f (GO-07). It does not resolve names, because their addresses may change a moment
+// Check returns an error if node p may not announce the addresses in f (GO-07), apart from its proxy. It does not resolve names, because their addresses may change a moment
 // later.
 func (a AllowedEndpoints) Check(f Facts, p Peer) error {
 	if f.Host != p.Name {
@@ -115,7 +115,7 @@ func (a AllowedEndpoints) Check(f Facts, p Peer) error {
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		if !slices.Contains(p.Addrs, ip) && isPrivateAddr(ip) && !a.allowsAddr(ip.Unmap()) {
-			return fmt.Errorf("apiEndpoint: %s is a private address, and allowEndpoints does not list it", ip)
+			return privateError(fmt.Sprintf("apiEndpoint: %s is a private address, and allowEndpoints does not list it", ip))
 		}
 		return nil
 	}
@@ -131,7 +131,7 @@ func checkEndpointName(host string, p Peer) error {
 	_, number := strconv.ParseUint(last, 0, 64) // resolvers read 127.1 and 0x7f.1 as addresses
 	switch {
 	case !strings.Contains(host, "."), last == "localhost", last == "local", last == "internal":
-		return fmt.Errorf("apiEndpoint: %s is a private name, and allowEndpoints does not list it", host)
+		return privateError(fmt.Sprintf("apiEndpoint: %s is a private name, and allowEndpoints does not list it", host))
 	case number == nil:
 		return fmt.Errorf("apiEndpoint: %s is neither a name nor an address", host)
 	case tailnet != "" && (host == tailnet || strings.HasSuffix(host, "."+tailnet)):

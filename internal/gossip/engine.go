@@ -265,8 +265,8 @@ func (e *engine) applyChange(c Change, from string, now time.Time) {
 	for _, h := range c.Lost {
 		e.report(Event{Kind: EventRolledBack, Node: id, Cluster: cluster, Detail: "its audit log no longer has the line " + h.String()}, now)
 	}
+	e.unsaved = e.unsaved || c.Pinned || c.Rekey || c.Proxy
 	if c.Pinned || c.Rekey {
-		e.unsaved = true
 		kind := EventPin
 		if c.Rekey {
 			kind = EventRekey

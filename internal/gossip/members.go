@@ -28,6 +28,7 @@ type Member struct {
 	Verified bool
 	Conflict bool
 	Self     bool
+	Proxied  bool     // people reach the API server only through the proxy
 	Witness  *Witness // of its audit logs; nil: none, or this server
 }
 
@@ -40,7 +41,7 @@ func (e *engine) snapshot(now time.Time) *Members {
 		if e.own.Status == Left {
 			state = Gone
 		}
-		s.List = append(s.List, Member{Record: e.own, State: state, LastSeen: now, Verified: true, Self: true})
+		s.List = append(s.List, Member{Record: e.own, State: state, LastSeen: now, Verified: true, Self: true, Proxied: e.isProxied()})
 	}
 	for _, m := range e.list {
 		var seen time.Time
@@ -50,7 +51,7 @@ func (e *engine) snapshot(now time.Time) *Members {
 		if !m.gone() {
 			s.OldestContact = max(s.OldestContact, at-max(m.contact, m.since))
 		}
-		s.List = append(s.List, Member{Record: m.entry.Record, State: m.state, LastSeen: seen, Verified: m.verified, Conflict: m.entry.Conflict, Witness: m.entry.Witness})
+		s.List = append(s.List, Member{Record: m.entry.Record, State: m.state, LastSeen: seen, Verified: m.verified, Conflict: m.entry.Conflict, Proxied: m.entry.Proxied, Witness: m.entry.Witness})
 	}
 	slices.SortFunc(s.List, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
 	for _, r := range e.view.refused.All() { // in the order of nodes
@@ -111,6 +112,8 @@ type Cluster struct {
 	APIEndpoint string            `json:"apiEndpoint" doc:"URL of the Kubernetes API"`
 	APIPort     uint16            `json:"apiPort"`
 	Labels      map[string]string `json:"labels"`
+	Proxies     []Proxy           `json:"proxies,omitempty" doc:"access proxies of the publishing server's own cluster; only in the published list"`
+	Proxy       string            `json:"proxy,omitempty" doc:"URL of the cluster's access proxy. It is in apiEndpoint too if the address of the API server is private"`
 
 	Name     string            `json:"name"`
 	ID       string            `json:"id"`
@@ -134,6 +137,12 @@ type ClusterMember struct {
 	Host     string    `json:"host"`
 	State    State     `json:"state"`
 	LastSeen time.Time `json:"lastSeen,omitzero"`
+}
+
+// A Proxy is an access proxy of the cluster of the server that published a list.
+type Proxy struct {
+	URL    string `json:"url"`
+	CAData []byte `json:"caData,omitempty"` // PEM; none: its certificate is public
 }
 
 // Available reports whether a list shows the cluster by default, without "all".
@@ -209,7 +218,8 @@ func clusterOf(members []Member) Cluster {
 			cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), strings.Compare(a.Node, b.Node))
 	})
 	best := members[0]
-	c := Cluster{APIEndpoint: best.APIEndpoint, APIPort: best.APIPort, Labels: best.Labels, Name: best.ClusterName, ID: best.ClusterID, URL: best.URL,
+	endpoint, port := best.publicEndpoint()
+	c := Cluster{APIEndpoint: endpoint, APIPort: port, Proxy: best.Proxy, Labels: best.Labels, Name: best.ClusterName, ID: best.ClusterID, URL: best.URL,
 		State: best.State, LastSeen: displayTime(best.LastSeen), Verified: best.Verified, Conflict: best.Conflict, Self: best.Self, CAHash: best.CAHash, Key: best.Key,
 		Software: best.Software, Members: make([]ClusterMember, 0, len(members)), AuditLogs: auditLogs(members)}
 	if c.Labels == nil {

@@ -29,6 +29,7 @@ type Change struct {
 
 	Pinned bool // this record pinned its node and cluster
 	Rekey  bool // the cluster's key changed
+	Proxy  bool // this record pinned the cluster's access proxy
 	// Own marks a record of this node that is signed by our cluster's key, or by its key before the last rotation. This process may not have
 	// written it.
 	Own bool
@@ -79,13 +80,12 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	if known && was.Signed.equal(r.Signed) && (!firstHand || was.FirstHand && v.Verified(was)) {
 		return Change{}
 	}
-	e := &Entry{Record: r, FirstHand: firstHand}
 	verdict := v.checkPins(r, firstHand)
 	if !verdict.accept {
 		return Change{Reason: Binding, Detail: verdict.detail}
 	}
-	e.Conflict = verdict.conflict
-	wrong := v.rules.AllowedEndpoints.Check(r.Facts, p)
+	e := &Entry{Record: r, FirstHand: firstHand, Conflict: verdict.conflict}
+	wrong := v.checkEndpoints(e, p, d.Netmap, verdict)
 	remember := !known && (firstHand || verdict.trusted) // remember the refusal
 	switch {
 	case wrong != nil && !remember:
@@ -130,6 +130,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	}
 	v.moved = true
 	v.entries = v.entries.With(r.Node, e)
+	c.Proxy = v.Verified(e) && v.pinProxy(r.Facts)
 	if known {
 		return c
 	}

@@ -27,11 +27,12 @@ type Memory struct {
 	Generation uint64                       `json:"generation"` // the greatest generation this node ever had
 	Clusters   map[string]httpapi.PublicKey `json:"clusters"`   // keys by cluster id
 	Nodes      map[string]string            `json:"nodes"`      // cluster ids by node
+	Proxies    map[string]string            `json:"proxies"`    // host names of access proxies by cluster id
 	Absent     map[string]int64             `json:"absent"`     // by node of Nodes: Unix seconds since when our tailnet does not have it
 }
 
 func (v *View) memory(generation uint64) Memory {
-	m := Memory{Generation: generation, Clusters: maps.Collect(v.clusters.All()), Nodes: maps.Collect(v.nodes.All()), Absent: map[string]int64{}}
+	m := Memory{Generation: generation, Clusters: maps.Collect(v.clusters.All()), Nodes: maps.Collect(v.nodes.All()), Proxies: maps.Collect(v.proxies.All()), Absent: map[string]int64{}}
 	for node, since := range v.absent.All() {
 		m.Absent[node] = since.Unix()
 	}
@@ -42,6 +43,9 @@ func (v *View) memory(generation uint64) Memory {
 func (v *View) restore(m Memory) {
 	for id, key := range m.Clusters {
 		v.pinCluster(id, key)
+	}
+	for id, host := range m.Proxies {
+		v.pinProxy(Facts{ClusterID: id, Proxy: "https://" + host})
 	}
 	for node, id := range m.Nodes {
 		v.pinNode(node, id)
@@ -134,6 +138,7 @@ func Prune(v *View, m *Netmap, now time.Time) (*View, []string) {
 	}
 	next.absent = next.absent.Without(slices.Concat(back, dropped)...)
 	next.nodes, next.clusters = next.nodes.Without(dropped...), next.clusters.Without(keys...)
+	next.withoutProxies(keys)
 	return &next, dropped
 }
 
@@ -231,12 +236,13 @@ func (v *View) storePins(r *Record, by pinDecision, c *Change) {
 // withOwnPin returns a view that pins our own cluster to this node and knows the cluster's previous key.
 func (v *View) withOwnPin(f Facts) *View {
 	cluster, _ := v.nodes.Get(f.Node)
-	if key, ok := v.clusters.Get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID && v.prevKey == f.PrevKey {
+	if key, ok := v.clusters.Get(f.ClusterID); ok && key == f.Key && cluster == f.ClusterID && v.prevKey == f.PrevKey && v.hasProxy(f) {
 		return v
 	}
 	next := *v
 	next.prevKey = f.PrevKey
 	next.pinNode(f.Node, f.ClusterID)
 	next.pinCluster(f.ClusterID, f.Key)
+	next.pinProxy(f)
 	return &next
 }

@@ -27,6 +27,7 @@ type Facts struct {
 	URL         string // base of the sign-in API
 	APIEndpoint string // URL of the Kubernetes API
 	APIPort     uint16
+	Proxy       string // URL of the cluster's access proxy; "": none
 	CAHash      string // "sha256:" and hex
 	Labels      map[string]string
 	Key         httpapi.PublicKey
@@ -127,6 +128,7 @@ type wireRecord struct {
 	URL         string            `json:"url"`
 	APIEndpoint string            `json:"apiEndpoint"`
 	APIPort     uint16            `json:"apiPort"`
+	Proxy       string            `json:"proxy,omitempty"` // servers of earlier versions ignore it
 	CAHash      string            `json:"caHash,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Status      Status            `json:"status"`
@@ -143,7 +145,7 @@ type wireRecord struct {
 // Seal numbers and signs facts. It returns an error for a record that other servers would refuse. Statements about audit logs that do not fit
 // into a record are left out, the last ones first.
 func Seal(f Facts, o Order, s Status, sign func([]byte) []byte) (*Record, error) {
-	payload, err := json.Marshal(wireRecord{1, wireCluster{f.ClusterID, f.ClusterName}, f.Node, f.Host, f.IPs, f.Port, f.URL, f.APIEndpoint, f.APIPort,
+	payload, err := json.Marshal(wireRecord{1, wireCluster{f.ClusterID, f.ClusterName}, f.Node, f.Host, f.IPs, f.Port, f.URL, f.APIEndpoint, f.APIPort, f.Proxy,
 		f.CAHash, f.Labels, s, o.Generation, o.Version, f.Key.String(), f.Software, f.PrevKey.String(), f.PrevSig, f.Audit})
 	if err != nil {
 		return nil, fmt.Errorf("record: %w", err)
@@ -203,6 +205,7 @@ func (r *Record) read(c *cursor) error {
 		"url":         &r.URL,
 		"apiEndpoint": &r.APIEndpoint,
 		"apiPort":     &r.APIPort,
+		"proxy":       &r.Proxy,
 		"caHash":      &r.CAHash,
 		"labels":      func() error { return c.Object(func(name string) error { return r.readLabel(name, c) }) },
 		"status":      (*string)(&r.Status),

@@ -22,8 +22,9 @@ type View struct {
 	// over a connection on which WhoIs identified it.
 	nodes    sortedMap[string]
 	clusters sortedMap[httpapi.PublicKey]
+	proxies  sortedMap[string]    // host names of access proxies by cluster
 	absent   sortedMap[time.Time] // since when our tailnet does not have a node of nodes
-	pinned   int                  // stored size of these three, in bytes
+	pinned   int                  // stored size of these four, in bytes
 	// refused holds the refused records of nodes that have no other record here, so that this node does not request them in every round.
 	refused sortedMap[Refusal]
 	tombs   sortedMap[Tombstone]
@@ -38,6 +39,7 @@ type Entry struct {
 	FirstHand bool
 	// Conflict reports that another node or key claimed the same identity first, or that two records have one order.
 	Conflict bool
+	Proxied  bool     // people reach the API server only through the proxy
 	Witness  *Witness // nil: the member has stated nothing about audit logs
 }
 

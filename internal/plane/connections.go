@@ -29,7 +29,7 @@ const (
 	proxyWait = 5 * time.Second
 	// maxConnections is the largest number of streams in one answer, over all proxies.
 	maxConnections = 1000
-	// noProxies is the name of the source that says that no access proxy is configured.
+	// noProxies is the name of the source that says that no access proxy is known.
 	noProxies = "access-proxies"
 )
 
@@ -112,6 +112,14 @@ type proxyAnswer struct {
 	err  error
 }
 
+// accessProxies returns the access proxies.
+func (d *Service) accessProxies() []AccessProxy {
+	if d.AccessProxies == nil {
+		return nil
+	}
+	return d.AccessProxies()
+}
+
 // askProxies asks all access proxies at once.
 func askProxies(ctx context.Context, proxies []AccessProxy, req connections.ListRequest) []proxyAnswer {
 	ctx, cancel := context.WithTimeout(ctx, proxyWait)
@@ -142,9 +150,10 @@ func proxyFault(err error) string {
 // listConnections lists the open streams that the caller may see.
 func (d *Service) listConnections(ctx context.Context, p access.Permit, req ConnectionsRequest) (Envelope[[]Connection], error) {
 	v, now := ViewerOf(p), d.Now().UTC()
-	if len(d.AccessProxies) == 0 {
+	proxies := d.accessProxies()
+	if len(proxies) == 0 {
 		return newEnvelope[[]Connection](d, "ConnectionList", nil, d.Store.Revision(), []Source{{Name: noProxies, Status: StatusDown, Since: now,
-			Message: "No access proxy is configured: list them in plane.accessProxies."}}), nil
+			Message: "No access proxy is known: no access server has published one. List those of other clusters in plane.accessProxies."}}), nil
 	}
 	ask := connections.ListRequest{Login: connections.Text(req.Login), Limit: maxConnections}
 	if own := p.Caller().Identity(); !v.Everywhere(access.ConnectionsRead) {
@@ -155,8 +164,8 @@ func (d *Service) listConnections(ctx context.Context, p access.Permit, req Conn
 	}
 	var sources []Source
 	all, total, known := []Connection{}, 0, false
-	for i, a := range askProxies(ctx, d.AccessProxies, ask) {
-		s := Source{Name: proxySource(d.AccessProxies[i].Name), Status: StatusOK, ObservedAt: now, Since: now}
+	for i, a := range askProxies(ctx, proxies, ask) {
+		s := Source{Name: proxySource(proxies[i].Name), Status: StatusOK, ObservedAt: now, Since: now}
 		if a.err != nil {
 			s.Status, s.ObservedAt, s.Message = StatusDown, time.Time{}, proxyFault(a.err)
 		}
@@ -164,7 +173,7 @@ func (d *Service) listConnections(ctx context.Context, p access.Permit, req Conn
 		known = known || a.err == nil
 		total += a.list.LeftOff
 		for _, stream := range a.list.Streams {
-			if c := connectionOf(v, d.AccessProxies[i].Name, a.list.Cluster, stream); c.seenBy(v, access.ConnectionsRead) {
+			if c := connectionOf(v, proxies[i].Name, a.list.Cluster, stream); c.seenBy(v, access.ConnectionsRead) {
 				all, total = append(all, c), total+1
 			}
 		}
@@ -200,12 +209,13 @@ func (d *Service) cutConnection(ctx context.Context, p access.Permit, req CutReq
 	if err := ask.Check(); err != nil {
 		return none, invalidField("reason", problem.From(err).Message, problem.From(err).Advice...)
 	}
-	i := slices.IndexFunc(d.AccessProxies, func(a AccessProxy) bool { return a.Name == req.Proxy })
+	proxies := d.accessProxies()
+	i := slices.IndexFunc(proxies, func(a AccessProxy) bool { return a.Name == req.Proxy })
 	gone := problem.New(problem.NotFound, "The stream has ended, or you may not see it.", "List the open streams.")
 	if i < 0 {
 		return none, gone
 	}
-	proxy := d.AccessProxies[i]
+	proxy := proxies[i]
 	a := askProxies(ctx, []AccessProxy{proxy}, connections.ListRequest{ID: connections.Text(req.Stream)})[0]
 	if a.err != nil {
 		return none, problem.New(problem.Unavailable, fmt.Sprintf("The access proxy %s gave no answer, so nothing is cut: %s", proxy.Name, proxyFault(a.err)), "Try again in a moment.").WithCause(a.err)

@@ -80,7 +80,8 @@ func newEnv(now func() time.Time) *env {
 		}}
 	o.service.RecentAudit = &o.recentAudit
 	o.service.Recorder = o.recorder()
-	o.service.AccessProxies = []plane.AccessProxy{o.proxy("east-api.example.ts.net", "amy@acme.dev"), o.proxy("west-api.example.ts.net", "bob@example.com")}
+	proxies := []plane.AccessProxy{o.proxy("east-api.example.ts.net", "amy@acme.dev"), o.proxy("west-api.example.ts.net", "bob@example.com")}
+	o.service.AccessProxies = func() []plane.AccessProxy { return proxies }
 	o.door = httpapi.Server{Names: func() []string { return []string{"dashboard"} },
 		Identify: func(r *http.Request) (access.Caller, error) {
 			if login := r.Header.Get("Test-Login"); login != "" { // for tests with many people at once

@@ -27,8 +27,8 @@ type Service struct {
 
 	// RecentAudit holds the latest audit entries, for streams that follow the audit log.
 	RecentAudit *audit.Recent
-	// AccessProxies, optional, are the access proxies whose open streams the plane shows.
-	AccessProxies []AccessProxy
+	// AccessProxies, optional, returns the access proxies whose open streams the plane shows.
+	AccessProxies func() []AccessProxy
 	// Recorder, optional, is the recorder whose recordings the plane shows.
 	Recorder *Recorder
 	// Exposures returns the services that the settings expose on the tailnet, with their addresses if they have any. The source of each

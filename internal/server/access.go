@@ -89,7 +89,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	service.Idled = func(s signin.Signin) {
 		p.recordSigninChange(node.Status(), s, signin.CheckResult{End: true, Cause: signin.CauseIdle, Reason: "It began on first use and was not used for " + s.Idle.String() + "."})
 	}
-	others := &discovery{process: p, node: node, keys: keys, secret: secret, server: *server, events: make(chan gossip.Event, maxEvents)}
+	others := &discovery{process: p, node: node, keys: keys, secret: secret, server: *server, proxies: service.Proxies, events: make(chan gossip.Event, maxEvents)}
 	others.configureServer()
 	addAccessChecks(p, node, store, keys)
 	if len(p.set.AnnouncedProxies()) > 0 {
@@ -216,8 +216,10 @@ func (p *process) clusterInfo(ctx context.Context) (info signin.ClusterInfo, err
 	if err != nil {
 		return info, err
 	}
-	hash, err := signin.CAHash(ca)
-	if err != nil {
+	hash := "" // of a public certificate
+	if ca == nil {
+		ca = []byte{} // clients read a string
+	} else if hash, err = signin.CAHash(ca); err != nil {
 		return info, fmt.Errorf("cluster.caFile: %w", err)
 	}
 	if err := checkServer(ctx, c, ca, p.log); err != nil {

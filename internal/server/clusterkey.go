@@ -99,7 +99,10 @@ func clusterID(ctx context.Context, config *rest.Config, set, caHash string, log
 	if !errors.Is(err, kube.ErrForbidden) {
 		return uid, err
 	}
-	_, digits, _ := strings.Cut(caHash, ":")
+	_, digits, ok := strings.Cut(caHash, ":")
+	if !ok {
+		return "", errors.New("cluster.id is missing: this account may not read the namespace kube-system, and cluster.caData is system, so no id can be derived")
+	}
 	id := "ca-" + digits[:32]
 	log.Info("cluster.id is not set and this account may not read the namespace kube-system; the id is derived from the CA certificates", "id", id)
 	return id, nil

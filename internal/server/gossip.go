@@ -21,6 +21,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/settings"
+	"github.com/tailplane/tailplane/internal/signin"
 	signincontroller "github.com/tailplane/tailplane/internal/signin/controller"
 	"github.com/tailplane/tailplane/internal/tailnet"
 	"github.com/tailplane/tailplane/internal/util/retry"
@@ -33,6 +34,8 @@ type discovery struct {
 	keys   *keyring
 	secret *signincontroller.ClusterKey
 	server httpapi.Server // HTTP server for members; the API's server has another port
+	// proxies returns the access proxies that people are told of.
+	proxies func() []signin.ProxyServer
 
 	netmap atomic.Pointer[gossip.Netmap]
 	member atomic.Pointer[gossip.Node] // nil until the cluster's key is loaded
@@ -75,6 +78,9 @@ func (d *discovery) facts(key httpapi.PublicKey) gossip.Facts {
 	f := gossip.Facts{ClusterID: d.cluster.ID, ClusterName: d.cluster.Name, Node: st.ID, Port: set.Gossip.Port, APIEndpoint: d.cluster.ServerURL,
 		APIPort: portOf(d.cluster.ServerURL), CAHash: d.cluster.CAHash, Labels: d.cluster.Labels, Key: key, Software: software(d.cluster.Version)}
 	f.Audit = d.witness.statements()
+	if all := d.proxies(); len(all) > 0 {
+		f.Proxy = strings.TrimSuffix(all[0].URL, "/")
+	}
 	if h := d.handover.Load(); h != nil {
 		f.PrevKey, f.PrevSig = h.from, h.sig
 	}
@@ -221,8 +227,8 @@ func (d *discovery) run(ctx context.Context) error {
 	d.member.Store(member)
 	d.metrics.AddGossip(member.Stats, member.Members, meter)
 	d.log.Info("searching for other clusters", "port", g.Port, "network", g.Network, "tags", g.Tags)
-	if gossip.IsPrivateEndpoint(d.cluster.ServerURL) {
-		d.log.Warn("cluster.server is a private address: servers of other clusters list this cluster only if their gossip.allowEndpoints includes it", "server", d.cluster.ServerURL)
+	if gossip.IsPrivateEndpoint(d.cluster.ServerURL) && len(d.set.AnnouncedProxies()) == 0 {
+		d.log.Warn("cluster.server is a private address, and access.modes does not have proxy: servers of other clusters list this cluster only if their gossip.allowEndpoints includes it", "server", d.cluster.ServerURL)
 	}
 
 	parts, running := newGroup(ctx)
@@ -260,6 +266,14 @@ func (d *discovery) publisher(member *gossip.Node, client *gossiphttp.Client) *c
 	p := &controller.Publisher{Config: d.config, Namespace: d.set.Signin.SystemNamespace, Log: d.log, Now: time.Now,
 		Clusters: func() []gossip.Cluster {
 			all, _ := member.Members().Clusters(true)
+			for i := range all {
+				if !all[i].Self {
+					continue
+				}
+				for _, p := range d.proxies() {
+					all[i].Proxies = append(all[i].Proxies, gossip.Proxy{URL: p.URL, CAData: p.CAData})
+				}
+			}
 			return all
 		},
 		Ready: func() bool {

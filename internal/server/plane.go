@@ -86,7 +86,9 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 	s.service = &plane.Service{Store: s.store, Now: time.Now, Version: version(), Commit: commit(), RevokeSignin: api.Signins(set.Signin.Namespace).Revoke, AuditEntries: s.auditEntries, RecentAudit: s.record.Recent(), Exposures: s.exposures,
 		Ready: func() bool { return s.health.Ready(context.Background()) }, Capability: set.Plane.Capability}
 	s.proxies.own = set.Plane.Identity.Mode == settings.Whois
-	s.service.AccessProxies = s.proxies.accessProxies(set.Plane.AccessProxies, s.log)
+	proxies := &knownProxies{dialer: &s.proxies, configured: set.Plane.AccessProxies, log: s.log}
+	proxies.find(nil)
+	s.service.AccessProxies = proxies.list
 	s.service.Recorder = s.proxies.recorder(set.Plane.Recorder, s.log)
 	if set.Plane.Identity.Mode == settings.Whois { // else the node is another program's
 		s.service.Tags = set.Tailnet.Tags
@@ -101,7 +103,7 @@ func (s *planeServer) newServices() (*planekube.Watcher, error) {
 		s.metricsService.Query = (&metrics.Client{URL: url, HTTP: metrics.HTTPClient(), Log: s.log, Now: time.Now}).Query
 	}
 	watch := &planekube.Watcher{Config: s.config, Store: s.store, SigninNamespace: set.Signin.Namespace, SystemNamespace: set.Signin.SystemNamespace, FleetNamespace: set.Fleet.Namespace, Changes: set.Plane.GitOps.Set(), DriftIgnores: ignores,
-		Version: version(), Log: s.log, Now: time.Now}
+		Version: version(), Proxies: proxies.find, Log: s.log, Now: time.Now}
 	s.orgs = watch.Orgs
 	return watch, s.newChanges(api)
 }

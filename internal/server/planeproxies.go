@@ -1,7 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -9,11 +12,15 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/accessproxy/connections"
 	"github.com/tailplane/tailplane/internal/accessproxy/recording"
+	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/httpapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
@@ -35,33 +42,78 @@ func (d *proxyDialer) dial(ctx context.Context, network, addr string) (net.Conn,
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
-// accessProxies returns the configured access proxies. The proxy authenticates the plane's node by its connection, and the
-// plane authenticates the proxy by its certificate.
-func (d *proxyDialer) accessProxies(addresses []string, log *slog.Logger) (all []plane.AccessProxy) {
-	hc := d.client()
-	for _, base := range addresses {
-		c := httpapi.Client{HTTP: hc, Base: base}
-		u, err := url.Parse(base)
-		if err != nil { // Validate reports it
-			continue
-		}
-		state := &proxyState{log: log, name: u.Hostname()}
-		all = append(all, plane.AccessProxy{Name: u.Hostname(),
-			List: func(ctx context.Context, req connections.ListRequest) (connections.List, error) {
-				l, err := connections.ListStreams.Call(ctx, c, req)
-				state.report(err)
-				return l, err
-			},
-			Cut: func(ctx context.Context, req connections.CutRequest) (connections.Cut, error) {
-				return connections.CutStream.Call(ctx, c, req)
-			}})
-	}
-	return all
+// knownProxies are the access proxies that the plane asks: those of its own cluster, which the access server publishes, and those of the
+// settings.
+type knownProxies struct {
+	dialer     *proxyDialer
+	configured []string // URLs
+	log        *slog.Logger
+
+	mu    sync.Mutex
+	found []gossip.Proxy
+	all   atomic.Pointer[[]plane.AccessProxy]
 }
 
-// client returns a client for the API of an access proxy or a recorder.
-func (d *proxyDialer) client() *http.Client {
-	tr := &http.Transport{DialContext: d.dial, TLSHandshakeTimeout: 5 * time.Second, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10, MaxConnsPerHost: 8}
+// list returns the access proxies.
+func (k *knownProxies) list() []plane.AccessProxy { return *k.all.Load() }
+
+// find sets the access proxies of the plane's own cluster.
+func (k *knownProxies) find(found []gossip.Proxy) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all.Load() != nil && slices.EqualFunc(found, k.found, func(a, b gossip.Proxy) bool { return a.URL == b.URL && bytes.Equal(a.CAData, b.CAData) }) {
+		return
+	}
+	k.found = slices.Clone(found)
+	var all []plane.AccessProxy
+	named := map[string]bool{}
+	add := func(p gossip.Proxy) {
+		u, err := url.Parse(p.URL)
+		if err != nil || u.Scheme != "https" || named[u.Hostname()] { // Validate reports those of the settings
+			return
+		}
+		named[u.Hostname()] = true
+		all = append(all, k.dialer.accessProxy(u, p.CAData, k.log))
+	}
+	for _, p := range found { // first, because they name the authority
+		add(p)
+	}
+	for _, base := range k.configured {
+		add(gossip.Proxy{URL: base})
+	}
+	k.all.Store(&all)
+}
+
+// accessProxy returns the access proxy at a URL. The proxy authenticates the plane's node by its connection. The plane authenticates the
+// proxy by its certificate, which the authorities in ca have issued, or without any a public one.
+func (d *proxyDialer) accessProxy(u *url.URL, ca []byte, log *slog.Logger) plane.AccessProxy {
+	c, state := httpapi.Client{HTTP: d.client(ca), Base: strings.TrimSuffix(u.String(), "/")}, &proxyState{log: log, name: u.Hostname()}
+	return plane.AccessProxy{Name: u.Hostname(),
+		List: func(ctx context.Context, req connections.ListRequest) (connections.List, error) {
+			l, err := connections.ListStreams.Call(ctx, c, req)
+			state.report(err)
+			return l, err
+		},
+		Cut: func(ctx context.Context, req connections.CutRequest) (connections.Cut, error) {
+			return connections.CutStream.Call(ctx, c, req)
+		}}
+}
+
+// client returns a client for the API of an access proxy or a recorder, whose certificate the authorities in ca have issued, or without
+// any a public one.
+func (d *proxyDialer) client(ca []byte) *http.Client {
+	tr := &http.Transport{
+		DialContext:            d.dial,
+		TLSHandshakeTimeout:    5 * time.Second,
+		IdleConnTimeout:        time.Minute,
+		MaxResponseHeaderBytes: 64 << 10,
+		MaxConnsPerHost:        8,
+	}
+	if len(ca) > 0 {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca) // without a certificate in it, no server is trusted
+		tr.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	}
 	return &http.Client{Transport: tr, CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("this server does not redirect") }}
 }
 
@@ -71,7 +123,7 @@ func (d *proxyDialer) recorder(address string, log *slog.Logger) *plane.Recorder
 	if address == "" || err != nil { // Validate reports it
 		return nil
 	}
-	c := httpapi.Client{HTTP: d.client(), Base: address, Open: openRefusal}
+	c := httpapi.Client{HTTP: d.client(nil), Base: address, Open: openRefusal}
 	state := &proxyState{log: log, name: u.Hostname()}
 	return &plane.Recorder{Name: u.Hostname(),
 		List: func(ctx context.Context, req recording.ListRequest) (recording.Page, error) {

@@ -213,7 +213,8 @@ func (p *process) watchProxyPolicy(ctx context.Context, set func(*policy.Policy)
 	}
 }
 
-// proxyUpstream returns the API server at the address of config. It uses nothing but the CA of config: requests of callers
+// proxyUpstream returns the API server at the address of config. It uses nothing but the CA of config, or the roots of the
+// system: requests of callers
 // must never carry the proxy's own credential.
 func proxyUpstream(config *rest.Config) (*accessproxy.Upstream, error) {
 	address, _, err := rest.DefaultServerUrlFor(config)
@@ -223,9 +224,14 @@ func proxyUpstream(config *rest.Config) (*accessproxy.Upstream, error) {
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, fmt.Errorf("the CA of the API server: %w", err)
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(config.CAData) {
-		return nil, errors.New("the client configuration of the API server names no CA")
+	var roots *x509.CertPool // nil: those of the system, if the certificate is public
+	switch {
+	case config.Insecure:
+		return nil, errors.New("the client configuration of the API server does not verify its certificate")
+	case len(config.CAData) > 0:
+		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(config.CAData) {
+			return nil, errors.New("the CA in the client configuration of the API server has no certificate")
+		}
 	}
 	return accessproxy.NewUpstream(&url.URL{Scheme: address.Scheme, Host: address.Host},
 		&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: config.ServerName})

@@ -18,15 +18,19 @@ import (
 const serverCheckTime = 5 * time.Second
 
 // checkServer connects to the address of the API server that people get, and fails if its certificate does not verify with the CA that
-// they get: every kubeconfig would fail. An address that cannot be reached from here may be right for people, so that is
+// they get, or without one with the roots of the system: every kubeconfig would fail. An address that cannot be reached from here may be right for people, so that is
 // a warning.
 func checkServer(ctx context.Context, c settings.Cluster, ca []byte, log *slog.Logger) error {
 	u, err := url.Parse(c.Server)
 	if err != nil || c.InsecureSkipTLSVerify {
 		return nil // the settings' own check reports the former
 	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(ca) // checked by the settings
+	var roots *x509.CertPool // nil: those of the system
+	from := "the roots of the system, which cluster.caData names"
+	if len(ca) > 0 {
+		roots, from = x509.NewCertPool(), "cluster.caData or cluster.caFile"
+		roots.AppendCertsFromPEM(ca) // checked by the settings
+	}
 	port := u.Port()
 	if port == "" {
 		port = "443"
@@ -39,7 +43,7 @@ func checkServer(ctx context.Context, c settings.Cluster, ca []byte, log *slog.L
 		return conn.Close()
 	}
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return fmt.Errorf("cluster.server %s has a certificate that does not verify with cluster.caData or cluster.caFile, so kubectl would refuse it: %w", c.Server, bad.Err)
+		return fmt.Errorf("cluster.server %s has a certificate that does not verify with %s, so kubectl would refuse it: %w", c.Server, from, bad.Err)
 	}
 	log.Warn("cluster.server cannot be reached from here, so its certificate was not compared with the CA of the settings", "server", c.Server, "err", err)
 	return nil

@@ -36,6 +36,7 @@ func TestCheckServer(t *testing.T) {
 	}{
 		{"the right CA", settings.Cluster{Server: srv.URL}, right, "", ""},
 		{"another CA", settings.Cluster{Server: srv.URL}, wrong, "does not verify with cluster.caData", ""},
+		{"a public CA, which the system does not have", settings.Cluster{Server: srv.URL, CAData: settings.SystemCA}, nil, "does not verify with the roots of the system", ""},
 		{"another name", settings.Cluster{Server: strings.Replace(srv.URL, "127.0.0.1", "localhost", 1)}, right, "does not verify", ""},
 		{"not verified by anybody", settings.Cluster{Server: srv.URL, InsecureSkipTLSVerify: true}, wrong, "", ""},
 		{"not reachable", settings.Cluster{Server: gone.URL}, right, "", "cannot be reached from here"},

@@ -27,8 +27,8 @@ type Plane struct {
 	GitOps       GitOps        `yaml:"gitops"`
 	Logs         PlaneLogs     `yaml:"logs"`
 	Prometheus   Prometheus    `yaml:"prometheus"`
-	// AccessProxies are the URLs of the access proxies whose open streams the plane shows, one for each replica of each cluster,
-	// such as https://prod-eu-api.example.ts.net. Each must have a tag of the plane's node in proxy.planes.
+	// AccessProxies are the URLs of more access proxies whose open streams the plane shows: of other clusters, and of each replica behind a
+	// service, such as https://prod-us-api.example.ts.net. Each must have a tag of the plane's node in proxy.planes.
 	AccessProxies []string `yaml:"accessProxies,omitempty"`
 	// Recorder is the URL of the recorder whose recordings the plane lists and plays, such as https://recorder.example.ts.net. It must have a
 	// tag of the plane's node in recorder.planes.

@@ -50,7 +50,7 @@ type Cluster struct {
 	ID                    string            `yaml:"id,omitempty"`     // "": the UID of kube-system if it can be read, otherwise derived from the CA
 	Server                string            `yaml:"server"`           // https URL
 	CAFile                string            `yaml:"caFile,omitempty"` // PEM file; this or caData is required
-	CAData                string            `yaml:"caData,omitempty"` // PEM; this or caFile is required
+	CAData                string            `yaml:"caData,omitempty"` // PEM, or "system" for a public certificate; this or caFile is required
 	InsecureSkipTLSVerify bool              `yaml:"insecureSkipTLSVerify"`
 	Labels                map[string]string `yaml:"labels,omitempty"`
 }
@@ -397,7 +397,11 @@ func (t Tailnet) validate(v *validation) {
 	v.failIf(d != 0 && !d.isBetween(time.Second, time.Hour), "tailnet.joinTimeout: %v is not between 1s and 1h", d)
 }
 
-// CA returns the PEM certificates that kubectl uses to verify the API server.
+// SystemCA is the value of cluster.caData for an API server whose certificate is public: kubectl and the servers verify it with the roots of their
+// own systems.
+const SystemCA = "system"
+
+// CA returns the PEM certificates that kubectl uses to verify the API server, or none for SystemCA.
 func (c Cluster) CA() ([]byte, error) {
 	b, from := []byte(c.CAData), "cluster.caData"
 	switch {
@@ -409,8 +413,10 @@ func (c Cluster) CA() ([]byte, error) {
 			return nil, fmt.Errorf("cluster.caFile: %w", err)
 		}
 		from = "cluster.caFile"
+	case c.CAData == SystemCA:
+		return nil, nil
 	case c.CAData == "":
-		return nil, errors.New("cluster.caFile is missing: set the CA certificates of the API server, as PEM")
+		return nil, errors.New("cluster.caFile is missing: set the CA certificates of the API server, as PEM, or cluster.caData to system if its certificate is public")
 	}
 	return b, checkCertificates(from, b)
 }

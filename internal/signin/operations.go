@@ -234,6 +234,7 @@ type Status struct {
 	Clamped           bool      `json:"clamped" doc:"the granted period was reduced to the server's longest period"`
 	Cluster           string    `json:"cluster"`
 	StartedAt         time.Time `json:"startedAt"`
+	Record            []string  `json:"record,omitempty" doc:"streams through the access proxy that are recorded: exec, attach or portForward; absent: the rule for the sign-in records none"`
 	RequestReason     string    `json:"requestReason,omitempty" doc:"the reason that the person gave"`
 	Reason            string    `json:"reason,omitempty" doc:"why the sign-in is refused: a reason of the TkaSignin's Ready condition, such as ClockSkew; only in the state refused"`
 	Message           string    `json:"message,omitempty" doc:"the reason as a sentence"`

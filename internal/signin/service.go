@@ -416,7 +416,7 @@ func (d *Service) logout(ctx context.Context, p access.Permit, req LogoutRequest
 
 // status returns the view of s for its owner.
 func (d *Service) status(s Signin) Status {
-	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why, Token: s.tokenIdentity(),
+	st := Status{Username: s.Owner.Login, State: s.State(d.Now()), Name: s.Name, Session: s.Owner.Session, Device: s.Owner.DeviceName, RequestReason: s.Why, Record: s.Record, Token: s.tokenIdentity(),
 		Cluster: d.Cluster.Name, StartedAt: s.Created.UTC(), MissingNamespaces: append([]string{}, s.MissingNamespaces...), retryAfter: d.RetryAfter}
 	st.OnUse, st.Idle = s.OnUse, httpapi.Duration(s.Idle)
 	where, until := s.Binds, s.End(d.MaxLife)

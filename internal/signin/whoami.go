@@ -172,11 +172,11 @@ type ClusterInfoRequest struct{}
 type ClusterInfo struct {
 	ServerURL             string            `json:"server_url" doc:"URL of the API server for people"`
 	InsecureSkipTLSVerify bool              `json:"insecure_skip_tls_verify"`
-	CAData                []byte            `json:"ca_data" doc:"CA certificates of the API server, PEM"`
+	CAData                []byte            `json:"ca_data" doc:"CA certificates of the API server, PEM; empty: its certificate is public"`
 	Labels                map[string]string `json:"labels" null:"never"`
 	Name                  string            `json:"name"`
 	ID                    string            `json:"id" doc:"does not change when the name changes"`
-	CAHash                string            `json:"ca_hash" doc:"sha256: and the hex SHA-256 of the sorted DER forms of ca_data"`
+	CAHash                string            `json:"ca_hash" doc:"sha256: and the hex SHA-256 of the sorted DER forms of ca_data; empty if that is"`
 	Key                   httpapi.PublicKey `json:"key,omitzero" doc:"the public key that verifies Tailplane-Proof; absent while the server has no key"`
 	Version               string            `json:"version" doc:"version of the access server"`
 	Servers               []string          `json:"servers,omitempty" doc:"base URLs of the cluster's access servers, the answering one first; each proves the same key"`

@@ -83,7 +83,6 @@ func TestPRX18_Connections(t *testing.T) {
 	}
 	run(t, alice, 0, "kubectl", "--kubeconfig", filepath.Join(alice.Home, "edit.kubeconfig"), "get", "pods") // the sign-in continues
 
-	r.Set("plane.accessProxies", "["+r.ProxyServer()+"]")
 	if err := r.StartPlane(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -44,6 +44,17 @@ func TestPRX12_RecordOfAGrant(t *testing.T) {
 	if !recorded["echo required by the grant"] || recorded["echo not required"] {
 		t.Errorf("the recorded commands are %v", recorded)
 	}
+	for command, want := range map[string]string{"status": "records exec", "status -o json": `"record": [`, "why": "records exec", "why -o json": `"record": [`, "doctor": "records exec"} {
+		for p, want := range map[*testenv.Person]string{dave: want, erin: ""} {
+			got, err := p.Run(t.Context(), "tka", append(strings.Fields(command), "--context", "tka-east-edit")...) // doctor may warn
+			if err != nil {
+				t.Fatal(err)
+			}
+			if has := strings.Contains(got.Both, "records exec") || strings.Contains(got.Both, `"record": [`); has != (want != "") {
+				t.Errorf("tka %s of %s: %s, want %q", command, p.Home, got.Both, want)
+			}
+		}
+	}
 	token := func(p *testenv.Person) testenv.Result {
 		t.Helper()
 		got, err := p.Run(t.Context(), "tka", "kubeconfig", "--mode", "token", "--token", "--session", "edit")

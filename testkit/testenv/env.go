@@ -123,9 +123,6 @@ func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return r, err
 	}
-	if err := os.WriteFile(r.rootsFile(), r.RootsPEM, 0o600); err != nil {
-		return r, err
-	}
 
 	if r.Cluster == nil {
 		say("a cluster: etcd, kube-apiserver and controllers in one process")
@@ -133,6 +130,9 @@ func Start(ctx context.Context, dir string, o Options) (_ *Env, err error) {
 			return r, fmt.Errorf("cluster: %w", err)
 		}
 		r.ownsCluster = true
+	}
+	if err := r.writeRoots(); err != nil {
+		return r, err
 	}
 	manifests := o.Manifests
 	if manifests == nil {
@@ -320,8 +320,23 @@ func (r *Env) tailplaned(ctx context.Context, role, account string, env []string
 			return nil, err
 		}
 	}
+	if r.hasPublicServer() {
+		env = append(env, "SSL_CERT_FILE="+r.rootsFile())
+	}
 	return startProcess(dir, append(os.Environ(), env...), args...)
 }
+
+// writeRoots writes the authorities that the systems of all trust.
+func (r *Env) writeRoots() error {
+	roots := bytes.Clone(r.RootsPEM)
+	if r.Cluster != nil && r.hasPublicServer() {
+		roots = append(roots, r.Cluster.CA...)
+	}
+	return os.WriteFile(r.rootsFile(), roots, 0o600)
+}
+
+// hasPublicServer reports whether the API server's certificate counts as public: the systems of all have its authority.
+func (r *Env) hasPublicServer() bool { return r.settings["cluster.caData"] == "system" }
 
 // Try starts an additional `tailplaned ROLE` in the directory name, with settings and arguments that the test
 // changed. The caller must stop it.
@@ -355,7 +370,11 @@ func (r *Env) Settings(role string) ([]byte, error) {
 	}
 	var b bytes.Buffer
 	dir := filepath.Join(r.Dir, role)
-	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  caFile: %s\n  labels: %s\n", r.name, r.Cluster.Server, ca, cmp.Or(r.settings["cluster.labels"], "{env: demo}"))
+	authority := "caFile: " + ca
+	if r.hasPublicServer() {
+		authority = "caData: system"
+	}
+	fmt.Fprintf(&b, "cluster:\n  name: %s\n  server: %s\n  %s\n  labels: %s\n", r.name, r.Cluster.Server, authority, cmp.Or(r.settings["cluster.labels"], "{env: demo}"))
 	fmt.Fprintf(&b, "tailnet:\n  hostname: %s\n  tags: [tag:tailplane]\n  controlURL: %s\n  authKeyFile: %s\n  stateDir: %s\n",
 		r.hostname, r.Net.ControlURL(), r.AuthKeyFile(), filepath.Join(dir, "state"))
 	if !r.Net.Certificates() {

@@ -39,7 +39,7 @@ func (r *Env) startPart(ctx context.Context, part, serving string) (*Process, er
 		return nil, err
 	}
 	env := append(tailnettest.ChildEnv(), r.Net.HTTPSEnv()...)
-	if part == "proxy" || r.settings["plane.accessProxies"] != "" || r.settings["plane.recorder"] != "" { // both verify the certificates of the test tailnet
+	if part == "proxy" || strings.Contains(r.settings["access.modes"], "proxy") || r.settings["plane.recorder"] != "" { // they verify the certificates of the test tailnet
 		env = append(env, "SSL_CERT_FILE="+r.rootsFile())
 	}
 	p, err := r.tailplaned(ctx, part, "tailplane-"+part, env)

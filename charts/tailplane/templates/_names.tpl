@@ -86,7 +86,7 @@ app.kubernetes.io/component: {{ .part }}
 {{- $bad = append $bad "cluster.server is missing: set the URL of the API server, as people reach it" }}
 {{- end }}
 {{- if and $access (not $v.cluster.caData) (not $v.cluster.caFromPod) }}
-{{- $bad = append $bad "cluster.caData is missing: set the certificate authority of cluster.server, as PEM; or set cluster.caFromPod if pods use the same authority" }}
+{{- $bad = append $bad "cluster.caData is missing: set the certificate authority of cluster.server, as PEM, or to system if its certificate is public; or set cluster.caFromPod if pods use the same authority" }}
 {{- end }}
 {{- if and $v.cluster.caData $v.cluster.caFromPod }}
 {{- $bad = append $bad "cluster.caData and cluster.caFromPod are both set; keep one" }}

@@ -37,7 +37,7 @@ const maxPlainMessage = 1000
 // must be public. The zero token makes anonymous requests.
 func NewKubeAPI(base string, ca []byte, token secret.Text, local *tailscaled.Client) (*KubeAPI, error) {
 	var roots *x509.CertPool // nil: those of the system
-	if ca != nil {
+	if len(ca) > 0 {
 		if roots = x509.NewCertPool(); !roots.AppendCertsFromPEM(ca) {
 			return nil, errors.New("the cluster's certificate authority has no certificate")
 		}

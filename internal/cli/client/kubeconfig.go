@@ -47,6 +47,9 @@ func (c *Client) Kubeconfig(ctx context.Context, session signin.Session) (Issued
 	if err == nil {
 		err = CheckKubeconfig(k)
 	}
+	if err == nil && len(k.CA) == 0 && len(c.Info.CAData) > 0 {
+		err = errors.New("certificate-authority-data: it is empty")
+	}
 	if err != nil {
 		return IssuedKubeconfig{}, c.InvalidResponse("kubeconfig", err)
 	}
@@ -70,8 +73,10 @@ func CheckKubeconfig(k signin.Kubeconfig) error {
 	if err := checkEntry(k); err != nil {
 		return err
 	}
-	if err := checkCA(k.CA); err != nil {
-		return fmt.Errorf("certificate-authority-data: %w", err)
+	if len(k.CA) > 0 { // otherwise the certificate is public
+		if err := checkCA(k.CA); err != nil {
+			return fmt.Errorf("certificate-authority-data: %w", err)
+		}
 	}
 	return CheckToken(k.Token)
 }

@@ -331,7 +331,11 @@ func (f Facts) signIn() Result {
 	case s == nil:
 		return result(Warn, "This device is not signed in.").advise("tka login")
 	case s.State == signin.Ready:
-		return result(OK, "This device is signed in with the role %s until %s.", s.Role, s.Until)
+		text := fmt.Sprintf("This device is signed in with the role %s until %s", s.Role, s.Until)
+		if len(s.Record) > 0 {
+			text += ", and the access proxy records " + strings.Join(s.Record, ", ")
+		}
+		return result(OK, "%s.", text)
 	case s.State == signin.Pending:
 		return result(Warn, "The cluster is still preparing the sign-in.").advise("tka status")
 	case s.State == signin.Refused && s.Reason == signin.ReasonClockSkew:

@@ -243,7 +243,7 @@ func (s clusterStatus) providers(was []map[string]any, authority []byte) (all []
 			all = append(all, p)
 		}
 	}
-	if s.Cluster != nil && authority != nil {
+	if s.Cluster != nil && authority != nil && s.APIEndpoint != s.Proxy { // authority is not the proxy's
 		all = append(all, map[string]any{"name": manager, "cluster": map[string]any{
 			"server": s.APIEndpoint, "certificate-authority-data": base64.StdEncoding.EncodeToString(authority),
 		}})

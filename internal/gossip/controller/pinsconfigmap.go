@@ -53,6 +53,7 @@ type Pins struct {
 type storedPins struct {
 	Clusters    map[string]httpapi.PublicKey `json:"clusters"`    // keys by cluster id
 	Nodes       map[string]string            `json:"nodes"`       // cluster ids by stable node id
+	Proxies     map[string]string            `json:"proxies"`     // host names of access proxies by cluster id
 	Absent      map[string]int64             `json:"absent"`      // by node of nodes: Unix seconds since when the tailnet does not have it
 	Generations map[string]uint64            `json:"generations"` // the greatest generation of each server of this cluster
 }
@@ -106,12 +107,12 @@ func (p *Pins) Load(ctx context.Context) (gossip.Memory, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.known = gossip.Memory{Generation: s.Generations[p.node], Clusters: s.Clusters, Nodes: s.Nodes, Absent: s.Absent}
+	p.known = gossip.Memory{Generation: s.Generations[p.node], Clusters: s.Clusters, Nodes: s.Nodes, Proxies: s.Proxies, Absent: s.Absent}
 	return clone(p.known), nil
 }
 
 func clone(m gossip.Memory) gossip.Memory {
-	m.Clusters, m.Nodes, m.Absent = maps.Clone(m.Clusters), maps.Clone(m.Nodes), maps.Clone(m.Absent)
+	m.Clusters, m.Nodes, m.Proxies, m.Absent = maps.Clone(m.Clusters), maps.Clone(m.Nodes), maps.Clone(m.Proxies), maps.Clone(m.Absent)
 	return m
 }
 
@@ -129,6 +130,7 @@ func (p *Pins) Save(ctx context.Context, m gossip.Memory) error {
 		}
 		applyChanges(s.Clusters, p.known.Clusters, m.Clusters)
 		applyChanges(s.Nodes, p.known.Nodes, m.Nodes)
+		applyChanges(s.Proxies, p.known.Proxies, m.Proxies)
 		applyChanges(s.Absent, p.known.Absent, m.Absent)
 		s.Generations[p.node] = max(s.Generations[p.node], m.Generation)
 		p.bound(s.Generations)
@@ -182,7 +184,7 @@ func applyChanges[V comparable](on, old, new map[string]V) {
 }
 
 func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, storedPins, error) {
-	s := storedPins{Clusters: map[string]httpapi.PublicKey{}, Nodes: map[string]string{}, Absent: map[string]int64{}, Generations: map[string]uint64{}}
+	s := storedPins{Clusters: map[string]httpapi.PublicKey{}, Nodes: map[string]string{}, Proxies: map[string]string{}, Absent: map[string]int64{}, Generations: map[string]uint64{}}
 	cm, err := p.get(ctx)
 	if err != nil {
 		return nil, s, err
@@ -192,8 +194,8 @@ func (p *Pins) read(ctx context.Context) (*corev1.ConfigMap, storedPins, error) 
 			return nil, s, fmt.Errorf("the ConfigMap %s, data %s: %w; correct it, or remove the data so that this server pins every cluster again on first contact", p.key, pinsData, err)
 		}
 	}
-	if s.Clusters == nil || s.Nodes == nil || s.Absent == nil || s.Generations == nil { // null is not a valid map
-		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes, absent and generations must be objects; correct it, or remove the data so that this server pins every cluster again on first contact", p.key, pinsData)
+	if s.Clusters == nil || s.Nodes == nil || s.Proxies == nil || s.Absent == nil || s.Generations == nil { // null is not a valid map
+		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: clusters, nodes, proxies, absent and generations must be objects; correct it, or remove the data so that this server pins every cluster again on first contact", p.key, pinsData)
 	}
 	if limit := uint64(time.Now().Add(generationAhead).Unix()); s.Generations[p.node] > limit {
 		return nil, s, fmt.Errorf("the ConfigMap %s, data %s: the generation of %s is %d, years ahead of the clock; set it to 0", p.key, pinsData, p.node, s.Generations[p.node])

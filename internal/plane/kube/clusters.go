@@ -20,7 +20,8 @@ const maxClusterListAge = 3 * time.Minute
 
 // clusterList converts the member list that an access server publishes.
 type clusterList struct {
-	version string // of this program; "": unknown
+	version string               // of this program; "": unknown
+	proxies func([]gossip.Proxy) // receives the access proxies of this cluster; nil: nobody
 
 	mu      sync.Mutex
 	at      time.Time // of the list
@@ -42,6 +43,9 @@ func (m *clusterList) clusters(o *corev1.ConfigMap, _ time.Time) ([]plane.Object
 	m.mu.Unlock()
 	all := []plane.Object{}
 	for _, c := range list.Clusters {
+		if c.Self && m.proxies != nil {
+			m.proxies(c.Proxies)
+		}
 		all = append(all, m.cluster(c, list.ObservedAt.UTC()))
 	}
 	return all, ""

@@ -123,7 +123,7 @@ func (w *Watcher) feeds(c client.WithWatch) []*feed {
 	all = append(all, &feed{resource: "ignoreddrift", kind: plane.KindDrift, namespace: w.SystemNamespace, name: ignoresConfigMap, object: new(corev1.ConfigMap),
 		// No ConfigMap means that nothing is ignored.
 		list: func() client.ObjectList { return new(corev1.ConfigMapList) }, sink: w.DriftIgnores, stale: w.DriftIgnores.stale})
-	published := &clusterList{version: w.Version}
+	published := &clusterList{version: w.Version, proxies: w.Proxies}
 	all = append(all, &feed{resource: "members", kind: plane.KindCluster, namespace: w.SystemNamespace, name: controller.MembersConfigMap, object: new(corev1.ConfigMap),
 		list:    func() client.ObjectList { return new(corev1.ConfigMapList) },
 		absent:  fmt.Sprintf("The ConfigMap %s/%s does not exist: no access server with discovery runs here.", w.SystemNamespace, controller.MembersConfigMap),

@@ -25,6 +25,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/gossip"
 	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/plane"
 )
@@ -50,6 +51,9 @@ type Watcher struct {
 	DriftIgnores *DriftIgnores // which drift is ignored, in SystemNamespace
 
 	Version string // of this program, to compare with other clusters; "": unknown
+
+	// Proxies, optional, receives the access proxies of this cluster whenever the member list changes.
+	Proxies func([]gossip.Proxy)
 
 	Log *slog.Logger
 	Now func() time.Time
