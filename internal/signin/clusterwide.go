@@ -19,10 +19,10 @@ type ClusterWideRole struct {
 	ByRequest bool // only for an approved access request, so not for a plain sign-in
 }
 
-// Refusal returns why a plain sign-in may not have the role in the whole cluster, or "". reaches is
-// the result of ReachesAccounts for the role.
-func (c ClusterWide) Refusal(role access.Role, reaches string) string {
-	if reaches == "" || c == nil || slices.Contains(c, ClusterWideRole{Role: role}) {
+// Refusal returns why a sign-in may not have the role in the whole cluster, or "". reaches is the
+// result of ReachesAccounts for the role. byRequest is true for one that uses an access request.
+func (c ClusterWide) Refusal(role access.Role, reaches string, byRequest bool) string {
+	if reaches == "" || c == nil || slices.Contains(c, ClusterWideRole{Role: role}) || byRequest && slices.Contains(c, ClusterWideRole{role, true}) {
 		return ""
 	}
 	return fmt.Sprintf("The role %q reaches every ServiceAccount when it is bound in the whole cluster: it may %s. signin.clusterWide does not allow it.", role, reaches)
@@ -58,7 +58,7 @@ func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (c c
 			return clusterWideCheck{}, unavailable(err)
 		}
 		reaches := ReachesAccounts(rules)
-		if refusal := d.ClusterWide.Refusal(b.Role, reaches); refusal != "" {
+		if refusal := d.ClusterWide.Refusal(b.Role, reaches, false); refusal != "" {
 			return clusterWideCheck{refusal: problem.New(problem.RoleNeedsNamespaces, refusal,
 				fmt.Sprintf("Sign in to the namespaces that you need: tka login --role %s --namespace NAME", b.Role),
 				"Ask an administrator to name namespaces in the grant, or to list the role in signin.clusterWide.")}, nil
