@@ -19,6 +19,23 @@ const RequestPrefix = "req-"
 // +kubebuilder:printcolumn:name="Decision",type=string,JSONPath=`.status.decision.is`
 // +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.use.at`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^req-[0-9a-f]{16,40}$')",message="the name must be req- and 16 to 40 hexadecimal digits"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.approvals) || (has(self.status) && has(self.status.approvals) && oldSelf.status.approvals.all(a, a in self.status.approvals))",message="approvals can only be added"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.approvals) || !(has(oldSelf.status.use) || has(oldSelf.status.decision)) || (has(self.status) && has(self.status.approvals) && size(self.status.approvals) == size(oldSelf.status.approvals))",message="no approval is added after the use or the decision"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || has(oldSelf.status.approvals) || !(has(oldSelf.status.use) || has(oldSelf.status.decision)) || !has(self.status) || !has(self.status.approvals)",message="no approval is added after the use or the decision"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.usableUntil) || (has(self.status) && has(self.status.usableUntil) && self.status.usableUntil == oldSelf.status.usableUntil)",message="usableUntil is set once"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.decision) || (has(self.status) && has(self.status.decision) && self.status.decision == oldSelf.status.decision)",message="decision is set once"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.use) || (has(self.status) && has(self.status.use) && self.status.use == oldSelf.status.use)",message="use is set once"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.revoked) || (has(self.status) && has(self.status.revoked) && self.status.revoked == oldSelf.status.revoked)",message="revoked is set once"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.reviewed) || (has(self.status) && has(self.status.reviewed) && self.status.reviewed == oldSelf.status.reviewed)",message="reviewed is set once"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.use) || (has(self.status.approvals) ? size(self.status.approvals) : 0) >= self.spec.approvals",message="it is not used before it has enough approvals"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.usableUntil) || (has(self.status.approvals) ? size(self.status.approvals) : 0) >= self.spec.approvals",message="usableUntil is not set before it has enough approvals"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.approvals) || self.status.approvals.all(a, a.login.lowerAscii() != self.spec.requester.login.lowerAscii() && (!has(self.spec.requester.id) || a.userID != self.spec.requester.id) && a.device != self.spec.requester.device.id)",message="nobody approves an own request, by login, user ID or device"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.approvals) || self.status.approvals.all(a, !has(a.period) || (duration(a.period) > duration('0s') && duration(a.period) <= duration(self.spec.period)))",message="an approval can only shorten the period"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.use) || (duration(self.status.use.period) > duration('0s') && duration(self.status.use.period) <= duration(self.spec.period))",message="the use is at most as long as the request"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.use) || self.status.use.device == self.spec.requester.device.id",message="only the device that asked uses the request"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.reviewed) || (has(self.spec.breakGlass) && self.spec.breakGlass && has(self.status.use))",message="only a break-glass use is reviewed"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.reviewed) || (self.status.reviewed.login.lowerAscii() != self.spec.requester.login.lowerAscii() && (!has(self.spec.requester.id) || self.status.reviewed.userID != self.spec.requester.id) && self.status.reviewed.device != self.spec.requester.device.id)",message="nobody reviews an own use, by login, user ID or device"
 type TkaRequest struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
@@ -27,6 +44,7 @@ type TkaRequest struct {
 
 	// spec is what the person asked for. It never changes: a changed request is another request.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec is immutable"
 	Spec TkaRequestSpec `json:"spec"`
 
 	// status has the decisions and the use. Fields are only added.
@@ -46,6 +64,10 @@ type TkaRequestList struct {
 }
 
 // TkaRequestSpec is who asked for what, from where and why.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.period) > duration('0s') && duration(self.period) <= duration('8760h')",message="period must be more than 0 and at most 8760h"
+// +kubebuilder:validation:XValidation:rule="self.pendingUntil > self.askedAt && self.pendingUntil - self.askedAt <= duration('24h')",message="pendingUntil must be at most 24h after askedAt"
+// +kubebuilder:validation:XValidation:rule="!has(self.breakGlass) || !self.breakGlass || self.approvals == 0",message="break-glass needs no approvals"
 type TkaRequestSpec struct {
 	// cluster is the cluster that the request is for. An approval cannot move to another one.
 	// +required
@@ -139,6 +161,10 @@ type Requester struct {
 }
 
 // TkaRequestStatus has the decisions about a request and its use. Only the access server writes it, and fields are only added.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.approvals) || self.approvals.all(a, self.approvals.exists_one(b, a.login.lowerAscii() == b.login.lowerAscii() || a.userID == b.userID))",message="each person approves once, by login and by user ID"
+// +kubebuilder:validation:XValidation:rule="!has(self.use) || !has(self.decision)",message="a request is used or decided, not both"
+// +kubebuilder:validation:XValidation:rule="!has(self.revoked) || has(self.use)",message="only a used request is revoked"
 type TkaRequestStatus struct {
 	// approvals are the approvals, one of each person.
 	// +optional

@@ -102,7 +102,7 @@ func (p *process) warnAboutRoles(ctx context.Context) {
 		if warning := allowed.Warning(r, reaches); warning != "" {
 			p.log.Warn(warning, "role", r)
 		}
-		if refusal := allowed.Refusal(r, reaches); refusal != "" {
+		if refusal := allowed.Refusal(r, reaches, false); refusal != "" {
 			p.log.Info("a role of signin.roles is bound only in namespaces", "role", r, "reason", refusal)
 		}
 	}

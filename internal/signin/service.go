@@ -162,7 +162,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if p, err = p.Choose(request); err != nil {
 		return Accepted{}, err
 	}
-	if err := d.requireClusterWide(ctx, p.Binds()); err != nil {
+	if err := d.requireClusterWide(ctx, p.Binds(), false); err != nil {
 		return Accepted{}, err
 	}
 	if err := d.useToken(ctx, p); err != nil {

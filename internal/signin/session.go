@@ -35,6 +35,19 @@ func ParseSession(s string) (Session, error) {
 	return Session(s), nil
 }
 
+// checkSession returns why the session of a stored sign-in is invalid, or nil. The session of an access
+// request is its name.
+func (s Signin) checkSession() error {
+	if s.ByRequest.Name == "" {
+		_, err := ParseSession(string(s.Owner.Session))
+		return err
+	}
+	if string(s.Owner.Session) != s.ByRequest.Name || !strings.HasPrefix(s.ByRequest.Name, reservedSessions) || !sessionForm.MatchString(s.ByRequest.Name) {
+		return fmt.Errorf("%.70q is not the session of the access request %.70q", string(s.Owner.Session), s.ByRequest.Name)
+	}
+	return nil
+}
+
 // MarshalText implements [encoding.TextMarshaler].
 func (s Session) MarshalText() ([]byte, error) { return []byte(s), nil }
 

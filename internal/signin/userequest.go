@@ -26,7 +26,7 @@ func (d *Service) useRequest(ctx context.Context, p access.Permit, req LoginRequ
 
 // CheckUse returns why a login refuses a new sign-in that uses an access request, whatever the tailnet grants.
 func (d *Service) CheckUse(ctx context.Context, want Signin) error {
-	if err := d.requireClusterWide(ctx, want.Binds); err != nil {
+	if err := d.requireClusterWide(ctx, want.Binds, true); err != nil {
 		return err
 	}
 	return d.limitSessions(want.Owner)
