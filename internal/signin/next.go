@@ -172,6 +172,9 @@ func (s Step) IsDestructive() bool {
 	return len(s.DeleteBindings) > 0 || s.DeleteAccount != nil || s.RemoveFinalizer || s.DeleteSignin
 }
 
+// Gives reports whether the step gives access that was not there.
+func (s Step) Gives() bool { return s.CreateAccount || len(s.CreateBindings) > 0 }
+
 func equalReports(a, b Report) bool {
 	return a.Phase == b.Phase && a.Reason == b.Reason && a.Message == b.Message && a.ValidUntil.Equal(b.ValidUntil) &&
 		a.Bound.Equal(b.Bound) && slices.Equal(a.MissingNamespaces, b.MissingNamespaces) &&

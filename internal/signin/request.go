@@ -134,6 +134,11 @@ func (f Facts) withdrawal(now time.Time) (reason, message string) {
 	return "", ""
 }
 
+// IsWithdrawal reports whether the reason is one for which the operator deletes a sign-in.
+func IsWithdrawal(reason string) bool {
+	return reason == ReasonRequestGone || reason == ReasonRequestRevoked || reason == ReasonNotUsed
+}
+
 // withdraw removes the existing objects, reports the reason and deletes the sign-in.
 func (f Facts) withdraw(reason, message string) Step {
 	report := f.unboundReport(PhaseEnding, reason, message)

@@ -198,7 +198,7 @@ func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
 		}
 		count, byRole, frozen := map[signin.Phase]int{}, map[string]int{}, 0
 		for _, s := range all {
-			if !s.Deleting && s.Phase == signin.PhaseReady && s.Reason == signin.ReasonRoleNeedsNamespaces {
+			if !s.Deleting && s.Phase == signin.PhaseReady && s.Reason != signin.ReasonProvisioned {
 				frozen++
 			}
 			if !s.Deleting && s.Phase == signin.PhaseReady {
