@@ -58,7 +58,6 @@ func RequestDigest(clusterID, uid string, spec TkaRequestSpec) string {
 	return hex.EncodeToString(d.Sum(nil))
 }
 
-
 type digester struct{ hash.Hash }
 
 func (d digester) text(s string) {

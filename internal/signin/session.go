@@ -52,10 +52,18 @@ func (s Signin) checkSession() error {
 func (s Session) MarshalText() ([]byte, error) { return []byte(s), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
+// It also accepts the name of an access request, whose sign-in has that session.
 func (s *Session) UnmarshalText(text []byte) (err error) {
+	if requestForm.Match(text) {
+		*s = Session(text)
+		return nil
+	}
 	*s, err = ParseSession(string(text))
 	return err
 }
+
+// requestForm is the form of the name of an access request.
+var requestForm = regexp.MustCompile(`^req-[0-9a-f]{16,40}$`)
 
 // String returns the name for people.
 func (s Session) String() string {
