@@ -28,12 +28,13 @@ func (p *env) withRequests() *env {
 func (p *env) approve(name string, people ...string) {
 	p.t.Helper()
 	o := p.requestObject(name)
+	before := o.DeepCopy()
 	for i, login := range people {
 		o.Status.Approvals = append(o.Status.Approvals, v1alpha1.RequestApproval{
 			RequestPerson: v1alpha1.RequestPerson{Login: login, UserID: fmt.Sprint("approver-", login), Device: fmt.Sprint("device-of-", login, i)},
 			Digest:        v1alpha1.RequestDigest(p.clusterID(), string(o.UID), o.Spec), At: metav1.Now()})
 	}
-	p.updateRequest(o)
+	p.updateRequest(before, o)
 }
 
 func (p *env) requestObject(name string) *v1alpha1.TkaRequest {
@@ -45,10 +46,10 @@ func (p *env) requestObject(name string) *v1alpha1.TkaRequest {
 	return o
 }
 
-// updateRequest writes the status as the access server does.
-func (p *env) updateRequest(o *v1alpha1.TkaRequest) {
+// updateRequest writes the status as the access server does: with the version that it read.
+func (p *env) updateRequest(before, o *v1alpha1.TkaRequest) {
 	p.t.Helper()
-	if err := p.client(p.accessConfig).Status().Update(p.t.Context(), o); err != nil {
+	if err := p.client(p.accessConfig).Status().Patch(p.t.Context(), o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -64,11 +65,12 @@ func (p *env) signinOfRequest(by signin.Owner, o *v1alpha1.TkaRequest) signin.Si
 func (p *env) use(name string, x signin.Signin, change ...func(*v1alpha1.RequestUse)) {
 	p.t.Helper()
 	o := p.requestObject(name)
+	before := o.DeepCopy()
 	o.Status.Use = &v1alpha1.RequestUse{At: metav1.NewTime(x.Created), Signin: x.Name, SigninUID: x.UID, Device: x.Owner.DeviceID, Period: o.Spec.Period}
 	for _, c := range change {
 		c(o.Status.Use)
 	}
-	p.updateRequest(o)
+	p.updateRequest(before, o)
 }
 
 // elevate asks, approves and uses, and waits until the sign-in is ready.
@@ -87,8 +89,9 @@ func (p *env) elevate(s *Store, by signin.Owner, change ...func(*v1alpha1.TkaReq
 func (p *env) revokeRequest(name string) {
 	p.t.Helper()
 	o := p.requestObject(name)
+	before := o.DeepCopy()
 	o.Status.Revoked = &v1alpha1.RequestAct{RequestPerson: v1alpha1.RequestPerson{Login: "bob@a.example", UserID: "u2", Device: "n2"}, At: metav1.Now(), Reason: "enough"}
-	p.updateRequest(o)
+	p.updateRequest(before, o)
 }
 
 func pendingWith(reason string) func(signin.Signin, bool) bool {
@@ -331,8 +334,9 @@ func TestRQ10_CopiedRequest(t *testing.T) {
 	p.await(s, x.Name, gone)
 	// Its status, with the old digest, is copied too: the approvals do not count.
 	again = p.requestObject(o.Name)
+	before := again.DeepCopy()
 	again.Status.Approvals = original.Status.Approvals
-	p.updateRequest(again)
+	p.updateRequest(before, again)
 	y, err := s.Create(t.Context(), p.signinOfRequest(alice, again))
 	if err != nil {
 		t.Fatal(err)
