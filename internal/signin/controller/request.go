@@ -81,12 +81,12 @@ func requestOf(o *v1alpha1.TkaRequest, clusterID string) signin.Request {
 	spec, status := o.Spec, o.Status
 	r := signin.Request{
 		Exists: o.DeletionTimestamp == nil, UID: string(o.UID), Digest: v1alpha1.RequestDigest(clusterID, string(o.UID), spec), IsHere: spec.Cluster.ID == clusterID,
-		By: signin.Person{Login: spec.Requester.Login, UserID: spec.Requester.ID}, Device: spec.Requester.Device.ID,
+		By:    access.Person{Login: spec.Requester.Login, UserID: spec.Requester.ID, Device: spec.Requester.Device.ID},
 		Binds: bindsOfList(spec.Bind), Record: access.MergeRecord(spec.Record, nil), Period: spec.Period.Duration,
 		Approvals: int(spec.Approvals), BreakGlass: spec.BreakGlass, IsDecided: status.Decision != nil, IsRevoked: status.Revoked != nil,
 	}
 	for _, a := range status.Approvals {
-		approved := signin.Approval{Person: signin.Person{Login: a.Login, UserID: a.UserID}, Device: a.Device, Digest: a.Digest}
+		approved := signin.Approval{Person: access.Person{Login: a.Login, UserID: a.UserID, Device: a.Device}, Digest: a.Digest}
 		if a.Period != nil {
 			approved.Period = a.Period.Duration
 		}

@@ -20,7 +20,7 @@ import (
 
 // withRequests turns access requests on.
 func (p *env) withRequests() *env {
-	p.rules.Requests = signin.RequestRules{Enabled: true, Keep: 720 * time.Hour}
+	p.rules.Requests = signin.RequestRules{RequestPolicy: access.RequestPolicy{Enabled: true}, Keep: 720 * time.Hour}
 	return p
 }
 
