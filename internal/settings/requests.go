@@ -87,3 +87,11 @@ func (r Requests) policy() access.RequestPolicy {
 	}
 	return p
 }
+
+// RequestCapability returns the capability of the rules for access requests, or "" if they are off.
+func (f File) RequestCapability() string {
+	if !f.Requests.Enabled {
+		return ""
+	}
+	return f.Requests.Capability
+}

@@ -105,6 +105,9 @@ type Controller struct {
 // It is false while the operator waits for leader election.
 func (o *Controller) Synced() bool { return o.synced.Load() }
 
+// OperatorLease is the name of the Lease that the operator in charge renews.
+const OperatorLease = operatorName
+
 // Run reconciles until ctx ends. It returns an error if a setting is missing, if the API server
 // cannot be reached at the start, or if another operator became the leader.
 func (o *Controller) Run(ctx context.Context) error {
