@@ -41,8 +41,8 @@ type requestModel struct {
 }
 
 // REQ-34: in any order of asks, approvals, denials, uses, revocations, deletions, faults and restarts, a binding appears only
-// for the use of a request with enough approvals by others, and only while nobody revoked or deleted the request and its
-// period lasts.
+// for the use of a request with enough approvals by others, and only until the request is revoked or deleted or its
+// period is over.
 func TestREQ34_RequestModel(t *testing.T) {
 	seed := *modelSeed
 	if seed == 0 {
