@@ -94,7 +94,7 @@ func TestREQ15ApproveRuleCoversEveryBinding(t *testing.T) {
 	}
 }
 
-// RQ-01: Nobody decides about an own request.
+// RQ-01: Requesters do not decide about their own requests.
 func TestRQ01NobodyDecidesAboutAnOwnRequest(t *testing.T) {
 	const rule = `{"approve":["edit"]}`
 	for name, change := range map[string]func(*access.Caller){

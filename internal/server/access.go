@@ -90,7 +90,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	service.Idled = func(s signin.Signin) {
 		p.recordSigninChange(node.Status(), s, signin.CheckResult{End: true, Cause: signin.CauseIdle, Reason: "It began on first use and was not used for " + s.Idle.String() + "."})
 	}
-	asked, err := newRequests(p, node, store, service, policy)
+	asked, err := newRequests(ctx, p, node, store, service, policy)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
+	"github.com/tailplane/tailplane/internal/kube"
 	"github.com/tailplane/tailplane/internal/problem"
 	"github.com/tailplane/tailplane/internal/requests"
 	requestcontroller "github.com/tailplane/tailplane/internal/requests/controller"
@@ -27,17 +28,21 @@ type requestPart struct {
 }
 
 // newRequests returns the part, and lets the service of sign-ins use requests.
-func newRequests(p *process, node *tailnet.Node, signins *controller.Store, service *signin.Service, policy access.Policy) (*requestPart, error) {
+func newRequests(ctx context.Context, p *process, node *tailnet.Node, signins *controller.Store, service *signin.Service, policy access.Policy) (*requestPart, error) {
 	r := p.set.Requests
 	if !r.Enabled {
 		return &requestPart{service: &requests.Service{}}, nil
 	}
-	store, err := requestcontroller.NewStore(p.config, p.set.Signin.Namespace, p.cluster.ID)
+	id, err := kube.ClusterUID(ctx, p.config) // as the operator computes the digests, and not cluster.id, which it does not have
+	if err != nil {
+		return nil, err
+	}
+	store, err := requestcontroller.NewStore(p.config, p.set.Signin.Namespace, id)
 	if err != nil {
 		return nil, err
 	}
 	s := &requests.Service{
-		Store: store, Signins: signins, Policy: policy, ClusterName: p.cluster.Name, ClusterID: p.cluster.ID,
+		Store: store, Signins: signins, Policy: policy, ClusterName: p.cluster.Name, ClusterID: id,
 		Limits: requests.Limits{PendingFor: time.Duration(r.PendingFor), UseWithin: time.Duration(r.UseWithin), MaxPendingPerLogin: r.MaxPendingPerLogin,
 			MaxPending: r.MaxPending, MaxAskedPerDay: r.MaxAskedPerDay, MaxKept: r.MaxKept},
 		Devices: node.Devices, Check: service.CheckUse, MaxWait: time.Duration(p.set.API.MaxWait), RetryAfter: time.Duration(p.set.API.RetryAfter), Now: time.Now,

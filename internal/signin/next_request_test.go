@@ -19,7 +19,7 @@ var (
 )
 
 func approval(n int) Approval {
-	return Approval{Person: Person{fmt.Sprintf("approver%d@a.example", n), fmt.Sprintf("a%d", n)}, Device: fmt.Sprintf("m%d", n), Digest: digest}
+	return Approval{Person: access.Person{Login: fmt.Sprintf("approver%d@a.example", n), UserID: fmt.Sprintf("a%d", n), Device: fmt.Sprintf("m%d", n)}, Digest: digest}
 }
 
 // byRequest returns a sign-in that uses a request for edit with one approval, for an hour.
@@ -29,7 +29,7 @@ func byRequest(change ...func(*Facts)) Facts {
 	f.Binds = access.Binds{{Role: "edit"}}
 	f.Rules.Requests.Enabled, f.RequestPolicyActive = true, true
 	f.Request = Request{
-		Exists: true, UID: theRequest.UID, Digest: digest, IsHere: true, By: Person{elevated.Login, elevated.UserID}, Device: elevated.DeviceID,
+		Exists: true, UID: theRequest.UID, Digest: digest, IsHere: true, By: access.Person{Login: elevated.Login, UserID: elevated.UserID, Device: elevated.DeviceID},
 		Binds: access.Binds{{Role: "edit"}}, Period: time.Hour, Approvals: 1, Approved: []Approval{approval(1)},
 		Use: Use{At: t0, Signin: f.Name, SigninUID: "s1", Device: elevated.DeviceID, Period: time.Hour},
 	}
@@ -94,7 +94,7 @@ func TestNextRequest(t *testing.T) {
 		{"an old digest", byRequest(func(f *Facts) { f.ByRequest.Digest = "d0" }), soon, Refuse, ReasonRequestChanged, end},
 		{"another login", byRequest(func(f *Facts) { f.Request.By.Login = "bob@a.example" }), soon, Refuse, ReasonRequestMismatch, end},
 		{"another user ID", byRequest(func(f *Facts) { f.Request.By.UserID = "u2" }), soon, Refuse, ReasonRequestMismatch, end},
-		{"another device", byRequest(func(f *Facts) { f.Request.Device = "n2" }), soon, Refuse, ReasonRequestMismatch, end},
+		{"another device", byRequest(func(f *Facts) { f.Request.By.Device = "n2" }), soon, Refuse, ReasonRequestMismatch, end},
 		{"another role", byRequest(func(f *Facts) { f.Binds = access.Binds{{Role: "view"}} }), soon, Refuse, ReasonRequestMismatch, end},
 		{"more namespaces", byRequest(func(f *Facts) { f.Request.Binds = access.Binds{{Role: "edit", Namespaces: []string{"shop"}}} }), soon, Refuse, ReasonRequestMismatch, end},
 		{"fewer roles", byRequest(func(f *Facts) { f.Request.Binds = append(f.Request.Binds, access.Bind{Role: "view"}) }), soon, Refuse, ReasonRequestMismatch, end},
@@ -157,7 +157,7 @@ func breakGlass(f *Facts) {
 }
 
 func listed(f *Facts) {
-	f.Rules.Requests.BreakGlass = []BreakGlass{{Person: Person{"Alice@a.example", "u1"}, Roles: []access.Role{"edit"}, Period: time.Hour}}
+	f.Rules.Requests.BreakGlass = []BreakGlass{{Person: access.Person{Login: "Alice@a.example", UserID: "u1"}, Roles: []access.Role{"edit"}, Period: time.Hour}}
 }
 
 // RQ-15: a role with a floor is not had without a request. A sign-in that has it keeps it until its end.
@@ -192,11 +192,13 @@ func TestRQ15_FloorRefusesStanding(t *testing.T) {
 
 // RQ-01, RQ-03: approvals count by people other than the requester.
 func TestRQ03_CountApprovers(t *testing.T) {
-	by := func(login, id, device string) Approval { return Approval{Person{login, id}, device, digest, 0} }
-	rules := RequestRules{SamePerson: [][]Person{
-		{{"alice@a.example", "u1"}, {"alice-admin@a.example", "u9"}},
-		{{"bob@a.example", "u2"}, {"bob-admin@a.example", "u8"}, {"bob@b.example", "u7"}},
-	}}
+	by := func(login, id, device string) Approval {
+		return Approval{access.Person{Login: login, UserID: id, Device: device}, digest, 0}
+	}
+	rules := RequestRules{RequestPolicy: access.RequestPolicy{SamePerson: [][]access.Person{
+		{{Login: "alice@a.example", UserID: "u1"}, {Login: "alice-admin@a.example", UserID: "u9"}},
+		{{Login: "bob@a.example", UserID: "u2"}, {Login: "bob-admin@a.example", UserID: "u8"}, {Login: "bob@b.example", UserID: "u7"}},
+	}}}
 	for _, tt := range []struct {
 		why  string
 		want int
@@ -214,11 +216,12 @@ func TestRQ03_CountApprovers(t *testing.T) {
 		{"two logins that a third joins", 1, []Approval{by("x@a.example", "u3", "n2"), by("y@a.example", "u4", "n3"), by("X@a.example", "u4", "n4")}},
 		{"a login that joins another to the requester", 0, []Approval{by("x@a.example", "u3", "n2"), by("X@a.example", "u1", "n3")}},
 		{"the same in the other order", 0, []Approval{by("X@a.example", "u1", "n3"), by("x@a.example", "u3", "n2")}},
-		{"of another digest", 0, []Approval{{Person{"bob@a.example", "u2"}, "n2", "d0", 0}}},
-		{"one of another digest", 1, []Approval{{Person{"bob@a.example", "u2"}, "n2", "d0", 0}, by("carol@a.example", "u3", "n3")}},
+		{"of another digest", 0, []Approval{{access.Person{Login: "bob@a.example", UserID: "u2", Device: "n2"}, "d0", 0}}},
+		{"one of another digest", 1, []Approval{{access.Person{Login: "bob@a.example", UserID: "u2", Device: "n2"}, "d0", 0}, by("carol@a.example", "u3", "n3")}},
+		{"two logins on one device", 1, []Approval{by("bob@a.example", "u2", "n2"), by("carol@a.example", "u3", "n2")}},
 		{"people without user IDs", 2, []Approval{by("bob@a.example", "", "n2"), by("carol@a.example", "", "n3")}},
 	} {
-		got := rules.countApprovers(Request{Digest: digest, By: Person{"alice@a.example", "u1"}, Device: "n1", Approved: tt.of})
+		got := rules.countApprovers(Request{Digest: digest, By: access.Person{Login: "alice@a.example", UserID: "u1", Device: "n1"}, Approved: tt.of})
 		if got != tt.want {
 			t.Errorf("%s: %d, want %d", tt.why, got, tt.want)
 		}

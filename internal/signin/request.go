@@ -21,24 +21,16 @@ type RequestRef struct {
 
 // RequestRules are the operator's limits of access requests. The zero value means that they are off.
 type RequestRules struct {
-	Enabled    bool
-	Floor      map[access.Role]int // least approvals of a role, from 1; also without Enabled. A role with a floor needs a request
-	SamePerson [][]Person          // people with several logins
+	access.RequestPolicy
 	BreakGlass []BreakGlass
 	Keep       time.Duration // how long a final request remains readable
 }
 
-// A Person is a person in the tailnet. Logins compare without case.
-type Person struct {
-	Login  string
-	UserID string
-}
-
 // A BreakGlass lists what a person may use without approvals.
 type BreakGlass struct {
-	Person
-	Roles  []access.Role
-	Period time.Duration // maximum
+	access.Person // login and user ID
+	Roles         []access.Role
+	Period        time.Duration // maximum
 }
 
 // A Request is what the operator knows about the access request of a sign-in. The writer of a request
@@ -48,10 +40,9 @@ type Request struct {
 
 	Exists     bool
 	UID        string
-	Digest     string // of the stored request, computed by the operator
-	IsHere     bool   // it is for this cluster
-	By         Person
-	Device     string // stable ID of the requester's node
+	Digest     string        // of the stored request, computed by the operator
+	IsHere     bool          // it is for this cluster
+	By         access.Person // the requester, with the device
 	Binds      access.Binds
 	Record     []string
 	Period     time.Duration
@@ -65,8 +56,7 @@ type Request struct {
 
 // An Approval is the approval of one person.
 type Approval struct {
-	Person
-	Device string
+	access.Person
 	Digest string
 	Period time.Duration // 0: as requested
 }
@@ -170,8 +160,8 @@ func (f Facts) requestRefusal() (reason, message string) {
 		return mismatch("another cluster.")
 	case r.Digest != ref.Digest:
 		return ReasonRequestChanged, fmt.Sprintf("What was approved is not what the access request %s says.", ref.Name)
-	case r.By.Login != f.Owner.Login || r.By.UserID != f.Owner.UserID || r.Device != f.Owner.DeviceID:
-		return mismatch("%s on the device %s, and not for this user and device.", r.By.Login, r.Device)
+	case r.By != access.Person{Login: f.Owner.Login, UserID: f.Owner.UserID, Device: f.Owner.DeviceID}:
+		return mismatch("%s on the device %s, and not for this user and device.", r.By.Login, r.By.Device)
 	case !r.Binds.Equal(f.Binds):
 		return mismatch("%s.", r.Binds)
 	case f.Period > r.Period:
@@ -190,7 +180,7 @@ func (f Facts) requestRefusal() (reason, message string) {
 	case u.SigninUID != f.UID || u.Signin != f.Name:
 		return ReasonRequestUsed, fmt.Sprintf("Another sign-in has used the access request %s.", ref.Name)
 	case u.Device != f.Owner.DeviceID:
-		return mismatch("the device %s, and the device %s used it.", r.Device, u.Device)
+		return mismatch("the device %s, and the device %s used it.", r.By.Device, u.Device)
 	case !u.At.Equal(f.Created):
 		return mismatch("a sign-in of %s, and this one is of %s.", u.At.UTC().Format(time.RFC3339), f.Created.UTC().Format(time.RFC3339))
 	case u.Period <= 0 || u.Period > r.Period:
@@ -208,10 +198,7 @@ func (f Facts) notApproved() string {
 		}
 		return ""
 	}
-	needed := r.Approvals
-	for _, b := range r.Binds {
-		needed = max(needed, f.Rules.Requests.Floor[b.Role])
-	}
+	needed := max(r.Approvals, f.Rules.Requests.FloorOf(r.Binds))
 	if have := f.Rules.Requests.countApprovers(r); have < needed {
 		return fmt.Sprintf("The access request %s needs %d approvals by other people, and has %d.", f.ByRequest.Name, needed, have)
 	}
@@ -228,37 +215,22 @@ func (r Request) isListed(entry BreakGlass) bool {
 // countApprovers returns how many people other than the requester approved r as it is. Logins that
 // belong to one person, also by way of a third login, count as one.
 func (rules RequestRules) countApprovers(r Request) int {
-	people := [][]Approval{{{Person: r.By, Device: r.Device}}} // the requester is the first
+	people := [][]access.Person{{r.By}} // each is one person; the requester is the first
 	for _, a := range r.Approved {
 		if a.Digest != r.Digest {
 			continue
 		}
-		merged, others := []Approval{a}, people[:0:0]
-		isRequester := false
+		others, merged, isRequester := [][]access.Person{}, []access.Person{a.Person}, false
 		for i, person := range people {
-			if !slices.ContainsFunc(person, func(b Approval) bool { return rules.isSame(a.Person, b.Person) || i == 0 && a.Device == r.Device }) {
+			if !slices.ContainsFunc(person, func(p access.Person) bool { return rules.Same(a.Person, p) }) {
 				others = append(others, person)
 				continue
 			}
-			merged = append(merged, person...)
-			isRequester = isRequester || i == 0
+			merged, isRequester = append(merged, person...), isRequester || i == 0
 		}
-		if isRequester {
-			people = append([][]Approval{merged}, others...)
-		} else {
-			people = append(others, merged)
+		if people = append(others, merged); isRequester {
+			people = append([][]access.Person{merged}, others...)
 		}
 	}
 	return len(people) - 1
-}
-
-// isSame reports whether two logins belong to one person.
-func (rules RequestRules) isSame(a, b Person) bool {
-	match := func(x, y Person) bool {
-		return strings.EqualFold(x.Login, y.Login) || x.UserID != "" && x.UserID == y.UserID
-	}
-	return match(a, b) || slices.ContainsFunc(rules.SamePerson, func(logins []Person) bool {
-		isListed := func(p Person) bool { return slices.ContainsFunc(logins, func(l Person) bool { return match(p, l) }) }
-		return isListed(a) && isListed(b)
-	})
 }

@@ -111,15 +111,8 @@ const OperatorLease = operatorName
 // Run reconciles until ctx ends. It returns an error if a setting is missing, if the API server
 // cannot be reached at the start, or if another operator became the leader.
 func (o *Controller) Run(ctx context.Context) error {
-	if o.Config == nil || o.Namespace == "" || o.Log == nil || o.Now == nil || len(o.Rules.Roles) == 0 ||
-		o.Rules.Min <= 0 || o.Rules.Max < o.Rules.Min || o.Rules.KeepExpired <= 0 || o.Rules.Recheck <= 0 {
-		return errors.New("the sign-in operator needs configuration, namespace, rules, log and clock")
-	}
-	if o.Rules.Requests.Enabled && o.Rules.Requests.Keep <= 0 {
-		return errors.New("the sign-in operator needs the time for which it keeps access requests")
-	}
-	if o.Namespace == o.LeaseNamespace {
-		return errors.New("sign-ins need a separate namespace: a client that may create tokens there could create a token of the operator")
+	if err := o.validate(); err != nil {
+		return err
 	}
 	o.Rules.Reserved = append(slices.Clone(o.Rules.Reserved), o.Namespace, o.LeaseNamespace)
 	config := kube.Unthrottled(o.Config)
@@ -191,6 +184,21 @@ func (o *Controller) Run(ctx context.Context) error {
 	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
+	}
+	return nil
+}
+
+// validate returns which setting is missing, or nil.
+func (o *Controller) validate() error {
+	if o.Config == nil || o.Namespace == "" || o.Log == nil || o.Now == nil || len(o.Rules.Roles) == 0 ||
+		o.Rules.Min <= 0 || o.Rules.Max < o.Rules.Min || o.Rules.KeepExpired <= 0 || o.Rules.Recheck <= 0 {
+		return errors.New("the sign-in operator needs configuration, namespace, rules, log and clock")
+	}
+	if o.Rules.Requests.Enabled && o.Rules.Requests.Keep <= 0 {
+		return errors.New("the sign-in operator needs the time for which it keeps access requests")
+	}
+	if o.Namespace == o.LeaseNamespace {
+		return errors.New("sign-ins need a separate namespace: a client that may create tokens there could create a token of the operator")
 	}
 	return nil
 }

@@ -48,9 +48,6 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 	if s.EndAsked = o.Annotations[v1alpha1.EndRequestedAnnotation]; s.Deleting {
 		s.DeletedAt = o.DeletionTimestamp.Time
 	}
-	if q := o.Spec.Request; q != nil {
-		s.ByRequest = signin.RequestRef{Name: q.Name, UID: q.UID, Digest: q.Digest}
-	}
 	if t := o.Spec.OIDC; t != nil {
 		s.Owner.Issuer, s.Owner.Subject, s.Audience, s.Claims = t.Issuer, t.Subject, t.Audience, map[string]string{}
 		for name, value := range t.Claims {
@@ -148,9 +145,6 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 		o.Spec.Request = new(v1alpha1.SigninRequest(s.ByRequest))
 	}
 	o.Spec.OIDC = tokenOf(s)
-	if q := s.ByRequest; q.Name != "" {
-		o.Spec.Request = &v1alpha1.SigninRequest{Name: q.Name, UID: q.UID, Digest: q.Digest}
-	}
 	if s.Binds.IsSimple() {
 		o.Spec.Role, o.Spec.Namespaces = string(s.Binds[0].Role), s.Binds[0].Namespaces
 		return o

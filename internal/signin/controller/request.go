@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -67,13 +66,12 @@ func (r *reconciler) clusterID(ctx context.Context) (string, error) {
 	if id := r.cluster.Load(); id != nil {
 		return *id, nil
 	}
-	ns := new(metav1.PartialObjectMetadata)
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	if err := r.live.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, ns); err != nil {
-		return "", fmt.Errorf("read the cluster's ID: %w", err)
+	id, err := kube.ClusterUID(ctx, r.Config)
+	if err != nil {
+		return "", err
 	}
-	r.cluster.Store(new(string(ns.UID)))
-	return string(ns.UID), nil
+	r.cluster.Store(&id)
+	return id, nil
 }
 
 // requestOf converts o. A request that is being deleted does not exist any more.
@@ -81,12 +79,12 @@ func requestOf(o *v1alpha1.TkaRequest, clusterID string) signin.Request {
 	spec, status := o.Spec, o.Status
 	r := signin.Request{
 		Exists: o.DeletionTimestamp == nil, UID: string(o.UID), Digest: v1alpha1.RequestDigest(clusterID, string(o.UID), spec), IsHere: spec.Cluster.ID == clusterID,
-		By: signin.Person{Login: spec.Requester.Login, UserID: spec.Requester.ID}, Device: spec.Requester.Device.ID,
+		By:    access.Person{Login: spec.Requester.Login, UserID: spec.Requester.ID, Device: spec.Requester.Device.ID},
 		Binds: bindsOfList(spec.Bind), Record: access.MergeRecord(spec.Record, nil), Period: spec.Period.Duration,
 		Approvals: int(spec.Approvals), BreakGlass: spec.BreakGlass, IsDecided: status.Decision != nil, IsRevoked: status.Revoked != nil,
 	}
 	for _, a := range status.Approvals {
-		approved := signin.Approval{Person: signin.Person{Login: a.Login, UserID: a.UserID}, Device: a.Device, Digest: a.Digest}
+		approved := signin.Approval{Person: access.Person{Login: a.Login, UserID: a.UserID, Device: a.Device}, Digest: a.Digest}
 		if a.Period != nil {
 			approved.Period = a.Period.Duration
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
-// RQ-11: with every right on requests, nobody but the access server writes one. The product's accounts have the rights
+// RQ-11: with every right on requests, a tenant and an administrator write none. Only the access server does. The product's accounts have the rights
 // that the whole flow needs.
 func TestRQ11_OnlyTheAccessServerWritesRequests(t *testing.T) {
 	p := newProductEnv(t).withRequests()
@@ -71,7 +71,7 @@ func TestRQ11_OnlyTheAccessServerWritesRequests(t *testing.T) {
 			t.Errorf("%s: %v, want Forbidden", what, err)
 		}
 	}
-	// Deletion gives nothing: whoever may, ends the sign-in with it.
+	// Deletion gives nothing: it ends the sign-in.
 	if err := writers["a tenant"].Delete(ctx, p.requestObject(o.Name)); err != nil {
 		t.Errorf("a tenant deletes a request: %v", err)
 	}
