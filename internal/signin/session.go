@@ -52,14 +52,19 @@ func (s Signin) checkSession() error {
 func (s Session) MarshalText() ([]byte, error) { return []byte(s), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
-// It also accepts the name of an access request, whose sign-in has that session.
+// It accepts what FindSession does.
 func (s *Session) UnmarshalText(text []byte) (err error) {
-	if requestForm.Match(text) {
-		*s = Session(text)
-		return nil
-	}
-	*s, err = ParseSession(string(text))
+	*s, err = FindSession(string(text))
 	return err
+}
+
+// FindSession returns s as the Session of a sign-in that exists. Unlike ParseSession, it accepts the name of an access
+// request, whose sign-in has that session.
+func FindSession(s string) (Session, error) {
+	if requestForm.MatchString(s) {
+		return Session(s), nil
+	}
+	return ParseSession(s)
 }
 
 // requestForm is the form of the name of an access request.
