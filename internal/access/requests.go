@@ -293,7 +293,7 @@ func (p Permit) MayDecide(of Person, binds Binds) error {
 			"One rule must cover every role of the request.")
 	}
 	if p.policy.Requests.Same(PersonOf(p.caller), of) {
-		return problem.New(problem.SelfApproval, "Nobody decides about an own request, by any login or device.", "Ask another person.")
+		return problem.New(problem.SelfApproval, "The requester decides about no own request, with any login or device.", "Ask another person.")
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (t *tka) request() *cobra.Command {
 you use the approved request with "tka shell --request". The period begins then.
 
 With --wait, wait until people have decided. The exit code is 0 if the request is approved, 3 if
-it is over, and 4 if nobody has decided in time.`,
+it is over, and 4 if there is no decision in time.`,
 		Example:     "  tka request --role edit -n shop --for 1h --reason \"INC-42: payments stuck\"\n  tka request --role edit --reason INC-42 --wait --timeout 30m && tka shell --request req-7f3a9c0b",
 		Annotations: map[string]string{noTimeLimit: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -139,7 +139,7 @@ func (t *tka) showRequest(l *client.Client, v requests.View, code int) error {
 	}})
 	switch {
 	case v.Mine && v.State == requests.Pending:
-		t.hint("Send this to somebody who may approve: tka approve --cluster %s %s", output.ShellQuote(l.Info.Name), v.ID)
+		t.hint("Send this to a person who may approve: tka approve --cluster %s %s", output.ShellQuote(l.Info.Name), v.ID)
 	case v.Mine && (v.State == requests.Approved || v.State == requests.Used):
 		t.hint("Use it: tka shell --cluster %s --request %s", output.ShellQuote(l.Info.Name), v.ID)
 	}

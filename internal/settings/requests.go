@@ -62,7 +62,7 @@ func (f File) validateRequests(v *validation) {
 		for _, a := range accounts {
 			_, err := access.ParseLogin(a.Login)
 			v.failIf(err != nil, "requests.samePerson: %w", err)
-			v.failIf(a.UserID == "", "requests.samePerson: %s has no userID: a login can be taken by somebody else", a.Login)
+			v.failIf(a.UserID == "", "requests.samePerson: %s has no userID: another person can take a login", a.Login)
 		}
 	}
 	v.failIf((r.Enabled || len(r.Floor) > 0) && !f.Signin.RequireAdmissionPolicy,

@@ -220,7 +220,7 @@ func (s *Store) LeaseAge(ctx context.Context, namespace, name string, now time.T
 		return 0, fmt.Errorf("read the Lease %s: %w", name, err)
 	}
 	if lease.Spec.RenewTime == nil {
-		return 0, fmt.Errorf("nobody holds the Lease %s", name)
+		return 0, fmt.Errorf("the Lease %s has no holder", name)
 	}
 	return now.Sub(lease.Spec.RenewTime.Time), nil
 }
