@@ -249,8 +249,8 @@ func TestAsk(t *testing.T) {
 			if problem.CodeOf(err) != x.code {
 				t.Fatalf("got %v, want %q", err, x.code)
 			}
-			same := got.Binds.Equal(x.want.Binds) && got.Period == x.want.Period
-			if !same || got.Approvals != x.want.Approvals || got.Rule != x.want.Rule {
+			same := got.Binds.Equal(x.want.Binds) && got.Period == x.want.Period && got.Approvals == x.want.Approvals
+			if !same || got.Rule != x.want.Rule {
 				t.Errorf("got %+v, want %+v", got, x.want)
 			}
 		})

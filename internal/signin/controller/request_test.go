@@ -239,7 +239,7 @@ func TestRQ11_ForgedSigninOfARequest(t *testing.T) {
 		forge       func() (signin.Signin, *v1alpha1.TkaRequest)
 		use         func(*v1alpha1.TkaRequest, signin.Signin)
 	}{
-		{"somebody else's request", signin.ReasonRequestMismatch, func() (signin.Signin, *v1alpha1.TkaRequest) { return p.signinOfRequest(mallory, victims), victims }, nil},
+		{"the request of another person", signin.ReasonRequestMismatch, func() (signin.Signin, *v1alpha1.TkaRequest) { return p.signinOfRequest(mallory, victims), victims }, nil},
 		{"a request that another sign-in has used", signin.ReasonRequestUsed, func() (signin.Signin, *v1alpha1.TkaRequest) { o := ask(); return p.signinOfRequest(alice, o), o },
 			func(o *v1alpha1.TkaRequest, _ signin.Signin) { p.use(o.Name, victim) }},
 		{"no approval", signin.ReasonNotApproved, func() (signin.Signin, *v1alpha1.TkaRequest) {
