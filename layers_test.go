@@ -20,7 +20,7 @@ const module = "github.com/tailplane/tailplane/"
 var layers = []struct{ name, folders, may string }{
 	{"base", "internal/access internal/problem internal/util", "base"},
 	{"foundation", "internal/audit internal/httpapi internal/identity internal/kube internal/settings internal/tailnet", "base foundation"},
-	{"domain", "internal/accessproxy internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/multicluster internal/podcreds internal/relay internal/signin", "base foundation"},
+	{"domain", "internal/accessproxy internal/apiproxy internal/fleet internal/gateway internal/gossip internal/inject internal/multicluster internal/podcreds internal/relay internal/requests internal/signin", "base foundation"},
 	{"surface", "internal/cli internal/plane", "base foundation domain"},
 	{"server", "internal/server", "base foundation domain surface"},
 	{"cmd", "cmd", "server"},
@@ -31,6 +31,7 @@ var layers = []struct{ name, folders, may string }{
 var exceptions = []struct{ from, to string }{
 	{"internal/multicluster", "internal/apiproxy"},         // the adapter is one front end of the proxy core
 	{"internal/accessproxy", "internal/apiproxy"},          // the access proxy is the other one
+	{"internal/requests", "internal/signin"},               // the use of a request is a sign-in
 	{"internal/accessproxy", "internal/signin"},            // the access proxy acts with the caller's sign-in
 	{"internal/multicluster/run", "internal/podcreds"},     // the wiring of mca
 	{"internal/multicluster/run", "internal/inject"},       // mca reads the environment that the webhook writes
@@ -51,7 +52,7 @@ var deep = []string{"internal/plane/kube", "internal/plane/git"}
 // worlds maps each external system to the folders that may access it.
 var worlds = map[string]string{
 	"tailscale.com/":                   "internal/tailnet testkit",
-	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/controller internal/gateway/controller internal/gossip/controller internal/inject/controller internal/plane/kube internal/signin/controller internal/server testkit",
+	"sigs.k8s.io/controller-runtime":   "internal/kube internal/fleet/controller internal/gateway/controller internal/gossip/controller internal/inject/controller internal/plane/kube internal/requests/controller internal/signin/controller internal/server testkit",
 	"github.com/envoyproxy/":           "internal/gateway/xds",
 	"google.golang.org/grpc":           "internal/gateway/xds",
 	"github.com/google/go-github/":     "internal/fleet/forge",

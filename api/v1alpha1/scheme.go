@@ -14,7 +14,7 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 
 // AddToScheme makes the kinds of this package known to s.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &TkaSignin{}, &TkaSigninList{}, &RunnerForge{}, &RunnerForgeList{}, &RunnerPool{}, &RunnerPoolList{},
+	s.AddKnownTypes(GroupVersion, &TkaSignin{}, &TkaSigninList{}, &TkaRequest{}, &TkaRequestList{}, &RunnerForge{}, &RunnerForgeList{}, &RunnerPool{}, &RunnerPoolList{},
 		&RunnerEnrollment{}, &RunnerEnrollmentList{}, &RunnerHold{}, &RunnerHoldList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -87,9 +87,11 @@ type TkaSigninList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.namespaces) == has(oldSelf.namespaces)",message="namespaces are immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.session) == has(oldSelf.session)",message="session is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.bind) == has(oldSelf.bind)",message="bind is immutable"
+// +kubebuilder:validation:XValidation:rule="has(self.request) == has(oldSelf.request)",message="request is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc)",message="oidc is immutable"
 // +kubebuilder:validation:XValidation:rule="has(self.record) || !has(oldSelf.record)",message="record can only be extended"
 // +kubebuilder:validation:XValidation:rule="!has(self.bind) || !has(self.namespaces)",message="with bind, each role has its own namespaces"
+// +kubebuilder:validation:XValidation:rule="has(self.request) ? has(self.session) && self.session == self.request.name : !has(self.session) || !self.session.startsWith('req-')",message="the session of an access request is its name, and only its sign-in has a name that starts with req-"
 type TkaSigninSpec struct {
 	// user is the person who signed in.
 	// +required
@@ -107,8 +109,13 @@ type TkaSigninSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="session is immutable"
-	// +kubebuilder:validation:XValidation:rule="self != 'default' && !self.startsWith('req-')",message="the default session has no name, and names that start with req- belong to access requests"
+	// +kubebuilder:validation:XValidation:rule="self != 'default'",message="the default session has no name"
 	Session string `json:"session,omitempty"`
+
+	// request is the access request that the sign-in uses. Absent: the sign-in stands on a rule of the tailnet policy.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="request is immutable"
+	Request *SigninRequest `json:"request,omitempty"`
 
 	// oidc is the OIDC token with which the sign-in began: which job or which person uses the device. Absent: it began without a token.
 	// +optional

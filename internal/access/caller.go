@@ -93,6 +93,9 @@ type Caller struct {
 	// Rules are the values of the capability in the grants that match this caller and this server.
 	// They are exactly as in the tailnet policy.
 	Rules []json.RawMessage
+
+	// RequestRules are those of the capability for access requests. Each capability is judged alone.
+	RequestRules []json.RawMessage
 }
 
 // Tagged reports whether the caller is a tagged node and therefore not a person.

@@ -28,6 +28,7 @@ type Policy struct {
 	Members    []Tag         // tags of the nodes that may gossip; empty: no node may
 	Planes     []Tag         // tags of operator planes, which may list and cut all streams of the access proxy; empty: no node may
 	Proxies    []Tag         // tags of the cluster's access proxies; empty: no sign-in begins on first use
+	Requests   RequestPolicy // limits of access requests; zero: they are off
 
 	// Issuers are the issuers whose tokens the server accepts, with the audience of the tokens for this
 	// server, where a rule names none.
@@ -54,6 +55,9 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 		return Permit{}, errNoIdentity()
 	}
 	p := Permit{caller: c, verb: v, policy: pol, at: now, until: now.Add(permitLife)}
+	if isRequestVerb(v) {
+		return p.decideRequest()
+	}
 	var err error
 	switch {
 	case v == GossipExchange:
@@ -63,7 +67,9 @@ func Decide(c Caller, v Verb, pol Policy, now time.Time) (Permit, error) {
 	case (v == ConnectionsRead || v == ConnectionsCut) && c.isPlane(pol.Planes):
 		p.plane = true
 	default:
-		p.grants, err = pol.entitle(c)
+		if p.grants, err = pol.entitle(c); err != nil && pol.admitsByRequest(c, v) {
+			p.standing, err = err, nil
+		}
 	}
 	switch v {
 	case GossipExchange, SigninFirstUse, SigninUsage, SigninLogin, SigninRead, SigninList, SigninRoles, PolicyCheck, ClusterInfo, ClusterMembers, APIRequest, ConnectionsRead, ConnectionsCut:
@@ -182,6 +188,9 @@ func (p Permit) Choose(w Request) (Permit, error) {
 	if p.verb != SigninLogin {
 		return Permit{}, problem.New(problem.Internal, "internal error").WithCause(permitMismatch{p.verb, SigninLogin})
 	}
+	if p.standing != nil {
+		return Permit{}, p.standing
+	}
 	g, err := p.pick(w.Role)
 	if err != nil {
 		return Permit{}, err
@@ -190,7 +199,7 @@ func (p Permit) Choose(w Request) (Permit, error) {
 	if err != nil {
 		return Permit{}, err
 	}
-	if err := p.policy.allow(g); err != nil {
+	if err := cmp.Or(p.policy.allow(g), p.policy.requireNoFloor(g)); err != nil {
 		return Permit{}, err
 	}
 	period, clamped, err := p.policy.period(g, w.Period)
@@ -347,7 +356,7 @@ type ExplainedRule struct {
 
 // check returns why the server lets no caller use the grant, or nil.
 func (pol Policy) check(g Grant) error {
-	if err := pol.allow(g); err != nil {
+	if err := cmp.Or(pol.allow(g), pol.requireNoFloor(g)); err != nil {
 		return err
 	}
 	_, _, err := pol.period(g, 0)

@@ -64,6 +64,9 @@ func (p Permit) FirstUse(c Caller) (Permit, error) {
 	if err != nil {
 		return Permit{}, err
 	}
+	if login.standing != nil {
+		return Permit{}, login.standing
+	}
 	login.grants = slices.DeleteFunc(slices.Clone(login.grants), func(g Grant) bool { return !g.OnUse })
 	if len(login.grants) == 0 {
 		return Permit{}, problem.New(problem.RoleNotGranted, fmt.Sprintf("No rule of %s lets %s sign in on first use.", p.policy.Capability, c.Identity()), "Run: tka login")

@@ -128,6 +128,7 @@ grants you a role for a limited time, and kubectl works until that time ends.`,
 		commands  []*cobra.Command
 	}{
 		{"signin", "Sign in:", []*cobra.Command{t.login(), t.shell(), t.run(), t.refresh(), t.logout()}},
+		{"requests", "Ask and approve:", []*cobra.Command{t.request(), t.requests(), t.approve(), t.deny()}},
 		{"look", "Look:", []*cobra.Command{t.status("status"), t.whoami(), t.why(), t.doctor()}},
 		{"clusters", "Clusters:", []*cobra.Command{t.clusters(), t.clusterInfo(), t.kubeconfigCommand("kubeconfig"), t.credential()}},
 		{"administer", "Administer:", []*cobra.Command{t.sessions(), t.connections(), t.revoke(), t.admin(), t.audit(), t.recordings(), t.play(), t.fleet()}},

@@ -35,6 +35,7 @@ type loginFlags struct {
 	selector string
 	reason   string
 	mode     string // "": the first that the server offers
+	request  string // access request to use; "": none
 }
 
 func (t *tka) login() *cobra.Command {
@@ -225,6 +226,9 @@ func (t *tka) signIn(ctx context.Context, l *client.Client, lf loginFlags) (sign
 		return signin.Status{}, client.IssuedKubeconfig{}, err
 	}
 	accepted, err := client.CallUntilReady(ctx, l, signin.Login, func(time.Duration) signin.LoginRequest {
+		if lf.request != "" {
+			return signin.LoginRequest{Request: lf.request}
+		}
 		return signin.LoginRequest{Role: lf.role, Period: httpapi.Duration(lf.period), Namespaces: lf.namespaces, Session: session, Reason: signin.Reason(lf.reason)}
 	})
 	if problem.CodeOf(err) == problem.BadRequest && session != "" {

@@ -107,7 +107,7 @@ type multiRun struct {
 }
 
 func (t *tka) doRun(ctx context.Context, rf runFlags, command []string) error {
-	if _, err := signin.ParseSession(rf.session); err != nil {
+	if _, err := signin.FindSession(rf.session); err != nil {
 		return output.UsageErrorf("--session: %v", err).Because(err)
 	}
 	format, err := t.outputFormat()

@@ -104,7 +104,7 @@ func (t *tka) selectSignin(cmd *cobra.Command) error {
 	if !session.Changed {
 		return session.Value.Set(string(sel.session))
 	}
-	if t.selection.session, err = signin.ParseSession(session.Value.String()); err != nil {
+	if t.selection.session, err = signin.FindSession(session.Value.String()); err != nil {
 		return output.UsageErrorf("--session: %v", err).Because(err)
 	}
 	return nil
@@ -113,7 +113,7 @@ func (t *tka) selectSignin(cmd *cobra.Command) error {
 // selected applies the rule of selectSignin.
 func (t *tka) selected(cluster *pflag.Flag) (sel selection, err error) {
 	env := t.Getenv(clusterEnv)
-	session, err := signin.ParseSession(t.Getenv(sessionEnv))
+	session, err := signin.FindSession(t.Getenv(sessionEnv))
 	if err != nil {
 		return sel, output.UsageErrorf("$%s: %v", sessionEnv, err).Because(err)
 	}

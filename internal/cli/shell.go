@@ -37,13 +37,22 @@ func (t *tka) shell() *cobra.Command {
 contains only this cluster. Only this shell has the role. Other terminals, their sign-ins and
 the kubeconfig that other programs use do not change.
 
-When the shell ends, its sign-in ends too. The exit code is that of the shell or command.`,
-		Example: "  tka shell\n  tka shell --role edit --for 30m -- kubectl -n shop rollout restart deployment/web",
+When the shell ends, its sign-in ends too. The exit code is that of the shell or command.
+
+With --request, use an approved access request: its role is only in this shell. A used request
+cannot be used again, so tka asks at the end of the shell whether to end it.`,
+		Example: "  tka shell\n  tka shell --request req-7f3a9c0b1d2e4f566778\n  tka shell --role edit --for 30m -- kubectl -n shop rollout restart deployment/web",
 		Args:    cobra.ArbitraryArgs,
 		RunE:    func(cmd *cobra.Command, args []string) error { return t.doShell(cmd.Context(), lf, keep, args) },
 	}
 	t.roleFlags(cmd, &lf)
 	t.clusterFlag(cmd, &lf.cluster, loginClusterUsage, t.clusterNames)
+	cmd.Flags().StringVar(&lf.request, "request", "", "id of your approved access request to use, instead of a role")
+	if err := cmd.RegisterFlagCompletionFunc("request", func(cmd *cobra.Command, _ []string, part string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return t.completeRequests(&lf.cluster)(cmd, nil, part)
+	}); err != nil {
+		panic(err) // the flag does not exist: a bug in the program
+	}
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the session until it expires")
 	cmd.Flags().Bool("revoke", true, "end the session with the shell, which it always does")
 	_ = cmd.Flags().MarkHidden("revoke") // earlier versions kept a sign-in that existed before the shell
@@ -55,12 +64,14 @@ When the shell ends, its sign-in ends too. The exit code is that of the shell or
 const (
 	cleanupTimeout = 15 * time.Second
 	revokeTimeout  = 10 * time.Second // at one server
+	askTimeout     = time.Minute      // for the person's answer whether to end the access
 )
 
 // A shellRun is one shell from its sign-in to its end.
 type shellRun struct {
 	*tka
 	keep      bool
+	byRequest bool // the sign-in uses an access request
 	client    *client.Client
 	session   signin.Session
 	dir       *shellsession.Session
@@ -84,11 +95,11 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, keep bool, command []s
 	if err != nil {
 		return err
 	}
-	l, err := t.connect(ctx, lf.cluster)
+	l, session, err := t.shellSession(ctx, &lf)
 	if err != nil {
 		return err
 	}
-	s := &shellRun{tka: t, keep: keep, client: l, session: newShellSession(), signals: make(chan os.Signal, 8)}
+	s := &shellRun{tka: t, keep: keep, client: l, session: session, byRequest: lf.request != "", signals: make(chan os.Signal, 8)}
 	lf.session = string(s.session)
 	signal.Notify(s.signals, shellsession.Signals()...)
 	defer signal.Stop(s.signals)
@@ -108,6 +119,20 @@ func (t *tka) doShell(ctx context.Context, lf loginFlags, keep bool, command []s
 		return stillSignedIn(err)
 	}
 	return err
+}
+
+// shellSession returns the client and the session of a shell: a new one, or that of the access request.
+func (t *tka) shellSession(ctx context.Context, lf *loginFlags) (*client.Client, signin.Session, error) {
+	if lf.request == "" {
+		l, err := t.connect(ctx, lf.cluster)
+		return l, newShellSession(), err
+	}
+	if lf.role != "" || lf.period != 0 || len(lf.namespaces) > 0 || lf.reason != "" {
+		return nil, "", output.UsageErrorf("--request cannot be combined with --role, --for, --namespace or --reason: the request has them")
+	}
+	l, v, err := t.findRequest(ctx, lf.cluster, lf.request, 1)
+	lf.request = v.ID
+	return l, signin.Session(v.ID), err
 }
 
 // newShellSession returns a session that no other shell of this device has.
@@ -266,6 +291,11 @@ func childEnv() (env []string) {
 // finish removes the private directory and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
 // prints messages last, because the terminal may be gone.
 func (s *shellRun) finish(ctx context.Context) bool {
+	if s.byRequest && s.signedIn && !s.keep && s.child != nil && isTerminal(s.In) {
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		s.keep = s.confirm(asking, "End the access now? The approval is used up.", "--keep") != nil
+		cancel()
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout) // the command's time limit was for signing in
 	defer cancel()
 	s.dropSignals() // the child has ended, and these were for it

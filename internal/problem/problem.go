@@ -179,6 +179,18 @@ const (
 	Internal         Code = "internal"
 )
 
+// The codes of access requests.
+const (
+	NotEnabled          Code = "not_enabled"
+	ApprovalRequired    Code = "approval_required" // the role is given by an access request only
+	NotApproved         Code = "not_approved"
+	RequestOver         Code = "request_over"    // it was decided, used or has expired
+	RequestChanged      Code = "request_changed" // the caller saw another request than the stored one
+	TooManyRequests     Code = "too_many_requests"
+	OperatorUnavailable Code = "operator_unavailable"
+	ClockSkew           Code = "clock_skew"
+)
+
 // The codes of the operator plane, whose callers have roles per organisation instead of grants to
 // choose from.
 const (
@@ -200,6 +212,7 @@ func Codes() []Code {
 		TokenRequired, TokenRefused,
 		BadRequest, NotFound, MethodNotAllowed, TooLarge, MediaType,
 		NotAMember, NotAProxy, NotSignedIn, NotReady, GrantRemoved, ProxyOnly, CannotProvision, TooManySignins, Ending, Conflict, Unavailable, AuditUnavailable, Internal,
+		NotEnabled, ApprovalRequired, NotApproved, RequestOver, RequestChanged, TooManyRequests, OperatorUnavailable, ClockSkew,
 		InvalidToken, IdentityMismatch, NotAuthorized, Forbidden, Validation, Held, Confirmation, SelfApproval,
 	}
 }
@@ -209,18 +222,18 @@ var codesByStatus = map[int][]Code{
 	http.StatusAccepted:              {NotReady},
 	http.StatusBadRequest:            {BadRequest, BadCapability, AmbiguousRole},
 	http.StatusUnauthorized:          {NoIdentity, NodeExpired, InvalidToken, IdentityMismatch},
-	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, SubnetRouter, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, TokenRequired, TokenRefused, GrantRemoved, ProxyOnly, NotAMember, NotAProxy, NotAuthorized, Forbidden, SelfApproval},
-	http.StatusNotFound:              {NotFound, NotSignedIn},
+	http.StatusForbidden:             {CrossOrigin, FunnelRefused, IdentityAmbiguous, SubnetRouter, ForeignNode, TaggedNode, NoCapability, RoleNotGranted, RoleNotAllowed, RoleNeedsNamespaces, TokenRequired, TokenRefused, GrantRemoved, ProxyOnly, ApprovalRequired, NotApproved, NotAMember, NotAProxy, NotAuthorized, Forbidden, SelfApproval},
+	http.StatusNotFound:              {NotFound, NotSignedIn, NotEnabled},
 	http.StatusMethodNotAllowed:      {MethodNotAllowed},
-	http.StatusConflict:              {Conflict, CannotProvision},
+	http.StatusConflict:              {Conflict, CannotProvision, RequestOver, RequestChanged},
 	http.StatusLocked:                {Held},
 	http.StatusPreconditionRequired:  {Confirmation},
 	http.StatusRequestEntityTooLarge: {TooLarge},
 	http.StatusUnsupportedMediaType:  {MediaType},
 	http.StatusMisdirectedRequest:    {WrongHost},
 	http.StatusUnprocessableEntity:   {PeriodOutOfBounds, ReasonRequired, Validation},
-	http.StatusTooManyRequests:       {RateLimited, TooManySignins},
-	http.StatusServiceUnavailable:    {IdentityUnavailable, Ending, Unavailable, AuditUnavailable},
+	http.StatusTooManyRequests:       {RateLimited, TooManySignins, TooManyRequests},
+	http.StatusServiceUnavailable:    {IdentityUnavailable, Ending, Unavailable, AuditUnavailable, OperatorUnavailable, ClockSkew},
 }
 
 // Status returns the HTTP status of c, or 500 for an unknown code.

@@ -57,7 +57,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	}
 	t := p.set.Tailnet
 	node, err := newNode(p, tailnet.Config{Hostname: t.Hostname, StateDir: t.StateDir, StateSecret: t.StateSecret,
-		InsecureHTTP: t.InsecureHTTP, Capability: p.set.Signin.Capability, Log: p.log})
+		InsecureHTTP: t.InsecureHTTP, Capability: p.set.Signin.Capability, RequestCapability: p.set.RequestCapability(), Log: p.log})
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,8 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 		},
 	}
 	if p.set.Audit.Required {
-		server.MustRecord = []access.Verb{access.SigninLogin, access.SigninKubeconfig, access.SigninFirstUse}
+		server.MustRecord = []access.Verb{access.SigninLogin, access.SigninKubeconfig, access.SigninFirstUse,
+			access.RequestCreate, access.RequestApprove, access.RequestDeny, access.RequestCancel, access.RequestRevoke}
 	}
 	guard := &signin.Guard{
 		Store: store, Devices: node.Devices, Changed: node.Changed, Tailnet: func() string { return node.Status().Tailnet },
@@ -89,6 +90,10 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	service.Idled = func(s signin.Signin) {
 		p.recordSigninChange(node.Status(), s, signin.CheckResult{End: true, Cause: signin.CauseIdle, Reason: "It began on first use and was not used for " + s.Idle.String() + "."})
 	}
+	asked, err := newRequests(ctx, p, node, store, service, policy)
+	if err != nil {
+		return err
+	}
 	others := &discovery{process: p, node: node, keys: keys, secret: secret, server: *server, proxies: service.Proxies, events: make(chan gossip.Event, maxEvents)}
 	others.configureServer()
 	addAccessChecks(p, node, store, keys)
@@ -98,6 +103,9 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 	return runNode(ctx, node, func(ctx context.Context) error {
 		parts, ctx := newGroup(ctx)
 		parts.run(func() error { return store.Run(ctx) })
+		if asked.store != nil {
+			parts.run(func() error { return asked.store.Run(ctx) })
+		}
 		parts.parts.Go(func() { keys.load(ctx, secret, p.log) })
 		ln, err := node.Listen(ctx)
 		if err != nil {
@@ -112,7 +120,7 @@ func runAccess(ctx context.Context, p *process, working func()) error {
 			parts.run(func() error { return others.run(ctx) })
 		}
 		service.Servers = others.servers
-		routes := append(service.Routes(), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
+		routes := append(append(service.Routes(), asked.service.Routes()...), gossip.ServeClusters(others.members, time.Now, gossiphttp.RenderClusters))
 		parts.run(func() error { return server.Run(ctx, ln, node.ConnContext, routes...) })
 		return parts.wait()
 	})

@@ -27,7 +27,7 @@ func runOperator(ctx context.Context, p *process, working func()) error {
 		Rules: signin.Rules{
 			Roles: policy.Roles, Min: time.Duration(s.Period.Min), Max: time.Duration(s.Period.Max), MaxLife: time.Duration(s.MaxLife),
 			KeepExpired: time.Duration(s.KeepExpired), Recheck: policyRecheck, RequireAdmissionPolicy: s.RequireAdmissionPolicy, Reserved: policy.Reserved,
-			ClusterWide: clusterWide(s),
+			ClusterWide: clusterWide(s), Requests: signin.RequestRules{RequestPolicy: policy.Requests, Keep: time.Duration(p.set.Requests.Keep)},
 		},
 		OnReady: p.countReadySignin,
 		OnEnd:   p.recordEndedSignin,
@@ -102,7 +102,7 @@ func (p *process) warnAboutRoles(ctx context.Context) {
 		if warning := allowed.Warning(r, reaches); warning != "" {
 			p.log.Warn(warning, "role", r)
 		}
-		if refusal := allowed.Refusal(r, reaches); refusal != "" {
+		if refusal := allowed.Refusal(r, reaches, false); refusal != "" {
 			p.log.Info("a role of signin.roles is bound only in namespaces", "role", r, "reason", refusal)
 		}
 	}

@@ -48,7 +48,7 @@ func runProxy(ctx context.Context, p *process, working func()) error {
 	}
 	t, served := p.set.Tailnet, new(servedCertificate)
 	conf := tailnet.Config{Hostname: p.set.ProxyHostname(), StateDir: t.StateDir, StateSecret: t.StateSecret,
-		Certificate: served.get, Services: p.set.Proxy.Service != "", HTTP2: true, Capability: p.set.Signin.Capability, Log: p.log}
+		Certificate: served.get, Services: p.set.Proxy.Service != "", HTTP2: true, Capability: p.set.Signin.Capability, RequestCapability: p.set.RequestCapability(), Log: p.log}
 	if p.role == settings.AllRoles { // the access server's node has the other state
 		conf.StateDir = filepath.Join(t.StateDir, "proxy")
 		if t.StateSecret != "" {

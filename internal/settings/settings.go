@@ -32,6 +32,7 @@ type File struct {
 	Signin   Signin      `yaml:"signin"`
 	API      API         `yaml:"api"`
 	Access   Access      `yaml:"access"`
+	Requests Requests    `yaml:"requests"`
 	Gossip   Gossip      `yaml:"gossip"`
 	Names    Names       `yaml:"names"`
 	Audit    Audit       `yaml:"audit"`
@@ -169,7 +170,7 @@ func Default() File {
 			Login: Rate{10, 5}, Kubeconfig: Rate{60, 20}, Others: Rate{120, 20}, All: Rate{300 * 60, 300},
 			Connections: 256,
 		}},
-		Access: Access{Modes: []AccessMode{TokenMode}}, Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Proxy: defaultProxy(), Recorder: defaultRecorder(), Fleet: defaultFleet(),
+		Access: Access{Modes: []AccessMode{TokenMode}}, Requests: defaultRequests(), Gossip: defaultGossip(), Names: Names{Prefix: "tka-"}, Plane: defaultPlane(), Proxy: defaultProxy(), Recorder: defaultRecorder(), Fleet: defaultFleet(),
 		Audit: Audit{File: "-"}, Health: ":8080",
 	}
 }
@@ -221,7 +222,7 @@ func decode(b []byte, into any) error {
 
 // sections names the settings of each Go type, for the decoder's errors.
 var sections = map[string]string{
-	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api", "Access": " of access", "AnnouncedProxy": " of an entry of access.proxies",
+	"File": "", "Gateway": "", "Cluster": " of cluster", "Signin": " of signin", "Bounds": " of signin.period", "OIDCTokens": " of signin.oidc", "OIDCIssuer": " of an entry of signin.oidc.issuers", "API": " of api", "Access": " of access", "AnnouncedProxy": " of an entry of access.proxies", "Requests": " of requests", "RequestPerson": " of an entry of requests.samePerson",
 	"Tailnet": " of tailnet", "GatewayTailnet": " of tailnet", "Limits": " of api.limits", "Rate": " of a limit", "Names": " of names",
 	"Audit": " of audit", "Plane": " of plane", "AccessProxy": " of proxy", "Recorder": " of recorder", "ProxyPolicy": " of policy", "Recording": " of proxy.recording", "ProxyLimits": " of proxy.limits", "ProxyAccess": " of proxy.access", "ProxyRule": " of an entry of policy.rules", "PlaneIdentity": " of plane.identity", "PlaneTLS": " of plane.identity.tls", "PlaneOIDC": " of plane.identity.oidc",
 	"Exposure": " of an entry of plane.exposures", "PlaneHolder": " of an entry of plane.roles", "Gossip": " of gossip", "Pin": " of a pin",
@@ -306,6 +307,7 @@ func (f File) Validate(role Role) error {
 		f.validateRecorder(&v)
 	default:
 		f.validateSignin(&v)
+		f.validateRequests(&v)
 		if role != OperatorRole {
 			f.validateAccess(&v)
 		}
@@ -448,7 +450,7 @@ func (f File) Warnings() (w []string) {
 // AccessPolicy returns the policy for access.Decide.
 func (f File) AccessPolicy() access.Policy {
 	p := access.Policy{Capability: f.Signin.Capability, Min: time.Duration(f.Signin.Period.Min), Max: time.Duration(f.Signin.Period.Max),
-		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members(), Proxies: f.Access.proxyTags(), Issuers: f.Signin.OIDC.audiences(f.Cluster.Name)}
+		Reserved: []string{f.Signin.Namespace, f.Signin.SystemNamespace}, Members: f.Gossip.members(), Proxies: f.Access.proxyTags(), Issuers: f.Signin.OIDC.audiences(f.Cluster.Name), Requests: f.Requests.policy()}
 	for _, t := range f.Proxy.Planes {
 		p.Planes = append(p.Planes, access.Tag(t))
 	}

@@ -86,7 +86,7 @@ func (d *Service) checkRule(ctx context.Context, p access.Permit, raw []byte) (r
 	if err != nil {
 		return sentence(err), nil
 	}
-	check, err := d.checkClusterWide(ctx, g.Binds)
+	check, err := d.checkClusterWide(ctx, g.Binds, false)
 	if check.refusal != nil {
 		return check.refusal.Message, nil
 	}

@@ -19,10 +19,10 @@ type ClusterWideRole struct {
 	ByRequest bool // only for an approved access request, so not for a plain sign-in
 }
 
-// Refusal returns why a plain sign-in may not have the role in the whole cluster, or "". reaches is
-// the result of ReachesAccounts for the role.
-func (c ClusterWide) Refusal(role access.Role, reaches string) string {
-	if reaches == "" || c == nil || slices.Contains(c, ClusterWideRole{Role: role}) {
+// Refusal returns why a sign-in may not have the role in the whole cluster, or "". reaches is the
+// result of ReachesAccounts for the role. byRequest is true for one that uses an access request.
+func (c ClusterWide) Refusal(role access.Role, reaches string, byRequest bool) string {
+	if reaches == "" || c == nil || slices.Contains(c, ClusterWideRole{Role: role}) || byRequest && slices.Contains(c, ClusterWideRole{role, true}) {
 		return ""
 	}
 	return fmt.Sprintf("The role %q reaches every ServiceAccount when it is bound in the whole cluster: it may %s. signin.clusterWide does not allow it.", role, reaches)
@@ -45,7 +45,7 @@ type clusterWideCheck struct {
 
 // checkClusterWide decides about a sign-in to the whole cluster, in which some roles need namespaces. It
 // reads roles only for callers with a grant. An error means that the roles cannot be read now.
-func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (c clusterWideCheck, err error) {
+func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds, byRequest bool) (c clusterWideCheck, err error) {
 	for _, b := range binds {
 		if !b.IsClusterWide() || d.RoleRules == nil {
 			continue
@@ -58,7 +58,7 @@ func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (c c
 			return clusterWideCheck{}, unavailable(err)
 		}
 		reaches := ReachesAccounts(rules)
-		if refusal := d.ClusterWide.Refusal(b.Role, reaches); refusal != "" {
+		if refusal := d.ClusterWide.Refusal(b.Role, reaches, byRequest); refusal != "" {
 			return clusterWideCheck{refusal: problem.New(problem.RoleNeedsNamespaces, refusal,
 				fmt.Sprintf("Sign in to the namespaces that you need: tka login --role %s --namespace NAME", b.Role),
 				"Ask an administrator to name namespaces in the grant, or to list the role in signin.clusterWide.")}, nil
@@ -71,8 +71,8 @@ func (d *Service) checkClusterWide(ctx context.Context, binds access.Binds) (c c
 }
 
 // requireClusterWide returns the refusal of checkClusterWide as an error.
-func (d *Service) requireClusterWide(ctx context.Context, binds access.Binds) error {
-	check, err := d.checkClusterWide(ctx, binds)
+func (d *Service) requireClusterWide(ctx context.Context, binds access.Binds, byRequest bool) error {
+	check, err := d.checkClusterWide(ctx, binds, byRequest)
 	if err == nil && check.refusal != nil {
 		return check.refusal
 	}
@@ -86,7 +86,7 @@ func (d *Service) explainClusterWide(ctx context.Context, rules []access.Explain
 		if r.Problem != "" {
 			continue
 		}
-		check, err := d.checkClusterWide(ctx, r.Binds)
+		check, err := d.checkClusterWide(ctx, r.Binds, false)
 		if err != nil {
 			return err
 		}

@@ -155,7 +155,7 @@ func (d *Service) beginOnUse(ctx context.Context, proxy access.Permit, device ac
 		return Signin{}, err
 	}
 	idle, _ := p.OnUse()
-	if err := d.requireClusterWide(ctx, p.Binds()); err != nil {
+	if err := d.requireClusterWide(ctx, p.Binds(), false); err != nil {
 		return Signin{}, err
 	}
 	owner := OwnerOf(device, "")

@@ -101,7 +101,7 @@ func (d *Service) grantedRoles(ctx context.Context, p access.Permit, req RolesRe
 		if r.Problem != "" {
 			continue
 		}
-		switch check, err := d.checkClusterWide(ctx, r.Binds); {
+		switch check, err := d.checkClusterWide(ctx, r.Binds, false); {
 		case err != nil:
 			return GrantedRoles{}, err
 		case check.refusal != nil:

@@ -74,15 +74,21 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 	if owner := seen.Caller.Identity(); owner != s.Owner.Login {
 		return end("The device %s now belongs to %s.", s.Owner.DeviceName, owner)
 	}
-	p, err := access.Decide(seen.Caller, access.SigninKubeconfig, policy, now)
+	verb := access.SigninKubeconfig
+	if s.ByRequest.Name != "" {
+		verb = access.RequestUse
+	}
+	p, err := access.Decide(seen.Caller, verb, policy, now)
 	switch {
 	case problem.CodeOf(err) == problem.NodeExpired:
 		return end("%s", problem.From(err).Message)
 	case err != nil:
 		return CheckResult{} // the identity or the grants cannot be determined now
 	}
-	period, covered := p.Covering(s.Binds, s.token())
+	period, record, covered, err := s.coverage(p)
 	switch {
+	case err != nil:
+		return CheckResult{} // the rules cannot be judged now
 	case !covered:
 		return end("The role %q is no longer granted to %s.", s.Binds.Role(), s.Owner.Login)
 	case period < policy.Min:
@@ -92,7 +98,7 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 	if period < s.Period {
 		out = CheckResult{Period: period, Reason: fmt.Sprintf("The role %q is now granted for %v.", s.Binds.Role(), period)}
 	}
-	if record := access.MergeRecord(s.Record, p.RecordFor(s.Binds, s.token())); len(record) > len(s.Record) {
+	if record = access.MergeRecord(s.Record, record); len(record) > len(s.Record) {
 		out.Record, out.Reason = record, strings.TrimSpace(out.Reason+" "+mustRecord(s, record))
 	}
 	return out

@@ -46,9 +46,8 @@ func (r TokenRules) Verify(s Signin, account *Account, now time.Time) (time.Dura
 		return 0, fmt.Errorf("%w: "+format, append([]any{ErrMismatch}, args...)...)
 	}
 	end := s.End(r.MaxLife)
-	_, badSession := ParseSession(string(s.Owner.Session))
 	switch {
-	case badSession != nil || s.Owner.Name() != s.Name:
+	case s.checkSession() != nil || s.Owner.Name() != s.Name:
 		return mismatch("the name %s is not the name of its user, device and session", s.Name)
 	case s.ServiceAccount != s.Name:
 		return mismatch("the status names the ServiceAccount %s, not %s", s.ServiceAccount, s.Name)
@@ -93,9 +92,12 @@ func (s Signin) boundWhereRequested() bool {
 
 // End returns when the sign-in expires. It depends on stored times only, so retries and restarts do
 // not move it. It is truncated to whole seconds, the precision of a stored time. maxLife 0 means no
-// limit.
+// limit. A sign-in that uses an access request begins at its creation, and nothing extends it.
 func (s Signin) End(maxLife time.Duration) time.Time {
 	end := s.AskedAt.Add(s.Period)
+	if s.ByRequest.Name != "" {
+		end = s.Created.Add(s.Period)
+	}
 	if maxLife > 0 {
 		if last := s.Created.Add(maxLife); last.Before(end) {
 			end = last

@@ -60,7 +60,7 @@ func ParseSessionToken(token string) (Session, error) {
 	case name == defaultSession:
 		return "", nil
 	}
-	return ParseSession(name)
+	return FindSession(name)
 }
 
 const (

@@ -31,6 +31,15 @@ const (
 	ReasonAPIServerError         = "ApiServerError"         // a request to the API server failed; the operator tries again
 	ReasonExpired                = "Expired"                // the sign-in reached its end
 	ReasonEnding                 = "Ending"                 // the operator is removing the access
+	ReasonApprovalRequired       = "ApprovalRequired"       // requests.floor has a role, so it needs an access request
+	ReasonRequestsOff            = "RequestsOff"            // it uses an access request, and they are off
+	ReasonNotUsed                = "NotUsed"                // its access request does not name it as its use yet
+	ReasonRequestUsed            = "RequestUsed"            // another sign-in has used its access request
+	ReasonRequestGone            = "RequestGone"            // its access request does not exist
+	ReasonRequestRevoked         = "RequestRevoked"         // somebody revoked its access request
+	ReasonRequestChanged         = "RequestChanged"         // what was approved is not what its access request says
+	ReasonRequestMismatch        = "RequestMismatch"        // it gives something else than its access request, or to somebody else
+	ReasonNotApproved            = "NotApproved"            // too few people have approved its access request
 )
 
 // maxClockSkew is how far AskedAt may be in the future. The clocks of the access server and the
@@ -46,6 +55,7 @@ type Rules struct {
 	KeepExpired time.Duration // how long an expired sign-in remains readable
 	Reserved    []string      // Tailplane's namespaces, in which the operator binds nothing
 	ClusterWide ClusterWide   // roles that may be bound in the whole cluster although they reach every ServiceAccount
+	Requests    RequestRules  // access requests
 
 	// RequireAdmissionPolicy refuses to provision while the cluster has no admission policy that
 	// restricts who may write sign-ins.
@@ -104,6 +114,9 @@ type Facts struct {
 	PolicyActive bool                         // the admission policy is in force
 	FirstUseOff  bool                         // first use is off for its owner; known only before it is bound
 
+	Request             Request // the one of ByRequest; the zero value without one
+	RequestPolicyActive bool    // the admission policy for access requests is in force
+
 	Rules Rules
 }
 
@@ -134,6 +147,8 @@ const (
 	Remove    Action = "remove"    // delete a sign-in whose retention is over
 	End       Action = "end"       // delete a sign-in whose account was deleted or replaced
 	Revoke    Action = "revoke"    // remove the objects of a sign-in that is being deleted
+	Wait      Action = "wait"      // report that the access request does not name the sign-in as its use yet
+	Withdraw  Action = "withdraw"  // remove the objects of a sign-in without a valid access request, and delete it
 )
 
 // A Step is the next work on a sign-in. The operator executes the fields in order: it deletes
@@ -157,6 +172,9 @@ func (s Step) IsDestructive() bool {
 	return len(s.DeleteBindings) > 0 || s.DeleteAccount != nil || s.RemoveFinalizer || s.DeleteSignin
 }
 
+// Gives reports whether the step gives access that was not there.
+func (s Step) Gives() bool { return s.CreateAccount || len(s.CreateBindings) > 0 }
+
 func equalReports(a, b Report) bool {
 	return a.Phase == b.Phase && a.Reason == b.Reason && a.Message == b.Message && a.ValidUntil.Equal(b.ValidUntil) &&
 		a.Bound.Equal(b.Bound) && slices.Equal(a.MissingNamespaces, b.MissingNamespaces) &&
@@ -167,7 +185,7 @@ func equalReports(a, b Report) bool {
 // means that no check is needed; a sign-in that gives access always has a time. A time that is not
 // after now means at once.
 func Next(f Facts, now time.Time) (Step, time.Time) {
-	end := f.End(f.Rules.MaxLife)
+	end := f.end()
 	if f.isFrozen() && f.ValidUntil.Before(end) {
 		end = f.ValidUntil
 	}
@@ -176,7 +194,11 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 		return f.revoke(), time.Time{}
 	case !f.ExpiredAt.IsZero():
 		return f.clear(now)
-	case !now.Before(end):
+	}
+	if reason, message := f.withdrawal(now); reason != "" {
+		return f.withdraw(reason, message), time.Time{}
+	}
+	if !now.Before(end) {
 		r := f.Report
 		r.Phase, r.Reason, r.Message = PhaseExpired, ReasonExpired, "It ended at "+end.UTC().Format(time.RFC3339)+"."
 		r.ValidUntil, r.ObservedGeneration = end, f.Generation
@@ -184,6 +206,9 @@ func Next(f Facts, now time.Time) (Step, time.Time) {
 	}
 	if reason, message, again := f.refusal(now); reason != "" {
 		return f.refuse(reason, message), retry.Earliest(end, again)
+	}
+	if f.isUnused() {
+		return f.wait(), end
 	}
 	if f.ServiceAccountUID != "" && !f.isAccountIntact() {
 		return Step{Action: End, Report: f.Report, DeleteSignin: true}, now
@@ -254,7 +279,7 @@ func (f Facts) isAccountIntact() bool {
 // event announces the change.
 func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) {
 	r := f.Rules
-	_, badSession := ParseSession(string(f.Owner.Session))
+	badSession := f.checkSession()
 	switch {
 	case badSession != nil:
 		return ReasonNameTaken, fmt.Sprintf("The access server did not write this sign-in: %v.", badSession), time.Time{}
@@ -268,6 +293,9 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 	if invalid := f.invalidBinds(); invalid != "" {
 		return ReasonRoleNotAllowed, invalid, time.Time{}
 	}
+	if reason, message := f.requestRefusal(); reason != "" {
+		return reason, message, time.Time{}
+	}
 	if f.OnUse && f.FirstUseOff {
 		return ReasonFirstUseOff, "After a logout or a revoke, only a login begins a sign-in on this device: tka login.", time.Time{}
 	}
@@ -276,10 +304,13 @@ func (f Facts) refusal(now time.Time) (reason, message string, again time.Time) 
 	switch {
 	case r.RequireAdmissionPolicy && !f.PolicyActive:
 		return ReasonAdmissionPolicyMissing, "The admission policy that restricts writing sign-ins to the access server is not active.", now.Add(r.Recheck)
+	case f.ByRequest.Name != "" && r.RequireAdmissionPolicy && !f.RequestPolicyActive:
+		return ReasonAdmissionPolicyMissing, "The admission policy that restricts writing access requests to the access server is not active.", now.Add(r.Recheck)
 	case absent >= 0:
 		return ReasonRoleNotFound, fmt.Sprintf("The cluster has no ClusterRole %q.", f.Binds[absent].Role), now.Add(r.Recheck)
-	case f.roleNeedsNamespaces() != "" && !f.isFrozen():
-		return ReasonRoleNeedsNamespaces, f.roleNeedsNamespaces(), now.Add(r.Recheck)
+	case f.isHeld() && !f.isFrozen():
+		reason, message = f.hold()
+		return reason, message, now.Add(r.Recheck)
 	case len(desired) > maxBindings:
 		return ReasonTooManyNamespaces, fmt.Sprintf("It needs %d role bindings, more than %d: the selectors select too many namespaces.", len(desired), maxBindings), time.Time{}
 	case len(desired) == 0:
@@ -314,41 +345,6 @@ func (f Facts) invalidBinds() string {
 		return "Two of its roles have the same hash, so their bindings would have the same name."
 	}
 	return ""
-}
-
-// roleNeedsNamespaces returns why one of the roles may not be bound in the whole cluster, which the
-// sign-in requests, or "".
-func (f Facts) roleNeedsNamespaces() string {
-	for _, b := range f.Binds {
-		if refusal := f.refusalClusterWide(b); refusal != "" {
-			return refusal
-		}
-	}
-	return ""
-}
-
-// refusalClusterWide returns why b may not be bound in the whole cluster, or "" if it may or need not.
-func (f Facts) refusalClusterWide(b access.Bind) string {
-	if !b.IsClusterWide() {
-		return ""
-	}
-	return f.Rules.ClusterWide.Refusal(b.Role, f.Roles[b.Role].Reaches)
-}
-
-// isFrozen reports whether roles are bound in the whole cluster that may no longer be: their rules or
-// signin.clusterWide changed. Such a sign-in keeps its access until its present end, and nothing
-// extends it. Whether they are bound show the bindings, not the status.
-func (f Facts) isFrozen() bool {
-	if f.roleNeedsNamespaces() == "" || f.ValidUntil.IsZero() || f.ServiceAccountUID == "" || !f.isAccountIntact() {
-		return false
-	}
-	for i, name := range BindingNames(f.Name, f.Binds) {
-		isBound := func(b Binding) bool { return b == Binding{"", name, b.UID, f.Binds[i].Role, f.Name, f.UID} }
-		if f.refusalClusterWide(f.Binds[i]) != "" && !slices.ContainsFunc(f.Bindings, isBound) {
-			return false
-		}
-	}
-	return true
 }
 
 // places returns the namespaces in which b applies now, and the named ones in which it does not. ""
@@ -419,8 +415,9 @@ func (f Facts) readyReport(end time.Time) Report {
 	}
 	r.Message = strings.Join(append(texts, warnings...), " ")
 	if f.isFrozen() {
-		r.Reason = ReasonRoleNeedsNamespaces
-		r.Message += " " + f.roleNeedsNamespaces() + " The sign-in keeps its access until its end, and nothing extends it."
+		reason, message := f.hold()
+		r.Reason = reason
+		r.Message += " " + message + " The sign-in keeps its access until its end, and nothing extends it."
 	}
 	return r
 }
@@ -480,7 +477,7 @@ func Failed(f Facts, step Step, reason, message string) Report {
 	switch step.Action {
 	case Refuse:
 		r.Phase, r.Reason, r.Message = PhaseRefused, step.Report.Reason, step.Report.Message
-	case Revoke, End:
+	case Revoke, End, Withdraw:
 		r.Phase, r.Reason, r.Message = PhaseEnding, reason, message
 	case Expire, Clear, Remove:
 		return f.Report // the report already says that it expired

@@ -25,7 +25,8 @@ var (
 		Example:   LoginRequest{Role: "view", Period: httpapi.Duration(30 * time.Minute)},
 		Responses: []Accepted{{exampleStatus(Pending)}},
 		Refusals: slices.Concat(withToken, []problem.Code{problem.TokenRequired, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds,
-			problem.ReasonRequired, problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable}),
+			problem.ReasonRequired, problem.MediaType, problem.TooLarge, problem.TooManySignins, problem.Conflict, problem.Ending, problem.AuditUnavailable,
+			problem.ApprovalRequired, problem.NotEnabled, problem.NotFound, problem.Forbidden, problem.NotApproved, problem.RequestOver, problem.GrantRemoved, problem.OperatorUnavailable, problem.ClockSkew}),
 	}
 	Read = httpapi.Op[ReadRequest, Status]{
 		Pattern: "GET " + Base + "/login", Verb: access.SigninRead,
@@ -146,6 +147,8 @@ type LoginRequest struct {
 	Session    Session          `json:"session,omitempty" doc:"a DNS label; without it, the default session"`
 	RequestToken
 	Reason Reason `json:"reason,omitempty" doc:"why the access is needed, at most 500 characters in one line; people who may see sign-ins see it"`
+
+	Request string `json:"request,omitempty" doc:"name of an own approved access request to use, alone; its sign-in has a session of that name"`
 }
 
 // AuditArgs returns the request's parameters for the audit log.
@@ -165,6 +168,9 @@ func (r LoginRequest) AuditArgs() map[string]string {
 	}
 	if r.Reason != "" {
 		args["reason"] = string(r.Reason)
+	}
+	if r.Request != "" {
+		args["request"] = r.Request
 	}
 	return args
 }

@@ -91,7 +91,7 @@ func TestSI15_ClusterWide(t *testing.T) {
 		{"another one", ClusterWide{{Role: "admin"}}, "read Secrets", true, false},
 		{"by request", ClusterWide{{Role: "edit", ByRequest: true}}, "read Secrets", true, false},
 	} {
-		refusal, warning := tt.list.Refusal("edit", tt.reaches), tt.list.Warning("edit", tt.reaches)
+		refusal, warning := tt.list.Refusal("edit", tt.reaches, false), tt.list.Warning("edit", tt.reaches)
 		if (refusal != "") != tt.refused || (warning != "") != tt.warning {
 			t.Errorf("%s: refusal %q, warning %q; want %v, %v", tt.why, refusal, warning, tt.refused, tt.warning)
 		}

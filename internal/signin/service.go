@@ -81,6 +81,8 @@ type Service struct {
 
 	// Devices, optional, returns the callers for stable device IDs, as in Guard. Without it, no sign-in begins on first use.
 	Devices func(ctx context.Context, ids ...string) (map[string]access.Caller, error)
+	// UseRequest, optional, signs a caller in with the access request of that name. Without it, access requests are off.
+	UseRequest func(ctx context.Context, c access.Caller, name string) (Signin, error)
 	// Admit, optional, applies the limits of requests to the device whose first use a proxy reports.
 	Admit func(access.Caller) error
 	// FirstUseOff, optional, is the record of the devices for which first use is off.
@@ -138,6 +140,12 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if err := p.Require(access.SigninLogin, d.Now()); err != nil {
 		return Accepted{}, err
 	}
+	if req.Request != "" {
+		return d.useRequest(ctx, p, req)
+	}
+	if req.Session.isForRequest() {
+		return Accepted{}, problem.New(problem.BadRequest, fmt.Sprintf("The session %s belongs to an access request.", req.Session), "Choose another session, or use the request: tka shell --request ID")
+	}
 	request := access.Request{Period: time.Duration(req.Period), Namespaces: req.Namespaces, Reason: string(req.Reason)}
 	if req.Role != "" {
 		for name := range strings.SplitSeq(req.Role, ",") { // the name of a rule has the form of a role
@@ -154,7 +162,7 @@ func (d *Service) login(ctx context.Context, p access.Permit, req LoginRequest) 
 	if p, err = p.Choose(request); err != nil {
 		return Accepted{}, err
 	}
-	if err := d.requireClusterWide(ctx, p.Binds()); err != nil {
+	if err := d.requireClusterWide(ctx, p.Binds(), false); err != nil {
 		return Accepted{}, err
 	}
 	if err := d.useToken(ctx, p); err != nil {
@@ -317,8 +325,11 @@ func (d *Service) kubeconfig(ctx context.Context, p access.Permit, req Kubeconfi
 	if err != nil {
 		return Kubeconfig{}, err
 	}
-	covered := p.Covers(s.Binds, s.token())
-	if record := access.MergeRecord(s.Record, p.RecordFor(s.Binds, s.token())); covered && len(record) > 0 {
+	_, record, covered, err := s.coverage(p)
+	if err != nil {
+		return Kubeconfig{}, err
+	}
+	if record = access.MergeRecord(s.Record, record); covered && len(record) > 0 {
 		return Kubeconfig{}, d.recordedOnly(record)
 	}
 	switch state := s.State(now); {

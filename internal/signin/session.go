@@ -35,14 +35,40 @@ func ParseSession(s string) (Session, error) {
 	return Session(s), nil
 }
 
+// checkSession returns why the session of a stored sign-in is invalid, or nil. The session of an access
+// request is its name.
+func (s Signin) checkSession() error {
+	if s.ByRequest.Name == "" {
+		_, err := ParseSession(string(s.Owner.Session))
+		return err
+	}
+	if string(s.Owner.Session) != s.ByRequest.Name || !strings.HasPrefix(s.ByRequest.Name, reservedSessions) || !sessionForm.MatchString(s.ByRequest.Name) {
+		return fmt.Errorf("%.70q is not the session of the access request %.70q", string(s.Owner.Session), s.ByRequest.Name)
+	}
+	return nil
+}
+
 // MarshalText implements [encoding.TextMarshaler].
 func (s Session) MarshalText() ([]byte, error) { return []byte(s), nil }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
+// It accepts what FindSession does.
 func (s *Session) UnmarshalText(text []byte) (err error) {
-	*s, err = ParseSession(string(text))
+	*s, err = FindSession(string(text))
 	return err
 }
+
+// FindSession returns s as the Session of a sign-in that exists. Unlike ParseSession, it accepts the name of an access
+// request, whose sign-in has that session.
+func FindSession(s string) (Session, error) {
+	if requestForm.MatchString(s) {
+		return Session(s), nil
+	}
+	return ParseSession(s)
+}
+
+// requestForm is the form of the name of an access request.
+var requestForm = regexp.MustCompile(`^req-[0-9a-f]{16,40}$`)
 
 // String returns the name for people.
 func (s Session) String() string {

@@ -89,6 +89,7 @@ type Signin struct {
 	Owner      Owner
 	Binds      access.Binds // in the order of the rule
 	Rule       string       // name of the rule of the last login, or ""
+	ByRequest  RequestRef   // the access request that it uses; the zero value: it stands on a rule of the tailnet policy
 	Record     []string     // streams through the access proxy that must be recorded; only ever extended
 	Period     time.Duration
 	Audience   string            // of the token of the owner

@@ -100,6 +100,7 @@ func (n *Node) whoIs(ctx context.Context, addr string, service tailcfg.ServiceNa
 		return access.Caller{}, errUnavailable(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	}
 	c, err := callerOf(who, tailcfg.PeerCapability(n.cfg.Capability), n.Status().Tailnet)
+	c.RequestRules = n.requestRulesOf(who)
 	if err != nil {
 		return access.Caller{}, errNoIdentity(fmt.Errorf("WhoIs of %s: %w", addr, err))
 	}
@@ -193,6 +194,14 @@ func rulesOf(values []tailcfg.RawMessage) []json.RawMessage {
 		rules = append(rules, buf.Bytes())
 	}
 	return rules
+}
+
+// requestRulesOf returns the rules for access requests, or none if the node does not ask for them.
+func (n *Node) requestRulesOf(who *apitype.WhoIsResponse) []json.RawMessage {
+	if n.cfg.RequestCapability == "" || who == nil {
+		return nil
+	}
+	return rulesOf(who.CapMap[tailcfg.PeerCapability(n.cfg.RequestCapability)])
 }
 
 // Devices returns the callers for the tailnet's devices with the given stable IDs, as Identify

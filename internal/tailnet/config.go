@@ -60,6 +60,8 @@ type Config struct {
 
 	// Capability is the name of the capability whose values become Caller.Rules.
 	Capability string
+	// RequestCapability is the name of the capability whose values become Caller.RequestRules; "": none.
+	RequestCapability string
 
 	// JoinTimeout is how long the node tries to join at the start; 0 means one minute. The time in
 	// which the node waits for a person does not count.

@@ -44,6 +44,7 @@ type Node struct {
 	status  atomic.Pointer[Status]
 	backend atomic.Pointer[backend] // nil until started
 	peers   atomic.Pointer[peers]
+	polled  atomic.Int64 // when the node was last seen in its map poll, Unix nanoseconds; 0: never
 	hosts   serviceHost
 	ran     atomic.Bool
 	joined  chan struct{} // closed when the node is Running for the first time

@@ -3,10 +3,12 @@ package tailnet
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"tailscale.com/ipn"
 	"tailscale.com/ipn/ipnstate"
@@ -111,7 +113,26 @@ func (n *Node) queryPeers(ctx context.Context) (*ipnstate.Status, error) {
 	case st.BackendState != ipn.Running.String():
 		return nil, errUnavailable(fmt.Errorf("the node is %s and sees %s", st.BackendState, problem.Plural(len(st.Peer), "peer")))
 	}
+	if st.Self != nil && st.Self.Online { // of the node itself: it is in its map poll
+		n.polled.Store(time.Now().UnixNano())
+	}
 	return st, nil
+}
+
+// MapAge returns for how long the node has had no connection to its control server; 0 if it has one. What the node knows
+// of others may be so old. A node that has had none since its start knows only what it stored before. The time is as exact
+// as the interval of the queries.
+func (n *Node) MapAge(ctx context.Context) (time.Duration, error) {
+	st, err := n.queryPeers(ctx)
+	switch {
+	case err != nil:
+		return 0, err
+	case st.Self != nil && st.Self.Online:
+		return 0, nil
+	case n.polled.Load() == 0:
+		return math.MaxInt64, nil
+	}
+	return time.Since(time.Unix(0, n.polled.Load())), nil
 }
 
 // Dial connects to a tailnet address, only through the tailnet. The caller must query WhoIs before

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -648,4 +649,37 @@ func settingPaths(t reflect.Type, path string) (paths []string) {
 		paths = append(paths, name)
 	}
 	return paths
+}
+
+// REQ-32, REQ-39: without access requests the chart renders nothing of them. With them, only the access server may write
+// them, nothing may delete them but the operator, and no role for people includes them.
+func TestREQ32_RightsOnRequests(t *testing.T) {
+	for _, p := range profiles(t) {
+		if out := render(t, p.values); p.name != "requests" && (strings.Contains(out, "tkarequests") || strings.Contains(out, "tailplane-requests")) {
+			t.Errorf("the profile %s has something of access requests", p.name)
+		}
+	}
+	got := map[string]string{}
+	for _, u := range objects(t, render(t, profileValues(t, "requests"))) {
+		if u.GetKind() != "Role" && u.GetKind() != "ClusterRole" {
+			continue
+		}
+		rules, _, _ := unstructured.NestedSlice(u.Object, "rules")
+		for _, r := range rules {
+			resources, _, _ := unstructured.NestedStringSlice(r.(map[string]any), "resources")
+			verbs, _, _ := unstructured.NestedStringSlice(r.(map[string]any), "verbs")
+			if slices.ContainsFunc(resources, func(s string) bool { return strings.HasPrefix(s, "tkarequests") || s == "*" }) {
+				got[u.GetKind()+" "+u.GetNamespace()+"/"+u.GetName()+" "+strings.Join(resources, " ")] = strings.Join(verbs, " ")
+			}
+		}
+	}
+	want := map[string]string{
+		"Role tailplane-signins/tailplane-access-requests tkarequests":        "create get list watch",
+		"Role tailplane-signins/tailplane-access-requests tkarequests/status": "patch",
+		"Role tailplane-signins/tailplane-operator-requests tkarequests":      "get list watch delete",
+		"Role tailplane-signins/tailplane-plane-requests tkarequests":         "get list watch",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("rights (-want +got):\n%s", diff)
+	}
 }

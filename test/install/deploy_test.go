@@ -21,6 +21,7 @@ var deployed = map[string][]string{
 	"deploy/plane":    {"plane", "rbac-plane"},
 	"deploy/proxy":    {"proxy", "rbac-proxy"},
 	"deploy/recorder": {"recorder"},
+	"deploy/requests": {"rbac-requests", "policy-requests"},
 	"deploy/fleet":    {"fleet", "rbac-fleet", "policy-fleet", "policy-fleet-writers", "policy-fleet-pods"},
 }
 
@@ -45,6 +46,9 @@ const proxyValues = "\nproxy: {enabled: true}\n"
 // recorderValues are additional values for the recorder, which is optional.
 const recorderValues = "\nrecorder: {enabled: true}\n"
 
+// requestsValues are additional values for access requests, which are optional. The plane shows them.
+const requestsValues = "\nrequests: {enabled: true}\nplane: {enabled: true}\n"
+
 // fleetValues are additional values for the fleet. The person who installs also applies reviewed manifests.
 const fleetValues = "\nfleet: {enabled: true, writerGroups: [\"system:masters\"]}\n"
 
@@ -55,7 +59,7 @@ var helmLabels = regexp.MustCompile(`(?m)^ *app\.kubernetes\.io/(instance|versio
 func TestDeployIsTheChart(t *testing.T) {
 	server, beside := sources(render(t, deployValues)), map[string]map[string]string{
 		"deploy/inject": sources(render(t, deployValues+injectValues)), "deploy/plane": sources(render(t, deployValues+planeValues)),
-		"deploy/proxy": sources(render(t, deployValues+proxyValues)), "deploy/recorder": sources(render(t, deployValues+recorderValues)),
+		"deploy/proxy": sources(render(t, deployValues+proxyValues)), "deploy/recorder": sources(render(t, deployValues+recorderValues)), "deploy/requests": sources(render(t, deployValues+requestsValues)),
 		"deploy/fleet": sources(render(t, deployValues+fleetValues))}
 	for dir, templates := range deployed {
 		by, ok := beside[dir]

@@ -27,7 +27,7 @@ func startProxyClusters(t *testing.T) (east, west *testenv.Env) {
 	grants := strings.Replace(policy, `"grants": [`, `"grants": [{"src": ["tag:tailplane"], "dst": ["tag:tailplane"], "ip": ["tcp:7946"]},`, 1)
 	for name, at := range map[string]**testenv.Env{"east": &east, "west": &west} {
 		*at, err = testenv.Start(ctx, filepath.Join(dir, name), testenv.Options{ClusterName: name, Hostname: "tka-" + name, Beside: firstOf(east, west), Policy: grants,
-			Settings: map[string]string{"api.limits": noLimits, "access.modes": "[proxy]", "gossip.allowEndpoints": "[]"}})
+			Settings: map[string]string{"api.limits": testenv.NoLimits, "access.modes": "[proxy]", "gossip.allowEndpoints": "[]"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -401,7 +401,7 @@ func (r *Env) Settings(role string) ([]byte, error) {
 		record = r.ProxyAuditFile()
 	}
 	fmt.Fprintf(&b, "audit:\n  file: %s\n", record)
-	for _, section := range []string{"api", "access", "gossip", "plane", "fleet", "proxy"} {
+	for _, section := range []string{"api", "access", "requests", "gossip", "plane", "fleet", "proxy"} {
 		var lines []string
 		for path, value := range r.settings {
 			if key, ok := strings.CutPrefix(path, section+"."); ok {

@@ -80,7 +80,7 @@
 {{- if .ordinal }}{{ $_ := set $tailnet "hostname" (printf "%s-%d" $v.tailnet.hostname .ordinal) }}{{ end }}
 {{- $_ := set $tailnet "stateDir" "/var/lib/tailplane" }}
 {{- $_ := set $tailnet "stateSecret" (printf "tailplane-access-%d" .ordinal) }}
-{{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "api" $v.api "access" (include "tailplane.accessModes" .root | fromYaml) "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
+{{- $f := dict "cluster" $cluster "tailnet" $tailnet "signin" (include "tailplane.signinSettings" .root | fromYaml) "requests" $v.requests "api" $v.api "access" (include "tailplane.accessModes" .root | fromYaml) "gossip" $v.gossip "names" $v.names "audit" (set (omit $v.audit "otlp") "keySecret" "tailplane-audit-key") "health" ":8080" }}
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- if and $v.all.enabled $v.proxy.enabled }}
 {{- $_ := set $f "proxy" (dict "enabled" true "hostname" (ternary (include "tailplane.proxyHostname" (dict "root" .root "ordinal" 0)) $v.proxy.hostname (not (empty $v.proxy.service))) "drain" (printf "%ds" (int $v.proxy.drainSeconds)) "requests" $v.proxy.requests "recording" (include "tailplane.recording" .root | fromYaml) "access" $v.proxy.access "tags" $v.proxy.tags "limits" $v.proxy.limits) }}
@@ -112,7 +112,7 @@
 {{- define "tailplane.proxySettings" -}}
 {{- $v := .root.Values }}
 {{- $f := include "tailplane.accessSettings" . | fromYaml }}
-{{- $f = pick $f "cluster" "tailnet" "signin" "audit" "health" }}
+{{- $f = pick $f "cluster" "tailnet" "signin" "requests" "audit" "health" }}
 {{- $_ := unset $f.tailnet "hostname" }}
 {{- if $v.policy.rules }}{{ $_ := set $f "policy" $v.policy }}{{ end }}
 {{- $_ := set $f.tailnet "stateSecret" (printf "tailplane-proxy-%d" .ordinal) }}
@@ -124,5 +124,5 @@
 {{- end }}
 
 {{- define "tailplane.operatorSettings" -}}
-{{- dict "signin" (omit (include "tailplane.signinSettings" . | fromYaml) "oidc") "audit" (dict "keySecret" "tailplane-operator-audit-key") "health" ":8080" | toYaml }}
+{{- dict "signin" (omit (include "tailplane.signinSettings" . | fromYaml) "oidc") "requests" .Values.requests "audit" (dict "keySecret" "tailplane-operator-audit-key") "health" ":8080" | toYaml }}
 {{- end }}

@@ -104,9 +104,9 @@ func FromProblem(p *problem.Error) *Error {
 // ProblemExitCode returns tka's exit code for a refusal with c.
 func ProblemExitCode(c problem.Code) int {
 	switch c {
-	case problem.NotReady, problem.Ending, problem.Conflict, problem.RateLimited:
+	case problem.NotReady, problem.Ending, problem.Conflict, problem.RateLimited, problem.OperatorUnavailable:
 		return ExitNotReady
-	case problem.Unavailable, problem.IdentityUnavailable:
+	case problem.Unavailable, problem.IdentityUnavailable, problem.ClockSkew:
 		return ExitUnreachable
 	case problem.BadRequest, problem.NotFound, problem.MethodNotAllowed, problem.TooLarge, problem.MediaType,
 		problem.AuditUnavailable, problem.Internal:

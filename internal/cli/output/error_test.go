@@ -16,9 +16,10 @@ func TestProblemExitCode(t *testing.T) {
 		output.ExitRefused: {problem.WrongHost, problem.CrossOrigin, problem.FunnelRefused, problem.NoIdentity, problem.NodeExpired, problem.IdentityAmbiguous, problem.SubnetRouter, problem.ForeignNode, problem.TaggedNode,
 			problem.NoCapability, problem.BadCapability, problem.AmbiguousRole, problem.RoleNotGranted, problem.RoleNotAllowed, problem.RoleNeedsNamespaces, problem.PeriodOutOfBounds, problem.ReasonRequired, problem.TokenRequired, problem.TokenRefused,
 			problem.NotAMember, problem.NotAProxy, problem.NotSignedIn, problem.GrantRemoved, problem.ProxyOnly, problem.CannotProvision, problem.TooManySignins,
+			problem.NotEnabled, problem.ApprovalRequired, problem.NotApproved, problem.RequestOver, problem.RequestChanged, problem.TooManyRequests,
 			problem.InvalidToken, problem.IdentityMismatch, problem.NotAuthorized, problem.Forbidden, problem.Validation, problem.Held, problem.Confirmation, problem.SelfApproval},
-		output.ExitNotReady:    {problem.RateLimited, problem.NotReady, problem.Ending, problem.Conflict},
-		output.ExitUnreachable: {problem.IdentityUnavailable, problem.Unavailable},
+		output.ExitNotReady:    {problem.RateLimited, problem.NotReady, problem.Ending, problem.Conflict, problem.OperatorUnavailable},
+		output.ExitUnreachable: {problem.IdentityUnavailable, problem.Unavailable, problem.ClockSkew},
 	}
 	seen := map[problem.Code]bool{}
 	for code, all := range want {

@@ -15,6 +15,7 @@ import (
 	"github.com/tailplane/tailplane/internal/httpapi/openapi"
 	"github.com/tailplane/tailplane/internal/plane"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/requests"
 	"github.com/tailplane/tailplane/internal/signin"
 )
 
@@ -29,7 +30,7 @@ func signinAPI() openapi.Reference {
 			"Bodies are JSON, at most 16 KiB, and strict; an empty body means `{}`. " +
 			"If a request has the header `Tailplane-Nonce`, the response has the header `Tailplane-Proof`. It proves which cluster the server serves. " +
 			"[openapi.json](openapi.json) is the same reference for programs.",
-		Operations: signin.Operations(),
+		Operations: slices.Concat(signin.Operations(), requests.Operations()),
 	}
 }
 

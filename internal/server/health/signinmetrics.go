@@ -198,7 +198,7 @@ func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
 		}
 		count, byRole, frozen := map[signin.Phase]int{}, map[string]int{}, 0
 		for _, s := range all {
-			if !s.Deleting && s.Phase == signin.PhaseReady && s.Reason == signin.ReasonRoleNeedsNamespaces {
+			if !s.Deleting && s.Phase == signin.PhaseReady && s.Reason != signin.ReasonProvisioned {
 				frozen++
 			}
 			if !s.Deleting && s.Phase == signin.PhaseReady {
@@ -224,7 +224,7 @@ func (m *Metrics) AddSignins(all func() ([]signin.Signin, bool)) {
 		emit("tailplane_signins_frozen", float64(frozen))
 	}, metric{"tailplane_signins", "Sign-ins in the cluster, by phase.", []string{"phase"}},
 		metric{"tailplane_signins_by_role", "Ready sign-ins in the cluster, by role. One with several roles counts once for each.", []string{"role"}},
-		metric{"tailplane_signins_frozen", "Live sign-ins that nothing extends, because their role may no longer be bound in the whole cluster.", nil})
+		metric{"tailplane_signins_frozen", "Live sign-ins that nothing extends, because their role may no longer be bound in the whole cluster, or needs an access request.", nil})
 }
 
 var phases = []signin.Phase{signin.PhasePending, signin.PhaseReady, signin.PhaseRefused, signin.PhaseEnding, signin.PhaseExpired}

@@ -229,12 +229,13 @@ var transitionEvents = map[signin.Action]struct{ kind, reason, action string }{
 	signin.Provision: {corev1.EventTypeNormal, "Provisioned", "Provision"},
 	signin.Replace:   {corev1.EventTypeNormal, "Replaced", "Provision"},
 	signin.Extend:    {corev1.EventTypeNormal, "Extended", "Extend"},
-	signin.Warn:      {corev1.EventTypeWarning, signin.ReasonRoleNeedsNamespaces, "Provision"},
+	signin.Warn:      {corev1.EventTypeWarning, "", "Provision"}, // with the reason of the report
 	signin.Correct:   {corev1.EventTypeWarning, "Corrected", "Provision"},
 	signin.Refuse:    {corev1.EventTypeWarning, "Refused", "Provision"},
 	signin.Expire:    {corev1.EventTypeNormal, "Expired", "Expire"},
 	signin.End:       {corev1.EventTypeWarning, "Revoked", "End"},
 	signin.Revoke:    {corev1.EventTypeNormal, "Revoked", "End"},
+	signin.Withdraw:  {corev1.EventTypeWarning, "Withdrawn", "End"},
 }
 
 // readySignin returns the report about a new sign-in with these facts.
@@ -265,7 +266,8 @@ func (r *reconciler) emitTransition(o *v1alpha1.TkaSignin, f signin.Facts, step 
 	case signin.Extend:
 		note = "It ends at " + step.Report.ValidUntil.UTC().Format(time.RFC3339) + "."
 	case signin.Warn:
-		known = step.Report.Reason == signin.ReasonRoleNeedsNamespaces && f.Reason != step.Report.Reason
+		e.reason = step.Report.Reason
+		known = e.reason != signin.ReasonProvisioned && f.Reason != e.reason
 	case signin.Correct:
 		note = "Another client changed a binding. " + note
 	case signin.Refuse:

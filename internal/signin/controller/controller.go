@@ -62,6 +62,7 @@ const (
 	byName      = "name"      // bindings by the name of the sign-in in their names
 	byUID       = "uid"       // sign-ins by UID
 	byNamespace = "namespace" // sign-ins by the namespaces that they name, and bySelector for those with a selector
+	byRequest   = "request"   // sign-ins by the name of the access request that they use
 )
 
 // bySelector is the key of sign-ins with a selector in the index byNamespace. It is no name of a namespace.
@@ -104,15 +105,14 @@ type Controller struct {
 // It is false while the operator waits for leader election.
 func (o *Controller) Synced() bool { return o.synced.Load() }
 
+// OperatorLease is the name of the Lease that the operator in charge renews.
+const OperatorLease = operatorName
+
 // Run reconciles until ctx ends. It returns an error if a setting is missing, if the API server
 // cannot be reached at the start, or if another operator became the leader.
 func (o *Controller) Run(ctx context.Context) error {
-	if o.Config == nil || o.Namespace == "" || o.Log == nil || o.Now == nil || len(o.Rules.Roles) == 0 ||
-		o.Rules.Min <= 0 || o.Rules.Max < o.Rules.Min || o.Rules.KeepExpired <= 0 || o.Rules.Recheck <= 0 {
-		return errors.New("the sign-in operator needs configuration, namespace, rules, log and clock")
-	}
-	if o.Namespace == o.LeaseNamespace {
-		return errors.New("sign-ins need a separate namespace: a client that may create tokens there could create a token of the operator")
+	if err := o.validate(); err != nil {
+		return err
 	}
 	o.Rules.Reserved = append(slices.Clone(o.Rules.Reserved), o.Namespace, o.LeaseNamespace)
 	config := kube.Unthrottled(o.Config)
@@ -159,7 +159,7 @@ func (o *Controller) Run(ctx context.Context) error {
 	if err := r.index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
-	err = builder.ControllerManagedBy(mgr).
+	build := builder.ControllerManagedBy(mgr).
 		Named("tkasignin").
 		For(&v1alpha1.TkaSignin{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: needsReconcile})).
 		Watches(&v1alpha1.TkaSignin{}, r.arrivals.handler()).
@@ -172,9 +172,11 @@ func (o *Controller) Run(ctx context.Context) error {
 			ReconciliationTimeout:   reconcileTimeout,
 			SkipNameValidation:      new(true), // names are metric labels; two operators in one process may share them
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetryDelay, maxRetryDelay),
-		}).
-		Complete(r)
-	if err != nil {
+		})
+	if o.Rules.Requests.Enabled {
+		build = build.Watches(&v1alpha1.TkaRequest{}, handler.EnqueueRequestsFromMapFunc(r.requestsForAccessRequest))
+	}
+	if err := build.Complete(r); err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
 	}
 	if err := mgr.Add(manager.RunnableFunc(r.runSweeps)); err != nil {
@@ -182,6 +184,21 @@ func (o *Controller) Run(ctx context.Context) error {
 	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("sign-in operator: %w", err)
+	}
+	return nil
+}
+
+// validate returns which setting is missing, or nil.
+func (o *Controller) validate() error {
+	if o.Config == nil || o.Namespace == "" || o.Log == nil || o.Now == nil || len(o.Rules.Roles) == 0 ||
+		o.Rules.Min <= 0 || o.Rules.Max < o.Rules.Min || o.Rules.KeepExpired <= 0 || o.Rules.Recheck <= 0 {
+		return errors.New("the sign-in operator needs configuration, namespace, rules, log and clock")
+	}
+	if o.Rules.Requests.Enabled && o.Rules.Requests.Keep <= 0 {
+		return errors.New("the sign-in operator needs the time for which it keeps access requests")
+	}
+	if o.Namespace == o.LeaseNamespace {
+		return errors.New("sign-ins need a separate namespace: a client that may create tokens there could create a token of the operator")
 	}
 	return nil
 }
@@ -202,6 +219,7 @@ func (o *Controller) cacheOptions() cache.Options {
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.TkaSignin{}:        {Namespaces: here},
+			&v1alpha1.TkaRequest{}:       {Namespaces: here},
 			&corev1.ServiceAccount{}:     {Namespaces: here},
 			&rbacv1.ClusterRoleBinding{}: {Label: own},
 			&rbacv1.RoleBinding{}:        {Label: own},
@@ -212,6 +230,7 @@ func (o *Controller) cacheOptions() cache.Options {
 func kinds() (namespaced, clusterWide []schema.GroupVersionKind) {
 	return []schema.GroupVersionKind{
 			v1alpha1.GroupVersion.WithKind("TkaSignin"),
+			v1alpha1.GroupVersion.WithKind("TkaRequest"),
 			corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
 			rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
 		}, []schema.GroupVersionKind{
@@ -235,6 +254,7 @@ type reconciler struct {
 	policies lookupCache[bool]     // whether a policy is in force, by name
 	written  overwrittenVersions
 	arrivals arrivalTimes
+	cluster  atomic.Pointer[string] // the cluster's ID; nil until it was read
 }
 
 // index registers the cache indexes.
@@ -254,6 +274,7 @@ func (r *reconciler) index(ctx context.Context, f client.FieldIndexer) error {
 		f.IndexField(ctx, &rbacv1.RoleBinding{}, byName, ofSignin),
 		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byUID, func(o client.Object) []string { return []string{string(o.GetUID())} }),
 		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byNamespace, func(o client.Object) []string { return namespaceKeys(bindsOf(o.(*v1alpha1.TkaSignin))) }),
+		f.IndexField(ctx, &v1alpha1.TkaSignin{}, byRequest, requestName),
 	)
 }
 
@@ -351,8 +372,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 		var wake time.Time
 		step, wake = signin.Next(f, r.Now())
-		if !live && (step.IsDestructive() || step.Action == signin.Correct) {
-			live = true // law 7: a cache is no basis to remove anything or to report a change by others
+		if !live && (step.IsDestructive() || step.Action == signin.Correct || f.ByRequest.Name != "" && step.Gives()) {
+			live = true // law 7: a cache is no basis to remove anything, to report a change by others, or to give what somebody may have revoked
 			continue
 		}
 		err = r.act(ctx, o.DeepCopy(), step)

@@ -36,6 +36,9 @@ func signinOf(o *v1alpha1.TkaSignin) signin.Signin {
 		Report: signin.Report{Phase: signin.Phase(o.Status.Phase), Bound: boundOf(o.Status),
 			MissingNamespaces: slices.Clone(o.Status.MissingNamespaces), ObservedGeneration: o.Status.ObservedGeneration},
 	}
+	if ref := o.Spec.Request; ref != nil {
+		s.ByRequest = signin.RequestRef(*ref)
+	}
 	if s.OnUse = o.Spec.OnUse; o.Spec.Idle != nil {
 		s.Idle = o.Spec.Idle.Duration
 	}
@@ -68,7 +71,11 @@ func bindsOf(o *v1alpha1.TkaSignin) (binds access.Binds) {
 	if len(o.Spec.Bind) == 0 {
 		return access.Binds{{Role: access.Role(o.Spec.Role), Namespaces: slices.Sorted(slices.Values(o.Spec.Namespaces))}}
 	}
-	for _, b := range o.Spec.Bind {
+	return bindsOfList(o.Spec.Bind)
+}
+
+func bindsOfList(list []v1alpha1.SigninBind) (binds access.Binds) {
+	for _, b := range list {
 		binds = append(binds, access.Bind{Role: access.Role(b.Role), Namespaces: slices.Sorted(slices.Values(b.Namespaces)), Selector: access.Selector(b.NamespaceSelector)})
 	}
 	return binds
@@ -133,6 +140,9 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 	}
 	if s.OnUse {
 		o.Spec.OnUse, o.Spec.Idle, o.Spec.UsedAt = true, &metav1.Duration{Duration: s.Idle}, new(metav1.NewTime(s.UsedAt))
+	}
+	if s.ByRequest.Name != "" {
+		o.Spec.Request = new(v1alpha1.SigninRequest(s.ByRequest))
 	}
 	o.Spec.OIDC = tokenOf(s)
 	if s.Binds.IsSimple() {

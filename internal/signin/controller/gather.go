@@ -24,10 +24,12 @@ import (
 )
 
 // Names of the admission policies on which tokens rely, and of their bindings. The first allows only
-// the access server to write sign-ins, the second only the access server to request their tokens.
+// the access server to write sign-ins, the second only the access server to request their tokens, and
+// the third only the access server to write access requests.
 const (
 	AdmissionPolicy = "tailplane-signins"
 	TokenPolicy     = "tailplane-signin-tokens"
+	RequestPolicy   = "tailplane-requests"
 )
 
 // furtherRole is the end of the name of a binding of a further role, after the hash of the sign-in's name.
@@ -76,6 +78,9 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 	if f.Bindings, err = r.bindings(ctx, reader, f); err != nil || ends {
 		return f, o, err
 	}
+	if err := r.accessRequest(ctx, reader, &f); err != nil {
+		return f, o, err
+	}
 	if f.OnUse && (f.Phase != signin.PhaseReady || f.ServiceAccountUID == "") {
 		f.FirstUseOff = true
 		if r.marks != nil {
@@ -84,7 +89,7 @@ func (r *reconciler) gather(ctx context.Context, name string, live bool) (f sign
 			}
 		}
 	}
-	if f.PolicyActive, err = r.isPolicyActive(ctx); err != nil {
+	if f.PolicyActive, err = r.isPolicyActive(ctx, AdmissionPolicy); err != nil {
 		return f, o, err
 	}
 	f.Roles = map[access.Role]signin.ClusterRole{}
@@ -280,10 +285,10 @@ func (r *reconciler) role(ctx context.Context, role access.Role) (roleInfo, erro
 	return r.roles.get(string(role), r.Now(), r.Rules.Recheck, func() (roleInfo, error) { return readRole(ctx, r.Client, role) })
 }
 
-// isPolicyActive reports whether the admission policy and its binding exist and deny.
-func (r *reconciler) isPolicyActive(ctx context.Context) (bool, error) {
+// isPolicyActive reports whether the named admission policy and its binding exist and deny.
+func (r *reconciler) isPolicyActive(ctx context.Context, name string) (bool, error) {
 	if !r.Rules.RequireAdmissionPolicy {
 		return false, nil
 	}
-	return r.policies.get(AdmissionPolicy, r.Now(), r.Rules.Recheck, func() (bool, error) { return kube.IsPolicyInForce(ctx, r.Client, AdmissionPolicy) })
+	return r.policies.get(name, r.Now(), r.Rules.Recheck, func() (bool, error) { return kube.IsPolicyInForce(ctx, r.Client, name) })
 }

@@ -106,6 +106,9 @@ func endOf(f signin.Facts, step signin.Step, requested bool) (EndedSignin, bool)
 		if f.ServiceAccountUID != "" && (f.Account == nil || f.Account.UID != f.ServiceAccountUID) {
 			reason = "Its ServiceAccount was deleted or recreated in the cluster."
 		}
+		if signin.IsWithdrawal(f.Reason) {
+			reason = f.Message
+		}
 		return EndedSignin{f.Signin, signin.CauseAdmin, reason}, true
 	}
 	return EndedSignin{}, false

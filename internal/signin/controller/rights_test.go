@@ -40,10 +40,10 @@ var product = sync.OnceValues(func() (*kubetest.Cluster, error) {
 	return kubetest.Run(context.Background(), kubetest.Options{Name: "product"})
 })
 
-// manifests returns the files of deploy: CRDs and base.
+// manifests returns the files of deploy: CRDs, base and access requests.
 func manifests(t testing.TB) (docs [][]byte) {
 	t.Helper()
-	for _, folder := range []string{"crds", "base"} {
+	for _, folder := range []string{"crds", "base", "requests"} {
 		names, err := filepath.Glob("../../../deploy/" + folder + "/*.yaml")
 		if err != nil || len(names) == 0 {
 			t.Fatalf("no manifests in deploy/%s: %v", folder, err)
@@ -94,8 +94,9 @@ func newProductEnvOn(t *testing.T, c *kubetest.Cluster) *env {
 	p.until("the policies are in force", func() bool {
 		forged := objectOf(newSignin(p.owner("mallory@a.example", "laptop"), "view", time.Hour), p.ns)
 		token := p.admin.SubResource("token").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.ns, Name: "default"}}, &authenticationv1.TokenRequest{})
+		request := p.admin.Create(t.Context(), p.newRequest(p.owner("mallory@a.example", "laptop")), client.DryRunAll)
 		b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "no-labels"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}}
-		return denied(p.admin.Create(t.Context(), forged, client.DryRunAll)) && denied(token) && denied(p.client(p.operatorConfig).Create(t.Context(), b, client.DryRunAll))
+		return denied(p.admin.Create(t.Context(), forged, client.DryRunAll)) && denied(token) && denied(request) && denied(p.client(p.operatorConfig).Create(t.Context(), b, client.DryRunAll))
 	})
 	return p
 }
@@ -403,6 +404,8 @@ func TestRights(t *testing.T) {
 		"tkasignins.tailplane.dev: delete get list patch update watch",
 		"tkasignins/status.tailplane.dev: patch update",
 		"validatingadmissionpolicies.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-bindings tailplane-signin-tokens tailplane-signin-accounts tailplane-system-writers",
+		"validatingadmissionpolicies.admissionregistration.k8s.io: get of tailplane-requests",
+		"validatingadmissionpolicybindings.admissionregistration.k8s.io: get of tailplane-requests",
 		"validatingadmissionpolicybindings.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-bindings tailplane-signin-tokens tailplane-signin-accounts tailplane-system-writers",
 	}
 	reads := []string{ // of the access server, in the whole cluster
@@ -410,6 +413,8 @@ func TestRights(t *testing.T) {
 		"namespaces: get of kube-system",
 		"validatingadmissionpolicies.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-tokens",
 		"validatingadmissionpolicybindings.admissionregistration.k8s.io: get of tailplane-signins tailplane-signin-tokens",
+		"validatingadmissionpolicies.admissionregistration.k8s.io: get of tailplane-requests",
+		"validatingadmissionpolicybindings.admissionregistration.k8s.io: get of tailplane-requests",
 	}
 	for _, tt := range []struct {
 		account string
@@ -420,12 +425,15 @@ func TestRights(t *testing.T) {
 		{"access", p.accessConfig, "tailplane-signins", append([]string{
 			"serviceaccounts/token: create",
 			"serviceaccounts: get",
+			"tkarequests.tailplane.dev: create get list watch",
+			"tkarequests/status.tailplane.dev: patch",
 			"tkasignins.tailplane.dev: create delete get list patch update watch",
 		}, reads...)},
 		{"access", p.accessConfig, "tailplane-system", append([]string{
 			"configmaps: get update of tailplane-gossip-pins tailplane-members",
 			"configmaps: get update of tailplane-oidc-used tailplane-first-use",
 			"leases.coordination.k8s.io: get of tailplane-operator tailplane-plane tailplane-proxy",
+			"leases.coordination.k8s.io: get of tailplane-operator",
 			"leases.coordination.k8s.io: get update of tailplane-access",
 			"secrets: get patch update of tailplane-access-0 tailplane-cluster-key tailplane-audit-key",
 		}, reads...)},
@@ -434,6 +442,7 @@ func TestRights(t *testing.T) {
 		{"operator", p.operatorConfig, "tailplane-signins", append([]string{
 			"events.events.k8s.io: create patch",
 			"serviceaccounts: create delete get list watch",
+			"tkarequests.tailplane.dev: delete get list watch",
 		}, cluster...)},
 		{"operator", p.operatorConfig, "tailplane-system", append([]string{
 			"configmaps: get update of tailplane-first-use",

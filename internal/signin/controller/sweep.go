@@ -16,7 +16,7 @@ import (
 	"github.com/tailplane/tailplane/internal/kube"
 )
 
-// runSweeps removes orphaned objects at the start and every ten minutes. It is the last resort
+// runSweeps removes orphaned objects and old access requests at the start and every ten minutes. It is the last resort
 // if the finalizer and the owner reference fail.
 func (r *reconciler) runSweeps(ctx context.Context) error {
 	r.synced.Store(true)
@@ -26,6 +26,9 @@ func (r *reconciler) runSweeps(ctx context.Context) error {
 	for {
 		if err := r.sweep(ctx); err != nil && ctx.Err() == nil {
 			r.Log.Error("sweep", "err", err)
+		}
+		if err := r.sweepRequests(ctx); err != nil && ctx.Err() == nil {
+			r.Log.Error("sweep access requests", "err", err)
 		}
 		select {
 		case <-ctx.Done():
