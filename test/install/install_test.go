@@ -18,11 +18,16 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/go-logr/logr"
+
 	"github.com/tailplane/tailplane/testkit/kubetest"
 	"github.com/tailplane/tailplane/testkit/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard()) // for libraries without their own logger
+	testenv.Main(m)
+}
 
 func kubectl(t *testing.T, c *kubetest.Cluster, args ...string) (out, errs string, exit int) {
 	t.Helper()

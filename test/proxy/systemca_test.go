@@ -24,7 +24,7 @@ func TestPRX19_PublicCertificate(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
-	r, err := testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": noLimits, "access.modes": "[token, proxy]", "cluster.caData": "system"}})
+	r, err := testenv.Start(ctx, dir, testenv.Options{Policy: policy, Settings: map[string]string{"api.limits": testenv.NoLimits, "access.modes": "[token, proxy]", "cluster.caData": "system"}})
 	if err != nil {
 		t.Fatal(err)
 	}

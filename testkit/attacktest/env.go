@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/testkit/kubetest"
@@ -90,6 +92,8 @@ type Env struct {
 	Clients  map[*testenv.Person]*http.Client
 	policies int // number of policies that SetPolicy has set
 }
+
+func init() { ctrllog.SetLogger(logr.Discard()) } // the logs of clients add nothing to the tests' output
 
 // shared is the environment for all tests of a package that leave it unchanged.
 var shared = testenv.Shared(newEnv, (*Env).Close)

@@ -10,9 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-
 	"github.com/tailplane/tailplane/testkit/tailnettest"
 )
 
@@ -78,7 +75,6 @@ func SharedEnv(create func(ctx context.Context, dir string) (*Env, error)) func(
 // Main runs the tests of a package, and then calls the functions of AtEnd. It exits the process.
 func Main(m *testing.M) {
 	tailnettest.Quiet()
-	ctrllog.SetLogger(logr.Discard()) // for the logs of clients, which add nothing to the tests' output
 	code := m.Run()
 	for _, end := range slices.Backward(ends.all) {
 		if err := end(); err != nil {
