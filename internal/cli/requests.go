@@ -326,7 +326,6 @@ const minApproveDigits = 8
 type decideFlags struct {
 	cluster, text, seen string
 	period              time.Duration
-	yes                 bool
 }
 
 func (t *tka) approve() *cobra.Command {

@@ -94,7 +94,7 @@ func notApproved(r Request, v Verdict) error {
 		message += fmt.Sprintf(" That of %s does not count: %s", void.Login, strings.TrimSuffix(void.Why, ".")+".")
 		unknown = unknown || void.Unknown
 	}
-	e := problem.New(problem.NotApproved, message, "Wait for the approval: tka request wait "+r.Name)
+	e := problem.New(problem.NotApproved, message, "See what it waits for: tka requests")
 	if unknown {
 		e = e.WithRetryAfter(5 * time.Second)
 	}

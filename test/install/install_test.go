@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/yaml"
 
 	"github.com/go-logr/logr"

@@ -77,8 +77,11 @@ func FuzzClean(f *testing.F) {
 		lines.Buffer(nil, 8<<20)
 		lines.Scan()
 		var head struct{ Version, Width, Height int }
-		if err := json.Unmarshal(lines.Bytes(), &head); err != nil || head.Width < 1 || head.Width > 500 {
+		if err := json.Unmarshal(lines.Bytes(), &head); err != nil {
 			t.Fatalf("the header %q: %v", lines.Bytes(), err)
+		}
+		if head.Width < 1 || head.Width > 500 {
+			t.Fatalf("the header %q has the width %d, want 1 to 500", lines.Bytes(), head.Width)
 		}
 		last, output := 0.0, ""
 		for lines.Scan() {
