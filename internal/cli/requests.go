@@ -38,7 +38,7 @@ you use the approved request with "tka shell --request". The period begins then.
 
 With --wait, wait until people have decided. The exit code is 0 if the request is approved, 3 if
 it is over, and 4 if there is no decision in time.`,
-		Example:     "  tka request --role edit -n shop --for 1h --reason \"INC-42: payments stuck\"\n  tka request --role edit --reason INC-42 --wait --timeout 30m && tka shell --request req-7f3a9c0b",
+		Example:     "  tka request --role edit -n shop --for 1h --reason INC-42\n  tka request --role edit --reason INC-42 --wait --timeout 30m",
 		Annotations: map[string]string{noTimeLimit: ""},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("timeout") {
@@ -339,7 +339,7 @@ you up again when the request is used.
 
 Without a terminal, name the digest that "tka requests -o json" shows: a program approves only
 what it has read.`,
-		Example: "  tka approve req-7f3a9c0b1d2e4f566778\n  tka approve req-7f3a9c0b --for 30m -m \"only until the release\"",
+		Example: "  tka approve req-7f3a9c0b1d2e4f566778\n  tka approve req-7f3a9c0b --for 30m -m release-only",
 		Args:    arguments(1, 1, "the id of a request"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return t.decide(cmd.Context(), df, args[0], "Approve it?", func(ctx context.Context, l *client.Client, id, seen string, text signin.Reason) (requests.View, error) {
@@ -358,7 +358,7 @@ func (t *tka) deny() *cobra.Command {
 		Use:     "deny ID",
 		Short:   "Deny the access request of another person",
 		Long:    "Show the access request of another person, and deny it. One denial is final.",
-		Example: "  tka deny req-7f3a9c0b1d2e4f566778 --reason \"use the staging cluster\"",
+		Example: "  tka deny req-7f3a9c0b1d2e4f566778 --reason use-staging",
 		Args:    arguments(1, 1, "the id of a request"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return t.decide(cmd.Context(), df, args[0], "Deny it?", func(ctx context.Context, l *client.Client, id, seen string, text signin.Reason) (requests.View, error) {

@@ -613,7 +613,7 @@ func TestManifestRules(t *testing.T) {
 	}
 }
 
-// The kustomize base lists every file.
+// The kustomize base and the component for access requests list every file.
 func TestKustomizeBase(t *testing.T) {
 	count := func(docs ...[]byte) (n int) {
 		for _, doc := range docs {
@@ -623,11 +623,15 @@ func TestKustomizeBase(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	out, errs, code := kubetest.Kubectl(ctx, "", "kustomize", "../../../deploy/base")
-	if code != 0 {
-		t.Fatalf("kubectl kustomize: %d: %s", code, errs)
+	var built [][]byte
+	for _, folder := range []string{"base", "requests"} {
+		out, errs, code := kubetest.Kubectl(ctx, "", "kustomize", "../../../deploy/"+folder)
+		if code != 0 {
+			t.Fatalf("kubectl kustomize %s: %d: %s", folder, code, errs)
+		}
+		built = append(built, []byte(out))
 	}
-	if have, want := count([]byte(out)), count(manifests(t)...); have != want || want < 20 {
+	if have, want := count(built...), count(manifests(t)...); have != want || want < 20 {
 		t.Errorf("kustomize builds %d objects, the files have %d", have, want)
 	}
 }
