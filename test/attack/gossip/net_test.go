@@ -455,6 +455,7 @@ func TestGO07_PointsInside(t *testing.T) {
 		}
 	}
 	idleSince(t, m)
+	t.Run("an access proxy", proxyOfAnotherCluster)
 }
 
 // GO-08. Text that could harm a terminal, a page or a shell is not a valid name or label. No person ever sees it, in

@@ -8,11 +8,10 @@ import (
 	"github.com/tailplane/tailplane/testkit/attacktest"
 )
 
-// The row GO-07 for access proxies: a server's own record cannot announce the access proxy of another cluster, or another access server as a proxy: not beside a private
-// API server, and not beside a public one. The cluster that has the proxy stays listed as it was.
-//
-// Guard: gossip.(*View).checkProxy.
-func TestProxyOfAnotherCluster(t *testing.T) {
+// proxyOfAnotherCluster is the part of GO-07 for access proxies: a server's own record cannot announce the access proxy
+// of another cluster, or another access server as a proxy: not beside a private API server, and not beside a public one.
+// The cluster that has the proxy stays listed as it was.
+func proxyOfAnotherCluster(t *testing.T) {
 	east, west := twoClusters(t)
 	suffix := "." + east.Net.Suffix()
 	owner := newRogue(t, east, "go07-owner", func(r *rogueMember) {
