@@ -292,6 +292,11 @@ func (p Permit) MayDecide(of Person, binds Binds) error {
 		return problem.New(problem.NoCapability, fmt.Sprintf("No rule of %s lets %s decide about %s.", p.policy.Requests.Capability, p.caller.Identity(), binds),
 			"One rule must cover every role of the request.")
 	}
+	if p.caller.Router { // what comes from it may come from the requester's other device
+		return problem.New(problem.SubnetRouter,
+			fmt.Sprintf("The device %s has routes besides its own addresses, so a decision from it may come from another device.", p.caller.Device.Name),
+			"Decide from a device that is no subnet router and no exit node.")
+	}
 	if p.policy.Requests.Same(PersonOf(p.caller), of) {
 		return problem.New(problem.SelfApproval, "The requester decides about no own request, with any login or device.", "Ask another person.")
 	}

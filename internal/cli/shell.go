@@ -291,7 +291,10 @@ func childEnv() (env []string) {
 // finish removes the private directory and ends the sign-in, or explains why the sign-in continues. It reports whether all steps succeeded. It
 // prints messages last, because the terminal may be gone.
 func (s *shellRun) finish(ctx context.Context) bool {
-	if s.byRequest && s.signedIn && !s.keep && s.child != nil && isTerminal(s.In) {
+	if s.byRequest && s.child == nil { // nothing has run yet, and a request is used once: it can be joined again
+		s.keep = true
+	}
+	if s.byRequest && s.signedIn && !s.keep && isTerminal(s.In) {
 		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 		s.keep = s.confirm(asking, "End the access now? The approval is used up.", "--keep") != nil
 		cancel()

@@ -89,6 +89,9 @@ func (s *Service) twin(ctx context.Context, want Request, all []Request) (Asked,
 		if r.Requester.Person != want.Requester.Person || !r.Binds.Equal(want.Binds) || r.BreakGlass != want.BreakGlass {
 			continue
 		}
+		if r.Decision != nil || r.Use != nil || !s.Now().Before(r.deadline()) {
+			continue // that never changes
+		}
 		now, err := s.Store.Get(ctx, r.Name)
 		if err != nil {
 			continue // it is gone, or another request is possible

@@ -160,6 +160,14 @@ func (s *Service) revoke(ctx context.Context, p access.Permit, req EndRequest) (
 				return err
 			}
 		}
+		if v.State == Over { // by the cache, which may not have the sign-in yet, or while its bindings still exist
+			switch lives, err := s.lives(ctx, *r.Use); {
+			case err != nil:
+				return err
+			case lives:
+				v.State = Used
+			}
+		}
 		switch v.State {
 		case Revoked:
 			return errNoChange
@@ -183,6 +191,18 @@ func (s *Service) revoke(ctx context.Context, p access.Permit, req EndRequest) (
 	view.Ending = !gone
 	view.retryAfter = s.RetryAfter
 	return view, nil
+}
+
+// lives reports whether the sign-in of a use exists, by the API server.
+func (s *Service) lives(ctx context.Context, use Use) (bool, error) {
+	switch stored, err := s.Signins.Get(ctx, use.Signin); {
+	case err == nil:
+		return stored.UID == use.SigninUID && s.Now().Before(use.At.Add(use.Period)), nil
+	case errors.Is(err, signin.ErrNotFound):
+		return false, nil
+	default:
+		return false, unavailable(err)
+	}
 }
 
 // endUse deletes the sign-in of a use, and reports whether it is gone.

@@ -26,6 +26,8 @@ type world struct {
 	people   map[string]access.Caller // by device
 	blind    bool                     // the tailnet answers nothing
 	faults   bool                     // writes fail sometimes, before or after they happen
+	uncached bool                     // no sign-in is cached yet
+	reads    int                      // of requests, at the API server
 	between  func()                   // called between a read and the write that follows it
 }
 
@@ -54,6 +56,7 @@ func (w requestStore) Create(_ context.Context, r Request) (Request, error) {
 }
 
 func (w requestStore) Get(_ context.Context, name string) (Request, error) {
+	w.world.reads++
 	r, ok := w.requests[name]
 	if !ok {
 		return Request{}, ErrNotFound
@@ -97,7 +100,7 @@ func (w signinStore) Get(_ context.Context, name string) (signin.Signin, error) 
 
 func (w signinStore) GetCached(name string) (signin.Signin, bool) {
 	s, ok := w.signins[name]
-	return s, ok
+	return s, ok && !w.uncached
 }
 
 func (w signinStore) Create(_ context.Context, s signin.Signin) (signin.Signin, error) {

@@ -162,7 +162,7 @@ func (s *Service) approver(a Approval, r Request, c access.Caller, there bool, n
 	case !there:
 		return absent("The device of %s is no longer in the tailnet.", a.Login)
 	case !strings.EqualFold(c.Identity(), a.Login), c.UserID != a.UserID:
-		return absent("The device of %s now belongs to %s.", a.Login, c.Identity())
+		return absent("The device of %s has another owner now.", a.Login)
 	}
 	p, err := access.Decide(c, access.RequestApprove, s.Policy, now)
 	if err == nil {
@@ -174,7 +174,7 @@ func (s *Service) approver(a Approval, r Request, c access.Caller, there bool, n
 	case problem.BadCapability, problem.IdentityUnavailable:
 		return Approver{Unknown, problem.From(err).Message}
 	}
-	return absent("%s may not decide about it any more: %s", a.Login, problem.From(err).Message)
+	return absent("%s may not decide about it any more.", a.Login) // the requester learns no more about the policy
 }
 
 // judge judges one request with the facts of now. The verdict of a failed lookup counts no approval.
@@ -213,7 +213,7 @@ func (s *Service) maySee(p access.Permit, r Request) bool {
 		return true
 	}
 	code := problem.CodeOf(p.MayDecide(r.Requester.Person, r.Binds))
-	return code == "" || code == problem.SelfApproval
+	return code == "" || code == problem.SelfApproval || code == problem.SubnetRouter // who sees it may still not decide
 }
 
 // isName reports whether name has the form of a request's name.

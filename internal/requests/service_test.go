@@ -3,11 +3,13 @@ package requests
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/problem"
+	"github.com/tailplane/tailplane/internal/signin"
 )
 
 // asked returns a world in which alice has asked for edit in shop from a1, with this many approvals needed.
@@ -208,5 +210,83 @@ func TestREQ27Stranger(t *testing.T) {
 	}
 	if len(texts) != 2 || texts[0] != texts[1] {
 		t.Errorf("got %q", texts)
+	}
+}
+
+// Rules that change between the approval and the use: what they now require holds, and what they no longer allow does not use the request up.
+func TestRulesAtUse(t *testing.T) {
+	for name, x := range map[string]struct {
+		rule string
+		want problem.Code
+	}{
+		"exec must be recorded": {`{"role":"edit","namespaces":["shop"],"period":"1h","record":["exec"]}`, ""},
+		"too short a period":    {`{"role":"edit","namespaces":["shop"],"period":"5m"}`, problem.PeriodOutOfBounds},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, s, r := asked(t, asks)
+			wantCode(t, "approve", w.approve(s, "b1", r), "")
+			w.people["a1"] = caller("alice", "a1", x.rule)
+			wantCode(t, "use", use(w, s, "a1", r.Name), x.want)
+			stored := w.requests[r.Name]
+			if isUsed := stored.Use != nil; isUsed != (x.want == "") {
+				t.Errorf("the use is %+v", stored.Use)
+			}
+			for _, made := range w.signins {
+				if got := strings.Join(made.Record, ","); got != "exec" {
+					t.Errorf("the sign-in records %q, want exec", got)
+				}
+			}
+		})
+	}
+}
+
+// RQ-01: A person's subnet router may carry the requester's other device, so nobody decides from it, and an approval from it does not count.
+func TestRQ01Router(t *testing.T) {
+	w, s, r := asked(t, asks)
+	router := w.people["b1"]
+	router.Router = true
+	plain := w.people["b1"]
+	w.people["b1"] = router
+	wantCode(t, "approve from a router", w.approve(s, "b1", r), problem.SubnetRouter)
+	w.people["b1"] = plain
+	wantCode(t, "approve", w.approve(s, "b1", r), "")
+	w.people["b1"] = router
+	wantCode(t, "use", use(w, s, "a1", r.Name), problem.NotApproved)
+}
+
+// Requests that are over cost no call of the API server when their requester asks again.
+func TestAskReadsNoOldRequests(t *testing.T) {
+	w, s, r := asked(t, asks)
+	p, err := w.permit("a1", access.RequestCancel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.cancel(t.Context(), p, EndRequest{ID: r.Name}); err != nil {
+		t.Fatal(err)
+	}
+	before := w.reads
+	if _, err := w.ask(s, "a1", AskRequest{Reason: signin.Reason(r.Reason)}); err != nil {
+		t.Fatal(err)
+	}
+	if w.reads != before {
+		t.Errorf("%d reads, want none", w.reads-before)
+	}
+}
+
+// RQ-08: A revocation ends a sign-in that the cache does not have yet.
+func TestRQ08RevokeBeforeTheCache(t *testing.T) {
+	w, s, r := asked(t, asks)
+	wantCode(t, "approve", w.approve(s, "b1", r), "")
+	wantCode(t, "use", use(w, s, "a1", r.Name), "")
+	w.now = w.now.Add(2 * cacheLag)
+	w.uncached = true
+	p, err := w.permit("b1", access.RequestRevoke)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.revoke(t.Context(), p, EndRequest{ID: r.Name, Reason: "enough"})
+	wantCode(t, "revoke", err, "")
+	if w.requests[r.Name].Revoked == nil {
+		t.Error("the request is not revoked")
 	}
 }

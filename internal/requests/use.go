@@ -44,31 +44,39 @@ func (s *Service) use(ctx context.Context, p access.Permit, name string) (used s
 		used, err = s.rejoin(ctx, r)
 		return used, false, err
 	}
-	v, err := s.mayUse(ctx, p, r)
+	v, terms, err := s.mayUse(ctx, p, r)
 	if err != nil {
 		return used, false, err
 	}
-	return s.begin(ctx, r, v)
+	want := s.signinOf(r, v.Period)
+	want.Record = access.MergeRecord(r.Record, terms.Record) // a rule may require more than when the person asked
+	return s.begin(ctx, r, want)
 }
 
-// mayUse returns the verdict about a request that may be used now, or why it may not be.
-func (s *Service) mayUse(ctx context.Context, p access.Permit, r Request) (Verdict, error) {
+// mayUse returns the verdict about a request that may be used now and what the requester's rules say now, or why it may
+// not be used.
+func (s *Service) mayUse(ctx context.Context, p access.Permit, r Request) (Verdict, access.Ask, error) {
 	terms, covered, err := p.TermsNow(r.Binds)
 	switch {
 	case err != nil:
-		return Verdict{}, err
+		return Verdict{}, terms, err
 	case !covered:
-		return Verdict{}, problem.New(problem.GrantRemoved, fmt.Sprintf("No rule lets %s ask for %s any more.", r.Requester.Login, r.Binds), "Ask an administrator of the tailnet.")
+		return Verdict{}, terms, problem.New(problem.GrantRemoved, fmt.Sprintf("No rule lets %s ask for %s any more.", r.Requester.Login, r.Binds), "Ask an administrator of the tailnet.")
+	}
+	if least := p.MinPeriod(); terms.Period < least {
+		return Verdict{}, terms, problem.New(problem.PeriodOutOfBounds,
+			fmt.Sprintf("Your rule now gives %v for %s, but this server's shortest period is %v.", terms.Period, r.Binds, least),
+			"Ask an administrator of the tailnet to correct the rule.")
 	}
 	if err := s.fresh(ctx); err != nil {
-		return Verdict{}, err
+		return Verdict{}, terms, err
 	}
 	if err := s.check(ctx, s.signinOf(r, r.Period)); err != nil {
-		return Verdict{}, err
+		return Verdict{}, terms, err
 	}
 	if s.Operator != nil {
 		if err := s.Operator(ctx); err != nil {
-			return Verdict{}, err
+			return Verdict{}, terms, err
 		}
 	}
 	facts, err := s.facts(ctx, r)
@@ -77,13 +85,13 @@ func (s *Service) mayUse(ctx context.Context, p access.Permit, r Request) (Verdi
 	switch {
 	case v.State == Approved:
 		v.Period = min(v.Period, terms.Period)
-		return v, nil
+		return v, terms, nil
 	case v.State != Pending:
-		return v, over(r, v)
+		return v, terms, over(r, v)
 	case err != nil:
-		return v, problem.New(problem.IdentityUnavailable, "The approvers of the request cannot be looked up in the tailnet now.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
+		return v, terms, problem.New(problem.IdentityUnavailable, "The approvers of the request cannot be looked up in the tailnet now.", "Try again in a moment.").WithRetryAfter(time.Second).WithCause(err)
 	}
-	return v, notApproved(r, v)
+	return v, terms, notApproved(r, v)
 }
 
 // notApproved names what is missing. It never says who could approve.
@@ -110,8 +118,7 @@ func (s *Service) signinOf(r Request, period time.Duration) signin.Signin {
 }
 
 // begin creates the sign-in and then writes that it is the use of r. Until then the operator binds nothing.
-func (s *Service) begin(ctx context.Context, r Request, v Verdict) (used signin.Signin, again bool, err error) {
-	want := s.signinOf(r, v.Period)
+func (s *Service) begin(ctx context.Context, r Request, want signin.Signin) (used signin.Signin, again bool, err error) {
 	want.AskedAt = s.Now()
 	used, err = s.Signins.Create(ctx, want)
 	if errors.Is(err, signin.ErrExists) {
@@ -130,7 +137,7 @@ func (s *Service) begin(ctx context.Context, r Request, v Verdict) (used signin.
 		return used, false, problem.New(problem.ClockSkew, fmt.Sprintf("The clocks of this server and of the API server differ by %v.", skew.Abs().Round(time.Second)), "Tell an administrator of the server.").
 			WithRetryAfter(time.Minute)
 	}
-	r.Use = &Use{At: used.Created, Signin: used.Name, SigninUID: used.UID, Device: used.Owner.DeviceID, Period: min(v.Period, used.Period)}
+	r.Use = &Use{At: used.Created, Signin: used.Name, SigninUID: used.UID, Device: used.Owner.DeviceID, Period: min(want.Period, used.Period)}
 	stored, err := s.Store.Write(ctx, r)
 	switch {
 	case err == nil && stored.Use != nil:

@@ -77,7 +77,11 @@ func requireFresh(ctx context.Context, node *tailnet.Node, limit time.Duration) 
 
 // requireOperator refuses a use that nobody would bind.
 func requireOperator(age time.Duration, err error) error {
-	if err == nil && age <= maxLeaseAge {
+	switch {
+	case err == nil && age < -maxLeaseAge:
+		return problem.New(problem.ClockSkew, fmt.Sprintf("The operator's clock is %v ahead of this server's. The request is not used up.", (-age).Round(time.Second)),
+			"Tell an administrator of the server.").WithRetryAfter(time.Minute)
+	case err == nil && age <= maxLeaseAge:
 		return nil
 	}
 	if err == nil {

@@ -80,6 +80,8 @@ func Recheck(s Signin, seen DeviceState, policy access.Policy, confirm time.Dura
 	}
 	p, err := access.Decide(seen.Caller, verb, policy, now)
 	switch {
+	case problem.CodeOf(err) == problem.NotEnabled:
+		return end("Access requests are off on this server.")
 	case problem.CodeOf(err) == problem.NodeExpired:
 		return end("%s", problem.From(err).Message)
 	case err != nil:

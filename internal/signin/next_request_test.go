@@ -112,6 +112,8 @@ func TestNextRequest(t *testing.T) {
 		{"self-service", byRequest(func(f *Facts) { f.Request.Approvals, f.Request.Approved = 0, nil }), soon, Provision, ReasonProvisioned, end},
 		{"self-service of a role with a floor", byRequest(func(f *Facts) { f.Request.Approvals, f.Request.Approved, f.Rules.Requests.Floor = 0, nil, floor(1) }), soon, Refuse, ReasonNotApproved, end},
 		{"a floor above the approvals", byRequest(func(f *Facts) { f.Rules.Requests.Floor = floor(2) }), soon, Refuse, ReasonNotApproved, end},
+		{"a floor that is raised while it lives", elevatedNow(func(f *Facts) { f.Rules.Requests.Floor = floor(2) }), soon, Keep, ReasonProvisioned, end},
+		{"a floor that is raised, without its bindings", elevatedNow(func(f *Facts) { f.Rules.Requests.Floor, f.Bindings = floor(2), nil }), soon, Refuse, ReasonNotApproved, end},
 		{"a floor that is met", byRequest(func(f *Facts) {
 			f.Rules.Requests.Floor = floor(2)
 			f.Request.Approved = append(f.Request.Approved, approval(2))

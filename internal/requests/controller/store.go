@@ -219,7 +219,7 @@ func (s *Store) LeaseAge(ctx context.Context, namespace, name string, now time.T
 	if err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &lease); err != nil {
 		return 0, fmt.Errorf("read the Lease %s: %w", name, err)
 	}
-	if lease.Spec.RenewTime == nil {
+	if lease.Spec.RenewTime == nil || lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" { // an operator that stops gives it back
 		return 0, fmt.Errorf("the Lease %s has no holder", name)
 	}
 	return now.Sub(lease.Spec.RenewTime.Time), nil
