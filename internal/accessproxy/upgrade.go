@@ -144,6 +144,7 @@ func (x *exchange) observe(client net.Conn, backend io.WriteCloser, c *frames.Co
 		backend.Close() // releases a write
 		<-sentAll
 		io.Copy(toServer, client)
+		io.Copy(io.Discard, client) // of a client whose frames cannot be read any more
 	}
 }
 

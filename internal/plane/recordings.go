@@ -188,8 +188,8 @@ func (d *Service) replayRecording(ctx context.Context, p access.Permit, req Repl
 	if err := s.Begin(recording.CastType, http.Header{"X-Accel-Buffering": {"no"}}); err != nil {
 		return err
 	}
-	out := &renewing{Stream: s, now: d.Now, renewed: d.Now(), may: func(p access.Permit) bool { return mayReplay(p, about) }}
-	if err := player.Clean(out, text, maxReplay); !errors.Is(err, player.ErrTooLarge) {
+	in := &renewing{Reader: text, stream: s, now: d.Now, renewed: d.Now(), may: func(p access.Permit) bool { return mayReplay(p, about) }}
+	if err := player.Clean(s, in, maxReplay); !errors.Is(err, player.ErrTooLarge) {
 		return err
 	}
 	return nil
@@ -217,18 +217,19 @@ func recorderProblem(err error) error {
 	return problem.New(problem.Unavailable, "The recorder gave no answer: "+recorderFault(err), "Try again in a moment.").WithCause(err)
 }
 
-// A renewing stream is decided again while it is written.
+// A renewing reader decides again about a stream while it reads what the stream sends, also while nothing of it is sent.
 type renewing struct {
-	*httpapi.Stream
+	io.Reader
+	stream  *httpapi.Stream
 	now     func() time.Time
 	renewed time.Time
 	may     func(access.Permit) bool
 }
 
-// Write implements [io.Writer].
-func (r *renewing) Write(b []byte) (int, error) {
+// Read implements [io.Reader].
+func (r *renewing) Read(b []byte) (int, error) {
 	if now := r.now(); now.Sub(r.renewed) >= recordingRenewal {
-		p, err := r.Renew()
+		p, err := r.stream.Renew()
 		if err != nil {
 			return 0, err
 		}
@@ -236,5 +237,5 @@ func (r *renewing) Write(b []byte) (int, error) {
 			return 0, goneRecordings
 		}
 	}
-	return r.Stream.Write(b)
+	return r.Reader.Read(b)
 }

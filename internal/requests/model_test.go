@@ -203,7 +203,11 @@ func (w *world) approve(s *Service, device string, r Request) error {
 // REQ-34: Random interleavings of all operations, faults and clock steps.
 func TestREQ34Model(t *testing.T) {
 	uses := 0
-	for seed := range uint64(300) {
+	seeds := uint64(300)
+	if testing.Short() {
+		seeds = 60
+	}
+	for seed := range seeds {
 		w, s := newWorld(seed)
 		w.faults = seed%3 > 0
 		finals := map[string]State{}

@@ -76,7 +76,7 @@ func (f File) validatePlane(v *validation) {
 	hosts := map[string]bool{}
 	for _, a := range p.AccessProxies {
 		host := hostOf(a)
-		v.failIf(host == "", "plane.accessProxies: %q is not a URL such as https://prod-eu-api.example.ts.net", a)
+		v.failIf(host == "" || !strings.HasPrefix(a, "https:"), "plane.accessProxies: %q is not a URL such as https://prod-eu-api.example.ts.net", a)
 		v.failIf(host != "" && hosts[host], "plane.accessProxies: %q is listed twice", a)
 		hosts[host] = true
 	}

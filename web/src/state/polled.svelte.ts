@@ -25,6 +25,7 @@ export class Polled<P extends Path> implements Rows<Row<P>> {
   left = $state(0)
   readonly #path: P
   readonly #every: number
+  #wanted = false
 
   constructor(path: P, every: number) {
     this.#path = path
@@ -32,7 +33,9 @@ export class Polled<P extends Path> implements Rows<Row<P>> {
   }
 
   want(): void {
-    if (this.at === null && !this.loading) void this.read()
+    if (this.#wanted) return
+    this.#wanted = true
+    void this.read()
   }
 
   async read(): Promise<void> {

@@ -11,9 +11,12 @@ export class Recorded implements Rows<Recording> {
   at: number | null = $state(null)
   /** Where the next page begins; "": there is none. */
   next = $state('')
+  #wanted = false
 
   want(): void {
-    if (this.at === null && !this.loading) void this.read()
+    if (this.#wanted) return
+    this.#wanted = true
+    void this.read()
   }
 
   read(): Promise<void> {
@@ -29,9 +32,12 @@ export class Recorded implements Rows<Recording> {
     this.loading = true
     try {
       const e = await get<'/recordings'>(before ? `/recordings?before=${before}` : '/recordings')
-      this.rows = e.data && before ? [...(this.rows ?? []), ...e.data] : e.data
       this.sources = e.meta.sources ?? []
-      this.next = e.meta.page?.next ?? ''
+      if (e.data || !before) {
+        // A recorder that is down takes no page away that was read before.
+        this.rows = e.data && before ? [...(this.rows ?? []), ...e.data] : e.data
+        this.next = e.meta.page?.next ?? ''
+      }
       this.fault = null
       this.at = Date.now()
     } catch (x) {

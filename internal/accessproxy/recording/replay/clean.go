@@ -85,10 +85,14 @@ func (c *cleaner) copy(in *bufio.Reader) error {
 			continue
 		}
 		c.last = max(c.last, min(at, maxSeconds))
-		if c.left -= int64(len(text)) + 20; c.left < 0 {
+		event, err := c.event(code, text)
+		if err != nil {
+			return err
+		}
+		if c.left -= int64(len(event)); c.left < 0 {
 			return errors.Join(ErrTooLarge, c.write("m", "the rest of the recording is not shown here"))
 		}
-		if err := c.write(code, text); err != nil {
+		if _, err := c.out.Write(event); err != nil {
 			return err
 		}
 	}
@@ -115,9 +119,15 @@ func (c *cleaner) clean(code, text string) (string, string) {
 }
 
 func (c *cleaner) write(code, text string) error {
-	b, err := json.Marshal(text)
+	event, err := c.event(code, text)
 	if err == nil {
-		_, err = fmt.Fprintf(c.out, "[%.6f,%q,%s]\n", c.last, code, b)
+		_, err = c.out.Write(event)
 	}
 	return err
+}
+
+// event returns an event as a line of the recording.
+func (c *cleaner) event(code, text string) ([]byte, error) {
+	b, err := json.Marshal(text)
+	return fmt.Appendf(nil, "[%.6f,%q,%s]\n", c.last, code, b), err
 }

@@ -48,7 +48,7 @@ no event
 
 // A recording that is larger than a page can hold ends with a marker that says so. Other files are refused.
 func TestCleanRefuses(t *testing.T) {
-	long := "{\"version\":2,\"width\":80,\"height\":24}\n" + strings.Repeat("[1,\"o\",\"0123456789\"]\n", 1000)
+	long := "{\"version\":2,\"width\":80,\"height\":24}\n" + strings.Repeat("[1,\"o\",\"0123456789<<<<\"]\n", 1000)
 	var out strings.Builder
 	if err := replay.Clean(&out, strings.NewReader(long), 1000); !errors.Is(err, replay.ErrTooLarge) {
 		t.Errorf("a long recording: %v, want %v", err, replay.ErrTooLarge)

@@ -5,6 +5,8 @@
 package replay
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -181,7 +183,9 @@ func (f *Filter) passes(parameters string, final rune) bool {
 		case 's', 'u': // with parameters: margins, and the keyboard's protocol
 			return parameters == ""
 		case 'T': // with more parameters: tracking of the mouse
-			return len(list) < 2
+			return len(list) < 2 && isFew(list)
+		case 'L', 'M', 'S': // a player may move line by line
+			return isFew(list)
 		}
 		return strings.ContainsRune("@ABCDEFGHIJKLMPSXZ`adefgmr", final)
 	}
@@ -202,6 +206,11 @@ func (f *Filter) passes(parameters string, final rune) bool {
 		return len(list) > 0
 	}
 	return false
+}
+
+// isFew reports whether no parameter is more than a terminal has rows.
+func isFew(list []string) bool {
+	return !slices.ContainsFunc(list, func(p string) bool { n, _ := strconv.Atoi(p); return n > maxRows })
 }
 
 // isShown reports whether a character is text, or a control character that moves the cursor or selects a character set. The bell is none.

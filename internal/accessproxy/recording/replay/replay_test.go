@@ -30,6 +30,7 @@ func TestFilter(t *testing.T) {
 		{"a reset", "a\x1bcb\x1b[!pc", "abc"},
 		{"repetition", "a\x1b[999999999bb", "ab"},
 		{"large parameters", "\x1b[99999999Aa", "a"},
+		{"lines moved one by one, more than a terminal has", "a\x1b[9999S\x1b[9999T\x1b[201L\x1b[9999Mb\x1b[2S", "ab\x1b[2S"},
 		{"a long sequence", "\x1b[" + strings.Repeat("1;", 1000) + "ma", "a"},
 		{"a bell", "a\x07b", "ab"},
 		{"the order of text", "a\u202eb\u2066c", "abc"},
