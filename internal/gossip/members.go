@@ -113,7 +113,7 @@ type Cluster struct {
 	APIPort     uint16            `json:"apiPort"`
 	Labels      map[string]string `json:"labels"`
 	Proxies     []Proxy           `json:"proxies,omitempty" doc:"access proxies of the publishing server's own cluster; only in the published list"`
-	Proxy       string            `json:"proxy,omitempty" doc:"URL of the cluster's access proxy. It is in apiEndpoint too if the address of the API server is private"`
+	Proxy       string            `json:"proxy,omitempty" doc:"URL of the cluster's access proxy, if the address of the API server is private; apiEndpoint is the same then"`
 
 	Name     string            `json:"name"`
 	ID       string            `json:"id"`
@@ -218,8 +218,8 @@ func clusterOf(members []Member) Cluster {
 			cmp.Compare(slices.Index(states, a.State), slices.Index(states, b.State)), strings.Compare(a.Node, b.Node))
 	})
 	best := members[0]
-	endpoint, port := best.publicEndpoint()
-	c := Cluster{APIEndpoint: endpoint, APIPort: port, Proxy: best.Proxy, Labels: best.Labels, Name: best.ClusterName, ID: best.ClusterID, URL: best.URL,
+	endpoint, port, proxy := best.publicEndpoint()
+	c := Cluster{APIEndpoint: endpoint, APIPort: port, Proxy: proxy, Labels: best.Labels, Name: best.ClusterName, ID: best.ClusterID, URL: best.URL,
 		State: best.State, LastSeen: displayTime(best.LastSeen), Verified: best.Verified, Conflict: best.Conflict, Self: best.Self, CAHash: best.CAHash, Key: best.Key,
 		Software: best.Software, Members: make([]ClusterMember, 0, len(members)), AuditLogs: auditLogs(members)}
 	if c.Labels == nil {

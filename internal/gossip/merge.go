@@ -130,7 +130,7 @@ func (v *View) mergeRecord(r *Record, d Delivery, now time.Time) Change {
 	}
 	v.moved = true
 	v.entries = v.entries.With(r.Node, e)
-	c.Proxy = v.Verified(e) && v.pinProxy(r.Facts)
+	c.Proxy = e.Proxied && v.Verified(e) && v.pinProxy(r.Facts)
 	if known {
 		return c
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 // An API server with a private address is of no use to people of other clusters, but its cluster's access proxy may be. A record announces
-// that proxy. Only the cluster's own key vouches for it, and no two clusters share one (law 6): the first that announced it keeps it.
+// that proxy. Only the cluster's own key vouches for it, and no two clusters share one (law 6): the first that announced it keeps it. The
+// proxy beside a public API server is no claim to a name and is not listed, so no other member can spoil the record of such a cluster.
 
 // errPrivate reports an address of an API server to which only allowEndpoints or a proxy leads people.
 var errPrivate = errors.New("a private address")
@@ -26,13 +27,13 @@ func (e privateError) Is(target error) bool { return target == errPrivate }
 // through the proxy.
 func (v *View) checkEndpoints(e *Entry, p Peer, m *Netmap, by pinDecision) error {
 	err := v.rules.AllowedEndpoints.Check(e.Facts, p)
-	if err != nil && !errors.Is(err, errPrivate) || e.Proxy == "" {
+	if !errors.Is(err, errPrivate) || e.Proxy == "" {
 		return err
 	}
 	if err := v.checkProxy(e.Record, p, m, by); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	e.Proxied = err != nil
+	e.Proxied = true
 	return nil
 }
 
@@ -118,11 +119,12 @@ func (v *View) withoutProxies(clusters []string) {
 	v.proxies = v.proxies.Without(clusters...)
 }
 
-// publicEndpoint returns the URL and port under which people of other clusters reach the Kubernetes API.
-func (m Member) publicEndpoint() (string, uint16) {
+// publicEndpoint returns the URL and port under which people of other clusters reach the Kubernetes API, and the same URL as proxy if it is
+// that of the access proxy.
+func (m Member) publicEndpoint() (endpoint string, port uint16, proxy string) {
 	if !m.Proxied {
-		return m.APIEndpoint, m.APIPort
+		return m.APIEndpoint, m.APIPort, ""
 	}
-	_, port, _ := splitEndpointURL(m.Proxy, "https") // checkProxy has parsed it
-	return m.Proxy, port
+	_, port, _ = splitEndpointURL(m.Proxy, "https") // checkProxy has parsed it
+	return m.Proxy, port, m.Proxy
 }

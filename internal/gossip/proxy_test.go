@@ -63,13 +63,9 @@ func TestProxyOfAnother(t *testing.T) {
 			t.Errorf("%s: %+v, want %s and %q", what, ch, Endpoint, detail)
 		}
 	}
-	public := b.facts
-	public.Proxy = "https://East-API." + tailnet + ":8443"
-	server := b.facts
-	server.Proxy = "https://" + a.facts.Host
 	refused("another's proxy", c.record(b, forge(t, withProxy(b, proxy), Order{1, 1}, b.key)), "is the proxy of the cluster "+a.facts.ClusterID)
-	refused("another's proxy, beside a public API server", c.record(b, forge(t, public, Order{1, 2}, b.key)), "is the proxy of the cluster")
-	refused("another's access server", c.record(b, forge(t, server, Order{1, 3}, b.key)), "is an access server of the cluster")
+	refused("another's proxy, at another port", c.record(b, forge(t, withProxy(b, "https://East-API."+tailnet+":8443"), Order{1, 2}, b.key)), "is the proxy of the cluster")
+	refused("another's access server", c.record(b, forge(t, withProxy(b, "https://"+a.facts.Host), Order{1, 3}, b.key)), "is an access server of the cluster")
 
 	stolen := withProxy(b, proxy) // b claims the cluster of a with its own key
 	stolen.ClusterID = a.facts.ClusterID
@@ -82,6 +78,26 @@ func TestProxyOfAnother(t *testing.T) {
 	}
 	if ch := c.record(b, forge(t, withProxy(b, proxy), Order{2, 2}, b.key)); ch.Entry == nil {
 		t.Errorf("a name that nobody has any more: %+v", ch)
+	}
+}
+
+// TestProxyBesidePublicServer: nobody can take a cluster with a public API server off the list by announcing the name of its proxy first, and
+// what such a cluster announces beside its API server claims no name (GO-07).
+func TestProxyBesidePublicServer(t *testing.T) {
+	c := newMergeEnv(t, Rules{})
+	a, b := c.s.nodes[0], c.s.nodes[1]
+	_, tailnet, _ := strings.Cut(a.facts.Host, ".")
+	public := a.facts
+	public.Proxy = "https://a-api." + tailnet
+	if ch := c.record(b, forge(t, withProxy(b, public.Proxy), Order{1, 1}, b.key)); ch.Entry == nil {
+		t.Fatalf("the rogue member: %+v", ch)
+	}
+	ch := c.record(a, forge(t, public, Order{1, 1}, a.key))
+	if ch.Entry == nil || !c.verified(a) {
+		t.Fatalf("the cluster with the public API server: %+v", ch)
+	}
+	if ch.Proxy || ch.Entry.Proxied {
+		t.Errorf("it claims the name of the proxy: %+v", ch)
 	}
 }
 
