@@ -81,7 +81,7 @@ func TestProxyOfAnother(t *testing.T) {
 	}
 }
 
-// TestProxyBesidePublicServer: nobody can take a cluster with a public API server off the list by announcing the name of its proxy first, and
+// TestProxyBesidePublicServer: no other member can take a cluster with a public API server off the list by announcing the name of its proxy first, and
 // what such a cluster announces beside its API server claims no name (GO-07).
 func TestProxyBesidePublicServer(t *testing.T) {
 	c := newMergeEnv(t, Rules{})

@@ -128,7 +128,7 @@ func TestRQ07UsedOnce(t *testing.T) {
 	wantCode(t, "use after its sign-in was deleted", use(w, s, "a1", r.Name), problem.RequestOver)
 }
 
-// REQ-06: A request expires with nobody looking, and nothing brings it back.
+// REQ-06: A request expires without being read, and nothing brings it back.
 func TestREQ06Expires(t *testing.T) {
 	w, s, r := asked(t, asks)
 	w.now = w.now.Add(8 * time.Hour)
@@ -240,7 +240,7 @@ func TestRulesAtUse(t *testing.T) {
 	}
 }
 
-// RQ-01: A person's subnet router may carry the requester's other device, so nobody decides from it, and an approval from it does not count.
+// RQ-01: A person's subnet router may carry the requester's other device, so no decision from it counts, and an earlier approval from it is void.
 func TestRQ01Router(t *testing.T) {
 	w, s, r := asked(t, asks)
 	router := w.people["b1"]

@@ -55,7 +55,7 @@ func recordings(t *testing.T) *recording.Dir {
 
 // ID-12, PRX-12: each operation of the recorder for each kind of caller, with the recordings that the response shows. Each request has one
 // audit entry, a stream that begins has two, and a refused caller learns nothing about the recordings. An operator plane, which its tag
-// shows, sees all and must name the person who asked; nobody else may name one.
+// shows, sees all and must name the person who asked; no other caller may name one.
 func TestID12_RecorderRoles(t *testing.T) {
 	file := settings.Default()
 	file.Recorder.Planes = []string{"tag:plane"}

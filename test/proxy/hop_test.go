@@ -17,7 +17,7 @@ func TestHopClosesStreams(t *testing.T) {
 	run(t, alice, 0, "tka", "login", "--role", "edit")
 	run(t, alice, 0, "kubectl", "--kubeconfig", filepath.Join(alice.Home, "edit.kubeconfig"), "wait", "pod/app", "--for=condition=Ready", "--timeout=1m")
 	// The API server translates WebSocket streams, and follows logs, for its node. Where the connection to the node breaks, it reports
-	// a success itself, which nobody behind it can tell from a real one.
+	// a success itself, which no program behind it can tell from a real one.
 	for _, tt := range []struct {
 		hop  string
 		cut  func() int

@@ -25,7 +25,7 @@ func TestCL01_addresses_of_servers(t *testing.T) {
 		{"lab", "http://tka-lab", "http where the settings allow it"},
 		{"http://tka-lab", "http://tka-lab", "and by its URL"},
 		{"eu", "https://tka.example.ts.net:8443", "a name of the settings"},
-		{"http://tka", "", "http that nobody allowed"},
+		{"http://tka", "", "http that no setting allowed"},
 		{"http://tka-lab:81", "", "another port is another server"},
 		{"", "", "nothing"},
 		{"https://user@tka", "", "a user name"},
