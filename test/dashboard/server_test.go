@@ -53,7 +53,8 @@ const capability = "tailplane.dev/cap/plane"
 func open(t *testing.T) *env {
 	t.Helper()
 	h := &env{board: plane.NewStore(time.Now), caller: somebody("alice")}
-	desk := plane.Service{Store: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, RevokeSignin: h.revoke, AccessProxies: h.proxies, Recorder: h.recorder(), AuditEntries: h.newest, RecentAudit: &h.trail, Exposures: func() []plane.Exposure {
+	proxies := h.proxies()
+	desk := plane.Service{Store: h.board, Now: time.Now, Version: "v0", Commit: "0", Ready: func() bool { return true }, RevokeSignin: h.revoke, AccessProxies: func() []plane.AccessProxy { return proxies }, Recorder: h.recorder(), AuditEntries: h.newest, RecentAudit: &h.trail, Exposures: func() []plane.Exposure {
 		return []plane.Exposure{{Name: "grafana", Address: new("https://grafana.tail1234.ts.net"), Access: "observe.read", Source: "exposure:grafana"}}
 	}}
 	h.board.Report(plane.Source{Name: "exposure:grafana", Status: plane.StatusOK})
