@@ -3,13 +3,13 @@ package controller
 import (
 	"slices"
 	"time"
-	"unicode"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/requests"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // requestOf converts o, and computes its digest.
@@ -68,8 +68,8 @@ func objectOf(r requests.Request, namespace string) *v1alpha1.TkaRequest {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: r.Name, Labels: map[string]string{v1alpha1.ManagedByLabel: v1alpha1.ManagedBy}},
 		Spec: v1alpha1.TkaRequestSpec{
 			Cluster: v1alpha1.RequestCluster{Name: r.ClusterName, ID: r.ClusterID},
-			Requester: v1alpha1.Requester{SigninUser: v1alpha1.SigninUser{Login: q.Login, ID: q.UserID, DisplayName: clean(q.DisplayName)}, Tags: q.Tags,
-				Device: v1alpha1.SigninDevice{ID: q.Device, Name: clean(q.DeviceName), Tailnet: q.Tailnet}},
+			Requester: v1alpha1.Requester{SigninUser: v1alpha1.SigninUser{Login: q.Login, ID: q.UserID, DisplayName: sanitize.DisplayName(q.DisplayName)}, Tags: q.Tags,
+				Device: v1alpha1.SigninDevice{ID: q.Device, Name: sanitize.DisplayName(q.DeviceName), Tailnet: q.Tailnet}},
 			Rule: r.Rule, Period: metav1.Duration{Duration: r.Period}, Approvals: int32(r.Approvals), Reason: r.Reason, BreakGlass: r.BreakGlass, Record: r.Record,
 			AskedAt: metav1.NewTime(r.AskedAt), PendingUntil: metav1.NewTime(r.PendingUntil),
 		},
@@ -78,17 +78,6 @@ func objectOf(r requests.Request, namespace string) *v1alpha1.TkaRequest {
 		o.Spec.Bind = append(o.Spec.Bind, v1alpha1.SigninBind{Role: string(b.Role), Namespaces: b.Namespaces, NamespaceSelector: string(b.Selector)})
 	}
 	return o
-}
-
-// clean cleans a name for storage and display. It identifies nobody, and an unusual one must not prevent a request.
-func clean(name string) string {
-	var out []rune
-	for _, r := range name {
-		if unicode.IsPrint(r) && len(out) < 253 {
-			out = append(out, r)
-		}
-	}
-	return string(out)
 }
 
 // statusOf converts a status for a patch. It omits notified, which others write.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -16,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -33,11 +30,7 @@ type Store struct {
 	namespace string
 	clusterID string // for the digests
 	client    client.Client
-	cache     cache.Cache
-	synced    chan struct{} // closed when the cache is filled
-
-	mu      sync.Mutex
-	waiting map[string]map[chan struct{}]struct{} // by name; sends on each channel must not block
+	cache     *kube.WatchedCache // requestOf only reads
 }
 
 var _ requests.Store = (*Store)(nil)
@@ -55,69 +48,20 @@ func NewStore(config *rest.Config, namespace, clusterID string) (*Store, error) 
 	}
 	mapper := kube.Mapper([]schema.GroupVersionKind{v1alpha1.GroupVersion.WithKind("TkaRequest"), coordinationv1.SchemeGroupVersion.WithKind("Lease")}, nil)
 	config = kube.Unthrottled(config)
-	s := &Store{namespace: namespace, clusterID: clusterID, synced: make(chan struct{}), waiting: map[string]map[chan struct{}]struct{}{}}
+	s := &Store{namespace: namespace, clusterID: clusterID}
 	var err error
 	if s.client, err = client.New(config, client.Options{Scheme: scheme, Mapper: mapper}); err != nil {
 		return nil, err
 	}
-	s.cache, err = cache.New(config, cache.Options{
-		Scheme: scheme, Mapper: mapper,
-		DefaultNamespaces:            map[string]cache.Config{namespace: {}},
-		DefaultTransform:             cache.TransformStripManagedFields(),
-		DefaultUnsafeDisableDeepCopy: new(true), // requestOf only reads
-	})
+	s.cache, err = kube.NewWatchedCache(config, scheme, mapper, namespace, &v1alpha1.TkaRequest{}, "access requests")
 	return s, err
 }
 
 // Run keeps the cache up to date until ctx ends. It must be called at most once.
-func (s *Store) Run(ctx context.Context) error {
-	informer, err := s.cache.GetInformer(ctx, &v1alpha1.TkaRequest{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch access requests: %w", err)
-	}
-	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    s.wake,
-		UpdateFunc: func(_, now any) { s.wake(now) },
-		DeleteFunc: s.wake,
-	})
-	if err != nil {
-		return fmt.Errorf("watch access requests: %w", err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced, registration.HasSynced) {
-			close(s.synced)
-		}
-	})
-	err = s.cache.Start(ctx)
-	wg.Wait()
-	return err
-}
+func (s *Store) Run(ctx context.Context) error { return s.cache.Run(ctx) }
 
 // Synced reports whether the cache is filled, for a readiness check.
-func (s *Store) Synced() bool {
-	select {
-	case <-s.synced:
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *Store) wake(o any) {
-	name, err := toolscache.DeletionHandlingObjectToName(o)
-	if err != nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for w := range s.waiting[name.Name] {
-		select {
-		case w <- struct{}{}:
-		default: // a notification is already pending
-		}
-	}
-}
+func (s *Store) Synced() bool { return s.cache.Synced() }
 
 // Create stores a new request.
 func (s *Store) Create(ctx context.Context, want requests.Request) (requests.Request, error) {
@@ -174,43 +118,16 @@ func (s *Store) Write(ctx context.Context, r requests.Request) (requests.Request
 
 // Await implements requests.Store.
 func (s *Store) Await(ctx context.Context, name string, done func(requests.Request, bool) bool) error {
-	select {
-	case <-s.synced:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	woken := make(chan struct{}, 1)
-	s.mu.Lock()
-	if s.waiting[name] == nil {
-		s.waiting[name] = map[chan struct{}]struct{}{}
-	}
-	s.waiting[name][woken] = struct{}{}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.waiting[name], woken)
-		if len(s.waiting[name]) == 0 {
-			delete(s.waiting, name)
-		}
-	}()
 	seen := false // the cache may lag behind a request that was just created, so absence counts only after it was seen
-	for {
+	return s.cache.Await(ctx, name, func() (bool, error) {
 		o := new(v1alpha1.TkaRequest)
 		there := s.cache.Get(context.Background(), client.ObjectKey{Namespace: s.namespace, Name: name}, o) == nil
 		var r requests.Request
 		if there {
 			seen, r = true, s.requestOf(o)
 		}
-		if seen && done(r, there) {
-			return nil
-		}
-		select {
-		case <-woken:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+		return seen && done(r, there), nil
+	})
 }
 
 // LeaseAge returns how long ago the holder of a Lease renewed it, by the clock now.

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +17,7 @@ import (
 	"github.com/tailplane/tailplane/internal/access"
 	"github.com/tailplane/tailplane/internal/kube/conditions"
 	"github.com/tailplane/tailplane/internal/signin"
+	"github.com/tailplane/tailplane/internal/util/sanitize"
 )
 
 // signinOf converts o to a signin.Signin.
@@ -128,8 +128,8 @@ func objectOf(s signin.Signin, namespace string) *v1alpha1.TkaSignin {
 			Finalizers: []string{v1alpha1.SigninFinalizer},
 		},
 		Spec: v1alpha1.TkaSigninSpec{
-			User:    v1alpha1.SigninUser{Login: s.Owner.Login, ID: s.Owner.UserID, DisplayName: cleanDisplayName(s.Owner.DisplayName)},
-			Device:  v1alpha1.SigninDevice{ID: s.Owner.DeviceID, Name: cleanDisplayName(s.Owner.DeviceName), Tailnet: s.Owner.Tailnet},
+			User:    v1alpha1.SigninUser{Login: s.Owner.Login, ID: s.Owner.UserID, DisplayName: sanitize.DisplayName(s.Owner.DisplayName)},
+			Device:  v1alpha1.SigninDevice{ID: s.Owner.DeviceID, Name: sanitize.DisplayName(s.Owner.DeviceName), Tailnet: s.Owner.Tailnet},
 			Session: string(s.Owner.Session),
 			Rule:    s.Rule,
 			Record:  s.Record,
@@ -166,22 +166,6 @@ func tokenOf(s signin.Signin) *v1alpha1.SigninToken {
 		t.Claims[name] = v1alpha1.SigninClaim(value)
 	}
 	return t
-}
-
-// cleanDisplayName cleans a display name for storage and display. The name comes from the identity
-// provider or the device's owner and identifies no person. An unusual name must not prevent a
-// sign-in.
-func cleanDisplayName(name string) string {
-	name = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, name)
-	if characters := []rune(name); len(characters) > 253 { // the schema counts characters
-		return string(characters[:253])
-	}
-	return name
 }
 
 // statusOf converts r to a status. Conditions that do not change keep their transition times from

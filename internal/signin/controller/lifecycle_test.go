@@ -668,11 +668,9 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	s.mu.Lock()
-	if n := len(s.waiting); n != 0 {
+	if n := s.cache.Awaited(); n != 0 {
 		t.Errorf("%d names have no waiter", n)
 	}
-	s.mu.Unlock()
 	p.nothingLeft()
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -19,8 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/tailplane/tailplane/api/v1alpha1"
@@ -51,14 +48,9 @@ type Store struct {
 	now       func() time.Time
 	config    *rest.Config
 	client    client.Client
-	cache     cache.Cache
+	cache     *kube.WatchedCache    // signinOf only reads
 	policies  lookupCache[bool]     // whether a policy is in force, by name
 	roles     lookupCache[roleInfo] // by name
-
-	synced chan struct{} // closed when the cache is filled
-
-	mu      sync.Mutex
-	waiting map[string]map[chan struct{}]struct{} // by name; sends on each channel must not block
 }
 
 var _ signin.Store = (*Store)(nil)
@@ -83,17 +75,12 @@ func NewStore(config *rest.Config, namespace string, rules signin.TokenRules, no
 		rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
 	})
 	config = kube.Unthrottled(config)
-	s := &Store{namespace: namespace, rules: rules, now: now, config: config, synced: make(chan struct{}), waiting: map[string]map[chan struct{}]struct{}{}}
+	s := &Store{namespace: namespace, rules: rules, now: now, config: config}
 	var err error
 	if s.client, err = client.New(config, client.Options{Scheme: scheme, Mapper: mapper}); err != nil {
 		return nil, err
 	}
-	s.cache, err = cache.New(config, cache.Options{
-		Scheme: scheme, Mapper: mapper,
-		DefaultNamespaces:            map[string]cache.Config{namespace: {}},
-		DefaultTransform:             cache.TransformStripManagedFields(),
-		DefaultUnsafeDisableDeepCopy: new(true), // signinOf only reads
-	})
+	s.cache, err = kube.NewWatchedCache(config, scheme, mapper, namespace, &v1alpha1.TkaSignin{}, "sign-ins")
 	return s, err
 }
 
@@ -104,53 +91,11 @@ func (s *Store) Run(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("index sign-ins: %w", err)
 	}
-	informer, err := s.cache.GetInformer(ctx, &v1alpha1.TkaSignin{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch sign-ins: %w", err)
-	}
-	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    s.wake,
-		UpdateFunc: func(_, now any) { s.wake(now) },
-		DeleteFunc: s.wake,
-	})
-	if err != nil {
-		return fmt.Errorf("watch sign-ins: %w", err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced, registration.HasSynced) {
-			close(s.synced)
-		}
-	})
-	err = s.cache.Start(ctx)
-	wg.Wait()
-	return err
+	return s.cache.Run(ctx)
 }
 
 // Synced reports whether the cache is filled, for a readiness check.
-func (s *Store) Synced() bool {
-	select {
-	case <-s.synced:
-		return true
-	default:
-		return false
-	}
-}
-
-func (s *Store) wake(o any) {
-	name, err := toolscache.DeletionHandlingObjectToName(o)
-	if err != nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for w := range s.waiting[name.Name] {
-		select {
-		case w <- struct{}{}:
-		default: // a notification is already pending
-		}
-	}
-}
+func (s *Store) Synced() bool { return s.cache.Synced() }
 
 // Get reads the sign-in from the API server.
 func (s *Store) Get(ctx context.Context, name string) (signin.Signin, error) {
@@ -260,42 +205,16 @@ func (s *Store) annotateEnd(ctx context.Context, which signin.Signin) {
 // Await implements signin.Store. The watch triggers each check. A positive check is repeated on the
 // API server, because the cache may lag behind a write that the caller knows of.
 func (s *Store) Await(ctx context.Context, name string, done func(signin.Signin, bool) bool) error {
-	select {
-	case <-s.synced:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	woken := make(chan struct{}, 1)
-	s.mu.Lock()
-	if s.waiting[name] == nil {
-		s.waiting[name] = map[chan struct{}]struct{}{}
-	}
-	s.waiting[name][woken] = struct{}{}
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.waiting[name], woken)
-		if len(s.waiting[name]) == 0 {
-			delete(s.waiting, name)
+	return s.cache.Await(ctx, name, func() (bool, error) {
+		if !done(s.GetCached(name)) {
+			return false, nil
 		}
-	}()
-	for {
-		if done(s.GetCached(name)) {
-			now, err := s.Get(ctx, name)
-			if err != nil && !errors.Is(err, signin.ErrNotFound) {
-				return err
-			}
-			if done(now, err == nil) {
-				return nil
-			}
+		now, err := s.Get(ctx, name)
+		if err != nil && !errors.Is(err, signin.ErrNotFound) {
+			return false, err
 		}
-		select {
-		case <-woken:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+		return done(now, err == nil), nil
+	})
 }
 
 // wrapError wraps an error with the operation and maps API server errors to the errors of package

@@ -53,3 +53,21 @@ func appendU(dst []byte, r rune) []byte {
 	const hex = "0123456789abcdef"
 	return append(dst, '\\', 'u', hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15])
 }
+
+// maxDisplayName is the most characters of a name for display in the schemas of Tailplane's kinds.
+const maxDisplayName = 253
+
+// DisplayName cleans a name for storage and display. The name comes from the identity provider or the device's owner and
+// identifies no person, so an unusual one is shortened and never refused.
+func DisplayName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, name)
+	if characters := []rune(name); len(characters) > maxDisplayName {
+		return string(characters[:maxDisplayName])
+	}
+	return name
+}
