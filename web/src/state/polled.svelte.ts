@@ -1,4 +1,4 @@
-import type { Data, Path, Source } from '../wire.ts'
+import type { Response as Answer, Data, Path, Source } from '../wire.ts'
 import { ApiError, get } from './api.ts'
 
 /** The rows of a list, as a page shows them. null: not known. */
@@ -14,23 +14,14 @@ export interface Rows<R> {
 
 type Row<P extends Path> = NonNullable<Data<P>> extends (infer R)[] ? R : never
 
-/** A list that the server asks others for. The event stream does not have it, so it is read again and again while a page shows it. */
-export class Polled<P extends Path> implements Rows<Row<P>> {
-  rows: Row<P>[] | null = $state.raw(null)
+/** A list that the event stream does not have. It is read when a page wants it, and whenever a page asks again. */
+export abstract class Asked<R> implements Rows<R> {
+  rows: R[] | null = $state.raw(null)
   sources: Source[] = $state.raw([])
   fault: ApiError | null = $state.raw(null)
   loading = $state(false)
   at: number | null = $state(null)
-  /** Rows that the limit of the server left off. */
-  left = $state(0)
-  readonly #path: P
-  readonly #every: number
   #wanted = false
-
-  constructor(path: P, every: number) {
-    this.#path = path
-    this.#every = every
-  }
 
   want(): void {
     if (this.#wanted) return
@@ -38,14 +29,16 @@ export class Polled<P extends Path> implements Rows<Row<P>> {
     void this.read()
   }
 
-  async read(): Promise<void> {
+  abstract read(): Promise<void>
+
+  /** Reads a path and takes its rows, unless the list is being read. */
+  protected async ask<P extends Path>(path: string, take: (e: Answer<`GET ${P}`>) => void): Promise<void> {
     if (this.loading) return
     this.loading = true
     try {
-      const e = await get<P>(this.#path)
-      this.rows = e.data as Row<P>[] | null
+      const e = await get<P>(path)
+      take(e)
       this.sources = e.meta.sources ?? []
-      this.left = (e.meta.page?.total ?? 0) - (this.rows?.length ?? 0)
       this.fault = null
       this.at = Date.now()
     } catch (x) {
@@ -55,6 +48,27 @@ export class Polled<P extends Path> implements Rows<Row<P>> {
     } finally {
       this.loading = false
     }
+  }
+}
+
+/** A list that the server asks others for, so it is read again and again while a page shows it. */
+export class Polled<P extends Path> extends Asked<Row<P>> {
+  /** Rows that the limit of the server left off. */
+  left = $state(0)
+  readonly #path: P
+  readonly #every: number
+
+  constructor(path: P, every: number) {
+    super()
+    this.#path = path
+    this.#every = every
+  }
+
+  read(): Promise<void> {
+    return this.ask<P>(this.#path, (e) => {
+      this.rows = e.data as Row<P>[] | null
+      this.left = (e.meta.page?.total ?? 0) - (this.rows?.length ?? 0)
+    })
   }
 
   /** Reads again and again until the returned function is called. A hidden page does not read. */
