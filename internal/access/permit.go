@@ -71,8 +71,9 @@ type Permit struct {
 
 	plane bool // the caller is an operator plane, whose callers' roles it has checked
 
-	owner    error // if not nil, the caller may only end an existing sign-in, for this reason
-	standing error // if not nil, no standing rule admits the caller, for this reason, but a rule for access requests does
+	owner    error         // if not nil, the caller may only end an existing sign-in, for this reason
+	asking   *requestRules // the rules for access requests, if Decide has read them
+	standing error         // if not nil, no standing rule admits the caller, for this reason, but a rule for access requests does
 
 	planeRoles []PlaneRole // roles of the caller on the operator plane, sorted
 	faults     []string

@@ -87,6 +87,7 @@ func (p Permit) decideRequest() (Permit, error) {
 		return Permit{}, errNotEnabled()
 	}
 	rules, err := p.policy.entitleRequests(p.caller)
+	p.asking = &requestRules{rules, err}
 	may := func(deciding bool) bool {
 		return slices.ContainsFunc(rules, func(r RequestRule) bool { return (r.Approve != nil) == deciding })
 	}
@@ -111,6 +112,21 @@ func (p Permit) decideRequest() (Permit, error) {
 func (pol Policy) noRequestRule(c Caller, does string) error {
 	return problem.New(problem.NoCapability, fmt.Sprintf("No rule of %s %s, %s.", pol.Requests.Capability, does, c.Identity()),
 		fmt.Sprintf("Ask for a grant in the tailnet policy with \"app\": {%q: […]}.", pol.Requests.Capability))
+}
+
+// requestRules are the rules for access requests that admit a caller, or the reason to refuse the caller.
+type requestRules struct {
+	rules []RequestRule
+	err   error
+}
+
+// requestRules returns the rules for access requests that admit the caller, or the reason to refuse the caller. The rules are shared: callers
+// must not change them.
+func (p Permit) requestRules() ([]RequestRule, error) {
+	if p.asking != nil {
+		return p.asking.rules, p.asking.err
+	}
+	return p.policy.entitleRequests(p.caller)
 }
 
 // entitleRequests returns the rules for access requests that admit c, or the reason to refuse c.
@@ -230,8 +246,8 @@ func (p Permit) pickRequestRule(wish Role) (RequestRule, error) {
 
 // asks returns the rules that let the caller ask.
 func (p Permit) asks() ([]RequestRule, error) {
-	rules, err := p.policy.entitleRequests(p.caller)
-	return slices.DeleteFunc(rules, func(r RequestRule) bool { return r.Approve != nil }), err
+	rules, err := p.requestRules()
+	return slices.DeleteFunc(slices.Clone(rules), func(r RequestRule) bool { return r.Approve != nil }), err
 }
 
 // recordOfRequest returns the streams of a request that must be recorded: those of its rule, and those of every standing
@@ -284,7 +300,7 @@ func (p Permit) TermsNow(binds Binds) (terms Ask, ok bool, err error) {
 // MayDecide returns why the caller may not decide about a request of a person for these roles, or nil. The code of the
 // refusal is self_approval if the caller is that person.
 func (p Permit) MayDecide(of Person, binds Binds) error {
-	rules, err := p.policy.entitleRequests(p.caller)
+	rules, err := p.requestRules()
 	if err != nil {
 		return err
 	}

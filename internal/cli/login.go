@@ -202,12 +202,20 @@ func accessEnd(st signin.Status, g client.IssuedKubeconfig) string {
 	return g.Until.UTC().Format(time.RFC3339)
 }
 
+// checkFor returns an error if the value of --for is negative; 0 is its default.
+func checkFor(period time.Duration) error {
+	if period < 0 {
+		return output.UsageErrorf("--for must be greater than zero (got %v)", period)
+	}
+	return nil
+}
+
 func (lf loginFlags) check() error {
 	if err := new(signin.Reason).UnmarshalText([]byte(lf.reason)); err != nil {
 		return output.UsageErrorf("--reason: %v", err)
 	}
-	if lf.period < 0 {
-		return output.UsageErrorf("--for must be greater than zero (got %v)", lf.period)
+	if err := checkFor(lf.period); err != nil {
+		return err
 	}
 	if lf.auto && lf.mode == string(signin.ModeProxy) {
 		return output.UsageErrorf("--auto needs --mode token: in the mode proxy, kubectl does not run tka")

@@ -70,8 +70,8 @@ func (t *tka) doRequest(ctx context.Context, rf requestFlags) error {
 	if err := reason.UnmarshalText([]byte(rf.reason)); err != nil {
 		return output.UsageErrorf("--reason: %v", err)
 	}
-	if rf.period < 0 {
-		return output.UsageErrorf("--for must be greater than zero (got %v)", rf.period)
+	if err := checkFor(rf.period); err != nil {
+		return err
 	}
 	first, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
@@ -383,8 +383,8 @@ func (t *tka) decide(ctx context.Context, df decideFlags, id, question string, s
 	if err := text.UnmarshalText([]byte(df.text)); err != nil {
 		return output.UsageErrorf("the text: %v", err)
 	}
-	if df.period < 0 {
-		return output.UsageErrorf("--for must be greater than zero (got %v)", df.period)
+	if err := checkFor(df.period); err != nil {
+		return err
 	}
 	l, v, err := t.findRequest(ctx, df.cluster, id, minApproveDigits)
 	if err != nil {

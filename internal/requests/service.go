@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -110,12 +111,7 @@ func (s *Service) facts(ctx context.Context, all ...Request) ([]Facts, error) {
 	var found map[string]access.Caller
 	var err error
 	if len(devices) > 0 {
-		ids := make([]string, 0, len(devices))
-		for id := range devices {
-			ids = append(ids, id)
-		}
-		slices.Sort(ids)
-		found, err = s.Devices(ctx, ids...)
+		found, err = s.Devices(ctx, slices.Sorted(maps.Keys(devices))...)
 	}
 	now, out := s.Now(), make([]Facts, len(all))
 	for i, r := range all {
